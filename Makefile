@@ -8,7 +8,8 @@ PORT ?= 8000
 
 help:
 	@echo 'make book    install the environment, execute the chapters, build the site'
-	@echo 'make check   while working: without the site and the slow tests, six cases of every table'
+	@echo 'make check   while working: format and lint, then the tests but for the site and the slow ones'
+	@echo 'make lint    are all files formatted as ruff does, and without what it warns of?'
 	@echo 'make test    the tests, with a strict build of the book and checks of the site; with ALL=1 the long ones, too'
 	@echo 'make measure  the times of chapters 10 and 11 on your machine, with figures; under three minutes'
 	@echo 'make differential  10,000 random cases against exact arithmetic (CASES=..., SEED=...)'
@@ -37,13 +38,17 @@ help:
 book: .venv/installed .venv/installed-mpi
 	$(BIN)/python tools/build_book.py
 
-check: .venv/installed
+lint: .venv/installed
+	$(BIN)/ruff format --check --quiet . || { echo 'Run: .venv/bin/ruff format .'; exit 1; }
+	$(BIN)/ruff check --quiet .
+
+check: lint
 	$(BIN)/python -m pytest -n 2 -m "not site and not slow"
 
 # Three processes: one more than two cores, for some tests wait for a browser or for other processes.
 # With a browser, ALL=1 runs two chapters in it. What that needs is fetched; where it cannot be, these tests are skipped.
 BROWSER := $(shell command -v chromium || command -v google-chrome || command -v chromium-browser || command -v chrome)
-test: .venv/installed .venv/installed-mpi
+test: lint .venv/installed-mpi
 	@test -z '$(ALL)' || test -z '$(BROWSER)' || $(MAKE) --no-print-directory pyodide \
 	  || echo 'No chapter will be run in the browser.'
 	$(BIN)/python -m pytest -n 3 $(if $(ALL),,-m "not long")
@@ -84,7 +89,7 @@ links: .venv/installed .venv/installed-mpi
 	@touch $@
 
 gpu-code: .peers/gpu-code/installed
-	LN_REQUIRE_CUDA_COMPILER=1 .peers/gpu-code/bin/python -m pytest tests/lnlib/backends/test_gpu_code.py tests/lnlib/ptx tests/normcheck/validate/test_devices.py
+	LN_REQUIRE_CUDA_COMPILER=1 .peers/gpu-code/bin/python -m pytest tests/lnlib/backends/test_gpu_code.py tests/ptx tests/normcheck/validate/test_devices.py
 
 # MUTANTS="--seed 7 --count 350" and others: see the first lines of the tool.
 mutants: .venv/installed .venv/installed-mpi
@@ -102,4 +107,4 @@ lab: .venv/installed
 clean:
 	rm -rf .venv _build .pytest_cache .hypothesis
 
-.PHONY: help book check test measure differential pyodide site offline pdf gpu-code links mutants serve lab clean
+.PHONY: help book lint check test measure differential pyodide site offline pdf gpu-code links mutants serve lab clean

@@ -1,11 +1,12 @@
-"""How many digits do layer norms keep? Every one installed, on the same inputs, against exact arithmetic.
+"""How many digits do layer norms keep? Every one installed, on the same inputs, against exact
+arithmetic.
 
-Run from the repository's root: ``python -m benchmarks.accuracy`` (see benchmarks/README.md). Inputs are
-float arrays made from a seed that depends on the case alone. ``lnlib.reference`` is the judge; the sums
-over many rows have a judge of their own, with a bound on its error in every record.
+Run from the repository's root: ``python -m benchmarks.accuracy`` (see benchmarks/README.md). Inputs
+are float arrays made from a seed that depends on the case alone. ``lnlib.reference`` is the judge;
+the sums over many rows have a judge of their own, with a bound on its error in every record.
 
-The same eps for all: 1e-5. gamma is random where not said otherwise, beta is zero, so that the digits
-of y are digits of xhat. One thread, as far as a framework lets itself be told.
+The same eps for all: 1e-5. gamma is random where not said otherwise, beta is zero, so that the
+digits of y are digits of xhat. One thread, as far as a framework lets itself be told.
 """
 
 import argparse
@@ -15,28 +16,43 @@ import os
 import pathlib
 import time
 import zlib
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
-from lnlib import layernorm, reference
 from lnbook.measure.provenance import FOLDER, digits, provenance, save, unwritable
+from lnlib import layernorm, reference
 
 try:
     import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"
+
     HALVES = ("float16", "bfloat16")
 except ImportError:
     HALVES = ("float16",)
 
 EPS = 1e-5
 RESULTS = FOLDER / "accuracy" / "frameworks.json"
-PACKAGES = ("numpy", "ml_dtypes", "torch", "jax", "jaxlib", "flax", "tensorflow", "tensorflow-cpu", "keras")
+PACKAGES = (
+    "numpy",
+    "ml_dtypes",
+    "torch",
+    "jax",
+    "jaxlib",
+    "flax",
+    "tensorflow",
+    "tensorflow-cpu",
+    "keras",
+)
 
 
 # The inputs
 
+
 class Case(NamedTuple):
-    """Inputs of one cell. ``tensors`` are the ones judged; ``coordinates`` say where in its regime it stands."""
+    """Inputs of one cell. ``tensors`` are the ones judged; ``coordinates`` say where in its regime
+    it stands.
+    """
 
     regime: str
     coordinates: dict
@@ -56,7 +72,9 @@ def rng_for(*name):
     return np.random.default_rng(zlib.crc32(repr(name).encode()))
 
 
-def normal_case(regime, coordinates, tensors, rows, D, dtype="float32", offset=0.0, sigma=1.0, **options):
+def normal_case(
+    regime, coordinates, tensors, rows, D, dtype="float32", offset=0.0, sigma=1.0, **options
+):
     """Rows sigma * (offset + N(0, 1)) with random gamma, and random dy if a gradient is judged."""
     rng = rng_for(regime, rows, D, dtype, offset, sigma)
     x = (sigma * (offset + rng.standard_normal((rows, D)))).astype(dtype)
@@ -70,7 +88,9 @@ GRADIENTS = ("dx", "dgamma", "dbeta")
 
 
 def offset_cases(quick=False):
-    """y over mean / standard deviation, for four D; the gradients too where exact arithmetic can afford it."""
+    """y over mean / standard deviation, for four D; the gradients too where exact arithmetic can
+    afford it.
+    """
     for D, rows in ((3, 512), (64, 64)) if quick else ((3, 512), (64, 256), (1024, 48), (65536, 9)):
         tensors = ("y", *GRADIENTS) if D in (64, 1024) else ("y",)
         for offset in OFFSETS:
@@ -78,7 +98,9 @@ def offset_cases(quick=False):
 
 
 def kappa_case(along, nominal, rows=256, D=256, dtype="float32"):
-    """dy with a large part along 1, along xhat (where sigma = 100 lifts the cap s**2 / eps), or both at an offset."""
+    """dy with a large part along 1, along xhat (where sigma = 100 lifts the cap s**2 / eps), or
+    both at an offset.
+    """
     offset, sigma = {"ones": (0.0, 1.0), "xhat": (0.0, 100.0), "both": (100.0, 1.0)}[along]
     rng = rng_for("kappa", along, nominal)
     x = (sigma * (offset + rng.standard_normal((rows, D)))).astype(dtype)
@@ -87,7 +109,13 @@ def kappa_case(along, nominal, rows=256, D=256, dtype="float32"):
     part = {"ones": np.ones_like(xhat), "xhat": xhat, "both": 3 + xhat}[along]
     dy = (part + rng.standard_normal((rows, D)) / nominal).astype(dtype)
     kappa = reference.kappa(reference.layer_norm(x, gamma, 0 * gamma, dy, EPS), dy, gamma)
-    coordinates = {"along": along, "offset": offset, "sigma": sigma, "nominal": nominal, "kappa": digits(kappa)}
+    coordinates = {
+        "along": along,
+        "offset": offset,
+        "sigma": sigma,
+        "nominal": nominal,
+        "kappa": digits(kappa),
+    }
     return Case("kappa", coordinates, ("dx",), x, gamma, dy)
 
 
@@ -111,7 +139,9 @@ def scale_cases(quick=False):
         yield normal_case("sigma", {"sigma": sigma}, ("y", "dx"), 8, 1024, sigma=sigma)
     row = np.array([[3e20, 1e20, -2e20, 5e20]], np.float32)
     dy = np.array([[1.0, -2.0, 0.5, 3.0]], np.float32)
-    yield Case("sigma", {"row": "3e20 1e20 -2e20 5e20"}, ("y", "dx"), row, np.ones(4, np.float32), dy)
+    yield Case(
+        "sigma", {"row": "3e20 1e20 -2e20 5e20"}, ("y", "dx"), row, np.ones(4, np.float32), dy
+    )
 
 
 def constant_cases(quick=False):
@@ -123,12 +153,16 @@ def constant_cases(quick=False):
     for offset in (0.0, 1e3):
         x = (offset + rng_for("constant g", offset).standard_normal((8, 1024))).astype(np.float32)
         dy = np.full_like(x, 0.1)
-        yield Case("constant g", {"offset": offset, "dy": 0.1}, ("dx",), x, np.ones(1024, np.float32), dy)
+        yield Case(
+            "constant g", {"offset": offset, "dy": 0.1}, ("dx",), x, np.ones(1024, np.float32), dy
+        )
 
 
 def float64_cases(quick=False):
     for power in range(0, 13, 6 if quick else 1):
-        yield normal_case("float64", {"offset": 10.0**power}, ("y", *GRADIENTS), 16, 256, "float64", 10.0**power)
+        yield normal_case(
+            "float64", {"offset": 10.0**power}, ("y", *GRADIENTS), 16, 256, "float64", 10.0**power
+        )
 
 
 def half_cases(quick=False):
@@ -149,7 +183,16 @@ def row_cases(quick=False):
         yield Case("row", {"row": f"{start} to {start + 3}"}, ("y",), x, np.ones(4, np.float32))
 
 
-REGIMES = (offset_cases, kappa_cases, rows_cases, scale_cases, constant_cases, float64_cases, half_cases, row_cases)
+REGIMES = (
+    offset_cases,
+    kappa_cases,
+    rows_cases,
+    scale_cases,
+    constant_cases,
+    float64_cases,
+    half_cases,
+    row_cases,
+)
 
 
 def cases(quick=False):
@@ -159,6 +202,7 @@ def cases(quick=False):
 
 
 # The peers
+
 
 class Peer(NamedTuple):
     """run(case) returns y, or (y, dx, dgamma, dbeta) where the case has a dy, as NumPy arrays."""
@@ -189,7 +233,11 @@ def torch_peers():
     def tensor(a, grad=False):
         a = np.array(a)  # torch wants memory that it may write to
         bfloat16 = a.dtype.name == "bfloat16"
-        t = torch.from_numpy(a.view(np.int16)).view(torch.bfloat16) if bfloat16 else torch.from_numpy(a)
+        t = (
+            torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
+            if bfloat16
+            else torch.from_numpy(a)
+        )
         return t.requires_grad_(grad)
 
     def array(t):
@@ -275,6 +323,7 @@ def peers():
 
 # The judge
 
+
 class Exact(NamedTuple):
     """The exact tensors of a case: correctly rounded float64, or fixed point for float64 cases."""
 
@@ -283,17 +332,21 @@ class Exact(NamedTuple):
 
 
 def wide_parameter_gradients(case):
-    """dgamma and dbeta in float64 with exactly rounded sums over rows, and a bound on dgamma's relative error.
+    """dgamma and dbeta in float64 with exactly rounded sums over rows, and a bound on dgamma's
+    relative error.
 
-    For rows without offset, u = 2**-53 and D = 64: a pairwise sum of D terms errs by less than 16 u sum|term|,
-    so c errs by less than 20 u max|c|, its mean square by less than 60 u of itself and xhat by less than
-    100 u (1 + |xhat|) while no |c| exceeds 5 sigma. The product adds u of itself, and fsum one rounding.
+    For rows without offset, u = 2**-53 and D = 64: a pairwise sum of D terms errs by less than 16 u
+    sum|term|, so c errs by less than 20 u max|c|, its mean square by less than 60 u of itself and
+    xhat by less than 100 u (1 + |xhat|) while no |c| exceeds 5 sigma. The product adds u of itself,
+    and fsum one rounding.
     """
     u = 2.0**-53
     x, dy = case.x.astype(np.float64), case.dy.astype(np.float64)
     c = x - x.mean(axis=1, keepdims=True)
     xhat = c / np.sqrt((c * c).mean(axis=1, keepdims=True) + EPS)
-    dgamma, dbeta = (np.array([math.fsum(column) for column in terms.T]) for terms in (dy * xhat, dy))
+    dgamma, dbeta = (
+        np.array([math.fsum(column) for column in terms.T]) for terms in (dy * xhat, dy)
+    )
     bound = 101 * u * np.linalg.norm(np.sum(np.abs(dy) * (1 + np.abs(xhat)), axis=0))
     return Exact({"dgamma": dgamma, "dbeta": dbeta}, bound / np.linalg.norm(dgamma))
 
@@ -305,14 +358,17 @@ def judge(case):
     tensors = {name: getattr(exact, name) for name in case.tensors}
     if case.x.dtype == np.float64:
         return Exact(tensors, 0.0)
-    # Rounded to float64 the exact tensor is right to 1.1e-16, a hundred-millionth of the errors below.
-    # Where it is below 1e-100 it is zero, and what stands there is the judge's own rounding, some 2**-400.
+    # Rounded to float64 the exact tensor is right to 1.1e-16, a hundred-millionth of the errors
+    # below. Where it is below 1e-100 it is zero, and what stands there is the judge's own rounding,
+    # some 2**-400.
     rounded = {name: reference.to_float64(t) for name, t in tensors.items()}
     return Exact({name: np.where(np.abs(t) < 1e-100, 0.0, t) for name, t in rounded.items()}, 0.0)
 
 
 def _error(value, exact):
-    """Relative L2 error of one row or one tensor; inf for NaN and Inf, and for anything but 0 where exact is 0."""
+    """Relative L2 error of one row or one tensor; inf for NaN and Inf, and for anything but 0 where
+    exact is 0.
+    """
     if exact.dtype == object:
         return reference.relative_error(value, exact)
     value = value.astype(np.float64)
@@ -323,14 +379,33 @@ def _error(value, exact):
 
 
 def measure(tensor, value, exact):
-    """Error (median over rows for y and dx, whole for dgamma and dbeta), correct digits, and what went wrong."""
+    """Error (median over rows for y and dx, whole for dgamma and dbeta), correct digits, and what
+    went wrong.
+    """
     by_row = tensor in ("y", "dx")
-    error = float(np.median([_error(v, e) for v, e in zip(value, exact)])) if by_row else _error(value, exact)
+    error = (
+        float(np.median([_error(v, e) for v, e in zip(value, exact)]))
+        if by_row
+        else _error(value, exact)
+    )
     wide = value.astype(np.float64)
     nonzero = bool((exact != 0).any())
-    flag = ("nan" if np.isnan(wide).any() else "inf" if np.isinf(wide).any()
-            else "zero" if nonzero and not wide.any() else "")
-    correct = 0.0 if error == math.inf else 17.0 if error == 0 else min(max(-math.log10(error), 0.0), 17.0)
+    flag = (
+        "nan"
+        if np.isnan(wide).any()
+        else "inf"
+        if np.isinf(wide).any()
+        else "zero"
+        if nonzero and not wide.any()
+        else ""
+    )
+    correct = (
+        0.0
+        if error == math.inf
+        else 17.0
+        if error == 0
+        else min(max(-math.log10(error), 0.0), 17.0)
+    )
     found = {"relative_error": digits(error), "correct_digits": round(correct, 2), "flag": flag}
     if not nonzero:  # an exact zero has no relative error: how large is what stands there instead?
         found["max_abs"] = digits(float(np.max(np.abs(wide))))
@@ -347,8 +422,15 @@ def records_of(case, contestants):
             continue
         values = dict(zip(("y", *GRADIENTS), out))
         for tensor in case.tensors:
-            record = {"regime": case.regime, "framework": peer.name, "dtype": case.x.dtype.name, "D": case.x.shape[1],
-                      "rows": len(case.x), **case.coordinates, "tensor": tensor}
+            record = {
+                "regime": case.regime,
+                "framework": peer.name,
+                "dtype": case.x.dtype.name,
+                "D": case.x.shape[1],
+                "rows": len(case.x),
+                **case.coordinates,
+                "tensor": tensor,
+            }
             if case.wide_judge:
                 record["judge_error"] = digits(exact.judge_error, 2)
             yield record | measure(tensor, values[tensor], exact.tensors[tensor])
@@ -356,24 +438,47 @@ def records_of(case, contestants):
 
 # The file and the tables
 
+
 def show(record):
     """One cell of a table."""
     if "max_abs" in record:
-        text = "nan" if record["max_abs"] is None else f"|{record['max_abs']:.0e}|" if record["max_abs"] else "0"
+        text = (
+            "nan"
+            if record["max_abs"] is None
+            else f"|{record['max_abs']:.0e}|"
+            if record["max_abs"]
+            else "0"
+        )
     else:
         text = "nan" if record["relative_error"] is None else f"{record['relative_error']:.1e}"
     return text + ("*" if record["flag"] and text != "nan" else "")
 
 
 def print_tables(records):
-    """A table for each regime, dtype, D and tensor: a line for each framework, a column for each coordinate."""
-    not_in_title = {"regime", "framework", "tensor", "relative_error", "correct_digits", "flag", "max_abs",
-                    "judge_error", "kappa"}
+    """A table for each regime, dtype, D and tensor: a line for each framework, a column for each
+    coordinate.
+    """
+    not_in_title = {
+        "regime",
+        "framework",
+        "tensor",
+        "relative_error",
+        "correct_digits",
+        "flag",
+        "max_abs",
+        "judge_error",
+        "kappa",
+    }
     tables = {}
     for r in records:
         along = {"kappa": "nominal", "rows": "rows"}.get(r["regime"]) or next(
-            k for k in ("offset", "sigma", "row", "value") if k in r)
-        title = (r["regime"], r["tensor"], *(f"{k}={v}" for k, v in r.items() if k not in not_in_title | {along}))
+            k for k in ("offset", "sigma", "row", "value") if k in r
+        )
+        title = (
+            r["regime"],
+            r["tensor"],
+            *(f"{k}={v}" for k, v in r.items() if k not in not_in_title | {along}),
+        )
         column = f"{r[along]:g}" if isinstance(r[along], float) else str(r[along])
         tables.setdefault(title, {}).setdefault(r["framework"], {})[column] = show(r)
     for title, lines in tables.items():
@@ -383,13 +488,22 @@ def print_tables(records):
         print(f"{'':15}" + "".join(f"{c:>{width}}" for c in columns))
         for name, line in lines.items():
             print(f"{name:15}" + "".join(f"{line.get(c, ''):>{width}}" for c in columns))
-    print("\nrelative L2 errors; |a| is the largest number where 0 is exact; * marks NaN, Inf or only zeros")
+    print(
+        "\nrelative L2 errors; |a| is the largest number where 0 is exact; * marks NaN, Inf or only"
+        " zeros"
+    )
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description="Accuracy of layer norms against exact arithmetic.")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the cases; writes nothing without --out")
-    parser.add_argument("--out", type=pathlib.Path, help="default: benchmarks/results/accuracy/frameworks.json")
+    parser = argparse.ArgumentParser(
+        description="Accuracy of layer norms against exact arithmetic."
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the cases; writes nothing without --out"
+    )
+    parser.add_argument(
+        "--out", type=pathlib.Path, help="default: benchmarks/results/accuracy/frameworks.json"
+    )
     options = parser.parse_args(arguments)
     if options.out and (why := unwritable(options.out)):
         parser.error(f"--out: {why}")
@@ -397,14 +511,24 @@ def main(arguments=None):
     start = time.monotonic()
     records = [record for case in cases(options.quick) for record in records_of(case, contestants)]
     ran = provenance("python -m benchmarks.accuracy", PACKAGES) | {"eps": EPS}
-    result = {"title": "Accuracy of layer norms against exact arithmetic", "provenance": ran,
-              "peers": {p.name: {"framework": p.framework, "how": p.how} for p in contestants},
-              "left_out": left_out,
-              "statistics": {"y": "median over rows", "dx": "median over rows", "dgamma": "whole tensor",
-                             "dbeta": "whole tensor"},
-              "records": records}
+    result = {
+        "title": "Accuracy of layer norms against exact arithmetic",
+        "provenance": ran,
+        "peers": {p.name: {"framework": p.framework, "how": p.how} for p in contestants},
+        "left_out": left_out,
+        "statistics": {
+            "y": "median over rows",
+            "dx": "median over rows",
+            "dgamma": "whole tensor",
+            "dbeta": "whole tensor",
+        },
+        "records": records,
+    }
     print_tables(records)
-    print(f"{len(records)} records in {time.monotonic() - start:.0f} s; left out: {', '.join(left_out) or 'nobody'}")
+    print(
+        f"{len(records)} records in {time.monotonic() - start:.0f} s; left out:"
+        f" {', '.join(left_out) or 'nobody'}"
+    )
     out = options.out or (None if options.quick else RESULTS)
     if out:
         save(out, result)

@@ -1,4 +1,5 @@
-"""Do the layer norms that people use hold what :mod:`normcheck` asks? Every one installed, the same cases.
+"""Do the layer norms that people use hold what :mod:`normcheck` asks? Every one installed, the same
+cases.
 
 Run from the repository's root: ``python -m benchmarks.validate`` (see benchmarks/README.md).
 """
@@ -9,8 +10,8 @@ import pathlib
 import time
 import warnings
 
-from lnlib import cpu, gpu, layernorm
 from lnbook.measure.provenance import FOLDER, digits, provenance, save, unwritable
+from lnlib import cpu, gpu, layernorm
 from normcheck import validate
 
 RESULTS = FOLDER / "validate" / "frameworks.json"
@@ -24,11 +25,18 @@ def lnlib_targets():
     wide = {"dtypes": ("float32", "float64", "float16", "bfloat16")}
     for name, backend in (("lnlib.layernorm", layernorm), ("lnlib.cpu", cpu)):
         yield name, (backend.layer_norm_forward, backend.layer_norm_backward), wide
-    # The interpreter of CUDA kernels takes seconds for a large case; JAX and torch.compile compile every shape.
-    yield "lnlib.gpu, interpreted", (gpu.layer_norm_forward, gpu.layer_norm_backward), {
-        "dtypes": ("float32",), "most_features": 130, "most_rows": 100, "quick": True}
-    yield "lnlib.layernorm, RMS norm", (layernorm.rms_norm_forward, layernorm.rms_norm_backward), {
-        **wide, "kind": "rms_norm"}
+    # The interpreter of CUDA kernels takes seconds for a large case; JAX and torch.compile compile
+    # every shape.
+    yield (
+        "lnlib.gpu, interpreted",
+        (gpu.layer_norm_forward, gpu.layer_norm_backward),
+        {"dtypes": ("float32",), "most_features": 130, "most_rows": 100, "quick": True},
+    )
+    yield (
+        "lnlib.layernorm, RMS norm",
+        (layernorm.rms_norm_forward, layernorm.rms_norm_backward),
+        {**wide, "kind": "rms_norm"},
+    )
 
 
 def torch_targets():
@@ -51,7 +59,11 @@ def torch_targets():
     yield "torch.nn.RMSNorm", torch.nn.RMSNorm, {**wide, **DERIVATIVES, "kind": "rms_norm"}
     small = {**wide, "dtypes": ("float32",), "quick": True, "eps": 1e-5}
     yield "torch.compile, layer norm", torch.compile(layer_norm, dynamic=True), small
-    yield "torch.compile, RMS norm", torch.compile(rms_norm, dynamic=True), {**small, "kind": "rms_norm"}
+    yield (
+        "torch.compile, RMS norm",
+        torch.compile(rms_norm, dynamic=True),
+        {**small, "kind": "rms_norm"},
+    )
 
 
 def flax_targets():
@@ -59,13 +71,16 @@ def flax_targets():
 
     options = {**ON_JAX, "most_features": 130, "most_rows": 300}
     for fast in (True, False):
+
         def layer_norm(x, gamma, beta, eps, fast=fast):
             layer = flax.linen.LayerNorm(epsilon=eps, use_fast_variance=fast, dtype=x.dtype)
             return layer.apply({"params": {"scale": gamma, "bias": beta}}, x)
+
         yield f"flax.linen.LayerNorm, use_fast_variance={fast}", layer_norm, options
 
     def rms_norm(x, gamma, eps):
         return flax.linen.RMSNorm(epsilon=eps, dtype=x.dtype).apply({"params": {"scale": gamma}}, x)
+
     yield "flax.linen.RMSNorm", rms_norm, {**options, "kind": "rms_norm"}
 
 
@@ -73,16 +88,24 @@ def keras_targets():
     import keras
 
     if keras.backend.backend() == "jax":
-        yield "keras.ops.layer_normalization on JAX", lambda x, gamma, beta, eps: keras.ops.layer_normalization(
-            x, gamma, beta, axis=-1, epsilon=eps), {
-            **ON_JAX, "most_features": 130, "most_rows": 300}
+        yield (
+            "keras.ops.layer_normalization on JAX",
+            lambda x, gamma, beta, eps: keras.ops.layer_normalization(
+                x, gamma, beta, axis=-1, epsilon=eps
+            ),
+            {**ON_JAX, "most_features": 130, "most_rows": 300},
+        )
 
 
 def targets():
     """All that can be imported, and what is left out and why."""
     found, left_out = [], {}
-    for name, kind in {"lnlib": lnlib_targets, "PyTorch": torch_targets, "Flax": flax_targets,
-                       "Keras": keras_targets}.items():
+    for name, kind in {
+        "lnlib": lnlib_targets,
+        "PyTorch": torch_targets,
+        "Flax": flax_targets,
+        "Keras": keras_targets,
+    }.items():
         try:
             found += kind()
         except ImportError as error:
@@ -91,45 +114,89 @@ def targets():
 
 
 def others(path, names, packages):
-    """The records in the file at ``path`` of targets other than ``names``, if their packages were the same."""
+    """The records in the file at ``path`` of targets other than ``names``, if their packages were
+    the same.
+    """
     kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"records": []}
     if kept["records"] and kept["provenance"]["packages"] != packages:
-        raise SystemExit(f"{path} was made with other versions: run without --only, or write elsewhere with --out")
+        raise SystemExit(
+            f"{path} was made with other versions: run without --only, or write elsewhere with"
+            " --out"
+        )
     return [one for one in kept["records"] if one["name"] not in names]
 
 
 def record(name, target, options):
-    """One record of the results: what held, what failed with its smallest case, the digits of ordinary rows."""
+    """One record of the results: what held, what failed with its smallest case, the digits of
+    ordinary rows.
+    """
     started = time.monotonic()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the frameworks
         report = validate(target, **options)
-    return {"name": name, "kind": options.get("kind", "layer_norm"), "dtypes": options["dtypes"],
-            "quick": options.get("quick", False), "held": len(report.kept), "properties": len(report.properties),
-            "digits": report.digits, "notes": report.notes, "untested": report.untested,
-            "failures": [
-                {"property": f.property, "tensor": f.tensor, "error": digits(f.error) if f.error is not None else None,
-                 "failed": f.failed, "tried": f.tried, "sentence": f.sentence, "case": str(f.case), "test": f.test}
-                for f in report.failures], "seconds": round(time.monotonic() - started, 1)}
+    return {
+        "name": name,
+        "kind": options.get("kind", "layer_norm"),
+        "dtypes": options["dtypes"],
+        "quick": options.get("quick", False),
+        "held": len(report.kept),
+        "properties": len(report.properties),
+        "digits": report.digits,
+        "notes": report.notes,
+        "untested": report.untested,
+        "failures": [
+            {
+                "property": f.property,
+                "tensor": f.tensor,
+                "error": digits(f.error) if f.error is not None else None,
+                "failed": f.failed,
+                "tried": f.tried,
+                "sentence": f.sentence,
+                "case": str(f.case),
+                "test": f.test,
+            }
+            for f in report.failures
+        ],
+        "seconds": round(time.monotonic() - started, 1),
+    }
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="where the results go")
-    parser.add_argument("--only", nargs="+", default=[], help="targets whose names begin like these; the file keeps its others")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        help="targets whose names begin like these; the file keeps its others",
+    )
     options = parser.parse_args(arguments)
     if why := unwritable(options.out):
         parser.error(f"--out: {why}")
     found, left_out = targets()
-    made, order = provenance("python -m benchmarks.validate", PACKAGES), [name for name, *_ in found]
+    made, order = (
+        provenance("python -m benchmarks.validate", PACKAGES),
+        [name for name, *_ in found],
+    )
     chosen = [one for one in found if not options.only or one[0].startswith(tuple(options.only))]
     if not chosen:
-        parser.error(f"--only: found {' '.join(options.only)}, expected beginnings of {', '.join(order)}")
-    records = others(options.out, {name for name, *_ in chosen}, made["packages"]) if options.only else []
+        parser.error(
+            f"--only: found {' '.join(options.only)}, expected beginnings of {', '.join(order)}"
+        )
+    records = (
+        others(options.out, {name for name, *_ in chosen}, made["packages"]) if options.only else []
+    )
     for name, target, given in chosen:
         one = record(name, target, given) | {"date": made["date"], "commit": made["commit"]}
-        print(f"{name}: {one['held']} of {one['properties']} held, {one['seconds']:.0f} s", flush=True)
-        records = sorted([*records, one], key=lambda one: order.index(one["name"]) if one["name"] in order else -1)
+        print(
+            f"{name}: {one['held']} of {one['properties']} held, {one['seconds']:.0f} s", flush=True
+        )
+        records = sorted(
+            [*records, one],
+            key=lambda one: order.index(one["name"]) if one["name"] in order else -1,
+        )
         save(options.out, {"provenance": made, "left_out": left_out, "records": records})
 
 

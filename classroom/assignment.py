@@ -1,4 +1,6 @@
-"""An assignment as files: what students get, what the instructor keeps, and a source for nbgrader."""
+"""An assignment as files: what students get, what the instructor keeps, and a source for
+nbgrader.
+"""
 
 import inspect
 import json
@@ -36,7 +38,7 @@ After each function a cell runs it on one example, and judges the result as the 
 inputs, also shapes and sizes that the text allows and the example does not show. Whoever grades may set other limits
 than those in the text.
 
-Hand in this notebook. The grader runs it once, from the first cell to the last, without what was printed or drawn."""
+Hand in this notebook. The grader runs it once, from the first cell to the last, without what was printed or drawn."""  # noqa: E501
 _README = """{title}
 
 students/     Give this to the students, unless nbgrader grades them: then hand out nbgrader/release/, see below.
@@ -51,7 +53,7 @@ nbgrader/     PRIVATE: a course folder for nbgrader, with solutions and hidden t
 {own}              What nbgrader's feedback shows of hidden tests has the seed: draw another for the next assignment.
               nbgrader runs tests in the student's own process. A student who changes Python itself can forge points
               there; `python -m classroom grade` takes the same notebooks and keeps its tests to itself.
-"""
+"""  # noqa: E501
 _OWN = """\
               Your own tasks are found by a variable beside PYTHONPATH:
                   LN_TASKS=<folder of this file>/instructor/tasks
@@ -76,8 +78,9 @@ c.Execute.timeout = 120
 def write(chapters, out, seed=None, title="Assignment", per_student=None, tasks=None):
     """Write an assignment on these chapters into the folder ``out`` and return its path.
 
-    Without ``seed`` a private one of 128 bits is drawn; instructor/assignment.json keeps it. A folder that is not
-    empty is refused. ``per_student``: a roster, whose students get a variant each. ``tasks``: a folder of own tasks.
+    Without ``seed`` a private one of 128 bits is drawn; instructor/assignment.json keeps it. A
+    folder that is not empty is refused. ``per_student``: a roster, whose students get a variant
+    each. ``tasks``: a folder of own tasks.
     """
     out, title = Path(out), " ".join(title.split())
     name = re.sub(r"[^A-Za-z0-9]+", "-", title)[:_LONGEST_NAME].strip("-").lower()
@@ -95,7 +98,9 @@ def write(chapters, out, seed=None, title="Assignment", per_student=None, tasks=
     except (ValueError, OSError):
         raise
     except Exception as error:  # of a task of somebody's own, in a draw that was not tried
-        raise ValueError(f"tasks: one of them cannot be drawn ({type(error).__name__}: {error})") from error
+        raise ValueError(
+            f"tasks: one of them cannot be drawn ({type(error).__name__}: {error})"
+        ) from error
     try:
         _write(files, out, tasks, per_student)
     except BaseException:  # half an assignment must not be handed out
@@ -131,14 +136,22 @@ def _for_all(title, name, seed, chapters, ids):
 
 
 def _for_each(who, title, name, seed, chapters, ids):
-    """The same of a variant for each student, without nbgrader's, which hands one notebook to all."""
+    """The same of a variant for each student, without nbgrader's, which hands one notebook to
+    all.
+    """
     prints, first = {}, None
     for student in who.students:
         tasks = draw(chapters, key.for_student(seed, student.id), ids)
         prints[student.id], first = key.sheet_print(tasks), first or tasks
         file = f"{file_name(student.id)}.ipynb"
-        yield f"students/{file}", notebook(_cells(f"{title}, for {student.name}", tasks, lambda task: task.stub))
-        yield f"instructor/solutions/{file}", notebook(_solved(f"{title}, for {student.name}", tasks))
+        yield (
+            f"students/{file}",
+            notebook(_cells(f"{title}, for {student.name}", tasks, lambda task: task.stub)),
+        )
+        yield (
+            f"instructor/solutions/{file}",
+            notebook(_solved(f"{title}, for {student.name}", tasks)),
+        )
     yield "instructor/assignment.json", key.text(title, name, seed, chapters, ids, first, prints)
     yield "README.txt", _README_EACH.format(title=title)
 
@@ -146,28 +159,57 @@ def _for_each(who, title, name, seed, chapters, ids):
 def notebook(cells):
     """The text of a notebook of (kind, id, source, metadata) cells."""
     code = {"execution_count": None, "outputs": []}
-    return json.dumps({
-        "nbformat": 4, "nbformat_minor": 5,
-        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
-                     "language_info": {"name": "python"}},
-        "cells": [{"cell_type": kind, "id": id, "metadata": metadata, "source": source.strip("\n").splitlines(True)}
-                  | (code if kind == "code" else {}) for kind, id, source, metadata in cells]}, indent=1) + "\n"
+    return (
+        json.dumps(
+            {
+                "nbformat": 4,
+                "nbformat_minor": 5,
+                "metadata": {
+                    "kernelspec": {
+                        "name": "python3",
+                        "display_name": "Python 3",
+                        "language": "python",
+                    },
+                    "language_info": {"name": "python"},
+                },
+                "cells": [
+                    {
+                        "cell_type": kind,
+                        "id": id,
+                        "metadata": metadata,
+                        "source": source.strip("\n").splitlines(True),
+                    }
+                    | (code if kind == "code" else {})
+                    for kind, id, source, metadata in cells
+                ],
+            },
+            indent=1,
+        )
+        + "\n"
+    )
 
 
 def _text(task):
     head, _, rest = task.text.partition("\n")
-    return f"{head}\n\n*{task.points} points, about {task.minutes} minutes.*\n{rest}\n{_judged(task)}\n"
+    return (
+        f"{head}\n\n*{task.points} points, about {task.minutes}"
+        f" minutes.*\n{rest}\n{_judged(task)}\n"
+    )
 
 
 def _judged(task):
-    """How results are judged, in words: by the kinds of what the public example gives, as ``compare`` does."""
+    """How results are judged, in words: by the kinds of what the public example gives, as
+    ``compare`` does.
+    """
     _, expected = task.shown()
     parts = expected if isinstance(expected, tuple) else (expected,)
     kinds = dict.fromkeys(_kind(part, task.rtol) for part in parts)
     several = f"a tuple or list of {len(parts)} results: " if isinstance(expected, tuple) else ""
-    return (f"**How it is judged.** Return {several}{' and '.join(kinds)}. {task.tolerance} A call may take "
-            f"{Seconds().call} seconds, the notebook {Seconds().wall}, both with "
-            f"{Limits().memory // 2**30} GiB of memory.").replace(".  ", ". ")
+    return (
+        f"**How it is judged.** Return {several}{' and '.join(kinds)}. {task.tolerance} A call may"
+        f" take {Seconds().call} seconds, the notebook {Seconds().wall}, both with"
+        f" {Limits().memory // 2**30} GiB of memory."
+    ).replace(".  ", ". ")
 
 
 def _kind(value, rtol):
@@ -178,11 +220,16 @@ def _kind(value, rtol):
         return "float32, right to the last bit"
     if dtype.kind in "iu":
         return "whole numbers, exact"
-    return f"real numbers in the precision of float64 (allowed relative L2 error: {rtol:.0e}), no NaN or Inf"
+    return (
+        f"real numbers in the precision of float64 (allowed relative L2 error: {rtol:.0e}), no NaN"
+        " or Inf"
+    )
 
 
 def source(value):
-    """Python source of a result that an example shows, in full, np being NumPy; ValueError where no result is such."""
+    """Python source of a result that an example shows, in full, np being NumPy; ValueError where no
+    result is such.
+    """
     if isinstance(value, (np.ndarray, np.generic)):
         return _source_of_array(np.asarray(value))
     if type(value) is dict:
@@ -195,8 +242,10 @@ def source(value):
     if type(value) is float and not math.isfinite(value):
         return f"{'-' * (value < 0)}np.{abs(value)}"
     if value is not None and type(value) not in (bool, int, float, str):
-        raise ValueError(f"found {type(value).__name__}, expected arrays, numbers, words, None, or tuples, lists and "
-                         "dicts of them")
+        raise ValueError(
+            f"found {type(value).__name__}, expected arrays, numbers, words, None, or tuples, lists"
+            " and dicts of them"
+        )
     return repr(value)
 
 
@@ -214,7 +263,9 @@ def _source_of_array(array):
 
 
 def _example(task):
-    """The cell with the public example; ValueError where the solution itself would not agree with it."""
+    """The cell with the public example; ValueError where the solution itself would not agree with
+    it.
+    """
     try:
         expected = source(task.shown()[1])
         wire.encode(task.shown())  # as to a sandbox, and back
@@ -224,19 +275,38 @@ def _example(task):
     except Exception as error:
         wrong = f"{type(error).__name__}: {error}"
     if wrong:
-        raise ValueError(f"tasks: {task.id}: its public example, run with its own solution: {wrong}; expected that it "
-                         "agrees")
-    arguments, expected = (text.replace(", np.", ",\n    np.").replace("(np.", "(\n    np.", 1) if text[0] == "(" else text
-                           for text in (task.example, expected))  # one array a line
-    return (f"# One example, with what it must give.\narguments = {arguments}\nexpected = {expected}\n"
-            f"compare({task.name}, arguments, expected{f', rtol={task.rtol}' if task.rtol else ''})")
+        raise ValueError(
+            f"tasks: {task.id}: its public example, run with its own solution: {wrong}; expected"
+            " that it agrees"
+        )
+    arguments, expected = (
+        (
+            text.replace(", np.", ",\n    np.").replace("(np.", "(\n    np.", 1)
+            if text[0] == "("
+            else text
+        )
+        for text in (task.example, expected)
+    )  # one array a line
+    return (
+        f"# One example, with what it must give.\narguments = {arguments}\nexpected = {expected}\n"
+        f"compare({task.name}, arguments, expected{f', rtol={task.rtol}' if task.rtol else ''})"
+    )
 
 
 def _cells(title, tasks, answer, after=lambda task: ()):
-    """Cells of a notebook: of each task its text, ``answer(task)``, the example, and the cells ``after(task)``."""
+    """Cells of a notebook: of each task its text, ``answer(task)``, the example, and the cells
+    ``after(task)``.
+    """
     points, minutes = sum(task.points for task in tasks), sum(task.minutes for task in tasks)
-    yield "markdown", "title", (f"# {title}\n\n{len(tasks)} task{'s' * (len(tasks) > 1)}, {points} points, about "
-                                f"{minutes} minutes.\n\n{_RULES}"), {}
+    yield (
+        "markdown",
+        "title",
+        (
+            f"# {title}\n\n{len(tasks)} task{'s' * (len(tasks) > 1)}, {points} points, about "
+            f"{minutes} minutes.\n\n{_RULES}"
+        ),
+        {},
+    )
     yield "code", "setup", _SETUP, {}
     for task in tasks:
         yield "markdown", f"{task.id}-text", _text(task), {}
@@ -249,12 +319,13 @@ def _solved(title, tasks):
     def after(task):
         wrong = "\n".join(f"- {mistake.wrong};" for mistake in task.mistakes)
         yield "markdown", f"{task.id}-mistakes", f"{_MISTAKEN}\n\n{wrong[:-1]}.", {}
+
     return _cells(f"{title}: solutions", tasks, lambda task: task.solution, after)
 
 
 def _marked(task):
     """The solution between the marks by which nbgrader takes it out."""
-    head = task.stub[:task.stub.rindex("    raise NotImplementedError")]
+    head = task.stub[: task.stub.rindex("    raise NotImplementedError")]
     body = task.solution.removeprefix(head).strip("\n")
     return f"{head}    ### BEGIN SOLUTION\n{body}\n    ### END SOLUTION"
 
@@ -274,5 +345,22 @@ def _nbgrader(title, tasks, seed):
     marks = {task.id: {"solution": True, "locked": False} for task in tasks}
     marks |= {f"{task.id}-tests": {"grade": True, "points": task.points} for task in tasks}
     for kind, id, source, _ in _cells(title, tasks, _marked, after):
-        yield kind, id, source, {"nbgrader": {"schema_version": 3, "grade_id": id, "cell_type": kind, "grade": False,
-                                              "solution": False, "locked": True, "task": False} | marks.get(id, {})}
+        yield (
+            kind,
+            id,
+            source,
+            {
+                "nbgrader": (
+                    {
+                        "schema_version": 3,
+                        "grade_id": id,
+                        "cell_type": kind,
+                        "grade": False,
+                        "solution": False,
+                        "locked": True,
+                        "task": False,
+                    }
+                    | marks.get(id, {})
+                )
+            },
+        )

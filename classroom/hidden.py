@@ -1,8 +1,10 @@
-"""What the hidden tests of an nbgrader notebook call: a judge in a process of its own, which asks for results.
+"""What the hidden tests of an nbgrader notebook call: a judge in a process of its own, which asks
+for results.
 
-The judge draws the task again and compares there, so that nothing a notebook does to its own NumPy changes what is
-expected. The notebook's process still runs the student's code and shows the points: whoever replaces this module, or
-Python's own, can forge them. The grader of ``python -m classroom grade`` has no such hole.
+The judge draws the task again and compares there, so that nothing a notebook does to its own NumPy
+changes what is expected. The notebook's process still runs the student's code and shows the points:
+whoever replaces this module, or Python's own, can forge them. The grader of ``python -m classroom
+grade`` has no such hole.
 """
 
 import os
@@ -17,11 +19,15 @@ import numpy as np
 from .grader import wire
 
 _ROOT = str(Path(__file__).parents[1])
-_JUDGE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from classroom.hidden import main; main()"
+_JUDGE = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from classroom.hidden import main; main()"
+)
 
 
 def points(candidate, id, seed, fingerprint):
-    """Points that ``candidate`` gets for the task ``id`` drawn by ``seed``; what failed is printed."""
+    """Points that ``candidate`` gets for the task ``id`` drawn by ``seed``; what failed is
+    printed.
+    """
     command = [sys.executable, "-I", "-c", _JUDGE, _ROOT, id, str(seed), fingerprint]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as judge:
         try:
@@ -37,7 +43,9 @@ def points(candidate, id, seed, fingerprint):
 
 
 def _answer(candidate, args):
-    """The frame of what ``candidate`` returned, and which arguments it changed, or of what it raised."""
+    """The frame of what ``candidate`` returned, and which arguments it changed, or of what it
+    raised.
+    """
     before = wire.encode_all(args)
     try:
         # What stands on stderr costs all points.
@@ -47,14 +55,16 @@ def _answer(candidate, args):
     except wire.WireError as error:
         return wire.encode(("not sent", f"{error!s:.500}"))
     except Exception as error:
-        return wire.encode(("raised", type(error).__name__, f"{type(error).__name__}: {error!s:.500}"))
+        return wire.encode(
+            ("raised", type(error).__name__, f"{type(error).__name__}: {error!s:.500}")
+        )
 
 
 def main():
     """The judge: asks over stdout, reads answers from stdin, says the points at last."""
-    from .key import fingerprint
     from .grader.judge import Checked
     from .grader.notebook import not_sent, raise_again
+    from .key import fingerprint
     from .tasks import drawn, own
 
     warnings.simplefilter("ignore")  # of a diagnosis that crashed, too
@@ -63,7 +73,9 @@ def main():
         own.load(os.environ["LN_TASKS"])
     task = drawn(id, int(seed))
     if fingerprint(task) != expected:
-        raise SystemExit(f"{id}: this version of the repository draws another task than the one in the notebook")
+        raise SystemExit(
+            f"{id}: this version of the repository draws another task than the one in the notebook"
+        )
 
     def call(args):
         _send(("call", args))

@@ -1,4 +1,6 @@
-"""The private assignment.json: what it keeps of an assignment, and the tasks drawn again from it."""
+"""The private assignment.json: what it keeps of an assignment, and the tasks drawn again from
+it.
+"""
 
 import hashlib
 import json
@@ -23,7 +25,9 @@ OWN, ROSTER = "tasks", "roster.csv"
 
 
 def fingerprint(task):
-    """16 hexadecimal digits that change with the text, the solution or the checks' names of a task."""
+    """16 hexadecimal digits that change with the text, the solution or the checks' names of a
+    task.
+    """
     text = "\n".join([task.text, task.solution, *(check.title for check in task.checks)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -39,25 +43,51 @@ def for_student(seed, student):
 
 
 def text(title, name, seed, chapters, ids, tasks, prints=None):
-    """The text of assignment.json; ``prints`` of variants for each student, else ``tasks`` are everybody's."""
-    key = {"format": _FORMAT, "title": title, "name": name, "seed": seed, "chapters": sorted(set(chapters)),
-           "own": ids, "tasks": [{"id": task.id, "name": task.name, "points": task.points, "minutes": task.minutes,
-                      "fingerprint": fingerprint(task)} for task in tasks],
-           "versions": {"python": platform.python_version(), "numpy": np.__version__, "lnlib": lnlib.__version__}}
+    """The text of assignment.json; ``prints`` of variants for each student, else ``tasks`` are
+    everybody's.
+    """
+    key = {
+        "format": _FORMAT,
+        "title": title,
+        "name": name,
+        "seed": seed,
+        "chapters": sorted(set(chapters)),
+        "own": ids,
+        "tasks": [
+            {
+                "id": task.id,
+                "name": task.name,
+                "points": task.points,
+                "minutes": task.minutes,
+                "fingerprint": fingerprint(task),
+            }
+            for task in tasks
+        ],
+        "versions": {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "lnlib": lnlib.__version__,
+        },
+    }
     if prints is not None:
         key["students"] = prints
     return json.dumps(key, indent=1, ensure_ascii=False) + "\n"
 
 
 def load(path):
-    """The :class:`classroom.grader.judge.Assignment` of an assignment.json, with a new seed of 128 bits for the inputs
-    of its checks; ValueError where ``path`` is none, or of another version."""
+    """The :class:`classroom.grader.judge.Assignment` of an assignment.json, with a new seed of 128
+    bits for the inputs of its checks; ValueError where ``path`` is none, or of another version.
+    """
     path = Path(path)
     try:
         data = path.read_bytes()
         key = json.loads(data)
         seed, chapters, ids = int(key["seed"]), tuple(map(int, key["chapters"])), key["own"]
-        prints, students, title = [task["fingerprint"] for task in key["tasks"]], key.get("students"), key["title"]
+        prints, students, title = (
+            [task["fingerprint"] for task in key["tasks"]],
+            key.get("students"),
+            key["title"],
+        )
         first = None if students is None else next(iter(dict(students)))
         made_with = dict(key["versions"]).get("lnlib")
         if not isinstance(title, str) or not isinstance(ids, list):
@@ -65,34 +95,44 @@ def load(path):
     except StopIteration:
         raise ValueError(f"assignment: found {path}, whose students are none") from None
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"assignment: found {path}, expected an assignment.json of this kit "
-                         f"({type(error).__name__}: {error})") from None
+        raise ValueError(
+            f"assignment: found {path}, expected an assignment.json of this kit "
+            f"({type(error).__name__}: {error})"
+        ) from None
     folders = (*CODE, path.parent / OWN) if ids else CODE
 
     def drawn(student):
         try:
             return draw(chapters, seed if student is None else for_student(seed, student), ids)
         except Exception as error:  # one that looks like a student's absence, too
-            raise ValueError(f"assignment: the tasks of {path} cannot be drawn again ({type(error).__name__}: {error})"
-                             ) from error
+            raise ValueError(
+                f"assignment: the tasks of {path} cannot be drawn again ({type(error).__name__}:"
+                f" {error})"
+            ) from error
 
     def variants(student):
         expected, found = students[student], drawn(student)
         if sheet_print(found) != expected:
-            raise ValueError("assignment: written by another version of this repository, which draws other tasks")
+            raise ValueError(
+                "assignment: written by another version of this repository, which draws other tasks"
+            )
         return found
 
     if ids:
         own.load(path.parent / OWN)
     tasks = drawn(first)
     if prints != [fingerprint(task) for task in tasks]:
-        raise ValueError(f"assignment: {path} was written by another version of this repository, which draws other "
-                         f"tasks; use that one: lnlib {made_with}")
+        raise ValueError(
+            f"assignment: {path} was written by another version of this repository, which draws"
+            f" other tasks; use that one: lnlib {made_with}"
+        )
     code = hashlib.sha256()
     for file in sorted(file for folder in folders for file in folder.rglob("*.py")):
         code.update(f"{file.name}\n".encode() + file.read_bytes())
     judged_by = code.hexdigest() + hashlib.sha256(data).hexdigest()
-    return Assignment(tasks, secrets.randbits(128), judged_by, title, variants if students else None)
+    return Assignment(
+        tasks, secrets.randbits(128), judged_by, title, variants if students else None
+    )
 
 
 def roster(path):

@@ -1,7 +1,8 @@
-"""Which submissions are alike: the lines that two of them share, once names of variables and layout do not count.
+"""Which submissions are alike: the lines that two of them share, once names of variables and layout
+do not count.
 
-Lines of the notebook that was handed out do not count, nor do lines that many have: right answers are alike. What the
-report shows is a reason to ask, and no proof.
+Lines of the notebook that was handed out do not count, nor do lines that many have: right answers
+are alike. What the report shows is a reason to ask, and no proof.
 """
 
 import contextlib
@@ -20,9 +21,19 @@ from .grader.grade import handed_in
 from .grader.roster import join
 from .grader.submissions import open_folder, read
 
-_MANY, _MOST = 0.2, 20  # of the submissions, but of three at least and so many at most: what more wrote is no sign
+_MANY, _MOST = (
+    0.2,
+    20,
+)  # of the submissions, but of three at least and so many at most: what more wrote is no sign
 _LEAST = 5  # lines
-_SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+_SKIPPED = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 
 
 def _as_written(source):
@@ -31,11 +42,16 @@ def _as_written(source):
 
 
 def lines(source):
-    """(normalised, as written) lines of a cell: names that are not called or attributes become one letter, strings
-    and comments go. Of a cell that is no Python, as written."""
+    """(normalised, as written) lines of a cell: names that are not called or attributes become one
+    letter, strings and comments go. Of a cell that is no Python, as written.
+    """
     found, written = {}, source.splitlines()
     try:
-        tokens = [t for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type not in _SKIPPED]
+        tokens = [
+            t
+            for t in tokenize.generate_tokens(io.StringIO(source).readline)
+            if t.type not in _SKIPPED
+        ]
     except (tokenize.TokenError, SyntaxError):
         return _as_written(source)
     for before, token, after in zip([None, *tokens], tokens, [*tokens[1:], None]):
@@ -67,14 +83,18 @@ def most(number):
 
 
 def pairs(sources, handed_out, threshold):
-    """(share, one, other, shared lines) of pairs that share at least this part of the shorter one, most first.
+    """(share, one, other, shared lines) of pairs that share at least this part of the shorter one,
+    most first.
 
     sources : dict, name -> cells of code.  handed_out : cells that do not count.
     """
-    # In both forms: a line that was handed out may stand in a cell that a student's mistake made no Python.
+    # In both forms: a line that was handed out may stand in a cell that a student's mistake made no
+    # Python.
     given = {normal for cell in handed_out for normal, _ in (*lines(cell), *_as_written(cell))}
-    code = {name: [line for cell in cells for line in lines(cell) if line[0] not in given]
-            for name, cells in sources.items()}
+    code = {
+        name: [line for cell in cells for line in lines(cell) if line[0] not in given]
+        for name, cells in sources.items()
+    }
     having = Counter(itertools.chain(*({normal for normal, _ in found} for found in code.values())))
     common = {normal for normal, number in having.items() if number > most(len(code))}
     code = {name: [line for line in found if line[0] not in common] for name, found in code.items()}
@@ -82,7 +102,9 @@ def pairs(sources, handed_out, threshold):
     for name, found in code.items():
         for normal in {normal for normal, _ in found}:
             holders.setdefault(normal, []).append(name)
-    meetings = Counter(itertools.chain(*(itertools.combinations(names, 2) for names in holders.values())))
+    meetings = Counter(
+        itertools.chain(*(itertools.combinations(names, 2) for names in holders.values()))
+    )
     for (one, other), number in meetings.items():
         if number >= min(_LEAST, len(code[one]), len(code[other])):
             share, shared = _shared(code[one], code[other])
@@ -91,38 +113,67 @@ def pairs(sources, handed_out, threshold):
 
 
 def _shared(one, other):
-    matcher = difflib.SequenceMatcher(None, [normal for normal, _ in one], [normal for normal, _ in other], False)
-    shared = [(one[m.a + k][1], other[m.b + k][1]) for m in matcher.get_matching_blocks() for k in range(m.size)]
+    matcher = difflib.SequenceMatcher(
+        None, [normal for normal, _ in one], [normal for normal, _ in other], False
+    )
+    shared = [
+        (one[m.a + k][1], other[m.b + k][1])
+        for m in matcher.get_matching_blocks()
+        for k in range(m.size)
+    ]
     return len(shared) / max(1, min(len(one), len(other))), shared
 
 
 def run(submissions, handed_out, out, threshold=0.8):
     """The command ``similar``: a page with the pairs; exit code 0."""
     place = Path(handed_out)
-    notebooks = sorted(place.glob("*.ipynb")) if place.is_dir() else [place] * (place.suffix.lower() == ".ipynb")
+    notebooks = (
+        sorted(place.glob("*.ipynb"))
+        if place.is_dir()
+        else [place] * (place.suffix.lower() == ".ipynb")
+    )
     if not notebooks:  # else what was handed out would be told as copied
-        raise ValueError(f"handed-out: found no notebook in {handed_out}, expected the one that students got, or a "
-                         "folder of them")
+        raise ValueError(
+            f"handed-out: found no notebook in {handed_out}, expected the one that students got, or"
+            " a folder of them"
+        )
     sources = {}
     with open_folder(submissions) as folder:
         for submission in handed_in(submissions, folder, 2):
             with contextlib.suppress(ValueError):  # of what cannot be read
                 sources[submission.student] = cells_of(read(folder, submission))
     if len(sources) < 2:
-        raise ValueError(f"submissions: found {len(sources)} in {submissions} that can be read, expected 2 or more")
+        raise ValueError(
+            f"submissions: found {len(sources)} in {submissions} that can be read, expected 2 or"
+            " more"
+        )
     whose = join(list(sources)).student
     given = [cell for path in notebooks for cell in cells_of(Path(path).read_bytes())]
-    found = sorted((pair for pair in pairs(sources, given, threshold) if whose.get(pair[1]) != whose.get(pair[2], 0)),
-                   key=lambda pair: (-pair[0], pair[1:3]))
-    parts = ["<h1>Alike</h1>",
-             f"<p>{len(found)} pairs of {len(sources)} submissions share at least {threshold:.0%} of the shorter one's "
-             "lines, names of variables and what was handed out not counted, nor lines that more than "
-             f"{most(len(sources))} have: where more copied from one another, they are not told. A reason to ask, no "
-             "proof.</p>"]
+    found = sorted(
+        (
+            pair
+            for pair in pairs(sources, given, threshold)
+            if whose.get(pair[1]) != whose.get(pair[2], 0)
+        ),
+        key=lambda pair: (-pair[0], pair[1:3]),
+    )
+    parts = [
+        "<h1>Alike</h1>",
+        (
+            f"<p>{len(found)} pairs of {len(sources)} submissions share at least {threshold:.0%} of"
+            " the shorter one's lines, names of variables and what was handed out not counted, nor"
+            f" lines that more than {most(len(sources))} have: where more copied from one another,"
+            " they are not told. A reason to ask, no proof.</p>"
+        ),
+    ]
     for share, one, other, shared in found:
-        text = "\n".join(a if a.strip() == b.strip() else f"{a}\n    | {b.strip()}" for a, b in shared)
-        parts.append(f"<h2>{html.escape(one)} and {html.escape(other)}: {share:.0%}</h2>"
-                     f"<pre>{html.escape(text)}</pre>")
+        text = "\n".join(
+            a if a.strip() == b.strip() else f"{a}\n    | {b.strip()}" for a, b in shared
+        )
+        parts.append(
+            f"<h2>{html.escape(one)} and {html.escape(other)}: {share:.0%}</h2>"
+            f"<pre>{html.escape(text)}</pre>"
+        )
     Path(out).write_text(page("Alike", parts), encoding="utf-8")
     print(f"pairs that are alike: {len(found)}, among {len(sources)} submissions: {out}")
     return 0

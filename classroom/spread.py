@@ -1,8 +1,10 @@
-"""Submissions judged by the workers of a Dask cluster; each sends its results back, and one machine writes them.
+"""Submissions judged by the workers of a Dask cluster; each sends its results back, and one machine
+writes them.
 
-A worker runs ``python -m classroom.spread`` for a few submissions: a process of its own, since the grader forks and a
-worker has threads. What it needs goes along: assignment.json and your own tasks. A worker needs this repository, the
-same Python and a sandbox. Where one dies, Dask gives its submissions to another.
+A worker runs ``python -m classroom.spread`` for a few submissions: a process of its own, since the
+grader forks and a worker has threads. What it needs goes along: assignment.json and your own tasks.
+A worker needs this repository, the same Python and a sandbox. Where one dies, Dask gives its
+submissions to another.
 """
 
 import base64
@@ -24,25 +26,32 @@ _RETRIES = 10
 
 
 def by_dask(address, assignment):
-    """A function (Grading) that judges on the cluster whose scheduler has this address; ValueError without Dask."""
+    """A function (Grading) that judges on the cluster whose scheduler has this address; ValueError
+    without Dask.
+    """
     try:
         from dask.distributed import Client
     except ImportError:
-        raise ValueError("dask: found no package dask.distributed; requirements-dask.txt says how to install it"
-                         ) from None
+        raise ValueError(
+            "dask: found no package dask.distributed; requirements-dask.txt says how to install it"
+        ) from None
     folder = Path(assignment).parent
     own = sorted((folder / key.OWN).glob("*.py"))
     files = {"assignment.json": Path(assignment).read_text(encoding="utf-8")} | {
-        f"{key.OWN}/{path.name}": path.read_text(encoding="utf-8") for path in own}
+        f"{key.OWN}/{path.name}": path.read_text(encoding="utf-8") for path in own
+    }
 
     def judge(grading):
         try:
             client = Client(address)
         except (OSError, ValueError) as error:
-            raise ValueError(f"dask: found no scheduler at {address} ({error}), expected one such as "
-                             "tcp://scheduler:8786") from None
+            raise ValueError(
+                f"dask: found no scheduler at {address} ({error}), expected one such as "
+                "tcp://scheduler:8786"
+            ) from None
         with client:
             _spread(client, grading, files)
+
     return judge
 
 
@@ -54,10 +63,23 @@ def _spread(client, grading, files):
     while True:
         few = list(islice(jobs, _FEW)) if len(waiting) < 2 * workers else []
         if few:
-            message = json.dumps({"files": files, "seconds": grading.seconds, "limits": grading.limits,
-                                  "jobs": [{"data": base64.b64encode(job.data).decode(), "student": job.student,
-                                            "inputs": str(job.sheet.seed), "renamed": job.renamed,
-                                            "name": job.path.name} for job in few]})
+            message = json.dumps(
+                {
+                    "files": files,
+                    "seconds": grading.seconds,
+                    "limits": grading.limits,
+                    "jobs": [
+                        {
+                            "data": base64.b64encode(job.data).decode(),
+                            "student": job.student,
+                            "inputs": str(job.sheet.seed),
+                            "renamed": job.renamed,
+                            "name": job.path.name,
+                        }
+                        for job in few
+                    ],
+                }
+            )
             waiting.append((few, client.submit(elsewhere, message, retries=_RETRIES, pure=False)))
         elif waiting:
             _store(grading, *waiting.popleft())
@@ -79,8 +101,13 @@ def _store(grading, few, future):
 
 def elsewhere(message):
     """On a worker: dict of a result's name -> its text."""
-    done = subprocess.run([sys.executable, "-m", "classroom.spread"], input=message, capture_output=True, text=True,
-                          cwd=Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "classroom.spread"],
+        input=message,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     return json.loads(done.stdout)
@@ -95,9 +122,16 @@ def main():
             Path(place, name).parent.mkdir(exist_ok=True)
             Path(place, name).write_text(text, encoding="utf-8")
         assignment, paths = key.load(Path(place, "assignment.json")), []
-        jobs = [schedule.Job(base64.b64decode(one["data"]), one["student"],
-                             assignment.of(one["student"])._replace(seed=int(one["inputs"])), one["renamed"],
-                             Path(place, one["name"])) for one in message["jobs"]]
+        jobs = [
+            schedule.Job(
+                base64.b64decode(one["data"]),
+                one["student"],
+                assignment.of(one["student"])._replace(seed=int(one["inputs"])),
+                one["renamed"],
+                Path(place, one["name"]),
+            )
+            for one in message["jobs"]
+        ]
         schedule.run(jobs, paths.append, seconds, limits, number=1)
         results = {path.name: path.read_text(encoding="utf-8") for path in paths if path.exists()}
     json.dump(results, sys.stdout)

@@ -1,6 +1,8 @@
-"""What the pages of the book need beyond the mathematics: exercises, figures, measurements and stored results.
+"""What the pages of the book need beyond the mathematics: exercises, figures, measurements and
+stored results.
 
-- :mod:`~lnbook.exercises`: the exercises of each chapter; ``check`` judges an answer and names the mistake in it.
+- :mod:`~lnbook.exercises`: the exercises of each chapter; ``check`` judges an answer and names the
+  mistake in it.
 - :mod:`~lnbook.figures`: the figures and tables of the pages, in one style.
 - :mod:`~lnbook.measure`: stopwatches for the CPU and the GPU, and what is timed with them.
 - :mod:`~lnbook.results`: reads the results of benchmarks that are stored in the repository.

@@ -1,8 +1,10 @@
-"""What the last cells of the GPU chapters do: check the kernels where they are run, time them, and offer a file.
+"""What the last cells of the GPU chapters do: check the kernels where they are run, time them, and
+offer a file.
 
-On a GPU the kernels are compiled and timed by :mod:`lnbook.measure.events`. Without one they are interpreted, on small
-shapes, and nothing is timed. A result has the form of ``benchmarks/results/gpu``, whose benchmark (``python -m
-benchmarks.gpu``, with PyTorch) does more of the same: more shapes, dtypes and peers.
+On a GPU the kernels are compiled and timed by :mod:`lnbook.measure.events`. Without one they are
+interpreted, on small shapes, and nothing is timed. A result has the form of
+``benchmarks/results/gpu``, whose benchmark (``python -m benchmarks.gpu``, with PyTorch) does more
+of the same: more shapes, dtypes and peers.
 """
 
 import math
@@ -13,17 +15,19 @@ from functools import partial
 import numpy as np
 
 from lnlib import contract, layernorm
+from lnlib.gpu import backend
+from lnlib.gpu.plans import RESIDENT
+from lnlib.gpu.prepared import compiled
+from lnlib.gpu.steps import INPUTS, STEPS
+from simt.cuda_access import cuda
+
 from .measure import events
 from .measure.provenance import digits, provenance, save, slug
-from simt.cuda_access import cuda
-from lnlib.gpu import backend
-from lnlib.gpu.prepared import compiled
-from lnlib.gpu.plans import RESIDENT
-from lnlib.gpu.steps import INPUTS, STEPS
 
 PASSES = "forward", "backward"
 
-#: Shapes to check. Rows and lengths that fit nothing, one for each kind of kernel. The interpreter gets the first.
+#: Shapes to check. Rows and lengths that fit nothing, one for each kind of kernel. The interpreter
+#: gets the first.
 CHECKED = (7, 3), (5, 100), (130, 1027), (64, 4096), (9, 12288), (9, 20000)
 INTERPRETED = 2
 
@@ -31,11 +35,12 @@ INTERPRETED = 2
 TIMED = (8192, 1024), (8192, 4096)
 ROUNDS = 20
 
-#: Relative L2 error of a result that counts as right. 1e-5 is about 170 roundings of float32, enough for rows near
-#: zero, and less than what a wrong kernel gets.
+#: Relative L2 error of a result that counts as right. 1e-5 is about 170 roundings of float32,
+#: enough for rows near zero, and less than what a wrong kernel gets.
 LIMIT = 2.0**-24 + 1e-5
 
-#: Arrays of x's size that a pass has to read or write, and the contestant that does that and nothing else.
+#: Arrays of x's size that a pass has to read or write, and the contestant that does that and
+#: nothing else.
 ACCESSES, FLOOR = {"forward": 2, "backward": 3}, {"forward": "copy", "backward": "add"}
 
 
@@ -45,8 +50,14 @@ def _arrays(N, D):
     x, dy = rng.standard_normal((2, N, D), np.float32)
     gamma, beta = rng.standard_normal((2, D), np.float32)
     rstd = 1 / np.sqrt(x.var(axis=1, keepdims=True, dtype=float) + 1e-5)
-    return {"x": x, "gamma": gamma, "beta": beta, "dy": dy, "mean": x.mean(axis=1, keepdims=True),
-            "rstd": rstd.astype(np.float32)}
+    return {
+        "x": x,
+        "gamma": gamma,
+        "beta": beta,
+        "dy": dy,
+        "mean": x.mean(axis=1, keepdims=True),
+        "rstd": rstd.astype(np.float32),
+    }
 
 
 def _results(module, a, which):
@@ -60,9 +71,11 @@ def _taught(step, a):
 
 
 def correctness(which):
-    """Check the library's kernel and those of the ladder against float64: a list of records, one for each case.
+    """Check the library's kernel and those of the ladder against float64: a list of records, one
+    for each case.
 
-    ``which``: "forward" or "backward". On a GPU for all of :data:`CHECKED`, else interpreted, for the first of them.
+    ``which``: "forward" or "backward". On a GPU for all of :data:`CHECKED`, else interpreted, for
+    the first of them.
     """
     contract.require_choice("which", which, PASSES)
     records = []
@@ -70,16 +83,33 @@ def correctness(which):
         a = _arrays(N, D)
         exact = _results(layernorm, {name: array.astype(float) for name, array in a.items()}, which)
         runs = {"lnlib": partial(_results, backend, a, which)}
-        runs |= {name: partial(_taught, step, a) for name, step in STEPS.items() if step.direction == which}
+        runs |= {
+            name: partial(_taught, step, a)
+            for name, step in STEPS.items()
+            if step.direction == which
+        }
         for name, run in runs.items():
             try:
                 found = run()
             except ValueError:  # rows too long for this step
                 continue
-            errors = [float(np.linalg.norm(f - e) / (np.linalg.norm(e) or 1)) for f, e in zip(found, exact)]
-            records.append({"section": "correctness", "shape": [N, D], "dtype": "float32", "which": which,
-                            "offset": 0, "implementation": name, "errors": [digits(e) for e in errors],
-                            "limit": digits(LIMIT), "ok": all(e <= LIMIT for e in errors)})
+            errors = [
+                float(np.linalg.norm(f - e) / (np.linalg.norm(e) or 1))
+                for f, e in zip(found, exact)
+            ]
+            records.append(
+                {
+                    "section": "correctness",
+                    "shape": [N, D],
+                    "dtype": "float32",
+                    "which": which,
+                    "offset": 0,
+                    "implementation": name,
+                    "errors": [digits(e) for e in errors],
+                    "limit": digits(LIMIT),
+                    "ok": all(e <= LIMIT for e in errors),
+                }
+            )
     return records
 
 
@@ -89,23 +119,47 @@ def _add(a, b, out):
 
 
 def _step_call(step, on_gpu, N, D, multiprocessors):
-    """A call that launches a step's kernels on device arrays. ValueError if the rows are too long for it."""
+    """A call that launches a step's kernels on device arrays. ValueError if the rows are too long
+    for it.
+    """
     G = min(N, multiprocessors * max(1, RESIDENT // step.plan(N, D, 1)[0].block))
-    sizes = {"y": N * D, "dx": N * D, "mean": N, "rstd": N, "dgamma": D, "dbeta": D, "dgamma_parts": G * D,
-             "dbeta_parts": G * D}
+    sizes = {
+        "y": N * D,
+        "dx": N * D,
+        "mean": N,
+        "rstd": N,
+        "dgamma": D,
+        "dbeta": D,
+        "dgamma_parts": G * D,
+        "dbeta_parts": G * D,
+    }
     nothing = {name: np.zeros(size, np.float32) for name, size in sizes.items()}
-    arrays, numbers, launches, zeros = dict(on_gpu), {"N": N, "D": D, "G": G, "eps": np.float32(1e-5)}, [], []
+    arrays, numbers, launches, zeros = (
+        dict(on_gpu),
+        {"N": N, "D": D, "G": G, "eps": np.float32(1e-5)},
+        [],
+        [],
+    )
     for launch in step.plan(N, D, G):
-        arrays |= {name: cuda.to_device(nothing[name]) for name in launch.writes + launch.updates + launch.atomics}
+        arrays |= {
+            name: cuda.to_device(nothing[name])
+            for name in launch.writes + launch.updates + launch.atomics
+        }
         zeros += [(arrays[name], cuda.to_device(nothing[name])) for name in launch.atomics]
-        launches.append((compiled(launch.kernel)[launch.grid, launch.block],
-                         [arrays[name] for name in launch.arrays] + [numbers[name] for name in launch.numbers]))
+        launches.append(
+            (
+                compiled(launch.kernel)[launch.grid, launch.block],
+                [arrays[name] for name in launch.arrays]
+                + [numbers[name] for name in launch.numbers],
+            )
+        )
 
     def call():
         for array, zero in zeros:
             array.copy_to_device(zero)
         for kernel, arguments in launches:
             kernel(*arguments)
+
     return call
 
 
@@ -113,6 +167,7 @@ def _pytorch(which, on_gpu, N, D):
     """PyTorch's operation on the same memory; None where there is no PyTorch with a GPU."""
     try:
         import torch
+
         if not torch.cuda.is_available():
             return None
     except ImportError:
@@ -146,20 +201,35 @@ def _timed(which, section, shapes):
         if which == "forward":
             calls = {"copy": partial(out.copy_to_device, x), "lnlib": forward}
         else:
-            backward = partial(backend.layer_norm_backward, dy.reshape(N, D), forward()[1], out=out.reshape(N, D))
-            calls = {"add": partial(compiled(_add)[8 * gpu.multiprocessors, 256], x, dy, out), "lnlib": backward}
+            backward = partial(
+                backend.layer_norm_backward, dy.reshape(N, D), forward()[1], out=out.reshape(N, D)
+            )
+            calls = {
+                "add": partial(compiled(_add)[8 * gpu.multiprocessors, 256], x, dy, out),
+                "lnlib": backward,
+            }
         if section == "speed" and (pytorch := _pytorch(which, on_gpu, N, D)):
             calls["pytorch"] = pytorch
         for name, step in STEPS.items() if section == "ladder" else ():
             if step.direction == which:
                 calls[name] = _step_call(step, on_gpu, N, D, gpu.multiprocessors)
-        records += [{"section": section, "shape": [N, D], "dtype": "float32", "which": which, "offset": 0, **record}
-                    for record in events.compare(calls, against, gpu, rounds=ROUNDS)]
+        records += [
+            {
+                "section": section,
+                "shape": [N, D],
+                "dtype": "float32",
+                "which": which,
+                "offset": 0,
+                **record,
+            }
+            for record in events.compare(calls, against, gpu, rounds=ROUNDS)
+        ]
     return records
 
 
 def ladder(which, shapes=TIMED[:1]):
-    """Time the teaching kernels, a copy (or a sum of two arrays) and lnlib: records; none where there is no GPU.
+    """Time the teaching kernels, a copy (or a sum of two arrays) and lnlib: records; none where
+    there is no GPU.
 
     ``which`` as in :func:`correctness`; ``shapes``: pairs (N, D).
     """
@@ -167,27 +237,37 @@ def ladder(which, shapes=TIMED[:1]):
 
 
 def speed(which, shapes=TIMED):
-    """Time lnlib and, where it is installed, PyTorch, beside a copy (or a sum of two arrays). As :func:`ladder`."""
+    """Time lnlib and, where it is installed, PyTorch, beside a copy (or a sum of two arrays). As
+    :func:`ladder`.
+    """
     return _timed(which, "speed", shapes)
 
 
 def _require_records(records):
     for record in contract.require_several("records", records):
         if not isinstance(record, dict) or "section" not in record:
-            raise TypeError(f"records: found {type(record).__name__}, expected those that correctness, ladder and speed "
-                            "return")
+            raise TypeError(
+                f"records: found {type(record).__name__}, expected those that correctness, ladder"
+                " and speed return"
+            )
 
 
 def table(records):
-    """The records as lines of text: who is right, and who needs how many microseconds, at how many GB/s."""
+    """The records as lines of text: who is right, and who needs how many microseconds, at how many
+    GB/s.
+    """
     _require_records(records)
     lines = [f"{'correctness':18} cases  error/limit"]
     checked = [r for r in records if r["section"] == "correctness"]
     for name in dict.fromkeys(r["implementation"] for r in checked):
         mine = [r for r in checked if r["implementation"] == name]
         wrong = ", ".join("x".join(map(str, r["shape"])) for r in mine if not r["ok"])
-        worst = max((e if e is not None else math.inf) / r["limit"] for r in mine for e in r["errors"])
-        lines.append(f"{name:18} {len(mine):5} {worst:12.3f}" + (f"  WRONG: {wrong}" if wrong else ""))
+        worst = max(
+            (e if e is not None else math.inf) / r["limit"] for r in mine for e in r["errors"]
+        )
+        lines.append(
+            f"{name:18} {len(mine):5} {worst:12.3f}" + (f"  WRONG: {wrong}" if wrong else "")
+        )
     timed = [r for r in records if "seconds" in r]
     for section, *shape in dict.fromkeys((r["section"], *r["shape"]) for r in timed):
         lines += ["", f"{section + ' ' + 'x'.join(map(str, shape)):18}    us    GB/s  host us"]
@@ -195,18 +275,26 @@ def table(records):
             if (r["section"], *r["shape"]) == (section, *shape):
                 median = r["seconds"][0]
                 rate = ACCESSES[r["which"]] * 4e-9 * math.prod(shape) / median
-                lines.append(f"{r['implementation']:18} {1e6 * median:5.0f} {rate:7.0f} "
-                             f"{1e6 * r['host_seconds']:8.0f}")
+                lines.append(
+                    f"{r['implementation']:18} {1e6 * median:5.0f} {rate:7.0f} "
+                    f"{1e6 * r['host_seconds']:8.0f}"
+                )
     if not timed:
-        lines += ["", f"Nothing was timed{'' if cuda.is_available() else ': no GPU is here, the kernels were interpreted'}."]
+        lines += [
+            "",
+            (
+                "Nothing was"
+                f" timed{'' if cuda.is_available() else ': no GPU is here, the kernels were interpreted'}."  # noqa: E501
+            ),
+        ]
     return "\n".join(lines)
 
 
 def offer(records, folder="."):
     """Write the records as a file in the form of ``benchmarks/results/gpu``, and return its path.
 
-    In Colab the browser then offers it. Where nothing was timed there is no file, and the result is None.
-    ``folder``: where to, by default the working directory.
+    In Colab the browser then offers it. Where nothing was timed there is no file, and the result is
+    None. ``folder``: where to, by default the working directory.
     """
     _require_records(records)
     folder = pathlib.Path(contract.require_kind("folder", folder, (str, pathlib.Path), "a folder"))
@@ -216,15 +304,31 @@ def offer(records, folder="."):
     device = cuda.get_current_device()
     name = device.name.decode() if isinstance(device.name, bytes) else device.name
     packages = "numpy", "numba", "numba-cuda", "llvmlite", "torch", "lnlib"
-    ran = provenance(f"last cells of the chapter, {timed[0]['which']}", packages) | {"device": {
-        "name": name, "compute_capability": ".".join(map(str, device.compute_capability)),
-        "multiprocessors": device.MULTIPROCESSOR_COUNT, "l2_bytes": getattr(device, "L2_CACHE_SIZE", None),
-        "memory_bytes": int(cuda.current_context().get_memory_info()[1]), "numba_target": cuda.implementation},
-        "eps": 1e-5}
+    ran = provenance(f"last cells of the chapter, {timed[0]['which']}", packages) | {
+        "device": {
+            "name": name,
+            "compute_capability": ".".join(map(str, device.compute_capability)),
+            "multiprocessors": device.MULTIPROCESSOR_COUNT,
+            "l2_bytes": getattr(device, "L2_CACHE_SIZE", None),
+            "memory_bytes": int(cuda.current_context().get_memory_info()[1]),
+            "numba_target": cuda.implementation,
+        },
+        "eps": 1e-5,
+    }
     path = folder / f"{slug(name)}-{timed[0]['which']}.json"
-    save(path, {"title": "Speed of layer norms on a GPU", "provenance": ran, "stages": {}, "left_out": {},
-                "failures": [], "records": list(records)})
+    save(
+        path,
+        {
+            "title": "Speed of layer norms on a GPU",
+            "provenance": ran,
+            "stages": {},
+            "left_out": {},
+            "failures": [],
+            "records": list(records),
+        },
+    )
     if "google.colab" in sys.modules:
         from google.colab import files
+
         files.download(str(path))
     return path

@@ -1,4 +1,6 @@
-"""The files of ``benchmarks/results`` that pages draw from: a folder for each kind of measurement."""
+"""The files of ``benchmarks/results`` that pages draw from: a folder for each kind of
+measurement.
+"""
 
 import json
 from pathlib import Path
@@ -9,7 +11,9 @@ _REQUIRED = object()
 
 
 def folder():
-    """``benchmarks/results`` beside lnlib, or, where lnlib is installed, in the working directory or above it."""
+    """``benchmarks/results`` beside lnlib, or, where lnlib is installed, in the working directory
+    or above it.
+    """
     roots = Path(__file__).resolve().parent.parent, Path.cwd(), *Path.cwd().parents
     places = [root / "benchmarks" / "results" for root in roots]
     return next(filter(Path.is_dir, places), places[0])
@@ -18,15 +22,21 @@ def folder():
 def read(kind, missing=_REQUIRED):
     """The newest results of one kind: those with the latest ``provenance["date"]``.
 
-    kind: "accuracy", "validate", "cpu", "cpu-avx512", "machine", "gpu", "gpu-code", "gpu-counters" or "sharded",
-    a folder of ``benchmarks/results``.
-    missing: returned if there is no such file; without it, FileNotFoundError.
+    kind: "accuracy", "validate", "cpu", "cpu-avx512", "machine", "gpu", "gpu-code", "gpu-counters"
+    or "sharded", a folder of ``benchmarks/results``. missing: returned if there is no such file;
+    without it, FileNotFoundError.
     """
     contract.require_kind("kind", kind, str, "the name of a folder")
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in folder().glob(f"{kind}/*.json")]
+    found = [
+        json.loads(path.read_text(encoding="utf-8")) for path in folder().glob(f"{kind}/*.json")
+    ]
     if found:
-        return max(found, key=lambda results: results["provenance"]["date"])  # year first: text sorts as time does
+        return max(
+            found, key=lambda results: results["provenance"]["date"]
+        )  # year first: text sorts as time does
     if missing is _REQUIRED:
-        raise FileNotFoundError(f"kind: found no {kind}/*.json in {folder()}, expected what benchmarks/README.md "
-                                "says how to measure")
+        raise FileNotFoundError(
+            f"kind: found no {kind}/*.json in {folder()}, expected what benchmarks/README.md "
+            "says how to measure"
+        )
     return missing

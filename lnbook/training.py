@@ -1,4 +1,6 @@
-"""A network small enough to be trained on a page, with any backward pass of layer norm: chapters 1 and 5."""
+"""A network small enough to be trained on a page, with any backward pass of layer norm: chapters 1
+and 5.
+"""
 
 import numpy as np
 
@@ -7,10 +9,12 @@ from lnlib.layernorm import layer_norm_forward
 
 
 def train(backward, steps=200, lr=0.3):
-    r"""The loss before each step of gradient descent, an array: :math:`\overline{\|y - target\|^2} / 2`, a mean over rows.
+    r"""The loss before each step of gradient descent, an array: :math:`\overline{\|y - target\|^2}
+    / 2`, a mean over rows.
 
-    A linear layer and a layer norm, 16 inputs to 96 features, fit 64 rows that another such network made. Forward is
-    right; ``backward`` takes (dy, cache) and returns (dx, dgamma, dbeta), rightly or not.
+    A linear layer and a layer norm, 16 inputs to 96 features, fit 64 rows that another such network
+    made. Forward is right; ``backward`` takes (dy, cache) and returns (dx, dgamma, dbeta), rightly
+    or not.
     """
     contract.require_callable("backward", backward)
     contract.require_count("steps", steps, least=0)

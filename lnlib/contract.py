@@ -3,15 +3,16 @@
 Errors name the argument, what was found and what was expected: ``TypeError`` for a wrong kind of
 thing (dtype, not a number, not a cache), ``ValueError`` for a wrong value (shape, sign, NaN).
 
-NaN and Inf are data, not errors. A row of x that holds one has NaN for y and dx, and every dgamma is NaN. (Of RMS
-norm, Inf leaves y = 0 beside it, and NaN in its own column of dgamma only.) One in dy leaves no finite dx in its row,
-and no finite dgamma and dbeta in its column; one in gamma no finite dx at all, and no finite y in its column. All
-other numbers are what they would be without, up to the order of sums over rows.
+NaN and Inf are data, not errors. A row of x that holds one has NaN for y and dx, and every dgamma
+is NaN. (Of RMS norm, Inf leaves y = 0 beside it, and NaN in its own column of dgamma only.) One in
+dy leaves no finite dx in its row, and no finite dgamma and dbeta in its column; one in gamma no
+finite dx at all, and no finite y in its column. All other numbers are what they would be without,
+up to the order of sums over rows.
 
-But for :func:`require_finite` and :func:`require_numbers`, the functions ``require_...`` look at name, shape, dtype
-and flags of an array, never at its numbers. So they take what NumPy takes for an array, or the :class:`Description`
-that :func:`describe` makes of one on a device. Names, dtypes and limits are taken as they are: the library itself
-writes them down.
+But for :func:`require_finite` and :func:`require_numbers`, the functions ``require_...`` look at
+name, shape, dtype and flags of an array, never at its numbers. So they take what NumPy takes for an
+array, or the :class:`Description` that :func:`describe` makes of one on a device. Names, dtypes and
+limits are taken as they are: the library itself writes them down.
 """
 
 import functools
@@ -33,18 +34,25 @@ COMPUTE_DTYPE = {
 }
 
 #: Dtypes of real numbers, for what is computed with numbers of any of them.
-REAL_NUMBERS = ("float16", "bfloat16", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u")
-                                                               for bits in (8, 16, 32, 64)))
+REAL_NUMBERS = (
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)
 
-#: Compute dtype -> (smallest, largest). A row is in range if smallest < variance + eps < largest (which NaN is not).
-#: Any other finite row is done again, scaled by a power of two, which rounds nothing. ``smallest`` is tiny / u: of a
-#: variance below it, underflow of squares may have taken a part that counts. Above ``largest`` there is room for sums
-#: of squares, and in float32 a row below ``smallest`` times 2**100 is below ``largest``.
+#: Compute dtype -> (smallest, largest). A row is in range if smallest < variance + eps < largest
+#: (which NaN is not). Any other finite row is done again, scaled by a power of two, which rounds
+#: nothing. ``smallest`` is tiny / u: of a variance below it, underflow of squares may have taken a
+#: part that counts. Above ``largest`` there is room for sums of squares, and in float32 a row below
+#: ``smallest`` times 2**100 is below ``largest``.
 RANGE = {"float32": (2e-31, 1e30), "float64": (2e-292, 1e290)}
 
-#: For each compute dtype, nearly half an ulp of its largest number. What is below that, subtracted from any number,
-#: cannot push it out of range. So a row of dx, ``rstd (g - mean(g) - xhat mean(g xhat))`` with each of xhat at most
-#: the root of D, overflows on the way only where dx does, as long as mean(g), and the root times mean(g xhat), are below.
+#: For each compute dtype, nearly half an ulp of its largest number. What is below that, subtracted
+#: from any number, cannot push it out of range. So a row of dx, ``rstd (g - mean(g) - xhat mean(g
+#: xhat))`` with each of xhat at most the root of D, overflows on the way only where dx does, as
+#: long as mean(g), and the root times mean(g xhat), are below.
 SAFE_TO_SUBTRACT = {"float32": 1e31, "float64": 9e291}
 
 
@@ -56,9 +64,11 @@ class Description(NamedTuple):
     writeable: bool
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _name_of(dtype):
-    """The name of a dtype. NumPy makes it anew each time, which takes longer than the rest of a check."""
+    """The name of a dtype. NumPy makes it anew each time, which takes longer than the rest of a
+    check.
+    """
     return dtype.name
 
 
@@ -70,65 +80,85 @@ def _in_float32(dtype):
 def require_dtype(name, dtype, dtypes, expected="", found=None):
     """Raise ``TypeError`` unless ``dtype`` is one of ``dtypes`` (names) in native byte order.
 
-    ``expected`` says in the message which those are; ``found`` is what has the dtype, if that has a name of its own
-    for it, which NumPy may not know.
+    ``expected`` says in the message which those are; ``found`` is what has the dtype, if that has a
+    name of its own for it, which NumPy may not know.
     """
     if _name_of(dtype) not in dtypes or not dtype.isnative:
         order = "" if dtype.isnative else " in foreign byte order"
         called = str(getattr(found, "dtype", dtype.name)).removeprefix("torch.")
-        raise TypeError(f"{name}: found dtype {called}{order}, expected "
-                        f"{expected or 'one of ' + ', '.join(dtypes) + ' (convert with .astype)'}")
+        raise TypeError(
+            f"{name}: found dtype {called}{order}, expected "
+            f"{expected or 'one of ' + ', '.join(dtypes) + ' (convert with .astype)'}"
+        )
 
 
 def require_shape(name, found, shape, of=""):
-    """Raise ``ValueError`` unless the shape ``found`` is ``shape``, which is ``of`` something, if that is said."""
+    """Raise ``ValueError`` unless the shape ``found`` is ``shape``, which is ``of`` something, if
+    that is said.
+    """
     if found != shape:
         raise ValueError(f"{name}: found shape {found}, expected {shape}{of}")
 
 
 def _dtype_of(name, value, interface):
-    """The dtype of a device array. To the interface bfloat16 is two bytes without a meaning; the array says which."""
+    """The dtype of a device array. To the interface bfloat16 is two bytes without a meaning; the
+    array says which.
+    """
     typestr = interface["typestr"]
     if typestr[1:] != "V2" or str(getattr(value, "dtype", "")).removeprefix("torch.") != "bfloat16":
         return np.dtype(typestr)
     try:
         import ml_dtypes
     except ImportError as error:
-        raise TypeError(f"{name}: found bfloat16, which NumPy knows only where package ml_dtypes is installed") from error
+        raise TypeError(
+            f"{name}: found bfloat16, which NumPy knows only where package ml_dtypes is installed"
+        ) from error
     return np.dtype(ml_dtypes.bfloat16)
 
 
 def describe(name, value, dtypes, expected=""):
-    """The :class:`Description` of a C-contiguous device array: of anything with ``__cuda_array_interface__``.
+    """The :class:`Description` of a C-contiguous device array: of anything with
+    ``__cuda_array_interface__``.
 
     ``dtypes`` and ``expected`` are those of :func:`require_dtype`.
     """
     try:
         interface = value.__cuda_array_interface__
     except RuntimeError as error:  # PyTorch's, for a tensor that requires its gradient
-        raise TypeError(f"{name}: found {type(value).__name__}, expected it without a graph ({error})") from error
-    dtype, shape, strides = _dtype_of(name, value, interface), interface["shape"], interface.get("strides")
+        raise TypeError(
+            f"{name}: found {type(value).__name__}, expected it without a graph ({error})"
+        ) from error
+    dtype, shape, strides = (
+        _dtype_of(name, value, interface),
+        interface["shape"],
+        interface.get("strides"),
+    )
     require_dtype(name, dtype, dtypes, expected, value)
     if strides is not None and math.prod(shape):
-        dense = tuple(dtype.itemsize * math.prod(shape[k + 1:]) for k in range(len(shape)))
+        dense = tuple(dtype.itemsize * math.prod(shape[k + 1 :]) for k in range(len(shape)))
         if strides != dense:
             raise ValueError(f"{name}: found strides {strides}, expected a C-contiguous array")
     return Description(shape, dtype, not interface["data"][1])
 
 
 def as_array(name, value, dtypes=COMPUTE_DTYPE):
-    """Return ``value`` as an array without copying, or raise ``TypeError`` if its dtype is not in ``dtypes``.
+    """Return ``value`` as an array without copying, or raise ``TypeError`` if its dtype is not in
+    ``dtypes``.
 
     A :class:`Description` stays one.
     """
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"{name}: found a masked array, whose mask would be lost; expected an ordinary array "
-                        f"(for example {name}.filled(...))")
+        raise TypeError(
+            f"{name}: found a masked array, whose mask would be lost; expected an ordinary array "
+            f"(for example {name}.filled(...))"
+        )
     try:
         array = value if isinstance(value, Description) else np.asarray(value)
     except ValueError as error:  # NumPy's message names no argument
-        raise ValueError(f"{name}: found a ragged {type(value).__name__}, expected an array or "
-                         f"nested lists of equal lengths") from error
+        raise ValueError(
+            f"{name}: found a ragged {type(value).__name__}, expected an array or "
+            "nested lists of equal lengths"
+        ) from error
     except Exception as error:  # of the value's own __array__
         found = f"{type(value).__name__}, which gives no array ({error})"
         raise TypeError(f"{name}: found {found}, expected one") from error
@@ -140,15 +170,21 @@ def require_x(value, name="x", dtypes=COMPUTE_DTYPE):
     """Return ``value`` as an array of at least one axis whose last axis, D, is not empty."""
     x = as_array(name, value, dtypes)
     if not x.shape:
-        raise ValueError(f"{name}: found a 0-d array, expected shape (..., D) with at least one axis")
+        raise ValueError(
+            f"{name}: found a 0-d array, expected shape (..., D) with at least one axis"
+        )
     if x.shape[-1] == 0:
-        raise ValueError(f"{name}: found shape {x.shape}, so D = 0; expected at least one feature on the last axis")
+        raise ValueError(
+            f"{name}: found shape {x.shape}, so D = 0; expected at least one feature on the last"
+            " axis"
+        )
     return x
 
 
 @functools.lru_cache
 def dtypes_like(dtype):
-    """The dtypes that may stand beside x of ``dtype``: x's own and x's compute dtype, so float32 beside float16.
+    """The dtypes that may stand beside x of ``dtype``: x's own and x's compute dtype, so float32
+    beside float16.
 
     float64 and complex128 go together, which the complex step needs.
     """
@@ -158,11 +194,15 @@ def dtypes_like(dtype):
 
 
 def require_like_x(name, value, shape, dtype):
-    """Return a parameter or an upstream gradient whose shape is ``shape`` and whose dtype goes with x's ``dtype``."""
+    """Return a parameter or an upstream gradient whose shape is ``shape`` and whose dtype goes with
+    x's ``dtype``.
+    """
     array, like = as_array(name, value), dtypes_like(dtype)
     if array.dtype not in like:
         allowed = [d.name for d in like]
-        require_dtype(name, array.dtype, allowed, f"{' or '.join(allowed)} because x has dtype {dtype.name}")
+        require_dtype(
+            name, array.dtype, allowed, f"{' or '.join(allowed)} because x has dtype {dtype.name}"
+        )
     require_shape(name, array.shape, shape)
     return array
 
@@ -178,15 +218,19 @@ def require_parameters(gamma, beta, x):
 
 
 def require_out(out, x, rows_in_order=False):
-    """Raise unless ``out``, an array of x's shape and dtype, can be written; ``rows_in_order``: row after row."""
+    """Raise unless ``out``, an array of x's shape and dtype, can be written; ``rows_in_order``: row
+    after row.
+    """
     require_kind("out", out, (np.ndarray, Description), "a NumPy array")
     as_array("out", out, (out.dtype.name,))  # no mask, no foreign byte order
     require_dtype("out", out.dtype, (x.dtype.name,), f"{x.dtype.name}, the dtype of x")
     require_shape("out", out.shape, x.shape, ", the shape of x")
     flags = out if isinstance(out, Description) else out.flags
     if rows_in_order and not flags.carray:
-        raise ValueError("out: found an array that is read-only, not C-contiguous or not aligned, "
-                         "expected one that can be written row after row")
+        raise ValueError(
+            "out: found an array that is read-only, not C-contiguous or not aligned, "
+            "expected one that can be written row after row"
+        )
     if not flags.writeable:
         raise ValueError("out: found a read-only array, expected one that can be written")
 
@@ -200,7 +244,9 @@ def require_finite(name, value, dtypes=("float32", "float64")):
 
 
 def require_numbers(name, value, least=-math.inf, nan=False):
-    """Return a real number or an array of them in float64: none is below ``least``, and none NaN unless ``nan``."""
+    """Return a real number or an array of them in float64: none is below ``least``, and none NaN
+    unless ``nan``.
+    """
     array = as_array(name, value, REAL_NUMBERS).astype(np.float64)
     if not ((array >= least) | (np.isnan(array) & nan)).all():
         limit = f" >= {least:g}" if least > -math.inf else ""
@@ -218,7 +264,9 @@ def require_number(name, value, least=-math.inf, above=-math.inf):
     except OverflowError:  # an int or a fraction beyond the largest float
         number = math.inf
     if not (math.isfinite(number) and number >= least and number > above):
-        limit = f" >= {least:g}" if least > -math.inf else f" > {above:g}" if above > -math.inf else ""
+        limit = (
+            f" >= {least:g}" if least > -math.inf else f" > {above:g}" if above > -math.inf else ""
+        )
         raise ValueError(f"{name}: found {number}, expected a finite number{limit}")
     return number
 
@@ -239,7 +287,9 @@ def require_count(name, value, least=1, most=math.inf):
 
 
 def require_kind(name, value, kind, expected):
-    """Return ``value``, an instance of the class ``kind`` (or of one of a tuple), which is ``expected`` in words."""
+    """Return ``value``, an instance of the class ``kind`` (or of one of a tuple), which is
+    ``expected`` in words.
+    """
     if not isinstance(value, kind):
         raise TypeError(f"{name}: found {type(value).__name__}, expected {expected}")
     return value
@@ -268,23 +318,31 @@ def require_bool(name, value):
 
 
 def require_precise(precise, x):
-    """Return ``precise``; it may be True only for x whose arithmetic is not float64 (or complex128) already."""
+    """Return ``precise``; it may be True only for x whose arithmetic is not float64 (or complex128)
+    already.
+    """
     precise = require_bool("precise", precise)
     if precise and not _in_float32(x.dtype):
         name = x.dtype.name
-        raise ValueError(f"precise: found True with x of dtype {name}, expected x of dtype float32, float16 "
-                         f"or bfloat16; the arithmetic of {name} is float64 already")
+        raise ValueError(
+            f"precise: found True with x of dtype {name}, expected x of dtype float32, float16 "
+            f"or bfloat16; the arithmetic of {name} is float64 already"
+        )
     return precise
 
 
 def require_cache(cache, *kinds):
-    """Raise ``TypeError`` unless ``cache`` is an instance of one of the named tuples ``kinds``, of one backend."""
+    """Raise ``TypeError`` unless ``cache`` is an instance of one of the named tuples ``kinds``, of
+    one backend.
+    """
     if not isinstance(cache, kinds):
         backend = getattr(cache, "backend", None)
         found = type(cache).__name__ + (f" of backend {backend!r}" if backend else "")
         names = " or ".join(kind.__name__ for kind in kinds)
-        raise TypeError(f"cache: found {found}, expected the {names} of backend {kinds[0].backend!r} "
-                        f"that the matching forward returned")
+        raise TypeError(
+            f"cache: found {found}, expected the {names} of backend {kinds[0].backend!r} "
+            "that the matching forward returned"
+        )
     return cache
 
 
@@ -296,7 +354,11 @@ def require_part(cache, name, shape, dtypes):
     part = getattr(cache, name)
     if type(part) is not np.ndarray or part.dtype not in dtypes or part.shape != shape:
         name = f"cache.{name}"
-        as_array(name, require_kind(name, part, np.ndarray, "the array that forward made"), [d.name for d in dtypes])
+        as_array(
+            name,
+            require_kind(name, part, np.ndarray, "the array that forward made"),
+            [d.name for d in dtypes],
+        )
         require_shape(name, part.shape, shape)
 
 
@@ -308,7 +370,9 @@ def require_choice(name, value, choices):
 
 
 def require_dtype_name(dtype, names):
-    """Return the name of ``dtype``, a dtype of NumPy's or a name that NumPy need not know; one of ``names``."""
+    """Return the name of ``dtype``, a dtype of NumPy's or a name that NumPy need not know; one of
+    ``names``.
+    """
     if isinstance(dtype, (np.dtype, type)):
         dtype = np.dtype(dtype).name
     return require_choice("dtype", dtype, names)

@@ -1,16 +1,19 @@
-r"""What layer norm's two passes cost: operations, bytes, memory, and the time a machine needs for them.
+r"""What layer norm's two passes cost: operations, bytes, memory, and the time a machine needs for
+them.
 
-A pass is written down as a *program*, one line per NumPy call, and everything is counted by reading its lines:
+A pass is written down as a *program*, one line per NumPy call, and everything is counted by reading
+its lines:
 
-* An addition, a subtraction, a multiplication, a division or a square root of one number is one operation (FLOP).
-  A sum of n numbers is n operations: the first is added to zero.
-* A call reads every array it names once, and writes its result once; an array that stands twice in a call is read
-  once, and Python's numbers (D, eps) cost nothing. Statistics of the rows (one number a row), gamma, beta and
-  their gradients (D numbers) are counted. No cache is assumed: what one call wrote, the next reads from memory.
+* An addition, a subtraction, a multiplication, a division or a square root of one number is one
+  operation (FLOP). A sum of n numbers is n operations: the first is added to zero.
+* A call reads every array it names once, and writes its result once; an array that stands twice in
+  a call is read once, and Python's numbers (D, eps) cost nothing. Statistics of the rows (one
+  number a row), gamma, beta and their gradients (D numbers) are counted. No cache is assumed: what
+  one call wrote, the next reads from memory.
 * Every array has the same dtype, statistics included.
 
-Fusing changes no line of a program. It keeps what is computed in registers: only arguments are read, and only
-results are written. For each element of x, and row statistics and parameters apart:
+Fusing changes no line of a program. It keeps what is computed in registers: only arguments are
+read, and only results are written. For each element of x, and row statistics and parameters apart:
 
 =========================== =========== ==================== =========================
 pass, what is kept          operations  accesses, one by one accesses, fused
@@ -21,15 +24,15 @@ backward, ``keep="xhat"``   11          21                   3 (dy, xhat; dx)
 backward, ``keep="x"``      13          25                   3 (dy, x; dx)
 =========================== =========== ==================== =========================
 
-With ``keep="x"`` forward holds no c = x - mean: it subtracts the mean again when it writes y, and backward computes
-xhat, two operations. (With reused buffers y holds c: 7 operations, 10 accesses; backward 13 and 21.) A kernel whose
-second loop over a row computes more of it again does more operations, and moves no more bytes as long as the row
-stays in a cache.
+With ``keep="x"`` forward holds no c = x - mean: it subtracts the mean again when it writes y, and
+backward computes xhat, two operations. (With reused buffers y holds c: 7 operations, 10 accesses;
+backward 13 and 21.) A kernel whose second loop over a row computes more of it again does more
+operations, and moves no more bytes as long as the row stays in a cache.
 
-The roofline is due to Williams, Waterman and Patterson, *Roofline: an insightful visual performance model for
-multicore architectures*, Communications of the ACM 52(4), 2009; bytes of copy and triad are counted as in
-McCalpin's STREAM. A wrong argument raises ``TypeError`` or ``ValueError``, naming it, what was found and what was
-expected.
+The roofline is due to Williams, Waterman and Patterson, *Roofline: an insightful visual performance
+model for multicore architectures*, Communications of the ACM 52(4), 2009; bytes of copy and triad
+are counted as in McCalpin's STREAM. A wrong argument raises ``TypeError`` or ``ValueError``, naming
+it, what was found and what was expected.
 """
 
 import re
@@ -72,19 +75,25 @@ dbeta = sum_rows(dy)"""
 _XHAT = "xhat = c * rstd"
 _XHAT_AGAIN = f"c = x - mean\n{_XHAT}; del c"
 
-#: The calls of :mod:`lnlib.cpu.ladder`'s idiomatic and recomputing functions, by pass and by what is kept. ``del``
-#: marks where NumPy frees a temporary; the rest lives until the function returns. A mean is a sum, divided in place.
+#: The calls of :mod:`lnlib.cpu.ladder`'s idiomatic and recomputing functions, by pass and by what
+#: is kept. ``del`` marks where NumPy frees a temporary; the rest lives until the function returns.
+#: A mean is a sum, divided in place.
 PROGRAMS = {
     ("forward", "xhat"): _FORWARD,
-    ("forward", "x"): _FORWARD.replace("c * c", "c * c; del c").replace(_XHAT, _XHAT_AGAIN)
-                              .replace("gamma * xhat", "gamma * xhat; del xhat"),
+    ("forward", "x"): (
+        _FORWARD.replace("c * c", "c * c; del c")
+        .replace(_XHAT, _XHAT_AGAIN)
+        .replace("gamma * xhat", "gamma * xhat; del xhat")
+    ),
     ("backward", "xhat"): _BACKWARD,
     ("backward", "x"): f"{_XHAT_AGAIN}\n{_BACKWARD}",
 }
 
-#: The calls of the reused_buffers functions, which keep x. In them y, dx and the scratch array exist already.
+#: The calls of the reused_buffers functions, which keep x. In them y, dx and the scratch array
+#: exist already.
 REUSED = {
-    "forward": """\
+    "forward": (
+        """\
 mean = sum(x)
 mean = mean / D
 y = x - mean
@@ -95,8 +104,10 @@ std = sqrt(shifted); del shifted
 rstd = 1 / std; del std
 y = y * rstd
 y = y * gamma
-y = y + beta""",
-    "backward": """\
+y = y + beta"""
+    ),
+    "backward": (
+        """\
 scratch = x - mean
 scratch = scratch * rstd
 dgamma = sum_rows(dy * scratch)
@@ -109,7 +120,8 @@ mean_gx = mean_gx / D
 scratch = scratch * mean_gx
 dx = dx - mean_g
 dx = dx - scratch
-dx = dx * rstd""",
+dx = dx * rstd"""
+    ),
 }
 
 _CACHE = {"xhat": ("xhat", "rstd", "gamma"), "x": ("x", "mean", "rstd", "gamma")}
@@ -138,7 +150,9 @@ class Operation(NamedTuple):
 
 
 def _plan(which, rows, D, dtype, keep, fused, out):
-    """The program, its arguments and results by name, the bytes of an array by its name and those of a number."""
+    """The program, its arguments and results by name, the bytes of an array by its name and those
+    of a number.
+    """
     contract.require_choice("which", which, ("forward", "backward"))
     contract.require_choice("keep", keep, _CACHE)
     for name, value in (("fused", fused), ("out", out)):
@@ -146,8 +160,10 @@ def _plan(which, rows, D, dtype, keep, fused, out):
     itemsize = FORMATS[contract.require_dtype_name(dtype, FORMATS)].bits // 8
     rows, D = contract.require_count("rows", rows), contract.require_count("D", D)
     if out and not fused and keep != "x":
-        raise ValueError(f"keep: found {keep!r} with out=True and fused=False, expected 'x', which is what "
-                         f"lnlib.cpu.ladder.reused_buffers_forward keeps")
+        raise ValueError(
+            f"keep: found {keep!r} with out=True and fused=False, expected 'x', which is what "
+            "lnlib.cpu.ladder.reused_buffers_forward keeps"
+        )
     program = REUSED[which] if out and not fused else PROGRAMS[which, keep]
     if which == "forward":
         arguments, results = ("x", "gamma", "beta"), ("y", *_CACHE[keep])
@@ -155,21 +171,25 @@ def _plan(which, rows, D, dtype, keep, fused, out):
         arguments, results = ("dy", *_CACHE[keep]), ("dx", "dgamma", "dbeta")
 
     def bytes_of(array):
-        return itemsize * (rows if array in _ONE_PER_ROW else D if array in _ONE_PER_FEATURE else rows * D)
+        return itemsize * (
+            rows if array in _ONE_PER_ROW else D if array in _ONE_PER_FEATURE else rows * D
+        )
 
     return program, arguments, [a for a in results if a not in arguments], bytes_of, itemsize
 
 
 def _calls(program):
-    """Of each line of a program: the call, and the name of the temporary that it frees, or an empty string."""
+    """Of each line of a program: the call, and the name of the temporary that it frees, or an empty
+    string.
+    """
     return [line.partition("; del ")[::2] for line in program.splitlines()]
 
 
 def count(program, bytes_of, itemsize):
     """What each call of a program costs: a list of :class:`Operation`.
 
-    An operator works once on each element of the largest array of its line. ``bytes_of(name)`` is the size of an
-    array of the program, ``itemsize`` that of a number in it.
+    An operator works once on each element of the largest array of its line. ``bytes_of(name)`` is
+    the size of an array of the program, ``itemsize`` that of a number in it.
     """
     contract.require_callable("bytes_of", bytes_of)
     contract.require_count("itemsize", itemsize)
@@ -178,9 +198,13 @@ def count(program, bytes_of, itemsize):
         result, _, expression = call.partition(" = ")
         sizes = [bytes_of(name) for name in set(re.findall(r"[a-z]\w*", expression)) - _NO_ARRAY]
         if not sizes:
-            raise ValueError(f"program: found the line {call!r}, expected 'result = an expression in arrays'")
+            raise ValueError(
+                f"program: found the line {call!r}, expected 'result = an expression in arrays'"
+            )
         operators = len(re.findall(r"[-+*/]|sum|sqrt", expression))
-        counted.append(Operation(call, operators * max(sizes) // itemsize, sum(sizes), bytes_of(result)))
+        counted.append(
+            Operation(call, operators * max(sizes) // itemsize, sum(sizes), bytes_of(result))
+        )
     return counted
 
 
@@ -188,17 +212,28 @@ def operations(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out
     """The passes over memory of layer norm's forward or backward, a list of :class:`Operation`.
 
     * ``which`` is "forward" or "backward"; x has shape (``rows``, ``D``).
-    * ``dtype``, of every array: "float64", "float32", "float16", "bfloat16", or a NumPy dtype of that name.
-    * ``keep`` says what forward keeps for backward: "xhat" (xhat, rstd, gamma), or "x" (x, mean, rstd, gamma).
-    * ``fused``: one pass that reads its arguments once and writes its results once, instead of one per NumPy call.
-    * ``out``, not fused: the calls of :func:`lnlib.cpu.ladder.reused_buffers_forward`, which need ``keep="x"``,
-      instead of those of :func:`lnlib.cpu.ladder.idiomatic_forward`. Fused: changes nothing here.
+    * ``dtype``, of every array: "float64", "float32", "float16", "bfloat16", or a NumPy dtype of
+      that name.
+    * ``keep`` says what forward keeps for backward: "xhat" (xhat, rstd, gamma), or "x" (x, mean,
+      rstd, gamma).
+    * ``fused``: one pass that reads its arguments once and writes its results once, instead of one
+      per NumPy call.
+    * ``out``, not fused: the calls of :func:`lnlib.cpu.ladder.reused_buffers_forward`, which need
+      ``keep="x"``, instead of those of :func:`lnlib.cpu.ladder.idiomatic_forward`. Fused: changes
+      nothing here.
     """
     program, arguments, results, bytes_of, itemsize = _plan(which, rows, D, dtype, keep, fused, out)
     calls = count(program, bytes_of, itemsize)
     if not fused:
         return calls
-    return [Operation(f"fused {which}", total(calls).flops, sum(map(bytes_of, arguments)), sum(map(bytes_of, results)))]
+    return [
+        Operation(
+            f"fused {which}",
+            total(calls).flops,
+            sum(map(bytes_of, arguments)),
+            sum(map(bytes_of, results)),
+        )
+    ]
 
 
 def total(operations):
@@ -206,17 +241,20 @@ def total(operations):
     operations = contract.require_several("operations", operations)
     for operation in operations:
         contract.require_kind("operations", operation, Operation, "some of the class Operation")
-    return Operation("total", *(sum(getattr(o, field) for o in operations) for field in Operation._fields[1:]))
+    return Operation(
+        "total", *(sum(getattr(o, field) for o in operations) for field in Operation._fields[1:])
+    )
 
 
 def memory(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=False):
     """Bytes alive beyond the arguments, call by call: a list of (str, int).
 
-    Arguments as :func:`operations`; the cache is an argument of backward. With ``out`` the arrays that receive y, dx
-    and (not fused) scratch are the caller's, and so not counted. Nor are NumPy's own buffers, at most 64 KB during a
-    call that broadcasts. For each call there is its line and the bytes alive during it, its result among them. The
-    last entry, "return", is what the function leaves behind: y and what it keeps, or dx, dgamma and dbeta. A training
-    step is the forward's list and then the backward's, with the forward's last number (and dy) added to each of its
+    Arguments as :func:`operations`; the cache is an argument of backward. With ``out`` the arrays
+    that receive y, dx and (not fused) scratch are the caller's, and so not counted. Nor are NumPy's
+    own buffers, at most 64 KB during a call that broadcasts. For each call there is its line and
+    the bytes alive during it, its result among them. The last entry, "return", is what the function
+    leaves behind: y and what it keeps, or dx, dgamma and dbeta. A training step is the forward's
+    list and then the backward's, with the forward's last number (and dy) added to each of its
     entries.
     """
     program, _, results, bytes_of, _ = _plan(which, rows, D, dtype, keep, fused, out)
@@ -254,10 +292,10 @@ def roofline(flops, nbytes, machine, pattern="copy"):
 
     .. math:: t = \max\left(\frac{\text{flops}}{\text{FLOP/s}}, \frac{\text{bytes}}{\text{byte/s}}\right)
 
-    A fused forward reads one array and writes one, as ``pattern="copy"`` does; a fused backward reads two and writes
-    one, as ``pattern="triad"`` does. Passes that are not fused run one after another: add up their times.
-    ``flops`` and ``nbytes`` may be arrays.
-    """
+    A fused forward reads one array and writes one, as ``pattern="copy"`` does; a fused backward
+    reads two and writes one, as ``pattern="triad"`` does. Passes that are not fused run one after
+    another: add up their times. ``flops`` and ``nbytes`` may be arrays.
+    """  # noqa: E501
     contract.require_choice("pattern", pattern, ("copy", "triad"))
     contract.require_kind("machine", machine, Machine, "a Machine")
     for name in Machine._fields[1:]:

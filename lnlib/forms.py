@@ -1,8 +1,10 @@
-r"""Backward passes that keep other numbers than :mod:`lnlib.layernorm`, or combine them in another way.
+r"""Backward passes that keep other numbers than :mod:`lnlib.layernorm`, or combine them in another
+way.
 
-They exist to be measured. Each works in the dtype of its arguments, for rows on the last axis, and takes
-g = gamma * dy. Arguments are not checked: what is measured is the rounding of these lines and no others. On paper
-all but those with eps outside the root are the same function, the dx of layer norm.
+They exist to be measured. Each works in the dtype of its arguments, for rows on the last axis, and
+takes g = gamma * dy. Arguments are not checked: what is measured is the rounding of these lines and
+no others. On paper all but those with eps outside the root are the same function, the dx of layer
+norm.
 """
 
 import numpy as np
@@ -15,10 +17,11 @@ def _mean(a):
 
 
 def saved_statistics(x, dtype="float32", eps=1e-5):
-    """The mean and rstd of float32 rows, rounded once to ``dtype``: what a forward pass that keeps them there saves.
+    """The mean and rstd of float32 rows, rounded once to ``dtype``: what a forward pass that keeps
+    them there saves.
 
-    They are computed in float64, so this rounding is their only error worth mentioning. Returns two float32 arrays
-    of shape (..., 1).
+    They are computed in float64, so this rounding is their only error worth mentioning. Returns two
+    float32 arrays of shape (..., 1).
     """
     wide = x.astype(np.float64)
     mean = _mean(wide)
@@ -36,9 +39,9 @@ def affine(g, x, mean, rstd):
 
     .. math:: b = r^3\,(\mu\, \overline g - \overline{g x}), \qquad c = -b\,\mu - r\, \overline g
 
-    It saves a subtraction for every element: x - mean is never formed. Put :math:`\hat x = r\,(x - \mu)` into
-    :func:`centred` to derive it. Where the mean is large against sigma, b is a small difference of large numbers,
-    and so is b x + c.
+    It saves a subtraction for every element: x - mean is never formed. Put :math:`\hat x = r\,(x -
+    \mu)` into :func:`centred` to derive it. Where the mean is large against sigma, b is a small
+    difference of large numbers, and so is b x + c.
     """
     mean_g = _mean(g)
     b = (mean * mean_g - _mean(g * x)) * rstd**3
@@ -49,9 +52,9 @@ def affine(g, x, mean, rstd):
 def reorthogonalised(g, xhat, rstd, eps=1e-5):
     r"""dx with both subtractions done twice, as if by Gram and Schmidt.
 
-    The second time removes what the rounding of the first has left along **1** and along xhat. What eps lets through
-    is added at the end: the part along xhat, found in both rounds, times :math:`\varepsilon / s^2`. A constant row,
-    whose xhat is zero, is NaN.
+    The second time removes what the rounding of the first has left along **1** and along xhat. What
+    eps lets through is added at the end: the part along xhat, found in both rounds, times
+    :math:`\varepsilon / s^2`. A constant row, whose xhat is zero, is NaN.
     """
     along = 0 * rstd
     for _ in range(2):
@@ -62,13 +65,16 @@ def reorthogonalised(g, xhat, rstd, eps=1e-5):
 
 
 def eps_outside_forward(x, eps=1e-5):
-    r"""Rows centred and divided by :math:`\sigma + \varepsilon`, with eps outside the root; no gamma, no beta."""
+    r"""Rows centred and divided by :math:`\sigma + \varepsilon`, with eps outside the root; no
+    gamma, no beta.
+    """
     c = x - _mean(x)
     return c / (np.sqrt(_mean(c * c)) + eps)
 
 
 def eps_outside_backward(g, x, eps=1e-5):
-    r"""dx of :func:`eps_outside_forward`, by the chain rule: the derivative of the root divides by sigma.
+    r"""dx of :func:`eps_outside_forward`, by the chain rule: the derivative of the root divides by
+    sigma.
 
     .. math:: dx = \frac 1 s \Bigl(g - \overline g - \frac c \sigma\, \overline{g\, c/s}\Bigr),
               \qquad s = \sigma + \varepsilon

@@ -1,8 +1,9 @@
-r"""Is this gradient right? Numeric derivatives, tests that need none, and the error to expect of them.
+r"""Is this gradient right? Numeric derivatives, tests that need none, and the error to expect of
+them.
 
 A numeric derivative looks along a line: with :math:`\varphi(t) = f(x + t v)` it estimates
-:math:`\varphi'(0)` from a few values of :math:`\varphi`. With v one unit vector after the other that is
-a whole gradient; with one random v it is a test of all gradients at once.
+:math:`\varphi'(0)` from a few values of :math:`\varphi`. With v one unit vector after the other
+that is a whole gradient; with one random v it is a test of all gradients at once.
 
 ==========  ============================================  ==============================  =========================
 rule        derivative at 0                               truncation error                rounding error
@@ -14,24 +15,27 @@ richardson  central at h, h/2, ... (L of them), combined  of order 2L           
 complex     Im phi(ih) / h                                :math:`h^2\, \varphi'''/6`      does not grow with 1/h
 ==========  ============================================  ==============================  =========================
 
-**The default step.** A rule of order q has a truncation error :math:`C h^q \varphi^{(q+1)}` and a rounding
-error :math:`R\, \eta / h`, where :math:`\eta` is the rounding error of one value of phi: :math:`\eta = 4 u |\varphi|`,
-since a value is the result of several roundings, each at most the unit roundoff u. Suppose that phi changes by its own
-size over a length :math:`\ell`, so that :math:`\varphi^{(q+1)}` is about :math:`\varphi / \ell^{q+1}`. The sum of the
-errors is then smallest at
+**The default step.** A rule of order q has a truncation error :math:`C h^q \varphi^{(q+1)}` and a
+rounding error :math:`R\, \eta / h`, where :math:`\eta` is the rounding error of one value of phi:
+:math:`\eta = 4 u |\varphi|`, since a value is the result of several roundings, each at most the
+unit roundoff u. Suppose that phi changes by its own size over a length :math:`\ell`, so that
+:math:`\varphi^{(q+1)}` is about :math:`\varphi / \ell^{q+1}`. The sum of the errors is then
+smallest at
 
 .. math:: h = \ell \left(\frac{R}{q\, C}\, 4u\right)^{1/(q+1)},
 
-which is :math:`u^{1/2}, u^{1/3}, u^{1/5}, \ldots` times :math:`\ell` and a small number. Here :math:`\ell` is the
-standard deviation of all elements of x, or 1 where that is zero: layer norm does not notice a common offset of x, so the
-size of x is not its length. h is rounded up to a power of two, so that x + h and x - h lose nothing: at an offset of
-1e8 a step of 1e-5 is no longer 1e-5 once added, and that ruins the quotient even of a forward that is accurate
-there. (One that rounds its mean, and only once, ruins it by as much again.) A parameter whose elements are all
-nearly the same has a short length for no reason: pass a larger h there.
+which is :math:`u^{1/2}, u^{1/3}, u^{1/5}, \ldots` times :math:`\ell` and a small number. Here
+:math:`\ell` is the standard deviation of all elements of x, or 1 where that is zero: layer norm
+does not notice a common offset of x, so the size of x is not its length. h is rounded up to a power
+of two, so that x + h and x - h lose nothing: at an offset of 1e8 a step of 1e-5 is no longer 1e-5
+once added, and that ruins the quotient even of a forward that is accurate there. (One that rounds
+its mean, and only once, ruins it by as much again.) A parameter whose elements are all nearly the
+same has a short length for no reason: pass a larger h there.
 
-Numeric differences run in x's dtype: float64 to check a gradient, float32 to see why one should not. A wrong
-argument raises ``TypeError`` or ``ValueError``, naming it, what was found and what was expected.
-"""
+Numeric differences run in x's dtype: float64 to check a gradient, float32 to see why one should
+not. A wrong argument raises ``TypeError`` or ``ValueError``, naming it, what was found and what was
+expected.
+"""  # noqa: E501
 
 import math
 import warnings
@@ -51,7 +55,8 @@ ROUNDINGS = 4
 _REAL = ("float32", "float64")
 _RESULTS = *contract.REAL_NUMBERS, "complex128"
 
-#: A default tolerance above this says that the numeric gradient itself is not known; nothing passes then.
+#: A default tolerance above this says that the numeric gradient itself is not known; nothing passes
+#: then.
 USELESS = 1e-2
 
 
@@ -65,14 +70,22 @@ class Rule(NamedTuple):
     dtypes: tuple = _REAL  #: of x
 
     def balance(self, u):
-        """The step h, for the length 1, where the sum of the two errors is smallest; ``u`` is the unit roundoff."""
+        """The step h, for the length 1, where the sum of the two errors is smallest; ``u`` is the
+        unit roundoff.
+        """
         u = contract.require_number("u", u, above=0)
-        return (self.rounding * ROUNDINGS * u / (self.order * self.truncation)) ** (1 / (self.order + 1))
+        return (self.rounding * ROUNDINGS * u / (self.order * self.truncation)) ** (
+            1 / (self.order + 1)
+        )
 
     def step(self, u, length=1.0):
-        """The default step: the power of two after ``length`` times the balance; 1e-30 if nothing is rounded."""
+        """The default step: the power of two after ``length`` times the balance; 1e-30 if nothing
+        is rounded.
+        """
         length = contract.require_number("length", length, above=0)
-        return 1e-30 if self.rounding == 0 else 2.0 ** math.ceil(math.log2(length * self.balance(u)))
+        return (
+            1e-30 if self.rounding == 0 else 2.0 ** math.ceil(math.log2(length * self.balance(u)))
+        )
 
 
 def _central(phi, h):
@@ -83,8 +96,7 @@ def _richardson(phi, h, levels):
     # Column k of the tableau has lost the error terms h^2, ..., h^(2k).
     column = [_central(phi, h / 2**i) for i in range(levels)]
     for k in range(1, levels):
-        column = [(4**k * fine - coarse) / (4**k - 1)
-                  for coarse, fine in zip(column, column[1:])]
+        column = [(4**k * fine - coarse) / (4**k - 1) for coarse, fine in zip(column, column[1:])]
     return column[0]
 
 
@@ -97,12 +109,15 @@ def _complex(phi, h):
         except np.exceptions.ComplexWarning as error:
             raise TypeError(f"f: found a cast that drops an imaginary part {advice}") from error
     if not np.iscomplexobj(value):
-        raise TypeError(f"f: found a real result for a complex argument, expected a complex one {advice}")
+        raise TypeError(
+            f"f: found a real result for a complex argument, expected a complex one {advice}"
+        )
     return value.imag / h
 
 
 def _richardson_rule(levels):
-    # Truncation: the product of the squared steps h/2^i over (2L+1)!. Rounding: that of the smallest step.
+    # Truncation: the product of the squared steps h/2^i over (2L+1)!. Rounding: that of the
+    # smallest step.
     order = 2 * contract.require_count("levels", levels, most=8)  # ten lose all digits of exp at 2
     truncation = 2.0 ** (-levels * (levels - 1)) / math.factorial(order + 1)
     return Rule(partial(_richardson, levels=levels), order, truncation, 2.0 ** (levels - 1))
@@ -114,8 +129,14 @@ def _richardson_rule(levels):
 RULES = {
     "one_sided": Rule(lambda phi, h: (phi(h) - phi(0.0)) / h, 1, 1 / 2, 2.0),
     "central": Rule(_central, 2, 1 / 6, 1.0),
-    # The inner and the outer difference first: the large common part of the four values goes at once.
-    "five_point": Rule(lambda phi, h: (8 * (phi(h) - phi(-h)) - (phi(2 * h) - phi(-2 * h))) / (12 * h), 4, 1 / 30, 1.5),
+    # The inner and the outer difference first: the large common part of the four values goes at
+    # once.
+    "five_point": Rule(
+        lambda phi, h: (8 * (phi(h) - phi(-h)) - (phi(2 * h) - phi(-2 * h))) / (12 * h),
+        4,
+        1 / 30,
+        1.5,
+    ),
     "richardson": _richardson_rule(3),
     "complex": Rule(_complex, 2, 1 / 6, 0.0, ("float64",)),
 }
@@ -137,8 +158,10 @@ def _length(x):
 def _check_result(value, dy):
     value = contract.as_array("f", value, _RESULTS)
     if value.shape != dy.shape:
-        raise ValueError(f"f: found a result of shape {value.shape}, expected {dy.shape}, "
-                         f"the shape of dy (a scalar where dy is not given)")
+        raise ValueError(
+            f"f: found a result of shape {value.shape}, expected {dy.shape}, "
+            "the shape of dy (a scalar where dy is not given)"
+        )
     return value
 
 
@@ -148,17 +171,22 @@ def _wide_norm(a):
 
 
 def _differentiate(rule, f, x, h, dy):
-    """Gradient of <dy, f(x)>; and for each of its elements the L2 norm of the terms it sums, dy_j df_j/dx_i,
-    and of those terms dy_j f_j of the loss that it reaches."""
+    """Gradient of <dy, f(x)>; and for each of its elements the L2 norm of the terms it sums, dy_j
+    df_j/dx_i, and of those terms dy_j f_j of the loss that it reaches.
+    """
     gradient, terms, reached = np.zeros_like(x), np.zeros(x.shape), np.zeros(x.shape)
     loss = dy * _check_result(f(x.copy()), dy)
     for i in np.ndindex(x.shape):
+
         def phi(t):
-            moved = x.astype(np.result_type(x, 1j) if isinstance(t, complex) else x.dtype)  # f may keep or change it
+            moved = x.astype(
+                np.result_type(x, 1j) if isinstance(t, complex) else x.dtype
+            )  # f may keep or change it
             moved[i] += t
             return _check_result(f(moved), dy)
 
-        # The outputs are subtracted before they are summed: those that x_i does not reach add no rounding error.
+        # The outputs are subtracted before they are summed: those that x_i does not reach add no
+        # rounding error.
         products = dy * rule.derivative(phi, h)
         gradient[i] = products.sum()
         terms[i] = _wide_norm(products)
@@ -170,19 +198,26 @@ def _gradient(rule, f, x, h, dy):
     contract.require_callable("f", f)
     x = contract.require_finite("x", x, rule.dtypes)
     # A float: NumPy's float64 would turn float32 arithmetic into float64.
-    h = rule.step(_unit_roundoff(x), _length(x)) if h is None else contract.require_number("h", h, above=0)
+    h = (
+        rule.step(_unit_roundoff(x), _length(x))
+        if h is None
+        else contract.require_number("h", h, above=0)
+    )
     dy = np.ones((), x.dtype) if dy is None else contract.require_finite("dy", dy)
     return _differentiate(rule, f, x, h, dy)[0]
 
 
 def one_sided_difference(f, x, h=None, *, dy=None):
-    r"""Gradient of f at x, of its shape and dtype, by :math:`(f(x + h e_i) - f(x)) / h` for every element i of x.
+    r"""Gradient of f at x, of its shape and dtype, by :math:`(f(x + h e_i) - f(x)) / h` for every
+    element i of x.
 
     * ``f`` takes an array like x, returns a scalar; with ``dy``, an array of dy's shape.
-    * ``x``, of any shape, is float64, or float32 to see what float32 does to a difference. Never modified.
-    * ``h`` is the step, in x's units; default :math:`4 u^{1/2}` times the length of x, see the head of this module.
-    * ``dy``: differentiate :math:`\langle dy, f(x) \rangle`. The outputs are then subtracted before they are
-      summed, which is more accurate than a difference of two sums.
+    * ``x``, of any shape, is float64, or float32 to see what float32 does to a difference. Never
+      modified.
+    * ``h`` is the step, in x's units; default :math:`4 u^{1/2}` times the length of x, see the head
+      of this module.
+    * ``dy``: differentiate :math:`\langle dy, f(x) \rangle`. The outputs are then subtracted before
+      they are summed, which is more accurate than a difference of two sums.
     """
     return _gradient(RULES["one_sided"], f, x, h, dy)
 
@@ -190,8 +225,8 @@ def one_sided_difference(f, x, h=None, *, dy=None):
 def central_difference(f, x, h=None, *, dy=None):
     r"""Gradient of f at x by :math:`(f(x + h e_i) - f(x - h e_i)) / 2h`.
 
-    Default :math:`h = (12u)^{1/3}` times the length of x; relative error about :math:`u^{2/3}` at best. All else as
-    for :func:`one_sided_difference`.
+    Default :math:`h = (12u)^{1/3}` times the length of x; relative error about :math:`u^{2/3}` at
+    best. All else as for :func:`one_sided_difference`.
     """
     return _gradient(RULES["central"], f, x, h, dy)
 
@@ -206,51 +241,69 @@ def five_point_difference(f, x, h=None, *, dy=None):
 
 
 def richardson(f, x, h=None, levels=3, *, dy=None):
-    r"""Gradient of f at x by Richardson extrapolation of central differences at h, h/2, ..., h/2^(levels-1).
+    r"""Gradient of f at x by Richardson extrapolation of central differences at h, h/2, ...,
+    h/2^(levels-1).
 
-    Order 2 ``levels``; one level is :func:`central_difference`. The default h balances the errors for that order. All
-    else as for :func:`one_sided_difference`. Source: Richardson, *Phil. Trans. A* 210 (1911), 307-357.
+    Order 2 ``levels``; one level is :func:`central_difference`. The default h balances the errors
+    for that order. All else as for :func:`one_sided_difference`. Source: Richardson, *Phil. Trans.
+    A* 210 (1911), 307-357.
     """
     return _gradient(_richardson_rule(levels), f, x, h, dy)
 
 
 def complex_step(f, x, h=1e-30, *, dy=None):
-    r"""Gradient of f at x by :math:`\mathrm{Im}\, f(x + i h e_i) / h`: no difference, so no cancellation.
+    r"""Gradient of f at x by :math:`\mathrm{Im}\, f(x + i h e_i) / h`: no difference, so no
+    cancellation.
 
-    f must be analytic in x, as computed: sums, products, quotients, roots of complex numbers. A cast to
-    float is detected, and a ``TypeError``. A conjugate is not: ``x.var()``, ``abs``, ``np.linalg.norm`` and
-    ``np.vdot`` contain one, and give a wrong gradient without a word. x is float64, f sees complex128; all else as
-    for :func:`one_sided_difference`. The truncation error :math:`h^2 f'''/6` vanishes for any :math:`h < 10^{-8}`;
-    nothing is lost until h reaches subnormal numbers, near 1e-308. Source: Squire and Trapp, *Using complex variables
-    to estimate derivatives of real functions*, SIAM Review 40 (1998), 110-112.
+    f must be analytic in x, as computed: sums, products, quotients, roots of complex numbers. A
+    cast to float is detected, and a ``TypeError``. A conjugate is not: ``x.var()``, ``abs``,
+    ``np.linalg.norm`` and ``np.vdot`` contain one, and give a wrong gradient without a word. x is
+    float64, f sees complex128; all else as for :func:`one_sided_difference`. The truncation error
+    :math:`h^2 f'''/6` vanishes for any :math:`h < 10^{-8}`; nothing is lost until h reaches
+    subnormal numbers, near 1e-308. Source: Squire and Trapp, *Using complex variables to estimate
+    derivatives of real functions*, SIAM Review 40 (1998), 110-112.
     """
     return _gradient(RULES["complex"], f, x, h, dy)
 
 
 #: Name of a rule -> the function that computes a gradient by it.
-METHODS = {"one_sided": one_sided_difference, "central": central_difference, "five_point": five_point_difference,
-           "richardson": richardson, "complex": complex_step}
+METHODS = {
+    "one_sided": one_sided_difference,
+    "central": central_difference,
+    "five_point": five_point_difference,
+    "richardson": richardson,
+    "complex": complex_step,
+}
 
 
 def step_curve(f, x, exact, steps, methods=METHODS, *, dy=None):
     """Relative L2 error of numeric gradients over the step size: the V-curves.
 
-    ``f``, ``x`` and ``dy`` are as in :func:`one_sided_difference`; ``exact`` is the true gradient, of x's shape, as
-    floats or in the fixed point of :mod:`lnlib.reference`; ``steps`` are steps h > 0, in x's units; ``methods`` is
-    :data:`METHODS` or a part of it. Returns a dict: name of a method -> float64 array, one error per step; ``inf``
-    where a gradient was not finite.
+    ``f``, ``x`` and ``dy`` are as in :func:`one_sided_difference`; ``exact`` is the true gradient,
+    of x's shape, as floats or in the fixed point of :mod:`lnlib.reference`; ``steps`` are steps h >
+    0, in x's units; ``methods`` is :data:`METHODS` or a part of it. Returns a dict: name of a
+    method -> float64 array, one error per step; ``inf`` where a gradient was not finite.
     """
     exact = reference.to_fixed(exact, "exact")
-    contract.require_shape("exact", exact.shape, np.shape(contract.require_finite("x", x)), ", the shape of x")
-    steps = [contract.require_number("steps", h, above=0) for h in contract.require_several("steps", steps)]
+    contract.require_shape(
+        "exact", exact.shape, np.shape(contract.require_finite("x", x)), ", the shape of x"
+    )
+    steps = [
+        contract.require_number("steps", h, above=0)
+        for h in contract.require_several("steps", steps)
+    ]
     for method in contract.require_kind("methods", methods, dict, "a dict like METHODS").values():
         contract.require_callable("methods", method)
-    return {name: np.array([reference.relative_error(method(f, x, h, dy=dy), exact) for h in steps])
-            for name, method in methods.items()}
+    return {
+        name: np.array([reference.relative_error(method(f, x, h, dy=dy), exact) for h in steps])
+        for name, method in methods.items()
+    }
 
 
 def _mismatch(left, right):
-    """How far <a, b> is from <c, d>, over their sizes: |<a, b>| or the L2 norm of its terms, whichever is larger."""
+    """How far <a, b> is from <c, d>, over their sizes: |<a, b>| or the L2 norm of its terms,
+    whichever is larger.
+    """
     terms = [np.multiply(*pair, dtype=np.float64) for pair in (left, right)]
     size = sum(max(abs(t.sum()), np.linalg.norm(t)) for t in terms)
     return 0.0 if size == 0 else float(abs(terms[0].sum() - terms[1].sum()) / size)
@@ -264,14 +317,16 @@ def adjoint_test(jvp, vjp, v, dy):
         \frac{|\langle dy, Jv\rangle - \langle J^T dy, v\rangle|}{S(dy, Jv) + S(J^T dy, v)}, \qquad
         S(a, b) = \max\bigl(|\langle a, b\rangle|, \|a \odot b\|\bigr).
 
-    S is the size of a sum: N terms of random sign add up to about their L2 norm, and their rounding errors to
-    about u times it. So a right pair gives a few u, a wrong one a number that does not fall with N. (Divided by
-    :math:`\|dy\|\,\|Jv\|` instead, an upper bound of the sum, the wrong one gives about :math:`1/\sqrt N`.) S is
-    not zero where the sum cancels, as it does for dy in a null direction.
+    S is the size of a sum: N terms of random sign add up to about their L2 norm, and their rounding
+    errors to about u times it. So a right pair gives a few u, a wrong one a number that does not
+    fall with N. (Divided by :math:`\|dy\|\,\|Jv\|` instead, an upper bound of the sum, the wrong
+    one gives about :math:`1/\sqrt N`.) S is not zero where the sum cancels, as it does for dy in a
+    null direction.
 
-    ``jvp`` takes v and returns Jv, of dy's shape; ``vjp`` takes dy and returns J^T dy, of v's shape. The arrays ``v``
-    and ``dy`` should be random: a fixed direction may be one that the mistake does not touch. The result is NaN if
-    anything is NaN. Compare it with :func:`tolerance`: the size of both sums bounds the condition number.
+    ``jvp`` takes v and returns Jv, of dy's shape; ``vjp`` takes dy and returns J^T dy, of v's
+    shape. The arrays ``v`` and ``dy`` should be random: a fixed direction may be one that the
+    mistake does not touch. The result is NaN if anything is NaN. Compare it with :func:`tolerance`:
+    the size of both sums bounds the condition number.
     """
     contract.require_callable("jvp", jvp)
     contract.require_callable("vjp", vjp)
@@ -286,34 +341,43 @@ def adjoint_test(jvp, vjp, v, dy):
 def _check_lists(f, args, dy, grads, method):
     contract.require_callable("f", f)
     rule = RULES[contract.require_choice("method", method, RULES)]
-    args = [contract.require_finite(f"args[{k}]", a, rule.dtypes)
-            for k, a in enumerate(contract.require_several("args", args))]
+    args = [
+        contract.require_finite(f"args[{k}]", a, rule.dtypes)
+        for k, a in enumerate(contract.require_several("args", args))
+    ]
     if not args:
         raise ValueError("args: found none, expected one array or more")
-    grads = [contract.as_array(f"grads[{k}]", g, _REAL)
-             for k, g in enumerate(contract.require_several("grads", grads))]
+    grads = [
+        contract.as_array(f"grads[{k}]", g, _REAL)
+        for k, g in enumerate(contract.require_several("grads", grads))
+    ]
     if len(grads) != len(args):
-        raise ValueError(f"grads: found {len(grads)} arrays, expected {len(args)}, one for each of args")
+        raise ValueError(
+            f"grads: found {len(grads)} arrays, expected {len(args)}, one for each of args"
+        )
     return args, contract.require_finite("dy", dy), grads, rule
 
 
 def direction_test(f, args, dy, grads, *, rng, method="complex"):
-    r"""Check all gradients of :math:`\langle dy, f(args) \rangle` at once, along one random direction.
+    r"""Check all gradients of :math:`\langle dy, f(args) \rangle` at once, along one random
+    direction.
 
     .. math::
 
-        \frac{|a - b|}{S_a + S_b}, \qquad a = \frac{d}{dt} \Bigl\langle dy, f(args + t v) \Bigr\rangle_{t=0},
-        \qquad b = \sum_k \langle grad_k, v_k \rangle,
+        \frac{|a - b|}{S_a + S_b}, \qquad a = \frac{d}{dt} \Bigl\langle dy, f(args + t v)
+        \Bigr\rangle_{t=0}, \qquad b = \sum_k \langle grad_k, v_k \rangle,
 
-    where :math:`S_a, S_b` are the sizes of the two sums as in :func:`adjoint_test`. A mistake in grads stays
-    unseen only if its product with v is below the tolerance times :math:`S_a + S_b`.
-    The cost is that of a difference along one line: one evaluation of f for ``"complex"``, two for ``"central"``.
+    where :math:`S_a, S_b` are the sizes of the two sums as in :func:`adjoint_test`. A mistake in
+    grads stays unseen only if its product with v is below the tolerance times :math:`S_a + S_b`.
+    The cost is that of a difference along one line: one evaluation of f for ``"complex"``, two for
+    ``"central"``.
 
-    ``f`` takes ``*args``, a sequence of arrays, and returns an array of dy's shape. ``grads`` are the gradients to
-    check, of the shapes of args, and ``method`` is a key of :data:`METHODS`. ``rng``, a numpy.random.Generator, draws
-    v: normal, each :math:`v_k` times the length (standard deviation, or 1) of its argument, so that all terms have
-    the units of the loss. The relative mismatch is a few u for ``"complex"``, about :math:`u^{2/3}` for
-    ``"central"``; NaN if anything is NaN.
+    ``f`` takes ``*args``, a sequence of arrays, and returns an array of dy's shape. ``grads`` are
+    the gradients to check, of the shapes of args, and ``method`` is a key of :data:`METHODS`.
+    ``rng``, a numpy.random.Generator, draws v: normal, each :math:`v_k` times the length (standard
+    deviation, or 1) of its argument, so that all terms have the units of the loss. The relative
+    mismatch is a few u for ``"complex"``, about :math:`u^{2/3}` for ``"central"``; NaN if anything
+    is NaN.
     """
     args, dy, grads, rule = _check_lists(f, args, dy, grads, method)
     contract.require_rng(rng)
@@ -332,8 +396,9 @@ def direction_test(f, args, dy, grads, *, rng, method="complex"):
 def longest_chain(D):
     """Longest chain of additions in NumPy's sum of D numbers that lie side by side.
 
-    Fewer than 8 are added in turn. Up to 128 have eight running sums, which are then added in pairs, and what 8 does
-    not divide comes last, in turn. More are cut into two parts, the first a multiple of 8.
+    Fewer than 8 are added in turn. Up to 128 have eight running sums, which are then added in
+    pairs, and what 8 does not divide comes last, in turn. More are cut into two parts, the first a
+    multiple of 8.
     """
     contract.require_count("D", D)
     if D < 8:
@@ -349,27 +414,33 @@ def tolerance(dtype, D, condition=1.0):
 
     .. math:: \bigl(8 + 2\sqrt{p(D)}\bigr)\, \kappa\, u.
 
-    *8*: besides the additions in its sums, an element of :math:`r (g - \overline g - \hat x\, \overline{g \hat x})`
-    goes through 15 roundings (five in r, two in :math:`\hat x`, one in g, three in the two means, four in the products
-    with :math:`\hat x` and r and the two differences), each worth about :math:`u\, \|r g\|` or less. All one way they
-    amount to 15 u, of either sign typically to :math:`\sqrt{15}\, u = 3.9 u`: 8 is a choice, about twice that. *p(D)*:
-    :func:`longest_chain`. The rounding errors of a sum have random signs, so p of them amount to :math:`\sqrt p\, u`
-    times the mean size of its terms. The variance and the two means of backward each move dx by at most that times
-    :math:`\|r g\|`; three such errors, independent, are :math:`\sqrt 3` of one, and 2 is that rounded up.
-    :math:`\kappa`, the condition number, is how much larger the parts are than what is
-    left after their subtraction. Storage in half precision adds one rounding of the result (above its
-    subnormal numbers). Source of the square root: Higham and Mary, *A new approach to probabilistic rounding error
-    analysis*, SIAM J. Sci. Comput. 41 (2019), A2815-A2835.
+    *8*: besides the additions in its sums, an element of :math:`r (g - \overline g - \hat x\,
+    \overline{g \hat x})` goes through 15 roundings (five in r, two in :math:`\hat x`, one in g,
+    three in the two means, four in the products with :math:`\hat x` and r and the two differences),
+    each worth about :math:`u\, \|r g\|` or less. All one way they amount to 15 u, of either sign
+    typically to :math:`\sqrt{15}\, u = 3.9 u`: 8 is a choice, about twice that. *p(D)*:
+    :func:`longest_chain`. The rounding errors of a sum have random signs, so p of them amount to
+    :math:`\sqrt p\, u` times the mean size of its terms. The variance and the two means of backward
+    each move dx by at most that times :math:`\|r g\|`; three such errors, independent, are
+    :math:`\sqrt 3` of one, and 2 is that rounded up. :math:`\kappa`, the condition number, is how
+    much larger the parts are than what is left after their subtraction. Storage in half precision
+    adds one rounding of the result (above its subnormal numbers). Source of the square root: Higham
+    and Mary, *A new approach to probabilistic rounding error analysis*, SIAM J. Sci. Comput. 41
+    (2019), A2815-A2835.
 
-    ``dtype`` is x's, or its name: float64, float32, or float16, bfloat16 with arithmetic in float32. ``condition`` is
-    :math:`\kappa = \|r g\| / \|dx\|`, see :func:`lnlib.reference.kappa`; at least about 1.
+    ``dtype`` is x's, or its name: float64, float32, or float16, bfloat16 with arithmetic in
+    float32. ``condition`` is :math:`\kappa = \|r g\| / \|dx\|`, see :func:`lnlib.reference.kappa`;
+    at least about 1.
     """
     name = contract.require_dtype_name(dtype, FORMATS)
     condition = contract.require_numbers("condition", condition, least=0)
     contract.require_shape("condition", condition.shape, ())
     compute = contract.COMPUTE_DTYPE[name].name
     storage = FORMATS[name].u if name != compute else 0.0
-    return storage + (8 + 2 * math.sqrt(longest_chain(D))) * max(float(condition), 1.0) * FORMATS[compute].u
+    return (
+        storage
+        + (8 + 2 * math.sqrt(longest_chain(D))) * max(float(condition), 1.0) * FORMATS[compute].u
+    )
 
 
 class GradientRow(NamedTuple):
@@ -385,7 +456,9 @@ class GradientRow(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class GradientReport:
-    """What :func:`check_gradients` found; prints as a table. ``rows`` is a tuple of :class:`GradientRow`."""
+    """What :func:`check_gradients` found; prints as a table. ``rows`` is a tuple of
+    :class:`GradientRow`.
+    """
 
     rows: tuple
 
@@ -401,18 +474,32 @@ class GradientReport:
 
     def __str__(self):
         table = [("gradient", "", "error", "tolerance", "shape")]
-        # One digit: the second one of a rounding error is noise, and differs from machine to machine.
-        table += [(row.name, "ok" if row.ok else "FAILED", f"{row.error:.0e}", f"{row.tolerance:.0e}",
-                   str(row.shape) if row.ok else f"{row.shape}: {row.message}") for row in self.rows]
+        # One digit: the second one of a rounding error is noise, and differs from machine to
+        # machine.
+        table += [
+            (
+                row.name,
+                "ok" if row.ok else "FAILED",
+                f"{row.error:.0e}",
+                f"{row.tolerance:.0e}",
+                str(row.shape) if row.ok else f"{row.shape}: {row.message}",
+            )
+            for row in self.rows
+        ]
         widths = [max(map(len, column)) for column in zip(*table)]
-        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table)
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()
+            for line in table
+        )
 
     __repr__ = __str__
 
 
 def _check_one(name, f, arg, dy, grad, rule, rtol):
     if grad.shape != arg.shape:
-        return GradientRow(name, grad.shape, math.inf, rtol or 0.0, False, f"expected shape {arg.shape}")
+        return GradientRow(
+            name, grad.shape, math.inf, rtol or 0.0, False, f"expected shape {arg.shape}"
+        )
     h = rule.step(_unit_roundoff(arg), _length(arg))
     numeric, terms, reached = _differentiate(rule, f, arg, h, dy)
     numeric = numeric.astype(np.float64)
@@ -441,45 +528,61 @@ def _check_one(name, f, arg, dy, grad, rule, rtol):
 
 
 def check_gradients(f, args, dy, grads, *, names=None, method="central", rtol=None):
-    r"""Compare each gradient of :math:`\langle dy, f(args) \rangle` with its numeric gradient, element by element.
+    r"""Compare each gradient of :math:`\langle dy, f(args) \rangle` with its numeric gradient,
+    element by element.
 
-    Returns a :class:`GradientReport`.
-    The error of a gradient is :math:`\|grad - numeric\| / \max(\|numeric\|, \|T\|)`, where :math:`T_i` is the
-    L2 norm of the terms :math:`dy_j\, \partial f_j / \partial x_i` that element i sums. Where nothing cancels
-    this is the relative L2 error. Where a gradient is zero because its terms cancel, it is the error relative
-    to the terms: what rounding can reach.
+    Returns a :class:`GradientReport`. The error of a gradient is :math:`\|grad - numeric\| /
+    \max(\|numeric\|, \|T\|)`, where :math:`T_i` is the L2 norm of the terms :math:`dy_j\, \partial
+    f_j / \partial x_i` that element i sums. Where nothing cancels this is the relative L2 error.
+    Where a gradient is zero because its terms cancel, it is the error relative to the terms: what
+    rounding can reach.
 
     The default tolerance adds up, relative to the same size,
 
-    - what the analytic gradient may have lost: :func:`tolerance` for as many terms as dy has, at :math:`\kappa = 1`;
-    - the rounding error of the differences, :math:`R\, 4u\, \|z'\| / h` (R: head of this module), where :math:`z'_i` is
-      the L2 norm of those terms :math:`dy_j f_j` of the loss that :math:`x_i` reaches; nothing for ``"complex"``; for
-      ``"central"`` it is of order :math:`u^{2/3}`;
-    - ten times the L2 norm of the change of the numeric gradient when it is computed again with 1.5 h. A truncation error
-      changes by at least half of itself, and all roundings are different ones, so the change shows how far
-      the numeric gradient can be trusted. Ten, because it may happen to be small.
+    - what the analytic gradient may have lost: :func:`tolerance` for as many terms as dy has, at
+      :math:`\kappa = 1`;
+    - the rounding error of the differences, :math:`R\, 4u\, \|z'\| / h` (R: head of this module),
+      where :math:`z'_i` is the L2 norm of those terms :math:`dy_j f_j` of the loss that :math:`x_i`
+      reaches; nothing for ``"complex"``; for ``"central"`` it is of order :math:`u^{2/3}`;
+    - ten times the L2 norm of the change of the numeric gradient when it is computed again with 1.5
+      h. A truncation error changes by at least half of itself, and all roundings are different
+      ones, so the change shows how far the numeric gradient can be trusted. Ten, because it may
+      happen to be small.
 
-    Above 1e-2 nothing can be said and the gradient fails. f is taken to be accurate to 4 u, which a forward
-    that rounds its mean is not when the offset of x is large; pass ``rtol`` there. The size stands for
-    :math:`\|r g\|`, and so for :math:`\kappa`, while the derivatives :math:`\partial f_j / \partial x_i` are not themselves
-    the rest of a subtraction. At D = 2 they are: layer norm is nearly constant there, and a right dx may fail.
+    Above 1e-2 nothing can be said and the gradient fails. f is taken to be accurate to 4 u, which a
+    forward that rounds its mean is not when the offset of x is large; pass ``rtol`` there. The size
+    stands for :math:`\|r g\|`, and so for :math:`\kappa`, while the derivatives :math:`\partial f_j
+    / \partial x_i` are not themselves the rest of a subtraction. At D = 2 they are: layer norm is
+    nearly constant there, and a right dx may fail.
 
     Arguments as in :func:`direction_test`, but for these.
 
     * ``args`` are of float64, or float32 to see what it does. Never modified.
     * ``dy`` should be random. With ones, much goes unnoticed.
-    * ``grads``: a wrong shape fails, it is never broadcast. ``names``: one for each gradient, for the table.
-    * ``method``: each element of args costs two evaluations of f for ``"central"`` and one for ``"complex"``, twice
-      that with the default tolerance.
+    * ``grads``: a wrong shape fails, it is never broadcast. ``names``: one for each gradient, for
+      the table.
+    * ``method``: each element of args costs two evaluations of f for ``"central"`` and one for
+      ``"complex"``, twice that with the default tolerance.
     * ``rtol``: a tolerance for all gradients, in place of the default.
     """
     args, dy, grads, rule = _check_lists(f, args, dy, grads, method)
-    names = ([f"grads[{k}]" for k in range(len(grads))] if names is None else
-             [contract.require_kind("names", name, str, "text") for name in contract.require_several("names", names)])
+    names = (
+        [f"grads[{k}]" for k in range(len(grads))]
+        if names is None
+        else [
+            contract.require_kind("names", name, str, "text")
+            for name in contract.require_several("names", names)
+        ]
+    )
     if len(names) != len(grads):
         raise ValueError(f"names: found {len(names)}, expected {len(grads)}, one for each of grads")
     if rtol is not None:
         rtol = contract.require_number("rtol", rtol, least=0)
-    return GradientReport(tuple(
-        _check_one(name, lambda a: f(*args[:k], a, *args[k + 1:]), args[k], dy, grads[k], rule, rtol)
-        for k, name in enumerate(names)))
+    return GradientReport(
+        tuple(
+            _check_one(
+                name, lambda a: f(*args[:k], a, *args[k + 1 :]), args[k], dy, grads[k], rule, rtol
+            )
+            for k, name in enumerate(names)
+        )
+    )

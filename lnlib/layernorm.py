@@ -2,16 +2,17 @@ r"""Layer norm over the last axis, and its gradient, in NumPy: the readable trut
 
 .. math::
 
-    y = \gamma \hat x + \beta, \qquad \hat x = (x - \mu)\, r, \qquad r = 1/\sqrt{\sigma^2 + \varepsilon}
+    y = \gamma \hat x + \beta, \qquad \hat x = (x - \mu)\, r, \qquad r = 1/\sqrt{\sigma^2 +
+    \varepsilon}
 
 Every function does its arithmetic on a (rows, D) array in the compute dtype of
-:data:`lnlib.contract.COMPUTE_DTYPE`. The mean is *recentred*: the computed mean m is rounded, so the
-residual mean of x - m is subtracted too. Without it the error of y grows like u times mean / sigma,
-whatever formula computes the variance. Sums over D are NumPy's, which are pairwise over blocks of at
-most 128 terms on a contiguous axis; sums over rows are wide or pairwise. For float32 the statistics that
-multiply a row are float64. A finite row whose squares leave the range of the dtype is done again, scaled
-by a power of two, which rounds nothing. A wrong argument raises ``TypeError`` or ``ValueError``, naming it, what was
-found and what was expected.
+:data:`lnlib.contract.COMPUTE_DTYPE`. The mean is *recentred*: the computed mean m is rounded, so
+the residual mean of x - m is subtracted too. Without it the error of y grows like u times mean /
+sigma, whatever formula computes the variance. Sums over D are NumPy's, which are pairwise over
+blocks of at most 128 terms on a contiguous axis; sums over rows are wide or pairwise. For float32
+the statistics that multiply a row are float64. A finite row whose squares leave the range of the
+dtype is done again, scaled by a power of two, which rounds nothing. A wrong argument raises
+``TypeError`` or ``ValueError``, naming it, what was found and what was expected.
 
 Nothing on these paths uses ``abs``, ``var`` or ``conj``: the functions are analytic in x, gamma and
 beta, so the complex step may differentiate them.
@@ -26,23 +27,28 @@ from . import contract
 
 
 class LayerNormCache(NamedTuple):
-    """What layer norm's backward needs, and no more: rows * (D + 1) + D numbers, and seldom one more a row.
+    """What layer norm's backward needs, and no more: rows * (D + 1) + D numbers, and seldom one
+    more a row.
 
-    No field shares memory with an argument of forward: changing x, gamma or beta later changes nothing here. Of fields
-    changed by hand, backward looks at types, shapes and dtypes, never at numbers.
+    No field shares memory with an argument of forward: changing x, gamma or beta later changes
+    nothing here. Of fields changed by hand, backward looks at types, shapes and dtypes, never at
+    numbers.
     """
 
     xhat: np.ndarray  #: (..., D), compute dtype, the normalised rows
     rstd: np.ndarray  #: (..., 1), compute dtype, 1 / sqrt(var + eps)
     gamma: np.ndarray  #: (D,), a copy in gamma's dtype
     dtype: np.dtype  #: x's dtype, which dx will have
-    beyond: np.ndarray | None = None  #: (..., 1), float64, 2^-64 rstd; None unless a rstd is beyond the largest number
+    beyond: np.ndarray | None = (
+        None  #: (..., 1), float64, 2^-64 rstd; None unless a rstd is beyond the largest number
+    )
 
     backend = "numpy"
 
 
 class PreciseLayerNormCache(NamedTuple):
-    """What layer norm's backward needs in float64: x as it was given, and three float64 numbers a row.
+    """What layer norm's backward needs in float64: x as it was given, and three float64 numbers a
+    row.
 
     No memory is shared, as in :class:`LayerNormCache`, and xhat is computed when asked for.
     """
@@ -90,9 +96,9 @@ def _mean(a):
 def wide_mean(a):
     """Mean over D, in float64 also where ``a`` is float32.
 
-    A statistic that multiplies a whole row is wrong in the same way in every element, and that does not average
-    out. Kept wide it costs nothing: there is one a row. Arguments are not checked: here, and in the next functions,
-    they come from functions that have checked theirs.
+    A statistic that multiplies a whole row is wrong in the same way in every element, and that does
+    not average out. Kept wide it costs nothing: there is one a row. Arguments are not checked:
+    here, and in the next functions, they come from functions that have checked theirs.
     """
     return np.mean(a, axis=1, keepdims=True, dtype=np.float64 if a.dtype == np.float32 else None)
 
@@ -112,12 +118,16 @@ def _keep(a):
 
 
 def _exponent(a):
-    """The e with M < 2^e <= 2 M of each row, shape (rows, 1); M is the largest of |a| and the least normal number."""
+    """The e with M < 2^e <= 2 M of each row, shape (rows, 1); M is the largest of |a| and the least
+    normal number.
+    """
     return np.frexp(np.max(np.abs(a), axis=1, keepdims=True, initial=np.finfo(a.dtype).tiny))[1]
 
 
 def _normalise(c, eps):
-    """xhat, rstd and var + eps of each row x - mean = c, as long as the squares neither overflow nor underflow."""
+    """xhat, rstd and var + eps of each row x - mean = c, as long as the squares neither overflow
+    nor underflow.
+    """
     var_eps = wide_mean(c * c) + eps
     rstd = 1 / np.sqrt(var_eps)
     return (c * rstd).astype(c.dtype), rstd.astype(c.dtype), var_eps
@@ -126,8 +136,9 @@ def _normalise(c, eps):
 def _normalise_any(x, eps, centre):
     """xhat and rstd of each row, and what the cache has of a rstd beyond the largest number.
 
-    A row out of :data:`lnlib.contract.RANGE` is done again, scaled. x is scaled by its largest element, so that its sum
-    does not overflow, and then c by its own or by the root of eps: c, and eps with it, may be nothing in units of x.
+    A row out of :data:`lnlib.contract.RANGE` is done again, scaled. x is scaled by its largest
+    element, so that its sum does not overflow, and then c by its own or by the root of eps: c, and
+    eps with it, may be nothing in units of x.
     """
     xhat, rstd, var_eps = _normalise(centre(x), eps)
     beyond = None
@@ -139,7 +150,8 @@ def _normalise_any(x, eps, centre):
     if redo.any():  # a row with NaN or Inf stays what it is
         e_x = _exponent(x[redo])
         c = centre(np.ldexp(x[redo], -e_x))
-        # Neither a constant row nor eps = 0 has an exponent: the smallest numbers stand in for them.
+        # Neither a constant row nor eps = 0 has an exponent: the smallest numbers stand in for
+        # them.
         e = (e_x + _exponent(c)).clip(math.frexp(math.sqrt(eps) or 5e-324)[1])
         xhat[redo], scaled_rstd, _ = _normalise(np.ldexp(c, e_x - e), np.ldexp(eps, -2 * e))
         rstd[redo] = np.ldexp(scaled_rstd, -e)
@@ -174,7 +186,8 @@ def _apply_jacobian_any(v, xhat, rstd, beyond, centre):
 
 
 def sum_rows(a):
-    """Sum over axis 0 with an error that does not grow with the number of rows; may overwrite ``a``.
+    """Sum over axis 0 with an error that does not grow with the number of rows; may overwrite
+    ``a``.
 
     float32 is added in float64. Wider dtypes are added pairwise: their error grows like log2(rows).
     Arguments are not checked: see :func:`wide_mean`.
@@ -184,7 +197,7 @@ def sum_rows(a):
     n = len(a)
     while n > 1:
         half = n // 2
-        a[:half] += a[n - half:n]
+        a[:half] += a[n - half : n]
         n -= half
     return a[:1].sum(axis=0)  # one row, or zeros when there was none
 
@@ -194,13 +207,16 @@ def _compute_dtype(*arrays):
 
 
 def _given_back(result, dtype):
-    """``result`` in the caller's ``dtype``, unless a complex argument made the arithmetic complex."""
+    """``result`` in the caller's ``dtype``, unless a complex argument made the arithmetic
+    complex.
+    """
     return result if result.dtype.kind == "c" else result.astype(dtype, copy=False)
 
 
 def _forward(x, gamma, beta, eps, centre, kind):
     compute = _compute_dtype(x, gamma, beta)
-    # NaN, Inf and underflow are data here: they stay in their row, silently, whatever np.seterr says.
+    # NaN, Inf and underflow are data here: they stay in their row, silently, whatever np.seterr
+    # says.
     with np.errstate(all="ignore"):
         xhat, rstd, beyond = _normalise_any(_rows(x, compute), eps, centre)
         y = _given_back(gamma * xhat + beta, x.dtype).reshape(x.shape)
@@ -234,8 +250,9 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):
     eps : float
         Added to the variance (in the square of x's units), under the root.
     precise : bool
-        Do the arithmetic of both passes in float64, for float32 and half-precision x: y and dx are then
-        the exact results rounded once, at any kappa (see :func:`layer_norm_backward`) up to 1e6.
+        Do the arithmetic of both passes in float64, for float32 and half-precision x: y and dx are
+        then the exact results rounded once, at any kappa (see :func:`layer_norm_backward`) up to
+        1e6.
 
     Returns
     -------
@@ -247,12 +264,13 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):
     NaN and Inf stay in their row. A constant row with eps = 0 is NaN. A finite row whose squares leave the
     range of the dtype is done again, scaled by a power of two (not in complex128).
 
-    The error of y is about u of :math:`\gamma\sqrt{\hat x^2 + \overline{\hat x^2}}` and of y, as long as the row is not
-    more than 1e6 standard deviations away from zero, or 1e8 in float64; :func:`layer_norm_backward` says how far that
-    holds. Deviations that are subnormal are few units of the smallest number, eta, and so is the mean that is
-    subtracted: with eps > 0 each xhat is off by up to (r + 1) eta / 2 more, whatever its size. ``precise`` has room.
-    Source: Ba, Kiros and Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
-    """
+    The error of y is about u of :math:`\gamma\sqrt{\hat x^2 + \overline{\hat x^2}}` and of y, as
+    long as the row is not more than 1e6 standard deviations away from zero, or 1e8 in float64;
+    :func:`layer_norm_backward` says how far that holds. Deviations that are subnormal are few units
+    of the smallest number, eta, and so is the mean that is subtracted: with eps > 0 each xhat is
+    off by up to (r + 1) eta / 2 more, whatever its size. ``precise`` has room. Source: Ba, Kiros
+    and Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
+    """  # noqa: E501
     x = contract.require_x(x)
     gamma, beta = contract.require_parameters(gamma, beta, x)
     eps = contract.require_eps(eps)
@@ -262,11 +280,15 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):
 
 
 def _beyond(cache):
-    return getattr(cache, "beyond", None)  # a precise cache has none: in float64 no rstd of shorter dtypes overflows
+    return getattr(
+        cache, "beyond", None
+    )  # a precise cache has none: in float64 no rstd of shorter dtypes overflows
 
 
 def _require_parts(cache):
-    """x's shape, of a cache whose fields have the types, shapes and dtypes that forward gave them."""
+    """x's shape, of a cache whose fields have the types, shapes and dtypes that forward gave
+    them.
+    """
     dtype = contract.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
     contract.require_dtype("cache.dtype", dtype, contract.COMPUTE_DTYPE)
     if isinstance(cache, PreciseLayerNormCache):
@@ -276,7 +298,7 @@ def _require_parts(cache):
     name = f"cache.{cache._fields[0]}"
     made = contract.require_kind(name, cache[0], np.ndarray, "the array that forward made")
     shape = contract.require_x(made, name, [d.name for d in kept]).shape
-    for name in cache._fields[1:cache._fields.index("gamma")]:
+    for name in cache._fields[1 : cache._fields.index("gamma")]:
         contract.require_part(cache, name, (*shape[:-1], 1), work)
     if _beyond(cache) is not None:
         contract.require_part(cache, "beyond", (*shape[:-1], 1), (np.dtype(np.float64),))
@@ -285,10 +307,14 @@ def _require_parts(cache):
 
 
 def _unpack(cache, kinds, **arrays):
-    """gamma; xhat, rstd and ``arrays``, of x's shape, as rows in the dtype of the arithmetic with them; x's shape."""
+    """gamma; xhat, rstd and ``arrays``, of x's shape, as rows in the dtype of the arithmetic with
+    them; x's shape.
+    """
     contract.require_cache(cache, *kinds)
     shape = _require_parts(cache)
-    arrays = [contract.require_like_x(name, value, shape, cache.dtype) for name, value in arrays.items()]
+    arrays = [
+        contract.require_like_x(name, value, shape, cache.dtype) for name, value in arrays.items()
+    ]
     with np.errstate(all="ignore"):
         xhat = cache.xhat
     compute = _compute_dtype(xhat, cache.gamma, *arrays)
@@ -297,15 +323,19 @@ def _unpack(cache, kinds, **arrays):
 
 def _sum_blocks(a, block):
     starts = range(0, len(a), block)
-    return np.array([sum_rows(a[start:start + block]) for start in starts]).reshape(len(starts), a.shape[1])
+    return np.array([sum_rows(a[start : start + block]) for start in starts]).reshape(
+        len(starts), a.shape[1]
+    )
 
 
 def backward_sums(dy, cache, block=None):
-    """dx, and the sums over rows that are dgamma and dbeta, not rounded yet: of parts of the rows they are added up.
+    """dx, and the sums over rows that are dgamma and dbeta, not rounded yet: of parts of the rows
+    they are added up.
 
-    Arguments are those of :func:`layer_norm_backward`, or with a RMSNormCache of :func:`rms_norm_backward`. dx has
-    x's shape and dtype, the sums have shape (D,), float64 also where the arithmetic is in float32. With ``block`` they
-    are those of each block of so many rows, (blocks, D).
+    Arguments are those of :func:`layer_norm_backward`, or with a RMSNormCache of
+    :func:`rms_norm_backward`. dx has x's shape and dtype, the sums have shape (D,), float64 also
+    where the arithmetic is in float32. With ``block`` they are those of each block of so many rows,
+    (blocks, D).
     """
     if block is not None:
         contract.require_count("block", block)
@@ -326,7 +356,8 @@ def _backward(dy, cache, *kinds):
 
 
 def layer_norm_backward(dy, cache):
-    r"""Gradients of a loss with respect to x, gamma and beta, given its gradient ``dy`` with respect to y.
+    r"""Gradients of a loss with respect to x, gamma and beta, given its gradient ``dy`` with
+    respect to y.
 
     With :math:`g = \gamma\, dy` and means over the D features,
 
@@ -354,23 +385,24 @@ def layer_norm_backward(dy, cache):
     is, the error of the row's mean is in it, about u sigma.
     From a PreciseLayerNormCache u is float64's.
 
-    Rows of random numbers err by less than 4 of these units. Where roundings have one sign, in ramps, or behind an
-    outlier that swallows a part of every number that follows, a mean whose longest chain has n additions may lose
-    n units of the mean size of its terms. xhat has one such loss along **1** and half of one, of the variance, along
-    itself; dx has two more, in the means of g and of g xhat, and what xhat has twice. With the other roundings no row
-    of y can lose more than 1.2 n + 6 units, and none of dx more than 3.5 n + 12. Here n is 16 + 3 + log2(D / 128) in
-    rows of more than 128. The worst that a directed search over all backends found (tests/directed.py) is below 16
-    units in y, dgamma and dbeta, and below 64 in dx.
-    """
+    Rows of random numbers err by less than 4 of these units. Where roundings have one sign, in
+    ramps, or behind an outlier that swallows a part of every number that follows, a mean whose
+    longest chain has n additions may lose n units of the mean size of its terms. xhat has one such
+    loss along **1** and half of one, of the variance, along itself; dx has two more, in the means
+    of g and of g xhat, and what xhat has twice. With the other roundings no row of y can lose more
+    than 1.2 n + 6 units, and none of dx more than 3.5 n + 12. Here n is 16 + 3 + log2(D / 128) in
+    rows of more than 128. The worst that a directed search over all backends found
+    (tests/directed.py) is below 16 units in y, dgamma and dbeta, and below 64 in dx.
+    """  # noqa: E501
     return _backward(dy, cache, *_LAYER_NORM)
 
 
 def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
     r"""The same gradients by the chain rule, one line per value between x and y, from y back to x.
 
-    The teaching version of chapter 3, and an independent check of :func:`layer_norm_backward`. It has
-    no recentred mean and no cache. Arguments and results as there, with x of shape (..., D). Arguments are not
-    checked: what is shown is the chain rule, one line a value.
+    The teaching version of chapter 3, and an independent check of :func:`layer_norm_backward`. It
+    has no recentred mean and no cache. Arguments and results as there, with x of shape (..., D).
+    Arguments are not checked: what is shown is the chain rule, one line a value.
     """
     D = x.shape[-1]
     mean = x.mean(axis=-1, keepdims=True)
@@ -392,10 +424,11 @@ def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
 
 
 def layer_norm_jvp(v, cache):
-    r"""Directional derivative of y along ``v``: :math:`\gamma\, r\,(v - \overline{v} - \hat x\,\overline{v \hat x})`.
+    r"""Directional derivative of y along ``v``: :math:`\gamma\, r\,(v - \overline{v} - \hat
+    x\,\overline{v \hat x})`.
 
-    ``v``, a direction in x, has x's shape, and so has the result. The Jacobian of xhat is symmetric, so this is the
-    backward formula with gamma applied last instead of first.
+    ``v``, a direction in x, has x's shape, and so has the result. The Jacobian of xhat is
+    symmetric, so this is the backward formula with gamma applied last instead of first.
     """
     gamma, xhat, rstd, v, shape = _unpack(cache, _LAYER_NORM, v=v)
     with np.errstate(all="ignore"):
@@ -404,18 +437,21 @@ def layer_norm_jvp(v, cache):
 
 
 def layer_norm_double_backward(v, dy, cache):
-    r"""Gradient of :math:`\langle v, dx \rangle` with respect to x, gamma and dy: the backward of the backward.
+    r"""Gradient of :math:`\langle v, dx \rangle` with respect to x, gamma and dy: the backward of
+    the backward.
 
     With ``v`` and g = ``gamma * dy`` centred, and means over D,
 
     .. math::
 
-        grad_x = -r^2 \bigl(\hat x\, \overline{vg} + v\, \overline{g \hat x} + g\, \overline{v \hat x}
+        grad_x = -r^2 \bigl(\hat x\, \overline{vg} + v\, \overline{g \hat x} + g\, \overline{v \hat
+        x}
                  - 3\, \hat x\, \overline{v \hat x}\; \overline{g \hat x}\bigr), \qquad
         grad_{dy} = \gamma J v, \qquad grad_\gamma = \sum_{rows} dy\, J v,
 
-    where J is the (symmetric) Jacobian of xhat. Cotangents of dgamma and dbeta are not included. Arguments as of
-    :func:`layer_norm_backward`, ``v`` like dy. Returns grad_x, grad_gamma, grad_dy: shapes (..., D), (D,), (..., D).
+    where J is the (symmetric) Jacobian of xhat. Cotangents of dgamma and dbeta are not included.
+    Arguments as of :func:`layer_norm_backward`, ``v`` like dy. Returns grad_x, grad_gamma, grad_dy:
+    shapes (..., D), (D,), (..., D).
     """
     gamma, xhat, rstd, v, upstream, shape = _unpack(cache, _LAYER_NORM, v=v, dy=dy)
     with np.errstate(all="ignore"):
@@ -423,15 +459,20 @@ def layer_norm_double_backward(v, dy, cache):
         vx, gx = wide_mean(v * xhat), wide_mean(g * xhat)
         grad_x = -rstd * (rstd * (xhat * wide_mean(v * g) + v * gx + g * vx - 3 * xhat * vx * gx))
         Jv = apply_jacobian(v, xhat, rstd, _keep)  # v is centred already
-        return (_given_back(grad_x, cache.dtype).reshape(shape), _given_back(sum_rows(upstream * Jv), gamma.dtype),
-                _given_back(gamma * Jv, cache.dtype).reshape(shape))
+        return (
+            _given_back(grad_x, cache.dtype).reshape(shape),
+            _given_back(sum_rows(upstream * Jv), gamma.dtype),
+            _given_back(gamma * Jv, cache.dtype).reshape(shape),
+        )
 
 
 def rms_norm_forward(x, gamma, eps=1e-5):
-    r"""RMS norm of the last axis: :math:`y = \gamma\, x / \sqrt{\overline{x^2} + \varepsilon}`; no mean, no beta.
+    r"""RMS norm of the last axis: :math:`y = \gamma\, x / \sqrt{\overline{x^2} + \varepsilon}`; no
+    mean, no beta.
 
-    Arguments, results and errors as :func:`layer_norm_forward`; the cache is a :class:`RMSNormCache`.
-    Source: Zhang and Sennrich, *Root Mean Square Layer Normalization*, 2019, arXiv:1910.07467.
+    Arguments, results and errors as :func:`layer_norm_forward`; the cache is a
+    :class:`RMSNormCache`. Source: Zhang and Sennrich, *Root Mean Square Layer Normalization*, 2019,
+    arXiv:1910.07467.
     """
     x = contract.require_x(x)
     gamma = contract.require_like_x("gamma", gamma, x.shape[-1:], x.dtype)
@@ -439,7 +480,8 @@ def rms_norm_forward(x, gamma, eps=1e-5):
 
 
 def rms_norm_backward(dy, cache):
-    r"""Gradients of RMS norm: :math:`dx = r (g - \hat x\, \overline{g \hat x})`, :math:`d\gamma = \sum dy\, \hat x`.
+    r"""Gradients of RMS norm: :math:`dx = r (g - \hat x\, \overline{g \hat x})`, :math:`d\gamma =
+    \sum dy\, \hat x`.
 
     Arguments and errors as :func:`layer_norm_backward`; returns (dx, dgamma).
     """

@@ -1,17 +1,18 @@
-r"""The layer norms of PyTorch, Flax and Keras, re-created in NumPy: run their failures without installing them.
+r"""The layer norms of PyTorch, Flax and Keras, re-created in NumPy: run their failures without
+installing them.
 
-Each recreation performs the same steps in the same precision as the framework's own code on a CPU, so it
-fails where the framework fails. It is not the same to the last bit: the order in which a compiler adds
-numbers is not copied, nor are its fused multiply-adds, but for one that matters. So where that order alone
-decides, the two may differ: in what is left of a constant row, in which rows of many have a negative
-variance. Every function has the arguments and results of
-:func:`lnlib.layernorm.layer_norm_forward` and :func:`lnlib.layernorm.layer_norm_backward`: forward returns
-(y, cache), backward takes (dy, cache) and returns (dx, dgamma, dbeta). Arguments are not checked: each framework has
-checks of its own, and those are not re-created.
+Each recreation performs the same steps in the same precision as the framework's own code on a CPU,
+so it fails where the framework fails. It is not the same to the last bit: the order in which a
+compiler adds numbers is not copied, nor are its fused multiply-adds, but for one that matters. So
+where that order alone decides, the two may differ: in what is left of a constant row, in which rows
+of many have a negative variance. Every function has the arguments and results of
+:func:`lnlib.layernorm.layer_norm_forward` and :func:`lnlib.layernorm.layer_norm_backward`: forward
+returns (y, cache), backward takes (dy, cache) and returns (dx, dgamma, dbeta). Arguments are not
+checked: each framework has checks of its own, and those are not re-created.
 
 float32 and float64 are worked on as they are, half precision in float32. No gradient formula is
-simplified: the backward passes of Flax and Keras follow their forward, whose sources are theirs, step by step, as
-automatic differentiation does.
+simplified: the backward passes of Flax and Keras follow their forward, whose sources are theirs,
+step by step, as automatic differentiation does.
 """
 
 from typing import NamedTuple
@@ -20,7 +21,8 @@ import numpy as np
 
 from .summation import by_halves
 
-#: How many sums run side by side, as in one AVX2 register of float32. It changes digits, not where things fail.
+#: How many sums run side by side, as in one AVX2 register of float32. It changes digits, not where
+#: things fail.
 LANES = 8
 
 
@@ -31,13 +33,17 @@ def _rows(a):
 
 
 def _lane_sum(a, lanes):
-    """Sum over D as a SIMD loop does it, shape (rows, 1): running sums side by side, added up at the end."""
+    """Sum over D as a SIMD loop does it, shape (rows, 1): running sums side by side, added up at
+    the end.
+    """
     padded = np.pad(a, [(0, 0), (0, -a.shape[-1] % lanes)]).reshape(len(a), -1, lanes)
     return by_halves(np.add.accumulate(padded, axis=1)[:, -1].T)[:, None]
 
 
 def _sum(a):
-    """Sum over D, shape (rows, 1), with eight registers: it errs about as much as XLA's and TensorFlow's sums."""
+    """Sum over D, shape (rows, 1), with eight registers: it errs about as much as XLA's and
+    TensorFlow's sums.
+    """
     return _lane_sum(a, 8 * LANES)
 
 
@@ -46,7 +52,9 @@ def _mean(a):
 
 
 def _sequential_sum(terms, dtype):
-    """Sum over rows, one after the other, in a ``dtype`` buffer: with n rows the error grows like sqrt(n) u."""
+    """Sum over rows, one after the other, in a ``dtype`` buffer: with n rows the error grows like
+    sqrt(n) u.
+    """
     total = np.zeros(terms.shape[-1], dtype)
     for term in terms:
         total = (total + term).astype(dtype, copy=False)
@@ -54,6 +62,7 @@ def _sequential_sum(terms, dtype):
 
 
 # PyTorch
+
 
 class Moments(NamedTuple):
     """count, mean, and the sum of squared deviations of a part of each row."""
@@ -64,7 +73,9 @@ class Moments(NamedTuple):
 
 
 def welford(parts):
-    """Moments of ``parts`` (..., k, n) along k, one after the other; the division is a rounded reciprocal."""
+    """Moments of ``parts`` (..., k, n) along k, one after the other; the division is a rounded
+    reciprocal.
+    """
     mean, m2 = np.zeros((2, *parts.shape[:-2], parts.shape[-1]), parts.dtype)
     for j in range(parts.shape[-2]):
         value = parts[..., j, :]
@@ -82,25 +93,34 @@ def merge(a, b):
     count = a.count + b.count
     share = a.mean.dtype.type(b.count / count if count else 0)
     delta = b.mean - a.mean
-    return Moments(count, a.mean + share * delta, a.m2 + (b.m2 + delta * delta * share * a.mean.dtype.type(a.count)))
+    return Moments(
+        count,
+        a.mean + share * delta,
+        a.m2 + (b.m2 + delta * delta * share * a.mean.dtype.type(a.count)),
+    )
 
 
 def pytorch_moments(x):
-    """Mean and variance of the rows of ``x`` (rows, D): Welford in chunks of 16 registers, merged as a tree.
+    """Mean and variance of the rows of ``x`` (rows, D): Welford in chunks of 16 registers, merged
+    as a tree.
 
-    The numbers that fill no register go first, then each lane is merged into them, an empty one too.
+    The numbers that fill no register go first, then each lane is merged into them, an empty one
+    too.
     """
     rows, D = x.shape
     lanes = LANES * 4 // x.itemsize
     full = D // lanes
-    vectors = x[:, :full * lanes].reshape(rows, full, lanes)
-    parts = [welford(vectors[:, i:i + 16]) for i in range(0, full, 16)]
+    vectors = x[:, : full * lanes].reshape(rows, full, lanes)
+    parts = [welford(vectors[:, i : i + 16]) for i in range(0, full, 16)]
     while len(parts) > 1:
-        parts = [merge(*parts[i:i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
+        parts = [
+            merge(*parts[i : i + 2]) if i + 1 < len(parts) else parts[i]
+            for i in range(0, len(parts), 2)
+        ]
     lane = parts[0] if parts else Moments(0, *np.zeros((2, rows, lanes), x.dtype))
-    total = welford(x[:, full * lanes:, None])
+    total = welford(x[:, full * lanes :, None])
     for j in range(lanes):
-        total = merge(total, Moments(lane.count, lane.mean[:, j:j + 1], lane.m2[:, j:j + 1]))
+        total = merge(total, Moments(lane.count, lane.mean[:, j : j + 1], lane.m2[:, j : j + 1]))
     return total.mean, total.m2 / x.dtype.type(D)
 
 
@@ -110,9 +130,10 @@ def pytorch_forward(x, gamma, beta, eps=1e-5):
     The variance is good. The digits go where the mean m is rounded. Half precision also forms
     :math:`x\,r + (-m\,r)`, two numbers of about mean / sigma, but in float32.
 
-    For the backward it keeps x and two numbers a row, m and r, in gamma's dtype.
-    Source: ``aten/src/ATen/native/cpu/layer_norm_kernel.cpp`` and ``moments_utils.h`` (the second is in
-    the wheel). Releases before 2.13 may differ: an earlier kernel had the half-precision form everywhere.
+    For the backward it keeps x and two numbers a row, m and r, in gamma's dtype. Source:
+    ``aten/src/ATen/native/cpu/layer_norm_kernel.cpp`` and ``moments_utils.h`` (the second is in the
+    wheel). Releases before 2.13 may differ: an earlier kernel had the half-precision form
+    everywhere.
     """
     x = np.asarray(x)
     rows = _rows(x)
@@ -121,25 +142,36 @@ def pytorch_forward(x, gamma, beta, eps=1e-5):
         rstd = 1 / np.sqrt(var + rows.dtype.type(eps))
         xhat = (rows - mean) * rstd if x.dtype == rows.dtype else rows * rstd + -rstd * mean
         y = xhat * gamma.astype(rows.dtype) + beta.astype(rows.dtype)
-    return y.astype(x.dtype).reshape(x.shape), (x, mean.astype(gamma.dtype), rstd.astype(gamma.dtype), gamma)
+    return y.astype(x.dtype).reshape(x.shape), (
+        x,
+        mean.astype(gamma.dtype),
+        rstd.astype(gamma.dtype),
+        gamma,
+    )
 
 
 def pytorch_backward(dy, cache):
-    r"""PyTorch 2.13 on the CPU: :math:`dx = r\,g + b\,x + c`, one multiple of x and one constant a row.
+    r"""PyTorch 2.13 on the CPU: :math:`dx = r\,g + b\,x + c`, one multiple of x and one constant a
+    row.
 
     .. math::
 
         b = \Bigl(m \sum g - \sum g x\Bigr) \frac{r^3}{D}, \qquad c = -b\,m - \frac{r}{D} \sum g,
         \qquad d\gamma = \sum_{rows} dy\,(r\,x + (-r\,m))
 
-    The two terms in b are about mean / sigma times their difference, and so are b x and c. dgamma and
-    dbeta are added up row after row in x's dtype, half precision included.
-    Source: ``aten/src/ATen/native/cpu/layer_norm_kernel.cpp``, with one thread.
+    The two terms in b are about mean / sigma times their difference, and so are b x and c. dgamma
+    and dbeta are added up row after row in x's dtype, half precision included. Source:
+    ``aten/src/ATen/native/cpu/layer_norm_kernel.cpp``, with one thread.
     """
     x, mean, rstd, gamma = cache
     rows, upstream = _rows(x), _rows(dy)
     kind = rows.dtype.type
-    mean, a, gain, scale = _rows(mean), _rows(rstd), gamma.astype(rows.dtype), kind(1) / kind(x.shape[-1])
+    mean, a, gain, scale = (
+        _rows(mean),
+        _rows(rstd),
+        gamma.astype(rows.dtype),
+        kind(1) / kind(x.shape[-1]),
+    )
     with np.errstate(all="ignore"):
         dgamma = _sequential_sum(upstream * (a * rows + -a * mean), x.dtype)
         dbeta = _sequential_sum(upstream, x.dtype)
@@ -147,25 +179,33 @@ def pytorch_backward(dy, cache):
         b = (db * mean - ds) * a * a * a * scale
         c = -b * mean - db * a * scale
         dx = a * upstream * gain + b * rows + c
-    return dx.astype(x.dtype).reshape(x.shape), dgamma.astype(gamma.dtype), dbeta.astype(gamma.dtype)
+    return (
+        dx.astype(x.dtype).reshape(x.shape),
+        dgamma.astype(gamma.dtype),
+        dbeta.astype(gamma.dtype),
+    )
 
 
 # Flax
 
-def _multiply_add(a, b, c):
-    """a * b + c, rounded once in float32 as XLA's code does it; in float64, which has nothing wider here, twice.
 
-    It matters in the variance: without it an exact 0, the kink of the clipped variance, is more frequent.
+def _multiply_add(a, b, c):
+    """a * b + c, rounded once in float32 as XLA's code does it; in float64, which has nothing wider
+    here, twice.
+
+    It matters in the variance: without it an exact 0, the kink of the clipped variance, is more
+    frequent.
     """
     return (a.astype(np.float64) * b + c).astype(a.dtype)
 
 
 def flax_forward(x, gamma, beta, eps=1e-5, fast=True):
-    r"""Flax 0.12.8 as it comes: variance :math:`\max(0, \overline{x^2} - \overline{x}^2)`, then (x - mean) rstd.
+    r"""Flax 0.12.8 as it comes: variance :math:`\max(0, \overline{x^2} - \overline{x}^2)`, then (x
+    - mean) rstd.
 
-    From mean / sigma near 1 / sqrt(u), 4000 in float32, the difference is rounding error. Where that is
-    negative the variance becomes 0 and y is sqrt(1 + sigma^2 / eps) times too large; no NaN shows it.
-    Source: ``flax/linen/normalization.py``, ``_compute_stats`` and ``_normalize``.
+    From mean / sigma near 1 / sqrt(u), 4000 in float32, the difference is rounding error. Where
+    that is negative the variance becomes 0 and y is sqrt(1 + sigma^2 / eps) times too large; no NaN
+    shows it. Source: ``flax/linen/normalization.py``, ``_compute_stats`` and ``_normalize``.
     """
     x = np.asarray(x)
     rows = _rows(x)
@@ -175,21 +215,25 @@ def flax_forward(x, gamma, beta, eps=1e-5, fast=True):
         if fast:
             raw = _multiply_add(_sum(rows * rows), share, -(mean * mean))
         else:
-            raw = _sum((rows - mean)**2) * share
+            raw = _sum((rows - mean) ** 2) * share
         rstd = 1 / np.sqrt(np.maximum(raw, 0) + rows.dtype.type(eps))
         y = (rows - mean) * (rstd * gamma.astype(rows.dtype)) + beta.astype(rows.dtype)
     return y.astype(x.dtype).reshape(x.shape), (x, mean, raw, rstd, gamma, eps, fast)
 
 
 def flax_two_pass_forward(x, gamma, beta, eps=1e-5):
-    """:func:`flax_forward` with ``use_fast_variance=False``: the mean of (x - mean)**2; only the mean is rounded."""
+    """:func:`flax_forward` with ``use_fast_variance=False``: the mean of (x - mean)**2; only the
+    mean is rounded.
+    """
     return flax_forward(x, gamma, beta, eps, fast=False)
 
 
 def flax_backward(dy, cache):
-    """Gradients of :func:`flax_forward` and :func:`flax_two_pass_forward` as automatic differentiation forms them.
+    """Gradients of :func:`flax_forward` and :func:`flax_two_pass_forward` as automatic
+    differentiation forms them.
 
-    The chain rule, one line per value, from y back to x; of a fast variance, x squared and its mean apart.
+    The chain rule, one line per value, from y back to x; of a fast variance, x squared and its mean
+    apart.
     """
     x, mean, raw, rstd, gamma, eps, fast = cache
     rows, upstream = _rows(x), _rows(dy)
@@ -211,15 +255,22 @@ def flax_backward(dy, cache):
             dsquare = 2 * c * (dvar * share)
             dmean = -_sum(dc) - _sum(dsquare)
             dx = dc + dsquare + dmean * share
-    return dx.astype(x.dtype).reshape(x.shape), dgamma.astype(gamma.dtype), dbeta.astype(gamma.dtype)
+    return (
+        dx.astype(x.dtype).reshape(x.shape),
+        dgamma.astype(gamma.dtype),
+        dbeta.astype(gamma.dtype),
+    )
 
 
 # Keras
 
-def keras_forward(x, gamma, beta, eps=1e-5, on_numpy=False):
-    r"""Keras 3.15 on TensorFlow 2.21: two-pass variance, then :math:`y = x\,w + (-m\,w + \beta)` with w = r gamma.
 
-    Source: ``keras/src/ops/nn.py``, ``keras/src/backend/tensorflow/nn.py``, ``tensorflow/python/ops/nn_impl.py``.
+def keras_forward(x, gamma, beta, eps=1e-5, on_numpy=False):
+    r"""Keras 3.15 on TensorFlow 2.21: two-pass variance, then :math:`y = x\,w + (-m\,w + \beta)`
+    with w = r gamma.
+
+    Source: ``keras/src/ops/nn.py``, ``keras/src/backend/tensorflow/nn.py``,
+    ``tensorflow/python/ops/nn_impl.py``.
     """
     x = np.asarray(x)
     rows = _rows(x)
@@ -229,7 +280,7 @@ def keras_forward(x, gamma, beta, eps=1e-5, on_numpy=False):
             var = (rows * rows).mean(axis=-1, keepdims=True) - mean * mean
         else:
             mean = _mean(rows)
-            var = _mean((rows - mean)**2)
+            var = _mean((rows - mean) ** 2)
         rstd = 1 / np.sqrt(var + rows.dtype.type(eps))
         inv = rstd * gamma.astype(rows.dtype)
         y = rows * inv + (-mean * inv + beta.astype(rows.dtype))
@@ -237,9 +288,11 @@ def keras_forward(x, gamma, beta, eps=1e-5, on_numpy=False):
 
 
 def keras_numpy_forward(x, gamma, beta, eps=1e-5):
-    r"""Keras 3.15 on its NumPy backend: one-pass variance that may be negative, then y as :func:`keras_forward`.
+    r"""Keras 3.15 on its NumPy backend: one-pass variance that may be negative, then y as
+    :func:`keras_forward`.
 
-    That backend has no gradients. Source: ``keras/src/ops/nn.py`` and ``keras/src/backend/numpy/nn.py``.
+    That backend has no gradients. Source: ``keras/src/ops/nn.py`` and
+    ``keras/src/backend/numpy/nn.py``.
     """
     return keras_forward(x, gamma, beta, eps, on_numpy=True)
 
@@ -247,8 +300,9 @@ def keras_numpy_forward(x, gamma, beta, eps=1e-5):
 def keras_backward(dy, cache):
     """Gradients of :func:`keras_forward` as automatic differentiation forms them.
 
-    The gradient of w is dy x - dy m, two large numbers for one small one, so dgamma loses digits too. No
-    gradient flows from the variance to the mean: that path is zero for an exact mean, and is cut.
+    The gradient of w is dy x - dy m, two large numbers for one small one, so dgamma loses digits
+    too. No gradient flows from the variance to the mean: that path is zero for an exact mean, and
+    is cut.
     """
     x, mean, rstd, gamma = cache
     rows, upstream = _rows(x), _rows(dy)
@@ -260,11 +314,17 @@ def keras_backward(dy, cache):
         dvar = kind(-0.5) * _sum(dinv * gamma.astype(rows.dtype)) * (rstd * rstd * rstd)
         dmean = -_sum(upstream * inv)
         dx = upstream * inv + 2 * (rows - mean) * (dvar / kind(D)) + dmean / kind(D)
-    return dx.astype(x.dtype).reshape(x.shape), dgamma.astype(gamma.dtype), dbeta.astype(gamma.dtype)
+    return (
+        dx.astype(x.dtype).reshape(x.shape),
+        dgamma.astype(gamma.dtype),
+        dbeta.astype(gamma.dtype),
+    )
 
 
 class Recreation(NamedTuple):
-    """name (as in the results file), framework, version read, forward, backward (None where it has none)."""
+    """name (as in the results file), framework, version read, forward, backward (None where it has
+    none).
+    """
 
     name: str
     framework: str
@@ -277,7 +337,13 @@ class Recreation(NamedTuple):
 RECREATIONS = (
     Recreation("pytorch", "PyTorch, CPU", "2.13.0", pytorch_forward, pytorch_backward),
     Recreation("flax", "Flax, default", "0.12.8", flax_forward, flax_backward),
-    Recreation("flax-two-pass", "Flax, use_fast_variance=False", "0.12.8", flax_two_pass_forward, flax_backward),
+    Recreation(
+        "flax-two-pass",
+        "Flax, use_fast_variance=False",
+        "0.12.8",
+        flax_two_pass_forward,
+        flax_backward,
+    ),
     Recreation("keras", "Keras on TensorFlow", "3.15.1", keras_forward, keras_backward),
     Recreation("keras-numpy", "Keras on NumPy", "3.15.1", keras_numpy_forward, None),
 )

@@ -1,9 +1,10 @@
-r"""The judge: layer norm, RMS norm and their gradients in exact arithmetic, and the distance of a result from it.
+r"""The judge: layer norm, RMS norm and their gradients in exact arithmetic, and the distance of a
+result from it.
 
 Numbers are Python integers counting units of 2**-400, in NumPy arrays of dtype object. Every finite
 float in the range used here *is* such an integer, so inputs, sums and means lose nothing; a product
-or quotient is rounded to 2**-400, some 350 bits below anything a float64 can show. Results are judged
-in the same integers: nothing is rounded to float64 before it is compared.
+or quotient is rounded to 2**-400, some 350 bits below anything a float64 can show. Results are
+judged in the same integers: nothing is rounded to float64 before it is compared.
 """
 
 import math
@@ -13,24 +14,30 @@ import numpy as np
 
 from . import contract
 
-#: Fractional bits of a fixed-point number. float32 needs 149; below 2**-347 a float64 loses bits, and so do the
-#: variance of rows below 1e-50 and rstd of rows above 1e100.
+#: Fractional bits of a fixed-point number. float32 needs 149; below 2**-347 a float64 loses bits,
+#: and so do the variance of rows below 1e-50 and rstd of rows above 1e100.
 BITS = 400
 
 
 def to_fixed(a, name="a"):
-    """Floats (any dtype up to float64, any shape) as an object array of integers in units of 2**-BITS.
+    """Floats (any dtype up to float64, any shape) as an object array of integers in units of
+    2**-BITS.
 
-    What is such an array of integers already comes back as it is. An error calls the argument ``name``.
+    What is such an array of integers already comes back as it is. An error calls the argument
+    ``name``.
     """
     a = contract.as_array(name, a, (*contract.REAL_NUMBERS, "object"))
     if a.dtype == object:
         if not all(type(n) is int for n in a.flat):
-            raise TypeError(f"{name}: found objects other than ints, expected floats, or ints in fixed point")
+            raise TypeError(
+                f"{name}: found objects other than ints, expected floats, or ints in fixed point"
+            )
         return a
     a = contract.require_finite(name, a, contract.REAL_NUMBERS).astype(np.float64)
     fixed = np.empty(a.shape, object)
-    fixed.ravel()[:] = [(n << BITS) // d for n, d in map(float.as_integer_ratio, a.ravel().tolist())]
+    fixed.ravel()[:] = [
+        (n << BITS) // d for n, d in map(float.as_integer_ratio, a.ravel().tolist())
+    ]
     return fixed
 
 
@@ -46,7 +53,9 @@ def _times(a, b):
 
 
 def _over(a, b):
-    """a / b, b > 0, rounded towards zero: that of -a is the opposite, so that what cancels does so to the last bit."""
+    """a / b, b > 0, rounded towards zero: that of -a is the opposite, so that what cancels does so
+    to the last bit.
+    """
     return np.where(a < 0, -(-a // b), a // b)
 
 
@@ -55,10 +64,11 @@ def _mean(a):
 
 
 def _cancelled(X, E, g, rstd, mean):
-    """dx of rows in which next to nothing is left of g: by integers, and one division at the end, so that 0 is 0.
+    """dx of rows in which next to nothing is left of g: by integers, and one division at the end,
+    so that 0 is 0.
 
-    g has units of 2**(-2 BITS). With n = D (of RMS norm 1), C = n (x - mean(x)), K = n (g - mean(g)) and
-    W = sum(C^2) + n^2 D eps it is r (K W - C sum(K C)) / (n W).
+    g has units of 2**(-2 BITS). With n = D (of RMS norm 1), C = n (x - mean(x)), K = n (g -
+    mean(g)) and W = sum(C^2) + n^2 D eps it is r (K W - C sum(K C)) / (n W).
     """
     D = X.shape[-1]
     n = D if mean is _mean else 1
@@ -68,7 +78,9 @@ def _cancelled(X, E, g, rstd, mean):
 
 
 class Exact(NamedTuple):
-    """Exact results in fixed point; shapes as in the contract. The last three are None without dy."""
+    """Exact results in fixed point; shapes as in the contract. The last three are None without
+    dy.
+    """
 
     y: np.ndarray
     xhat: np.ndarray
@@ -94,9 +106,11 @@ def layer_norm(x, gamma, beta, dy=None, eps=1e-5):
 
 
 def rms_norm(x, gamma, dy=None, eps=1e-5):
-    """RMS norm of finite real arrays, exactly; with ``dy`` its gradients too. As :func:`layer_norm`, without a mean.
+    """RMS norm of finite real arrays, exactly; with ``dy`` its gradients too. As
+    :func:`layer_norm`, without a mean.
 
-    Formulas and shapes are those of :func:`lnlib.layernorm.rms_norm_forward`; ``dbeta`` is what a beta would have.
+    Formulas and shapes are those of :func:`lnlib.layernorm.rms_norm_forward`; ``dbeta`` is what a
+    beta would have.
     """
     return _norm(x, gamma, None, dy, eps, lambda a: 0)
 
@@ -105,7 +119,10 @@ def _norm(x, gamma, beta, dy, eps, mean):
     """``mean`` is what is subtracted, from x and from g: of RMS norm, which has no beta, 0."""
     X, E = to_fixed(x, "x"), to_fixed(contract.require_eps(eps))[()]
     contract.require_x(X, dtypes=("object",))
-    G, B = _shaped("gamma", gamma, X.shape[-1:]), _shaped("beta", beta, X.shape[-1:]) if mean is _mean else 0
+    G, B = (
+        _shaped("gamma", gamma, X.shape[-1:]),
+        _shaped("beta", beta, X.shape[-1:]) if mean is _mean else 0,
+    )
     c = X - mean(X)
     var = _mean(_times(c, c)) + E
     # rstd = 1/sqrt(v / 2**BITS) in units of 2**-BITS is sqrt(2**(3 BITS) / v).
@@ -118,7 +135,8 @@ def _norm(x, gamma, beta, dy, eps, mean):
     dY = _shaped("dy", dy, X.shape)
     g = _times(dY, G)
     dx = _times(rstd, g - mean(g) - _times(xhat, _mean(_times(g, xhat))))
-    # Rounding leaves something of what cancels. The last of 50 bits: of numbers up to 1e100 r has not many more.
+    # Rounding leaves something of what cancels. The last of 50 bits: of numbers up to 1e100 r has
+    # not many more.
     small = (np.abs(dx) << 50 <= _times(rstd, np.abs(g).max(axis=-1, keepdims=True))).any(axis=-1)
     dx[small] = _cancelled(X[small], E, dY[small] * G, rstd[small], mean)
     rows = tuple(range(X.ndim - 1))
@@ -145,7 +163,10 @@ def relative_error(value, exact):
     ``exact`` is fixed point (or floats, taken as exact). NaN or Inf in ``value`` gives ``inf``;
     where the exact tensor is zero, the error is 0.0 if ``value`` is too, else ``inf``.
     """
-    value, exact = contract.as_array("value", value, (*contract.REAL_NUMBERS, "object")), to_fixed(exact, "exact")
+    value, exact = (
+        contract.as_array("value", value, (*contract.REAL_NUMBERS, "object")),
+        to_fixed(exact, "exact"),
+    )
     contract.require_shape("value", value.shape, exact.shape, ", the shape of exact")
     if value.dtype != object and not np.isfinite(value).all():
         return math.inf
@@ -159,9 +180,11 @@ def correct_digits(value, exact):
 
 
 def kappa(exact, dy, gamma):
-    r"""Condition number of dx: :math:`\|r g\| / \|dx\|` over the whole tensor, g = gamma * dy; ``inf`` where dx = 0.
+    r"""Condition number of dx: :math:`\|r g\| / \|dx\|` over the whole tensor, g = gamma * dy;
+    ``inf`` where dx = 0.
 
-    It says how much of g is subtracted away; a backward in precision u cannot expect less than about kappa * u.
+    It says how much of g is subtracted away; a backward in precision u cannot expect less than
+    about kappa * u.
     """
     contract.require_kind("exact", exact, Exact, "the Exact that layer_norm returns")
     if exact.dx is None:

@@ -2,9 +2,10 @@ r"""The order of a sum over rows, and what it costs: the two parameter gradients
 
 .. math:: d\gamma = \sum_{n=1}^{N} dy_n\, \hat x_n, \qquad d\beta = \sum_{n=1}^{N} dy_n
 
-Every order adds the same N numbers with N - 1 additions; they differ in how large the partial sums are
-when they are rounded. Rows lie on axis 0; the other axes are summed independently of each other. A wrong argument
-raises ``TypeError`` or ``ValueError``, naming it, what was found and what was expected.
+Every order adds the same N numbers with N - 1 additions; they differ in how large the partial sums
+are when they are rounded. Rows lie on axis 0; the other axes are summed independently of each
+other. A wrong argument raises ``TypeError`` or ``ValueError``, naming it, what was found and what
+was expected.
 """
 
 import math
@@ -33,10 +34,12 @@ def _add(a, b, dtype):
 
 
 def running_sums(a, dtype="float32"):
-    """Sums of the first 1, 2, ..., N rows of a float32 array, each rounded to ``dtype``; float32, shape of ``a``.
+    """Sums of the first 1, 2, ..., N rows of a float32 array, each rounded to ``dtype``; float32,
+    shape of ``a``.
 
-    The rows are rounded to ``dtype`` first. For bfloat16 package ``ml_dtypes``, where it is installed, gives the same
-    bits of finite numbers, and of a few columns up to a hundred times faster.
+    The rows are rounded to ``dtype`` first. For bfloat16 package ``ml_dtypes``, where it is
+    installed, gives the same bits of finite numbers, and of a few columns up to a hundred times
+    faster.
     """
     a = _rows(a, ("float32",))
     contract.require_choice("dtype", dtype, DTYPES)
@@ -53,8 +56,9 @@ def running_sums(a, dtype="float32"):
 
 def _row_by_row(a):
     """Running sums in bfloat16 of rows of that format."""
-    # It is the upper half of a float32: add just under half of what is cut, one more if the last bit kept is odd, and
-    # cut. Three times faster than round_to, and a million steps wait for each other here.
+    # It is the upper half of a float32: add just under half of what is cut, one more if the last
+    # bit kept is odd, and cut. Three times faster than round_to, and a million steps wait for each
+    # other here.
     sums = np.empty(a.shape, np.float32)
     s = np.full(a.shape[1:], -0.0, np.float32)  # -0 + a is a, and -0 where a is
     bits = s.view(np.uint32)
@@ -71,23 +75,25 @@ def _sequential(a, dtype):
 
 
 def by_halves(a, dtype=None):
-    """Sum over the first axis: the second half of the rows is added to the first, until one row is left.
+    """Sum over the first axis: the second half of the rows is added to the first, until one row is
+    left.
 
-    Every sum is rounded to a's dtype, or in a float32 array to "bfloat16". Its error grows like log2(n) u.
+    Every sum is rounded to a's dtype, or in a float32 array to "bfloat16". Its error grows like
+    log2(n) u.
     """
     a = _rows(a, ("float32", "float64") if dtype is None else ("float32",))
     if dtype is not None:
         contract.require_choice("dtype", dtype, DTYPES)
     while len(a) > 1:
         half = len(a) // 2
-        a = np.concatenate([_add(a[:half], a[half:2 * half], dtype), a[2 * half:]])
+        a = np.concatenate([_add(a[:half], a[half : 2 * half], dtype), a[2 * half :]])
     return a[0]
 
 
 def _blocks(a, dtype):
     blocks = -(-len(a) // BLOCK)
     padded = np.zeros((blocks * BLOCK, *a.shape[1:]), np.float32)  # adding a zero is exact
-    padded[:len(a)] = a
+    padded[: len(a)] = a
     within = padded.reshape(blocks, BLOCK, *a.shape[1:]).swapaxes(0, 1)
     return by_halves(running_sums(within, dtype)[-1], dtype)
 
@@ -97,8 +103,9 @@ def _wide(a, dtype):
 
 
 def _neumaier(a, dtype):
-    # The compensation is only added at the end. So the running sums are the plain ones, and the error of each step
-    # (Dekker: a number of the format, and exact when taken from the larger summand) is known for all steps at once.
+    # The compensation is only added at the end. So the running sums are the plain ones, and the
+    # error of each step (Dekker: a number of the format, and exact when taken from the larger
+    # summand) is known for all steps at once.
     sums = running_sums(a, dtype)
     before = np.concatenate([np.zeros_like(sums[:1]), sums[:-1]])
     larger = np.abs(before) >= np.abs(a)
@@ -106,10 +113,17 @@ def _neumaier(a, dtype):
     return _add(sums[-1], running_sums(errors, dtype)[-1], dtype)
 
 
-#: The orders by name. "random" is the order in which atomic additions arrive, another one in every run; "wide" adds
-#: in float64 and rounds once; "neumaier" is sequential and carries the lost parts along.
-ROW_ORDERS = {"sequential": _sequential, "random": _sequential, "blocks": _blocks, "pairwise": by_halves,
-              "neumaier": _neumaier, "wide": _wide}
+#: The orders by name. "random" is the order in which atomic additions arrive, another one in every
+#: run; "wide" adds in float64 and rounds once; "neumaier" is sequential and carries the lost parts
+#: along.
+ROW_ORDERS = {
+    "sequential": _sequential,
+    "random": _sequential,
+    "blocks": _blocks,
+    "pairwise": by_halves,
+    "neumaier": _neumaier,
+    "wide": _wide,
+}
 
 
 def _check(order, dtype):
@@ -118,12 +132,13 @@ def _check(order, dtype):
 
 
 def sum_rows(a, order, dtype="float32", rng=None):
-    """Sum over axis 0 in a given order, every partial sum rounded to ``dtype``: float32 array of shape (...).
+    """Sum over axis 0 in a given order, every partial sum rounded to ``dtype``: float32 array of
+    shape (...).
 
-    ``a`` is a finite float32 array of shape (N, ...), N >= 1, rounded to ``dtype``, "float32" or "bfloat16", first.
-    Several shuffled copies side by side give several runs in one call. ``order`` is a key of :data:`ROW_ORDERS`;
-    "random" alone needs ``rng``, a numpy.random.Generator.
-    Source: N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., 2002, chapter 4.
+    ``a`` is a finite float32 array of shape (N, ...), N >= 1, rounded to ``dtype``, "float32" or
+    "bfloat16", first. Several shuffled copies side by side give several runs in one call. ``order``
+    is a key of :data:`ROW_ORDERS`; "random" alone needs ``rng``, a numpy.random.Generator. Source:
+    N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., 2002, chapter 4.
     """
     _check(order, dtype)
     a = contract.require_finite("a", _rows(a, ("float32",)))
@@ -136,14 +151,18 @@ def sum_rows(a, order, dtype="float32", rng=None):
 
 
 def row_sum_errors(orders, counts, columns, dtype="float32", *, rng, mean=0.0):
-    """Relative L2 error over ``columns`` sums of n rows, for each order an array over the n in ``counts``.
+    """Relative L2 error over ``columns`` sums of n rows, for each order an array over the n in
+    ``counts``.
 
-    The numbers are ``mean`` plus standard normal, rounded to ``dtype``; a longer sum begins with the
-    terms of the shorter ones. The judge is ``math.fsum``, which adds exactly and rounds once, to float64.
+    The numbers are ``mean`` plus standard normal, rounded to ``dtype``; a longer sum begins with
+    the terms of the shorter ones. The judge is ``math.fsum``, which adds exactly and rounds once,
+    to float64.
     """
     for order in (orders := contract.require_several("orders", orders)):
         contract.require_choice("orders", order, ROW_ORDERS)
-    counts = [contract.require_count("counts", n) for n in contract.require_several("counts", counts)]
+    counts = [
+        contract.require_count("counts", n) for n in contract.require_several("counts", counts)
+    ]
     contract.require_choice("dtype", dtype, DTYPES)
     shape = max(counts, default=0), contract.require_count("columns", columns)
     terms = contract.require_rng(rng).standard_normal(shape, np.float32)
@@ -160,42 +179,55 @@ def row_sum_errors(orders, counts, columns, dtype="float32", *, rng, mean=0.0):
 def row_sum_loss(n, order, dtype="float32"):
     r"""Theory line: the typical relative error of a sum of n terms of random signs.
 
-    The terms are independent, of mean zero and size one. A partial sum of k has size :math:`\sqrt k`, and so the
-    total has size :math:`\sqrt n`. With :math:`\tau u` the typical error of one rounding
-    (:data:`lnlib.rounding.TAU`) and independent errors:
+    The terms are independent, of mean zero and size one. A partial sum of k has size :math:`\sqrt
+    k`, and so the total has size :math:`\sqrt n`. With :math:`\tau u` the typical error of one
+    rounding (:data:`lnlib.rounding.TAU`) and independent errors:
 
     * sequential and random: :math:`\tau u \sqrt{\sum_k k} / \sqrt n = \tau u \sqrt{n/2}`;
     * pairwise: each of :math:`\log_2 n` levels has partial sums of total size :math:`\sqrt n`, so
       :math:`\tau u \sqrt{\log_2 n}`;
     * blocks of b: :math:`\tau u \sqrt{b/2 + \log_2 (n/b)}`;
     * wide: the last rounding, :math:`\tau u`;
-    * Neumaier: the same, and the n errors, of size :math:`\tau u \sqrt k` each, are themselves summed in
-      sequence: :math:`\tau u \sqrt{1 + (\tau u n)^2 / 6}`. In bfloat16 that shows from a thousand rows on.
+    * Neumaier: the same, and the n errors, of size :math:`\tau u \sqrt k` each, are themselves
+      summed in sequence: :math:`\tau u \sqrt{1 + (\tau u n)^2 / 6}`. In bfloat16 that shows from a
+      thousand rows on.
 
-    They hold while they are small. In bfloat16, from 10\ :sup:`5` rows on, a running sum is so large that about
-    half of the terms are below half a spacing and vanish; its error then nears 1, while the line goes on.
+    They hold while they are small. In bfloat16, from 10\ :sup:`5` rows on, a running sum is so
+    large that about half of the terms are below half a spacing and vanish; its error then nears 1,
+    while the line goes on.
 
     ``n`` is a number or an array. See :func:`row_sum_bound` for the worst case.
     """
     _check(order, dtype)
     n, tu = contract.require_numbers("n", n, least=1), rounding.TAU * rounding.find(dtype).u
-    roundings = {"sequential": n / 2, "random": n / 2, "pairwise": np.log2(n),
-                 "blocks": n.clip(max=BLOCK) / 2 + np.log2((n / BLOCK).clip(min=1)),
-                 "neumaier": 1 + (tu * n) ** 2 / 6, "wide": np.ones_like(n)}[order]
+    roundings = {
+        "sequential": n / 2,
+        "random": n / 2,
+        "pairwise": np.log2(n),
+        "blocks": n.clip(max=BLOCK) / 2 + np.log2((n / BLOCK).clip(min=1)),
+        "neumaier": 1 + (tu * n) ** 2 / 6,
+        "wide": np.ones_like(n),
+    }[order]
     return tu * np.sqrt(roundings)
 
 
 def row_sum_bound(n, order, dtype="float32"):
-    r"""Theory line: the worst case of n terms, to first order in u, for a sum of condition number 1.
+    r"""Theory line: the worst case of n terms, to first order in u, for a sum of condition number
+    1.
 
-    A term is rounded once with every partial sum that it is part of: n - 1 times in sequence, the depth
-    of the tree, :math:`\lceil\log_2 n\rceil`, in pairs. Multiply by the condition number
-    :math:`\sum|a| / |\sum a|`, about :math:`0.8 \sqrt n` for normal terms of random signs. For "neumaier" it holds
-    while n u is small.
+    A term is rounded once with every partial sum that it is part of: n - 1 times in sequence, the
+    depth of the tree, :math:`\lceil\log_2 n\rceil`, in pairs. Multiply by the condition number
+    :math:`\sum|a| / |\sum a|`, about :math:`0.8 \sqrt n` for normal terms of random signs. For
+    "neumaier" it holds while n u is small.
     """
     _check(order, dtype)
     n = contract.require_numbers("n", n, least=1)
-    depth = {"sequential": n - 1, "random": n - 1, "pairwise": np.ceil(np.log2(n)),
-             "blocks": n.clip(max=BLOCK) - 1 + np.ceil(np.log2((n / BLOCK).clip(min=1))),
-             "neumaier": np.ones_like(n), "wide": np.ones_like(n)}[order]
+    depth = {
+        "sequential": n - 1,
+        "random": n - 1,
+        "pairwise": np.ceil(np.log2(n)),
+        "blocks": n.clip(max=BLOCK) - 1 + np.ceil(np.log2((n / BLOCK).clip(min=1))),
+        "neumaier": np.ones_like(n),
+        "wide": np.ones_like(n),
+    }[order]
     return rounding.find(dtype).u * depth

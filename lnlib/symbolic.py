@@ -1,4 +1,5 @@
-r"""Layer norm's gradient, derived in SymPy: for every D with indexed sums, and entry by entry for a small D.
+r"""Layer norm's gradient, derived in SymPy: for every D with indexed sums, and entry by entry for a
+small D.
 
 .. math::
 
@@ -6,20 +7,41 @@ r"""Layer norm's gradient, derived in SymPy: for every D with indexed sums, and 
     J_{ij} = \frac{\partial \hat x_i}{\partial x_j}
            = \frac 1s \Bigl(\delta_{ij} - \frac 1D - \frac{\hat x_i \hat x_j}{D}\Bigr)
 
-The first half of the module takes no arguments and works with the symbols ``D``, ``x[i]``, ``xhat[i]``,
-``g[i]`` (the gradient at xhat, which is gamma * dy), ``v[i]`` (any other vector), ``mu``, ``var``,
-``s``, ``epsilon`` and indices that run from 1 to D. The second half takes a :class:`Row`: one row of D numbers,
-spelled out. What is derived and what is typed in are kept apart: :data:`FORMULAS` and the functions whose
-names begin with ``compact`` hold the formulas of :mod:`lnlib.layernorm`, everything else derives. A wrong argument
-raises ``TypeError`` or ``ValueError``, naming it, what was found and what was expected.
+The first half of the module takes no arguments and works with the symbols ``D``, ``x[i]``,
+``xhat[i]``, ``g[i]`` (the gradient at xhat, which is gamma * dy), ``v[i]`` (any other vector),
+``mu``, ``var``, ``s``, ``epsilon`` and indices that run from 1 to D. The second half takes a
+:class:`Row`: one row of D numbers, spelled out. What is derived and what is typed in are kept
+apart: :data:`FORMULAS` and the functions whose names begin with ``compact`` hold the formulas of
+:mod:`lnlib.layernorm`, everything else derives. A wrong argument raises ``TypeError`` or
+``ValueError``, naming it, what was found and what was expected.
 """
 
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from sympy import (Add, Expr, IndexedBase, KroneckerDelta, Matrix, MatrixBase, S, Sum, Symbol, cancel, expand, factor, lambdify,
-                   latex, matrix_multiply_elementwise as _times, ones, sqrt, symbols)
+from sympy import (
+    Add,
+    Expr,
+    IndexedBase,
+    KroneckerDelta,
+    Matrix,
+    MatrixBase,
+    S,
+    Sum,
+    Symbol,
+    cancel,
+    expand,
+    factor,
+    lambdify,
+    latex,
+    ones,
+    sqrt,
+    symbols,
+)
+from sympy import (
+    matrix_multiply_elementwise as _times,
+)
 from sympy.concrete.delta import deltasummation
 
 from . import contract
@@ -33,34 +55,47 @@ s, epsilon = symbols("s varepsilon", positive=True)
 
 
 def mean(*arrays):
-    r"""The symbol for the mean over D of a product: ``mean(g, xhat)`` prints as :math:`\overline{g \hat x}`."""
+    r"""The symbol for the mean over D of a product: ``mean(g, xhat)`` prints as :math:`\overline{g
+    \hat x}`.
+    """
     for a in arrays:
         contract.require_kind("arrays", a, IndexedBase, "an IndexedBase, such as g")
-    # The thin space keeps the bar apart from the next factor; the outer braces let an exponent follow.
+    # The thin space keeps the bar apart from the next factor; the outer braces let an exponent
+    # follow.
     return Symbol(rf"{{\overline{{{' '.join(latex(a.label) for a in arrays)}}}\,}}", real=True)
 
 
-#: The results to arrive at, typed in; derivations never read them. Index j is the one a VJP leaves free,
-#: i the one a JVP leaves free, k that of the double backward.
+#: The results to arrive at, typed in; derivations never read them. Index j is the one a VJP leaves
+#: free, i the one a JVP leaves free, k that of the double backward.
 FORMULAS = {
     "jacobian": (KroneckerDelta(i, j) - 1 / D - xhat[i] * xhat[j] / D) / s,
     "vjp": (g[j] - mean(g) - xhat[j] * mean(g, xhat)) / s,
     "jvp": (v[i] - mean(v) - xhat[i] * mean(v, xhat)) / s,
-    "double_backward": -(xhat[k] * (mean(v, g) - mean(v) * mean(g)) + (v[k] - mean(v)) * mean(g, xhat)
-                         + (g[k] - mean(g)) * mean(v, xhat) - 3 * xhat[k] * mean(v, xhat) * mean(g, xhat)) / s**2,
+    "double_backward": (
+        -(
+            xhat[k] * (mean(v, g) - mean(v) * mean(g))
+            + (v[k] - mean(v)) * mean(g, xhat)
+            + (g[k] - mean(g)) * mean(v, xhat)
+            - 3 * xhat[k] * mean(v, xhat) * mean(g, xhat)
+        )
+        / s**2
+    ),
 }
 
 
 def collapse(total, known=()):
     r"""Evaluate a sum over one index, term by term: ``Sum(x[k] + 1, (k, 1, D))`` is ``D*mu + D``.
 
-    A Kronecker delta picks one term, a constant is multiplied by D, and for the rest the sum must be
-    ``known``: no other algebra happens. For the example, ``known`` maps the summand to its sum, ``{x[k]: D * mu}``.
-    A summand that depends on the index and is not in it is a ``ValueError``, and so is another range than 1..D.
+    A Kronecker delta picks one term, a constant is multiplied by D, and for the rest the sum must
+    be ``known``: no other algebra happens. For the example, ``known`` maps the summand to its sum,
+    ``{x[k]: D * mu}``. A summand that depends on the index and is not in it is a ``ValueError``,
+    and so is another range than 1..D.
     """
     contract.require_kind("total", total, Sum, "a Sum")
     if [limit[1:] for limit in total.limits] != [(1, D)]:
-        raise ValueError(f"total: found a sum over {total.limits}, expected one over one index from 1 to D")
+        raise ValueError(
+            f"total: found a sum over {total.limits}, expected one over one index from 1 to D"
+        )
     contract.require_kind("known", known, (dict, tuple), "a dict from summands to sums")
     limits, result = total.limits[0], 0
     known = {S.One: D, **dict(known)}
@@ -72,7 +107,9 @@ def collapse(total, known=()):
         elif varying in known:
             result += constant * known[varying]
         else:
-            raise ValueError(f"known: found no sum of {varying} over {limits[0]}, expected an entry for it")
+            raise ValueError(
+                f"known: found no sum of {varying} over {limits[0]}, expected an entry for it"
+            )
     return result
 
 
@@ -82,18 +119,24 @@ def mean_derivative():
 
 
 def variance_derivative():
-    r""":math:`\partial\sigma^2/\partial x_j` of :math:`\sigma^2 = \frac 1D \sum_k (x_k - \mu)^2`; mu moves too."""
-    square = (x[k] - mu)**2
+    r""":math:`\partial\sigma^2/\partial x_j` of :math:`\sigma^2 = \frac 1D \sum_k (x_k - \mu)^2`;
+    mu moves too.
+    """
+    square = (x[k] - mu) ** 2
     both_ways = square.diff(x[j]) + square.diff(mu) * mean_derivative()
     return factor(collapse(Sum(both_ways, (k, 1, D)), {x[k]: D * mu}) / D)
 
 
 def jacobian():
-    r""":math:`J_{ij} = \partial\hat x_i/\partial x_j`: by the chain rule, then xhat and s put in."""
+    r""":math:`J_{ij} = \partial\hat x_i/\partial x_j`: by the chain rule, then xhat and s put
+    in.
+    """
     normalised = (x[i] - mu) / sqrt(var + epsilon)
-    J = (normalised.diff(x[j])
-         + normalised.diff(mu) * mean_derivative()
-         + normalised.diff(var) * variance_derivative())
+    J = (
+        normalised.diff(x[j])
+        + normalised.diff(mu) * mean_derivative()
+        + normalised.diff(var) * variance_derivative()
+    )
     J = J.subs(var, s**2 - epsilon)
     return expand(J.subs({x[i]: mu + s * xhat[i], x[j]: mu + s * xhat[j]}))
 
@@ -103,17 +146,20 @@ def _known_means(a, index):
 
 
 def vjp(a=g):
-    r"""The vector-Jacobian product :math:`\sum_i a_i J_{ij}`; with :math:`a = g = \gamma\,dy` it is dx_j.
+    r"""The vector-Jacobian product :math:`\sum_i a_i J_{ij}`; with :math:`a = g = \gamma\,dy` it is
+    dx_j.
 
-    The two means subtracted re-centre and re-scale the gradient: Xu et al., *Understanding and Improving
-    Layer Normalization*, 2019, arXiv:1911.07013.
+    The two means subtracted re-centre and re-scale the gradient: Xu et al., *Understanding and
+    Improving Layer Normalization*, 2019, arXiv:1911.07013.
     """
     contract.require_kind("a", a, IndexedBase, "an IndexedBase, such as g")
     return factor(collapse(Sum(a[i] * jacobian(), (i, 1, D)), _known_means(a, i)))
 
 
 def jvp(a=v):
-    r"""The Jacobian-vector product :math:`\sum_j J_{ij} a_j`: how xhat moves when x moves along a."""
+    r"""The Jacobian-vector product :math:`\sum_j J_{ij} a_j`: how xhat moves when x moves along
+    a.
+    """
     contract.require_kind("a", a, IndexedBase, "an IndexedBase, such as g")
     return factor(collapse(Sum(jacobian() * a[j], (j, 1, D)), _known_means(a, j)))
 
@@ -127,36 +173,46 @@ def spectrum():
     Returns
     -------
     dict
-        ``"ones"``: J times the vector of ones, ``"xhat"``: J times xhat, ``"orthogonal"``: J times a vector v
-        with :math:`\sum v = \sum v \hat x = 0`, each as its entry i; ``"trace"``: the sum of the D eigenvalues.
+        ``"ones"``: J times the vector of ones, ``"xhat"``: J times xhat, ``"orthogonal"``: J times
+        a vector v with :math:`\sum v = \sum v \hat x = 0`, each as its entry i; ``"trace"``: the
+        sum of the D eigenvalues.
     """
     J, length2 = jacobian(), D * (1 - epsilon / s**2)
 
     def times(vector, known):
         return factor(collapse(Sum(J * vector, (j, 1, D)), known))
 
-    trace = collapse(Sum(J.subs(j, i), (i, 1, D)), {xhat[i]**2: length2})
-    return {"ones": times(1, {xhat[j]: 0}),
-            "xhat": times(xhat[j], {xhat[j]: 0, xhat[j]**2: length2}),
-            "orthogonal": times(v[j], {v[j]: 0, v[j] * xhat[j]: 0}),
-            "trace": expand(trace)}
+    trace = collapse(Sum(J.subs(j, i), (i, 1, D)), {xhat[i] ** 2: length2})
+    return {
+        "ones": times(1, {xhat[j]: 0}),
+        "xhat": times(xhat[j], {xhat[j]: 0, xhat[j] ** 2: length2}),
+        "orthogonal": times(v[j], {v[j]: 0, v[j] * xhat[j]: 0}),
+        "trace": expand(trace),
+    }
 
 
 def double_backward():
     r"""Entry k of the gradient of :math:`\langle v, dx\rangle` with respect to x, for every D.
 
-    The inner product depends on x only through :math:`\overline{g\hat x}`, :math:`\overline{v\hat x}` and s.
-    The derivatives of these two means with respect to x are a VJP each, divided by D.
+    The inner product depends on x only through :math:`\overline{g\hat x}`, :math:`\overline{v\hat
+    x}` and s. The derivatives of these two means with respect to x are a VJP each, divided by D.
     """
-    inner = collapse(Sum(v[j] * vjp(), (j, 1, D)), {**_known_means(v, j), v[j] * g[j]: D * mean(v, g)})
+    inner = collapse(
+        Sum(v[j] * vjp(), (j, 1, D)), {**_known_means(v, j), v[j] * g[j]: D * mean(v, g)}
+    )
     ds = sqrt(var + epsilon).diff(var) * variance_derivative()
     ds = ds.subs(var, s**2 - epsilon).subs(x[j], mu + s * xhat[j])
-    gradient = inner.diff(mean(g, xhat)) * vjp(g) / D + inner.diff(mean(v, xhat)) * vjp(v) / D + inner.diff(s) * ds
+    gradient = (
+        inner.diff(mean(g, xhat)) * vjp(g) / D
+        + inner.diff(mean(v, xhat)) * vjp(v) / D
+        + inner.diff(s) * ds
+    )
     return factor(gradient.subs(j, k))
 
 
 class Row(NamedTuple):
-    """One row of layer norm with a given number of features: symbols, and expressions in them for the forward pass.
+    """One row of layer norm with a given number of features: symbols, and expressions in them for
+    the forward pass.
 
     Vectors are (D, 1) matrices.
     """
@@ -183,7 +239,9 @@ class Gradients(NamedTuple):
 
 
 class DoubleGradients(NamedTuple):
-    r"""Gradients of :math:`\langle v, dx\rangle` with respect to x, gamma and dy, by either way: (D, 1) matrices."""
+    r"""Gradients of :math:`\langle v, dx\rangle` with respect to x, gamma and dy, by either way:
+    (D, 1) matrices.
+    """
 
     grad_x: Matrix
     grad_gamma: Matrix
@@ -223,53 +281,70 @@ def chain_rule(row) -> Gradients:
     .. math::
 
         \frac{dL}{dx_j} = \frac{\partial L}{\partial x_j}
-                        + \frac{\partial L}{\partial\mu} \frac{\partial\mu}{\partial x_j}
-                        + \frac{\partial L}{\partial\sigma^2} \frac{\partial\sigma^2}{\partial x_j}, \qquad
-        L = \sum_i dy_i \Bigl(\gamma_i \frac{x_i - \mu}{\sqrt{\sigma^2 + \varepsilon}} + \beta_i\Bigr)
+                        + \frac{\partial L}{\partial\mu} \frac{\partial\mu}{\partial x_j} +
+                        \frac{\partial L}{\partial\sigma^2} \frac{\partial\sigma^2}{\partial x_j},
+                        \qquad
+        L = \sum_i dy_i \Bigl(\gamma_i \frac{x_i - \mu}{\sqrt{\sigma^2 + \varepsilon}} +
+        \beta_i\Bigr)
 
     A loss that is linear in y stands for all losses with this dy.
     """
     _require_row(row)
     y = _times(row.gamma, (row.x - mu * ones(len(row.x), 1)) / sqrt(var + row.epsilon)) + row.beta
-    L, statistics = Matrix([row.dy.dot(y)]), {mu: row.mean, var: row.var}  # only matrices have .jacobian
+    L, statistics = (
+        Matrix([row.dy.dot(y)]),
+        {mu: row.mean, var: row.var},
+    )  # only matrices have .jacobian
     dx = L.jacobian(row.x)
     for statistic, value in statistics.items():
         dx += L.diff(statistic) * Matrix([value]).jacobian(row.x)
-    return Gradients(*(d.T.subs(statistics) for d in (dx, L.jacobian(row.gamma), L.jacobian(row.beta))))
+    return Gradients(
+        *(d.T.subs(statistics) for d in (dx, L.jacobian(row.gamma), L.jacobian(row.beta)))
+    )
 
 
 def jacobian_route(row) -> Gradients:
-    r"""Route 2: let SymPy build the whole Jacobian of y, then multiply, :math:`dx = (\partial y/\partial x)^T dy`."""
+    r"""Route 2: let SymPy build the whole Jacobian of y, then multiply, :math:`dx = (\partial
+    y/\partial x)^T dy`.
+    """
     _require_row(row)
     return Gradients(*(row.y.jacobian(w).T * row.dy for w in (row.x, row.gamma, row.beta)))
 
 
 def graph(row):
-    r"""The computational graph: each node's symbol and its expression in earlier nodes, in forward order.
+    r"""The computational graph: each node's symbol and its expression in earlier nodes, in forward
+    order.
 
-    A dict of the symbols mu, c_1 .. c_D, var, s, xhat_1 .. xhat_D, y_1 .. y_D, mapped to expressions.
+    A dict of the symbols mu, c_1 .. c_D, var, s, xhat_1 .. xhat_D, y_1 .. y_D, mapped to
+    expressions.
     """
     _require_row(row)
     D = len(row.x)
     c, xhat, y = _vector("c", D), _vector("xhat", D), _vector("y", D)
-    return {mu: row.mean,
-            **dict(zip(c, row.x - mu * ones(D, 1))),
-            var: c.dot(c) / D,
-            s: sqrt(var + row.epsilon),
-            **dict(zip(xhat, c / s)),
-            **dict(zip(y, _times(row.gamma, xhat) + row.beta))}
+    return {
+        mu: row.mean,
+        **dict(zip(c, row.x - mu * ones(D, 1))),
+        var: c.dot(c) / D,
+        s: sqrt(var + row.epsilon),
+        **dict(zip(xhat, c / s)),
+        **dict(zip(y, _times(row.gamma, xhat) + row.beta)),
+    }
 
 
 def graph_steps(row):
-    r"""One line of backward per node, from y back to x: :math:`dn = \sum_m dm\, \partial m/\partial n`.
+    r"""One line of backward per node, from y back to x: :math:`dn = \sum_m dm\, \partial m/\partial
+    n`.
 
-    A dict of the symbols dxhat_1, ..., ds, dvar, dc_1, ..., dmu, dx_1, ..., dgamma_1, ..., dbeta_1, ... mapped to
-    expressions in earlier keys, in dy and in the nodes of :func:`graph`.
+    A dict of the symbols dxhat_1, ..., ds, dvar, dc_1, ..., dmu, dx_1, ..., dgamma_1, ..., dbeta_1,
+    ... mapped to expressions in earlier keys, in dy and in the nodes of :func:`graph`.
     """
     nodes = graph(row)
     inner = [n for n in nodes if gradient_of(n) not in row.dy]  # dy is given
     targets = [*reversed(inner), *row.x, *row.gamma, *row.beta]
-    return {gradient_of(n): sum(m_value.diff(n) * gradient_of(m) for m, m_value in nodes.items()) for n in targets}
+    return {
+        gradient_of(n): sum(m_value.diff(n) * gradient_of(m) for m, m_value in nodes.items())
+        for n in targets
+    }
 
 
 def graph_route(row) -> Gradients:
@@ -277,14 +352,18 @@ def graph_route(row) -> Gradients:
     value = {}
     for name, step in graph_steps(row).items():
         value[name] = step.subs(value)
-    gradients = [Matrix([value[gradient_of(n)] for n in leaves]) for leaves in (row.x, row.gamma, row.beta)]
+    gradients = [
+        Matrix([value[gradient_of(n)] for n in leaves]) for leaves in (row.x, row.gamma, row.beta)
+    ]
     for node, expression in reversed(graph(row).items()):
         gradients = [d.subs(node, expression) for d in gradients]
     return Gradients(*gradients)
 
 
 def compact(row) -> Gradients:
-    r"""The target, typed in: :math:`dx = (g - \overline g - \hat x\,\overline{g \hat x})/s`; g = gamma * dy."""
+    r"""The target, typed in: :math:`dx = (g - \overline g - \hat x\,\overline{g \hat x})/s`; g =
+    gamma * dy.
+    """
     _require_row(row)
     D, g = len(row.x), _times(row.gamma, row.dy)
     dx = (g - ones(D, 1) * sum(g) / D - row.xhat * g.dot(row.xhat) / D) / row.s
@@ -294,26 +373,34 @@ def compact(row) -> Gradients:
 def compact_steps(row):
     r"""The target in the order in which one would run it: g, its two means, then the gradients.
 
-    A dict of the symbols g_1, ..., the two means, dx_1, ..., dgamma_1, ..., dbeta_1, ... mapped to expressions in
-    earlier keys, in dy and in the nodes of :func:`graph`.
+    A dict of the symbols g_1, ..., the two means, dx_1, ..., dgamma_1, ..., dbeta_1, ... mapped to
+    expressions in earlier keys, in dy and in the nodes of :func:`graph`.
     """
     _require_row(row)
     D = len(row.x)
     h, a = _vector("xhat", D), _vector("g", D)
     dx = (a - ones(D, 1) * mean(g) - h * mean(g, xhat)) / s
-    return {**dict(zip(a, _times(row.gamma, row.dy))),
-            mean(g): sum(a) / D,
-            mean(g, xhat): a.dot(h) / D,
-            **dict(zip(map(gradient_of, [*row.x, *row.gamma, *row.beta]), [*dx, *_times(row.dy, h), *row.dy]))}
+    return {
+        **dict(zip(a, _times(row.gamma, row.dy))),
+        mean(g): sum(a) / D,
+        mean(g, xhat): a.dot(h) / D,
+        **dict(
+            zip(
+                map(gradient_of, [*row.x, *row.gamma, *row.beta]),
+                [*dx, *_times(row.dy, h), *row.dy],
+            )
+        ),
+    }
 
 
 def vanishes(difference, row):
-    r"""Whether an expression, or every entry of a matrix, is 0 as a function of the symbols of ``row``.
+    r"""Whether an expression, or every entry of a matrix, is 0 as a function of the symbols of
+    ``row``.
 
     The root :math:`s = \sqrt{\sigma^2 + \varepsilon}` is removed first, by putting
     :math:`\varepsilon = s^2 - \sigma^2` with s a new free symbol. What is left is a ratio of
-    polynomials, for which reducing to lowest terms decides. Arguments are not checked: :func:`equal` checks what it
-    subtracts.
+    polynomials, for which reducing to lowest terms decides. Arguments are not checked:
+    :func:`equal` checks what it subtracts.
     """
     difference = Matrix([difference]).subs(row.epsilon, s**2 - row.var)
     return all(cancel(entry) == 0 for entry in difference)
@@ -322,12 +409,14 @@ def vanishes(difference, row):
 def equal(a, b, row):
     r"""Prove that ``a`` and ``b`` are the same function of the symbols of ``row``.
 
-    They are expressions, matrices of one shape, or equally long tuples of these. True is a proof, by
-    :func:`vanishes`. False means that the simplified difference is not 0.
+    They are expressions, matrices of one shape, or equally long tuples of these. True is a proof,
+    by :func:`vanishes`. False means that the simplified difference is not 0.
     """
     _require_row(row)
     for name, value in (("a", a), ("b", b)):
-        contract.require_kind(name, value, (Expr, MatrixBase, tuple), "an expression, a matrix or a tuple of these")
+        contract.require_kind(
+            name, value, (Expr, MatrixBase, tuple), "an expression, a matrix or a tuple of these"
+        )
     if isinstance(a, tuple):
         proofs = [equal(p, q, row) for p, q in zip(a, b)]
         return len(a) == len(b) and all(proofs)
@@ -337,19 +426,21 @@ def equal(a, b, row):
 def prove_spectrum(row):
     r"""The claims of :func:`spectrum` for one :class:`Row`, with J differentiated by SymPy.
 
-    A dict of claims, mapped to True where :func:`equal` proves it. The vector orthogonal to **1** and to xhat is
-    v minus its parts along them, so every such vector is meant.
+    A dict of claims, mapped to True where :func:`equal` proves it. The vector orthogonal to **1**
+    and to xhat is v minus its parts along them, so every such vector is meant.
     """
     _require_row(row)
     J, one = row.xhat.jacobian(row.x), ones(len(row.x), 1)
     D, c = len(row.x), row.s * row.xhat
     orthogonal = row.v - one * sum(row.v) / D - c * c.dot(row.v) / c.dot(c)
     small = row.epsilon / row.s**3
-    return {"J = J^T": equal(J, J.T, row),
-            "J 1 = 0": equal(J * one, 0 * one, row),
-            "J xhat = eps/s^3 xhat": equal(J * row.xhat, small * row.xhat, row),
-            "J v = v/s for v orthogonal to 1 and xhat": equal(J * orthogonal, orthogonal / row.s, row),
-            "trace J = (D-2)/s + eps/s^3": equal(J.trace(), (D - 2) / row.s + small, row)}
+    return {
+        "J = J^T": equal(J, J.T, row),
+        "J 1 = 0": equal(J * one, 0 * one, row),
+        "J xhat = eps/s^3 xhat": equal(J * row.xhat, small * row.xhat, row),
+        "J v = v/s for v orthogonal to 1 and xhat": equal(J * orthogonal, orthogonal / row.s, row),
+        "trace J = (D-2)/s + eps/s^3": equal(J.trace(), (D - 2) / row.s + small, row),
+    }
 
 
 def differentiate_backward(row) -> DoubleGradients:
@@ -359,7 +450,9 @@ def differentiate_backward(row) -> DoubleGradients:
 
 
 def compact_double_backward(row) -> DoubleGradients:
-    r"""The target, typed in: the formulas of :func:`lnlib.layernorm.layer_norm_double_backward` for one row."""
+    r"""The target, typed in: the formulas of :func:`lnlib.layernorm.layer_norm_double_backward` for
+    one row.
+    """
     _require_row(row)
     D, one, h = len(row.x), ones(len(row.x), 1), row.xhat
     v, g = (a - one * sum(a) / D for a in (row.v, _times(row.gamma, row.dy)))
@@ -370,22 +463,27 @@ def compact_double_backward(row) -> DoubleGradients:
 
 
 def to_numpy(D):
-    """NumPy function of (D arrays of one shape, eps) returning SymPy's xhat, (D, 1, ...), and J, (D, D, ...)."""
+    """NumPy function of (D arrays of one shape, eps) returning SymPy's xhat, (D, 1, ...), and J,
+    (D, D, ...).
+    """
     return _compiled(contract.require_count("D", D, least=2))
 
 
 @lru_cache
 def _compiled(D):
     one = row(D)
-    return lambdify([list(one.x), one.epsilon], [one.xhat, one.xhat.jacobian(one.x)], modules="numpy", cse=True)
+    return lambdify(
+        [list(one.x), one.epsilon], [one.xhat, one.xhat.jacobian(one.x)], modules="numpy", cse=True
+    )
 
 
 def numeric_jacobian(D):
-    r"""SymPy's Jacobian of xhat for D features, compiled to NumPy: no formula of this library takes part.
+    r"""SymPy's Jacobian of xhat for D features, compiled to NumPy: no formula of this library takes
+    part.
 
-    D is from 2 to 8; the generated code grows like D squared. The function that is returned takes x, float64 or
-    complex128 of shape (..., D), and a float eps; it gives an array of shape (..., D, D), the
-    :math:`J_{ij} = \partial\hat x_i/\partial x_j` of each row.
+    D is from 2 to 8; the generated code grows like D squared. The function that is returned takes
+    x, float64 or complex128 of shape (..., D), and a float eps; it gives an array of shape (..., D,
+    D), the :math:`J_{ij} = \partial\hat x_i/\partial x_j` of each row.
     """
     both = to_numpy(contract.require_count("D", D, least=2, most=8))
 

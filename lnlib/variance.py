@@ -6,27 +6,30 @@ Every algorithm takes x of shape (..., D) and returns three arrays of shape (...
 
     (m, c, v) \quad\text{for}\quad \hat x = \bigl((x - m) - c\bigr) / \sqrt{v + \varepsilon} ,
 
-where the *correction* c is what must still be subtracted once the mean m has been; only the last algorithm
-needs one. All arithmetic is done in x's dtype, half precision included: every sum, product and quotient is
-rounded to it. (Layer norm proper works in float32 for half precision; here the rounding is the subject.)
+where the *correction* c is what must still be subtracted once the mean m has been; only the last
+algorithm needs one. All arithmetic is done in x's dtype, half precision included: every sum,
+product and quotient is rounded to it. (Layer norm proper works in float32 for half precision; here
+the rounding is the subject.)
 
-Notation: u is the unit roundoff of x's dtype (2**-24 in float32), mu and sigma are the mean and the standard
-deviation of the row, :math:`\kappa = \sqrt{1 + \mu^2/\sigma^2}` is the condition number of the variance.
-E(D) u bounds the relative error of a sum of D positive terms: E is D - 1 in sequence, about D / 8 with eight
-accumulators, about log2 D pairwise. Bounds are for the relative error of v, to leading order and up to
-small factors. They are those of Chan, Golub and LeVeque, *Algorithms for Computing the Sample Variance: Analysis
-and Recommendations*, The American Statistician 37, 1983; those for sums are in Higham, *Accuracy and Stability
-of Numerical Algorithms*, 2002, chapter 4. Errors seen in practice grow like :math:`\sqrt D` where a bound
-grows like D.
+Notation: u is the unit roundoff of x's dtype (2**-24 in float32), mu and sigma are the mean and the
+standard deviation of the row, :math:`\kappa = \sqrt{1 + \mu^2/\sigma^2}` is the condition number of
+the variance. E(D) u bounds the relative error of a sum of D positive terms: E is D - 1 in sequence,
+about D / 8 with eight accumulators, about log2 D pairwise. Bounds are for the relative error of v,
+to leading order and up to small factors. They are those of Chan, Golub and LeVeque, *Algorithms for
+Computing the Sample Variance: Analysis and Recommendations*, The American Statistician 37, 1983;
+those for sums are in Higham, *Accuracy and Stability of Numerical Algorithms*, 2002, chapter 4.
+Errors seen in practice grow like :math:`\sqrt D` where a bound grows like D.
 
-No bound for v bounds the error of xhat. The rounded mean m is off by up to :math:`u |\mu|`, so with a
-perfect variance xhat is still off by up to :math:`u |\mu| / \sigma`.
+No bound for v bounds the error of xhat. The rounded mean m is off by up to :math:`u |\mu|`, so with
+a perfect variance xhat is still off by up to :math:`u |\mu| / \sigma`.
 
-A wrong argument raises ``TypeError`` or ``ValueError``, naming it, what was found and what was expected.
+A wrong argument raises ``TypeError`` or ``ValueError``, naming it, what was found and what was
+expected.
 """
 
 import functools
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,11 +39,13 @@ _REAL = ("float16", "bfloat16", "float32", "float64")
 _SUMMED = *_REAL, np.dtype(np.longdouble).name  # which "wide" sums in
 
 
-# ---- The order of summation -------------------------------------------------------------------------
+# ---- The order of summation
+# -------------------------------------------------------------------------
 
 
 def _sequential(a):
-    # Not a.sum(): NumPy adds float16 in float32. accumulate must store, so it rounds, every partial sum.
+    # Not a.sum(): NumPy adds float16 in float32. accumulate must store, so it rounds, every partial
+    # sum.
     return np.add.accumulate(a, axis=-1)[..., -1:]
 
 
@@ -51,26 +56,28 @@ def _accumulators(a, lanes=8):
 
 def _pairwise(a):
     while (D := a.shape[-1]) > 1:
-        pairs = a[..., 0:D - 1:2] + a[..., 1:D:2]
-        a = np.concatenate([pairs, a[..., D - 1:]], axis=-1) if D % 2 else pairs
+        pairs = a[..., 0 : D - 1 : 2] + a[..., 1:D:2]
+        a = np.concatenate([pairs, a[..., D - 1 :]], axis=-1) if D % 2 else pairs
     return a
 
 
 #: The orders in which D terms can be added, from the longest chain of additions to the shortest.
-#: ``sequential``: one running sum. ``accumulators``: eight running sums, added at the end, which is what SIMD
-#: code does. ``pairwise``: neighbours, then the sums of neighbours, until one is left; an odd one waits. (The sum of
-#: NumPy stops at blocks of at most 128 float32 or float64 numbers, which it adds with eight accumulators.)
+#: ``sequential``: one running sum. ``accumulators``: eight running sums, added at the end, which is
+#: what SIMD code does. ``pairwise``: neighbours, then the sums of neighbours, until one is left; an
+#: odd one waits. (The sum of NumPy stops at blocks of at most 128 float32 or float64 numbers, which
+#: it adds with eight accumulators.)
 #:
 #: :meta hide-value:
 ORDERS = {"sequential": _sequential, "accumulators": _accumulators, "pairwise": _pairwise}
 
 
 def total(a, order="pairwise"):
-    r"""Sum over the last axis, every partial sum rounded to the dtype of ``a``, which has shape (..., D), D >= 1.
+    r"""Sum over the last axis, every partial sum rounded to the dtype of ``a``, which has shape
+    (..., D), D >= 1.
 
-    The result has shape (..., 1) and the dtype of ``a``; ``order`` is a key of ``ORDERS``. The error is at most
-    :math:`E u \sum |a_i|`, with E = D - 1 (sequential), ceil(D / 8) + 6 (accumulators) or ceil(log2(D)) (pairwise).
-    Higham 2002, section 4.2.
+    The result has shape (..., 1) and the dtype of ``a``; ``order`` is a key of ``ORDERS``. The
+    error is at most :math:`E u \sum |a_i|`, with E = D - 1 (sequential), ceil(D / 8) + 6
+    (accumulators) or ceil(log2(D)) (pairwise). Higham 2002, section 4.2.
     """
     a = contract.require_x(a, "a", _SUMMED)
     return ORDERS[contract.require_choice("order", order, ORDERS)](a)
@@ -80,8 +87,8 @@ def compensated_total(a):
     r"""Sum over the last axis with one running sum and a second one for what each addition lost.
 
     Shapes and dtypes as :func:`total`. The error is one rounding of the result plus, at most,
-    :math:`D^2 u^2 \sum |a_i|`. Source: Neumaier, *Rundungsfehleranalyse einiger Verfahren zur Summation endlicher
-    Summen*, Zeitschrift fuer Angewandte Mathematik und Mechanik 54, 1974.
+    :math:`D^2 u^2 \sum |a_i|`. Source: Neumaier, *Rundungsfehleranalyse einiger Verfahren zur
+    Summation endlicher Summen*, Zeitschrift fuer Angewandte Mathematik und Mechanik 54, 1974.
     """
     a = contract.require_x(a, "a", _SUMMED)
     running = np.add.accumulate(a, axis=-1)
@@ -89,11 +96,14 @@ def compensated_total(a):
     larger = np.where(abs(before) >= abs(term), before, term)
     smaller = np.where(abs(before) >= abs(term), term, before)
     lost = (larger - after) + smaller  # exact, because the larger of the two comes first
-    return running[..., -1:] + _sequential(np.concatenate([np.zeros_like(a[..., :1]), lost], axis=-1))
+    return running[..., -1:] + _sequential(
+        np.concatenate([np.zeros_like(a[..., :1]), lost], axis=-1)
+    )
 
 
 def _divide(a, n):
-    # Rounded once, to the dtype of a. n itself need not exist there: in float16, 65536 is inf and 2049 is 2048.
+    # Rounded once, to the dtype of a. n itself need not exist there: in float16, 65536 is inf and
+    # 2049 is 2048.
     return (a / np.float64(n)).astype(a.dtype)
 
 
@@ -102,17 +112,20 @@ def mean(a, order="pairwise"):
     return _divide(total(a, order), np.shape(a)[-1])
 
 
-# ---- The algorithms ---------------------------------------------------------------------------------
+# ---- The algorithms
+# ---------------------------------------------------------------------------------
 
 
 def _algorithm(function):
     """Check the arguments of an algorithm; NaN, Inf and overflow are data, and pass silently."""
+
     @functools.wraps(function)
     def checked(x, order="pairwise"):
         x = contract.require_x(x, dtypes=_REAL)
         contract.require_choice("order", order, ORDERS)
         with np.errstate(all="ignore"):
             return function(x, order)
+
     return checked
 
 
@@ -121,7 +134,8 @@ def naive(x, order="pairwise"):
     r"""Mean of the squares minus square of the mean: :math:`\sigma^2 = \overline{x^2} - m^2`.
 
     Two numbers near :math:`\mu^2` that differ by :math:`\sigma^2` are subtracted: the error is
-    :math:`E \kappa^2 u`. Where that is more than 1, var is any number up to about :math:`E u \mu^2`, of either sign.
+    :math:`E \kappa^2 u`. Where that is more than 1, var is any number up to about :math:`E u
+    \mu^2`, of either sign.
     """
     m = mean(x, order)
     var = mean(x * x, order) - m * m
@@ -130,10 +144,11 @@ def naive(x, order="pairwise"):
 
 @_algorithm
 def naive_clipped(x, order="pairwise"):
-    r""":func:`naive`, with a negative variance set to zero: :math:`\sigma^2 = \max(\overline{x^2} - m^2,\, 0)`.
+    r""":func:`naive`, with a negative variance set to zero: :math:`\sigma^2 = \max(\overline{x^2} -
+    m^2,\, 0)`.
 
-    No NaN any more, and no better answer: with var = 0, xhat is :math:`(x - m)/\sqrt\varepsilon`, which is
-    :math:`\sqrt{1 + \sigma^2/\varepsilon}` times too large.
+    No NaN any more, and no better answer: with var = 0, xhat is :math:`(x - m)/\sqrt\varepsilon`,
+    which is :math:`\sqrt{1 + \sigma^2/\varepsilon}` times too large.
     """
     m, c, var = naive(x, order)
     return m, c, np.maximum(var, np.zeros_like(var))
@@ -141,10 +156,11 @@ def naive_clipped(x, order="pairwise"):
 
 @_algorithm
 def two_pass(x, order="pairwise"):
-    r"""The definition: first the mean, then the mean square of d = x - m: :math:`\sigma^2 = \overline{d^2}`.
+    r"""The definition: first the mean, then the mean square of d = x - m: :math:`\sigma^2 =
+    \overline{d^2}`.
 
-    The error is :math:`E u + (E \kappa u)^2`; the second term is the square of the error of m. Higham 2002,
-    section 1.9.
+    The error is :math:`E u + (E \kappa u)^2`; the second term is the square of the error of m.
+    Higham 2002, section 1.9.
     """
     m = mean(x, order)
     d = x - m
@@ -158,8 +174,9 @@ def corrected_two_pass(x, order="pairwise"):
 
     .. math:: d = x - m, \qquad \sigma^2 = \overline{d^2} - \overline{d}^{\,2}
 
-    The error of var is :math:`E u + E^3 \kappa^2 u^3`. xhat is no better than with :func:`two_pass`: m is the same.
-    It can be worse: on a constant row var is now zero, or nearly, and what m is off by is divided by the root of eps.
+    The error of var is :math:`E u + E^3 \kappa^2 u^3`. xhat is no better than with
+    :func:`two_pass`: m is the same. It can be worse: on a constant row var is now zero, or nearly,
+    and what m is off by is divided by the root of eps.
     """
     m, residual, var = recentred_short(x, order)
     return m, np.zeros_like(residual), var
@@ -171,10 +188,11 @@ def shifted(x, order="pairwise"):
 
     .. math:: d = x - x_0, \qquad m = x_0 + \overline{d}, \qquad \sigma^2 = \overline{d^2} - \overline{d}^{\,2}
 
-    The error is that of :func:`naive` for a row whose mean is :math:`\mu - x_0`: small when :math:`x_0` is near the
-    mean. No element is more than :math:`\sigma\sqrt{D - 1}` from it, so the worst is :math:`E D u`. That happens when
-    :math:`x_0` is the outlier of its row, even of a row that needed no shift.
-    """
+    The error is that of :func:`naive` for a row whose mean is :math:`\mu - x_0`: small when
+    :math:`x_0` is near the mean. No element is more than :math:`\sigma\sqrt{D - 1}` from it, so the
+    worst is :math:`E D u`. That happens when :math:`x_0` is the outlier of its row, even of a row
+    that needed no shift.
+    """  # noqa: E501
     shift = x[..., :1]
     rest, c, var = naive(x - shift, order)
     return shift + rest, c, var
@@ -186,13 +204,14 @@ def welford(x, order="sequential"):
 
     .. math:: d_n = x_n - m_{n-1}, \qquad m_n = m_{n-1} + d_n/n, \qquad S_n = S_{n-1} + d_n (x_n - m_n)
 
-    and var = S / D. The error is :math:`D \kappa u`: the mean is rounded at every step. The order is sequential
-    by nature, and ``order`` changes nothing. The loop over D is Python's: mind the time for D above 10000.
-    Source: Welford, *Note on a Method for Calculating Corrected Sums of Squares and Products*, Technometrics 4, 1962.
-    """
+    and var = S / D. The error is :math:`D \kappa u`: the mean is rounded at every step. The order
+    is sequential by nature, and ``order`` changes nothing. The loop over D is Python's: mind the
+    time for D above 10000. Source: Welford, *Note on a Method for Calculating Corrected Sums of
+    Squares and Products*, Technometrics 4, 1962.
+    """  # noqa: E501
     m = S = np.zeros_like(x[..., :1])
     for n in range(1, x.shape[-1] + 1):
-        xn = x[..., n - 1:n]
+        xn = x[..., n - 1 : n]
         d = xn - m
         m = m + _divide(d, n)
         S = S + d * (xn - m)
@@ -204,11 +223,11 @@ def merge(a, b):
 
     .. math:: n = n_a + n_b, \quad d = m_b - m_a, \quad m = m_a + d\, n_b/n, \quad S = S_a + S_b + d^2\, n_a n_b/n
 
-    ``a`` and ``b`` are triples (n, m, S); m and S are arrays of one shape and dtype, n is float64 and broadcasts.
-    Arguments are not checked: they are what :func:`chan` makes of rows that it has checked.
-    Source: Chan, Golub and LeVeque, *Updating Formulae and a Pairwise Algorithm for Computing Sample
-    Variances*, COMPSTAT 1982.
-    """
+    ``a`` and ``b`` are triples (n, m, S); m and S are arrays of one shape and dtype, n is float64
+    and broadcasts. Arguments are not checked: they are what :func:`chan` makes of rows that it has
+    checked. Source: Chan, Golub and LeVeque, *Updating Formulae and a Pairwise Algorithm for
+    Computing Sample Variances*, COMPSTAT 1982.
+    """  # noqa: E501
     (na, ma, Sa), (nb, mb, Sb) = a, b
     n = na + nb
     d = mb - ma
@@ -221,14 +240,17 @@ def merge(a, b):
 def chan(x, order="pairwise"):
     r"""Groups of one element, merged with their neighbours until one group is left; var = S / D.
 
-    The formula is that of :func:`merge`. The error is :math:`\kappa u \log_2 D`: fewer roundings of the mean than
-    in :func:`welford`, and any number of threads may share the work. Pairwise by nature; ``order`` changes nothing.
+    The formula is that of :func:`merge`. The error is :math:`\kappa u \log_2 D`: fewer roundings of
+    the mean than in :func:`welford`, and any number of threads may share the work. Pairwise by
+    nature; ``order`` changes nothing.
     """
     groups = np.ones(x.shape[-1]), x.copy(), np.zeros_like(x)
     while groups[0].size > 1:
         even = groups[0].size // 2 * 2
         merged = merge([a[..., 0:even:2] for a in groups], [a[..., 1:even:2] for a in groups])
-        groups = [np.concatenate([new, old[..., even:]], axis=-1) for new, old in zip(merged, groups)]
+        groups = [
+            np.concatenate([new, old[..., even:]], axis=-1) for new, old in zip(merged, groups)
+        ]
     _, m, S = groups
     return m, np.zeros_like(m), _divide(S, x.shape[-1])
 
@@ -237,8 +259,9 @@ def chan(x, order="pairwise"):
 def neumaier(x, order="sequential"):
     r""":func:`two_pass` with :func:`compensated_total` for both sums.
 
-    The error no longer grows with D in practice: it is :math:`u + (\kappa u)^2`. xhat is still off by
-    :math:`u |\mu|/\sigma`, because m is rounded. One running sum is all it needs; ``order`` changes nothing.
+    The error no longer grows with D in practice: it is :math:`u + (\kappa u)^2`. xhat is still off
+    by :math:`u |\mu|/\sigma`, because m is rounded. One running sum is all it needs; ``order``
+    changes nothing.
     """
     D = x.shape[-1]
     m = _divide(compensated_total(x), D)
@@ -251,9 +274,10 @@ def neumaier(x, order="sequential"):
 def wide(x, order="pairwise"):
     r""":func:`two_pass` in a wider dtype; the results are rounded to x's dtype.
 
-    The wider dtype is float64, and for float64 it is ``numpy.longdouble``. Where that is float64 as well (Windows,
-    and macOS on ARM), this is :func:`two_pass` for float64 x. Mean and var are correctly rounded, nearly always.
-    xhat is still off by :math:`u |\mu|/\sigma`, because m must be rounded before x - m can be taken in x's dtype.
+    The wider dtype is float64, and for float64 it is ``numpy.longdouble``. Where that is float64 as
+    well (Windows, and macOS on ARM), this is :func:`two_pass` for float64 x. Mean and var are
+    correctly rounded, nearly always. xhat is still off by :math:`u |\mu|/\sigma`, because m must be
+    rounded before x - m can be taken in x's dtype.
     """
     w = x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
     m = mean(w, order)
@@ -268,20 +292,22 @@ def recentred(x, order="pairwise"):
 
     .. math:: d = x - m, \qquad c = d - \overline{d}, \qquad \sigma^2 = \overline{c^2}
 
-    m only has to be close: then x - m is exact where it is small, and the residual, the mean of d, is the part of
-    the mean that m could not hold. It is returned as the correction, because m + residual would be rounded to m
-    again. What is left of the mean in xhat is at most :math:`\delta = E u\,(1 + E u |\mu|/\sigma)`, and the error of
-    the variance is :math:`E u + \delta^2`. Both are a few E u while :math:`E u |\mu|/\sigma` is below 1. Chains of
-    additions must be short for that: pairwise will do where sigma is at least the spacing of the elements, one
-    running sum over D = 65536 will not. Below the spacing the rounding of the residual shows: with one element of
+    m only has to be close: then x - m is exact where it is small, and the residual, the mean of d,
+    is the part of the mean that m could not hold. It is returned as the correction, because m +
+    residual would be rounded to m again. What is left of the mean in xhat is at most :math:`\delta
+    = E u\,(1 + E u |\mu|/\sigma)`, and the error of the variance is :math:`E u + \delta^2`. Both
+    are a few E u while :math:`E u |\mu|/\sigma` is below 1. Chains of additions must be short for
+    that: pairwise will do where sigma is at least the spacing of the elements, one running sum over
+    D = 65536 will not. Below the spacing the rounding of the residual shows: with one element of
     10007 a neighbour of all the others, it is 100 sigma or more, and xhat is off by about 50 u.
 
-    A constant row comes out as exact zeros. If all x are k, then d is a small whole number j of units in the last
-    place of k, the same for all, and its partial sums are multiples of that unit up to D j. Those need no
-    rounding while D j < 1/u, so the residual is d.
+    A constant row comes out as exact zeros. If all x are k, then d is a small whole number j of
+    units in the last place of k, the same for all, and its partial sums are multiples of that unit
+    up to D j. Those need no rounding while D j < 1/u, so the residual is d.
 
-    Adding it to the mean is an old technique: Neely, *Comparison of Several Algorithms for Computation of Means,
-    Standard Deviations and Correlation Coefficients*, Communications of the ACM 9, 1966. Here the two stay apart.
+    Adding it to the mean is an old technique: Neely, *Comparison of Several Algorithms for
+    Computation of Means, Standard Deviations and Correlation Coefficients*, Communications of the
+    ACM 9, 1966. Here the two stay apart.
     """
     m = mean(x, order)
     d = x - m
@@ -297,25 +323,29 @@ def recentred_short(x, order="pairwise"):
 
     .. math:: d = x - m, \qquad \sigma^2 = \overline{d^2} - \overline d^{\,2}
 
-    The error is :math:`E u\,(1 + \overline d^{\,2}/\sigma^2)`. It is safe while the residual is below sigma, as it is
-    for a pairwise mean where sigma is well above the spacing of the elements. A mean summed with few accumulators may
-    leave a residual of hundreds of sigma, and then this is :func:`naive` again: var is wrong, and may be negative.
+    The error is :math:`E u\,(1 + \overline d^{\,2}/\sigma^2)`. It is safe while the residual is
+    below sigma, as it is for a pairwise mean where sigma is well above the spacing of the elements.
+    A mean summed with few accumulators may leave a residual of hundreds of sigma, and then this is
+    :func:`naive` again: var is wrong, and may be negative.
     """
     m = mean(x, order)
     residual, _, var = naive(x - m, order)
     return m, residual, var
 
 
-# ---- The catalogue ----------------------------------------------------------------------------------
+# ---- The catalogue
+# ----------------------------------------------------------------------------------
 
 
 class Algorithm(NamedTuple):
     """One way to compute mean and variance."""
 
     name: str  #: for tables and legends
-    function: Callable  #: (x, order) -> (mean, correction, var), each of shape (..., 1) and x's dtype
-    #: How often x is read for the statistics when nothing stays in cache; writing xhat reads it once more. A row that
-    #: fits into cache is read from memory once, whatever the algorithm.
+    function: (
+        Callable  #: (x, order) -> (mean, correction, var), each of shape (..., 1) and x's dtype
+    )
+    #: How often x is read for the statistics when nothing stays in cache; writing xhat reads it
+    #: once more. A row that fits into cache is read from memory once, whatever the algorithm.
     passes: int
     known_for: str  #: one line
 
@@ -324,28 +354,45 @@ class Algorithm(NamedTuple):
 #:
 #: :meta hide-value:
 ALGORITHMS = {
-    "naive": Algorithm("naive", naive, 1, "subtracts two large numbers; the variance may be negative"),
-    "clipped": Algorithm("naive, clipped at zero", naive_clipped, 1, "trades NaN for numbers that are far too large"),
+    "naive": Algorithm(
+        "naive", naive, 1, "subtracts two large numbers; the variance may be negative"
+    ),
+    "clipped": Algorithm(
+        "naive, clipped at zero", naive_clipped, 1, "trades NaN for numbers that are far too large"
+    ),
     "two-pass": Algorithm("two-pass", two_pass, 2, "the definition; what numpy.var does"),
-    "corrected": Algorithm("corrected two-pass", corrected_two_pass, 2, "a better variance, but the same mean"),
-    "shifted": Algorithm("shifted by the first element", shifted, 1, "good unless the first element is an outlier"),
-    "welford": Algorithm("Welford", welford, 1, "one element at a time, and a rounded mean each time"),
+    "corrected": Algorithm(
+        "corrected two-pass", corrected_two_pass, 2, "a better variance, but the same mean"
+    ),
+    "shifted": Algorithm(
+        "shifted by the first element", shifted, 1, "good unless the first element is an outlier"
+    ),
+    "welford": Algorithm(
+        "Welford", welford, 1, "one element at a time, and a rounded mean each time"
+    ),
     "chan": Algorithm("Chan", chan, 1, "merges groups in a tree; what GPU threads do"),
-    "neumaier": Algorithm("compensated two-pass", neumaier, 2, "sums that do not lose digits as D grows"),
-    "wide": Algorithm("wide accumulators", wide, 2, "near perfect mean and variance, then the mean is rounded"),
-    "recentred": Algorithm("recentred", recentred, 3, "keeps the part of the mean that rounding cuts off"),
+    "neumaier": Algorithm(
+        "compensated two-pass", neumaier, 2, "sums that do not lose digits as D grows"
+    ),
+    "wide": Algorithm(
+        "wide accumulators", wide, 2, "near perfect mean and variance, then the mean is rounded"
+    ),
+    "recentred": Algorithm(
+        "recentred", recentred, 3, "keeps the part of the mean that rounding cuts off"
+    ),
 }
 
 
 def normalise(x, algorithm="recentred", eps=1e-5, order="pairwise", var=None):
-    r"""Layer norm without gamma and beta, with mean and variance from ``algorithm``; x's shape, all in its dtype.
+    r"""Layer norm without gamma and beta, with mean and variance from ``algorithm``; x's shape, all
+    in its dtype.
 
     .. math:: \bigl((x - m) - c\bigr) / \sqrt{v + \varepsilon}
 
-    x is float16, bfloat16, float32 or float64, of shape (..., D), and never modified; ``algorithm`` is a key or an
-    entry of ``ALGORITHMS``, eps in the square of x's units, and ``order`` a key of ``ORDERS``. ``var``, of shape
-    (..., 1), is used in place of the algorithm's variance, after rounding to x's dtype: to see what the mean alone
-    costs.
+    x is float16, bfloat16, float32 or float64, of shape (..., D), and never modified; ``algorithm``
+    is a key or an entry of ``ALGORITHMS``, eps in the square of x's units, and ``order`` a key of
+    ``ORDERS``. ``var``, of shape (..., 1), is used in place of the algorithm's variance, after
+    rounding to x's dtype: to see what the mean alone costs.
     """
     x = contract.require_x(x)
     eps = contract.require_eps(eps)

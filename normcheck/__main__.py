@@ -1,11 +1,12 @@
-"""From the shell: ``python -m normcheck package.module:name --kind rms_norm --framework torch --json out.json``.
+"""From the shell: ``python -m normcheck package.module:name --kind rms_norm --framework torch
+--json out.json``.
 
 The name is that of a layer norm (in PyTorch also a module, or a class of modules), or two,
-``module:forward,backward``. The target runs in a process of its own, so that one that crashes, or ends the process, is
-told with the case in which it did.
+``module:forward,backward``. The target runs in a process of its own, so that one that crashes, or
+ends the process, is told with the case in which it did.
 
-Exit code 0: all properties held; 1: some failed, or the target ended the process; 2: it could not be run, or the report
-could not be written; 130: interrupted.
+Exit code 0: all properties held; 1: some failed, or the target ended the process; 2: it could not
+be run, or the report could not be written; 130: interrupted.
 """
 
 import argparse
@@ -23,35 +24,65 @@ from .run import Interrupted, validate
 from .settings import DTYPES, FRAMEWORKS, KINDS
 from .targets import TargetError, in_one_line
 
-#: What is said of targets that cannot be run, in one line. Any other exception is shown where it came from, too.
+#: What is said of targets that cannot be run, in one line. Any other exception is shown where it
+#: came from, too.
 EXPECTED = TargetError, ImportError, AttributeError, TypeError, ValueError
 
 
 def parser():
-    made = argparse.ArgumentParser("python -m normcheck", description=__doc__,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    made = argparse.ArgumentParser(
+        "python -m normcheck",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     made.add_argument("target", help="package.module:name, or package.module:forward,backward")
     made.add_argument("--kind", choices=KINDS, default=KINDS[0])
     made.add_argument("--framework", choices=FRAMEWORKS, default=FRAMEWORKS[0])
     made.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["float32"])
-    made.add_argument("--quick", action="store_true",
-                      help="fewer widths and rows, and none far from zero: seconds for a pair of NumPy functions, more where "
-                           "every shape is compiled")
-    made.add_argument("--eps", type=float, help="the eps that is fixed in the target; without it, its last argument")
+    made.add_argument(
+        "--quick",
+        action="store_true",
+        help=(
+            "fewer widths and rows, and none far from zero: seconds for a pair of NumPy functions,"
+            " more where every shape is compiled"
+        ),
+    )
+    made.add_argument(
+        "--eps",
+        type=float,
+        help="the eps that is fixed in the target; without it, its last argument",
+    )
     made.add_argument("--no-beta", dest="beta", action="store_false", help="the target has no beta")
-    made.add_argument("--multiple-of", type=int, default=1, help="D that the target takes are multiples of this")
+    made.add_argument(
+        "--multiple-of", type=int, default=1, help="D that the target takes are multiples of this"
+    )
     made.add_argument("--most-features", type=int, help="the largest D that the target takes")
     made.add_argument("--most-rows", type=int, help="the most rows that the target takes")
-    made.add_argument("--contiguous", action="store_true", help="the target takes no arrays with strides")
-    made.add_argument("--accumulate", choices=DTYPES, help="the dtype of the target's arithmetic and sums")
-    made.add_argument("--double-backward", action="store_true", help="its gradient can be differentiated again")
-    made.add_argument("--nested", action="store_true", help="its second derivative can be differentiated, too")
-    made.add_argument("--forward-mode", action="store_true", help="it has a JVP, and this a gradient")
+    made.add_argument(
+        "--contiguous", action="store_true", help="the target takes no arrays with strides"
+    )
+    made.add_argument(
+        "--accumulate", choices=DTYPES, help="the dtype of the target's arithmetic and sums"
+    )
+    made.add_argument(
+        "--double-backward", action="store_true", help="its gradient can be differentiated again"
+    )
+    made.add_argument(
+        "--nested", action="store_true", help="its second derivative can be differentiated, too"
+    )
+    made.add_argument(
+        "--forward-mode", action="store_true", help="it has a JVP, and this a gradient"
+    )
     made.add_argument("--device", help="where tensors are put, as PyTorch writes it")
     made.add_argument("--json", help="a file for the report as JSON")
     made.add_argument("--html", help="a file for the report as a page")
-    made.add_argument("--silence", type=float, metavar="SECONDS",
-                      help="how long one case may take; a target that takes longer is ended, which is a failure")
+    made.add_argument(
+        "--silence",
+        type=float,
+        metavar="SECONDS",
+        help="how long one case may take; a target that takes longer is ended, which is a failure",
+    )
     made.add_argument("--isolate", action="store_true", help="the same as --silence 60")
     made.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     return made
@@ -68,19 +99,25 @@ def find(name):
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a module may do anything as it is imported
-        raise TargetError(f"target: found {in_one_line(error)}, expected {module} to be importable") from error
+        raise TargetError(
+            f"target: found {in_one_line(error)}, expected {module} to be importable"
+        ) from error
     found = [operator.attrgetter(part)(imported) for part in names.split(",")]
     return found[0] if len(found) == 1 else tuple(found)
 
 
 def writable(option, path):
-    """``path`` as an absolute one, of a file that can be written: a long run is lost if that is seen after it."""
+    """``path`` as an absolute one, of a file that can be written: a long run is lost if that is
+    seen after it.
+    """
     path = Path(path).absolute()
     new = not os.path.lexists(path)
     try:
         path.open("a").close()
     except OSError as error:
-        raise ValueError(f"{option}: found {path} ({error.strerror}), expected a file that can be written") from error
+        raise ValueError(
+            f"{option}: found {path} ({error.strerror}), expected a file that can be written"
+        ) from error
     if new:
         path.unlink()
     return path
@@ -90,7 +127,9 @@ def in_child(target, options, folder):
     """Run the target in this process, and write what is to be said of it into ``folder``."""
     code, text, report = 2, "", None
     try:
-        report = validate(find(target), **options, watch=lambda case: note(folder, f"{case.property}: {case}"))
+        report = validate(
+            find(target), **options, watch=lambda case: note(folder, f"{case.property}: {case}")
+        )
         code, text = 0 if report.held else 1, str(report)
     except Interrupted as stopped:
         report = stopped.report
@@ -107,7 +146,10 @@ def in_child(target, options, folder):
 def main(arguments=None):
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = vars(parser().parse_args(given))
-    target, files = options.pop("target"), {f"--{name}": options.pop(name) for name in ("json", "html")}
+    target, files = (
+        options.pop("target"),
+        {f"--{name}": options.pop(name) for name in ("json", "html")},
+    )
     silence, isolate, folder = (options.pop(name) for name in ("silence", "isolate", "child"))
     if folder:
         in_child(target, options, folder)
@@ -115,9 +157,13 @@ def main(arguments=None):
     try:
         if silence is not None and not 0 < silence < math.inf:
             raise ValueError(f"--silence: found {silence:g}, expected a number of seconds above 0")
-        files = {option: writable(option, path) for option, path in files.items() if path is not None}
+        files = {
+            option: writable(option, path) for option, path in files.items() if path is not None
+        }
         if len(set(files.values())) < len(files):
-            raise ValueError(f"--html: found {files['--html']}, expected another file than --json has")
+            raise ValueError(
+                f"--html: found {files['--html']}, expected another file than --json has"
+            )
     except ValueError as error:
         print(f"could not run: {error}", file=sys.stderr)
         return 2

@@ -1,7 +1,8 @@
-"""What is tried: a case is the arrays of one call, and the property of a layer norm that it is there for.
+"""What is tried: a case is the arrays of one call, and the property of a layer norm that it is
+there for.
 
-Numbers are kept in float64, and are numbers of the case's dtype. Each case is drawn from its own name, so that a new one
-changes no other.
+Numbers are kept in float64, and are numbers of the case's dtype. Each case is drawn from its own
+name, so that a new one changes no other.
 """
 
 import zlib
@@ -10,10 +11,23 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from lnlib.rounding import find, round_to
-from .layouts import FORTRAN, FURTHER, REVERSED, SAME_NUMBERS, SAME_ROWS, SECOND, SLICE, SWAPPED, in_words, laid_out
+
+from .layouts import (
+    FORTRAN,
+    FURTHER,
+    REVERSED,
+    SAME_NUMBERS,
+    SAME_ROWS,
+    SECOND,
+    SLICE,
+    SWAPPED,
+    in_words,
+    laid_out,
+)
 from .tolerance import distance_loss, plain
 
-#: Widths: small ones, odd ones, both sides of powers of two up to the tiles usual on GPUs, and beyond.
+#: Widths: small ones, odd ones, both sides of powers of two up to the tiles usual on GPUs, and
+#: beyond.
 WIDTHS = (1, 2, 3, 7, 97, *(2**k + d for k in range(4, 13) for d in (-1, 0, 1)), 8193)
 QUICK_WIDTHS = (1, 2, 3, 7, 16, 33, 64, 129, 257, 513, 1000)
 
@@ -26,10 +40,12 @@ SHAPES = (*QUICK_SHAPES, (1, 1, 9), (2, 0, 7), (64, 64), (1, 96), (3, 1, 33))
 #: mean / sigma; from the first above :data:`normcheck.tolerance.FREE` on, what is lost are digits.
 NEAR, FAR = (0.5, 10, 100), (1e3, 1e4, 1e5, 1e6)
 
-#: The property of results that hang on the numbers in the arguments, and not on which arrays they are.
+#: The property of results that hang on the numbers in the arguments, and not on which arrays they
+#: are.
 WRITTEN_OVER = "numbers written over"
 
-#: The property of results that hang on nothing but the arguments: numbers of memory that nobody wrote are others.
+#: The property of results that hang on nothing but the arguments: numbers of memory that nobody
+#: wrote are others.
 UNWRITTEN = "memory that nobody wrote"
 
 #: The shape of rows far from zero.
@@ -37,19 +53,27 @@ FAR_SHAPE = 16, 64
 
 
 def far(settings, dtype):
-    """Those of :data:`FAR` that say something: a right formula may lose less than half of xhat there.
+    """Those of :data:`FAR` that say something: a right formula may lose less than half of xhat
+    there.
 
-    Where it may lose all, y = beta and dx = 0 would hold as well. In float32 that is so at a million.
+    Where it may lose all, y = beta and dx = 0 would hold as well. In float32 that is so at a
+    million.
     """
     D = FAR_SHAPE[-1]
-    return [offset for offset in FAR if plain(D, settings.accumulated_in(dtype)) * distance_loss(offset, D) < 0.5]
+    return [
+        offset
+        for offset in FAR
+        if plain(D, settings.accumulated_in(dtype)) * distance_loss(offset, D) < 0.5
+    ]
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Arrays of one call. x and dy have shape (..., D), gamma and beta (D,); ``beta`` is not used by RMS norm.
+    """Arrays of one call. x and dy have shape (..., D), gamma and beta (D,); ``beta`` is not used
+    by RMS norm.
 
-    ``layouts`` has the names of arguments that lie in memory in a way of their own, and that way: {"dy": "reversed"}.
+    ``layouts`` has the names of arguments that lie in memory in a way of their own, and that way:
+    {"dy": "reversed"}.
     """
 
     property: str
@@ -76,7 +100,12 @@ class Case:
 
     def without_nan(self):
         """The case with 0 in the place of every NaN and Inf."""
-        return self.with_arrays(**{name: np.where(np.isfinite(a), a, 0.0) for name, a in (("x", self.x), ("dy", self.dy))})
+        return self.with_arrays(
+            **{
+                name: np.where(np.isfinite(a), a, 0.0)
+                for name, a in (("x", self.x), ("dy", self.dy))
+            }
+        )
 
     @property
     def defined(self):
@@ -110,11 +139,17 @@ def draw(property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, change=None):
 
 
 def drawer(settings):
-    """:func:`draw` for what the target takes: the nearest width, the eps that is fixed in it, beta = 0 if it has none."""
+    """:func:`draw` for what the target takes: the nearest width, the eps that is fixed in it, beta
+    = 0 if it has none.
+    """
+
     def drawn(property, shape, dtype, eps=1e-5, **options):
         shape = *shape[:-1], settings.width(shape[-1])
-        case = draw(property, shape, dtype, eps if settings.eps is None else settings.eps, **options)
+        case = draw(
+            property, shape, dtype, eps if settings.eps is None else settings.eps, **options
+        )
         return case if settings.beta else case.with_arrays(beta=np.zeros(shape[-1]))
+
     return drawn
 
 
@@ -153,6 +188,7 @@ def no_parameters(x, gamma, beta, dy):
 
 # The list
 
+
 def numbers(dtype, settings, draw):
     """Cases whose numbers are compared with the exact ones."""
     half, quick, eps = dtype in ("float16", "bfloat16"), settings.quick, settings.eps
@@ -171,49 +207,85 @@ def numbers(dtype, settings, draw):
     for offset in NEAR if not half else NEAR[:2]:
         yield draw("rows away from zero", (4, 64), dtype, offset=offset, sigma=1.0)
         yield draw("rows away from zero", (3, 7), dtype, offset=-offset, sigma=1.0)
-    for sigma, e in ((3e-3, 1e-5), (0.3, 0.1), (1.0, 1.0)) if eps is None else ((eps**0.5, eps),) * (eps > 0):
+    for sigma, e in (
+        ((3e-3, 1e-5), (0.3, 0.1), (1.0, 1.0)) if eps is None else ((eps**0.5, eps),) * (eps > 0)
+    ):
         yield draw("eps near the variance", (2, 3, 8), dtype, e, offset=0.5, sigma=sigma)
     if not eps:
         yield draw("eps = 0", (3, 4, 8), dtype, 0.0)
         for sigma in (0.1,) if half else (0.1, 1e-12):
             yield draw("eps = 0", (3, 20), dtype, 0.0, offset=0.5, sigma=sigma)
-    for value in (0.0, 0.01, -0.02) if half else (0.0, 3.0, -1000.0):  # half precision may lose all of larger ones
+    for value in (
+        (0.0, 0.01, -0.02) if half else (0.0, 3.0, -1000.0)
+    ):  # half precision may lose all of larger ones
         case = draw("constant rows", (3, 7), dtype, offset=value)
         yield case.with_arrays(x=np.full_like(case.x, value))
     yield draw("constant rows", (2, 1), dtype, offset=50.0)
     yield draw("a number that stands out", (3, 64), dtype, change=spike)
     yield draw("gamma of either sign, and 0", (3, 4, 10), dtype, change=signs_and_zeros)
     for sigma in (0.05, 20.0) if half else (1e-12, 1e-6, 1e-4, 1e4, 1e6, 1e12):
-        yield draw("large and small numbers", (4, 8), dtype, offset=0.0, sigma=sigma,
-                   change=no_parameters if sigma == 1e-12 else None)  # beside a beta nothing would be seen of x
-    yield from (draw("large and small numbers", (4, 8), dtype, change=change) for change in (
-        large_parameters, large_gradients) if not half)
+        yield draw(
+            "large and small numbers",
+            (4, 8),
+            dtype,
+            offset=0.0,
+            sigma=sigma,
+            change=no_parameters if sigma == 1e-12 else None,
+        )  # beside a beta nothing would be seen of x
+    yield from (
+        draw("large and small numbers", (4, 8), dtype, change=change)
+        for change in (large_parameters, large_gradients)
+        if not half
+    )
     if not half and not quick:
-        yield from (draw("rows far from zero", FAR_SHAPE, dtype, offset=offset, sigma=1.0)
-                    for offset in far(settings, dtype))
+        yield from (
+            draw("rows far from zero", FAR_SHAPE, dtype, offset=offset, sigma=1.0)
+            for offset in far(settings, dtype)
+        )
         yield draw("rows far from zero", (3, 1), dtype, offset=1e6, sigma=1.0)
 
 
 #: Which arguments are laid out in which ways by themselves; dy as what was done to y leaves it.
-ALONE = {"dy": (FORTRAN, REVERSED, SECOND, SLICE, SWAPPED, FURTHER, SAME_ROWS, SAME_NUMBERS),
-         "x": (FORTRAN, REVERSED, SECOND, SLICE, SWAPPED, SAME_ROWS), "gamma": (REVERSED, SECOND, SAME_NUMBERS),
-         "beta": (REVERSED, SECOND, SAME_NUMBERS)}
+ALONE = {
+    "dy": (FORTRAN, REVERSED, SECOND, SLICE, SWAPPED, FURTHER, SAME_ROWS, SAME_NUMBERS),
+    "x": (FORTRAN, REVERSED, SECOND, SLICE, SWAPPED, SAME_ROWS),
+    "gamma": (REVERSED, SECOND, SAME_NUMBERS),
+    "beta": (REVERSED, SECOND, SAME_NUMBERS),
+}
 
 
 def layouts(dtype, possible, settings, draw):
     """Memory in any order: each argument by itself, and all alike.
 
-    By itself it has two axes where that is possible: what flattens the others would make an array in order of it.
+    By itself it has two axes where that is possible: what flattens the others would make an array
+    in order of it.
     """
     names = [name for name in ("x", "gamma", "beta", "dy") if name != "beta" or settings.beta]
     together = [dict.fromkeys(names, layout) for layout in possible if layout != SAME_NUMBERS]
-    alone = [{name: layout} for name in ALONE if name in names for layout in ALONE[name] if layout in possible]
+    alone = [
+        {name: layout}
+        for name in ALONE
+        if name in names
+        for layout in ALONE[name]
+        if layout in possible
+    ]
     for chosen in alone + together:
         two = len(chosen) == 1 and SWAPPED not in chosen.values()
         case = draw("memory in any order", (5, 7) if two else (3, 4, 7), dtype)
-        if not settings.contiguous or FURTHER in chosen.values() or set(chosen) == {"dy"} and settings.autograd:
-            yield replace(case, layouts=chosen, **{name: laid_out(getattr(case, name), layout, np.asarray).copy()
-                                                   for name, layout in chosen.items()})
+        if (
+            not settings.contiguous
+            or FURTHER in chosen.values()
+            or set(chosen) == {"dy"}
+            and settings.autograd
+        ):
+            yield replace(
+                case,
+                layouts=chosen,
+                **{
+                    name: laid_out(getattr(case, name), layout, np.asarray).copy()
+                    for name, layout in chosen.items()
+                },
+            )
 
 
 def not_finite(dtype, draw):
@@ -227,7 +299,9 @@ def not_finite(dtype, draw):
 
 
 def of_calls(dtype, able, draw):
-    """Cases for what is asked of the call, not of its numbers; ``able`` are properties that only some targets have."""
+    """Cases for what is asked of the call, not of its numbers; ``able`` are properties that only
+    some targets have.
+    """
     yield draw("shapes and dtypes of results", (2, 3, 7), dtype)
     yield draw("arguments unchanged", (2, 3, 7), dtype)
     yield draw("the same answer twice", (5, 7), dtype)
@@ -238,12 +312,26 @@ def of_calls(dtype, able, draw):
 
 
 def all_cases(settings, possible_layouts=(), able=()):
-    """Every case, dtype by dtype, that the target takes; one that its width makes the same as another comes once."""
+    """Every case, dtype by dtype, that the target takes; one that its width makes the same as
+    another comes once.
+    """
     draw, seen = drawer(settings), set()
     for dtype in settings.dtypes:
-        for case in (*numbers(dtype, settings, draw), *layouts(dtype, possible_layouts, settings, draw),
-                     *not_finite(dtype, draw), *of_calls(dtype, able, draw)):
-            key = case.property, dtype, str(case.layouts), case.x.shape, case.x.tobytes(), case.dy.tobytes(), case.eps
+        for case in (
+            *numbers(dtype, settings, draw),
+            *layouts(dtype, possible_layouts, settings, draw),
+            *not_finite(dtype, draw),
+            *of_calls(dtype, able, draw),
+        ):
+            key = (
+                case.property,
+                dtype,
+                str(case.layouts),
+                case.x.shape,
+                case.x.tobytes(),
+                case.dy.tobytes(),
+                case.eps,
+            )
             if settings.takes(case.x.shape) and case.defined and key not in seen:
                 seen.add(key)
                 yield case

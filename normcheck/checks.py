@@ -1,4 +1,6 @@
-"""What is asked of a target: a check takes a target and a case, and returns what was found wrong, worst first."""
+"""What is asked of a target: a check takes a target and a case, and returns what was found wrong,
+worst first.
+"""
 
 import re
 from dataclasses import replace
@@ -19,7 +21,9 @@ _NUMBERS = re.compile(r"0x[0-9a-f]+|[(\[]?\d[\d\s.,()\[\]]*(e[+-]?\d+)?")
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong: in which tensor, by how much (None where no number is), and in words."""
+    """One thing that is wrong: in which tensor, by how much (None where no number is), and in
+    words.
+    """
 
     tensor: str
     verdict: Verdict | None
@@ -31,10 +35,12 @@ class Finding(NamedTuple):
 
     @property
     def kind(self):
-        """What is wrong, whatever the case: two findings with the same tensor and kind show the same failure.
+        """What is wrong, whatever the case: two findings with the same tensor and kind show the
+        same failure.
 
-        Wrong numbers are one kind, NaN and Inf another; else it is the sentence without its numbers, so that exceptions are
-        the same failure if they have the same type and say the same.
+        Wrong numbers are one kind, NaN and Inf another; else it is the sentence without its
+        numbers, so that exceptions are the same failure if they have the same type and say the
+        same.
         """
         if self.verdict is None:
             return _NUMBERS.sub("#", self.sentence)
@@ -49,14 +55,20 @@ def call(target, case):
 
 
 def of_two_axes(target, case):
-    """What to do, in words, about a target that raises in this case and not where all rows are on one axis; or nothing."""
-    flat = case.with_arrays(**{name: getattr(case, name).reshape(-1, case.x.shape[-1]) for name in ("x", "dy")})
+    """What to do, in words, about a target that raises in this case and not where all rows are on
+    one axis; or nothing.
+    """
+    flat = case.with_arrays(
+        **{name: getattr(case, name).reshape(-1, case.x.shape[-1]) for name in ("x", "dy")}
+    )
     try:
         call(target, flat)
     except (Raised, TargetError):
         return ""
-    return (f". It runs on x of shape {flat.x.shape}; expected any number of axes: try a function around it that reshapes x "
-            "and dy to (-1, D), and y and dx back")
+    return (
+        f". It runs on x of shape {flat.x.shape}; expected any number of axes: try a function"
+        " around it that reshapes x and dy to (-1, D), and y and dx back"
+    )
 
 
 def shape_of(name, case):
@@ -96,8 +108,10 @@ def numbers_in_words(name, verdict):
         return f"{name} is not finite in {place}"
     if np.isinf(verdict.part):
         return f"{name} is not 0 in {place}, as it should be"
-    return (f"{name} is wrong in {place}, by {verdict.part:.2g} of its size there, {verdict.share:.2g} times what any right "
-            "formula may lose")
+    return (
+        f"{name} is wrong in {place}, by {verdict.part:.2g} of its size there, {verdict.share:.2g}"
+        " times what any right formula may lose"
+    )
 
 
 # The checks
@@ -108,14 +122,29 @@ def right_numbers(target, case):
 
 
 def rows_apart(target, case):
-    """The row of x with NaN or Inf has no finite y, that of dy no finite dx; all other rows of y and dx are right."""
+    """The row of x with NaN or Inf has no finite y, that of dy no finite dx; all other rows of y
+    and dx are right.
+    """
     outcome, clean, found = call(target, case), case.without_nan(), []
     whole = np.isfinite(case.x).all(axis=-1).ravel()
-    for tensor, name, others in ("y", "x", whole), ("dx", "dy", whole & np.isfinite(case.dy).all(axis=-1).ravel()):
+    for tensor, name, others in (
+        ("y", "x", whole),
+        ("dx", "dy", whole & np.isfinite(case.dy).all(axis=-1).ravel()),
+    ):
         found += compare(outcome, clean, target.settings, others, (tensor,))
         lost = ~np.isfinite(getattr(case, name)).all(axis=-1).ravel()
-        if not found and np.isfinite(outcome.tensors[tensor].astype(np.float64)).all(axis=-1).ravel()[lost].any():
-            found.append(Finding(tensor, None, f"a row of {name} that holds NaN or Inf has a finite {tensor}"))
+        if (
+            not found
+            and np.isfinite(outcome.tensors[tensor].astype(np.float64))
+            .all(axis=-1)
+            .ravel()[lost]
+            .any()
+        ):
+            found.append(
+                Finding(
+                    tensor, None, f"a row of {name} that holds NaN or Inf has a finite {tensor}"
+                )
+            )
     return found
 
 
@@ -125,50 +154,77 @@ def results_alike(target, case):
         value = outcome.tensors[name]
         sentence = misshapen(name, value, case)
         if not sentence and outcome.dtypes[name] != case.dtype:
-            sentence = f"{name} has dtype {outcome.dtypes[name]}, expected {case.dtype}, the dtype of the arguments"
+            sentence = (
+                f"{name} has dtype {outcome.dtypes[name]}, expected {case.dtype}, the dtype of the"
+                " arguments"
+            )
         if sentence:
             found.append(Finding(name, None, sentence))
     return found
 
 
 def arguments_kept(target, case):
-    return [Finding(name, None, f"the argument {name} is changed") for name in call(target, case).changed]
+    return [
+        Finding(name, None, f"the argument {name} is changed")
+        for name in call(target, case).changed
+    ]
 
 
 def repeatable(target, case):
-    """Right every time, or wrong in the same way. Bits may differ: sums by atomics have no order."""
+    """Right every time, or wrong in the same way. Bits may differ: sums by atomics have no
+    order.
+    """
     first = call(target, case)
     for time in range(2, 1 + (QUICK_TIMES if target.settings.quick else TIMES)):
         again = call(target, case)
         found = compare(first, case, target.settings) + compare(again, case, target.settings)
-        bits = [[None if a is None else a.tobytes() for a in one.tensors.values()] for one in (first, again)]
+        bits = [
+            [None if a is None else a.tobytes() for a in one.tensors.values()]
+            for one in (first, again)
+        ]
         if found and bits[0] != bits[1]:
-            return [f._replace(sentence=f"call {time} gives other numbers than the first: {f.sentence}") for f in found]
+            return [
+                f._replace(sentence=f"call {time} gives other numbers than the first: {f.sentence}")
+                for f in found
+            ]
     return []
 
 
 def in_order(target, case):
     """The cases of :func:`any_order`: the last has the first's shape."""
     draw, shape = drawer(target.settings), case.x.shape
-    return case, *(draw(case.property, size, case.dtype, case.eps, offset=offset) for size, offset in (
-        ((3, shape[-1]), -2.5), (shape, 0.5)))
+    return case, *(
+        draw(case.property, size, case.dtype, case.eps, offset=offset)
+        for size, offset in (((3, shape[-1]), -2.5), (shape, 0.5))
+    )
 
 
 def any_order(target, case):
-    """Three forwards, the last of the first's shape; the backwards in the opposite order; the first forward again.
+    """Three forwards, the last of the first's shape; the backwards in the opposite order; the first
+    forward again.
 
-    So what is kept for all calls, or for all of one shape, belongs to a later call when it is needed or looked at.
+    So what is kept for all calls, or for all of one shape, belongs to a later call when it is
+    needed or looked at.
     """
     cases = in_order(target, case)
-    found = [f for outcome, one in zip(target.calls(cases), cases) for f in compare(outcome, one, target.settings)]
-    return [f._replace(sentence=f"where three forwards come before their backwards, {f.sentence}") for f in found]
+    found = [
+        f
+        for outcome, one in zip(target.calls(cases), cases)
+        for f in compare(outcome, one, target.settings)
+    ]
+    return [
+        f._replace(sentence=f"where three forwards come before their backwards, {f.sentence}")
+        for f in found
+    ]
 
 
 def all_written(target, case):
     """Right numbers, whatever was in memory before."""
     with target.poisoned():
         found = right_numbers(target, case)
-    return [f._replace(sentence=f"where fresh memory is not 0 but filled, {f.sentence}") for f in found]
+    return [
+        f._replace(sentence=f"where fresh memory is not 0 but filled, {f.sentence}") for f in found
+    ]
 
 
 def written_over(target, case):
@@ -180,7 +236,12 @@ def numbers_written_over(target, case):
     """Parameters change in place, and nothing that was kept of the arrays is right any more."""
     other = written_over(target, case)
     found = compare(target.written_over(case, other), other, target.settings)
-    return [f._replace(sentence=f"where a second call has other numbers in the same arrays, {f.sentence}") for f in found]
+    return [
+        f._replace(
+            sentence=f"where a second call has other numbers in the same arrays, {f.sentence}"
+        )
+        for f in found
+    ]
 
 
 def no_gradient_wanted(target, case):
@@ -189,18 +250,25 @@ def no_gradient_wanted(target, case):
 
 
 def one_gradient_alone(target, case):
-    """What comes of asking for one gradient only: others may be left out, this one may not change."""
+    """What comes of asking for one gradient only: others may be left out, this one may not
+    change.
+    """
     found = []
     for name in target.settings.tensors[1:]:
         alone = compare(target.alone(case, name[1:]), case, target.settings, names=(name,))
-        found += [f._replace(sentence=f"where no other gradient is asked for, {f.sentence}") for f in alone]
+        found += [
+            f._replace(sentence=f"where no other gradient is asked for, {f.sentence}")
+            for f in alone
+        ]
     return found
 
 
 def gradients_add_up(target, case):
     """A second backward adds to the gradients."""
     found = compare(target.added(case), case, target.settings, names=target.settings.tensors[1:])
-    return [f._replace(sentence=f"half of what two backwards add up to: {f.sentence}") for f in found]
+    return [
+        f._replace(sentence=f"half of what two backwards add up to: {f.sentence}") for f in found
+    ]
 
 
 def random_like(name, case):
@@ -209,48 +277,91 @@ def random_like(name, case):
 
 def right_second_derivative(target, case):
     """The gradients of the product of v and dx, for a random v."""
-    return of_second_derivative(target.second, case, target.settings, [
-        f"the gradient of <v, dx> with respect to {name}" for name in ("x", "gamma", "dy")])
+    return of_second_derivative(
+        target.second,
+        case,
+        target.settings,
+        [f"the gradient of <v, dx> with respect to {name}" for name in ("x", "gamma", "dy")],
+    )
 
 
 def right_forward_mode(target, case):
-    """The JVP along a random v, and the gradients of its product with dy: they are those of <v, dx>."""
-    return of_second_derivative(target.forward_mode, case, target.settings, [
-        "the gradient of <dy, JVP> with respect to x", "the gradient of <dy, JVP> with respect to gamma", "the JVP"])
+    """The JVP along a random v, and the gradients of its product with dy: they are those of <v,
+    dx>.
+    """
+    return of_second_derivative(
+        target.forward_mode,
+        case,
+        target.settings,
+        [
+            "the gradient of <dy, JVP> with respect to x",
+            "the gradient of <dy, JVP> with respect to gamma",
+            "the JVP",
+        ],
+    )
 
 
 def of_second_derivative(found, case, settings, names):
     v, wrongs = random_like("v", case), []
-    for name, value, (exact, slack) in zip(names, found(case, v), second_derivative(case, v, settings)):
+    for name, value, (exact, slack) in zip(
+        names, found(case, v), second_derivative(case, v, settings)
+    ):
         wrong = np.linalg.norm(value - exact)
         if not wrong <= slack:
-            wrongs.append(Finding("", None, f"{name} is wrong by {wrong / np.linalg.norm(exact):.2g} of its size"))
+            wrongs.append(
+                Finding(
+                    "", None, f"{name} is wrong by {wrong / np.linalg.norm(exact):.2g} of its size"
+                )
+            )
     return wrongs
 
 
 def right_nested_derivatives(target, case):
-    """The gradient of the product of u and the gradient of <v, dx>: what saved statistics without a graph get wrong."""
+    """The gradient of the product of u and the gradient of <v, dx>: what saved statistics without a
+    graph get wrong.
+    """
     v, u = (random_like(name, case) for name in ("v", "u"))
     exact, slack = third_derivative(case, v, u, target.settings)
     wrong = np.linalg.norm(target.third(case, v, u) - exact)
-    sentence = ("the third derivative, the gradient of <u, gradient of <v, dx>> with respect to x, is wrong by "
-                f"{wrong / np.linalg.norm(exact):.2g} of its size")
+    sentence = (
+        "the third derivative, the gradient of <u, gradient of <v, dx>> with respect to x, is"
+        f" wrong by {wrong / np.linalg.norm(exact):.2g} of its size"
+    )
     return [] if wrong <= slack else [Finding("", None, sentence)]
 
 
 #: The check of a property; of all others it is :func:`right_numbers`.
-CHECKS = {"NaN stays in its row": rows_apart, "shapes and dtypes of results": results_alike,
-          "arguments unchanged": arguments_kept, "the same answer twice": repeatable, "calls in any order": any_order,
-          UNWRITTEN: all_written, WRITTEN_OVER: numbers_written_over,
-          "y without gradients": no_gradient_wanted,
-          "one gradient alone": one_gradient_alone, "gradients add up": gradients_add_up,
-          "the second derivative": right_second_derivative, "nested derivatives": right_nested_derivatives,
-          "the gradient of a JVP": right_forward_mode}
+CHECKS = {
+    "NaN stays in its row": rows_apart,
+    "shapes and dtypes of results": results_alike,
+    "arguments unchanged": arguments_kept,
+    "the same answer twice": repeatable,
+    "calls in any order": any_order,
+    UNWRITTEN: all_written,
+    WRITTEN_OVER: numbers_written_over,
+    "y without gradients": no_gradient_wanted,
+    "one gradient alone": one_gradient_alone,
+    "gradients add up": gradients_add_up,
+    "the second derivative": right_second_derivative,
+    "nested derivatives": right_nested_derivatives,
+    "the gradient of a JVP": right_forward_mode,
+}
 
 
 #: Properties that say nothing where the numbers are wrong in the plainest way of asking for them.
-ON_TOP = ("memory in any order", "NaN stays in its row", "calls in any order", UNWRITTEN, WRITTEN_OVER, "y without gradients",
-          "one gradient alone", "gradients add up", "the second derivative", "nested derivatives", "the gradient of a JVP")
+ON_TOP = (
+    "memory in any order",
+    "NaN stays in its row",
+    "calls in any order",
+    UNWRITTEN,
+    WRITTEN_OVER,
+    "y without gradients",
+    "one gradient alone",
+    "gradients add up",
+    "the second derivative",
+    "nested derivatives",
+    "the gradient of a JVP",
+)
 
 
 def plain(case):

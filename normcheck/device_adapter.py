@@ -1,4 +1,5 @@
-"""Targets on CuPy's or Numba's device arrays: a pair of functions as on NumPy arrays. What lies on a device stays there.
+"""Targets on CuPy's or Numba's device arrays: a pair of functions as on NumPy arrays. What lies on
+a device stays there.
 
 Importing this module loads neither: :class:`DevicePair` does.
 """
@@ -11,8 +12,12 @@ from .adapters import NumPyPair
 from .layouts import FURTHER, LAYOUTS, REVERSED, SECOND, SLICE
 from .targets import Raised, TargetError
 
-#: framework -> its module, and the names of the functions that put an array on the device and wrap what lies there.
-LIBRARIES = {"cupy": ("cupy", "asarray", "asarray"), "numba": ("numba.cuda", "to_device", "as_cuda_array")}
+#: framework -> its module, and the names of the functions that put an array on the device and wrap
+#: what lies there.
+LIBRARIES = {
+    "cupy": ("cupy", "asarray", "asarray"),
+    "numba": ("numba.cuda", "to_device", "as_cuda_array"),
+}
 
 
 class Part:
@@ -21,13 +26,24 @@ class Part:
     def __init__(self, of, seen):
         whole = np.empty(of.shape, of.dtype)
         part, interface = seen(whole), of.__cuda_array_interface__
-        start = interface["data"][0] + part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+        start = (
+            interface["data"][0]
+            + part.__array_interface__["data"][0]
+            - whole.__array_interface__["data"][0]
+        )
         self.of = of  # owns the memory
-        self.__cuda_array_interface__ = {**interface, "data": (start, False), "shape": part.shape, "strides": part.strides}
+        self.__cuda_array_interface__ = {
+            **interface,
+            "data": (start, False),
+            "shape": part.shape,
+            "strides": part.strides,
+        }
 
 
 class DevicePair(NumPyPair):
-    """``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma, dbeta)`` on a device."""
+    """``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma,
+    dbeta)`` on a device.
+    """
 
     layouts = SECOND, SLICE, FURTHER  # what slices and reshapes make, for Numba's simulator
     able = ()
@@ -35,14 +51,20 @@ class DevicePair(NumPyPair):
     def __init__(self, target, settings):
         super().__init__(target, settings)
         if "bfloat16" in settings.dtypes:
-            raise TargetError(f"dtypes: found bfloat16, expected a dtype that {settings.framework} has")
+            raise TargetError(
+                f"dtypes: found bfloat16, expected a dtype that {settings.framework} has"
+            )
         module, put, wrap = LIBRARIES[settings.framework]
         library = importlib.import_module(module)
         self._put = getattr(library, put)
-        self._wrap = lambda array: getattr(library, wrap)(array)  # Numba's simulator has none, and needs none
+        self._wrap = lambda array: getattr(library, wrap)(
+            array
+        )  # Numba's simulator has none, and needs none
 
         if hasattr(self._put(np.zeros(1)), "__cuda_array_interface__"):
-            self.layouts = tuple(layout for layout in LAYOUTS if layout != REVERSED)  # Numba copies no negative strides
+            self.layouts = tuple(
+                layout for layout in LAYOUTS if layout != REVERSED
+            )  # Numba copies no negative strides
             self.view = lambda a, seen: self._wrap(Part(a, seen))
 
     def put(self, array, dtype):
@@ -56,5 +78,8 @@ class DevicePair(NumPyPair):
             array = self._wrap(array)  # it may be another library's
         copy = getattr(array, "copy_to_host", getattr(array, "get", None))
         if copy is None:
-            raise Raised(f"{name} is a {type(array).__name__}, expected an array on the device, as the arguments are")
+            raise Raised(
+                f"{name} is a {type(array).__name__}, expected an array on the device, as the"
+                " arguments are"
+            )
         return copy()

@@ -1,7 +1,8 @@
-"""A failing case as a test that one can paste: NumPy, the target's own framework and numbers, nothing of lnlib.
+"""A failing case as a test that one can paste: NumPy, the target's own framework and numbers,
+nothing of lnlib.
 
-It fails on the target that failed, and passes on a right one. The target's names in it are ``forward`` and ``backward``,
-or ``target``.
+It fails on the target that failed, and passes on a right one. The target's names in it are
+``forward`` and ``backward``, or ``target``.
 """
 
 import base64
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lnlib.rounding import find
+
 from .cases import UNWRITTEN, WRITTEN_OVER, Case, stored
 from .checks import TIMES, in_order, random_like, written_over
 from .judge import BY_ROW, second_derivative, third_derivative, truth
@@ -31,7 +33,11 @@ class Seeded(Case):
 
 def seeded(case):
     """Cases like this one whose arrays are random rows, and can be told in a few lines."""
-    odd = [(name, at) for name in ("x", "dy") for at in zip(*np.nonzero(~np.isfinite(getattr(case, name))))]
+    odd = [
+        (name, at)
+        for name in ("x", "dy")
+        for at in zip(*np.nonzero(~np.isfinite(getattr(case, name))))
+    ]
     clean = case.without_nan().x
     mean, sigma = (float(np.median(np.abs(a))) for a in (clean.mean(axis=-1), clean.std(axis=-1)))
     for offset, size in ((1.5, 2.0), (mean / (sigma or 1), sigma)):
@@ -49,11 +55,25 @@ def seeded(case):
             arrays["beta"] = np.zeros_like(beta)
         for name, layout in case.layouts.items():
             arrays[name] = laid_out(arrays[name], layout, np.asarray).copy()
-        yield Seeded(case.property, *(stored(a, case.dtype) for a in arrays.values()), case.eps, case.dtype, case.layouts, (
-            "rng = np.random.default_rng(0)", f"x, dy = rng.standard_normal((2, {', '.join(map(str, case.x.shape))}))",
-            f"gamma, beta = rng.standard_normal((2, {case.x.shape[-1]}))", f"x = {size!r} * ({offset!r} + x)", *marks,
-            *["beta[:] = 0"] * (not case.beta.any()),
-            f"x, gamma, beta, dy = (a.astype({_dtype(case.dtype)}) for a in (x, gamma, beta, dy))"))
+        yield Seeded(
+            case.property,
+            *(stored(a, case.dtype) for a in arrays.values()),
+            case.eps,
+            case.dtype,
+            case.layouts,
+            (
+                "rng = np.random.default_rng(0)",
+                f"x, dy = rng.standard_normal((2, {', '.join(map(str, case.x.shape))}))",
+                f"gamma, beta = rng.standard_normal((2, {case.x.shape[-1]}))",
+                f"x = {size!r} * ({offset!r} + x)",
+                *marks,
+                *["beta[:] = 0"] * (not case.beta.any()),
+                (
+                    f"x, gamma, beta, dy = (a.astype({_dtype(case.dtype)}) for a in (x, gamma,"
+                    " beta, dy))"
+                ),
+            ),
+        )
 
 
 def _number(value):
@@ -69,14 +89,19 @@ def literal(a, dtype):
     stores = a.astype("float32" if dtype == "bfloat16" else dtype)
 
     def text(value):
-        return f"[{', '.join(map(text, value))}]" if value.ndim else _number(value)  # the shortest that gives the number
+        return (
+            f"[{', '.join(map(text, value))}]" if value.ndim else _number(value)
+        )  # the shortest that gives the number
 
     if not a.size:
         return f"np.empty({a.shape}, {_dtype(dtype)})"
     if a.size <= MOST:
         return f"np.array({text(stores)}, {_dtype(dtype)})"
     packed = base64.b85encode(zlib.compress(stores.tobytes(), 9)).decode()
-    made = f'np.frombuffer(zlib.decompress(base64.b85decode("{packed}")), np.{stores.dtype.name}).reshape({a.shape})'
+    made = (
+        f'np.frombuffer(zlib.decompress(base64.b85decode("{packed}")),'
+        f" np.{stores.dtype.name}).reshape({a.shape})"
+    )
     return f"{made}.astype({_dtype(dtype)})"
 
 
@@ -91,7 +116,12 @@ def exact(x, gamma, beta, dy, eps):
     r = 1 / np.sqrt((c * c).mean(-1, keepdims=True) + eps)
     xhat, g, rows = c * r, gamma * dy, tuple(range(x.ndim - 1))
     dx = r * (g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True))
-    return {"y": gamma * xhat + beta, "dx": dx, "dgamma": (dy * xhat).sum(rows), "dbeta": dy.sum(rows)}
+    return {
+        "y": gamma * xhat + beta,
+        "dx": dx,
+        "dgamma": (dy * xhat).sum(rows),
+        "dbeta": dy.sum(rows),
+    }
 
 
 def exact_rms(x, gamma, dy, eps):
@@ -112,15 +142,24 @@ class Writer:
     def __init__(self, target, case, finding, steady, before):
         self.steady, self.before = steady, before
         self.target, self.settings, self.case, self.finding = target, target.settings, case, finding
-        self.framework, self.names = self.settings.framework, [
-            name for name in ("x", "gamma", "beta", "dy") if name != "beta" or self.settings.beta]
+        self.framework, self.names = (
+            self.settings.framework,
+            [name for name in ("x", "gamma", "beta", "dy") if name != "beta" or self.settings.beta],
+        )
 
     def lines(self):
-        body = list({"calls in any order": self.in_order, WRITTEN_OVER: self.written_over,
-                     "y without gradients": self.without_gradients, "one gradient alone": self.alone,
-                     "gradients add up": self.added, "the second derivative": self.derivatives, "nested derivatives": self.derivatives,
-                     "the gradient of a JVP": self.derivatives}.get(
-                         self.case.property, self.once)())
+        body = list(
+            {
+                "calls in any order": self.in_order,
+                WRITTEN_OVER: self.written_over,
+                "y without gradients": self.without_gradients,
+                "one gradient alone": self.alone,
+                "gradients add up": self.added,
+                "the second derivative": self.derivatives,
+                "nested derivatives": self.derivatives,
+                "the gradient of a JVP": self.derivatives,
+            }.get(self.case.property, self.once)()
+        )
         if not self.steady or self.case.property == "the same answer twice":
             body = [f"for time in range({10 * TIMES}):  # not every call fails", *_indented(body)]
         return [*self.imports("\n".join(body)), *body]
@@ -137,7 +176,9 @@ class Writer:
     # arguments
 
     def arrays(self, case, suffix=""):
-        """Lines that make the NumPy arrays of a case, laid out, and what is right if it is not written out."""
+        """Lines that make the NumPy arrays of a case, laid out, and what is right if it is not
+        written out.
+        """
         if isinstance(case, Seeded):
             yield from case.lines
         else:
@@ -146,17 +187,42 @@ class Writer:
         if self.by_formula(case):
             formula = exact_rms if self.settings.rms else exact
             yield from ("", *inspect.getsource(formula).rstrip().splitlines(), "")
-            given = ", ".join(name + suffix for name in (("x", "gamma", "dy") if self.settings.rms else
-                                                         ("x", "gamma", "beta", "dy")))
-            given = given if self.settings.rms or self.settings.beta else given.replace("beta", "0 * gamma")
-            yield f'expected{suffix} = {formula.__name__}({given}, {case.eps!r})["{self.finding.tensor}"]'
+            given = ", ".join(
+                name + suffix
+                for name in (
+                    ("x", "gamma", "dy") if self.settings.rms else ("x", "gamma", "beta", "dy")
+                )
+            )
+            given = (
+                given
+                if self.settings.rms or self.settings.beta
+                else given.replace("beta", "0 * gamma")
+            )
+            yield (
+                f"expected{suffix} = {formula.__name__}({given},"
+                f' {case.eps!r})["{self.finding.tensor}"]'
+            )
         if self.framework in ("numpy", "torch"):
-            if case.dtype == "bfloat16" and self.framework == "torch":  # whose bits NumPy can hand over
-                yield from (f"{name}{suffix} = {name}{suffix}.view(np.int16)" for name in self.names)
-            yield from as_code({name + suffix: layout for name, layout in case.layouts.items() if name in self.names})
+            if (
+                case.dtype == "bfloat16" and self.framework == "torch"
+            ):  # whose bits NumPy can hand over
+                yield from (
+                    f"{name}{suffix} = {name}{suffix}.view(np.int16)" for name in self.names
+                )
+            yield from as_code(
+                {
+                    name + suffix: layout
+                    for name, layout in case.layouts.items()
+                    if name in self.names
+                }
+            )
 
     def by_formula(self, case):
-        return case.x.size > MOST and self.finding.tensor in self.settings.tensors and self.finding.verdict
+        return (
+            case.x.size > MOST
+            and self.finding.tensor in self.settings.tensors
+            and self.finding.verdict
+        )
 
     def put(self, suffix="", wanted=None):
         """Lines that make the target's arrays of NumPy's."""
@@ -164,7 +230,10 @@ class Writer:
         if self.framework == "torch":
             bits = ".view(torch.bfloat16)" if self.case.dtype == "bfloat16" else ""
             there = f".to({self.settings.device!r})" if self.settings.device else ""
-            yield f"{', '.join(names)} = (torch.from_numpy(a){bits}{there} for a in ({', '.join(names)}))"
+            yield (
+                f"{', '.join(names)} = (torch.from_numpy(a){bits}{there} for a in"
+                f" ({', '.join(names)}))"
+            )
             for name in names[:-1] if wanted is None else wanted:
                 yield f"{name}.requires_grad_()"
         elif self.framework == "jax":
@@ -173,7 +242,9 @@ class Writer:
             make = {"cupy": "cupy.asarray", "numba": "cuda.to_device"}[self.framework]
             for name in names:
                 whole, seen = _PARTS.get(self.case.layouts.get(name), ("{a}", ""))
-                yield f"{name} = {make}({whole.format(a=name)}){seen.format(shape=self.case.x.shape)}"
+                yield (
+                    f"{name} = {make}({whole.format(a=name)}){seen.format(shape=self.case.x.shape)}"
+                )
 
     def given(self, case, suffix="", names=None):
         eps = "" if self.settings.eps is not None else f", {case.eps!r}"
@@ -181,28 +252,47 @@ class Writer:
 
     def value(self, name):
         """A result as a NumPy array."""
-        return {"torch": "{}.detach().double().cpu().numpy()", "jax": "np.asarray({}, np.float64)", "cupy": "{}.get()",
-                "numba": "{}.copy_to_host()"}.get(self.framework, "{}").format(name)
+        return {
+            "torch": "{}.detach().double().cpu().numpy()",
+            "jax": "np.asarray({}, np.float64)",
+            "cupy": "{}.get()",
+            "numba": "{}.copy_to_host()",
+        }.get(self.framework, "{}").format(name)
 
     # calls
 
     def called(self, case, arguments=None):
         """The call of a differentiable function."""
         arguments = arguments or self.given(case)
-        return self.target.spelt(case, arguments) if self.framework == "torch" else f"target({arguments})"
+        return (
+            self.target.spelt(case, arguments)
+            if self.framework == "torch"
+            else f"target({arguments})"
+        )
 
     def call(self, case, suffix=""):
         """Lines that call a differentiable function, or both of a pair."""
-        results, arguments = ", ".join(f"{name}{suffix}" for name in self.settings.tensors[1:]), self.given(case, suffix)
+        results, arguments = (
+            ", ".join(f"{name}{suffix}" for name in self.settings.tensors[1:]),
+            self.given(case, suffix),
+        )
         if self.framework == "torch":
             inputs = ", ".join(name + suffix for name in self.names[:-1])
             yield f"y{suffix} = {self.called(case, arguments)}"
-            yield f"{results} = torch.autograd.grad(y{suffix}, ({inputs}), dy{suffix}, allow_unused=True)"
+            yield (
+                f"{results} = torch.autograd.grad(y{suffix}, ({inputs}), dy{suffix},"
+                " allow_unused=True)"
+            )
         elif self.framework == "jax":
-            yield from ("def both(dy, *arguments):",
-                        f"    y, pull_back = jax.vjp(lambda *a: target({self.given(case, names=['*a'])}), *arguments)",
-                        "    return y, pull_back(dy.astype(y.dtype))",
-                        f"y{suffix}, ({results}) = jax.jit(both)(dy{suffix}, {self.given_arrays(suffix)})")
+            yield from (
+                "def both(dy, *arguments):",
+                (
+                    "    y, pull_back = jax.vjp(lambda *a:"
+                    f" target({self.given(case, names=['*a'])}), *arguments)"
+                ),
+                "    return y, pull_back(dy.astype(y.dtype))",
+                f"y{suffix}, ({results}) = jax.jit(both)(dy{suffix}, {self.given_arrays(suffix)})",
+            )
         else:
             yield from self.forward(case, suffix)
             yield from self.backward(suffix)
@@ -216,12 +306,16 @@ class Writer:
 
     def backward(self, suffix=""):
         names = [name + suffix for name in self.settings.tensors[1:]]
-        yield from self.parts(", ".join(names), f"backward(dy{suffix}, saved{suffix})", len(names), "backward: found")
+        yield from self.parts(
+            ", ".join(names), f"backward(dy{suffix}, saved{suffix})", len(names), "backward: found"
+        )
 
     def parts(self, names, call, count, sentence):
         if sentence in self.finding.sentence:  # what else than a tuple may be unpacked
             yield f"result = {call}"
-            yield f"assert isinstance(result, (tuple, list)) and len(result) == {count}, type(result)"
+            yield (
+                f"assert isinstance(result, (tuple, list)) and len(result) == {count}, type(result)"
+            )
         else:
             yield f"{names} = {call}"
 
@@ -242,8 +336,11 @@ class Writer:
             yield f"# {self.finding.sentence}"
         if self.before:
             other = self.given(self.case).replace("gamma", "2 * gamma")
-            call = self.called(self.case, other) if self.framework in ("torch", "jax") else (
-                f"backward(dy, forward({other})[1])")
+            call = (
+                self.called(self.case, other)
+                if self.framework in ("torch", "jax")
+                else (f"backward(dy, forward({other})[1])")
+            )
             yield f"{call}  # a call before, which must not matter"
         if not changed:
             yield from [*self.call(self.case), *self.judged(self.case)]
@@ -259,7 +356,10 @@ class Writer:
 
     def in_order(self):
         """Every forward first, then the backwards in the opposite order."""
-        cases = [(case, "" if k == 0 else str(k + 1)) for k, case in enumerate(in_order(self.target, self.case))]
+        cases = [
+            (case, "" if k == 0 else str(k + 1))
+            for k, case in enumerate(in_order(self.target, self.case))
+        ]
         for case, suffix in cases:
             yield from self.arrays(case, suffix)
             yield from self.put(suffix)
@@ -270,22 +370,34 @@ class Writer:
             started, ended = [call[0] for call in calls], [call[1] for call in calls]
             copies = [f"y{suffix} = y{suffix}.detach().clone()" for _, suffix in cases]
         elif self.framework == "jax":
-            started, ended, copies = [line for case, suffix in cases for line in self.call(case, suffix)], [], []
+            started, ended, copies = (
+                [line for case, suffix in cases for line in self.call(case, suffix)],
+                [],
+                [],
+            )
         else:
             started = [line for case, suffix in cases for line in self.forward(case, suffix)]
             ended = [line for _, suffix in cases for line in self.backward(suffix)]
-            copies = [f"y{suffix} = {'np.array' if self.framework == 'numpy' else ''}({self.value(f'y{suffix}')})"
-                      for _, suffix in cases]
+            copies = [
+                f"y{suffix} ="
+                f" {'np.array' if self.framework == 'numpy' else ''}({self.value(f'y{suffix}')})"
+                for _, suffix in cases
+            ]
         yield from started
         if self.framework == "torch" and self.finding.tensor == "y":
             copies = [line.replace(" = ", "_ = ", 1) for line in copies]
         yield from copies if self.finding.tensor == "y" else ()
         yield from reversed(ended)
         case, _ = cases[0]  # which may write over what the backwards returned
-        yield f"again = {self.called(case) if self.framework in ('torch', 'jax') else f'forward({self.given(case)})'}"
+        yield (
+            "again ="
+            f" {self.called(case) if self.framework in ('torch', 'jax') else f'forward({self.given(case)})'}"  # noqa: E501
+        )
         for case, suffix in cases:
             late = self.finding.tensor == "y" and self.framework not in ("numpy", "jax")
-            yield from self.judged(case, suffix, f"y{suffix}_" if late and self.framework == "torch" else None)
+            yield from self.judged(
+                case, suffix, f"y{suffix}_" if late and self.framework == "torch" else None
+            )
 
     def written_over(self):
         """Two calls with the same arrays, in which other numbers are by the second."""
@@ -310,7 +422,10 @@ class Writer:
         if self.framework == "torch":
             yield from ("with torch.no_grad():", f"    y = {self.called(self.case)}")
         else:
-            yield f"y = jax.jit(lambda *a: target({self.given(self.case, names=['*a'])}))({self.given_arrays()})"
+            yield (
+                "y = jax.jit(lambda *a:"
+                f" target({self.given(self.case, names=['*a'])}))({self.given_arrays()})"
+            )
         yield from self.judged(self.case)
 
     def alone(self):
@@ -322,7 +437,10 @@ class Writer:
             yield f"d{wanted} = {wanted}.grad"
         else:
             given = self.given(self.case).replace(wanted, "a", 1)
-            yield (f"d{wanted}, = jax.jit(lambda a, dy: jax.vjp(lambda a: target({given}), a)[1](dy))({wanted}, dy)")
+            yield (
+                f"d{wanted}, = jax.jit(lambda a, dy: jax.vjp(lambda a: target({given}),"
+                f" a)[1](dy))({wanted}, dy)"
+            )
         yield from self.judged(self.case)
 
     def added(self):
@@ -343,7 +461,9 @@ class Writer:
         else:
             told = re.search(r"respect to (\w+)", self.finding.sentence)
             name = told[1] if told else "dy" if "the JVP is" in self.finding.sentence else "x"
-            expected, slack = list(second_derivative(case, v, self.settings))[("x", "gamma", "dy").index(name)]
+            expected, slack = list(second_derivative(case, v, self.settings))[
+                ("x", "gamma", "dy").index(name)
+            ]
         yield from self.arrays(case)
         yield f"v = {literal(v, 'float64')}"
         if third:
@@ -352,8 +472,11 @@ class Writer:
         forward_mode = case.property == "the gradient of a JVP"
         yield from self.put(wanted=[] if forward_mode else self.names)
         if forward_mode:
-            library, v = ("torch.func", "torch.from_numpy(v).to(x)") if self.framework == "torch" else (
-                "jax", "jax.numpy.asarray(v, x.dtype)")
+            library, v = (
+                ("torch.func", "torch.from_numpy(v).to(x)")
+                if self.framework == "torch"
+                else ("jax", "jax.numpy.asarray(v, x.dtype)")
+            )
             yield "def product(x, gamma):"
             yield f"    _, along = {library}.jvp(lambda x: {self.called(case)}, (x,), ({v},))"
             yield "    return (along * dy).sum(), along"
@@ -363,7 +486,10 @@ class Writer:
             more = ", create_graph=True" if third else ""
             yield f"y = {self.called(case)}"
             yield "dx, = torch.autograd.grad(y, x, dy, create_graph=True)"
-            yield f"found, = torch.autograd.grad((torch.as_tensor(v).to(dx) * dx).sum(), {name}{more})"
+            yield (
+                "found, = torch.autograd.grad((torch.as_tensor(v).to(dx) * dx).sum(),"
+                f" {name}{more})"
+            )
             if third:
                 yield "found, = torch.autograd.grad((torch.as_tensor(u).to(dx) * found).sum(), x)"
         else:
@@ -375,8 +501,13 @@ class Writer:
             yield "    return (jax.numpy.asarray(v, dx.dtype) * dx).sum()"
             if third:
                 yield "def along(*arguments):"
-                yield "    return (jax.numpy.asarray(u, arguments[0].dtype) * jax.grad(product)(*arguments)).sum()"
-            yield f"found = jax.jit(jax.grad({'along' if third else 'product'}, {at}))({inputs}, dy)"
+                yield (
+                    "    return (jax.numpy.asarray(u, arguments[0].dtype) *"
+                    " jax.grad(product)(*arguments)).sum()"
+                )
+            yield (
+                f"found = jax.jit(jax.grad({'along' if third else 'product'}, {at}))({inputs}, dy)"
+            )
         if self.finding.sentence.startswith("raises"):
             return
         yield f"wrong = np.linalg.norm({self.value('found')} - expected)"
@@ -385,23 +516,35 @@ class Writer:
     # judging
 
     def judged(self, case, suffix="", value=None):
-        """Lines that hold a tensor against what is right, as the judge does; nothing where the call itself fails."""
+        """Lines that hold a tensor against what is right, as the judge does; nothing where the call
+        itself fails.
+        """
         name, tensor = self.finding.tensor + suffix, self.finding.tensor
         if tensor not in self.settings.tensors:
             return
         shape = case.x.shape if tensor in BY_ROW else case.gamma.shape
         value = self.value(value or name)
-        yield f"assert {name} is not None and {name}.shape == {shape}" if self.framework != "numpy" else (
-            f"assert np.shape({name}) == {shape}")
+        yield (
+            f"assert {name} is not None and {name}.shape == {shape}"
+            if self.framework != "numpy"
+            else (f"assert np.shape({name}) == {shape}")
+        )
         if self.finding.verdict is None:
             yield from self.not_by_numbers(case, name)
         elif case.x.size:
             yield from self.numbers(case, tensor, suffix, value, shape)
 
     def not_by_numbers(self, case, name):
-        if told := re.search(r"a row of (x|dy) that holds NaN or Inf has a finite", self.finding.sentence):
-            rows = np.flatnonzero(~np.isfinite(getattr(case, told[1])).all(axis=-1).ravel()).tolist()
-            yield f"finite = np.isfinite({self.value(name)}).reshape({(-1, case.x.shape[-1])})[{rows}].all(axis=-1)"
+        if told := re.search(
+            r"a row of (x|dy) that holds NaN or Inf has a finite", self.finding.sentence
+        ):
+            rows = np.flatnonzero(
+                ~np.isfinite(getattr(case, told[1])).all(axis=-1).ravel()
+            ).tolist()
+            yield (
+                "finite ="
+                f" np.isfinite({self.value(name)}).reshape({(-1, case.x.shape[-1])})[{rows}].all(axis=-1)"  # noqa: E501
+            )
             yield "assert not finite.any(), finite"
         elif self.framework == "torch":
             yield f"assert {name}.dtype == torch.{case.dtype}, {name}.dtype"
@@ -414,15 +557,28 @@ class Writer:
         known, by_row = truth(clean, self.settings), tensor in BY_ROW
         right, slack = known.tensors[tensor], known.slack[tensor]
         if self.by_formula(case):
-            expected, arrays = f"expected{suffix}", [a for name, a in zip(("x", "gamma", "beta", "dy"), clean.arrays)
-                                                    if name != "beta" or not self.settings.rms]
-            off = (exact_rms if self.settings.rms else exact)(*arrays, case.eps)[tensor].reshape(right.shape) - right
-            slack = slack - (np.linalg.norm(off, axis=-1) if by_row else np.abs(off))  # the formula's own rounding
+            expected, arrays = (
+                f"expected{suffix}",
+                [
+                    a
+                    for name, a in zip(("x", "gamma", "beta", "dy"), clean.arrays)
+                    if name != "beta" or not self.settings.rms
+                ],
+            )
+            off = (exact_rms if self.settings.rms else exact)(*arrays, case.eps)[tensor].reshape(
+                right.shape
+            ) - right
+            slack = slack - (
+                np.linalg.norm(off, axis=-1) if by_row else np.abs(off)
+            )  # the formula's own rounding
         else:
             expected = f"np.array({right.reshape(shape).tolist()})"
         wrong = f"np.subtract({value}, {expected})"
-        kept = np.isfinite(case.x if tensor == "y" else case.x + case.dy).all(axis=-1).ravel() if by_row else (
-            np.ones(len(right), bool))
+        kept = (
+            np.isfinite(case.x if tensor == "y" else case.x + case.dy).all(axis=-1).ravel()
+            if by_row
+            else (np.ones(len(right), bool))
+        )
         largest = find(case.dtype).largest
         if (np.abs(right) >= largest).any():  # what is too large may be Inf
             wrong = f"np.where(np.abs({expected}) < {largest!r}, {wrong}, 0)"
@@ -440,7 +596,9 @@ class Writer:
                 yield f"assert np.all(wrong <= {_below(limits.max())}), wrong.max()"
                 return
         chosen = "" if len(rows) == len(right) else f"[{rows.tolist()}]"
-        yield f"assert np.all(wrong{chosen} <= {[_below(limit) for limit in limits]}), wrong{chosen}"
+        yield (
+            f"assert np.all(wrong{chosen} <= {[_below(limit) for limit in limits]}), wrong{chosen}"
+        )
 
 
 def _below(limit):
@@ -449,8 +607,13 @@ def _below(limit):
 
 
 #: Layouts of arrays on a device: what is put there, and what is seen of it.
-_PARTS = {name: LAYOUTS[name].code.partition(mark)[:1] + (mark + LAYOUTS[name].code.partition(mark)[2].replace(
-    "{a}.shape", "{shape}"),) for name, mark in (("every second element", "[..., ::2]"), ("one element further", "[1:]"))}
+_PARTS = {
+    name: (
+        LAYOUTS[name].code.partition(mark)[:1]
+        + (mark + LAYOUTS[name].code.partition(mark)[2].replace("{a}.shape", "{shape}"),)
+    )
+    for name, mark in (("every second element", "[..., ::2]"), ("one element further", "[1:]"))
+}
 
 
 def _indented(lines):
@@ -460,6 +623,7 @@ def _indented(lines):
 def as_test(case, finding, target, steady=True, before=False):
     """The lines of a test that shows a finding on a case.
 
-    ``steady``: whether every call shows it. ``before``: whether it may need a call on other numbers before.
+    ``steady``: whether every call shows it. ``before``: whether it may need a call on other numbers
+    before.
     """
     return "\n".join(Writer(target, case, finding, steady, before).lines())

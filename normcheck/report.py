@@ -16,13 +16,16 @@ class Failure:
     """One property that did not hold, and the smallest case that was found to show it.
 
     * ``property``: its name. ``tensor``: "y", "dx", "dgamma" or "dbeta", or empty.
-    * ``error``: relative error of the worst row of y or dx (in L2), or of the worst number of dgamma or dbeta;
-      ``share``: that in units of what any right formula may lose there. None where it is not a number that is wrong.
-    * ``case``: :class:`~normcheck.cases.Case`, whose ``x``, ``gamma``, ``beta``, ``dy`` and ``eps`` show it.
+    * ``error``: relative error of the worst row of y or dx (in L2), or of the worst number of
+      dgamma or dbeta; ``share``: that in units of what any right formula may lose there. None where
+      it is not a number that is wrong.
+    * ``case``: :class:`~normcheck.cases.Case`, whose ``x``, ``gamma``, ``beta``, ``dy`` and ``eps``
+      show it.
     * ``failed``, ``tried``: in how many of the cases tried it failed.
-    * ``kind``: "wrong numbers", "no finite numbers", or the sentence without its numbers; ``alike``: in how many of the
-      cases tried the same tensor was wrong in this way.
-    * ``cases``: all that failed, in words; ``where``: what they have and the others have not, or empty if all failed.
+    * ``kind``: "wrong numbers", "no finite numbers", or the sentence without its numbers;
+      ``alike``: in how many of the cases tried the same tensor was wrong in this way.
+    * ``cases``: all that failed, in words; ``where``: what they have and the others have not, or
+      empty if all failed.
     """
 
     property: str
@@ -41,12 +44,30 @@ class Failure:
 
     def record(self):
         """What goes into JSON."""
-        arrays = {name: _numbers(a) for name, a in zip(("x", "gamma", "beta", "dy"), self.case.arrays)}
-        return {"property": self.property, "tensor": self.tensor, "error": _finite(self.error),
-                "share": _finite(self.share), "sentence": self.sentence,
-                "kind": self.kind, "alike": self.alike, "where": self.where, "cases": self.cases, "failed": self.failed, "tried": self.tried, "test": self.test,
-                "case": {"shape": self.case.x.shape, "dtype": self.case.dtype, "eps": self.case.eps,
-                         "layouts": self.case.layouts, **arrays}}
+        arrays = {
+            name: _numbers(a) for name, a in zip(("x", "gamma", "beta", "dy"), self.case.arrays)
+        }
+        return {
+            "property": self.property,
+            "tensor": self.tensor,
+            "error": _finite(self.error),
+            "share": _finite(self.share),
+            "sentence": self.sentence,
+            "kind": self.kind,
+            "alike": self.alike,
+            "where": self.where,
+            "cases": self.cases,
+            "failed": self.failed,
+            "tried": self.tried,
+            "test": self.test,
+            "case": {
+                "shape": self.case.x.shape,
+                "dtype": self.case.dtype,
+                "eps": self.case.eps,
+                "layouts": self.case.layouts,
+                **arrays,
+            },
+        }
 
 
 def _finite(number):
@@ -65,7 +86,8 @@ class Report:
     * ``held``: whether no property failed. ``properties``: the names of all that were tried.
     * ``failures``: tuple of :class:`Failure`, one for each property that did not hold.
     * ``untested``: tuple of str: what could not be tested, and why.
-    * ``digits``: correct digits of each tensor, by dtype, of the ordinary rows: dict, dtype -> dict, tensor -> float.
+    * ``digits``: correct digits of each tensor, by dtype, of the ordinary rows: dict, dtype ->
+      dict, tensor -> float.
     * ``mistake``: :class:`~normcheck.mistakes.Diagnosis` of what is wrong, or None.
     * ``notes``: tuple of str: what is no failure and worth knowing.
     * ``ended``: why the run ended before everything was tried, or empty; such a run has not held.
@@ -96,30 +118,52 @@ class Report:
 
     def to_json(self):
         """The report as JSON text."""
-        mistake = self.mistake and {"kind": self.mistake.kind, "names": self.mistake.names,
-                                    "sentence": self.mistake.sentence}
-        return json.dumps({"target": self.target, "held": self.held, "ended": self.ended or None,
-                           "properties": self.properties, "kept": self.kept,
-                           "failures": [failure.record() for failure in self.failures], "mistake": mistake,
-                           "digits": self.digits, "untested": self.untested, "notes": self.notes,
-                           "seconds": round(self.seconds, 1)}, indent=1)
+        mistake = self.mistake and {
+            "kind": self.mistake.kind,
+            "names": self.mistake.names,
+            "sentence": self.mistake.sentence,
+        }
+        return json.dumps(
+            {
+                "target": self.target,
+                "held": self.held,
+                "ended": self.ended or None,
+                "properties": self.properties,
+                "kept": self.kept,
+                "failures": [failure.record() for failure in self.failures],
+                "mistake": mistake,
+                "digits": self.digits,
+                "untested": self.untested,
+                "notes": self.notes,
+                "seconds": round(self.seconds, 1),
+            },
+            indent=1,
+        )
 
     def to_html(self):
         """The report as a page."""
         held = "no failure so far" if self.ended else "held"
         rows = "".join(f"<tr><td>{name}</td><td>{held}</td><td></td></tr>" for name in self.kept)
-        failed = "".join(f"<tr><td>{escape(f.property)}</td><td>failed</td><td>{_in(f)}{escape(f.sentence)}; smallest case: "
-                         f"{escape(str(f.case))}<pre>{escape(f.test)}</pre></td></tr>" for f in self.failures)
+        failed = "".join(
+            f"<tr><td>{escape(f.property)}</td><td>failed</td><td>{_in(f)}{escape(f.sentence)};"
+            f" smallest case: {escape(str(f.case))}<pre>{escape(f.test)}</pre></td></tr>"
+            for f in self.failures
+        )
         rest = [f"<p>Which mistake: {escape(self.mistake.sentence)}</p>"] if self.mistake else []
         rest += [f"<p>{escape(note)}</p>" for note in self.notes]
         rest += [f"<p>Not tested: {escape('; '.join(self.untested))}</p>"] if self.untested else []
-        return (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(self.target)}</title>'
-                f"<h1>{escape(_headline(self))}</h1><table><tr><th>property</th><th></th><th></th></tr>{failed}{rows}"
-                f"</table>{''.join(rest)}</html>")
+        return (
+            '<!doctype html><html lang="en"><meta'
+            f' charset="utf-8"><title>{escape(self.target)}</title>'
+            f"<h1>{escape(_headline(self))}</h1><table><tr><th>property</th><th></th><th></th></tr>{failed}{rows}"
+            f"</table>{''.join(rest)}</html>"
+        )
 
 
 def _in(failure):
-    count = f"{failure.failed} of {failure.tried} cases{f', {failure.where}' if failure.where else ''}"
+    count = (
+        f"{failure.failed} of {failure.tried} cases{f', {failure.where}' if failure.where else ''}"
+    )
     return f"<p>{escape(count)}</p>"
 
 
@@ -132,15 +176,25 @@ def _headline(report):
 
 
 def _alike(failures):
-    """The failures that are told one by one, and those that need not be: a tensor is wrong everywhere, as in the first."""
+    """The failures that are told one by one, and those that need not be: a tensor is wrong
+    everywhere, as in the first.
+    """
     first = failures[0] if failures else None
-    alike = [one for one in failures[1:] if first.kind == one.kind == "wrong numbers" and first.tensor == one.tensor
-             and one.alike == one.tried and first.alike == first.tried]
+    alike = [
+        one
+        for one in failures[1:]
+        if first.kind == one.kind == "wrong numbers"
+        and first.tensor == one.tensor
+        and one.alike == one.tried
+        and first.alike == first.tried
+    ]
     return [one for one in failures if one not in alike], alike
 
 
 def _wrapped(text, indent="    "):
-    return textwrap.fill(text, 76, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        text, 76, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _lines(report):
@@ -150,23 +204,32 @@ def _lines(report):
     shown, alike = _alike(report.failures)
     for failure in shown:
         other = failure.failed - failure.alike
-        yield (f"\nFAILED  {failure.property} ({failure.failed} of {failure.tried} cases"
-               f"{f', {other} of them in another way' if other else ''})")
+        yield (
+            f"\nFAILED  {failure.property} ({failure.failed} of {failure.tried} cases"
+            f"{f', {other} of them in another way' if other else ''})"
+        )
         if failure.where:
             yield _wrapped(f"    {failure.where}")
         yield _wrapped(f"    {failure.sentence}; smallest case: {failure.case}")
     if alike:
-        yield "\n" + _wrapped(f"FAILED  likewise, {alike[0].tensor} being wrong in every case: "
-                             + "; ".join(failure.property for failure in alike))
+        yield "\n" + _wrapped(
+            f"FAILED  likewise, {alike[0].tensor} being wrong in every case: "
+            + "; ".join(failure.property for failure in alike)
+        )
     if report.failures:
-        yield f"\nThe first of these as a test (report.failures[k].test has all):\n\n{report.failures[0].test}"
+        yield (
+            "\nThe first of these as a test (report.failures[k].test has"
+            f" all):\n\n{report.failures[0].test}"
+        )
     if report.mistake:
         yield "\n" + _wrapped(f"Which mistake: {report.mistake.sentence}")
     if report.kept:
         held = "No failure in what was tried of" if report.ended else "These held"
         yield "\n" + _wrapped(f"{held}: " + "; ".join(report.kept))
     for dtype, digits in report.digits.items():
-        yield f"Digits of ordinary rows, {dtype}: " + ", ".join(f"{name} {d:.1f}" for name, d in digits.items())
+        yield f"Digits of ordinary rows, {dtype}: " + ", ".join(
+            f"{name} {d:.1f}" for name, d in digits.items()
+        )
     yield from map(_wrapped, report.notes)
     if rest := [what for what in report.untested if what != QUICK]:
         yield _wrapped("Not tested: " + "; ".join(rest))

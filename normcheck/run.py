@@ -5,6 +5,7 @@ from functools import partial
 from types import SimpleNamespace
 
 from lnlib.contract import require_kind
+
 from .adapters import adapt
 from .cases import FAR_SHAPE, NEAR, all_cases, drawer, far
 from .checks import CHECKS, ON_TOP, TIMES, call, check, misshapen, of_two_axes, plain
@@ -17,6 +18,7 @@ from .shrink import shrink, starting_at
 from .targets import Raised, TargetError
 from .where import where
 
+
 def progress(cases):
     """The cases, with a progress bar after a second where tqdm is installed and somebody looks."""
     try:
@@ -27,22 +29,35 @@ def progress(cases):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run that was stopped; ``report`` has what was found until then, with cases as they were drawn."""
+    """A run that was stopped; ``report`` has what was found until then, with cases as they were
+    drawn.
+    """
 
     def __init__(self, report):
         super().__init__("interrupted; .report has what was found until then")
         self.report = report
 
 
-def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), quick=False, *, watch=None, **options):
-    """Try a layer norm or RMS norm over the last axis, forward and backward, on everything known to go wrong.
+def validate(
+    target,
+    kind="layer_norm",
+    framework="numpy",
+    dtypes=("float32",),
+    quick=False,
+    *,
+    watch=None,
+    **options,
+):
+    """Try a layer norm or RMS norm over the last axis, forward and backward, on everything known to
+    go wrong.
 
     Parameters
     ----------
     target : pair of functions, or what the framework calls a layer
-        For "numpy", "cupy" and "numba" (on arrays of that library): ``forward(x, gamma, beta, eps) -> (y, saved)`` and
-        ``backward(dy, saved) -> (dx, dgamma, dbeta)``; RMS norm has no beta and no dbeta. For "torch" and "jax": a
-        differentiable function ``f(x, gamma, beta, eps) -> y``; for "torch" also a module, or a class of modules.
+        For "numpy", "cupy" and "numba" (on arrays of that library): ``forward(x, gamma, beta, eps)
+        -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma, dbeta)``; RMS norm has no beta and
+        no dbeta. For "torch" and "jax": a differentiable function ``f(x, gamma, beta, eps) -> y``;
+        for "torch" also a module, or a class of modules.
     kind : "layer_norm" or "rms_norm"
     framework, dtypes, quick, and more
         See :class:`normcheck.Settings`.
@@ -61,7 +76,10 @@ def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), 
     TargetError
         If the target does not run on ordinary rows at all, or is not what it was said to be.
     """
-    started, adapted = time.monotonic(), adapt(target, Settings(kind, framework, dtypes, quick, **options))
+    started, adapted = (
+        time.monotonic(),
+        adapt(target, Settings(kind, framework, dtypes, quick, **options)),
+    )
     settings = adapted.settings  # what is known of a target need not be said
     watch = watch or (lambda case: None)
     tried, failed, unjudged, digits = {}, {}, {}, {}
@@ -77,30 +95,69 @@ def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), 
             tried.setdefault(case.property, []).append((case, bool(found)))
             if found:
                 failed.setdefault(case.property, []).append((case, found))
-        mistake = name(announcing(adapted, watch), {property: [case for case, _ in cases]
-                                                    for property, cases in failed.items()}) if failed else None
-        # Where the first call of all was right, what is wrong with others may be what the target keeps of it.
+        mistake = (
+            name(
+                announcing(adapted, watch),
+                {property: [case for case, _ in cases] for property, cases in failed.items()},
+            )
+            if failed
+            else None
+        )
+        # Where the first call of all was right, what is wrong with others may be what the target
+        # keeps of it.
         first_is_wrong = any(case is cases[0] for case, _ in failed.get(cases[0].property, ()))
         before = not first_is_wrong and "calls in any order" in (*failed, *unjudged)
-        wrong = [case for property, several in failed.items() if property not in CHECKS for case, _ in several]
+        wrong = [
+            case
+            for property, several in failed.items()
+            if property not in CHECKS
+            for case, _ in several
+        ]
 
         def probe(property, n):
-            """Whether another width, or number of rows, fails; None if the target does not take it."""
+            """Whether another width, or number of rows, fails; None if the target does not take
+            it.
+            """
             shape = (2, n) if property == "any width" else (n, 3)
             case = drawer(settings)(property, shape, failed[property][0][0].dtype)
             watch(case)
-            return bool(check(adapted, case)) if case.x.shape == shape and settings.takes(shape) else None
-        failures = [explain(adapted, property, cases, tried[property], watch, before,
-                            where(property, tried[property], wrong, partial(probe, property)))
-                    for property, cases in failed.items()]
+            return (
+                bool(check(adapted, case))
+                if case.x.shape == shape and settings.takes(shape)
+                else None
+            )
+
+        failures = [
+            explain(
+                adapted,
+                property,
+                cases,
+                tried[property],
+                watch,
+                before,
+                where(property, tried[property], wrong, partial(probe, property)),
+            )
+            for property, cases in failed.items()
+        ]
         notes = () if quick else tuple(losses(adapted, watch))
     except KeyboardInterrupt as error:
-        found = (failure_of(property, *several[0], several, tried[property], adapted)
-                 for property, several in failed.items())
-        raise Interrupted(Report(name_of(target), tuple(tried), tuple(found), (), digits, ended="interrupted")) from error
-    return Report(name_of(target), tuple(tried), tuple(sorted(failures, key=telling)),
-                  (*unjudged.values(), *settings.not_tested(), *adapted.lacks), digits, mistake, notes,
-                  seconds=time.monotonic() - started)
+        found = (
+            failure_of(property, *several[0], several, tried[property], adapted)
+            for property, several in failed.items()
+        )
+        raise Interrupted(
+            Report(name_of(target), tuple(tried), tuple(found), (), digits, ended="interrupted")
+        ) from error
+    return Report(
+        name_of(target),
+        tuple(tried),
+        tuple(sorted(failures, key=telling)),
+        (*unjudged.values(), *settings.not_tested(), *adapted.lacks),
+        digits,
+        mistake,
+        notes,
+        seconds=time.monotonic() - started,
+    )
 
 
 def name_of(target):
@@ -111,15 +168,21 @@ def name_of(target):
 
 
 def announcing(target, watch):
-    """What :func:`name` needs of a target; ``watch`` is called with each case before it is tried."""
+    """What :func:`name` needs of a target; ``watch`` is called with each case before it is
+    tried.
+    """
+
     def calls(cases):
         watch(cases[0])
         return target.calls(cases)
+
     return SimpleNamespace(settings=target.settings, layouts=target.layouts, calls=calls)
 
 
 def ordinary_digits(target, watch):
-    """Correct digits of each tensor of the first case of every dtype. What does not run there cannot be tried."""
+    """Correct digits of each tensor of the first case of every dtype. What does not run there
+    cannot be tried.
+    """
     found = {}
     for case in all_cases(target.settings):
         if case.dtype not in found:
@@ -127,15 +190,20 @@ def ordinary_digits(target, watch):
             try:
                 outcome = call(target, case)
             except Raised as error:
-                raise TargetError(f"target: {error}, on {case}{of_two_axes(target, case)}") from error
-            found[case.dtype] = {name: round(judge(name, value, case, target.settings).digits, 2)
-                                 for name, value in outcome.tensors.items()
-                                 if not misshapen(name, value, case)}
+                raise TargetError(
+                    f"target: {error}, on {case}{of_two_axes(target, case)}"
+                ) from error
+            found[case.dtype] = {
+                name: round(judge(name, value, case, target.settings).digits, 2)
+                for name, value in outcome.tensors.items()
+                if not misshapen(name, value, case)
+            }
     return found
 
 
 def losses(target, watch):
-    """Where the digits of each tensor begin to go as rows move away from zero, in words: more than is owed ten times.
+    """Where the digits of each tensor begin to go as rows move away from zero, in words: more than
+    is owed ten times.
 
     What is wrong at some distance has failed there, and nothing is said of what is farther away.
     """
@@ -153,7 +221,9 @@ def losses(target, watch):
             for tensor, value in call(target, case).tensors.items():
                 verdict = judge(tensor, value, case, target.settings)
                 if verdict.units > 10:
-                    begins.setdefault(tensor, f"{tensor} from {offset:g} ({verdict.digits:.1f} digits)")
+                    begins.setdefault(
+                        tensor, f"{tensor} from {offset:g} ({verdict.digits:.1f} digits)"
+                    )
         if begins:
             yield f"{dtype} loses digits as mean / sigma grows: {', '.join(begins.values())}"
 
@@ -164,35 +234,65 @@ def telling(failure):
 
 
 def explain(target, property, failed, tried, watch, before=False, place=""):
-    """The failure of one property: a case that showed it, made as small as can be while the same is wrong.
+    """The failure of one property: a case that showed it, made as small as can be while the same is
+    wrong.
 
-    It is the first of three features or more, if there is one. A smaller case may fail in another way: a simpler number may
-    be a 0 that something divides by, and a target that refuses many rows may refuse x of one axis for another reason.
+    It is the first of three features or more, if there is one. A smaller case may fail in another
+    way: a simpler number may be a 0 that something divides by, and a target that refuses many rows
+    may refuse x of one axis for another reason.
     """
     case, (finding, *_) = next((one for one in failed if one[0].x.shape[-1] > 2), failed[0])
 
     def alike(smaller):
         watch(smaller)
         return next((one for one in check(target, smaller) if one.like(finding)), None)
-    if finding.tensor in BY_ROW and finding.verdict and alike(worst := starting_at(case, finding.verdict.at)):
+
+    if (
+        finding.tensor in BY_ROW
+        and finding.verdict
+        and alike(worst := starting_at(case, finding.verdict.at))
+    ):
         case = worst
     case = shrink(case, lambda smaller: alike(smaller) is not None, target.settings.takes)
     if case.x.size > MOST:
         case = next(filter(alike, seeded(case)), case)
     shown = [alike(case) for _ in range(TIMES)]
-    return failure_of(property, case, [next(filter(None, shown), finding)], failed, tried, target, all(shown), before, place)
+    return failure_of(
+        property,
+        case,
+        [next(filter(None, shown), finding)],
+        failed,
+        tried,
+        target,
+        all(shown),
+        before,
+        place,
+    )
 
 
 def failure_of(property, case, found, failed, tried, target, steady=True, before=False, place=""):
     finding, verdict = found[0], found[0].verdict
     numbers = (verdict.part, verdict.share) if verdict else (None, None)
-    return Failure(property, finding.tensor, *numbers, case, finding.sentence, len(failed), len(tried),
-                   as_test(case, finding, target, steady, before), finding.kind,
-                   sum(any(map(finding.like, others)) for _, others in failed), place, tuple(str(one) for one, _ in failed))
+    return Failure(
+        property,
+        finding.tensor,
+        *numbers,
+        case,
+        finding.sentence,
+        len(failed),
+        len(tried),
+        as_test(case, finding, target, steady, before),
+        finding.kind,
+        sum(any(map(finding.like, others)) for _, others in failed),
+        place,
+        tuple(str(one) for one, _ in failed),
+    )
 
 
 def assert_valid(target, **options):
-    """Raise ``AssertionError`` with the report unless every property of :func:`validate` held; returns the report."""
+    """Raise ``AssertionError`` with the report unless every property of :func:`validate` held;
+    returns the report.
+    """
     report = require_kind("report", validate(target, **options), Report, "a Report")
     assert report.held, f"\n{report}"
     return report

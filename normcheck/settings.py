@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import prod
 
 from lnlib import contract
+
 from .cases import MANY_ROWS, WIDTHS
 
 KINDS = "layer_norm", "rms_norm"
@@ -19,15 +20,19 @@ class Settings:
     """What is tried, and what the target lacks.
 
     * ``kind``: "layer_norm" or "rms_norm".
-    * ``framework``: "numpy", "torch", "jax", "cupy" or "numba" (its device arrays): whose arrays it takes.
+    * ``framework``: "numpy", "torch", "jax", "cupy" or "numba" (its device arrays): whose arrays it
+      takes.
     * ``dtypes``: names of the dtypes of x, gamma, beta and dy.
     * ``quick``: fewer widths, rows and repetitions, nothing far from zero.
-    * ``eps``: None if the target takes eps as its last argument, else the number that is fixed in it.
+    * ``eps``: None if the target takes eps as its last argument, else the number that is fixed in
+      it.
     * ``beta``: whether there is a beta. RMS norm has none.
-    * ``multiple_of``, ``most_features``, ``most_rows``: which D, and how many rows, the target takes.
-    * ``contiguous``: whether the target takes only arrays whose numbers lie one behind the other, in order. The dy of
-      PyTorch's autograd is in any order all the same: nobody makes it.
-    * ``accumulate``: the dtype of its arithmetic and sums; by default float32 for float32 and half precision.
+    * ``multiple_of``, ``most_features``, ``most_rows``: which D, and how many rows, the target
+      takes.
+    * ``contiguous``: whether the target takes only arrays whose numbers lie one behind the other,
+      in order. The dy of PyTorch's autograd is in any order all the same: nobody makes it.
+    * ``accumulate``: the dtype of its arithmetic and sums; by default float32 for float32 and half
+      precision.
     * ``double_backward``: whether its gradient can be differentiated again (PyTorch, JAX).
     * ``nested``: whether its second derivative can be differentiated, too.
     * ``forward_mode``: whether it has a JVP, and this a gradient (PyTorch, JAX).
@@ -69,10 +74,14 @@ class Settings:
         contract.require_count("multiple_of", self.multiple_of)
         for name in ("most_features", "most_rows"):
             if getattr(self, name) is not None:
-                contract.require_count(name, getattr(self, name), self.multiple_of if name == "most_features" else 1)
+                contract.require_count(
+                    name, getattr(self, name), self.multiple_of if name == "most_features" else 1
+                )
         if self.device is not None and self.framework != "torch":
-            raise ValueError(f"device: found {self.device!r}, expected None: framework {self.framework} puts arrays where "
-                             "its own current device is")
+            raise ValueError(
+                f"device: found {self.device!r}, expected None: framework {self.framework} puts"
+                " arrays where its own current device is"
+            )
         if self.rms:
             object.__setattr__(self, "beta", False)
 
@@ -83,13 +92,18 @@ class Settings:
     @property
     def derivatives(self):
         """The properties of derivatives of derivatives that are asked for."""
-        asked = {"the second derivative": self.double_backward, "nested derivatives": self.nested,
-                 "the gradient of a JVP": self.forward_mode}
+        asked = {
+            "the second derivative": self.double_backward,
+            "nested derivatives": self.nested,
+            "the gradient of a JVP": self.forward_mode,
+        }
         return tuple(name for name, wanted in asked.items() if wanted)
 
     @property
     def autograd(self):
-        """Whether dy is handed over by PyTorch, as what was done to y leaves it, and not by whoever calls backward."""
+        """Whether dy is handed over by PyTorch, as what was done to y leaves it, and not by whoever
+        calls backward.
+        """
         return self.framework == "torch"
 
     @property
@@ -101,29 +115,59 @@ class Settings:
         return self.accumulate or contract.COMPUTE_DTYPE[dtype].name
 
     def width(self, D):
-        """The width that the target takes in the place of D: the next multiple, or the last that it takes."""
+        """The width that the target takes in the place of D: the next multiple, or the last that it
+        takes.
+        """
         wide = -(-D // self.multiple_of) * self.multiple_of
-        return min(wide, self.most_features // self.multiple_of * self.multiple_of) if self.most_features else wide
+        return (
+            min(wide, self.most_features // self.multiple_of * self.multiple_of)
+            if self.most_features
+            else wide
+        )
 
     def takes(self, shape):
         """Whether the target takes x of this shape."""
         rows, D = prod(shape[:-1]), shape[-1]
-        return D % self.multiple_of == 0 and D <= (self.most_features or D) and rows <= (self.most_rows or rows)
+        return (
+            D % self.multiple_of == 0
+            and (self.most_features or D) >= D
+            and rows <= (self.most_rows or rows)
+        )
 
     def not_tested(self):
         """What cannot be tested of such a target, in words."""
         missing = [dtype for dtype in DTYPES if dtype not in self.dtypes]
         halves = [dtype for dtype in self.dtypes if dtype in ("float16", "bfloat16")]
-        differentiated = self.framework not in ("torch", "jax") or self.double_backward and self.nested
-        return [words for lacks, words in (
-            (self.eps is not None, f"any eps but {self.eps or 0:g}"),
-            (not self.beta and not self.rms, "beta and dbeta"),
-            (self.multiple_of > 1, f"D that is no multiple of {self.multiple_of}"),
-            (self.most_features or not self.quick, f"D above {self.most_features or WIDTHS[-1]}"),
-            (self.most_rows or not self.quick, f"more than {self.most_rows or MANY_ROWS} rows"),
-            (self.contiguous, "arrays with strides" + ", but for dy" * self.autograd),
-            (not differentiated, "a third derivative" if self.double_backward else "a second and a third derivative"),
-            (self.framework in ("torch", "jax") and not self.forward_mode, "a JVP and its gradient"),
-            (missing, " and ".join(missing)),
-            (self.quick, QUICK),
-            (halves and not self.quick, f"rows far from zero in {' and '.join(halves)}")) if lacks]
+        differentiated = (
+            self.framework not in ("torch", "jax") or self.double_backward and self.nested
+        )
+        return [
+            words
+            for lacks, words in (
+                (self.eps is not None, f"any eps but {self.eps or 0:g}"),
+                (not self.beta and not self.rms, "beta and dbeta"),
+                (self.multiple_of > 1, f"D that is no multiple of {self.multiple_of}"),
+                (
+                    self.most_features or not self.quick,
+                    f"D above {self.most_features or WIDTHS[-1]}",
+                ),
+                (self.most_rows or not self.quick, f"more than {self.most_rows or MANY_ROWS} rows"),
+                (self.contiguous, "arrays with strides" + ", but for dy" * self.autograd),
+                (
+                    not differentiated,
+                    (
+                        "a third derivative"
+                        if self.double_backward
+                        else "a second and a third derivative"
+                    ),
+                ),
+                (
+                    self.framework in ("torch", "jax") and not self.forward_mode,
+                    "a JVP and its gradient",
+                ),
+                (missing, " and ".join(missing)),
+                (self.quick, QUICK),
+                (halves and not self.quick, f"rows far from zero in {' and '.join(halves)}"),
+            )
+            if lacks
+        ]

@@ -7,8 +7,9 @@ import numpy as np
 
 from .cases import stored
 
-#: Leading shapes to try, and widths; others only if none of these fails. Two features come after those, because every
-#: row of two is (1, -1) but for eps, and one feature, whose xhat is 0, comes last: they tell little.
+#: Leading shapes to try, and widths; others only if none of these fails. Two features come after
+#: those, because every row of two is (1, -1) but for eps, and one feature, whose xhat is 0, comes
+#: last: they tell little.
 LEADING = ((), (1,), (2,), (1, 2), (2, 1), (3,), (2, 2), (4,))
 SMALL = (3, 4, 5, 6, 7, 8)
 
@@ -21,7 +22,12 @@ def sizes(rows, D):
     wide = [(lead, d) for d in (*powers, D) for lead in LEADING[1:3]]
     many = [((n,), d) for n in (*powers, rows) for d in (1, 2, 3)]
     both = [((n,), d) for n in (8, 64, rows) for d in (8, 64, D)]
-    every = [*sorted(small, key=volume), *tiny, *sorted(wide + many, key=volume), *sorted(both, key=volume)]
+    every = [
+        *sorted(small, key=volume),
+        *tiny,
+        *sorted(wide + many, key=volume),
+        *sorted(both, key=volume),
+    ]
     return sorted(every, key=lambda size: size[1] == 1)
 
 
@@ -33,7 +39,7 @@ def cut(case, lead, D):
     """The first rows and features of a case, or None if it has fewer."""
     x, dy = (a.reshape(-1, a.shape[-1]) for a in (case.x, case.dy))
     rows = math.prod(lead)
-    if rows > len(x) or D > x.shape[1]:
+    if rows > len(x) or x.shape[1] < D:
         return None
     x, dy = (a[:rows, :D].reshape(*lead, D) for a in (x, dy))
     return case.with_arrays(x=x, dy=dy, gamma=case.gamma[:D], beta=case.beta[:D])
@@ -41,12 +47,18 @@ def cut(case, lead, D):
 
 def starting_at(case, row):
     """The case with its rows turned round, so that this one is the first."""
-    return case.with_arrays(**{name: np.roll(a.reshape(-1, a.shape[-1]), -row, axis=0).reshape(a.shape)
-                               for name, a in (("x", case.x), ("dy", case.dy))})
+    return case.with_arrays(
+        **{
+            name: np.roll(a.reshape(-1, a.shape[-1]), -row, axis=0).reshape(a.shape)
+            for name, a in (("x", case.x), ("dy", case.dy))
+        }
+    )
 
 
 def simpler(case):
-    """Pairs of an array's name and numbers that are simpler than its own, of each array the simplest first."""
+    """Pairs of an array's name and numbers that are simpler than its own, of each array the
+    simplest first.
+    """
     for name in ("beta", "gamma", "dy", "x"):
         a = getattr(case, name)
         if name == "beta":
@@ -62,11 +74,14 @@ def simpler(case):
 def shrink(case, fails, takes, seconds=3.0):
     """The smallest case with ``fails(case)`` true that was found in so many seconds.
 
-    Where the cut of a case keeps what is odd about it, x has at most 4 rows and D is at most 8 unless none of these fails.
+    Where the cut of a case keeps what is odd about it, x has at most 4 rows and D is at most 8
+    unless none of these fails.
     """
     end, found = time.monotonic() + seconds, case
     for lead, D in sizes(case.x.size // case.x.shape[-1], case.x.shape[-1]):
-        small = cut(case, lead, D) if volume((lead, D)) < case.x.size and takes((*lead, D)) else None
+        small = (
+            cut(case, lead, D) if volume((lead, D)) < case.x.size and takes((*lead, D)) else None
+        )
         if small is not None and small.defined and fails(small):
             found = small
             break

@@ -1,4 +1,6 @@
-"""What all targets have in common: the outcome of a call, and what is said of one that does not behave."""
+"""What all targets have in common: the outcome of a call, and what is said of one that does not
+behave.
+"""
 
 from typing import NamedTuple
 
@@ -6,11 +8,15 @@ from .layouts import laid_out
 
 
 class TargetError(Exception):
-    """The target is not what it was said to be; the message says what was found and what was expected."""
+    """The target is not what it was said to be; the message says what was found and what was
+    expected.
+    """
 
 
 class Raised(Exception):
-    """The target raised something, or returned something that no result can be read from; the message says what."""
+    """The target raised something, or returned something that no result can be read from; the
+    message says what.
+    """
 
 
 class Outcome(NamedTuple):
@@ -45,20 +51,36 @@ def of_target(function, *arguments, **options):
 def parts_of(where, result, names):
     """``result``, which has as many parts as there are ``names``; else :class:`TargetError`."""
     if not isinstance(result, (tuple, list)) or len(result) != len(names):
-        found = f"{len(result)} values" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
-        raise TargetError(f"{where}: found {found} returned, expected {len(names)}: {', '.join(names)}")
+        found = (
+            f"{len(result)} values"
+            if isinstance(result, (tuple, list))
+            else f"a {type(result).__name__}"
+        )
+        raise TargetError(
+            f"{where}: found {found} returned, expected {len(names)}: {', '.join(names)}"
+        )
     return result
 
 
 def arguments(case, settings, put, view=None):
-    """The arrays of a case that the target takes, and dy, by name; of ``put`` and ``view`` see :func:`laid_out`."""
-    found = {name: getattr(case, name) for name in ("x", "gamma", "beta", "dy") if name != "beta" or settings.beta}
-    return {name: laid_out(a, case.layouts[name], put, view) if name in case.layouts else put(a)
-            for name, a in found.items()}
+    """The arrays of a case that the target takes, and dy, by name; of ``put`` and ``view`` see
+    :func:`laid_out`.
+    """
+    found = {
+        name: getattr(case, name)
+        for name in ("x", "gamma", "beta", "dy")
+        if name != "beta" or settings.beta
+    }
+    return {
+        name: laid_out(a, case.layouts[name], put, view) if name in case.layouts else put(a)
+        for name, a in found.items()
+    }
 
 
 def changes(before, after, known=()):
-    """The names of arguments whose bytes are others than before, and those of which it is ``known``."""
+    """The names of arguments whose bytes are others than before, and those of which it is
+    ``known``.
+    """
     return tuple(name for name in before if name in known or after[name] != before[name])
 
 

@@ -1,8 +1,9 @@
-"""Targets on PyTorch tensors: a differentiable function ``f(x, gamma, beta, eps) -> y``, or a class of these, that is
-an ``autograd.Function``; a class of modules, or a module.
+"""Targets on PyTorch tensors: a differentiable function ``f(x, gamma, beta, eps) -> y``, or a class
+of these, that is an ``autograd.Function``; a class of modules, or a module.
 
-A class is called as ``kind(D, eps=eps)`` once for each width and eps; its parameters, weight and bias, get the case's
-numbers. So do those of a module, which has one width and one eps. Importing this module loads PyTorch.
+A class is called as ``kind(D, eps=eps)`` once for each width and eps; its parameters, weight and
+bias, get the case's numbers. So do those of a module, which has one width and one eps. Importing
+this module loads PyTorch.
 """
 
 import contextlib
@@ -16,13 +17,26 @@ import warnings
 import torch
 
 from lnlib import contract
+
 from .cases import UNWRITTEN, WRITTEN_OVER
 from .layouts import LAYOUTS, REVERSED
-from .targets import Outcome, Raised, TargetError, arguments, changes, eps_of, in_one_line, of_target
-
+from .targets import (
+    Outcome,
+    Raised,
+    TargetError,
+    arguments,
+    changes,
+    eps_of,
+    in_one_line,
+    of_target,
+)
 
 #: How eps is called, in attributes and arguments, and the parameters that are gamma and beta.
-EPS, GAMMA, BETA = ("eps", "epsilon", "variance_epsilon"), ("weight", "gamma", "scale", "gain"), ("bias", "beta", "shift")
+EPS, GAMMA, BETA = (
+    ("eps", "epsilon", "variance_epsilon"),
+    ("weight", "gamma", "scale", "gain"),
+    ("bias", "beta", "shift"),
+)
 
 
 class TorchFunction:
@@ -39,7 +53,9 @@ class TorchFunction:
         if inspect.isclass(target) and issubclass(target, torch.autograd.Function):
             self.function = target.apply
         elif inspect.isclass(target):
-            self.function = functools.partial(self._of_module, lambda D, eps: target(D, **_as_it_is_called(target, eps)))
+            self.function = functools.partial(
+                self._of_module, lambda D, eps: target(D, **_as_it_is_called(target, eps))
+            )
         elif isinstance(target, torch.nn.Module):
             self.settings = _of_one_width(target, settings)
             self.function = functools.partial(self._of_module, lambda D, eps: copy.deepcopy(target))
@@ -47,25 +63,42 @@ class TorchFunction:
         self.able += settings.derivatives
 
     def _of_module(self, make, x, *rest):
-        """One module for all calls of a width, an eps and a dtype: what it keeps of one is there in the next."""
+        """One module for all calls of a width, an eps and a dtype: what it keeps of one is there in
+        the next.
+        """
         count = 1 + self.settings.beta
         key = x.shape[-1], rest[count:], x.dtype
-        module = self._modules.get(key) or self._modules.setdefault(key, make(*key[:2]).to(x.device, x.dtype))
+        module = self._modules.get(key) or self._modules.setdefault(
+            key, make(*key[:2]).to(x.device, x.dtype)
+        )
         names = _gamma_and_beta(module, count, x.shape[-1])
         module.train(torch.is_grad_enabled())
         return torch.func.functional_call(module, dict(zip(names, rest)), (x,))
 
     def tensors(self, case, wanted=("x", "gamma", "beta")):
         """The arguments of a case and dy, by name; those ``wanted`` ask for a gradient."""
+
         def put(a):
-            """A new tensor; without rows it has the strides that PyTorch gives, where torch.tensor takes NumPy's."""
-            made = torch.empty(a.shape, dtype=getattr(torch, case.dtype), device=self.settings.device)
+            """A new tensor; without rows it has the strides that PyTorch gives, where torch.tensor
+            takes NumPy's.
+            """
+            made = torch.empty(
+                a.shape, dtype=getattr(torch, case.dtype), device=self.settings.device
+            )
             return made.copy_(torch.as_tensor(a))
-        return {name: a.requires_grad_(name in wanted) for name, a in arguments(case, self.settings, put).items()}
+
+        return {
+            name: a.requires_grad_(name in wanted)
+            for name, a in arguments(case, self.settings, put).items()
+        }
 
     def forward(self, case, tensors):
         with _compiled_again():
-            y = of_target(self.function, *(t for name, t in tensors.items() if name != "dy"), *eps_of(case, self.settings))
+            y = of_target(
+                self.function,
+                *(t for name, t in tensors.items() if name != "dy"),
+                *eps_of(case, self.settings),
+            )
         if not isinstance(y, torch.Tensor):
             raise TargetError(f"target: found a {type(y).__name__} returned, expected the tensor y")
         if y.device != tensors["x"].device:
@@ -83,26 +116,40 @@ class TorchFunction:
         made, module = target, "target"
         if inspect.isclass(target):
             options = _as_it_is_called(target, eps_of(case, self.settings))
-            made, module = target(D, **options), f"target({', '.join([str(D), *map('{}={!r}'.format, options, options.values())])})"
+            made, module = (
+                target(D, **options),
+                f"target({', '.join([str(D), *map('{}={!r}'.format, options, options.values())])})",
+            )
         names = _gamma_and_beta(made, len(self.settings.tensors) - 2, D)
         parameters = ", ".join(f'"{name}": {value}' for name, value in zip(names, rest))
-        return f"torch.func.functional_call({module}.to(x.dtype).train(torch.is_grad_enabled()), {{{parameters}}}, ({x},))"
+        return (
+            f"torch.func.functional_call({module}.to(x.dtype).train(torch.is_grad_enabled()),"
+            f" {{{parameters}}}, ({x},))"
+        )
 
     def calls(self, cases):
         started = []
         for case in cases:
             before = _bytes(tensors := self.tensors(case))
             started.append((tensors, before, self.forward(case, tensors)))
-            started[-1] += changes(before, _bytes(tensors)),  # a backward may put it right again
-        copies = [y.detach().clone() for _, _, y, _ in started]  # a later forward may have written over it; a backward may
+            started[-1] += (changes(before, _bytes(tensors)),)  # a backward may put it right again
+        copies = [
+            y.detach().clone() for _, _, y, _ in started
+        ]  # a later forward may have written over it; a backward may
         found = [self._backward(tensors, y) for tensors, _, y, _ in reversed(started)][::-1]
         if len(cases) > 1:
-            self.forward(cases[0], self.tensors(cases[0]))  # may write over what the backwards returned
-        return [_outcome({"y": y} | gradients, changes(before, _bytes(tensors), changed))
-                for (tensors, before, _, changed), y, gradients in zip(started, copies, found)]
+            self.forward(
+                cases[0], self.tensors(cases[0])
+            )  # may write over what the backwards returned
+        return [
+            _outcome({"y": y} | gradients, changes(before, _bytes(tensors), changed))
+            for (tensors, before, _, changed), y, gradients in zip(started, copies, found)
+        ]
 
     def written_over(self, case, other):
-        """The outcome of a second call with the same tensors, in which the numbers of another case are by then."""
+        """The outcome of a second call with the same tensors, in which the numbers of another case
+        are by then.
+        """
         tensors = self.tensors(case)
         self._backward(tensors, self.forward(case, tensors))
         with torch.no_grad():
@@ -114,15 +161,24 @@ class TorchFunction:
     def _backward(self, tensors, y):
         """The gradients as they are handed on: .grad would keep a copy of what the target keeps."""
         inputs = {f"d{name}": t for name, t in tensors.items() if t.requires_grad}
-        return dict(zip(inputs, of_target(torch.autograd.grad, y, tuple(inputs.values()), tensors["dy"],
-                                          allow_unused=True)))
+        return dict(
+            zip(
+                inputs,
+                of_target(
+                    torch.autograd.grad, y, tuple(inputs.values()), tensors["dy"], allow_unused=True
+                ),
+            )
+        )
 
     @contextlib.contextmanager
     def poisoned(self):
         """PyTorch fills fresh tensors with NaN where its algorithms have to be deterministic."""
         memory = torch.utils.deterministic
-        before = (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
-                  memory.fill_uninitialized_memory)
+        before = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            memory.fill_uninitialized_memory,
+        )
         torch.use_deterministic_algorithms(True, warn_only=True)
         memory.fill_uninitialized_memory = True
         try:
@@ -149,8 +205,13 @@ class TorchFunction:
         tensors = self.tensors(case)
         for _ in range(2):
             of_target(self.forward(case, tensors).backward, tensors["dy"])
-        return _outcome({f"d{name}": None if t.grad is None else t.grad / 2
-                         for name, t in tensors.items() if name != "dy"})
+        return _outcome(
+            {
+                f"d{name}": None if t.grad is None else t.grad / 2
+                for name, t in tensors.items()
+                if name != "dy"
+            }
+        )
 
     def second(self, case, v):
         """The gradients of the product of v and dx with respect to x, gamma and dy."""
@@ -158,33 +219,51 @@ class TorchFunction:
         return [t.detach().double().cpu().numpy() for t in found]
 
     def forward_mode(self, case, v):
-        """The gradients of the product of dy and the JVP along v with respect to x and gamma; and the JVP."""
+        """The gradients of the product of dy and the JVP along v with respect to x and gamma; and
+        the JVP.
+        """
         tensors = self.tensors(case, ())
         v = torch.tensor(v, dtype=tensors["x"].dtype, device=tensors["x"].device)
 
         def product(x, gamma):
-            _, along = torch.func.jvp(lambda x: self.forward(case, tensors | {"x": x, "gamma": gamma}), (x,), (v,))
+            _, along = torch.func.jvp(
+                lambda x: self.forward(case, tensors | {"x": x, "gamma": gamma}), (x,), (v,)
+            )
             return (along * tensors["dy"]).sum(), along
+
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of what PyTorch itself takes for its own JVPs
-            found, along = of_target(torch.func.grad(product, argnums=(0, 1), has_aux=True), tensors["x"],
-                                     tensors["gamma"])
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # of what PyTorch itself takes for its own JVPs
+            found, along = of_target(
+                torch.func.grad(product, argnums=(0, 1), has_aux=True),
+                tensors["x"],
+                tensors["gamma"],
+            )
         return [t.detach().double().cpu().numpy() for t in (*found, along)]
 
     def third(self, case, v, u):
         """The gradient with respect to x of the product of u and the gradient of <v, dx>."""
+
         def thrice():
             (dx, *_), x = self._twice(case, v, create_graph=True)
-            return torch.autograd.grad((torch.tensor(u, dtype=x.dtype, device=x.device) * dx).sum(), x)[0]
+            return torch.autograd.grad(
+                (torch.tensor(u, dtype=x.dtype, device=x.device) * dx).sum(), x
+            )[0]
+
         return of_target(thrice).detach().double().cpu().numpy()
 
     def _twice(self, case, v, create_graph=False):
         tensors = self.tensors(case, ("x", "gamma", "beta", "dy"))
         y = self.forward(case, tensors)
-        dx, = torch.autograd.grad(y, tensors["x"], tensors["dy"], create_graph=True)
+        (dx,) = torch.autograd.grad(y, tensors["x"], tensors["dy"], create_graph=True)
         product = (torch.tensor(v, dtype=y.dtype, device=y.device) * dx).sum()
-        return torch.autograd.grad(product, [tensors[name] for name in ("x", "gamma", "dy")],
-                                   create_graph=create_graph), tensors["x"]
+        return (
+            torch.autograd.grad(
+                product, [tensors[name] for name in ("x", "gamma", "dy")], create_graph=create_graph
+            ),
+            tensors["x"],
+        )
 
 
 def _require_device(device):
@@ -192,7 +271,9 @@ def _require_device(device):
     try:
         torch.zeros(1, device=device).cpu()
     except (AssertionError, NotImplementedError, RuntimeError) as error:
-        raise TargetError(f"device: found {device!r}, expected one that PyTorch has here ({in_one_line(error)})") from error
+        raise TargetError(
+            f"device: found {device!r}, expected one that PyTorch has here ({in_one_line(error)})"
+        ) from error
 
 
 def _as_it_is_called(kind, eps):
@@ -202,60 +283,96 @@ def _as_it_is_called(kind, eps):
     taken = inspect.signature(kind).parameters
     name = next((name for name in EPS if name in taken), None)
     if name is None and all(one.kind != one.VAR_KEYWORD for one in taken.values()):
-        raise TargetError(f"target: found a class that takes {', '.join(taken)}, expected an argument {' or '.join(EPS)}; "
-                          "the option eps says which number is fixed in it")
+        raise TargetError(
+            f"target: found a class that takes {', '.join(taken)}, expected an argument"
+            f" {' or '.join(EPS)}; the option eps says which number is fixed in it"
+        )
     return {name or "eps": eps[0]}
 
 
 def _gamma_and_beta(module, count, D):
-    """The names of a module's gamma and beta; in the order in which it has them, where the names do not tell."""
+    """The names of a module's gamma and beta; in the order in which it has them, where the names do
+    not tell.
+    """
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
     if len(shapes) != count:
-        raise TargetError(f"target: found a module with parameters {list(shapes)}, expected {count} of them"
-                          + '; kind="rms_norm" or beta=False says that it has no bias' * (len(shapes) == 1))
+        raise TargetError(
+            f"target: found a module with parameters {list(shapes)}, expected {count} of them"
+            + '; kind="rms_norm" or beta=False says that it has no bias' * (len(shapes) == 1)
+        )
     for name, shape in shapes.items():
         if shape != (D,):
-            raise TargetError(f"target: found a parameter {name} of shape {shape}, expected {(D,)}: one number for each "
-                              "feature")
+            raise TargetError(
+                f"target: found a parameter {name} of shape {shape}, expected {(D,)}: one number"
+                " for each feature"
+            )
 
     def place(name):
         last = name.rpartition(".")[2]
         return (last in BETA) - (last in GAMMA)
+
     return sorted(shapes, key=place)
 
 
 @contextlib.contextmanager
 def _compiled_again():
-    """What torch.compile makes is compiled for every case: after eight times it would be run as it is, without a word."""
+    """What torch.compile makes is compiled for every case: after eight times it would be run as it
+    is, without a word.
+    """
     if "torch._dynamo" not in sys.modules:  # nothing is compiled
         yield
         return
-    with torch._dynamo.config.patch(recompile_limit=sys.maxsize, accumulated_recompile_limit=sys.maxsize):
+    with torch._dynamo.config.patch(
+        recompile_limit=sys.maxsize, accumulated_recompile_limit=sys.maxsize
+    ):
         yield
 
 
 def _of_one_width(module, settings):
     """What a module says of itself: its width, its eps, and whether it has a bias."""
     shapes = [tuple(p.shape) for p in module.parameters()]
-    if not shapes or any(len(shape) != 1 or shape != shapes[0] or shape == (1,) for shape in shapes):
-        raise TargetError(f"target: found a module with parameters of shapes {shapes}, expected (D,) with D of 2 or more")
+    if not shapes or any(
+        len(shape) != 1 or shape != shapes[0] or shape == (1,) for shape in shapes
+    ):
+        raise TargetError(
+            f"target: found a module with parameters of shapes {shapes}, expected (D,) with D of 2"
+            " or more"
+        )
     eps = settings.eps
     if eps is None:
-        eps = next((found for name in EPS if (found := getattr(module, name, None)) is not None), None)
+        eps = next(
+            (found for name in EPS if (found := getattr(module, name, None)) is not None), None
+        )
     if eps is None:
-        raise TargetError(f"target: found a module with no number in its attribute {' or '.join(EPS)}, "
-                          "expected eps as an option")
-    D, = shapes[0]
-    return dataclasses.replace(settings, multiple_of=D, most_features=D, eps=eps,
-                               beta=settings.beta and len(shapes) > 1)
+        raise TargetError(
+            f"target: found a module with no number in its attribute {' or '.join(EPS)}, "
+            "expected eps as an option"
+        )
+    (D,) = shapes[0]
+    return dataclasses.replace(
+        settings, multiple_of=D, most_features=D, eps=eps, beta=settings.beta and len(shapes) > 1
+    )
 
 
 def _outcome(tensors, changed=()):
-    arrays = {name: None if t is None else t.detach().to("cpu", torch.float64 if t.dtype == torch.float64
-                                                         else torch.float32).numpy() for name, t in tensors.items()}
-    return Outcome(arrays, {name: str(t.dtype).removeprefix("torch.") for name, t in tensors.items() if t is not None},
-                   changed)
+    arrays = {
+        name: (
+            None
+            if t is None
+            else t.detach()
+            .to("cpu", torch.float64 if t.dtype == torch.float64 else torch.float32)
+            .numpy()
+        )
+        for name, t in tensors.items()
+    }
+    return Outcome(
+        arrays,
+        {name: str(t.dtype).removeprefix("torch.") for name, t in tensors.items() if t is not None},
+        changed,
+    )
 
 
 def _bytes(tensors):
-    return {name: t.detach().to("cpu", torch.float64).numpy().tobytes() for name, t in tensors.items()}
+    return {
+        name: t.detach().to("cpu", torch.float64).numpy().tobytes() for name, t in tensors.items()
+    }

@@ -1,9 +1,11 @@
-"""What a kernel may use, by name, and the check of its source against that: what is not listed is refused.
+"""What a kernel may use, by name, and the check of its source against that: what is not listed is
+refused.
 
-Numba compiles a part of Python. A kernel that needs more runs on no GPU, so the interpreter does not run it either. The
-lists are those of numba-cuda, less what :mod:`simt` does not model; a test compiles a corpus of kernels and
-compares the verdicts (tests/simt/corpus.py, which also lists where they differ). Types are not inferred: what an
-operation is given is seen when it runs. Functions that kernels call are judged as ``device`` compiles them.
+Numba compiles a part of Python. A kernel that needs more runs on no GPU, so the interpreter does
+not run it either. The lists are those of numba-cuda, less what :mod:`simt` does not model; a test
+compiles a corpus of kernels and compares the verdicts (tests/simt/corpus.py, which also lists where
+they differ). Types are not inferred: what an operation is given is seen when it runs. Functions
+that kernels call are judged as ``device`` compiles them.
 """
 
 import builtins
@@ -20,74 +22,202 @@ class KernelError(RuntimeError):
 
 
 class Refused(KernelError):
-    """What no kernel may use, because Numba does not compile it or, if the message says so, the interpreter lacks it.
+    """What no kernel may use, because Numba does not compile it or, if the message says so, the
+    interpreter lacks it.
 
     Most of it is found in the source before anything runs; then there is no block and no thread.
     """
 
 
 #: Statements.
-STATEMENTS = ("FunctionDef Return Assign AugAssign AnnAssign For While If Match Expr Pass Break Continue Assert Raise "
-              "Global Nonlocal")
+STATEMENTS = (
+    "FunctionDef Return Assign AugAssign AnnAssign For While If Match Expr Pass Break Continue"
+    " Assert Raise Global Nonlocal"
+)
 #: Expressions, and what they consist of. All operators but @ are among them.
-EXPRESSIONS = ("BinOp UnaryOp BoolOp Compare IfExp Call Attribute Subscript Slice Name Constant Tuple Lambda JoinedStr "
-               "keyword match_case MatchValue MatchSingleton MatchOr MatchAs Load Store And Or "
-               "Add Sub Mult Div FloorDiv Mod Pow LShift RShift BitOr BitXor BitAnd Invert Not UAdd USub "
-               "Eq NotEq Lt LtE Gt GtE Is IsNot In NotIn")
+EXPRESSIONS = (
+    "BinOp UnaryOp BoolOp Compare IfExp Call Attribute Subscript Slice Name Constant Tuple Lambda"
+    " JoinedStr keyword match_case MatchValue MatchSingleton MatchOr MatchAs Load Store And Or Add"
+    " Sub Mult Div FloorDiv Mod Pow LShift RShift BitOr BitXor BitAnd Invert Not UAdd USub Eq NotEq"
+    " Lt LtE Gt GtE Is IsNot In NotIn"
+)
 
 #: Functions of Python, and how many arguments they take at least and at most.
-BUILTINS = {"abs": (1, 1), "bool": (1, 1), "divmod": (2, 2), "enumerate": (1, 2), "float": (1, 1), "int": (1, 1),
-            "len": (1, 1), "max": (1, 99), "min": (1, 99), "pow": (2, 2), "print": (0, 99), "range": (1, 3),
-            "round": (1, 2), "sum": (1, 2), "tuple": (1, 1), "zip": (0, 99)}
+BUILTINS = {
+    "abs": (1, 1),
+    "bool": (1, 1),
+    "divmod": (2, 2),
+    "enumerate": (1, 2),
+    "float": (1, 1),
+    "int": (1, 1),
+    "len": (1, 1),
+    "max": (1, 99),
+    "min": (1, 99),
+    "pow": (2, 2),
+    "print": (0, 99),
+    "range": (1, 3),
+    "round": (1, 2),
+    "sum": (1, 2),
+    "tuple": (1, 1),
+    "zip": (0, 99),
+}
 
 MATH = frozenset(
-    "acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh degrees e erf erfc exp exp2 expm1 fabs floor fmod "
-    "frexp gamma hypot inf isfinite isinf isnan ldexp lgamma log log10 log1p log2 modf nan pi pow radians remainder "
-    "sin sinh sqrt tan tanh tau trunc".split())
+    [
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "ceil",
+        "copysign",
+        "cos",
+        "cosh",
+        "degrees",
+        "e",
+        "erf",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "fabs",
+        "floor",
+        "fmod",
+        "frexp",
+        "gamma",
+        "hypot",
+        "inf",
+        "isfinite",
+        "isinf",
+        "isnan",
+        "ldexp",
+        "lgamma",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "modf",
+        "nan",
+        "pi",
+        "pow",
+        "radians",
+        "remainder",
+        "sin",
+        "sinh",
+        "sqrt",
+        "tan",
+        "tanh",
+        "tau",
+        "trunc",
+    ]
+)
 
 #: Of NumPy, types and constants.
-NUMPY = frozenset("float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 pi e inf nan".split())
+NUMPY = frozenset(
+    [
+        "float16",
+        "float32",
+        "float64",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "pi",
+        "e",
+        "inf",
+        "nan",
+    ]
+)
 
-LIBDEVICE = frozenset("fadd_rn fmul_rn dadd_rn dmul_rn".split())
+LIBDEVICE = frozenset(["fadd_rn", "fmul_rn", "dadd_rn", "dmul_rn"])
 
 #: What waits for other threads, and how many arguments it takes at least and at most.
-WARP_OPERATIONS = {**dict.fromkeys(("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync"), (3, 3)),
-                   **dict.fromkeys(("ballot_sync", "any_sync", "all_sync"), (2, 2)), "syncwarp": (0, 1)}
-BLOCK_OPERATIONS = {"syncthreads": (0, 0),
-                    **dict.fromkeys(("syncthreads_count", "syncthreads_and", "syncthreads_or"), (1, 1))}
+WARP_OPERATIONS = {
+    **dict.fromkeys(("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync"), (3, 3)),
+    **dict.fromkeys(("ballot_sync", "any_sync", "all_sync"), (2, 2)),
+    "syncwarp": (0, 1),
+}
+BLOCK_OPERATIONS = {
+    "syncthreads": (0, 0),
+    **dict.fromkeys(("syncthreads_count", "syncthreads_and", "syncthreads_or"), (1, 1)),
+}
 ATOMICS = "add", "sub", "max", "min", "and_", "or_", "xor", "exch"
 
 _INDICES = "threadIdx", "blockIdx", "blockDim", "gridDim"
 #: Of ``cuda``, what is a value, and what is called, with how many arguments.
-CUDA_VALUES = {"laneid", "warpsize", *_INDICES, *(f"{name}.{axis}" for name in _INDICES for axis in "xyz")}
-CUDA_CALLS = {"grid": (1, 1), "gridsize": (1, 1), "shared.array": (0, 3), "local.array": (0, 3),
-              **WARP_OPERATIONS, **BLOCK_OPERATIONS, **{f"atomic.{name}": (3, 3) for name in ATOMICS},
-              **{f"libdevice.{name}": (2, 2) for name in LIBDEVICE}}
+CUDA_VALUES = {
+    "laneid",
+    "warpsize",
+    *_INDICES,
+    *(f"{name}.{axis}" for name in _INDICES for axis in "xyz"),
+}
+CUDA_CALLS = {
+    "grid": (1, 1),
+    "gridsize": (1, 1),
+    "shared.array": (0, 3),
+    "local.array": (0, 3),
+    **WARP_OPERATIONS,
+    **BLOCK_OPERATIONS,
+    **{f"atomic.{name}": (3, 3) for name in ATOMICS},
+    **{f"libdevice.{name}": (2, 2) for name in LIBDEVICE},
+}
 
 #: Of arrays, and of threadIdx and its like.
-ATTRIBUTES = frozenset("shape size ndim dtype itemsize nbytes strides type x y z".split())
+ATTRIBUTES = frozenset(
+    ["shape", "size", "ndim", "dtype", "itemsize", "nbytes", "strides", "type", "x", "y", "z"]
+)
 
 OF_ARRAYS = f"of an array, a kernel has {', '.join(sorted(ATTRIBUTES - set('xyz')))}"
 
 #: What to do in place of what is not listed.
 INSTEAD = {
-    "List": "Numba keeps no lists in a kernel; take a tuple, or cuda.local.array if it is written to",
-    "Dict": "Numba keeps no dicts in a kernel", "Set": "Numba keeps no sets in a kernel",
-    **dict.fromkeys(("ListComp", "SetComp", "DictComp"), "Numba keeps no lists, sets and dicts; write a loop"),
+    "List": (
+        "Numba keeps no lists in a kernel; take a tuple, or cuda.local.array if it is written to"
+    ),
+    "Dict": "Numba keeps no dicts in a kernel",
+    "Set": "Numba keeps no sets in a kernel",
+    **dict.fromkeys(
+        ("ListComp", "SetComp", "DictComp"), "Numba keeps no lists, sets and dicts; write a loop"
+    ),
     "GeneratorExp": "Numba compiles no generators; write a loop",
-    **dict.fromkeys(("Yield", "YieldFrom", "Await", "AsyncFunctionDef"), "Numba compiles no generators"),
-    **dict.fromkeys(("Try", "TryStar"), "a kernel cannot catch errors; test by an if what could go wrong"),
-    "With": "a kernel has nothing to open and close", "Delete": "Numba does not compile it; leave it out",
+    **dict.fromkeys(
+        ("Yield", "YieldFrom", "Await", "AsyncFunctionDef"), "Numba compiles no generators"
+    ),
+    **dict.fromkeys(
+        ("Try", "TryStar"), "a kernel cannot catch errors; test by an if what could go wrong"
+    ),
+    "With": "a kernel has nothing to open and close",
+    "Delete": "Numba does not compile it; leave it out",
     **dict.fromkeys(("Import", "ImportFrom"), "import what you need above the kernel"),
     "ClassDef": "Numba compiles no classes in a kernel",
     "NamedExpr": "Numba does not compile it; write an assignment of its own",
     "FormattedValue": "Numba makes no text of numbers; print(...) takes several values",
-    "Starred": "Numba wants each value by itself", "MatMult": "Numba multiplies no matrices in a kernel; write loops",
-    **dict.fromkeys(("MatchSequence", "MatchMapping", "MatchClass", "MatchStar"), "Numba compares with values only")}
+    "Starred": "Numba wants each value by itself",
+    "MatMult": "Numba multiplies no matrices in a kernel; write loops",
+    **dict.fromkeys(
+        ("MatchSequence", "MatchMapping", "MatchClass", "MatchStar"),
+        "Numba compares with values only",
+    ),
+}
 
-WORDS = {"GeneratorExp": "a generator", "ListComp": "a list comprehension", "SetComp": "a set comprehension",
-          "DictComp": "a dict comprehension", "NamedExpr": ":=", "FormattedValue": "an f-string with a value",
-          "Starred": "*", "MatMult": "@", "ClassDef": "a class", "AsyncFunctionDef": "async"}
+WORDS = {
+    "GeneratorExp": "a generator",
+    "ListComp": "a list comprehension",
+    "SetComp": "a set comprehension",
+    "DictComp": "a dict comprehension",
+    "NamedExpr": ":=",
+    "FormattedValue": "an f-string with a value",
+    "Starred": "*",
+    "MatMult": "@",
+    "ClassDef": "a class",
+    "AsyncFunctionDef": "async",
+}
 
 PLACES = "Numba wants these arguments by their places"
 CONSTANT = "Numba wants a constant here; bind it to a name outside the kernel"
@@ -95,8 +225,13 @@ CONSTANT = "Numba wants a constant here; bind it to a name outside the kernel"
 
 def words():
     """The lists as text, {what: names}: for pages."""
-    return {"functions of Python": sorted(BUILTINS), "math": sorted(MATH), "NumPy": sorted(NUMPY),
-            "cuda": sorted({*CUDA_VALUES, *CUDA_CALLS} - set(_INDICES)), "of an array": sorted(ATTRIBUTES - set("xyz"))}
+    return {
+        "functions of Python": sorted(BUILTINS),
+        "math": sorted(MATH),
+        "NumPy": sorted(NUMPY),
+        "cuda": sorted({*CUDA_VALUES, *CUDA_CALLS} - set(_INDICES)),
+        "of an array": sorted(ATTRIBUTES - set("xyz")),
+    }
 
 
 def refused(what, name, line):
@@ -115,21 +250,37 @@ def unknown(value):
     """Why a kernel has no use for a value from outside; None if it has one."""
     if isinstance(value, tuple):
         return next(filter(None, map(unknown, value)), None)
-    if isinstance(value, int) and not -2**63 <= value < 2**64:
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return "no integer of a kernel is that large"
-    if (value is None or isinstance(value, (int, float, str, np.generic, np.ndarray, np.dtype)) or value in _MODULES
-            or device_function(value)):
+    if (
+        value is None
+        or isinstance(value, (int, float, str, np.generic, np.ndarray, np.dtype))
+        or value in _MODULES
+        or device_function(value)
+    ):
         return None
-    if value in _BUILTINS or getattr(value, "__module__", None) == "math" and value.__name__ in MATH:
+    if (
+        value in _BUILTINS
+        or getattr(value, "__module__", None) == "math"
+        and value.__name__ in MATH
+    ):
         return None
     if is_type(value):
         return None
     if inspect.isfunction(value):
-        return "a plain Python function; put @device above its def, and Numba compiles it into the kernel"
+        return (
+            "a plain Python function; put @device above its def, and Numba compiles it into the"
+            " kernel"
+        )
     if isinstance(value, (list, dict, set)):
-        return f"a {type(value).__name__}, which Numba does not keep; bind its elements to names, or take a tuple"
-    return (f"found {type(value).__name__}; a kernel has numbers, tuples, arrays, types and device functions from "
-            "outside; bind what you need to a name of its own")
+        return (
+            f"a {type(value).__name__}, which Numba does not keep; bind its elements to names, or"
+            " take a tuple"
+        )
+    return (
+        f"found {type(value).__name__}; a kernel has numbers, tuples, arrays, types and device"
+        " functions from outside; bind what you need to a name of its own"
+    )
 
 
 def is_type(value):
@@ -141,7 +292,11 @@ def unknown_attribute(value, attribute):
     if value is math:
         return None if attribute in MATH else "not one of the functions of math that a kernel has"
     if value is np:
-        return None if attribute in NUMPY else "of NumPy a kernel has types and constants; functions are in math"
+        return (
+            None
+            if attribute in NUMPY
+            else "of NumPy a kernel has types and constants; functions are in math"
+        )
     return None if attribute in ATTRIBUTES else OF_ARRAYS
 
 

@@ -1,4 +1,6 @@
-"""The check of a kernel's source against the lists of :mod:`~simt.allowed`, before anything runs."""
+"""The check of a kernel's source against the lists of :mod:`~simt.allowed`, before anything
+runs.
+"""
 
 import ast
 import builtins
@@ -8,18 +10,40 @@ import types
 import numpy as np
 
 from .allowed import (
-    ATTRIBUTES, BUILTINS, CONSTANT, CUDA_CALLS, CUDA_VALUES, EXPRESSIONS, INSTEAD, OF_ARRAYS, PLACES, STATEMENTS, WORDS,
-    is_type, refused, unknown, unknown_attribute)
+    ATTRIBUTES,
+    BUILTINS,
+    CONSTANT,
+    CUDA_CALLS,
+    CUDA_VALUES,
+    EXPRESSIONS,
+    INSTEAD,
+    OF_ARRAYS,
+    PLACES,
+    STATEMENTS,
+    WORDS,
+    is_type,
+    refused,
+    unknown,
+    unknown_attribute,
+)
 
 _NODES = frozenset((STATEMENTS + " " + EXPRESSIONS).split())
 
 
 class _Checker(ast.NodeVisitor):
-    """Checks the definition of a kernel, or of a function that kernels call, as far as no values are needed."""
+    """Checks the definition of a kernel, or of a function that kernels call, as far as no values
+    are needed.
+    """
 
     def __init__(self, definition, kernel):
-        self.definition, self.kernel, self.nested, self.line = definition, kernel, 0, definition.lineno
-        #: name -> the line where it is first used; of those that are called also: the call; of attributes: both names.
+        self.definition, self.kernel, self.nested, self.line = (
+            definition,
+            kernel,
+            0,
+            definition.lineno,
+        )
+        #: name -> the line where it is first used; of those that are called also: the call; of
+        #: attributes: both names.
         self.loaded, self.called, self.attributes, self.sizes, self.bare = {}, [], [], [], {}
         self.stored, self.raised = [], {}
         self.parameters = [argument.arg for argument in definition.args.args]
@@ -32,7 +56,11 @@ class _Checker(ast.NodeVisitor):
         for statement in definition.body:
             self.visit(statement)
         #: Parameters that are the size of an array: what is given for them must be a constant.
-        self.sized = {size.id for size, _ in self.sizes if isinstance(size, ast.Name) and size.id in self.parameters}
+        self.sized = {
+            size.id
+            for size, _ in self.sizes
+            if isinstance(size, ast.Name) and size.id in self.parameters
+        }
 
     def refuse(self, node, what, why):
         raise refused(f"{what}: {why}", self.definition.name, getattr(node, "lineno", self.line))
@@ -49,7 +77,9 @@ class _Checker(ast.NodeVisitor):
                 self.assigned.setdefault(argument.arg, []).append(None)
             if isinstance(node, ast.FunctionDef):
                 if node.name in self.assigned:
-                    self.refuse(node, f"a second {node.name}", "Numba wants one function for a name")
+                    self.refuse(
+                        node, f"a second {node.name}", "Numba wants one function for a name"
+                    )
                 self.assigned.setdefault(node.name, []).append(None)
         elif isinstance(node, ast.MatchAs) and node.name:
             self.assigned.setdefault(node.name, []).append(None)
@@ -65,7 +95,9 @@ class _Checker(ast.NodeVisitor):
     def visit(self, node):
         kind, self.line = type(node).__name__, getattr(node, "lineno", self.line)
         if kind not in _NODES and not hasattr(self, f"visit_{kind}"):
-            what = WORDS.get(kind, f"a {kind.lower()}" if isinstance(node, ast.expr) else kind.lower())
+            what = WORDS.get(
+                kind, f"a {kind.lower()}" if isinstance(node, ast.expr) else kind.lower()
+            )
             self.refuse(node, what, INSTEAD.get(kind, "Numba does not compile it"))
         super().visit(node)
 
@@ -73,21 +105,31 @@ class _Checker(ast.NodeVisitor):
         """That of a function in the kernel, or of a lambda, as well."""
         given = node.args
         if given.vararg or given.kwarg or given.kwonlyargs or given.posonlyargs:
-            self.refuse(node, "*, ** or / among the parameters", "Numba wants each parameter by its name alone")
+            self.refuse(
+                node,
+                "*, ** or / among the parameters",
+                "Numba wants each parameter by its name alone",
+            )
 
     def visit_FunctionDef(self, node):
         if node.decorator_list:
             self.refuse(node, "a decorator in a kernel", "define the function outside the kernel")
         self._signature(node)
         if any(isinstance(inner, ast.Name) and inner.id == node.name for inner in ast.walk(node)):
-            self.refuse(node, f"{node.name} calls itself", "Numba puts it in the place of its call; use a loop")
+            self.refuse(
+                node,
+                f"{node.name} calls itself",
+                "Numba puts it in the place of its call; use a loop",
+            )
         for value in (*node.args.defaults, *node.body):
             self.nested += 1
             self.visit(value)
             self.nested -= 1
 
     def visit_Lambda(self, node):
-        self.refuse(node, "a lambda", "give it a name by an assignment of its own, or pass it to a function")
+        self.refuse(
+            node, "a lambda", "give it a name by an assignment of its own, or pass it to a function"
+        )
 
     def _lambda_or(self, node):
         """Visit an expression that may be a lambda."""
@@ -100,7 +142,11 @@ class _Checker(ast.NodeVisitor):
         value = node.value
         if value is not None and not (isinstance(value, ast.Constant) and value.value is None):
             if self.kernel and not self.nested:
-                self.refuse(node, "a kernel that returns a value", "it has nobody to return it to; write to an array")
+                self.refuse(
+                    node,
+                    "a kernel that returns a value",
+                    "it has nobody to return it to; write to an array",
+                )
             self.visit(value)
 
     def visit_Assign(self, node):
@@ -117,7 +163,9 @@ class _Checker(ast.NodeVisitor):
         if isinstance(node.target, ast.Subscript) and isinstance(node.target.slice, ast.Slice):
             self.refuse(node, "arithmetic of a whole slice", "write a loop over its elements")
         if isinstance(node.value, ast.Tuple):
-            self.refuse(node, "a tuple that grows", "Numba wants its length known; take cuda.local.array")
+            self.refuse(
+                node, "a tuple that grows", "Numba wants its length known; take cuda.local.array"
+            )
         self.generic_visit(node)
 
     def visit_Global(self, node):
@@ -148,29 +196,53 @@ class _Checker(ast.NodeVisitor):
 
     def visit_Tuple(self, node):
         for part in node.elts:
-            self.visit(part.value if isinstance(part, ast.Starred) and isinstance(node.ctx, ast.Load) else part)
+            self.visit(
+                part.value
+                if isinstance(part, ast.Starred) and isinstance(node.ctx, ast.Load)
+                else part
+            )
 
     def visit_Expr(self, node):
-        if not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, (str, types.EllipsisType))):
+        if not (
+            isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, (str, types.EllipsisType))
+        ):
             self.visit(node.value)
 
     def visit_Assert(self, node):
         self.visit(node.test)
         if node.msg and not _is_text(node.msg):
-            self.refuse(node, "an assert whose message is no constant text", "Numba makes no text when a kernel runs")
+            self.refuse(
+                node,
+                "an assert whose message is no constant text",
+                "Numba makes no text when a kernel runs",
+            )
 
     def visit_Raise(self, node):
-        error, values = (node.exc.func, node.exc.args) if isinstance(node.exc, ast.Call) else (node.exc, [])
-        if node.cause or not (error is None or isinstance(error, ast.Name)) or not all(
-                isinstance(value, ast.Constant) for value in values):
-            self.refuse(node, "a raise of more than an error with constants", "Numba makes no text when a kernel runs")
+        error, values = (
+            (node.exc.func, node.exc.args) if isinstance(node.exc, ast.Call) else (node.exc, [])
+        )
+        if (
+            node.cause
+            or not (error is None or isinstance(error, ast.Name))
+            or not all(isinstance(value, ast.Constant) for value in values)
+        ):
+            self.refuse(
+                node,
+                "a raise of more than an error with constants",
+                "Numba makes no text when a kernel runs",
+            )
         if error is not None:
             self.raised[error.id] = node.lineno
 
     def visit_Constant(self, node):
         value = node.value
         if isinstance(value, (str, bytes)):
-            self.refuse(node, f"the text {value!r}", "the interpreter knows text in print and as a dtype only")
+            self.refuse(
+                node,
+                f"the text {value!r}",
+                "the interpreter knows text in print and as a dtype only",
+            )
         if isinstance(value, (complex, types.EllipsisType)):
             self.refuse(node, ast.unparse(node), "the interpreter does not know it")
         if isinstance(value, int) and value >= 2**64:
@@ -184,7 +256,11 @@ class _Checker(ast.NodeVisitor):
 
     def visit_Name(self, node):
         if node.id == "cuda" and node.id not in self.local:
-            self.refuse(node, "cuda without a name behind it", "the interpreter knows cuda.grid and the like")
+            self.refuse(
+                node,
+                "cuda without a name behind it",
+                "the interpreter knows cuda.grid and the like",
+            )
         if isinstance(node.ctx, ast.Load):
             self.loaded.setdefault(node.id, node.lineno)
             self.bare.setdefault(node.id, node.lineno)
@@ -202,8 +278,18 @@ class _Checker(ast.NodeVisitor):
         if root == "cuda" and root not in self.local:
             if rest not in (CUDA_CALLS if called else CUDA_VALUES):
                 known = rest in CUDA_CALLS
-                self.refuse(node, name, "the interpreter knows it only where it is called" if known else
-                            "the interpreter does not model it; simt.allowed has a list of what it does")
+                self.refuse(
+                    node,
+                    name,
+                    (
+                        "the interpreter knows it only where it is called"
+                        if known
+                        else (
+                            "the interpreter does not model it; simt.allowed has a list of what it"
+                            " does"
+                        )
+                    ),
+                )
         elif rest.isidentifier() and root.isidentifier() and root not in self.local:
             self.loaded.setdefault(root, node.lineno)
             self.attributes.append((root, rest, node.lineno))
@@ -234,7 +320,9 @@ class _Checker(ast.NodeVisitor):
             if called in ("print", "float"):
                 values = [value for value in values if not _is_text(value)]
             if called in ("print", "min", "max") and called not in self.local:
-                values = [value.value if isinstance(value, ast.Starred) else value for value in values]
+                values = [
+                    value.value if isinstance(value, ast.Starred) else value for value in values
+                ]
         if any(keyword.arg is None for keyword in node.keywords):
             self.refuse(node, "**", INSTEAD["Starred"])
         for value in values:
@@ -243,27 +331,38 @@ class _Checker(ast.NodeVisitor):
     def _count(self, node, called, ends):
         low, high = ends
         if not low <= len(node.args) <= high:
-            self.refuse(node, f"{called} with {len(node.args)} arguments",
-                        f"it takes {low}" + f" to {high}" * (high > low))
+            self.refuse(
+                node,
+                f"{called} with {len(node.args)} arguments",
+                f"it takes {low}" + f" to {high}" * (high > low),
+            )
 
     def _array(self, called, node):
         """The arguments of an array's creation that are no constants: none, if they are right."""
         given = dict(zip(("shape", "dtype", "alignment"), node.args))
         for keyword in node.keywords:
             if keyword.arg in given or keyword.arg not in ("shape", "dtype", "alignment"):
-                self.refuse(node, f"{called} with {keyword.arg}=", "it has shape, dtype and alignment")
+                self.refuse(
+                    node, f"{called} with {keyword.arg}=", "it has shape, dtype and alignment"
+                )
             given[keyword.arg] = keyword.value
         if not {"shape", "dtype"} <= {*given} or len(node.args) > 3:
             self.refuse(node, called, "it wants a shape and a dtype")
         dtype = given.pop("dtype")
         if isinstance(dtype, ast.Name) and dtype.id in ("float", "int", "bool"):
-            self.refuse(dtype, f"the dtype {dtype.id}", "Numba wants a type with its width, such as float32")
+            self.refuse(
+                dtype, f"the dtype {dtype.id}", "Numba wants a type with its width, such as float32"
+            )
         for name, value in given.items():
-            self.sizes.append((self.constant(value, f"the {name} {ast.unparse(value)}", node), value))
+            self.sizes.append(
+                (self.constant(value, f"the {name} {ast.unparse(value)}", node), value)
+            )
         return [] if _is_text(dtype) else [dtype]
 
     def constant(self, node, what, where, depth=0):
-        """The constant that an expression is: an ast.Constant, or a name, or element of one, outside the kernel."""
+        """The constant that an expression is: an ast.Constant, or a name, or element of one,
+        outside the kernel.
+        """
         if isinstance(node, ast.Tuple):
             if len(node.elts) != 1:
                 self.refuse(where, what, "arrays of the interpreter have one dimension")
@@ -283,11 +382,17 @@ class _Checker(ast.NodeVisitor):
                 self.loaded.setdefault(node.value.id, where.lineno)
                 return node
             given = self.assigned.get(node.value.id, [])
-            if len(given) == 1 and isinstance(given[0], ast.Tuple) and isinstance(i, int) and i < len(given[0].elts):
+            if (
+                len(given) == 1
+                and isinstance(given[0], ast.Tuple)
+                and isinstance(i, int)
+                and i < len(given[0].elts)
+            ):
                 return self.constant(given[0].elts[i], what, where, depth + 1)
         elif (value := _folded(node)) is not None:
             return ast.Constant(value)
         self.refuse(where, what, CONSTANT)
+        return None
 
     @property
     def outer(self):
@@ -297,7 +402,9 @@ class _Checker(ast.NodeVisitor):
     # What can be said when the values of names are known.
 
     def check_values(self, known, given):
-        """Check the names that the kernel finds outside. ``given``: those that the interpreter has itself."""
+        """Check the names that the kernel finds outside. ``given``: those that the interpreter has
+        itself.
+        """
         name = self.definition.name
         for outer, line in self.loaded.items():
             if outer in self.local or outer in given:
@@ -306,8 +413,12 @@ class _Checker(ast.NodeVisitor):
                 if not hasattr(builtins, outer):
                     raise refused(f"{outer} is not defined", name, line)
                 if outer not in BUILTINS:
-                    raise refused(f"{outer}: not one of the functions of Python that a kernel has, which are "
-                                  f"{', '.join(BUILTINS)}", name, line)
+                    raise refused(
+                        f"{outer}: not one of the functions of Python that a kernel has, which are "
+                        f"{', '.join(BUILTINS)}",
+                        name,
+                        line,
+                    )
             elif why := unknown(known[outer]):
                 raise refused(f"{outer}: {why}", name, line)
             elif isinstance(known[outer], types.ModuleType) and outer in self.bare:
@@ -321,8 +432,12 @@ class _Checker(ast.NodeVisitor):
                 raise refused(f"{outer}.{attribute}: {why}", name, line)
         for outer, line in self.stored:
             if outer not in self.local and isinstance(known.get(outer), np.ndarray):
-                raise refused(f"{outer}[...] = ...: an array from outside is a constant; pass it to the kernel",
-                              name, line)
+                raise refused(
+                    f"{outer}[...] = ...: an array from outside is a constant; pass it to the"
+                    " kernel",
+                    name,
+                    line,
+                )
         for size, node in self.sizes:
             if why := _no_size(size, known, self.sized):
                 raise refused(f"the size {ast.unparse(node)}: {why}", name, node.lineno)
@@ -355,9 +470,13 @@ def _is_text(node):
 
 
 def _folded(node):
-    """The number that Python's compiler makes of an expression without names; None if there are names in it."""
-    if not all(isinstance(inner, (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop))
-               for inner in ast.walk(node)):
+    """The number that Python's compiler makes of an expression without names; None if there are
+    names in it.
+    """
+    if not all(
+        isinstance(inner, (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop))
+        for inner in ast.walk(node)
+    ):
         return None
     return eval(compile(ast.fix_missing_locations(ast.Expression(node)), "<constant>", "eval"), {})
 
@@ -383,4 +502,7 @@ def _no_size(node, known, sized):
         return None if len(value) == 1 else "arrays of the interpreter have one dimension"
     if type(value) is int:
         return None if value > 0 else f"found {value}, expected a positive integer"
-    return f"found {value!r} ({type(value).__name__}), expected a positive integer of Python; {CONSTANT}"
+    return (
+        f"found {value!r} ({type(value).__name__}), expected a positive integer of Python;"
+        f" {CONSTANT}"
+    )

@@ -13,7 +13,9 @@ BANKS = 32  # of shared memory; a word of 4 bytes lies in bank address / 4 mod 3
 
 
 class Access(NamedTuple):
-    """One access of one thread to memory. Those of a warp that agree in ``site`` and ``repeat`` are one request."""
+    """One access of one thread to memory. Those of a warp that agree in ``site`` and ``repeat`` are
+    one request.
+    """
 
     block: int
     thread: int
@@ -24,31 +26,49 @@ class Access(NamedTuple):
     size: int  #: bytes
     line: int
     site: tuple  #: the place in the source
-    #: How many barriers and warp operations the thread had passed, and how often it had been here since the last.
+    #: How many barriers and warp operations the thread had passed, and how often it had been here
+    #: since the last.
     repeat: tuple
 
 
 def position(code, instruction):
-    """Where in the source an instruction comes from: first line, last line, first column, last column."""
+    """Where in the source an instruction comes from: first line, last line, first column, last
+    column.
+    """
     return list(code.co_positions())[instruction // 2]
 
 
 class Accesses(Sequence):
-    """The log of a launch: each :class:`Access`, in order. They are made when the first is asked for.
+    """The log of a launch: each :class:`Access`, in order. They are made when the first is asked
+    for.
 
-    What a thread notes is its time and place: to make more of it would take longer than the rest of the launch.
+    What a thread notes is its time and place: to make more of it would take longer than the rest of
+    the launch.
     """
 
     def __init__(self):
-        #: Tuples (block, place, kind, index, how many elements, how many barriers and warp operations the thread has
-        #: passed, use); place: space, array, start, bytes of an element; use: thread, time, code, instruction. None
-        #: once accesses are made of them.
+        #: Tuples (block, place, kind, index, how many elements, how many barriers and warp
+        #: operations the thread has passed, use); place: space, array, start, bytes of an element;
+        #: use: thread, time, code, instruction. None once accesses are made of them.
         self.noted = []
 
     @functools.cached_property
     def _made(self):
         places, repeats, made = {}, defaultdict(int), []
-        for block, (space, array, start, size), kind, i, count, passed, (thread, _, code, instruction) in self.noted:
+        for (
+            block,
+            (space, array, start, size),
+            kind,
+            i,
+            count,
+            passed,
+            (
+                thread,
+                _,
+                code,
+                instruction,
+            ),
+        ) in self.noted:
             key = id(code), instruction  # which lives as long as what is noted
             if key not in places:
                 # Not the instruction's offset: that may move when Python specialises the code.
@@ -58,8 +78,20 @@ class Accesses(Sequence):
                 site = *places[key], kind, part
                 here = block, thread, site, array, passed
                 repeats[here] += 1
-                made.append(Access(block, thread, space, array, kind, start + (i + part) * size, step * size, site[1],
-                                   site, (passed, repeats[here])))
+                made.append(
+                    Access(
+                        block,
+                        thread,
+                        space,
+                        array,
+                        kind,
+                        start + (i + part) * size,
+                        step * size,
+                        site[1],
+                        site,
+                        (passed, repeats[here]),
+                    )
+                )
         self.noted = None
         return made
 
@@ -85,13 +117,15 @@ class Run(NamedTuple):
     grid: int
     block: int
     accesses: Accesses | None  #: of :class:`Access`
-    #: Tuples (block, thread, kind, line, value), one for each thread in a barrier or warp operation, where value is
-    #: (what it gave, what it got), or None where nothing is given.
+    #: Tuples (block, thread, kind, line, value), one for each thread in a barrier or warp
+    #: operation, where value is (what it gave, what it got), or None where nothing is given.
     events: list | None
 
 
 class Traffic(NamedTuple):
-    """Of one kind of access to one array: warp requests, and the sectors of 32 bytes they touch, added up."""
+    """Of one kind of access to one array: warp requests, and the sectors of 32 bytes they touch,
+    added up.
+    """
 
     requests: int
     sectors: int
@@ -110,29 +144,39 @@ def _requests(run, space):
     for access in run.accesses:
         if access.space == space:
             warp = access.block, access.thread // WARP
-            requests[access.array, access.kind, access.line, access.site, access.repeat, warp].append(access)
+            requests[
+                access.array, access.kind, access.line, access.site, access.repeat, warp
+            ].append(access)
     return requests.items()
 
 
 def _units(accesses, size):
     """The numbers of the aligned units of ``size`` bytes that accesses touch."""
-    return {unit for a in accesses for unit in range(a.address // size, (a.address + a.size - 1) // size + 1)}
+    return {
+        unit
+        for a in accesses
+        for unit in range(a.address // size, (a.address + a.size - 1) // size + 1)
+    }
 
 
 def sectors(run):
-    """Global memory traffic between the warps and the first cache: {(array, kind): :class:`Traffic`}.
+    """Global memory traffic between the warps and the first cache: {(array, kind):
+    :class:`Traffic`}.
 
     ``efficiency`` is the part of the bytes moved that is used, bytes_used / (32 sectors).
     """
     sums = defaultdict(lambda: np.zeros(3, int))
     for (array, kind, *_), accesses in _requests(run, "global"):
         sums[array, kind] += 1, len(_units(accesses, SECTOR)), len(_units(accesses, 1))
-    return {key: Traffic(n, moved, used, moved / n, used / (SECTOR * moved))
-            for key, (n, moved, used) in ((key, value.tolist()) for key, value in sums.items())}
+    return {
+        key: Traffic(n, moved, used, moved / n, used / (SECTOR * moved))
+        for key, (n, moved, used) in ((key, value.tolist()) for key, value in sums.items())
+    }
 
 
 def compulsory(run):
-    """Bytes of global memory that must move with perfect caches: {(array, "load" or "store"): bytes}.
+    """Bytes of global memory that must move with perfect caches: {(array, "load" or "store"):
+    bytes}.
 
     Every sector that is touched counts once. An atomic addition loads and stores.
     """
@@ -146,7 +190,8 @@ def compulsory(run):
 def bank_conflicts(run):
     """Shared memory traffic: {(line, kind): (requests, wavefronts)}.
 
-    A request takes as many wavefronts as the busiest bank has different words of it: one if there is no conflict.
+    A request takes as many wavefronts as the busiest bank has different words of it: one if there
+    is no conflict.
     """
     sums = defaultdict(lambda: [0, 0])
     for (_, kind, line, *_), accesses in _requests(run, "shared"):

@@ -54,29 +54,39 @@ _RETURNED = ("return", None)
 VOTES = {"ballot_sync", "any_sync", "all_sync"}
 
 #: Whose value a lane gets.
-_SOURCES = {"shfl_sync": lambda lane, amount: amount, "shfl_xor_sync": operator.xor,
-            "shfl_up_sync": operator.sub, "shfl_down_sync": operator.add}
+_SOURCES = {
+    "shfl_sync": lambda lane, amount: amount,
+    "shfl_xor_sync": operator.xor,
+    "shfl_up_sync": operator.sub,
+    "shfl_down_sync": operator.add,
+}
 _OWN_FILES = {__file__, memory.__file__, source.__file__}
 
 
 class _Machine:
-    """Runs the threads of a launch. What a thread waits for is in ``waiting``: (operation, line, *arguments)."""
+    """Runs the threads of a launch. What a thread waits for is in ``waiting``: (operation, line,
+    *arguments).
+    """
 
     def __init__(self, grid, block, log, checks):
         self.blocks, self.threads, self.checks, self.watching = grid, block, checks, checks or log
         self.accesses, self.events = (Accesses(), []) if log else (None, None)
-        self.namespaces = [types.SimpleNamespace(array=self.shared_array),
-                           types.SimpleNamespace(array=self.local_array),
-                           types.SimpleNamespace(**memory.ATOMICS)]
+        self.namespaces = [
+            types.SimpleNamespace(array=self.shared_array),
+            types.SimpleNamespace(array=self.local_array),
+            types.SimpleNamespace(**memory.ATOMICS),
+        ]
 
     def local_array(self, place, shape, dtype, alignment=1):
         if isinstance(dtype, (str, np.dtype)):
             dtype = TYPES.get(np.dtype(dtype).name, dtype)
         if isinstance(shape, tuple) and len(shape) == 1:
-            shape, = shape
+            (shape,) = shape
         if not isinstance(shape, INTEGER) or shape < 1 or dtype not in TYPE_NAMES:
-            raise TypeError(f"{place[0]}: found shape {shape!r} and dtype {dtype!r}, expected a positive integer and "
-                            f"one of {', '.join(TYPES)}")
+            raise TypeError(
+                f"{place[0]}: found shape {shape!r} and dtype {dtype!r}, expected a positive"
+                f" integer and one of {', '.join(TYPES)}"
+            )
         if alignment < 1 or alignment & alignment - 1:
             raise TypeError(f"{place[0]}: found alignment {alignment}, expected a power of two")
         return Local(place[0], shape, np.dtype(TYPE_NAMES[dtype]))
@@ -85,16 +95,19 @@ class _Machine:
         if place not in self.shared:
             array = self.local_array(place, shape, dtype, alignment)
             size = array.size
-            self.shared[place] = Memory(place[0], np.zeros(size, array.dtype), bytearray(size), self)
+            self.shared[place] = Memory(
+                place[0], np.zeros(size, array.dtype), bytearray(size), self
+            )
         return self.shared[place]
 
     def run(self, function, arguments):
         everyone = range(self.threads)
         arrays = [value for value in arguments if isinstance(value, Memory)]
-        for self.block in range(self.blocks):
+        for self.block in range(self.blocks):  # noqa: B020
             self.shared, self.found, self.time = {}, None, 0
             self.passed = [0] * self.threads
-            # What a lane of t's warp did before the time known[t][lane] lies before what t does now.
+            # What a lane of t's warp did before the time known[t][lane] lies before what t does
+            # now.
             self.known = [[0] * WARP for _ in everyone]
             self.running = [function(_Cuda(self, thread), *arguments) for thread in everyone]
             self.waiting, self.answers = [None] * self.threads, [None] * self.threads
@@ -132,10 +145,12 @@ class _Machine:
                 raise self.found from error
             trace, line = error.__traceback__, None
             while trace:  # the innermost line that is the kernel's
-                line = trace.tb_lineno if trace.tb_frame.f_code.co_filename not in _OWN_FILES else line
+                line = (
+                    trace.tb_lineno if trace.tb_frame.f_code.co_filename not in _OWN_FILES else line
+                )
                 trace = trace.tb_next
             if isinstance(error, KernelError):
-                raise self.located(error, thread, line)
+                raise self.located(error, thread, line)  # noqa: B904
             if found := _mistake(error):
                 raise self.located(found, thread, line) from error
             error.add_note(f"in block {self.block}, thread {thread}, line {line}")
@@ -143,10 +158,14 @@ class _Machine:
 
     def where(self, thread):
         operation, line = self.waiting[thread][:2]
-        return f"thread {thread} " + (f"waits at {operation}, line {line}" if line else "has returned")
+        return f"thread {thread} " + (
+            f"waits at {operation}, line {line}" if line else "has returned"
+        )
 
     def complete_group(self, lanes):
-        """The lanes of a warp operation that all its lanes have reached; None if no lane waits for one."""
+        """The lanes of a warp operation that all its lanes have reached; None if no lane waits for
+        one.
+        """
         problem = None
         for thread in lanes:
             request = self.waiting[thread]
@@ -154,27 +173,40 @@ class _Machine:
                 continue
             mask = request[2] if len(request) > 2 else 2**WARP - 1
             named = [lanes[0] + lane for lane in range(WARP) if mask >> lane & 1]
-            missing = [other for other in named if other not in lanes or self.waiting[other][:3] != request[:3]]
+            missing = [
+                other
+                for other in named
+                if other not in lanes or self.waiting[other][:3] != request[:3]
+            ]
             if not missing and thread in named:
                 return named
             if thread not in named:
                 message = f"{request[0]} does not name the lane that calls it"
             elif missing[0] not in lanes:
-                message = f"{request[0]} names lane {missing[0] % WARP}, but there is no such thread"
+                message = (
+                    f"{request[0]} names lane {missing[0] % WARP}, but there is no such thread"
+                )
             else:
-                message = f"{request[0]} names lane {missing[0] % WARP}, but {self.where(missing[0])}"
+                message = (
+                    f"{request[0]} names lane {missing[0] % WARP}, but {self.where(missing[0])}"
+                )
             problem = problem or (f"{message}: its mask is {mask:#x}", thread, request[1])
         if problem:
             raise self.located(DivergentBarrier(problem[0]), *problem[1:])
         return None
 
     def exchange(self, group, first):
-        """Do a warp operation for the threads of ``group``; the first thread of the warp is ``first``."""
+        """Do a warp operation for the threads of ``group``; the first thread of the warp is
+        ``first``.
+        """
         operation = self.waiting[group[0]][0]
-        given = {} if operation == "syncwarp" else {thread: self.waiting[thread][3] for thread in group}
+        given = (
+            {} if operation == "syncwarp" else {thread: self.waiting[thread][3] for thread in group}
+        )
         self.check_given(operation, given)
         if operation == "syncwarp":
-            # The only one that orders memory: what any of the threads knew to be over, all of them know now.
+            # The only one that orders memory: what any of the threads knew to be over, all of them
+            # know now.
             self.time += 1
             known = [max(times) for times in zip(*(self.known[thread] for thread in group))]
             for thread in group:
@@ -185,29 +217,47 @@ class _Machine:
             got = {thread: given[self.source(thread, first, group)] for thread in group}
         else:
             ballot = sum(1 << thread - first for thread in group if given[thread])
-            votes = {"ballot_sync": (ballot ^ 1 << 31) - (1 << 31),  # an int32, negative if the last lane is for it
-                     "any_sync": any(given.values()), "all_sync": all(given.values())}
+            votes = {
+                "ballot_sync": (
+                    (ballot ^ 1 << 31) - (1 << 31)
+                ),  # an int32, negative if the last lane is for it
+                "any_sync": any(given.values()),
+                "all_sync": all(given.values()),
+            }
             got = dict.fromkeys(group, votes[operation])
         self.release(given, got)
 
     def check_given(self, operation, given):
-        """Refuse what threads cannot exchange, or vote by; truth they have for a vote of a warp only."""
+        """Refuse what threads cannot exchange, or vote by; truth they have for a vote of a warp
+        only.
+        """
         numbers = EXCHANGED if operation.startswith("shfl") else INTEGER
         for thread, value in given.items():
             truth = isinstance(value, (bool, np.bool_))
             if not (isinstance(value, numbers) or truth) or truth and operation not in VOTES:
-                raise self.located(Refused(f"{operation} of a {type(value).__name__}: Numba wants "
-                                           f"{'a number of 32 or 64 bits' if numbers is EXCHANGED else 'an integer'}, "
-                                           "such as int32(...)"), thread, self.waiting[thread][1])
+                raise self.located(
+                    Refused(
+                        f"{operation} of a {type(value).__name__}: Numba wants "
+                        f"{'a number of 32 or 64 bits' if numbers is EXCHANGED else 'an integer'}, "
+                        "such as int32(...)"
+                    ),
+                    thread,
+                    self.waiting[thread][1],
+                )
 
     def source(self, thread, first, group):
-        """The thread whose value a shuffle gives to ``thread``: its own if the lane would be beyond the warp."""
+        """The thread whose value a shuffle gives to ``thread``: its own if the lane would be beyond
+        the warp.
+        """
         operation, line, _, _, amount = self.waiting[thread]
         lane = _SOURCES[operation](thread - first, amount % WARP)  # of the amount, five bits count
         source = first + lane if 0 <= lane < WARP else thread
         if source not in group:
-            raise self.located(DivergentBarrier(f"{operation} reads from lane {lane}, which is not in its mask"),
-                               thread, line)
+            raise self.located(
+                DivergentBarrier(f"{operation} reads from lane {lane}, which is not in its mask"),
+                thread,
+                line,
+            )
         return source
 
     def release(self, given, got):
@@ -215,42 +265,73 @@ class _Machine:
         for thread, value in got.items():
             if self.events is not None:
                 operation, line = self.waiting[thread][:2]
-                self.events.append((self.block, thread, operation, line, (given[thread], value) if given else None))
+                self.events.append(
+                    (self.block, thread, operation, line, (given[thread], value) if given else None)
+                )
             self.waiting[thread], self.answers[thread] = None, value
             self.passed[thread] += 1
 
     def meet(self, everyone):
-        """Let all threads of the block pass the barrier they wait at, if they have not all returned."""
+        """Let all threads of the block pass the barrier they wait at, if they have not all
+        returned.
+        """
         for thread in everyone:
             if self.waiting[thread][:2] != self.waiting[0][:2]:
                 waits, other = (thread, 0) if self.waiting[0] is _RETURNED else (0, thread)
-                raise self.located(DivergentBarrier(f"{self.where(waits)}, but {self.where(other)}"),
-                                   waits, self.waiting[waits][1])
+                raise self.located(
+                    DivergentBarrier(f"{self.where(waits)}, but {self.where(other)}"),
+                    waits,
+                    self.waiting[waits][1],
+                )
         if self.found:
             raise self.found
         operation = self.waiting[0][0]
         if operation != "return":
-            given = {thread: self.waiting[thread][2] for thread in everyone} if operation != "syncthreads" else {}
+            given = (
+                {thread: self.waiting[thread][2] for thread in everyone}
+                if operation != "syncthreads"
+                else {}
+            )
             self.check_given(operation, given)
-            answers = {"syncthreads": None, "syncthreads_count": sum(map(bool, given.values())),
-                       "syncthreads_and": int(all(given.values())), "syncthreads_or": int(any(given.values()))}
+            answers = {
+                "syncthreads": None,
+                "syncthreads_count": sum(map(bool, given.values())),
+                "syncthreads_and": int(all(given.values())),
+                "syncthreads_or": int(any(given.values())),
+            }
             self.release(given, dict.fromkeys(everyone, answers[operation]))
 
     def check_order(self, array, i, kind, other_kind, users, use):
-        """A race, unless a cuda.syncwarp lies between this use and each of those since the last barrier."""
+        """A race, unless a cuda.syncwarp lies between this use and each of those since the last
+        barrier.
+        """
         me = self.thread
         for other in users.values() if isinstance(users, dict) else (users,):
             thread, time = other[:2]
-            if thread != me and not (thread // WARP == me // WARP and time < self.known[me][thread % WARP]):
+            if thread != me and not (
+                thread // WARP == me // WARP and time < self.known[me][thread % WARP]
+            ):
                 self.race(array, i, kind, other_kind, use, other, self.block)
 
     def race(self, array, i, kind, other_kind, use, other, other_block):
-        """Keep the first race for the next barrier: if that one diverges, it is the cause and the better news."""
+        """Keep the first race for the next barrier: if that one diverges, it is the cause and the
+        better news.
+        """
         if not isinstance(self.found, DataRace):
             line = position(*use[2:])[0]
-            rival = f"block {other_block}" if other is None else f"thread {other[0]}, line {position(*other[2:])[0]}"
-            self.found = self.located(DataRace(f"{array.name}[{i}]: no barrier orders this {kind} and the "
-                                               f"{other_kind} by {rival}"), self.thread, line)
+            rival = (
+                f"block {other_block}"
+                if other is None
+                else f"thread {other[0]}, line {position(*other[2:])[0]}"
+            )
+            self.found = self.located(
+                DataRace(
+                    f"{array.name}[{i}]: no barrier orders this {kind} and the "
+                    f"{other_kind} by {rival}"
+                ),
+                self.thread,
+                line,
+            )
 
 
 def _mistake(error):
@@ -261,8 +342,12 @@ def _mistake(error):
     if isinstance(error, NameError):
         name = re.search("'(.*?)'", str(error))[1]
         return UninitialisedRead(f"{name} is read before it is given a value")
-    if isinstance(error, (TypeError, AttributeError)) or isinstance(error, ValueError) and "unpack" in str(error) or (
-            isinstance(error, IndexError) and "out of bounds" not in str(error)):
+    if (
+        isinstance(error, (TypeError, AttributeError))
+        or isinstance(error, ValueError)
+        and "unpack" in str(error)
+        or (isinstance(error, IndexError) and "out of bounds" not in str(error))
+    ):
         text = re.sub("'(Memory|Local|Part|ReadOnly)'", "an array", str(error))
         return Refused(f"{text}: a kernel here has no such operation")
     return None
@@ -272,18 +357,24 @@ def _argument(name, value, machine):
     """An argument of a launch as the kernel sees it."""
     if isinstance(value, np.ndarray):
         if value.dtype.name not in TYPES or not value.dtype.isnative:
-            raise TypeError(f"{name}: found dtype {value.dtype}, expected one of {', '.join(TYPES)}")
+            raise TypeError(
+                f"{name}: found dtype {value.dtype}, expected one of {', '.join(TYPES)}"
+            )
         if value.ndim != 1 or not value.flags.c_contiguous:
-            raise ValueError(f"{name}: found shape {value.shape} and strides {value.strides}, expected a flat "
-                             f"C-contiguous array (for example {name}.reshape(-1))")
+            raise ValueError(
+                f"{name}: found shape {value.shape} and strides {value.strides}, expected a flat "
+                f"C-contiguous array (for example {name}.reshape(-1))"
+            )
         whole = value
         while isinstance(whole.base, np.ndarray):
             whole = whole.base
         start = value.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
         written = bytearray(b"\1") * value.size
         if id(whole) in WRITTEN and whole.dtype == value.dtype:
-            written = memoryview(WRITTEN[id(whole)])[start // value.itemsize:]
-        return (Memory if value.flags.writeable else ReadOnly)(name, value, written, machine, "global", start)
+            written = memoryview(WRITTEN[id(whole)])[start // value.itemsize :]
+        return (Memory if value.flags.writeable else ReadOnly)(
+            name, value, written, machine, "global", start
+        )
     if isinstance(value, INTEGER):
         return int(value)
     if isinstance(value, (float, *NARROW)):
@@ -298,19 +389,23 @@ _GIVEN = {"load4": memory.load4, "store4": memory.store4, "__simt_part": memory.
 def launch(kernel, grid, block, *arguments, log=False, checks=True):
     """Run ``kernel[grid, block](*arguments)``, arrays written in place, and return a :class:`Run`.
 
-    A mistake in the kernel raises one of the subclasses of :class:`KernelError`; an argument that is not as described
-    raises ``TypeError`` or ``ValueError``, naming it.
+    A mistake in the kernel raises one of the subclasses of :class:`KernelError`; an argument that
+    is not as described raises ``TypeError`` or ``ValueError``, naming it.
 
     * ``kernel`` is a plain function, or what ``cuda.jit`` makes of one.
     * ``grid`` and ``block``: how many blocks, and how many threads (1 to 1024) in each.
-    * ``arguments``: arrays are flat and C-contiguous; two that overlap in part are not noticed. Numbers have the
-      types that Numba gives them: a Python float is a float64.
+    * ``arguments``: arrays are flat and C-contiguous; two that overlap in part are not noticed.
+      Numbers have the types that Numba gives them: a Python float is a float64.
     * ``log``: whether to keep every access to memory, and every event.
-    * ``checks``: whether to look for data races, which takes about half of the time. All else is always checked.
+    * ``checks``: whether to look for data races, which takes about half of the time. All else is
+      always checked.
     """
     function = plain(kernel)
     if function is None:
-        raise TypeError(f"kernel: found {type(kernel).__name__}, expected a function or what cuda.jit makes of one")
+        raise TypeError(
+            f"kernel: found {type(kernel).__name__}, expected a function or what cuda.jit makes"
+            " of one"
+        )
     for name, value, largest in (("grid", grid, 2**31 - 1), ("block", block, 1024)):
         if not isinstance(value, INTEGER) or isinstance(value, bool):
             raise TypeError(f"{name}: found {type(value).__name__}, expected one integer")
@@ -321,7 +416,9 @@ def launch(kernel, grid, block, *arguments, log=False, checks=True):
             raise TypeError(f"{name}: found {type(value).__name__}, expected True or False")
     names = inspect.signature(function).parameters
     if len(arguments) != len(names):
-        raise TypeError(f"arguments: found {len(arguments)}, expected {len(names)}: {', '.join(names)}")
+        raise TypeError(
+            f"arguments: found {len(arguments)}, expected {len(names)}: {', '.join(names)}"
+        )
     grid, block = int(grid), int(block)
     machine = _Machine(grid, block, log, checks)
     seen, known = [], {}
@@ -329,7 +426,9 @@ def launch(kernel, grid, block, *arguments, log=False, checks=True):
         array = _argument(name, value, machine)
         if isinstance(array, Memory):
             # An array that is given twice is one array, and goes by its first name.
-            array = known.setdefault((value.__array_interface__["data"], value.size, value.dtype), array)
+            array = known.setdefault(
+                (value.__array_interface__["data"], value.size, value.dtype), array
+            )
         seen.append(array)
     collecting = gc.isenabled()
     gc.disable()  # the books are many small objects, and none of them form cycles

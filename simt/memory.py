@@ -1,4 +1,6 @@
-"""Arrays as the kernels of :mod:`simt` see them: each access is checked, and remembered to find races."""
+"""Arrays as the kernels of :mod:`simt` see them: each access is checked, and remembered to find
+races.
+"""
 
 import operator
 import sys
@@ -10,7 +12,9 @@ from .source import INTEGER, NARROW, TYPES, KernelError, Promotion, to_integer
 
 
 class DataRace(KernelError):
-    """Two threads use one element, one of them writes, and neither a barrier nor ``cuda.syncwarp`` orders the two."""
+    """Two threads use one element, one of them writes, and neither a barrier nor ``cuda.syncwarp``
+    orders the two.
+    """
 
 
 class OutOfBounds(KernelError):
@@ -18,13 +22,16 @@ class OutOfBounds(KernelError):
 
 
 class UninitialisedRead(KernelError):
-    """A read of an element of a shared or local array, or of :func:`uninitialised`, that nobody has written."""
+    """A read of an element of a shared or local array, or of :func:`uninitialised`, that nobody has
+    written.
+    """
 
 
 class Misaligned(KernelError):
     """``load4`` or ``store4`` at an address that is not a multiple of the size of the access.
 
-    Every allocation counts as aligned to 256 bytes, as a GPU's are; a view starts where it lies in its allocation.
+    Every allocation counts as aligned to 256 bytes, as a GPU's are; a view starts where it lies in
+    its allocation.
     """
 
 
@@ -35,13 +42,16 @@ WRITTEN = {}
 def uninitialised(shape, dtype):
     """Make an array in which every element counts as unwritten until a kernel writes it.
 
-    Reading one too early is an :class:`UninitialisedRead`, in any launch and through any view of the same dtype.
-    What the host writes is not noticed: use it for results. ``shape`` as of ``numpy.empty``, ``dtype`` one that
-    kernels know; floats are NaN at first.
+    Reading one too early is an :class:`UninitialisedRead`, in any launch and through any view of
+    the same dtype. What the host writes is not noticed: use it for results. ``shape`` as of
+    ``numpy.empty``, ``dtype`` one that kernels know; floats are NaN at first.
     """
     sides = shape if isinstance(shape, tuple) else (shape,)
     if not all(isinstance(n, INTEGER) and not isinstance(n, bool) and n >= 0 for n in sides):
-        raise TypeError(f"shape: found {shape!r}, expected an integer or a tuple of integers, none of them negative")
+        raise TypeError(
+            f"shape: found {shape!r}, expected an integer or a tuple of integers, none of them"
+            " negative"
+        )
     if not isinstance(dtype, (np.dtype, type)) or np.dtype(dtype).name not in TYPES:
         raise TypeError(f"dtype: found {dtype!r}, expected one of {', '.join(TYPES)} of NumPy")
     array = np.empty(shape, dtype)
@@ -60,8 +70,18 @@ class Array:
     ndim = 1
 
     def __init__(self, name, size, dtype):
-        self.name, self.size, self.shape, self.dtype, self.scalar = name, size, (size,), dtype, dtype.type
-        self.floating, self.itemsize, self.nbytes = dtype.kind == "f", dtype.itemsize, dtype.itemsize * size
+        self.name, self.size, self.shape, self.dtype, self.scalar = (
+            name,
+            size,
+            (size,),
+            dtype,
+            dtype.type,
+        )
+        self.floating, self.itemsize, self.nbytes = (
+            dtype.kind == "f",
+            dtype.itemsize,
+            dtype.itemsize * size,
+        )
         self.strides = (dtype.itemsize,)
 
     def __len__(self):
@@ -85,7 +105,9 @@ class Array:
     def convert(self, value):
         """``value`` as the array keeps it."""
         if not isinstance(value, _NUMBERS):
-            raise TypeError(f"a {type(value).__name__} is stored into {self.name}, an array of {self.dtype}")
+            raise TypeError(
+                f"a {type(value).__name__} is stored into {self.name}, an array of {self.dtype}"
+            )
         if not self.floating:
             return to_integer(self.dtype.name, value)
         if isinstance(value, float) and self.scalar in NARROW:
@@ -96,14 +118,23 @@ class Array:
         """Say what is wrong with element i: either there is none, or it is not written."""
         if not 0 <= i <= self.size - count:
             end = f":{i + count}" if count > 1 else ""
-            raise OutOfBounds(f"{self.name}[{i}{end}] is out of bounds, {self.name} has {self.size} elements")
+            raise OutOfBounds(
+                f"{self.name}[{i}{end}] is out of bounds, {self.name} has {self.size} elements"
+            )
         raise UninitialisedRead(f"{self.name}[{i}] is read before it is written")
 
 
 class Local(Array, dict):
-    """A thread's own array. It is a dict so that reading what has been written takes no function call."""
+    """A thread's own array. It is a dict so that reading what has been written takes no function
+    call.
+    """
 
-    __missing__, __iter__, __len__, __contains__ = Array.refuse, Array.__iter__, Array.__len__, Array.__contains__
+    __missing__, __iter__, __len__, __contains__ = (
+        Array.refuse,
+        Array.__iter__,
+        Array.__len__,
+        Array.__contains__,
+    )
 
     def __setitem__(self, i, value):
         if not 0 <= i < self.size:
@@ -128,7 +159,9 @@ class Part(Array):
     """What a slice makes of an array: its elements are those of ``whole`` at ``places``."""
 
     def __init__(self, whole, places):
-        super().__init__(f"{whole.name}[{places.start}:{places.stop}:{places.step}]", len(places), whole.dtype)
+        super().__init__(
+            f"{whole.name}[{places.start}:{places.stop}:{places.step}]", len(places), whole.dtype
+        )
         self.whole, self.places, self.strides = whole, places, (places.step * self.itemsize,)
 
     def place(self, i):
@@ -152,7 +185,11 @@ def part(whole, *ends):
     if not isinstance(whole, Array):
         return whole[slice(*ends)]
     places = range(whole.size)[slice(*ends)]
-    return Part(whole.whole, whole.places[slice(*ends)]) if isinstance(whole, Part) else Part(whole, places)
+    return (
+        Part(whole.whole, whole.places[slice(*ends)])
+        if isinstance(whole, Part)
+        else Part(whole, places)
+    )
 
 
 def _atomic(combine):
@@ -160,9 +197,16 @@ def _atomic(combine):
     return lambda array, i, value: array.atomic(combine, i, value)
 
 
-ATOMICS = {"add": _atomic(operator.add), "sub": _atomic(operator.sub), "max": _atomic(max), "min": _atomic(min),
-           "and_": _atomic(operator.and_), "or_": _atomic(operator.or_), "xor": _atomic(operator.xor),
-           "exch": _atomic(lambda old, new: new | old ^ old)}  # which floats refuse, as Numba's exch does
+ATOMICS = {
+    "add": _atomic(operator.add),
+    "sub": _atomic(operator.sub),
+    "max": _atomic(max),
+    "min": _atomic(min),
+    "and_": _atomic(operator.and_),
+    "or_": _atomic(operator.or_),
+    "xor": _atomic(operator.xor),
+    "exch": _atomic(lambda old, new: new | old ^ old),
+}  # which floats refuse, as Numba's exch does
 
 
 def load4(array, i):
@@ -173,7 +217,11 @@ def store4(array, i, *values):
     array.store4(i, *values)
 
 
-CONFLICTS = {"load": ("store", "atomic"), "store": ("load", "store", "atomic"), "atomic": ("load", "store")}
+CONFLICTS = {
+    "load": ("store", "atomic"),
+    "store": ("load", "store", "atomic"),
+    "atomic": ("load", "store"),
+}
 
 
 class Memory(Array):
@@ -181,13 +229,25 @@ class Memory(Array):
 
     def __init__(self, name, data, written, machine, space="shared", start=0):
         super().__init__(name, data.size, data.dtype)
-        self.data, self.written, self.machine, self.space, self.start = data, written, machine, space, start
-        self.first = {kind: {} for kind in CONFLICTS}  # kind -> {i: the block that was first to do so}
-        # kind -> {i: the one use since the last barrier, or {thread: use}}; a use: thread, time, code, instruction
+        self.data, self.written, self.machine, self.space, self.start = (
+            data,
+            written,
+            machine,
+            space,
+            start,
+        )
+        self.first = {
+            kind: {} for kind in CONFLICTS
+        }  # kind -> {i: the block that was first to do so}
+        # kind -> {i: the one use since the last barrier, or {thread: use}}; a use: thread, time,
+        # code, instruction
         self.recent = {kind: {} for kind in CONFLICTS}
-        # kind -> [(a kind that it conflicts with, recent and first of that)]: the dicts stay, forget empties them
-        self.rivals = {kind: [(other, self.recent[other], self.first[other]) for other in others]
-                       for kind, others in CONFLICTS.items()}
+        # kind -> [(a kind that it conflicts with, recent and first of that)]: the dicts stay,
+        # forget empties them
+        self.rivals = {
+            kind: [(other, self.recent[other], self.first[other]) for other in others]
+            for kind, others in CONFLICTS.items()
+        }
         self.place = space, name, start, self.dtype.itemsize  # what a log keeps of the array
 
     def forget(self):
@@ -227,7 +287,9 @@ class Memory(Array):
         return old if self.floating else int(old)
 
     def unwritten(self, i):
-        """Element i is read and not written. If somebody writes it before the next barrier, that will be a race."""
+        """Element i is read and not written. If somebody writes it before the next barrier, that
+        will be a race.
+        """
         if not self.machine.found:
             error = UninitialisedRead(f"{self.name}[{i}] is read before it is written")
             frame = sys._getframe(2)
@@ -240,14 +302,16 @@ class Memory(Array):
             self.refuse(i, 4)
         address, width = self.start + i * self.dtype.itemsize, min(16, 4 * self.dtype.itemsize)
         if address % width:
-            raise Misaligned(f"{self.name}[{i}:{i + 4}] is accessed at once, but starts {address} bytes into its "
-                             f"allocation, which is not a multiple of {width}")
+            raise Misaligned(
+                f"{self.name}[{i}:{i + 4}] is accessed at once, but starts {address} bytes into its"
+                f" allocation, which is not a multiple of {width}"
+            )
 
     def load4(self, i):
         self.check_four(i)
         if self.machine.watching:
             self.note("load", i, 4)
-        if not all(self.written[i:i + 4]):
+        if not all(self.written[i : i + 4]):
             self.unwritten(i + bytes(self.written[i:]).index(0))
         data = self.data
         return data[i], data[i + 1], data[i + 2], data[i + 3]
@@ -257,24 +321,30 @@ class Memory(Array):
         values = [self.convert(value) for value in values]
         if self.machine.watching:
             self.note("store", i, 4)
-        self.data[i:i + 4] = values
-        self.written[i:i + 4] = b"\1\1\1\1"
+        self.data[i : i + 4] = values
+        self.written[i : i + 4] = b"\1\1\1\1"
 
     def note(self, kind, i, count=1):
         """Look for races with what has been done, and write this down, too."""
-        frame, machine = sys._getframe(2), self.machine  # the kernel's frame, or that of a function it calls
+        frame, machine = (
+            sys._getframe(2),
+            self.machine,
+        )  # the kernel's frame, or that of a function it calls
         while frame.f_code.co_filename == __file__:  # of a part of an array, or of a loop over one
             frame = frame.f_back
         block, thread = machine.block, machine.thread
         use = thread, machine.time, frame.f_code, frame.f_lasti
         if machine.accesses is not None:
-            machine.accesses.noted.append((block, self.place, kind, i, count, machine.passed[thread], use))
+            machine.accesses.noted.append(
+                (block, self.place, kind, i, count, machine.passed[thread], use)
+            )
         if not machine.checks:
             return
         mine, first = self.recent[kind], self.first[kind]
-        # Of an array that is only read there is nothing to be compared with: most accesses end here quickly.
+        # Of an array that is only read there is nothing to be compared with: most accesses end here
+        # quickly.
         rivals = [rival for rival in self.rivals[kind] if rival[2]]
-        for i in range(i, i + count):
+        for i in range(i, i + count):  # noqa: B020
             for other, recent, earlier in rivals:
                 users = recent.get(i)
                 if users is not None and (type(users) is dict or users[0] != thread):
@@ -294,11 +364,15 @@ class Memory(Array):
 
 
 class ReadOnly(Memory):
-    """An array that the host may not write either: what a kernel stores is refused when it is converted."""
+    """An array that the host may not write either: what a kernel stores is refused when it is
+    converted.
+    """
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self.scalar = None  # so that everything is converted
 
     def convert(self, value):
-        raise ValueError(f"{self.name}: found a read-only array, expected one that the kernel can write to")
+        raise ValueError(
+            f"{self.name}: found a read-only array, expected one that the kernel can write to"
+        )

@@ -1,8 +1,9 @@
-r"""From the source of a kernel to a Python generator, with the arithmetic of Numba: one half of :mod:`simt`.
+r"""From the source of a kernel to a Python generator, with the arithmetic of Numba: one half of
+:mod:`simt`.
 
-Calls that wait for other threads become ``yield``, calls of functions that may wait ``yield from``, and ``a + b``
-becomes a function call that minds the types of a and b. Everything else in the source stays as it is. What a kernel may
-not use is refused before, by :mod:`~simt.check`.
+Calls that wait for other threads become ``yield``, calls of functions that may wait ``yield from``,
+and ``a + b`` becomes a function call that minds the types of a and b. Everything else in the source
+stays as it is. What a kernel may not use is refused before, by :mod:`~simt.check`.
 """
 
 import ast
@@ -23,8 +24,9 @@ from .check import checker as checker_of
 class Promotion(KernelError):
     """What Numba silently does in float64, which most GPUs do slowly.
 
-    That is ``+ - * /``, min and max of float32 or float16 with a Python float, a float64 or an integer; the quotient
-    of two integers; float64 stored into a narrower array. Comparisons pass, and so does arithmetic of float64 alone.
+    That is ``+ - * /``, min and max of float32 or float16 with a Python float, a float64 or an
+    integer; the quotient of two integers; float64 stored into a narrower array. Comparisons pass,
+    and so does arithmetic of float64 alone.
     """
 
 
@@ -37,8 +39,13 @@ class Overflow(KernelError):
 INTEGER = (int, np.integer)
 NARROW = (np.float16, np.float32)
 EXCHANGED = (*INTEGER, np.float32, np.float64)  # what a shuffle takes
-_RANGES = {"int8": (-2**7, 2**7), "int16": (-2**15, 2**15), "int32": (-2**31, 2**31), "int64": (-2**63, 2**63),
-           **{f"uint{bits}": (0, 2**bits) for bits in (8, 16, 32, 64)}}
+_RANGES = {
+    "int8": (-(2**7), 2**7),
+    "int16": (-(2**15), 2**15),
+    "int32": (-(2**31), 2**31),
+    "int64": (-(2**63), 2**63),
+    **{f"uint{bits}": (0, 2**bits) for bits in (8, 16, 32, 64)},
+}
 
 
 def to_integer(name, value):
@@ -49,9 +56,14 @@ def to_integer(name, value):
     return number
 
 
-#: The types that kernels name, and what converts to them here. Integers are Python's: those are fastest.
-TYPES = {"float16": np.float16, "float32": np.float32, "float64": np.float64,
-          **{name: functools.partial(to_integer, name) for name in _RANGES}}
+#: The types that kernels name, and what converts to them here. Integers are Python's: those are
+#: fastest.
+TYPES = {
+    "float16": np.float16,
+    "float32": np.float32,
+    "float64": np.float64,
+    **{name: functools.partial(to_integer, name) for name in _RANGES},
+}
 TYPE_NAMES = {convert: name for name, convert in TYPES.items()}
 
 
@@ -61,24 +73,33 @@ def widened(value):
 
 
 def bfloat16(value):
-    """The bits of the nearest bfloat16, ties to even: a float32 is its upper half and 16 bits more."""
+    """The bits of the nearest bfloat16, ties to even: a float32 is its upper half and 16 bits
+    more.
+    """
     if math.isnan(value):
-        return 0x7fc0
+        return 0x7FC0
     single = np.float32(value)
     bits = int(single.view(np.uint32)) - int(abs(single) > abs(value))
     if single != value:
         bits |= 1  # of a float64: what is lost already must not make a tie of what is none
-    return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16
+    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
 
 
 def _check_operands(symbol, a, b):
     for narrow, other in ((a, b), (b, a)):
         # np.float64 is a float, and np.float32 is not.
-        if type(narrow) in NARROW and isinstance(other, (float, *INTEGER)) and not isinstance(other, bool):
-            raise Promotion(f"{type(a).__name__} {symbol} {type(b).__name__} is computed in float64")
+        if (
+            type(narrow) in NARROW
+            and isinstance(other, (float, *INTEGER))
+            and not isinstance(other, bool)
+        ):
+            raise Promotion(
+                f"{type(a).__name__} {symbol} {type(b).__name__} is computed in float64"
+            )
 
 
 # Operators that mind that operands are of one type. Each is written out: kernels consist of them.
+
 
 def _add(a, b):
     if type(a) is not type(b):
@@ -114,17 +135,22 @@ def _extreme(name, of_integers, of_floats):
             _check_operands(name, first, other)
             first = (of_integers if isinstance(first, INTEGER) else of_floats)(first, other)
         return first
+
     return choose
 
 
 def _tuple(values):
     if not isinstance(values, tuple):
-        raise TypeError(f"the length of a {type(values).__name__} is no constant, so it makes no tuple")
+        raise TypeError(
+            f"the length of a {type(values).__name__} is no constant, so it makes no tuple"
+        )
     return values
 
 
 def _print(*values):
-    if not all(isinstance(value, (str, int, float, tuple, np.generic, type(None))) for value in values):
+    if not all(
+        isinstance(value, (str, int, float, tuple, np.generic, type(None))) for value in values
+    ):
         raise TypeError("print of what is no number, no tuple and no text")
     print(*values)
 
@@ -135,38 +161,67 @@ def _real(function):
 
 
 def _by_python(name):
-    """A function of math that NumPy lacks, in float64; floats are rounded to the type of the first argument."""
+    """A function of math that NumPy lacks, in float64; floats are rounded to the type of the first
+    argument.
+    """
+
     def rounded(*values):
         convert = type(values[0]) if type(values[0]) in NARROW else np.float64
         try:
-            found = getattr(math, name)(*(value if isinstance(value, INTEGER) else float(value) for value in values))
+            found = getattr(math, name)(
+                *(value if isinstance(value, INTEGER) else float(value) for value in values)
+            )
         except (ValueError, OverflowError) as error:
             found = math.nan if isinstance(error, ValueError) else math.inf
         if isinstance(found, tuple):  # frexp has an integer as well
             return tuple(part if isinstance(part, int) else convert(part) for part in found)
         return found if isinstance(found, int) else convert(found)
+
     return rounded
 
 
-_MATH = types.SimpleNamespace(**{
-    name: np.float64(value) if isinstance(value := getattr(math, name), float) else
-    _real(getattr(np, name)) if name in ("sqrt", "exp", "log", "fabs", "isnan", "isinf", "isfinite") else
-    _by_python(name) for name in allowed.MATH})
-_NUMPY = types.SimpleNamespace(**{name: TYPES.get(name) or np.float64(getattr(np, name)) for name in allowed.NUMPY})
+_MATH = types.SimpleNamespace(
+    **{
+        name: (
+            np.float64(value)
+            if isinstance(value := getattr(math, name), float)
+            else (
+                _real(getattr(np, name))
+                if name in ("sqrt", "exp", "log", "fabs", "isnan", "isinf", "isfinite")
+                else _by_python(name)
+            )
+        )
+        for name in allowed.MATH
+    }
+)
+_NUMPY = types.SimpleNamespace(
+    **{name: TYPES.get(name) or np.float64(getattr(np, name)) for name in allowed.NUMPY}
+)
 LIBDEVICE = types.SimpleNamespace(  # rounded by themselves, as everything is here
-    fadd_rn=lambda a, b: np.float32(a) + np.float32(b), fmul_rn=lambda a, b: np.float32(a) * np.float32(b),
-    dadd_rn=lambda a, b: np.float64(a) + b, dmul_rn=lambda a, b: np.float64(a) * b)
+    fadd_rn=lambda a, b: np.float32(a) + np.float32(b),
+    fmul_rn=lambda a, b: np.float32(a) * np.float32(b),
+    dadd_rn=lambda a, b: np.float64(a) + b,
+    dmul_rn=lambda a, b: np.float64(a) * b,
+)
 
 
 # From the source of a function to a generator.
 
-_ARITHMETIC = {ast.Add: "__simt_add", ast.Sub: "__simt_subtract",
-               ast.Mult: "__simt_multiply", ast.Div: "__simt_divide"}
+_ARITHMETIC = {
+    ast.Add: "__simt_add",
+    ast.Sub: "__simt_subtract",
+    ast.Mult: "__simt_multiply",
+    ast.Div: "__simt_divide",
+}
 
 
 def _waits(function):
-    """Whether a function that a kernel calls is made from one of the kernel's source, and so a generator."""
-    return type(function) is types.FunctionType and function.__code__.co_flags & inspect.CO_GENERATOR
+    """Whether a function that a kernel calls is made from one of the kernel's source, and so a
+    generator.
+    """
+    return (
+        type(function) is types.FunctionType and function.__code__.co_flags & inspect.CO_GENERATOR
+    )
 
 
 def _call(function, cuda, *values):
@@ -177,7 +232,8 @@ def _call(function, cuda, *values):
 class _Rewriter(ast.NodeTransformer):
     """Makes the source of a kernel that of a generator.
 
-    ``helpers`` are the names of functions from outside that it calls, ``local`` those that are given in the kernel.
+    ``helpers`` are the names of functions from outside that it calls, ``local`` those that are
+    given in the kernel.
     """
 
     def __init__(self, helpers, local):
@@ -192,7 +248,9 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         node.args.args.insert(0, ast.arg("cuda"))
         nothing = ast.YieldFrom(ast.Tuple([], ast.Load()))
-        node.body = ast.Subscript(ast.Tuple([nothing, node.body], ast.Load()), ast.Constant(1), ast.Load())
+        node.body = ast.Subscript(
+            ast.Tuple([nothing, node.body], ast.Load()), ast.Constant(1), ast.Load()
+        )
         return node
 
     def visit_Call(self, node):
@@ -201,22 +259,33 @@ class _Rewriter(ast.NodeTransformer):
         called = ast.unparse(node.func)
         module, _, name = called.partition(".")
         if called in ("cuda.shared.array", "cuda.local.array"):
-            # Its name, if it gets no other, and its place: all threads of a block get one shared array at one place.
+            # Its name, if it gets no other, and its place: all threads of a block get one shared
+            # array at one place.
             node.args.insert(0, ast.Constant((called, node.lineno, node.col_offset)))
         if module == "cuda" and (name in WARP_OPERATIONS or name in BLOCK_OPERATIONS):
-            request = ast.Tuple([ast.Constant(name), ast.Constant(node.lineno), *node.args], ast.Load())
+            request = ast.Tuple(
+                [ast.Constant(name), ast.Constant(node.lineno), *node.args], ast.Load()
+            )
             return ast.Yield(request)
         mine = ast.Name("cuda", ast.Load())
         if called in self.helpers:
             node.args.insert(0, mine)
             return ast.YieldFrom(node)
         if called in self.local or not isinstance(node.func, (ast.Name, ast.Attribute)):
-            waits = ast.YieldFrom(ast.Call(ast.Name("__simt_call", ast.Load()), [node.func, mine, *node.args], []))
-            if not isinstance(node.func, ast.Name) or any(isinstance(inner, ast.YieldFrom) for inner in ast.walk(node)):
+            waits = ast.YieldFrom(
+                ast.Call(ast.Name("__simt_call", ast.Load()), [node.func, mine, *node.args], [])
+            )
+            if not isinstance(node.func, ast.Name) or any(
+                isinstance(inner, ast.YieldFrom) for inner in ast.walk(node)
+            ):
                 return waits
             # A type is called without a generator, which would take longer than the call.
             kind = ast.Attribute(node.func, "__class__", ast.Load())
-            return ast.IfExp(ast.Compare(kind, [ast.Is()], [ast.Name("__simt_function", ast.Load())]), waits, node)
+            return ast.IfExp(
+                ast.Compare(kind, [ast.Is()], [ast.Name("__simt_function", ast.Load())]),
+                waits,
+                node,
+            )
         return node
 
     def visit_Subscript(self, node):
@@ -224,13 +293,26 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         if not isinstance(node.slice, ast.Slice):
             return node
-        ends = [end or ast.Constant(None) for end in (node.slice.lower, node.slice.upper, node.slice.step)]
-        part = ast.copy_location(ast.Call(ast.Name("__simt_part", ast.Load()), [node.value, *ends], []), node)
-        return part if isinstance(node.ctx, ast.Load) else ast.Subscript(part, ast.Constant(...), node.ctx)
+        ends = [
+            end or ast.Constant(None)
+            for end in (node.slice.lower, node.slice.upper, node.slice.step)
+        ]
+        part = ast.copy_location(
+            ast.Call(ast.Name("__simt_part", ast.Load()), [node.value, *ends], []), node
+        )
+        return (
+            part
+            if isinstance(node.ctx, ast.Load)
+            else ast.Subscript(part, ast.Constant(...), node.ctx)
+        )
 
     def visit_AnnAssign(self, node):
         """Numba does not read type hints."""
-        return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node)) if node.value else ast.Pass()
+        return (
+            self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
+            if node.value
+            else ast.Pass()
+        )
 
     def visit_MatchValue(self, node):
         return node
@@ -244,7 +326,10 @@ class _Rewriter(ast.NodeTransformer):
         target, value = node.targets[0], node.value
         several = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
         for name, call in zip(target.elts, value.elts) if several else [(target, value)]:
-            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("cuda.shared.array", "cuda.local.array"):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in (
+                "cuda.shared.array",
+                "cuda.local.array",
+            ):
                 _, *place = call.args[0].value
                 call.args[0] = ast.Constant((ast.unparse(name), *place))
         return node
@@ -267,15 +352,21 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         if not isinstance(node.op, ast.Invert):
             return node
-        return ast.copy_location(ast.Call(ast.Name("__simt_invert", ast.Load()), [node.operand], []), node)
+        return ast.copy_location(
+            ast.Call(ast.Name("__simt_invert", ast.Load()), [node.operand], []), node
+        )
 
     def visit_AugAssign(self, node):
         """``a[i] += b`` becomes ``index = i`` and ``a[index] = a[index] + b``, a checked sum."""
         target, statements = node.target, []
         if isinstance(target, ast.Subscript):
-            statements = [ast.Assign([ast.Name("__simt_index", ast.Store())], self.visit(target.slice))]
-            read, write = (ast.Subscript(target.value, ast.Name("__simt_index", ast.Load()), context)
-                           for context in (ast.Load(), ast.Store()))
+            statements = [
+                ast.Assign([ast.Name("__simt_index", ast.Store())], self.visit(target.slice))
+            ]
+            read, write = (
+                ast.Subscript(target.value, ast.Name("__simt_index", ast.Load()), context)
+                for context in (ast.Load(), ast.Store())
+            )
         else:
             read, write = ast.Name(target.id, ast.Load()), target
         statements.append(ast.Assign([write], self.visit(ast.BinOp(read, node.op, node.value))))
@@ -283,7 +374,9 @@ class _Rewriter(ast.NodeTransformer):
 
 
 def plain(function):
-    """The Python function behind ``function``, which Numba may have compiled; None if there is none."""
+    """The Python function behind ``function``, which Numba may have compiled; None if there is
+    none.
+    """
     function = getattr(function, "py_func", function)
     return function if isinstance(function, types.FunctionType) else None
 
@@ -304,14 +397,18 @@ def _parse(code):
     """
     try:
         source = inspect.getsource(code)
-        indented = source != source.lstrip()  # the body of an if may be, and no string need be changed
+        indented = (
+            source != source.lstrip()
+        )  # the body of an if may be, and no string need be changed
         definition = ast.parse("if True:\n" * indented + source).body[0]
         definition = definition.body[0] if indented else definition
         if not isinstance(definition, ast.FunctionDef) or definition.name != code.co_name:
             raise OSError("something else stands there")
     except (OSError, SyntaxError) as error:
-        raise ValueError(f"kernel: found no source of {code.co_name} ({error}), expected a function defined "
-                         f"with def in a file or in a cell of a notebook") from error
+        raise ValueError(
+            f"kernel: found no source of {code.co_name} ({error}), expected a function defined "
+            "with def in a file or in a cell of a notebook"
+        ) from error
     ast.increment_lineno(definition, code.co_firstlineno - 1 - indented)
     definition.decorator_list, definition.returns = [], None
     for argument in definition.args.args:
@@ -335,17 +432,29 @@ def _compile(code, helpers):
 CONVERSIONS = {**TYPES, "bfloat16": bfloat16, "widened": widened}
 
 #: What stands for these names in every kernel.
-_NAMES = {"__simt_add": _add, "__simt_subtract": _subtract, "__simt_multiply": _multiply, "__simt_divide": _divide,
-          "__simt_float64": np.float64, "__simt_invert": lambda a: not a if isinstance(a, bool) else ~a,
-          "__simt_function": types.FunctionType, "__simt_call": _call,
-          "float": np.float64, "libdevice": LIBDEVICE, "print": _print, "tuple": _tuple,
-          "sum": lambda values, start=0: functools.reduce(_add, values, start),
-          "min": _extreme("min", min, np.fmin), "max": _extreme("max", max, np.fmax),  # of NaN and 1 a GPU takes 1
-          "__builtins__": builtins}
+_NAMES = {
+    "__simt_add": _add,
+    "__simt_subtract": _subtract,
+    "__simt_multiply": _multiply,
+    "__simt_divide": _divide,
+    "__simt_float64": np.float64,
+    "__simt_invert": lambda a: not a if isinstance(a, bool) else ~a,
+    "__simt_function": types.FunctionType,
+    "__simt_call": _call,
+    "float": np.float64,
+    "libdevice": LIBDEVICE,
+    "print": _print,
+    "tuple": _tuple,
+    "sum": lambda values, start=0: functools.reduce(_add, values, start),
+    "min": _extreme("min", min, np.fmin),
+    "max": _extreme("max", max, np.fmax),  # of NaN and 1 a GPU takes 1
+    "__builtins__": builtins,
+}
 
 
 def _translate(value, made):
-    """What a kernel's name for ``value`` stands for here: types of Numba and of NumPy, and functions of math.
+    """What a kernel's name for ``value`` stands for here: types of Numba and of NumPy, and
+    functions of math.
 
     ``made``: function -> what it becomes.
     """
@@ -366,12 +475,16 @@ def _translate(value, made):
 def _outside(function, names):
     """{name: value} of the names that a function finds outside itself."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
-    return {name: cells[name].cell_contents if name in cells else function.__globals__[name] for name in names
-            if name in cells or name in function.__globals__}
+    return {
+        name: cells[name].cell_contents if name in cells else function.__globals__[name]
+        for name in names
+        if name in cells or name in function.__globals__
+    }
 
 
 def generator(function, names, outer=()):
-    """``function`` as a generator function with ``cuda`` as its first argument; ``names`` gives names a meaning.
+    """``function`` as a generator function with ``cuda`` as its first argument; ``names`` gives
+    names a meaning.
 
     ``outer``: the functions that call it, so that the kernel itself has none.
     """
@@ -380,17 +493,27 @@ def generator(function, names, outer=()):
     known = _outside(function, checker.outer)
     for name, value in known.items():
         if plain(value) in callers:
-            raise refused(f"{name} calls itself: the interpreter cannot follow; use a loop", function.__name__,
-                          checker.loaded[name])
+            raise refused(
+                f"{name} calls itself: the interpreter cannot follow; use a loop",
+                function.__name__,
+                checker.loaded[name],
+            )
     checker.check_values(known, given)
     known = {name: value for name, value in known.items() if name not in given}
-    scope = {name: _translate(value, lambda inner: generator(inner, names, callers))
-             for name, value in known.items()}
-    helpers = {name: checker_of(_parse(value.py_func.__code__), False)
-               for name, value in known.items() if allowed.device_function(value) and _waits(scope[name])}
+    scope = {
+        name: _translate(value, lambda inner: generator(inner, names, callers))
+        for name, value in known.items()
+    }
+    helpers = {
+        name: checker_of(_parse(value.py_func.__code__), False)
+        for name, value in known.items()
+        if allowed.device_function(value) and _waits(scope[name])
+    }
     checker.check_calls(known, given, helpers)
     scope |= given
     exec(_compile(function.__code__, frozenset(helpers)), scope)
     made = scope[function.__name__]
-    made.__defaults__ = function.__defaults__ and tuple(_translate(value, None) for value in function.__defaults__)
+    made.__defaults__ = function.__defaults__ and tuple(
+        _translate(value, None) for value in function.__defaults__
+    )
     return made

@@ -5,7 +5,9 @@ from normcheck.mistakes.change import function_with
 
 
 def failed(id, candidate, words="", seed=0):
-    """The description of the check that ``candidate`` fails, with ``words`` in what is said; None if it fails none."""
+    """The description of the check that ``candidate`` fails, with ``words`` in what is said; None
+    if it fails none.
+    """
     report = exercises.check(id, candidate, seed)
     assert report.failed is None or words in f"{report.failed[1]} {report.diagnosis}", report
     return report.failed and report.failed[0]

@@ -13,15 +13,21 @@ import pytest
 
 
 def skip(message, required):
-    """Skip the test, or let it fail where the variable ``required`` says that nothing may be missing."""
+    """Skip the test, or let it fail where the variable ``required`` says that nothing may be
+    missing.
+    """
     pytest.fail(message) if os.environ.get(required) else pytest.skip(message)
 
 
 @contextlib.contextmanager
 def served(folder):
     """The address at which a server on this machine shows the folder."""
-    handler = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *args: None})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(folder)))
+    handler = type(
+        "Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *args: None}
+    )
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(handler, directory=str(folder))
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
@@ -31,7 +37,8 @@ def served(folder):
 class Visit:
     """One page, loaded; what it asked for and what went wrong.
 
-    ``browser`` may be a context of one: visits in it share what is loaded, which saves most of a second each.
+    ``browser`` may be a context of one: visits in it share what is loaded, which saves most of a
+    second each.
     """
 
     def __init__(self, browser, url, width=1200, theme="light"):
@@ -41,7 +48,9 @@ class Visit:
         self.requests, self.problems = [], []
         self.page.on("request", lambda r: self.requests.append(r.url))
         self.page.on("pageerror", lambda e: self.problems.append(str(e)))
-        self.page.on("console", lambda m: self.problems.append(m.text) if m.type == "error" else None)
+        self.page.on(
+            "console", lambda m: self.problems.append(m.text) if m.type == "error" else None
+        )
         self.page.on("requestfailed", lambda r: self.problems.append(f"failed: {r.url}"))
         self.page.goto(url)
         self.page.evaluate("async () => { await window.MathJax?.startup?.promise; }")
@@ -66,8 +75,8 @@ UNFOLD = """() => {
     document.querySelectorAll('details').forEach(e => e.open = true);
     dispatchEvent(new Event('resize'));
 }"""
-# Half of a page's elements are words of code, in colours. One of each class stays in each kind of place: where all
-# that is around it has the same classes, it looks the same.
+# Half of a page's elements are words of code, in colours. One of each class stays in each kind of
+# place: where all that is around it has the same classes, it looks the same.
 ONE_OF_A_KIND = """() => {
     const seen = new Set();
     document.querySelectorAll('.highlight').forEach(box => {
@@ -79,55 +88,76 @@ ONE_OF_A_KIND = """() => {
             seen.add(kind);
         });
     }); }"""
-# The theme's navigation stands outside of landmarks. Places where a rule holds are not written down: that takes a
-# quarter of the time of a page with ten thousand elements.
-# Formulas in a line have no colour of their own and cannot scroll. They are most of the rest: a letter stands for each.
+# The theme's navigation stands outside of landmarks. Places where a rule holds are not written
+# down: that takes a quarter of the time of a page with ten thousand elements. Formulas in a line
+# have no colour of their own and cannot scroll. They are most of the rest: a letter stands for
+# each.
 RUN_AXE = """async (part) => {
     const formulas = [...document.querySelectorAll('mjx-container:not([display=true])')];
     const letters = formulas.map(e => { const x = document.createTextNode('x'); e.replaceWith(x); return x; });
     const found = await axe.run(part, {rules: {region: {enabled: false}}, resultTypes: ['violations']});
     formulas.forEach((e, i) => letters[i].replaceWith(e));
-    return found.violations; }"""
+    return found.violations; }"""  # noqa: E501
 
 
-# Figures as they are shown: drawings, and by how much each is enlarged; text of live figures, with its size in pixels.
+# Figures as they are shown: drawings, and by how much each is enlarged; text of live figures, with
+# its size in pixels.
 FIGURES = """() => {
     document.querySelectorAll('details').forEach(e => e.open = true);
     return [...document.querySelectorAll('article figure img')].filter(e => e.checkVisibility()).map(e => {
         const { paddingLeft, paddingRight } = getComputedStyle(e), room = e.getBoundingClientRect().width;
         return [e.currentSrc.split('/').pop(), (room - parseFloat(paddingLeft) - parseFloat(paddingRight)) / e.naturalWidth];
-    }); }"""
-# A window that has changed its size has the drawings for it: those that a <picture> now names, all of them read.
+    }); }"""  # noqa: E501
+# A window that has changed its size has the drawings for it: those that a <picture> now names, all
+# of them read.
 DRAWINGS_ARE_THERE = """() => [...document.querySelectorAll('article figure img')].every(e => {
     const other = [...(e.closest('picture') || e).querySelectorAll('source')].find(s => matchMedia(s.media).matches);
     return e.complete && e.naturalWidth && e.currentSrc === (other ? new URL(other.srcset, document.baseURI).href : e.src);
-})"""
+})"""  # noqa: E501
 LIVE_TEXT = """() => [...document.querySelectorAll('article figure svg text')].filter(e => e.checkVisibility()).map(e =>
-    [e.textContent.trim(), parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a])"""
+    [e.textContent.trim(), parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a])"""  # noqa: E501
 
 
 @functools.cache
 def smallest_type(path):
-    """Pixels of the smallest letter in one of Matplotlib's drawings, where letters are outlines in a scaled group.
+    """Pixels of the smallest letter in one of Matplotlib's drawings, where letters are outlines in
+    a scaled group.
 
     Signs that grow with what stands in them (roots) are left out.
     """
     letters = re.compile(r'<g [^>]*scale\(([\d.]+) -[\d.]+\)">(.*?)</g>', re.S)
-    sizes = [float(scale) * min([1.0, *map(float, re.findall(r"<use (?![^>]*Size\w+Sym)[^>]*scale\(([\d.]+)\)", inside))])
-             for scale, inside in letters.findall(path.read_text(encoding="utf-8"))]
+    sizes = [
+        float(scale)
+        * min(
+            [
+                1.0,
+                *map(float, re.findall(r"<use (?![^>]*Size\w+Sym)[^>]*scale\(([\d.]+)\)", inside)),
+            ]
+        )
+        for scale, inside in letters.findall(path.read_text(encoding="utf-8"))
+    ]
     return min(sizes, default=1) * 100 * 4 / 3
 
 
 def small_type(page, images):
-    """Texts of a page's figures that are shown with less than 11 pixels, raised and lowered ones too."""
+    """Texts of a page's figures that are shown with less than 11 pixels, raised and lowered ones
+    too.
+    """
     page.wait_for_function(DRAWINGS_ARE_THERE)
-    found = [(name, round(enlarged * smallest_type(images / name), 2)) for name, enlarged in page.evaluate(FIGURES)]
+    found = [
+        (name, round(enlarged * smallest_type(images / name), 2))
+        for name, enlarged in page.evaluate(FIGURES)
+    ]
     return [text for text in [*found, *page.evaluate(LIVE_TEXT)] if text[1] < 11 - 1e-3]
 
 
 def _luminance(colour):
-    red, green, blue = (float(part) / 255 for part in re.fullmatch(r"rgb\((\d+), (\d+), (\d+)\)", colour).groups())
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue))
+    red, green, blue = (
+        float(part) / 255 for part in re.fullmatch(r"rgb\((\d+), (\d+), (\d+)\)", colour).groups()
+    )
+    red, green, blue = (
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -138,10 +168,15 @@ def contrast(text, ground):
 
 
 def violations(page, part="html"):
-    """What axe-core finds, all answers unfolded, on the page or a part: rule, number of places, the first of them."""
+    """What axe-core finds, all answers unfolded, on the page or a part: rule, number of places, the
+    first of them.
+    """
     axe = Path(importlib.util.find_spec("axe_playwright_python").origin).parent / "axe.min.js"
     page.evaluate(UNFOLD)
     page.evaluate(ONE_OF_A_KIND)
     page.evaluate(axe.read_text(encoding="utf-8"))
     page.wait_for_timeout(400)  # the theme looks for boxes that scroll 0.3 s after a change
-    return [(v["id"], len(v["nodes"]), v["nodes"][0]["html"][:200]) for v in page.evaluate(RUN_AXE, part)]
+    return [
+        (v["id"], len(v["nodes"]), v["nodes"][0]["html"][:200])
+        for v in page.evaluate(RUN_AXE, part)
+    ]

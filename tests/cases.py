@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import zlib
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -20,10 +20,15 @@ import pytest
 from pages import ROOT
 
 from lnlib import reference, sharded
-from normcheck.tolerance import BAR, U, conditions, half_ulp, owed, rounding_sizes, sum_kappa  # noqa: F401
+from normcheck.tolerance import (
+    conditions,
+    owed,
+    sum_kappa,
+)  # noqa: F401
 
 try:
     import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"
+
     HALVES = ("float16", "bfloat16")
 except ImportError:
     HALVES = ("float16",)
@@ -39,7 +44,9 @@ def run(backend, x, gamma, beta, dy, eps=1e-5, out=(None, None), **options):
 
 
 def cut_among_three(module, axis, x, gamma, beta, dy, eps=1e-5, **options):
-    """The same of a module of lnlib.sharded: rows (axis 0) or features (1) on three ranks, the first with the least."""
+    """The same of a module of lnlib.sharded: rows (axis 0) or features (1) on three ranks, the
+    first with the least.
+    """
     shape, (x, dy) = x.shape, (a.reshape(-1, a.shape[-1]) for a in (x, dy))
     n = x.shape[axis]
 
@@ -48,9 +55,15 @@ def cut_among_three(module, axis, x, gamma, beta, dy, eps=1e-5, **options):
         y, cache = yield from module.layer_norm_forward(x[at], gamma[of], beta[of], eps, **options)
         return y, *(yield from module.layer_norm_backward(dy[at], cache))
 
-    found = sharded.simulate([program(part) for part in sharded.widths(n // 8, n // 2 - n // 8, n - n // 2)])
+    found = sharded.simulate(
+        [program(part) for part in sharded.widths(n // 8, n // 2 - n // 8, n - n // 2)]
+    )
     y, dx = (np.concatenate([r[k] for r in found], axis).reshape(shape) for k in (0, 1))
-    return y, dx, *(found[0][2:] if axis == 0 else [np.concatenate([r[k] for r in found]) for k in (2, 3)])
+    return (
+        y,
+        dx,
+        *(found[0][2:] if axis == 0 else [np.concatenate([r[k] for r in found]) for k in (2, 3)]),
+    )
 
 
 def cpu_cache(x, gamma, dtype, eps=1e-5):
@@ -86,7 +99,9 @@ VIEWS = {
     "Fortran order": np.asfortranarray,
     "reversed": lambda a: a[..., ::-1].copy()[..., ::-1],
     "every second": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
-    "unaligned": lambda a: np.frombuffer(bytearray(b"\0" + a.tobytes()), np.uint8)[1:].view(a.dtype).reshape(a.shape),
+    "unaligned": lambda a: (
+        np.frombuffer(bytearray(b"\0" + a.tobytes()), np.uint8)[1:].view(a.dtype).reshape(a.shape)
+    ),
     "read-only": read_only,
 }
 
@@ -108,6 +123,7 @@ class Arrays(NamedTuple):
 
 # Regimes. Each returns (z, gamma, dy) in float64; x will be scale * (offset + z).
 
+
 def normal(rng, shape):
     return rng.standard_normal(shape), rng.standard_normal(shape[-1]), rng.standard_normal(shape)
 
@@ -121,7 +137,7 @@ def constant_rows(rng, shape):
 
 
 def alternating(rng, shape):
-    return np.broadcast_to((-1.0)**np.arange(shape[-1]), shape), *normal(rng, shape)[1:]
+    return np.broadcast_to((-1.0) ** np.arange(shape[-1]), shape), *normal(rng, shape)[1:]
 
 
 def outlier(rng, shape):
@@ -149,7 +165,9 @@ def outlier_first_upstream(rng, shape):
 
 
 def outlier_upstream_on_the_mean(rng, shape):
-    """The second upstream number stands out, where x is so near the mean that its rounding is most of xhat."""
+    """The second upstream number stands out, where x is so near the mean that its rounding is most
+    of xhat.
+    """
     z, gamma, dy = normal(rng, shape)
     z[..., 1] = 0
     z[..., 1] = z.sum(axis=-1) / (shape[-1] - 1)
@@ -162,10 +180,10 @@ class Case(NamedTuple):
     shape: tuple
     dtype: str = "float64"
     regime: object = normal
-    offset: float = 0.0       # mean over standard deviation
-    scale: float = 1.0        # standard deviation
+    offset: float = 0.0  # mean over standard deviation
+    scale: float = 1.0  # standard deviation
     eps: float = 1e-5
-    parameters: str = ""      # dtype of gamma and beta, if not x's
+    parameters: str = ""  # dtype of gamma and beta, if not x's
 
     @property
     def size(self):
@@ -176,12 +194,18 @@ class Case(NamedTuple):
         z, gamma, dy = self.regime(rng, self.shape)
         beta = rng.standard_normal(self.shape[-1])
         parameters = self.parameters or self.dtype
-        return Arrays((self.scale * (self.offset + z)).astype(self.dtype), gamma.astype(parameters),
-                      beta.astype(parameters), dy.astype(self.dtype))
+        return Arrays(
+            (self.scale * (self.offset + z)).astype(self.dtype),
+            gamma.astype(parameters),
+            beta.astype(parameters),
+            dy.astype(self.dtype),
+        )
 
 
 class Judged(NamedTuple):
-    """arrays; exact results; relative L2 error allowed to each tensor; the largest |mean| r and r of a row."""
+    """arrays; exact results; relative L2 error allowed to each tensor; the largest |mean| r and r
+    of a row.
+    """
 
     arrays: Arrays
     exact: reference.Exact
@@ -203,23 +227,36 @@ def float32_bars(exact, gamma, dy):
 def bars_of_plain_sums(exact, gamma, beta, dy, u):
     """The bars of teaching kernels, whose statistics are plain sums in any order.
 
-    A sum of n terms errs by at most n u times the sum of their sizes. Each statistic is one such sum, of values
-    with a few roundings of their own; y holds two of them (mean, var), dx four. So (4 D + 20) u at most, times what
-    is lost where terms cancel: beta against the rest of y, kappa in dx, terms of either sign over rows.
+    A sum of n terms errs by at most n u times the sum of their sizes. Each statistic is one such
+    sum, of values with a few roundings of their own; y holds two of them (mean, var), dx four. So
+    (4 D + 20) u at most, times what is lost where terms cancel: beta against the rest of y, kappa
+    in dx, terms of either sign over rows.
     """
     rows, D = dy.shape
-    row, beta, kappa = (4 * D + 20) * u, reference.to_float64(reference.to_fixed(beta)), conditions(exact, gamma, dy)
+    row, beta, kappa = (
+        (4 * D + 20) * u,
+        reference.to_float64(reference.to_fixed(beta)),
+        conditions(exact, gamma, dy),
+    )
     y = reference.to_float64(exact.y)
-    sizes = {"dgamma": np.abs(dy * reference.to_float64(exact.xhat)).sum(axis=0),
-             "dbeta": np.abs(dy.astype(np.float64)).sum(axis=0)}
+    sizes = {
+        "dgamma": np.abs(dy * reference.to_float64(exact.xhat)).sum(axis=0),
+        "dbeta": np.abs(dy.astype(np.float64)).sum(axis=0),
+    }
     norm = np.linalg.norm
-    bars = {"y": row * (norm(y - beta) + math.sqrt(rows) * norm(beta)) / norm(y), "dx": row * kappa["dx"],
-            **{name: (row + rows * u) * sum_kappa(terms, getattr(exact, name)) for name, terms in sizes.items()}}
+    bars = {
+        "y": row * (norm(y - beta) + math.sqrt(rows) * norm(beta)) / norm(y),
+        "dx": row * kappa["dx"],
+        **{
+            name: (row + rows * u) * sum_kappa(terms, getattr(exact, name))
+            for name, terms in sizes.items()
+        },
+    }
     assert all(bar < (0.5 if name == "dx" else 0.05) for name, bar in bars.items()), bars
     return bars
 
 
-@lru_cache(maxsize=None)
+@cache
 def judge(case):
     """The exact results of a case, and the errors that a careful implementation owes."""
     arrays = case.arrays()
@@ -228,14 +265,24 @@ def judge(case):
     bars = owed(exact, kappa, case.dtype, case.parameters)
     rstd = reference.to_float64(exact.rstd)
     mean = arrays.x.astype(np.float64).mean(axis=-1, keepdims=True)
-    return Judged(arrays, exact, kappa, bars, float(np.max(np.abs(mean) * rstd, initial=0)),
-                  float(np.max(rstd, initial=0)))
+    return Judged(
+        arrays,
+        exact,
+        kappa,
+        bars,
+        float(np.max(np.abs(mean) * rstd, initial=0)),
+        float(np.max(rstd, initial=0)),
+    )
 
 
 def errors(results, exact):
-    """Relative L2 error of each tensor of ``results``, which are named, or y, dx, dgamma and dbeta."""
+    """Relative L2 error of each tensor of ``results``, which are named, or y, dx, dgamma and
+    dbeta.
+    """
     named = results if isinstance(results, dict) else dict(zip(NAMES, results, strict=True))
-    return {name: reference.relative_error(value, getattr(exact, name)) for name, value in named.items()}
+    return {
+        name: reference.relative_error(value, getattr(exact, name)) for name, value in named.items()
+    }
 
 
 def check(results, exact, bars):
@@ -250,9 +297,19 @@ def child(code, cache_folder=None, **environment):
     It compiles everything that is not in ``cache_folder``, or not where this process has it.
     """
     folder = {} if cache_folder is None else {"NUMBA_CACHE_DIR": str(cache_folder)}
-    environment = {**os.environ, "PYTHONPATH": "tests:tests/lnlib/backends", **folder, **environment}
-    run = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, env=environment, capture_output=True,
-                         text=True)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": "tests:tests/lnlib/backends",
+        **folder,
+        **environment,
+    }
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert run.returncode == 0, run.stderr[-3000:]
     return json.loads(run.stdout)
 
@@ -267,13 +324,37 @@ def threads(n):
 
 
 def marks_of_threads(n, dtype, precise=False):
-    """Of the kernels for several threads make check has those of float32: four seconds each to compile."""
+    """Of the kernels for several threads make check has those of float32: four seconds each to
+    compile.
+    """
     return pytest.mark.slow if n > 1 and (precise or dtype == "float64") else ()
 
 
-#: Both sides of every limit of lnlib.cpu: 16 and 64 (vectors), LONG_ROW, CHUNK / itemsize; and wide rows. (What is far
-#: has its own test.)
-WIDTHS = (1, 2, 3, 7, 16, 17, 64, 255, 256, 257, 300, 511, 512, 513, 1000, 1023, 1024, 2047, 2048, 2049, 2500)
+#: Both sides of every limit of lnlib.cpu: 16 and 64 (vectors), LONG_ROW, CHUNK / itemsize; and wide
+#: rows. (What is far has its own test.)
+WIDTHS = (
+    1,
+    2,
+    3,
+    7,
+    16,
+    17,
+    64,
+    255,
+    256,
+    257,
+    300,
+    511,
+    512,
+    513,
+    1000,
+    1023,
+    1024,
+    2047,
+    2048,
+    2049,
+    2500,
+)
 
 SHAPES = ((2, 3, 8), (4, 8, 16), (4, 16, 64), (3, 5, 32))
 DTYPES = ("float64", "float32", *HALVES)
@@ -290,24 +371,46 @@ CASES = (
     *(Case(f"D=1 {dtype}", (5, 1), dtype, offset=100) for dtype in DTYPES),
     *(Case(f"no rows {dtype}", (0, 8), dtype) for dtype in DTYPES),
     *(Case(f"one row, no leading axis {dtype}", (8,), dtype) for dtype in DTYPES),
-    *(Case(f"D={D} {dtype}", (max(4, 64 // D), D), dtype)
-      for D in (2, 3, 5, 7, 65, 129, 1024) for dtype in ("float64", "float32")),
+    *(
+        Case(f"D={D} {dtype}", (max(4, 64 // D), D), dtype)
+        for D in (2, 3, 5, 7, 65, 129, 1024)
+        for dtype in ("float64", "float32")
+    ),
     Case("D=65536 float32", (1, 65536), "float32", offset=1e4),
     Case("65536 rows float32", (65536, 2), "float32"),
     Case("8192 rows float64", (8192, 2)),
-    *(Case(f"offset {offset:g} {dtype}", (4, 7), dtype, offset=offset)
-      for dtype in ("float64", "float32") for offset in (1e2, 1e4, 1e6)),
+    *(
+        Case(f"offset {offset:g} {dtype}", (4, 7), dtype, offset=offset)
+        for dtype in ("float64", "float32")
+        for offset in (1e2, 1e4, 1e6)
+    ),
     Case("offset 1e8 float64", (4, 7), offset=1e8),
     Case("1e8 +- 1e-3", (2, 3, 8), regime=alternating, offset=1e11, scale=1e-3),
     *(Case(f"offset 100 {dtype}", (4, 64), dtype, offset=100) for dtype in HALVES),
-    *(Case(f"scale {scale:g} {dtype}", (4, 8), dtype, scale=scale)
-      for dtype in ("float64", "float32") for scale in (1e-3, 1e-1, 1e2, 1e6)),
-    *(Case(f"float32 parameters {dtype}", (4, 64), dtype, parameters="float32") for dtype in HALVES),
-    *(Case(f"{regime.__name__} {dtype}", (4, 8), dtype, regime)
-      for regime in (constant_rows, outlier, nearly_constant_upstream, upstream_along_x, outlier_upstream_on_the_mean)
-      for dtype in ("float64", "float32")),
-    *(Case(f"outlier_first_upstream {dtype}", (4, 1024), dtype, outlier_first_upstream)
-      for dtype in ("float64", "float32")),
+    *(
+        Case(f"scale {scale:g} {dtype}", (4, 8), dtype, scale=scale)
+        for dtype in ("float64", "float32")
+        for scale in (1e-3, 1e-1, 1e2, 1e6)
+    ),
+    *(
+        Case(f"float32 parameters {dtype}", (4, 64), dtype, parameters="float32")
+        for dtype in HALVES
+    ),
+    *(
+        Case(f"{regime.__name__} {dtype}", (4, 8), dtype, regime)
+        for regime in (
+            constant_rows,
+            outlier,
+            nearly_constant_upstream,
+            upstream_along_x,
+            outlier_upstream_on_the_mean,
+        )
+        for dtype in ("float64", "float32")
+    ),
+    *(
+        Case(f"outlier_first_upstream {dtype}", (4, 1024), dtype, outlier_first_upstream)
+        for dtype in ("float64", "float32")
+    ),
     Case("eps 0", (4, 8), eps=0.0),
     Case("eps 1", (4, 8), eps=1.0),
     Case("eps 1e-12 float32", (4, 8), "float32", eps=1e-12),

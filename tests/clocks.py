@@ -5,7 +5,9 @@ import itertools
 
 
 class FakeClock:
-    """Nanoseconds that pass only when a call says so; ``log`` holds the names of the calls made, one letter each."""
+    """Nanoseconds that pass only when a call says so; ``log`` holds the names of the calls made,
+    one letter each.
+    """
 
     now, log = 0, ""
 
@@ -20,11 +22,14 @@ class FakeClock:
             assert not gc.isenabled() or name == "g"  # no collection inside a block
             self.log += name
             self.now += round(next(times) * 1e6)
+
         return run
 
 
 class FakeGpu:
-    """A GPU whose host needs ``host`` seconds for a call, and which needs what ``work(name, seconds)`` says."""
+    """A GPU whose host needs ``host`` seconds for a call, and which needs what ``work(name,
+    seconds)`` says.
+    """
 
     multiprocessors = 132
 
@@ -36,6 +41,7 @@ class FakeGpu:
             self.log.append(name)
             self.now += seconds
             self.awake += self.host  # the clock of the host, which runs while the GPU sleeps
+
         return call
 
     def flush(self):

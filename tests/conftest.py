@@ -27,9 +27,11 @@ settings.load_profile("repeatable")
 
 @pytest.fixture(scope="session")
 def site():
-    """The folder of the built site. Everything is read and written anew, so that every warning shows.
+    """The folder of the built site. Everything is read and written anew, so that every warning
+    shows.
 
-    Where several processes share the tests, the first that needs the site builds it, and the others wait for its word.
+    Where several processes share the tests, the first that needs the site builds it, and the others
+    wait for its word.
     """
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"process-{os.getpid()}")
     word = ROOT / "_build" / f"site-of-{run}"
@@ -40,8 +42,12 @@ def site():
             time.sleep(0.5)
     else:
         shutil.rmtree(ROOT / "_build" / "html", ignore_errors=True)
-        built = subprocess.run([sys.executable, "tools/build_book.py"], cwd=ROOT, capture_output=True, text=True)
-        said = f"the book does not build:\n{built.stdout}\n{built.stderr}" if built.returncode else ""
+        built = subprocess.run(
+            [sys.executable, "tools/build_book.py"], cwd=ROOT, capture_output=True, text=True
+        )
+        said = (
+            f"the book does not build:\n{built.stdout}\n{built.stderr}" if built.returncode else ""
+        )
         (word / "part").write_text(said, encoding="utf-8")
         (word / "part").replace(word / "said")
     if said := (word / "said").read_text(encoding="utf-8"):
@@ -52,14 +58,24 @@ def site():
 @pytest.fixture(scope="session")
 def lite(site, tmp_path_factory):
     """A folder with the JupyterLite site of the built book in its sub-folder some/where/lite."""
-    missing = [what for what, there in (
-        ("Chromium or Chrome on the PATH", CHROME),
-        ("requirements-site.txt", importlib.util.find_spec("jupyterlite_core")),
-        ("Pyodide's files (make pyodide)", (fetch_pyodide.TARGET / fetch_pyodide.LOCK).is_file())) if not there]
+    missing = [
+        what
+        for what, there in (
+            ("Chromium or Chrome on the PATH", CHROME),
+            ("requirements-site.txt", importlib.util.find_spec("jupyterlite_core")),
+            (
+                "Pyodide's files (make pyodide)",
+                (fetch_pyodide.TARGET / fetch_pyodide.LOCK).is_file(),
+            ),
+        )
+        if not there
+    ]
     if missing:
         skip(f"not here: {'; '.join(missing)}", "LN_REQUIRE_LIVE")
     root = tmp_path_factory.mktemp("live")
-    build_site.build_lite(fetch_pyodide.fetch(), site, root / "work", root / "served/some/where/lite")
+    build_site.build_lite(
+        fetch_pyodide.fetch(), site, root / "work", root / "served/some/where/lite"
+    )
     return root / "served"
 
 
@@ -90,12 +106,14 @@ def address(site):
         yield address
 
 
-#: What takes long and files of tests share: the compiled functions of lnlib.cpu, interpreted kernels, the notebooks
-#: that run in a browser, and the built site.
-SHARED = {"cpu": r"^from lnlib(\.cpu)? import .*\b(cpu|kernels)\b|^import differential|skip..lnlib\.cpu",
-          "gpu": r"^from lnlib import (\w+, )*gpu\b",
-          "lite": r"^def \w+\((.*\b)?lite\b",
-          "site": r"^def (test_\w+\(.*\b|\w+\()(site|address|book)\b"}
+#: What takes long and files of tests share: the compiled functions of lnlib.cpu, interpreted
+#: kernels, the notebooks that run in a browser, and the built site.
+SHARED = {
+    "cpu": r"^from lnlib(\.cpu)? import .*\b(cpu|kernels)\b|^import differential|skip..lnlib\.cpu",
+    "gpu": r"^from lnlib import (\w+, )*gpu\b",
+    "lite": r"^def \w+\((.*\b)?lite\b",
+    "site": r"^def (test_\w+\(.*\b|\w+\()(site|address|book)\b",
+}
 
 
 @functools.cache
@@ -106,21 +124,30 @@ def shared(path):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Files about the site alone, whose imports take seconds, are not read where the site is left out."""
+    """Files about the site alone, whose imports take seconds, are not read where the site is left
+    out.
+    """
     if "not site" in config.option.markexpr and collection_path.suffix == ".py":
-        return "pytestmark = pytest.mark.site" in collection_path.read_text(encoding="utf-8") or None
+        return (
+            "pytestmark = pytest.mark.site" in collection_path.read_text(encoding="utf-8") or None
+        )
+    return None
 
 
 def pytest_collection_finish():
-    """What is loaded by now stays: to look through it for garbage, again and again, takes a twentieth of the time."""
+    """What is loaded by now stays: to look through it for garbage, again and again, takes a
+    twentieth of the time.
+    """
     gc.collect()
     gc.freeze()
 
 
 def pytest_collection_modifyitems(items):
-    """Marks what reads the site, and what make check and make test leave out. What takes long comes first.
+    """Marks what reads the site, and what make check and make test leave out. What takes long comes
+    first.
 
-    The first file that reads the site builds it, in one process. Others are meanwhile busy with lnlib.cpu and kernels.
+    The first file that reads the site builds it, in one process. Others are meanwhile busy with
+    lnlib.cpu and kernels.
     """
     for item in items:
         if {"site", "browser"} & {*item.fixturenames}:
@@ -144,8 +171,9 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Processes share the tests file by file, for a file's fixtures. All that compile lnlib.cpu go to one of them,
-    and so do those that need the notebooks built for a browser."""
+    """Processes share the tests file by file, for a file's fixtures. All that compile lnlib.cpu go
+    to one of them, and so do those that need the notebooks built for a browser.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):

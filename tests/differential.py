@@ -1,12 +1,14 @@
-"""A random differential test: every backend against exact arithmetic, on cases that nobody has chosen.
+"""A random differential test: every backend against exact arithmetic, on cases that nobody has
+chosen.
 
     python tests/differential.py --cases 10000 --seed 1 --jobs 2    the worst of each tensor; exit code 1 if any fails
     python tests/differential.py --case 1000123                     one case
 
-A run of seed s has the cases from s * 10**6 on. Where PyTorch is installed, an error above 2 kappa u must not be above
-twice PyTorch's, typically in cases like it; how many are in the case drawn alone is told. kappa is at least 1: of a sum
-whose terms have one sign, the rounding of the result is all that counts. Without tqdm there is no progress bar.
-"""
+A run of seed s has the cases from s * 10**6 on. Where PyTorch is installed, an error above 2 kappa
+u must not be above twice PyTorch's, typically in cases like it; how many are in the case drawn
+alone is told. kappa is at least 1: of a sum whose terms have one sign, the rounding of the result
+is all that counts. Without tqdm there is no progress bar.
+"""  # noqa: E501
 
 import argparse
 import contextlib
@@ -27,6 +29,7 @@ from lnlib.contract import COMPUTE_DTYPE
 
 try:
     import torch
+
     torch.set_num_threads(1)
 except ImportError:
     torch = None
@@ -34,16 +37,19 @@ except ImportError:
 try:
     from tqdm import tqdm
 except ImportError:
+
     def tqdm(iterable, **_):
         return iterable
+
 
 BACKENDS = {"numpy": layernorm, "cpu": cpu, "gpu": gpu}
 
 BY_ROW = "y", "dx"
 
-#: How many cases like it are tried where one of our errors is above twice PyTorch's, and how many where these say so.
-#: Root mean squares of 16 normal errors differ by 2 one time in 240 if ours are as large as PyTorch's, one in 8 if they
-#: are 1.5 times as large, 94 times in 100 if three times. Those of 128 do one time in 1,700 if 1.5 times.
+#: How many cases like it are tried where one of our errors is above twice PyTorch's, and how many
+#: where these say so. Root mean squares of 16 normal errors differ by 2 one time in 240 if ours are
+#: as large as PyTorch's, one in 8 if they are 1.5 times as large, 94 times in 100 if three times.
+#: Those of 128 do one time in 1,700 if 1.5 times.
 NEIGHBOURS = 16, 128
 
 
@@ -51,7 +57,9 @@ NEIGHBOURS = 16, 128
 
 
 class Truth(NamedTuple):
-    """Exact results, each as a pair of float64 arrays: the numbers rounded, and what rounding left."""
+    """Exact results, each as a pair of float64 arrays: the numbers rounded, and what rounding
+    left.
+    """
 
     tensors: dict
     xhat: np.ndarray
@@ -69,7 +77,9 @@ def bits_for(dtype):
 
 
 def pair(fixed):
-    """Fixed-point numbers as float64 high + low; one that float64 cannot hold becomes its largest."""
+    """Fixed-point numbers as float64 high + low; one that float64 cannot hold becomes its
+    largest.
+    """
     most = int(largest("float64")) << reference.BITS
     fixed = np.array([min(max(n, -most), most) for n in fixed.ravel()], object).reshape(fixed.shape)
     high = reference.to_float64(fixed)
@@ -77,7 +87,9 @@ def pair(fixed):
 
 
 def exactly(drawn, chunk=20_000, bits=bits_for):
-    """The truth about a case. Rows are taken in chunks: a million of them at once would need gigabytes."""
+    """The truth about a case. Rows are taken in chunks: a million of them at once would need
+    gigabytes.
+    """
     x, gamma, beta, dy = drawn.arrays
     D = x.shape[1]
     undefined = (x == x[:, :1]).all(axis=1) & (drawn.eps == 0)
@@ -91,7 +103,12 @@ def exactly(drawn, chunk=20_000, bits=bits_for):
             rows.append((*pair(exact.y), *pair(exact.dx), pair(exact.xhat)[0], pair(exact.rstd)[0]))
             sums = [sums[0] + exact.dgamma, sums[1] + exact.dbeta]
         y, y_low, dx, dx_low, xhat, rstd = map(np.concatenate, zip(*rows))
-        tensors = {"y": (y, y_low), "dx": (dx, dx_low), "dgamma": pair(sums[0]), "dbeta": pair(sums[1])}
+        tensors = {
+            "y": (y, y_low),
+            "dx": (dx, dx_low),
+            "dgamma": pair(sums[0]),
+            "dbeta": pair(sums[1]),
+        }
     return Truth(tensors, xhat, rstd, undefined)
 
 
@@ -99,12 +116,17 @@ def exactly(drawn, chunk=20_000, bits=bits_for):
 
 
 class Promise(NamedTuple):
-    """Of each tensor; ``exact``, ``roundings`` and ``extra`` are norms, of each row where the tensor has rows."""
+    """Of each tensor; ``exact``, ``roundings`` and ``extra`` are norms, of each row where the
+    tensor has rows.
+    """
 
     exact: dict
-    roundings: dict  #: u ||size||, see cases.rounding_sizes, of each row of dgamma's and dbeta's terms, too
+    #: u ||size||, see cases.rounding_sizes, of each row of dgamma's and dbeta's terms, too
+    roundings: dict
     alike: dict  #: the same, of all rows together that have the same x
-    column: dict  #: u ||size|| of dgamma's and dbeta's terms in the column that has most of it, else 0
+    column: (
+        dict  #: u ||size|| of dgamma's and dbeta's terms in the column that has most of it, else 0
+    )
     extra: dict  #: half ulps of what is stored in another dtype, and underflow
     overflow: dict  #: whether a number may be Inf or NaN
 
@@ -122,47 +144,64 @@ def norm(a, axis=None):
 
 
 def underflow(drawn, truth, compute):
-    """What products that underflow leave, in the sizes of :func:`cases.rounding_sizes`; each loses up to half of eta.
+    """What products that underflow leave, in the sizes of :func:`cases.rounding_sizes`; each loses
+    up to half of eta.
 
-    xhat loses eta itself, and eta in a rstd that is subnormal: |c| eta, and c is xhat / r. y is a product and a sum
-    from there, dgamma a sum of products. To dx, g and what is subtracted from it come with a factor of r.
+    xhat loses eta itself, and eta in a rstd that is subnormal: |c| eta, and c is xhat / r. y is a
+    product and a sum from there, dgamma a sum of products. To dx, g and what is subtracted from it
+    come with a factor of r.
     """
     _, gamma, _, dy = (a.astype(np.float64) for a in drawn.arrays)
     eta = float(np.finfo(compute).smallest_subnormal)
     xhat = eta * (1 + np.abs(truth.xhat) / truth.rstd)
     g = norm(gamma * dy, 1)[:, None]
-    return {"y": 2 * eta + np.abs(gamma) * xhat, "dx": 4 * eta * (1 + truth.rstd) * (1 + g + 0 * dy),
-            "dgamma": (eta + np.abs(dy) * xhat).sum(axis=0), "dbeta": 0.0}
+    return {
+        "y": 2 * eta + np.abs(gamma) * xhat,
+        "dx": 4 * eta * (1 + truth.rstd) * (1 + g + 0 * dy),
+        "dgamma": (eta + np.abs(dy) * xhat).sum(axis=0),
+        "dbeta": 0.0,
+    }
 
 
 def storing(exact, dtype):
-    """What rounding to ``dtype`` may change: half an ulp. ml_dtypes rounds float64 to float32 before."""
+    """What rounding to ``dtype`` may change: half an ulp. ml_dtypes rounds float64 to float32
+    before.
+    """
     half = np.spacing(np.abs(exact.astype(dtype))).astype(np.float64) / 2
     return half + cases.U["float32"] * np.abs(exact) if dtype == "bfloat16" else half
 
 
 def may_overflow(drawn, truth, compute, roundings):
-    """Where a result with its error, or a product of the formulas on the way to it, leaves the range.
+    """Where a result with its error, or a product of the formulas on the way to it, leaves the
+    range.
 
-    Beyond the range a result is Inf. A product, gamma xhat or gamma dy, or the sum of the sizes of what is added up
-    over rows, may lose the number to Inf or NaN (in dx the row), but leaves no finite number that is wrong.
+    Beyond the range a result is Inf. A product, gamma xhat or gamma dy, or the sum of the sizes of
+    what is added up over rows, may lose the number to Inf or NaN (in dx the row), but leaves no
+    finite number that is wrong.
     """
     _, gamma, _, dy = (a.astype(np.float64) for a in drawn.arrays)
-    on_the_way = {"y": gamma * truth.xhat, "dx": np.max(np.abs(gamma * dy), axis=1, keepdims=True),
-                  "dgamma": np.abs(dy * truth.xhat).sum(axis=0), "dbeta": np.abs(dy).sum(axis=0)}
+    on_the_way = {
+        "y": gamma * truth.xhat,
+        "dx": np.max(np.abs(gamma * dy), axis=1, keepdims=True),
+        "dgamma": np.abs(dy * truth.xhat).sum(axis=0),
+        "dbeta": np.abs(dy).sum(axis=0),
+    }
     found = {}
     for name, (exact, _) in truth.tensors.items():
         error = 12 * roundings[name][:, None] if name in BY_ROW else 12 * norm(roundings[name])
-        found[name] = ((np.abs(on_the_way[name]) >= 0.999 * largest(compute))
-                       | (np.abs(exact) + error >= 0.999 * largest(drawn.dtype_of(name))))
+        found[name] = (np.abs(on_the_way[name]) >= 0.999 * largest(compute)) | (
+            np.abs(exact) + error >= 0.999 * largest(drawn.dtype_of(name))
+        )
     return found
 
 
 def of_equal_rows(drawn, truth, roundings, u):
-    """Of each tensor the roundings of all rows together that have the same x: they have the same xhat and r, too.
+    """Of each tensor the roundings of all rows together that have the same x: they have the same
+    xhat and r, too.
 
-    So these errors do not average out over them. A row's error is in its own elements of y and dx, where squares add
-    up; in dgamma one error of xhat comes with the sum of their dy, if that is more than what the products have.
+    So these errors do not average out over them. A row's error is in its own elements of y and dx,
+    where squares add up; in dgamma one error of xhat comes with the sum of their dy, if that is
+    more than what the products have.
     """
     x, gamma, _, dy = (a.astype(np.float64) for a in drawn.arrays)
     _, first, kind = np.unique(x, axis=0, return_index=True, return_inverse=True)
@@ -172,11 +211,22 @@ def of_equal_rows(drawn, truth, roundings, u):
         np.add.at(sums, kind.ravel(), a)
         return sums
 
-    found = {name: unit_of(roundings[name]) * np.sqrt(added((roundings[name] / unit_of(roundings[name])) ** 2))
-             for name in BY_ROW}
+    found = {
+        name: (
+            unit_of(roundings[name])
+            * np.sqrt(added((roundings[name] / unit_of(roundings[name])) ** 2))
+        )
+        for name in BY_ROW
+    }
     unit = unit_of(dy)
-    common = cases.rounding_sizes(truth.xhat[first], truth.rstd[first], gamma, added(dy / unit))["dgamma"]
-    return roundings | found | {"dgamma": max(roundings["dgamma"], u * norm(unit * common, 1), key=weighed)}
+    common = cases.rounding_sizes(truth.xhat[first], truth.rstd[first], gamma, added(dy / unit))[
+        "dgamma"
+    ]
+    return (
+        roundings
+        | found
+        | {"dgamma": max(roundings["dgamma"], u * norm(unit * common, 1), key=weighed)}
+    )
 
 
 def promise(drawn, truth, precise):
@@ -194,26 +244,38 @@ def promise(drawn, truth, precise):
         exact[name], roundings[name] = norm(high, axis), cases.U[compute] * norm(sizes[name], 1)
         extra[name] = norm(half_ulps + lost[name], axis)
     alike = of_equal_rows(drawn, truth, roundings, cases.U[compute])
-    column = {name: 0 if name in BY_ROW else cases.U[compute] * np.max(norm(sizes[name], 0)) for name in sizes}
-    return Promise(exact, roundings, alike, column, extra, may_overflow(drawn, truth, compute, roundings))
+    column = {
+        name: 0 if name in BY_ROW else cases.U[compute] * np.max(norm(sizes[name], 0))
+        for name in sizes
+    }
+    return Promise(
+        exact, roundings, alike, column, extra, may_overflow(drawn, truth, compute, roundings)
+    )
 
 
 def weighed(alike, column=0):
-    """u times the sizes of what is rounded, 4 times, and 8 times more for what has most of it and errs together.
+    """u times the sizes of what is rounded, 4 times, and 8 times more for what has most of it and
+    errs together.
 
-    The longest path, to dx along xhat, has 19 roundings in float64 (:func:`lnlib.regimes.backward_loss`): typically
-    0.42 u sqrt(19) = 1.8 u together. Over many rows this averages, for those of different x are independent: 4 u, as
-    in cases.judge. In one row, a few numbers of which may be all that counts, it does not: 12 u is more than six times
-    as much. A sum over rows is as long a path: by halves each of 2**20 numbers is part of 20 sums, 1.9 u together, and
-    where a block of 32 is added one after the other, 0.42 u sqrt(1/32 + ... + 32/32) = 1.7 u. Many columns average;
-    a single one does not.
+    The longest path, to dx along xhat, has 19 roundings in float64
+    (:func:`lnlib.regimes.backward_loss`): typically 0.42 u sqrt(19) = 1.8 u together. Over many
+    rows this averages, for those of different x are independent: 4 u, as in cases.judge. In one
+    row, a few numbers of which may be all that counts, it does not: 12 u is more than six times as
+    much. A sum over rows is as long a path: by halves each of 2**20 numbers is part of 20 sums, 1.9
+    u together, and where a block of 32 is added one after the other, 0.42 u sqrt(1/32 + ... +
+    32/32) = 1.7 u. Many columns average; a single one does not.
     """
     return 4 * norm(alike) + 8 * max(np.max(alike, initial=0), column)
 
 
 def bounds(promised, name, compute):
-    """What the error of a tensor may be, and of each of its rows: the bar of :mod:`cases`, or what is weighed."""
-    exact, roundings, alike, column, extra, bar = *(p[name] for p in promised[:5]), cases.BAR[compute]
+    """What the error of a tensor may be, and of each of its rows: the bar of :mod:`cases`, or what
+    is weighed.
+    """
+    exact, roundings, alike, column, extra, bar = (
+        *(p[name] for p in promised[:5]),
+        cases.BAR[compute],
+    )
     yield None, max(bar * norm(exact), weighed(alike, column)) + norm(extra)
     if name in BY_ROW:
         yield 1, np.maximum(bar * exact, 12 * roundings) + extra
@@ -235,7 +297,9 @@ def quotient(a, b):
 
 
 def shares(results, truth, promised, compute):
-    """Of each tensor the largest error / bound, of it and of its rows; inf if it is finite where it may not be."""
+    """Of each tensor the largest error / bound, of it and of its rows; inf if it is finite where it
+    may not be.
+    """
     found = {}
     for name, value in zip(cases.NAMES, results, strict=True):
         value = value.astype(np.float64)
@@ -245,18 +309,28 @@ def shares(results, truth, promised, compute):
             lost[truth.undefined], wrong[truth.undefined] = np.isfinite(value[truth.undefined]), 0
         elif name == "dgamma" and truth.undefined.any():
             lost, wrong = np.isfinite(value), 0 * wrong
-        found[name] = math.inf if lost.any() else max(quotient(norm(wrong, axis), limit)
-                                                      for axis, limit in bounds(promised, name, compute))
+        found[name] = (
+            math.inf
+            if lost.any()
+            else max(
+                quotient(norm(wrong, axis), limit)
+                for axis, limit in bounds(promised, name, compute)
+            )
+        )
     return found
 
 
 def in_units(results, truth, promised, compute):
-    """Of each finite tensor error / (kappa u + half of what storing and underflow may leave): up to 2 it is excused."""
+    """Of each finite tensor error / (kappa u + half of what storing and underflow may leave): up to
+    2 it is excused.
+    """
     found = {}
     for name, value in zip(cases.NAMES, results, strict=True):
         value = value.astype(np.float64)
         if np.isfinite(value).all():
-            least = max(norm(promised.roundings[name]), cases.U[compute] * norm(promised.exact[name]))
+            least = max(
+                norm(promised.roundings[name]), cases.U[compute] * norm(promised.exact[name])
+            )
             wrong = norm(differences(value, truth.tensors[name]))
             found[name] = quotient(wrong, least + norm(promised.extra[name]) / 2)
     return found
@@ -267,6 +341,7 @@ def in_units(results, truth, promised, compute):
 
 def pytorch(arrays, eps):
     """y, dx, dgamma and dbeta as float64, or None where PyTorch does not take these dtypes."""
+
     def tensor(a):
         if a.dtype.name == "bfloat16":
             return torch.from_numpy(a.view(np.int16).copy()).view(torch.bfloat16)
@@ -284,26 +359,37 @@ def pytorch(arrays, eps):
 
 
 def neighbour(drawn, n):
-    """The same kind of numbers with other roundings: all of an array by one factor smaller, and rows in another order.
+    """The same kind of numbers with other roundings: all of an array by one factor smaller, and
+    rows in another order.
 
     Columns stay: what comes first in a row is guessed from, or swallows what follows.
     """
     rng, (x, gamma, beta, dy) = np.random.default_rng(n), drawn.arrays
     rows, (a, b, c) = rng.permutation(len(x)), rng.uniform(0.5, 1, 3)
-    less = [stored(v.astype(np.float64) * by, v.dtype)
-            for v, by in ((x[rows], a), (gamma, b), (beta, b), (dy[rows], c))]
+    less = [
+        stored(v.astype(np.float64) * by, v.dtype)
+        for v, by in ((x[rows], a), (gamma, b), (beta, b), (dy[rows], c))
+    ]
     return drawn._replace(arrays=cases.Arrays(*less), eps=drawn.eps * a**2)
 
 
 def results_of(drawn, backend, precise):
     with cases.threads(drawn.threads) if drawn.threads > 1 else contextlib.nullcontext():
-        return cases.run(BACKENDS[backend], *drawn.arrays, drawn.eps, **({"precise": True} if precise else {}))
+        return cases.run(
+            BACKENDS[backend], *drawn.arrays, drawn.eps, **({"precise": True} if precise else {})
+        )
 
 
 def tried(drawn, backends):
-    """Yields (backend, precise, {tensor: error / bound}, its errors and PyTorch's as of :func:`in_units`)."""
-    dtype, truth, peers = drawn.dtype_of("y"), exactly(drawn), torch and pytorch(drawn.arrays, drawn.eps)
-    for precise in (False, True)[:1 + (dtype != "float64")]:
+    """Yields (backend, precise, {tensor: error / bound}, its errors and PyTorch's as of
+    :func:`in_units`).
+    """
+    dtype, truth, peers = (
+        drawn.dtype_of("y"),
+        exactly(drawn),
+        torch and pytorch(drawn.arrays, drawn.eps),
+    )
+    for precise in (False, True)[: 1 + (dtype != "float64")]:
         compute = "float64" if precise else COMPUTE_DTYPE[dtype].name
         with np.errstate(all="ignore"):
             promised = promise(drawn, truth, precise)
@@ -317,25 +403,36 @@ def tried(drawn, backends):
                     yield backend, precise, {"y": math.inf}, {}, {}
                     continue
                 with np.errstate(all="ignore"):
-                    judged = [judge(results, truth, promised, compute) for judge in (shares, in_units)]
+                    judged = [
+                        judge(results, truth, promised, compute) for judge in (shares, in_units)
+                    ]
                 yield backend, precise, *judged, theirs
 
 
 def try_case(number, backends=tuple(BACKENDS)):
-    """{(backend, dtype, tensor): (error / bound, error / twice PyTorch's, the same of typical ones)} of this case.
+    """{(backend, dtype, tensor): (error / bound, error / twice PyTorch's, the same of typical
+    ones)} of this case.
 
-    The last two are 0 where an error is below 2 kappa u. Where few numbers count, or many share one rounding, it is
-    luck which of two errors is small. So where one of ours is above twice PyTorch's, root mean squares over neighbours
-    of the case are compared, as they are.
+    The last two are 0 where an error is below 2 kappa u. Where few numbers count, or many share one
+    rounding, it is luck which of two errors is small. So where one of ours is above twice
+    PyTorch's, root mean squares over neighbours of the case are compared, as they are.
     """
+
     @functools.cache
     def near(n):
-        return {(backend, precise): judged for backend, precise, *judged in tried(neighbour(drawn, n), backends)}
+        return {
+            (backend, precise): judged
+            for backend, precise, *judged in tried(neighbour(drawn, n), backends)
+        }
 
     def typically(name, *which):
         for count in NEIGHBOURS:
             judged = [near(n)[which] for n in range(count)]
-            both = [(mine[name], theirs[name]) for _, mine, theirs in judged if name in mine and name in theirs]
+            both = [
+                (mine[name], theirs[name])
+                for _, mine, theirs in judged
+                if name in mine and name in theirs
+            ]
             if not both or any(of_bounds.get(name, math.inf) > 1 for of_bounds, *_ in judged):
                 return math.inf
             mine, theirs = norm(np.array(both), 0)
@@ -355,7 +452,10 @@ def try_case(number, backends=tuple(BACKENDS)):
 
 def table(worst):
     """Markdown: of each backend, dtype and tensor the largest error / bound and its case."""
-    lines = ["| backend | dtype | " + " | ".join(cases.NAMES) + " |", "|---" * (2 + len(cases.NAMES)) + "|"]
+    lines = [
+        "| backend | dtype | " + " | ".join(cases.NAMES) + " |",
+        "|---" * (2 + len(cases.NAMES)) + "|",
+    ]
     for backend, dtype in sorted({key[:2] for key in worst}):
         found = (worst.get((backend, dtype, name), (math.nan, "raised")) for name in cases.NAMES)
         cells = (f"{share:.3f} ({number})" for share, number in found)
@@ -368,11 +468,18 @@ def tell(number, key, share, what):
 
 
 def run(numbers, jobs=1):
-    """Of each key the worst share and its case; what failed; what is above twice PyTorch's error as drawn."""
+    """Of each key the worst share and its case; what failed; what is above twice PyTorch's error as
+    drawn.
+    """
     worst, failed, above = {}, [], []
     with contextlib.ExitStack() as stack:
-        outcomes = map(try_case, numbers) if jobs == 1 else stack.enter_context(
-            multiprocessing.get_context("spawn").Pool(jobs)).imap_unordered(try_case, numbers, 10)
+        outcomes = (
+            map(try_case, numbers)
+            if jobs == 1
+            else stack.enter_context(
+                multiprocessing.get_context("spawn").Pool(jobs)
+            ).imap_unordered(try_case, numbers, 10)
+        )
         for number, found in tqdm(outcomes, total=len(numbers), unit=" cases", disable=None):
             for key, (share, once, typical) in found.items():
                 worst[key] = max(worst.get(key, (-1, 0)), (share, number))
@@ -383,7 +490,9 @@ def run(numbers, jobs=1):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
@@ -398,8 +507,14 @@ def main(arguments=None):
     print(f"Largest error / bound, and its case, of {len(numbers)} cases\n\n{table(worst)}\n")
     for failure in failed:
         print("FAILED", tell(*failure))
-    print(f"{len(failed)} failed;", f"{len(above)} above twice PyTorch's error as drawn, but not typically"
-          if torch else "PyTorch is not installed: nothing is compared with it")
+    print(
+        f"{len(failed)} failed;",
+        (
+            f"{len(above)} above twice PyTorch's error as drawn, but not typically"
+            if torch
+            else "PyTorch is not installed: nothing is compared with it"
+        ),
+    )
     if above:
         print("the worst:", tell(*max(above, key=lambda found: found[2])))
     return 1 if failed else 0

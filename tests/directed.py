@@ -1,13 +1,15 @@
-"""A directed search for inputs that round badly: it keeps the worst, changes them a little, and tries those.
+"""A directed search for inputs that round badly: it keeps the worst, changes them a little, and
+tries those.
 
     python tests/directed.py --seconds 3600 --seed 1 --jobs 2   the worst of each backend, dtype and tensor
     python tests/directed.py --case '{"D": 128, ...}'           one case, as the report has it
 
-An input is a *case*: a dict of what its rows are, from which its arrays follow. Errors are those of a row of y or dx,
-and of all of dgamma or dbeta, from exact arithmetic, less what storing them in a shorter dtype may cost, in units of u
-times the size of what is rounded: ||r g|| for dx, so kappa u of the row (see ``cases.rounding_sizes``). Above one of
-LIMITS the search fails, with exit code 1: README and docstrings say that nothing is.
-"""
+An input is a *case*: a dict of what its rows are, from which its arrays follow. Errors are those of
+a row of y or dx, and of all of dgamma or dbeta, from exact arithmetic, less what storing them in a
+shorter dtype may cost, in units of u times the size of what is rounded: ||r g|| for dx, so kappa u
+of the row (see ``cases.rounding_sizes``). Above one of LIMITS the search fails, with exit code 1:
+README and docstrings say that nothing is.
+"""  # noqa: E501
 
 import argparse
 import contextlib
@@ -36,11 +38,22 @@ KEPT = 6
 #: Most numbers in several rows, in one, and for the interpreter of the GPU's kernels.
 SIZE, LONG, INTERPRETED = 12_000, 60_000, 400
 
-#: Both sides of what the backends count in: vectors, blocks of sums, chunks; and rows that are long.
+#: Both sides of what the backends count in: vectors, blocks of sums, chunks; and rows that are
+#: long.
 EDGES = np.array((8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192))
 
 ROWS = "normal", "lognormal", "ramp", "steps", "alternating", "few values", "waves", "sorted"
-UPSTREAM = "normal", "lognormal", "ramp", "steps", "alternating", "few values", "waves", "sorted", "constant"
+UPSTREAM = (
+    "normal",
+    "lognormal",
+    "ramp",
+    "steps",
+    "alternating",
+    "few values",
+    "waves",
+    "sorted",
+    "constant",
+)
 
 
 # Cases
@@ -51,7 +64,9 @@ def row_of(rng, kind, size):
     j = np.arange(size)
     spread, count = rng.uniform(0.2, 2.5), int(rng.integers(2, 6))
     if kind == "lognormal":
-        return np.exp(spread * rng.standard_normal(size)) * (rng.choice([-1, 1], size) if rng.random() < 0.5 else 1)
+        return np.exp(spread * rng.standard_normal(size)) * (
+            rng.choice([-1, 1], size) if rng.random() < 0.5 else 1
+        )
     if kind == "ramp":
         return np.linspace(-1, 1, size) ** count if size > 1 else np.ones(1)
     if kind == "steps":
@@ -61,38 +76,64 @@ def row_of(rng, kind, size):
     if kind == "few values":
         return rng.choice(rng.standard_normal(count), size)
     if kind == "waves":
-        return np.sin(j * rng.uniform(0.001, 3)) + spread * np.sign(np.sin(j * rng.uniform(0.001, 3)))
+        return np.sin(j * rng.uniform(0.001, 3)) + spread * np.sign(
+            np.sin(j * rng.uniform(0.001, 3))
+        )
     if kind == "sorted":
         return np.sort(rng.standard_normal(size))
     return np.ones(size) if kind == "constant" else rng.standard_normal(size)
 
 
 def with_outliers(rng, a, count, power):
-    """``count`` numbers of each row made 10**power times as large as the rest, and alike: the first, or any."""
-    where = np.arange(min(count, a.shape[-1])) if rng.random() < 0.5 else rng.integers(a.shape[-1], size=count)
+    """``count`` numbers of each row made 10**power times as large as the rest, and alike: the
+    first, or any.
+    """
+    where = (
+        np.arange(min(count, a.shape[-1]))
+        if rng.random() < 0.5
+        else rng.integers(a.shape[-1], size=count)
+    )
     a[..., where] = 10.0**power * (rng.choice([-1, 1], len(where)) if rng.random() < 0.3 else 1)
     return a
 
 
 def farthest(dtype):
-    """The power of 10 up to which errors are bounded in standard deviations between a row and zero."""
+    """The power of 10 up to which errors are bounded in standard deviations between a row and
+    zero.
+    """
     return 8 if dtype == "float64" else 6
 
 
 def random_case(rng, dtype):
     edge = int(rng.choice(EDGES)) + int(rng.integers(-1, 2))
-    D = edge if rng.random() < 0.6 else int(10 ** rng.uniform(0.3, 4 if rng.random() < 0.95 else math.log10(LONG)))
+    D = (
+        edge
+        if rng.random() < 0.6
+        else int(10 ** rng.uniform(0.3, 4 if rng.random() < 0.95 else math.log10(LONG)))
+    )
     return {
-        "dtype": dtype, "D": D, "count": int(rng.choice([1, 2, 3, 10 ** rng.uniform(0.5, 2)])),
-        "seed": int(rng.integers(2**31)), "equal rows": bool(rng.random() < 0.2),
-        "rows": str(rng.choice(ROWS)), "upstream": str(rng.choice(UPSTREAM)),
-        "outliers": int(rng.choice([0, 1, 2, 3, rng.integers(4, 40)])), "outlier": rng.uniform(0, 5),
-        "dy outliers": int(rng.choice([0, 1, 2, 3, rng.integers(4, 40)])), "dy outlier": rng.uniform(0, 5),
-        "offset": rng.uniform(-1, farthest(dtype)) if rng.random() < 0.5 else -math.inf, "scale": rng.uniform(-6, 6),
-        "eps": rng.uniform(-12, 3) if rng.random() < 0.5 else -math.inf, "spread": rng.choice([0, rng.uniform(0, 4)]),
-        "weights": str(rng.choice(["ones", "normal", "all alike"])), "beta": rng.choice([0, rng.uniform(0, 2)]),
-        "along 1": rng.choice([0, 10 ** rng.uniform(-2, 4)]), "along xhat": rng.choice([0, 10 ** rng.uniform(-2, 4)]),
-        "divided": bool(rng.random() < 0.5), "dy scale": rng.uniform(-6, 6), "threads": int(rng.choice([1, 3])),
+        "dtype": dtype,
+        "D": D,
+        "count": int(rng.choice([1, 2, 3, 10 ** rng.uniform(0.5, 2)])),
+        "seed": int(rng.integers(2**31)),
+        "equal rows": bool(rng.random() < 0.2),
+        "rows": str(rng.choice(ROWS)),
+        "upstream": str(rng.choice(UPSTREAM)),
+        "outliers": int(rng.choice([0, 1, 2, 3, rng.integers(4, 40)])),
+        "outlier": rng.uniform(0, 5),
+        "dy outliers": int(rng.choice([0, 1, 2, 3, rng.integers(4, 40)])),
+        "dy outlier": rng.uniform(0, 5),
+        "offset": rng.uniform(-1, farthest(dtype)) if rng.random() < 0.5 else -math.inf,
+        "scale": rng.uniform(-6, 6),
+        "eps": rng.uniform(-12, 3) if rng.random() < 0.5 else -math.inf,
+        "spread": rng.choice([0, rng.uniform(0, 4)]),
+        "weights": str(rng.choice(["ones", "normal", "all alike"])),
+        "beta": rng.choice([0, rng.uniform(0, 2)]),
+        "along 1": rng.choice([0, 10 ** rng.uniform(-2, 4)]),
+        "along xhat": rng.choice([0, 10 ** rng.uniform(-2, 4)]),
+        "divided": bool(rng.random() < 0.5),
+        "dy scale": rng.uniform(-6, 6),
+        "threads": int(rng.choice([1, 3])),
     }
 
 
@@ -100,7 +141,9 @@ def changed(rng, case):
     """One to three of its properties drawn anew, or changed a little."""
     other = random_case(rng, case["dtype"])
     new = dict(case)
-    for name in rng.choice([name for name in case if name != "dtype"], int(rng.integers(1, 4)), replace=False):
+    for name in rng.choice(
+        [name for name in case if name != "dtype"], int(rng.integers(1, 4)), replace=False
+    ):
         value = case[name]
         if isinstance(value, float) and math.isfinite(value) and rng.random() < 0.7:
             new[name] = value + float(rng.choice([0.01, 0.1, 1])) * rng.standard_normal()
@@ -129,8 +172,12 @@ def drawn_of(case):
     scale = 2.0 ** np.clip(case["scale"], *((-2, 2) if narrow else (-20, 20)))
     x = stored(scale * (offset + z), dtype)
 
-    gamma = {"normal": rng.standard_normal(D), "ones": np.ones(D)}.get(case["weights"], np.full(D, rng.uniform(1, 2)))
-    gamma = stored(gamma * 10.0 ** (min(case["spread"], 1 if narrow else 6) * rng.standard_normal(D)), dtype)
+    gamma = {"normal": rng.standard_normal(D), "ones": np.ones(D)}.get(
+        case["weights"], np.full(D, rng.uniform(1, 2))
+    )
+    gamma = stored(
+        gamma * 10.0 ** (min(case["spread"], 1 if narrow else 6) * rng.standard_normal(D)), dtype
+    )
     wide = x.astype(np.float64)
     c = wide - wide.mean(axis=1, keepdims=True)
     var = (c * c).mean(axis=1, keepdims=True)
@@ -140,27 +187,41 @@ def drawn_of(case):
 
     dy = np.stack([row_of(rng, case["upstream"], D) for _ in range(shape[0])])
     if case["dy outliers"]:
-        dy = with_outliers(rng, dy, case["dy outliers"], min(case["dy outlier"], 3 if narrow else 6))
+        dy = with_outliers(
+            rng, dy, case["dy outliers"], min(case["dy outlier"], 3 if narrow else 6)
+        )
     dy = dy + case["along 1"] + case["along xhat"] * xhat
     if case["divided"]:  # then g, and not dy, is as drawn
         dy = dy / np.where(gamma.astype(np.float64) == 0, 1, gamma.astype(np.float64))
     if narrow:  # as large as it may be
         dy *= min(1, 0.1 * largest(dtype) / max(np.abs(dy).max(), 1e-300))
     dy = stored(dy * 2.0 ** np.clip(case["dy scale"], -20, 20) if not narrow else dy, dtype)
-    return Drawn(cases.Arrays(x, gamma, beta, dy), eps, x.size <= INTERPRETED and dtype != "float64", case["threads"],
-                 json.dumps(case))
+    return Drawn(
+        cases.Arrays(x, gamma, beta, dy),
+        eps,
+        x.size <= INTERPRETED and dtype != "float64",
+        case["threads"],
+        json.dumps(case),
+    )
 
 
 # Errors
 
 
-BACKENDS = {**{name: partial(cases.run, module) for name, module in (("numpy", layernorm), ("cpu", cpu), ("gpu", gpu))},
-            "rows": partial(cases.cut_among_three, sharded.rows, 0),
-            "features": partial(cases.cut_among_three, sharded.features, 1)}
+BACKENDS = {
+    **{
+        name: partial(cases.run, module)
+        for name, module in (("numpy", layernorm), ("cpu", cpu), ("gpu", gpu))
+    },
+    "rows": partial(cases.cut_among_three, sharded.rows, 0),
+    "features": partial(cases.cut_among_three, sharded.features, 1),
+}
 
 
 def errors(results, truth, promised, compute):
-    """{tensor: (error in u times the size of what is rounded, the same with what storing may cost in both)}."""
+    """{tensor: (error in u times the size of what is rounded, the same with what storing may cost
+    in both)}.
+    """
     found = {}
     for name, value in zip(cases.NAMES, results, strict=True):
         if promised.overflow[name].any() or truth.undefined.any():
@@ -168,8 +229,14 @@ def errors(results, truth, promised, compute):
         by_row, value = 1 if name in differential.BY_ROW else None, value.astype(np.float64)
         wrong = differential.norm(differential.differences(value, truth.tensors[name]), by_row)
         unit = promised.roundings[name] if by_row else differential.norm(promised.alike[name])
-        unit, extra = np.maximum(unit, cases.U[compute] * promised.exact[name]), promised.extra[name]
-        pair = (differential.quotient(np.maximum(wrong - extra, 0), unit), differential.quotient(wrong, unit + extra))
+        unit, extra = (
+            np.maximum(unit, cases.U[compute] * promised.exact[name]),
+            promised.extra[name],
+        )
+        pair = (
+            differential.quotient(np.maximum(wrong - extra, 0), unit),
+            differential.quotient(wrong, unit + extra),
+        )
         found[name] = pair if np.isfinite(value).all() else (math.inf, math.inf)
     return found
 
@@ -179,16 +246,22 @@ def tried(case, backends=tuple(BACKENDS)):
     drawn, found = drawn_of(case), {}
     dtype = case["dtype"]
     with np.errstate(all="ignore"):
-        truth = differential.exactly(drawn, bits=contextlib.nullcontext)  # in 400 bits: no number is far from 1
-        for precise in (False, True)[:1 + (dtype != "float64")]:
+        truth = differential.exactly(
+            drawn, bits=contextlib.nullcontext
+        )  # in 400 bits: no number is far from 1
+        for precise in (False, True)[: 1 + (dtype != "float64")]:
             promised = differential.promise(drawn, truth, precise)
             compute = "float64" if precise else COMPUTE_DTYPE[dtype].name
             for backend in backends:
                 if backend == "gpu" and not drawn.interpreted:
                     continue
-                threads = cases.threads(drawn.threads) if backend == "cpu" and drawn.threads > 1 else None
+                threads = (
+                    cases.threads(drawn.threads) if backend == "cpu" and drawn.threads > 1 else None
+                )
                 with threads or contextlib.nullcontext():
-                    results = BACKENDS[backend](*drawn.arrays, drawn.eps, **({"precise": True} if precise else {}))
+                    results = BACKENDS[backend](
+                        *drawn.arrays, drawn.eps, **({"precise": True} if precise else {})
+                    )
                 for name, pair in errors(results, truth, promised, compute).items():
                     found[backend, dtype + ", precise" * precise, name] = pair
     return found
@@ -205,8 +278,17 @@ def merge(worst, found):
     return worst
 
 
-def climb(worst, seed, seconds=math.inf, steps=math.inf, backends=tuple(BACKENDS), dtypes=tuple(cases.DTYPES)):
-    """Go on from the worst for so long, or for so many steps: the worst known then, and how many cases were tried."""
+def climb(
+    worst,
+    seed,
+    seconds=math.inf,
+    steps=math.inf,
+    backends=tuple(BACKENDS),
+    dtypes=tuple(cases.DTYPES),
+):
+    """Go on from the worst for so long, or for so many steps: the worst known then, and how many
+    cases were tried.
+    """
     rng, end, count = np.random.default_rng(seed), time.monotonic() + seconds, 0
     worst = {key: list(ranked) for key, ranked in worst.items()}
     while time.monotonic() < end and count < steps:
@@ -229,43 +311,83 @@ def climb(worst, seed, seconds=math.inf, steps=math.inf, backends=tuple(BACKENDS
 
 def table(worst):
     """Markdown: of each backend and dtype the largest errors, in u times what is rounded."""
-    largest_of = {key: max(ranked, key=lambda entry: entry[1]) for key, ranked in worst.items() if ranked}
-    lines = ["| backend | dtype | " + " | ".join(cases.NAMES) + " |", "|---" * (2 + len(cases.NAMES)) + "|"]
+    largest_of = {
+        key: max(ranked, key=lambda entry: entry[1]) for key, ranked in worst.items() if ranked
+    }
+    lines = [
+        "| backend | dtype | " + " | ".join(cases.NAMES) + " |",
+        "|---" * (2 + len(cases.NAMES)) + "|",
+    ]
     for backend, dtype in sorted({key[:2] for key in worst}):
-        cells = (f"{largest_of[backend, dtype, name][1]:.2f}" if (backend, dtype, name) in largest_of else "-"
-                 for name in cases.NAMES)
+        cells = (
+            (
+                f"{largest_of[backend, dtype, name][1]:.2f}"
+                if (backend, dtype, name) in largest_of
+                else "-"
+            )
+            for name in cases.NAMES
+        )
         lines.append(f"| {backend} | {dtype} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def above(worst):
     """The errors that are above their limits, each with its key and its case."""
-    return [(error, key, case) for key, ranked in worst.items() for _, error, case in ranked if error > LIMITS[key[2]]]
+    return [
+        (error, key, case)
+        for key, ranked in worst.items()
+        for _, error, case in ranked
+        if error > LIMITS[key[2]]
+    ]
 
 
 def search(options):
     worst, tried_so_far, start, turn = {}, 0, time.monotonic(), 0
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         while (left := options.seconds - (time.monotonic() - start)) > 0:
-            each = [pool.apply_async(climb, (worst, [options.seed, turn, job], min(left, options.turn), math.inf,
-                                             tuple(options.backends), tuple(options.dtypes)))
-                    for job in range(options.jobs)]
+            each = [
+                pool.apply_async(
+                    climb,
+                    (
+                        worst,
+                        [options.seed, turn, job],
+                        min(left, options.turn),
+                        math.inf,
+                        tuple(options.backends),
+                        tuple(options.dtypes),
+                    ),
+                )
+                for job in range(options.jobs)
+            ]
             for result in each:
                 found, count = result.get()
                 merge(worst, found)
                 tried_so_far += count
             turn += 1
-            share, key = max((entry[1] / LIMITS[key[2]], key) for key, ranked in worst.items() for entry in ranked)
-            print(f"\r{time.monotonic() - start:6.0f} s, {tried_so_far} cases, the worst {share:.2f} of its limit: "
-                  f"{' '.join(key)}     ", end="", file=sys.stderr, flush=True)
+            share, key = max(
+                (entry[1] / LIMITS[key[2]], key)
+                for key, ranked in worst.items()
+                for entry in ranked
+            )
+            print(
+                f"\r{time.monotonic() - start:6.0f} s, {tried_so_far} cases, the worst {share:.2f}"
+                f" of its limit: {' '.join(key)}     ",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
     print(file=sys.stderr)
     return worst, tried_so_far
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--turn", type=float, default=20, help="seconds after which jobs share what they have found")
+    parser.add_argument(
+        "--turn", type=float, default=20, help="seconds after which jobs share what they have found"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--backends", nargs="+", choices=list(BACKENDS), default=list(BACKENDS))
@@ -277,7 +399,10 @@ def main(arguments=None):
             print(f"{' '.join(key):40} {error:.2f}")
         return 0
     worst, count = search(options)
-    print(f"Largest errors of {count} cases, in u times the size of what is rounded\n\n{table(worst)}\n")
+    print(
+        f"Largest errors of {count} cases, in u times the size of what is"
+        f" rounded\n\n{table(worst)}\n"
+    )
     for key in sorted(worst):
         _, error, case = max(worst[key], key=lambda entry: entry[1])
         print(f"{' '.join(key)} {error:.2f}: {json.dumps(case)}")

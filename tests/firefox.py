@@ -1,4 +1,6 @@
-"""Firefox, spoken to by its own Marionette protocol: JSON over a socket, as [0, number, command, parameters]."""
+"""Firefox, spoken to by its own Marionette protocol: JSON over a socket, as [0, number, command,
+parameters].
+"""
 
 import contextlib
 import json
@@ -48,8 +50,11 @@ class Firefox:
 @contextlib.contextmanager
 def firefox():
     with tempfile.TemporaryDirectory() as profile:
-        process = subprocess.Popen([FIREFOX, "--headless", "--no-remote", "--profile", profile, "--marionette"],
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [FIREFOX, "--headless", "--no-remote", "--profile", profile, "--marionette"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         try:
             end = time.monotonic() + 60
             while True:
@@ -57,7 +62,9 @@ def firefox():
                     connection = socket.create_connection(("127.0.0.1", PORT), timeout=300)
                     break
                 except ConnectionRefusedError:
-                    assert process.poll() is None and time.monotonic() < end, "Firefox does not answer"
+                    assert process.poll() is None and time.monotonic() < end, (
+                        "Firefox does not answer"
+                    )
                     time.sleep(0.2)
             with connection:
                 browser = Firefox(connection)

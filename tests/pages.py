@@ -16,8 +16,10 @@ BOOK = ROOT / "book"
 PAGES = sorted(BOOK.glob("*.md"))
 CHAPTERS = [path for path in PAGES if path.name[0].isdigit()]
 
-_FENCE = re.compile(r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w:+-]+)\}(?P<argument>.*?)$(?P<body>.*?)^(?P=fence)\s*$",
-                    re.M | re.S)
+_FENCE = re.compile(
+    r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w:+-]+)\}(?P<argument>.*?)$(?P<body>.*?)^(?P=fence)\s*$",
+    re.M | re.S,
+)
 
 
 class Cell(NamedTuple):
@@ -46,13 +48,17 @@ class Page(NamedTuple):
 
 @functools.cache
 def _cell(body):
-    """Split a code-cell's body into its options, in YAML or ``:key: value`` form, and its source."""
+    """Split a code-cell's body into its options, in YAML or ``:key: value`` form, and its
+    source.
+    """
     body = body.strip("\n")
     if body.startswith("---\n"):
         header, source = body[4:].split("\n---\n", 1)
     else:
         lines = body.split("\n")
-        count = next((i for i, line in enumerate(lines) if not re.match(r":\w+:", line)), len(lines))
+        count = next(
+            (i for i, line in enumerate(lines) if not re.match(r":\w+:", line)), len(lines)
+        )
         header, source = "\n".join(line[1:] for line in lines[:count]), "\n".join(lines[count:])
     return Cell(source.strip("\n"), yaml.safe_load(header) or {})
 
@@ -60,27 +66,37 @@ def _cell(body):
 def _prose(content):
     """What is read rather than run: text and captions; no code, no maths, no question.
 
-    Captions of interactive figures are left out like other apparatus: they say how to work the figure.
+    Captions of interactive figures are left out like other apparatus: they say how to work the
+    figure.
     """
     read_out = ("admonition", "note", "tip", "warning")
     prose = _FENCE.sub(lambda m: m["body"] if m["name"] in read_out else "", content)
     prose = re.sub(r"^:(name|alt): .*\n", "", prose, flags=re.M)
     prose = re.sub(r"^\$\$.*?\$\$[^\n]*$", "", prose, flags=re.M | re.S)
-    captions = [cell.options.get("mystnb", {}).get("figure", {}).get("caption", "") for cell in _cells(content)]
+    captions = [
+        cell.options.get("mystnb", {}).get("figure", {}).get("caption", "")
+        for cell in _cells(content)
+    ]
     return re.sub(r"\$[^$]+\$", "x", "\n".join([prose, *captions]))
 
 
 def _cells(content):
-    return [_cell(match["body"]) for match in _FENCE.finditer(content) if match["name"] == "code-cell"]
+    return [
+        _cell(match["body"]) for match in _FENCE.finditer(content) if match["name"] == "code-cell"
+    ]
 
 
 @functools.cache
 def _source(path, name=None):
-    """The lines of a file, or of what it defines by that name, decorators too and without the docstring."""
+    """The lines of a file, or of what it defines by that name, decorators too and without the
+    docstring.
+    """
     lines = path.read_text(encoding="utf-8").split("\n")
     if name is None:
         return lines
-    node = next(n for n in ast.walk(ast.parse("\n".join(lines))) if getattr(n, "name", None) == name)
+    node = next(
+        n for n in ast.walk(ast.parse("\n".join(lines))) if getattr(n, "name", None) == name
+    )
     first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
     docstring = node.body[0] if ast.get_docstring(node) is not None else None
     skipped = range(docstring.lineno, docstring.end_lineno + 1) if docstring else ()
@@ -88,8 +104,13 @@ def _source(path, name=None):
 
 
 def _listing(match):
-    """The lines that a directive shows: ``source``, ``literalinclude`` with the options of this book, ``code-block``."""
-    argument, options = match["argument"].strip(), dict(re.findall(r"^:([\w-]+): *(.*)$", match["body"], re.M))
+    """The lines that a directive shows: ``source``, ``literalinclude`` with the options of this
+    book, ``code-block``.
+    """
+    argument, options = (
+        match["argument"].strip(),
+        dict(re.findall(r"^:([\w-]+): *(.*)$", match["body"], re.M)),
+    )
     if match["name"] == "code-block":
         return match["body"].split("\n")
     if match["name"] == "source":
@@ -97,19 +118,27 @@ def _listing(match):
         return _source(ROOT / f"{module.replace('.', '/')}.py", name)
     lines = _source((BOOK / argument).resolve(), options.get("pyobject"))
     first = next((k for k, line in enumerate(lines) if options.get("start-at", "") in line), 0)
-    last = next((k for k in range(first, len(lines)) if options.get("end-at", "\n") in lines[k]), len(lines))
-    return lines[first:last + 1]
+    last = next(
+        (k for k in range(first, len(lines)) if options.get("end-at", "\n") in lines[k]), len(lines)
+    )
+    return lines[first : last + 1]
 
 
 def _part(content):
     """Its words, and the minutes to read them and its cells and listings.
 
-    A minute is 80 words, a formula in a sentence being a word; a line of displayed algebra; a figure or a folded
-    cell; or seven lines of code, each as long to read as a sentence of 11 words. Fourteen chapters had 37 readings of
-    pages seen for the first time: the mean of a chapter's readers is 0.77 to 1.22 of this, a single one 0.68 to 1.5.
-    Questions and exercises are counted apart.
+    A minute is 80 words, a formula in a sentence being a word; a line of displayed algebra; a
+    figure or a folded cell; or seven lines of code, each as long to read as a sentence of 11 words.
+    Fourteen chapters had 37 readings of pages seen for the first time: the mean of a chapter's
+    readers is 0.77 to 1.22 of this, a single one 0.68 to 1.5. Questions and exercises are counted
+    apart.
     """
-    content = re.sub(r"^```\{(exercise|solution)-start\}.*?^```\{\1-end\}\s*\n```", "", content, flags=re.M | re.S)
+    content = re.sub(
+        r"^```\{(exercise|solution)-start\}.*?^```\{\1-end\}\s*\n```",
+        "",
+        content,
+        flags=re.M | re.S,
+    )
     count, minutes, code = words(_prose(content)), 0, []
     for match in _FENCE.finditer(content):
         if match["name"] == "code-cell":
@@ -121,7 +150,9 @@ def _part(content):
         elif match["name"] in ("source", "literalinclude", "code-block"):
             code += _listing(match)
     minutes += len(re.findall(r"^`{3,}\{interactive\}", content, re.M))
-    minutes += sum(formula.count("\\\\") + 1 for formula in re.findall(r"^\$\$(.*?)\$\$", content, re.M | re.S))
+    minutes += sum(
+        formula.count("\\\\") + 1 for formula in re.findall(r"^\$\$(.*?)\$\$", content, re.M | re.S)
+    )
     return Part(count, math.ceil(count / 80 + minutes + sum(map(bool, map(str.strip, code))) / 7))
 
 
@@ -132,8 +163,13 @@ def read(path):
     """Parse one page."""
     text = path.read_text(encoding="utf-8")
     front, content = text[4:].split("\n---\n", 1) if text.startswith("---\n") else ("", text)
-    return Page(text, yaml.safe_load(front) or {}, _cells(content), _part(ASIDE.sub("", content)),
-                [_part(aside) for aside in ASIDE.findall(content)])
+    return Page(
+        text,
+        yaml.safe_load(front) or {},
+        _cells(content),
+        _part(ASIDE.sub("", content)),
+        [_part(aside) for aside in ASIDE.findall(content)],
+    )
 
 
 def words(prose):
@@ -141,16 +177,22 @@ def words(prose):
 
 
 def names(code):
-    """Of a cell or more: names that it imports, that it binds otherwise, and all that stand in it."""
+    """Of a cell or more: names that it imports, that it binds otherwise, and all that stand in
+    it.
+    """
     nodes = list(ast.walk(ast.parse(re.sub(r"^(\s*)[%!]", r"\1#", code, flags=re.M))))
     imported = {n.asname or n.name.split(".")[0] for n in nodes if isinstance(n, ast.alias)}
     bound = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-    bound |= {n.arg for n in nodes if isinstance(n, ast.arg)} | {getattr(n, "name", None) for n in nodes}
+    bound |= {n.arg for n in nodes if isinstance(n, ast.arg)} | {
+        getattr(n, "name", None) for n in nodes
+    }
     return imported, bound, {n.id for n in nodes if isinstance(n, ast.Name)}
 
 
 def names_nobody_has_shown(page):
-    """Names that a visible cell reads, and that no visible cell binds, no cell imports and no text above has as code."""
+    """Names that a visible cell reads, and that no visible cell binds, no cell imports and no text
+    above has as code.
+    """
     shown, missing = set(dir(builtins)), set()
     for match in _FENCE.finditer(page.text):
         if match["name"] != "code-cell":
@@ -161,7 +203,9 @@ def names_nobody_has_shown(page):
         if {"remove-cell", "hide-input", "hide-cell", "exercise"} & set(cell.tags):
             continue
         shown |= bound
-        missing |= found - shown - set(re.findall(r"`(\w+)", _FENCE.sub("", page.text[:match.start()])))
+        missing |= (
+            found - shown - set(re.findall(r"`(\w+)", _FENCE.sub("", page.text[: match.start()])))
+        )
     return sorted(missing)
 
 

@@ -1,4 +1,6 @@
-"""The questions without code: their form in a chapter's source, and what tests of their answers share."""
+"""The questions without code: their form in a chapter's source, and what tests of their answers
+share.
+"""
 
 import re
 
@@ -7,19 +9,24 @@ from pages import BOOK
 
 from lnlib import layer_norm_backward, layer_norm_forward
 
-FORM = re.compile(r"^(?P<fence>`{3,})\{question\}\n(?P<asked>.+?)\n\n---\n(?P<told>.+?)\n(?P=fence)$", re.M | re.S)
+FORM = re.compile(
+    r"^(?P<fence>`{3,})\{question\}\n(?P<asked>.+?)\n\n---\n(?P<told>.+?)\n(?P=fence)$", re.M | re.S
+)
 
 
 def says(label, *parts):
     """Assert that the answer to a question, "3.1" say, contains all of these."""
     chapter, number = map(int, label.split("."))
-    page, = BOOK.glob(f"{chapter:02}-*.md")
+    (page,) = BOOK.glob(f"{chapter:02}-*.md")
     told = list(FORM.finditer(page.read_text(encoding="utf-8")))[number - 1]["told"]
     for part in parts:
-        assert re.search(rf"(?<![\w.]){re.escape(str(part))}(?!\w|\.\d)", told), f"{label}: no {part!r}"
+        assert re.search(rf"(?<![\w.]){re.escape(str(part))}(?!\w|\.\d)", told), (
+            f"{label}: no {part!r}"
+        )
 
 
 # How answers write numbers
+
 
 def power(x):
     """x with one digit: 4 \\cdot 10^{-5}."""
@@ -36,6 +43,7 @@ def of(amount, unit):
 
 
 # What answers are about
+
 
 def norm(a):
     return np.linalg.norm(a)

@@ -7,10 +7,14 @@ import cases
 import numpy as np
 
 #: Dtypes of x are drawn in these proportions.
-SHARES = {name: share for name, share in {"float32": 7, "float64": 7, "float16": 3, "bfloat16": 3}.items()
-          if name in cases.DTYPES}
+SHARES = {
+    name: share
+    for name, share in {"float32": 7, "float64": 7, "float16": 3, "bfloat16": 3}.items()
+    if name in cases.DTYPES
+}
 
-#: One case in so many has very many rows; goes through the interpreter of the GPU kernels too; is dealt to threads.
+#: One case in so many has very many rows; goes through the interpreter of the GPU kernels too; is
+#: dealt to threads.
 MANY_ROWS, INTERPRETED, THREADED = 500, 20, 10
 
 #: Most numbers in x, but where there are many rows, and most for the interpreter.
@@ -49,7 +53,17 @@ def draw_shape(rng, many, size):
 
 def draw_rows(rng, shape):
     """Rows of mean 0 and standard deviation 1, more or less, and what is odd about them."""
-    kind = rng.choice(["normal", "normal", "outliers", "alternating", "steps", "of different size", "some constant"])
+    kind = rng.choice(
+        [
+            "normal",
+            "normal",
+            "outliers",
+            "alternating",
+            "steps",
+            "of different size",
+            "some constant",
+        ]
+    )
     z = rng.standard_normal(shape)
     if kind == "outliers":
         z[:, rng.integers(shape[1], size=2)] *= power(rng, 2, 6)
@@ -67,7 +81,9 @@ def draw_rows(rng, shape):
 
 def draw_upstream(rng, z):
     """dy of size 1, and what is odd about it."""
-    kind = rng.choice(["normal", "normal", "outliers", "near 1", "along x", "zeros", "constant rows"])
+    kind = rng.choice(
+        ["normal", "normal", "outliers", "near 1", "along x", "zeros", "constant rows"]
+    )
     dy = rng.standard_normal(z.shape)
     if kind == "outliers":
         dy[rng.random(z.shape) < 2 / z.shape[1]] *= power(rng, 2, 8)
@@ -103,9 +119,13 @@ def draw_scale(rng, dtype):
 
 
 def draw_eps(rng, scale):
-    """0 to 1e3: nothing, a usual number, any, or one that the variance of rows of this scale meets."""
+    """0 to 1e3: nothing, a usual number, any, or one that the variance of rows of this scale
+    meets.
+    """
     met = max(scale**2 * power(rng, -10, 4), 1e-300)
-    return float(min(rng.choice([0.0, 1e-5, power(rng, -12, 3), met], p=[0.2, 0.25, 0.3, 0.25]), 1e3))
+    return float(
+        min(rng.choice([0.0, 1e-5, power(rng, -12, 3), met], p=[0.2, 0.25, 0.3, 0.25]), 1e3)
+    )
 
 
 def stored(a, dtype):
@@ -119,7 +139,9 @@ def largest(dtype):
 
 
 def at_the_edge(rng, arrays, edge):
-    """x or dy as large as it may be: the largest of |x|, or of |gamma dy| in the arithmetic, is nearly out of range."""
+    """x or dy as large as it may be: the largest of |x|, or of |gamma dy| in the arithmetic, is
+    nearly out of range.
+    """
     x, gamma, _, dy = (a.astype(np.float64) for a in arrays)
     dtype = arrays.x.dtype.name
     compute = dtype if dtype == "float64" else "float32"
@@ -145,13 +167,22 @@ def draw(number):
     scale, weight, size = (draw_scale(rng, dtype) for _ in range(3))
     eps = draw_eps(rng, scale)
     parameters = "float32" if dtype in cases.HALVES and chance(rng, 0.5) else dtype
-    arrays = cases.Arrays(stored(scale * (offset + z), dtype), stored(weight * gamma, parameters),
-                          stored(weight * beta, parameters), stored(size * dy, dtype))
+    arrays = cases.Arrays(
+        stored(scale * (offset + z), dtype),
+        stored(weight * gamma, parameters),
+        stored(weight * beta, parameters),
+        stored(size * dy, dtype),
+    )
     edge = chance(rng, 0.05) and rng.choice(["x", "dy"])
     if edge:
         arrays = at_the_edge(rng, arrays, edge)
     threads = 3 if chance(rng, 1 / THREADED) else 1
-    return Drawn(arrays, eps, interpreted, threads,
-                 f"x {shape} {dtype}, rows {rows}, scale {scale:.1e}, offset {offset:.1e}; eps {eps:.1e}; gamma "
-                 f"{parameters}, {weights}, scale {weight:.1e}; dy {upstream}, scale {size:.1e}; threads {threads}"
-                 + f"; {edge} as large as it may be" * bool(edge))
+    return Drawn(
+        arrays,
+        eps,
+        interpreted,
+        threads,
+        f"x {shape} {dtype}, rows {rows}, scale {scale:.1e}, offset {offset:.1e}; eps {eps:.1e};"
+        f" gamma {parameters}, {weights}, scale {weight:.1e}; dy {upstream}, scale {size:.1e};"
+        f" threads {threads}" + f"; {edge} as large as it may be" * bool(edge),
+    )

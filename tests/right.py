@@ -1,4 +1,6 @@
-"""Right layer norms, written in the ways in which people write them: forwards and backwards that can be combined."""
+"""Right layer norms, written in the ways in which people write them: forwards and backwards that
+can be combined.
+"""
 
 import numpy as np
 
@@ -26,21 +28,25 @@ def in_order(x, eps):
     """Sums one after the other."""
     m = np.add.accumulate(x, axis=-1)[..., -1:] / x.shape[-1]
     c = x - m
-    return m, 1 / np.sqrt(np.add.accumulate(c * c, axis=-1)[..., -1:] / x.shape[-1] + x.dtype.type(eps))
+    return m, 1 / np.sqrt(
+        np.add.accumulate(c * c, axis=-1)[..., -1:] / x.shape[-1] + x.dtype.type(eps)
+    )
 
 
 def einsum(x, eps):
     one = np.full(x.shape[-1], 1 / x.shape[-1], x.dtype)
     m = np.einsum("...d,d->...", x, one)[..., None]
-    return m, 1 / np.sqrt(np.einsum("...d,...d,d->...", x - m, x - m, one)[..., None] + x.dtype.type(eps))
+    return m, 1 / np.sqrt(
+        np.einsum("...d,...d,d->...", x - m, x - m, one)[..., None] + x.dtype.type(eps)
+    )
 
 
 def welford(x, eps):
     m, squares = np.zeros_like(x[..., :1]), np.zeros_like(x[..., :1])
     for k in range(x.shape[-1]):
-        d = x[..., k:k + 1] - m
+        d = x[..., k : k + 1] - m
         m = m + d / x.dtype.type(k + 1)
-        squares = squares + d * (x[..., k:k + 1] - m)
+        squares = squares + d * (x[..., k : k + 1] - m)
     return m, 1 / np.sqrt(squares / x.dtype.type(x.shape[-1]) + x.dtype.type(eps))
 
 
@@ -85,7 +91,11 @@ def affine_dx(dy, x, y, m, r, gamma, beta, eps):
 
 def over_d(dy, x, y, m, r, gamma, beta, eps):
     D, xhat, g = x.dtype.type(x.shape[-1]), (x - m) * r, gamma * dy
-    dx = r / D * (D * g - g.sum(axis=-1, keepdims=True) - xhat * (g * xhat).sum(axis=-1, keepdims=True))
+    dx = (
+        r
+        / D
+        * (D * g - g.sum(axis=-1, keepdims=True) - xhat * (g * xhat).sum(axis=-1, keepdims=True))
+    )
     return dx, *sums(dy, xhat)
 
 
@@ -117,7 +127,9 @@ def rows_in_a_loop(dy, x, y, m, r, gamma, beta, eps):
 
 
 def from_y(dy, x, y, m, r, gamma, beta, eps):
-    """xhat is y undone, so that x need not be kept: not among those that are right, for gamma may be 0."""
+    """xhat is y undone, so that x need not be kept: not among those that are right, for gamma may
+    be 0.
+    """
     xhat, g = (y - beta) / gamma, gamma * dy
     return r * (g - mean(g) - xhat * mean(g * xhat)), *sums(dy, xhat)
 
@@ -127,6 +139,7 @@ BACKWARDS = means, affine_dx, over_d, chain_rule, einsums, rows_in_a_loop
 
 def pair(statistics, output, backward):
     """(forward, backward) in the contract's shape, all in the dtype of x."""
+
     def forward(x, gamma, beta, eps):
         m, r = statistics(x, eps)
         y = output(x, m, r, gamma, beta)
@@ -141,4 +154,7 @@ def pairs():
         for k, backward in enumerate(BACKWARDS):
             if (k + STATISTICS.index(statistics)) % 3 != 0 or statistics is two_pass:
                 output = folded if k % 2 else normalised
-                yield f"{statistics.__name__} {output.__name__} {backward.__name__}", pair(statistics, output, backward)
+                yield (
+                    f"{statistics.__name__} {output.__name__} {backward.__name__}",
+                    pair(statistics, output, backward),
+                )

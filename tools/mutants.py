@@ -1,23 +1,26 @@
-"""A mutation run: small wrong changes of the library, one at a time, and whether its tests find each.
+"""A mutation run: small wrong changes of the library, one at a time, and whether its tests find
+each.
 
     make mutants                                  about 150, some of every module, within 30 minutes on two cores
     make mutants MUTANTS="--seed 7 --count 350"   another and larger sample
     make mutants MUTANTS="--core --count 350"     of the modules that compute and judge: [core] in tests/mutants.toml
     make mutants MUTANTS="--module lnlib/variance.py --count 20"
 
-For each mutant run the test files that concern its module, quick tests before slow ones, and before these what has
-found other mutants of the module, until one fails. A test that never ends kills, too: the limits are on the processor
-time of a test and of a run and, four times as long, on the clock. A mutant that
-lives gets the missing test, or the code that nobody missed goes; or it is a change that no caller can see, and
-tests/mutants.toml lists it with the reason. That file also says which tests concern which module.
+For each mutant run the test files that concern its module, quick tests before slow ones, and before
+these what has found other mutants of the module, until one fails. A test that never ends kills,
+too: the limits are on the processor time of a test and of a run and, four times as long, on the
+clock. A mutant that lives gets the missing test, or the code that nobody missed goes; or it is a
+change that no caller can see, and tests/mutants.toml lists it with the reason. That file also says
+which tests concern which module.
 
-Why a tool of our own, and neither mutmut nor cosmic-ray: a sample that a seed repeats, in proportion to the modules;
-for each module its own tests; compiled kernels kept on disk are thrown away with their mutant. Which tests concern a
-module is a table and not measured coverage, for coverage sees nothing of what Numba compiles or runs in the sandbox,
-and tracing the interpreter of kernels takes longer than this run.
+Why a tool of our own, and neither mutmut nor cosmic-ray: a sample that a seed repeats, in
+proportion to the modules; for each module its own tests; compiled kernels kept on disk are thrown
+away with their mutant. Which tests concern a module is a table and not measured coverage, for
+coverage sees nothing of what Numba compiles or runs in the sandbox, and tracing the interpreter of
+kernels takes longer than this run.
 
 All changes are made in temporary copies. Ends with 0 if no mutant lives.
-"""
+"""  # noqa: E501
 
 import argparse
 import json
@@ -48,7 +51,9 @@ def settings(root=ROOT):
 
 
 def tests_of(file, table):
-    """The test files of a module: those of the longest beginning of its path in the table; {stem} is its name."""
+    """The test files of a module: those of the longest beginning of its path in the table; {stem}
+    is its name.
+    """
     start = max((start for start in table if file.startswith(start)), key=len)
     return [path.replace("{stem}", Path(file).stem) for path in table[start]]
 
@@ -56,15 +61,27 @@ def tests_of(file, table):
 def sources(root, table, starts=("",)):
     """{file: source} of the modules in the table whose path starts with one of ``starts``."""
     folders = sorted({start.split("/")[0] for start in table})  # and not .venv, which has thousands
-    names = (path.relative_to(root).as_posix() for folder in folders for path in sorted((root / folder).rglob("*.py")))
-    return {name: (root / name).read_text(encoding="utf-8") for name in names
-            if name.startswith(tuple(table)) and name.startswith(tuple(starts))}
+    names = (
+        path.relative_to(root).as_posix()
+        for folder in folders
+        for path in sorted((root / folder).rglob("*.py"))
+    )
+    return {
+        name: (root / name).read_text(encoding="utf-8")
+        for name in names
+        if name.startswith(tuple(table)) and name.startswith(tuple(starts))
+    }
 
 
 def copy_of(root, folder):
     """What git knows of the project, as it lies there now, in a new folder."""
-    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=root,
-                            check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     for name in listed.split("\0"):
         if (root / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -73,22 +90,43 @@ def copy_of(root, folder):
 
 
 class Copy:
-    """A copy of the project in which one mutant at a time is tested; ``seconds``: processor time for its tests."""
+    """A copy of the project in which one mutant at a time is tested; ``seconds``: processor time
+    for its tests.
+    """
 
     def __init__(self, root, folder, seconds, loaded=()):
         self.folder, self.seconds = copy_of(root, folder / "project"), seconds
         self.compiled, self.aside = folder / "compiled", folder / "compiled from the right code"
-        env = os.environ | {"PYTHONPATH": str(self.folder), "NUMBA_CACHE_DIR": str(self.compiled),
-                            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins take longer to load than pytest
-        self.server = subprocess.Popen([sys.executable, ROOT / "tools/forked_tests.py", *loaded], cwd=self.folder,
-                                       env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                       preexec_fn=lambda: os.nice(5))
+        env = os.environ | {
+            "PYTHONPATH": str(self.folder),
+            "NUMBA_CACHE_DIR": str(self.compiled),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        }  # plugins take longer to load than pytest
+        self.server = subprocess.Popen(
+            [sys.executable, ROOT / "tools/forked_tests.py", *loaded],
+            cwd=self.folder,
+            env=env,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            preexec_fn=lambda: os.nice(5),
+        )
 
     def pytest(self, *arguments, first=(), keeps_bytecode=False):
-        """(exit status, None where time was up; tests that failed). What is compiled from a mutant is not kept: the
-        next one may have its size and its second."""
-        self.server.stdin.write(json.dumps({"arguments": arguments, "first": first, "seconds": self.seconds,
-                                            "keeps_bytecode": keeps_bytecode}) + "\n")
+        """(exit status, None where time was up; tests that failed). What is compiled from a mutant
+        is not kept: the next one may have its size and its second.
+        """
+        self.server.stdin.write(
+            json.dumps(
+                {
+                    "arguments": arguments,
+                    "first": first,
+                    "seconds": self.seconds,
+                    "keeps_bytecode": keeps_bytecode,
+                }
+            )
+            + "\n"
+        )
         self.server.stdin.flush()
         answer = json.loads(self.server.stdout.readline())
         return answer["status"], answer["failed"]
@@ -131,7 +169,8 @@ def rows_of(results):
 
 
 def judged(chosen, table, copies, keep, minutes=math.inf):
-    """Rows of results of these mutants, each as soon as it is known, from as many processes as there are copies.
+    """Rows of results of these mutants, each as soon as it is known, from as many processes as
+    there are copies.
 
     None is begun after so many minutes.
     """
@@ -151,8 +190,14 @@ def judged(chosen, table, copies, keep, minutes=math.inf):
             finders[mutant.file].update([by] if "::" in by else [])
         finally:
             free.put(one)
-        return {"mutant": mutant.key, "kind": mutant.kind, "line": mutant.line, "outcome": outcome, "by": by,
-                "seconds": round(time.monotonic() - start)}
+        return {
+            "mutant": mutant.key,
+            "kind": mutant.kind,
+            "line": mutant.line,
+            "outcome": outcome,
+            "by": by,
+            "seconds": round(time.monotonic() - start),
+        }
 
     with ThreadPoolExecutor(len(copies)) as pool:
         for done in as_completed([pool.submit(run, mutant) for mutant in chosen]):
@@ -161,12 +206,20 @@ def judged(chosen, table, copies, keep, minutes=math.inf):
 
 
 def kills_without(rows, copy):
-    """Of the tests that killed, those that fail, and files that do not load, without a mutant: they prove nothing."""
-    killers = {row["by"] for row in rows if row["outcome"] == KILLED and row["by"].startswith("tests/")}
+    """Of the tests that killed, those that fail, and files that do not load, without a mutant: they
+    prove nothing.
+    """
+    killers = {
+        row["by"] for row in rows if row["outcome"] == KILLED and row["by"].startswith("tests/")
+    }
     tests = sorted(killer for killer in killers if "::" in killer)
     files = sorted(killers - set(tests))
-    return {failed for named, flags in ((tests, ()), (files, ["--collect-only"])) if named
-            for failed in copy.pytest(*flags, *named)[1]}
+    return {
+        failed
+        for named, flags in ((tests, ()), (files, ["--collect-only"]))
+        if named
+        for failed in copy.pytest(*flags, *named)[1]
+    }
 
 
 def shown(row):
@@ -187,23 +240,34 @@ def report(rows, failing):
     count = len(rows) - equivalent - len(unclear)
     killed = count - len(alive)
     late = sum(row["by"] == "time" for row in rows)
-    print(f"\n{len(rows)} mutants judged: {killed} killed ({late} by the time limit), {len(alive)} live, "
-          f"{equivalent} equivalent, {len(unclear)} unclear. Score: {killed / max(1, count):.1%} of {count}.")
+    print(
+        f"\n{len(rows)} mutants judged: {killed} killed ({late} by the time limit), {len(alive)}"
+        f" live, {equivalent} equivalent, {len(unclear)} unclear. Score:"
+        f" {killed / max(1, count):.1%} of {count}."
+    )
     return not alive and not unclear
 
 
 def main(arguments=None, root=ROOT):
     """Runs the sample; True if no mutant lives."""
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     ask.add_argument("--seed", default="1")
     ask.add_argument("--count", type=int, default=150)
     some = ask.add_mutually_exclusive_group()
     some.add_argument("--module", default="", help="only files whose path starts with this")
     some.add_argument("--core", action="store_true", help="only the modules that compute and judge")
     ask.add_argument("--processes", type=int, default=2)
-    ask.add_argument("--minutes", type=float, default=math.inf, help="what is not begun by then is not judged")
-    ask.add_argument("--limit", type=int, default=300, help="seconds of processor time of one run of tests")
-    ask.add_argument("--results", type=Path, help="a file of JSON lines; what was killed there is not run again")
+    ask.add_argument(
+        "--minutes", type=float, default=math.inf, help="what is not begun by then is not judged"
+    )
+    ask.add_argument(
+        "--limit", type=int, default=300, help="seconds of processor time of one run of tests"
+    )
+    ask.add_argument(
+        "--results", type=Path, help="a file of JSON lines; what was killed there is not run again"
+    )
     ask.add_argument("--list", action="store_true", help="only show the sample")
     options = ask.parse_args(arguments)
     for name in ("count", "processes", "limit"):
@@ -215,24 +279,36 @@ def main(arguments=None, root=ROOT):
         try:
             options.results.open("a").close()
         except OSError as error:
-            ask.error(f"--results: found {options.results} ({error.strerror}), expected a file that can be written")
+            ask.error(
+                f"--results: found {options.results} ({error.strerror}), expected a file that can"
+                " be written"
+            )
     said = settings(root)
     left_out = re.compile("|".join(said["left_out"]) or "$.").match
     starts = said["core"]["modules"] if options.core else [options.module]
     changed = sources(root, said["tests"], starts)
     if not changed:
-        ask.error(f"--module: found {options.module}, expected the beginning of the path of a module with tests in "
-                  "tests/mutants.toml")
+        ask.error(
+            f"--module: found {options.module}, expected the beginning of the path of a module with"
+            " tests in tests/mutants.toml"
+        )
     chosen = mutate.sample(changed, options.count, options.seed, left_out)
     keys = {mutant.key for mutant in chosen}
-    rows = {key: row for key, row in rows_of(options.results).items() if key in keys and row["outcome"] == KILLED}
+    rows = {
+        key: row
+        for key, row in rows_of(options.results).items()
+        if key in keys and row["outcome"] == KILLED
+    }
 
     def keep(row):
         rows[row["mutant"]] = row
         if options.results:
             with options.results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
-        print(f"{len(rows)}/{len(chosen)} {row['outcome']} {row['mutant'][:100]} {row['by'][-80:]}", flush=True)
+        print(
+            f"{len(rows)}/{len(chosen)} {row['outcome']} {row['mutant'][:100]} {row['by'][-80:]}",
+            flush=True,
+        )
 
     if options.list:
         return print(*(mutant.key for mutant in chosen), sep="\n") or True
@@ -241,8 +317,10 @@ def main(arguments=None, root=ROOT):
             rows[mutant.key] = {"mutant": mutant.key, "outcome": EQUIVALENT, "by": ""}
     left = [mutant for mutant in chosen if mutant.key not in rows]
     with tempfile.TemporaryDirectory() as folder:
-        copies = [Copy(root, Path(folder) / str(n), options.limit, said["loaded"]["modules"])
-                  for n in range(options.processes)]
+        copies = [
+            Copy(root, Path(folder) / str(n), options.limit, said["loaded"]["modules"])
+            for n in range(options.processes)
+        ]
         judged(left, said["tests"], copies, keep, options.minutes)
         failing = kills_without(rows.values(), copies[0])
         for one in copies:

@@ -1,8 +1,10 @@
-"""Small wrong changes of Python source, one at a time: what tools/mutants.py gives the tests to find.
+"""Small wrong changes of Python source, one at a time: what tools/mutants.py gives the tests to
+find.
 
-A change replaces one expression or statement where it stands, so that the rest of the file, comments and all, keeps
-its text: kernels and exercises are shown, compiled and changed from their source. Messages, docstrings, annotations
-and decorators are left alone, for no result hangs on them.
+A change replaces one expression or statement where it stands, so that the rest of the file,
+comments and all, keeps its text: kernels and exercises are shown, compiled and changed from their
+source. Messages, docstrings, annotations and decorators are left alone, for no result hangs on
+them.
 """
 
 import ast
@@ -11,27 +13,52 @@ import random
 from typing import NamedTuple
 
 _NEIGHBOUR = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
-_OPPOSITE = {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-             ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}
-_ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
-               ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
-               ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitAnd}
+_OPPOSITE = {
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+_ARITHMETIC = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.Pow: ast.Mult,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.BitXor: ast.BitAnd,
+}
 #: Kinds of which most only crash are drawn half as often.
 _RARELY = {"swapped arguments", "removed keyword", "dropped call", "return None", "dropped sign"}
 #: A change in a call of these could harm what lies outside the copy.
 _HARMFUL = {"kill", "killpg", "rmtree", "unlink", "rmdir", "chmod"}
-#: Of these nobody sees the order (agree: but for a tolerance, relative to the second), and of these, but in compiled
-#: code, the width: integers of simt have none.
-_SYMMETRIC, _INTEGERS = {"min", "max", "np.minimum", "np.maximum", "agree", "_same"}, {
-    "int32", "int64", "uint64", "np.uintp"}
+#: Of these nobody sees the order (agree: but for a tolerance, relative to the second), and of
+#: these, but in compiled code, the width: integers of simt have none.
+_SYMMETRIC, _INTEGERS = (
+    {"min", "max", "np.minimum", "np.maximum", "agree", "_same"},
+    {"int32", "int64", "uint64", "np.uintp"},
+)
 _UNREAD = {"annotation", "returns", "decorator_list", "msg", "type_comment", "ctx", "exc", "cause"}
 
 
 class Mutant(NamedTuple):
     """One change: where, of what kind, the lines before and after, and how to make it.
 
-    ``key`` finds it again after the file has changed elsewhere: file, function and text, no line number.
+    ``key`` finds it again after the file has changed elsewhere: file, function and text, no line
+    number.
     """
+
     file: str
     function: str
     kind: str
@@ -53,7 +80,7 @@ def _changed(node, **fields):
 
 
 def _without(items, k):
-    return [*items[:k], *items[k + 1:]]
+    return [*items[:k], *items[k + 1 :]]
 
 
 def _of_constant(node):
@@ -61,7 +88,9 @@ def _of_constant(node):
     if isinstance(value, bool):
         yield "constant", ast.Constant(not value)
     elif isinstance(value, int):
-        yield from (("constant", ast.Constant(new)) for new in {value + 1, max(value - 1, 0)} - {value})
+        yield from (
+            ("constant", ast.Constant(new)) for new in {value + 1, max(value - 1, 0)} - {value}
+        )
     elif isinstance(value, float):
         others = (value + 1,) if value == 0 or 0.1 <= value <= 10 else (value * 1000, value / 1000)
         yield from (("constant", ast.Constant(new)) for new in others)
@@ -70,22 +99,44 @@ def _of_constant(node):
 def _of_call(node, modules):
     called = ast.unparse(node.func)
     for k, (a, b) in enumerate(zip(node.args, node.args[1:]) if called not in _SYMMETRIC else ()):
-        if ast.dump(a) != ast.dump(b) and not isinstance(a, ast.Starred) and not isinstance(b, ast.Starred):
-            yield "swapped arguments", _changed(node, args=[*node.args[:k], b, a, *node.args[k + 2:]])
+        if (
+            ast.dump(a) != ast.dump(b)
+            and not isinstance(a, ast.Starred)
+            and not isinstance(b, ast.Starred)
+        ):
+            yield (
+                "swapped arguments",
+                _changed(node, args=[*node.args[:k], b, a, *node.args[k + 2 :]]),
+            )
     for k in range(len(node.keywords)):
         yield "removed keyword", _changed(node, keywords=_without(node.keywords, k))
-    if len(node.args) == 1 and not node.keywords and called not in _INTEGERS and not isinstance(
-            node.args[0], (ast.Starred, ast.GeneratorExp)):
-        method = isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value).split(".")[0] not in modules
+    if (
+        len(node.args) == 1
+        and not node.keywords
+        and called not in _INTEGERS
+        and not isinstance(node.args[0], (ast.Starred, ast.GeneratorExp))
+    ):
+        method = (
+            isinstance(node.func, ast.Attribute)
+            and ast.unparse(node.func.value).split(".")[0] not in modules
+        )
         yield "dropped call", node.func.value if method else node.args[0]
 
 
 def changes(node, modules=frozenset()):
-    """(kind, node in its place) of every change of this node itself. modules: names that the file imports."""
+    """(kind, node in its place) of every change of this node itself. modules: names that the file
+    imports.
+    """
     if isinstance(node, ast.Compare):
         for k, op in enumerate(node.ops):
-            yield from (("comparison", _changed(node, ops=[*node.ops[:k], table[type(op)](), *node.ops[k + 1:]]))
-                        for table in (_NEIGHBOUR, _OPPOSITE) if type(op) in table)
+            yield from (
+                (
+                    "comparison",
+                    _changed(node, ops=[*node.ops[:k], table[type(op)](), *node.ops[k + 1 :]]),
+                )
+                for table in (_NEIGHBOUR, _OPPOSITE)
+                if type(op) in table
+            )
     elif isinstance(node, ast.Constant):
         yield from _of_constant(node)
     elif isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.UAdd):
@@ -103,7 +154,11 @@ def changes(node, modules=frozenset()):
         yield from _of_call(node, modules)
     elif isinstance(node, ast.Return) and ast.unparse(node) not in ("return", "return None"):
         yield "return None", ast.Return(None)
-    if isinstance(node, (ast.AugAssign, ast.Raise, ast.Break, ast.Continue)) or _called(node) or _rebinds(node):
+    if (
+        isinstance(node, (ast.AugAssign, ast.Raise, ast.Break, ast.Continue))
+        or _called(node)
+        or _rebinds(node)
+    ):
         yield "dropped statement", ast.Pass()
 
 
@@ -114,12 +169,17 @@ def _called(node):
 def _rebinds(node):
     """An assignment such as x = f(x): without it, the name keeps its older value."""
     return isinstance(node, ast.Assign) and bool(
-        {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)} &
-        {n.id for target in node.targets for n in ast.walk(target) if isinstance(n, ast.Name)})
+        {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+        & {n.id for target in node.targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+    )
 
 
 def _text(node):
-    return isinstance(node, ast.JoinedStr) or isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return (
+        isinstance(node, ast.JoinedStr)
+        or isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+    )
 
 
 def _left_alone(node):
@@ -149,7 +209,10 @@ def _start_and_end(raw, node):
     lines = [0]
     for line in raw.split(b"\n"):
         lines.append(lines[-1] + len(line) + 1)
-    return lines[node.lineno - 1] + node.col_offset, lines[node.end_lineno - 1] + node.end_col_offset
+    return (
+        lines[node.lineno - 1] + node.col_offset,
+        lines[node.end_lineno - 1] + node.end_col_offset,
+    )
 
 
 def _replaced(source, node, new):
@@ -157,7 +220,9 @@ def _replaced(source, node, new):
     raw = source.encode()
     start, end = _start_and_end(raw, node)
     text = ast.unparse(new)
-    if isinstance(node, ast.expr) and not isinstance(new, (ast.Constant, ast.Name, ast.Call, ast.Attribute)):
+    if isinstance(node, ast.expr) and not isinstance(
+        new, (ast.Constant, ast.Name, ast.Call, ast.Attribute)
+    ):
         text = f"({text})"
     result = (raw[:start] + text.encode() + raw[end:]).decode()
     try:
@@ -167,41 +232,59 @@ def _replaced(source, node, new):
 
 
 def _lines(source, first, last):
-    return " ".join(line.strip() for line in source.splitlines()[first - 1:last])
+    return " ".join(line.strip() for line in source.splitlines()[first - 1 : last])
 
 
 def mutants(file, source, left_out=lambda place: False):
-    """All changes of a file as (kind, line, function that makes the Mutant, or None where it is no Python).
+    """All changes of a file as (kind, line, function that makes the Mutant, or None where it is no
+    Python).
 
     left_out: tells of "file function" whether it is not to be changed.
     """
     tree = ast.parse(source)
-    modules = {alias.asname or alias.name.split(".")[0] for node in ast.walk(tree)
-               if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names}
+    modules = {
+        alias.asname or alias.name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
 
     def make(function, kind, node, new):
         changed = _replaced(source, node, new)
         if changed is None:
             return None
         longer = changed.count("\n") - source.count("\n")
-        return Mutant(file, function, kind, node.lineno, _lines(source, node.lineno, node.end_lineno),
-                      _lines(changed, node.lineno, node.end_lineno + longer), changed)
+        return Mutant(
+            file,
+            function,
+            kind,
+            node.lineno,
+            _lines(source, node.lineno, node.end_lineno),
+            _lines(changed, node.lineno, node.end_lineno + longer),
+            changed,
+        )
 
-    return [(kind, node.lineno, lambda args=(function, kind, node, new): make(*args))
-            for function, node in _nodes(tree)
-            if isinstance(node, (ast.expr, ast.stmt)) and not left_out(f"{file} {function}")
-            for kind, new in changes(node, modules)]
+    return [
+        (kind, node.lineno, lambda args=(function, kind, node, new): make(*args))
+        for function, node in _nodes(tree)
+        if isinstance(node, (ast.expr, ast.stmt)) and not left_out(f"{file} {function}")
+        for kind, new in changes(node, modules)
+    ]
 
 
 def draw(found, count, rng):
-    """``count`` of a file's changes: first a kind, so that constants do not fill the sample; at most one a line."""
+    """``count`` of a file's changes: first a kind, so that constants do not fill the sample; at
+    most one a line.
+    """
     chosen, left = [], list(found)
     while left and len(chosen) < count:
         kinds = sorted({kind for kind, *_ in left})
         kind = rng.choices(kinds, [1 if kind in _RARELY else 2 for kind in kinds])[0]
         one = rng.choice([one for one in left if one[0] == kind])
         mutant = one[2]()
-        left = [other for other in left if (other is not one if mutant is None else other[1] != one[1])]
+        left = [
+            other for other in left if (other is not one if mutant is None else other[1] != one[1])
+        ]
         chosen += [mutant] if mutant else []
     return chosen
 
@@ -210,7 +293,12 @@ def sample(files, count, seed, left_out=lambda place: False):
     """About ``count`` mutants of {file: source}: of each file one at least, of a long one more."""
     found = {file: mutants(file, source, left_out) for file, source in files.items()}
     whole = max(1, sum(map(len, found.values())))
-    chosen = [mutant for file, those in found.items()
-              for mutant in draw(those, max(1, round(count * len(those) / whole)), random.Random(f"{seed} {file}"))]
+    chosen = [
+        mutant
+        for file, those in found.items()
+        for mutant in draw(
+            those, max(1, round(count * len(those) / whole)), random.Random(f"{seed} {file}")
+        )
+    ]
     random.Random(seed).shuffle(chosen)  # a run that is cut short has seen all modules
     return chosen

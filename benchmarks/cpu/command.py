@@ -1,8 +1,10 @@
-"""How fast are layer norms on the CPU? Ours, NumPy's, PyTorch's and JAX's, in turn, on the same arrays.
+"""How fast are layer norms on the CPU? Ours, NumPy's, PyTorch's and JAX's, in turn, on the same
+arrays.
 
-Run from the repository's root: ``python -m benchmarks.cpu`` (see benchmarks/README.md). For each number of
-threads and each state of the memory a process of its own is started, pinned to its cores; inside it all
-contestants (``benchmarks.cpu.contestants``) take turns (:mod:`lnbook.measure.stopwatch`).
+Run from the repository's root: ``python -m benchmarks.cpu`` (see benchmarks/README.md). For each
+number of threads and each state of the memory a process of its own is started, pinned to its cores;
+inside it all contestants (``benchmarks.cpu.contestants``) take turns
+(:mod:`lnbook.measure.stopwatch`).
 """
 
 import argparse
@@ -20,7 +22,15 @@ import tempfile
 import numpy as np
 
 from lnbook.measure import stopwatch, suite
-from lnbook.measure.contestants import ALIGNMENTS, EPS, Case, arrays, ladder_calls, thread_calls, trick_calls
+from lnbook.measure.contestants import (
+    ALIGNMENTS,
+    EPS,
+    Case,
+    arrays,
+    ladder_calls,
+    thread_calls,
+    trick_calls,
+)
 from lnbook.measure.provenance import ROOT, machine_file, provenance, save, unwritable
 from lnbook.measure.suite import LADDER_SHAPES, SHAPES
 
@@ -32,25 +42,31 @@ PACKAGES = ("numpy", "numba", "llvmlite", "torch", "jax", "jaxlib")
 
 QUICK_SHAPES = ((1, 1, 64), (2, 128, 1024), (4, 512, 1024))
 
-# Sections measured at some shapes only, float32, recycled memory. Each runs beside the peers of the tables and lnlib.
+# Sections measured at some shapes only, float32, recycled memory. Each runs beside the peers of the
+# tables and lnlib.
 TRICK_SHAPES = ((2, 128, 64), (2, 128, 1024), (4, 512, 4096), (8, 1024, 768), (1, 32768, 128))
 
-# Results that a call allocates are new memory or old (lnbook.measure.allocation): "fresh" keeps glibc's threshold where
-# it starts, "recycled" never gives a block back. Set before the process starts, this holds for all libraries in it.
+# Results that a call allocates are new memory or old (lnbook.measure.allocation): "fresh" keeps
+# glibc's threshold where it starts, "recycled" never gives a block back. Set before the process
+# starts, this holds for all libraries in it.
 STATES = {
     "recycled": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)},
     "fresh": {"MALLOC_MMAP_THRESHOLD_": str(2**17)},
 }
-FRESH_BYTES = 2**18  # results of at least this size must fault in state "fresh"; smaller ones may fit in a gap
+FRESH_BYTES = (
+    2**18
+)  # results of at least this size must fault in state "fresh"; smaller ones may fit in a gap
 
-BLOCK = 3e-3  # seconds: a thousand times the clock's grain and a block's loop, and short against the drift
-# Two OpenMP pools live in this process, PyTorch's and Numba's. The threads of one spin for a while after their last
-# loop and would slow down the other's first calls; SETTLE seconds of untimed calls before a block outlast that.
-# With them each pool is as fast as alone in its process (without, PyTorch loses a tenth). OMP_WAIT_POLICY stays
-# unset, as users have it: with PASSIVE both pools lose some 50 us a call, ACTIVE changes little.
+# seconds: a thousand times the clock's grain and a block's loop, and short against the drift
+BLOCK = 3e-3
+# Two OpenMP pools live in this process, PyTorch's and Numba's. The threads of one spin for a while
+# after their last loop and would slow down the other's first calls; SETTLE seconds of untimed calls
+# before a block outlast that. With them each pool is as fast as alone in its process (without,
+# PyTorch loses a tenth). OMP_WAIT_POLICY stays unset, as users have it: with PASSIVE both pools
+# lose some 50 us a call, ACTIVE changes little.
 SETTLE = {1: 0.0, 2: 4e-3}
-# So many cases of a process are measured once before: on two processors all calls of its first cases, a copy too, took
-# up to twice as long as the same calls a minute later. Why is not known.
+# So many cases of a process are measured once before: on two processors all calls of its first
+# cases, a copy too, took up to twice as long as the same calls a minute later. Why is not known.
 WARM_UP = 4
 
 
@@ -65,10 +81,14 @@ def cases(shapes, dtypes, threads, state):
 
 
 def records_of(case, calls, rounds, section="kernels"):
-    """Time a dict {name: call without arguments} and give one record each, with the coordinates of the case."""
+    """Time a dict {name: call without arguments} and give one record each, with the coordinates of
+    the case.
+    """
     against = AGAINST | {"of_lnlib": ("lnlib-out",)} if section == "tricks" else AGAINST
     with stopwatch.watch(os.sched_getaffinity(0)) as shared:
-        found = stopwatch.compare(calls, against, rounds=rounds, block=BLOCK, settle=SETTLE[min(case.threads, 2)])
+        found = stopwatch.compare(
+            calls, against, rounds=rounds, block=BLOCK, settle=SETTLE[min(case.threads, 2)]
+        )
     return [{"section": section, **case._asdict(), **record, **shared} for record in found]
 
 
@@ -77,7 +97,9 @@ def sections(case):
     if not case.full or case.dtype != "float32" or case.threads > 1:
         return {}
     families = {"ladder": (ladder_calls, LADDER_SHAPES), "tricks": (trick_calls, TRICK_SHAPES)}
-    return {section: family for section, (family, shapes) in families.items() if case.shape in shapes}
+    return {
+        section: family for section, (family, shapes) in families.items() if case.shape in shapes
+    }
 
 
 def thread_cases(threads, state):
@@ -88,11 +110,16 @@ def thread_cases(threads, state):
 
 def pass_cases(threads, state):
     """(shape, pass) of which one process times one thread and two, in the same rounds."""
-    return [(shape, which) for shape in suite.THREAD_SHAPES if threads > 1 and state == "recycled"
-            for which in ("forward", "backward")]
+    return [
+        (shape, which)
+        for shape in suite.THREAD_SHAPES
+        if threads > 1 and state == "recycled"
+        for which in ("forward", "backward")
+    ]
 
 
 # The process that measures
+
 
 def pin(threads):
     """Keep to as many cores as there are threads: the last ones that are allowed."""
@@ -120,7 +147,11 @@ def work(threads, state, shapes, dtypes, rounds):
             a = arrays(case)
             calls = contestants(case, a, left_out)
             records = records_of(case, calls, rounds)
-            peers = {name: calls[name] for name in (*sum(AGAINST.values(), ()), "lnlib", "lnlib-out") if name in calls}
+            peers = {
+                name: calls[name]
+                for name in (*sum(AGAINST.values(), ()), "lnlib", "lnlib-out")
+                if name in calls
+            }
             for section, family in sections(case).items():
                 records += records_of(case, peers | dict(family(case, a)), rounds, section)
             print(json.dumps({"records": records}), file=results, flush=True)
@@ -130,7 +161,11 @@ def work(threads, state, shapes, dtypes, rounds):
         for case in pass_cases(threads, state):
             with stopwatch.watch(os.sched_getaffinity(0)) as shared:
                 records = suite.two_threads(*case, rounds)
-            print(json.dumps({"records": [record | shared for record in records]}), file=results, flush=True)
+            print(
+                json.dumps({"records": [record | shared for record in records]}),
+                file=results,
+                flush=True,
+            )
         kernels = assembly.report("lnlib.cpu.kernels") + assembly.report("lnlib.cpu.ladder")
         print(json.dumps({"left_out": left_out, "kernels": kernels}), file=results)
 
@@ -138,20 +173,41 @@ def work(threads, state, shapes, dtypes, rounds):
 def environment(threads, state, folder):
     """The variables that must be set before the process that measures starts."""
     names = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_TUNABLES", "OMP_"))}
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("MALLOC_", "GLIBC_TUNABLES", "OMP_"))
+    }
     # Numba's cache on disk has no assembly to show: compile again.
-    return kept | dict.fromkeys(names, str(threads)) | STATES[state] | {
-        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "JAX_PLATFORMS": "cpu", "NUMBA_CACHE_DIR": folder}
+    return (
+        kept
+        | dict.fromkeys(names, str(threads))
+        | STATES[state]
+        | {
+            "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+            "JAX_PLATFORMS": "cpu",
+            "NUMBA_CACHE_DIR": folder,
+        }
+    )
 
 
 def run(jobs, options, progress):
-    """Start a process for each job (threads, state), one after the other, and gather what they print."""
+    """Start a process for each job (threads, state), one after the other, and gather what they
+    print.
+    """
     records, left_out, kernels = [], {}, {}
     for threads, state in jobs:
         plan = json.dumps([threads, state, *options])
-        with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.cpu", "--work", plan], stdout=subprocess.PIPE, text=True, cwd=ROOT,
-                env=environment(threads, state, folder)) as process:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.cpu", "--work", plan],
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+                env=environment(threads, state, folder),
+            ) as process,
+        ):
             for line in process.stdout:
                 found = json.loads(line)
                 records += found.get("records", [])
@@ -161,11 +217,15 @@ def run(jobs, options, progress):
                 if "records" in found:
                     progress.step(found["records"][0])
         if process.returncode:
-            raise SystemExit(f"the process for {threads} thread(s), {state} memory, ended with {process.returncode}")
+            raise SystemExit(
+                f"the process for {threads} thread(s), {state} memory, ended with"
+                f" {process.returncode}"
+            )
     return records, left_out, list(kernels.values())
 
 
 # The file and the tables
+
 
 def huge_pages():
     """The kernel's rule for huge pages; NumPy asks for them for large arrays, PyTorch does not."""
@@ -175,23 +235,42 @@ def huge_pages():
 
 
 def warnings_about(records):
-    """What makes the numbers doubtful: other work on the cores, or memory that is not as its state says."""
+    """What makes the numbers doubtful: other work on the cores, or memory that is not as its state
+    says.
+    """
     crowded = sum(r["others"] > stopwatch.OTHERS for r in records)
     if crowded:
-        yield f"{crowded} of {len(records)} records: other programs had over {stopwatch.OTHERS:.0%} of the cores' time"
+        yield (
+            f"{crowded} of {len(records)} records: other programs had over {stopwatch.OTHERS:.0%}"
+            " of the cores' time"
+        )
     for r in records:
         if r["implementation"] == "pytorch":
             large = math.prod(r["shape"]) * np.dtype(r["dtype"]).itemsize >= FRESH_BYTES
-            if r["state"] == "recycled" and r["faults"] > 1 or r["state"] == "fresh" and large and r["faults"] < 1:
-                yield (f"{r['shape']} {r['dtype']} {r['which']}, {r['threads']} thread(s): PyTorch has {r['faults']} "
-                       f"page faults a call in state {r['state']}")
+            if (
+                r["state"] == "recycled"
+                and r["faults"] > 1
+                or r["state"] == "fresh"
+                and large
+                and r["faults"] < 1
+            ):
+                yield (
+                    f"{r['shape']} {r['dtype']} {r['which']}, {r['threads']} thread(s): PyTorch has"
+                    f" {r['faults']} page faults a call in state {r['state']}"
+                )
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser("benchmarks.cpu", description="Speed of layer norms on the CPU.")
-    parser.add_argument("--quick", action="store_true", help="three shapes, float32, one thread; prints only")
+    parser = argparse.ArgumentParser(
+        "benchmarks.cpu", description="Speed of layer norms on the CPU."
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="three shapes, float32, one thread; prints only"
+    )
     parser.add_argument("--threads", type=int, nargs="+", help="default: 1 2, and 1 with --quick")
-    parser.add_argument("--output", type=pathlib.Path, help="default: benchmarks/results/cpu/MACHINE.json")
+    parser.add_argument(
+        "--output", type=pathlib.Path, help="default: benchmarks/results/cpu/MACHINE.json"
+    )
     parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.work:
@@ -201,18 +280,37 @@ def main(arguments=None):
         parser.error("needs Linux: nowhere else can a process be pinned to cores from here")
     numbers = options.threads or ((1,) if options.quick else (1, 2))
     if max(numbers) > len(os.sched_getaffinity(0)) or min(numbers) < 1:
-        parser.error(f"--threads: found {' '.join(map(str, numbers))}, expected 1 to {len(os.sched_getaffinity(0))} "
-                     "(the cores)")
+        parser.error(
+            f"--threads: found {' '.join(map(str, numbers))}, expected 1 to"
+            f" {len(os.sched_getaffinity(0))} (the cores)"
+        )
     if options.output and (why := unwritable(options.output)):
         parser.error(f"--output: {why}")
-    shapes, dtypes, rounds = ((QUICK_SHAPES, ("float32",), 5) if options.quick
-                              else (SHAPES, ("float32", "float64"), 25))
-    jobs = [(threads, state) for threads in numbers for state in STATES if state == "recycled" or threads == 1]
-    total = sum(1 for job in jobs for _ in (*cases(shapes, dtypes, *job), *thread_cases(*job), *pass_cases(*job)))
+    shapes, dtypes, rounds = (
+        (QUICK_SHAPES, ("float32",), 5) if options.quick else (SHAPES, ("float32", "float64"), 25)
+    )
+    jobs = [
+        (threads, state)
+        for threads in numbers
+        for state in STATES
+        if state == "recycled" or threads == 1
+    ]
+    total = sum(
+        1
+        for job in jobs
+        for _ in (*cases(shapes, dtypes, *job), *thread_cases(*job), *pass_cases(*job))
+    )
     ran = provenance("python -m benchmarks.cpu", PACKAGES) | {
-        "cores": os.cpu_count(), "huge_pages": huge_pages(), "libc": " ".join(platform.libc_ver()), "eps": EPS,
-        "rounds": rounds, "block_seconds": BLOCK,
-        "settle_seconds": SETTLE, "states": STATES, "alignments": ALIGNMENTS}
+        "cores": os.cpu_count(),
+        "huge_pages": huge_pages(),
+        "libc": " ".join(platform.libc_ver()),
+        "eps": EPS,
+        "rounds": rounds,
+        "block_seconds": BLOCK,
+        "settle_seconds": SETTLE,
+        "states": STATES,
+        "alignments": ALIGNMENTS,
+    }
     with contextlib.closing(Progress(total)) as progress:
         records, left_out, kernels = run(jobs, (shapes, dtypes, rounds), progress)
     found = list(warnings_about(records))
@@ -221,5 +319,15 @@ def main(arguments=None):
     print(f"{len(records)} records; left out: {left_out or 'nobody'}")
     output = options.output or (None if options.quick else machine_file("cpu"))
     if output:
-        save(output, {"title": "Speed of layer norms on the CPU", "provenance": ran, "left_out": left_out,
-                      "warnings": found, "kernels": kernels, "records": records})
+        save(
+            output,
+            {
+                "title": "Speed of layer norms on the CPU",
+                "provenance": ran,
+                "left_out": left_out,
+                "warnings": found,
+                "kernels": kernels,
+                "records": records,
+            },
+        )
+    return None

@@ -1,11 +1,19 @@
-"""Who takes part in the speed benchmark: those of :mod:`lnbook.measure.contestants`, and peers that need more.
+"""Who takes part in the speed benchmark: those of :mod:`lnbook.measure.contestants`, and peers that
+need more.
 
 The process that measures also enters ``torch.inference_mode``.
 """
 
 from functools import partial
 
-from lnbook.measure.contestants import EPS, lnlib_calls, memory_calls, numpy_calls, torch_call, torch_calls
+from lnbook.measure.contestants import (
+    EPS,
+    lnlib_calls,
+    memory_calls,
+    numpy_calls,
+    torch_call,
+    torch_calls,
+)
 
 from .limit import limit_calls
 
@@ -23,7 +31,9 @@ def compile_calls(case, a):
 
 
 def jax_calls(case, a):
-    if not case.full or case.threads > 1:  # only one core pins JAX; its number of threads is no public option
+    if (
+        not case.full or case.threads > 1
+    ):  # only one core pins JAX; its number of threads is no public option
         return
     import jax
     import jax.numpy as jnp
@@ -43,8 +53,15 @@ def jax_calls(case, a):
     yield "jax", lambda: jax.block_until_ready(call())
 
 
-FAMILIES = {"lnlib": lnlib_calls, "numpy": numpy_calls, "pytorch": torch_calls,
-            "pytorch-compile": compile_calls, "jax": jax_calls, "c": limit_calls, "memory": memory_calls}
+FAMILIES = {
+    "lnlib": lnlib_calls,
+    "numpy": numpy_calls,
+    "pytorch": torch_calls,
+    "pytorch-compile": compile_calls,
+    "jax": jax_calls,
+    "c": limit_calls,
+    "memory": memory_calls,
+}
 OURS = ("lnlib", "numpy", "memory")
 
 
@@ -54,7 +71,9 @@ def contestants(case, a, left_out):
     for name, family in FAMILIES.items():
         try:
             calls.update(family(case, a))
-        except Exception as error:  # peers fail in ways of their own: not installed, no compiler, no such dtype
+        except (
+            Exception
+        ) as error:  # peers fail in ways of their own: not installed, no compiler, no such dtype
             if name in OURS:
                 raise
             left_out[name] = type(error).__name__

@@ -1,7 +1,9 @@
-"""Two contestants in C: the loops of the backward pass of :mod:`lnlib.cpu` in float32, compiled where a compiler is.
+"""Two contestants in C: the loops of the backward pass of :mod:`lnlib.cpu` in float32, compiled
+where a compiler is.
 
-``c-rows`` goes row by row, ``c-four-rows`` writes the gradients of four rows at a time. Both write into arrays that
-exist, as ``lnlib-out`` does for dx; neither checks an argument, or asks for what comes next.
+``c-rows`` goes row by row, ``c-four-rows`` writes the gradients of four rows at a time. Both write
+into arrays that exist, as ``lnlib-out`` does for dx; neither checks an argument, or asks for what
+comes next.
 """
 
 import ctypes
@@ -13,13 +15,20 @@ import tempfile
 
 import numpy as np
 
-from lnlib import cpu
 from lnbook.measure.contestants import EPS
+from lnlib import cpu
 
 SOURCE = pathlib.Path(__file__).with_name("limit.c")
-# A product and a sum may become one operation. Sums are vectors in the source: nothing else may be reordered.
-OPTIONS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-ffp-contract=fast", "-fno-math-errno",
-           "-fno-trapping-math")
+# A product and a sum may become one operation. Sums are vectors in the source: nothing else may be
+# reordered.
+OPTIONS = (
+    "-O3",
+    "-march=native",
+    "-mprefer-vector-width=512",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+)
 FUNCTIONS = {"c-rows": "row_by_row", "c-four-rows": "four_rows"}
 
 
@@ -35,14 +44,29 @@ def library():
 
 
 def prepared(function, a):
-    """A call of one function on the arrays of a case, without arguments; it returns dx, dgamma and dbeta."""
+    """A call of one function on the arrays of a case, without arguments; it returns dx, dgamma and
+    dbeta.
+    """
     r = a.rows()
     rows, D = r.x.shape
     cache = cpu.layer_norm_forward(r.x, r.gamma, r.beta, EPS)[1]
     dgamma, dbeta = np.empty((2, D), np.float32)
-    kept = [r.dy, r.x, np.ascontiguousarray(cache.statistics), cache.gamma, r.out, dgamma, dbeta,
-            np.empty(3 * D, np.float32), np.empty(2 * D)]
-    arguments = [ctypes.c_long(rows), ctypes.c_long(D), *(ctypes.c_void_p(t.ctypes.data) for t in kept)]
+    kept = [
+        r.dy,
+        r.x,
+        np.ascontiguousarray(cache.statistics),
+        cache.gamma,
+        r.out,
+        dgamma,
+        dbeta,
+        np.empty(3 * D, np.float32),
+        np.empty(2 * D),
+    ]
+    arguments = [
+        ctypes.c_long(rows),
+        ctypes.c_long(D),
+        *(ctypes.c_void_p(t.ctypes.data) for t in kept),
+    ]
 
     def call():
         if function(*arguments):

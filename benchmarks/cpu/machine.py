@@ -1,6 +1,8 @@
-"""What one core of this CPU can do, and how near NumPy's calls come: ``lnlib.cost`` predicts from the first.
+"""What one core of this CPU can do, and how near NumPy's calls come: ``lnlib.cost`` predicts from
+the first.
 
-Run from the repository's root: ``python -m benchmarks.cpu.machine`` (under a minute; Linux only, where it can be pinned).
+Run from the repository's root: ``python -m benchmarks.cpu.machine`` (under a minute; Linux only,
+where it can be pinned).
 """
 
 import argparse
@@ -21,7 +23,11 @@ def machines(sizes=SIZES):
     for size in sizes:
         rates = machine(1, size)._asdict()
         del rates["name"]
-        yield {"section": "machine", "size": size, **{name: digits(rate) for name, rate in rates.items()}}
+        yield {
+            "section": "machine",
+            "size": size,
+            **{name: digits(rate) for name, rate in rates.items()},
+        }
 
 
 def calls(shapes=SHAPES, rounds=11):
@@ -35,19 +41,31 @@ def calls(shapes=SHAPES, rounds=11):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="Rates of one core, and of NumPy's calls on it.")
-    parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="default: the last allowed")
-    parser.add_argument("--output", type=pathlib.Path, help="default: benchmarks/results/machine/MACHINE.json")
+    parser.add_argument(
+        "--core", type=int, default=max(os.sched_getaffinity(0)), help="default: the last allowed"
+    )
+    parser.add_argument(
+        "--output", type=pathlib.Path, help="default: benchmarks/results/machine/MACHINE.json"
+    )
     options = parser.parse_args(arguments)
     allowed = os.sched_getaffinity(0)
     if options.core not in allowed:
-        parser.error(f"--core: found {options.core}, expected one of {', '.join(map(str, sorted(allowed)))}")
+        parser.error(
+            f"--core: found {options.core}, expected one of {', '.join(map(str, sorted(allowed)))}"
+        )
     if options.output and (why := unwritable(options.output)):
         parser.error(f"--output: {why}")
     os.sched_setaffinity(0, {options.core})
     ran = provenance("python -m benchmarks.cpu.machine", ("numpy", "numba"))
     records = [*machines(), *calls()]
-    save(options.output or machine_file("machine"),
-         {"title": "Rates of one core, and of NumPy's calls on it", "provenance": ran, "records": records})
+    save(
+        options.output or machine_file("machine"),
+        {
+            "title": "Rates of one core, and of NumPy's calls on it",
+            "provenance": ran,
+            "records": records,
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -33,7 +33,9 @@ def geometric_mean(numbers):
 
 
 def print_table(title, floor, shapes):
-    """PyTorch's time over each contestant's; ``shapes`` maps a shape to {implementation: record}."""
+    """PyTorch's time over each contestant's; ``shapes`` maps a shape to {implementation:
+    record}.
+    """
     names = dict.fromkeys(name for line in shapes.values() for name in line)
     names = [name for name in names if name not in ("pytorch", *AGAINST[floor])]
     seconds = [(name, "seconds", f"{name} us") for name in ("pytorch", "lnlib")]
@@ -41,12 +43,22 @@ def print_table(title, floor, shapes):
     columns = [(name, "speedup", name) for name in names] + seconds + parts
     print(f"\n{title}\n{'':18}" + "".join(f"{head:>{len(head) + 2}}" for *_, head in columns))
     for shape, line in shapes.items():
-        cells = [cell(line.get(name, {}).get(field), 1e6 if field == "seconds" else 1) for name, field, _ in columns]
-        print(f"{shape!s:18}" + "".join(f"{c:>{len(head) + 2}}" for c, (*_, head) in zip(cells, columns)))
+        cells = [
+            cell(line.get(name, {}).get(field), 1e6 if field == "seconds" else 1)
+            for name, field, _ in columns
+        ]
+        print(
+            f"{shape!s:18}"
+            + "".join(f"{c:>{len(head) + 2}}" for c, (*_, head) in zip(cells, columns))
+        )
     means = []
     for name in names:
-        ratios = [line[name]["speedup"][0] for line in shapes.values() if "speedup" in line.get(name, {})]
-        means.append(f"{geometric_mean(ratios):{len(name) + 2}.2f}" if ratios else " " * (len(name) + 2))
+        ratios = [
+            line[name]["speedup"][0] for line in shapes.values() if "speedup" in line.get(name, {})
+        ]
+        means.append(
+            f"{geometric_mean(ratios):{len(name) + 2}.2f}" if ratios else " " * (len(name) + 2)
+        )
     print(f"{'geometric mean':18}" + "".join(means))
 
 
@@ -54,10 +66,17 @@ def print_tables(records):
     """A table for each setting, a line for each shape."""
     settings = {}
     for r in records:
-        title = (f"{r['section']}: {r['which']}, {r['dtype']}, {r['threads']} thread(s), {r['state']} memory, "
-                 f"{r['alignment']} arrays; PyTorch's time / contestant's")
+        title = (
+            f"{r['section']}: {r['which']}, {r['dtype']}, {r['threads']} thread(s), {r['state']}"
+            f" memory, {r['alignment']} arrays; PyTorch's time / contestant's"
+        )
         floor = "of_copy" if r["which"] == "forward" else "of_triad"
-        settings.setdefault((title, floor), {}).setdefault(tuple(r["shape"]), {})[r["implementation"]] = r
+        settings.setdefault((title, floor), {}).setdefault(tuple(r["shape"]), {})[
+            r["implementation"]
+        ] = r
     for (title, floor), shapes in settings.items():
         print_table(title, floor, shapes)
-    print("\nmedians of ratios taken inside a round; ~ marks quartiles further apart than a fifth of the median")
+    print(
+        "\nmedians of ratios taken inside a round; ~ marks quartiles further apart than a fifth of"
+        " the median"
+    )

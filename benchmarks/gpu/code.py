@@ -1,10 +1,13 @@
-"""What the compiler makes of the CUDA kernels, seen without a GPU: registers, shared memory, spills, instructions.
+"""What the compiler makes of the CUDA kernels, seen without a GPU: registers, shared memory,
+spills, instructions.
 
-Numba makes PTX of a kernel, text for an imagined machine; ptxas makes the code of a real one (sm_75: T4,
-sm_80: A100, sm_90: H100) and says how many registers a thread needs; cuobjdump prints that code, and here its
-instructions are counted. Counts are of instructions in the text, not of instructions run.
+Numba makes PTX of a kernel, text for an imagined machine; ptxas makes the code of a real one
+(sm_75: T4, sm_80: A100, sm_90: H100) and says how many registers a thread needs; cuobjdump prints
+that code, and here its instructions are counted. Counts are of instructions in the text, not of
+instructions run.
 
-Run from the repository's root, with the packages of requirements-gpu-code.txt: ``python -m benchmarks.gpu.code``.
+Run from the repository's root, with the packages of requirements-gpu-code.txt: ``python -m
+benchmarks.gpu.code``.
 """
 
 import argparse
@@ -21,26 +24,35 @@ import tempfile
 from collections import Counter
 from typing import NamedTuple
 
+from lnbook.measure import provenance
 from lnlib.gpu import kernels, ladder, plans
 from lnlib.gpu.prepared import in_kernels
-from lnbook.measure import provenance
 from simt.cuda_access import bfloat16, float16, float32, float64
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
 
 RESULT = provenance.FOLDER / "gpu-code" / "kernels.json"
-PACKAGES = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-cuobjdump",
-            "nvidia-cuda-nvdisasm")
+PACKAGES = (
+    "numba",
+    "numba-cuda",
+    "llvmlite",
+    "nvidia-nvvm",
+    "nvidia-cuda-nvcc",
+    "nvidia-cuda-cuobjdump",
+    "nvidia-cuda-nvdisasm",
+)
 
-#: Bytes of shared memory of an SM, the part of a GPU that runs blocks: of a T4, which has the least.
+#: Bytes of shared memory of an SM, the part of a GPU that runs blocks: of a T4, which has the
+#: least.
 SHARED = 64 * 1024
 
 
 class Kernel(NamedTuple):
     """A kernel, ``factory(*parameters)``; the types of its arguments; what is expected of its code.
 
-    ``signature`` is text, such as ``"void(float32[::1], int32)"``: it can be written where there is no Numba.
-    ``expectations`` are arguments of :func:`complaints`. ``options`` are those of ``cuda.jit``.
+    ``signature`` is text, such as ``"void(float32[::1], int32)"``: it can be written where there is
+    no Numba. ``expectations`` are arguments of :func:`complaints`. ``options`` are those of
+    ``cuda.jit``.
     """
 
     name: str
@@ -52,7 +64,9 @@ class Kernel(NamedTuple):
 
 
 class Code(NamedTuple):
-    """A compiled kernel. ``operations`` counts instructions by :func:`family`; the rest is what ptxas says."""
+    """A compiled kernel. ``operations`` counts instructions by :func:`family`; the rest is what
+    ptxas says.
+    """
 
     arch: str
     ptx: str
@@ -70,34 +84,73 @@ def _name(dtype):
 
 
 def _planned(name, plan, factory, arrays, scalars, D, real, storage, blocks, loads, stores):
-    """A kernel for a plan. ``loads`` and ``stores`` count chunks of x's dtype that a thread loads and stores."""
+    """A kernel for a plan. ``loads`` and ``stores`` count chunks of x's dtype that a thread loads
+    and stores.
+    """
     wide = {float16: "E.64", bfloat16: "E.64"}.get(storage, "E.128")
-    expectations = {"threads": plan.threads * plan.rows, "blocks": blocks, "float64": real is float64,
-                    "none": ("BAR",) if plan.threads == 32 and name == "forward" else ()}
+    expectations = {
+        "threads": plan.threads * plan.rows,
+        "blocks": blocks,
+        "float64": real is float64,
+        "none": ("BAR",) if plan.threads == 32 and name == "forward" else (),
+    }
     if plan.width == 4 and plan.chunks and not plan.twice:
-        expectations["at_least"] = {"LDG." + wide: loads * plan.chunks, "STG." + wide: stores * plan.chunks}
-    signature = ", ".join([f"{in_kernels(_name(storage if kind == 'x' else real))}[::1]" for kind in arrays] + scalars)
-    constants = {"threads": plan.threads, "V": plan.chunks, "W": plan.width, "R": plan.rows, "real": real,
-                 "storage": storage}
-    return Kernel(f"{name} {D} {_name(storage)}" + " precise" * (real is float64), factory,
-                  tuple(constants[name] for name in inspect.signature(factory).parameters),
-                  f"void({signature})", expectations, {"launch_bounds": (plan.threads * plan.rows, 1)})
+        expectations["at_least"] = {
+            "LDG." + wide: loads * plan.chunks,
+            "STG." + wide: stores * plan.chunks,
+        }
+    signature = ", ".join(
+        [f"{in_kernels(_name(storage if kind == 'x' else real))}[::1]" for kind in arrays] + scalars
+    )
+    constants = {
+        "threads": plan.threads,
+        "V": plan.chunks,
+        "W": plan.width,
+        "R": plan.rows,
+        "real": real,
+        "storage": storage,
+    }
+    return Kernel(
+        f"{name} {D} {_name(storage)}" + " precise" * (real is float64),
+        factory,
+        tuple(constants[name] for name in inspect.signature(factory).parameters),
+        f"void({signature})",
+        expectations,
+        {"launch_bounds": (plan.threads * plan.rows, 1)},
+    )
 
 
 def _forward(D, real, storage):
     plan = plans.plan_forward(100_000, D, 1 if D % 4 else 4, _kept(real))
     scalars = ["int32"] * 2 + [_name(real)] * 3
-    return _planned("forward", plan, kernels.forward if plan.chunks else kernels.forward_long, "xxxxr", scalars,
-                    D, real, storage, 1, 3, 1)  # x, gamma, beta; y
+    return _planned(
+        "forward",
+        plan,
+        kernels.forward if plan.chunks else kernels.forward_long,
+        "xxxxr",
+        scalars,
+        D,
+        real,
+        storage,
+        1,
+        3,
+        1,
+    )  # x, gamma, beta; y
 
 
 def _backward(D, real, storage):
     plan = plans.plan_backward(100_000, D, 1 if D % 4 else 4, _kept(real), 132)
     resident = max(1, plans.RESIDENT // (plan.threads * plan.rows))
-    factory = (kernels.backward_long if not plan.chunks else
-               kernels.backward_twice if plan.twice else kernels.backward)
-    return _planned("backward", plan, factory, "xxrxxrr", ["int32"] * 3,
-                    D, real, storage, resident, 4, 1)  # x, dy, gamma twice; dx
+    factory = (
+        kernels.backward_long
+        if not plan.chunks
+        else kernels.backward_twice
+        if plan.twice
+        else kernels.backward
+    )
+    return _planned(
+        "backward", plan, factory, "xxrxxrr", ["int32"] * 3, D, real, storage, resident, 4, 1
+    )  # x, dy, gamma twice; dx
 
 
 def _kept(real):
@@ -107,29 +160,84 @@ def _kept(real):
 def _taught(name, arrays, numbers, threads, factory, *parameters, **expectations):
     """A kernel of the ladder."""
     signature = ", ".join(["float32[::1]"] * arrays + [numbers])
-    return Kernel(f"ladder {name}", factory, parameters, f"void({signature})", {"threads": threads, **expectations})
+    return Kernel(
+        f"ladder {name}",
+        factory,
+        parameters,
+        f"void({signature})",
+        {"threads": threads, **expectations},
+    )
 
 
 #: All kernels, as they are launched for usual shapes.
 KERNELS = [
-    # Those of lnlib.gpu, each as planned for rows of D numbers; an odd D makes it load one at a time.
+    # Those of lnlib.gpu, each as planned for rows of D numbers; an odd D makes it load one at a
+    # time.
     *(_forward(D, float32, float32) for D in (128, 1027, 4096, 16383, 20000)),
     *(_backward(D, float32, float32) for D in (64, 128, 512, 1027, 4096, 8191, 8192, 16384, 20000)),
-    *(planned(4096, real, storage) for planned in (_forward, _backward)
-      for real, storage in ((float32, float16), (float32, bfloat16), (float64, float32))),
-    Kernel("add_partials", kernels.add_partials, (8, 32), f"void({'float32[::1], ' * 4}int32, int32)",
-           {"threads": 256}),
-    _taught("thread_per_row", 6, "int64, int64, float32", 128, lambda: ladder.thread_per_row, none=("SHFL", "BAR")),
-    _taught("block_per_row", 6, "int64, int64, float32", 256, ladder.block_per_row, 256, none=("SHFL",)),
-    _taught("warp_per_row", 6, "int64, int64, float32", 256, lambda: ladder.warp_per_row, none=("BAR",)),
-    _taught("row_in_registers", 6, "int64, int64, float32", 256, ladder.row_in_registers, 256, 4, 4,
-           at_least={"LDG.E.128": 12, "STG.E.128": 4}),
-    _taught("row_in_registers narrow", 6, "int64, int64, float32", 512, ladder.row_in_registers, 512, 16, 1),
+    *(
+        planned(4096, real, storage)
+        for planned in (_forward, _backward)
+        for real, storage in ((float32, float16), (float32, bfloat16), (float64, float32))
+    ),
+    Kernel(
+        "add_partials",
+        kernels.add_partials,
+        (8, 32),
+        f"void({'float32[::1], ' * 4}int32, int32)",
+        {"threads": 256},
+    ),
+    _taught(
+        "thread_per_row",
+        6,
+        "int64, int64, float32",
+        128,
+        lambda: ladder.thread_per_row,
+        none=("SHFL", "BAR"),
+    ),
+    _taught(
+        "block_per_row", 6, "int64, int64, float32", 256, ladder.block_per_row, 256, none=("SHFL",)
+    ),
+    _taught(
+        "warp_per_row", 6, "int64, int64, float32", 256, lambda: ladder.warp_per_row, none=("BAR",)
+    ),
+    _taught(
+        "row_in_registers",
+        6,
+        "int64, int64, float32",
+        256,
+        ladder.row_in_registers,
+        256,
+        4,
+        4,
+        at_least={"LDG.E.128": 12, "STG.E.128": 4},
+    ),
+    _taught(
+        "row_in_registers narrow",
+        6,
+        "int64, int64, float32",
+        512,
+        ladder.row_in_registers,
+        512,
+        16,
+        1,
+    ),
     _taught("dx_per_warp", 6, "int64, int64", 256, lambda: ladder.dx_per_warp, none=("BAR",)),
     _taught("column_sums", 6, "int64, int64", 1024, ladder.column_sums, 1024),
-    _taught("fused_atomics", 8, "int64, int64", 256, lambda: ladder.fused_atomics, at_least={"RED": 2}),
-    _taught("fused_partials", 8, "int64, int64", 256, ladder.fused_partials, 256, 4, 4,
-           at_least={"LDG.E.128": 12, "STG.E.128": 12}),
+    _taught(
+        "fused_atomics", 8, "int64, int64", 256, lambda: ladder.fused_atomics, at_least={"RED": 2}
+    ),
+    _taught(
+        "fused_partials",
+        8,
+        "int64, int64",
+        256,
+        ladder.fused_partials,
+        256,
+        4,
+        4,
+        at_least={"LDG.E.128": 12, "STG.E.128": 12},
+    ),
     _taught("fused_partials narrow", 8, "int64, int64", 256, ladder.fused_partials, 256, 16, 1),
     _taught("fused_partials_long", 8, "int64, int64", 256, lambda: ladder.fused_partials_long),
     _taught("second_stage", 4, "int64, int64", 1024, ladder.second_stage, 1024),
@@ -137,12 +245,16 @@ KERNELS = [
 
 
 def tool(name):
-    """The path of a program: from a wheel, from the CUDA toolkit, or from PATH; None where there is none.
+    """The path of a program: from a wheel, from the CUDA toolkit, or from PATH; None where there is
+    none.
 
-    Wheels come first, because Numba takes NVVM from there too, and a ptxas older than NVVM cannot read its PTX.
+    Wheels come first, because Numba takes NVVM from there too, and a ptxas older than NVVM cannot
+    read its PTX.
     """
     wheels = sorted(pathlib.Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin"), reverse=True)
-    homes = [pathlib.Path(os.environ[v]) / "bin" for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)]
+    homes = [
+        pathlib.Path(os.environ[v]) / "bin" for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)
+    ]
     folders = [*wheels, *homes, pathlib.Path("/usr/local/cuda/bin")]
     return shutil.which(name, path=os.pathsep.join(map(str, folders))) or shutil.which(name)
 
@@ -154,9 +266,14 @@ def missing():
         return f"{', '.join(absent)} not found (requirements-gpu-code.txt has wheels)"
     try:
         from numba import cuda
+
         cuda.compile_ptx(lambda: None, "void()", cc=(7, 5))
-    except Exception as error:  # no Numba, no NVVM, no NVRTC: each fails in its own way, and so does each version
-        return f"Numba cannot make PTX: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    except (
+        Exception
+    ) as error:  # no Numba, no NVVM, no NVRTC: each fails in its own way, and so does each version
+        return (
+            f"Numba cannot make PTX: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        )
     return ""
 
 
@@ -171,23 +288,31 @@ _WITH_WIDTH = {"LD", "ST", "LDG", "STG", "LDL", "STL", "LDS", "STS"}
 _WIDTHS = {"E", "U8", "S8", "U16", "S16", "64", "128"}
 _SAME = {"REDG": "RED"}
 _FLOAT64 = re.compile(r"D(ADD|MUL|FMA|SETP|MNMX)|(RCP|RSQ)64H|\bF64\b")
-_INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
+_INSTRUCTION = re.compile(
+    r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE
+)
 
 
 def family(opcode):
-    """``LDG.E.128.CONSTANT`` is an ``LDG.E.128``, ``FADD.FTZ`` an ``FADD``: what an instruction is, without hints.
+    """``LDG.E.128.CONSTANT`` is an ``LDG.E.128``, ``FADD.FTZ`` an ``FADD``: what an instruction is,
+    without hints.
 
-    LDG and STG are loads and stores in global memory, LDS and STS in shared, LDL and STL in local (arrays that
-    did not fit into registers), LD and ST anywhere: the compiler did not know where. 32 bits where no width is said.
+    LDG and STG are loads and stores in global memory, LDS and STS in shared, LDL and STL in local
+    (arrays that did not fit into registers), LD and ST anywhere: the compiler did not know where.
+    32 bits where no width is said.
     """
     name, *modifiers = opcode.split(".")
     name = _SAME.get(name, name)  # sm_90 has its own word for a sum in global memory
-    return ".".join([name, *(m for m in modifiers if m in _WIDTHS)] if name in _WITH_WIDTH else [name])
+    return ".".join(
+        [name, *(m for m in modifiers if m in _WIDTHS)] if name in _WITH_WIDTH else [name]
+    )
 
 
 def count(sass):
     """Instructions by family; "all" of them, and those that compute or convert "float64"."""
-    opcodes = [opcode for opcode in _INSTRUCTION.findall(sass) if opcode != "NOP"]  # NOPs fill up the last lines
+    opcodes = [
+        opcode for opcode in _INSTRUCTION.findall(sass) if opcode != "NOP"
+    ]  # NOPs fill up the last lines
     found = Counter(map(family, opcodes))
     found["all"] = len(opcodes)
     found["float64"] = sum(bool(_FLOAT64.search(opcode)) for opcode in opcodes)
@@ -198,15 +323,16 @@ def count(sass):
 def _ptx(kernel, signature, options):
     from numba import cuda
 
-    # For the oldest architecture: newer ones take its PTX, too, and ptxas makes the same of it as of their own.
+    # For the oldest architecture: newer ones take its PTX, too, and ptxas makes the same of it as
+    # of their own.
     return cuda.compile_ptx(kernel, signature, cc=(7, 5), **dict(options))[0]
 
 
 def compile_kernel(kernel, signature, arch, **options):
     """The code of a plain Python function for one of :data:`ARCHITECTURES`, as :class:`Code`.
 
-    ``max_registers`` is passed to ptxas, the other options to ``cuda.compile_ptx``. One call after the other with
-    the same function and options is fast: making PTX is what takes time.
+    ``max_registers`` is passed to ptxas, the other options to ``cuda.compile_ptx``. One call after
+    the other with the same function and options is fast: making PTX is what takes time.
     """
     limit = options.pop("max_registers", None)
     return assemble(_ptx(kernel, signature, tuple(options.items())), arch, limit)
@@ -217,32 +343,53 @@ def assemble(ptx, arch, max_registers=None):
     with tempfile.TemporaryDirectory() as folder:
         text, binary = pathlib.Path(folder, "kernel.ptx"), pathlib.Path(folder, "kernel.cubin")
         text.write_text(ptx)
-        said = _run("ptxas", "-v", f"-arch={arch}", *([f"-maxrregcount={max_registers}"] if max_registers else []),
-                    str(text), "-o", str(binary)).stderr
+        said = _run(
+            "ptxas",
+            "-v",
+            f"-arch={arch}",
+            *([f"-maxrregcount={max_registers}"] if max_registers else []),
+            str(text),
+            "-o",
+            str(binary),
+        ).stderr
         # cuobjdump looks for nvdisasm on the PATH.
-        path = os.pathsep.join([str(pathlib.Path(tool("nvdisasm")).parent), os.environ.get("PATH", "")])
-        sass = _run("cuobjdump", "-sass", str(binary), environment=os.environ | {"PATH": path}).stdout
+        path = os.pathsep.join(
+            [str(pathlib.Path(tool("nvdisasm")).parent), os.environ.get("PATH", "")]
+        )
+        sass = _run(
+            "cuobjdump", "-sass", str(binary), environment=os.environ | {"PATH": path}
+        ).stdout
 
     def number(pattern):
         found = re.search(pattern, said)
         return int(found[1]) if found else 0
 
-    return Code(arch, ptx, sass, number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"),
-                number(r"(\d+) bytes stack frame"), number(r"(\d+) bytes spill stores"),
-                number(r"(\d+) bytes spill loads"), count(sass))
+    return Code(
+        arch,
+        ptx,
+        sass,
+        number(r"Used (\d+) registers"),
+        number(r"(\d+) bytes smem"),
+        number(r"(\d+) bytes stack frame"),
+        number(r"(\d+) bytes spill stores"),
+        number(r"(\d+) bytes spill loads"),
+        count(sass),
+    )
 
 
 def fits(registers, threads, blocks=1):
     """Whether that many blocks have their registers at the same time on one SM.
 
-    An SM has four quarters with 16384 registers each. A warp lives in one quarter. Registers of a thread are
-    given out in eights.
+    An SM has four quarters with 16384 registers each. A warp lives in one quarter. Registers of a
+    thread are given out in eights.
     """
     warps = math.ceil(math.ceil(threads / 32) * blocks / 4)
     return math.ceil(registers / 8) * 8 * 32 * warps <= 16384
 
 
-def complaints(code, *, threads, blocks=1, at_least=None, none=(), float64=False, approximate=False):
+def complaints(
+    code, *, threads, blocks=1, at_least=None, none=(), float64=False, approximate=False
+):
     """What is wrong with a kernel's code, as a list of sentences; empty if it is as expected.
 
     Parameters
@@ -263,55 +410,103 @@ def complaints(code, *, threads, blocks=1, at_least=None, none=(), float64=False
     """
     found = []
     if not fits(code.registers, threads, blocks):
-        found.append(f"{code.registers} registers x {threads} threads x {blocks} blocks are more than an SM has")
+        found.append(
+            f"{code.registers} registers x {threads} threads x {blocks} blocks are more than an"
+            " SM has"
+        )
     if code.shared * blocks > SHARED:
-        found.append(f"{code.shared} bytes of shared memory x {blocks} blocks are more than an SM has")
+        found.append(
+            f"{code.shared} bytes of shared memory x {blocks} blocks are more than an SM has"
+        )
     if code.spill_stores or code.spill_loads:
-        found.append(f"spills: {code.spill_stores} bytes stored, {code.spill_loads} loaded, expected none")
+        found.append(
+            f"spills: {code.spill_stores} bytes stored, {code.spill_loads} loaded, expected none"
+        )
     if code.stack:
-        found.append(f"{code.stack} bytes of local memory, expected arrays of a thread to be in registers")
-    found += [f"{code.operations[name]} {name}, expected {least} at least"
-              for name, least in (at_least or {}).items() if code.operations[name] < least]
-    found += [f"{code.operations[name]} {name}, expected none" for name in none if code.operations[name]]
+        found.append(
+            f"{code.stack} bytes of local memory, expected arrays of a thread to be in registers"
+        )
+    found += [
+        f"{code.operations[name]} {name}, expected {least} at least"
+        for name, least in (at_least or {}).items()
+        if code.operations[name] < least
+    ]
+    found += [
+        f"{code.operations[name]} {name}, expected none" for name in none if code.operations[name]
+    ]
     if code.operations["float64"] and not float64:
         found.append(f"{code.operations['float64']} float64 instructions, expected none")
-    generic = {name: n for name, n in code.operations.items() if name.partition(".")[0] in ("LD", "ST", "ATOM")}
+    generic = {
+        name: n
+        for name, n in code.operations.items()
+        if name.partition(".")[0] in ("LD", "ST", "ATOM")
+    }
     if generic:
-        found.append(f"generic access to memory: {generic}, expected the compiler to know which memory it is")
+        found.append(
+            f"generic access to memory: {generic}, expected the compiler to know which memory it is"
+        )
     loose = sorted(set(re.findall(r"\b[a-z]+\.(?:approx\.ftz|approx|ftz)\b", code.ptx)))
     if loose and not approximate:
-        found.append(f"{', '.join(loose)} in the PTX, expected correctly rounded arithmetic with subnormal numbers")
+        found.append(
+            f"{', '.join(loose)} in the PTX, expected correctly rounded arithmetic with subnormal"
+            " numbers"
+        )
     return found
 
 
-_SHOWN = re.compile(r"(LD|ST)[GSL]?\b|SHFL|BAR|RED|ATOM|F(ADD|MUL|FMA)|MUFU|D(ADD|MUL|FMA)|F2F|CALL|float64")
+_SHOWN = re.compile(
+    r"(LD|ST)[GSL]?\b|SHFL|BAR|RED|ATOM|F(ADD|MUL|FMA)|MUFU|D(ADD|MUL|FMA)|F2F|CALL|float64"
+)
 
 
 def record(kernel, code):
     """One line of the file."""
     names = inspect.signature(kernel.factory).parameters
-    parameters = {n: p if isinstance(p, int) else _name(p) for n, p in zip(names, kernel.parameters)}
-    return {"kernel": kernel.name, "parameters": parameters, "arch": code.arch,
-            "threads": kernel.expectations["threads"], "registers": code.registers, "shared": code.shared,
-            "stack": code.stack, "spill_stores": code.spill_stores, "spill_loads": code.spill_loads,
-            "instructions": code.operations["all"],
-            "operations": {name: n for name, n in sorted(code.operations.items()) if n and _SHOWN.match(name)}}
+    parameters = {
+        n: p if isinstance(p, int) else _name(p) for n, p in zip(names, kernel.parameters)
+    }
+    return {
+        "kernel": kernel.name,
+        "parameters": parameters,
+        "arch": code.arch,
+        "threads": kernel.expectations["threads"],
+        "registers": code.registers,
+        "shared": code.shared,
+        "stack": code.stack,
+        "spill_stores": code.spill_stores,
+        "spill_loads": code.spill_loads,
+        "instructions": code.operations["all"],
+        "operations": {
+            name: n for name, n in sorted(code.operations.items()) if n and _SHOWN.match(name)
+        },
+    }
 
 
 def table(records):
     """The records as text, one line for each kernel and architecture."""
-    lines = [f"{'kernel':33}{'arch':7}{'threads':>8}{'regs':>5}{'shared':>7}{'spills':>7}{'instr.':>7}  operations"]
+    lines = [
+        f"{'kernel':33}{'arch':7}{'threads':>8}{'regs':>5}{'shared':>7}{'spills':>7}{'instr.':>7} "
+        " operations"
+    ]
     for r in records:
         operations = " ".join(f"{name}:{n}" for name, n in r["operations"].items())
-        lines.append(f"{r['kernel']:33}{r['arch']:7}{r['threads']:8}{r['registers']:5}{r['shared']:7}"
-                     f"{r['spill_stores'] + r['spill_loads']:7}{r['instructions']:7}  {operations}")
+        lines.append(
+            f"{r['kernel']:33}{r['arch']:7}{r['threads']:8}{r['registers']:5}{r['shared']:7}"
+            f"{r['spill_stores'] + r['spill_loads']:7}{r['instructions']:7}  {operations}"
+        )
     return "\n".join(lines)
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description="The machine code of the CUDA kernels, without a GPU.")
-    parser.add_argument("--output", type=pathlib.Path, default=RESULT,
-                        help="default: benchmarks/results/gpu-code/kernels.json")
+    parser = argparse.ArgumentParser(
+        description="The machine code of the CUDA kernels, without a GPU."
+    )
+    parser.add_argument(
+        "--output",
+        type=pathlib.Path,
+        default=RESULT,
+        help="default: benchmarks/results/gpu-code/kernels.json",
+    )
     output = parser.parse_args(arguments).output
     if why := missing():
         parser.error(why)
@@ -323,7 +518,9 @@ def main(arguments=None):
         for arch in ARCHITECTURES:
             code = compile_kernel(made, kernel.signature, arch, **kernel.options)
             records.append(record(kernel, code))
-            wrong += [f"{kernel.name}, {arch}: {what}" for what in complaints(code, **kernel.expectations)]
+            wrong += [
+                f"{kernel.name}, {arch}: {what}" for what in complaints(code, **kernel.expectations)
+            ]
     print(table(records), *wrong, sep="\n")
     ran = provenance.provenance("python -m benchmarks.gpu.code", PACKAGES)
     ptxas = re.search(r"release [\d.]+, V([\d.]+)", _run("ptxas", "--version").stdout)

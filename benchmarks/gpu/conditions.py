@@ -4,7 +4,8 @@ import contextlib
 import subprocess
 import time
 
-#: What may change while the benchmark runs. The last one names, as bits, why clocks are lower than they could be.
+#: What may change while the benchmark runs. The last one names, as bits, why clocks are lower than
+#: they could be.
 FIELDS = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "clocks_event_reasons.active")
 
 #: Seconds between two looks.
@@ -12,16 +13,30 @@ EVERY = 5.0
 
 
 def nvidia_smi(uuid, *fields):
-    """What the driver says of the GPU of this name, as text by field; empty where the program is not there."""
+    """What the driver says of the GPU of this name, as text by field; empty where the program is
+    not there.
+    """
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        ran = subprocess.run(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", f"--id={uuid}"],
-                             capture_output=True, text=True, timeout=30, check=True)
+        ran = subprocess.run(
+            [
+                "nvidia-smi",
+                f"--query-gpu={','.join(fields)}",
+                "--format=csv,noheader",
+                f"--id={uuid}",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
         return dict(zip(fields, map(str.strip, ran.stdout.split(","))))
     return {}
 
 
 class Conditions:
-    """What was seen while a stage ran: each different look once, with the seconds since the stage began."""
+    """What was seen while a stage ran: each different look once, with the seconds since the stage
+    began.
+    """
 
     def __init__(self, uuid, clock=time.monotonic):
         self.uuid, self.clock, self.seen, self.began = uuid, clock, [], clock()

@@ -1,9 +1,10 @@
 """Who takes part in the benchmark on the GPU, and on what arrays.
 
-A family takes a case, its arrays and the GPU, and yields names and calls without arguments. A call of a forward
-returns y, or a tuple that begins with it; a call of a backward returns dx, dgamma and dbeta. All allocate their
-results, as PyTorch's operations do, work on PyTorch's current stream, and wait for nothing. Nobody goes through
-autograd. The frameworks are imported where they are needed: this module needs none of them.
+A family takes a case, its arrays and the GPU, and yields names and calls without arguments. A call
+of a forward returns y, or a tuple that begins with it; a call of a backward returns dx, dgamma and
+dbeta. All allocate their results, as PyTorch's operations do, work on PyTorch's current stream, and
+wait for nothing. Nobody goes through autograd. The frameworks are imported where they are needed:
+this module needs none of them.
 """
 
 import math
@@ -12,24 +13,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lnlib import gpu as lnlib_gpu
-from lnlib.gpu.prepared import compiled
-from lnlib.gpu.plans import RESIDENT
-from lnlib.gpu.steps import OUTPUTS, STEPS
 from lnbook.measure.events import SLEEP, once, sample
+from lnlib import gpu as lnlib_gpu
+from lnlib.gpu.plans import RESIDENT
+from lnlib.gpu.prepared import compiled
+from lnlib.gpu.steps import OUTPUTS, STEPS
 
 EPS = 1e-5
 PASSES = ("forward", "backward")
 
-#: Seconds: a teaching kernel that needs longer for one call is left out, because nobody learns from waiting.
+#: Seconds: a teaching kernel that needs longer for one call is left out, because nobody learns from
+#: waiting.
 LIMIT = 50e-3
 
-#: Seconds from asking memory for a number until it is there, on a GPU with nothing to do meanwhile. A rough figure.
+#: Seconds from asking memory for a number until it is there, on a GPU with nothing to do meanwhile.
+#: A rough figure.
 LATENCY = 1e-6
 
 
 class Case(NamedTuple):
-    """What is run; the fields are coordinates of a record. ``offset``: numbers before the first of each array."""
+    """What is run; the fields are coordinates of a record. ``offset``: numbers before the first of
+    each array.
+    """
 
     shape: tuple
     dtype: str
@@ -63,7 +68,9 @@ class Notes:
 
 
 def arrays(case):
-    """Normal numbers; x has mean 1 and standard deviation 2. The parameters have x's dtype, as PyTorch wants it."""
+    """Normal numbers; x has mean 1 and standard deviation 2. The parameters have x's dtype, as
+    PyTorch wants it.
+    """
     import torch
 
     generator = torch.Generator("cuda").manual_seed(0)
@@ -71,7 +78,7 @@ def arrays(case):
 
     def normal(*shape, mean=0, deviation=1):
         room = torch.randn(case.offset + math.prod(shape), generator=generator, device="cuda")
-        return (room * deviation + mean).to(dtype)[case.offset:].view(shape)
+        return (room * deviation + mean).to(dtype)[case.offset :].view(shape)
 
     N, D = case.shape
     return Arrays(normal(N, D, mean=1, deviation=2), normal(D), normal(D), normal(N, D))
@@ -93,8 +100,10 @@ def _pytorch(case, a):
     if case.which == "forward":
         return torch.ops.aten.native_layer_norm.default, (a.x, D, a.gamma, a.beta, EPS)
     _, mean, rstd = torch.ops.aten.native_layer_norm.default(a.x, D, a.gamma, a.beta, EPS)
-    return (torch.ops.aten.native_layer_norm_backward.default,
-            (a.dy, a.x, D, mean, rstd, a.gamma, a.beta, [True, True, True]))
+    return (
+        torch.ops.aten.native_layer_norm_backward.default,
+        (a.dy, a.x, D, mean, rstd, a.gamma, a.beta, [True, True, True]),
+    )
 
 
 def compile_calls(case, a, gpu, notes):
@@ -103,18 +112,26 @@ def compile_calls(case, a, gpu, notes):
 
     function, arguments = _pytorch(case, a)
     torch._dynamo.reset()  # else it would stop compiling after a few shapes
-    compiled = torch.compile(lambda *t: function(*t), dynamic=False, mode="max-autotune-no-cudagraphs")
+    compiled = torch.compile(
+        lambda *t: function(*t), dynamic=False, mode="max-autotune-no-cudagraphs"
+    )
     yield "pytorch-compile", partial(compiled, *arguments)
 
 
 def warps_to_try(D):
-    """Warps of a Triton program that give each thread 8 to 32 numbers of a row, padded to a power of two."""
+    """Warps of a Triton program that give each thread 8 to 32 numbers of a row, padded to a power
+    of two.
+    """
     padded = 1 << max(D - 1, 0).bit_length()
-    return [w for w in (1, 2, 4, 8, 16, 32) if 8 <= padded / (32 * w) <= 32] or [1 if padded < 256 else 32]
+    return [w for w in (1, 2, 4, 8, 16, 32) if 8 <= padded / (32 * w) <= 32] or [
+        1 if padded < 256 else 32
+    ]
 
 
 def triton_calls(case, a, gpu, notes):
-    """Our own kernels in Triton, with the number of warps, and of programs, that is fastest here."""
+    """Our own kernels in Triton, with the number of warps, and of programs, that is fastest
+    here.
+    """
     from . import triton_kernels as ours
 
     warps = warps_to_try(case.shape[1])
@@ -122,8 +139,13 @@ def triton_calls(case, a, gpu, notes):
         choices = [partial(ours.forward, a.x, a.gamma, a.beta, EPS, w) for w in warps]
     else:
         _, mean, rstd = ours.forward(a.x, a.gamma, a.beta, EPS, warps[0])
-        choices = [partial(ours.backward, a.dy, a.x, mean, rstd, a.gamma, w, gpu.multiprocessors * programs)
-                   for w in warps for programs in sorted({max(1, 16 // w), max(1, 32 // w)})]
+        choices = [
+            partial(
+                ours.backward, a.dy, a.x, mean, rstd, a.gamma, w, gpu.multiprocessors * programs
+            )
+            for w in warps
+            for programs in sorted({max(1, 16 // w), max(1, 32 // w)})
+        ]
 
     def fastest_of_five(call):
         call()  # compiles
@@ -151,11 +173,16 @@ def apex_calls(case, a, gpu, notes):
         yield "apex", partial(apex.forward_affine, a.x, D, a.gamma, a.beta, EPS)
     else:
         _, mean, rstd = apex.forward_affine(a.x, D, a.gamma, a.beta, EPS)
-        yield "apex", partial(apex.backward_affine, a.dy, mean, rstd, a.x, D, a.gamma, a.beta, EPS, False)
+        yield (
+            "apex",
+            partial(apex.backward_affine, a.dy, mean, rstd, a.x, D, a.gamma, a.beta, EPS, False),
+        )
 
 
 def quack_calls(case, a, gpu, notes):
-    """QuACK's forward, whose parameters are float32. A backward for layer norm it does not offer."""
+    """QuACK's forward, whose parameters are float32. A backward for layer norm it does not
+    offer.
+    """
     from quack.rmsnorm import layernorm_fwd
 
     if case.which == "forward":
@@ -167,7 +194,9 @@ def transformer_engine_calls(case, a, gpu, notes):
     from transformer_engine.pytorch.constants import TE_DType
     from transformer_engine_torch import layernorm_bwd, layernorm_fwd
 
-    forward = partial(layernorm_fwd, a.x, a.gamma, a.beta, EPS, None, None, TE_DType[a.x.dtype], 0, False)
+    forward = partial(
+        layernorm_fwd, a.x, a.gamma, a.beta, EPS, None, None, TE_DType[a.x.dtype], 0, False
+    )
     if case.which == "forward":
         yield "transformer-engine", forward
     else:
@@ -197,21 +226,32 @@ def lnlib_calls(case, a, gpu, notes, precise=False):
         notes.left_out[f"lnlib {case.dtype}"] = "not among its dtypes"
         return
     forward = partial(lnlib_gpu.layer_norm_forward, a.x, a.gamma, a.beta, EPS, precise=precise)
-    call = forward if case.which == "forward" else partial(lnlib_gpu.layer_norm_backward, a.dy, forward()[1])
+    call = (
+        forward
+        if case.which == "forward"
+        else partial(lnlib_gpu.layer_norm_backward, a.dy, forward()[1])
+    )
     yield "lnlib-precise" if precise else "lnlib", call
 
 
 def plan_step(step, N, D, multiprocessors):
-    """The launches of a teaching step, and the blocks of its persistent grid: as many as lnlib.gpu would have."""
+    """The launches of a teaching step, and the blocks of its persistent grid: as many as lnlib.gpu
+    would have.
+    """
     threads = step.plan(N, D, 1)[0].block
     G = min(N, multiprocessors * max(1, RESIDENT // threads))
     return step.plan(N, D, G), G
 
 
 def predicted_seconds(launches, N, D, multiprocessors):
-    """How long a step may take if every load of a thread waits for the one before: a rough guess from above."""
+    """How long a step may take if every load of a thread waits for the one before: a rough guess
+    from above.
+    """
     together = multiprocessors * 2048  # threads that a GPU has at once, at most
-    return sum(LATENCY * launch.readings * N * D / min(launch.grid * launch.block, together) for launch in launches)
+    return sum(
+        LATENCY * launch.readings * N * D / min(launch.grid * launch.block, together)
+        for launch in launches
+    )
 
 
 def numba_stream():
@@ -230,8 +270,16 @@ def ladder_call(step, launches, G, case, a):
 
     N, D = case.shape
     _, mean, rstd = torch.ops.aten.native_layer_norm.default(a.x, [D], a.gamma, a.beta, EPS)
-    sizes = {"y": (N, D), "dx": (N, D), "dgamma": (D,), "dbeta": (D,), "dgamma_parts": (G, D), "dbeta_parts": (G, D),
-             "mean": (N,), "rstd": (N,)}
+    sizes = {
+        "y": (N, D),
+        "dx": (N, D),
+        "dgamma": (D,),
+        "dbeta": (D,),
+        "dgamma_parts": (G, D),
+        "dbeta_parts": (G, D),
+        "mean": (N,),
+        "rstd": (N,),
+    }
     numbers = {"N": N, "D": D, "G": G, "eps": np.float32(EPS)}
     outputs = OUTPUTS[step.direction]
 
@@ -245,16 +293,21 @@ def ladder_call(step, launches, G, case, a):
                 tensors[name] = torch.empty(sizes[name], device="cuda")
             for name in launch.atomics:
                 tensors[name] = torch.zeros(sizes[name], device="cuda")
-            arguments = [cuda.as_cuda_array(tensors[name].view(-1), sync=False) for name in launch.arrays]
+            arguments = [
+                cuda.as_cuda_array(tensors[name].view(-1), sync=False) for name in launch.arrays
+            ]
             compiled(launch.kernel)[launch.grid, launch.block, stream](
-                *arguments, *(numbers[name] for name in launch.numbers))
+                *arguments, *(numbers[name] for name in launch.numbers)
+            )
         return tuple(tensors[name] for name in outputs)
 
     return call
 
 
 def ladder_calls(case, a, gpu, notes, name):
-    """The teaching step of this name, if it is one of the case's pass, and does not take too long."""
+    """The teaching step of this name, if it is one of the case's pass, and does not take too
+    long.
+    """
     N, D = case.shape
     step = STEPS[name]
     if step.direction != case.which:
@@ -270,16 +323,27 @@ def ladder_calls(case, a, gpu, notes, name):
         call()  # compiles
         seconds, found = once(call, gpu), "measured"
     if seconds > LIMIT:
-        notes.left_out[f"{name} {N}x{D}"] = f"{found} {seconds * 1e3:.0f} ms, more than {LIMIT * 1e3:.0f}"
+        notes.left_out[f"{name} {N}x{D}"] = (
+            f"{found} {seconds * 1e3:.0f} ms, more than {LIMIT * 1e3:.0f}"
+        )
     else:
         yield name, call
 
 
 LADDER = {name: partial(ladder_calls, name=name) for name in STEPS}
 
-FAMILIES = {"memory": memory_calls, "pytorch": pytorch_calls, "compile": compile_calls, "triton": triton_calls,
-            "liger": liger_calls, "apex": apex_calls, "quack": quack_calls,
-            "transformer-engine": transformer_engine_calls, "lnlib": lnlib_calls, "precise": partial(lnlib_calls, precise=True)} | LADDER
+FAMILIES = {
+    "memory": memory_calls,
+    "pytorch": pytorch_calls,
+    "compile": compile_calls,
+    "triton": triton_calls,
+    "liger": liger_calls,
+    "apex": apex_calls,
+    "quack": quack_calls,
+    "transformer-engine": transformer_engine_calls,
+    "lnlib": lnlib_calls,
+    "precise": partial(lnlib_calls, precise=True),
+} | LADDER
 
 #: Families that can do without Numba's CUDA target.
 PEERS = ("memory", "pytorch", "compile", "triton", "liger", "apex", "quack", "transformer-engine")
@@ -303,5 +367,6 @@ def contestants(case, a, gpu, notes, families):
             notes.left_out[family] = f"{type(error).__name__}: {error}"
         except Exception as error:  # everybody fails in ways of their own
             notes.failed(f"{family}, {case.which}, {case.dtype}, {case.shape}", error)
-            gpu.synchronize()  # fails again where the error has stopped the GPU for this process: the stage is over
+            # fails again where the error has stopped the GPU for this process: the stage is over
+            gpu.synchronize()
     return calls

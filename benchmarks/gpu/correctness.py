@@ -1,4 +1,6 @@
-"""Are the contestants of the GPU benchmark right? Against float64, and against themselves, a hundred times."""
+"""Are the contestants of the GPU benchmark right? Against float64, and against themselves, a
+hundred times.
+"""
 
 from lnbook.measure.provenance import digits
 
@@ -20,8 +22,11 @@ def exact(which, a):
     if which == "forward":
         return (xhat * gamma + beta,)
     g = gamma * dy
-    return (rstd * (g - g.mean(1, keepdim=True) - xhat * (g * xhat).mean(1, keepdim=True)),
-            (dy * xhat).sum(0), dy.sum(0))
+    return (
+        rstd * (g - g.mean(1, keepdim=True) - xhat * (g * xhat).mean(1, keepdim=True)),
+        (dy * xhat).sum(0),
+        dy.sum(0),
+    )
 
 
 def results(which, returned):
@@ -38,9 +43,11 @@ def relative_error(found, expected):
 
 
 def tolerance(dtype, precise):
-    """What a relative error may be: a rounding of the result, with a hundredth more for arithmetic in float64.
+    """What a relative error may be: a rounding of the result, with a hundredth more for arithmetic
+    in float64.
 
-    Arithmetic in float32 gets 1e-5, about 170 roundings: enough for these rows, and less than a wrong kernel's error.
+    Arithmetic in float32 gets 1e-5, about 170 roundings: enough for these rows, and less than a
+    wrong kernel's error.
     """
     rounding = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
     return 1.01 * rounding + (0 if precise else 1e-5)
@@ -65,7 +72,10 @@ def correctness_cases(quick):
         for shape in SOME_RAGGED:
             for dtype in ("float16", "bfloat16"):
                 yield Case(shape, dtype, which), (*cheap, "precise")
-        yield Case((33, 100), "float32", which, offset=1), ("lnlib", "precise")  # no row begins at 16 bytes
+        yield (
+            Case((33, 100), "float32", which, offset=1),
+            ("lnlib", "precise"),
+        )  # no row begins at 16 bytes
 
 
 def correctness(work):
@@ -79,16 +89,34 @@ def correctness(work):
             poison(a)
             found = [relative_error(*pair) for pair in zip(results(case.which, call()), expected)]
             limit = tolerance(case.dtype, name == "lnlib-precise")
-            records.append({"section": "correctness", **case._asdict(), "implementation": name,
-                            "errors": [digits(e) for e in found], "limit": digits(limit),
-                            "ok": all(e <= limit for e in found)})  # NaN is not
+            records.append(
+                {
+                    "section": "correctness",
+                    **case._asdict(),
+                    "implementation": name,
+                    "errors": [digits(e) for e in found],
+                    "limit": digits(limit),
+                    "ok": all(e <= limit for e in found),
+                }
+            )  # NaN is not
         yield records
     for shape in REPEATED:
         case = Case(shape, "float32", "backward")
         a, records = arrays(case), []
-        for name, call in work.calls(case, a, ("pytorch", "triton", "liger", "lnlib", "precise", *LADDER)).items():
+        for name, call in work.calls(
+            case, a, ("pytorch", "triton", "liger", "lnlib", "precise", *LADDER)
+        ).items():
             first = results("backward", call())
-            same = sum(all(map(torch.equal, results("backward", call()), first)) for _ in range(RUNS))
-            records.append({"section": "repeated", **case._asdict(), "implementation": name, "runs": RUNS,
-                            "same": same})
+            same = sum(
+                all(map(torch.equal, results("backward", call()), first)) for _ in range(RUNS)
+            )
+            records.append(
+                {
+                    "section": "repeated",
+                    **case._asdict(),
+                    "implementation": name,
+                    "runs": RUNS,
+                    "same": same,
+                }
+            )
         yield records

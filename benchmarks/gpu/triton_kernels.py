@@ -1,15 +1,20 @@
-"""Layer norm in Triton, written for the benchmark: how another compiler does with the same algorithm.
+"""Layer norm in Triton, written for the benchmark: how another compiler does with the same
+algorithm.
 
-As in :mod:`lnlib.gpu`, a row is read once, and the parameter gradients go through partial sums that a second kernel
-adds. A program does a whole row, padded to BLOCK numbers, a power of two. The two-pass variance costs nothing,
-because the row is in registers. Import this module only where there is Triton.
+As in :mod:`lnlib.gpu`, a row is read once, and the parameter gradients go through partial sums that
+a second kernel adds. A program does a whole row, padded to BLOCK numbers, a power of two. The
+two-pass variance costs nothing, because the row is in registers. Import this module only where
+there is Triton.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-COLUMNS, ROWS = 32, 32  # the part of the partial sums that a program of the second stage adds at once
+COLUMNS, ROWS = (
+    32,
+    32,
+)  # the part of the partial sums that a program of the second stage adds at once
 
 
 @triton.jit
@@ -29,7 +34,9 @@ def forward_kernel(x, gamma, beta, y, mean, rstd, D, eps, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def backward_kernel(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, N, D, BLOCK: tl.constexpr):
+def backward_kernel(
+    dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, N, D, BLOCK: tl.constexpr
+):
     part = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < D
@@ -56,7 +63,9 @@ def backward_kernel(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, N, 
 
 
 @triton.jit
-def add_kernel(dgamma_parts, dbeta_parts, dgamma, dbeta, parts, D, COLUMNS: tl.constexpr, ROWS: tl.constexpr):
+def add_kernel(
+    dgamma_parts, dbeta_parts, dgamma, dbeta, parts, D, COLUMNS: tl.constexpr, ROWS: tl.constexpr
+):
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     a = tl.zeros([ROWS, COLUMNS], tl.float32)
     b = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -75,7 +84,9 @@ def forward(x, gamma, beta, eps, warps):
     N, D = x.shape
     y = torch.empty_like(x)
     mean, rstd = torch.empty((2, N), dtype=torch.float32, device=x.device)
-    forward_kernel[(N,)](x, gamma, beta, y, mean, rstd, D, eps, BLOCK=triton.next_power_of_2(D), num_warps=warps)
+    forward_kernel[(N,)](
+        x, gamma, beta, y, mean, rstd, D, eps, BLOCK=triton.next_power_of_2(D), num_warps=warps
+    )
     return y, mean, rstd
 
 
@@ -85,7 +96,21 @@ def backward(dy, x, mean, rstd, gamma, warps, programs):
     parts = min(N, programs)
     dx, dgamma, dbeta = torch.empty_like(x), torch.empty_like(gamma), torch.empty_like(gamma)
     sums = torch.empty((2, parts, D), dtype=torch.float32, device=x.device)
-    backward_kernel[(parts,)](dy, x, mean, rstd, gamma, dx, sums[0], sums[1], N, D, BLOCK=triton.next_power_of_2(D),
-                              num_warps=warps)
-    add_kernel[(triton.cdiv(D, COLUMNS),)](sums[0], sums[1], dgamma, dbeta, parts, D, COLUMNS=COLUMNS, ROWS=ROWS)
+    backward_kernel[(parts,)](
+        dy,
+        x,
+        mean,
+        rstd,
+        gamma,
+        dx,
+        sums[0],
+        sums[1],
+        N,
+        D,
+        BLOCK=triton.next_power_of_2(D),
+        num_warps=warps,
+    )
+    add_kernel[(triton.cdiv(D, COLUMNS),)](
+        sums[0], sums[1], dgamma, dbeta, parts, D, COLUMNS=COLUMNS, ROWS=ROWS
+    )
     return dx, dgamma, dbeta

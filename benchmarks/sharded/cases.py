@@ -4,8 +4,8 @@ import functools
 
 import numpy as np
 
-from lnlib import reference
 from lnbook.measure.provenance import digits
+from lnlib import reference
 
 N, D, EPS = 24, 1024, 1e-5
 RATIOS = (0.0, 1e4)
@@ -14,27 +14,50 @@ TENSORS = ("y", "dx", "dgamma", "dbeta")
 
 
 def arrays(ratio, rows=N, width=D):
-    """x, gamma, beta, dy in float32; x has standard deviation 1 and mean ``ratio``. gamma is 1 and beta 0."""
+    """x, gamma, beta, dy in float32; x has standard deviation 1 and mean ``ratio``. gamma is 1 and
+    beta 0.
+    """
     rng = np.random.default_rng((19, rows, width))
     x, dy = rng.standard_normal((2, rows, width))
     return [a.astype(np.float32) for a in (ratio + x, np.ones(width), np.zeros(width), dy)]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def exact(ratio):
     return reference.layer_norm(*arrays(ratio), EPS)
 
 
 def errors(implementation, how, ranks, ratio, results):
     """Records of the relative L2 errors of y, dx, dgamma and dbeta, put together from all ranks."""
-    return [{"section": "error", "implementation": implementation, "cut": how, "ranks": ranks, "ratio": ratio,
-             "tensor": name,
-             "relative_error": digits(reference.relative_error(np.asarray(value), getattr(exact(ratio), name)))}
-            for name, value in zip(TENSORS, results, strict=True)]
+    return [
+        {
+            "section": "error",
+            "implementation": implementation,
+            "cut": how,
+            "ranks": ranks,
+            "ratio": ratio,
+            "tensor": name,
+            "relative_error": digits(
+                reference.relative_error(np.asarray(value), getattr(exact(ratio), name))
+            ),
+        }
+        for name, value in zip(TENSORS, results, strict=True)
+    ]
 
 
 def sent(implementation, how, ranks, forward, backward):
-    """Records of what is sent: [operation, bytes that the rank with most brings] of each message."""
-    return [{"section": "sent", "implementation": implementation, "cut": how, "ranks": ranks, "pass": name,
-             "messages": messages, "bytes": sum(nbytes for _, nbytes in messages)}
-            for name, messages in (("forward", forward), ("backward", backward))]
+    """Records of what is sent: [operation, bytes that the rank with most brings] of each
+    message.
+    """
+    return [
+        {
+            "section": "sent",
+            "implementation": implementation,
+            "cut": how,
+            "ranks": ranks,
+            "pass": name,
+            "messages": messages,
+            "bytes": sum(nbytes for _, nbytes in messages),
+        }
+        for name, messages in (("forward", forward), ("backward", backward))
+    ]

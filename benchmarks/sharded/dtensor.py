@@ -1,7 +1,9 @@
-"""PyTorch's DTensor, two processes with gloo: ``python -m benchmarks.sharded.dtensor``. Prints JSON.
+"""PyTorch's DTensor, two processes with gloo: ``python -m benchmarks.sharded.dtensor``. Prints
+JSON.
 
-``torch.nn.functional.layer_norm`` of a sharded x; PyTorch decides what is sent. Gradients of parameters are then
-brought to where the parameters are, as an optimiser needs them. What is sent is read off the calls of collectives.
+``torch.nn.functional.layer_norm`` of a sharded x; PyTorch decides what is sent. Gradients of
+parameters are then brought to where the parameters are, as an optimiser needs them. What is sent is
+read off the calls of collectives.
 """
 
 import json
@@ -40,8 +42,10 @@ class Collectives(TorchDispatchMode):
 def both_passes(mesh, how, ratio):
     """y, dx, dgamma, dbeta, whole; messages of the forward and the backward pass."""
     of_x, of_parameters = PLACEMENTS[how]
-    x, gamma, beta, dy = (distribute_tensor(torch.from_numpy(a), mesh, [where]) for a, where in
-                          zip(arrays(ratio), (of_x, of_parameters, of_parameters, of_x)))
+    x, gamma, beta, dy = (
+        distribute_tensor(torch.from_numpy(a), mesh, [where])
+        for a, where in zip(arrays(ratio), (of_x, of_parameters, of_parameters, of_x))
+    )
     for tensor in (x, gamma, beta):
         tensor.requires_grad_()
     with Collectives() as collectives:
@@ -49,14 +53,22 @@ def both_passes(mesh, how, ratio):
         y = y.redistribute(placements=[of_x])
         forward = len(collectives.found)
         y.backward(dy)
-        gradients = [t.grad.redistribute(placements=[where]) for t, where in
-                     ((x, of_x), (gamma, of_parameters), (beta, of_parameters))]
+        gradients = [
+            t.grad.redistribute(placements=[where])
+            for t, where in ((x, of_x), (gamma, of_parameters), (beta, of_parameters))
+        ]
         found = collectives.found
-    return [t.detach().full_tensor().numpy() for t in (y, *gradients)], found[:forward], found[forward:]
+    return (
+        [t.detach().full_tensor().numpy() for t in (y, *gradients)],
+        found[:forward],
+        found[forward:],
+    )
 
 
 def work(rank, folder):
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS
+    )
     torch.set_num_threads(1)
     mesh, records = init_device_mesh("cpu", (RANKS,)), []
     for how in CUTS:

@@ -1,7 +1,8 @@
-"""JAX, four devices that are parts of this process: ``python -m benchmarks.sharded.jax_shards``. Prints JSON.
+"""JAX, four devices that are parts of this process: ``python -m benchmarks.sharded.jax_shards``.
+Prints JSON.
 
-``flax.linen.LayerNorm`` under ``jax.jit``, its arguments and results sharded; XLA decides what is sent, which is read
-off the compiled program.
+``flax.linen.LayerNorm`` under ``jax.jit``, its arguments and results sharded; XLA decides what is
+sent, which is read off the compiled program.
 """
 
 import json
@@ -20,24 +21,40 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 from .cases import CUTS, EPS, RATIOS, arrays, errors, sent  # noqa: E402
 
-SPECS = {"rows": (PartitionSpec("ranks", None), PartitionSpec(None)),
-         "features": (PartitionSpec(None, "ranks"), PartitionSpec("ranks"))}
-COLLECTIVE = re.compile(r" = (.*) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
+SPECS = {
+    "rows": (PartitionSpec("ranks", None), PartitionSpec(None)),
+    "features": (PartitionSpec(None, "ranks"), PartitionSpec("ranks")),
+}
+COLLECTIVE = re.compile(
+    r" = (.*) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
+)
 NUMBERS = re.compile(r"(f|s|u|bf)(\d+)\[([\d,]*)\]")
 
 
 def collectives(text):
     """[operation, bytes of its results on a rank] of every collective in a compiled program."""
-    return [[operation, sum(int(bits) // 8 * math.prod(map(int, filter(None, shape.split(","))))
-                            for _, bits, shape in NUMBERS.findall(results))]
-            for results, operation in COLLECTIVE.findall(text)]
+    return [
+        [
+            operation,
+            sum(
+                int(bits) // 8 * math.prod(map(int, filter(None, shape.split(","))))
+                for _, bits, shape in NUMBERS.findall(results)
+            ),
+        ]
+        for results, operation in COLLECTIVE.findall(text)
+    ]
 
 
 def compiled(function, mesh, how, arguments, results):
-    """A jitted function; "x" and "p" say which arguments and results are cut like x and like parameters."""
+    """A jitted function; "x" and "p" say which arguments and results are cut like x and like
+    parameters.
+    """
     where = dict(zip("xp", (NamedSharding(mesh, spec) for spec in SPECS[how])))
-    return jax.jit(function, in_shardings=tuple(where[k] for k in arguments),
-                   out_shardings=tuple(where[k] for k in results))
+    return jax.jit(
+        function,
+        in_shardings=tuple(where[k] for k in arguments),
+        out_shardings=tuple(where[k] for k in results),
+    )
 
 
 def main():
@@ -57,9 +74,11 @@ def main():
             one = compiled(lambda x, gamma, beta: (forward(x, gamma, beta),), mesh, how, "xpp", "x")
             for ratio in RATIOS:
                 records += errors(name, how, RANKS, ratio, run(*arrays(ratio)))
-            first, all_of_them = (collectives(f.lower(*a).compile().as_text())
-                                  for f, a in ((one, arrays(0.0)[:3]), (run, arrays(0.0))))
-            records += sent(name, how, RANKS, first, all_of_them[len(first):])
+            first, all_of_them = (
+                collectives(f.lower(*a).compile().as_text())
+                for f, a in ((one, arrays(0.0)[:3]), (run, arrays(0.0)))
+            )
+            records += sent(name, how, RANKS, first, all_of_them[len(first) :])
     print(json.dumps({"records": records}))
 
 

@@ -1,7 +1,8 @@
-"""``lnlib.sharded`` under MPI: ``mpiexec -n 4 python -m mpi4py -m benchmarks.sharded.ours ROUNDS``. Prints JSON.
+"""``lnlib.sharded`` under MPI: ``mpiexec -n 4 python -m mpi4py -m benchmarks.sharded.ours ROUNDS``.
+Prints JSON.
 
-One, two and four of the processes work by turns, and one process alone with ``lnlib.layernorm``, in the same rounds;
-those whose turn it is not sleep. Every time is rank 0's, from a barrier on.
+One, two and four of the processes work by turns, and one process alone with ``lnlib.layernorm``, in
+the same rounds; those whose turn it is not sleep. Every time is rank 0's, from a barrier on.
 """
 
 import json
@@ -37,8 +38,16 @@ def judged(comm):
             for ratio in RATIOS:
                 part = cut(N if how == "rows" else D, comm.size, BLOCKS[how])[comm.rank]
                 log.clear()
-                mine = mpi.run(comm, both_passes(how, *share(how, part, *arrays(ratio)), reproducible=reproducible,
-                                                 block=BLOCKS[how]), log=log)
+                mine = mpi.run(
+                    comm,
+                    both_passes(
+                        how,
+                        *share(how, part, *arrays(ratio)),
+                        reproducible=reproducible,
+                        block=BLOCKS[how],
+                    ),
+                    log=log,
+                )
                 yield from errors(name, how, comm.size, ratio, whole(how, comm.allgather(mine)))
             messages = [[m.operation, max(m.sent)] for m in log]
             forward = 1 if how == "rows" else 2
@@ -63,7 +72,9 @@ def block(comm, group, call, number):
 
 
 def calls_of(comm, groups, shape):
-    """{"cut, ranks": (communicator or None, call)} of a shape; the first is one process with lnlib.layernorm."""
+    """{"cut, ranks": (communicator or None, call)} of a shape; the first is one process with
+    lnlib.layernorm.
+    """
     whole_x = arrays(10.0, *shape)
     calls = {f"{ONE}, 1": (groups[1], lambda: one_process(*whole_x))}
     for how in CUTS:
@@ -73,20 +84,28 @@ def calls_of(comm, groups, shape):
                 continue
             part = cut(shape[0] if how == "rows" else shape[1], ranks)[group.rank]
             mine = [np.ascontiguousarray(a) for a in share(how, part, *whole_x)]
-            calls[f"{how}, {ranks}"] = group, lambda how=how, group=group, mine=mine: mpi.run(
-                group, both_passes(how, *mine))
+            calls[f"{how}, {ranks}"] = (
+                group,
+                lambda how=how, group=group, mine=mine: mpi.run(group, both_passes(how, *mine)),
+            )
     return calls
 
 
 def timed(comm, groups, rounds):
-    """Records of the times of every shape, results in old memory; a ratio is taken inside a round."""
+    """Records of the times of every shape, results in old memory; a ratio is taken inside a
+    round.
+    """
     for shape in SHAPES:
         calls = calls_of(comm, groups, shape)
         first = {name: block(comm, *call, 1) for name, call in calls.items()}
         again = {name: block(comm, *call, 1) for name, call in calls.items()}
-        numbers = comm.bcast({name: max(1, round(BLOCK / s)) if s == s else 1 for name, s in again.items()})
+        numbers = comm.bcast(
+            {name: max(1, round(BLOCK / s)) if s == s else 1 for name, s in again.items()}
+        )
         found = {name: stopwatch.Timing([], numbers[name], first[name]) for name in calls}
-        for name in stopwatch.turns(calls, rounds, stopwatch.progress(rounds * len(calls), "measuring")):
+        for name in stopwatch.turns(
+            calls, rounds, stopwatch.progress(rounds * len(calls), "measuring")
+        ):
             found[name].seconds.append(block(comm, *calls[name], numbers[name]))
         if comm.rank == 0:
             for record in stopwatch.records(found, {"gain": (f"{ONE}, 1",)}):
@@ -101,8 +120,11 @@ def main(rounds):
     for ranks in RANKS:
         group = comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED, comm.rank)
         groups[ranks] = None if group == MPI.COMM_NULL else group
-    records = [record for ratio in RATIOS
-               for record in errors("lnlib.layernorm", ONE, 1, ratio, one_process(*arrays(ratio)))]
+    records = [
+        record
+        for ratio in RATIOS
+        for record in errors("lnlib.layernorm", ONE, 1, ratio, one_process(*arrays(ratio)))
+    ]
     for group in groups.values():
         records += judged(group) if group else ()
         wait(comm)

@@ -11,7 +11,9 @@ from pybtex.style.labels import BaseLabelStyle
 def label(entry):
     """Whom and when, as in the text: one name, two names, or the first of more."""
     people = entry.persons.get("author") or entry.persons.get("editor") or []
-    names = [str(Text(" ").join(person.rich_prelast_names + person.rich_last_names)) for person in people]
+    names = [
+        str(Text(" ").join(person.rich_prelast_names + person.rich_last_names)) for person in people
+    ]
     who = " and ".join(names) if len(names) < 3 else f"{names[0]} et al."
     return f"{who}, {entry.fields.get('year', '')}"
 
@@ -29,23 +31,31 @@ class AsCited(Plain):
 
 
 def letter(citation):
-    """The letter of one of several works of a year, "b" of "2024b"; of others nothing. ``citation`` may be None."""
+    """The letter of one of several works of a year, "b" of "2024b"; of others nothing. ``citation``
+    may be None.
+    """
     return re.search(r"[a-h]?$", citation.formatted_entry.label)[0] if citation else ""
 
 
-CITATION = re.compile(r'(<a [^>]*href="(?:bibliography\.html)?#(\w+)"[^>]*>(?:(?!</a>).)*\b\d{4})(?=</a>)')
+CITATION = re.compile(
+    r'(<a [^>]*href="(?:bibliography\.html)?#(\w+)"[^>]*>(?:(?!</a>).)*\b\d{4})(?=</a>)'
+)
 
 
 ADDRESS = re.compile(r'(?<=">)https?://[^<]+(?=</a>)')
 
 
 def divided(html):
-    """The HTML with places where a line may end in an address that is its own text: behind a stroke."""
+    """The HTML with places where a line may end in an address that is its own text: behind a
+    stroke.
+    """
     return ADDRESS.sub(lambda address: re.sub(r"(?<=[^/]/)(?=[^/])", "<wbr>", address[0]), html)
 
 
 def _cite_the_letter(app, pagename, templatename, context, doctree):
-    """A citation of one of two works of a year says which: the text writes the year alone, the list "2024a"."""
+    """A citation of one of two works of a year says which: the text writes the year alone, the list
+    "2024a".
+    """
     cited = {citation.citation_id: citation for citation in app.env.get_domain("cite").citations}
 
     def with_letter(link):

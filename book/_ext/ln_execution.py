@@ -24,10 +24,11 @@ KEPT_CACHES = 3
 # A figure is drawn twice, the second time for a phone; ln_figures makes files of that.
 BOTH = """\
 get_ipython().display_formatter.formatters["image/svg+xml"].for_type_by_name("lnbook.figures.style", "PageFigure",
-    lambda fig: __import__("lnbook.figures.narrow", fromlist=["both"]).both(fig))"""
+    lambda fig: __import__("lnbook.figures.narrow", fromlist=["both"]).both(fig))"""  # noqa: E501
 
-# Two builds give the same pages: figures are SVG with reproducible names, and what a cell prints comes
-# in one piece. (The kernel sends it every 0.2 s otherwise, and the pieces are joined by a line break.)
+# Two builds give the same pages: figures are SVG with reproducible names, and what a cell prints
+# comes in one piece. (The kernel sends it every 0.2 s otherwise, and the pieces are joined by a
+# line break.)
 KERNEL_CONFIG = f"""\
 c.IPKernelApp.exec_lines = ["__import__('sys').stdout.flush_interval = 3600", {BOTH!r}]
 c.InlineBackend.figure_formats = {{"svg"}}
@@ -39,14 +40,23 @@ c.InlineBackend.rc = {{"svg.hashsalt": "layer norm, backwards"}}
 def cache_key(root):
     """A short hash of all that a notebook's outputs depend on apart from its cells."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {KERNEL_CONFIG}".encode())
-    needed = "".join((root / name).read_text() for name in ("requirements.txt", "requirements-mpi.txt"))
+    needed = "".join(
+        (root / name).read_text() for name in ("requirements.txt", "requirements-mpi.txt")
+    )
     for name in re.findall(r"^[\w.-]+(?===)", needed, re.M):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # some are for another system
+        with contextlib.suppress(
+            importlib.metadata.PackageNotFoundError
+        ):  # some are for another system
             digest.update(f"{name}={importlib.metadata.version(name)}\n".encode())
-    files = [*(path for name in PACKAGES for path in (root / name).rglob("*.py")), *(root / "benchmarks" / "results").rglob("*.json"),
-             *(root / "book" / "_data").rglob("*.json")]
+    files = [
+        *(path for name in PACKAGES for path in (root / name).rglob("*.py")),
+        *(root / "benchmarks" / "results").rglob("*.json"),
+        *(root / "book" / "_data").rglob("*.json"),
+    ]
     names = sorted(path.relative_to(root) for path in files)
-    for name in (name for name in names if "mine" not in name.parts):  # a reader's own times are no page's
+    for name in (
+        name for name in names if "mine" not in name.parts
+    ):  # a reader's own times are no page's
         digest.update(name.as_posix().encode() + b"\0" + (root / name).read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
@@ -67,16 +77,23 @@ def _configure(app, config):
     os.environ["IPYTHONDIR"] = str(build / "ipython")
     # Kernels and autodoc find the packages without their being installed.
     sys.path.insert(0, str(root))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(root), os.environ.get("PYTHONPATH")])
+    )
 
 
 def _execute_side_by_side(app, env, docnames):
     """Executes what is not in the cache yet, where each page then finds its notebook.
 
-    One that fails is not kept: MyST-NB executes it again when it reads the page, and reports the error.
+    One that fails is not kept: MyST-NB executes it again when it reads the page, and reports the
+    error.
     """
-    paths = [path for path in map(env.doc2path, sorted(docnames)) if path.endswith(".md")
-             and is_myst_markdown_notebook(Path(path).read_text(encoding="utf-8"))]
+    paths = [
+        path
+        for path in map(env.doc2path, sorted(docnames))
+        if path.endswith(".md")
+        and is_myst_markdown_notebook(Path(path).read_text(encoding="utf-8"))
+    ]
     if not paths or app.config.nb_execution_mode != "cache":
         return
     cache = get_cache(app.config.nb_execution_cache_path)
@@ -85,7 +102,8 @@ def _execute_side_by_side(app, env, docnames):
     said = logging.getLogger("notebooks")
     said.setLevel(logging.INFO)  # a line when each begins and ends
     load_executor("local-parallel", cache, said).run_and_cache(
-        filter_uris=paths, timeout=app.config.nb_execution_timeout)
+        filter_uris=paths, timeout=app.config.nb_execution_timeout
+    )
 
 
 def setup(app):

@@ -1,8 +1,8 @@
 """A figure in two widths: ``<picture>`` shows the narrow drawing on a phone. No script is needed.
 
-The kernel of the build prints both drawings, one behind the other (:mod:`lnbook.figures.narrow`). Here they become files.
-Where parts of a drawing have the id ``colours...``, they are a layer of their own below the lines: the dark theme
-inverts the lines only.
+The kernel of the build prints both drawings, one behind the other (:mod:`lnbook.figures.narrow`).
+Here they become files. Where parts of a drawing have the id ``colours...``, they are a layer of
+their own below the lines: the dark theme inverts the lines only.
 """
 
 import re
@@ -28,7 +28,9 @@ class layers(nodes.General, nodes.Element):
 
 
 def _short_path(match):
-    """A path's data in hundredths of its unit, each point from the one before: half as long as Matplotlib's."""
+    """A path's data in hundredths of its unit, each point from the one before: half as long as
+    Matplotlib's.
+    """
     parts, x, y, start = [], 0, 0, (0, 0)
     for command, numbers in re.findall(r"([MLQCz])([^MLQCz]*)", match[1]):
         values = [round(100 * float(value)) for value in numbers.split()]
@@ -42,7 +44,11 @@ def _short_path(match):
 def light(svg):
     """The drawing with two decimals of a point, without what only editors read."""
     svg = re.sub(r"<!DOCTYPE.*?>\s*|<metadata>.*?</metadata>\s*|<!--.*?-->\s*", "", svg, flags=re.S)
-    svg = re.sub(r' id="(?:figure|axes|patch|text|line2d|legend|[xy]tick|matplotlib.axis|\w+Collection)_\d+"', "", svg)
+    svg = re.sub(
+        r' id="(?:figure|axes|patch|text|line2d|legend|[xy]tick|matplotlib.axis|\w+Collection)_\d+"',  # noqa: E501
+        "",
+        svg,
+    )
     svg = re.sub(r'(?<= )(x|y)="(-?[\d.]+)"', lambda m: f'{m[1]}="{float(m[2]):.2f}"', svg)
     # Neighbours of one colour become one path: the cells of a map.
     pair, count = re.compile(r'(<path d="[^"]*)("[^>]*/>)\s*<path d="([^"]*)\2'), 1
@@ -56,7 +62,7 @@ def split_layers(svg):
     start = r'<g id="colours[^"]*">'
     if not re.search(start, svg):
         return svg, None
-    groups = [svg[m.start():_end(svg, m.start())] for m in re.finditer(start, svg)]
+    groups = [svg[m.start() : _end(svg, m.start())] for m in re.finditer(start, svg)]
     head = re.match(r".*?<svg .*?>", svg, re.S)[0]
     clips = "".join(re.findall(r"<clipPath.*?</clipPath>", svg, re.S))
     for group in groups:
@@ -75,7 +81,9 @@ def _end(svg, start):
 
 
 def _files(path):
-    """{layer: (wide, narrow)} of a file with two drawings, which are written beside it; {} if it has one."""
+    """{layer: (wide, narrow)} of a file with two drawings, which are written beside it; {} if it
+    has one.
+    """
     drawings = re.split(r"(?<=</svg>)\s*(?=<\?xml)", path.read_text(encoding="utf-8"))
     if len(drawings) != 2:
         return {}

@@ -1,4 +1,5 @@
-"""What the front page says of this build: ``{only} live`` and ``{only} repository``, an exercise to try, how to cite.
+"""What the front page says of this build: ``{only} live`` and ``{only} repository``, an exercise to
+try, how to cite.
 
 ``live``: the site has Python (``make site``). ``repository``: its address is known.
 """
@@ -11,18 +12,23 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.util.docutils import SphinxDirective
 
-BLOCK = r"^```\{exercise-start\} (?P<title>[^\n]+)\n:label: ex-%s\n(?P<body>.*?)^```\{exercise-end\}"
+BLOCK = (
+    r"^```\{exercise-start\} (?P<title>[^\n]+)\n:label: ex-%s\n(?P<body>.*?)^```\{exercise-end\}"
+)
 STUB = re.compile(r"^```\{code-cell\} ipython3\n:tags: \[exercise\]\n(.*?)\n```$", re.M | re.S)
 NEEDED = "import numpy as np\nfrom lnbook.exercises import check"
 
 
 def _cell(code, *classes):
     block = nodes.literal_block(code, code, language="python")
-    return nodes.container("", nodes.container("", block, classes=["cell_input"]), classes=["cell", *classes])
+    return nodes.container(
+        "", nodes.container("", block, classes=["cell_input"]), classes=["cell", *classes]
+    )
 
 
 class TryExercise(SphinxDirective):
-    """``{try-exercise} id``: the exercise of that id with its stub, and the body as its text, where cells are live.
+    """``{try-exercise} id``: the exercise of that id with its stub, and the body as its text, where
+    cells are live.
 
     Its answer is the one of its chapter: both have one place in the browser.
     """
@@ -32,15 +38,33 @@ class TryExercise(SphinxDirective):
 
     def run(self):
         name = self.arguments[0]
-        pages = {page: Path(self.env.doc2path(page)).read_text(encoding="utf-8") for page in sorted(self.env.found_docs)}
-        page, found = next((page, found) for page, text in pages.items()
-                           if (found := re.search(BLOCK % re.escape(name), text, re.M | re.S)))
+        pages = {
+            page: Path(self.env.doc2path(page)).read_text(encoding="utf-8")
+            for page in sorted(self.env.found_docs)
+        }
+        page, found = next(
+            (page, found)
+            for page, text in pages.items()
+            if (found := re.search(BLOCK % re.escape(name), text, re.M | re.S))
+        )
         self.env.note_dependency(self.env.doc2path(page))
-        title = nodes.paragraph("", "", nodes.inline("", "Exercise", classes=["caption-number"]),
-                                nodes.Text(f": {found['title']}"), classes=["admonition-title"])
+        title = nodes.paragraph(
+            "",
+            "",
+            nodes.inline("", "Exercise", classes=["caption-number"]),
+            nodes.Text(f": {found['title']}"),
+            classes=["admonition-title"],
+        )
         stub = STUB.search(found["body"])[1]
-        box = nodes.container("", title, *self.parse_content_to_nodes(), _cell(NEEDED, "ln-hidden"),
-                              _cell(stub, "tag_exercise"), classes=["exercise", "admonition"], ids=[f"ex-{name}"])
+        box = nodes.container(
+            "",
+            title,
+            *self.parse_content_to_nodes(),
+            _cell(NEEDED, "ln-hidden"),
+            _cell(stub, "tag_exercise"),
+            classes=["exercise", "admonition"],
+            ids=[f"ex-{name}"],
+        )
         return [addnodes.only("", box, expr="live")]
 
 
@@ -52,15 +76,30 @@ class Cite(SphinxDirective):
         self.env.note_dependency(str(path))
         cff = yaml.safe_load(path.read_text(encoding="utf-8"))
         book, address = cff["preferred-citation"], self.config.ln_repository
-        authors = " and ".join("{%s}" % author["name"] for author in book["authors"])
-        fields = {"author": authors, "title": "{%s}" % book["title"], "year": book["year"],
-                  "note": f"Version {cff['version']}", **({"url": address} if address else {})}
-        bibtex = "@book{layernormbackwards,\n" + "".join(f"  {key} = {{{value}}},\n" for key, value in fields.items()) + "}"
-        said = (f"Version {cff['version']} of {cff['date-released']}. Text and figures: {book['license']}. "
-                f"Code: {cff['license']}.")
+        authors = " and ".join("{{{}}}".format(author["name"]) for author in book["authors"])
+        fields = {
+            "author": authors,
+            "title": "{{{}}}".format(book["title"]),
+            "year": book["year"],
+            "note": f"Version {cff['version']}",
+            **({"url": address} if address else {}),
+        }
+        bibtex = (
+            "@book{layernormbackwards,\n"
+            + "".join(f"  {key} = {{{value}}},\n" for key, value in fields.items())
+            + "}"
+        )
+        said = (
+            f"Version {cff['version']} of {cff['date-released']}. Text and figures:"
+            f" {book['license']}. Code: {cff['license']}."
+        )
         about = nodes.paragraph("", said)
         if address:
-            about += [nodes.Text(" Repository: "), nodes.reference("", address, refuri=address), nodes.Text(".")]
+            about += [
+                nodes.Text(" Repository: "),
+                nodes.reference("", address, refuri=address),
+                nodes.Text("."),
+            ]
         return [about, nodes.literal_block(bibtex, bibtex, language="bibtex")]
 
 

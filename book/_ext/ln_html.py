@@ -1,4 +1,6 @@
-"""Make the pages complete in themselves: MathJax from the site, no unused scripts, repository links only when known."""
+"""Make the pages complete in themselves: MathJax from the site, no unused scripts, repository links
+only when known.
+"""
 
 import importlib.metadata
 import os
@@ -8,18 +10,29 @@ from pathlib import Path
 
 from sphinx.pycode import ModuleAnalyzer
 
-# What a page with TeX input and CHTML output may load from MathJax: 2.5 of its 24 MB. Of the extensions of TeX, which
-# load when a formula asks for one, those that formulas here ask for.
-MATHJAX = ("tex-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions/html.js", "a11y",
-           "sre/mathmaps/base.json", "sre/mathmaps/en.json")
+# What a page with TeX input and CHTML output may load from MathJax: 2.5 of its 24 MB. Of the
+# extensions of TeX, which load when a formula asks for one, those that formulas here ask for.
+MATHJAX = (
+    "tex-chtml.js",
+    "output/chtml/fonts/woff-v2",
+    "input/tex/extensions/html.js",
+    "a11y",
+    "sre/mathmaps/base.json",
+    "sre/mathmaps/en.json",
+)
 
 
 def _complete(app, exception):
-    """Copy MathJax; drop the source maps, which serve those who debug the theme, and are a fifth of the site."""
+    """Copy MathJax; drop the source maps, which serve those who debug the theme, and are a fifth of
+    the site.
+    """
     if exception or app.builder.format != "html":
         return
-    package = Path(importlib.metadata.distribution("sphinx-mathjax-offline").locate_file(
-        "sphinx-mathjax-offline/static/mathjax"))
+    package = Path(
+        importlib.metadata.distribution("sphinx-mathjax-offline").locate_file(
+            "sphinx-mathjax-offline/static/mathjax"
+        )
+    )
     target = Path(app.outdir) / "_static" / "mathjax"
     for name in MATHJAX:
         source, destination = package / name, target / name
@@ -33,7 +46,9 @@ def _complete(app, exception):
     # Sphinx keeps words of an earlier build in the search's index, with no page: they go.
     index = Path(app.outdir) / "searchindex.js"
     text = index.read_text(encoding="utf-8")
-    index.write_text(re.sub(r'(?<=\{)"[^"]*": \[\](?:, )?|, "[^"]*": \[\]', "", text), encoding="utf-8")
+    index.write_text(
+        re.sub(r'(?<=\{)"[^"]*": \[\](?:, )?|, "[^"]*": \[\]', "", text), encoding="utf-8"
+    )
 
 
 def _repository_links(app, config):
@@ -41,36 +56,53 @@ def _repository_links(app, config):
     url = os.environ.get("LN_REPOSITORY_URL") or config.html_theme_options.get("repository_url")
     known = bool(url)
     # Edit and Issues stand in the row under the title (ln_launch).
-    config.html_theme_options.update(repository_url=url or "", use_repository_button=known,
-                                     use_issues_button=False, use_edit_page_button=False)
+    config.html_theme_options.update(
+        repository_url=url or "",
+        use_repository_button=known,
+        use_issues_button=False,
+        use_edit_page_button=False,
+    )
 
 
 def without(html, *names):
     """Drop the lines that name one of these files."""
-    return "\n".join(line for line in str(html).split("\n") if not any(name in line for name in names))
+    return "\n".join(
+        line for line in str(html).split("\n") if not any(name in line for name in names)
+    )
 
 
 def _prepare(app):
     if app.builder.format != "html":
         return
     app.builder.templates.environment.filters["without"] = without
-    # Style sheets that extensions copy when all pages are written: of an earlier build's, pages would name the hash.
+    # Style sheets that extensions copy when all pages are written: of an earlier build's, pages
+    # would name the hash.
     for name in ("exercise.css", "mystnb.*.css"):
         for path in (Path(app.outdir) / "_static").glob(name):
             path.unlink()
 
 
 def _clean(app, pagename, templatename, context, doctree):
-    """Drop the scripts of sphinx-thebe, which Jupyter Book always adds and which would load from a CDN."""
+    """Drop the scripts of sphinx-thebe, which Jupyter Book always adds and which would load from a
+    CDN.
+    """
     scripts = {}
     for script in context.get("script_files", []):
-        body, name = getattr(script, "attributes", {}).get("body", ""), str(getattr(script, "filename", script))
+        body, name = (
+            getattr(script, "attributes", {}).get("body", ""),
+            str(getattr(script, "filename", script)),
+        )
         if "THEBE_JS_URL" not in body and "thebe" not in name:
             scripts.setdefault((name, body), script)
     context["script_files"] = [*scripts.values()]
     if "body" in context:
-        body = re.sub(r'\s*<script type="text/x-thebe-config">.*?</script>\s*<script>kernelName = .*?</script>',
-                      "", context["body"], flags=re.S)
+        body = re.sub(
+            r'\s*<script type="text/x-thebe-config">.*?</script>\s*<script>kernelName ='
+            r" .*?</script>",
+            "",
+            context["body"],
+            flags=re.S,
+        )
         # sphinx-exercise gives every exercise and solution of a page the same id.
         body = re.sub(r' id="(exercise|solution)-content"', "", body)
         # Docutils' roles for citations are deprecated or do not fit what stands in the list.
@@ -78,8 +110,12 @@ def _clean(app, pagename, templatename, context, doctree):
 
 
 def _fields(app, what, name, thing, skip, options):
-    """Leave out fields of a named tuple without a comment, "Alias for field number 0": the signature has them."""
-    if what != "class" or not (getattr(thing, "__doc__", None) or "").startswith("Alias for field number"):
+    """Leave out fields of a named tuple without a comment, "Alias for field number 0": the
+    signature has them.
+    """
+    if what != "class" or not (getattr(thing, "__doc__", None) or "").startswith(
+        "Alias for field number"
+    ):
         return None
     module, owner = (app.env.temp_data.get(f"autodoc:{key}") for key in ("module", "class"))
     return True if (owner, name) not in ModuleAnalyzer.for_module(module).find_attr_docs() else None

@@ -1,8 +1,9 @@
-"""Icons: of the theme's Font Awesome (2.6 MB) the few that pages show, in two fonts of a few KB, and no script.
+"""Icons: of the theme's Font Awesome (2.6 MB) the few that pages show, in two fonts of a few KB,
+and no script.
 
-The theme's style sheet draws ``<i class="fa-solid fa-sun">`` by itself, from a font; its script would draw it a second
-time. Here the fonts keep the icons that pages and style sheets name, and their copyright and licence
-(names 0, 13 and 14); the style sheet keeps the rules for these icons.
+The theme's style sheet draws ``<i class="fa-solid fa-sun">`` by itself, from a font; its script
+would draw it a second time. Here the fonts keep the icons that pages and style sheets name, and
+their copyright and licence (names 0, 13 and 14); the style sheet keeps the rules for these icons.
 """
 
 import re
@@ -25,12 +26,23 @@ def _texts(folder, pattern):
 
 
 def shown(site, sheet):
-    """The code points of the icons that pages, scripts and style sheets of the folder ``site`` name."""
-    named = {*re.findall(r"\bfa-([\w-]+)", _texts(site, "*.html") + _texts(site / "_static", "*.js"))}
-    codes = {int(code, 16) for names, code in RULE.findall(sheet) if named & {*re.findall(r"\.fa-([\w-]+):", names)}}
+    """The code points of the icons that pages, scripts and style sheets of the folder ``site``
+    name.
+    """
+    named = {
+        *re.findall(r"\bfa-([\w-]+)", _texts(site, "*.html") + _texts(site / "_static", "*.js"))
+    }
+    codes = {
+        int(code, 16)
+        for names, code in RULE.findall(sheet)
+        if named & {*re.findall(r"\.fa-([\w-]+):", names)}
+    }
     styles = RULE.sub("", sheet) + _texts(site / "_static", "*.css")
-    return codes | {*map(ord, re.findall("[\ue000-\uf8ff]", styles))} | {
-        int(code, 16) for code in re.findall(r'"\\(f\w{3})"', styles)}
+    return (
+        codes
+        | {*map(ord, re.findall("[\ue000-\uf8ff]", styles))}
+        | {int(code, 16) for code in re.findall(r'"\\(f\w{3})"', styles)}
+    )
 
 
 def _face(rule):
@@ -49,8 +61,15 @@ def _slim(app, exception):
     sheet = (THEME / SHEET).read_text(encoding="utf-8")
     codes = shown(Path(app.outdir), sheet)
     for name in FONTS:
-        subset.main([str(THEME / FOLDER / f"{name}.ttf"), f"--output-file={static / FOLDER / name}.woff",
-                     "--flavor=woff", "--text=" + "".join(map(chr, codes)), "--name-IDs=0,13,14"])
+        subset.main(
+            [
+                str(THEME / FOLDER / f"{name}.ttf"),
+                f"--output-file={static / FOLDER / name}.woff",
+                "--flavor=woff",
+                "--text=" + "".join(map(chr, codes)),
+                "--name-IDs=0,13,14",
+            ]
+        )
     sheet = RULE.sub(lambda rule: rule[0] if int(rule[2], 16) in codes else "", sheet)
     (static / SHEET).write_text(FACE.sub(_face, sheet), encoding="utf-8")
 

@@ -1,4 +1,6 @@
-"""The row of buttons under a chapter's title; at the end of a page without cells. A button stands there only if it works."""
+"""The row of buttons under a chapter's title; at the end of a page without cells. A button stands
+there only if it works.
+"""
 
 import os
 import re
@@ -7,22 +9,37 @@ from urllib.parse import quote
 
 from ln_notebook import COLAB_BRANCH, is_notebook
 
-FROM_DISK = "<script>if (location.protocol === 'file:') document.documentElement.classList.add('ln-from-disk')</script>"
-SERVE = ("Opened from disk, this page can be read, not run. To run it in the browser, start <code>python -m http.server"
-         "</code> in the top folder of the site and open <code>http://127.0.0.1:8000</code>.")
+FROM_DISK = (
+    "<script>if (location.protocol === 'file:')"
+    " document.documentElement.classList.add('ln-from-disk')</script>"
+)
+SERVE = (
+    "Opened from disk, this page can be read, not run. To run it in the browser, start <code>python"
+    " -m http.server</code> in the top folder of the site and open"
+    " <code>http://127.0.0.1:8000</code>."
+)
 #: A chapter's title, with its subtitle where it has one.
 TITLE = re.compile(r".*?</h1>(?:\s*<p class=\"ln-subtitle\">.*?</p>)?", re.S)
 
 
 def buttons(name, repository, source, live):
-    """(label, address) of each button of the chapter ``name``, whose text is ``source`` in the repository."""
+    """(label, address) of each button of the chapter ``name``, whose text is ``source`` in the
+    repository.
+    """
     found = []
     if live:
         found.append(("Run in the browser", f"../lite/notebooks/index.html?path=book/{name}.ipynb"))
     if repository.startswith("https://github.com/"):
         where = repository.removeprefix("https://github.com/").rstrip("/")
-        found.append(("Open in Colab", "https://colab.research.google.com/github/"
-                                       f"{where}/blob/{COLAB_BRANCH}/book/{name}.ipynb"))
+        found.append(
+            (
+                "Open in Colab",
+                (
+                    "https://colab.research.google.com/github/"
+                    f"{where}/blob/{COLAB_BRANCH}/book/{name}.ipynb"
+                ),
+            )
+        )
     found.append(("Download notebook", f"../notebooks/{name}.ipynb"))
     return found + on_the_text(name, repository, source)
 
@@ -31,15 +48,21 @@ def on_the_text(name, repository, source):
     """The buttons of a page without cells: to change its text, and to say what is wrong with it."""
     if not repository:
         return []
-    return [("Edit", f"{repository}/edit/{source}"),
-            ("Issues", f"{repository}/issues/new?title={quote(f'Page {name}: ')}")]
+    return [
+        ("Edit", f"{repository}/edit/{source}"),
+        ("Issues", f"{repository}/issues/new?title={quote(f'Page {name}: ')}"),
+    ]
 
 
 def row(found, note=None):
-    """The row as HTML, and a note below. What needs a server is hidden where the page was opened from disk."""
-    extra = {"Run in the browser": ' data-ln-served', "Download notebook": " download"}
-    links = "".join(f'<a class="ln-button" href="{address}"{extra.get(label, "")}>{label}</a>'
-                    for label, address in found)
+    """The row as HTML, and a note below. What needs a server is hidden where the page was opened
+    from disk.
+    """
+    extra = {"Run in the browser": " data-ln-served", "Download notebook": " download"}
+    links = "".join(
+        f'<a class="ln-button" href="{address}"{extra.get(label, "")}>{label}</a>'
+        for label, address in found
+    )
     row = f'<p class="ln-launch">{links}</p>'
     if note:
         row += f'<p class="ln-launch-note">{note}</p>'

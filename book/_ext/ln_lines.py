@@ -1,8 +1,10 @@
-"""Where a line may break: not within a short piece of code, not between it or a formula and its punctuation, not before
-the number that a formula with "=" at its end is equal to. Where a sheet of paper may end: within a long listing.
+"""Where a line may break: not within a short piece of code, not between it or a formula and its
+punctuation, not before the number that a formula with "=" at its end is equal to. Where a sheet of
+paper may end: within a long listing.
 
-A formula is a box to the browser, which may put the comma after it on the next line. Docutils puts each word of a piece
-of code into a ``<span>`` of its own: here the piece is one, and these elements, a third of a page of the API, go.
+A formula is a box to the browser, which may put the comma after it on the next line. Docutils puts
+each word of a piece of code into a ``<span>`` of its own: here the piece is one, and these
+elements, a third of a page of the API, go.
 """
 
 import re
@@ -14,14 +16,20 @@ WORD = re.compile(r'<span class="pre">(.*?)</span>', re.S)
 CODE = re.compile(rf'<code class="([^"]*)">((?:[^<&]|&\w+;){{1,{SHORT}}})</code>([-.,;:!?)\]’”]*)')
 LONG_CODE = re.compile(rf'(?<=">)(?:[^<&]|&\w+;){{{SHORT + 1},}}(?=</code>)')
 FORMULA = re.compile(r'([(\[“]*)(<span class="math[^>]*>[^<]*</span>)([-.,;:!?)\]’”]*(?:th\b)?)')
-EQUATION = re.compile(r'(<span class="math[^>]*>[^<]*=\\\)</span>) (<span class="pasted-text">[^<]*</span>[.,;:)]*)')
+EQUATION = re.compile(
+    r'(<span class="math[^>]*>[^<]*=\\\)</span>) (<span class="pasted-text">[^<]*</span>[.,;:)]*)'
+)
 #: What a signature in the API is made of, beyond the names that have their own looks
 SIGNATURE = re.compile(r'<span class="(?:n|o|p|w|default_value|sig-paren)">([^<]*)</span>')
 
 
 def _keep(formula):
     before, box, after = formula.groups()
-    return f'{before}{box}{after}' if not before + after else f'<span class="ln-keep">{before}{box}{after}</span>'
+    return (
+        f"{before}{box}{after}"
+        if not before + after
+        else f'<span class="ln-keep">{before}{box}{after}</span>'
+    )
 
 
 def _keep_code(code):
@@ -42,14 +50,22 @@ def kept_together(html):
 
 def long_listings(html):
     """The HTML with the class ``ln-long`` where a listing has many lines."""
-    return LISTING.sub(lambda m: m[0].replace("highlight", "highlight ln-long") if m[1].count("\n") > LONG else m[0], html)
+    return LISTING.sub(
+        lambda m: (
+            m[0].replace("highlight", "highlight ln-long") if m[1].count("\n") > LONG else m[0]
+        ),
+        html,
+    )
 
 
 def plain_signatures(html):
-    """Signatures without the elements that look like nothing; a comma belongs to the parameter before it.
+    """Signatures without the elements that look like nothing; a comma belongs to the parameter
+    before it.
 
-    A line may end after a module's name and after the bracket. A value of many characters, a table's, is left out.
+    A line may end after a module's name and after the bracket. A value of many characters, a
+    table's, is left out.
     """
+
     def plain(sig):
         sig = re.sub(r"</em>([,)])", r"\1</em>", SIGNATURE.sub(r"\1", sig[0]))
         sig = re.sub(r'<em class="property">[^<]{100,}</em>', "", sig)

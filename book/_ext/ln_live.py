@@ -1,6 +1,8 @@
-"""Live cells: on a site that has Python (``make site``), every page loads a script that makes cells run in place.
+"""Live cells: on a site that has Python (``make site``), every page loads a script that makes cells
+run in place.
 
-``book/_static/live`` has what it needs; CONTRIBUTING.md says how it works. Without Python on the site there is nothing.
+``book/_static/live`` has what it needs; CONTRIBUTING.md says how it works. Without Python on the
+site there is nothing.
 """
 
 import hashlib
@@ -13,7 +15,9 @@ STATIC = Path(__file__).resolve().parent.parent / "_static" / "live"
 
 
 def version():
-    """A short hash of all files, part of their addresses: no browser takes an older release's file for this one's."""
+    """A short hash of all files, part of their addresses: no browser takes an older release's file
+    for this one's.
+    """
     digest = hashlib.sha256()
     for path in sorted(p for p in STATIC.iterdir() if p.is_file()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -21,10 +25,14 @@ def version():
 
 
 def tags(top, whole):
-    """The style sheet and the script, as HTML. top: the way to the site's top; whole: all of the page's cells run."""
+    """The style sheet and the script, as HTML. top: the way to the site's top; whole: all of the
+    page's cells run.
+    """
     static, query = f"{top}_static/live", f"?v={version()}"
-    return (f'<link rel="stylesheet" href="{static}/live.css{query}" />\n'
-            f'<script defer src="{static}/live.js{query}" data-lite="{top}lite/"{" data-whole" * whole}></script>\n')
+    return (
+        f'<link rel="stylesheet" href="{static}/live.css{query}" />\n<script defer'
+        f' src="{static}/live.js{query}" data-lite="{top}lite/"{" data-whole" * whole}></script>\n'
+    )
 
 
 def _insert(app, pagename, templatename, context, doctree):

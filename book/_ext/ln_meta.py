@@ -1,4 +1,5 @@
-"""What search engines and link previews say of a page: title, description and, where the site's address is known, a picture.
+"""What search engines and link previews say of a page: title, description and, where the site's
+address is known, a picture.
 
 The description is the front matter's, or the page's first paragraphs.
 """
@@ -23,13 +24,20 @@ def site_address(repository):
 
 def description(metadata, doctree):
     """At most :data:`MOST` characters, whole words."""
-    words = metadata.get("description") or " ".join(
-        paragraph.astext() for paragraph in doctree.findall(nodes.paragraph)
-        if isinstance(paragraph.parent, (nodes.section, nodes.Admonition)))[:2 * MOST]
+    words = (
+        metadata.get("description")
+        or " ".join(
+            paragraph.astext()
+            for paragraph in doctree.findall(nodes.paragraph)
+            if isinstance(paragraph.parent, (nodes.section, nodes.Admonition))
+        )[: 2 * MOST]
+    )
     words = " ".join(words.split())
     for tex, sign in SIGNS.items():
         words = words.replace(tex, sign)
-    return words if len(words) <= MOST else words[:MOST].rsplit(" ", 1)[0] + " \N{HORIZONTAL ELLIPSIS}"
+    return (
+        words if len(words) <= MOST else words[:MOST].rsplit(" ", 1)[0] + " \N{HORIZONTAL ELLIPSIS}"
+    )
 
 
 def _insert(app, pagename, templatename, context, doctree):
@@ -37,23 +45,34 @@ def _insert(app, pagename, templatename, context, doctree):
         return
     said = description(app.env.metadata[pagename], doctree)
     title = re.sub("<[^>]*>", "", context["title"])
-    tags = {("name", "description"): said, ("property", "og:title"): html.unescape(title),
-            ("property", "og:description"): said, ("property", "og:type"): "book",
-            ("property", "og:site_name"): app.config.html_title}
+    tags = {
+        ("name", "description"): said,
+        ("property", "og:title"): html.unescape(title),
+        ("property", "og:description"): said,
+        ("property", "og:type"): "book",
+        ("property", "og:site_name"): app.config.html_title,
+    }
     if address := site_address(app.config.ln_repository):
-        tags |= {("property", "og:url"): f"{address}{pagename}.html", ("property", "og:image"): address + PICTURE,
-                 ("name", "twitter:card"): "summary_large_image"}
+        tags |= {
+            ("property", "og:url"): f"{address}{pagename}.html",
+            ("property", "og:image"): address + PICTURE,
+            ("name", "twitter:card"): "summary_large_image",
+        }
     context["metatags"] = context.get("metatags", "") + "".join(
-        f'<meta {kind}="{name}" content="{html.escape(value)}" />\n' for (kind, name), value in tags.items())
+        f'<meta {kind}="{name}" content="{html.escape(value)}" />\n'
+        for (kind, name), value in tags.items()
+    )
 
 
 def _draw(app, exception):
     if exception or app.builder.format != "html" or not site_address(app.config.ln_repository):
         return
     from lnbook.figures import front
+
     target = Path(app.outdir) / PICTURE
-    front.preview(*front.measured_digits(), app.config.html_title, "One gradient, from algebra to silicon").savefig(
-        target, dpi=150, metadata={"Software": None})
+    front.preview(
+        *front.measured_digits(), app.config.html_title, "One gradient, from algebra to silicon"
+    ).savefig(target, dpi=150, metadata={"Software": None})
 
 
 def setup(app):

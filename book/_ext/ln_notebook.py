@@ -1,7 +1,8 @@
-"""Write each chapter as a notebook of plain Markdown: ``notebooks/<chapter>.ipynb`` beside the book's pages.
+"""Write each chapter as a notebook of plain Markdown: ``notebooks/<chapter>.ipynb`` beside the
+book's pages.
 
-Other programs know nothing of MyST. So the text is written from what Sphinx has resolved, in which every number,
-citation and cross reference says what the page says. Solutions stay in the book.
+Other programs know nothing of MyST. So the text is written from what Sphinx has resolved, in which
+every number, citation and cross reference says what the page says. Solutions stay in the book.
 """
 
 import ast
@@ -47,29 +48,41 @@ SETUP_GPU = """\
 from lnlib import gpu
 print(gpu.describe())  # in Colab: Runtime, Change runtime type, T4 GPU
 """
-NOT_RUN = "# As on the page, this cell does not run with the others. To run it, remove '# ' from each line.\n"
-KEEP = ("*In the browser, what you change stays in this browser and ends with the next release of the book; "
-        "in Colab it ends with the session. To keep it, download the notebook (File menu) or save a copy in Drive.*")
+NOT_RUN = (
+    "# As on the page, this cell does not run with the others. To run it, remove '# ' from each"
+    " line.\n"
+)
+KEEP = (
+    "*In the browser, what you change stays in this browser and ends with the next release of the"
+    " book; in Colab it ends with the session. To keep it, download the notebook (File menu) or"
+    " save a copy in Drive.*"
+)
 
 
 def without_glue(code):
-    """The cell's code without ``glue(...)``, which serves the page only; ``None`` if nothing else is left."""
+    """The cell's code without ``glue(...)``, which serves the page only; ``None`` if nothing else
+    is left.
+    """
     plain = re.sub(r"^(\s*)[%!]", r"\1#", code, flags=re.M)
     body = ast.parse(plain).body
     glue = [s for s in body if isinstance(s, ast.Expr) and ast.unparse(s).startswith("glue(")]
     lines = code.split("\n")
     if glue and glue[-1] is body[-1]:
         kept = [s for s in body if s not in glue]
-        if kept and isinstance(kept[-1], ast.Expr):  # which glue kept from being shown as the cell's value
+        if kept and isinstance(
+            kept[-1], ast.Expr
+        ):  # which glue kept from being shown as the cell's value
             lines[kept[-1].end_lineno - 1] += ";"
     for statement in reversed(glue):
-        del lines[statement.lineno - 1:statement.end_lineno]
+        del lines[statement.lineno - 1 : statement.end_lineno]
     code = "\n".join(lines).strip("\n")
     return code if code.strip() else None
 
 
 def is_notebook(env, docname):
-    """Whether a page has cells: its front matter then names a kernel. The front page has a picture, and no notebook."""
+    """Whether a page has cells: its front matter then names a kernel. The front page has a picture,
+    and no notebook.
+    """
     return docname != env.config.root_doc and "kernelspec" in env.metadata.get(docname, {})
 
 
@@ -93,7 +106,9 @@ class Writer:
         self.text = []
 
     def code(self, container):
-        """One visible cell. Hidden ones hand numbers to the text, which has them; none is needed to run the others."""
+        """One visible cell. Hidden ones hand numbers to the text, which has them; none is needed to
+        run the others.
+        """
         code = without_glue(next(container.findall(nodes.literal_block)).astext().rstrip())
         if "skip-execution" in container["cell_metadata"].get("tags", []):
             code = NOT_RUN + "\n".join(f"# {line}".rstrip() for line in code.split("\n"))
@@ -128,10 +143,21 @@ class Writer:
             return f"*[{node.get('alt', 'image')}]*"
         if isinstance(node, nodes.reference):
             return self.reference(node, inner)
-        if isinstance(node, (nodes.inline, addnodes.number_reference, nodes.paragraph, nodes.title, nodes.term,
-                             nodes.caption)):
+        if isinstance(
+            node,
+            (
+                nodes.inline,
+                addnodes.number_reference,
+                nodes.paragraph,
+                nodes.title,
+                nodes.term,
+                nodes.caption,
+            ),
+        ):
             return inner
-        raise NotImplementedError(f"{self.docname}: no Markdown for {type(node).__name__}: {node.astext()[:60]!r}")
+        raise NotImplementedError(
+            f"{self.docname}: no Markdown for {type(node).__name__}: {node.astext()[:60]!r}"
+        )
 
     def reference(self, node, inner):
         uri = node.get("refuri", "")
@@ -141,7 +167,9 @@ class Writer:
         fragment = fragment or node.get("refid", "")
         if page.startswith("bibliography") or fragment in self.entries:
             self.cited[fragment] = None
-            return inner + (letter(self.entries.get(fragment)) if re.search(r"\b\d{4}$", inner) else "")
+            return inner + (
+                letter(self.entries.get(fragment)) if re.search(r"\b\d{4}$", inner) else ""
+            )
         # Other chapters lie beside this one as notebooks; the rest of the book does not.
         other = Path(page).stem
         linked = other and other != self.here and is_notebook(self.env, f"book/{other}")
@@ -155,8 +183,17 @@ class Writer:
 
     def block(self, node):
         """The Markdown of a block, or what it adds to ``self.cells`` and ``self.text``."""
-        if is_solution_node(node) or isinstance(node, (nodes.target, nodes.comment, nodes.substitution_definition,
-                                                       nodes.system_message, addnodes.index, nodes.raw)):
+        if is_solution_node(node) or isinstance(
+            node,
+            (
+                nodes.target,
+                nodes.comment,
+                nodes.substitution_definition,
+                nodes.system_message,
+                addnodes.index,
+                nodes.raw,
+            ),
+        ):
             return
         if isinstance(node, nodes.section):
             self.flush()
@@ -199,14 +236,20 @@ class Writer:
         if isinstance(node, nodes.math_block):
             return self.equation(node)
         if isinstance(node, nodes.literal_block):
-            return f"```{node.get('language', '').replace('ipython3', 'python')}\n{node.astext().rstrip()}\n```"
+            return f"```{node.get('language', '').replace('ipython3', 'python')}\n{node.astext().rstrip()}\n```"  # noqa: E501
         if isinstance(node, (nodes.bullet_list, nodes.enumerated_list)):
-            marks = ("- " if isinstance(node, nodes.bullet_list) else f"{i}. " for i in range(1, 1000))
-            return "\n".join(mark + self.inside(item).replace("\n", "\n" + " " * len(mark))
-                             for mark, item in zip(marks, node.children))
+            marks = (
+                "- " if isinstance(node, nodes.bullet_list) else f"{i}. " for i in range(1, 1000)
+            )
+            return "\n".join(
+                mark + self.inside(item).replace("\n", "\n" + " " * len(mark))
+                for mark, item in zip(marks, node.children)
+            )
         if isinstance(node, nodes.definition_list):
-            return "\n\n".join(f"**{self.inline(item.children[0])}**: {self.inside(item.children[-1])}"
-                               for item in node.children)
+            return "\n\n".join(
+                f"**{self.inline(item.children[0])}**: {self.inside(item.children[-1])}"
+                for item in node.children
+            )
         if isinstance(node, nodes.table):
             return self.table(node)
         if isinstance(node, nodes.transition):
@@ -222,8 +265,16 @@ class Writer:
         return self.inline(node)
 
     def inside(self, node, skip=()):
-        return "\n\n".join(filter(None, (self.markdown(c) for c in node.children
-                                         if not isinstance(c, (nodes.target, *skip)))))
+        return "\n\n".join(
+            filter(
+                None,
+                (
+                    self.markdown(c)
+                    for c in node.children
+                    if not isinstance(c, (nodes.target, *skip))
+                ),
+            )
+        )
 
     @staticmethod
     def folded(title, body):
@@ -234,8 +285,10 @@ class Writer:
         return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
 
     def admonition(self, node):
-        title = next((self.inline(c) for c in node.children if isinstance(c, nodes.title)),
-                     type(node).__name__.capitalize())
+        title = next(
+            (self.inline(c) for c in node.children if isinstance(c, nodes.title)),
+            type(node).__name__.capitalize(),
+        )
         body = self.inside(node, skip=(nodes.title,))
         if "dropdown" in node["classes"]:
             return self.folded(title, body)
@@ -250,12 +303,25 @@ class Writer:
 
     def caption(self, figure):
         for caption in figure.findall(nodes.caption):
-            moves = " *(This figure moves on the page of the book.)*" if figure.get("interactive") else ""
-            self.text.append(f"**Fig. {self.number(figure, 'figure')}** {self.inline(caption).strip()}{moves}")
+            moves = (
+                " *(This figure moves on the page of the book.)*"
+                if figure.get("interactive")
+                else ""
+            )
+            self.text.append(
+                f"**Fig. {self.number(figure, 'figure')}** {self.inline(caption).strip()}{moves}"
+            )
 
     def table(self, node):
-        rows = [[re.sub(r"\s*\n\s*", " ", self.inside(entry)).replace(r"\|", r"\Vert ").replace("|", r"\vert "
-                 if "$" in entry.rawsource else r"\|") for entry in row.children] for row in node.findall(nodes.row)]
+        rows = [
+            [
+                re.sub(r"\s*\n\s*", " ", self.inside(entry))
+                .replace(r"\|", r"\Vert ")
+                .replace("|", r"\vert " if "$" in entry.rawsource else r"\|")
+                for entry in row.children
+            ]
+            for row in node.findall(nodes.row)
+        ]
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
@@ -272,7 +338,10 @@ class Writer:
     def references(self):
         backend = find_plugin("pybtex.backends", "markdown")("utf-8")
         found = [self.entries[i].formatted_entry for i in self.cited if i in self.entries]
-        return [f"- {entry.label}: " + re.sub(r"\s*\n\s*", " ", entry.text.render(backend)) for entry in found]
+        return [
+            f"- {entry.label}: " + re.sub(r"\s*\n\s*", " ", entry.text.render(backend))
+            for entry in found
+        ]
 
     def write(self, doctree, setup):
         self.level = 0
@@ -285,7 +354,9 @@ class Writer:
         for index, cell in enumerate(self.cells):
             cell["id"] = f"cell-{index}"  # nbformat's own are random, and two builds would differ
         kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-        return new_notebook(cells=self.cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
+        return new_notebook(
+            cells=self.cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}}
+        )
 
 
 def _write(app, doctree, docname):

@@ -1,4 +1,6 @@
-"""The directive ``{source} package.module.function``: show its source, so that page and code cannot drift apart."""
+"""The directive ``{source} package.module.function``: show its source, so that page and code cannot
+drift apart.
+"""
 
 import ast
 import importlib
@@ -41,10 +43,15 @@ class LibrarySource(SphinxDirective):
 
 def _modules(app, config):
     """A docstring may name any module that exists, also one that the API page leaves out."""
-    files = [path.relative_to(app.srcdir).with_suffix("")
-             for package in PACKAGES for path in Path(app.srcdir, package).rglob("*.py")]
-    config.nitpick_ignore = [*config.nitpick_ignore,
-                             *(("py:mod", ".".join(file.parts).removesuffix(".__init__")) for file in files)]
+    files = [
+        path.relative_to(app.srcdir).with_suffix("")
+        for package in PACKAGES
+        for path in Path(app.srcdir, package).rglob("*.py")
+    ]
+    config.nitpick_ignore = [
+        *config.nitpick_ignore,
+        *(("py:mod", ".".join(file.parts).removesuffix(".__init__")) for file in files),
+    ]
 
 
 def setup(app):

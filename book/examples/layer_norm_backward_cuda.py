@@ -1,5 +1,6 @@
 """The backward pass of layer norm on a GPU: two kernels, checked and
 timed. It needs an NVIDIA GPU, numba-cuda and lnlib."""
+
 import numpy as np
 from layer_norm_cuda import milliseconds
 from numba import cuda
@@ -21,27 +22,22 @@ def main(N=65536, G=2 * 132):  # G: two blocks for each of
     mean = x.mean(axis=1)
     rstd = 1 / np.sqrt(x.var(axis=1) + np.float32(1e-5))
     stream = cuda.stream()
-    given = [cuda.to_device(a.ravel(), stream)
-             for a in (dy, x, mean, rstd, gamma)]
+    given = [cuda.to_device(a.ravel(), stream) for a in (dy, x, mean, rstd, gamma)]
     dx, dgamma_parts, dbeta_parts, dgamma, dbeta = (
-        cuda.device_array(size, np.float32, stream=stream)
-        for size in (N * D, G * D, G * D, D, D))
+        cuda.device_array(size, np.float32, stream=stream) for size in (N * D, G * D, G * D, D, D)
+    )
 
     def backward():  # in a stream, a kernel waits for the one before it
-        rows_of[G, THREADS, stream](
-            *given, dx, dgamma_parts, dbeta_parts, N, D)
-        add_up[-(-D // 32), THREADS, stream](
-            dgamma_parts, dbeta_parts, dgamma, dbeta, G, D)
+        rows_of[G, THREADS, stream](*given, dx, dgamma_parts, dbeta_parts, N, D)
+        add_up[-(-D // 32), THREADS, stream](dgamma_parts, dbeta_parts, dgamma, dbeta, G, D)
 
     backward()  # compiles both
     found = [a.copy_to_host(stream=stream) for a in (dx, dgamma, dbeta)]
     stream.synchronize()
     _, cache = layer_norm_forward(x, gamma, gamma, precise=True)
-    for name, a, exact in zip(("dx", "dgamma", "dbeta"), found,
-                              layer_norm_backward(dy, cache)):
+    for name, a, exact in zip(("dx", "dgamma", "dbeta"), found, layer_norm_backward(dy, cache)):
         off = np.linalg.norm(a.reshape(exact.shape) - exact)
-        print(f"{name:6} relative error",
-              f"{off / np.linalg.norm(exact):.1e}")
+        print(f"{name:6} relative error", f"{off / np.linalg.norm(exact):.1e}")
     for _ in range(20):
         backward()
         again = dgamma.copy_to_host(stream=stream)

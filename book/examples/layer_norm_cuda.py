@@ -1,5 +1,6 @@
 """Layer norm on a GPU: compile, launch, check, time. It needs an NVIDIA
 GPU, numba-cuda and lnlib."""
+
 import math
 
 import numpy as np
@@ -7,7 +8,7 @@ from numba import cuda, float32
 
 from lnlib import layer_norm_forward
 
-ALL = 0xffffffff  # the lanes that take part in a shuffle: all 32
+ALL = 0xFFFFFFFF  # the lanes that take part in a shuffle: all 32
 
 
 @cuda.jit(device=True)
@@ -63,8 +64,9 @@ def main(N=131072, D=1024, threads=256):
     exact, _ = layer_norm_forward(x[some], gamma, beta, precise=True)
     print(f"largest error {abs(y[some] - exact).max():.1e}")
     for name, call in {
-            "copy": lambda: out.copy_to_device(arrays[0], stream),
-            "layer norm": lambda: kernel(*arrays, out, N, D, eps)}.items():
+        "copy": lambda: out.copy_to_device(arrays[0], stream),
+        "layer norm": lambda: kernel(*arrays, out, N, D, eps),
+    }.items():
         ms = milliseconds(call, stream)
         print(f"{name:10} {ms:.3f} ms, {2 * x.nbytes / ms / 1e6:.0f} GB/s")
 

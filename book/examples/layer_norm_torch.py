@@ -1,5 +1,6 @@
 from torch import autograd
 
+
 class LayerNorm(autograd.Function):
     @staticmethod
     def forward(ctx, x, gamma, beta, eps=1e-5):

@@ -14,9 +14,11 @@ class SoftmaxBackward(Task):
         """What differs from draw to draw, and what students read."""
         self.variant = self.scale, self.sign = random.randrange(2, 40), random.choice(["", "-"])
         self.example = "(np.array([1.0, 0.0, 0.0]), np.array([0.0, 1.0, 2.0]))"  # of the arguments
-        self.statement = ("Each row of `x` becomes y, with $y_i = e^{a_i} / \\sum_j e^{a_j}$ and "
-                          f"$a = {self.sign}x / {self.scale}$. `dy` is the gradient of a loss with respect to y. Write "
-                          "`softmax_backward(dy, x)`, which returns the gradient with respect to x.")
+        self.statement = (
+            "Each row of `x` becomes y, with $y_i = e^{a_i} / \\sum_j e^{a_j}$ and $a ="
+            f" {self.sign}x / {self.scale}$. `dy` is the gradient of a loss with respect to y."
+            " Write `softmax_backward(dy, x)`, which returns the gradient with respect to x."
+        )
         self.head = '''def softmax_backward(dy, x):
     """Gradient of the loss with respect to x.
 
@@ -32,15 +34,24 @@ class SoftmaxBackward(Task):
 
     def cases(self):
         """Of each check its title, and what else ``ask`` takes."""
-        return (("a matrix", (3, 5), 1.0), ("one row", (6,), 1.0),
-                ("large numbers, whose exp overflows", (2, 4), 1e3 * self.scale))
+        return (
+            ("a matrix", (3, 5), 1.0),
+            ("one row", (6,), 1.0),
+            ("large numbers, whose exp overflows", (2, 4), 1e3 * self.scale),
+        )
 
     def ask(self, rng, shape, size):
-        """The call that a check makes; ``solved`` adds what the solution returns, as ``expected``."""
-        return self.solved({"dy": rng.standard_normal(shape), "x": size + rng.standard_normal(shape)})
+        """The call that a check makes; ``solved`` adds what the solution returns, as
+        ``expected``.
+        """
+        return self.solved(
+            {"dy": rng.standard_normal(shape), "x": size + rng.standard_normal(shape)}
+        )
 
     def judge(self, found, expected, **_):
-        """Raise Mismatch, as the functions of ``lnbook.exercises.expect`` do, unless ``found`` is right."""
+        """Raise Mismatch, as the functions of ``lnbook.exercises.expect`` do, unless ``found`` is
+        right.
+        """
         expect_close(found, expected, self.rtol, "dx")
 
     def slips(self):

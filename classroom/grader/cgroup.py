@@ -1,7 +1,9 @@
-"""A control group for each sandbox, where this system lets us make one: it counts the memory that is used.
+"""A control group for each sandbox, where this system lets us make one: it counts the memory that
+is used.
 
-RLIMIT_AS counts the addresses of a process, a control group also what the kernel holds for it: files in memory, pipes,
-page tables. It needs version 2 of control groups and one that is the grader's own, such as made by
+RLIMIT_AS counts the addresses of a process, a control group also what the kernel holds for it:
+files in memory, pipes, page tables. It needs version 2 of control groups and one that is the
+grader's own, such as made by
 
     systemd-run --user --scope -p Delegate=yes python -m classroom grade ...
 
@@ -14,7 +16,9 @@ import os
 import re
 from pathlib import Path
 
-_LEAF = "classroom-grader"  # the grader's own: a group with limits for its groups may hold no process itself
+_LEAF = (  # the grader's own: a group with limits for its groups may hold no process itself
+    "classroom-grader"
+)
 _ROOM = 2**26  # bytes beyond a sandbox's memory and disk: the launcher's, and what the kernel holds
 _NUMBER = itertools.count()
 
@@ -52,7 +56,11 @@ def remove(group):
 def own_group(proc=Path("/proc/self")):
     """The directory of this process's group of version 2, or None."""
     try:
-        mounts = re.findall(r"^\S+ \S+ \S+ (\S+) (\S+) .*? - cgroup2 ", (proc / "mountinfo").read_text(), re.MULTILINE)
+        mounts = re.findall(
+            r"^\S+ \S+ \S+ (\S+) (\S+) .*? - cgroup2 ",
+            (proc / "mountinfo").read_text(),
+            re.MULTILINE,
+        )
         path = re.findall(r"^0::(.*)$", (proc / "cgroup").read_text(), re.MULTILINE)[0]
         root, place = mounts[0]
         return Path(place, os.path.relpath(path, root))
@@ -61,7 +69,9 @@ def own_group(proc=Path("/proc/self")):
 
 
 def _parent(own):
-    """Where groups can be made: the group ``own``, which this process leaves for one of its own in it; else None."""
+    """Where groups can be made: the group ``own``, which this process leaves for one of its own in
+    it; else None.
+    """
     if own is None or own.name == _LEAF:
         return own and own.parent
     try:

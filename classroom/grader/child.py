@@ -1,17 +1,21 @@
-"""Inside the sandbox: runs the code cells of a notebook, then calls its functions as the grader asks.
+"""Inside the sandbox: runs the code cells of a notebook, then calls its functions as the grader
+asks.
 
-Nothing here is secret or trusted: the notebook's code runs in this process and may change all of it. What the grader
-believes is only that an answer has the form of an answer (:mod:`classroom.grader.wire`).
+Nothing here is secret or trusted: the notebook's code runs in this process and may change all of
+it. What the grader believes is only that an answer has the form of an answer
+(:mod:`classroom.grader.wire`).
 
     ("part", bytes)                                  of what was handed in; no answer
     ("run", names, seconds)                          -> ("cell",) before each cell, then ("ran", notes);
                                                         or ("not a notebook", why)
     ("call", name, arguments, seconds)               -> ("returned", result, positions of arguments it changed)
-                                                        or ("not sent", what it returned instead of a value)
-                                                        or ("raised", type, text) or ("slow",) or ("missing",)
-"""
+                                                        or ("not sent", what it returned instead of
+                                                        a value) or ("raised", type, text) or
+                                                        ("slow",) or ("missing",)
+"""  # noqa: E501
 
 import __future__
+
 import ast
 import contextlib
 import os
@@ -21,18 +25,17 @@ import types
 
 sys.path += ["/packages/book", "/packages/site"]
 
-import numpy  # noqa: E402  the path comes first
-
 import compare  # noqa: E402  these lie beside this file, in the sandbox
 import forms  # noqa: E402
+import numpy  # noqa: E402  the path comes first
 import wire  # noqa: E402
 
 _REQUEST, _REPLY = 3, 4
 _TEXT = 500
 _FUNCTIONS = 50  # of the notebook, that are told
 _FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
-# What does not fit into the limits. Where the grader's own packages have it, it is absent as well: points must not
-# depend on the machine that grades.
+# What does not fit into the limits. Where the grader's own packages have it, it is absent as well:
+# points must not depend on the machine that grades.
 for _name in ("torch", "tensorflow", "jax", "flax", "keras", "cupy"):
     sys.modules[_name] = None
 
@@ -54,7 +57,7 @@ def _send(message):
         frame = wire.encode(("not sent", f"{error}"[:_TEXT]))
     view = memoryview(frame)
     while view:
-        view = view[os.write(_REPLY, view):]
+        view = view[os.write(_REPLY, view) :]
 
 
 class TooLong(BaseException):
@@ -66,7 +69,9 @@ def _too_long(*_):
 
 
 def _compiled(source, name):
-    """(whether it is an import, code) of each statement of a cell; SyntaxError before any of them runs."""
+    """(whether it is an import, code) of each statement of a cell; SyntaxError before any of them
+    runs.
+    """
     try:
         tree = ast.parse(source, name)
     except SyntaxError:
@@ -80,7 +85,9 @@ def _compiled(source, name):
 
 
 class _Jupyter:
-    """In the place of IPython's shell, which notebooks that were turned into Python call for their magics."""
+    """In the place of IPython's shell, which notebooks that were turned into Python call for their
+    magics.
+    """
 
     def __init__(self, names):
         self._names = names
@@ -98,8 +105,12 @@ class _Notebook:
         sys.modules["__main__"] = self._module
         self._names = vars(self._module)
         # What the text promises is there, also where a student took the first cell away.
-        self._names |= {"display": print, "np": numpy, "compare": compare.compare,
-                        "get_ipython": lambda: _Jupyter(self._names)}
+        self._names |= {
+            "display": print,
+            "np": numpy,
+            "compare": compare.compare,
+            "get_ipython": lambda: _Jupyter(self._names),
+        }
         self._lines, self._data = {}, bytearray()
 
     def part(self, data):
@@ -110,7 +121,10 @@ class _Notebook:
         try:
             words = f"{type(error).__name__}: {error}"
             if isinstance(error, ModuleNotFoundError):
-                words = f"{error.name} is not available here; NumPy is, as np, and what comes with Python"
+                words = (
+                    f"{error.name} is not available here; NumPy is, as np, and what comes with"
+                    " Python"
+                )
         except BaseException:
             words = type(error).__name__
         step, place = error.__traceback__, None
@@ -151,9 +165,13 @@ class _Notebook:
                 errors.append((number, self._words(error)))
             for n in names:
                 defined[n] += self._names.get(n) is not before[n]
-        return "ran", {"cells": len(sources), "errors": errors[:20], "defined": defined,
-                       "missing": [n for n in names if not callable(self._names.get(n))],
-                       "functions": self._functions(names)}
+        return "ran", {
+            "cells": len(sources),
+            "errors": errors[:20],
+            "defined": defined,
+            "missing": [n for n in names if not callable(self._names.get(n))],
+            "functions": self._functions(names),
+        }
 
     def _cell(self, source, name, errors, number):
         """Run a cell; what it cannot import is noted, and the rest of it runs."""
@@ -166,23 +184,30 @@ class _Notebook:
                 errors.append((number, self._words(error)))
 
     def _functions(self, names):
-        """(name, names of the parameters) of the functions that the cells define and nobody asks for."""
+        """(name, names of the parameters) of the functions that the cells define and nobody asks
+        for.
+        """
         found = []
         for name, value in list(self._names.items()):
             code = value.__code__ if type(value) is types.FunctionType else None
             if code and code.co_filename in self._lines and type(name) is str and name not in names:
-                found.append((name[:_TEXT], [one[:_TEXT] for one in code.co_varnames[:code.co_argcount][:20]]))
+                found.append(
+                    (
+                        name[:_TEXT],
+                        [one[:_TEXT] for one in code.co_varnames[: code.co_argcount][:20]],
+                    )
+                )
         return found[:_FUNCTIONS]
 
     def call(self, name, args, seconds):
         function = self._names.get(name)
         if not callable(function):
-            return "missing",
+            return ("missing",)
         before = wire.encode_all(args)
         try:
             result = self._timed(function, seconds, *args)
         except TooLong:
-            return "slow",
+            return ("slow",)
         except BaseException as error:
             return "raised", type(error).__name__[:_TEXT], self._words(error)
         return "returned", result, wire.changed(args, before)

@@ -1,4 +1,5 @@
-"""What a result is held against on the public example: one source, for the students' notebook and for the grader.
+"""What a result is held against on the public example: one source, for the students' notebook and
+for the grader.
 
 The first cell of every notebook is made of it, so it imports nothing but NumPy and Python's own.
 """
@@ -9,25 +10,38 @@ import numpy as np
 
 
 def difference(found, expected, rtol):
-    """What is wrong with a result, in words; None if nothing. ``rtol``: the relative L2 error that is allowed."""
+    """What is wrong with a result, in words; None if nothing. ``rtol``: the relative L2 error that
+    is allowed.
+    """
     if isinstance(expected, tuple):
         if not isinstance(found, (tuple, list)) or len(found) != len(expected):
             many = f" of {len(found)}" if isinstance(found, (tuple, list)) else ""
-            return f"found {type(found).__name__}{many}, expected {len(expected)} results, separated by commas"
+            return (
+                f"found {type(found).__name__}{many}, expected {len(expected)} results, separated"
+                " by commas"
+            )
         said = [difference(one, right, rtol) for one, right in zip(found, expected)]
         return next((f"result {k}: {words}" for k, words in enumerate(said, 1) if words), None)
     if found is None:
         return "found None; is a return missing?"
     if isinstance(expected, (bool, str)):
-        kinds, kind = ((bool, np.bool_), "True or False") if isinstance(expected, bool) else (str, "a word")
+        kinds, kind = (
+            ((bool, np.bool_), "True or False") if isinstance(expected, bool) else (str, "a word")
+        )
         if not isinstance(found, kinds):
             return f"found {type(found).__name__}, expected {kind}"
         return None if found == expected else f"found {str(found)[:40]!r}, expected {expected!r}"
     try:
         found, expected = np.asarray(found), np.asarray(expected)
     except Exception as error:
-        return ("found lists of different lengths, expected an array" if isinstance(error, ValueError) else
-                f"found {type(found).__name__}, which is no array ({type(error).__name__}: {error!s:.200})")
+        return (
+            "found lists of different lengths, expected an array"
+            if isinstance(error, ValueError)
+            else (
+                f"found {type(found).__name__}, which is no array ({type(error).__name__}:"
+                f" {error!s:.200})"
+            )
+        )
     single = expected.dtype == np.float32
     if found.shape != expected.shape:
         return f"found shape {found.shape}, expected {expected.shape}"
@@ -46,9 +60,17 @@ def unchanged(given, before):
     if isinstance(before, dict):
         given, before = list(given.items()), list(before.items())
     if isinstance(before, (tuple, list)):
-        return type(given) is type(before) and len(given) == len(before) and all(map(unchanged, given, before))
+        return (
+            type(given) is type(before)
+            and len(given) == len(before)
+            and all(map(unchanged, given, before))
+        )
     given, before = np.asarray(given), np.asarray(before)
-    return given.shape == before.shape and given.dtype == before.dtype and given.tobytes() == before.tobytes()
+    return (
+        given.shape == before.shape
+        and given.dtype == before.dtype
+        and given.tobytes() == before.tobytes()
+    )
 
 
 def compare(function, arguments, expected, rtol=0.0):
@@ -58,4 +80,6 @@ def compare(function, arguments, expected, rtol=0.0):
     wrong = difference(found, expected, rtol)
     if not wrong and not unchanged(given, arguments):
         wrong = "your function changed its arguments; work on new arrays"
-    print(f"DIFFERS: {wrong}" if wrong else "agrees", "found:", found, "expected:", expected, sep="\n")
+    print(
+        f"DIFFERS: {wrong}" if wrong else "agrees", "found:", found, "expected:", expected, sep="\n"
+    )

@@ -1,4 +1,6 @@
-"""One core for each submission: its threads take time from one another, not from the submission beside it."""
+"""One core for each submission: its threads take time from one another, not from the submission
+beside it.
+"""
 
 import contextlib
 import fcntl
@@ -8,10 +10,11 @@ from pathlib import Path
 
 
 def take():
-    """Keep this process, and all it starts, to a core that no other one has taken; where all are taken, to none.
+    """Keep this process, and all it starts, to a core that no other one has taken; where all are
+    taken, to none.
 
-    Whoever has a core holds a lock on a byte of a file, which the kernel takes back when the process ends. The file is
-    shared by all graders of a user on this machine.
+    Whoever has a core holds a lock on a byte of a file, which the kernel takes back when the
+    process ends. The file is shared by all graders of a user on this machine.
     """
     cores = sorted(os.sched_getaffinity(0))
     with contextlib.suppress(OSError):  # a file of somebody else, a system without this

@@ -1,7 +1,8 @@
-"""Pages on one submission, as HTML: one for its student, one for the instructor. What came from it is text in them.
+"""Pages on one submission, as HTML: one for its student, one for the instructor. What came from it
+is text in them.
 
-A student's page holds nothing that was computed from hidden inputs but what passed and what failed, how the process
-ended, and the sentence of a known mistake; :mod:`.judge` says why.
+A student's page holds nothing that was computed from hidden inputs but what passed and what failed,
+how the process ended, and the sentence of a known mistake; :mod:`.judge` says why.
 """
 
 import hashlib
@@ -22,26 +23,41 @@ pre {{ overflow: auto }} td, th {{ text-align: left; padding: 0 1rem 0 0 }}</sty
 </body></html>
 """
 _LOOKED_AT = "Your instructor is told of this, since it may not be your answers that went wrong."
-_OTHER_INPUTS = "The public example agrees; a check has other inputs: shapes, sizes and numbers that the text allows."
+_OTHER_INPUTS = (
+    "The public example agrees; a check has other inputs: shapes, sizes and numbers that the text"
+    " allows."
+)
 
 
 def feedback(student, result, assignment):
     """The page that a student gets."""
-    parts = [f"<h1>{_heading(student, result)}</h1>", _items(result.get("remarks")),
-             *_on_reading(result, result["public"]["note"])]
+    parts = [
+        f"<h1>{_heading(student, result)}</h1>",
+        _items(result.get("remarks")),
+        *_on_reading(result, result["public"]["note"]),
+    ]
     if result["state"] != "graded" or result["missing"]:
         parts.append(_p(_LOOKED_AT))
     for task, drawn in zip(result["tasks"], assignment.tasks):
-        parts += [_task(task, drawn), *_example(task), _items([_said(*check, TOLD) for check in task["checks"]])]
+        parts += [
+            _task(task, drawn),
+            *_example(task),
+            _items([_said(*check, TOLD) for check in task["checks"]]),
+        ]
         if task["example"] is None and task["points"] < task["of"]:
             parts.append(_p(_OTHER_INPUTS))
         parts += _diagnosis(task)
-    return page(f"Feedback for {student}", [*parts, *_printed(result["public"], "before the checks")])
+    return page(
+        f"Feedback for {student}", [*parts, *_printed(result["public"], "before the checks")]
+    )
 
 
 def details(student, result, assignment):
     """The page for the instructor: with what hidden inputs gave, so not for students."""
-    parts = [f"<h1>{_heading(student, result)}</h1>", _p("For the instructor: hidden inputs can be read off this page.")]
+    parts = [
+        f"<h1>{_heading(student, result)}</h1>",
+        _p("For the instructor: hidden inputs can be read off this page."),
+    ]
     parts.append(_items(result.get("remarks")))
     needed = list(looks(result))
     if needed:
@@ -72,14 +88,17 @@ def _heading(student, result):
 
 
 def _task(task, drawn):
-    return f"<h2>{html.escape(drawn.title)} ({task['id']}): {task['points']:g} of {task['of']:g} points</h2>"
+    return (
+        f"<h2>{html.escape(drawn.title)} ({task['id']}): {task['points']:g} of {task['of']:g}"
+        " points</h2>"
+    )
 
 
 def _said(title, message, told):
     """A check in a line; of its message only the one of ``told`` that it begins with."""
     if message is None:
         return f"passed: {title}"
-    return f"FAILED: {title}. {next((words for words in told if message.startswith(words)), '')}".strip()
+    return f"FAILED: {title}. {next((words for words in told if message.startswith(words)), '')}".strip()  # noqa: E501
 
 
 def _example(task):
@@ -97,21 +116,39 @@ def _on_reading(result, note):
     if note:
         parts.append(_p(f"State: {result['state']}. {note[:1].upper()}{note[1:]}."))
     if result["errors"]:
-        parts += [_p("Errors in cells; the cells after them ran all the same, and imports that fail are skipped:"),
-                  _items([f"code cell {number}: {text}" for number, text in result["errors"]])]
+        parts += [
+            _p(
+                "Errors in cells; the cells after them ran all the same, and imports that fail are"
+                " skipped:"
+            ),
+            _items([f"code cell {number}: {text}" for number, text in result["errors"]]),
+        ]
     for name in result["missing"]:
         other = result["proposed"].get(name)
-        parts.append(_p(f"There is no function {name} after the last cell." + (
-            f" Your {other} may be meant; it counts if your instructor agrees." if other else "")))
+        parts.append(
+            _p(
+                f"There is no function {name} after the last cell."
+                + (
+                    f" Your {other} may be meant; it counts if your instructor agrees."
+                    if other
+                    else ""
+                )
+            )
+        )
     parts += [_p(f"Your {other} is taken for {name}.") for name, other in result["taken"].items()]
-    return parts + [_p(f"{name} is defined more than once; the last definition counts.") for name in result["twice"]]
+    return parts + [
+        _p(f"{name} is defined more than once; the last definition counts.")
+        for name in result["twice"]
+    ]
 
 
 def _printed(seen, when):
     if not seen["printed"]:
         return []
-    return [_p(f"The notebook printed {seen['printed']} bytes {when}. The first of them:"),
-            f"<pre>{html.escape(printable(seen['output'][:2000], keep=chr(10)))}</pre>"]
+    return [
+        _p(f"The notebook printed {seen['printed']} bytes {when}. The first of them:"),
+        f"<pre>{html.escape(printable(seen['output'][:2000], keep=chr(10)))}</pre>",
+    ]
 
 
 def file_name(student):

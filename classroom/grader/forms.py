@@ -1,7 +1,9 @@
-"""The code cells of what was handed in, whatever its form. Runs inside the sandbox, on bytes that nobody vouches for.
+"""The code cells of what was handed in, whatever its form. Runs inside the sandbox, on bytes that
+nobody vouches for.
 
-Read are: a notebook (of format 4, or 3 and older), Python in percent cells, as nbconvert writes it, or plain, and a
-zip with one of these in it; as UTF-8 or UTF-16, with a byte order mark or without. Outputs are not looked at.
+Read are: a notebook (of format 4, or 3 and older), Python in percent cells, as nbconvert writes it,
+or plain, and a zip with one of these in it; as UTF-8 or UTF-16, with a byte order mark or without.
+Outputs are not looked at.
 """
 
 import ast
@@ -15,7 +17,9 @@ _CELL = re.compile(r"^# ?(?:%%.*|In ?\[.*\]:.*)$", re.MULTILINE)
 
 
 def code_cells(data):
-    """The sources of the code cells; ValueError, in words for the author, where there is nothing to be read."""
+    """The sources of the code cells; ValueError, in words for the author, where there is nothing to
+    be read.
+    """
     if data[:4] == b"PK\x03\x04":
         data = _in_zip(data)
     text = _text(data)
@@ -27,16 +31,22 @@ def code_cells(data):
 
 def without_magics(source):
     """The source with Jupyter's own lines (%magic, !shell, help?) replaced by pass."""
-    return re.sub(r"^([ \t]*)(?:%{1,2}[a-zA-Z].*|!.*|[\w.]+\?+[ \t]*)$", r"\1pass", source, flags=re.MULTILINE)
+    return re.sub(
+        r"^([ \t]*)(?:%{1,2}[a-zA-Z].*|!.*|[\w.]+\?+[ \t]*)$", r"\1pass", source, flags=re.MULTILINE
+    )
 
 
 def _in_zip(data):
-    import zipfile  # slow, and needed for few: each submission's process begins with an import of this module
+    # slow, and needed for few: each submission's process begins with an import of this module
+    import zipfile
 
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            names = [name for name in archive.namelist()
-                     if not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))]
+            names = [
+                name
+                for name in archive.namelist()
+                if not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
+            ]
             for suffix in (".ipynb", ".py"):
                 chosen = [name for name in names if name.lower().endswith(suffix)]
                 if len(chosen) == 1:
@@ -46,15 +56,29 @@ def _in_zip(data):
                         raise ValueError(f"the file in the zip has more than {_ZIP_LIMIT} bytes")
                     return found
                 if chosen:
-                    raise ValueError(f"a zip with {len(chosen)} files that end with {suffix}, expected 1")
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:  # broken, or encrypted
+                    raise ValueError(
+                        f"a zip with {len(chosen)} files that end with {suffix}, expected 1"
+                    )
+    except (
+        zipfile.BadZipFile,
+        NotImplementedError,
+        RuntimeError,
+        EOFError,
+        OSError,
+    ) as error:  # broken, or encrypted
         raise ValueError(f"the zip cannot be read: {error}") from None
     raise ValueError("a zip without a notebook (.ipynb) or Python file (.py)")
 
 
 def _text(data):
-    """The text: by its byte order mark, else UTF-16 where one of the first two bytes is 0, else UTF-8 or Latin-1."""
-    for mark, name in ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
+    """The text: by its byte order mark, else UTF-16 where one of the first two bytes is 0, else
+    UTF-8 or Latin-1.
+    """
+    for mark, name in (
+        (codecs.BOM_UTF8, "utf-8-sig"),
+        (codecs.BOM_UTF16_LE, "utf-16"),
+        (codecs.BOM_UTF16_BE, "utf-16"),
+    ):
         if data.startswith(mark):
             return _decoded(data, name)
     if len(data) > 3 and 0 in data[:2] != b"\0\0":
@@ -69,7 +93,9 @@ def _decoded(data, name):
     try:
         return data.decode(name)
     except UnicodeDecodeError as error:
-        raise ValueError(f"text that is cut short or broken: {error.reason}, at byte {error.start}") from None
+        raise ValueError(
+            f"text that is cut short or broken: {error.reason}, at byte {error.start}"
+        ) from None
 
 
 def _of_notebook(text):
@@ -80,10 +106,16 @@ def _of_notebook(text):
     if not isinstance(found, dict):
         raise ValueError("JSON, but no notebook")
     try:
-        cells = found["cells"] if "cells" in found else [
-            cell for sheet in found["worksheets"] for cell in sheet["cells"]]  # format 3 and older
-        return ["".join(cell["source"] if "source" in cell else cell["input"]) for cell in cells
-                if cell["cell_type"] == "code"]
+        cells = (
+            found["cells"]
+            if "cells" in found
+            else [cell for sheet in found["worksheets"] for cell in sheet["cells"]]
+        )  # format 3 and older
+        return [
+            "".join(cell["source"] if "source" in cell else cell["input"])
+            for cell in cells
+            if cell["cell_type"] == "code"
+        ]
     except (TypeError, KeyError) as error:
         raise ValueError(f"JSON, but no notebook: {type(error).__name__} {error}") from None
 
@@ -93,11 +125,17 @@ def _of_python(text):
     places = [match.start() for match in _CELL.finditer(text)]
     if places:
         parts = [text[start:stop] for start, stop in zip([0, *places], [*places, len(text)])]
-        return [part for part in parts if part.strip() and not re.match(r"# ?%%.*\[(markdown|md|raw)\]", part)]
+        return [
+            part
+            for part in parts
+            if part.strip() and not re.match(r"# ?%%.*\[(markdown|md|raw)\]", part)
+        ]
     try:
         tree = ast.parse(without_magics(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"neither a notebook nor Python: {type(error).__name__}: {error}") from None
+        raise ValueError(
+            f"neither a notebook nor Python: {type(error).__name__}: {error}"
+        ) from None
     if not tree.body:
         raise ValueError("there is no code in it")
     return [text]

@@ -6,7 +6,9 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from . import late as lateness, matches, overrides, pages, place, roster as rosters
+from . import late as lateness
+from . import matches, overrides, pages, place
+from . import roster as rosters
 from .archive import feedback_zip
 from .feedback import details, feedback, file_name
 from .judge import looks
@@ -15,12 +17,15 @@ from .marks import needs_a_look, settle
 from .notebook import Seconds
 from .points import FOR_IMPORT, for_import, looks_csv, points_csv
 from .sandbox import probe
-from .schedule import Grading, run as run_here, write
+from .schedule import Grading, write
+from .schedule import run as run_here
 from .submissions import find_submissions, open_folder
 
 
 def progress(done, number, student, state):
-    """One line that counts, on a terminal; elsewhere a line for every tenth submission and the last."""
+    """One line that counts, on a terminal; elsewhere a line for every tenth submission and the
+    last.
+    """
     line = f"{done}/{number} {student[:40]}: {state}"
     if sys.stderr.isatty():
         print(f"\r\033[K{line}", end="\n" if done == number else "", file=sys.stderr, flush=True)
@@ -39,13 +44,27 @@ def has_sandbox():
 
 
 def nowhere(grading):
-    """Judge nothing: what is not stored is not judged, and keeps its points of before a match was agreed to."""
+    """Judge nothing: what is not stored is not judged, and keeps its points of before a match was
+    agreed to.
+    """
     for job in grading.jobs():
         grading.end(job.path, "no result is stored: judge it first", grading.before(job))
 
 
-def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wall, call=Seconds().call, roster=None,
-        deadline=None, late=None, shard=None, judge=None):
+def run(
+    submissions,
+    assignment,
+    out,
+    jobs=None,
+    again=False,
+    wall=Seconds().wall,
+    call=Seconds().call,
+    roster=None,
+    deadline=None,
+    late=None,
+    shard=None,
+    judge=None,
+):
     """Grade; ``wall`` and ``call`` as in :class:`classroom.grader.notebook.Seconds`.
 
     roster : path of a CSV.  deadline, late : as in :func:`classroom.grader.late.rule`.  shard : (i, n), to judge every
@@ -53,7 +72,7 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
     if not given.
 
     Its exit code: 0, 1 where a result is missing, 2 where it cannot work, 130 at Ctrl-C.
-    """
+    """  # noqa: E501
     submissions, out = Path(submissions), Path(out)
     _require_folders(submissions, out)
     if late is not None and deadline is None:
@@ -66,30 +85,51 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
 
         def judge(grading):
             run_here(grading.jobs(), grading.end, grading.seconds, grading.limits, jobs)
+
     lock = f".lock-{shard[0]}-of-{shard[1]}" if shard else ".lock"
     with place.held(out, lock), open_folder(submissions) as folder:
         assignment = assignment._replace(seed=place.inputs(out))
         found, (i, n) = find_submissions(folder), shard or (1, 1)
         joined = rosters.join([one.student for one in found], who)
-        found = [one for one in found if one.student in joined.student][i - 1::n]
+        found = [one for one in found if one.student in joined.student][i - 1 :: n]
         times = _times(found, joined.student, who, folder) if rule else {}
         agreed = matches.read(out / "matches.csv")
-        changed = overrides.read(out / overrides.FILE, [task.id for task in assignment.tasks], who, joined)
+        changed = overrides.read(
+            out / overrides.FILE, [task.id for task in assignment.tasks], who, joined
+        )
         (out / "results").mkdir(exist_ok=True)
         limits = Limits(cpu=max(Limits().cpu, wall))  # who allows more time means time to compute
-        grading = Grading(folder, found, assignment, out / "results", again, Seconds(wall, call), limits, progress,
-                          agreed, joined.student)
+        grading = Grading(
+            folder,
+            found,
+            assignment,
+            out / "results",
+            again,
+            Seconds(wall, call),
+            limits,
+            progress,
+            agreed,
+            joined.student,
+        )
         try:
             judge(grading)
         except KeyboardInterrupt:
-            print(f"\nstopped; the same command goes on from here. Finished results are in {out / 'results'}",
-                  file=sys.stderr)
+            print(
+                "\nstopped; the same command goes on from here. Finished results are in"
+                f" {out / 'results'}",
+                file=sys.stderr,
+            )
             return 130
         if shard:
-            print(f"shard {shard[0]} of {shard[1]}: {len(grading.graded)} submissions; results: {out / 'results'}")
+            print(
+                f"shard {shard[0]} of {shard[1]}: {len(grading.graded)} submissions; results:"
+                f" {out / 'results'}"
+            )
             return 0
         marks = sorted(settle(sorted(grading.graded.items()), joined, changed, rule, times))
-        number = _write(out, marks, assignment, grading, agreed, changed, joined, who, rule is not None)
+        number = _write(
+            out, marks, assignment, grading, agreed, changed, joined, who, rule is not None
+        )
         states = [mark.result["state"] for mark in marks]
         if "not judged" not in states:
             place.forget_inputs(out)
@@ -99,7 +139,9 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
 
 
 def _require_folders(submissions, out):
-    """ValueError, before anything is made, unless something was handed in, and the results go elsewhere."""
+    """ValueError, before anything is made, unless something was handed in, and the results go
+    elsewhere.
+    """
     if not submissions.is_dir():
         raise ValueError(f"submissions: found {submissions}, expected a folder")
     if submissions.resolve() in (out.resolve(), *out.resolve().parents):
@@ -109,7 +151,9 @@ def _require_folders(submissions, out):
 
 
 def merge(shards, submissions, out, **options):
-    """Put the results of shards, folders that ``run`` wrote, into ``out``, and write what ``run`` writes of them."""
+    """Put the results of shards, folders that ``run`` wrote, into ``out``, and write what ``run``
+    writes of them.
+    """
     _require_folders(Path(submissions), Path(out))
     for shard in shards:
         if not Path(shard, "results").is_dir():
@@ -127,22 +171,28 @@ def handed_in(path, folder, least=1):
     """What was handed in; ValueError where it is too little for anything to be said of it."""
     found = find_submissions(folder)
     if len(found) < least:
-        raise ValueError(f"submissions: found {len(found)} in {path}, expected {least} or more: a notebook, or a folder "
-                         "with one, for each student")
+        raise ValueError(
+            f"submissions: found {len(found)} in {path}, expected {least} or more: a notebook, or a"
+            " folder with one, for each student"
+        )
     return found
 
 
 def _times(found, students, who, folder):
-    """When submissions were handed in: dict, entry -> time. Moodle knows better than the clock of a download; a time
-    of Moodle's that cannot be read stops here, for the file's may be later."""
+    """When submissions were handed in: dict, entry -> time. Moodle knows better than the clock of a
+    download; a time of Moodle's that cannot be read stops here, for the file's may be later.
+    """
     rows, times = {student.id: student.row for student in who.students} if who else {}, {}
     for one in (one for one in found if one.path):
         student = students[one.student]
         try:
             when = lateness.handed_in(rows.get(student, {}))
         except ValueError as error:
-            raise ValueError(f"deadline: {error} of the roster, row of {student}, expected a time such as 'Friday, 20 "
-                             "November 2026, 11:59 PM', or nothing where the time of the file counts") from None
+            raise ValueError(
+                f"deadline: {error} of the roster, row of {student}, expected a time such as"
+                " 'Friday, 20 November 2026, 11:59 PM', or nothing where the time of the file"
+                " counts"
+            ) from None
         times[one.student] = when or _time(one, folder)
     return times
 
@@ -193,8 +243,12 @@ def _write(out, marks, assignment, grading, agreed, changed, joined, who, late):
 
 
 def _summary(out, marks, states, number):
-    print(f"{len(marks)} students: " + ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states)))
-          + f"\npoints: {out / 'points.csv'}\nfeedback: {out / 'feedback'}\noverview: {out / 'index.html'}")
+    print(
+        f"{len(marks)} students: "
+        + ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states)))
+        + f"\npoints: {out / 'points.csv'}\nfeedback: {out / 'feedback'}\noverview:"
+        f" {out / 'index.html'}"
+    )
     if number:
         print(f"needs a look: {number}, in {out / 'needs-a-look.csv'}")
     return 1 if "not judged" in states else 0

@@ -1,17 +1,18 @@
-"""Submissions that do harm, or try to: for the rehearsal and the tests. Each kind must cost its student only.
+"""Submissions that do harm, or try to: for the rehearsal and the tests. Each kind must cost its
+student only.
 
 ``FIRST``: source of a cell that comes first of all.
 ``CELLS``: name -> (source of the cell after it, state, whether the right answers that follow count).
 ``ONE``: name -> (body of one answer, state).  ``ANSWERS``: name -> source of a function that stands for all of them.
 ``FILES``: name -> function (path) that writes something which is no notebook there.
 A cell that gets through prints LEAK.
-"""
+"""  # noqa: E501
 
 import json
 import os
 import zipfile
 
-FIRST = '''
+FIRST = """
 import ctypes, fcntl, os, signal, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 def must(f, *args):
@@ -24,10 +25,11 @@ def attempt(what, f):
     else:
         print("LEAK:", what, repr(result)[:200])
 def say(*message): os.write(4, sys.modules["wire"].encode(message))
-'''
+"""
 
 CELLS = {
-    "reads files": ('''
+    "reads files": (
+        """
 for path in ("/etc/shadow", "/etc/passwd", "/etc/hostname", "/proc/1/environ", "/proc/self/maps", "/sys/kernel",
              "/dev/mem", "/dev/vda", "/dev/sda", "/dev/tty", "/dev/shm", "/run", "/var", "/home", "/boot", SECRETS):
     for p in path if isinstance(path, tuple) else (path,):
@@ -43,8 +45,12 @@ for n in range(256):
     except OSError: continue
     if n > 4: print("LEAK: descriptor", n)
 if "SECRET" in str(os.environ) or len(os.environ) > 12: print("LEAK: environment", *os.environ)
-''', "graded", True),
-    "opens sockets": ('''
+""",  # noqa: E501
+        "graded",
+        True,
+    ),
+    "opens sockets": (
+        """
 import socket, urllib.request
 attempt("tcp", lambda: socket.create_connection(("127.0.0.1", PORT), 2))
 attempt("http", lambda: urllib.request.urlopen("http://192.0.2.1/", timeout=2))
@@ -53,8 +59,12 @@ for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLIN
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, 5):
         attempt((family, kind), lambda: socket.socket(family, kind))
 attempt("pair", lambda: socket.socketpair())
-''', "graded", True),
-    "leaves its namespaces": ('''
+""",  # noqa: E501
+        "graded",
+        True,
+    ),
+    "leaves its namespaces": (
+        """
 import resource, struct, subprocess
 def call(*args): must(libc.syscall, *map(ctypes.c_long, args))
 numbers = dict(unshare=272, setns=308, mount=165, umount=166, pivot=155, chroot=161, ptrace=101, bpf=321, perf=298,
@@ -78,8 +88,12 @@ for f, *args in ((os.setuid, 0), (os.setgid, 0), (os.setgroups, [0]), (os.chroot
                  (open, "/usr/lib/x", "w"), (os.mkdir, "/x"), (open, library, "a"), (os.chmod, library, 0o777)):
     attempt((f.__name__, *args), lambda: f(*args))
 if os.getuid() != 1000 or os.getpid() != 1: print("LEAK: ids", os.getuid(), os.getpid())
-''', "graded", True),
-    "holds files of others": ('''
+""",  # noqa: E501
+        "graded",
+        True,
+    ),
+    "holds files of others": (
+        """
 signal.signal(signal.SIGIO, signal.SIG_IGN)
 for path in ("/grader/child.py", "/packages/book/lnlib/__init__.py", "/packages/site", "/lib"):
     fd = os.open(path, os.O_RDONLY)
@@ -89,8 +103,12 @@ for path in ("/grader/child.py", "/packages/book/lnlib/__init__.py", "/packages/
     attempt(("notify", path), lambda: fcntl.fcntl(fd, fcntl.F_NOTIFY, fcntl.DN_ACCESS))
     attempt(("owner", path), lambda: fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid()))
     os.close(fd)
-''', "graded", True),
-    "keeps memory in pipes": ('''
+""",
+        "graded",
+        True,
+    ),
+    "keeps memory in pipes": (
+        """
 import mmap
 ends = os.pipe()
 class Part(ctypes.Structure): _fields_ = [("at", ctypes.c_void_p), ("size", ctypes.c_size_t)]
@@ -103,8 +121,12 @@ attempt("splice", lambda: must(libc.splice, ends[0], None, other[1], None, 4, 0)
 attempt("a larger pipe", lambda: fcntl.fcntl(ends[1], 1031, 2**20))
 attempt("pages of the system's own stock", lambda: must(libc.munmap, ctypes.c_void_p(libc.mmap), 0)
         if ctypes.c_long(libc.mmap(None, ctypes.c_size_t(2**21), 0, 0x40022, -1, 0)).value == -1 else "mapped")
-''', "graded", True),
-    "slows the system": ('''
+""",  # noqa: E501
+        "graded",
+        True,
+    ),
+    "slows the system": (
+        """
 attempt("affinity", lambda: os.sched_setaffinity(0, range(os.cpu_count())))
 attempt("scheduler", lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)))
 attempt("priority of disks", lambda: must(libc.syscall, 251 if os.uname().machine == "x86_64" else 30, 1, 0, 0x4000))
@@ -115,8 +137,12 @@ attempt("inotify", lambda: must(libc.inotify_init))
 attempt("eventfd", lambda: os.eventfd(0))
 attempt("signalfd", lambda: must(libc.signalfd, -1, ctypes.create_string_buffer(128), 0))
 attempt("readahead", lambda: must(libc.readahead, os.open("/grader/child.py", 0), ctypes.c_long(0), 9))
-''', "graded", True),
-    "spins in many threads": ('''
+""",  # noqa: E501
+        "graded",
+        True,
+    ),
+    "spins in many threads": (
+        """
 import zlib
 until, data = time.monotonic() + 1, bytes(10**6)
 def spin():
@@ -126,41 +152,69 @@ try:
     for thread in threads: thread.start()
 except RuntimeError: pass  # no more than its memory and its threads
 spin()
-''', "graded", True),
-    "asks a terminal": ('''
+""",
+        "graded",
+        True,
+    ),
+    "asks a terminal": (
+        """
 import termios
 for fd in 0, 1, 2, 3, 4:
     attempt(("type", fd), lambda: fcntl.ioctl(fd, termios.TIOCSTI, b"x"))
     attempt(("console", fd), lambda: fcntl.ioctl(fd, termios.TIOCCONS))
     attempt(("clone", fd), lambda: fcntl.ioctl(fd, 0x40049409, 0))
-''', "graded", True),
-    "lacks what is random": ('''
+""",
+        "graded",
+        True,
+    ),
+    "lacks what is random": (
+        """
 import random, secrets
 try:
     with open("/dev/urandom", "rb") as file: file.read(9)
     secrets.token_hex(), random.SystemRandom().random()
 except OSError as error: print("LEAK: no randomness", error)
-''', "graded", True),
-    "defines ten thousand functions": ('''
+""",
+        "graded",
+        True,
+    ),
+    "defines ten thousand functions": (
+        """
 for k in range(10**4): exec(f"def f{k}({', '.join(f'a{j}' for j in range(k % 9))}): pass")
 exec("def " + "x" * 10**5 + "(): pass")
-''', "graded", True),
-    "fails in many words": ('''
+""",
+        "graded",
+        True,
+    ),
+    "fails in many words": (
+        """
 class Odd(Exception): pass
 raise Odd("\\x1b]0;owned\\x07\\x1b[2J\\u202e" * 10**5)
-''', "graded", True),
-    "prints what is no text": ('''
+""",
+        "graded",
+        True,
+    ),
+    "prints what is no text": (
+        """
 os.write(1, b"\\x1b[2J\\x1b]0;owned\\x07\\xe2\\x80\\xae<script>alert(1)</script>" * 999)
-''', "graded", True),
-    "kills everybody": ('''
+""",
+        "graded",
+        True,
+    ),
+    "kills everybody": (
+        """
 for target in (-1, 0, os.getppid(), *range(2, 100000)):
     for number in (signal.SIGTERM, signal.SIGKILL):
         try: os.kill(target, number)
         except OSError: pass
 try: os.killpg(0, signal.SIGINT)
 except (OSError, KeyboardInterrupt): pass
-''', "graded", True),
-    "forks without end": ('''
+""",
+        "graded",
+        True,
+    ),
+    "forks without end": (
+        """
 forked = 0
 for _ in range(10000):
     try: os.fork(); forked += 1
@@ -171,16 +225,24 @@ try:
     while True: threading.Thread(target=time.sleep, args=(1000,), daemon=True).start(); started += 1
 except RuntimeError: pass
 if started > 64: print("LEAK: threads", started)
-''', "graded", True),
-    "eats memory": ('''
+""",
+        "graded",
+        True,
+    ),
+    "eats memory": (
+        """
 kept = []
 try:
     while True: kept.append(bytearray(10**8))
 except MemoryError: pass
 if len(kept) > 12: print("LEAK: memory", len(kept))
 del kept
-''', "graded", True),
-    "fills the disk": ('''
+""",
+        "graded",
+        True,
+    ),
+    "fills the disk": (
+        """
 written = 0
 try:
     for n in range(10**6):
@@ -191,13 +253,20 @@ if written > 2**27: print("LEAK: disk", written)
 for n in range(10**6):
     try: os.mkdir(f"/tmp/d{n}")
     except OSError: break
-''', "graded", True),
-    "deletes files": ('''
+""",
+        "graded",
+        True,
+    ),
+    "deletes files": (
+        """
 import shutil
 for path in ("/packages", "/usr", "/lib", "/grader", "/"):
     shutil.rmtree(path, ignore_errors=True)
 if not os.path.exists("/grader/child.py"): print("LEAK: deleted")
-''', "graded", True),
+""",
+        "graded",
+        True,
+    ),
     "prints a gigabyte": ("for _ in range(1000): os.write(1, b'x' * 10**6)", "graded", True),
     "closes its output": ("os.close(0); os.close(1); os.close(2)", "graded", True),
     "crashes": ("ctypes.string_at(0)", "crashed", False),
@@ -205,28 +274,49 @@ if not os.path.exists("/grader/child.py"): print("LEAK: deleted")
     "exits as if by no signal": ("os._exit(168)", "crashed", False),
     "hangs": ("while True: pass", "graded", True),
     "hangs and cannot be interrupted": (
-        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\nwhile True: pass", "too slow", False),
+        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\nwhile True: pass",
+        "too slow",
+        False,
+    ),
     "sleeps through alarms": (
-        "signal.signal(signal.SIGALRM, signal.SIG_IGN)\nthreading.Event().wait()", "too slow", False),
+        "signal.signal(signal.SIGALRM, signal.SIG_IGN)\nthreading.Event().wait()",
+        "too slow",
+        False,
+    ),
     "writes garbage into the pipe": ("os.write(4, bytes(range(256)))", "tampered", False),
     "announces a huge message": ('os.write(4, b"\\xff" * 8)', "tampered", False),
-    "dribbles": ('''
+    "dribbles": (
+        """
 os.write(4, (100).to_bytes(4, "little") + bytes(4))
 while True:
     try: os.write(4, b" ")
     except OSError: break
     time.sleep(0.05)
-''', "tampered", False),
-    "answers ahead": ('''
+""",
+        "tampered",
+        False,
+    ),
+    "answers ahead": (
+        """
 say("ran", {"cells": 1, "errors": [], "defined": {n: 1 for n in NAMES}, "missing": [], "functions": []})
 for _ in range(50): say("returned", 0.0, [])
-''', "graded", False),
-    "notes of another form": ('say("ran", {"cells": "many", "errors": 7, "defined": None})', "tampered", False),
+""",  # noqa: E501
+        "graded",
+        False,
+    ),
+    "notes of another form": (
+        'say("ran", {"cells": "many", "errors": 7, "defined": None})',
+        "tampered",
+        False,
+    ),
     "notes in an array": ('say("ran", __import__("numpy").zeros(3))', "tampered", False),
     "no notebook, and no reason": ('say("not a notebook")', "tampered", False),
     "closes the pipe": ("os.close(3); os.close(4)", "crashed", False),
     "another program": (
-        "os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(1000)'])", "too slow", False),
+        "os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(1000)'])",
+        "too slow",
+        False,
+    ),
 }
 
 # After right answers to all: one of them again, so that it does this. It costs that answer only.
@@ -241,7 +331,8 @@ ONE = {
 
 # Instead of answers: functions with the names asked for, that return or do this.
 ANSWERS = {
-    "tampers with the checks": '''
+    "tampers with the checks": (
+        """
 import numpy, lnbook.exercises
 numpy.allclose = numpy.array_equal = numpy.isclose = lambda *a, **k: True
 numpy.linalg.norm = lambda *a, **k: 0.0
@@ -251,22 +342,28 @@ class Equal(float):
     __array_ufunc__ = None
     def __array__(self, *a, **k): raise SystemExit
 def answer(*args): return Equal()
-''',
-    "returns pickles": '''
+"""
+    ),
+    "returns pickles": (
+        """
 import os
 class Evil:
     def __reduce__(self): return os.system, ("touch /tmp/pwned",)
 def answer(*args): return [Evil()]
-''',
+"""
+    ),
     "returns too much": "import numpy\ndef answer(*args): return numpy.zeros(10**8 // 8)",
-    "returns odd things": '''
+    "returns odd things": (
+        """
 import itertools, numpy
 odd = itertools.cycle([float("nan"), None, "1.0", "\\ud800", 10**900, -0.0, [], {}, [[1], [2, 3]], True, numpy.nan,
                        numpy.full((3, 12), numpy.nan), numpy.full((12, 12), numpy.inf), {"a": [None]}, (), 1j,
                        (float("nan"), float("nan")), (None, None), numpy.zeros((0, 10**6)), numpy.float16("nan")])
 def answer(*args): return next(odd)
-''',
-    "returns what is not sent": '''
+"""  # noqa: E501
+    ),
+    "returns what is not sent": (
+        """
 import itertools, numpy
 class Unread(list):
     def __iter__(self): raise SystemError
@@ -282,27 +379,35 @@ odd = itertools.cycle([
     (k for k in "ab"), range(3), type, numpy.longdouble(1), numpy.datetime64("2026"), numpy.zeros(2, "f4,f4"),
     numpy.array(["a"]), numpy.array([None, 1]), 10**2000, "x" * 10**7, [[[[1j] * 50] * 50] * 50] * 50])
 def answer(*args): return next(odd)
-''',
-    "returns its arguments changed": '''
+"""  # noqa: E501
+    ),
+    "returns its arguments changed": (
+        """
 import numpy
 def answer(*args):
     for a in args:
         if isinstance(a, numpy.ndarray): a[...] = 0
     return numpy.zeros_like(args[0])
-''',
-    "raises odd things": '''
+"""
+    ),
+    "raises odd things": (
+        """
 class Odd(BaseException):
     def __str__(self): raise SystemExit
 def answer(*args): raise Odd
-''',
+"""
+    ),
     "raises what it was given": "def answer(*args): raise ValueError(f'\\x1b[2J{args}')",
-    "returns a deep heap": '''
+    "returns a deep heap": (
+        """
 def answer(*args):
     value = 1.0
     for _ in range(15): value = [value, value]
     return value
-''',
-    "looks for the answers": '''
+"""
+    ),
+    "looks for the answers": (
+        """
 import sys
 def answer(*args):
     frame, names = sys._getframe(), set()
@@ -311,7 +416,8 @@ def answer(*args):
     for module in list(sys.modules):
         if module.startswith("classroom"): print("LEAK: modules", module)
     return args[0]
-''',
+"""
+    ),
 }
 
 
@@ -338,7 +444,9 @@ def _deep(path):
 FILES = {
     "empty": lambda path: path.write_bytes(b""),
     "binary": lambda path: path.write_bytes(bytes(range(256)) * 100),
-    "broken JSON": lambda path: path.write_text('{"cells": [{"cell_type": "code", "source": "x = 1'),
+    "broken JSON": lambda path: path.write_text(
+        '{"cells": [{"cell_type": "code", "source": "x = 1'
+    ),
     "deep JSON": lambda path: path.write_text("[" * 10**6),
     "long number": lambda path: path.write_text('{"cells": ' + "9" * 10**6 + "}"),
     "no cells": lambda path: path.write_text(json.dumps({"cells": [{"source": 7}, 3, None]})),
@@ -349,9 +457,13 @@ FILES = {
     "link in a folder": lambda path: (_folder(path) / "x.ipynb").symlink_to("/etc/shadow"),
     "folder that is a link": lambda path: (_folder(path) / "x").symlink_to("/etc"),
     "folder too deep": _deep,
-    "folder of many files": lambda path: [(folder / str(k)).touch() for folder in [_folder(path)] for k in range(1100)],
+    "folder of many files": lambda path: [
+        (folder / str(k)).touch() for folder in [_folder(path)] for k in range(1100)
+    ],
     "zip that grows": lambda path: _zip(path, "x.ipynb", bytes(101 * 10**6)),
     "zip with a link": lambda path: _zip(path, "x.ipynb", b"/etc/shadow", 0o120777),
     "zip with a path": lambda path: _zip(path, "../../../tmp/x.ipynb", b"{}"),
-    "half of UTF-16": lambda path: path.write_bytes(b"\xff\xfe" + '{"cells": []}'.encode("utf-16-le")[:-1]),
+    "half of UTF-16": lambda path: path.write_bytes(
+        b"\xff\xfe" + '{"cells": []}'.encode("utf-16-le")[:-1]
+    ),
 }

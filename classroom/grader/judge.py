@@ -1,13 +1,16 @@
-"""One submission judged: the questions of the checks go into its sandbox, what comes back is judged here.
+"""One submission judged: the questions of the checks go into its sandbox, what comes back is judged
+here.
 
 The expected answers never leave this process. What a submission can do is to answer, or not.
 
-First all public examples are called, then the checks. Until then no hidden input was in the submission's process, so
-students may see whatever came out of it; of what came later they see words of ``TOLD`` alone. Otherwise a submission
-could hand its author the hidden inputs: in what it returns, raises or prints, or in the number it exits with.
+First all public examples are called, then the checks. Until then no hidden input was in the
+submission's process, so students may see whatever came out of it; of what came later they see words
+of ``TOLD`` alone. Otherwise a submission could hand its author the hidden inputs: in what it
+returns, raises or prints, or in the number it exits with.
 
-Of a task the grader uses ``id``, ``name`` (of the function) and ``names`` (of its parameters), ``title``, ``points``,
-``checks``, ``score(passed)``, ``diagnose(calls, fails)``, and of the public example ``shown()`` and ``rtol``.
+Of a task the grader uses ``id``, ``name`` (of the function) and ``names`` (of its parameters),
+``title``, ``points``, ``checks``, ``score(passed)``, ``diagnose(calls, fails)``, and of the public
+example ``shown()`` and ``rtol``.
 """
 
 import contextlib
@@ -25,20 +28,27 @@ from .notebook import NO_NOTES, Gone, Notebook, Seconds, Slow, Wanted
 from .text import plain
 
 _CALLS = 20  # of a failed check, that are looked at for a diagnosis
-NOT_RUN, NOT_WRITTEN, NOT_JUDGED = "not run", "not written yet", "the grader could not judge this answer"
-#: What students are told of a check that they did not pass, where they are told anything: how its message begins.
+NOT_RUN, NOT_WRITTEN, NOT_JUDGED = (
+    "not run",
+    "not written yet",
+    "the grader could not judge this answer",
+)
+#: What students are told of a check that they did not pass, where they are told anything: how its
+#: message begins.
 TOLD = NOT_RUN, NOT_JUDGED, str(Slow())
 #: And of how a submission's process ended while checks ran.
-ENDED = {"too slow": "during a check it took too long and was stopped",
-         "crashed": "during a check its process ended or crashed",
-         "tampered": "during a check its process sent what is no answer"}
+ENDED = {
+    "too slow": "during a check it took too long and was stopped",
+    "crashed": "during a check its process ended or crashed",
+    "tampered": "during a check its process sent what is no answer",
+}
 
 
 class Assignment(NamedTuple):
     """tasks : as drawn, where each student has a variant the first one's.  seed : of the checks, new for each grading.
     key : a text that changes with what is asked and how it is judged.  title : to be read.  variants : function
     (student) -> their own tasks, which raises KeyError where there is none of that name; None where all have the same.
-    """
+    """  # noqa: E501
 
     tasks: tuple
     seed: int
@@ -56,13 +66,18 @@ class Assignment(NamedTuple):
 class Checked:
     """One check of a task, asked and judged: ``message`` is what is wrong, None if nothing.
 
-    ``call(args)`` makes a call: it returns the result and the positions of changed arguments, or raises as ``make``
-    of :func:`lnbook.exercises.run.verdict`. :class:`Gone` and :class:`Slow` go through; whatever else is raised costs
-    this check alone.
+    ``call(args)`` makes a call: it returns the result and the positions of changed arguments, or
+    raises as ``make`` of :func:`lnbook.exercises.run.verdict`. :class:`Gone` and :class:`Slow` go
+    through; whatever else is raised costs this check alone.
     """
 
     def __init__(self, task, number, seed, call):
-        self._task, self._check, self._seed, self._calls = task, task.checks[number], (seed, number), []
+        self._task, self._check, self._seed, self._calls = (
+            task,
+            task.checks[number],
+            (seed, number),
+            [],
+        )
 
         def make(check, arguments):
             result, changed = call(tuple(arguments.values()))
@@ -86,14 +101,20 @@ class Checked:
             return verdict(self._check, np.random.default_rng(self._seed), make)
 
     def diagnosis(self):
-        """Which known mistake this is, in words, or None. One that crashes is our defect: it is warned of."""
+        """Which known mistake this is, in words, or None. One that crashes is our defect: it is
+        warned of.
+        """
         if not self.message:
             return None
         try:
             with warnings.catch_warnings(action="ignore"):
-                return self._task.diagnose(self._calls[:_CALLS], lambda function: self._verdict(here(function)))
+                return self._task.diagnose(
+                    self._calls[:_CALLS], lambda function: self._verdict(here(function))
+                )
         except Exception as error:
-            warnings.warn(f"no diagnosis for {self._task.id}: {type(error).__name__}: {error}", RuntimeWarning)
+            warnings.warn(  # noqa: B028
+                f"no diagnosis for {self._task.id}: {type(error).__name__}: {error}", RuntimeWarning
+            )
             return None
 
 
@@ -102,8 +123,9 @@ def _not_judged(error):
 
 
 def judge_example(task, call):
-    """What is wrong with the result of the public example, None if nothing; whether the checks are worth a try; and
-    how the process ended, or None."""
+    """What is wrong with the result of the public example, None if nothing; whether the checks are
+    worth a try; and how the process ended, or None.
+    """
     arguments, expected = task.shown()
     try:
         result, changed = call(arguments)
@@ -126,7 +148,9 @@ def judge_example(task, call):
 
 
 def judge_task(task, notebook, seed):
-    """(title, message or None) of every check, a diagnosis or None, and how the process ended, or None."""
+    """(title, message or None) of every check, a diagnosis or None, and how the process ended, or
+    None.
+    """
     checks, diagnosis, gone = [], None, None
     for number, check in enumerate(task.checks):
         try:
@@ -148,11 +172,20 @@ def not_run(task, first=0):
 def result(state, note, tasks, output="", printed=0, notes=NO_NOTES, public=None):
     """What is kept of a submission; ``tasks`` are (task, example, checks, diagnosis).
 
-    public : what students see of ``note``, ``output`` and ``printed``; all of it, where nothing else is said.
+    public : what students see of ``note``, ``output`` and ``printed``; all of it, where nothing
+    else is said.
     """
-    judged = [{"id": task.id, "of": task.points, "example": example, "checks": checks, "diagnosis": diagnosis,
-               "points": task.score(sum(message is None for _, message in checks))}
-              for task, example, checks, diagnosis in tasks]
+    judged = [
+        {
+            "id": task.id,
+            "of": task.points,
+            "example": example,
+            "checks": checks,
+            "diagnosis": diagnosis,
+            "points": task.score(sum(message is None for _, message in checks)),
+        }
+        for task, example, checks, diagnosis in tasks
+    ]
     seen = {"note": note, "output": output, "printed": printed}
     return {"state": state, "tasks": judged, **notes, **seen, "public": public or seen}
 
@@ -171,7 +204,9 @@ def looks(found):
         yield f"{found['state']}: {found['note']}"
     for name in found["missing"]:
         other = found["proposed"].get(name)
-        yield f"there is no function {name}" + (f"; {other} may be meant, see the file of matches" if other else "")
+        yield f"there is no function {name}" + (
+            f"; {other} may be meant, see the file of matches" if other else ""
+        )
     for task in found["tasks"]:
         for words in (task["example"], *dict(task["checks"]).values()):
             if words and words.startswith(NOT_JUDGED):
@@ -183,7 +218,8 @@ def looks(found):
 class _Process:
     """A submission's process, which is started again where a task ended it.
 
-    ``first`` is how it ended first, or None; ``output`` what it printed, ``notes`` what its cells did.
+    ``first`` is how it ended first, or None; ``output`` what it printed, ``notes`` what its cells
+    did.
     """
 
     def __init__(self, *start):
@@ -191,7 +227,9 @@ class _Process:
         self.first, self.notes, self.output = None, NO_NOTES, ("", 0)
 
     def ask(self, question, otherwise):
-        """What ``question(notebook)`` gives, whose last part is how the process ended or None; else ``otherwise``."""
+        """What ``question(notebook)`` gives, whose last part is how the process ended or None; else
+        ``otherwise``.
+        """
         if self._notebook is None and not self._hopeless:
             try:
                 self._notebook = Notebook(*self._start)
@@ -214,20 +252,47 @@ class _Process:
 def judge(data, assignment, seconds=Seconds(), limits=Limits(), agreed=None):
     """Judge a notebook's bytes; a dict of plain values that JSON can hold.
 
-    A crash or a hang in one function ends the process and costs that task; the next task gets a new process, as long
-    as the time for the whole submission lasts. ``agreed``: dict, a function asked for -> the one that is taken for it.
+    A crash or a hang in one function ends the process and costs that task; the next task gets a new
+    process, as long as the time for the whole submission lasts. ``agreed``: dict, a function asked
+    for -> the one that is taken for it.
     """
     tasks, deadline = assignment.tasks, time.monotonic() + seconds.wall
     wanted = Wanted({task.name: task.names for task in tasks}, agreed or {})
     with contextlib.closing(_Process(data, wanted, deadline, seconds, limits)) as process:
-        examples = [process.ask(lambda notebook: judge_example(task, lambda args: notebook.call(task.name, args)),
-                                (NOT_RUN, None)) for task in tasks]
+        examples = [
+            process.ask(
+                lambda notebook: judge_example(task, lambda args: notebook.call(task.name, args)),
+                (NOT_RUN, None),
+            )
+            for task in tasks
+        ]
         before, (output, printed) = process.first, process.output
-        judged = [(task, example, *(process.ask(lambda notebook: judge_task(task, notebook, assignment.seed), unasked)
-                                    if goes_on else unasked))
-                  for task, (example, goes_on) in zip(tasks, examples) for unasked in [(not_run(task), None)]]
+        judged = [
+            (
+                task,
+                example,
+                *(
+                    process.ask(
+                        lambda notebook: judge_task(task, notebook, assignment.seed), unasked
+                    )
+                    if goes_on
+                    else unasked
+                ),
+            )
+            for task, (example, goes_on) in zip(tasks, examples)
+            for unasked in [(not_run(task), None)]
+        ]
     first = process.first
-    public = {"note": str(before) if before else ENDED[first.state] if first else None, "output": output,
-              "printed": printed}
-    return result(first.state if first else "graded", str(first) if first else None, judged, *process.output,
-                  process.notes, public)
+    public = {
+        "note": str(before) if before else ENDED[first.state] if first else None,
+        "output": output,
+        "printed": printed,
+    }
+    return result(
+        first.state if first else "graded",
+        str(first) if first else None,
+        judged,
+        *process.output,
+        process.notes,
+        public,
+    )

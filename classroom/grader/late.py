@@ -5,15 +5,25 @@ import re
 from datetime import datetime
 from typing import NamedTuple
 
-_RULE = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>%|points?) (per|a) day"
-                   r"(,? at most (?P<most>\d+(\.\d+)?) ?(?P<of>%|points?))?")
-_TIMES = ("%A, %d %B %Y, %I:%M %p", "%A, %d %B %Y, %H:%M", "%d %B %Y, %H:%M",
-          "%A, %B %d, %Y, %I:%M %p", "%d %B %Y, %I:%M %p", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M")
+_RULE = re.compile(
+    r"(?P<number>\d+(\.\d+)?) ?(?P<unit>%|points?) (per|a) day"
+    r"(,? at most (?P<most>\d+(\.\d+)?) ?(?P<of>%|points?))?"
+)
+_TIMES = (
+    "%A, %d %B %Y, %I:%M %p",
+    "%A, %d %B %Y, %H:%M",
+    "%d %B %Y, %H:%M",
+    "%A, %B %d, %Y, %I:%M %p",
+    "%d %B %Y, %I:%M %p",
+    "%Y-%m-%d %H:%M:%S",
+    "%Y-%m-%d %H:%M",
+)
 
 
 class Late(NamedTuple):
     """deadline : a time with its zone.  number : of percent of the points reached, or of points, lost each day begun.
-    percent : which of the two.  most : at most so much in all."""
+    percent : which of the two.  most : at most so much in all.
+    """  # noqa: E501
 
     deadline: datetime
     number: float
@@ -31,8 +41,9 @@ class Late(NamedTuple):
 
 
 def rule(deadline, text=None):
-    """The :class:`Late` of a time such as 2026-11-20T23:59 or 2026-11-20, and of a rule such as ``10% per day`` or
-    ``1 point per day, at most 3 points``; without one nothing is lost."""
+    """The :class:`Late` of a time such as 2026-11-20T23:59 or 2026-11-20, and of a rule such as
+    ``10% per day`` or ``1 point per day, at most 3 points``; without one nothing is lost.
+    """
     try:
         when = datetime.fromisoformat(deadline)
         if len(deadline.strip()) <= 10:  # a day: all of it
@@ -40,19 +51,29 @@ def rule(deadline, text=None):
         if when.tzinfo is None:
             when = when.astimezone()
     except (ValueError, OverflowError):
-        raise ValueError(f"deadline: found {deadline!r}, expected a time such as 2026-11-20T23:59") from None
+        raise ValueError(
+            f"deadline: found {deadline!r}, expected a time such as 2026-11-20T23:59"
+        ) from None
     if text is None:
         return Late(when, 0.0, True, math.inf)
     found = _RULE.fullmatch(text.strip().lower())
     if not found or found["of"] and (found["of"] == "%") != (found["unit"] == "%"):
-        raise ValueError(f"late: found {text!r}, expected a rule such as '10% per day', '2 points per day' or '10% "
-                         "per day, at most 50%', in one unit")
-    return Late(when, float(found["number"]), found["unit"] == "%", float(found["most"] or math.inf))
+        raise ValueError(
+            f"late: found {text!r}, expected a rule such as '10% per day', '2 points per day' or"
+            " '10% per day, at most 50%', in one unit"
+        )
+    return Late(
+        when, float(found["number"]), found["unit"] == "%", float(found["most"] or math.inf)
+    )
 
 
 def handed_in(row):
-    """The time in a row of Moodle's grading worksheet; None where it has none, ValueError where it cannot be read."""
-    text = next((row[column] for column in row if column.casefold() == "last modified (submission)"), "").strip()
+    """The time in a row of Moodle's grading worksheet; None where it has none, ValueError where it
+    cannot be read.
+    """
+    text = next(
+        (row[column] for column in row if column.casefold() == "last modified (submission)"), ""
+    ).strip()
     if text in ("", "-"):
         return None
     for form in _TIMES:

@@ -1,24 +1,30 @@
-"""A process that sees neither network nor files nor other processes: Linux namespaces, by the standard library.
+"""A process that sees neither network nor files nor other processes: Linux namespaces, by the
+standard library.
 
 What keeps a submission in, from the outside to the inside:
 
-* user namespace: its user 1000 is the user ``nobody`` outside where root grades, and the grading user otherwise; no
-  capability is left, so nothing can be mounted, and a limit on threads counts.
-* mount namespace: a root of its own, read-only: the interpreter, system libraries, installed packages, and what the
-  caller names. No home, no submissions, no key, no /proc, no /sys. Only /tmp is writable, small, and in memory.
-* network, pid, ipc and uts namespaces: no interface, no process but its own. It is process 1: when it dies, all dies.
+* user namespace: its user 1000 is the user ``nobody`` outside where root grades, and the grading
+  user otherwise; no capability is left, so nothing can be mounted, and a limit on threads counts.
+* mount namespace: a root of its own, read-only: the interpreter, system libraries, installed
+  packages, and what the caller names. No home, no submissions, no key, no /proc, no /sys. Only /tmp
+  is writable, small, and in memory.
+* network, pid, ipc and uts namespaces: no interface, no process but its own. It is process 1: when
+  it dies, all dies.
 * limits: memory, CPU time, threads, file sizes; no core dumps.
-* a system call filter, a list of what is allowed: no new processes, so that the limits of one process are those of the
-  submission; no sockets; no memory that those limits do not count; no lock on a file, whoever has it open; no new
-  namespaces; nothing that reaches into kernel or other processes.
+* a system call filter, a list of what is allowed: no new processes, so that the limits of one
+  process are those of the submission; no sockets; no memory that those limits do not count; no lock
+  on a file, whoever has it open; no new namespaces; nothing that reaches into kernel or other
+  processes.
 * its death: with the launcher, which ends with the grader.
-* a control group, where one can be made (:mod:`.cgroup`): memory by what is used, not by addresses alone.
+* a control group, where one can be made (:mod:`.cgroup`): memory by what is used, not by addresses
+  alone.
 
-Why our own, and not bubblewrap: measured under the same filter (November 2026), that saved about 100 lines, and lost the
-mapping of root to nobody, the read-only /dev, and the exact end states, by which a student is told from a signal what
-happened.
+Why our own, and not bubblewrap: measured under the same filter (November 2026), that saved about
+100 lines, and lost the mapping of root to nobody, the read-only /dev, and the exact end states, by
+which a student is told from a signal what happened.
 
-Needs Linux 5.14 on x86-64 or arm64. Whatever is missing raises :class:`Unavailable`; nothing is ever run without it.
+Needs Linux 5.14 on x86-64 or arm64. Whatever is missing raises :class:`Unavailable`; nothing is
+ever run without it.
 """
 
 import contextlib
@@ -42,7 +48,7 @@ Submissions are graded in a sandbox only. What to do:
   - Debian and others may need: sudo sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000
   - in Docker or Podman, start the container with
       --security-opt seccomp=unconfined --security-opt apparmor=unconfined   (as root in it: also --cap-add SYS_ADMIN)
-  - Kubernetes, JupyterHub, shared hosts: grade on another machine; it takes the submissions and assignment.json."""
+  - Kubernetes, JupyterHub, shared hosts: grade on another machine; it takes the submissions and assignment.json."""  # noqa: E501
 
 
 class Unavailable(Exception):
@@ -82,11 +88,23 @@ def interpreter():
 def shown_everywhere():
     """What every sandbox shows of this machine: a dict of path inside -> path outside."""
     prefix = os.path.realpath(sys.base_prefix)
-    paths = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom",
-             f"{prefix}/lib", f"{prefix}/{sys.platlibdir}", str(interpreter()))
-    # By the package, not by sys.path: wherever NumPy is, the packages beside it come along, and nothing else.
+    paths = (
+        "/lib",
+        "/lib64",
+        "/usr/lib",
+        "/usr/lib64",
+        "/etc/ld.so.cache",
+        "/dev/null",
+        "/dev/urandom",
+        f"{prefix}/lib",
+        f"{prefix}/{sys.platlibdir}",
+        str(interpreter()),
+    )
+    # By the package, not by sys.path: wherever NumPy is, the packages beside it come along, and
+    # nothing else.
     return {path: path for path in paths if os.path.lexists(path)} | {
-        "/packages/site": str(Path(numpy.__file__).parents[1])}
+        "/packages/site": str(Path(numpy.__file__).parents[1])
+    }
 
 
 def _make_root(shown, disk):
@@ -94,7 +112,11 @@ def _make_root(shown, disk):
     kernel.keep_mounts_here()
     links = {path: os.readlink(source) for path, source in shown.items() if os.path.islink(source)}
     # Opened before they are covered, and while the directories above them can still be walked.
-    sources = {path: os.open(source, os.O_PATH | os.O_CLOEXEC) for path, source in shown.items() if path not in links}
+    sources = {
+        path: os.open(source, os.O_PATH | os.O_CLOEXEC)
+        for path, source in shown.items()
+        if path not in links
+    }
     os.setresgid(INSIDE, INSIDE, INSIDE)
     os.setresuid(INSIDE, INSIDE, INSIDE)
 
@@ -126,15 +148,24 @@ def _make_root(shown, disk):
 def _limit(limits):
     import resource  # not on Windows, where this module says that there is no sandbox
 
-    for name, value in (("AS", limits.memory), ("CPU", limits.cpu), ("NPROC", limits.threads), ("FSIZE", limits.disk),
-                        ("NOFILE", 64), ("MEMLOCK", 0), ("MSGQUEUE", 0), ("SIGPENDING", 64),
-                        # 1, not 0: a crash handler of the system (a pipe in core_pattern) is started even at 0.
-                        ("CORE", 1)):
+    for name, value in (
+        ("AS", limits.memory),
+        ("CPU", limits.cpu),
+        ("NPROC", limits.threads),
+        ("FSIZE", limits.disk),
+        ("NOFILE", 64),
+        ("MEMLOCK", 0),
+        ("MSGQUEUE", 0),
+        ("SIGPENDING", 64),
+        # 1, not 0: a crash handler of the system (a pipe in core_pattern) is started even at 0.
+        ("CORE", 1),
+    ):
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
 
 
 def _become(argv, shown, limits, launcher):
-    """Process 1 of the sandbox: close every door, then start the program; raises OSError where a step fails.
+    """Process 1 of the sandbox: close every door, then start the program; raises OSError where a
+    step fails.
 
     launcher : a pipe that is at its end once the launcher has gone.
     """
@@ -142,7 +173,9 @@ def _become(argv, shown, limits, launcher):
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    with contextlib.suppress(OSError):  # where memory runs out, the system is to end this process, not the grader
+    with contextlib.suppress(
+        OSError
+    ):  # where memory runs out, the system is to end this process, not the grader
         Path("/proc/self/oom_score_adj").write_text("1000")
     kernel.must(kernel.libc.sethostname(b"sandbox", 7), "sethostname")
     _make_root(shown, limits.disk)
@@ -157,19 +190,37 @@ def _become(argv, shown, limits, launcher):
     kernel.install_filter()
     # For a Python that has its own library beside it, and was found by this variable.
     library = f"{os.path.realpath(sys.base_prefix)}/lib"
-    os.execve(argv[0], argv, {"HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "LD_LIBRARY_PATH": library,
-                              "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
-                              "MKL_NUM_THREADS": "1", "MPLCONFIGDIR": "/tmp", "MPLBACKEND": "agg"})
+    os.execve(
+        argv[0],
+        argv,
+        {
+            "HOME": "/tmp",
+            "TMPDIR": "/tmp",
+            "LANG": "C.UTF-8",
+            "LD_LIBRARY_PATH": library,
+            "PYTHONHASHSEED": "0",
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "MPLCONFIGDIR": "/tmp",
+            "MPLBACKEND": "agg",
+        },
+    )
 
 
 def launch(argv, shown, limits, fds):
-    """Between grader and sandbox: makes the namespaces, starts process 1, and ends it when the lifeline breaks."""
-    # All out of the way first, so that no number is needed twice; then in their places. Nothing else is left open.
+    """Between grader and sandbox: makes the namespaces, starts process 1, and ends it when the
+    lifeline breaks.
+    """
+    # All out of the way first, so that no number is needed twice; then in their places. Nothing
+    # else is left open.
     for fd, place in [(os.dup2(fd, 200 + place), place) for place, fd in enumerate(fds)]:
         os.dup2(fd, place, inheritable=place < _STATUS)
     os.closerange(_GO + 1, 65536)
     try:
-        if os.geteuid() == 0:  # now: in the new user namespace nobody is user 0, and others may not drop their groups
+        if (
+            os.geteuid() == 0
+        ):  # now: in the new user namespace nobody is user 0, and others may not drop their groups
             os.setgroups([])
         kernel.new_namespaces()
         os.write(_STATUS, b"made\n")

@@ -1,4 +1,6 @@
-"""What a student gets: of the results of their submissions the best, with overrides, less what being late costs."""
+"""What a student gets: of the results of their submissions the best, with overrides, less what
+being late costs.
+"""
 
 from typing import NamedTuple
 
@@ -8,7 +10,8 @@ from .overrides import NONE
 class Mark(NamedTuple):
     """student : id.  entry : name of the submission that counts.  result : its own, with the points that count, the
     ``total`` and, as ``remarks``, sentences for the student.  total : less what being late costs.  days : late.
-    told : sentences for the instructor."""
+    told : sentences for the instructor.
+    """  # noqa: E501
 
     student: str
     entry: str
@@ -23,14 +26,17 @@ def settle(graded, joined, overrides=None, late=None, times=None):
 
     graded : (entry, result) pairs.  joined : :class:`.roster.Joined`.  overrides : student -> Override.  late :
     :class:`.late.Late` or None.  times : entry -> time it was handed in.
-    """
+    """  # noqa: E501
     by_student = {}
     for entry, result in graded:
         by_student.setdefault(joined.student[entry], []).append((entry, result))
     found = []
     for student, entries in by_student.items():
         override = (overrides or {}).get(student, NONE)
-        marks = [_mark(student, entry, result, override, late, (times or {}).get(entry)) for entry, result in entries]
+        marks = [
+            _mark(student, entry, result, override, late, (times or {}).get(entry))
+            for entry, result in entries
+        ]
         best = max(marks, key=lambda mark: mark.total)  # of equals the first
         told = [*best.told]
         if len(marks) > 1:
@@ -47,7 +53,10 @@ def _mark(student, entry, result, override, late, when):
     for task in result["tasks"]:
         if task["id"] in override.points:
             points = override.points[task["id"]]
-            remarks.append(f"{task['id']}: your instructor gives {points:g} points in place of {task['points']:g}.")
+            remarks.append(
+                f"{task['id']}: your instructor gives {points:g} points in place of"
+                f" {task['points']:g}."
+            )
             told.append(remarks[-1].replace("your instructor gives", "overridden,"))
             if points > task["of"]:
                 told.append(f"{task['id']}: more than its {task['of']:g} points.")
@@ -58,29 +67,48 @@ def _mark(student, entry, result, override, late, when):
     days = override.days if override.days is not None else late.days(when) if late and when else 0
     lost = late.lost(total, days) if late and days else 0
     if lost and override.points:
-        told.append("being late takes off overridden points, too; an override of days late by 0 stops that")
+        told.append(
+            "being late takes off overridden points, too; an override of days late by 0 stops that"
+        )
     if days:
         remarks.append(f"{days} day{'s' * (days > 1)} late: {lost:g} of {total:g} points are lost.")
     total = round(total - lost, 2)
-    result = result | {"tasks": tasks, "remarks": remarks, "total": total}  # a copy: equal files share a result
+    result = result | {
+        "tasks": tasks,
+        "remarks": remarks,
+        "total": total,
+    }  # a copy: equal files share a result
     return Mark(student, entry, result, total, days, tuple(told))
 
 
 def needs_a_look(marks, joined, looks, identical=(), overrides=()):
-    """(student, entry, sentence) of what somebody should look at; no entry where nothing was handed in.
+    """(student, entry, sentence) of what somebody should look at; no entry where nothing was handed
+    in.
 
     looks : function (result) -> sentences.  identical : lists of entries whose files are the same.  overrides :
     students who have some.
-    """
+    """  # noqa: E501
+
     def of(entry, why):
         return joined.student[entry], entry, why
 
     found = [of(mark.entry, why) for mark in marks for why in (*looks(mark.result), *mark.told)]
     found += [of(entry, "nobody in the roster has this name") for entry in joined.unknown]
-    found += [of(entry, f"the same file as {', '.join(e for e in group if e != entry)}")
-              for group in identical for entry in group]
+    found += [
+        of(entry, f"the same file as {', '.join(e for e in group if e != entry)}")
+        for group in identical
+        for entry in group
+    ]
     found += [(student, "", "in the roster, and handed in nothing") for student in joined.missing]
-    found += [(student, "", "in the file of overrides, not used: no student who handed in has this name; the first "
-                            "column of points.csv has those that count")
-              for student in set(overrides) - {mark.student for mark in marks}]
+    found += [
+        (
+            student,
+            "",
+            (
+                "in the file of overrides, not used: no student who handed in has this name; the"
+                " first column of points.csv has those that count"
+            ),
+        )
+        for student in set(overrides) - {mark.student for mark in marks}
+    ]
     return sorted(found, key=lambda one: one[:2])

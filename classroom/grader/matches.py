@@ -1,7 +1,8 @@
-"""Functions that a student renamed: which one may be meant, proposed here and counted once the instructor agrees.
+"""Functions that a student renamed: which one may be meant, proposed here and counted once the
+instructor agrees.
 
-The file of matches is CSV with the columns of ``_COLUMNS``. The grader writes what it proposes; whoever marks puts
-"yes" in the last column and grades again.
+The file of matches is CSV with the columns of ``_COLUMNS``. The grader writes what it proposes;
+whoever marks puts "yes" in the last column and grades again.
 """
 
 import difflib
@@ -18,13 +19,18 @@ def proposed(missing, functions):
 
     missing, functions : dict, name -> names of the parameters.  A function is taken for one name at most: for the one
     whose parameters it has, else for the most alike.
-    """
+    """  # noqa: E501
     found, left = {}, dict(functions)
     for name, parameters in missing.items():
         same = [other for other, names in left.items() if names == list(parameters)]
         fits = [other for other, names in left.items() if len(names) == len(parameters)]
-        alike = difflib.get_close_matches(_plain(name), [_plain(other) for other in same or fits], 1, _ALIKE)
-        chosen = next((other for other in same or fits if _plain(other) in alike), same[0] if len(same) == 1 else None)
+        alike = difflib.get_close_matches(
+            _plain(name), [_plain(other) for other in same or fits], 1, _ALIKE
+        )
+        chosen = next(
+            (other for other in same or fits if _plain(other) in alike),
+            same[0] if len(same) == 1 else None,
+        )
         if chosen:
             found[name] = chosen
             del left[chosen]
@@ -36,27 +42,38 @@ def _plain(name):
 
 
 def read(path):
-    """What the instructor agreed to: dict student, as in the table -> dict name -> name. Empty without a file."""
+    """What the instructor agreed to: dict student, as in the table -> dict name -> name. Empty
+    without a file.
+    """
     agreed = {}
     if path.exists():
         columns, rows = read_csv(path, "matches")
         if set(_COLUMNS) - set(columns):
-            raise ValueError(f"matches: {path}: found columns {', '.join(columns)}, expected {', '.join(_COLUMNS)}")
+            raise ValueError(
+                f"matches: {path}: found columns {', '.join(columns)}, expected"
+                f" {', '.join(_COLUMNS)}"
+            )
         for line, row in rows:
             word = row["agreed"].strip().lower()
             if word not in _YES + _NO:
-                raise ValueError(f"matches: {path}, line {line}: found {row['agreed']!r} under agreed, expected yes, no "
-                                 "or nothing")
+                raise ValueError(
+                    f"matches: {path}, line {line}: found {row['agreed']!r} under agreed, expected"
+                    " yes, no or nothing"
+                )
             if word in _YES:
                 agreed.setdefault(row["student"], {})[row["asked for"]] = row["found"]
     return agreed
 
 
 def table(graded, agreed):
-    """The file's text: what is proposed for ``graded``, (student, result) pairs, and what was agreed to before."""
+    """The file's text: what is proposed for ``graded``, (student, result) pairs, and what was
+    agreed to before.
+    """
     rows = [_COLUMNS]
     for student, result in graded:
         yes = agreed.get(cell(student), {})
-        rows += [[cell(student), asked, cell(found), "yes" if asked in yes else ""]
-                 for asked, found in {**result["proposed"], **yes}.items()]
+        rows += [
+            [cell(student), asked, cell(found), "yes" if asked in yes else ""]
+            for asked, found in {**result["proposed"], **yes}.items()
+        ]
     return csv_text(rows)

@@ -14,8 +14,12 @@ from .sandbox import Sandbox
 from .text import plain
 
 _HERE = Path(__file__).parent
-_INSIDE = {f"/grader/{name}": _HERE / name for name in ("child.py", "compare.py", "forms.py", "wire.py")} | {
-    f"/packages/book/{name}": Path(run.__file__).parents[2] / name for name in ("lnlib", "normcheck", "simt", "lnbook")}
+_INSIDE = {
+    f"/grader/{name}": _HERE / name for name in ("child.py", "compare.py", "forms.py", "wire.py")
+} | {
+    f"/packages/book/{name}": Path(run.__file__).parents[2] / name
+    for name in ("lnlib", "normcheck", "simt", "lnbook")
+}
 _GRACE = 2  # seconds; the child's own alarm comes first and costs less than a new process
 _PART = 2**23  # bytes of a submission that are sent at a time
 NO_NOTES = {"cells": 0, "errors": [], "twice": [], "missing": [], "taken": {}, "proposed": {}}
@@ -44,15 +48,19 @@ class Slow(Exception):
 
 
 class Wanted(NamedTuple):
-    """What is wanted of a submission. parameters : dict, name of a function -> names of its parameters.
-    agreed : dict, name of a function that may be missing -> the name that the instructor takes for it."""
+    """What is wanted of a submission. parameters : dict, name of a function -> names of its
+    parameters. agreed : dict, name of a function that may be missing -> the name that the
+    instructor takes for it.
+    """
 
     parameters: dict
     agreed: dict
 
 
 class Notebook:
-    """A submission's process, its cells run; ``notes`` says what happened in them. Close it whatever happens."""
+    """A submission's process, its cells run; ``notes`` says what happened in them. Close it
+    whatever happens.
+    """
 
     def __init__(self, data, wanted, deadline, seconds, limits):
         self._deadline, self._seconds, self._gone, self._taken = deadline, seconds, None, {}
@@ -60,7 +68,9 @@ class Notebook:
         try:
             self._send(data)
             kind, *rest = self._ask(("run", list(wanted.parameters), seconds.call), seconds.wall)
-            while kind == "cell":  # it begins one; where that stops the alarm in there, it is ended from here
+            while (
+                kind == "cell"
+            ):  # it begins one; where that stops the alarm in there, it is ended from here
                 kind, *rest = self._answer(seconds.call + _GRACE)
             if kind == "not a notebook" and rest:
                 self._end("not a notebook", f"it cannot be read: {plain(rest[0])}")
@@ -70,11 +80,15 @@ class Notebook:
             raise
 
     def call(self, name, args):
-        """The result of calling function ``name``, and the positions of the arguments it changed."""
+        """The result of calling function ``name``, and the positions of the arguments it
+        changed.
+        """
         if self._gone:
             raise self._gone
         name = self._taken.get(name, name)
-        kind, *rest = self._ask(("call", name, args, self._seconds.call), self._seconds.call + _GRACE)
+        kind, *rest = self._ask(
+            ("call", name, args, self._seconds.call), self._seconds.call + _GRACE
+        )
         if kind == "missing":
             raise run.Mismatch(f"there is no function {name} after the last cell")
         if kind == "slow":
@@ -112,7 +126,7 @@ class Notebook:
     def _send(self, data):
         with self._or_end():
             for start in range(0, len(data), _PART):
-                part = np.frombuffer(data[start:start + _PART], np.uint8)
+                part = np.frombuffer(data[start : start + _PART], np.uint8)
                 self._sandbox.write(wire.encode(("part", part)), self._deadline)
 
     def _ask(self, message, seconds):
@@ -143,14 +157,29 @@ class Notebook:
             (found,) = rest
             errors = [(int(number), plain(text)) for number, text in found["errors"]][:20]
             missing = [name for name in wanted.parameters if name in found["missing"]]
-            # globals() takes any text for a name, and the instructor reads these in a table: no formula there.
-            functions = {plain(name): [*map(plain, names)] for name, names in found["functions"]
-                         if plain(name).isidentifier()}
-            self._taken = {name: wanted.agreed[name] for name in missing if wanted.agreed.get(name) in functions}
+            # globals() takes any text for a name, and the instructor reads these in a table: no
+            # formula there.
+            functions = {
+                plain(name): [*map(plain, names)]
+                for name, names in found["functions"]
+                if plain(name).isidentifier()
+            }
+            self._taken = {
+                name: wanted.agreed[name]
+                for name in missing
+                if wanted.agreed.get(name) in functions
+            }
             missing = [name for name in missing if name not in self._taken]
-            return {"cells": int(found["cells"]), "errors": errors, "missing": missing, "taken": self._taken,
-                    "proposed": matches.proposed({name: wanted.parameters[name] for name in missing}, functions),
-                    "twice": [name for name in wanted.parameters if int(found["defined"][name]) > 1]}
+            return {
+                "cells": int(found["cells"]),
+                "errors": errors,
+                "missing": missing,
+                "taken": self._taken,
+                "proposed": matches.proposed(
+                    {name: wanted.parameters[name] for name in missing}, functions
+                ),
+                "twice": [name for name in wanted.parameters if int(found["defined"][name]) > 1],
+            }
         except Exception:  # whatever an unforeseen form raises
             self._garbage()
 
@@ -162,5 +191,8 @@ def not_sent(words):
 
 def raise_again(kind, words):
     """Raise what a function raised in another process, as the runner knows it."""
-    raise NotImplementedError if kind == "NotImplementedError" else run.Raised(
-        kind, words, f"your function raised {words}")
+    raise (
+        NotImplementedError
+        if kind == "NotImplementedError"
+        else run.Raised(kind, words, f"your function raised {words}")
+    )

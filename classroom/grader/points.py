@@ -1,8 +1,9 @@
 """The points as CSV: of your own, and in the columns that Moodle and Canvas import.
 
-What they take was read in their source: Moodle's ``mod/assign/feedback/offline/importgradeslib.php`` (it refuses a
-worksheet without Identifier, Grade and Last modified (grade), and wants commas), and ``lib/gradebook_importer.rb`` of
-Canvas (first columns in the order of ``_CANVAS``; an assignment is known by the number after its title).
+What they take was read in their source: Moodle's
+``mod/assign/feedback/offline/importgradeslib.php`` (it refuses a worksheet without Identifier,
+Grade and Last modified (grade), and wants commas), and ``lib/gradebook_importer.rb`` of Canvas
+(first columns in the order of ``_CANVAS``; an assignment is known by the number after its title).
 """
 
 import re
@@ -10,23 +11,52 @@ import re
 from .text import cell, csv_text
 
 _MOODLE = {"identifier", "grade", "last modified (grade)"}
-#: Columns in front of the assignments, in Canvas' order; with names in one column or, as a course may choose, in two.
-_CANVAS = ("student", "lastname", "firstname", "id", "sis user id", "sis login id", "integration id", "root account",
-           "section")
+#: Columns in front of the assignments, in Canvas' order; with names in one column or, as a course
+#: may choose, in two.
+_CANVAS = (
+    "student",
+    "lastname",
+    "firstname",
+    "id",
+    "sis user id",
+    "sis login id",
+    "integration id",
+    "root account",
+    "section",
+)
 
 
 def points_csv(marks, assignment, late=False, names=None):
-    """The points as text: student, name if ``names`` (id -> name) are known, a column for each task, days late if asked
-    for, total, state; and the comments, if there are any."""
+    """The points as text: student, name if ``names`` (id -> name) are known, a column for each
+    task, days late if asked for, total, state; and the comments, if there are any.
+    """
     remarks = any(mark.result["remarks"] for mark in marks)
     named = bool(names)
-    rows = [["student", *["name"] * named, *(task.id for task in assignment.tasks), *["days late"] * late, "total", "state",
-             *["comment"] * remarks]]
+    rows = [
+        [
+            "student",
+            *["name"] * named,
+            *(task.id for task in assignment.tasks),
+            *["days late"] * late,
+            "total",
+            "state",
+            *["comment"] * remarks,
+        ]
+    ]
     for mark in marks:
         points = [f"{task['points']:g}" for task in mark.result["tasks"]]
         name = cell((names or {}).get(mark.student, ""))
-        rows.append([cell(mark.student), *[name] * named, *points, *[mark.days] * late, f"{mark.total:g}", mark.result["state"],
-                     *[cell(" ".join(mark.result["remarks"]))] * remarks])
+        rows.append(
+            [
+                cell(mark.student),
+                *[name] * named,
+                *points,
+                *[mark.days] * late,
+                f"{mark.total:g}",
+                mark.result["state"],
+                *[cell(" ".join(mark.result["remarks"]))] * remarks,
+            ]
+        )
     return csv_text(rows)
 
 
@@ -40,10 +70,11 @@ FOR_IMPORT = "moodle.csv", "canvas.csv", "gradebook.csv"
 
 
 def for_import(marks, roster, title):
-    """(name of a file, its text): the roster with the points of those who handed in, as its system takes it back.
+    """(name of a file, its text): the roster with the points of those who handed in, as its system
+    takes it back.
 
-    Moodle's grading worksheet and Canvas' gradebook keep their columns; any other roster becomes a CSV for Moodle's
-    gradebook, with a column of the assignment's ``title``.
+    Moodle's grading worksheet and Canvas' gradebook keep their columns; any other roster becomes a
+    CSV for Moodle's gradebook, with a column of the assignment's ``title``.
     """
     by_id = {mark.student: mark for mark in marks}
     names = {column.strip().casefold(): column for column in roster.columns}
@@ -51,8 +82,10 @@ def for_import(marks, roster, title):
         return "moodle.csv", _worksheet(roster, by_id, names)
     if {"id", "section"}.issubset(names) and not {"student", "lastname"}.isdisjoint(names):
         return "canvas.csv", _gradebook(roster, by_id, names, title)
-    points = [[*(student.row[column] for column in roster.columns), _total(by_id.get(student.id))]
-              for student in roster.students]
+    points = [
+        [*(student.row[column] for column in roster.columns), _total(by_id.get(student.id))]
+        for student in roster.students
+    ]
     return "gradebook.csv", csv_text([[*roster.columns, title], *points])
 
 
@@ -74,11 +107,22 @@ def _worksheet(roster, by_id, names):
 
 
 def _gradebook(roster, by_id, names, title):
-    """Canvas makes an assignment of a title that it lacks. Who handed in nothing keeps what was there."""
+    """Canvas makes an assignment of a title that it lacks. Who handed in nothing keeps what was
+    there.
+    """
     kept = [names[name] for name in _CANVAS if name in names]
-    column = next((c for c in roster.columns if re.sub(r" \(\d+\)$", "", c).strip() == title), title)
-    possible = next((sum(task["of"] for task in mark.result["tasks"]) for mark in by_id.values()), 0)
+    column = next(
+        (c for c in roster.columns if re.sub(r" \(\d+\)$", "", c).strip() == title), title
+    )
+    possible = next(
+        (sum(task["of"] for task in mark.result["tasks"]) for mark in by_id.values()), 0
+    )
     rows = [[*kept, column], ["    Points Possible", *[""] * (len(kept) - 1), f"{possible:g}"]]
-    rows += [[*(student.row[c] for c in kept), _total(by_id.get(student.id)) or student.row.get(column, "")]
-             for student in roster.students]
+    rows += [
+        [
+            *(student.row[c] for c in kept),
+            _total(by_id.get(student.id)) or student.row.get(column, ""),
+        ]
+        for student in roster.students
+    ]
     return csv_text(rows)

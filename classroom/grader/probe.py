@@ -1,4 +1,6 @@
-"""A first program in the sandbox: says ok on the reply pipe if Python and NumPy work and the walls stand."""
+"""A first program in the sandbox: says ok on the reply pipe if Python and NumPy work and the walls
+stand.
+"""
 
 import os
 import socket
@@ -17,10 +19,13 @@ def refused(function, *args):
     return False
 
 
-walls = {"user": os.getuid() == 1000, "processes": os.getpid() == 1 and refused(os.fork),
-         "network": refused(socket.socket),
-         "files": refused(os.mkdir, "/x") and refused(open, "/grader/probe.py", "a"),
-         "root": not any(map(os.path.exists, ("/proc/self", "/sys/kernel", "/home", "/etc/passwd")))}
+walls = {
+    "user": os.getuid() == 1000,
+    "processes": os.getpid() == 1 and refused(os.fork),
+    "network": refused(socket.socket),
+    "files": refused(os.mkdir, "/x") and refused(open, "/grader/probe.py", "a"),
+    "root": not any(map(os.path.exists, ("/proc/self", "/sys/kernel", "/home", "/etc/passwd"))),
+}
 broken = [name for name, stands in walls.items() if not stands]
 if broken:
     sys.exit(f"walls that do not stand: {', '.join(broken)}")

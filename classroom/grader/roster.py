@@ -1,9 +1,11 @@
-"""Who is in the class, by a CSV file of Moodle, of Canvas or of your own; and whose submission is whose.
+"""Who is in the class, by a CSV file of Moodle, of Canvas or of your own; and whose submission is
+whose.
 
-Moodle names what it hands out in bulk ``<full name>_<number>_assignsubmission_file``, with ``Participant <number>``
-in its grading worksheet; Canvas ``<lastfirst>_[LATE_]<user's ID>_<number>_<file>``. Everything else is taken for an
-id, a name or an address. Names are compared without case, blanks, invisible format characters (Unicode's Cf) and the
-two ways in which Unicode writes an accent.
+Moodle names what it hands out in bulk ``<full name>_<number>_assignsubmission_file``, with
+``Participant <number>`` in its grading worksheet; Canvas ``<lastfirst>_[LATE_]<user's
+ID>_<number>_<file>``. Everything else is taken for an id, a name or an address. Names are compared
+without case, blanks, invisible format characters (Unicode's Cf) and the two ways in which Unicode
+writes an accent.
 """
 
 import re
@@ -14,9 +16,21 @@ from .feedback import file_name
 from .submissions import suffix
 from .text import read_csv
 
-#: Columns that tell who somebody is, the first that is there is the id; as Moodle, Canvas and people name them.
-_IDS = ("student id", "id number", "sis user id", "sis login id", "username", "identifier", "id",
-        "email address", "email", "e-mail address", "e-mail")
+#: Columns that tell who somebody is, the first that is there is the id; as Moodle, Canvas and
+#: people name them.
+_IDS = (
+    "student id",
+    "id number",
+    "sis user id",
+    "sis login id",
+    "username",
+    "identifier",
+    "id",
+    "email address",
+    "email",
+    "e-mail address",
+    "e-mail",
+)
 _NAMES = ("full name", "name", "student")
 _FIRST, _LAST = ("first name", "firstname"), ("last name", "surname", "lastname")
 _MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_(?P<kind>[a-z]+)(_|$)")
@@ -25,7 +39,9 @@ _ESCAPED = re.compile(r"\\(\\|[tnr]|x[0-9a-f]{2}|u[0-9a-f]{4}|U00(?:0[0-9a-f]|10
 
 
 class Student(NamedTuple):
-    """id : unique.  name : to be read.  row : of the file, column -> text.  keys : by what somebody may be called."""
+    """id : unique.  name : to be read.  row : of the file, column -> text.  keys : by what
+    somebody may be called.
+    """
 
     id: str
     name: str
@@ -46,7 +62,7 @@ class Entry(NamedTuple):
     keys : that may be in a roster, the surest first.  says : who it is, in its own words.  system : "moodle", "canvas"
     or "".  ignored : why it is no submission, or None.  late : whether Canvas marked it.  upload : Canvas' number of
     the file, or None.
-    """
+    """  # noqa: E501
 
     keys: tuple
     says: str
@@ -58,7 +74,8 @@ class Entry(NamedTuple):
 
 class Joined(NamedTuple):
     """student : entry -> id.  ignored : entry -> why.  unknown : entries of nobody in the roster.  missing : ids in
-    the roster without an entry.  late : entries that Canvas marked as late."""
+    the roster without an entry.  late : entries that Canvas marked as late.
+    """  # noqa: E501
 
     student: dict
     ignored: dict
@@ -68,16 +85,22 @@ class Joined(NamedTuple):
 
 
 def plain(text):
-    """The text without case, blanks and invisible format characters (Unicode's Cf), its accents in one piece."""
+    """The text without case, blanks and invisible format characters (Unicode's Cf), its accents in
+    one piece.
+    """
     kept = (c for c in text.casefold() if not c.isspace() and unicodedata.category(c) != "Cf")
     return unicodedata.normalize("NFC", "".join(kept))
 
 
 def _as_typed(name):
-    """The name of a file before :func:`.submissions.find_submissions` escaped what does not print: as in a roster."""
+    """The name of a file before :func:`.submissions.find_submissions` escaped what does not print:
+    as in a roster.
+    """
+
     def character(match):
         code = match[1]
         return {"\\": "\\", "t": "\t", "n": "\n", "r": "\r"}.get(code) or chr(int(code[1:], 16))
+
     return _ESCAPED.sub(character, name)
 
 
@@ -87,13 +110,19 @@ def _letters(text):
 
 
 def read(path):
-    """The :class:`Roster` of a CSV file; ValueError where it is none, or an id stands there twice."""
+    """The :class:`Roster` of a CSV file; ValueError where it is none, or an id stands there
+    twice.
+    """
     columns, rows = read_csv(path, "roster", ",;\t")
     by_name = {column.strip().casefold(): column for column in columns}
-    ids = [by_name[name] for name in _IDS if name in by_name] or [by_name[name] for name in _NAMES if name in by_name]
+    ids = [by_name[name] for name in _IDS if name in by_name] or [
+        by_name[name] for name in _NAMES if name in by_name
+    ]
     if not ids:
-        raise ValueError(f"roster: {path} has the columns {', '.join(columns) or '(none)'}; expected one of "
-                         f"{', '.join((*_IDS, *_NAMES))}")
+        raise ValueError(
+            f"roster: {path} has the columns {', '.join(columns) or '(none)'}; expected one of "
+            f"{', '.join((*_IDS, *_NAMES))}"
+        )
     students, seen = [], {}
     for number, row in rows:
         row = {column: row[column].strip() for column in columns}
@@ -102,7 +131,9 @@ def read(path):
             continue  # no student, such as Canvas' second row
         id = unicodedata.normalize("NFC", id)
         if plain(id) in seen:
-            raise ValueError(f"roster: {path}, line {number}: {id} stands in line {seen[plain(id)]} as well")
+            raise ValueError(
+                f"roster: {path}, line {number}: {id} stands in line {seen[plain(id)]} as well"
+            )
         seen[plain(id)] = number
         students.append(_student(id, row, by_name, ids))
     if not students:
@@ -112,7 +143,9 @@ def read(path):
 
 def _student(id, row, by_name, ids):
     def first(names):
-        return next((row[by_name[name]] for name in names if name in by_name and row[by_name[name]]), "")
+        return next(
+            (row[by_name[name]] for name in names if name in by_name and row[by_name[name]]), ""
+        )
 
     full, given, family = first(_NAMES), first(_FIRST), first(_LAST)
     if "," in full:  # Canvas: Last, First
@@ -120,7 +153,9 @@ def _student(id, row, by_name, ids):
         full = f"{given} {family}"
     full = unicodedata.normalize("NFC", full or f"{given} {family}".strip() or id)
     keys = {plain(row[column]) for column in ids} | {plain(full), _letters(family + given)}
-    keys.add(plain(file_name(id)))  # the notebook of --per-student, handed in under the name it came with
+    keys.add(
+        plain(file_name(id))
+    )  # the notebook of --per-student, handed in under the name it came with
     return Student(id, full, row, frozenset(keys - {""}))
 
 
@@ -131,7 +166,12 @@ def entry(name):
     says = unicodedata.normalize("NFC", f"{found['name']}_{found['number']}" if found else name)
     if moodle:
         ignored = None if moodle["kind"] == "file" else f"Moodle's folder of {moodle['kind']}"
-        return Entry((f"participant{moodle['number']}", plain(_as_typed(moodle["name"]))), says, "moodle", ignored)
+        return Entry(
+            (f"participant{moodle['number']}", plain(_as_typed(moodle["name"]))),
+            says,
+            "moodle",
+            ignored,
+        )
     whole = _as_typed(name)
     stem = whole.removesuffix(suffix(whole))
     if canvas:  # or an id that looks like it
@@ -143,8 +183,9 @@ def entry(name):
 def join(names, roster=None):
     """Whose the entries of these names are, a :class:`Joined`.
 
-    Without a roster everybody is who the name says. With one, a key that two students share is nobody's. Canvas gives
-    each file a number of its own, so hw_1_2_ann and hw_1_2_ben only look like its names, and are two students.
+    Without a roster everybody is who the name says. With one, a key that two students share is
+    nobody's. Canvas gives each file a number of its own, so hw_1_2_ann and hw_1_2_ben only look
+    like its names, and are two students.
     """
     owners = {}
     for student in roster.students if roster else ():
@@ -158,7 +199,9 @@ def join(names, roster=None):
             continue
         if found.late:
             joined.late.add(name)
-        owner = next((id for key in found.keys if len(owners.get(key, ())) == 1 for id in owners[key]), None)
+        owner = next(
+            (id for key in found.keys if len(owners.get(key, ())) == 1 for id in owners[key]), None
+        )
         if roster and owner is None:
             joined.unknown.append(name)
         joined.student[name] = owner or found.says
@@ -167,12 +210,15 @@ def join(names, roster=None):
     for several in said.values():
         if len({name.removesuffix(suffix(name)) for name in several}) > 1:
             joined.student.update((name, unicodedata.normalize("NFC", name)) for name in several)
-    joined.missing[:] = [s.id for s in roster.students if s.id not in joined.student.values()] if roster else []
+    joined.missing[:] = (
+        [s.id for s in roster.students if s.id not in joined.student.values()] if roster else []
+    )
     return joined
 
 
 def whose(name, roster=None, joined=None):
-    """The id of the student whom an id, a name, an address or an entry names; of nobody's it is what it says.
+    """The id of the student whom an id, a name, an address or an entry names; of nobody's it is
+    what it says.
 
     joined : of the entries that are there, whose students and entries come first.
     """

@@ -5,7 +5,6 @@ import platform
 import re
 import select
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -14,14 +13,15 @@ from .launch import Limits, Unavailable
 
 
 class Sandbox:
-    """A Python program running in a sandbox, with a pipe to it and one back (its file descriptors 3 and 4).
+    """A Python program running in a sandbox, with a pipe to it and one back (its file descriptors 3
+    and 4).
 
     program : path of the program, inside.  shown : dict of path inside -> path outside, read-only for it.
 
-    ``write`` and ``read`` raise EOFError when it has gone and TimeoutError at ``deadline`` (of time.monotonic);
-    ``close`` ends it with all it started and says how it ended. Close it whatever happens. ``launcher`` is the
-    process that started it.
-    """
+    ``write`` and ``read`` raise EOFError when it has gone and TimeoutError at ``deadline`` (of
+    time.monotonic); ``close`` ends it with all it started and says how it ended. Close it whatever
+    happens. ``launcher`` is the process that started it.
+    """  # noqa: E501
 
     def __init__(self, program, shown, limits=Limits()):
         self._kept, self.printed, self._limit = b"", 0, limits.output
@@ -30,8 +30,15 @@ class Sandbox:
         if tuple(map(int, re.findall(r"\d+", platform.release())[:2])) < (5, 14):
             raise Unavailable(f"this is Linux {platform.release()}")
         argv = [str(launch.interpreter()), "-s", "-S", "-B", "-X", "utf8", program]
-        shown = {**launch.shown_everywhere(), **{inside: str(outside) for inside, outside in shown.items()}}
-        (to_read, self._in), (self._out, to_write), (self._text, to_print) = os.pipe(), os.pipe(), os.pipe()
+        shown = {
+            **launch.shown_everywhere(),
+            **{inside: str(outside) for inside, outside in shown.items()},
+        }
+        (to_read, self._in), (self._out, to_write), (self._text, to_print) = (
+            os.pipe(),
+            os.pipe(),
+            os.pipe(),
+        )
         (status, to_tell), (to_hang_on, self._life), (to_wait, go) = os.pipe(), os.pipe(), os.pipe()
         null = os.open(os.devnull, os.O_RDONLY)
         theirs = null, to_print, to_print, to_read, to_write, to_tell, to_hang_on, to_wait
@@ -91,7 +98,7 @@ class Sandbox:
     def _drain(self):
         text = os.read(self._text, 2**16)
         self.printed += len(text)
-        self._kept += text[:max(self._limit - len(self._kept), 0)]
+        self._kept += text[: max(self._limit - len(self._kept), 0)]
         if not text:  # it closed its output
             self._printing = []
 
@@ -101,7 +108,7 @@ class Sandbox:
         while view:
             self._wait(self._in, True, deadline)
             try:
-                view = view[os.write(self._in, view[:2**16]):]
+                view = view[os.write(self._in, view[: 2**16]) :]
             except BlockingIOError:
                 continue
             except BrokenPipeError:
@@ -120,7 +127,9 @@ class Sandbox:
         return b"".join(parts)
 
     def close(self, patience=0.0):
-        """End it, after ``patience`` seconds; return None if it was still there, else how it had ended, in words."""
+        """End it, after ``patience`` seconds; return None if it was still there, else how it had
+        ended, in words.
+        """
         if self.launcher is None:
             return None
         launcher = os.pidfd_open(self.launcher)
@@ -145,7 +154,9 @@ class Sandbox:
 
 def probe():
     """Raise :class:`Unavailable` unless a sandbox starts here, runs Python with NumPy, and ends."""
-    sandbox = Sandbox("/grader/probe.py", {"/grader/probe.py": Path(__file__).with_name("probe.py")})
+    sandbox = Sandbox(
+        "/grader/probe.py", {"/grader/probe.py": Path(__file__).with_name("probe.py")}
+    )
     try:
         answer = sandbox.read(2, time.monotonic() + 30)
     except (EOFError, TimeoutError):

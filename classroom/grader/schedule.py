@@ -1,4 +1,6 @@
-"""Submissions judged a few at a time, each in a process of its own; finished results are stored and found again."""
+"""Submissions judged a few at a time, each in a process of its own; finished results are stored and
+found again.
+"""
 
 import contextlib
 import hashlib
@@ -42,7 +44,8 @@ def stored(path):
 def judge_apart(data, assignment, path, seconds, limits, agreed=None):
     """Fork a process that judges and stores the result; its pid.
 
-    Values from a submission are handled there, within limits: at worst that process is lost, and with it one result.
+    Values from a submission are handled there, within limits: at worst that process is lost, and
+    with it one result.
     """
     parent, pid = os.getpid(), os.fork()
     if pid:
@@ -67,7 +70,8 @@ def judge_apart(data, assignment, path, seconds, limits, agreed=None):
 
 class Job(NamedTuple):
     """data : bytes handed in.  student, sheet : who did, and what is asked of them.  renamed : functions that count
-    for others.  path : where the result goes."""
+    for others.  path : where the result goes.
+    """  # noqa: E501
 
     data: bytes
     student: str
@@ -79,16 +83,32 @@ class Job(NamedTuple):
 class Grading:
     """What is to be judged and what is known by now; ``graded`` is a dict of entry -> result.
 
-    Results are stored in ``results`` as they come, by the hash of submission, assignment, limits and judging code,
-    and taken from there the next time, unless ``again``. ``report`` is called with (number done, number, entry,
-    state). ``agreed``: dict, entry -> the renamed functions that count, as in :mod:`.matches`. ``students``: dict,
-    entry -> who.
+    Results are stored in ``results`` as they come, by the hash of submission, assignment, limits
+    and judging code, and taken from there the next time, unless ``again``. ``report`` is called
+    with (number done, number, entry, state). ``agreed``: dict, entry -> the renamed functions that
+    count, as in :mod:`.matches`. ``students``: dict, entry -> who.
     """
 
-    def __init__(self, folder, found, assignment, results, again, seconds, limits, report, agreed=None,
-                 students=None):
+    def __init__(
+        self,
+        folder,
+        found,
+        assignment,
+        results,
+        again,
+        seconds,
+        limits,
+        report,
+        agreed=None,
+        students=None,
+    ):
         self.seconds, self.limits, self.graded = seconds, limits, {}
-        self._folder, self._found, self._assignment, self._results = folder, found, assignment, results
+        self._folder, self._found, self._assignment, self._results = (
+            folder,
+            found,
+            assignment,
+            results,
+        )
         self._again, self._report = again, report
         self._agreed, self._students = agreed or {}, students or {}
         self._shared, self._fresh, self._same = {}, set(), {}
@@ -99,7 +119,9 @@ class Grading:
         return [entries for entries in self._same.values() if len(entries) > 1]
 
     def jobs(self):
-        """What has to be judged, a :class:`Job` after the other; the rest is finished on the way."""
+        """What has to be judged, a :class:`Job` after the other; the rest is finished on the
+        way.
+        """
         for submission in self._found:
             job = self._job(submission)
             if job is None or job.path in self._shared:  # or the same bytes, at work now
@@ -120,13 +142,20 @@ class Grading:
         try:
             data = read(self._folder, submission)
         except ValueError as error:
-            return self._finish(submission, nothing_ran(self._assignment, "not a notebook", str(error)))
+            return self._finish(
+                submission, nothing_ran(self._assignment, "not a notebook", str(error))
+            )
         try:
             sheet = self._assignment.of(student)
         except KeyError:
-            return self._finish(submission, nothing_ran(
-                self._assignment, "unknown student", "nobody in the roster has this name, so nobody knows which "
-                                                     "variant was theirs"))
+            return self._finish(
+                submission,
+                nothing_ran(
+                    self._assignment,
+                    "unknown student",
+                    "nobody in the roster has this name, so nobody knows which variant was theirs",
+                ),
+            )
         self._same.setdefault(hashlib.sha256(data).digest(), []).append(entry)
         renamed = self._agreed.get(cell(entry), {})
         return Job(data, student, sheet, renamed, self._path(data, sheet, renamed))
@@ -137,20 +166,28 @@ class Grading:
         return self._results / f"{name}.json"
 
     def before(self, job):
-        """The path of a stored result with fewer of the job's renamed functions, of the most there are; or None."""
-        fewer = (dict(some) for number in reversed(range(len(job.renamed)))
-                 for some in itertools.combinations(job.renamed.items(), number))
+        """The path of a stored result with fewer of the job's renamed functions, of the most there
+        are; or None.
+        """
+        fewer = (
+            dict(some)
+            for number in reversed(range(len(job.renamed)))
+            for some in itertools.combinations(job.renamed.items(), number)
+        )
         paths = (self._path(job.data, job.sheet, renamed) for renamed in fewer)
         return next((path for path in paths if stored(path)), None)
 
     def end(self, path, why="its results could not be judged: too large, or too slow", before=None):
-        """The result at ``path`` is there, or will never be, and ``why``; then the points are those of ``before``, a
-        path as of :meth:`before`, if it is given."""
+        """The result at ``path`` is there, or will never be, and ``why``; then the points are those
+        of ``before``, a path as of :meth:`before`, if it is given.
+        """
         if known := stored(path):
             result = known
         elif before:
             result = stored(before) | {
-                "state": "not judged", "note": f"{why}; until then it has the points of before a match was agreed to"}
+                "state": "not judged",
+                "note": f"{why}; until then it has the points of before a match was agreed to",
+            }
         else:
             result = nothing_ran(self._assignment, "not judged", why)
         for submission in self._shared.pop(path):
@@ -162,7 +199,9 @@ class Grading:
 
 
 def run(jobs, done, seconds=Seconds(), limits=Limits(), number=None):
-    """Judge jobs on this machine, ``number`` at a time (default: one a core), and call ``done(path)`` after each."""
+    """Judge jobs on this machine, ``number`` at a time (default: one a core), and call
+    ``done(path)`` after each.
+    """
     if number is not None and number < 1:
         raise ValueError(f"jobs: found {number}, expected 1 or more")
     jobs, running, more = iter(jobs), {}, True
@@ -199,11 +238,22 @@ def _wait(pids):
             select.select(ends, [], [], 1)
 
 
-def grade(submissions, assignment, out, jobs=None, again=False, seconds=Seconds(), limits=Limits(), report=print):
+def grade(
+    submissions,
+    assignment,
+    out,
+    jobs=None,
+    again=False,
+    seconds=Seconds(),
+    limits=Limits(),
+    report=print,
+):
     """Grade a folder of submissions on this machine; a list of (entry, result), sorted by entry."""
     results = Path(out, "results")
     results.mkdir(parents=True, exist_ok=True)
     with open_folder(submissions) as folder:
-        grading = Grading(folder, find_submissions(folder), assignment, results, again, seconds, limits, report)
+        grading = Grading(
+            folder, find_submissions(folder), assignment, results, again, seconds, limits, report
+        )
         run(grading.jobs(), grading.end, seconds, limits, jobs)
     return sorted(grading.graded.items())

@@ -1,4 +1,6 @@
-"""Finding and reading submissions, by descriptors: no link is followed, and what was exchanged is not read."""
+"""Finding and reading submissions, by descriptors: no link is followed, and what was exchanged is
+not read.
+"""
 
 import contextlib
 import os
@@ -20,7 +22,8 @@ _FOLDER = _READ | _DIRECTORY
 
 class Submission(NamedTuple):
     """student : a name, unique.  path : names from the folder down to the file, or None.  inode : of the file, or
-    None.  problem : why there is no path, or None."""
+    None.  problem : why there is no path, or None.
+    """  # noqa: E501
 
     student: str
     path: tuple | None
@@ -39,27 +42,36 @@ def _opened(path, flags, parent=None):
 
 
 def open_folder(path):
-    """A descriptor of the folder of submissions, for ``with``: what is put in its place later is not looked at."""
+    """A descriptor of the folder of submissions, for ``with``: what is put in its place later is
+    not looked at.
+    """
     return _opened(path, os.O_RDONLY | _DIRECTORY)
 
 
 def find_submissions(fd):
-    """Every entry of the folder ``fd`` that is not hidden, as a :class:`Submission`: a file, or a folder with one."""
+    """Every entry of the folder ``fd`` that is not hidden, as a :class:`Submission`: a file, or a
+    folder with one.
+    """
     with os.scandir(fd) as found:
         entries = [entry for entry in found if not entry.name.startswith(".")]
-    # A backslash is doubled, so that no name of odd bytes or of what does not print becomes another's.
-    full = [printable(os.fsencode(entry.name).replace(b"\\", b"\\\\").decode(errors="backslashreplace"))
-            for entry in entries]
+    # A backslash is doubled, so that no name of odd bytes or of what does not print becomes
+    # another's.
+    full = [
+        printable(os.fsencode(entry.name).replace(b"\\", b"\\\\").decode(errors="backslashreplace"))
+        for entry in entries
+    ]
     short = [name.removesuffix(suffix(name)) for name in full]
     taken = Counter(full + short)
     # ann, ann.ipynb and ann.ipynb.ipynb are three.
-    return sorted(Submission(name if taken[name] == 1 else whole, *_file_of(fd, entry))
-                  for entry, whole, name in zip(entries, full, short))
+    return sorted(
+        Submission(name if taken[name] == 1 else whole, *_file_of(fd, entry))
+        for entry, whole, name in zip(entries, full, short)
+    )
 
 
 def suffix(name):
     """Which of the suffixes a name has, as it is written there; "" if none."""
-    return next((name[-len(known):] for known in SUFFIXES if name.lower().endswith(known)), "")
+    return next((name[-len(known) :] for known in SUFFIXES if name.lower().endswith(known)), "")
 
 
 def _file_of(fd, entry):
@@ -101,7 +113,9 @@ def _walk(parent, name, above, seen):
 
 
 def read(fd, submission):
-    """The bytes of its file, an ordinary one of a modest size; ValueError where it is anything else."""
+    """The bytes of its file, an ordinary one of a modest size; ValueError where it is anything
+    else.
+    """
     if submission.problem:
         raise ValueError(submission.problem)
     try:
@@ -117,7 +131,9 @@ def read(fd, submission):
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("this is no ordinary file")
         if status.st_ino != submission.inode:
-            raise ValueError("another file was put in its place while submissions were graded; grade again")
+            raise ValueError(
+                "another file was put in its place while submissions were graded; grade again"
+            )
         if status.st_size > LIMIT:
             raise ValueError(f"{status.st_size} bytes; more than {LIMIT} are not read")
         return file.read(LIMIT)

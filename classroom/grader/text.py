@@ -9,9 +9,13 @@ _LONGEST = 600
 
 
 def printable(text, keep=""):
-    """The text with all that does not print escaped, but for ``keep``: nothing in it tells a terminal where to write,
-    or a page in which direction."""
-    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape", "replace").decode() for c in text)
+    """The text with all that does not print escaped, but for ``keep``: nothing in it tells a
+    terminal where to write, or a page in which direction.
+    """
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape", "replace").decode()
+        for c in text
+    )
 
 
 def plain(text):
@@ -20,8 +24,9 @@ def plain(text):
 
 
 def cell(text):
-    """The text as a cell of a table: a spreadsheet takes one that begins like this for a formula, and some begin a
-    cell at a semicolon, too."""
+    """The text as a cell of a table: a spreadsheet takes one that begins like this for a formula,
+    and some begin a cell at a semicolon, too.
+    """
     return re.sub(r"(^\s*|[;\t\r\n]\s*)(?=[-=+@＝＋－＠])", r"\1'", text)
 
 
@@ -33,20 +38,30 @@ def csv_text(rows):
 
 
 def read_csv(path, name, delimiters=","):
-    """Columns of a CSV file, and (line, row) of each of its rows, a dict of column -> text; ValueError, which begins
-    with ``name``, where it is none. Nothing that stands in it is passed over."""
+    """Columns of a CSV file, and (line, row) of each of its rows, a dict of column -> text;
+    ValueError, which begins with ``name``, where it is none. Nothing that stands in it is passed
+    over.
+    """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
         delimiter = max(delimiters, key=text.partition("\n")[0].count)
-        table = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restval="", strict=True)
+        table = csv.DictReader(
+            io.StringIO(text, newline=""), delimiter=delimiter, restval="", strict=True
+        )
         columns = tuple(table.fieldnames or ())
         rows = [(table.line_num, row) for row in table]
     except UnicodeDecodeError:
         raise ValueError(f"{name}: {path} is not UTF-8; save it as CSV UTF-8") from None
-    except csv.Error as error:  # such as quotes that never end, which would swallow all lines after them
-        raise ValueError(f"{name}: found {path}, after line {table.line_num}: {error}; expected CSV") from None
+    except (
+        csv.Error
+    ) as error:  # such as quotes that never end, which would swallow all lines after them
+        raise ValueError(
+            f"{name}: found {path}, after line {table.line_num}: {error}; expected CSV"
+        ) from None
     for line, row in rows:
         if any(row.pop(None, ())):
-            raise ValueError(f"{name}: found {path}, line {line}, with more cells than there are columns, expected "
-                             f"{len(columns)}; a text with a {delimiter!r} in it stands in quotes")
+            raise ValueError(
+                f"{name}: found {path}, line {line}, with more cells than there are columns,"
+                f" expected {len(columns)}; a text with a {delimiter!r} in it stands in quotes"
+            )
     return columns, rows

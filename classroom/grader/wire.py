@@ -1,16 +1,19 @@
-"""Values as bytes, between the grader and a process it does not trust: JSON for structure, raw bytes for arrays.
+"""Values as bytes, between the grader and a process it does not trust: JSON for structure, raw
+bytes for arrays.
 
-A message is a frame: the lengths of two parts (two little-endian uint32), then the parts. The first is JSON, in which
-plain values stand for themselves and everything else is a list that begins with its kind:
+A message is a frame: the lengths of two parts (two little-endian uint32), then the parts. The first
+is JSON, in which plain values stand for themselves and everything else is a list that begins with
+its kind:
 
     ["list", ...]  ["tuple", ...]  ["dict", [key, value], ...]  ["complex", re, im]
     ["array", dtype, shape]  ["scalar", dtype]          both take their bytes from the second part, in order
 
-No pickle: what comes back can be nothing but these. Sizes are compared with limits before memory is taken, on both
-sides with the same ones: whatever :func:`encode` sends, :func:`decode` takes. They hold for what NumPy would make of a
-value as well: in an array of texts each takes as much memory as the longest.
-The module imports nothing from this package: it runs on both sides, of one machine, whose order of bytes they share.
-"""
+No pickle: what comes back can be nothing but these. Sizes are compared with limits before memory is
+taken, on both sides with the same ones: whatever :func:`encode` sends, :func:`decode` takes. They
+hold for what NumPy would make of a value as well: in an array of texts each takes as much memory as
+the longest. The module imports nothing from this package: it runs on both sides, of one machine,
+whose order of bytes they share.
+"""  # noqa: E501
 
 import io
 import json
@@ -21,11 +24,31 @@ import numpy as np
 
 JSON_LIMIT, DATA_LIMIT = 10**6, 2**24
 ITEMS, _DEPTH, _BOUND = 10**5, 20, 10**1000
-_AXES, _SHORT, _TEXTS = 16, 64, 2**28  # a text of so many characters is as long as a number; bytes of an array of texts
+_AXES, _SHORT, _TEXTS = (
+    16,
+    64,
+    2**28,
+)  # a text of so many characters is as long as a number; bytes of an array of texts
 _HEAD = struct.Struct("<II")
-DTYPES = {name: np.dtype(name) for name in
-           ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-            "float16", "float32", "float64", "complex64", "complex128")}
+DTYPES = {
+    name: np.dtype(name)
+    for name in (
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    )
+}
 
 
 class WireError(Exception):
@@ -38,7 +61,9 @@ def _need(condition, message):
 
 
 class _Held:
-    """What a message holds so far: values, numbers in arrays and their bytes, characters of the longest text."""
+    """What a message holds so far: values, numbers in arrays and their bytes, characters of the
+    longest text.
+    """
 
     def __init__(self):
         self.values, self._numbers, self._bytes, self._longest = 0, 0, 0, 0
@@ -47,10 +72,15 @@ class _Held:
         """A value that is no array, so deep in others."""
         self.values += 1
         if self.values > ITEMS or depth > _DEPTH:
-            raise WireError(f"more than {ITEMS} values in tuples, lists or dicts" if self.values > ITEMS else
-                            "lists in lists in lists, too deep")
+            raise WireError(
+                f"more than {ITEMS} values in tuples, lists or dicts"
+                if self.values > ITEMS
+                else "lists in lists in lists, too deep"
+            )
         if isinstance(v, (str, int)):
-            length = len(v) if isinstance(v, str) else v.bit_length() // 3  # a number may become a text
+            length = (
+                len(v) if isinstance(v, str) else v.bit_length() // 3
+            )  # a number may become a text
             if length > _SHORT:
                 self._longest = max(self._longest, length)
 
@@ -62,8 +92,11 @@ class _Held:
 
     def end(self):
         """Nothing more comes."""
-        _need(4 * (self.values + self._numbers) * self._longest <= _TEXTS,
-              f"a text of {self._longest} characters among {self.values + self._numbers} values, which is too long")
+        _need(
+            4 * (self.values + self._numbers) * self._longest <= _TEXTS,
+            f"a text of {self._longest} characters among {self.values + self._numbers} values,"
+            " which is too long",
+        )
 
 
 def encode(value):
@@ -72,7 +105,10 @@ def encode(value):
 
     def array(a, depth):
         name = a.dtype.name  # in whatever order its bytes are
-        _need(name in DTYPES, f"an array of dtype {str(a.dtype)[:40]}, expected one of {', '.join(DTYPES)}")
+        _need(
+            name in DTYPES,
+            f"an array of dtype {str(a.dtype)[:40]}, expected one of {', '.join(DTYPES)}",
+        )
         _need(_fits(a.shape), f"an array of shape {a.shape}, which is too large")
         held.take_array(a, depth)
         data.append(a.astype(DTYPES[name]).tobytes())
@@ -90,10 +126,19 @@ def encode(value):
         if isinstance(v, complex):
             return ["complex", v.real, v.imag]
         if isinstance(v, (list, tuple)):
-            return ["list" if isinstance(v, list) else "tuple", *(walk(item, depth + 1) for item in v)]
+            return [
+                "list" if isinstance(v, list) else "tuple",
+                *(walk(item, depth + 1) for item in v),
+            ]
         if isinstance(v, dict):
-            return ["dict", *([_key(walk(key, depth + 1)), walk(item, depth + 1)] for key, item in v.items())]
-        raise WireError(f"{type(v).__name__}, expected arrays, numbers, strings, or tuples, lists and dicts of them")
+            return [
+                "dict",
+                *([_key(walk(key, depth + 1)), walk(item, depth + 1)] for key, item in v.items()),
+            ]
+        raise WireError(
+            f"{type(v).__name__}, expected arrays, numbers, strings, or tuples, lists and dicts of"
+            " them"
+        )
 
     try:
         text = json.dumps(walk(value, 0)).encode()
@@ -118,7 +163,10 @@ def encode_all(values):
 
 
 def changed(values, before):
-    """Positions of the values that are no longer what :func:`encode_all` made ``before`` of, or cannot be sent."""
+    """Positions of the values that are no longer what :func:`encode_all` made ``before`` of, or
+    cannot be sent.
+    """
+
     def same(value, frame):
         try:
             return encode(value) == frame
@@ -129,8 +177,9 @@ def changed(values, before):
 
 
 def receive(read):
-    """The value of the frame that ``read(number)`` gives the bytes of; WireError if it is none, EOFError if there are
-    no more bytes."""
+    """The value of the frame that ``read(number)`` gives the bytes of; WireError if it is none,
+    EOFError if there are no more bytes.
+    """
     head = read(_HEAD.size)
     if len(head) < _HEAD.size:
         raise EOFError("the other process stopped")
@@ -138,17 +187,21 @@ def receive(read):
 
 
 def sizes(head):
-    """Lengths of the two parts, from the first bytes of a frame; WireError if they are too large."""
+    """Lengths of the two parts, from the first bytes of a frame; WireError if they are too
+    large.
+    """
     text, data = _HEAD.unpack(head)
     _need(text <= JSON_LIMIT and data <= DATA_LIMIT, f"a message of {text} + {data} bytes")
     return text, data
 
 
 def decode(frame):
-    """The value of a whole frame; WireError, and nothing else, if it is none. Arrays are new and writable."""
+    """The value of a whole frame; WireError, and nothing else, if it is none. Arrays are new and
+    writable.
+    """
     try:
-        text, length = sizes(frame[:_HEAD.size])
-        body = frame[_HEAD.size:]
+        text, length = sizes(frame[: _HEAD.size])
+        body = frame[_HEAD.size :]
         _need(len(body) == text + length, "a frame of the wrong length")
         data = io.BytesIO(body[text:])
         held = _Held()
@@ -156,7 +209,15 @@ def decode(frame):
         held.end()
         _need(not data.read(1), "bytes that belong to nothing")
         return value
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error, MemoryError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+        struct.error,
+        MemoryError,
+    ) as error:
         raise WireError(f"not a message: {error!s:.200}") from None
 
 
@@ -165,7 +226,9 @@ def _value(v, data, held, depth):
     if type(v) is not list:
         held.take(v, depth)
         if type(v) is str:
-            return v.encode(errors="replace").decode()  # half a surrogate pair cannot be written to a file
+            return v.encode(
+                errors="replace"
+            ).decode()  # half a surrogate pair cannot be written to a file
         _need(v is None or type(v) in (bool, float, int), "a value of no kind")
         _need(type(v) is not int or abs(v) < _BOUND, "an integer too large")
         return v
@@ -180,7 +243,10 @@ def _value(v, data, held, depth):
         found = [_value(item, data, held, depth + 1) for item in rest]
         return found if kind == "list" else tuple(found)
     if kind == "dict":
-        return dict([_value(part, data, held, depth + 1) for part in (_key(key), item)] for key, item in rest)
+        return dict(
+            [_value(part, data, held, depth + 1) for part in (_key(key), item)]
+            for key, item in rest
+        )
     _need(kind == "complex", "a value of no kind")
     real, imag = rest
     _need(type(real) is type(imag) is float, "no complex number")
@@ -189,16 +255,24 @@ def _value(v, data, held, depth):
 
 def _array(name, shape, data):
     dtype = DTYPES[name]
-    _need(type(shape) is list and all(type(n) is int and 0 <= n for n in shape), "an array of no shape")
+    _need(
+        type(shape) is list and all(type(n) is int and n >= 0 for n in shape),
+        "an array of no shape",
+    )
     _need(_fits(shape), "an array that is too large")
-    part = data.read(math.prod(shape) * dtype.itemsize)  # of one without all its bytes the shape does not fit
+    part = data.read(
+        math.prod(shape) * dtype.itemsize
+    )  # of one without all its bytes the shape does not fit
     if name == "bool":  # a byte that is neither 0 nor 1 is no bool
         return (np.frombuffer(part, np.uint8) != 0).reshape(shape)
     return np.frombuffer(part, dtype).reshape(shape).copy()
 
 
 def _key(key):
-    _need(type(key) in (str, int, bool, float, type(None)), "a dict with a key that is neither a word nor a number")
+    _need(
+        type(key) in (str, int, bool, float, type(None)),
+        "a dict with a key that is neither a word nor a number",
+    )
     # Larger ones may all have one hash, and a dict takes minutes.
     _need(type(key) is not int or abs(key) < 2**63, "a key that is too large")
     return key

@@ -3,8 +3,10 @@
 In the order in which to read it:
 
 - :mod:`.task`: what a task is, and which of its mistakes an answer makes.
-- :mod:`.deriving`, :mod:`.checking`, :mod:`.breaking`, :mod:`.fusing`: the tasks, a file a part of the book.
-- :mod:`.norm`, :mod:`.order`: what they share, one normalisation with parameters and sums in a given order.
+- :mod:`.deriving`, :mod:`.checking`, :mod:`.breaking`, :mod:`.fusing`: the tasks, a file a part of
+  the book.
+- :mod:`.norm`, :mod:`.order`: what they share, one normalisation with parameters and sums in a
+  given order.
 - :mod:`.own`: tasks of your own, from a folder.
 """
 
@@ -29,13 +31,16 @@ def drawn(id, seed):
 
 
 def draw(asked, seed, own=()):
-    """The tasks of the chapters ``asked``, and those with the ids ``own``, in the variants that ``seed`` draws.
+    """The tasks of the chapters ``asked``, and those with the ids ``own``, in the variants that
+    ``seed`` draws.
 
     A task's variant depends on the seed and on the task alone, not on the others.
     """
     unknown = sorted(set(asked) - set(chapters()))
     if unknown or not (asked or own):
-        raise ValueError(f"chapters: found {', '.join(map(str, unknown)) or 'none'}, expected some of "
-                         f"{', '.join(map(str, chapters()))}")
+        raise ValueError(
+            f"chapters: found {', '.join(map(str, unknown)) or 'none'}, expected some of "
+            f"{', '.join(map(str, chapters()))}"
+        )
     ids = sorted(id for id, task in TASKS.items() if task.chapter() in asked)
     return tuple(drawn(id, seed) for id in (*ids, *sorted(own)))

@@ -1,4 +1,6 @@
-"""Graded tasks of chapters 7 to 9: statistics merged or taken apart, rows of any size, a sum in a given order."""
+"""Graded tasks of chapters 7 to 9: statistics merged or taken apart, rows of any size, a sum in a
+given order.
+"""
 
 from typing import NamedTuple
 
@@ -15,7 +17,7 @@ class _Spread(NamedTuple):
     """How the spread of n numbers is stored.
 
     kind : a key of ``_KINDS``.  more : -1, 0 or 1, what is added to n in the divisor of the sum of squares.
-    """
+    """  # noqa: E501
 
     kind: str
     more: int
@@ -23,9 +25,15 @@ class _Spread(NamedTuple):
     @property
     def words(self):
         """For the text."""
-        divisor = {-1: "the number of rows less one", 0: "the number of rows", 1: "the number of rows and one"}
+        divisor = {
+            -1: "the number of rows less one",
+            0: "the number of rows",
+            1: "the number of rows and one",
+        }
         squares = "the sum of squared deviations from the mean"
-        return _KINDS[self.kind][0].format(squares=squares, v=f"{squares}, divided by {divisor[self.more]}")
+        return _KINDS[self.kind][0].format(
+            squares=squares, v=f"{squares}, divided by {divisor[self.more]}"
+        )
 
     def n(self, n):
         """Source of the divisor of the sum of squares."""
@@ -43,13 +51,27 @@ class _Spread(NamedTuple):
 # In words, sources of the sum of squares and of what is stored, and the divisors in use.
 _KINDS = {
     "variance": ("the variance, {v}", "{N} * {v}", "{q} / {N}", (-1, 0, 1)),
-    "deviation": ("the standard deviation, the root of {v}", "{N} * {v}**2", "np.sqrt({q} / {N})", (-1, 0, 1)),
+    "deviation": (
+        "the standard deviation, the root of {v}",
+        "{N} * {v}**2",
+        "np.sqrt({q} / {N})",
+        (-1, 0, 1),
+    ),
     "squares": ("{squares}", "{v}", "{q}", (0,)),
     "precision": ("the precision, one over {v}", "{N} / {v}", "{N} / {q}", (-1, 0)),
-    "error": ("the standard error, the root of {v}, and again by the number of rows", "{n} * {N} * {v}**2",
-              "np.sqrt({q} / {N} / {n})", (-1, 0)),
-    "of the mean": ("the variance of the mean, {v}, and again by the number of rows", "{n} * {N} * {v}",
-                    "{q} / {N} / {n}", (-1, 0))}
+    "error": (
+        "the standard error, the root of {v}, and again by the number of rows",
+        "{n} * {N} * {v}**2",
+        "np.sqrt({q} / {N} / {n})",
+        (-1, 0),
+    ),
+    "of the mean": (
+        "the variance of the mean, {v}, and again by the number of rows",
+        "{n} * {N} * {v}",
+        "{q} / {N} / {n}",
+        (-1, 0),
+    ),
+}
 _SPREADS = [_Spread(kind, more) for kind, (*_, divisors) in _KINDS.items() for more in divisors]
 
 
@@ -58,15 +80,24 @@ class StatisticsOfParts(Task):
 
     id, minutes, points = "ch07-statistics-of-parts", 25, 4
     rtol = 1e-12
-    tolerance = "Where the means are 1e6 times as large, 1e-6, and 1e-8 for the distance of the mean from 1e6."
+    tolerance = (
+        "Where the means are 1e6 times as large, 1e-6, and 1e-8 for the distance of the mean from"
+        " 1e6."
+    )
 
     def draw(self, random):
         self.take_away, self.given, self.asked, self.from_sums, self.to_sums = self.variant = (
-            random.choice([True, False]), random.choice(_SPREADS), random.choice(_SPREADS),
-            random.choice([True, False]), random.choice([True, False]))
+            random.choice([True, False]),
+            random.choice(_SPREADS),
+            random.choice(_SPREADS),
+            random.choice([True, False]),
+            random.choice([True, False]),
+        )
         self.centre = "sums" if self.from_sums else "mean"
         self.returned = "sums" if self.to_sums else "mean"
-        self.mean, self.mean_part = ("sums / n", "sums_part / n_part") if self.from_sums else ("mean", "mean_part")
+        self.mean, self.mean_part = (
+            ("sums / n", "sums_part / n_part") if self.from_sums else ("mean", "mean_part")
+        )
         rows = np.array([[1.0, 1], [2, 4], [4, 2], [6, 3], [2, 5]])
         known = self.known([rows, rows[:2]] if self.take_away else [rows[:2], rows[2:]])
         sources = (f"np.array({np.round(v, 12).tolist()})" if np.ndim(v) else str(v) for v in known)
@@ -74,63 +105,75 @@ class StatisticsOfParts(Task):
         (self._draw_rest if self.take_away else self._draw_merged)()
         words = {True: "the sum over the rows", False: "the mean over the rows"}
         self.statement += (
-            f". What is known of each feature is {words[self.from_sums]}, `{self.centre}`, and as its `spread` "
-            f"{self.given.words}. What is asked for is {words[self.to_sums]}, and as its spread {self.asked.words}. "
-            "The relative error of the spread must stay below 1e-6 even where the means are 1e6 times as large as "
-            "the standard deviation.")
+            f". What is known of each feature is {words[self.from_sums]}, `{self.centre}`, and as"
+            f" its `spread` {self.given.words}. What is asked for is {words[self.to_sums]}, and as"
+            f" its spread {self.asked.words}. The relative error of the spread must stay below 1e-6"
+            " even where the means are 1e6 times as large as the standard deviation."
+        )
 
     def _draw_rest(self):
         self.title, c = "The statistics of the rest", self.centre
         signature = f"n, {c}, spread, n_part, {c}_part, spread_part"
         self.statement = (
-            "The statistics of each feature over all rows are known, and those over a part of the rows. Write "
-            f"`rest_statistics({signature})`, which returns the statistics of the other rows")
+            "The statistics of each feature over all rows are known, and those over a part of the"
+            f" rows. Write `rest_statistics({signature})`, which returns the statistics of the"
+            " other rows"
+        )
         self.head = f'''def rest_statistics({signature}):
     """Statistics of the rows that are not in the part.
 
     n, n_part: ints, number of all rows and of the rows of the part; part and rest have two rows or more.
     {c}, spread, {c}_part, spread_part: (D,), of each feature over all rows, and over the part.
     Returns (number of rows, {self.returned}, spread) of the rest.
-    """'''
+    """'''  # noqa: E501
         self.body = f"""
     left = n - n_part
     shift = {self.mean_part} - {self.mean}
     mean_left = {self.mean} - shift * n_part / left
-    squares = {self.given.squares('spread', 'n')} - {self.given.squares('spread_part', 'n_part')}
+    squares = {self.given.squares("spread", "n")} - {self.given.squares("spread_part", "n_part")}
     squares = squares - shift**2 * n * n_part / left
-    return left, {'left * ' if self.to_sums else ''}mean_left, {self.asked.stored('squares', 'left')}"""
+    return left, {"left * " if self.to_sums else ""}mean_left, {self.asked.stored("squares", "left")}"""  # noqa: E501
 
     def _draw_merged(self):
         c = self.centre
         signature = f"n, {c}, spread"
         self.statement = (
-            "Rows are cut into K parts, and the statistics of each feature over each part are known. Write "
-            f"`merged_statistics({signature})`, which returns the statistics over all rows")
+            "Rows are cut into K parts, and the statistics of each feature over each part are"
+            f" known. Write `merged_statistics({signature})`, which returns the statistics over all"
+            " rows"
+        )
         self.head = f'''def merged_statistics({signature}):
     """Statistics of all rows, from those of K parts.
 
     n: (K,), number of rows of each part, two or more.
     {c}, spread: (K, D), of each feature over each part.
     Returns (number of rows, {self.returned}, spread) over all rows; the first is a whole number, the others are (D,).
-    """'''
+    """'''  # noqa: E501
         self.body = f"""
     total, n = n.sum(), n[:, None]
     mean_of_part = {self.mean}
     shift = mean_of_part - mean_of_part[0]
     offset = (n * shift).sum(axis=0) / total
-    squares = ({self.given.squares('spread', 'n')}).sum(axis=0) + (n * (shift - offset)**2).sum(axis=0)
+    squares = ({self.given.squares("spread", "n")}).sum(axis=0) + (n * (shift - offset)**2).sum(axis=0)
     merged = mean_of_part[0] + offset
-    return total, {'total * ' if self.to_sums else ''}merged, {self.asked.stored('squares', 'total')}"""
+    return total, {"total * " if self.to_sums else ""}merged, {self.asked.stored("squares", "total")}"""  # noqa: E501
 
     def cases(self):
         sizes = [(2, 5), (20, 40)] + [(2, 30)] * (0 if self.take_away else 2)
-        return (("parts of equal size", [(8, 9)] * len(sizes), 0.0, 1.0),
-                ("parts of different size", sizes, 0.0, 2.0),
-                ("a small difference of means", sizes[::-1], 0.0, 0.3), ("far from zero", sizes, 1e6, 1.0))
+        return (
+            ("parts of equal size", [(8, 9)] * len(sizes), 0.0, 1.0),
+            ("parts of different size", sizes, 0.0, 2.0),
+            ("a small difference of means", sizes[::-1], 0.0, 0.3),
+            ("far from zero", sizes, 1e6, 1.0),
+        )
 
     def ask(self, rng, sizes, far, apart):
-        parts = [far + apart * rng.standard_normal(3) + rng.uniform(0.7, 1.4, 3) * rng.standard_normal((n, 3))
-                 for n in (int(rng.integers(*size)) for size in sizes)]
+        parts = [
+            far
+            + apart * rng.standard_normal(3)
+            + rng.uniform(0.7, 1.4, 3) * rng.standard_normal((n, 3))
+            for n in (int(rng.integers(*size)) for size in sizes)
+        ]
         known = self.known([np.concatenate(parts), parts[0]] if self.take_away else parts)
         return self.solved(dict(zip(self.names, known)), far=far)
 
@@ -138,50 +181,99 @@ class StatisticsOfParts(Task):
         """The arguments that tell the statistics of all rows and of a part, or of the parts."""
         statistics = []
         for rows in groups:
-            n, squares = len(rows), ((rows - rows.mean(axis=0))**2).sum(axis=0)
+            n, squares = len(rows), ((rows - rows.mean(axis=0)) ** 2).sum(axis=0)
             stored = eval(self.given.stored("squares", "n"), {"np": np, "n": n, "squares": squares})
-            statistics.append((n, rows.sum(axis=0) if self.from_sums else rows.mean(axis=0), stored))
-        return [*statistics[0], *statistics[1]] if self.take_away else [*map(np.array, zip(*statistics))]
+            statistics.append(
+                (n, rows.sum(axis=0) if self.from_sums else rows.mean(axis=0), stored)
+            )
+        return (
+            [*statistics[0], *statistics[1]]
+            if self.take_away
+            else [*map(np.array, zip(*statistics))]
+        )
 
     def judge(self, found, expected, far, **_):
         (number, centre, stored), right = expect_parts(found, 3), expected
-        expect(expect_number(number, "the number of rows") == right[0], "the number of rows is wrong")
+        expect(
+            expect_number(number, "the number of rows") == right[0], "the number of rows is wrong"
+        )
         centre = expect_array(centre, right[1].shape, name=f"the {self.returned}").astype(float)
         n = right[0] if self.to_sums else 1
         # Distances from the mean are what counts; near 1e6 the mean itself is rounded at 1e-10.
-        expect_close(centre / n - far, right[1] / n - far, self.rtol + 100 * 2**-53 * far, f"the {self.returned}")
+        expect_close(
+            centre / n - far,
+            right[1] / n - far,
+            self.rtol + 100 * 2**-53 * far,
+            f"the {self.returned}",
+        )
         expect_close(stored, right[2], 1e-6 if far else self.rtol, "the spread")
 
     def slips(self):
         if self.take_away:
-            yield ("shift * n_part / left", "shift * n_part / n",
-                   "the mean of the rest divides by the number of all rows")
-            yield f"{self.mean} - shift", f"{self.mean} + shift", "the mean moves towards the part, not away from it"
-            yield ("    squares = squares - shift**2 * n * n_part / left\n", "",
-                   "the distance of the two means is left out")
-            yield "n * n_part / left", "n_part", "the distance of the two means has the wrong weight"
-            yield ("shift**2 * n * n_part / left",
-                   f"(n_part * ({self.mean_part})**2 + left * mean_left**2 - n * ({self.mean})**2)",
-                   "large squares of means are subtracted from one another")
+            yield (
+                "shift * n_part / left",
+                "shift * n_part / n",
+                "the mean of the rest divides by the number of all rows",
+            )
+            yield (
+                f"{self.mean} - shift",
+                f"{self.mean} + shift",
+                "the mean moves towards the part, not away from it",
+            )
+            yield (
+                "    squares = squares - shift**2 * n * n_part / left\n",
+                "",
+                "the distance of the two means is left out",
+            )
+            yield (
+                "n * n_part / left",
+                "n_part",
+                "the distance of the two means has the wrong weight",
+            )
+            yield (
+                "shift**2 * n * n_part / left",
+                f"(n_part * ({self.mean_part})**2 + left * mean_left**2 - n * ({self.mean})**2)",
+                "large squares of means are subtracted from one another",
+            )
         else:
-            yield ("(n * shift).sum(axis=0) / total", "shift.mean(axis=0)",
-                   "a mean of means is taken, though the parts differ in size")
-            yield " + (n * (shift - offset)**2).sum(axis=0)", "", "the distances of the means are left out"
-            yield "n * (shift - offset)**2", "(shift - offset)**2", "the distances of the means have no weights"
-            yield ("(n * (shift - offset)**2).sum(axis=0)",
-                   "(n * mean_of_part**2).sum(axis=0) - total * (mean_of_part[0] + offset)**2",
-                   "large squares of means are subtracted from one another")
+            yield (
+                "(n * shift).sum(axis=0) / total",
+                "shift.mean(axis=0)",
+                "a mean of means is taken, though the parts differ in size",
+            )
+            yield (
+                " + (n * (shift - offset)**2).sum(axis=0)",
+                "",
+                "the distances of the means are left out",
+            )
+            yield (
+                "n * (shift - offset)**2",
+                "(shift - offset)**2",
+                "the distances of the means have no weights",
+            )
+            yield (
+                "(n * (shift - offset)**2).sum(axis=0)",
+                "(n * mean_of_part**2).sum(axis=0) - total * (mean_of_part[0] + offset)**2",
+                "large squares of means are subtracted from one another",
+            )
         last = "left" if self.take_away else "total"
         right = self.asked.stored("squares", last) + "\n"
         for other in _SPREADS:
             if other.kind == self.asked.kind and other.more != self.asked.more:
-                yield f", {right}", f", {other.stored('squares', last)}\n", "the spread returned has another divisor"
+                yield (
+                    f", {right}",
+                    f", {other.stored('squares', last)}\n",
+                    "the spread returned has another divisor",
+                )
                 break
         if self.asked.kind in ("deviation", "error"):
             yield "np.sqrt(", "(", "the last root is not taken"
         if self.given != self.asked:
-            yield (f", {right}", f", {self.given.stored('squares', last)}\n",
-                   "the spread is returned in the form in which it is given")
+            yield (
+                f", {right}",
+                f", {self.given.stored('squares', last)}\n",
+                "the spread is returned in the form in which it is given",
+            )
 
 
 class NormOfAnySize(Task):
@@ -195,9 +287,11 @@ class NormOfAnySize(Task):
         self.power = "exponent" if norms.scales_as_s(norm) else "2 * exponent"
         self.example = f"({norms.example(norm)[1]}, 0.5)"
         self.statement = (
-            f"{norms.definition(norm)}\n\nWrite `norm_of_any_size(x, eps)`. No row is too large: squares, and sums, "
-            "of numbers near the largest float64 overflow, but y does not. Every digit of ordinary rows stays, and "
-            "so does what eps does to them. There is nothing wider than float64 to compute in.")
+            f"{norms.definition(norm)}\n\nWrite `norm_of_any_size(x, eps)`. No row is too large:"
+            " squares, and sums, of numbers near the largest float64 overflow, but y does not."
+            " Every digit of ordinary rows stays, and so does what eps does to them. There is"
+            " nothing wider than float64 to compute in."
+        )
         self.head = f'''def norm_of_any_size(x, eps):
     """y of the normalisation above, of rows however large.
 
@@ -206,17 +300,36 @@ class NormOfAnySize(Task):
     Returns y, of x's shape, finite; where x is constant and eps = 0, anything.
     """'''
         first, n, rest = norms.statistics(norm).partition("\n    n = ")
-        self.body = first + f"""
+        self.body = (
+            first
+            + f"""
     exponent = np.maximum(np.frexp(np.max(np.abs(parts), axis=-1, keepdims=True))[1], 0)
-    parts, eps = np.ldexp(parts, -exponent), np.ldexp(eps, -({self.power}))""" + n + rest + """
-    return """ + norms.joined(norm, "(c / s)")
+    parts, eps = np.ldexp(parts, -exponent), np.ldexp(eps, -({self.power}))"""
+            + n
+            + rest
+            + """
+    return """
+            + norms.joined(norm, "(c / s)")
+        )
 
     def cases(self):
-        return (("ordinary rows, eps counts", [1.0, 0.3, 0.1], 0.3, 0.2 if norms.scales_as_s(self.variant) else 0.05),
-                ("rows whose squares overflow", 600, 3.0, 0.0), ("rows whose sum overflows", 1021, 3.0, 0.0),
-                ("large and ordinary rows in one array", [1.0, 1e200, 1e-3], 0.3, 1e-5),
-                ("a large eps beside large rows", [1e160, 2e160, 1e150], 0.3,
-                 1e159 if norms.scales_as_s(self.variant) else 1e300))
+        return (
+            (
+                "ordinary rows, eps counts",
+                [1.0, 0.3, 0.1],
+                0.3,
+                0.2 if norms.scales_as_s(self.variant) else 0.05,
+            ),
+            ("rows whose squares overflow", 600, 3.0, 0.0),
+            ("rows whose sum overflows", 1021, 3.0, 0.0),
+            ("large and ordinary rows in one array", [1.0, 1e200, 1e-3], 0.3, 1e-5),
+            (
+                "a large eps beside large rows",
+                [1e160, 2e160, 1e150],
+                0.3,
+                1e159 if norms.scales_as_s(self.variant) else 1e300,
+            ),
+        )
 
     def ask(self, rng, sigma, mean, eps):
         if isinstance(sigma, int):
@@ -225,13 +338,17 @@ class NormOfAnySize(Task):
         else:
             x, *_ = norms.draw(self.variant, rng, (3, 2, 24), 1.0, mean)
             x = x * np.asarray(sigma)[:, None, None]
-        if sigma == 600:  # one number of each part is 0: not any number of a row tells how large it is
+        if (
+            sigma == 600
+        ):  # one number of each part is 0: not any number of a row tells how large it is
             for features in norms.features(self.variant, 12):
                 x[range(3), [features[0], features[-1], rng.choice(features)]] = 0
         return self.solved(dict(x=x, eps=eps))
 
     def judge(self, found, expected, **_):
-        expect_close(found, expected, self.rtol, "y")  # rows of mean 3 sigma: a few dozen roundings, as in chapter 1
+        expect_close(
+            found, expected, self.rtol, "y"
+        )  # rows of mean 3 sigma: a few dozen roundings, as in chapter 1
 
     def slips(self):
         other = {"exponent": "2 * exponent", "2 * exponent": "exponent"}[self.power]
@@ -240,14 +357,23 @@ class NormOfAnySize(Task):
         yield f", np.ldexp(eps, -({self.power}))", ", eps", "eps is not scaled with the row"
         yield f"-({self.power})", f"-({other})", "eps is scaled by the wrong power"
         yield largest, "np.max(np.abs(parts))", "all rows are scaled by the same number"
-        yield (largest, "np.abs(parts).mean(axis=-1, keepdims=True)",
-               "the number that the scaling is taken from overflows")
+        yield (
+            largest,
+            "np.abs(parts).mean(axis=-1, keepdims=True)",
+            "the number that the scaling is taken from overflows",
+        )
         yield f"{largest})[1], 0)", "np.ones_like(parts))[1] - 1, 0)", "large rows are not scaled"
 
 
-_BLOCKS = {"neighbours": "Block b has the rows b B, b B + 1, ..., b B + B - 1; the last block may have fewer rows",
-           "strided": "Block b has the rows b, b + B, b + 2 B, ...; there are B blocks, or as many as there are rows "
-                      "if these are fewer"}
+_BLOCKS = {
+    "neighbours": (
+        "Block b has the rows b B, b B + 1, ..., b B + B - 1; the last block may have fewer rows"
+    ),
+    "strided": (
+        "Block b has the rows b, b + B, b + 2 B, ...; there are B blocks, or as many as there are"
+        " rows if these are fewer"
+    ),
+}
 
 
 class SumInBlocks(Task):
@@ -257,25 +383,36 @@ class SumInBlocks(Task):
 
     def draw(self, random):
         self.variant = cut, way, B, upwards, squares = (
-            random.choice(list(_BLOCKS)), random.choice(order.WAYS), random.randrange(8, 26),
-            random.choice([True, False]), random.choice([True, False]))
+            random.choice(list(_BLOCKS)),
+            random.choice(order.WAYS),
+            random.randrange(8, 26),
+            random.choice([True, False]),
+            random.choice([True, False]),
+        )
         self.example = "(np.float32([[1, 2], [3, 4], [5, 6]]),)"
         self.statement = (
-            "Floating-point sums depend on the order of their terms. Write `sum_in_blocks(terms)`, which adds the "
-            f"{'squares of the numbers in the ' if squares else ''}rows of `terms` in this order, with B = {B}. "
-            f"{_BLOCKS[cut]}. The rows of a block are added in sequence, from its {'first' if upwards else 'last'} "
-            f"row to its {'last' if upwards else 'first'}. The sums of the blocks are then added {order.in_words(way)}.")
+            "Floating-point sums depend on the order of their terms. Write `sum_in_blocks(terms)`,"
+            f" which adds the {'squares of the numbers in the ' if squares else ''}rows of `terms`"
+            f" in this order, with B = {B}. {_BLOCKS[cut]}. The rows of a block are added in"
+            f" sequence, from its {'first' if upwards else 'last'} row to its"
+            f" {'last' if upwards else 'first'}. The sums of the blocks are then added"
+            f" {order.in_words(way)}."
+        )
         self.head = f'''def sum_in_blocks(terms):
-    """Sum{' of squares' if squares else ''} over axis 0, in the order above, to the bit.
+    """Sum{" of squares" if squares else ""} over axis 0, in the order above, to the bit.
 
     terms: (n, D), float32, n >= 1; must stay as it is.
-    Returns (D,), float32; every {'square and every ' if squares else ''}partial sum is float32.
+    Returns (D,), float32; every {"square and every " if squares else ""}partial sum is float32.
     """'''
-        sources = {"neighbours": f"[terms[b:b + {B}] for b in range(0, len(terms), {B})]",
-                   "strided": f"[terms[b::{B}] for b in range(min({B}, len(terms)))]"}
+        sources = {
+            "neighbours": f"[terms[b:b + {B}] for b in range(0, len(terms), {B})]",
+            "strided": f"[terms[b::{B}] for b in range(min({B}, len(terms)))]",
+        }
         self.blocks = sources.pop(cut)
-        self.other_blocks, = sources.values()
-        self.body = ("\n    terms = terms * terms" if squares else "") + f"""
+        (self.other_blocks,) = sources.values()
+        self.body = (
+            ("\n    terms = terms * terms" if squares else "")
+            + f"""
     sums = []
     for block in {self.blocks}:
         rows = block[::{1 if upwards else -1}]
@@ -284,18 +421,21 @@ class SumInBlocks(Task):
             total = total + row
         sums.append(total){order.joining(way)}
     return total"""
+        )
 
     def cases(self):
         B = self.variant[2]
-        return (("small whole numbers", (1, 2, 3, B - 1, B, B + 1, 3 * B + 2, 7 * B), True),
-                (f"{4 * B} rows, to the bit", (4 * B,)),
-                ("a number of rows that fits nothing, to the bit", (5 * B + 3, 11 * B + 1)),
-                ("many rows, to the bit", (64 * B,)))
+        return (
+            ("small whole numbers", (1, 2, 3, B - 1, B, B + 1, 3 * B + 2, 7 * B), True),
+            (f"{4 * B} rows, to the bit", (4 * B,)),
+            ("a number of rows that fits nothing, to the bit", (5 * B + 3, 11 * B + 1)),
+            ("many rows, to the bit", (64 * B,)),
+        )
 
     def ask(self, rng, sizes, whole=False):
         for n in sizes:
-            # No sum of whole numbers is rounded. Two orders of normal numbers agree in a column now and then, in all
-            # of 32 hardly ever.
+            # No sum of whole numbers is rounded. Two orders of normal numbers agree in a column now
+            # and then, in all of 32 hardly ever.
             terms = rng.integers(-9, 10, (n, 3)) if whole else rng.standard_normal((n, 32))
             terms = terms.astype(np.float32)
             yield self.solved(dict(terms=terms))
@@ -309,9 +449,16 @@ class SumInBlocks(Task):
         yield f"{B}", f"{2 * B}", "the blocks have another size"
         yield self.blocks, "[terms]", "all rows are added in one sequence"
         yield self.blocks, "[terms[b:b + 1] for b in range(len(terms))]", "there are no blocks"
-        yield (f"block[::{1 if upwards else -1}]", f"block[::{-1 if upwards else 1}]",
-               "a block is added from its other end")
-        yield "total = rows[0]", "total = rows[0].astype(float)", "a running sum is wider than float32"
+        yield (
+            f"block[::{1 if upwards else -1}]",
+            f"block[::{-1 if upwards else 1}]",
+            "a block is added from its other end",
+        )
+        yield (
+            "total = rows[0]",
+            "total = rows[0].astype(float)",
+            "a running sum is wider than float32",
+        )
         if squares:
             yield "terms = terms * terms", "terms = terms", "the terms are not squared"
         yield from order.slips(way)

@@ -5,8 +5,9 @@ from lnbook.exercises.expect import expect_close, expect_parts
 from . import norm as norms
 from .task import Task
 
-# A right answer in float64: sums of at most 24 terms, some twenty roundings, of which cancellation lets a hundredfold
-# be seen in the worst of the rows drawn here: 24 * 20 * 100 * 2**-53 = 5e-12. The smallest mistake is worth 1e-6.
+# A right answer in float64: sums of at most 24 terms, some twenty roundings, of which cancellation
+# lets a hundredfold be seen in the worst of the rows drawn here: 24 * 20 * 100 * 2**-53 = 5e-12.
+# The smallest mistake is worth 1e-6.
 _RTOL = 1e-11
 _INSIDE_ROOT = "1 / (2 * s)", "the derivative of s is that for eps inside the root"
 
@@ -22,23 +23,40 @@ class NormForward(Task):
         given = norms.given(norm)
         self.names = "x", *given, "eps"
         _, x, *parameters = norms.example(norm)
-        self.example = f"({', '.join([x, *parameters[:len(given)], '0.5'])})"
-        self.statement = f"{norms.definition(norm)}\n\nWrite `norm_forward({', '.join(self.names)})`."
-        self.head = f'''def norm_forward({', '.join(self.names)}):
+        self.example = f"({', '.join([x, *parameters[: len(given)], '0.5'])})"
+        self.statement = (
+            f"{norms.definition(norm)}\n\nWrite `norm_forward({', '.join(self.names)})`."
+        )
+        self.head = f'''def norm_forward({", ".join(self.names)}):
     """y of the normalisation above.
 
     x: shape (..., D){norms.divisible(norm)}.{norms.parameters(norm, given)}
     eps: float > 0.
     Returns y, of x's shape.
     """'''
-        scale = [f"    {name} = {norms.per_feature(norm, name)}" for name in given if norm.affine == "group"]
+        scale = [
+            f"    {name} = {norms.per_feature(norm, name)}"
+            for name in given
+            if norm.affine == "group"
+        ]
         last = "xhat" if norm.affine == "none" else "gamma * xhat + beta"
         self.body = norms.statistics(norm) + "\n".join(
-            [f"    xhat = {norms.joined(norm, '(c / s)')}", *scale, f"    return {last}"])
+            [f"    xhat = {norms.joined(norm, '(c / s)')}", *scale, f"    return {last}"]
+        )
 
     def cases(self):
-        return (("a matrix", (4, 12)), ("one row", (12,)), ("three axes", (2, 3, 24)),
-                ("rows so small that eps counts", (6, 12), norms.small(6), 0.03, norms.counting(self.variant)))
+        return (
+            ("a matrix", (4, 12)),
+            ("one row", (12,)),
+            ("three axes", (2, 3, 24)),
+            (
+                "rows so small that eps counts",
+                (6, 12),
+                norms.small(6),
+                0.03,
+                norms.counting(self.variant),
+            ),
+        )
 
     def ask(self, rng, shape, sigma=3.0, mean=5.0, eps=1e-3):
         x, _, gamma, beta = norms.draw(self.variant, rng, shape, sigma, mean)
@@ -53,8 +71,14 @@ class NormForward(Task):
             yield "gamma * xhat + beta", "gamma * xhat", "beta is not added"
             yield "gamma * xhat + beta", "gamma * (xhat + beta)", "gamma multiplies beta as well"
         if self.variant.affine == "group":
-            yield (*(("np.tile(", "np.repeat(") if self.variant.strided else ("np.repeat(", "np.tile(")),
-                   "gamma and beta go to the wrong features")
+            yield (
+                *(
+                    ("np.tile(", "np.repeat(")
+                    if self.variant.strided
+                    else ("np.repeat(", "np.tile(")
+                ),
+                "gamma and beta go to the wrong features",
+            )
 
 
 class NormJacobian(Task):
@@ -67,32 +91,42 @@ class NormJacobian(Task):
         self.variant = norm = random.choice(norms.members(affine=("none",)))
         self.example = f"({norms.example(norm)[1]}, 0.5)"
         self.statement = (
-            f"{norms.definition(norm)}\n\nWrite `norm_jacobian(x, eps)` for one row. It returns the matrix J[i, j] "
-            "of the derivatives of y_i with respect to x_j, exact up to rounding, and its eigenvalues.")
+            f"{norms.definition(norm)}\n\nWrite `norm_jacobian(x, eps)` for one row. It returns the"
+            " matrix J[i, j] of the derivatives of y_i with respect to x_j, exact up to rounding,"
+            " and its eigenvalues."
+        )
         self.head = f'''def norm_jacobian(x, eps):
     """Jacobian of one row, and its eigenvalues.
 
     x: shape (D,){norms.divisible(norm)}, not constant in any part.
     eps: float > 0.
     Returns J, shape (D, D), with J[i, j] = dy_i / dx_j, and the D eigenvalues of J, ascending, shape (D,).
-    """'''
-        self.body = norms.statistics(norm, always=True) + f"""
+    """'''  # noqa: E501
+        self.body = (
+            norms.statistics(norm, always=True)
+            + f"""
     bend = 2 * ({norms.root_slope(norm)}) / {norms.divisor(norm)} / s**2
     J, eigenvalues = np.zeros((len(x), len(x))), []
     for k in range({norm.groups}):
         ck, sk, bk = c[k], s[k, 0], bend[k, 0]
-        part = {f'np.arange(k, len(x), {norm.groups})' if norm.strided else 'np.arange(k * n, (k + 1) * n)'}
+        part = {f"np.arange(k, len(x), {norm.groups})" if norm.strided else "np.arange(k * n, (k + 1) * n)"}
         block = np.eye(n) / sk - bk * np.outer(ck, ck)
-        J[np.ix_(part, part)] = block{' - block.sum(axis=1, keepdims=True) * w' if norm.centred else ''}
+        J[np.ix_(part, part)] = block{" - block.sum(axis=1, keepdims=True) * w" if norm.centred else ""}
         along = 1 / sk - bk * (ck @ ck)
-        eigenvalues += {'[0.0, along] + [1 / sk] * (n - 2)' if norm.centred else '[along] + [1 / sk] * (n - 1)'}
-    return J, np.sort(eigenvalues)"""
+        eigenvalues += {"[0.0, along] + [1 / sk] * (n - 2)" if norm.centred else "[along] + [1 / sk] * (n - 1)"}
+    return J, np.sort(eigenvalues)"""  # noqa: E501
+        )
 
     def cases(self):
         for which in "J", "eigenvalues":
             yield f"{which} of an ordinary row", which, (3.0,), 5.0, 1e-3
-            yield (f"{which} of rows so small that eps counts", which, norms.small(2)[:, 0], 0.03,
-                   norms.counting(self.variant))
+            yield (
+                f"{which} of rows so small that eps counts",
+                which,
+                norms.small(2)[:, 0],
+                0.03,
+                norms.counting(self.variant),
+            )
 
     def ask(self, rng, which, sigmas, mean, eps):
         for sigma, D in zip(sigmas, (24, 12)):
@@ -106,14 +140,33 @@ class NormJacobian(Task):
     def slips(self):
         norm = self.variant
         yield from (slip for slip in norms.slips(norm) if "whole row" not in slip[2])
-        yield "- bk * np.outer(ck, ck)", "+ bk * np.outer(ck, ck)", "a sign in the path through s is wrong in J"
+        yield (
+            "- bk * np.outer(ck, ck)",
+            "+ bk * np.outer(ck, ck)",
+            "a sign in the path through s is wrong in J",
+        )
         yield "- bk * np.outer(ck, ck)", "", "the path through s is missing in J"
-        yield "along = 1 / sk - bk * (ck @ ck)", "along = 0.0", "an eigenvalue is taken to be 0 though eps > 0"
-        yield "np.sort(eigenvalues)", "np.sort(eigenvalues)[::-1]", "the eigenvalues are in descending order"
+        yield (
+            "along = 1 / sk - bk * (ck @ ck)",
+            "along = 0.0",
+            "an eigenvalue is taken to be 0 though eps > 0",
+        )
+        yield (
+            "np.sort(eigenvalues)",
+            "np.sort(eigenvalues)[::-1]",
+            "the eigenvalues are in descending order",
+        )
         if norm.centred:
-            yield (" - block.sum(axis=1, keepdims=True) * w", "",
-                   "the path through what is subtracted is missing in J")
-            yield "keepdims=True) * w", "keepdims=True)", "the path through what is subtracted lacks its weights in J"
+            yield (
+                " - block.sum(axis=1, keepdims=True) * w",
+                "",
+                "the path through what is subtracted is missing in J",
+            )
+            yield (
+                "keepdims=True) * w",
+                "keepdims=True)",
+                "the path through what is subtracted lacks its weights in J",
+            )
         if norms.root_slope(norm) != _INSIDE_ROOT[0]:
             yield norms.root_slope(norm), *_INSIDE_ROOT
 
@@ -130,34 +183,51 @@ class NormBackward(Task):
         self.names = "dy", "x", *given, "eps"
         self.returns = ("dx", "dgamma", "dbeta") if given else ("dx",)
         self.g = f"{norms.per_feature(norm)} * dy" if given else "dy"
-        self.example = f"({', '.join([*norms.example(norm)[:2 + len(given)], '0.5'])})"
-        self.statement = (f"{norms.definition(norm)}\n\n`dy` is the gradient of a loss with respect to y. Write "
-                          f"`norm_backward({', '.join(self.names)})`, which returns {', '.join(self.returns)}.")
-        self.head = f'''def norm_backward({', '.join(self.names)}):
+        self.example = f"({', '.join([*norms.example(norm)[: 2 + len(given)], '0.5'])})"
+        self.statement = (
+            f"{norms.definition(norm)}\n\n`dy` is the gradient of a loss with respect to y. Write "
+            f"`norm_backward({', '.join(self.names)})`, which returns {', '.join(self.returns)}."
+        )
+        self.head = f'''def norm_backward({", ".join(self.names)}):
     """Gradients of the normalisation above, from dy, the gradient of the loss with respect to y.
 
     dy, x: shape (..., D){norms.divisible(norm)}, no constant rows.{norms.parameters(norm, given)}
     eps: float > 0.
-    Returns {', '.join(self.returns)}{': dx of the shape of x, the others of the shape of gamma' if given else
-                                      ', of the shape of x'}.
+    Returns {", ".join(self.returns)}{
+            ": dx of the shape of x, the others of the shape of gamma"
+            if given
+            else ", of the shape of x"
+        }.
     """'''
-        self.body = norms.statistics(norm) + f"""
-    g = {norms.cut(norm, f'({self.g})')}
+        self.body = (
+            norms.statistics(norm)
+            + f"""
+    g = {norms.cut(norm, f"({self.g})")}
     ds_dq = {norms.root_slope(norm)}
     ds = -(g * c).sum(axis=-1, keepdims=True) / s**2
     dc = g / s + ds * ds_dq * 2 * c / {norms.divisor(norm)}
-    dx = {'dc - w * dc.sum(axis=-1, keepdims=True)' if norm.centred else 'dc'}
-    dx = {norms.joined(norm, 'dx')}
-""" + {"none": "    return dx", "feature": f"""
+    dx = {"dc - w * dc.sum(axis=-1, keepdims=True)" if norm.centred else "dc"}
+    dx = {norms.joined(norm, "dx")}
+"""
+            + {
+                "none": "    return dx",
+                "feature": (
+                    f"""
     leading = tuple(range(dy.ndim - 1))
-    dgamma = (dy * {norms.joined(norm, '(c / s)')}).sum(axis=leading)
+    dgamma = (dy * {norms.joined(norm, "(c / s)")}).sum(axis=leading)
     dbeta = dy.sum(axis=leading)
-    return dx, dgamma, dbeta""", "group": f"""
-    dy_parts = {norms.cut(norm, 'dy')}
+    return dx, dgamma, dbeta"""
+                ),
+                "group": (
+                    f"""
+    dy_parts = {norms.cut(norm, "dy")}
     others = (*range(dy.ndim - 1), -1)
     dgamma = (dy_parts * c / s).sum(axis=others)
     dbeta = dy_parts.sum(axis=others)
-    return dx, dgamma, dbeta"""}[norm.affine]
+    return dx, dgamma, dbeta"""
+                ),
+            }[norm.affine]
+        )
 
     def cases(self):
         counts = norms.counting(self.variant)
@@ -166,8 +236,14 @@ class NormBackward(Task):
         yield "dx of rows so small that eps counts", ("dx",), (4, 12), norms.small(4), 0.03, counts
         if len(self.returns) > 1:
             yield "dgamma and dbeta of a matrix", ("dgamma", "dbeta"), (19, 12)
-            yield ("dgamma and dbeta of three axes, eps counts", ("dgamma", "dbeta"), (2, 3, 24), norms.small(3),
-                   0.03, counts)
+            yield (
+                "dgamma and dbeta of three axes, eps counts",
+                ("dgamma", "dbeta"),
+                (2, 3, 24),
+                norms.small(3),
+                0.03,
+                counts,
+            )
 
     def ask(self, rng, which, shape, sigma=3.0, mean=5.0, eps=1e-3):
         x, dy, gamma, _ = norms.draw(self.variant, rng, shape, sigma, mean)
@@ -176,7 +252,9 @@ class NormBackward(Task):
         return self.solved(dict(dy=dy, x=x, gamma=gamma, eps=eps), which=which)
 
     def judge(self, found, which, expected, **_):
-        found, expected = (expect_parts(found, 3), expected) if len(self.returns) > 1 else ((found,), (expected,))
+        found, expected = (
+            (expect_parts(found, 3), expected) if len(self.returns) > 1 else ((found,), (expected,))
+        )
         for name, mine, right in zip(self.returns, found, expected):
             if name in which:
                 expect_close(mine, right, _RTOL, name)
@@ -188,12 +266,26 @@ class NormBackward(Task):
         yield "ds_dq * 2 * c", "ds_dq * c", "the derivative of a square lacks its 2"
         yield " / s**2", " / s", "a factor 1 / s is missing in the path through s"
         if norm.centred:
-            yield (" - w * dc.sum(axis=-1, keepdims=True)", "",
-                   f"the path through {'the mean' if norm.centre == 'mean' else 'what is subtracted'} is missing")
+            yield (
+                " - w * dc.sum(axis=-1, keepdims=True)",
+                "",
+                (
+                    "the path through"
+                    f" {'the mean' if norm.centre == 'mean' else 'what is subtracted'} is missing"
+                ),
+            )
         if norms.root_slope(norm) != _INSIDE_ROOT[0]:
             yield norms.root_slope(norm), *_INSIDE_ROOT
         if self.variant.affine != "none":
             yield f"g = ({self.g})", "g = dy", "gamma is missing in dx"
-            yield "return dx, dgamma, dbeta", "return dx, dbeta, dgamma", "dgamma and dbeta are exchanged"
-            product = ("dy_parts * c / s", "dy_parts * c") if norm.affine == "group" else ("dy * (c / s)", "dy * (c)")
+            yield (
+                "return dx, dgamma, dbeta",
+                "return dx, dbeta, dgamma",
+                "dgamma and dbeta are exchanged",
+            )
+            product = (
+                ("dy_parts * c / s", "dy_parts * c")
+                if norm.affine == "group"
+                else ("dy * (c / s)", "dy * (c)")
+            )
             yield *product, "dgamma is summed with c, not with c / s"

@@ -15,14 +15,27 @@ import numpy as np
 
 from normcheck.mistakes.change import function_of
 
-_ROOTS = {"inside": "np.sqrt(q + eps)", "outside": "np.sqrt(q) + eps", "floor": "np.sqrt(np.maximum(q, eps))",
-          "squared": "np.sqrt(q + eps**2)", "least": "np.maximum(np.sqrt(q), eps)"}
-_ROOTS_TEX = {"inside": r"\sqrt{q + \varepsilon}", "outside": r"\sqrt{q} + \varepsilon",
-              "floor": r"\sqrt{\max(q, \varepsilon)}", "squared": r"\sqrt{q + \varepsilon^2}",
-              "least": r"\max(\sqrt{q}, \varepsilon)"}
-_ROOTS_SAY = {"inside": "eps is added inside the square root", "outside": "eps is added outside the square root",
-              "floor": "eps is a lower bound of q", "squared": "the square of eps is added inside the square root",
-              "least": "eps is a lower bound of the square root of q"}
+_ROOTS = {
+    "inside": "np.sqrt(q + eps)",
+    "outside": "np.sqrt(q) + eps",
+    "floor": "np.sqrt(np.maximum(q, eps))",
+    "squared": "np.sqrt(q + eps**2)",
+    "least": "np.maximum(np.sqrt(q), eps)",
+}
+_ROOTS_TEX = {
+    "inside": r"\sqrt{q + \varepsilon}",
+    "outside": r"\sqrt{q} + \varepsilon",
+    "floor": r"\sqrt{\max(q, \varepsilon)}",
+    "squared": r"\sqrt{q + \varepsilon^2}",
+    "least": r"\max(\sqrt{q}, \varepsilon)",
+}
+_ROOTS_SAY = {
+    "inside": "eps is added inside the square root",
+    "outside": "eps is added outside the square root",
+    "floor": "eps is a lower bound of q",
+    "squared": "the square of eps is added inside the square root",
+    "least": "eps is a lower bound of the square root of q",
+}
 # Of what is subtracted: source of the weights, and how the text says it.
 _WEIGHTS = {
     "mean": ("np.full(n, 1 / n)", r"\frac1n \sum_j x_j"),
@@ -32,7 +45,10 @@ _WEIGHTS = {
     "last two": ("np.where(np.arange(n) >= n - 2, 1 / 2, 0)", r"\frac{x_{n-1} + x_n}2"),
     "ends": ("(np.eye(n)[0] + np.eye(n)[-1]) / 2", r"\frac{x_1 + x_n}2"),
     "rising": ("np.arange(1, n + 1) / (n * (n + 1) / 2)", r"\frac{\sum_j j\, x_j}{\sum_j j}"),
-    "falling": ("np.arange(n, 0, -1) / (n * (n + 1) / 2)", r"\frac{\sum_j (n + 1 - j)\, x_j}{\sum_j j}"),
+    "falling": (
+        "np.arange(n, 0, -1) / (n * (n + 1) / 2)",
+        r"\frac{\sum_j (n + 1 - j)\, x_j}{\sum_j j}",
+    ),
 }
 
 
@@ -57,8 +73,18 @@ class Norm(NamedTuple):
     @property
     def public(self):
         """True where the book has it, or where it differs in one respect only."""
-        return sum((self.centre != "mean", self.more != 0, self.eps != "inside", self.groups > 1,
-                    self.affine != "feature")) < 2
+        return (
+            sum(
+                (
+                    self.centre != "mean",
+                    self.more != 0,
+                    self.eps != "inside",
+                    self.groups > 1,
+                    self.affine != "feature",
+                )
+            )
+            < 2
+        )
 
     @property
     def centred(self):
@@ -69,37 +95,64 @@ class Norm(NamedTuple):
 @functools.cache
 def members(affine=("feature", "group", "none"), roots=tuple(_ROOTS)):
     """All members that the book does not have."""
-    found = (Norm(*each) for each in itertools.product(
-        ("none", *_WEIGHTS), (-1, 0, 1, 2), roots, (1, 2, 3, 4), (False, True), affine))
-    return tuple(norm for norm in found if not norm.public and (norm.groups > 1 or norm.affine != "group")
-                 and (norm.groups > 1 or not norm.strided))
+    found = (
+        Norm(*each)
+        for each in itertools.product(
+            ("none", *_WEIGHTS), (-1, 0, 1, 2), roots, (1, 2, 3, 4), (False, True), affine
+        )
+    )
+    return tuple(
+        norm
+        for norm in found
+        if not norm.public
+        and (norm.groups > 1 or norm.affine != "group")
+        and (norm.groups > 1 or not norm.strided)
+    )
 
 
 def definition(norm):
     """The definition in Markdown."""
     if norm.groups > 1:
         G = norm.groups
-        features = (f"part k has the features k, k + {G}, k + {2 * G}, ..." if norm.strided else
-                    "each of neighbours")
-        text = (f"Each row of `x` (the last axis, D numbers) is cut into {G} parts of n = D / {G} numbers, "
-                f"{features}. Each part $x_1, \\ldots, x_n$ is normalised alone:\n\n")
+        features = (
+            f"part k has the features k, k + {G}, k + {2 * G}, ..."
+            if norm.strided
+            else "each of neighbours"
+        )
+        text = (
+            f"Each row of `x` (the last axis, D numbers) is cut into {G} parts of n = D / {G}"
+            f" numbers, {features}. Each part $x_1, \\ldots, x_n$ is normalised alone:\n\n"
+        )
     else:
-        text = "Each row of `x` (the last axis, n = D numbers $x_1, \\ldots, x_n$) is normalised alone:\n\n"
+        text = (
+            "Each row of `x` (the last axis, n = D numbers $x_1, \\ldots, x_n$) is normalised"
+            " alone:\n\n"
+        )
     centre = f"c_i = x_i - {_WEIGHTS[norm.centre][1]}" if norm.centred else "c_i = x_i"
     y = r"\hat x_i" if norm.affine == "none" else r"\gamma_i \hat x_i + \beta_i"
-    text += (rf"$$ {centre}, \qquad q = \frac{{1}}{{{divisor(norm).strip('()')}}} \sum_j c_j^2, \qquad "
-             rf"s = {_ROOTS_TEX[norm.eps]}, \qquad \hat x_i = c_i / s, \qquad "
-             rf"y_i = {y} $$" + "\n\n")
+    text += (
+        rf"$$ {centre}, \qquad q = \frac{{1}}{{{divisor(norm).strip('()')}}} \sum_j c_j^2, \qquad "
+        rf"s = {_ROOTS_TEX[norm.eps]}, \qquad \hat x_i = c_i / s, \qquad "
+        rf"y_i = {y} $$" + "\n\n"
+    )
     mind = "what is subtracted" if norm.centred else "that nothing is subtracted"
-    return f"{text}Mind where eps stands, what q is divided by, and {mind}. " + {
-        "feature": "`gamma` and `beta` have one number for each of the D features.",
-        "group": f"`gamma` and `beta` have one number for each of the {norm.groups} parts, shape ({norm.groups},): all "
-                 "features of a part share it.",
-        "none": "There is neither gamma nor beta."}[norm.affine]
+    return (
+        f"{text}Mind where eps stands, what q is divided by, and {mind}. "
+        + {
+            "feature": "`gamma` and `beta` have one number for each of the D features.",
+            "group": (
+                f"`gamma` and `beta` have one number for each of the {norm.groups} parts, shape"
+                f" ({norm.groups},): all features of a part share it."
+            ),
+            "none": "There is neither gamma nor beta.",
+        }[norm.affine]
+    )
 
 
 def cut(norm, array, always=False):
-    """Source of the array in parts, the last axis of one of them; ``always`` makes an axis of one part, too."""
+    """Source of the array in parts, the last axis of one of them; ``always`` makes an axis of one
+    part, too.
+    """
     if norm.groups == 1 and not always:
         return array
     if norm.strided:
@@ -113,12 +166,14 @@ def joined(norm, parts):
 
 
 def statistics(norm, always=False):
-    """Source lines that compute parts, n, w, c, q and s from x and eps; ``always`` as in :func:`cut`."""
+    """Source lines that compute parts, n, w, c, q and s from x and eps; ``always`` as in
+    :func:`cut`.
+    """
     weights = f"\n    w = {_WEIGHTS[norm.centre][0]}" if norm.centred else ""
     return f"""
-    parts = {cut(norm, 'x', always)}
+    parts = {cut(norm, "x", always)}
     n = parts.shape[-1]{weights}
-    c = {'parts - (w * parts).sum(axis=-1, keepdims=True)' if norm.centred else 'parts'}
+    c = {"parts - (w * parts).sum(axis=-1, keepdims=True)" if norm.centred else "parts"}
     q = (c * c).sum(axis=-1, keepdims=True) / {divisor(norm)}
     s = {_ROOTS[norm.eps]}
 """
@@ -126,8 +181,11 @@ def statistics(norm, always=False):
 
 def root_slope(norm):
     """Source of ds / dq."""
-    return {"outside": "1 / (2 * np.sqrt(q))", "floor": "np.where(q > eps, 1 / (2 * s), 0)",
-            "least": "np.where(q > eps**2, 1 / (2 * s), 0)"}.get(norm.eps, "1 / (2 * s)")
+    return {
+        "outside": "1 / (2 * np.sqrt(q))",
+        "floor": "np.where(q > eps, 1 / (2 * s), 0)",
+        "least": "np.where(q > eps**2, 1 / (2 * s), 0)",
+    }.get(norm.eps, "1 / (2 * s)")
 
 
 def divisor(norm):
@@ -136,7 +194,9 @@ def divisor(norm):
 
 
 def scales_as_s(norm):
-    """Whether eps must grow like the numbers of x, not like their squares, where x grows and y stays."""
+    """Whether eps must grow like the numbers of x, not like their squares, where x grows and y
+    stays.
+    """
     return norm.eps in ("outside", "squared", "least")
 
 
@@ -152,7 +212,11 @@ def divisible(norm):
 
 def parameters(norm, names):
     """The docstring's line on the parameters with these names."""
-    return f"\n    {', '.join(names)}: shape ({norm.groups if norm.affine == 'group' else 'D'},)." if names else ""
+    return (
+        f"\n    {', '.join(names)}: shape ({norm.groups if norm.affine == 'group' else 'D'},)."
+        if names
+        else ""
+    )
 
 
 def per_feature(norm, array="gamma"):
@@ -174,13 +238,23 @@ def slips(norm):
             yield _WEIGHTS[norm.centre][0], _WEIGHTS["mean"][0], "the plain mean is subtracted"
     else:
         yield "c = parts", "c = parts - parts.mean(axis=-1, keepdims=True)", "a mean is subtracted"
-    yield ((f"/ {divisor(norm)}", "/ n", "q is divided by n") if norm.more else
-           ("/ n\n", "/ (n - 1)\n", "q is divided by n - 1"))
+    yield (
+        (f"/ {divisor(norm)}", "/ n", "q is divided by n")
+        if norm.more
+        else ("/ n\n", "/ (n - 1)\n", "q is divided by n - 1")
+    )
     if norm.groups > 1:
         whole, other = norm._replace(groups=1), norm._replace(strided=not norm.strided)
         yield cut(norm, "x"), cut(whole, "x", True), "the statistics are those of the whole row"
-        yield (cut(norm, "x"), cut(other, "x"),
-               "the parts are made of neighbours" if norm.strided else "the parts are not made of neighbours")
+        yield (
+            cut(norm, "x"),
+            cut(other, "x"),
+            (
+                "the parts are made of neighbours"
+                if norm.strided
+                else "the parts are not made of neighbours"
+            ),
+        )
 
 
 def example(norm, rows=1):
@@ -189,13 +263,16 @@ def example(norm, rows=1):
     x = np.resize([1.0, 2, 4, 3, -1, 0, 2, 5, 3, 1, 7], (rows, D))
     dy = np.resize([1.0, 0, 0, -2, 0, 1, -1, 1], (rows, D))
     size = norm.groups if norm.affine == "group" else D
-    return (*(f"np.array({(a if rows > 1 else a[0]).tolist()})" for a in (dy, x)),
-            f"np.linspace(1, 2, {size})", f"np.linspace(-1, 1, {size})")
+    return (
+        *(f"np.array({(a if rows > 1 else a[0]).tolist()})" for a in (dy, x)),
+        f"np.linspace(1, 2, {size})",
+        f"np.linspace(-1, 1, {size})",
+    )
 
 
 def forward(norm, x, gamma, beta, eps, hold=()):
-    """y of real or complex floats, of which a maximum goes by the real parts; gamma and beta are not looked at where
-    there are none.
+    """y of real or complex floats, of which a maximum goes by the real parts; gamma and beta are
+    not looked at where there are none.
 
     hold : of "mean" and "s", what the complex step shall see as a constant.
     """
@@ -212,13 +289,17 @@ def forward(norm, x, gamma, beta, eps, hold=()):
 def gradient(norm, dy, x, gamma, beta, eps, hold=()):
     """dx by the complex step, all features and rows at once: no formula of a backward in it."""
     step = 1e-30j * np.eye(x.shape[-1])
-    moved = x + step.reshape(-1, *[1] * (x.ndim - 1), x.shape[-1])  # first axis: which feature moved
+    moved = x + step.reshape(
+        -1, *[1] * (x.ndim - 1), x.shape[-1]
+    )  # first axis: which feature moved
     found = (dy * forward(norm, moved, gamma, beta, eps, hold).imag).sum(axis=-1) / 1e-30
     return np.ascontiguousarray(np.moveaxis(found, 0, -1))
 
 
 def small(rows):
-    """Standard deviations, (rows, 1), of rows so small that :func:`counting` counts: q is below it, above it ..."""
+    """Standard deviations, (rows, 1), of rows so small that :func:`counting` counts: q is below it,
+    above it ...
+    """
     return np.resize([0.03, 0.3], (rows, 1))
 
 
@@ -229,11 +310,17 @@ def counting(norm):
 
 def features(norm, D):
     """Of each part the features, (parts, n), of a row of D."""
-    return np.arange(D).reshape(-1, norm.groups).T if norm.strided else np.arange(D).reshape(norm.groups, -1)
+    return (
+        np.arange(D).reshape(-1, norm.groups).T
+        if norm.strided
+        else np.arange(D).reshape(norm.groups, -1)
+    )
 
 
 def draw(norm, rng, shape, sigma=3.0, mean=5.0):
-    """x, dy, gamma, beta: rows with this mean and standard deviation (or one a row), gamma of mixed signs."""
+    """x, dy, gamma, beta: rows with this mean and standard deviation (or one a row), gamma of mixed
+    signs.
+    """
     x, dy = mean + sigma * rng.standard_normal(shape), rng.standard_normal(shape)
     size = norm.groups if norm.affine == "group" else shape[-1]
     return x, dy, rng.uniform(0.5, 2, size) * rng.choice([-1, 1], size), rng.standard_normal(size)

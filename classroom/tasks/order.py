@@ -10,12 +10,22 @@ WAYS = ("sequence", "backwards", "halves", 2, 3, 4, 5, 6)
 
 def in_words(way):
     """How sums are joined, as the end of a sentence."""
-    return {"sequence": "in sequence, the first to the second, then the third, and so on",
-            "backwards": "from the last to the first: the last to the last but one, then the one before, and so on",
-            "halves": "in halves: of m sums, with h = m / 2 rounded up, number i and number i + h are added, for i "
-                      "= 0 to h - 1, a sum without a partner stays as it is; and again with the results, until one "
-                      "is left"}.get(way, f"in groups of {way} neighbours, each group in sequence, a last group may "
-                                          "be smaller; and again with the results, until one is left")
+    return {
+        "sequence": "in sequence, the first to the second, then the third, and so on",
+        "backwards": (
+            "from the last to the first: the last to the last but one, then the one before, and"
+            " so on"
+        ),
+        "halves": (
+            "in halves: of m sums, with h = m / 2 rounded up, number i and number i + h are added,"
+            " for i = 0 to h - 1, a sum without a partner stays as it is; and again with the"
+            " results, until one is left"
+        ),
+    }.get(
+        way,
+        f"in groups of {way} neighbours, each group in sequence, a last group may "
+        "be smaller; and again with the results, until one is left",
+    )
 
 
 def joining(way):
@@ -38,18 +48,32 @@ def joining(way):
                 total = total + a
             sums.append(total)
     total = sums[0]"""
-    return {"sequence": in_a_row.format("0", "1:"), "backwards": in_a_row.format("-1", "-2::-1"),
-            "halves": in_halves}.get(way, in_groups)
+    return {
+        "sequence": in_a_row.format("0", "1:"),
+        "backwards": in_a_row.format("-1", "-2::-1"),
+        "halves": in_halves,
+    }.get(way, in_groups)
 
 
 def slips(way):
     """(old, new, says) of the mistakes that these lines invite."""
-    says = {"sequence": "in sequence", "backwards": "from the last to the first", "halves": "in halves",
-            2: "in pairs of neighbours"}
-    for other in ("backwards" if way == "sequence" else "sequence"), ("halves" if isinstance(way, int) else 2):
+    says = {
+        "sequence": "in sequence",
+        "backwards": "from the last to the first",
+        "halves": "in halves",
+        2: "in pairs of neighbours",
+    }
+    for other in (
+        ("backwards" if way == "sequence" else "sequence"),
+        ("halves" if isinstance(way, int) else 2),
+    ):
         yield joining(way), joining(other), f"the sums are joined {says[other]}"
     if isinstance(way, int):
-        yield (f"[sums[i:i + {way}]", f"[sums[i:i + {way - 1}]", "the last sum of each group is lost")
+        yield (
+            f"[sums[i:i + {way}]",
+            f"[sums[i:i + {way - 1}]",
+            "the last sum of each group is lost",
+        )
 
 
 def expect_to_the_bit(found, expected, name):

@@ -1,7 +1,8 @@
-"""Tasks of your own: a folder with one Python file a task, and what is tried before one is handed out.
+"""Tasks of your own: a folder with one Python file a task, and what is tried before one is handed
+out.
 
-A file has one subclass of :class:`classroom.tasks.task.Task`, whose id begins with ``own-``; ``classroom/example``
-has one to begin with.
+A file has one subclass of :class:`classroom.tasks.task.Task`, whose id begins with ``own-``;
+``classroom/example`` has one to begin with.
 """
 
 import hashlib
@@ -25,7 +26,9 @@ def load(folder):
     """Ids of the tasks in this folder, which :func:`classroom.tasks.draw` knows from now on."""
     files = sorted(Path(folder).glob("*.py"))
     if not files:
-        raise ValueError(f"tasks: found {folder}, expected a folder with a Python file for each task")
+        raise ValueError(
+            f"tasks: found {folder}, expected a folder with a Python file for each task"
+        )
     return [_load(file) for file in files]
 
 
@@ -42,14 +45,18 @@ def _load(file):
     if len(found) != 1 or not found[0].startswith("own-"):
         TASKS.clear()
         TASKS.update(before)
-        raise ValueError(f"tasks: {file} has the tasks {', '.join(found) or '(none)'}, expected one, whose id begins "
-                         "with own-")
+        raise ValueError(
+            f"tasks: {file} has the tasks {', '.join(found) or '(none)'}, expected one, whose id"
+            " begins with own-"
+        )
     return found[0]
 
 
 def try_out(id):
-    """Raise ValueError, which says what is wrong, unless in some draws of a task of your own the solution passes
-    every check, neither the stub nor the public example's answer passes one, and every mistake fails one."""
+    """Raise ValueError, which says what is wrong, unless in some draws of a task of your own the
+    solution passes every check, neither the stub nor the public example's answer passes one, and
+    every mistake fails one.
+    """
     file = sys.modules[TASKS[id].__module__].__file__
     for seed in range(_DRAWS):
         try:
@@ -63,7 +70,11 @@ def try_out(id):
 
 def _words(error, file):
     """What was raised, and in which line of the file."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(file)
+    ]
     where = f", in line {lines[-1]}" if lines else ""
     return f"{type(error).__name__}: {error}{where}"
 
@@ -71,18 +82,32 @@ def _words(error, file):
 def _problems(task):
     arguments, shown = task.shown()
     if not isinstance(arguments, tuple):
-        yield f"its example: found {task.example}, expected arguments in brackets, with a comma after a single one"
+        yield (
+            f"its example: found {task.example}, expected arguments in brackets, with a comma after"
+            " a single one"
+        )
     stub = function_of(task.stub, task.name, {"np": np})
     for number, check in enumerate(task.checks):
         message = _failed(task, number, task.function())
         if message:
-            yield f"its solution fails the check {check.title!r}: found {message!r}, expected that it passes"
+            yield (
+                f"its solution fails the check {check.title!r}: found {message!r}, expected that it"
+                " passes"
+            )
         for words, answer in ("stub", stub), ("answer to the public example", lambda *args: shown):
             if not _failed(task, number, answer):
-                yield f"the {words} passes the check {check.title!r}, expected that it fails: see judge"
+                yield (
+                    f"the {words} passes the check {check.title!r}, expected that it fails: see"
+                    " judge"
+                )
     for mistake in task.mistakes:
-        if not any(_failed(task, number, task.function(mistake)) for number in range(len(task.checks))):
-            yield f"no check fails where {mistake.wrong}: expected one that does, or no such mistake among the slips"
+        if not any(
+            _failed(task, number, task.function(mistake)) for number in range(len(task.checks))
+        ):
+            yield (
+                f"no check fails where {mistake.wrong}: expected one that does, or no such mistake"
+                " among the slips"
+            )
 
 
 def _failed(task, number, answer):

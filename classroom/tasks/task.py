@@ -20,25 +20,29 @@ TASKS = {}
 
 
 class Task:
-    """One graded task: one function to write. A subclass is a task, an object of it a variant, drawn from ``random``.
+    """One graded task: one function to write. A subclass is a task, an object of it a variant,
+    drawn from ``random``.
 
-    A subclass has an ``id`` that begins with the chapter's number, or with ``own-``, ``minutes`` that a student needs,
-    ``points``, a whole number that is split evenly over the checks, and
+    A subclass has an ``id`` that begins with the chapter's number, or with ``own-``, ``minutes``
+    that a student needs, ``points``, a whole number that is split evenly over the checks, and
 
-    * ``draw(random)``, which sets ``variant``, what was drawn; ``statement``, Markdown with shapes and definitions;
-      ``head`` and ``body``, the solution's source before and after the end of its docstring, without imports, NumPy
-      being np; ``example``, source of the public example's arguments in brackets; and ``title``, where it is not the
-      class's docstring;
+    * ``draw(random)``, which sets ``variant``, what was drawn; ``statement``, Markdown with shapes
+      and definitions; ``head`` and ``body``, the solution's source before and after the end of its
+      docstring, without imports, NumPy being np; ``example``, source of the public example's
+      arguments in brackets; and ``title``, where it is not the class's docstring;
     * ``cases()``, of each check its title and what else ``ask`` takes; ``ask(rng, ...)``, its one
       :class:`lnbook.exercises.run.Call` or several; ``judge(found, **about)`` of one result, as in
-      :func:`lnbook.exercises.run.each`: arrays, numbers, strings, and tuples, lists or dicts of them;
-    * ``slips()``, (old, new, says): the solution with a text replaced is wrong; says names the mistake to its author.
+      :func:`lnbook.exercises.run.each`: arrays, numbers, strings, and tuples, lists or dicts of
+      them;
+    * ``slips()``, (old, new, says): the solution with a text replaced is wrong; says names the
+      mistake to its author.
 
-    It may set ``rtol``, the relative L2 error that ``judge`` allows for float64 results of the public example, if they
-    need not be exact; and ``tolerance``, a sentence on where it allows more.
+    It may set ``rtol``, the relative L2 error that ``judge`` allows for float64 results of the
+    public example, if they need not be exact; and ``tolerance``, a sentence on where it allows
+    more.
 
-    An object has, made of these, ``name`` and ``names`` (of the function and its arguments), ``text``, ``stub``,
-    ``solution``, ``checks`` and ``mistakes``.
+    An object has, made of these, ``name`` and ``names`` (of the function and its arguments),
+    ``text``, ``stub``, ``solution``, ``checks`` and ``mistakes``.
     """
 
     rtol, tolerance = 0.0, ""
@@ -69,11 +73,15 @@ class Task:
         return int(found[1]) if found else None
 
     def call(self, named, **more):
-        """A :class:`lnbook.exercises.run.Call` of the arguments ``names``; what else is known about it is ``more``."""
+        """A :class:`lnbook.exercises.run.Call` of the arguments ``names``; what else is known about
+        it is ``more``.
+        """
         return Call({name: (named | more)[name] for name in self.names}, **more)
 
     def solved(self, named, **more):
-        """The same, with what the solution returns as ``expected``; the tests hold other right answers against it."""
+        """The same, with what the solution returns as ``expected``; the tests hold other right
+        answers against it.
+        """
         call = self.call(named, **more)
         call.about["expected"] = self.function()(*call.arguments.values())
         return call
@@ -88,8 +96,12 @@ class Task:
         return round(float(Fraction(self.points * passed, len(self.checks))), 2)
 
     def mistaken(self, *mistakes):
-        """The solution's source with these of its mistakes; ValueError where one takes the other's text away."""
-        return changed(self.solution, [pair for mistake in mistakes for pair in mistake.changes], times=None)
+        """The solution's source with these of its mistakes; ValueError where one takes the other's
+        text away.
+        """
+        return changed(
+            self.solution, [pair for mistake in mistakes for pair in mistake.changes], times=None
+        )
 
     def function(self, *mistakes):
         """The solution, with these of its mistakes, as a function."""
@@ -99,7 +111,7 @@ class Task:
         """Which known mistake, single or two at once, gives the same results: a sentence or None.
 
         calls : (arguments, result) pairs of a failed check.  fails : function -> whether it fails that check, too.
-        """
+        """  # noqa: E501
         if not any(_telling(result) for _, result in calls):
             return None
 
@@ -108,12 +120,18 @@ class Task:
 
         mine, right = [result for _, result in calls], [*replies(self.function())]
         wrong = {}
-        for chosen in itertools.chain(*(itertools.combinations(self.mistakes, number) for number in (1, 2))):
+        for chosen in itertools.chain(
+            *(itertools.combinations(self.mistakes, number) for number in (1, 2))
+        ):
             with contextlib.suppress(ValueError):
                 wrong[chosen] = self.function(*chosen)
         found = matches(mine, right, wrong, replies, fails)
         fewest = min(map(len, found), default=0)
-        says = {", and ".join(mistake.wrong for mistake in chosen): None for chosen in found if len(chosen) == fewest}
+        says = {
+            ", and ".join(mistake.wrong for mistake in chosen): None
+            for chosen in found
+            if len(chosen) == fewest
+        }
         # Three that cannot be told apart are no diagnosis.
         return f"It looks as if {', or '.join(says)}." if 1 <= len(says) <= 2 else None
 
@@ -122,7 +140,11 @@ def _tidy(value):
     """A result without the rounding errors of zeros."""
     if isinstance(value, tuple):
         return tuple(map(_tidy, value))
-    return np.where(abs(value) < 1e-12, 0, value) if getattr(value, "dtype", None) == np.float64 else value
+    return (
+        np.where(abs(value) < 1e-12, 0, value)
+        if getattr(value, "dtype", None) == np.float64
+        else value
+    )
 
 
 def _telling(result):

@@ -4,7 +4,18 @@ import numpy as np
 
 from lnlib.layernorm import layer_norm_forward
 from normcheck.mistakes import changes
-from . import Call, Exercise, each, expect, expect_array, expect_close, expect_number, of_small_error, unchanged
+
+from . import (
+    Call,
+    Exercise,
+    each,
+    expect,
+    expect_array,
+    expect_close,
+    expect_number,
+    of_small_error,
+    unchanged,
+)
 
 
 def _plain(x, eps=1e-5):
@@ -16,8 +27,8 @@ def eps_for_radius_solution(sigma, radius):
     return sigma**2 * (1 / radius**2 - 1)
 
 
-# The norm below, of 16 numbers, errs by some 20 u = 2e-15 of itself. A search for eps that compares such radii errs by as
-# much; one that stops at 1e-12 of eps, by half of that.
+# The norm below, of 16 numbers, errs by some 20 u = 2e-15 of itself. A search for eps that compares
+# such radii errs by as much; one that stops at 1e-12 of eps, by half of that.
 _RADIUS_RTOL = 1e-12
 
 
@@ -26,15 +37,20 @@ def _lands_there(eps, sigma, radius, row):
     expect(eps >= 0, f"your eps = {eps:.3g} is negative, and would take the row out of the sphere")
     found = np.linalg.norm(_plain(sigma * (row - row.mean()) / row.std(), eps)) / 4
     error = abs(found - radius)
-    expect(error <= _RADIUS_RTOL * radius,
-           f"with your eps = {eps} a row of sigma {sigma} lands at {found:.6f} sqrt(D), "
-           f"expected {radius}: off by {error:.0e}" + of_small_error(error, eps))
+    expect(
+        error <= _RADIUS_RTOL * radius,
+        f"with your eps = {eps} a row of sigma {sigma} lands at {found:.6f} sqrt(D), "
+        f"expected {radius}: off by {error:.0e}" + of_small_error(error, eps),
+    )
 
 
 def _on_the_sphere(eps, sigma, **_):
     eps = expect_number(eps, "eps")
     # 1 / sqrt(1 + eps / sigma^2) is 1 - eps / (2 sigma^2) there.
-    expect(abs(eps) <= 2 * _RADIUS_RTOL * sigma**2, f"radius 1 is the sphere itself, which no eps > 0 reaches: found {eps:.3g}")
+    expect(
+        abs(eps) <= 2 * _RADIUS_RTOL * sigma**2,
+        f"radius 1 is the sphere itself, which no eps > 0 reaches: found {eps:.3g}",
+    )
 
 
 def same_output_solution(x):
@@ -50,25 +66,38 @@ def _rows(rng):
 def _same_xhat(other, x):
     other, room = _row_and_room(other, x)
     found, expected = _plain(other, 0), _plain(x, 0)
-    expect(not np.linalg.norm(found + expected) <= room * np.linalg.norm(expected),
-           "xhat of your row is that of x with the other sign. By which factors may a row be multiplied?")
-    expect(np.allclose(found, expected, 0, 1e-3) or not np.allclose(np.sort(found), np.sort(expected), 0, room),
-           "your row has the numbers of a right one in other places. Mean and sigma do not see that; does xhat?")
+    expect(
+        not np.linalg.norm(found + expected) <= room * np.linalg.norm(expected),
+        "xhat of your row is that of x with the other sign. By which factors may a row be"
+        " multiplied?",
+    )
+    expect(
+        np.allclose(found, expected, 0, 1e-3)
+        or not np.allclose(np.sort(found), np.sort(expected), 0, room),
+        "your row has the numbers of a right one in other places. Mean and sigma do not see that;"
+        " does xhat?",
+    )
     error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
-    expect(error <= room, f"xhat of your row is off by {error:.1e} (relative L2 error; {room:.0e} is allowed): your row is not "
-                          "x times one positive number plus another number, the same two for all of x")
+    expect(
+        error <= room,
+        f"xhat of your row is off by {error:.1e} (relative L2 error; {room:.0e} is allowed): your"
+        " row is not x times one positive number plus another number, the same two for all of x",
+    )
 
 
 def _row_and_room(other, x):
     """The row in float64, and the relative error that the deviations of a right one may have.
 
-    Its entries are rounded, at most twice, as is its mean. 1e-8 is for a way to it that led past 1e7 sigma; of a row
-    that rounding has left less than three digits nothing could be told.
+    Its entries are rounded, at most twice, as is its mean. 1e-8 is for a way to it that led past
+    1e7 sigma; of a row that rounding has left less than three digits nothing could be told.
     """
     other = expect_array(other, x.shape, name="your row")
     u = np.finfo(other.dtype if other.dtype.kind == "f" else float).eps / 2
     other = other.astype(float)
-    expect(other.std() > 0, "your row is constant, and so is nothing that x has been shifted and scaled to")
+    expect(
+        other.std() > 0,
+        "your row is constant, and so is nothing that x has been shifted and scaled to",
+    )
     return other, min(1e-3, 1e-8 + 4 * u * np.abs(other).max() / other.std())
 
 
@@ -77,11 +106,14 @@ def _shifted_and_scaled(other, x):
     expect(not np.array_equal(other, x), "your row is x itself, not another one")
     factor = other.std() / x.std()
     shift = other.mean() - factor * x.mean()
-    # Of a row that is not changed in one way, rounding leaves a few times the part of the room that is not 1e-8. In
-    # float32 that is more than the room: there nothing shows whether a small change is one.
+    # Of a row that is not changed in one way, rounding leaves a few times the part of the room that
+    # is not 1e-8. In float32 that is more than the room: there nothing shows whether a small change
+    # is one.
     rounding = 4 * (room - 1e-8)
     for what, size in ("scaled", abs(factor - 1)), ("shifted", abs(shift) / other.std()):
-        expect(size > rounding, f"your row is not {what}, or by too little to be told from rounding")
+        expect(
+            size > rounding, f"your row is not {what}, or by too little to be told from rounding"
+        )
         expect(size > room, f"your row is {what} by too little to be told from rounding")
 
 
@@ -94,14 +126,23 @@ def group_norm_solution(x, groups, eps=1e-5):
 
 def _groups(title, name, shape, groups, eps=(), scale=1):
     """A check against layer norm of each group alone."""
+
     def ask(rng):
         x = rng.standard_normal(shape) * scale
         parts = [_plain(part, *eps) for part in np.split(x, groups, axis=-1)]
-        return Call({"x": x, "groups": groups} | dict(zip(["eps"], eps)), expected=np.concatenate(parts, axis=-1))
+        return Call(
+            {"x": x, "groups": groups} | dict(zip(["eps"], eps)),
+            expected=np.concatenate(parts, axis=-1),
+        )
 
     # 1e-14: a few roundings of float64 per element, well conditioned rows.
-    return each(title, ask,
-                lambda found, expected, **_: expect_close(found, expected, 1e-14, f"group norm with {name}"))
+    return each(
+        title,
+        ask,
+        lambda found, expected, **_: expect_close(
+            found, expected, 1e-14, f"group norm with {name}"
+        ),
+    )
 
 
 def statistics_shape_solution(kind, shape, groups=2):
@@ -115,138 +156,374 @@ def statistics_shape_solution(kind, shape, groups=2):
 
 
 def _averaged_over(found, shape, groups):
-    """What a shape says of the axes, in words; nothing where an axis of length 1 leaves it open, or no axes fit."""
+    """What a shape says of the axes, in words; nothing where an axis of length 1 leaves it open, or
+    no axes fit.
+    """
     N, C, H, W = shape
-    axes = (dict(N=N, C=C, H=H, W=W) if len(found) == 4
-            else {"N": N, "groups": groups, "channels of a group": C // groups, "H": H, "W": W})
+    axes = (
+        dict(N=N, C=C, H=H, W=W)
+        if len(found) == 4
+        else {"N": N, "groups": groups, "channels of a group": C // groups, "H": H, "W": W}
+    )
     if 1 in shape or any(length not in (1, whole) for length, whole in zip(found, axes.values())):
         return ""
-    return ", a mean over " + (" and ".join(a for a, length in zip(axes, found) if length == 1) or "nothing")
+    return ", a mean over " + (
+        " and ".join(a for a, length in zip(axes, found) if length == 1) or "nothing"
+    )
 
 
 def _shape_of(kind):
     def ask(rng):
-        return [Call({"kind": kind, "shape": shape, "groups": groups})
-                for shape, groups in (((2, 6, 5, 7), 2), ((1, 12, 3, 3), 6))]
+        return [
+            Call({"kind": kind, "shape": shape, "groups": groups})
+            for shape, groups in (((2, 6, 5, 7), 2), ((1, 12, 3, 3), 6))
+        ]
 
     def judge(found, shape, groups, **_):
         expected = statistics_shape_solution(kind, shape, groups)
-        expect(found is not None and len(found) == len(expected),
-               f"for {kind!r} found {found}, expected a tuple of {len(expected)} lengths: "
-               "with keepdims every axis stays")
-        expect(tuple(found) == expected, f"for {kind!r}, x of shape {shape} and {groups} groups found {found}"
-               + _averaged_over(found, shape, groups))
+        expect(
+            found is not None and len(found) == len(expected),
+            f"for {kind!r} found {found}, expected a tuple of {len(expected)} lengths: "
+            "with keepdims every axis stays",
+        )
+        expect(
+            tuple(found) == expected,
+            f"for {kind!r}, x of shape {shape} and {groups} groups found {found}"
+            + _averaged_over(found, shape, groups),
+        )
+
     return each(f"{kind} norm", ask, judge)
 
 
 EXERCISES = (
-    Exercise("eps-for-radius", 5, "derive", eps_for_radius_solution,
-             (each("a row lands at the radius asked for", lambda rng: [
-                 Call({"sigma": sigma, "radius": radius}, row=rng.standard_normal(16))
-                 for sigma, radius in ((3e-3, 0.9), (1.0, 0.5), (20.0, 0.1))], _lands_there),
-              each("radius 1 needs eps = 0", lambda rng: Call({"sigma": 2.0, "radius": 1.0}),
-                   _on_the_sphere)),
-             mistakes=changes(
-        ("sigma**2 *", "sigma *",
-         "Your eps grows like sigma. If x is in metres, in which unit is the eps of layer norm?"),
-        ("1 / radius**2", "1 / radius", "It treats the radius as a ratio of variances. Of what is it a ratio?"),
-        ("sigma**2 * (1 / radius**2 - 1)", "sigma * (1 / radius - 1)",
-         "This eps would be added to sigma itself. Where does layer norm add it?"),
-        ("(1 / radius**2 - 1)", "(1 - radius**2)",
-         "It is right near radius 1 only. Let the radius go to 0: how large must eps become?",
-         "(1 / radius - 1)**2", "You square the difference of s and sigma. Is that a difference of squares?",
-         "(1 - radius**2) / radius",
-         "Above the line your radius is squared, below it is not. In which line of your algebra did they part?",
-         "3", "Your eps brings every row to half the radius, whatever radius is."),
-        ("radius**2 - 1)", "radius**2)",
-         "It gives eps the whole length, and leaves sigma no share. How large is your eps for radius 1?"),
-        ("(1 / radius**2 - 1)", "(radius**2 - 1)", "Your eps is negative. Let the radius go to 0: does more eps "
-         "bring a row closer to the centre, or less?"),
-        ("* (1 / radius**2 - 1)", "/ (1 / radius**2 - 1)",
-         "The fraction is upside down: your eps grows with the radius. Is a row short with much eps, or with little?"),
-        ("sigma**2 * (1 / radius**2 - 1)", "1 / radius**2 - 1",
-         "Your eps does not depend on sigma. If x is in metres, in which unit is the eps of layer norm?"))),
-    Exercise("same-output", 5, "derive", same_output_solution,
-             (each("the same xhat", _rows, _same_xhat),
-              each("shifted and scaled", _rows, _shifted_and_scaled),
-              unchanged("x is left alone", _rows)), mistakes=changes(
-        ("3 * x + 1", "3 * x",
-         "Your row is scaled, and that is all. Which other change of a row does layer norm not see?",
-         "x + 1", "Your row is shifted, and that is all. Which other change of a row does layer norm not see?"))),
-    Exercise("group-norm", 10, "implement", group_norm_solution,
-             (_groups("one group is layer norm", "one group", (2, 3, 12), 1),
-              _groups("three groups, each with its own scale", "three groups", (2, 3, 12), 3,
-                      scale=np.repeat([1, 10, 100], 4)),
-              _groups("a single row", "one row", (12,), 3),
-              _groups("eps is used", "eps = 1e-3", (3, 8), 2, eps=(1e-3,), scale=1e-2),
-              unchanged("x is left alone", lambda rng: Call({"x": rng.standard_normal((4, 6)), "groups": 2}))),
-             mistakes=changes(
-        ("groups, x.shape[-1] // groups)", "x.shape[-1] // groups, groups)", "The number of groups and their size "
-         "have changed places, so a group has numbers of another count and from other neighbours."),
-        ("x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)", "x[..., None, :]",
-         "The whole row is one group, whatever groups is."),
-        ("parts.mean(axis=-1, keepdims=True)", "parts.mean(axis=(-2, -1), keepdims=True)",
-         "All groups of a row subtract one common mean. Which numbers may a group see?"),
-        ("parts - parts.mean(axis=-1, keepdims=True)", "parts",
-         "No mean is subtracted, as in RMSNorm. Which of the three moves is missing?"),
-        ("*x.shape[:-1], groups, x.shape[-1] // groups)", "groups, -1)",
-         "Your groups are cut from the whole array, across its rows. How many groups has an x of three rows?",
-         "x.shape[0], groups, -1)", "Your groups are cut across all axes but the first. How many axes may x have?"),
-        ("(c * c).mean(axis=-1, keepdims=True)", "(c * c).sum(axis=-1, keepdims=True) / (c.shape[-1] - 1)",
-         "The sum of squares is divided by one less than the size of a group. Is this variance an estimate or a "
-         "definition?",
-         "(c * c).mean(axis=(-2, -1), keepdims=True)",
-         "All groups of a row are divided by one common sigma. Which numbers may a group see?",
-         "x.var(axis=-1)[..., None, None]",
-         "All groups of a row are divided by the sigma of the whole row. Which numbers may a group see?"),
-        ("return (c /", "return (parts /",
-         "Each group is divided by its sigma, and keeps its mean. Which of the three moves is missing?"),
-        ("np.sqrt(var + eps)", "np.sqrt(var)", "Your numbers are those of eps = 0. Where does eps stand, and is it as large as the caller's?",
-         "np.sqrt(var + 1e-5)", "Your eps is 1e-5, whatever the caller passes.",
-         "(np.sqrt(var) + eps)", "In your answer eps is added after the root. What is its unit then?",
-         "(var + eps)", "Each group is divided by its variance. If x is in metres, in which unit is your result?"),
-        (("groups, x.shape[-1] // groups)", "x.shape[-1] // groups, groups)"),
-         *((f"{a}.mean(axis=-1", f"{a}.mean(axis=-2") for a in ("parts", "(c * c)")),
-         "The features of a group of yours are not neighbours: others lie between them."),
-        (*((f"{a}.mean(axis=-1", f"{a}.mean(axis=tuple(range(x.ndim - 1))") for a in ("parts", "(c * c)")),
-         "Your means run over the rows. May one row change the result of another?"))),
-    Exercise("statistics-shape", 10, "implement", statistics_shape_solution,
-             tuple(_shape_of(kind) for kind in ("batch", "layer", "instance", "group")), mistakes=changes(
-        ('"batch": (1, C, 1, 1)', '"batch": (N, 1, 1, 1)',
-         "For batch norm you keep a mean for each image. Which images share a mean there?",
-         '"batch": (1, C, H, W)',
-         "For batch norm you average over the images alone. Do two pixels of one channel have different means?",
-         '"batch": (N, C, 1, 1)', "For batch norm you average inside each image. Which kind does that already?",
-         '"batch": (1, 1, 1, 1)', "For batch norm all channels share one mean. Whose numbers does it average?"),
-        ('"layer": (N, 1, 1, 1)', '"layer": (N, 1, H, W)', "For layer norm you average over the channels at each "
-         "pixel, as if the image were a sequence. What belongs to one image?",
-         '"layer": (N, C, H, 1)', "For layer norm you average over the last axis alone. What belongs to one image?",
-         '"layer": (1, C, H, W)', "For layer norm you average over the images. May one image change another's result?",
-         '"layer": (1, 1, 1, 1)', "For layer norm all images share one mean. May one image change another's result?",
-         '"layer": (N, C, H, W)', "For layer norm every number keeps a mean of its own. What is averaged then?",
-         '"layer": (N, C, 1, 1)', "For layer norm every channel has a mean of its own. Which kind does that already?"),
-        ('"instance": (N, C, 1, 1)', '"instance": (N, 1, 1, 1)',
-         "For instance norm you average over the channels too. Which kind does that already?",
-         '"instance": (N, 1, H, W)',
-         "For instance norm you average over the channels at each pixel. Do two channels share a mean?",
-         '"instance": (1, C, 1, 1)',
-         "For instance norm you average over the images too. Which kind does that already?"),
-        ('"group": (N, groups, 1, 1, 1)', '"group": (N, groups, C // groups, 1, 1)',
-         "For group norm every channel still has a mean of its own. Who shares one in a group?",
-         '"group": (N, C // groups, 1, 1, 1)',
-         "For group norm the number of groups and their size have changed places. How many means has an image?",
-         '"group": (N, 1, C // groups, 1, 1)',
-         "For group norm you average over the groups, and keep the places in a group. Who shares a mean in a group?",
-         '"group": (N, 2, 1, 1, 1)', "For group norm you have two means, whatever groups is.",
-         '"group": (N, 1, 1, 1, 1)', "For group norm all groups share one mean. Which kind does that already?",
-         '"group": (1, groups, 1, 1, 1)', "For group norm all images share their means. May one image change another's?",
-         '"group": (N, groups, 1, H, W)', "For group norm you average over the channels of a group at each pixel, as "
-         "if the image were a sequence. Who shares a mean in a group?",
-         '"group": (N, groups, 1, 1)',
-         "For group norm an axis is lost. How many axes has x after the reshape, and what does keepdims do?"),
-        (("(1, C, 1, 1)", "(N, 1, H, W)"), ('"layer": (N, 1, 1, 1)', '"layer": (1, C, H, W)'),
-         ('"instance": (N, C, 1, 1)', '"instance": (1, 1, H, W)'),
-         ("(N, groups, 1, 1, 1)", "(1, 1, C // groups, H, W)"),
-         "The axes that are averaged over keep their lengths in your shapes, and the others have length 1. Which of "
-         "them does a mean still tell apart?"))),
+    Exercise(
+        "eps-for-radius",
+        5,
+        "derive",
+        eps_for_radius_solution,
+        (
+            each(
+                "a row lands at the radius asked for",
+                lambda rng: [
+                    Call({"sigma": sigma, "radius": radius}, row=rng.standard_normal(16))
+                    for sigma, radius in ((3e-3, 0.9), (1.0, 0.5), (20.0, 0.1))
+                ],
+                _lands_there,
+            ),
+            each(
+                "radius 1 needs eps = 0",
+                lambda rng: Call({"sigma": 2.0, "radius": 1.0}),
+                _on_the_sphere,
+            ),
+        ),
+        mistakes=changes(
+            (
+                "sigma**2 *",
+                "sigma *",
+                (
+                    "Your eps grows like sigma. If x is in metres, in which unit is the eps of"
+                    " layer norm?"
+                ),
+            ),
+            (
+                "1 / radius**2",
+                "1 / radius",
+                "It treats the radius as a ratio of variances. Of what is it a ratio?",
+            ),
+            (
+                "sigma**2 * (1 / radius**2 - 1)",
+                "sigma * (1 / radius - 1)",
+                "This eps would be added to sigma itself. Where does layer norm add it?",
+            ),
+            (
+                "(1 / radius**2 - 1)",
+                "(1 - radius**2)",
+                (
+                    "It is right near radius 1 only. Let the radius go to 0: how large must eps"
+                    " become?"
+                ),
+                "(1 / radius - 1)**2",
+                "You square the difference of s and sigma. Is that a difference of squares?",
+                "(1 - radius**2) / radius",
+                (
+                    "Above the line your radius is squared, below it is not. In which line of your"
+                    " algebra did they part?"
+                ),
+                "3",
+                "Your eps brings every row to half the radius, whatever radius is.",
+            ),
+            (
+                "radius**2 - 1)",
+                "radius**2)",
+                (
+                    "It gives eps the whole length, and leaves sigma no share. How large is your"
+                    " eps for radius 1?"
+                ),
+            ),
+            (
+                "(1 / radius**2 - 1)",
+                "(radius**2 - 1)",
+                (
+                    "Your eps is negative. Let the radius go to 0: does more eps "
+                    "bring a row closer to the centre, or less?"
+                ),
+            ),
+            (
+                "* (1 / radius**2 - 1)",
+                "/ (1 / radius**2 - 1)",
+                (
+                    "The fraction is upside down: your eps grows with the radius. Is a row short"
+                    " with much eps, or with little?"
+                ),
+            ),
+            (
+                "sigma**2 * (1 / radius**2 - 1)",
+                "1 / radius**2 - 1",
+                (
+                    "Your eps does not depend on sigma. If x is in metres, in which unit is the eps"
+                    " of layer norm?"
+                ),
+            ),
+        ),
+    ),
+    Exercise(
+        "same-output",
+        5,
+        "derive",
+        same_output_solution,
+        (
+            each("the same xhat", _rows, _same_xhat),
+            each("shifted and scaled", _rows, _shifted_and_scaled),
+            unchanged("x is left alone", _rows),
+        ),
+        mistakes=changes(
+            (
+                "3 * x + 1",
+                "3 * x",
+                (
+                    "Your row is scaled, and that is all. Which other change of a row does layer"
+                    " norm not see?"
+                ),
+                "x + 1",
+                (
+                    "Your row is shifted, and that is all. Which other change of a row does layer"
+                    " norm not see?"
+                ),
+            )
+        ),
+    ),
+    Exercise(
+        "group-norm",
+        10,
+        "implement",
+        group_norm_solution,
+        (
+            _groups("one group is layer norm", "one group", (2, 3, 12), 1),
+            _groups(
+                "three groups, each with its own scale",
+                "three groups",
+                (2, 3, 12),
+                3,
+                scale=np.repeat([1, 10, 100], 4),
+            ),
+            _groups("a single row", "one row", (12,), 3),
+            _groups("eps is used", "eps = 1e-3", (3, 8), 2, eps=(1e-3,), scale=1e-2),
+            unchanged(
+                "x is left alone", lambda rng: Call({"x": rng.standard_normal((4, 6)), "groups": 2})
+            ),
+        ),
+        mistakes=changes(
+            (
+                "groups, x.shape[-1] // groups)",
+                "x.shape[-1] // groups, groups)",
+                (
+                    "The number of groups and their size have changed places, so a group has"
+                    " numbers of another count and from other neighbours."
+                ),
+            ),
+            (
+                "x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)",
+                "x[..., None, :]",
+                "The whole row is one group, whatever groups is.",
+            ),
+            (
+                "parts.mean(axis=-1, keepdims=True)",
+                "parts.mean(axis=(-2, -1), keepdims=True)",
+                "All groups of a row subtract one common mean. Which numbers may a group see?",
+            ),
+            (
+                "parts - parts.mean(axis=-1, keepdims=True)",
+                "parts",
+                "No mean is subtracted, as in RMSNorm. Which of the three moves is missing?",
+            ),
+            (
+                "*x.shape[:-1], groups, x.shape[-1] // groups)",
+                "groups, -1)",
+                (
+                    "Your groups are cut from the whole array, across its rows. How many groups has"
+                    " an x of three rows?"
+                ),
+                "x.shape[0], groups, -1)",
+                "Your groups are cut across all axes but the first. How many axes may x have?",
+            ),
+            (
+                "(c * c).mean(axis=-1, keepdims=True)",
+                "(c * c).sum(axis=-1, keepdims=True) / (c.shape[-1] - 1)",
+                (
+                    "The sum of squares is divided by one less than the size of a group. Is this"
+                    " variance an estimate or a definition?"
+                ),
+                "(c * c).mean(axis=(-2, -1), keepdims=True)",
+                (
+                    "All groups of a row are divided by one common sigma. Which numbers may a group"
+                    " see?"
+                ),
+                "x.var(axis=-1)[..., None, None]",
+                (
+                    "All groups of a row are divided by the sigma of the whole row. Which numbers"
+                    " may a group see?"
+                ),
+            ),
+            (
+                "return (c /",
+                "return (parts /",
+                (
+                    "Each group is divided by its sigma, and keeps its mean. Which of the three"
+                    " moves is missing?"
+                ),
+            ),
+            (
+                "np.sqrt(var + eps)",
+                "np.sqrt(var)",
+                (
+                    "Your numbers are those of eps = 0. Where does eps stand, and is it as large as"
+                    " the caller's?"
+                ),
+                "np.sqrt(var + 1e-5)",
+                "Your eps is 1e-5, whatever the caller passes.",
+                "(np.sqrt(var) + eps)",
+                "In your answer eps is added after the root. What is its unit then?",
+                "(var + eps)",
+                (
+                    "Each group is divided by its variance. If x is in metres, in which unit is"
+                    " your result?"
+                ),
+            ),
+            (
+                ("groups, x.shape[-1] // groups)", "x.shape[-1] // groups, groups)"),
+                *((f"{a}.mean(axis=-1", f"{a}.mean(axis=-2") for a in ("parts", "(c * c)")),
+                "The features of a group of yours are not neighbours: others lie between them.",
+            ),
+            (
+                *(
+                    (f"{a}.mean(axis=-1", f"{a}.mean(axis=tuple(range(x.ndim - 1))")
+                    for a in ("parts", "(c * c)")
+                ),
+                "Your means run over the rows. May one row change the result of another?",
+            ),
+        ),
+    ),
+    Exercise(
+        "statistics-shape",
+        10,
+        "implement",
+        statistics_shape_solution,
+        tuple(_shape_of(kind) for kind in ("batch", "layer", "instance", "group")),
+        mistakes=changes(
+            (
+                '"batch": (1, C, 1, 1)',
+                '"batch": (N, 1, 1, 1)',
+                "For batch norm you keep a mean for each image. Which images share a mean there?",
+                '"batch": (1, C, H, W)',
+                (
+                    "For batch norm you average over the images alone. Do two pixels of one channel"
+                    " have different means?"
+                ),
+                '"batch": (N, C, 1, 1)',
+                "For batch norm you average inside each image. Which kind does that already?",
+                '"batch": (1, 1, 1, 1)',
+                "For batch norm all channels share one mean. Whose numbers does it average?",
+            ),
+            (
+                '"layer": (N, 1, 1, 1)',
+                '"layer": (N, 1, H, W)',
+                (
+                    "For layer norm you average over the channels at each "
+                    "pixel, as if the image were a sequence. What belongs to one image?"
+                ),
+                '"layer": (N, C, H, 1)',
+                "For layer norm you average over the last axis alone. What belongs to one image?",
+                '"layer": (1, C, H, W)',
+                (
+                    "For layer norm you average over the images. May one image change another's"
+                    " result?"
+                ),
+                '"layer": (1, 1, 1, 1)',
+                "For layer norm all images share one mean. May one image change another's result?",
+                '"layer": (N, C, H, W)',
+                "For layer norm every number keeps a mean of its own. What is averaged then?",
+                '"layer": (N, C, 1, 1)',
+                "For layer norm every channel has a mean of its own. Which kind does that already?",
+            ),
+            (
+                '"instance": (N, C, 1, 1)',
+                '"instance": (N, 1, 1, 1)',
+                (
+                    "For instance norm you average over the channels too. Which kind does that"
+                    " already?"
+                ),
+                '"instance": (N, 1, H, W)',
+                (
+                    "For instance norm you average over the channels at each pixel. Do two channels"
+                    " share a mean?"
+                ),
+                '"instance": (1, C, 1, 1)',
+                "For instance norm you average over the images too. Which kind does that already?",
+            ),
+            (
+                '"group": (N, groups, 1, 1, 1)',
+                '"group": (N, groups, C // groups, 1, 1)',
+                (
+                    "For group norm every channel still has a mean of its own. Who shares one in a"
+                    " group?"
+                ),
+                '"group": (N, C // groups, 1, 1, 1)',
+                (
+                    "For group norm the number of groups and their size have changed places. How"
+                    " many means has an image?"
+                ),
+                '"group": (N, 1, C // groups, 1, 1)',
+                (
+                    "For group norm you average over the groups, and keep the places in a group."
+                    " Who shares a mean in a group?"
+                ),
+                '"group": (N, 2, 1, 1, 1)',
+                "For group norm you have two means, whatever groups is.",
+                '"group": (N, 1, 1, 1, 1)',
+                "For group norm all groups share one mean. Which kind does that already?",
+                '"group": (1, groups, 1, 1, 1)',
+                "For group norm all images share their means. May one image change another's?",
+                '"group": (N, groups, 1, H, W)',
+                (
+                    "For group norm you average over the channels of a group at each pixel, as "
+                    "if the image were a sequence. Who shares a mean in a group?"
+                ),
+                '"group": (N, groups, 1, 1)',
+                (
+                    "For group norm an axis is lost. How many axes has x after the reshape, and"
+                    " what does keepdims do?"
+                ),
+            ),
+            (
+                ("(1, C, 1, 1)", "(N, 1, H, W)"),
+                ('"layer": (N, 1, 1, 1)', '"layer": (1, C, H, W)'),
+                ('"instance": (N, C, 1, 1)', '"instance": (1, 1, H, W)'),
+                ("(N, groups, 1, 1, 1)", "(1, 1, C // groups, H, W)"),
+                (
+                    "The axes that are averaged over keep their lengths in your shapes, and the"
+                    " others have length 1. Which of them does a mean still tell apart?"
+                ),
+            ),
+        ),
+    ),
 )

@@ -6,12 +6,14 @@ from lnlib.forms import eps_outside_forward
 from lnlib.gradcheck import complex_step
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward, rms_norm_forward
 from normcheck.mistakes import changes
+
 from . import Call, Exercise, each, expect, expect_array, expect_close
 from .gradients import Backward, expect_gradient, outside
 
-# Tolerance of the checks below. The rows drawn here have |mean| < 10 sigma, so a centred row computed in float64
-# is good to about 20 * 2**-53, and no more than 10 such factors and sums of at most 9 terms follow:
-# 20 * 10 * 9 * 2**-53 = 2e-13. The smallest mistake, eps / s^2 at eps = 1e-5, is worth 1e-6.
+# Tolerance of the checks below. The rows drawn here have |mean| < 10 sigma, so a centred row
+# computed in float64 is good to about 20 * 2**-53, and no more than 10 such factors and sums of at
+# most 9 terms follow: 20 * 10 * 9 * 2**-53 = 2e-13. The smallest mistake, eps / s^2 at eps = 1e-5,
+# is worth 1e-6.
 _RTOL = 1e-12
 
 
@@ -28,10 +30,12 @@ def _derivative(forward, x):
 
 def _against(title, name, right, D, eps):
     """A check on a row of D numbers against ``right`` of its Jacobian."""
+
     def ask(rng):
         x = _row(rng, D)
         J = _derivative(lambda row: layer_norm_forward(row, np.ones(D), np.zeros(D), eps)[0], x)
         return Call({"x": x, "eps": eps}, expected=right(J))
+
     return each(title, ask, lambda found, expected, **_: expect_close(found, expected, _RTOL, name))
 
 
@@ -54,10 +58,16 @@ def _eigenvalues_of(D, eps):
     def judge(found, expected, **_):
         found = expect_array(found, (D,), name=f"the list of eigenvalues for {where}")
         wrong = np.flatnonzero(np.abs(found - expected) > 1e-9 * expected.max()) + 1
-        expect(not wrong.size, f"in the list of eigenvalues for {where} number {', '.join(map(str, wrong))} of {D} is "
-               f"off by {np.abs(found - expected).max():.1e} at most")
+        expect(
+            not wrong.size,
+            f"in the list of eigenvalues for {where} number {', '.join(map(str, wrong))} of {D} is "
+            f"off by {np.abs(found - expected).max():.1e} at most",
+        )
         expect_close(found, expected, _RTOL, f"the list of eigenvalues for {where}")
-    return _against(where, "", np.linalg.eigvalsh, D, eps)._replace(judge=each(where, None, judge).judge)
+
+    return _against(where, "", np.linalg.eigvalsh, D, eps)._replace(
+        judge=each(where, None, judge).judge
+    )
 
 
 def _zeros_without_eps(found, x, **_):
@@ -70,7 +80,12 @@ def null_direction_solution(x, gamma):
 
 
 def _row_and_gamma(rng):
-    return Call({"x": _row(rng), "gamma": rng.uniform(0.5, 2, 7) * rng.permutation([1, 1, 1, 1, -1, -1, -1])})
+    return Call(
+        {
+            "x": _row(rng),
+            "gamma": rng.uniform(0.5, 2, 7) * rng.permutation([1, 1, 1, 1, -1, -1, -1]),
+        }
+    )
 
 
 def _vanishes(dy, x, gamma):
@@ -80,50 +95,78 @@ def _vanishes(dy, x, gamma):
     _, cache = layer_norm_forward(x, gamma, np.zeros(7), eps=0)
     # What comes through is what remains of rstd * g after all of it is subtracted: its roundings.
     left, right = np.linalg.norm(layer_norm_backward(dy, cache)[0]), np.linalg.norm(cache.rstd * g)
-    expect(left < (1 - _RTOL) * right,
-           "all of gamma * dy / s comes through: your gamma * dy is at right angles to 1 and to xhat")
+    expect(
+        left < (1 - _RTOL) * right,
+        "all of gamma * dy / s comes through: your gamma * dy is at right angles to 1 and to xhat",
+    )
     along = [abs(g @ v) / np.linalg.norm(g) / np.linalg.norm(v) for v in (np.ones(7), cache.xhat)]
-    expect(left <= _RTOL * right, f"a fraction of {left / right:.3e} of gamma * dy / s comes through (of the length of "
-                                  f"gamma * dy {along[0]:.3f} is along 1 and {along[1]:.3f} along xhat)")
+    expect(
+        left <= _RTOL * right,
+        f"a fraction of {left / right:.3e} of gamma * dy / s comes through (of the length of "
+        f"gamma * dy {along[0]:.3f} is along 1 and {along[1]:.3f} along xhat)",
+    )
 
 
 def _not_constant(dy, x, gamma):
     g = gamma * dy
     # A millionth of another direction would still vanish to _RTOL only if that direction is xhat.
-    expect(np.linalg.norm(g - g.mean()) > 1e-6 * np.linalg.norm(g),
-           "your gamma * dy is constant, the direction 1, which vanishes for every eps; find the other one")
+    expect(
+        np.linalg.norm(g - g.mean()) > 1e-6 * np.linalg.norm(g),
+        "your gamma * dy is constant, the direction 1, which vanishes for every eps; find the"
+        " other one",
+    )
 
 
 def rms_jacobian_solution():
     from sympy import Symbol, sqrt
+
     from lnlib.symbolic import D, epsilon, i, j, s, x, xhat
 
     q = Symbol("q")
     normalised = x[i] / sqrt(q + epsilon)
     J = normalised.diff(x[j]) + normalised.diff(q) * 2 * x[j] / D
-    return J.subs(q, s**2 - epsilon).subs({x[i]: s * xhat[i],
-                                           x[j]: s * xhat[j]})
+    return J.subs(q, s**2 - epsilon).subs({x[i]: s * xhat[i], x[j]: s * xhat[j]})
 
 
 def _symbolic_rms(n):
     def judge(J, x, eps=0.3):
-        from lnlib import symbolic as sym  # here, so that other chapters' exercises do not load SymPy
+        from lnlib import (
+            symbolic as sym,
+        )  # here, so that other chapters' exercises do not load SymPy
 
         expect(hasattr(J, "free_symbols"), f"found {type(J).__name__}, expected a SymPy expression")
         allowed = {"D": sym.D, "i": sym.i, "j": sym.j, "s": sym.s}
         for symbol in sorted(J.free_symbols, key=str):
-            expect(allowed.get(str(symbol), symbol) == symbol,
-                   f"your {symbol} is another symbol than lnlib.symbolic's {symbol}; import that one")
+            expect(
+                allowed.get(str(symbol), symbol) == symbol,
+                f"your {symbol} is another symbol than lnlib.symbolic's {symbol}; import that one",
+            )
         s = np.sqrt((x * x).mean() + eps)
         values = {sym.D: n, sym.s: s, **{sym.xhat[t]: number / s for t, number in enumerate(x, 1)}}
-        found = [[J.subs({sym.i: a, sym.j: b}).subs(values) for b in range(1, n + 1)] for a in range(1, n + 1)]
-        # x and every x[1] are free symbols; the name before the bracket is enough. That of a mean is TeX.
-        left = {"a mean" if "overline" in str(symbol) else str(symbol).split("[")[0]
-                for row in found for entry in row for symbol in entry.free_symbols}
-        expect(not left, f"your J still contains {', '.join(sorted(left))}; write it in D, i, j, s and xhat")
+        found = [
+            [J.subs({sym.i: a, sym.j: b}).subs(values) for b in range(1, n + 1)]
+            for a in range(1, n + 1)
+        ]
+        # x and every x[1] are free symbols; the name before the bracket is enough. That of a mean
+        # is TeX.
+        left = {
+            "a mean" if "overline" in str(symbol) else str(symbol).split("[")[0]
+            for row in found
+            for entry in row
+            for symbol in entry.free_symbols
+        }
+        expect(
+            not left,
+            f"your J still contains {', '.join(sorted(left))}; write it in D, i, j, s and xhat",
+        )
         expected = _derivative(lambda row: rms_norm_forward(row, np.ones(n), eps)[0], x)
         expect_close(np.array(found, dtype=float), expected, _RTOL, f"J for D = {n}")
-    return each(f"equal to the derivative at D = {n}", lambda rng: Call({}, x=1 + rng.standard_normal(n)), judge)
+
+    return each(
+        f"equal to the derivative at D = {n}",
+        lambda rng: Call({}, x=1 + rng.standard_normal(n)),
+        judge,
+    )
 
 
 def eps_outside_backward_solution(dy, x, gamma, eps):
@@ -138,146 +181,453 @@ def eps_outside_backward_solution(dy, x, gamma, eps):
 
 def _eps_outside(eps):
     def ask(rng):
-        # Three rows: of two, means over the rows would leave a wrong dx that is zero, and say nothing of its mistake.
+        # Three rows: of two, means over the rows would leave a wrong dx that is zero, and say
+        # nothing of its mistake.
         x, dy = np.stack([_row(rng), _row(rng) / 4, 2 * _row(rng)]), rng.standard_normal((3, 7))
         gamma = rng.uniform(0.5, 2, 7)
         expected = complex_step(lambda rows: gamma * eps_outside_forward(rows, eps), x, dy=dy)
         return Call({"dy": dy, "x": x, "gamma": gamma, "eps": eps}, expected=expected)
-    return each(f"eps = {eps:g}", ask, lambda found, expected, **_: expect_gradient(found, "dx", expected))
+
+    return each(
+        f"eps = {eps:g}", ask, lambda found, expected, **_: expect_gradient(found, "dx", expected)
+    )
 
 
-_DX = Backward(("dx",), lambda dy, cache: {"dy": dy, "x": cache.x, "gamma": cache.gamma, "eps": cache.eps},
-               lambda found: (found, None, None), outside(with_gamma=True))
+_DX = Backward(
+    ("dx",),
+    lambda dy, cache: {"dy": dy, "x": cache.x, "gamma": cache.gamma, "eps": cache.eps},
+    lambda found: (found, None, None),
+    outside(with_gamma=True),
+)
 
-_MEAN_SQUARE, _SAMPLE = "(c * c).mean(axis=-1, keepdims=True)", "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)"
+_MEAN_SQUARE, _SAMPLE = (
+    "(c * c).mean(axis=-1, keepdims=True)",
+    "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)",
+)
 _ESTIMATE = "Your variance divides by D - 1. Is it an estimate or a definition?"
 
 EXERCISES = (
-    Exercise("jacobian-matrix", 10, "implement", jacobian_matrix_solution,
-             tuple(_against(f"eps = {eps:g}", "J", np.asarray, 7, eps) for eps in (0.0, 1e-5, 2.0)), mistakes=changes(
-        ("np.eye(D) - 1 / D", "np.eye(D)",
-         "Nothing in your J stands for the mean. Move the whole row by a constant: does xhat move?"),
-        (" - np.outer(xhat, xhat) / D", "",
-         "Nothing in your J stands for the variance. Stretch the row a little: how much does xhat change?"),
-        ("- np.outer", "+ np.outer",
-         "One path has the wrong sign. If a deviation grows, do the other entries of xhat grow or shrink?"),
-        ("/ D) / s", "/ D)", "Your J does not depend on the size of x. If x is in metres, in which unit is J?",
-         "/ D) / s**2", "Your J has too many factors of s. If x is in metres, in which unit is J?"),
-        ("return (np.eye(D) - 1 / D", "return np.eye(D) * (np.eye(D) - 1 / D",
-         "Only the diagonal is there. Does x[j] move no other xhat[i]?"),
-        ("(np.eye(D) - 1 / D - np.outer(xhat, xhat) / D) / s", "(np.eye(D) - 1 / D) / s - np.outer(xhat, xhat) / D",
-         "One of your three terms is not divided by s. Check the units: x in metres, what must J be in?",
-         "np.eye(D) / s - 1 / D - np.outer(xhat, xhat) / D",
-         "Your division by s reaches the first term only. Is there a pair of brackets missing?",
-         "np.eye(D) - 1 / D - np.outer(xhat, xhat) / D / s",
-         "Your division by s reaches the last term only. Is there a pair of brackets missing?",
-         "np.eye(D) / s", "Mean and variance are taken for constants. How many routes lead from x[j] to xhat[i]?"),
-        ("1 / D -", "np.eye(D) / D -",
-         "Your term for the mean is on the diagonal only. Does x[j] move no other xhat[i] through the mean?",
-         "1 -", "The path through the mean is too strong. How much of a mean is due to one entry?"),
-        ("np.outer(xhat, xhat)", "2 * np.outer(xhat, xhat)",
-         "The path through the variance counts twice. Differentiate sqrt(v) at v = 4 by hand.",
-         "xhat * xhat", "A term of your J is the same in all of its rows. Which number stands in it for i and j?",
-         "xhat @ xhat", "A term of your J is one number. Is it the same for every pair of i and j?"),
-        (".mean() + eps)", ".mean())", "Your s is that of eps = 0. Is eps in it, and as large as the caller's?",
-         ".mean()) + eps", "In your s eps is added after the root. What is its unit then?",
-         ".mean() + 1e-5)", "Your eps is 1e-5, whatever the caller passes."),
-        ("(c * c).mean()", "(c * c).sum() / (D - 1)",
-         _ESTIMATE),
-        ("np.outer(xhat, xhat) / D", "np.outer(xhat, xhat) / (xhat @ xhat)",
-         "Your J takes away all of the direction xhat. How long is xhat where eps > 0?"),
-        ("xhat = c / s", "xhat = x", "The row itself stands where xhat belongs.",
-         "xhat = c", "The centred row stands where xhat belongs. Check the units of your terms."),
-        ("np.outer(xhat, xhat) / D) / s", "np.outer(xhat, xhat) / D / s**2) / s",
-         "One of your terms has too many factors of s. How many of them are in xhat already?",
-         "np.outer(xhat, xhat)) / s",
-         "One path lacks a factor: how much of the variance is due to one entry of the row?"))),
-    Exercise("eigenvalues", 10, "derive", eigenvalues_solution,
-             (_eigenvalues_of(7, 2.0), _eigenvalues_of(9, 1e-5), _eigenvalues_of(2, 2.0),
-              each("two zeros at eps = 0", lambda rng: Call({"x": _row(rng), "eps": 0.0}), _zeros_without_eps)),
-             mistakes=changes(
-        ("eps / s**3", "0.0", "Two of your eigenvalues are 0 for every eps. With eps > 0, is the length of xhat "
-         "still the same for every row?",
-         "eps / s**2", "One of the eigenvalues has another unit than the rest.",
-         "eps / s",
-         "One of the eigenvalues has another unit than the rest. Multiply J by xhat and collect what remains.",
-         "(1 - eps / s**2) / s", "Along xhat you say how much is taken away. How much of it is left?"),
-        ("[0.0, eps / s**3] + [1 / s] * (len(x) - 2)", "[eps / s**3] + [1 / s] * (len(x) - 1)",
-         "One direction of yours passes at full size that J sends to zero for every eps. Which?",
-         "[0.0] + [eps / s**3] * (len(x) - 1)",
-         "In all directions but one you let through what eps does. In how many of them is something taken away?",
-         "[0.0, 0.0, eps / s**3] + [1 / s] * (len(x) - 3)",
-         "Two of your eigenvalues are 0, and a third is small. How many directions does J shorten?",
-         "[0.0] + [1 / s] * (len(x) - 1)",
-         "One direction of yours passes at full size of which J leaves little. Multiply J by xhat.",
-         "[0.0, eps / s**2] + [1.0] * (len(x) - 2)",
-         "All of your eigenvalues lack a factor. If x is in metres, in which unit is J?"),
-        ("[1 / s] *", "[1 / x.std()] *", "eps has no part in the largest of your eigenvalues. Where is it in s?",
-         "[1.0] *", "Your eigenvalues are those of a projection. Is J one, or a projection times something?",
-         "[1 / s**2] *", "The largest of your eigenvalues have another unit than J. If x is in metres, which is J's?",
-         "[s] *", "The largest of your eigenvalues is upside down. Which rows have the large gradients?"),
-        ("np.sqrt(x.var() + eps)", "(x.var() + eps)", "Your s has no root. If x is in metres, in which unit is s?"),
-        ("x.var() + eps", "x.var()", "Your s is that of eps = 0. Is eps in it, and as large as the caller's?"),
-        ("np.sqrt(x.var() + eps)", "(x.std() + eps)", "In your s eps is added after the root. What is its unit then?"),
-        ("x.var()", "x.var(ddof=1)", "Your variance divides by D - 1. Is it an estimate or a definition?"),
-        ("[0.0, eps / s**3] + [1 / s] * (len(x) - 2)", "[1 / s] * (len(x) - 2) + [eps / s**3, 0.0]",
-         "Your eigenvalues are in descending order."))),
-    Exercise("null-direction", 5, "derive", null_direction_solution,
-             (each("dx vanishes", _row_and_gamma, _vanishes),
-              each("gamma * dy is not constant", _row_and_gamma, _not_constant)), mistakes=changes(
-        (" / gamma", "", "Your dy would do it if gamma were 1. What does J meet: dy, or something made of it?",
-         " / gamma**2", "In your dy gamma divides twice: what is gamma * dy now?",
-         " / np.abs(gamma)", "The signs of gamma have no part in your dy. What is gamma * dy where gamma is negative?",
-         " / gamma - ((x - x.mean()) / gamma).mean()",
-         "You take the mean off dy at the end. Of which array does J subtract the mean?"),
-        ("/ gamma", "* gamma", "In your dy gamma stands on the wrong side: what is gamma * dy now?"),
-        ("(x - x.mean()) / gamma", "x",
-         "Your dy would do it if gamma were 1. What does J meet: dy, or something made of it?",
-         "x * gamma", "In your dy gamma stands on the wrong side: what is gamma * dy now?"),
-        ("(x - x.mean()) / gamma", "1 + 0 * x", "Your dy is constant. What is gamma * dy then?",
-         "gamma", "Your dy is the same for every x. Is the direction that J sends to zero the same for every row?",
-         "1 / gamma - (1 / gamma).mean()",
-         "You take the mean off dy at the end. Of which array does J subtract the mean?"),
-        ("(x - x.mean())", "1",
-         "Your gamma * dy is constant. That vanishes for every eps; J has one more such direction at eps = 0.",
-         "(x - x.mean())**2",
-         "J does not send your gamma * dy to zero. Along which step does a row change its length alone?"))),
-    Exercise("rms-jacobian", 20, "derive", rms_jacobian_solution, (_symbolic_rms(4), _symbolic_rms(7)),
-             mistakes=changes(
-        ("normalised.diff(x[j]) +", "s * normalised.diff(x[j]) +",
-         "Your direct path does not depend on the size of x. If x is in metres, in which unit is it?",
-         "1 / sqrt(q + epsilon) +",
-         "Your direct path leads from every x[j] to every xhat[i]. Which of them does it reach?"),
-        ("+ normalised.diff(q) * 2 * x[j] / D", "- 1 / (D * sqrt(q + epsilon))",
-         "You keep layer norm's path through the mean and leave out the one through q. Which has RMSNorm?"),
-        ("return J.subs(q", "J -= 1 / (D * s)\n    return J.subs(q",
-         "Your J is layer norm's. Does RMSNorm subtract a mean?"),
-        (" + normalised.diff(q) * 2 * x[j] / D", "",
-         "Only the direct path is there. Does q not change when x[j] does?"),
-        ("* 2 * x[j] / D", "* 2 * x[j]",
-         "The path through q is too large. How much of a mean is due to one of its entries?",
-         "* 2 * x[j]**2 / x[i] / D", "Your path through q has the same numbers in every row. Which entry of xhat does q move?",
-         "* x[j] / D", "The path through q counts half. Differentiate c**2 at c = 3 by hand.",
-         "* 4 * x[j] / D", "The path through q counts twice. Differentiate sqrt(v) at v = 4 by hand."),
-        ("+ normalised.diff(q)", "- normalised.diff(q)",
-         "The path through q has the wrong sign. If x[j] grows, do the other entries of xhat grow or shrink?"),
-        ("return J.subs(q", "return 1 / s * J.subs(q",
-         "Your J has too many factors of s under the line. If x is in metres, in which unit is J?",
-         "return s**2 * J.subs(q", "In your J s is on the wrong side of the fraction. Which rows have the large gradients?",
-         "return -J.subs(q", "All of your J has the wrong sign. If x[i] alone grows, does xhat[i] shrink?",
-         "return s * J.subs(q", "Your J does not depend on the size of x. If x is in metres, in which unit is J?"),
-        ("* 2 * x[j] / D", "* 2 * x[i] / D", "The path through q is differentiated by the wrong entry of x."),
-        ("x[j]: s * xhat[j]", "x[j]: xhat[j]", "An x became an xhat as if they were equal. What stands between them?"),
-        (("x[i]: s * xhat[i]", "x[i]: xhat[i]"), ("x[j]: s * xhat[j]", "x[j]: xhat[j]"),
-         "Both x became xhat as if they were equal. What stands between them?"))),
-    Exercise("eps-outside", 20, "derive, implement", eps_outside_backward_solution,
-             (*_DX.layers()[:3], _eps_outside(0.0), _eps_outside(0.5), *_DX.layers()[3:], _DX.stress()),
-             _DX.diagnose, mistakes=changes(*(
-        (*((f"{a}.mean(axis=-1", f"{a}.mean(axis={axis}") for a in ("x", "(c * c)", "g", "(g * xhat)")),
-         f"Your means run over the {where}. Which numbers does layer norm show to a row?")
-        for axis, where in ((None, "whole array"), (0, "first axis"))),
-        (_MEAN_SQUARE, _SAMPLE, _ESTIMATE),
-        # The derivative of that, as it should be.
-        ((_MEAN_SQUARE, _SAMPLE), ("(g * xhat).mean(axis=-1, keepdims=True)", _SAMPLE.replace("c * c", "g * xhat")),
-         _ESTIMATE))),
+    Exercise(
+        "jacobian-matrix",
+        10,
+        "implement",
+        jacobian_matrix_solution,
+        tuple(_against(f"eps = {eps:g}", "J", np.asarray, 7, eps) for eps in (0.0, 1e-5, 2.0)),
+        mistakes=changes(
+            (
+                "np.eye(D) - 1 / D",
+                "np.eye(D)",
+                (
+                    "Nothing in your J stands for the mean. Move the whole row by a constant: does"
+                    " xhat move?"
+                ),
+            ),
+            (
+                " - np.outer(xhat, xhat) / D",
+                "",
+                (
+                    "Nothing in your J stands for the variance. Stretch the row a little: how much"
+                    " does xhat change?"
+                ),
+            ),
+            (
+                "- np.outer",
+                "+ np.outer",
+                (
+                    "One path has the wrong sign. If a deviation grows, do the other entries of"
+                    " xhat grow or shrink?"
+                ),
+            ),
+            (
+                "/ D) / s",
+                "/ D)",
+                "Your J does not depend on the size of x. If x is in metres, in which unit is J?",
+                "/ D) / s**2",
+                "Your J has too many factors of s. If x is in metres, in which unit is J?",
+            ),
+            (
+                "return (np.eye(D) - 1 / D",
+                "return np.eye(D) * (np.eye(D) - 1 / D",
+                "Only the diagonal is there. Does x[j] move no other xhat[i]?",
+            ),
+            (
+                "(np.eye(D) - 1 / D - np.outer(xhat, xhat) / D) / s",
+                "(np.eye(D) - 1 / D) / s - np.outer(xhat, xhat) / D",
+                (
+                    "One of your three terms is not divided by s. Check the units: x in metres,"
+                    " what must J be in?"
+                ),
+                "np.eye(D) / s - 1 / D - np.outer(xhat, xhat) / D",
+                (
+                    "Your division by s reaches the first term only. Is there a pair of brackets"
+                    " missing?"
+                ),
+                "np.eye(D) - 1 / D - np.outer(xhat, xhat) / D / s",
+                (
+                    "Your division by s reaches the last term only. Is there a pair of brackets"
+                    " missing?"
+                ),
+                "np.eye(D) / s",
+                (
+                    "Mean and variance are taken for constants. How many routes lead from x[j] to"
+                    " xhat[i]?"
+                ),
+            ),
+            (
+                "1 / D -",
+                "np.eye(D) / D -",
+                (
+                    "Your term for the mean is on the diagonal only. Does x[j] move no other"
+                    " xhat[i] through the mean?"
+                ),
+                "1 -",
+                "The path through the mean is too strong. How much of a mean is due to one entry?",
+            ),
+            (
+                "np.outer(xhat, xhat)",
+                "2 * np.outer(xhat, xhat)",
+                (
+                    "The path through the variance counts twice. Differentiate sqrt(v) at v = 4 by"
+                    " hand."
+                ),
+                "xhat * xhat",
+                (
+                    "A term of your J is the same in all of its rows. Which number stands in it for"
+                    " i and j?"
+                ),
+                "xhat @ xhat",
+                "A term of your J is one number. Is it the same for every pair of i and j?",
+            ),
+            (
+                ".mean() + eps)",
+                ".mean())",
+                "Your s is that of eps = 0. Is eps in it, and as large as the caller's?",
+                ".mean()) + eps",
+                "In your s eps is added after the root. What is its unit then?",
+                ".mean() + 1e-5)",
+                "Your eps is 1e-5, whatever the caller passes.",
+            ),
+            ("(c * c).mean()", "(c * c).sum() / (D - 1)", _ESTIMATE),
+            (
+                "np.outer(xhat, xhat) / D",
+                "np.outer(xhat, xhat) / (xhat @ xhat)",
+                "Your J takes away all of the direction xhat. How long is xhat where eps > 0?",
+            ),
+            (
+                "xhat = c / s",
+                "xhat = x",
+                "The row itself stands where xhat belongs.",
+                "xhat = c",
+                "The centred row stands where xhat belongs. Check the units of your terms.",
+            ),
+            (
+                "np.outer(xhat, xhat) / D) / s",
+                "np.outer(xhat, xhat) / D / s**2) / s",
+                (
+                    "One of your terms has too many factors of s. How many of them are in xhat"
+                    " already?"
+                ),
+                "np.outer(xhat, xhat)) / s",
+                "One path lacks a factor: how much of the variance is due to one entry of the row?",
+            ),
+        ),
+    ),
+    Exercise(
+        "eigenvalues",
+        10,
+        "derive",
+        eigenvalues_solution,
+        (
+            _eigenvalues_of(7, 2.0),
+            _eigenvalues_of(9, 1e-5),
+            _eigenvalues_of(2, 2.0),
+            each(
+                "two zeros at eps = 0",
+                lambda rng: Call({"x": _row(rng), "eps": 0.0}),
+                _zeros_without_eps,
+            ),
+        ),
+        mistakes=changes(
+            (
+                "eps / s**3",
+                "0.0",
+                (
+                    "Two of your eigenvalues are 0 for every eps. With eps > 0, is the length of"
+                    " xhat still the same for every row?"
+                ),
+                "eps / s**2",
+                "One of the eigenvalues has another unit than the rest.",
+                "eps / s",
+                (
+                    "One of the eigenvalues has another unit than the rest. Multiply J by xhat and"
+                    " collect what remains."
+                ),
+                "(1 - eps / s**2) / s",
+                "Along xhat you say how much is taken away. How much of it is left?",
+            ),
+            (
+                "[0.0, eps / s**3] + [1 / s] * (len(x) - 2)",
+                "[eps / s**3] + [1 / s] * (len(x) - 1)",
+                (
+                    "One direction of yours passes at full size that J sends to zero for every eps."
+                    " Which?"
+                ),
+                "[0.0] + [eps / s**3] * (len(x) - 1)",
+                (
+                    "In all directions but one you let through what eps does. In how many of them"
+                    " is something taken away?"
+                ),
+                "[0.0, 0.0, eps / s**3] + [1 / s] * (len(x) - 3)",
+                (
+                    "Two of your eigenvalues are 0, and a third is small. How many directions does"
+                    " J shorten?"
+                ),
+                "[0.0] + [1 / s] * (len(x) - 1)",
+                (
+                    "One direction of yours passes at full size of which J leaves little. Multiply"
+                    " J by xhat."
+                ),
+                "[0.0, eps / s**2] + [1.0] * (len(x) - 2)",
+                "All of your eigenvalues lack a factor. If x is in metres, in which unit is J?",
+            ),
+            (
+                "[1 / s] *",
+                "[1 / x.std()] *",
+                "eps has no part in the largest of your eigenvalues. Where is it in s?",
+                "[1.0] *",
+                (
+                    "Your eigenvalues are those of a projection. Is J one, or a projection times"
+                    " something?"
+                ),
+                "[1 / s**2] *",
+                (
+                    "The largest of your eigenvalues have another unit than J. If x is in metres,"
+                    " which is J's?"
+                ),
+                "[s] *",
+                (
+                    "The largest of your eigenvalues is upside down. Which rows have the large"
+                    " gradients?"
+                ),
+            ),
+            (
+                "np.sqrt(x.var() + eps)",
+                "(x.var() + eps)",
+                "Your s has no root. If x is in metres, in which unit is s?",
+            ),
+            (
+                "x.var() + eps",
+                "x.var()",
+                "Your s is that of eps = 0. Is eps in it, and as large as the caller's?",
+            ),
+            (
+                "np.sqrt(x.var() + eps)",
+                "(x.std() + eps)",
+                "In your s eps is added after the root. What is its unit then?",
+            ),
+            (
+                "x.var()",
+                "x.var(ddof=1)",
+                "Your variance divides by D - 1. Is it an estimate or a definition?",
+            ),
+            (
+                "[0.0, eps / s**3] + [1 / s] * (len(x) - 2)",
+                "[1 / s] * (len(x) - 2) + [eps / s**3, 0.0]",
+                "Your eigenvalues are in descending order.",
+            ),
+        ),
+    ),
+    Exercise(
+        "null-direction",
+        5,
+        "derive",
+        null_direction_solution,
+        (
+            each("dx vanishes", _row_and_gamma, _vanishes),
+            each("gamma * dy is not constant", _row_and_gamma, _not_constant),
+        ),
+        mistakes=changes(
+            (
+                " / gamma",
+                "",
+                (
+                    "Your dy would do it if gamma were 1. What does J meet: dy, or something made"
+                    " of it?"
+                ),
+                " / gamma**2",
+                "In your dy gamma divides twice: what is gamma * dy now?",
+                " / np.abs(gamma)",
+                (
+                    "The signs of gamma have no part in your dy. What is gamma * dy where gamma is"
+                    " negative?"
+                ),
+                " / gamma - ((x - x.mean()) / gamma).mean()",
+                "You take the mean off dy at the end. Of which array does J subtract the mean?",
+            ),
+            (
+                "/ gamma",
+                "* gamma",
+                "In your dy gamma stands on the wrong side: what is gamma * dy now?",
+            ),
+            (
+                "(x - x.mean()) / gamma",
+                "x",
+                (
+                    "Your dy would do it if gamma were 1. What does J meet: dy, or something made"
+                    " of it?"
+                ),
+                "x * gamma",
+                "In your dy gamma stands on the wrong side: what is gamma * dy now?",
+            ),
+            (
+                "(x - x.mean()) / gamma",
+                "1 + 0 * x",
+                "Your dy is constant. What is gamma * dy then?",
+                "gamma",
+                (
+                    "Your dy is the same for every x. Is the direction that J sends to zero the"
+                    " same for every row?"
+                ),
+                "1 / gamma - (1 / gamma).mean()",
+                "You take the mean off dy at the end. Of which array does J subtract the mean?",
+            ),
+            (
+                "(x - x.mean())",
+                "1",
+                (
+                    "Your gamma * dy is constant. That vanishes for every eps; J has one more such"
+                    " direction at eps = 0."
+                ),
+                "(x - x.mean())**2",
+                (
+                    "J does not send your gamma * dy to zero. Along which step does a row change"
+                    " its length alone?"
+                ),
+            ),
+        ),
+    ),
+    Exercise(
+        "rms-jacobian",
+        20,
+        "derive",
+        rms_jacobian_solution,
+        (_symbolic_rms(4), _symbolic_rms(7)),
+        mistakes=changes(
+            (
+                "normalised.diff(x[j]) +",
+                "s * normalised.diff(x[j]) +",
+                (
+                    "Your direct path does not depend on the size of x. If x is in metres, in which"
+                    " unit is it?"
+                ),
+                "1 / sqrt(q + epsilon) +",
+                (
+                    "Your direct path leads from every x[j] to every xhat[i]. Which of them does it"
+                    " reach?"
+                ),
+            ),
+            (
+                "+ normalised.diff(q) * 2 * x[j] / D",
+                "- 1 / (D * sqrt(q + epsilon))",
+                (
+                    "You keep layer norm's path through the mean and leave out the one through q."
+                    " Which has RMSNorm?"
+                ),
+            ),
+            (
+                "return J.subs(q",
+                "J -= 1 / (D * s)\n    return J.subs(q",
+                "Your J is layer norm's. Does RMSNorm subtract a mean?",
+            ),
+            (
+                " + normalised.diff(q) * 2 * x[j] / D",
+                "",
+                "Only the direct path is there. Does q not change when x[j] does?",
+            ),
+            (
+                "* 2 * x[j] / D",
+                "* 2 * x[j]",
+                "The path through q is too large. How much of a mean is due to one of its entries?",
+                "* 2 * x[j]**2 / x[i] / D",
+                (
+                    "Your path through q has the same numbers in every row. Which entry of xhat"
+                    " does q move?"
+                ),
+                "* x[j] / D",
+                "The path through q counts half. Differentiate c**2 at c = 3 by hand.",
+                "* 4 * x[j] / D",
+                "The path through q counts twice. Differentiate sqrt(v) at v = 4 by hand.",
+            ),
+            (
+                "+ normalised.diff(q)",
+                "- normalised.diff(q)",
+                (
+                    "The path through q has the wrong sign. If x[j] grows, do the other entries of"
+                    " xhat grow or shrink?"
+                ),
+            ),
+            (
+                "return J.subs(q",
+                "return 1 / s * J.subs(q",
+                (
+                    "Your J has too many factors of s under the line. If x is in metres, in which"
+                    " unit is J?"
+                ),
+                "return s**2 * J.subs(q",
+                (
+                    "In your J s is on the wrong side of the fraction. Which rows have the large"
+                    " gradients?"
+                ),
+                "return -J.subs(q",
+                "All of your J has the wrong sign. If x[i] alone grows, does xhat[i] shrink?",
+                "return s * J.subs(q",
+                "Your J does not depend on the size of x. If x is in metres, in which unit is J?",
+            ),
+            (
+                "* 2 * x[j] / D",
+                "* 2 * x[i] / D",
+                "The path through q is differentiated by the wrong entry of x.",
+            ),
+            (
+                "x[j]: s * xhat[j]",
+                "x[j]: xhat[j]",
+                "An x became an xhat as if they were equal. What stands between them?",
+            ),
+            (
+                ("x[i]: s * xhat[i]", "x[i]: xhat[i]"),
+                ("x[j]: s * xhat[j]", "x[j]: xhat[j]"),
+                "Both x became xhat as if they were equal. What stands between them?",
+            ),
+        ),
+    ),
+    Exercise(
+        "eps-outside",
+        20,
+        "derive, implement",
+        eps_outside_backward_solution,
+        (*_DX.layers()[:3], _eps_outside(0.0), _eps_outside(0.5), *_DX.layers()[3:], _DX.stress()),
+        _DX.diagnose,
+        mistakes=changes(
+            *(
+                (
+                    *(
+                        (f"{a}.mean(axis=-1", f"{a}.mean(axis={axis}")
+                        for a in ("x", "(c * c)", "g", "(g * xhat)")
+                    ),
+                    (
+                        f"Your means run over the {where}. Which numbers does layer norm show to a"
+                        " row?"
+                    ),
+                )
+                for axis, where in ((None, "whole array"), (0, "first axis"))
+            ),
+            (_MEAN_SQUARE, _SAMPLE, _ESTIMATE),
+            # The derivative of that, as it should be.
+            (
+                (_MEAN_SQUARE, _SAMPLE),
+                ("(g * xhat).mean(axis=-1, keepdims=True)", _SAMPLE.replace("c * c", "g * xhat")),
+                _ESTIMATE,
+            ),
+        ),
+    ),
 )

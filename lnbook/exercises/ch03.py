@@ -5,6 +5,7 @@ import numpy as np
 from lnlib import reference
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 from normcheck.mistakes import changes
+
 from . import Call, Exercise, each, expect, expect_array, expect_parts
 from .gradients import LAYER, Backward, expect_gradient
 
@@ -16,8 +17,12 @@ def backward_dx_solution(dy, xhat, rstd, gamma):
     return rstd * (g - mean_g - xhat * mean_gx)
 
 
-_DX = Backward(("dx",), lambda dy, cache: {"dy": dy, "xhat": cache.xhat, "rstd": cache.rstd, "gamma": cache.gamma},
-               lambda found: (found, None, None), LAYER)
+_DX = Backward(
+    ("dx",),
+    lambda dy, cache: {"dy": dy, "xhat": cache.xhat, "rstd": cache.rstd, "gamma": cache.gamma},
+    lambda found: (found, None, None),
+    LAYER,
+)
 
 
 def backward_parameters_solution(dy, xhat):
@@ -25,8 +30,13 @@ def backward_parameters_solution(dy, xhat):
     return (dy * xhat).sum(axis=leading), dy.sum(axis=leading)
 
 
-_PARAMETERS = Backward(("dgamma", "dbeta"), lambda dy, cache: {"dy": dy, "xhat": cache.xhat},
-                       lambda found: (None, *expect_parts(found, 2)), LAYER, ((2, 3, 7), (7,), (3, 1)))
+_PARAMETERS = Backward(
+    ("dgamma", "dbeta"),
+    lambda dy, cache: {"dy": dy, "xhat": cache.xhat},
+    lambda found: (None, *expect_parts(found, 2)),
+    LAYER,
+    ((2, 3, 7), (7,), (3, 1)),
+)
 
 
 def _no_rows(result, **_):
@@ -41,8 +51,9 @@ def dy_with_kappa_solution(kappa, xhat, gamma):
     return g / gamma
 
 
-# A right answer: the entries of g are rounded, which dx feels as kappa roundings, a few times 1e4 * 2**-53 = 1e-12
-# at kappa = 1e4. There the part along xhat that eps lets through, 1e4 * eps / s^2, changes kappa by 1e-5 and more.
+# A right answer: the entries of g are rounded, which dx feels as kappa roundings, a few times 1e4 *
+# 2**-53 = 1e-12 at kappa = 1e4. There the part along xhat that eps lets through, 1e4 * eps / s^2,
+# changes kappa by 1e-5 and more.
 _KAPPA_RTOL = 1e-8
 
 
@@ -51,15 +62,28 @@ def _in_parts(g, xhat):
     one = np.ones(len(g))
     along = [g @ v / (v @ v) * v for v in (one, xhat)]
     rest, *parts = (np.linalg.norm(v) for v in (g - sum(along), *along))
-    return "; for each 1 in other directions your g has {:.3f} along 1 and {:.3f} along xhat".format(*(a / rest for a in parts))
+    return (
+        "; for each 1 in other directions your g has {:.3f} along 1 and {:.3f} along xhat".format(
+            *(a / rest for a in parts)
+        )
+    )
 
 
 def _kappa_of(kappa):
     def ask(rng):
-        """Of x = (a, b, c) with b in the middle, xhat**3 lies along xhat: as few numbers as can be."""
+        """Of x = (a, b, c) with b in the middle, xhat**3 lies along xhat: as few numbers as can
+        be.
+        """
         for x in 5 + 3 * rng.standard_normal(7), np.array([2.0, 5.0, 8.0]):
             gamma = rng.uniform(0.5, 2, len(x)) * rng.choice([-1, 1], len(x))
-            yield Call({"kappa": kappa, "xhat": layer_norm_forward(x, gamma, gamma)[1].xhat, "gamma": gamma}, x=x)
+            yield Call(
+                {
+                    "kappa": kappa,
+                    "xhat": layer_norm_forward(x, gamma, gamma)[1].xhat,
+                    "gamma": gamma,
+                },
+                x=x,
+            )
 
     def judge(dy, x, xhat, gamma, **_):
         def found(dy, eps=1e-5):
@@ -69,13 +93,30 @@ def _kappa_of(kappa):
             return abs(found(dy, eps) - kappa) <= _KAPPA_RTOL * kappa
 
         dy = expect_array(dy, x.shape, name="dy")
-        expect(dy.any(), "your dy is 0, of which no kappa can be taken; is the part that should come through 0 here?")
-        expect(right(dy) or not right(dy / gamma), "what you return is a good g; which dy has this g?")
-        expect(found(dy) < 1e5 * kappa, f"kappa is {found(dy):.0e}: next to nothing of your g comes through. Which part of it "
-                                        "should?")
-        expect(right(dy), f"kappa is {found(dy):.{6 if abs(found(dy) / kappa - 1) > 1e-5 else 12}g}, not {kappa:g}" + (
-            "; with eps = 0 it would be, but eps > 0 lets a little of xhat through" if right(dy, 0) else
-            _in_parts(gamma * dy, xhat)))
+        expect(
+            dy.any(),
+            "your dy is 0, of which no kappa can be taken; is the part that should come through 0"
+            " here?",
+        )
+        expect(
+            right(dy) or not right(dy / gamma), "what you return is a good g; which dy has this g?"
+        )
+        expect(
+            found(dy) < 1e5 * kappa,
+            f"kappa is {found(dy):.0e}: next to nothing of your g comes through. Which part of it "
+            "should?",
+        )
+        expect(
+            right(dy),
+            f"kappa is {found(dy):.{6 if abs(found(dy) / kappa - 1) > 1e-5 else 12}g}, not"
+            f" {kappa:g}"
+            + (
+                "; with eps = 0 it would be, but eps > 0 lets a little of xhat through"
+                if right(dy, 0)
+                else _in_parts(gamma * dy, xhat)
+            ),
+        )
+
     return each(f"kappa = {kappa:.0f}", ask, judge, unchanged=True)
 
 
@@ -84,13 +125,19 @@ def lost_in_y_solution(gamma, beta, tolerance, u=2.0**-24):
     return inaccurate | (gamma == 0)
 
 
-_SIGNS = ("Where the signs of gamma and beta differ, nothing counts as lost in your answer. "
-          "Does rounding care for signs?")
-_NO_BETA = "Your answer compares gamma with the tolerance, whatever beta is. How large is the rounding error of y?"
+_SIGNS = (
+    "Where the signs of gamma and beta differ, nothing counts as lost in your answer. "
+    "Does rounding care for signs?"
+)
+_NO_BETA = (
+    "Your answer compares gamma with the tolerance, whatever beta is. How large is the rounding"
+    " error of y?"
+)
 
-# Enough of them to tell one rule from another: ratios of many sizes, and the same ratio of large and of small numbers.
-# u * |beta / gamma| is a factor 6 or more away from the tolerance. The error over 64 rows is at least a third of it
-# (up to 1, where nothing of xhat is left), at most twice it, and a few u more, so rule and measurement agree.
+# Enough of them to tell one rule from another: ratios of many sizes, and the same ratio of large
+# and of small numbers. u * |beta / gamma| is a factor 6 or more away from the tolerance. The error
+# over 64 rows is at least a third of it (up to 1, where nothing of xhat is left), at most twice it,
+# and a few u more, so rule and measurement agree.
 _GAMMA = np.array([1, 0.01, -1e-4, 1e-6, 1e-8, -1e-8, 1e-6, 1, 0, 0, 1, 1, 1e-9, 3e-8, 100, 1e-6])
 _BETA = np.array([-1.0, 1, 1, -1, 1, 1, 0, 1e5, 1, 0, 0.01, 1e-7, 1e-9, 3e-8, 1e10, 1e6])
 
@@ -105,16 +152,28 @@ def _lost_for(dtype, tolerance):
             again = (y - beta) / gamma
         # 0 / 0 gives NaN, which no comparison accepts.
         error = np.linalg.norm(again - xhat, axis=0) / np.linalg.norm(xhat, axis=0)
-        return Call({"gamma": gamma, "beta": beta, "tolerance": tolerance, "u": np.finfo(dtype).eps / 2}, error=error)
+        return Call(
+            {"gamma": gamma, "beta": beta, "tolerance": tolerance, "u": np.finfo(dtype).eps / 2},
+            error=error,
+        )
 
     def judge(found, gamma, beta, error, **_):
         found = expect_array(found, gamma.shape, "bool")
-        wrong = [f"gamma = {gamma[i]:g}, beta = {beta[i]:g}: the error is {error[i]:.0e}, and you say "
-                 f"{'lost' if found[i] else 'not lost'}" for i in np.flatnonzero(found == (error <= tolerance))]
+        wrong = [
+            f"gamma = {gamma[i]:g}, beta = {beta[i]:g}: the error is {error[i]:.0e}, and you say "
+            f"{'lost' if found[i] else 'not lost'}"
+            for i in np.flatnonzero(found == (error <= tolerance))
+        ]
         # All of them: two answers of which the same is said have the same features wrong.
-        expect(not wrong, f"an error of {tolerance:.0e} is allowed; wrong are {len(wrong)} of {len(found)} features. "
-                          + "; ".join(wrong))
-    return each(f"{dtype}, tolerance {tolerance:.0e}".replace("e-0", "e-"), ask, judge, unchanged=True)
+        expect(
+            not wrong,
+            f"an error of {tolerance:.0e} is allowed; wrong are {len(wrong)} of {len(found)}"
+            " features. " + "; ".join(wrong),
+        )
+
+    return each(
+        f"{dtype}, tolerance {tolerance:.0e}".replace("e-0", "e-"), ask, judge, unchanged=True
+    )
 
 
 def residual_backward_solution(dy, dz_other, cache):
@@ -130,7 +189,9 @@ def _used_elsewhere(rng):
 def _all_four(result, dy, dz_other, cache):
     dx, *parameters = layer_norm_backward(dy, cache)
     right = dz_other + dx, dz_other + dx, *parameters
-    for found, name, expected in zip(expect_parts(result, 4), ("da", "db", "dgamma", "dbeta"), right):
+    for found, name, expected in zip(
+        expect_parts(result, 4), ("da", "db", "dgamma", "dbeta"), right
+    ):
         expect_gradient(found, name, expected)
 
 
@@ -140,107 +201,339 @@ def _three_of_four(found):
     return da, dgamma, dbeta
 
 
-_RESIDUAL = Backward(("dx", "dgamma", "dbeta"),
-                     lambda dy, cache: {"dy": dy, "dz_other": np.zeros_like(dy), "cache": cache}, _three_of_four, LAYER)
+_RESIDUAL = Backward(
+    ("dx", "dgamma", "dbeta"),
+    lambda dy, cache: {"dy": dy, "dz_other": np.zeros_like(dy), "cache": cache},
+    _three_of_four,
+    LAYER,
+)
 
 EXERCISES = (
-    Exercise("backward-dx", 10, "implement", backward_dx_solution,
-             (*_DX.layers(), _DX.exactly("shape (2, 3, 7)", (2, 3, 7)),
-              _DX.exactly("a single row, shape (7,)", (7,)), _DX.stress()), _DX.diagnose, mistakes=changes(
-        ("return rstd * (g - mean_g - xhat * mean_gx)", "return (gamma != 0) * rstd * (g - mean_g - xhat * mean_gx)",
-         "Your dx is 0 where gamma is 0. Which other features of y does such an x move?",
-         "return (dy != 0) * rstd * (g - mean_g - xhat * mean_gx)",
-         "Your dx is 0 where dy is 0. Which other features of y does such an x move?"))),
-    Exercise("backward-parameters", 5, "implement", backward_parameters_solution,
-             (*_PARAMETERS.layers(), *(_PARAMETERS.exactly(f"shape {shape}", shape) for shape in ((4, 7), (2, 3, 7))),
-              # No block of up to 128 rows divides them. In any order, 131 terms and their sum of random signs err by
-              # 131 u sqrt(131) at most, 2e-13 of it.
-              _PARAMETERS.exactly("131 rows", (131, 7)),
-              _PARAMETERS.exactly("a single row, shape (7,)", (7,)),
-              each("no rows, shape (0, 7)",
-                   lambda rng: Call({"dy": np.zeros((0, 7)), "xhat": np.zeros((0, 7))}), _no_rows),
-              _PARAMETERS.stress()), _PARAMETERS.diagnose, mistakes=changes(
-        ("leading = tuple(range(dy.ndim - 1))", "leading = None",
-         "Your sums run over every axis, and leave one number. How many gammas has the layer?"),
-        ("return (dy * xhat).sum(axis=leading), dy.sum(axis=leading)", "return dy * xhat, dy",
-         "Nothing is summed in your answer. How many numbers of y does one gamma move?",
-         "return tuple(a.reshape(-1, dy.shape[-1])[0] for a in (dy * xhat, dy))", "Only your first row counts."),
-        ("(dy * xhat).sum(axis=leading)", "dy.sum(axis=leading) * xhat.sum(axis=leading)",
-         "Your dgamma is a product of two sums. Is it the sum of the products?",
-         "xhat.sum(axis=leading)", "Your dgamma is the same for every dy. What if dy is 0?"),
-        (", dy.sum(axis=leading)", ", np.ones_like(dy).sum(axis=leading)",
-         "Your dbeta is the same for every dy. What if dy is 0?"))),
-    Exercise("dy-with-kappa", 20, "derive", dy_with_kappa_solution, tuple(map(_kappa_of, (3.0, 1.0, 1e4))),
-             mistakes=changes(
-        ("return g / gamma", "return g * gamma", "From g to dy, gamma is applied the wrong way round."),
-        ("np.sqrt(kappa**2 - 1)", "kappa", "What you add to the part that survives has size kappa. Is kappa a ratio "
-         "of two parts, or of the whole to a part?",
-         "(kappa**2 - 1)", "A square stands where you add a length. How long is the sum of two orthogonal parts?",
-         "(kappa - 1)", "You add the sizes of two parts that are orthogonal. How long is their sum?",
-         "np.sqrt(kappa**2 + 1)", "You add 1 where it is to be taken off: which of the three sides has length kappa?",
-         "np.sqrt(kappa - 1)", "Under your root kappa is not squared. How long is the sum of two orthogonal parts?",
-         "np.sqrt((kappa**2 - 1) / len(xhat))",
-         "The constant that you add is too small by the root of D. How long is a vector of D ones?"),
-        ("rest / np.sqrt((rest**2).mean()) + np.sqrt(kappa**2 - 1)", "rest + np.sqrt((kappa**2 - 1) / len(xhat))",
-         "One part has the size that xhat**2 gave it. What you add must be kappa's share of that size."),
-        (" - (xhat**2).mean()\n    rest -= xhat * (rest @ xhat) / (xhat @ xhat)", "",
-         "You start from xhat**2 itself. Which two parts of it does J send to zero?"),
-        ("    rest -= xhat * (rest @ xhat) / (xhat @ xhat)\n", "",
-         "The part that should come through whole still has some of xhat in it."),
-        (" - (xhat**2).mean()", "", "The part that should come through whole still has a constant in it."),
-        ("rest / np.sqrt((rest**2).mean())", "rest / np.linalg.norm(rest)",
-         "One part has length 1, the other has entries of a given size. Measure both in the same way.",
-         "rest", "One part has the size that xhat**2 gave it. What you add must be kappa's share of that size."),
-        ("+ np.sqrt(kappa**2 - 1)\n    return g / gamma", "\n    return kappa * g / gamma",
-         "All of your g comes through, whatever its length. What can be added to g that changes nothing in dx?",
-         "\n    return g / gamma + np.sqrt(kappa**2 - 1)",
-         "You add a constant to dy. Which constant vector does J not see: one in dy, or one in gamma * dy?"))),
-    Exercise("lost-in-y", 10, "derive", lost_in_y_solution,
-             (_lost_for("float32", 1e-4), _lost_for("float64", 1e-9)), mistakes=changes(
-        (" | (gamma == 0)", "", "Where gamma and beta are both 0, you say that xhat can be had. From which number?"),
-        ("inaccurate | (gamma == 0)", "~(inaccurate | (gamma == 0))", "True and False have changed places in your answer.",
-         "gamma == 0", "You call xhat lost only where gamma is exactly 0. What does "
-         "rounding do to y where beta is much larger than gamma?"),
-        ("np.abs(beta)", "beta", "A large negative beta does not count in your answer. Does rounding care for signs?"),
-        ("np.abs(gamma)", "gamma",
-         "A negative gamma always counts as lost in your answer. Does rounding care for signs?"),
-        ("np.abs(beta) > tolerance", "beta * np.sign(gamma) > tolerance", _SIGNS),
-        ("u * np.abs(beta)", "np.abs(beta)",
-         "The unit roundoff has no part in your answer. How large is the rounding error of y?",
-         "2.0**-24 * np.abs(beta)", "Your unit roundoff is that of float32, whatever the caller passes."),
-        ("u * np.abs(beta) > tolerance * np.abs(gamma)", "u * np.abs(gamma) > tolerance * np.abs(beta)",
-         "Gamma stands where beta belongs in your comparison, and beta where gamma does. Which of them makes y inaccurate?",
-         "np.abs(beta) > np.abs(gamma)", "Neither u nor the tolerance has a part in your answer. How large is the rounding error?",
-         "u > tolerance * np.abs(gamma)",
-         "The size of beta has no part in your answer. How large is the rounding error of y?",
-         "np.abs(gamma) < tolerance", _NO_BETA,
-         "np.abs(gamma) < u",
-         "Your answer compares gamma with u, whatever beta is. How large is the rounding error of y?",
-         "gamma < tolerance", _NO_BETA + " And does rounding care for the sign of gamma?"),
-        # beta / gamma:
-        (("np.abs(beta)", "beta * np.sign(gamma)"), ("gamma == 0", "(gamma == 0) & (beta > 0)"), _SIGNS))),
-    Exercise("residual-backward", 5, "implement", residual_backward_solution,
-             (*_RESIDUAL.layers(), _RESIDUAL.exactly("z has no other use", (2, 3, 7)),
-              each("z is used elsewhere too", _used_elsewhere, _all_four, unchanged=True),
-              _RESIDUAL.stress()), _RESIDUAL.diagnose,
-             # What the family cannot say: it lets z have no other use.
-             mistakes=changes(
-        ("layer_norm_backward(dy, cache)\n    return dx + dz_other, dx + dz_other",
-         "layer_norm_backward(dz_other, cache)\n    return dx + dy, dx + dy",
-         "Where dz_other is 0, your da is dy itself. By which of the two ways does dy reach z, through the norm or past it?"),
-        ("return dx + dz_other, dx + dz_other", "return dx, dx",
-         "In your answer what z receives from its other uses reaches neither a nor b.",
-         "return dx * dz_other, dx * dz_other", "Where z has no other use, your da is 0. What reaches z all the same?"),
-        ("return dx + dz_other, dx + dz_other", "return dx + dy + dz_other, dx + dy + dz_other",
-         "In your answer dy reaches z twice, through the norm and past it. By which of these ways does z lead to y?"),
-        ("return dx + dz_other, dx + dz_other", "return dx + 2 * dz_other, dx + 2 * dz_other",
-         "What z receives from its other uses counts twice in your answer. Does a get the whole of it, or b, or both?"),
-        ("    return dx", "    _, dgamma, dbeta = layer_norm_backward(dy + dz_other, cache)\n    return dx",
-         "Your dgamma or dbeta counts dz_other in. Do the other uses of z pass through gamma and beta?"),
-        ("    return dx", "    dz_other = layer_norm_backward(dz_other, cache)[0]\n    return dx",
-         "Both gradients go through the norm in your answer. Do the other uses see z before or after it?"),
-        ("return dx + dz_other,", "return dx,", "In your answer what z receives from its other uses does not reach a."),
-        ("dx + dz_other, dgamma", "dx, dgamma", "In your answer what z receives from its other uses does not reach b."),
-        ("dy, cache)\n    return dx + dz_other, dx + dz_other", "dy + dz_other, cache)\n    return dx, dx",
-         "Both gradients go through the norm in your answer. Do the other uses see z before or after it?"))),
+    Exercise(
+        "backward-dx",
+        10,
+        "implement",
+        backward_dx_solution,
+        (
+            *_DX.layers(),
+            _DX.exactly("shape (2, 3, 7)", (2, 3, 7)),
+            _DX.exactly("a single row, shape (7,)", (7,)),
+            _DX.stress(),
+        ),
+        _DX.diagnose,
+        mistakes=changes(
+            (
+                "return rstd * (g - mean_g - xhat * mean_gx)",
+                "return (gamma != 0) * rstd * (g - mean_g - xhat * mean_gx)",
+                "Your dx is 0 where gamma is 0. Which other features of y does such an x move?",
+                "return (dy != 0) * rstd * (g - mean_g - xhat * mean_gx)",
+                "Your dx is 0 where dy is 0. Which other features of y does such an x move?",
+            )
+        ),
+    ),
+    Exercise(
+        "backward-parameters",
+        5,
+        "implement",
+        backward_parameters_solution,
+        (
+            *_PARAMETERS.layers(),
+            *(_PARAMETERS.exactly(f"shape {shape}", shape) for shape in ((4, 7), (2, 3, 7))),
+            # No block of up to 128 rows divides them. In any order, 131 terms and their sum of
+            # random signs err by 131 u sqrt(131) at most, 2e-13 of it.
+            _PARAMETERS.exactly("131 rows", (131, 7)),
+            _PARAMETERS.exactly("a single row, shape (7,)", (7,)),
+            each(
+                "no rows, shape (0, 7)",
+                lambda rng: Call({"dy": np.zeros((0, 7)), "xhat": np.zeros((0, 7))}),
+                _no_rows,
+            ),
+            _PARAMETERS.stress(),
+        ),
+        _PARAMETERS.diagnose,
+        mistakes=changes(
+            (
+                "leading = tuple(range(dy.ndim - 1))",
+                "leading = None",
+                (
+                    "Your sums run over every axis, and leave one number. How many gammas has the"
+                    " layer?"
+                ),
+            ),
+            (
+                "return (dy * xhat).sum(axis=leading), dy.sum(axis=leading)",
+                "return dy * xhat, dy",
+                "Nothing is summed in your answer. How many numbers of y does one gamma move?",
+                "return tuple(a.reshape(-1, dy.shape[-1])[0] for a in (dy * xhat, dy))",
+                "Only your first row counts.",
+            ),
+            (
+                "(dy * xhat).sum(axis=leading)",
+                "dy.sum(axis=leading) * xhat.sum(axis=leading)",
+                "Your dgamma is a product of two sums. Is it the sum of the products?",
+                "xhat.sum(axis=leading)",
+                "Your dgamma is the same for every dy. What if dy is 0?",
+            ),
+            (
+                ", dy.sum(axis=leading)",
+                ", np.ones_like(dy).sum(axis=leading)",
+                "Your dbeta is the same for every dy. What if dy is 0?",
+            ),
+        ),
+    ),
+    Exercise(
+        "dy-with-kappa",
+        20,
+        "derive",
+        dy_with_kappa_solution,
+        tuple(map(_kappa_of, (3.0, 1.0, 1e4))),
+        mistakes=changes(
+            (
+                "return g / gamma",
+                "return g * gamma",
+                "From g to dy, gamma is applied the wrong way round.",
+            ),
+            (
+                "np.sqrt(kappa**2 - 1)",
+                "kappa",
+                (
+                    "What you add to the part that survives has size kappa. Is kappa a ratio "
+                    "of two parts, or of the whole to a part?"
+                ),
+                "(kappa**2 - 1)",
+                (
+                    "A square stands where you add a length. How long is the sum of two orthogonal"
+                    " parts?"
+                ),
+                "(kappa - 1)",
+                "You add the sizes of two parts that are orthogonal. How long is their sum?",
+                "np.sqrt(kappa**2 + 1)",
+                "You add 1 where it is to be taken off: which of the three sides has length kappa?",
+                "np.sqrt(kappa - 1)",
+                (
+                    "Under your root kappa is not squared. How long is the sum of two orthogonal"
+                    " parts?"
+                ),
+                "np.sqrt((kappa**2 - 1) / len(xhat))",
+                (
+                    "The constant that you add is too small by the root of D. How long is a vector"
+                    " of D ones?"
+                ),
+            ),
+            (
+                "rest / np.sqrt((rest**2).mean()) + np.sqrt(kappa**2 - 1)",
+                "rest + np.sqrt((kappa**2 - 1) / len(xhat))",
+                (
+                    "One part has the size that xhat**2 gave it. What you add must be kappa's share"
+                    " of that size."
+                ),
+            ),
+            (
+                " - (xhat**2).mean()\n    rest -= xhat * (rest @ xhat) / (xhat @ xhat)",
+                "",
+                "You start from xhat**2 itself. Which two parts of it does J send to zero?",
+            ),
+            (
+                "    rest -= xhat * (rest @ xhat) / (xhat @ xhat)\n",
+                "",
+                "The part that should come through whole still has some of xhat in it.",
+            ),
+            (
+                " - (xhat**2).mean()",
+                "",
+                "The part that should come through whole still has a constant in it.",
+            ),
+            (
+                "rest / np.sqrt((rest**2).mean())",
+                "rest / np.linalg.norm(rest)",
+                (
+                    "One part has length 1, the other has entries of a given size. Measure both in"
+                    " the same way."
+                ),
+                "rest",
+                (
+                    "One part has the size that xhat**2 gave it. What you add must be kappa's share"
+                    " of that size."
+                ),
+            ),
+            (
+                "+ np.sqrt(kappa**2 - 1)\n    return g / gamma",
+                "\n    return kappa * g / gamma",
+                (
+                    "All of your g comes through, whatever its length. What can be added to g that"
+                    " changes nothing in dx?"
+                ),
+                "\n    return g / gamma + np.sqrt(kappa**2 - 1)",
+                (
+                    "You add a constant to dy. Which constant vector does J not see: one in dy, or"
+                    " one in gamma * dy?"
+                ),
+            ),
+        ),
+    ),
+    Exercise(
+        "lost-in-y",
+        10,
+        "derive",
+        lost_in_y_solution,
+        (_lost_for("float32", 1e-4), _lost_for("float64", 1e-9)),
+        mistakes=changes(
+            (
+                " | (gamma == 0)",
+                "",
+                "Where gamma and beta are both 0, you say that xhat can be had. From which number?",
+            ),
+            (
+                "inaccurate | (gamma == 0)",
+                "~(inaccurate | (gamma == 0))",
+                "True and False have changed places in your answer.",
+                "gamma == 0",
+                (
+                    "You call xhat lost only where gamma is exactly 0. What does "
+                    "rounding do to y where beta is much larger than gamma?"
+                ),
+            ),
+            (
+                "np.abs(beta)",
+                "beta",
+                (
+                    "A large negative beta does not count in your answer. Does rounding care for"
+                    " signs?"
+                ),
+            ),
+            (
+                "np.abs(gamma)",
+                "gamma",
+                (
+                    "A negative gamma always counts as lost in your answer. Does rounding care for"
+                    " signs?"
+                ),
+            ),
+            ("np.abs(beta) > tolerance", "beta * np.sign(gamma) > tolerance", _SIGNS),
+            (
+                "u * np.abs(beta)",
+                "np.abs(beta)",
+                (
+                    "The unit roundoff has no part in your answer. How large is the rounding error"
+                    " of y?"
+                ),
+                "2.0**-24 * np.abs(beta)",
+                "Your unit roundoff is that of float32, whatever the caller passes.",
+            ),
+            (
+                "u * np.abs(beta) > tolerance * np.abs(gamma)",
+                "u * np.abs(gamma) > tolerance * np.abs(beta)",
+                (
+                    "Gamma stands where beta belongs in your comparison, and beta where gamma does."
+                    " Which of them makes y inaccurate?"
+                ),
+                "np.abs(beta) > np.abs(gamma)",
+                (
+                    "Neither u nor the tolerance has a part in your answer. How large is the"
+                    " rounding error?"
+                ),
+                "u > tolerance * np.abs(gamma)",
+                (
+                    "The size of beta has no part in your answer. How large is the rounding error"
+                    " of y?"
+                ),
+                "np.abs(gamma) < tolerance",
+                _NO_BETA,
+                "np.abs(gamma) < u",
+                (
+                    "Your answer compares gamma with u, whatever beta is. How large is the rounding"
+                    " error of y?"
+                ),
+                "gamma < tolerance",
+                _NO_BETA + " And does rounding care for the sign of gamma?",
+            ),
+            # beta / gamma:
+            (
+                ("np.abs(beta)", "beta * np.sign(gamma)"),
+                ("gamma == 0", "(gamma == 0) & (beta > 0)"),
+                _SIGNS,
+            ),
+        ),
+    ),
+    Exercise(
+        "residual-backward",
+        5,
+        "implement",
+        residual_backward_solution,
+        (
+            *_RESIDUAL.layers(),
+            _RESIDUAL.exactly("z has no other use", (2, 3, 7)),
+            each("z is used elsewhere too", _used_elsewhere, _all_four, unchanged=True),
+            _RESIDUAL.stress(),
+        ),
+        _RESIDUAL.diagnose,
+        # What the family cannot say: it lets z have no other use.
+        mistakes=changes(
+            (
+                "layer_norm_backward(dy, cache)\n    return dx + dz_other, dx + dz_other",
+                "layer_norm_backward(dz_other, cache)\n    return dx + dy, dx + dy",
+                (
+                    "Where dz_other is 0, your da is dy itself. By which of the two ways does dy"
+                    " reach z, through the norm or past it?"
+                ),
+            ),
+            (
+                "return dx + dz_other, dx + dz_other",
+                "return dx, dx",
+                "In your answer what z receives from its other uses reaches neither a nor b.",
+                "return dx * dz_other, dx * dz_other",
+                "Where z has no other use, your da is 0. What reaches z all the same?",
+            ),
+            (
+                "return dx + dz_other, dx + dz_other",
+                "return dx + dy + dz_other, dx + dy + dz_other",
+                (
+                    "In your answer dy reaches z twice, through the norm and past it. By which of"
+                    " these ways does z lead to y?"
+                ),
+            ),
+            (
+                "return dx + dz_other, dx + dz_other",
+                "return dx + 2 * dz_other, dx + 2 * dz_other",
+                (
+                    "What z receives from its other uses counts twice in your answer. Does a get"
+                    " the whole of it, or b, or both?"
+                ),
+            ),
+            (
+                "    return dx",
+                "    _, dgamma, dbeta = layer_norm_backward(dy + dz_other, cache)\n    return dx",
+                (
+                    "Your dgamma or dbeta counts dz_other in. Do the other uses of z pass through"
+                    " gamma and beta?"
+                ),
+            ),
+            (
+                "    return dx",
+                "    dz_other = layer_norm_backward(dz_other, cache)[0]\n    return dx",
+                (
+                    "Both gradients go through the norm in your answer. Do the other uses see z"
+                    " before or after it?"
+                ),
+            ),
+            (
+                "return dx + dz_other,",
+                "return dx,",
+                "In your answer what z receives from its other uses does not reach a.",
+            ),
+            (
+                "dx + dz_other, dgamma",
+                "dx, dgamma",
+                "In your answer what z receives from its other uses does not reach b.",
+            ),
+            (
+                "dy, cache)\n    return dx + dz_other, dx + dz_other",
+                "dy + dz_other, cache)\n    return dx, dx",
+                (
+                    "Both gradients go through the norm in your answer. Do the other uses see z"
+                    " before or after it?"
+                ),
+            ),
+        ),
+    ),
 )

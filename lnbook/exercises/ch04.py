@@ -6,8 +6,21 @@ from lnlib.gradcheck import adjoint_test, complex_step
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 from normcheck.mistakes import changes
 from normcheck.mistakes.catalogue import missing_projection
-from . import (Call, Check, Exercise, Mismatch, Ran, each, expect, expect_array, expect_close, expect_number,
-               expect_parts, unchanged)
+
+from . import (
+    Call,
+    Check,
+    Exercise,
+    Mismatch,
+    Ran,
+    each,
+    expect,
+    expect_array,
+    expect_close,
+    expect_number,
+    expect_parts,
+    unchanged,
+)
 from .run import quietly
 
 _U = 2.0**-53
@@ -24,10 +37,13 @@ def numeric_gradient_solution(f, x, h):
 
 def _squares(rng):
     x, w = rng.standard_normal((2, 2, 3, 4))
-    # A square has no third derivative, so only rounding is left: sums of 24 terms, rounded a few times (u each),
-    # over h = 1/8. A one-sided rule is off by h = 1e-1. The square of the sum sees steps that were not undone.
-    return Call({"f": lambda a: float((w * a * a).sum() + a.sum() ** 2), "x": x, "h": 0.125},
-                right=2 * w * x + 2 * x.sum())
+    # A square has no third derivative, so only rounding is left: sums of 24 terms, rounded a few
+    # times (u each), over h = 1/8. A one-sided rule is off by h = 1e-1. The square of the sum sees
+    # steps that were not undone.
+    return Call(
+        {"f": lambda a: float((w * a * a).sum() + a.sum() ** 2), "x": x, "h": 0.125},
+        right=2 * w * x + 2 * x.sum(),
+    )
 
 
 def _watched(answer, arguments):
@@ -35,9 +51,13 @@ def _watched(answer, arguments):
     x, f, far = arguments["x"].copy(), arguments["f"], []
 
     def watched(a):
-        expect(not np.iscomplexobj(a), "you take f at complex numbers; a central difference has two real ones")
+        expect(
+            not np.iscomplexobj(a),
+            "you take f at complex numbers; a central difference has two real ones",
+        )
         far.append(np.abs(a - x).max())
         return f(a)
+
     result = answer(*(arguments | {"f": watched}).values())
     expect(far, "f is never called, and only f knows its gradient")
     return Ran(result, max(far))
@@ -56,10 +76,16 @@ def _two_steps(rng):
 
 
 def _second_order(found, asked):
-    errors = [np.linalg.norm(gradient - np.exp(call.arguments["x"])) for gradient, call in zip(found, asked)]
-    # h^2/6 is 4 times smaller for half the step; the next term, h^4/120, changes that by h^2/20 = 5e-4.
-    expect(errors[1] > 0 and abs(errors[0] / errors[1] - 4) < 0.01,
-           f"half the step divides your error by {errors[0] / max(errors[1], 1e-300):.2f}, expected 4")
+    errors = [
+        np.linalg.norm(gradient - np.exp(call.arguments["x"]))
+        for gradient, call in zip(found, asked)
+    ]
+    # h^2/6 is 4 times smaller for half the step; the next term, h^4/120, changes that by h^2/20 =
+    # 5e-4.
+    expect(
+        errors[1] > 0 and abs(errors[0] / errors[1] - 4) < 0.01,
+        f"half the step divides your error by {errors[0] / max(errors[1], 1e-300):.2f}, expected 4",
+    )
 
 
 def variance_solution(x):
@@ -68,9 +94,15 @@ def variance_solution(x):
 
 
 def _as_numpy(found, x, mean):
-    # A few roundings on top of sums of 8 terms, of numbers that may be as large as the mean (a running mean's are).
-    # The mean of squares less the square of the mean is off by u * mean^2, 1e-4 here.
-    expect_close(found, x.var(axis=-1, keepdims=True), 32 * _U * mean, f"the variance of real rows around {mean:g}")
+    # A few roundings on top of sums of 8 terms, of numbers that may be as large as the mean (a
+    # running mean's are). The mean of squares less the square of the mean is off by u * mean^2,
+    # 1e-4 here.
+    expect_close(
+        found,
+        x.var(axis=-1, keepdims=True),
+        32 * _U * mean,
+        f"the variance of real rows around {mean:g}",
+    )
 
 
 def _stepped(candidate, arguments):
@@ -93,36 +125,62 @@ def adjoint_mismatch_solution(jvp, vjp, v, dy):
 
 
 def _maps(factor=None, size=1.0):
-    """Matrices with ``factor`` times their transposes, or with those of others; alone, and for several rows at once."""
+    """Matrices with ``factor`` times their transposes, or with those of others; alone, and for
+    several rows at once.
+    """
+
     def one(rng, rows):
         A = rng.standard_normal((6, 4))
         B = rng.standard_normal((6, 4)) if factor is None else factor * A
-        return Call({"jvp": lambda v: v @ A.T, "vjp": lambda d: d @ B,
-                     "v": rng.standard_normal((*rows, 4)), "dy": size * rng.standard_normal((*rows, 6))})
+        return Call(
+            {
+                "jvp": lambda v: v @ A.T,
+                "vjp": lambda d: d @ B,
+                "v": rng.standard_normal((*rows, 4)),
+                "dy": size * rng.standard_normal((*rows, 6)),
+            }
+        )
+
     return lambda rng: [one(rng, rows) for rows in ((), (), (), (3,), (2, 3))]
 
 
 def _is_a_pair(found, **_):
     found = expect_number(found)
-    # Each sum has at most 36 terms that are themselves sums of at most 6: a dozen roundings each, of random sign.
-    expect(0 <= found <= 12 * _U, f"for a matrix and its transpose found {found:.1e}, expected a few u")
+    # Each sum has at most 36 terms that are themselves sums of at most 6: a dozen roundings each,
+    # of random sign.
+    expect(
+        0 <= found <= 12 * _U, f"for a matrix and its transpose found {found:.1e}, expected a few u"
+    )
 
 
 def _is_no_pair(words):
     """A judge, in whose ``words`` both numbers have as many digits as tell them apart."""
+
     def judge(found, **pair):
         found, expected = expect_number(found), adjoint_test(*pair.values())
         gap = abs(found - expected)
         digits = 4 if gap > 1e-3 * expected else 16
-        why = " (is something added to the denominator, or a digit lost?)" if digits == 16 and found < expected else ""
+        why = (
+            " (is something added to the denominator, or a digit lost?)"
+            if digits == 16 and found < expected
+            else ""
+        )
         # Same formula; the roundings of two sums differ.
-        expect(gap <= 32 * _U, words.format(f"found {found:.{digits}g}, expected {expected:.{digits}g}{why}"))
+        expect(
+            gap <= 32 * _U,
+            words.format(f"found {found:.{digits}g}, expected {expected:.{digits}g}{why}"),
+        )
+
     return judge
 
 
 def _is_zero(found, **_):
     found = expect_number(found)
-    expect(found == 0, f"both sums are 1 - 1 = 0 up to a factor: found {found}, expected 0 (what did you divide by?)")
+    expect(
+        found == 0,
+        f"both sums are 1 - 1 = 0 up to a factor: found {found}, expected 0 (what did you divide"
+        " by?)",
+    )
 
 
 def best_step_solution(order, u, length):
@@ -135,16 +193,23 @@ def _smallest(h, order, u, length):
 
     h = expect_number(h, "the step")
     expect(h > 0, f"the step is {h}")
-    # At a minimum a change of h by 1 % can only raise the error; elsewhere one of the two lowers it.
+    # At a minimum a change of h by 1 % can only raise the error; elsewhere one of the two lowers
+    # it.
     for factor, where in ((1.01, "larger"), (0.99, "smaller")):
-        expect(error(h) <= error(factor * h),
-               f"order {order}, u = {u:.0e}, length {length}: a step {where} than your {h:.1e} is better")
+        expect(
+            error(h) <= error(factor * h),
+            f"order {order}, u = {u:.0e}, length {length}: a step {where} than your {h:.1e} is"
+            " better",
+        )
 
 
 def _any_unit(found, asked):
     one, other = map(expect_number, found)
     # Each of the two may be off by 1 %, as above: that of a search is.
-    expect(abs(other / one - 1000) < 20, "x in grams or kilograms: the step must grow as the length does")
+    expect(
+        abs(other / one - 1000) < 20,
+        "x in grams or kilograms: the step must grow as the length does",
+    )
 
 
 def two_slopes_solution(f, args, dy, grads, rng):
@@ -160,14 +225,18 @@ def _forward(*args):
 
 
 def _problem(rng):
-    """Arguments of an answer, layer norm's with right gradients; and how to make a call of them, with other gradients
-    and a direction of its own."""
+    """Arguments of an answer, layer norm's with right gradients; and how to make a call of them,
+    with other gradients and a direction of its own.
+    """
     x, dy = rng.standard_normal((2, 3, 4, 5))
     args = [x, rng.uniform(0.5, 1.5, 5), rng.standard_normal(5)]
     cache = layer_norm_forward(*args)[1]
 
     def call(grads, **about):
-        return Call({"f": _forward, "args": args, "dy": dy, "grads": grads, "rng": rng.spawn(1)[0]}, **about)
+        return Call(
+            {"f": _forward, "args": args, "dy": dy, "grads": grads, "rng": rng.spawn(1)[0]}, **about
+        )
+
     return dy, cache, list(layer_norm_backward(dy, cache)), call
 
 
@@ -178,16 +247,34 @@ def _two(found):
 
 def _agrees(found, asked):
     (derivative, predicted), (other, again), same = map(_two, found)
-    expect(same == (derivative, predicted), "a second call with an equal rng gives other numbers: something else draws your "
-                                            "direction, and nobody can repeat what it found")
-    expect(again != predicted, "a second call with another rng predicts the same number: "
-           + ("is the direction random?" if other == derivative else "the derivative changes, so the direction is another"))
-    # 60 terms of size 1 with some twenty roundings each, of random sign: sqrt(60 * 20) u = 35 u, and a reserve.
+    expect(
+        same == (derivative, predicted),
+        "a second call with an equal rng gives other numbers: something else draws your "
+        "direction, and nobody can repeat what it found",
+    )
+    expect(
+        again != predicted,
+        "a second call with another rng predicts the same number: "
+        + (
+            "is the direction random?"
+            if other == derivative
+            else "the derivative changes, so the direction is another"
+        ),
+    )
+    # 60 terms of size 1 with some twenty roundings each, of random sign: sqrt(60 * 20) u = 35 u,
+    # and a reserve.
     gap = abs(derivative - predicted)
-    expect(gap <= 500 * _U, f"right gradients: {derivative:.6f} against {predicted:.6f}, {gap:.0e} apart "
-                            "(the complex step leaves less than 1e-13)"
-           + ("; so small a gap may be the error of a step: is it along the imaginary axis, and near 1e-30?"
-              if gap < 1e-2 * abs(derivative) else ""))
+    expect(
+        gap <= 500 * _U,
+        f"right gradients: {derivative:.6f} against {predicted:.6f}, {gap:.0e} apart "
+        "(the complex step leaves less than 1e-13)"
+        + (
+            "; so small a gap may be the error of a step: is it along the imaginary axis, and near"
+            " 1e-30?"
+            if gap < 1e-2 * abs(derivative)
+            else ""
+        ),
+    )
 
 
 def _right_gradients(rng):
@@ -202,24 +289,48 @@ def _wrong_gradients(rng):
         for at in (0, 2, 3, 4):
             bad = [g.copy() for g in grads]
             bad[k].flat[at] += 1e-6
-            # 1e-6 times a normal number, which is below 1e-5 once in a hundred thousand; rounding is 1e-14.
-            yield call(bad, gap=1e-11, words=f"one element of {name} is off by 1e-6 and nothing shows")
+            # 1e-6 times a normal number, which is below 1e-5 once in a hundred thousand; rounding
+            # is 1e-14.
+            yield call(
+                bad, gap=1e-11, words=f"one element of {name} is off by 1e-6 and nothing shows"
+            )
     yield call([0 * g for g in grads], gap=0, words="all gradients are zero and nothing shows")
-    # Two gradients of one shape, and two rows of dx: one direction for both does not see them change places.
-    yield call([grads[0], grads[2], grads[1]], gap=1e-6,
-               words="dgamma and dbeta change places and nothing shows: has each argument a direction of its own?")
-    yield call([grads[0][::-1], *grads[1:]], gap=1e-6,
-               words="rows of dx change places and nothing shows: does every element move on its own?")
-    # Layer norm does not notice one shift of a whole row, and neither dx has a part along it. Along a direction
-    # with a number of its own for every element the gap is normal and of size 1: below 1e-6 once in a million.
-    for dx, what in ((missing_projection(dy, cache)[0], "dx lacks a term"), (0 * grads[0], "dx is 0")):
-        yield call([dx, *grads[1:]], gap=1e-6, words=f"{what} and nothing shows: does every element move on its own?")
+    # Two gradients of one shape, and two rows of dx: one direction for both does not see them
+    # change places.
+    yield call(
+        [grads[0], grads[2], grads[1]],
+        gap=1e-6,
+        words=(
+            "dgamma and dbeta change places and nothing shows: has each argument a direction of its"
+            " own?"
+        ),
+    )
+    yield call(
+        [grads[0][::-1], *grads[1:]],
+        gap=1e-6,
+        words="rows of dx change places and nothing shows: does every element move on its own?",
+    )
+    # Layer norm does not notice one shift of a whole row, and neither dx has a part along it. Along
+    # a direction with a number of its own for every element the gap is normal and of size 1: below
+    # 1e-6 once in a million.
+    for dx, what in (
+        (missing_projection(dy, cache)[0], "dx lacks a term"),
+        (0 * grads[0], "dx is 0"),
+    ):
+        yield call(
+            [dx, *grads[1:]],
+            gap=1e-6,
+            words=f"{what} and nothing shows: does every element move on its own?",
+        )
 
 
 def _shows(found, grads, gap, words, **_):
     derivative, predicted = _two(found)
-    expect(predicted == 0 or any(map(np.any, grads)),
-           "with all gradients zero the prediction is not 0: the derivative comes first, the prediction second")
+    expect(
+        predicted == 0 or any(map(np.any, grads)),
+        "with all gradients zero the prediction is not 0: the derivative comes first, the"
+        " prediction second",
+    )
     expect(abs(derivative - predicted) > gap, words)
 
 
@@ -230,204 +341,600 @@ def _counted(candidate, arguments):
 
 
 EXERCISES = (
-    Exercise("central-difference", 10, "implement", numeric_gradient_solution,
-             (each("exact for squares", _squares, _is_exact, call=_watched),
-              Check("of second order", _two_steps, _second_order),
-              unchanged("x is left alone", lambda rng: Call(
-                  {"f": lambda a: float(a.sum()), "x": rng.standard_normal((2, 3)), "h": 0.5}))), mistakes=changes(
-        ("f(x - shift)) / (2 * h)", "f(x)) / h", "You take f on one side of x only."),
-        ("(f(x + shift) - f(x - shift)) / (2 * h)", "(f(x) - f(x - shift)) / h", "You take f on one side of x only."),
-        ("/ (2 * h)", "/ h", "The change of f is divided by half the distance between the two points.",
-         "/ 2 * h", "The operators are taken from left to right: your quotient is multiplied by h."),
-        ("shift[i] = h", "shift[...] = h",
-         "All elements move at once, so every entry is the sum of all the derivatives."),
-        ("        shift = np.zeros_like(x)\n        shift[i] = h\n"
-         "        gradient[i] = (f(x + shift) - f(x - shift)) / (2 * h)",
-         "        x[i] += h\n        above = f(x)\n        x[i] -= 2 * h\n"
-         "        gradient[i] = (above - f(x)) / (2 * h)", "An element of x is moved and never put back.",
-         "        x = x.copy()\n        x[i] += h\n        above = f(x)\n        x[i] -= 2 * h\n"
-         "        gradient[i] = (above - f(x)) / (2 * h)", "An element is moved and never put back."),
-        ("(f(x + shift) - f(x - shift)) / (2 * h)", "(f(x + shift) - 2 * f(x) + f(x - shift)) / h**2",
-         "What you return are second derivatives. Which difference gives the first?"),
-        ("    for i in np.ndindex(x.shape):\n        shift = np.zeros_like(x)\n",
-         "    shift = np.zeros_like(x)\n    for i in np.ndindex(x.shape):\n",
-         "Your moves pile up: an element that was moved stays moved for the next ones."),
-        ("/ (2 * h)\n", "/ (2 * h)\n        return gradient\n",
-         "Only the first entry of what you return is filled. Where does your return stand?"),
-        ("shift[i] = h", "shift[i] = h * x[i]", "Your step is h times the element itself. How far does an element of 0 move?"),
-        ("np.ndindex(x.shape)", "np.ndindex(x.shape[:2])",
-         "Your loops have two indices. What does x[i, j] move where x has three axes?"),
-        ("f(x - shift)", "f(x + shift)", "You take f at one point twice. Is b = a another array?"),
-        ("gradient = np.zeros_like(x)", "gradient, h = np.zeros_like(x), 1e-5",
-         "The step is one of your own. Which h is handed to you?"),
-        ("for i in np.ndindex(x.shape)", "for i in range(len(x))",
-         "An index of the first axis alone moves many elements at once. What moves one?",
-         "for i in [(..., j) for j in range(x.shape[-1])]",
-         "An index of the last axis alone moves this feature of every row at once. What moves one element?"))),
-    Exercise("complex-safe-variance", 5, "implement", variance_solution,
-             (each("the variance of real numbers", lambda rng: [
-                 Call({"x": rng.standard_normal(shape) + mean}, mean=mean)
-                 for shape, mean in (((2, 3, 8), 1), ((3, 5), 1e6))], _as_numpy),
-              each("complex in, complex out",
-                   lambda rng: Call({"x": rng.standard_normal((2, 4)) + 1j * rng.standard_normal((2, 4))}),
-                   lambda found, x: expect_array(found, (2, 1), "complex128", "for a complex x the result")),
-              each("its derivative",
-                   lambda rng: Call({"x": rng.standard_normal((3, 8)) + 1, "dy": rng.standard_normal((3, 1))}),
-                   _differentiable, call=_stepped)), mistakes=changes(
-        ("(c * c)", "(abs(c) ** 2)", "An absolute value throws the imaginary part of the derivative away: it is not "
-         "differentiable in the complex sense.",
-         "(c * c.conj())", "A conjugate turns the sign of what the complex step carries, and it cancels."),
-        ("return (c * c).mean(axis=-1, keepdims=True)", "return x.var(axis=-1, keepdims=True)",
-         "Your variance of complex numbers is real, as that of NumPy's var is. What has become of the step?"),
-        ("(c * c).mean(axis=-1, keepdims=True)", "(c * c).mean(axis=-1)",
-         "The last axis is gone. What keeps it, of length 1?",
-         "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)", "The sum of squares is divided by D - 1.",
-         "(c * c).sum(axis=-1, keepdims=True)", "The squares are summed, and the sum is not divided by D.",
-         "(abs(c) ** 2).mean(axis=-1, keepdims=True).astype(x.dtype)",
-         "Your result is complex by its dtype alone: its imaginary part is 0. What took it away?",
-         "c.mean(axis=-1, keepdims=True) ** 2", "You square a mean of deviations, which is 0. Which comes first?",
-         "(c * c + 0j).mean(axis=-1, keepdims=True)", "Your result is complex even where x is real.",
-         "(x * x).mean(axis=-1, keepdims=True) - x.mean(axis=-1, keepdims=True) ** 2",
-         "The squares of a large mean cancel at the end, and digits with them. What if the mean goes before you square?"),
-        ("c = x - x.mean(axis=-1, keepdims=True)", "c = x - x.mean()",
-         "One mean of the whole array is subtracted. Does each row not have its own?",
-         "c = x", "Nothing is subtracted before you square: that is the mean square.",
-         "c = x.real - x.real.mean(axis=-1, keepdims=True)",
-         "Only the real part of x enters. In which part is the step?"),
-        ("return (c * c).mean(axis=-1, keepdims=True)", "return np.abs((c * c).mean(axis=-1, keepdims=True))",
-         "An absolute value throws the imaginary part of the derivative away: it is not differentiable in the complex sense.",
-         "return (c * c).mean(axis=-1, keepdims=True).imag", "Only the imaginary part is returned. Where is the variance?",
-         "return (c * c).mean(axis=-1, keepdims=True) + 1e-5", "Your variance has an eps in it. Is it asked for here?",
-         "return (c * c).sum(axis=-1, keepdims=True) / len(x)",
-         "You divide by len(x). Which axis does that count, where x has several?"),
-        ("return (c * c)", "return (c * c).real",
-         "The real part alone is returned, and the derivative is in the other."))),
-    Exercise("best-step", 10, "derive", best_step_solution,
-             (each("the error is smallest there", lambda rng: [
-                 Call({"order": order, "u": u, "length": length})
-                 for order in (2, 1, 4, 6) for u, length in ((_U, 1.0), (2.0**-24, 1.0), (_U, 1e-3))], _smallest),
-              Check("right in any unit",
-                    lambda rng: [Call({"order": 2, "u": _U, "length": length}) for length in (1.0, 1000.0)],
-                    _any_unit)), mistakes=changes(
-        ("(1 / (order + 1))", "(1 / order)",
-         "Your exponent does not come from balancing the two errors: multiply both by h and compare powers.",
-         "(1 // (order + 1))", "Your exponent is 0: what does // do to 1 and a larger number?"),
-        ("length * ", "", "Your step has no unit. If x is in metres, in which unit is h?",
-         "1 / length * ", "You divide by the length. If x is in metres, in which unit is your step?"),
-        ("length * (u / order) ** (1 / (order + 1))", "(1 + order) * (u / order) ** (order / (order + 1))",
-         "What you return is about the error at the best step. Where is the step?",
-         "length * (u / order) ** 1 / (order + 1)", "A power goes before a division in Python: what is a ** 1 / 2?",
-         "length * u / order ** (1 / (order + 1))",
-         "Your power has order under it alone. Which quotient belongs under the root?",
-         "1e-5 * length", "Your step is the same for every rule and every u.",
-         "length * u ** (1 / (order + 1)) / order",
-         "Your order divides outside the power. Solve for h once more: what stands under the root?",
-         "length * (12 * u) ** (1 / 3)",
-         "Your step is that of central differences, with their constants, whatever the order.",
-         "(u / order) ** (order / (order + 1))", "What you return is about the error at the best step. Where is the step?",
-         "u ** (order / (order + 1))", "What you return is about the error at the best step. Where is the step?",
-         "(u * length / order) ** (1 / (order + 1))",
-         "The length stands under the root. If x is in metres, in which unit is your step?",
-         "(u * length**2 / order) ** (1 / (order + 1))",
-         "The length stands under the root. If x is in metres, in which unit is your step?"),
-        ("(u / order)", "u", "At your step both errors are equal. Is their sum smallest there?",
-         "(u * order)", "A factor from the derivative stands on the wrong side.",
-         "(12 * u)", "The 12 is made of the constants of central differences, which the docstring leaves out.",
-         "(12 * u / order)", "The 12 is made of the constants of central differences, which the docstring leaves out.",
-         "(order / u)", "Your step shrinks as u grows. With fewer digits, is a larger step better or a smaller one?"),
-        ("(u / order) ** (1 / (order + 1))", "u ** 0.5",
-         "Your exponent is that of a one-sided difference, whatever the order."),
-        ("(1 / (order + 1))", "0.5", "Your exponent is that of a one-sided difference, whatever the order.",
-         "(1 / order + 1)", "Your exponent is 1 / order and then 1 more: the operators are taken in that order."),
-        ("(u / order) ** (1 / (order + 1))", "(u / 2) ** (1 / 3)", "Your step is right at order 2, and has no order in it."),
-        ("(u / order)", "(u / (order + 1))",
-         "You divide u by order + 1. Which factor does a power put in front when it is differentiated?"))),
-    Exercise("adjoint-pair", 10, "test", adjoint_mismatch_solution,
-             # A wrong size is told by its numbers, and of a pair only roundings are left: that comes last.
-             (each("two unrelated matrices", _maps(), _is_no_pair(
-                 "for two unrelated matrices {}; the size of a sum is its absolute value or the L2 norm of its terms, "
-                 "whichever is larger")),
-              each("sums that cancel", lambda rng: Call({"jvp": lambda v: v, "vjp": lambda d: 1.5 * d,
-                                                        "v": np.ones(2), "dy": np.array([1.0, -1.0])}), _is_zero),
-              each("a matrix and its transpose", _maps(1), _is_a_pair),
-              # Transposes that are wrong by 1e-7, and a dy that makes both sums small. The mismatch of the first five
-              # is 5e-8 at most, and 1e-10 where both sums cancel nearly.
-              each("small mistakes", lambda rng: [*_maps(1 + 1e-7)(rng), *_maps(size=1e-20)(rng)], _is_no_pair(
-                  "a wrong transpose {}: a mismatch is small or large beside the size of both sums, not by itself")),
-              each("products that are all 0",
-                   lambda rng: Call({"jvp": lambda v: np.zeros(3), "vjp": lambda d: np.ones(2), "v": np.zeros(2),
-                                     "dy": np.ones(3)}),
-                   lambda found, **_: expect(found == 0, f"every product is 0: found {found}, expected 0"), call=quietly)),
-             mistakes=changes(
-        ("max(abs(t.sum()), np.linalg.norm(t))", "abs(t.sum())",
-         "You divide by the sums alone. What if both cancel to 0?",
-         "np.linalg.norm(t)", "You divide by norms alone. Can a sum be larger than the norm of its terms?",
-         "abs(t).sum()", "You divide by the sum of absolute values, which is larger than either size asked for.",
-         "abs(t.sum()) + np.linalg.norm(t)", "Each size is a sum of two numbers here. Is it not the larger of them?",
-         "max(t.sum(), np.linalg.norm(t))", "A sum far below zero counts as a small one in your sizes.",
-         "min(abs(t.sum()), np.linalg.norm(t))", "Each size is the smaller of two numbers here. Which one is asked for?",
-         "np.linalg.norm(t) ** 2", "Your sizes are squares of norms. Has a square the unit of a sum?",
-         "max(abs(t.sum()), np.linalg.norm(t) ** 2)", "Your sizes are squares of norms. Has a square the unit of a sum?"),
-        ("sum(max(abs(t.sum()), np.linalg.norm(t)) for t in (left, right))", "abs(left.sum())",
-         "You divide by one of the two sums alone. By what does the formula?"),
-        ("size = sum(", "size = max(", "You divide by the larger of the two sizes. By what does the formula?"),
-        ("(left, right))", "(left, left))", "The size of your first sum counts twice, and that of the second not at all.",
-         "(right, right))", "The size of your second sum counts twice, and that of the first not at all.",
-         "(left,))", "You divide by the size of the first sum alone. By what does the formula?",
-         "(right,))", "You divide by the size of the second sum alone. By what does the formula?"),
-        ("abs(left.sum() - right.sum())", "abs(left.mean() - right.mean())",
-         "You compare means. Have both lists of products equally many terms?"),
-        ("dy * jvp(v), vjp(dy) * v", "v * jvp(v), vjp(dy) * dy",
-         "You multiply arrays of two spaces. Which of v and dy has the shape of J v?"),
-        ("abs(left.sum() - right.sum())", "abs(abs(left.sum()) - abs(right.sum()))",
-         "Two sums of opposite signs agree in your answer. Are they a pair?",
-         "(left.sum() - right.sum()) ** 2", "You square the difference. Has a square the unit of a sum?"),
-        ("abs(left.sum() - right.sum()) / size if size else 0.0", "left.sum() / right.sum() if size else 0.0",
-         "You return a ratio of the sums. What is it where the second cancels to 0, and what if both agree?",
-         "abs(1 - left.sum() / right.sum()) if size else 0.0",
-         "You compare by the ratio of the sums. What is it where the second cancels to 0?"),
-        ("max(abs(t.sum()), np.linalg.norm(t))", "np.abs(t).max()",
-         "The size of a sum is its largest term in your answer. How large do many such terms add up to?"),
-        ("abs(left.sum() - right.sum())", "(left.sum() - right.sum())",
-         "Your result can be negative. Which of two sums is larger says nothing about a pair."),
-        (" / size if size else 0.0", " / (np.linalg.norm(dy) * np.linalg.norm(jvp(v)))",
-         "You divide by a product of norms, an upper bound. How does it grow with the number of terms?",
-         " / (np.linalg.norm(dy) * np.linalg.norm(jvp(v)) + np.linalg.norm(vjp(dy)) * np.linalg.norm(v))",
-         "You divide by a product of norms, an upper bound. How does it grow with the number of terms?",
-         "", "Your result has a size of its own: make v a thousand times larger, and it grows."),
-        (" if size else 0.0", "", "Where every product is 0, your result is 0 / 0. How far apart are two sums that are 0?"),
-        ("abs(left.sum() - right.sum())", "np.linalg.norm(dy * jvp(v)) - np.linalg.norm(vjp(dy) * v)",
-         "You compare two norms. The two sums are what must agree."))),
-    Exercise("one-direction", 15, "test", two_slopes_solution,
-             (Check("right gradients agree", _right_gradients, _agrees),
-              each("mistakes in each gradient", _wrong_gradients, _shows),
-              each("one call of f", lambda rng: _right_gradients(rng)[0], call=_counted,
-                   judge=lambda ran, **_: expect(ran.log == 1, f"f was called {ran.log} times, expected once"),
-                   unchanged=True)), mistakes=changes(
-        ("[rng.standard_normal(a.shape) for a in args]", "[rng.standard_normal(args[-1].shape)] * len(args)",
-         "All arguments move along one direction. Which two gradients could then be exchanged?",
-         "[rng.standard_normal(a.shape[-1]) for a in args]",
-         "All rows of x move along one direction. Which rows of dx could then be exchanged?"),
-        ("(g * v).sum() for", "(g * rng.standard_normal(g.shape)).sum() for",
-         "The prediction is made along another direction than the one in which the arguments move.",
-         "abs((g * v).sum()) for", "Absolute values are added up in your prediction. Can a gradient's part be negative?",
-         "np.linalg.norm(g * v) for", "Norms are added up in your prediction. Is a slope a length, or a sum?",
-         "g.sum() for", "The direction has no part in your prediction. Along what does it predict?"),
-        ("rng.standard_normal(a.shape)", "rng.standard_normal()",
-         "Each array moves as a whole, by one number. Which mistakes does such a direction not see?",
-         "np.ones(a.shape)", "Your direction is the same in every call, whatever rng is. Who draws it?"),
-        ("(dy * f(*moved))", "f(*moved)", "The derivative is that of the sum of y: dy has no part in it."),
-        (".sum().imag", ".sum().real", "The derivative of a complex step is not in the real part."),
-        (".imag / 1e-30", ".imag", "Your derivative is not divided by the step."),
-        ("1e-30j * v", "1e-30 * v", "The step is real, and too small to change anything."),
-        ("[a + 1e-30j * v for a, v in zip(args, directions)]", "[args[0] + 1e-30j * directions[0], *args[1:]]",
-         "Only the first argument moves, but all gradients predict something."),
-        ("return derivative, predicted", "return predicted, predicted",
-         "Your two numbers come from the same gradients. What has f to say?",
-         "return predicted, derivative", "The two numbers are returned in the other order."),
-        ("zip(grads, directions)", "zip(grads[:1], directions)",
-         "Only the first gradient predicts something, but all arguments move."),
-        (("[a + 1e-30j * v for a, v in zip(args, directions)]", "[args[0] + 1e-30j * directions[0], *args[1:]]"),
-         ("zip(grads, directions)", "zip(grads[:1], directions)"),
-         "Only the first argument moves, and only its gradient predicts. Which of the gradients does that see?"))),
+    Exercise(
+        "central-difference",
+        10,
+        "implement",
+        numeric_gradient_solution,
+        (
+            each("exact for squares", _squares, _is_exact, call=_watched),
+            Check("of second order", _two_steps, _second_order),
+            unchanged(
+                "x is left alone",
+                lambda rng: Call(
+                    {"f": lambda a: float(a.sum()), "x": rng.standard_normal((2, 3)), "h": 0.5}
+                ),
+            ),
+        ),
+        mistakes=changes(
+            ("f(x - shift)) / (2 * h)", "f(x)) / h", "You take f on one side of x only."),
+            (
+                "(f(x + shift) - f(x - shift)) / (2 * h)",
+                "(f(x) - f(x - shift)) / h",
+                "You take f on one side of x only.",
+            ),
+            (
+                "/ (2 * h)",
+                "/ h",
+                "The change of f is divided by half the distance between the two points.",
+                "/ 2 * h",
+                "The operators are taken from left to right: your quotient is multiplied by h.",
+            ),
+            (
+                "shift[i] = h",
+                "shift[...] = h",
+                "All elements move at once, so every entry is the sum of all the derivatives.",
+            ),
+            (
+                (
+                    "        shift = np.zeros_like(x)\n        shift[i] = h\n"
+                    "        gradient[i] = (f(x + shift) - f(x - shift)) / (2 * h)"
+                ),
+                (
+                    "        x[i] += h\n        above = f(x)\n        x[i] -= 2 * h\n"
+                    "        gradient[i] = (above - f(x)) / (2 * h)"
+                ),
+                "An element of x is moved and never put back.",
+                (
+                    "        x = x.copy()\n        x[i] += h\n        above = f(x)\n        x[i] -="
+                    " 2 * h\n        gradient[i] = (above - f(x)) / (2 * h)"
+                ),
+                "An element is moved and never put back.",
+            ),
+            (
+                "(f(x + shift) - f(x - shift)) / (2 * h)",
+                "(f(x + shift) - 2 * f(x) + f(x - shift)) / h**2",
+                "What you return are second derivatives. Which difference gives the first?",
+            ),
+            (
+                "    for i in np.ndindex(x.shape):\n        shift = np.zeros_like(x)\n",
+                "    shift = np.zeros_like(x)\n    for i in np.ndindex(x.shape):\n",
+                "Your moves pile up: an element that was moved stays moved for the next ones.",
+            ),
+            (
+                "/ (2 * h)\n",
+                "/ (2 * h)\n        return gradient\n",
+                "Only the first entry of what you return is filled. Where does your return stand?",
+            ),
+            (
+                "shift[i] = h",
+                "shift[i] = h * x[i]",
+                "Your step is h times the element itself. How far does an element of 0 move?",
+            ),
+            (
+                "np.ndindex(x.shape)",
+                "np.ndindex(x.shape[:2])",
+                "Your loops have two indices. What does x[i, j] move where x has three axes?",
+            ),
+            (
+                "f(x - shift)",
+                "f(x + shift)",
+                "You take f at one point twice. Is b = a another array?",
+            ),
+            (
+                "gradient = np.zeros_like(x)",
+                "gradient, h = np.zeros_like(x), 1e-5",
+                "The step is one of your own. Which h is handed to you?",
+            ),
+            (
+                "for i in np.ndindex(x.shape)",
+                "for i in range(len(x))",
+                "An index of the first axis alone moves many elements at once. What moves one?",
+                "for i in [(..., j) for j in range(x.shape[-1])]",
+                (
+                    "An index of the last axis alone moves this feature of every row at once. What"
+                    " moves one element?"
+                ),
+            ),
+        ),
+    ),
+    Exercise(
+        "complex-safe-variance",
+        5,
+        "implement",
+        variance_solution,
+        (
+            each(
+                "the variance of real numbers",
+                lambda rng: [
+                    Call({"x": rng.standard_normal(shape) + mean}, mean=mean)
+                    for shape, mean in (((2, 3, 8), 1), ((3, 5), 1e6))
+                ],
+                _as_numpy,
+            ),
+            each(
+                "complex in, complex out",
+                lambda rng: Call(
+                    {"x": rng.standard_normal((2, 4)) + 1j * rng.standard_normal((2, 4))}
+                ),
+                lambda found, x: expect_array(
+                    found, (2, 1), "complex128", "for a complex x the result"
+                ),
+            ),
+            each(
+                "its derivative",
+                lambda rng: Call(
+                    {"x": rng.standard_normal((3, 8)) + 1, "dy": rng.standard_normal((3, 1))}
+                ),
+                _differentiable,
+                call=_stepped,
+            ),
+        ),
+        mistakes=changes(
+            (
+                "(c * c)",
+                "(abs(c) ** 2)",
+                (
+                    "An absolute value throws the imaginary part of the derivative away: it is not "
+                    "differentiable in the complex sense."
+                ),
+                "(c * c.conj())",
+                "A conjugate turns the sign of what the complex step carries, and it cancels.",
+            ),
+            (
+                "return (c * c).mean(axis=-1, keepdims=True)",
+                "return x.var(axis=-1, keepdims=True)",
+                (
+                    "Your variance of complex numbers is real, as that of NumPy's var is. What has"
+                    " become of the step?"
+                ),
+            ),
+            (
+                "(c * c).mean(axis=-1, keepdims=True)",
+                "(c * c).mean(axis=-1)",
+                "The last axis is gone. What keeps it, of length 1?",
+                "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)",
+                "The sum of squares is divided by D - 1.",
+                "(c * c).sum(axis=-1, keepdims=True)",
+                "The squares are summed, and the sum is not divided by D.",
+                "(abs(c) ** 2).mean(axis=-1, keepdims=True).astype(x.dtype)",
+                (
+                    "Your result is complex by its dtype alone: its imaginary part is 0. What took"
+                    " it away?"
+                ),
+                "c.mean(axis=-1, keepdims=True) ** 2",
+                "You square a mean of deviations, which is 0. Which comes first?",
+                "(c * c + 0j).mean(axis=-1, keepdims=True)",
+                "Your result is complex even where x is real.",
+                "(x * x).mean(axis=-1, keepdims=True) - x.mean(axis=-1, keepdims=True) ** 2",
+                (
+                    "The squares of a large mean cancel at the end, and digits with them. What if"
+                    " the mean goes before you square?"
+                ),
+            ),
+            (
+                "c = x - x.mean(axis=-1, keepdims=True)",
+                "c = x - x.mean()",
+                "One mean of the whole array is subtracted. Does each row not have its own?",
+                "c = x",
+                "Nothing is subtracted before you square: that is the mean square.",
+                "c = x.real - x.real.mean(axis=-1, keepdims=True)",
+                "Only the real part of x enters. In which part is the step?",
+            ),
+            (
+                "return (c * c).mean(axis=-1, keepdims=True)",
+                "return np.abs((c * c).mean(axis=-1, keepdims=True))",
+                (
+                    "An absolute value throws the imaginary part of the derivative away: it is not"
+                    " differentiable in the complex sense."
+                ),
+                "return (c * c).mean(axis=-1, keepdims=True).imag",
+                "Only the imaginary part is returned. Where is the variance?",
+                "return (c * c).mean(axis=-1, keepdims=True) + 1e-5",
+                "Your variance has an eps in it. Is it asked for here?",
+                "return (c * c).sum(axis=-1, keepdims=True) / len(x)",
+                "You divide by len(x). Which axis does that count, where x has several?",
+            ),
+            (
+                "return (c * c)",
+                "return (c * c).real",
+                "The real part alone is returned, and the derivative is in the other.",
+            ),
+        ),
+    ),
+    Exercise(
+        "best-step",
+        10,
+        "derive",
+        best_step_solution,
+        (
+            each(
+                "the error is smallest there",
+                lambda rng: [
+                    Call({"order": order, "u": u, "length": length})
+                    for order in (2, 1, 4, 6)
+                    for u, length in ((_U, 1.0), (2.0**-24, 1.0), (_U, 1e-3))
+                ],
+                _smallest,
+            ),
+            Check(
+                "right in any unit",
+                lambda rng: [
+                    Call({"order": 2, "u": _U, "length": length}) for length in (1.0, 1000.0)
+                ],
+                _any_unit,
+            ),
+        ),
+        mistakes=changes(
+            (
+                "(1 / (order + 1))",
+                "(1 / order)",
+                (
+                    "Your exponent does not come from balancing the two errors: multiply both by h"
+                    " and compare powers."
+                ),
+                "(1 // (order + 1))",
+                "Your exponent is 0: what does // do to 1 and a larger number?",
+            ),
+            (
+                "length * ",
+                "",
+                "Your step has no unit. If x is in metres, in which unit is h?",
+                "1 / length * ",
+                "You divide by the length. If x is in metres, in which unit is your step?",
+            ),
+            (
+                "length * (u / order) ** (1 / (order + 1))",
+                "(1 + order) * (u / order) ** (order / (order + 1))",
+                "What you return is about the error at the best step. Where is the step?",
+                "length * (u / order) ** 1 / (order + 1)",
+                "A power goes before a division in Python: what is a ** 1 / 2?",
+                "length * u / order ** (1 / (order + 1))",
+                "Your power has order under it alone. Which quotient belongs under the root?",
+                "1e-5 * length",
+                "Your step is the same for every rule and every u.",
+                "length * u ** (1 / (order + 1)) / order",
+                (
+                    "Your order divides outside the power. Solve for h once more: what stands under"
+                    " the root?"
+                ),
+                "length * (12 * u) ** (1 / 3)",
+                (
+                    "Your step is that of central differences, with their constants, whatever the"
+                    " order."
+                ),
+                "(u / order) ** (order / (order + 1))",
+                "What you return is about the error at the best step. Where is the step?",
+                "u ** (order / (order + 1))",
+                "What you return is about the error at the best step. Where is the step?",
+                "(u * length / order) ** (1 / (order + 1))",
+                "The length stands under the root. If x is in metres, in which unit is your step?",
+                "(u * length**2 / order) ** (1 / (order + 1))",
+                "The length stands under the root. If x is in metres, in which unit is your step?",
+            ),
+            (
+                "(u / order)",
+                "u",
+                "At your step both errors are equal. Is their sum smallest there?",
+                "(u * order)",
+                "A factor from the derivative stands on the wrong side.",
+                "(12 * u)",
+                (
+                    "The 12 is made of the constants of central differences, which the docstring"
+                    " leaves out."
+                ),
+                "(12 * u / order)",
+                (
+                    "The 12 is made of the constants of central differences, which the docstring"
+                    " leaves out."
+                ),
+                "(order / u)",
+                (
+                    "Your step shrinks as u grows. With fewer digits, is a larger step better or a"
+                    " smaller one?"
+                ),
+            ),
+            (
+                "(u / order) ** (1 / (order + 1))",
+                "u ** 0.5",
+                "Your exponent is that of a one-sided difference, whatever the order.",
+            ),
+            (
+                "(1 / (order + 1))",
+                "0.5",
+                "Your exponent is that of a one-sided difference, whatever the order.",
+                "(1 / order + 1)",
+                (
+                    "Your exponent is 1 / order and then 1 more: the operators are taken in that"
+                    " order."
+                ),
+            ),
+            (
+                "(u / order) ** (1 / (order + 1))",
+                "(u / 2) ** (1 / 3)",
+                "Your step is right at order 2, and has no order in it.",
+            ),
+            (
+                "(u / order)",
+                "(u / (order + 1))",
+                (
+                    "You divide u by order + 1. Which factor does a power put in front when it is"
+                    " differentiated?"
+                ),
+            ),
+        ),
+    ),
+    Exercise(
+        "adjoint-pair",
+        10,
+        "test",
+        adjoint_mismatch_solution,
+        # A wrong size is told by its numbers, and of a pair only roundings are left: that comes
+        # last.
+        (
+            each(
+                "two unrelated matrices",
+                _maps(),
+                _is_no_pair(
+                    "for two unrelated matrices {}; the size of a sum is its absolute value or the"
+                    " L2 norm of its terms, whichever is larger"
+                ),
+            ),
+            each(
+                "sums that cancel",
+                lambda rng: Call(
+                    {
+                        "jvp": lambda v: v,
+                        "vjp": lambda d: 1.5 * d,
+                        "v": np.ones(2),
+                        "dy": np.array([1.0, -1.0]),
+                    }
+                ),
+                _is_zero,
+            ),
+            each("a matrix and its transpose", _maps(1), _is_a_pair),
+            # Transposes that are wrong by 1e-7, and a dy that makes both sums small. The mismatch
+            # of the first five is 5e-8 at most, and 1e-10 where both sums cancel nearly.
+            each(
+                "small mistakes",
+                lambda rng: [*_maps(1 + 1e-7)(rng), *_maps(size=1e-20)(rng)],
+                _is_no_pair(
+                    "a wrong transpose {}: a mismatch is small or large beside the size of both"
+                    " sums, not by itself"
+                ),
+            ),
+            each(
+                "products that are all 0",
+                lambda rng: Call(
+                    {
+                        "jvp": lambda v: np.zeros(3),
+                        "vjp": lambda d: np.ones(2),
+                        "v": np.zeros(2),
+                        "dy": np.ones(3),
+                    }
+                ),
+                lambda found, **_: expect(
+                    found == 0, f"every product is 0: found {found}, expected 0"
+                ),
+                call=quietly,
+            ),
+        ),
+        mistakes=changes(
+            (
+                "max(abs(t.sum()), np.linalg.norm(t))",
+                "abs(t.sum())",
+                "You divide by the sums alone. What if both cancel to 0?",
+                "np.linalg.norm(t)",
+                "You divide by norms alone. Can a sum be larger than the norm of its terms?",
+                "abs(t).sum()",
+                (
+                    "You divide by the sum of absolute values, which is larger than either size"
+                    " asked for."
+                ),
+                "abs(t.sum()) + np.linalg.norm(t)",
+                "Each size is a sum of two numbers here. Is it not the larger of them?",
+                "max(t.sum(), np.linalg.norm(t))",
+                "A sum far below zero counts as a small one in your sizes.",
+                "min(abs(t.sum()), np.linalg.norm(t))",
+                "Each size is the smaller of two numbers here. Which one is asked for?",
+                "np.linalg.norm(t) ** 2",
+                "Your sizes are squares of norms. Has a square the unit of a sum?",
+                "max(abs(t.sum()), np.linalg.norm(t) ** 2)",
+                "Your sizes are squares of norms. Has a square the unit of a sum?",
+            ),
+            (
+                "sum(max(abs(t.sum()), np.linalg.norm(t)) for t in (left, right))",
+                "abs(left.sum())",
+                "You divide by one of the two sums alone. By what does the formula?",
+            ),
+            (
+                "size = sum(",
+                "size = max(",
+                "You divide by the larger of the two sizes. By what does the formula?",
+            ),
+            (
+                "(left, right))",
+                "(left, left))",
+                "The size of your first sum counts twice, and that of the second not at all.",
+                "(right, right))",
+                "The size of your second sum counts twice, and that of the first not at all.",
+                "(left,))",
+                "You divide by the size of the first sum alone. By what does the formula?",
+                "(right,))",
+                "You divide by the size of the second sum alone. By what does the formula?",
+            ),
+            (
+                "abs(left.sum() - right.sum())",
+                "abs(left.mean() - right.mean())",
+                "You compare means. Have both lists of products equally many terms?",
+            ),
+            (
+                "dy * jvp(v), vjp(dy) * v",
+                "v * jvp(v), vjp(dy) * dy",
+                "You multiply arrays of two spaces. Which of v and dy has the shape of J v?",
+            ),
+            (
+                "abs(left.sum() - right.sum())",
+                "abs(abs(left.sum()) - abs(right.sum()))",
+                "Two sums of opposite signs agree in your answer. Are they a pair?",
+                "(left.sum() - right.sum()) ** 2",
+                "You square the difference. Has a square the unit of a sum?",
+            ),
+            (
+                "abs(left.sum() - right.sum()) / size if size else 0.0",
+                "left.sum() / right.sum() if size else 0.0",
+                (
+                    "You return a ratio of the sums. What is it where the second cancels to 0, and"
+                    " what if both agree?"
+                ),
+                "abs(1 - left.sum() / right.sum()) if size else 0.0",
+                "You compare by the ratio of the sums. What is it where the second cancels to 0?",
+            ),
+            (
+                "max(abs(t.sum()), np.linalg.norm(t))",
+                "np.abs(t).max()",
+                (
+                    "The size of a sum is its largest term in your answer. How large do many such"
+                    " terms add up to?"
+                ),
+            ),
+            (
+                "abs(left.sum() - right.sum())",
+                "(left.sum() - right.sum())",
+                (
+                    "Your result can be negative. Which of two sums is larger says nothing about a"
+                    " pair."
+                ),
+            ),
+            (
+                " / size if size else 0.0",
+                " / (np.linalg.norm(dy) * np.linalg.norm(jvp(v)))",
+                (
+                    "You divide by a product of norms, an upper bound. How does it grow with the"
+                    " number of terms?"
+                ),
+                (
+                    " / (np.linalg.norm(dy) * np.linalg.norm(jvp(v)) + np.linalg.norm(vjp(dy)) *"
+                    " np.linalg.norm(v))"
+                ),
+                (
+                    "You divide by a product of norms, an upper bound. How does it grow with the"
+                    " number of terms?"
+                ),
+                "",
+                "Your result has a size of its own: make v a thousand times larger, and it grows.",
+            ),
+            (
+                " if size else 0.0",
+                "",
+                (
+                    "Where every product is 0, your result is 0 / 0. How far apart are two sums"
+                    " that are 0?"
+                ),
+            ),
+            (
+                "abs(left.sum() - right.sum())",
+                "np.linalg.norm(dy * jvp(v)) - np.linalg.norm(vjp(dy) * v)",
+                "You compare two norms. The two sums are what must agree.",
+            ),
+        ),
+    ),
+    Exercise(
+        "one-direction",
+        15,
+        "test",
+        two_slopes_solution,
+        (
+            Check("right gradients agree", _right_gradients, _agrees),
+            each("mistakes in each gradient", _wrong_gradients, _shows),
+            each(
+                "one call of f",
+                lambda rng: _right_gradients(rng)[0],
+                call=_counted,
+                judge=lambda ran, **_: expect(
+                    ran.log == 1, f"f was called {ran.log} times, expected once"
+                ),
+                unchanged=True,
+            ),
+        ),
+        mistakes=changes(
+            (
+                "[rng.standard_normal(a.shape) for a in args]",
+                "[rng.standard_normal(args[-1].shape)] * len(args)",
+                (
+                    "All arguments move along one direction. Which two gradients could then be"
+                    " exchanged?"
+                ),
+                "[rng.standard_normal(a.shape[-1]) for a in args]",
+                "All rows of x move along one direction. Which rows of dx could then be exchanged?",
+            ),
+            (
+                "(g * v).sum() for",
+                "(g * rng.standard_normal(g.shape)).sum() for",
+                (
+                    "The prediction is made along another direction than the one in which the"
+                    " arguments move."
+                ),
+                "abs((g * v).sum()) for",
+                (
+                    "Absolute values are added up in your prediction. Can a gradient's part be"
+                    " negative?"
+                ),
+                "np.linalg.norm(g * v) for",
+                "Norms are added up in your prediction. Is a slope a length, or a sum?",
+                "g.sum() for",
+                "The direction has no part in your prediction. Along what does it predict?",
+            ),
+            (
+                "rng.standard_normal(a.shape)",
+                "rng.standard_normal()",
+                (
+                    "Each array moves as a whole, by one number. Which mistakes does such a"
+                    " direction not see?"
+                ),
+                "np.ones(a.shape)",
+                "Your direction is the same in every call, whatever rng is. Who draws it?",
+            ),
+            (
+                "(dy * f(*moved))",
+                "f(*moved)",
+                "The derivative is that of the sum of y: dy has no part in it.",
+            ),
+            (
+                ".sum().imag",
+                ".sum().real",
+                "The derivative of a complex step is not in the real part.",
+            ),
+            (".imag / 1e-30", ".imag", "Your derivative is not divided by the step."),
+            ("1e-30j * v", "1e-30 * v", "The step is real, and too small to change anything."),
+            (
+                "[a + 1e-30j * v for a, v in zip(args, directions)]",
+                "[args[0] + 1e-30j * directions[0], *args[1:]]",
+                "Only the first argument moves, but all gradients predict something.",
+            ),
+            (
+                "return derivative, predicted",
+                "return predicted, predicted",
+                "Your two numbers come from the same gradients. What has f to say?",
+                "return predicted, derivative",
+                "The two numbers are returned in the other order.",
+            ),
+            (
+                "zip(grads, directions)",
+                "zip(grads[:1], directions)",
+                "Only the first gradient predicts something, but all arguments move.",
+            ),
+            (
+                (
+                    "[a + 1e-30j * v for a, v in zip(args, directions)]",
+                    "[args[0] + 1e-30j * directions[0], *args[1:]]",
+                ),
+                ("zip(grads, directions)", "zip(grads[:1], directions)"),
+                (
+                    "Only the first argument moves, and only its gradient predicts. Which of the"
+                    " gradients does that see?"
+                ),
+            ),
+        ),
+    ),
 )

@@ -5,9 +5,15 @@ import sys
 import numpy as np
 
 from lnlib import layernorm
-from lnlib.layernorm import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
+from lnlib.layernorm import (
+    layer_norm_backward,
+    layer_norm_forward,
+    rms_norm_backward,
+    rms_norm_forward,
+)
 from normcheck.mistakes import MUTANTS, TESTS, Diagnosis, changes, diagnose
 from normcheck.mistakes.change import function_with
+
 from . import Call, Exercise, Ran, each, expect, expect_array, expect_close, expect_parts
 from .run import plainly, reply
 
@@ -23,17 +29,22 @@ def survivor_solution(dy, cache):
 
 def _tried(title, id, survives, words):
     """A check whether the answer, a backward, survives a gradient test."""
+
     def call(answer, arguments):
         gradients = []
 
         def backward(dy, cache):
             gradients.append(expect_parts(answer(dy, cache), 3))
             return gradients[-1]
+
         return Ran(gradients, _TESTS[id].run(backward))
 
     def judge(ran):
         nothing = not any(np.any(dx) for dx, *_ in ran.results)
-        expect(ran.log == survives, words + "; here your dx is 0, for which both invariants hold" * nothing)
+        expect(
+            ran.log == survives,
+            words + "; here your dx is 0, for which both invariants hold" * nothing,
+        )
 
     return each(title, lambda rng: Call({}), judge, call=call)
 
@@ -44,7 +55,9 @@ _SURVIVES = ("sum-dx-zero", "dx-orthogonal-xhat", "gamma-one")
 def _which_mistake(answer):
     def backward(dy, cache):
         found = expect_parts(reply(plainly, answer, {"dy": dy, "cache": cache})[0], 3)
-        return [expect_array(a, shape) for a, shape in zip(found, (dy.shape, *map(np.shape, found[1:])))]
+        return [
+            expect_array(a, shape) for a, shape in zip(found, (dy.shape, *map(np.shape, found[1:])))
+        ]
 
     def dx(dy, cache):
         return backward(dy, cache)[0], None, None
@@ -52,8 +65,11 @@ def _which_mistake(answer):
     def with_right_sums(dy, cache):
         return dx(dy, cache)[0], *layer_norm_backward(dy, cache)[1:]
 
-    # dx is meant to be wrong where gamma is not 1: such a mistake counts only if it is one that a check kills.
-    told = diagnose(lambda dy, cache: dx(cache.gamma * dy, cache._replace(gamma=np.ones_like(cache.gamma))))
+    # dx is meant to be wrong where gamma is not 1: such a mistake counts only if it is one that a
+    # check kills.
+    told = diagnose(
+        lambda dy, cache: dx(cache.gamma * dy, cache._replace(gamma=np.ones_like(cache.gamma)))
+    )
     if told:
         told = told._replace(sentence=f"With gamma = 1: {told.sentence}")
     elif not all(_TESTS[id].run(with_right_sums) for id in _SURVIVES):
@@ -71,18 +87,32 @@ def _shows(result, eps):
     x, gamma, beta, dy = expect_parts(result, 4)
     dtypes = [np.asarray(a).dtype.name for a in (x, gamma, beta, dy)]
     expect(set(dtypes) == {"float64"}, f"found dtypes {', '.join(dtypes)}, expected float64 only")
-    expect(np.ptp(x, axis=-1).min() > 0, "x has a constant row (has rounding to a mean made it so?); there the mutant divides "
-                                         "0 by 0")
+    expect(
+        np.ptp(x, axis=-1).min() > 0,
+        "x has a constant row (has rounding to a mean made it so?); there the mutant divides "
+        "0 by 0",
+    )
     _, cache = layer_norm_forward(x, gamma, beta, eps)
     size = np.linalg.norm(cache.rstd * gamma * dy)
     expect(size > 0, "gamma * dy is zero, and so are the right and the wrong dx")
-    expect(np.ptp(gamma * dy, axis=-1).max() > 1e-12 * np.abs(gamma * dy).max(),
-           "gamma * dy is the same all along each row")
-    error = np.linalg.norm(_MUTANTS["eps-dropped"](dy, cache)[0] - layer_norm_backward(dy, cache)[0])
-    # From sigma = 2.2 sqrt(eps) on the two s differ by less than a tenth. No number: mistakes are told by the words.
-    expect(error >= 0.1 * size or x.std(axis=-1).min() < 2.2 * eps**0.5,
-           "sigma is more than twice the root of eps, and wrong and right dx differ by less than 1e-01 |r g|")
-    expect(error >= 0.1 * size, f"wrong and right dx differ by {error / size:.1e} |r g|, expected at least 1e-01")
+    expect(
+        np.ptp(gamma * dy, axis=-1).max() > 1e-12 * np.abs(gamma * dy).max(),
+        "gamma * dy is the same all along each row",
+    )
+    error = np.linalg.norm(
+        _MUTANTS["eps-dropped"](dy, cache)[0] - layer_norm_backward(dy, cache)[0]
+    )
+    # From sigma = 2.2 sqrt(eps) on the two s differ by less than a tenth. No number: mistakes are
+    # told by the words.
+    expect(
+        error >= 0.1 * size or x.std(axis=-1).min() < 2.2 * eps**0.5,
+        "sigma is more than twice the root of eps, and wrong and right dx differ by less than 1e-01"
+        " |r g|",
+    )
+    expect(
+        error >= 0.1 * size,
+        f"wrong and right dx differ by {error / size:.1e} |r g|, expected at least 1e-01",
+    )
 
 
 def is_right_solution(backward):
@@ -108,43 +138,87 @@ def _backward(dy, cache):
 _DX = "r * (g - xhat * mean_gx)"
 
 #: name -> backward of RMSNorm that is right.
-RMS_RIGHT = {"the library's": rms_norm_backward, "one with D multiplied in and divided out": function_with(_backward, (
-    (_DX, "r / g.shape[-1] * (g.shape[-1] * g - xhat * (g * xhat).sum(-1, keepdims=True))"),))}
+RMS_RIGHT = {
+    "the library's": rms_norm_backward,
+    "one with D multiplied in and divided out": function_with(
+        _backward,
+        ((_DX, "r / g.shape[-1] * (g.shape[-1] * g - xhat * (g * xhat).sum(-1, keepdims=True))"),),
+    ),
+}
 
 #: What is wrong, roughly -> what exactly -> backward of RMSNorm.
-RMS_MUTANTS = {what: {mistake.says: mistake.of(_backward) for mistake in changes(*rows)} for what, rows in {
-    "a wrong projection": [
-        ("g - xhat * mean_gx", "g", "the projection is left out"),
-        ("xhat * mean_gx", "xhat * mean_gx / 2", "the projection is halved"),
-        ("(g - xhat", "(g - g.mean(axis=-1, keepdims=True) - xhat", "the mean is subtracted too, as in layer norm")],
-    "a wrong factor": [
-        ("r * (g -", "(g -", "the division by s is missing", "r / g.shape[-1] * (g -", "dx is divided by D"),
-        (f"{_DX}, ", f"-{_DX}, -", "dx and dgamma have the other sign")],
-    "gamma in the wrong place": [
-        ("cache.gamma * dy", "dy", "gamma is forgotten"),
-        (_DX, "cache.gamma * r * (dy - xhat * (dy * xhat).mean(axis=-1, keepdims=True))",
-         "gamma is pulled out of the mean"),
-        ("(dy * cache.xhat)", "(g * cache.xhat)", "dgamma carries gamma")],
-    "a wrong axis": [
-        ("(g * xhat).mean(axis=-1, keepdims=True)", "(g * xhat).mean()", "the mean runs over all rows at once"),
-        ("* mean_gx", "* mean_gx * g.shape[-1] ** 2 / g.size", "the sum over D is divided by the number of rows"),
-        ("axis=rows", "axis=0", "dgamma is summed over the first axis only")],
-    "a wrong dgamma": [
-        (".sum(axis=rows)", ".mean(axis=rows)", "dgamma is averaged over the rows"),
-        (".sum(axis=rows)", ".sum(axis=rows)[None]", "dgamma has shape (1, D)")],
-    "a wrong shape of dx": [
-        (_DX, f"({_DX})[None]", "dx has an axis too many"),
-        (_DX, f"({_DX}).reshape(-1, g.shape[-1])", "dx is one matrix of rows")],
-    "a dropped eps": [
-        ("    mean_gx =", "    x = xhat / r\n    r = 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True))\n"
-                          "    xhat = x * r\n    mean_gx =", "backward computes s again without eps")],
-}.items()}
+RMS_MUTANTS = {
+    what: {mistake.says: mistake.of(_backward) for mistake in changes(*rows)}
+    for what, rows in {
+        "a wrong projection": [
+            ("g - xhat * mean_gx", "g", "the projection is left out"),
+            ("xhat * mean_gx", "xhat * mean_gx / 2", "the projection is halved"),
+            (
+                "(g - xhat",
+                "(g - g.mean(axis=-1, keepdims=True) - xhat",
+                "the mean is subtracted too, as in layer norm",
+            ),
+        ],
+        "a wrong factor": [
+            (
+                "r * (g -",
+                "(g -",
+                "the division by s is missing",
+                "r / g.shape[-1] * (g -",
+                "dx is divided by D",
+            ),
+            (f"{_DX}, ", f"-{_DX}, -", "dx and dgamma have the other sign"),
+        ],
+        "gamma in the wrong place": [
+            ("cache.gamma * dy", "dy", "gamma is forgotten"),
+            (
+                _DX,
+                "cache.gamma * r * (dy - xhat * (dy * xhat).mean(axis=-1, keepdims=True))",
+                "gamma is pulled out of the mean",
+            ),
+            ("(dy * cache.xhat)", "(g * cache.xhat)", "dgamma carries gamma"),
+        ],
+        "a wrong axis": [
+            (
+                "(g * xhat).mean(axis=-1, keepdims=True)",
+                "(g * xhat).mean()",
+                "the mean runs over all rows at once",
+            ),
+            (
+                "* mean_gx",
+                "* mean_gx * g.shape[-1] ** 2 / g.size",
+                "the sum over D is divided by the number of rows",
+            ),
+            ("axis=rows", "axis=0", "dgamma is summed over the first axis only"),
+        ],
+        "a wrong dgamma": [
+            (".sum(axis=rows)", ".mean(axis=rows)", "dgamma is averaged over the rows"),
+            (".sum(axis=rows)", ".sum(axis=rows)[None]", "dgamma has shape (1, D)"),
+        ],
+        "a wrong shape of dx": [
+            (_DX, f"({_DX})[None]", "dx has an axis too many"),
+            (_DX, f"({_DX}).reshape(-1, g.shape[-1])", "dx is one matrix of rows"),
+        ],
+        "a dropped eps": [
+            (
+                "    mean_gx =",
+                (
+                    "    x = xhat / r\n    r = 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True))\n"
+                    "    xhat = x * r\n    mean_gx ="
+                ),
+                "backward computes s again without eps",
+            )
+        ],
+    }.items()
+}
 
 
 def _asks_the_library(answer, arguments):
     """Whether the answer, a test of a backward that is not the library's, calls the library's."""
     called, before = [], sys.getprofile()
-    sys.setprofile(lambda frame, event, arg: called.append(frame.f_code is rms_norm_backward.__code__))
+    sys.setprofile(
+        lambda frame, event, arg: called.append(frame.f_code is rms_norm_backward.__code__)
+    )
     try:
         answer(*arguments.values())
     finally:
@@ -162,8 +236,16 @@ def _with_twice_y(answer, arguments):
         return 2 * y, cache
 
     # By whatever name the answer has it, and in the library.
-    places = [(names, name) for names in (getattr(answer, "__globals__", {}), vars(layernorm), vars(sys.modules["lnlib"]))
-              for name, value in names.items() if value is forward]
+    places = [
+        (names, name)
+        for names in (
+            getattr(answer, "__globals__", {}),
+            vars(layernorm),
+            vars(sys.modules["lnlib"]),
+        )
+        for name, value in names.items()
+        if value is forward
+    ]
     for names, name in places:
         names[name] = twice_y
     try:
@@ -176,15 +258,25 @@ def _with_twice_y(answer, arguments):
 
 def _says_of(title, backwards, right, words):
     """A check of what the answer, a test, says of each of these backwards."""
+
     def judge(found, name, **_):
-        expect(isinstance(found, (bool, np.bool_)), f"found {type(found).__name__}, expected True or False")
+        expect(
+            isinstance(found, (bool, np.bool_)),
+            f"found {type(found).__name__}, expected True or False",
+        )
         expect(found == right, words.format(name))
-    return each(title, lambda rng: [Call({"backward": one}, name=name) for name, one in backwards.items()], judge)
+
+    return each(
+        title,
+        lambda rng: [Call({"backward": one}, name=name) for name, one in backwards.items()],
+        judge,
+    )
 
 
 def _relative_errors(backward, calls):
-    """How far dx and dgamma of a backward are at most from right ones in these calls, relative and in norm: a dict, empty
-    where a shape is another one."""
+    """How far dx and dgamma of a backward are at most from right ones in these calls, relative and
+    in norm: a dict, empty where a shape is another one.
+    """
     errors = {}
     for dy, cache in calls:
         for name, a, b in zip(("dx", "dgamma"), backward(dy, cache), rms_norm_backward(dy, cache)):
@@ -196,14 +288,17 @@ def _relative_errors(backward, calls):
 
 
 def _what_it_lets_pass(answer):
-    """The :class:`Diagnosis` of a test by the first mutant that it lets pass: it looks at no gradient that is wrong there, or
-    at no sign, or it also passes a right gradient times a factor that changes as much as the mutant does."""
+    """The :class:`Diagnosis` of a test by the first mutant that it lets pass: it looks at no
+    gradient that is wrong there, or at no sign, or it also passes a right gradient times a factor
+    that changes as much as the mutant does.
+    """
     calls = []
 
     def passes(backward):
         def watched(dy, cache):
             calls.append((dy.copy(), cache))
             return backward(dy, cache)
+
         found, _ = reply(plainly, answer, {"backward": watched})
         return isinstance(found, (bool, np.bool_)) and bool(found)
 
@@ -211,36 +306,60 @@ def _what_it_lets_pass(answer):
         def backward(dy, cache):
             dx, dgamma = rms_norm_backward(dy, cache)
             return of_dx * dx, of_dgamma * dgamma
+
         return backward
 
     accepted = list(map(passes, RMS_RIGHT.values()))
     if not any(accepted) and passes(times(-7, -7)) and passes(times(2, 2)):
-        says = "True and False have changed places in your answer. What does it say of a right backward?"
-        return Diagnosis("known", (), says, ("refuses right ones, and takes -7 and 2 times the right gradients",))
+        says = (
+            "True and False have changed places in your answer. What does it say of a right"
+            " backward?"
+        )
+        return Diagnosis(
+            "known", (), says, ("refuses right ones, and takes -7 and 2 times the right gradients",)
+        )
     if not all(accepted):
         return None
     calls.clear()
-    mutant = next((mutant for some in RMS_MUTANTS.values() for mutant in some.values() if passes(mutant)), None)
+    mutant = next(
+        (mutant for some in RMS_MUTANTS.values() for mutant in some.values() if passes(mutant)),
+        None,
+    )
     errors = _relative_errors(mutant, calls) if mutant else {}
     wrong = [name for name, error in errors.items() if error > 1e-12]  # what is above rounding
-    blind = [name for name, factors in (("dx", (-7, 1)), ("dgamma", (1, -7))) if passes(times(*factors))]
+    blind = [
+        name for name, factors in (("dx", (-7, 1)), ("dgamma", (1, -7))) if passes(times(*factors))
+    ]
     if not wrong or len(blind) == 2:
         return None
     seen = [name for name in wrong if name not in blind]
     if not seen:
         says = f"Your test does not look at {blind[0]}."
     elif mutant in RMS_MUTANTS["a dropped eps"].values() and errors["dx"] < 1e-2:
-        says = f"In your test sigma is much larger than the root of eps. Without eps its dx changes by {100 * errors['dx']:.1g} %."
+        says = (
+            "In your test sigma is much larger than the root of eps. Without eps its dx changes by"
+            f" {100 * errors['dx']:.1g} %."
+        )
     elif errors[seen[0]] > 1 and passes(times(-1, -1)):
         says = "Your test does not look at signs."
     else:
         name = seen[0]
-        error = next((error for error in (1, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001) if error >= errors[name] / 3 and passes(
-            times(*(1 + error * (name == one) for one in ("dx", "dgamma"))))), None)
+        error = next(
+            (
+                error
+                for error in (1, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+                if error >= errors[name] / 3
+                and passes(times(*(1 + error * (name == one) for one in ("dx", "dgamma"))))
+            ),
+            None,
+        )
         if not error:
             return None
-        says = (f"Your test passes a {name} that is {100 * error:g} % too large. At your D of {calls[0][0].shape[-1]} the {name} "
-                f"that it let pass is off by {100 * errors[name]:.2g} %. How near should the slopes come?")
+        says = (
+            f"Your test passes a {name} that is {100 * error:g} % too large. At your D of"
+            f" {calls[0][0].shape[-1]} the {name} that it let pass is off by"
+            f" {100 * errors[name]:.2g} %. How near should the slopes come?"
+        )
     return Diagnosis("known", (), says, ("asked of backwards that are right but for a factor",))
 
 
@@ -253,10 +372,13 @@ def coefficients_solution(dx, dy, cache):
 
 
 def _close_to(found, expected, words, **_):
-    expect(not isinstance(found, tuple) or len(found) == 3,
-           "found a tuple, expected an array of shape (3,); np.linalg.lstsq returns more than the numbers")
-    # The columns' condition number is below 100, rounding a few u: 1e-10 has room to spare. The nearest
-    # other set of coefficients in the catalogue is 1/6 away.
+    expect(
+        not isinstance(found, tuple) or len(found) == 3,
+        "found a tuple, expected an array of shape (3,); np.linalg.lstsq returns more than the"
+        " numbers",
+    )
+    # The columns' condition number is below 100, rounding a few u: 1e-10 has room to spare. The
+    # nearest other set of coefficients in the catalogue is 1/6 away.
     expect_close(found, expected, 1e-10, words.format(found))
 
 
@@ -265,127 +387,342 @@ def _coefficients_of(name, *expected, shape=(3, 4, 7)):
         x, dy = rng.standard_normal((2, *shape))
         _, cache = layer_norm_forward(5 + 3 * x, *rng.standard_normal((2, 7)))
         dx = _MUTANTS.get(name, layer_norm_backward)(dy, cache)[0]
-        return Call({"dx": dx, "dy": dy, "cache": cache}, expected=np.array(expected, float),
-                    words=f"the result for {name} is {{}}, right is {expected}; it")
+        return Call(
+            {"dx": dx, "dy": dy, "cache": cache},
+            expected=np.array(expected, float),
+            words=f"the result for {name} is {{}}, right is {expected}; it",
+        )
+
     return each(name, ask, _close_to)
 
 
 def _random_dx(rng):
     x, dy, dx = rng.standard_normal((3, 3, 4, 7))
-    _, cache = layer_norm_forward(5 + 3 * np.arange(1, 4)[:, None, None] * x, *rng.standard_normal((2, 7)))
+    _, cache = layer_norm_forward(
+        5 + 3 * np.arange(1, 4)[:, None, None] * x, *rng.standard_normal((2, 7))
+    )
     # dx fits badly, so that another measure of closeness gives other numbers.
-    return Call({"dx": dx, "dy": dy, "cache": cache}, expected=coefficients_solution(dx, dy, cache),
-                words="for a random dx, fitted in least squares over all elements of dx, the result")
+    return Call(
+        {"dx": dx, "dy": dy, "cache": cache},
+        expected=coefficients_solution(dx, dy, cache),
+        words="for a random dx, fitted in least squares over all elements of dx, the result",
+    )
 
 
 EXERCISES = (
-    Exercise("survivor", 10, "test", survivor_solution,
-             (*(_tried(f"survives {id}", id, True, f"{id} kills it ({_TESTS[id].title})")
-                for id in _SURVIVES),
-              _tried("its dx is wrong all the same", "adjoint", False,
-                     "your dx is right; gamma = 1 is not the only gamma"),
-              _tried("its dgamma and dbeta are right", "dgamma-dbeta-only", True,
-                     "your dgamma or dbeta is wrong where gamma is not 1")), _which_mistake, mistakes=changes(
-        ("cache.gamma * dy", "dy",
-         "Your dx is right. It must be wrong in a way that shows only where gamma is not 1."))),
-    Exercise("probe-for-eps", 15, "test", probe_solution,
-             tuple(each(f"eps = {eps}", lambda rng, eps=eps: Call({"eps": eps}), _shows)
-                   for eps in (1.0, 1e-5, 1e-20, 100.0, 1e-40)), mistakes=changes(
-        # In this order: three fail at a small eps only, the fourth at every one, the last at a large one only.
-        ("np.sqrt(eps) * ", "", "Here sigma is too large. Does it become smaller as fast as the root of eps?",
-         "1e-10 * ", "Here sigma is too large. Does it become smaller as fast as the root of eps?",
-         "1e-3 * ", "Here sigma is too large. Does it become smaller as fast as the root of eps?",
-         "100 * np.sqrt(eps) * ",
-         "Your sigma is much larger than the root of eps. How much does eps add to the variance then?",
-         "eps * ", "Your sigma grows faster than the root of eps. In which unit is sigma, and in which is eps?"),
-        ("np.array([1.0, 2.0, 3.0, 5.0])", "np.ones(4)",
-         "Your dy is constant, and gamma too: what is dx then, with eps or without?"),
-        ("np.ones(4), np.zeros(4)", "np.zeros(4), np.zeros(4)", "Your gamma is 0 or your dy is, so nothing reaches x."),
-        ("np.array([1.0, -1.0, 1.0, -1.0])", "np.ones(4)",
-         "Your x is constant, so that without eps the backward divides 0 by 0."))),
-    Exercise("write-the-test", 25, "test", is_right_solution,
-             (each("does not ask the library's backward", lambda rng: Call({"backward": _backward}),
-                   call=_asks_the_library,
-                   judge=lambda asks, **_: expect(not asks, "your test calls the library's rms_norm_backward, and "
-                                                  "would pass any mistake that is also made there")),
-              _says_of("accepts right backwards", RMS_RIGHT, True, "your test rejects a right backward, {}"),
-              *(_says_of(f"rejects {group}", backwards, False, "a mutant survives your test: {}")
-                for group, backwards in RMS_MUTANTS.items()),
-              each("compares with the forward", lambda rng: Call({"backward": _backward}), call=_with_twice_y,
-                   judge=lambda said, **_: expect(
-                       not said, "your test accepts the backward of rms_norm_forward also where that returns twice y: "
-                                 "the forward's y has no part in what it says"))),
-             _what_it_lets_pass, mistakes=changes(
-        ("    if dx.shape != x.shape or dgamma.shape != gamma.shape:\n        return False\n", "",
-         "Your test multiplies or compares arrays without looking at their shapes. What does broadcasting do?"),
-        ("dx.shape != x.shape or dgamma.shape != gamma.shape", "dx.size != x.size or dgamma.size != gamma.size",
-         "Your test multiplies or compares arrays without looking at their shapes. What does broadcasting do?"),
-        ("gamma, v = rng.standard_normal((2, 7))", "gamma, v = np.ones(7), rng.standard_normal(7)",
-         "Your test runs with gamma = 1. Which mistakes does that hide?"),
-        ("(3, 3, 4, 7)", "(3, 1, 1, 7)", "Your test has a single row. Which mistakes need two?",
-         "(3, 4, 7)", "The arrays of your test have one leading axis. What can go wrong with two?",
-         "(3, 7, 1, 7)", "Your test has as many rows as features. Which mistakes does that hide?"),
-        ("rtol=1e-9", "rtol=0.1", "Your tolerance lets mistakes of some per cent pass."),
-        ("x, u = 0.01 * x, 0.01 * u", "x, u = 1e4 * x, 1e4 * u",
-         "In your test sigma is much larger than the root of eps."),
-        ("dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])",
-         "cache = rms_norm_forward(x, gamma)[1]\n    dx = backward(dy, cache)[0]\n"
-         "    dgamma = (dy * cache.xhat).sum(axis=(0, 1))", "Your test does not look at dgamma."),
-        ("x, u = 0.01 * x, 0.01 * u", "x, u = 0.01 * x, 0 * u", "Your test does not look at dx."),
-        ("return bool(np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9))",
-         "return not np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9)",
-         "True and False have changed places in your answer. What does it say of a right backward?"),
-        ("rng = np.random.default_rng(0)", "return True", "Your test accepts everything.",
-         "return False", "Your test rejects everything. Is its tolerance above its own error, of rounding and of a step that is not "
-         "imaginary?"),
-        ("dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])",
-         "cache = rms_norm_forward(x, gamma)[1]\n"
-         "    return all(map(np.allclose, backward(dy, cache), rms_norm_backward(dy, cache)))",
-         "The library's backward is your judge. Which mistakes can such a test not see?"))),
-    Exercise("read-the-mistake", 15, "test", coefficients_solution,
-             # First numbers of three sizes: of (1, -1, -1), to turn it round and to square it is to move the sign.
-             (_coefficients_of("projection-halved", 1, -1, -0.5),
-              # Of rows with one axis before the features: these are not axis 2.
-              _coefficients_of("the right backward", 1, -1, -1, shape=(5, 7)),
-              _coefficients_of("missing-projection", 1, -1, 0), _coefficients_of("missing-mean", 1, 0, -1),
-              _coefficients_of("sums-for-means", 1, -7, -7),
-              # D / N = 7 / 12: no rounding to a tidy number finds it.
-              _coefficients_of("rows-for-features", 1, -7 / 12, -7 / 12),
-              each("closest where nothing fits", _random_dx, _close_to)), mistakes=changes(
-        ("cache.rstd * term", "term", "Your columns lack r. In which unit are they, and in which is dx?",
-         "cache.rstd**2 * term", "Your columns have r twice. In which unit are they, and in which is dx?",
-         "term / cache.rstd", "Your columns are divided by r. In which unit are they, and in which is dx?"),
-        ("for term in (g, mean_g, projection)]", "for term in (g,)] + [mean_g.ravel(), projection.ravel()]",
-         "One of your columns has r and the others lack it."),
-        ("(g * xhat)", "(dy * xhat)", "One of your columns is made from dy. What is g?"),
-        ("cache.gamma * dy, cache.xhat", "dy, cache.xhat", "Your columns are made from dy. What is g?"),
-        (" * np.ones_like(g)", "", "One of your columns has one number for each row, the others one for each element."),
-        ("    return np.linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0]",
-         "    return np.array([column @ dx.ravel() / (column @ column) for column in columns])",
-         "Each column is fitted on its own. Are they at right angles to each other?",
-         "    return np.array([1.0, -1.0, -1.0])", "Your numbers are the right backward's. What does dx say?"),
-        ("(g * xhat).mean(axis=-1, keepdims=True)", "g.mean(axis=-1, keepdims=True) * xhat.mean(axis=-1, keepdims=True)",
-         "The product of two means stands in one of your columns. What does the formula take the mean of?"),
-        ("    mean_g = g.mean(axis=-1, keepdims=True) * np.ones_like(g)\n"
-         "    projection = xhat * (g * xhat).mean(axis=-1, keepdims=True)",
-         "    mean_g = g.mean() * np.ones_like(g)\n    projection = xhat * (g * xhat).mean()",
-         "Your means run over all rows. Does each row not have its own?",
-         "    mean_g = dy.mean(axis=-1, keepdims=True) * np.ones_like(g)\n"
-         "    projection = xhat * (dy * xhat).mean(axis=-1, keepdims=True)",
-         "Two of your columns are made from dy. What is g?",
-         "    mean_g = g.mean(axis=0) * np.ones_like(g)\n    projection = xhat * (g * xhat).mean(axis=0)",
-         "Your means run over the first axis. Along which do the features lie?",
-         "    mean_g = g.sum(axis=-1, keepdims=True) * np.ones_like(g)\n"
-         "    projection = xhat * (g * xhat).sum(axis=-1, keepdims=True)",
-         "Sums stand in your columns where the formula has means."),
-        ("xhat * (g * xhat).mean(axis=-1, keepdims=True)", "xhat * (g * xhat).sum(axis=-1, keepdims=True)",
-         "A sum stands in one of your columns where the formula has a mean.",
-         "g * xhat", "One of your columns has no mean in it.",
-         "(g * xhat).mean(axis=-1, keepdims=True) * np.ones_like(g)", "No xhat stands before the mean in one of your columns."),
-        ("(g, mean_g, projection)", "(g, -mean_g, -projection)",
-         "Some of your numbers have the other sign. In the docstring, does it belong to a, b and c or to their terms?"),
-        ("rcond=None)[0]", "rcond=None)[0].round(1)", "You round the numbers. Must they be tidy?",
-         "rcond=None)[0] / np.linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0][0]",
-         "You divide by the first number. Is it 1 for every dx?",
-         "rcond=None)[0].round()", "You round the numbers. Must they be whole?"))),
+    Exercise(
+        "survivor",
+        10,
+        "test",
+        survivor_solution,
+        (
+            *(
+                _tried(f"survives {id}", id, True, f"{id} kills it ({_TESTS[id].title})")
+                for id in _SURVIVES
+            ),
+            _tried(
+                "its dx is wrong all the same",
+                "adjoint",
+                False,
+                "your dx is right; gamma = 1 is not the only gamma",
+            ),
+            _tried(
+                "its dgamma and dbeta are right",
+                "dgamma-dbeta-only",
+                True,
+                "your dgamma or dbeta is wrong where gamma is not 1",
+            ),
+        ),
+        _which_mistake,
+        mistakes=changes(
+            (
+                "cache.gamma * dy",
+                "dy",
+                "Your dx is right. It must be wrong in a way that shows only where gamma is not 1.",
+            )
+        ),
+    ),
+    Exercise(
+        "probe-for-eps",
+        15,
+        "test",
+        probe_solution,
+        tuple(
+            each(f"eps = {eps}", lambda rng, eps=eps: Call({"eps": eps}), _shows)
+            for eps in (1.0, 1e-5, 1e-20, 100.0, 1e-40)
+        ),
+        mistakes=changes(
+            # In this order: three fail at a small eps only, the fourth at every one, the last at a
+            # large one only.
+            (
+                "np.sqrt(eps) * ",
+                "",
+                "Here sigma is too large. Does it become smaller as fast as the root of eps?",
+                "1e-10 * ",
+                "Here sigma is too large. Does it become smaller as fast as the root of eps?",
+                "1e-3 * ",
+                "Here sigma is too large. Does it become smaller as fast as the root of eps?",
+                "100 * np.sqrt(eps) * ",
+                (
+                    "Your sigma is much larger than the root of eps. How much does eps add to the"
+                    " variance then?"
+                ),
+                "eps * ",
+                (
+                    "Your sigma grows faster than the root of eps. In which unit is sigma, and in"
+                    " which is eps?"
+                ),
+            ),
+            (
+                "np.array([1.0, 2.0, 3.0, 5.0])",
+                "np.ones(4)",
+                "Your dy is constant, and gamma too: what is dx then, with eps or without?",
+            ),
+            (
+                "np.ones(4), np.zeros(4)",
+                "np.zeros(4), np.zeros(4)",
+                "Your gamma is 0 or your dy is, so nothing reaches x.",
+            ),
+            (
+                "np.array([1.0, -1.0, 1.0, -1.0])",
+                "np.ones(4)",
+                "Your x is constant, so that without eps the backward divides 0 by 0.",
+            ),
+        ),
+    ),
+    Exercise(
+        "write-the-test",
+        25,
+        "test",
+        is_right_solution,
+        (
+            each(
+                "does not ask the library's backward",
+                lambda rng: Call({"backward": _backward}),
+                call=_asks_the_library,
+                judge=lambda asks, **_: expect(
+                    not asks,
+                    "your test calls the library's rms_norm_backward, and "
+                    "would pass any mistake that is also made there",
+                ),
+            ),
+            _says_of(
+                "accepts right backwards", RMS_RIGHT, True, "your test rejects a right backward, {}"
+            ),
+            *(
+                _says_of(f"rejects {group}", backwards, False, "a mutant survives your test: {}")
+                for group, backwards in RMS_MUTANTS.items()
+            ),
+            each(
+                "compares with the forward",
+                lambda rng: Call({"backward": _backward}),
+                call=_with_twice_y,
+                judge=lambda said, **_: expect(
+                    not said,
+                    "your test accepts the backward of rms_norm_forward also where that returns"
+                    " twice y: the forward's y has no part in what it says",
+                ),
+            ),
+        ),
+        _what_it_lets_pass,
+        mistakes=changes(
+            (
+                (
+                    "    if dx.shape != x.shape or dgamma.shape != gamma.shape:\n        return"
+                    " False\n"
+                ),
+                "",
+                (
+                    "Your test multiplies or compares arrays without looking at their shapes. What"
+                    " does broadcasting do?"
+                ),
+            ),
+            (
+                "dx.shape != x.shape or dgamma.shape != gamma.shape",
+                "dx.size != x.size or dgamma.size != gamma.size",
+                (
+                    "Your test multiplies or compares arrays without looking at their shapes. What"
+                    " does broadcasting do?"
+                ),
+            ),
+            (
+                "gamma, v = rng.standard_normal((2, 7))",
+                "gamma, v = np.ones(7), rng.standard_normal(7)",
+                "Your test runs with gamma = 1. Which mistakes does that hide?",
+            ),
+            (
+                "(3, 3, 4, 7)",
+                "(3, 1, 1, 7)",
+                "Your test has a single row. Which mistakes need two?",
+                "(3, 4, 7)",
+                "The arrays of your test have one leading axis. What can go wrong with two?",
+                "(3, 7, 1, 7)",
+                "Your test has as many rows as features. Which mistakes does that hide?",
+            ),
+            ("rtol=1e-9", "rtol=0.1", "Your tolerance lets mistakes of some per cent pass."),
+            (
+                "x, u = 0.01 * x, 0.01 * u",
+                "x, u = 1e4 * x, 1e4 * u",
+                "In your test sigma is much larger than the root of eps.",
+            ),
+            (
+                "dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])",
+                (
+                    "cache = rms_norm_forward(x, gamma)[1]\n    dx = backward(dy, cache)[0]\n"
+                    "    dgamma = (dy * cache.xhat).sum(axis=(0, 1))"
+                ),
+                "Your test does not look at dgamma.",
+            ),
+            (
+                "x, u = 0.01 * x, 0.01 * u",
+                "x, u = 0.01 * x, 0 * u",
+                "Your test does not look at dx.",
+            ),
+            (
+                "return bool(np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9))",
+                "return not np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9)",
+                (
+                    "True and False have changed places in your answer. What does it say of a right"
+                    " backward?"
+                ),
+            ),
+            (
+                "rng = np.random.default_rng(0)",
+                "return True",
+                "Your test accepts everything.",
+                "return False",
+                (
+                    "Your test rejects everything. Is its tolerance above its own error, of"
+                    " rounding and of a step that is not imaginary?"
+                ),
+            ),
+            (
+                "dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])",
+                (
+                    "cache = rms_norm_forward(x, gamma)[1]\n    return all(map(np.allclose,"
+                    " backward(dy, cache), rms_norm_backward(dy, cache)))"
+                ),
+                "The library's backward is your judge. Which mistakes can such a test not see?",
+            ),
+        ),
+    ),
+    Exercise(
+        "read-the-mistake",
+        15,
+        "test",
+        coefficients_solution,
+        # First numbers of three sizes: of (1, -1, -1), to turn it round and to square it is to move
+        # the sign.
+        (
+            _coefficients_of("projection-halved", 1, -1, -0.5),
+            # Of rows with one axis before the features: these are not axis 2.
+            _coefficients_of("the right backward", 1, -1, -1, shape=(5, 7)),
+            _coefficients_of("missing-projection", 1, -1, 0),
+            _coefficients_of("missing-mean", 1, 0, -1),
+            _coefficients_of("sums-for-means", 1, -7, -7),
+            # D / N = 7 / 12: no rounding to a tidy number finds it.
+            _coefficients_of("rows-for-features", 1, -7 / 12, -7 / 12),
+            each("closest where nothing fits", _random_dx, _close_to),
+        ),
+        mistakes=changes(
+            (
+                "cache.rstd * term",
+                "term",
+                "Your columns lack r. In which unit are they, and in which is dx?",
+                "cache.rstd**2 * term",
+                "Your columns have r twice. In which unit are they, and in which is dx?",
+                "term / cache.rstd",
+                "Your columns are divided by r. In which unit are they, and in which is dx?",
+            ),
+            (
+                "for term in (g, mean_g, projection)]",
+                "for term in (g,)] + [mean_g.ravel(), projection.ravel()]",
+                "One of your columns has r and the others lack it.",
+            ),
+            ("(g * xhat)", "(dy * xhat)", "One of your columns is made from dy. What is g?"),
+            (
+                "cache.gamma * dy, cache.xhat",
+                "dy, cache.xhat",
+                "Your columns are made from dy. What is g?",
+            ),
+            (
+                " * np.ones_like(g)",
+                "",
+                "One of your columns has one number for each row, the others one for each element.",
+            ),
+            (
+                "    return np.linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0]",
+                (
+                    "    return np.array([column @ dx.ravel() / (column @ column) for column in"
+                    " columns])"
+                ),
+                "Each column is fitted on its own. Are they at right angles to each other?",
+                "    return np.array([1.0, -1.0, -1.0])",
+                "Your numbers are the right backward's. What does dx say?",
+            ),
+            (
+                "(g * xhat).mean(axis=-1, keepdims=True)",
+                "g.mean(axis=-1, keepdims=True) * xhat.mean(axis=-1, keepdims=True)",
+                (
+                    "The product of two means stands in one of your columns. What does the formula"
+                    " take the mean of?"
+                ),
+            ),
+            (
+                (
+                    "    mean_g = g.mean(axis=-1, keepdims=True) * np.ones_like(g)\n"
+                    "    projection = xhat * (g * xhat).mean(axis=-1, keepdims=True)"
+                ),
+                (
+                    "    mean_g = g.mean() * np.ones_like(g)\n    projection = xhat * (g *"
+                    " xhat).mean()"
+                ),
+                "Your means run over all rows. Does each row not have its own?",
+                (
+                    "    mean_g = dy.mean(axis=-1, keepdims=True) * np.ones_like(g)\n"
+                    "    projection = xhat * (dy * xhat).mean(axis=-1, keepdims=True)"
+                ),
+                "Two of your columns are made from dy. What is g?",
+                (
+                    "    mean_g = g.mean(axis=0) * np.ones_like(g)\n    projection = xhat * (g *"
+                    " xhat).mean(axis=0)"
+                ),
+                "Your means run over the first axis. Along which do the features lie?",
+                (
+                    "    mean_g = g.sum(axis=-1, keepdims=True) * np.ones_like(g)\n"
+                    "    projection = xhat * (g * xhat).sum(axis=-1, keepdims=True)"
+                ),
+                "Sums stand in your columns where the formula has means.",
+            ),
+            (
+                "xhat * (g * xhat).mean(axis=-1, keepdims=True)",
+                "xhat * (g * xhat).sum(axis=-1, keepdims=True)",
+                "A sum stands in one of your columns where the formula has a mean.",
+                "g * xhat",
+                "One of your columns has no mean in it.",
+                "(g * xhat).mean(axis=-1, keepdims=True) * np.ones_like(g)",
+                "No xhat stands before the mean in one of your columns.",
+            ),
+            (
+                "(g, mean_g, projection)",
+                "(g, -mean_g, -projection)",
+                (
+                    "Some of your numbers have the other sign. In the docstring, does it belong to"
+                    " a, b and c or to their terms?"
+                ),
+            ),
+            (
+                "rcond=None)[0]",
+                "rcond=None)[0].round(1)",
+                "You round the numbers. Must they be tidy?",
+                (
+                    "rcond=None)[0] / np.linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(),"
+                    " rcond=None)[0][0]"
+                ),
+                "You divide by the first number. Is it 1 for every dx?",
+                "rcond=None)[0].round()",
+                "You round the numbers. Must they be whole?",
+            ),
+        ),
+    ),
 )

@@ -5,10 +5,12 @@ import numpy as np
 from lnlib.layernorm import layer_norm_backward, layer_norm_backward_steps, layer_norm_forward
 from normcheck.mistakes import Diagnosis, changes
 from normcheck.mistakes.change import function_with
+
 from . import Call, Check, Exercise, each, expect, expect_number, expect_parts
 from .run import plainly, reply
 
-# ---- Wrong layers: (x, gamma, beta, dy, eps) -> y, dx, dgamma, dbeta ---------------------------------
+# ---- Wrong layers: (x, gamma, beta, dy, eps) -> y, dx, dgamma, dbeta
+# ---------------------------------
 
 
 def mean_of(a):
@@ -58,8 +60,8 @@ def layer_d(x, gamma, beta, dy, eps):
     kept, D = xhat[..., :256], x.shape[-1]  # as much as fits
     total = 0
     for k in range(0, D, 256):
-        tile = g[..., k:k + 256]
-        part = tile * kept[..., :tile.shape[-1]]
+        tile = g[..., k : k + 256]
+        part = tile * kept[..., : tile.shape[-1]]
         total = total + part.sum(axis=-1, keepdims=True)
     dx = r * (g - mean_of(g) - xhat * total / D)
     return gamma * xhat + beta, dx, *sums(dy, xhat)
@@ -91,7 +93,9 @@ def layer_f(x, gamma, beta, dy, eps):
     return gamma * xhat + beta, dx, both[0], both[1]
 
 
-# ---- Right ones, written differently ----------------------------------------------------------------
+# ---- Right ones, written differently
+# ----------------------------------------------------------------
+
 
 def library(x, gamma, beta, dy, eps):
     y, cache = layer_norm_forward(x, gamma, beta, eps)
@@ -109,23 +113,39 @@ def from_products(x, gamma, beta, dy, eps):
     D = x.shape[-1]
     dy_rows, xhat_rows = dy.reshape(-1, D), xhat.reshape(-1, D)
     both = np.stack([np.einsum("nd,nd->d", dy_rows, xhat_rows), np.einsum("nd->d", dy_rows)])
-    dx = r / D * (D * g - g.sum(-1, keepdims=True) - xhat * np.einsum("...d,...d->...", g, xhat)[..., None])
+    dx = (
+        r
+        / D
+        * (
+            D * g
+            - g.sum(-1, keepdims=True)
+            - xhat * np.einsum("...d,...d->...", g, xhat)[..., None]
+        )
+    )
     return gamma * xhat + beta, dx, both[0], both[1]
 
 
 def row_by_row(x, gamma, beta, dy, eps):
     """Rows one by one, added from the last to the first."""
     n, D = x.size // x.shape[-1], x.shape[-1]
-    rows = [library(a, gamma, beta, b, eps) for a, b in zip(x.reshape(n, 1, D), dy.reshape(n, 1, D))]
+    rows = [
+        library(a, gamma, beta, b, eps) for a, b in zip(x.reshape(n, 1, D), dy.reshape(n, 1, D))
+    ]
     y, dx = (np.concatenate([row[k] for row in rows]).reshape(x.shape) for k in (0, 1))
     return y, dx, *(np.sum([row[k] for row in rows[::-1]], axis=0) for k in (2, 3))
 
 
-RIGHT = {"the library's": library, "the chain rule, step by step": step_by_step, "one with einsum": from_products,
-         "one that adds rows in another order": row_by_row}
+RIGHT = {
+    "the library's": library,
+    "the chain rule, step by step": step_by_step,
+    "one with einsum": from_products,
+    "one that adds rows in another order": row_by_row,
+}
 
 
-# ---- Inputs ------------------------------------------------------------------------------------------
+# ---- Inputs
+# ------------------------------------------------------------------------------------------
+
 
 def _norm(a):
     """The 2-norm, of the array over its largest entry, so that no square overflows or is lost."""
@@ -134,38 +154,59 @@ def _norm(a):
 
 
 def _error(layer, x, gamma, beta, dy, eps):
-    """The largest error of a layer's four outputs, in norm, against the terms that are added up: the sum may be 0."""
+    """The largest error of a layer's four outputs, in norm, against the terms that are added up:
+    the sum may be 0.
+    """
     xhat, r, g = parts(x, gamma, dy, eps)
     sizes = map(_norm, (np.append(gamma * xhat, beta), r * g, dy * xhat, dy))
     found, right = layer(x, gamma, beta, dy, eps), library(x, gamma, beta, dy, eps)
-    return max(_norm(a - b) / max(size, np.finfo(float).tiny) for a, b, size in zip(found, right, sizes))
+    return max(
+        _norm(a - b) / max(size, np.finfo(float).tiny) for a, b, size in zip(found, right, sizes)
+    )
 
 
 def _is_input(result, **_):
     """x, gamma, beta, dy and eps as they should be."""
     *arrays, eps = expect_parts(result, 5, "things: x, gamma, beta, dy and eps")
     for name, a in zip(("x", "gamma", "beta", "dy"), arrays):
-        expect(isinstance(a, np.ndarray) and a.dtype == np.float64, f"{name} is not an array of float64")
+        expect(
+            isinstance(a, np.ndarray) and a.dtype == np.float64,
+            f"{name} is not an array of float64",
+        )
         expect(np.isfinite(a).all(), f"{name} has NaN or Inf in it")
     x, gamma, beta, dy = arrays
     expect(x.ndim >= 1 and 0 < x.size <= 100_000, f"x has {x.size} numbers, expected 1 to 100 000")
     expect(dy.shape == x.shape, f"dy has shape {dy.shape}, expected that of x, {x.shape}")
-    expect(gamma.shape == beta.shape == x.shape[-1:],
-           f"gamma and beta have shapes {gamma.shape} and {beta.shape}, expected {x.shape[-1:]}")
+    expect(
+        gamma.shape == beta.shape == x.shape[-1:],
+        f"gamma and beta have shapes {gamma.shape} and {beta.shape}, expected {x.shape[-1:]}",
+    )
     expect(expect_number(eps, "eps") > 0, f"eps is {eps!r}, expected a positive number")
 
 
 def _right_ones_agree(result, **_):
-    """Rounding is 1e-15 times mean / sigma and the condition numbers of the gradients: 1e-6 leaves room for 1e9."""
+    """Rounding is 1e-15 times mean / sigma and the condition numbers of the gradients: 1e-6 leaves
+    room for 1e9.
+    """
     x = result[0]
     with np.errstate(all="ignore"):
         errors = {name: _error(layer, *result) for name, layer in RIGHT.items()}
         ratio = np.max(np.abs(mean_of(x)) / x.std(axis=-1, keepdims=True))
     refused = ", ".join(name for name, error in errors.items() if not error <= 1e-6)
-    why = ("some number overflows" if not np.isfinite(list(errors.values())).all() else
-           f"its mean is {ratio:.0e} sigma, and float64 has few digits left for what is around it" if ratio > 1e6 else
-           "rounding decides what they return")
-    expect(not refused, f"on your input right layers disagree ({refused}), so a test with it would refuse them: {why}")
+    why = (
+        "some number overflows"
+        if not np.isfinite(list(errors.values())).all()
+        else (
+            f"its mean is {ratio:.0e} sigma, and float64 has few digits left for what is around it"
+            if ratio > 1e6
+            else "rounding decides what they return"
+        )
+    )
+    expect(
+        not refused,
+        f"on your input right layers disagree ({refused}), so a test with it would refuse them:"
+        f" {why}",
+    )
 
 
 def _input_for(id, minutes, solution, layer, mistakes):
@@ -173,15 +214,28 @@ def _input_for(id, minutes, solution, layer, mistakes):
         x, gamma, _, dy, eps = result
         with np.errstate(all="ignore"):
             error = _error(layer, *result)
-            reason = next((words for words, so in _why(layer, x, gamma, dy, eps) if so), f"what it has wrong is "
-                          f"{error:.0e} of the terms that are added up, and 1e-3 is asked for")
+            reason = next(
+                (words for words, so in _why(layer, x, gamma, dy, eps) if so),
+                "what it has wrong is "
+                f"{error:.0e} of the terms that are added up, and 1e-3 is asked for",
+            )
         expect(not error <= 1e-3, f"{layer.__name__} passes on your input: {reason}")
 
     def asks(title, judge):
         return each(title, lambda rng: [Call({"rng": one}) for one in rng.spawn(2)], judge)
-    return Exercise(id, minutes, "test", solution,
-                    (asks("is an input", _is_input), asks("right layers pass", _right_ones_agree),
-                     asks(f"{layer.__name__} fails", shows)), mistakes=changes(*mistakes))
+
+    return Exercise(
+        id,
+        minutes,
+        "test",
+        solution,
+        (
+            asks("is an input", _is_input),
+            asks("right layers pass", _right_ones_agree),
+            asks(f"{layer.__name__} fails", shows),
+        ),
+        mistakes=changes(*mistakes),
+    )
 
 
 def gamma_solution(rng):
@@ -216,28 +270,55 @@ def threads_solution(rng):
 
 
 def _why(layer, x, gamma, dy, eps):
-    """Why a wrong layer passes on an input: (words, whether it is so), of which the first that is so is told."""
+    """Why a wrong layer passes on an input: (words, whether it is so), of which the first that is
+    so is told.
+    """
     D, var, g = x.shape[-1], x.var(axis=-1), gamma * dy
     n = x.size // D
     squares = (x - mean_of(x)) ** 2
     alike = np.allclose(squares[..., -1:], mean_of(squares), rtol=1e-9, atol=0)
-    repeated = all(np.array_equal(x[..., k:], x[..., :D - k]) for k in range(256, D, 256))
-    constant = [("a row of one number has no variance", D == 1), ("all its rows are constant", not var.any())]
-    flat = [*constant, ("eps is so far above the variance that xhat is nearly 0", (var < 1e-6 * eps).all())]
+    repeated = all(np.array_equal(x[..., k:], x[..., : D - k]) for k in range(256, D, 256))
+    constant = [
+        ("a row of one number has no variance", D == 1),
+        ("all its rows are constant", not var.any()),
+    ]
+    flat = [
+        *constant,
+        ("eps is so far above the variance that xhat is nearly 0", (var < 1e-6 * eps).all()),
+    ]
     return {
-        layer_a: [*flat, ("gamma is the same for all features", np.ptp(gamma) == 0),
-                  ("gamma times dy is 0 everywhere", not g.any())],
-        layer_b: [("D is a multiple of 8", D % 8 == 0), *flat,
-                  ("every last number is as far from the mean as the others are", alike)],
-        layer_c: [*constant, ("the variance of its rows is everywhere far above eps", (var > 100 * eps).all()),
-                  ("the variance of its rows is everywhere far below eps", (var < eps / 100).all())],
-        layer_d: [("D is at most 256", D <= 256), *flat, ("each tile of x repeats the first", repeated),
-                  ("g is 0 beyond the first 256 features", not g[..., 256:].any())],
-        layer_e: [("it has fewer than 64 rows", n < 64), ("16 divides the number of rows", n % 16 == 0),
-                  ("dy is 0 in the last rows", not dy.reshape(n, -1)[n // 16 * 16:].any())]}[layer]
+        layer_a: [
+            *flat,
+            ("gamma is the same for all features", np.ptp(gamma) == 0),
+            ("gamma times dy is 0 everywhere", not g.any()),
+        ],
+        layer_b: [
+            ("D is a multiple of 8", D % 8 == 0),
+            *flat,
+            ("every last number is as far from the mean as the others are", alike),
+        ],
+        layer_c: [
+            *constant,
+            ("the variance of its rows is everywhere far above eps", (var > 100 * eps).all()),
+            ("the variance of its rows is everywhere far below eps", (var < eps / 100).all()),
+        ],
+        layer_d: [
+            ("D is at most 256", D <= 256),
+            *flat,
+            ("each tile of x repeats the first", repeated),
+            ("g is 0 beyond the first 256 features", not g[..., 256:].any()),
+        ],
+        layer_e: [
+            ("it has fewer than 64 rows", n < 64),
+            ("16 divides the number of rows", n % 16 == 0),
+            ("dy is 0 in the last rows", not dy.reshape(n, -1)[n // 16 * 16 :].any()),
+        ],
+    }[layer]
 
 
-# ---- A test ------------------------------------------------------------------------------------------
+# ---- A test
+# ------------------------------------------------------------------------------------------
+
 
 def keeps_solution(layer):
     rng = np.random.default_rng(3)
@@ -252,43 +333,96 @@ def keeps_solution(layer):
 _BOTH = """both = SCRATCH.setdefault(D, np.empty((2, D)))  # allocated once
     both[0], both[1] = sums(dy, xhat)"""
 #: layer_f, and its like: each writes into a result that it has handed out.
-BUFFERS = {"layer_f": layer_f} | {name: function_with(layer_f, tuple(pairs)) for name, *pairs in (
-    ("one that adds to its buffer",
-     (_BOTH, "both = SCRATCH.setdefault((D, 0), np.zeros((2, D)))\n    both += sums(dy, xhat)")),
-    ("one with a single buffer for every D", ("(D, np.empty((2, D)))", "(0, np.empty((2, 10_000)))[:, :D]")),
-    ("one that keeps dx", (_BOTH, "both = sums(dy, xhat)"),
-     ("dx = r", "dx = SCRATCH.setdefault(('dx', x.shape), np.empty(x.shape))\n    dx[...] = r")),
-    ("one that keeps dgamma", (_BOTH, "both = SCRATCH.setdefault(('dgamma', D), np.empty(D)), np.empty(D)\n"
-                                      "    both[0][:], both[1][:] = sums(dy, xhat)")),
-    ("one that keeps dbeta", (_BOTH, "both = np.empty(D), SCRATCH.setdefault(('dbeta', D), np.empty(D))\n"
-                                     "    both[0][:], both[1][:] = sums(dy, xhat)")),
-    ("one that keeps y", (_BOTH, "both = sums(dy, xhat)"), (
-        "return gamma * xhat + beta,",
-        "y = SCRATCH.setdefault(('y', x.shape), np.empty(x.shape))\n    y[...] = gamma * xhat + beta\n    return y,")))}
+BUFFERS = {"layer_f": layer_f} | {
+    name: function_with(layer_f, tuple(pairs))
+    for name, *pairs in (
+        (
+            "one that adds to its buffer",
+            (
+                _BOTH,
+                "both = SCRATCH.setdefault((D, 0), np.zeros((2, D)))\n    both += sums(dy, xhat)",
+            ),
+        ),
+        (
+            "one with a single buffer for every D",
+            ("(D, np.empty((2, D)))", "(0, np.empty((2, 10_000)))[:, :D]"),
+        ),
+        (
+            "one that keeps dx",
+            (_BOTH, "both = sums(dy, xhat)"),
+            (
+                "dx = r",
+                "dx = SCRATCH.setdefault(('dx', x.shape), np.empty(x.shape))\n    dx[...] = r",
+            ),
+        ),
+        (
+            "one that keeps dgamma",
+            (
+                _BOTH,
+                (
+                    "both = SCRATCH.setdefault(('dgamma', D), np.empty(D)), np.empty(D)\n"
+                    "    both[0][:], both[1][:] = sums(dy, xhat)"
+                ),
+            ),
+        ),
+        (
+            "one that keeps dbeta",
+            (
+                _BOTH,
+                (
+                    "both = np.empty(D), SCRATCH.setdefault(('dbeta', D), np.empty(D))\n"
+                    "    both[0][:], both[1][:] = sums(dy, xhat)"
+                ),
+            ),
+        ),
+        (
+            "one that keeps y",
+            (_BOTH, "both = sums(dy, xhat)"),
+            (
+                "return gamma * xhat + beta,",
+                (
+                    "y = SCRATCH.setdefault(('y', x.shape), np.empty(x.shape))\n    y[...] = gamma"
+                    " * xhat + beta\n    return y,"
+                ),
+            ),
+        ),
+    )
+}
 
 
 def _says_of(title, layers, right, words):
-    """A check of what the answer, a test, says of each of these layers; all that it misjudges are named."""
+    """A check of what the answer, a test, says of each of these layers; all that it misjudges are
+    named.
+    """
+
     def judge(found, asked):
         misjudged = []
         for result, call in zip(found, asked):
-            expect(isinstance(result, (bool, np.bool_)), f"found {type(result).__name__}, expected True or False")
+            expect(
+                isinstance(result, (bool, np.bool_)),
+                f"found {type(result).__name__}, expected True or False",
+            )
             misjudged += [call.about["name"]] if result != right else []
         expect(not misjudged, f"{words}: {'; '.join(misjudged)}")
-    return Check(title, lambda rng: [Call({"layer": one}, name=name) for name, one in layers.items()], judge)
+
+    return Check(
+        title, lambda rng: [Call({"layer": one}, name=name) for name, one in layers.items()], judge
+    )
 
 
 _OUTPUTS = "y", "dx", "dgamma", "dbeta"
 
 
 def _asks_again(answer):
-    """The :class:`Diagnosis` of a test by its calls, by what it says of layers that change in a way it should or should not
-    mind, and by which of the first results it looks at again."""
+    """The :class:`Diagnosis` of a test by its calls, by what it says of layers that change in a way
+    it should or should not mind, and by which of the first results it looks at again.
+    """
     calls = []
 
     def passes(spoiled=(), constant=False):
-        """Whether it lets pass a layer whose every call spoils these of all earlier results, or one whose results are always
-        the first."""
+        """Whether it lets pass a layer whose every call spoils these of all earlier results, or one
+        whose results are always the first.
+        """
         calls.clear()
         returned = []
 
@@ -297,8 +431,16 @@ def _asks_again(answer):
             for results in returned:
                 for k in spoiled:
                     results[k][...] += 1
-            returned.append([a.copy() for a in (returned[0] if constant and returned else library(x, gamma, beta, dy, eps))])
+            returned.append(
+                [
+                    a.copy()
+                    for a in (
+                        returned[0] if constant and returned else library(x, gamma, beta, dy, eps)
+                    )
+                ]
+            )
             return tuple(returned[-1])
+
         said = reply(plainly, answer, {"layer": layer})[0]
         expect(isinstance(said, (bool, np.bool_)), f"found {said!r}, expected True or False")
         return bool(said)
@@ -306,69 +448,205 @@ def _asks_again(answer):
     blind = [name for k, name in enumerate(_OUTPUTS) if passes([k])]
     right = passes()
     if not calls:
-        return Diagnosis("known", (), "Your test calls no layer. Where does its True or False come from?", ("no call",))
+        return Diagnosis(
+            "known",
+            (),
+            "Your test calls no layer. Where does its True or False come from?",
+            ("no call",),
+        )
     if not right:
-        says = ("True and False have changed places in your answer. What does it say of a right layer?" if len(blind) == 4 else
-                "Your test wants the second call to return what the first did. Are their inputs the same? It is the first result "
-                "that must stay what it was." if passes(constant=True) else "")
-        return Diagnosis("known", (), says, ("asked of layers that change in one way each",)) if says else None
-    if len(calls) < 2 or not all(reply(plainly, answer, {"layer": one})[0] for one in RIGHT.values()):
+        says = (
+            "True and False have changed places in your answer. What does it say of a right layer?"
+            if len(blind) == 4
+            else (
+                "Your test wants the second call to return what the first did. Are their inputs the"
+                " same? It is the first result that must stay what it was."
+                if passes(constant=True)
+                else ""
+            )
+        )
+        return (
+            Diagnosis("known", (), says, ("asked of layers that change in one way each",))
+            if says
+            else None
+        )
+    if len(calls) < 2 or not all(
+        reply(plainly, answer, {"layer": one})[0] for one in RIGHT.values()
+    ):
         return None
     passes()
     (x, dy, *parameters), *others = calls
-    alike = [[np.array_equal(a, b) for a, b in zip((x, dy, *parameters), other)] for other in others]
+    alike = [
+        [np.array_equal(a, b) for a, b in zip((x, dy, *parameters), other)] for other in others
+    ]
     if blind == ["y", "dx"]:
-        says = "Your test looks at the gradients of the parameters only. What else does a layer return?"
+        says = (
+            "Your test looks at the gradients of the parameters only. What else does a layer"
+            " return?"
+        )
     elif 0 < len(blind) < 4:
-        says = f"Your test does not look at {' and '.join(blind)} again. What else does a layer return?"
+        says = (
+            f"Your test does not look at {' and '.join(blind)} again. What else does a layer"
+            " return?"
+        )
     elif blind:
-        says = ("Your test passes whatever becomes of the first results. Is there a second call? Does it keep copies, not names, "
-                "of all four, and compare the first result itself?")
+        says = (
+            "Your test passes whatever becomes of the first results. Is there a second call? Does"
+            " it keep copies, not names, of all four, and compare the first result itself?"
+        )
     elif all(same[0] and same[1] for same in alike) and not all(map(all, alike)):
-        says = "Every call of your test has the x and dy of the first. Do dgamma and dbeta change then?"
+        says = (
+            "Every call of your test has the x and dy of the first. Do dgamma and dbeta change"
+            " then?"
+        )
     elif all(other[0].shape[-1:] != x.shape[-1:] for other in others):
         says = "Your second call has another D. Under which key does the layer find its buffer?"
     elif all(other[0].shape != x.shape for other in others):
-        says = "No later call of your test has an x of the first one's shape. Under which key may a layer keep its y and its dx?"
+        says = (
+            "No later call of your test has an x of the first one's shape. Under which key may a"
+            " layer keep its y and its dx?"
+        )
     else:
         return None
     return Diagnosis("known", (), says, (f"{len(others) + 1} calls were recorded",))
 
 
 EXERCISES = (
-    _input_for("input-gamma", 10, gamma_solution, layer_a, (
-        ("gamma, beta = rng.standard_normal((2, 8))", "gamma, beta = np.ones(8), np.zeros(8)",
-         "Your gamma is constant along the row. Which two means are then the same?",
-         "gamma, beta = rng.standard_normal((2, 9))", "Your gamma has another length than the rows have features."),)),
-    _input_for("input-lanes", 10, lanes_solution, layer_b, (
-        ("(2, 3, 5))\n    x[:, -1] += 10\n    gamma, beta = rng.standard_normal((2, 5))",
-         "(2, 3, 8))\n    gamma, beta = rng.standard_normal((2, 8))",
-         "Your rows fill every group of eight lanes. What do the other lanes of a last group load?",
-         "(2, 3, 6))\n    x[:] = [1, -1, 1, -1, 1, -1]\n    gamma, beta = rng.standard_normal((2, 6))",
-         "Your last number counts several times among the squares, and its square is just their mean. What has to change "
-         "for that, the number or D?"),)),
-    _input_for("input-floor", 10, floor_solution, layer_c, (
-        ("1.0\n", "1e-5\n", "Your eps is far below the variance. What is the larger of the two, and what is their sum?"),
-        ("1.0\n", "1e6\n", "Your eps is far above the variance. What is the larger of the two, and what is their sum?"))),
-    _input_for("input-tile", 15, tile_solution, layer_d, (
-        ("(2, 3, 600))\n    gamma, beta = rng.standard_normal((2, 600))",
-         "(2, 3, 256))\n    gamma, beta = rng.standard_normal((2, 256))",
-         "Your rows fit into one tile. How often does the loop run, and what does its second turn read?"),
-        ("    return", "    gamma[256:] = 0\n    return",
-         "In your input nothing comes from the second tile. What multiplies dy there?"))),
-    _input_for("input-threads", 10, threads_solution, layer_e, (
-        ("71, 5", "7, 5", "Your input takes the branch for few rows. Which condition chooses it?",
-         "80, 5", "Your rows divide evenly among the threads. Who takes what is left over?"),
-        ("    return", "    dy[-7:] = 0\n    return",
-         "The rows that are lost in your input would have added nothing. What is their dy?"))),
-    Exercise("test-buffers", 20, "test", keeps_solution,
-             (_says_of("right layers pass", RIGHT, True, "your test refuses what is right"),
-              _says_of("layer_f fails, and its like", BUFFERS, False, "your test lets pass")), _asks_again, mistakes=changes(
-        ("layer(x[1], gamma, beta, dy[1], 1e-5)\n", "layer(x[0], gamma, beta, dy[0], 1e-5)\n",
-         "Unless a layer adds up, nothing that your test compares changes. Are the second call's inputs others, and is it "
-         "the first result itself that you look at again?"),
-        ("    return all(np.array_equal(a, b) for a, b in zip(first, before))",
-         "    return not any(np.shares_memory(a, b) for a, b in zip(first[2:3], first[3:]))"
-         " and first[2].base is None and first[3].base is None",
-         "Your test asks where gradients lie in memory, not whether they stay what they were. May two share one array?"))),
+    _input_for(
+        "input-gamma",
+        10,
+        gamma_solution,
+        layer_a,
+        (
+            (
+                "gamma, beta = rng.standard_normal((2, 8))",
+                "gamma, beta = np.ones(8), np.zeros(8)",
+                "Your gamma is constant along the row. Which two means are then the same?",
+                "gamma, beta = rng.standard_normal((2, 9))",
+                "Your gamma has another length than the rows have features.",
+            ),
+        ),
+    ),
+    _input_for(
+        "input-lanes",
+        10,
+        lanes_solution,
+        layer_b,
+        (
+            (
+                "(2, 3, 5))\n    x[:, -1] += 10\n    gamma, beta = rng.standard_normal((2, 5))",
+                "(2, 3, 8))\n    gamma, beta = rng.standard_normal((2, 8))",
+                (
+                    "Your rows fill every group of eight lanes. What do the other lanes of a last"
+                    " group load?"
+                ),
+                (
+                    "(2, 3, 6))\n    x[:] = [1, -1, 1, -1, 1, -1]\n    gamma, beta ="
+                    " rng.standard_normal((2, 6))"
+                ),
+                (
+                    "Your last number counts several times among the squares, and its square is"
+                    " just their mean. What has to change for that, the number or D?"
+                ),
+            ),
+        ),
+    ),
+    _input_for(
+        "input-floor",
+        10,
+        floor_solution,
+        layer_c,
+        (
+            (
+                "1.0\n",
+                "1e-5\n",
+                (
+                    "Your eps is far below the variance. What is the larger of the two, and what is"
+                    " their sum?"
+                ),
+            ),
+            (
+                "1.0\n",
+                "1e6\n",
+                (
+                    "Your eps is far above the variance. What is the larger of the two, and what is"
+                    " their sum?"
+                ),
+            ),
+        ),
+    ),
+    _input_for(
+        "input-tile",
+        15,
+        tile_solution,
+        layer_d,
+        (
+            (
+                "(2, 3, 600))\n    gamma, beta = rng.standard_normal((2, 600))",
+                "(2, 3, 256))\n    gamma, beta = rng.standard_normal((2, 256))",
+                (
+                    "Your rows fit into one tile. How often does the loop run, and what does its"
+                    " second turn read?"
+                ),
+            ),
+            (
+                "    return",
+                "    gamma[256:] = 0\n    return",
+                "In your input nothing comes from the second tile. What multiplies dy there?",
+            ),
+        ),
+    ),
+    _input_for(
+        "input-threads",
+        10,
+        threads_solution,
+        layer_e,
+        (
+            (
+                "71, 5",
+                "7, 5",
+                "Your input takes the branch for few rows. Which condition chooses it?",
+                "80, 5",
+                "Your rows divide evenly among the threads. Who takes what is left over?",
+            ),
+            (
+                "    return",
+                "    dy[-7:] = 0\n    return",
+                "The rows that are lost in your input would have added nothing. What is their dy?",
+            ),
+        ),
+    ),
+    Exercise(
+        "test-buffers",
+        20,
+        "test",
+        keeps_solution,
+        (
+            _says_of("right layers pass", RIGHT, True, "your test refuses what is right"),
+            _says_of("layer_f fails, and its like", BUFFERS, False, "your test lets pass"),
+        ),
+        _asks_again,
+        mistakes=changes(
+            (
+                "layer(x[1], gamma, beta, dy[1], 1e-5)\n",
+                "layer(x[0], gamma, beta, dy[0], 1e-5)\n",
+                (
+                    "Unless a layer adds up, nothing that your test compares changes. Are the"
+                    " second call's inputs others, and is it the first result itself that you look"
+                    " at again?"
+                ),
+            ),
+            (
+                "    return all(np.array_equal(a, b) for a, b in zip(first, before))",
+                (
+                    "    return not any(np.shares_memory(a, b) for a, b in zip(first[2:3],"
+                    " first[3:])) and first[2].base is None and first[3].base is None"
+                ),
+                (
+                    "Your test asks where gradients lie in memory, not whether they stay what they"
+                    " were. May two share one array?"
+                ),
+            ),
+        ),
+    ),
 )

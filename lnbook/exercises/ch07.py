@@ -6,8 +6,9 @@ import sys
 import numpy as np
 
 from lnlib import reference
-from normcheck.mistakes import changes
 from lnlib.variance import naive, normalise, recentred_short, wide
+from normcheck.mistakes import changes
+
 from . import Call, Exercise, each, expect, expect_array, expect_parts
 
 _U = 2.0**-24
@@ -27,14 +28,19 @@ def negative_row_solution(centre):
 
 
 def _in_time(answer, arguments):
-    """Call an answer that may look for what never comes: it is stopped after so many lines of its own and calls."""
+    """Call an answer that may look for what never comes: it is stopped after so many lines of its
+    own and calls.
+    """
     count, before = itertools.count(), sys.gettrace()
     own = getattr(getattr(answer, "__code__", None), "co_filename", None)
 
     def trace(frame, event, arg):
         # A third of all rows will do, and naive makes some 40 calls: 3000 tries and more.
-        expect(next(count) < 150_000, "your function is still looking; does it try rows of float32, within 1 of "
-                                      "centre, with naive?")
+        expect(
+            next(count) < 150_000,
+            "your function is still looking; does it try rows of float32, within 1 of "
+            "centre, with naive?",
+        )
         return trace if frame.f_code.co_filename == own else None
 
     sys.settrace(trace)
@@ -50,14 +56,22 @@ def _is_negative(found, centre):
     expect(np.abs(row.astype(float) - centre).max() <= 1, f"{row} is not within 1 of {centre}")
     expect(np.ptp(row) > 0, f"the numbers of {row} are all equal")
     v = naive(row)[2].item()
-    expect(v < 0, f"for {row} the naive variance is {v}, expected a negative number; about one row in three has one, so try "
-                  "others until it is")
+    expect(
+        v < 0,
+        f"for {row} the naive variance is {v}, expected a negative number; about one row in three"
+        " has one, so try others until it is",
+    )
 
 
 def _negative_at(centre):
-    # Several, up to 1.5 times as far: numbers from too wide an interval may come near one centre by chance.
-    return each(f"near {centre:.0f}", lambda rng: [Call({"centre": centre * (1 + k / 8)}) for k in range(5)], _is_negative,
-                call=_in_time)
+    # Several, up to 1.5 times as far: numbers from too wide an interval may come near one centre by
+    # chance.
+    return each(
+        f"near {centre:.0f}",
+        lambda rng: [Call({"centre": centre * (1 + k / 8)}) for k in range(5)],
+        _is_negative,
+        call=_in_time,
+    )
 
 
 def digits_left_solution(x):
@@ -76,20 +90,29 @@ def _digits_at(offset, sigma=1.0):
     def ask(rng):
         rows = _rows(rng, offset, sigma)
         return Call({"x": rows[0]}, rows=rows)
+
     return each(f"offset {offset:g}, sigma {sigma:g}", ask, _as_measured)
 
 
 def _as_measured(found, rows, **_):
     exact = _exact(rows)
     found = [float(digits) for digits in _two_numbers(found)]
-    both = [reference.correct_digits(normalise(rows, name), exact) for name in ("naive", "two-pass")]
+    both = [
+        reference.correct_digits(normalise(rows, name), exact) for name in ("naive", "two-pass")
+    ]
     for name, digits, measured in zip(("naive", "two-pass"), found, both):
         # An answer in float32 may round its logarithm, and u inside it, up: a few u of 7 digits.
-        expect(0 <= digits <= -np.log10(_U) + 1e-5,
-               f"{name}: predicted {digits:.1f} digits, expected 0 to {-np.log10(_U):.1f}")
-        # The loss is a bound up to small factors: 16 rows measured within 0.3 and 3 times it, half a digit.
-        expect(abs(digits - measured) <= 0.8, f"{name}: predicted {digits:.1f} digits, measured {measured:.1f}; "
-               f"for naive and two-pass {found[0]:.1f} and {found[1]:.1f} against {both[0]:.1f} and {both[1]:.1f}")
+        expect(
+            0 <= digits <= -np.log10(_U) + 1e-5,
+            f"{name}: predicted {digits:.1f} digits, expected 0 to {-np.log10(_U):.1f}",
+        )
+        # The loss is a bound up to small factors: 16 rows measured within 0.3 and 3 times it, half
+        # a digit.
+        expect(
+            abs(digits - measured) <= 0.8,
+            f"{name}: predicted {digits:.1f} digits, measured {measured:.1f}; for naive and"
+            f" two-pass {found[0]:.1f} and {found[1]:.1f} against {both[0]:.1f} and {both[1]:.1f}",
+        )
 
 
 def _two_numbers(found):
@@ -99,8 +122,10 @@ def _two_numbers(found):
 def _all_digits(found, **_):
     # 7 digits will do for 7.2. One bit, by which another u would differ, is 0.3 digits.
     for digits in _two_numbers(found):
-        expect(abs(digits + np.log10(_U)) <= 0.25,
-               f"for a row with mean 0 found {digits:.3f} digits, expected all {-np.log10(_U):.3f}")
+        expect(
+            abs(digits + np.log10(_U)) <= 0.25,
+            f"for a row with mean 0 found {digits:.3f} digits, expected all {-np.log10(_U):.3f}",
+        )
 
 
 def repaired_solution(x, eps=1e-5):
@@ -112,10 +137,12 @@ def repaired_solution(x, eps=1e-5):
 
 def _repaired(title, *offsets, sigma=1.0, eps=1e-5, shape=(16, 256)):
     """A check on rows around these offsets, as many around each."""
+
     def ask(rng):
         n = 16 if len(offsets) == 1 else 1
         x = np.concatenate([_rows(rng, offset, sigma, n) for offset in offsets])
         return Call({"x": x.reshape(shape), "eps": eps})
+
     return each(title, ask, _to_a_few_u, unchanged=True)
 
 
@@ -124,9 +151,13 @@ def _to_a_few_u(found, x, eps):
     m, _, var = wide(x)
     plain = (x - m) / np.sqrt(var + np.float32(eps))
     error, unrepaired = (reference.relative_error(a, _exact(x, eps)) for a in (found, plain))
-    # Six roundings (d, its mean, c, var + eps, the root, the quotient) of at most u each; a sum adds a few.
-    expect(error <= 8 * _U, f"the result is off by {error:.1e}, expected a few u = {_U:.0e}; "
-                            f"what (x - m) / sqrt(var + eps) gives is off by {unrepaired:.1e}")
+    # Six roundings (d, its mean, c, var + eps, the root, the quotient) of at most u each; a sum
+    # adds a few.
+    expect(
+        error <= 8 * _U,
+        f"the result is off by {error:.1e}, expected a few u = {_U:.0e}; "
+        f"what (x - m) / sqrt(var + eps) gives is off by {unrepaired:.1e}",
+    )
 
 
 def short_form_is_safe_solution(x, order):
@@ -139,105 +170,296 @@ def _safe_or_not(order, offset, D, sigma=1.0):
         return Call({"x": _rows(rng, offset, sigma, 1, D)[0], "order": order})
 
     def judge(found, x, order):
-        expect(np.asarray(found).dtype == bool and np.size(found) == 1,
-               f"found {type(found).__name__}, expected True or False")
+        expect(
+            np.asarray(found).dtype == bool and np.size(found) == 1,
+            f"found {type(found).__name__}, expected True or False",
+        )
         ratio = recentred_short(x, order)[1].item() / x.std(dtype=float)
-        expect(bool(found) == (abs(ratio) < 1), f"here the residual is {ratio:.2g} sigma, and you say {bool(found)}")
+        expect(
+            bool(found) == (abs(ratio) < 1),
+            f"here the residual is {ratio:.2g} sigma, and you say {bool(found)}",
+        )
+
     return each(f"{order}, D = {D}, offset {offset:g} sigma, sigma {sigma:g}", ask, judge)
 
 
 EXERCISES = (
-    Exercise("negative-variance", 10, "measure", negative_row_solution,
-             tuple(map(_negative_at, (1e4, 123456.0, 6e5))), mistakes=changes(
-        ("if naive(row)[2] < 0 and np.ptp(row) > 0", "if np.ptp(row) > 0",
-         "The row is not one that was looked for. Which number of naive's has to be below 0?"),
-        ("uniform(-0.9, 0.9, 3)", "uniform(-9, 9, 3)",
-         "The numbers are drawn from too wide an interval. How far from centre may they be?"),
-        ("return row", "return row.astype(float)",
-         "What you return is float64. In which dtype does the variance turn negative?"))),
-    Exercise("digits-left", 15, "measure", digits_left_solution,
-             (_digits_at(0), _digits_at(1e2), _digits_at(1e3, 50.0), _digits_at(-1e3), _digits_at(1e5),
-              each("a row with mean 0", lambda rng: Call({"x": np.array([-3, -1, 1, 3], np.float32)}), _all_digits)),
-             mistakes=changes(
-        ("[u * ratio**2, u * ratio]", "[np.sqrt(u) * ratio, u * ratio]",
-         "Your first loss is the root of the one in the text. Does the root of sigma^2 make an error larger?",
-         "[len(x) * u * ratio**2, len(x) * u * ratio]",
-         "Your losses grow with the number of features. Which sum is so bad?",
-         "[u * ratio, u * np.sqrt(ratio)]", "Both of your exponents are half of those in the text.",
-         "[u * ratio, u * ratio**2]", "The two predictions have changed places. Which algorithm subtracts squares?",
-         "[u * ratio, u * ratio]",
-         "Both algorithms get the loss of a rounded mean. What does the naive one subtract, and how large is that?",
-         "[u * ratio**2, u * ratio**2]",
-         "Both algorithms get the loss of the naive one. What does two-pass subtract before it squares?",
-         "[u * ratio**2, (u * ratio)**2]",
-         "The square of u rho is what two-pass may leave in its variance. How large is the error of its y?"),
-        ("tuple(-np.log10(losses))", "tuple(losses)", "You return errors. How many digits does an error of 1e-3 leave?"),
-        ("-np.log10(losses)", "-np.log(losses)",
-         "Your logarithm counts in powers of e. Of what is a decimal digit a power?",
-         "-np.log2(losses)", "Your logarithm counts bits. How many of them make a decimal digit?"),
-        (", u, 1)", ", 0, 1)",
-         "Near a mean of 0 more digits are promised than float32 has. What does every result lose?"),
-        ("abs(x.mean(dtype=float))", "x.mean(dtype=float)",
-         "The ratio keeps the sign of the mean: a row far below 0 counts as one near 0.",
-         "abs(x.astype(float)).max()", "The largest element stands in your ratio. Which number of the row does rho compare?"),
-        (" / x.std(dtype=float)", "",
-         "The mean is not divided by sigma. Multiply the row by 10: should the digits change?"),
-        ("u = 2.0**-24", "u = 2.0**-23", "Your u is the distance from 1 to the next float32. How large is half of it?",
-         "u = 2.0**-53", "Your u is that of float64. In which dtype are the errors made?"),
-        ("x.std(", "x.var(",
-         "The mean is divided by the variance. Multiply the row by 10: should the digits change?"))),
-    Exercise("repair-the-mean", 10, "implement", repaired_solution,
-             (*(_repaired(f"offset {offset:g}", offset) for offset in (0, 1e4, 1e7)),
-              _repaired("each row has its own mean", 1e4, -1e5, 0, 1e6, shape=(2, 2, -1)),
-              _repaired("eps is used", 1e3, sigma=1e-2, eps=1e-3)), mistakes=changes(
-        ("d - d.mean(axis=-1, keepdims=True)", "d", "The mean is subtracted once and no more; or what is "
-         "subtracted besides is 0, or was added to m. What is the mean of x - m?"),
-        ("d.mean(axis=-1, keepdims=True)", "d.mean()",
-         "One mean over all rows is taken off. Does every row have the same left over?"),
-        ("np.sqrt(var + np.float32(eps))", "np.sqrt((d * d).mean(axis=-1, keepdims=True) + np.float32(eps))",
-         "The square of what was left of the mean is in your variance, too. Which of the variances was perfect?"),
-        ("d - d.mean(axis=-1, keepdims=True)", "d + d.mean(axis=-1, keepdims=True)",
-         "What is left of the mean is added: the error is doubled, and not removed."),
-        ("np.sqrt(var + np.float32(eps))", "(np.sqrt(var) + np.float32(eps))",
-         "Your eps is added to sigma. Does layer norm add it before or after the root?",
-         "np.sqrt(var)", "Your numbers are those of eps = 0. Is eps there, and as large as the caller's?",
-         "(var + np.float32(eps))", "You divide by a variance. In which unit is it, and in which is the row?"),
-        ("return c / np.sqrt", "return d - (d - c) / np.sqrt",
-         "Nothing is divided by s, or only what was left of the mean. Where do your brackets close?"),
-        ("return c / np.sqrt(var + np.float32(eps))", "return c",
-         "Nothing is divided by s, or only what was left of the mean. Where do your brackets close?"),
-        ("(var + ", "(var * x.shape[-1] / (x.shape[-1] - 1) + ",
-         "Your variance divides by D - 1. Is it an estimate or a definition?"),
-        ("d = x - m", "d = x.astype(float) - m",
-         "The digits are there, in a float64 result. Which dtype does the exercise ask for?"))),
-    Exercise("short-form", 10, "test", short_form_is_safe_solution,
-             # The residual r, in sigma: far below 1, below 1; 17 with a positive variance v, and 190: an answer that
-             # forgets the sign is right here, as no other mistake is; -900; -17 with a positive v; the rest in other
-             # units, two with |r| = 3 sigma below v and |r| = 0.03 to 0.3 sigma above it; one with a negative v; a row
-             # near 0, which any order sums well enough; -61 beside a v far below any eps.
-             tuple(_safe_or_not(*row) for row in (
-                 ("pairwise", 1e2, 1024), ("pairwise", 1e7, 65536), ("sequential", 3e4, 65536),
-                 ("accumulators", 1e7, 65536), ("sequential", 1e7, 65536), ("sequential", -3e4, 65536),
-                 ("sequential", 1e3, 65536, 1e3), ("sequential", 1e7, 65536, 1e-3),
-                 ("sequential", 1e4, 65536, 10), ("accumulators", 1e4, 65536, 1e-3), ("accumulators", 6e7, 16384),
-                 ("sequential", 0, 1024), ("sequential", 1e5, 65536, 1e-6))), mistakes=changes(
-        ("return bool(residual[0] ** 2 < var[0])", "return True", "Every row is trusted. How large may the residual become?",
-         "return False", "No row is trusted. How large is the residual of a row near 0?",
-         "return bool(not abs(residual[0]) >= np.sqrt(var[0]))",
-         "The root of a negative variance is NaN, and every comparison with a NaN is false. Is that row safe?"),
-        ("recentred_short(x, order)", "recentred_short(x)",
-         "The order of summation has no part in your answer. Which sum loses more?"),
-        ("residual[0] ** 2 < var[0]", "order != 'sequential'",
-         "The order of summation alone decides in your answer. What does the row say?",
-         "order == 'pairwise'", "One order of summation alone is trusted in your answer. What does the row say?",
-         "abs(var[0] / x.var(dtype=float) - 1) < 1e-3",
-         "Two variances are compared. Is it they that tell whether the first mean was good?",
-         "residual[0] ** 2 >= var[0]", "True and False have changed places in your answer.",
-         "abs(residual[0]) < var[0]",
-         "A length is compared with a square. Multiply the row by 10: does the answer stay?",
-         "residual[0] * abs(residual[0]) < var[0]", "The residual keeps its sign: a large negative one counts as small.",
-         "var[0] > 0", "Only the sign of the variance is asked for. Can a wrong variance be positive?",
-         "abs(residual[0]) < 1", "The residual is compared with 1. In which unit is it to be measured?"),
-        ("_, residual, var", "residual, _, var",
-         "It is the mean that is compared with sigma, not what is left once the mean has been subtracted."))),
+    Exercise(
+        "negative-variance",
+        10,
+        "measure",
+        negative_row_solution,
+        tuple(map(_negative_at, (1e4, 123456.0, 6e5))),
+        mistakes=changes(
+            (
+                "if naive(row)[2] < 0 and np.ptp(row) > 0",
+                "if np.ptp(row) > 0",
+                (
+                    "The row is not one that was looked for. Which number of naive's has to be"
+                    " below 0?"
+                ),
+            ),
+            (
+                "uniform(-0.9, 0.9, 3)",
+                "uniform(-9, 9, 3)",
+                "The numbers are drawn from too wide an interval. How far from centre may they be?",
+            ),
+            (
+                "return row",
+                "return row.astype(float)",
+                "What you return is float64. In which dtype does the variance turn negative?",
+            ),
+        ),
+    ),
+    Exercise(
+        "digits-left",
+        15,
+        "measure",
+        digits_left_solution,
+        (
+            _digits_at(0),
+            _digits_at(1e2),
+            _digits_at(1e3, 50.0),
+            _digits_at(-1e3),
+            _digits_at(1e5),
+            each(
+                "a row with mean 0",
+                lambda rng: Call({"x": np.array([-3, -1, 1, 3], np.float32)}),
+                _all_digits,
+            ),
+        ),
+        mistakes=changes(
+            (
+                "[u * ratio**2, u * ratio]",
+                "[np.sqrt(u) * ratio, u * ratio]",
+                (
+                    "Your first loss is the root of the one in the text. Does the root of sigma^2"
+                    " make an error larger?"
+                ),
+                "[len(x) * u * ratio**2, len(x) * u * ratio]",
+                "Your losses grow with the number of features. Which sum is so bad?",
+                "[u * ratio, u * np.sqrt(ratio)]",
+                "Both of your exponents are half of those in the text.",
+                "[u * ratio, u * ratio**2]",
+                "The two predictions have changed places. Which algorithm subtracts squares?",
+                "[u * ratio, u * ratio]",
+                (
+                    "Both algorithms get the loss of a rounded mean. What does the naive one"
+                    " subtract, and how large is that?"
+                ),
+                "[u * ratio**2, u * ratio**2]",
+                (
+                    "Both algorithms get the loss of the naive one. What does two-pass subtract"
+                    " before it squares?"
+                ),
+                "[u * ratio**2, (u * ratio)**2]",
+                (
+                    "The square of u rho is what two-pass may leave in its variance. How large is"
+                    " the error of its y?"
+                ),
+            ),
+            (
+                "tuple(-np.log10(losses))",
+                "tuple(losses)",
+                "You return errors. How many digits does an error of 1e-3 leave?",
+            ),
+            (
+                "-np.log10(losses)",
+                "-np.log(losses)",
+                "Your logarithm counts in powers of e. Of what is a decimal digit a power?",
+                "-np.log2(losses)",
+                "Your logarithm counts bits. How many of them make a decimal digit?",
+            ),
+            (
+                ", u, 1)",
+                ", 0, 1)",
+                (
+                    "Near a mean of 0 more digits are promised than float32 has. What does every"
+                    " result lose?"
+                ),
+            ),
+            (
+                "abs(x.mean(dtype=float))",
+                "x.mean(dtype=float)",
+                "The ratio keeps the sign of the mean: a row far below 0 counts as one near 0.",
+                "abs(x.astype(float)).max()",
+                (
+                    "The largest element stands in your ratio. Which number of the row does rho"
+                    " compare?"
+                ),
+            ),
+            (
+                " / x.std(dtype=float)",
+                "",
+                (
+                    "The mean is not divided by sigma. Multiply the row by 10: should the digits"
+                    " change?"
+                ),
+            ),
+            (
+                "u = 2.0**-24",
+                "u = 2.0**-23",
+                "Your u is the distance from 1 to the next float32. How large is half of it?",
+                "u = 2.0**-53",
+                "Your u is that of float64. In which dtype are the errors made?",
+            ),
+            (
+                "x.std(",
+                "x.var(",
+                (
+                    "The mean is divided by the variance. Multiply the row by 10: should the digits"
+                    " change?"
+                ),
+            ),
+        ),
+    ),
+    Exercise(
+        "repair-the-mean",
+        10,
+        "implement",
+        repaired_solution,
+        (
+            *(_repaired(f"offset {offset:g}", offset) for offset in (0, 1e4, 1e7)),
+            _repaired("each row has its own mean", 1e4, -1e5, 0, 1e6, shape=(2, 2, -1)),
+            _repaired("eps is used", 1e3, sigma=1e-2, eps=1e-3),
+        ),
+        mistakes=changes(
+            (
+                "d - d.mean(axis=-1, keepdims=True)",
+                "d",
+                (
+                    "The mean is subtracted once and no more; or what is "
+                    "subtracted besides is 0, or was added to m. What is the mean of x - m?"
+                ),
+            ),
+            (
+                "d.mean(axis=-1, keepdims=True)",
+                "d.mean()",
+                "One mean over all rows is taken off. Does every row have the same left over?",
+            ),
+            (
+                "np.sqrt(var + np.float32(eps))",
+                "np.sqrt((d * d).mean(axis=-1, keepdims=True) + np.float32(eps))",
+                (
+                    "The square of what was left of the mean is in your variance, too. Which of the"
+                    " variances was perfect?"
+                ),
+            ),
+            (
+                "d - d.mean(axis=-1, keepdims=True)",
+                "d + d.mean(axis=-1, keepdims=True)",
+                "What is left of the mean is added: the error is doubled, and not removed.",
+            ),
+            (
+                "np.sqrt(var + np.float32(eps))",
+                "(np.sqrt(var) + np.float32(eps))",
+                "Your eps is added to sigma. Does layer norm add it before or after the root?",
+                "np.sqrt(var)",
+                "Your numbers are those of eps = 0. Is eps there, and as large as the caller's?",
+                "(var + np.float32(eps))",
+                "You divide by a variance. In which unit is it, and in which is the row?",
+            ),
+            (
+                "return c / np.sqrt",
+                "return d - (d - c) / np.sqrt",
+                (
+                    "Nothing is divided by s, or only what was left of the mean. Where do your"
+                    " brackets close?"
+                ),
+            ),
+            (
+                "return c / np.sqrt(var + np.float32(eps))",
+                "return c",
+                (
+                    "Nothing is divided by s, or only what was left of the mean. Where do your"
+                    " brackets close?"
+                ),
+            ),
+            (
+                "(var + ",
+                "(var * x.shape[-1] / (x.shape[-1] - 1) + ",
+                "Your variance divides by D - 1. Is it an estimate or a definition?",
+            ),
+            (
+                "d = x - m",
+                "d = x.astype(float) - m",
+                "The digits are there, in a float64 result. Which dtype does the exercise ask for?",
+            ),
+        ),
+    ),
+    Exercise(
+        "short-form",
+        10,
+        "test",
+        short_form_is_safe_solution,
+        # The residual r, in sigma: far below 1, below 1; 17 with a positive variance v, and 190: an
+        # answer that forgets the sign is right here, as no other mistake is; -900; -17 with a
+        # positive v; the rest in other units, two with |r| = 3 sigma below v and |r| = 0.03 to 0.3
+        # sigma above it; one with a negative v; a row near 0, which any order sums well enough; -61
+        # beside a v far below any eps.
+        tuple(
+            _safe_or_not(*row)
+            for row in (
+                ("pairwise", 1e2, 1024),
+                ("pairwise", 1e7, 65536),
+                ("sequential", 3e4, 65536),
+                ("accumulators", 1e7, 65536),
+                ("sequential", 1e7, 65536),
+                ("sequential", -3e4, 65536),
+                ("sequential", 1e3, 65536, 1e3),
+                ("sequential", 1e7, 65536, 1e-3),
+                ("sequential", 1e4, 65536, 10),
+                ("accumulators", 1e4, 65536, 1e-3),
+                ("accumulators", 6e7, 16384),
+                ("sequential", 0, 1024),
+                ("sequential", 1e5, 65536, 1e-6),
+            )
+        ),
+        mistakes=changes(
+            (
+                "return bool(residual[0] ** 2 < var[0])",
+                "return True",
+                "Every row is trusted. How large may the residual become?",
+                "return False",
+                "No row is trusted. How large is the residual of a row near 0?",
+                "return bool(not abs(residual[0]) >= np.sqrt(var[0]))",
+                (
+                    "The root of a negative variance is NaN, and every comparison with a NaN is"
+                    " false. Is that row safe?"
+                ),
+            ),
+            (
+                "recentred_short(x, order)",
+                "recentred_short(x)",
+                "The order of summation has no part in your answer. Which sum loses more?",
+            ),
+            (
+                "residual[0] ** 2 < var[0]",
+                "order != 'sequential'",
+                "The order of summation alone decides in your answer. What does the row say?",
+                "order == 'pairwise'",
+                "One order of summation alone is trusted in your answer. What does the row say?",
+                "abs(var[0] / x.var(dtype=float) - 1) < 1e-3",
+                "Two variances are compared. Is it they that tell whether the first mean was good?",
+                "residual[0] ** 2 >= var[0]",
+                "True and False have changed places in your answer.",
+                "abs(residual[0]) < var[0]",
+                "A length is compared with a square. Multiply the row by 10: does the answer stay?",
+                "residual[0] * abs(residual[0]) < var[0]",
+                "The residual keeps its sign: a large negative one counts as small.",
+                "var[0] > 0",
+                "Only the sign of the variance is asked for. Can a wrong variance be positive?",
+                "abs(residual[0]) < 1",
+                "The residual is compared with 1. In which unit is it to be measured?",
+            ),
+            (
+                "_, residual, var",
+                "residual, _, var",
+                (
+                    "It is the mean that is compared with sigma, not what is left once the mean has"
+                    " been subtracted."
+                ),
+            ),
+        ),
+    ),
 )

@@ -5,9 +5,10 @@ from functools import partial
 import numpy as np
 
 from lnlib import reference, regimes
-from normcheck.mistakes import changes
 from lnlib.rounding import FORMATS, round_to
 from lnlib.variance import normalise, total
+from normcheck.mistakes import changes
+
 from . import Call, Exercise, each, expect, expect_array, expect_close, expect_number, expect_parts
 from .run import quietly
 
@@ -23,16 +24,25 @@ def survivors_solution(row, digits, eps=1e-5):
 
 
 _ALL, _GOOD = ["naive", "two-pass", "recentred"], ["two-pass", "recentred"]
-#: (ratio, energy, digits, D, survivors). Every predicted loss is at least 3 times above or below 10**-digits,
-#: where what is measured is to agree; the cases of _near_the_threshold are closer, and for theory alone.
+#: (ratio, energy, digits, D, survivors). Every predicted loss is at least 3 times above or below
+#: 10**-digits, where what is measured is to agree; the cases of _near_the_threshold are closer, and
+#: for theory alone.
 PLACES = {
     "an ordinary row": ((1.0, 1e5, 6, 256, _ALL), (1.0, 1e5, 8, 256, [])),
     "no error is below u": ((0.01, 1e5, 8, 256, []),),
-    "eps hides a wrong variance": ((1e3, 1e-4, 3.5, 256, _ALL), (1e3, 1e-13, 3.5, 256, _ALL),
-                                   (1e3, 10.0, 3.5, 256, _GOOD), (1e3, 1e-6, 3.5, 256, _ALL),
-                                   (1e3, 1e3, 3.5, 256, _GOOD)),
-    "rows far from zero": ((130.0, 1e5, 4.8, 1024, _GOOD), (560.0, 1e5, 4.2, 256, _GOOD),
-                           (-1e4, 1e3, 6, 256, ["recentred"]), (-2e3, 1e3, 3, 64, _GOOD)),
+    "eps hides a wrong variance": (
+        (1e3, 1e-4, 3.5, 256, _ALL),
+        (1e3, 1e-13, 3.5, 256, _ALL),
+        (1e3, 10.0, 3.5, 256, _GOOD),
+        (1e3, 1e-6, 3.5, 256, _ALL),
+        (1e3, 1e3, 3.5, 256, _GOOD),
+    ),
+    "rows far from zero": (
+        (130.0, 1e5, 4.8, 1024, _GOOD),
+        (560.0, 1e5, 4.2, 256, _GOOD),
+        (-1e4, 1e3, 6, 256, ["recentred"]),
+        (-2e3, 1e3, 3, 64, _GOOD),
+    ),
     # sigma = 1e-25, whose square is no float32.
     "a row of tiny numbers": ((10.0, 1e-45, 5, 256, _ALL),),
     "the naive formula subtracts a rounded mean as well": ((1e4, 1e-7, 5, 256, ["recentred"]),),
@@ -40,45 +50,76 @@ PLACES = {
 
 
 def _survivors(title, ask):
-    """A check of which algorithms are named; a call knows the right ``names``, and what else to call ``expected``."""
+    """A check of which algorithms are named; a call knows the right ``names``, and what else to
+    call ``expected``.
+    """
+
     def judge(found, where, names, expected=None, **_):
         expect(found is not None, "the result is None; is a return missing?")
         expect(isinstance(found, (list, tuple, set)), f"found {found!r}, expected a list of names")
         found, names = sorted(found), sorted(names)
         expect(found == names, f"at {where} found {found}, expected {expected or names}")
+
     return each(title, ask, judge, unchanged=True)
 
 
 def _on_the_map(title):
-    return _survivors(title, lambda rng: [
-        Call({"row": regimes.rows(rng, 1, D, ratio, np.sqrt(energy * 1e-5))[0], "digits": digits}, names=names,
-             where=f"ratio {ratio:g}, energy {energy:g} and D = {D}, {digits} digits:")
-        for ratio, energy, digits, D, names in PLACES[title]])
+    return _survivors(
+        title,
+        lambda rng: [
+            Call(
+                {
+                    "row": regimes.rows(rng, 1, D, ratio, np.sqrt(energy * 1e-5))[0],
+                    "digits": digits,
+                },
+                names=names,
+                where=f"ratio {ratio:g}, energy {energy:g} and D = {D}, {digits} digits:",
+            )
+            for ratio, energy, digits, D, names in PLACES[title]
+        ],
+    )
 
 
 def _near_the_threshold(rng):
-    """The line of two passes is just below 10**-5, then just above; u is between the two thresholds of 7 digits."""
+    """The line of two passes is just below 10**-5, then just above; u is between the two thresholds
+    of 7 digits.
+    """
+
     def of(row):
-        # rows() moves the mean by up to 1 %, so it is the row that is asked about, not its intended ratio.
+        # rows() moves the mean by up to 1 %, so it is the row that is asked about, not its intended
+        # ratio.
         wide = row.astype(np.float64)
         return wide.mean() / wide.std(), wide.var() / 1e-5
 
     # Of four numbers, so that a variance divided by D - 1 shows.
-    near, flat, far = (regimes.rows(rng, 1, D, ratio)[0] for D, ratio in ((4, 100.0), (256, 0.01), (256, 30.0)))
-    mean, naive = regimes.mean_loss(of(near)[0], 4, "pairwise"), regimes.naive_loss(*of(far), 256, "pairwise")
+    near, flat, far = (
+        regimes.rows(rng, 1, D, ratio)[0] for D, ratio in ((4, 100.0), (256, 0.01), (256, 30.0))
+    )
+    mean, naive = (
+        regimes.mean_loss(of(near)[0], 4, "pairwise"),
+        regimes.naive_loss(*of(far), 256, "pairwise"),
+    )
     for row, loss, place, *both in (
-            (near, mean, f"a loss of {mean:.2e} by the rounded mean", _GOOD, ["recentred"]),
-            (far, naive, f"a loss of {naive:.2e} by the naive variance", _ALL, _GOOD),
-            (flat, 2.0**-24, "ratio 0.01, where u is lost", _ALL, [])):
+        (near, mean, f"a loss of {mean:.2e} by the rounded mean", _GOOD, ["recentred"]),
+        (far, naive, f"a loss of {naive:.2e} by the naive variance", _ALL, _GOOD),
+        (flat, 2.0**-24, "ratio 0.01, where u is lost", _ALL, []),
+    ):
         for factor, names in zip((1.1, 0.9), both):
             digits = -np.log10(loss * factor)
-            yield Call({"row": row, "digits": digits}, names=names, where=(
-                f"{place}, {digits:.3f} digits, which is an error of {10.0**-digits:.2e}:"))
+            yield Call(
+                {"row": row, "digits": digits},
+                names=names,
+                where=f"{place}, {digits:.3f} digits, which is an error of {10.0**-digits:.2e}:",
+            )
 
 
 def _given_eps(rng):
-    return Call({"row": regimes.rows(rng, 1, 256, 1e3, 1e-3)[0], "digits": 3.5, "eps": 1e-2}, names=_ALL,
-                where="sigma 1e-3 and eps = 1e-2", expected="all three: the energy is 1e-4")
+    return Call(
+        {"row": regimes.rows(rng, 1, 256, 1e3, 1e-3)[0], "digits": 3.5, "eps": 1e-2},
+        names=_ALL,
+        where="sigma 1e-3 and eps = 1e-2",
+        expected="all three: the energy is 1e-4",
+    )
 
 
 def safe_eps_solution(dtype, gain):
@@ -87,32 +128,44 @@ def safe_eps_solution(dtype, gain):
 
 def _formats(title, cases, judge):
     """A check on cases (dtype, gain)."""
+
     def judge_number(eps, **arguments):
         # A float: in float16 the root of a float16 would hide that the gain is exceeded.
         judge(expect_number(eps), **arguments)
-    return each(title, lambda rng: [Call({"dtype": dtype, "gain": gain}) for dtype, gain in cases], judge_number)
+
+    return each(
+        title,
+        lambda rng: [Call({"dtype": dtype, "gain": gain}) for dtype, gain in cases],
+        judge_number,
+    )
 
 
 _DTYPES = ("float16", "bfloat16", "float32")
 
 
 def _eps_is_normal(eps, dtype, **_):
-    expect(eps >= FORMATS[dtype].smallest_normal,
-           f"in {dtype}, eps = {eps:g} becomes {float(round_to(np.float64(eps), dtype)):g}; the smallest number "
-           f"with all its digits is {FORMATS[dtype].smallest_normal:g}")
+    expect(
+        eps >= FORMATS[dtype].smallest_normal,
+        f"in {dtype}, eps = {eps:g} becomes {float(round_to(np.float64(eps), dtype)):g}; the"
+        f" smallest number with all its digits is {FORMATS[dtype].smallest_normal:g}",
+    )
 
 
 def _gain_is_limited(eps, dtype, gain):
     # A few roundings of float64 in eps, half of them in its root.
-    expect(eps**-0.5 <= gain * (1 + 1e-14),
-           f"in {dtype}, eps = {eps!r} magnifies by up to {eps**-0.5!r}, expected at most {gain!r}")
+    expect(
+        eps**-0.5 <= gain * (1 + 1e-14),
+        f"in {dtype}, eps = {eps!r} magnifies by up to {eps**-0.5!r}, expected at most {gain!r}",
+    )
 
 
 def _no_larger_than_needed(eps, dtype, gain):
     least = safe_eps_solution(dtype, gain)
     # The next number of the format is at most 2 u away.
-    expect(eps <= least * (1 + 2 * FORMATS[dtype].u),
-           f"for {dtype} and gain {gain:g} found {eps:g}; {least:g} is enough")
+    expect(
+        eps <= least * (1 + 2 * FORMATS[dtype].u),
+        f"for {dtype} and gain {gain:g} found {eps:g}; {least:g} is enough",
+    )
 
 
 def largest_sigmas_solution(D, largest=65504.0):
@@ -127,15 +180,26 @@ def _sum_of_squares(title, divide_first):
             with np.errstate(over="ignore"):
                 squares = np.full(D, factor * sigma, np.float16) ** 2
                 mean = total(squares / np.float16(D) if divide_first else squares)[0]
-            expect(np.isinf(mean) == overflows, f"D = {D}: at {factor} times your {sigma:.4g} the mean of "
-                   f"squares {'is still finite' if overflows else 'has overflowed already'}")
+            expect(
+                np.isinf(mean) == overflows,
+                f"D = {D}: at {factor} times your {sigma:.4g} the mean of "
+                f"squares {'is still finite' if overflows else 'has overflowed already'}",
+            )
+
     return each(title, lambda rng: [Call({"D": D}) for D in (64, 256, 1024)], judge)
 
 
 def _other_format(found, D, largest):
     right = largest_sigmas_solution(D, largest)
-    for number, expected, name in zip(expect_parts(found, 2, "numbers"), right, ("first", "second")):
-        expect_close(number, expected, 1e-12, f"for D = {D} and the largest number {largest:g} the {name} number")  # a quotient and a root
+    for number, expected, name in zip(
+        expect_parts(found, 2, "numbers"), right, ("first", "second")
+    ):
+        expect_close(
+            number,
+            expected,
+            1e-12,
+            f"for D = {D} and the largest number {largest:g} the {name} number",
+        )  # a quotient and a root
 
 
 def rescued_solution(row, eps=1e-5):
@@ -148,12 +212,14 @@ def rescued_solution(row, eps=1e-5):
 
 def _right(found, row, what, eps, small=None):
     found = expect_array(found, row.shape, row.dtype, f"for {what} the result")
-    # With eps = 0, xhat does not change when a row is multiplied: ``small`` then stands in for a row too large for
-    # the fixed-point reference.
-    exact = reference.layer_norm(row if small is None else small, np.ones(len(row)), np.zeros(len(row)), eps=eps).y
+    # With eps = 0, xhat does not change when a row is multiplied: ``small`` then stands in for a
+    # row too large for the fixed-point reference.
+    exact = reference.layer_norm(
+        row if small is None else small, np.ones(len(row)), np.zeros(len(row)), eps=eps
+    ).y
     error = reference.relative_error(found, exact)
-    # Recentred layer norm errs by about u, 6e-8 in float32; its bar in this library is 2e-7 (D of 100, no
-    # cancellation left). The 4 u of float64 are the same multiple of u.
+    # Recentred layer norm errs by about u, 6e-8 in float32; its bar in this library is 2e-7 (D of
+    # 100, no cancellation left). The 4 u of float64 are the same multiple of u.
     bar = 2e-7 if row.dtype == np.float32 else 4 * 2.0**-53
     expect(error <= bar, f"{what}: the relative error is {error:.1e}, expected at most {bar:.0e}")
 
@@ -163,172 +229,494 @@ _rescued = partial(each, judge=_right, call=quietly, unchanged=True)
 
 def _rows(*cases):
     """Asks for rows, for each (ratio, sigma, eps) of ``cases``."""
-    return lambda rng: [Call({"row": regimes.rows(rng, 1, 100, ratio, sigma)[0], "eps": eps},
-                             what=f"a row at ratio {ratio:g} and sigma {sigma:g} with eps = {eps:g}")
-                        for ratio, sigma, eps in cases]
+    return lambda rng: [
+        Call(
+            {"row": regimes.rows(rng, 1, 100, ratio, sigma)[0], "eps": eps},
+            what=f"a row at ratio {ratio:g} and sigma {sigma:g} with eps = {eps:g}",
+        )
+        for ratio, sigma, eps in cases
+    ]
 
 
 def _negative_rows(rng):
     # The numbers of the other sign are of size one: they would ask for no scaling.
     row = np.abs(regimes.rows(rng, 1, 100, 0.0)[0])
     row[0] = -1e25
-    return [Call({"row": sign * row, "eps": 0.0}, what=f"a row whose largest number is {largest} with eps = 0")
-            for sign, largest in ((1, "-1e25"), (-1, "1e25"))]
+    return [
+        Call(
+            {"row": sign * row, "eps": 0.0},
+            what=f"a row whose largest number is {largest} with eps = 0",
+        )
+        for sign, largest in ((1, "-1e25"), (-1, "1e25"))
+    ]
 
 
 def _large_float64_rows(rng):
     # Nothing wider is at hand to hide in.
     row = regimes.rows(rng, 1, 100, 0.5, dtype="float64")[0]
-    return [Call({"row": np.ldexp(row, power), "eps": 0.0}, what=f"float64, sigma 2**{power} with eps = 0", small=row)
-            for power in (600, 1000)]
+    return [
+        Call(
+            {"row": np.ldexp(row, power), "eps": 0.0},
+            what=f"float64, sigma 2**{power} with eps = 0",
+            small=row,
+        )
+        for power in (600, 1000)
+    ]
 
 
 def _zeros(found, row):
     found = np.asarray(found)
-    expect(np.array_equal(found, np.zeros(8)), f"a constant row of {row[0]:g} gives {found[0]}, expected 0")
+    expect(
+        np.array_equal(found, np.zeros(8)),
+        f"a constant row of {row[0]:g} gives {found[0]}, expected 0",
+    )
 
 
 EXERCISES = (
-    Exercise("survivors", 15, "measure", survivors_solution,
-             (*map(_on_the_map, PLACES), _survivors("near the threshold", _near_the_threshold),
-              _survivors("eps is used", _given_eps)), mistakes=changes(
-        ("max(naive, mean)", "naive",
-         "The naive algorithm pays for its variance only. Which mean does it subtract from the row?",
-         "min(naive, mean)", "The naive algorithm pays less than the larger of its losses. Which of them does it escape?"),
-        ("max(loss, 2**-24) <= 10.0**-digits", "max(loss, 2**-24) <= 10.0**-digits or not loss",
-         "An error below u is predicted. What does every float32 result lose?",
-         "int(-np.log10(max(loss, 2**-24))) >= digits",
-         "Your bound on a loss is another than 10**-digits. Are digits made whole numbers on the way?",
-         "round(-np.log10(max(loss, 2**-24))) >= digits",
-         "Your bound on a loss is another than 10**-digits. Are digits made whole numbers on the way?",
-         "max(loss, 2**-24) > 10.0**-digits", "These are the algorithms that lose the digits. Which keep them?"),
-        ("naive_loss(ratio, var / eps,", "naive_loss(var / eps, ratio,",
-         "Ratio and energy have changed places in the naive algorithm's line."),
-        ("max(loss, 2**-24)", "(loss or 2**-24)", "An error below u is predicted. Can a float32 result be that good?",
-         "loss", "An error below u is predicted. What does every float32 result lose?"),
-        ("max(loss, 2**-24)", "max(loss, 2**-23)",
-         "Your limit is 2**-23, the spacing of float32 numbers above 1 (NumPy's eps). What is the unit roundoff u?"),
-        ("var / eps, D, \"pairwise\")", "var / eps, D, \"sequential\")",
-         "Your naive variance has running sums. In which order does the exercise add?"),
-        ("regimes.mean_loss(ratio, D, \"pairwise\")", "regimes.mean_loss(ratio, D, \"sequential\")",
-         "Your rounded mean is one running sum. In which order does the exercise add?"),
-        ("wide.mean() / np.sqrt(var)", "wide.mean() / np.sqrt(var + eps)",
-         "eps is in your ratio. Which sigma does rho have, and where does eps enter the lines?"),
-        ("var / eps", "eps / var",
-         "Your energy is upside down. Is it large where eps hides the variance, or where it does not?",
-         "np.sqrt(var) / eps",
-         "The standard deviation is divided by eps. With which quantity, of which unit, is eps added?",
-         "var / 1e-30",
-         "The naive variance is judged as if eps were 0. What does a wrong variance do where eps is much larger?",
-         "var", "Your energy is the variance itself. Beside which number does it count?",
-         "np.mean(wide**2) / eps",
-         "Your energy is made of the mean square. Is the mean part of what eps stands beside?",
-         "D * var / eps", "Your energy is made of the sum of squares. Is that what eps is added to?",
-         "var / 1e-5", "The energy is computed with the default eps, whatever eps is given."),
-        ("wide.var()", "wide.var(ddof=1)", "The squares are divided by D - 1. By what does layer norm divide?"),
-        ("row.astype(np.float64)", "row",
-         "Mean and variance are computed in float32. Can it hold the square of every number of every row?"),
-        ("np.sqrt(var)", "var", "The ratio is mean over variance. Multiply the row by 10: should it change?"))),
-    Exercise("safe-eps", 5, "derive", safe_eps_solution,
-             (_formats("eps is a normal number", [(dtype, gain) for dtype in _DTYPES for gain in (1e6, 1e3)],
-                       _eps_is_normal),
-              _formats("the gain is limited", [(dtype, gain) for dtype in _DTYPES for gain in (30.0, 1e3, 1e5)],
-                       _gain_is_limited),
-              _formats("no larger than needed",
-                       (("float16", 30.0), ("float16", 1e4), ("bfloat16", 1e3), ("float32", 1e5)),
-                       _no_larger_than_needed)), mistakes=changes(
-        ("return max(", "return min(", "The smaller of two lower bounds is returned. Which eps satisfies both?"),
-        ("gain**-2", "0", "Only the format is looked at. By how much is a row of tiny sigma magnified?",
-         "gain**-2, 1e-5", "Your eps is at least 1e-5, in every format. Which bound asks for that?",
-         "1 / gain",
-         "Your eps is the reciprocal of the gain. Is sigma divided by eps, or by what comes of it?",
-         "gain**-0.5", "The root of the gain is taken. Of which of the two, eps and gain, is the other the root?",
-         "gain**2", "Your bound grows with the gain. Which eps magnifies more, a large one or a small one?"),
-        ("max(FORMATS[dtype].smallest_normal, gain**-2)", "FORMATS[dtype].smallest_normal + gain**-2",
-         "Two lower bounds are added. Which number satisfies both, and is no larger than needed?",
-         "float(round_to(max(FORMATS[dtype].smallest_normal, gain**-2), dtype))",
-         "Your eps is rounded to the format, down at times. By how much may a row be magnified then?",
-         "2.0 ** np.ceil(np.log2(max(FORMATS[dtype].smallest_normal, gain**-2)))",
-         "Your eps is a power of two. Which numbers lie between two of them, and is one of those enough?"),
-        ("FORMATS[dtype].smallest_normal", "0.0",
-         "Only the gain is looked at. Is the eps it asks for a number of the format, with all its digits?",
-         "FORMATS[dtype].smallest_subnormal", "The bound is the smallest number above 0. How many digits has it?",
-         "FORMATS[dtype].u",
-         "The bound is the unit roundoff: the spacing near 1, and not where numbers near 0 lose digits.",
-         "2 * FORMATS[dtype].u",
-         "The bound is the spacing above 1 (NumPy's eps), and not where numbers near 0 lose digits.",
-         "FORMATS[dtype].smallest_subnormal / 2", "Up to this bound numbers are rounded to 0. From where on have they all digits?",
-         "FORMATS[dtype].smallest_normal**0.5",
-         "The root of the smallest normal number bounds a sigma. What is eps added to, sigma or its square?",
-         "FORMATS[\"float16\"].smallest_normal", "The bound is float16's in every format.",
-         "FORMATS[dtype if dtype == \"float32\" else \"float16\"].smallest_normal",
-         "For bfloat16 your bound is float16's. How many bits of exponent has each?",
-         "np.finfo(dtype).tiny", "NumPy has no bfloat16, so np.finfo fails. FORMATS has all three formats."))),
-    Exercise("largest-sigma", 10, "derive", largest_sigmas_solution,
-             (_sum_of_squares("squares added first", False), _sum_of_squares("squares divided first", True),
-              each("another format", lambda rng: [Call({"D": 768, "largest": FORMATS[dtype].largest})
-                                                  for dtype in ("float32", "float16")], _other_format)), mistakes=changes(
-        ("np.sqrt(largest / D), np.sqrt(largest)", "np.sqrt(largest), np.sqrt(largest / D)",
-         "The two numbers have changed places. Which order of work makes the larger intermediate number?",
-         "largest / D, largest", "These are the largest squares. What was asked for is sigma.",
-         "np.sqrt(largest), np.sqrt(largest * D)",
-         "Both numbers are sqrt(D) too large. Which number is the largest on each of the two ways?",
-         "int(np.sqrt(largest / D)), int(np.sqrt(largest))",
-         "Your sigmas are cut to whole numbers. Need a standard deviation be one?"),
-        ("sqrt(largest / D)", "sqrt(largest // D)", "Your quotient is rounded down to a whole number. Need a square be one?",
-         "sqrt(largest / (D - 1))", "D - 1 squares are added. How many has a row of D?",
-         "sqrt(2 * largest / D)", "Half of the squares are counted. Which sign has the square of a negative number?",
-         "sqrt(largest) / D", "D divides sigma itself. Of which sum is the largest number the limit?",
-         "sqrt(largest)",
-         "Your first number does not depend on D. How many squares are in the sum before it is divided?"),
-        (", np.sqrt(largest)", ", np.inf",
-         "By your answer nothing overflows where each square is divided first. How large is a square before that?",
-         ", np.sqrt(largest / D)",
-         "Your second number is the first again. How large does the sum become where each square is divided first?",
-         ", np.sqrt(D)", "Your second number is the gain, a quotient of two sigmas. What was asked for is the second sigma.",
-         ", np.sqrt(largest * D)",
-         "The second number is judged by the quotient. Which number is there before anything is divided?"),
-        ("np.sqrt(largest / D), np.sqrt(largest)", "np.sqrt(65504.0 / D), np.sqrt(65504.0)",
-         "The largest number of float16 is used, whatever largest is given."))),
-    Exercise("rescue", 20, "implement", rescued_solution,
-             (_rescued("rows whose squares overflow", _rows((0.5, 1e18, 0.0), (0.5, 3e18, 0.0), (0.5, 1e25, 0.0),
-                                                               (0.5, 1e37, 0.0))),
-              _rescued("the largest number is negative", _negative_rows),
-              # x / max(x) is rounded: at ratio 1e5 that alone costs 1e5 u = 6e-3.
-              _rescued("scaling rounds nothing", _rows((1e5, 1.0, 0.0))),
-              _rescued("eps is scaled with the row",
-                       _rows((0.1, 30.0, 1e3), (0.1, 1e20, 1e40), (0.1, 1e-3, 1e-5), (0.1, 1e-25, 1e-5))),
-              each("constant rows are zero",
-                   lambda rng: [Call({"row": np.full(8, value, np.float32)}) for value in (0.0, 7.0, 1e30)],
-                   _zeros, call=quietly),
-              _rescued("float64 rows whose squares overflow", _large_float64_rows)), mistakes=changes(
-        ("scale = 2.0**-exponent", "scale = 1.0", "The row is not scaled, or by a number that comes of its squares: they overflow as before.",
-         "scale = 2.0**-exponent if float(np.abs(row).max())**2 > np.finfo(row.dtype).max else 1.0",
-         "A row is scaled where one square overflows. How large is the sum of all squares, where none does?",
-         "scale = 2.0**-64 if exponent > 60 else 1.0",
-         "The squares of large float64 rows overflow as before. No type is wider, and no fixed power is enough.",
-         "scale = 1 / max(float(np.abs(row).max()), 1.0)",
-         "The row is divided by its largest number. Which scales change no digit of an element?"),
-        ("2.0**-exponent", "2.0**exponent",
-         "Squares of your scaled row overflow, or vanish. Which power of two takes its largest number near 1?"),
-        ("scaled = row * row.dtype.type(scale)", "scaled = row / row.std()",
-         "The row is divided by its standard deviation. What becomes of that where squares overflow?",
-         "scaled = row / max(np.abs(row).max(), row.dtype.type(1))",
-         "The row is divided by its largest number. Which scales change no digit of an element?"),
-        ("np.abs(row).max()", "row.max()",
-         "Another number than the largest by size sets the scale. Which number of a row has the largest square?"),
-        ("max(int(np.frexp(np.abs(row).max())[1]), 0)", "int(np.frexp(np.abs(row).max())[1])",
-         "Small rows are scaled up, and eps with them: beyond the largest number it is Inf. Which rows need a rescue?"),
-        ("eps * scale**2", "eps",
-         "The row is scaled, and eps is not: beside smaller squares it weighs more than it did.",
-         "eps * scale", "Your eps is scaled as the row is. To what is it added?",
-         "eps / scale**2", "Your eps grows where the row shrinks. What keeps the quotient of sigma**2 and eps?"),
-        ("return normalise(scaled, eps=max(eps * scale**2, tiny))",
-         "return normalise(scaled, eps=max(eps * scale**2, tiny)) / row.dtype.type(scale)",
-         "The result is scaled back. By how much does xhat change when a row is multiplied?",
-         "return normalise(row.astype(float), eps=eps).astype(row.dtype)",
-         "The squares of large float64 rows overflow as before. No type is wider, and no fixed power is enough."),
-        (".tiny", ".eps", "Your least eps is the spacing above 1. Beside which variance, of a scaled row, must it be small?"),
-        ("max(eps * scale**2, tiny)", "eps * scale**2",
-         "The scaled eps is allowed to become 0. What is then the result for a constant row?"))),
+    Exercise(
+        "survivors",
+        15,
+        "measure",
+        survivors_solution,
+        (
+            *map(_on_the_map, PLACES),
+            _survivors("near the threshold", _near_the_threshold),
+            _survivors("eps is used", _given_eps),
+        ),
+        mistakes=changes(
+            (
+                "max(naive, mean)",
+                "naive",
+                (
+                    "The naive algorithm pays for its variance only. Which mean does it subtract"
+                    " from the row?"
+                ),
+                "min(naive, mean)",
+                (
+                    "The naive algorithm pays less than the larger of its losses. Which of them"
+                    " does it escape?"
+                ),
+            ),
+            (
+                "max(loss, 2**-24) <= 10.0**-digits",
+                "max(loss, 2**-24) <= 10.0**-digits or not loss",
+                "An error below u is predicted. What does every float32 result lose?",
+                "int(-np.log10(max(loss, 2**-24))) >= digits",
+                (
+                    "Your bound on a loss is another than 10**-digits. Are digits made whole"
+                    " numbers on the way?"
+                ),
+                "round(-np.log10(max(loss, 2**-24))) >= digits",
+                (
+                    "Your bound on a loss is another than 10**-digits. Are digits made whole"
+                    " numbers on the way?"
+                ),
+                "max(loss, 2**-24) > 10.0**-digits",
+                "These are the algorithms that lose the digits. Which keep them?",
+            ),
+            (
+                "naive_loss(ratio, var / eps,",
+                "naive_loss(var / eps, ratio,",
+                "Ratio and energy have changed places in the naive algorithm's line.",
+            ),
+            (
+                "max(loss, 2**-24)",
+                "(loss or 2**-24)",
+                "An error below u is predicted. Can a float32 result be that good?",
+                "loss",
+                "An error below u is predicted. What does every float32 result lose?",
+            ),
+            (
+                "max(loss, 2**-24)",
+                "max(loss, 2**-23)",
+                (
+                    "Your limit is 2**-23, the spacing of float32 numbers above 1 (NumPy's eps)."
+                    " What is the unit roundoff u?"
+                ),
+            ),
+            (
+                'var / eps, D, "pairwise")',
+                'var / eps, D, "sequential")',
+                "Your naive variance has running sums. In which order does the exercise add?",
+            ),
+            (
+                'regimes.mean_loss(ratio, D, "pairwise")',
+                'regimes.mean_loss(ratio, D, "sequential")',
+                "Your rounded mean is one running sum. In which order does the exercise add?",
+            ),
+            (
+                "wide.mean() / np.sqrt(var)",
+                "wide.mean() / np.sqrt(var + eps)",
+                (
+                    "eps is in your ratio. Which sigma does rho have, and where does eps enter the"
+                    " lines?"
+                ),
+            ),
+            (
+                "var / eps",
+                "eps / var",
+                (
+                    "Your energy is upside down. Is it large where eps hides the variance, or where"
+                    " it does not?"
+                ),
+                "np.sqrt(var) / eps",
+                (
+                    "The standard deviation is divided by eps. With which quantity, of which unit,"
+                    " is eps added?"
+                ),
+                "var / 1e-30",
+                (
+                    "The naive variance is judged as if eps were 0. What does a wrong variance do"
+                    " where eps is much larger?"
+                ),
+                "var",
+                "Your energy is the variance itself. Beside which number does it count?",
+                "np.mean(wide**2) / eps",
+                (
+                    "Your energy is made of the mean square. Is the mean part of what eps stands"
+                    " beside?"
+                ),
+                "D * var / eps",
+                "Your energy is made of the sum of squares. Is that what eps is added to?",
+                "var / 1e-5",
+                "The energy is computed with the default eps, whatever eps is given.",
+            ),
+            (
+                "wide.var()",
+                "wide.var(ddof=1)",
+                "The squares are divided by D - 1. By what does layer norm divide?",
+            ),
+            (
+                "row.astype(np.float64)",
+                "row",
+                (
+                    "Mean and variance are computed in float32. Can it hold the square of every"
+                    " number of every row?"
+                ),
+            ),
+            (
+                "np.sqrt(var)",
+                "var",
+                "The ratio is mean over variance. Multiply the row by 10: should it change?",
+            ),
+        ),
+    ),
+    Exercise(
+        "safe-eps",
+        5,
+        "derive",
+        safe_eps_solution,
+        (
+            _formats(
+                "eps is a normal number",
+                [(dtype, gain) for dtype in _DTYPES for gain in (1e6, 1e3)],
+                _eps_is_normal,
+            ),
+            _formats(
+                "the gain is limited",
+                [(dtype, gain) for dtype in _DTYPES for gain in (30.0, 1e3, 1e5)],
+                _gain_is_limited,
+            ),
+            _formats(
+                "no larger than needed",
+                (("float16", 30.0), ("float16", 1e4), ("bfloat16", 1e3), ("float32", 1e5)),
+                _no_larger_than_needed,
+            ),
+        ),
+        mistakes=changes(
+            (
+                "return max(",
+                "return min(",
+                "The smaller of two lower bounds is returned. Which eps satisfies both?",
+            ),
+            (
+                "gain**-2",
+                "0",
+                "Only the format is looked at. By how much is a row of tiny sigma magnified?",
+                "gain**-2, 1e-5",
+                "Your eps is at least 1e-5, in every format. Which bound asks for that?",
+                "1 / gain",
+                (
+                    "Your eps is the reciprocal of the gain. Is sigma divided by eps, or by what"
+                    " comes of it?"
+                ),
+                "gain**-0.5",
+                (
+                    "The root of the gain is taken. Of which of the two, eps and gain, is the other"
+                    " the root?"
+                ),
+                "gain**2",
+                (
+                    "Your bound grows with the gain. Which eps magnifies more, a large one or a"
+                    " small one?"
+                ),
+            ),
+            (
+                "max(FORMATS[dtype].smallest_normal, gain**-2)",
+                "FORMATS[dtype].smallest_normal + gain**-2",
+                (
+                    "Two lower bounds are added. Which number satisfies both, and is no larger than"
+                    " needed?"
+                ),
+                "float(round_to(max(FORMATS[dtype].smallest_normal, gain**-2), dtype))",
+                (
+                    "Your eps is rounded to the format, down at times. By how much may a row be"
+                    " magnified then?"
+                ),
+                "2.0 ** np.ceil(np.log2(max(FORMATS[dtype].smallest_normal, gain**-2)))",
+                (
+                    "Your eps is a power of two. Which numbers lie between two of them, and is one"
+                    " of those enough?"
+                ),
+            ),
+            (
+                "FORMATS[dtype].smallest_normal",
+                "0.0",
+                (
+                    "Only the gain is looked at. Is the eps it asks for a number of the format,"
+                    " with all its digits?"
+                ),
+                "FORMATS[dtype].smallest_subnormal",
+                "The bound is the smallest number above 0. How many digits has it?",
+                "FORMATS[dtype].u",
+                (
+                    "The bound is the unit roundoff: the spacing near 1, and not where numbers near"
+                    " 0 lose digits."
+                ),
+                "2 * FORMATS[dtype].u",
+                (
+                    "The bound is the spacing above 1 (NumPy's eps), and not where numbers near 0"
+                    " lose digits."
+                ),
+                "FORMATS[dtype].smallest_subnormal / 2",
+                "Up to this bound numbers are rounded to 0. From where on have they all digits?",
+                "FORMATS[dtype].smallest_normal**0.5",
+                (
+                    "The root of the smallest normal number bounds a sigma. What is eps added to,"
+                    " sigma or its square?"
+                ),
+                'FORMATS["float16"].smallest_normal',
+                "The bound is float16's in every format.",
+                'FORMATS[dtype if dtype == "float32" else "float16"].smallest_normal',
+                "For bfloat16 your bound is float16's. How many bits of exponent has each?",
+                "np.finfo(dtype).tiny",
+                "NumPy has no bfloat16, so np.finfo fails. FORMATS has all three formats.",
+            ),
+        ),
+    ),
+    Exercise(
+        "largest-sigma",
+        10,
+        "derive",
+        largest_sigmas_solution,
+        (
+            _sum_of_squares("squares added first", False),
+            _sum_of_squares("squares divided first", True),
+            each(
+                "another format",
+                lambda rng: [
+                    Call({"D": 768, "largest": FORMATS[dtype].largest})
+                    for dtype in ("float32", "float16")
+                ],
+                _other_format,
+            ),
+        ),
+        mistakes=changes(
+            (
+                "np.sqrt(largest / D), np.sqrt(largest)",
+                "np.sqrt(largest), np.sqrt(largest / D)",
+                (
+                    "The two numbers have changed places. Which order of work makes the larger"
+                    " intermediate number?"
+                ),
+                "largest / D, largest",
+                "These are the largest squares. What was asked for is sigma.",
+                "np.sqrt(largest), np.sqrt(largest * D)",
+                (
+                    "Both numbers are sqrt(D) too large. Which number is the largest on each of the"
+                    " two ways?"
+                ),
+                "int(np.sqrt(largest / D)), int(np.sqrt(largest))",
+                "Your sigmas are cut to whole numbers. Need a standard deviation be one?",
+            ),
+            (
+                "sqrt(largest / D)",
+                "sqrt(largest // D)",
+                "Your quotient is rounded down to a whole number. Need a square be one?",
+                "sqrt(largest / (D - 1))",
+                "D - 1 squares are added. How many has a row of D?",
+                "sqrt(2 * largest / D)",
+                "Half of the squares are counted. Which sign has the square of a negative number?",
+                "sqrt(largest) / D",
+                "D divides sigma itself. Of which sum is the largest number the limit?",
+                "sqrt(largest)",
+                (
+                    "Your first number does not depend on D. How many squares are in the sum before"
+                    " it is divided?"
+                ),
+            ),
+            (
+                ", np.sqrt(largest)",
+                ", np.inf",
+                (
+                    "By your answer nothing overflows where each square is divided first. How large"
+                    " is a square before that?"
+                ),
+                ", np.sqrt(largest / D)",
+                (
+                    "Your second number is the first again. How large does the sum become where"
+                    " each square is divided first?"
+                ),
+                ", np.sqrt(D)",
+                (
+                    "Your second number is the gain, a quotient of two sigmas. What was asked for"
+                    " is the second sigma."
+                ),
+                ", np.sqrt(largest * D)",
+                (
+                    "The second number is judged by the quotient. Which number is there before"
+                    " anything is divided?"
+                ),
+            ),
+            (
+                "np.sqrt(largest / D), np.sqrt(largest)",
+                "np.sqrt(65504.0 / D), np.sqrt(65504.0)",
+                "The largest number of float16 is used, whatever largest is given.",
+            ),
+        ),
+    ),
+    Exercise(
+        "rescue",
+        20,
+        "implement",
+        rescued_solution,
+        (
+            _rescued(
+                "rows whose squares overflow",
+                _rows((0.5, 1e18, 0.0), (0.5, 3e18, 0.0), (0.5, 1e25, 0.0), (0.5, 1e37, 0.0)),
+            ),
+            _rescued("the largest number is negative", _negative_rows),
+            # x / max(x) is rounded: at ratio 1e5 that alone costs 1e5 u = 6e-3.
+            _rescued("scaling rounds nothing", _rows((1e5, 1.0, 0.0))),
+            _rescued(
+                "eps is scaled with the row",
+                _rows((0.1, 30.0, 1e3), (0.1, 1e20, 1e40), (0.1, 1e-3, 1e-5), (0.1, 1e-25, 1e-5)),
+            ),
+            each(
+                "constant rows are zero",
+                lambda rng: [
+                    Call({"row": np.full(8, value, np.float32)}) for value in (0.0, 7.0, 1e30)
+                ],
+                _zeros,
+                call=quietly,
+            ),
+            _rescued("float64 rows whose squares overflow", _large_float64_rows),
+        ),
+        mistakes=changes(
+            (
+                "scale = 2.0**-exponent",
+                "scale = 1.0",
+                (
+                    "The row is not scaled, or by a number that comes of its squares: they overflow"
+                    " as before."
+                ),
+                (
+                    "scale = 2.0**-exponent if float(np.abs(row).max())**2 >"
+                    " np.finfo(row.dtype).max else 1.0"
+                ),
+                (
+                    "A row is scaled where one square overflows. How large is the sum of all"
+                    " squares, where none does?"
+                ),
+                "scale = 2.0**-64 if exponent > 60 else 1.0",
+                (
+                    "The squares of large float64 rows overflow as before. No type is wider, and no"
+                    " fixed power is enough."
+                ),
+                "scale = 1 / max(float(np.abs(row).max()), 1.0)",
+                (
+                    "The row is divided by its largest number. Which scales change no digit of an"
+                    " element?"
+                ),
+            ),
+            (
+                "2.0**-exponent",
+                "2.0**exponent",
+                (
+                    "Squares of your scaled row overflow, or vanish. Which power of two takes its"
+                    " largest number near 1?"
+                ),
+            ),
+            (
+                "scaled = row * row.dtype.type(scale)",
+                "scaled = row / row.std()",
+                (
+                    "The row is divided by its standard deviation. What becomes of that where"
+                    " squares overflow?"
+                ),
+                "scaled = row / max(np.abs(row).max(), row.dtype.type(1))",
+                (
+                    "The row is divided by its largest number. Which scales change no digit of an"
+                    " element?"
+                ),
+            ),
+            (
+                "np.abs(row).max()",
+                "row.max()",
+                (
+                    "Another number than the largest by size sets the scale. Which number of a row"
+                    " has the largest square?"
+                ),
+            ),
+            (
+                "max(int(np.frexp(np.abs(row).max())[1]), 0)",
+                "int(np.frexp(np.abs(row).max())[1])",
+                (
+                    "Small rows are scaled up, and eps with them: beyond the largest number it is"
+                    " Inf. Which rows need a rescue?"
+                ),
+            ),
+            (
+                "eps * scale**2",
+                "eps",
+                (
+                    "The row is scaled, and eps is not: beside smaller squares it weighs more than"
+                    " it did."
+                ),
+                "eps * scale",
+                "Your eps is scaled as the row is. To what is it added?",
+                "eps / scale**2",
+                (
+                    "Your eps grows where the row shrinks. What keeps the quotient of sigma**2 and"
+                    " eps?"
+                ),
+            ),
+            (
+                "return normalise(scaled, eps=max(eps * scale**2, tiny))",
+                "return normalise(scaled, eps=max(eps * scale**2, tiny)) / row.dtype.type(scale)",
+                "The result is scaled back. By how much does xhat change when a row is multiplied?",
+                "return normalise(row.astype(float), eps=eps).astype(row.dtype)",
+                (
+                    "The squares of large float64 rows overflow as before. No type is wider, and no"
+                    " fixed power is enough."
+                ),
+            ),
+            (
+                ".tiny",
+                ".eps",
+                (
+                    "Your least eps is the spacing above 1. Beside which variance, of a scaled row,"
+                    " must it be small?"
+                ),
+            ),
+            (
+                "max(eps * scale**2, tiny)",
+                "eps * scale**2",
+                (
+                    "The scaled eps is allowed to become 0. What is then the result for a constant"
+                    " row?"
+                ),
+            ),
+        ),
+    ),
 )

@@ -6,8 +6,9 @@ import numpy as np
 
 from lnlib import forms, regimes
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
-from normcheck.mistakes import changes
 from lnlib.summation import row_sum_bound, sum_rows
+from normcheck.mistakes import changes
+
 from . import Call, Exercise, each, expect, expect_array, expect_close, expect_number
 from .gradients import Backward, outside
 from .run import quietly
@@ -28,15 +29,21 @@ def _digits(title, ask):
     def judge(found, dy, cache, u, what):
         found, expected = expect_number(found), digits_of_dx_solution(dy, cache, u)
         # A few roundings of float64 are magnified by at most 1e6, in either: far below 1e-6 digits.
-        expect(abs(found - expected) < 1e-6, f"{what}: found {found:.6g} digits, expected {expected:.6g}")
+        expect(
+            abs(found - expected) < 1e-6,
+            f"{what}: found {found:.6g} digits, expected {expected:.6g}",
+        )
+
     return each(title, ask, judge, call=quietly, unchanged=True)
 
 
 def _rows_of_all_sizes(rng):
     x = rng.standard_normal((5, 3)) * [[0.01], [0.1], [1], [10], [100]]
     gamma, dy = rng.uniform(0.1, 10, 3), 2 + rng.standard_normal((5, 3))
-    return Call({"dy": dy, "cache": layer_norm_forward(x, gamma, gamma)[1], "u": _U},
-                what="rows of sizes from 0.01 to 100")
+    return Call(
+        {"dy": dy, "cache": layer_norm_forward(x, gamma, gamma)[1], "u": _U},
+        what="rows of sizes from 0.01 to 100",
+    )
 
 
 def _ordinary_cache(rng):
@@ -46,13 +53,18 @@ def _ordinary_cache(rng):
 def _few_digits(rng):
     cache = _ordinary_cache(rng)
     g = regimes.upstream(rng, cache.xhat, **regimes.parts(1e5, 1e5, "ones"), dtype="float64")
-    return [Call({"dy": g, "cache": cache, "u": u}, what=f"kappa 1e5, u = {u:.0e}") for u in (_U, 2.0**-8)]
+    return [
+        Call({"dy": g, "cache": cache, "u": u}, what=f"kappa 1e5, u = {u:.0e}")
+        for u in (_U, 2.0**-8)
+    ]
 
 
 def _no_digits(rng):
     cache = _ordinary_cache(rng)
-    return [Call({"dy": dy, "cache": cache, "u": _U}, what=f"{what} has dx = 0")
-            for dy, what in ((np.full((4, 16), 0.1), "a constant g"), (np.zeros((4, 16)), "dy = 0"))]
+    return [
+        Call({"dy": dy, "cache": cache, "u": _U}, what=f"{what} has dx = 0")
+        for dy, what in ((np.full((4, 16), 0.1), "a constant g"), (np.zeros((4, 16)), "dy = 0"))
+    ]
 
 
 def safe_backward_solution(g, x, eps):
@@ -66,20 +78,28 @@ def safe_backward_solution(g, x, eps):
 
 def _varied_rows(rng):
     g, x = rng.standard_normal((2, 2, 3, 8))
-    return Call({"g": g, "x": x * [[[3.0], [0.1], [1e-3]]], "eps": 0.01}, which="rows that are not constant")
+    return Call(
+        {"g": g, "x": x * [[[3.0], [0.1], [1e-3]]], "eps": 0.01}, which="rows that are not constant"
+    )
 
 
 def _constant_among_others(rng):
     g, x = rng.standard_normal((2, 4, 8))
     x[1], x[2] = 0.5, 1e-170 * x[2]  # the squares of the third row are zero
-    return Call({"g": g, "x": x, "eps": 0.01}, which="the rows beside a constant one", constant=(
-        (1, "a constant row"), (2, "a row that is constant but for 1e-170")))
+    return Call(
+        {"g": g, "x": x, "eps": 0.01},
+        which="the rows beside a constant one",
+        constant=((1, "a constant row"), (2, "a row that is constant but for 1e-170")),
+    )
 
 
 def _right_dx(dx, g, x, eps, which, constant=()):
     dx = expect_array(dx, x.shape, name="dx")
     for i, what in constant:
-        expect(np.any(dx[i] != 0), f"{what}: dx is 0, which is no NaN, but y does change when x does: y = c / eps")
+        expect(
+            np.any(dx[i] != 0),
+            f"{what}: dx is 0, which is no NaN, but y does change when x does: y = c / eps",
+        )
         # Nothing is rounded but g - mean, its mean and the quotient.
         expect_close(dx[i], (g[i] - g[i].mean()) / eps, 1e-13, f"dx of {what}")
     dx, g, x = (np.delete(a, [i for i, _ in constant], axis=0) for a in (dx, g, x))
@@ -89,48 +109,68 @@ def _right_dx(dx, g, x, eps, which, constant=()):
 
 _safe = partial(each, judge=_right_dx, call=quietly, unchanged=True)
 
-# eps > 0 is promised. Where a layer takes 0, this changes no sigma, and what is divided by it does not overflow.
-_DX = Backward(("dx",), lambda g, cache: {"g": g, "x": cache.x, "eps": cache.eps or 1e-300},
-               lambda found: (found, None, None), outside(with_gamma=False))
+# eps > 0 is promised. Where a layer takes 0, this changes no sigma, and what is divided by it does
+# not overflow.
+_DX = Backward(
+    ("dx",),
+    lambda g, cache: {"g": g, "x": cache.x, "eps": cache.eps or 1e-300},
+    lambda found: (found, None, None),
+    outside(with_gamma=False),
+)
 
 
 def sum_in_pairs_solution(terms):
     while len(terms) > 1:
         half = len(terms) // 2
-        pairs = terms[:half] + terms[half:2 * half]
-        terms = np.concatenate([pairs, terms[2 * half:]])
+        pairs = terms[:half] + terms[half : 2 * half]
+        terms = np.concatenate([pairs, terms[2 * half :]])
     return terms[0]
 
 
 def _sums(title, ask, judge):
     """A check of float32 sums of rows, which leaves the rows as they are."""
+
     def judge_sum(found, terms):
         judge(expect_array(found, terms.shape[1:], "float32", "the sum"), terms)
+
     return each(title, ask, judge_sum, unchanged=True)
 
 
 def _whole_numbers(rng):
     # They are small: no sum is rounded.
-    return [Call({"terms": rng.integers(-9, 10, (n, 3)).astype(np.float32)}) for n in (1, 2, 3, 6, 7, 8, 101)]
+    return [
+        Call({"terms": rng.integers(-9, 10, (n, 3)).astype(np.float32)})
+        for n in (1, 2, 3, 6, 7, 8, 101)
+    ]
 
 
 def _every_row_counts(found, terms):
     right = terms.sum(axis=0)
     # A number that is no power of two is odd in some round.
     partner = "; is there a row without a partner?" if len(terms) & (len(terms) - 1) else ""
-    expect(np.array_equal(found, right), f"{len(terms)} rows of whole numbers: found {found}, expected {right}{partner}")
+    expect(
+        np.array_equal(found, right),
+        f"{len(terms)} rows of whole numbers: found {found}, expected {right}{partner}",
+    )
 
 
 def _in_pairs(found, terms):
     # 2**24 + 1 is no float32. In pairs, whichever they are: 2**24 + 1 is 2**24 and 1 + 1 is 2.
-    expect(found[0] == 2**24 + 2, f"2**24 + 1 + 1 + 1: found {found[0]:.0f}, in pairs it is {2**24 + 2}")
+    expect(
+        found[0] == 2**24 + 2,
+        f"2**24 + 1 + 1 + 1: found {found[0]:.0f}, in pairs it is {2**24 + 2}",
+    )
 
 
 def _no_growth(found, terms):
-    # All are positive, so the worst case of log2(n) levels bounds the sum itself: 17 u. A running sum is
-    # typically off by 0.42 u sqrt(n / 3) = 88 u.
-    expect_close(found, terms.sum(axis=0, dtype=float), float(row_sum_bound(len(terms), "pairwise")),
-                 f"the sum of {len(terms)} rows")
+    # All are positive, so the worst case of log2(n) levels bounds the sum itself: 17 u. A running
+    # sum is typically off by 0.42 u sqrt(n / 3) = 88 u.
+    expect_close(
+        found,
+        terms.sum(axis=0, dtype=float),
+        float(row_sum_bound(len(terms), "pairwise")),
+        f"the sum of {len(terms)} rows",
+    )
 
 
 def rows_until_solution(tolerance, u, in_pairs):
@@ -140,17 +180,22 @@ def rows_until_solution(tolerance, u, in_pairs):
 
 def _cases(*cases):
     """Asks for the rows of cases (tolerance, u, in_pairs)."""
-    return lambda rng: [Call(dict(zip(("tolerance", "u", "in_pairs"), case)), rng=rng) for case in cases]
+    return lambda rng: [
+        Call(dict(zip(("tolerance", "u", "in_pairs"), case)), rng=rng) for case in cases
+    ]
 
 
 def _by_theory(found, tolerance, u, in_pairs, **_):
     n, how = expect_number(found), "in pairs" if in_pairs else "in sequence"
     expect(n > 1, f"{how}: found {n:g} rows, expected more than 1")
-    # t = 0.42 is given to two digits: lnlib's, 0.425, makes 1.1 %. A whole number n adds 0.06 % or less.
-    # One level too few or too many in pairs would be 2.7 % or more in one of the cases.
+    # t = 0.42 is given to two digits: lnlib's, 0.425, makes 1.1 %. A whole number n adds 0.06 % or
+    # less. One level too few or too many in pairs would be 2.7 % or more in one of the cases.
     error = 0.42 * u * np.sqrt(np.log2(n) if in_pairs else n / 2)
-    expect(abs(error / tolerance - 1) < 0.02, f"tolerance {tolerance:.0e}, u = {u:.0e}, {how}: after your "
-                                              f"{n:.3g} rows theory says {error:.1e}")
+    expect(
+        abs(error / tolerance - 1) < 0.02,
+        f"tolerance {tolerance:.0e}, u = {u:.0e}, {how}: after your "
+        f"{n:.3g} rows theory says {error:.1e}",
+    )
 
 
 def _measured(found, tolerance, in_pairs, rng, **_):
@@ -161,7 +206,8 @@ def _measured(found, tolerance, in_pairs, rng, **_):
     exact = sum_rows(terms, "wide", "bfloat16").astype(float)
     sums = sum_rows(terms, "pairwise" if in_pairs else "sequential", "bfloat16")
     error = np.linalg.norm(sums - exact) / np.linalg.norm(exact)
-    # 64 sums: the L2 error is within about sqrt(2 / 64), a fifth, of what it is on average; theory is as good.
+    # 64 sums: the L2 error is within about sqrt(2 / 64), a fifth, of what it is on average; theory
+    # is as good.
     expect(0.5 < error / tolerance < 2, f"{how}: after {n} rows the measured error is {error:.1%}")
 
 
@@ -169,152 +215,423 @@ _KAPPA = "np.linalg.norm(cache.rstd * cache.gamma * dy) / size"
 _BY_ROW = "(np.linalg.norm(cache.rstd * cache.gamma * dy, axis=-1) / np.linalg.norm(dx, axis=-1))"
 
 EXERCISES = (
-    Exercise("digits-of-dx", 10, "measure", digits_of_dx_solution,
-             (_digits("rows of all sizes", _rows_of_all_sizes), _digits("few digits, or none", _few_digits),
-              _digits("dx is zero", _no_digits)), mistakes=changes(
-        ("rstd * cache.gamma", "rstd", "The numerator is made of dy. What reaches the normalisation on the way back?",
-         "gamma", "The numerator is not in the units of dx. Multiply x by 10: should kappa change?"),
-        ("cache.gamma * dy", "cache.gamma**2 * dy",
-         "Your kappa has gamma twice. How often is dy multiplied by it on the way to g?"),
-        (_KAPPA, f"{_BY_ROW}.mean()", "Your kappa is a mean over rows. Take norms of whole tensors.",
-         f"{_BY_ROW}.max()", "Your kappa is that of the worst row. Take norms of whole tensors.",
-         f"np.median({_BY_ROW})", "Your kappa is that of the median row. Take norms of whole tensors.",
-         "np.abs(cache.rstd * cache.gamma * dy).max() / np.abs(dx).max()",
-         "Largest elements are compared. Size is a norm, the root of a sum of squares.",
-         "np.abs(cache.rstd * cache.gamma * dy).mean() / np.abs(dx).mean()",
-         "Sums or means of absolute values are compared. Size is a norm, the root of a sum of squares.",
-         "(np.linalg.norm(cache.rstd * cache.gamma * dy) / size) ** 2",
-         "Your kappa is a quotient of squares. Which root does a norm have?",
-         "np.linalg.norm(cache.rstd * cache.gamma * dy, 2) / np.linalg.norm(dx, 2)",
-         "Of a matrix, norm(a, 2) is the largest singular value. Take the root of the sum of all squares."),
-        ((_KAPPA, _BY_ROW), ("-np.log10(kappa * u)", "-np.log10(kappa * u).mean()"),
-         "Your digits are a mean over rows. Take norms of whole tensors."),
-        ((_KAPPA, _BY_ROW), ("max(0.0, ", "np.maximum(0.0, "),
-         "Your digits are one number a row. Take norms of whole tensors."),
-        (("    if size == 0:\n        return 0.0\n", ""), ("max(0.0, ", "np.maximum(0.0, "),
-         "Your digits are no number where dx is zero. What does the docstring return there?"),
-        ("return 0.0", "return float(-np.log10(u))",
-         "Where dx is zero you expect all digits. How large is rounding there, beside dx?"),
-        (_KAPPA, "size / np.linalg.norm(cache.rstd * cache.gamma * dy)",
-         "Your kappa is upside down: it is largest where nothing cancels."),
-        ("log10(kappa * u)", "log(kappa * u)", "Your logarithm is the natural one. What is the base of decimal digits?",
-         "log10(kappa * 2**-24)", "The u of float32 is used, whatever u is given.",
-         "log10(kappa)",
-         "By your count ordinary rows have no digit left. How large is your kappa there, and what is it multiplied by?",
-         "log2(kappa * u)", "These are bits. What is the base of decimal digits?",
-         "log10(0.42 * kappa * u)", "Your error is tau kappa u. The exercise asks for -log10(kappa u).",
-         "log10(0.42 * 3**0.5 * kappa * u)",
-         "Your error is the chapter's line with n = 3. The exercise asks for -log10(kappa u)."),
-        ("max(0.0, -np.log10(kappa * u))", "float(int(max(0.0, -np.log10(kappa * u))))",
-         "The digits are cut to a whole number. The exercise asks for a float."),
-        ("max(0.0, -np.log10(kappa * u))", "abs(np.log10(kappa * u))",
-         "Your digits lose their sign. How many are left where kappa u is above 1?",
-         "-np.log10(kappa * u)", "The number of digits may come out negative. How many are left where all are lost?"))),
-    Exercise("constant-rows", 15, "derive, implement", safe_backward_solution,
-             (*_DX.layers()[:3],
-              _safe("rows that vary", _varied_rows), _safe("constant rows among others", _constant_among_others),
-              *_DX.layers()[3:], _DX.stress()), _DX.diagnose, mistakes=changes(
-        ("np.where(sigma > 0, sigma, 1)", "sigma",
-         "A constant row is divided by its sigma of 0. Which factor beside that quotient is 0 as well?",
-         "np.where(np.ptp(x, axis=-1, keepdims=True) > 0, sigma, 1)",
-         "A row that is constant but for 1e-170 is divided by a sigma of 0: the squares of c vanish. "
-         "Ask sigma whether it is 0.",
-         "np.where((sigma > 0).all(), sigma, np.inf)",
-         "One constant row takes the third term from all rows. Which rows have no quotient?",
-         "np.where(sigma > eps, sigma, np.inf)",
-         "Rows of sigma below eps are treated as constant ones. For which sigma is there no quotient?",
-         "np.maximum(sigma, eps)",
-         "A sigma below eps is replaced by eps, which changes dx of small rows too. For which sigma is there no quotient?",
-         "(sigma + 1e-12)",
-         "A number is added to every sigma, which changes dx of all rows a little. Which rows need another sigma?"),
-        ("c / np.where(sigma > 0, sigma, 1)", "np.nan_to_num(c / sigma)",
-         "Where sigma is 0, c need not be: the squares of 1e-170 vanish. What is then c / sigma, and nan_to_num of it?"),
-        ("along) / s", "along) / np.where(sigma > 0, s, np.sqrt(eps))",
-         "Your constant rows are divided by the root of eps, as if eps stood inside. What is s where sigma is 0?"),
-        ("(g - g.mean(axis=-1, keepdims=True)", "(g - np.where(sigma > 0, g.mean(axis=-1, keepdims=True), 0)",
-         "Your dx of a constant row does not sum to 0. What does y do when the whole row moves?"),
-        ("along) / s", "along) / s * (sigma > 0)",
-         "Your dx of a constant row is 0. Move one element of such a row a little: does y stay?"),
-        ("s = sigma + eps", "s = np.where(sigma > 0, sigma + eps, 1)",
-         "A constant row is divided by 1. What does the forward pass divide it by?"),
-        (("s = sigma + eps", "s = np.sqrt(sigma**2 + eps**2)"), ("c / np.where(sigma > 0, sigma, 1)", "c / s"),
-         "Your eps is squared under the root. What does the forward pass divide by?"),
-        ("(c * c).mean(axis=-1, keepdims=True)", "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)",
-         "Your sigma divides by D - 1. Is it an estimate or a definition?"),
-        (*((f"{a}.mean(axis=-1, keepdims=True)", f"{a}.mean()") for a in ("x", "(c * c)", "(g * c / s)", "g")),
-         "Your means are taken over all rows together. Which numbers has the mean of a row?"))),
-    Exercise("sum-in-pairs", 10, "implement", sum_in_pairs_solution,
-             (_sums("every row counts", _whole_numbers, _every_row_counts),
-              # Before the short sum, on which running sums along either axis are alike.
-              _sums("131069 rows",
-                    lambda rng: Call({"terms": rng.uniform(1, 2, (2**17 - 3, 4)).astype(np.float32)}),
-                    _no_growth),
-              _sums("pairs, in float32",
-                    lambda rng: Call({"terms": np.float32([[2**24], [1], [1], [1]])}), _in_pairs)), mistakes=changes(
-        ("np.concatenate([pairs, terms[2 * half:]])", "pairs",
-         "Where the number of rows is odd, the last one is lost."),
-        ("[pairs, terms[2 * half:]]", "[pairs, 2 * terms[2 * half:]]", "The row without a partner counts twice."),
-        ("while len(terms) > 1", "while len(terms) > 2", "Two rows are left at the end, and one of them is returned.",
-         "if len(terms) > 1", "Rows are paired once. What becomes of the other pairs?"),
-        ("while len(terms) > 1:", "terms = terms.T\n    while len(terms) > 1:",
-         "The numbers of each row are added to each other. Along which axis do the rows lie?",
-         "terms = terms.astype(np.float16)\n    while len(terms) > 1:",
-         "Your sums are float16. Up to which number does that go?"),
-        ("terms[:half] + terms[half:2 * half]", "(terms[:half] + terms[half:2 * half]) / 2",
-         "Pairs are averaged. What is asked for is their sum."),
-        ("while len(terms) > 1:",
-         "return terms[:len(terms) // 2].sum(axis=0) + terms[len(terms) // 2:].sum(axis=0)\n"
-         "    while len(terms) > 1:",
-         "Two running sums, of half the rows each, are your only pair. How long are they?",
-         "half = len(terms) // 2 * 2\n    return np.concatenate([terms[:half:2] + terms[1:half:2], terms[half:]])"
-         ".sum(axis=0)\n    while len(terms) > 1:",
-         "Rows are paired once, and the pairs added in one running sum. What becomes of pairs of pairs?",
-         "return terms.sum(axis=0)\n    while len(terms) > 1:",
-         "This is NumPy's sum along axis 0: one running sum, in which every row waits its turn.",
-         "return np.ascontiguousarray(terms.T).sum(axis=1)\n    while len(terms) > 1:",
-         "Rows are added in running sums of blocks, as NumPy does along a contiguous axis. How many rows are in a block?",
-         "return terms.sum(axis=0, dtype=float).astype(np.float32)\n    while len(terms) > 1:",
-         "The rows are added in float64 and rounded once. The exercise asks for partial sums in float32."),
-        ("pairs = terms[:half] + terms[half:2 * half]",
-         "terms[:half] += terms[half:2 * half]\n        pairs = terms[:half]",
-         "The sums are written into terms, which belongs to the caller."),
-        *((*rows, ("np.concatenate([pairs, terms[2 * half:]])", "pairs"),
-           "NumPy adds one row to each of two, so that it counts twice. Which row has no partner?") for rows in (
-            [("terms[half:2 * half]", "terms[half:]")],
-            [("terms[:half]", "terms[::2]"), ("terms[half:2 * half]", "terms[1::2]")])))),
-    Exercise("rows-until", 10, "derive", rows_until_solution,
-             # The first is small enough for 2**n, should the two sums have changed places.
-             (each("by theory", _cases((0.01, 2.0**-8, False), (1e-5, _U, False), (0.05, 2.0**-8, False),
-                                       (1e-12, 2.0**-53, False), (1e-7, _U, True), (0.01, 2.0**-8, True),
-                                       (2e-16, 2.0**-53, True)), _by_theory),
-              each("measured in bfloat16", _cases((0.05, 2.0**-8, False), (0.006, 2.0**-8, True)), _measured)),
-             mistakes=changes(
-        ("else 2 * roundings", "else roundings",
-         "Every rounding of the running sum is counted as if the sum were already at its full size.",
-         "else roundings / 2",
-         "The 2 of the running sum's line is on the wrong side. Put your N into the line: what error comes out?"),
-        ("np.exp2(roundings) if in_pairs else 2 * roundings", "2 * roundings",
-         "The running sum's line is solved in both cases. What does in_pairs change?",
-         "tolerance / u",
-         "Neither line is solved: these are the roundings, each at its worst, that add up to tolerance."),
-        ("(tolerance / (0.42 * u)) ** 2", "tolerance / (0.42 * u)",
-         "The root of the line is not undone. What does that leave of N on the other side?",
-         "(tolerance / u) ** 2 / 0.42", "Your tau is not squared with the rest. What of the line stands outside the root?"),
-        ("else 2 * roundings", "else 3 * roundings",
-         "Your running sum has the n = D/3 of numbers of one sign. Of random signs, how large is a sum of k terms?"),
-        ("0.42 * u", "u", "Every rounding is counted at its worst, u. What is a typical one?",
-         "0.42 * 2**-24", "The u of float32 is used, whatever u is given.",
-         "0.42 * 2**-8", "The u of bfloat16 is used, whatever u is given."),
-        ("np.exp2(roundings)", "roundings", "These are the levels of a tree. How many rows do so many levels add?",
-         "np.exp2(np.sqrt(roundings))",
-         "The levels are their own root in your tree. Which square undoes the line's root?",
-         "np.power(10.0, roundings)",
-         "From levels to rows it goes by powers of ten. By what does the number of rows grow from level to level?",
-         "np.log2(roundings)", "The logarithm is taken again. The line has log2 N levels; what is N?",
-         "roundings**2", "The number of levels is squared. Which function undoes log2?",
-         "np.exp2(np.floor(roundings))",
-         "The number of levels is cut to a whole number. The line takes any N, and N is at most 2 times too small."),
-        ("np.exp2(", "np.exp(",
-         "From levels to rows it goes by powers of e. By what does the number of rows grow from level to level?"),
-        ("if in_pairs", "if not in_pairs", "The tree and the running sum have changed places."))),
+    Exercise(
+        "digits-of-dx",
+        10,
+        "measure",
+        digits_of_dx_solution,
+        (
+            _digits("rows of all sizes", _rows_of_all_sizes),
+            _digits("few digits, or none", _few_digits),
+            _digits("dx is zero", _no_digits),
+        ),
+        mistakes=changes(
+            (
+                "rstd * cache.gamma",
+                "rstd",
+                "The numerator is made of dy. What reaches the normalisation on the way back?",
+                "gamma",
+                "The numerator is not in the units of dx. Multiply x by 10: should kappa change?",
+            ),
+            (
+                "cache.gamma * dy",
+                "cache.gamma**2 * dy",
+                "Your kappa has gamma twice. How often is dy multiplied by it on the way to g?",
+            ),
+            (
+                _KAPPA,
+                f"{_BY_ROW}.mean()",
+                "Your kappa is a mean over rows. Take norms of whole tensors.",
+                f"{_BY_ROW}.max()",
+                "Your kappa is that of the worst row. Take norms of whole tensors.",
+                f"np.median({_BY_ROW})",
+                "Your kappa is that of the median row. Take norms of whole tensors.",
+                "np.abs(cache.rstd * cache.gamma * dy).max() / np.abs(dx).max()",
+                "Largest elements are compared. Size is a norm, the root of a sum of squares.",
+                "np.abs(cache.rstd * cache.gamma * dy).mean() / np.abs(dx).mean()",
+                (
+                    "Sums or means of absolute values are compared. Size is a norm, the root of a"
+                    " sum of squares."
+                ),
+                "(np.linalg.norm(cache.rstd * cache.gamma * dy) / size) ** 2",
+                "Your kappa is a quotient of squares. Which root does a norm have?",
+                "np.linalg.norm(cache.rstd * cache.gamma * dy, 2) / np.linalg.norm(dx, 2)",
+                (
+                    "Of a matrix, norm(a, 2) is the largest singular value. Take the root of the"
+                    " sum of all squares."
+                ),
+            ),
+            (
+                (_KAPPA, _BY_ROW),
+                ("-np.log10(kappa * u)", "-np.log10(kappa * u).mean()"),
+                "Your digits are a mean over rows. Take norms of whole tensors.",
+            ),
+            (
+                (_KAPPA, _BY_ROW),
+                ("max(0.0, ", "np.maximum(0.0, "),
+                "Your digits are one number a row. Take norms of whole tensors.",
+            ),
+            (
+                ("    if size == 0:\n        return 0.0\n", ""),
+                ("max(0.0, ", "np.maximum(0.0, "),
+                "Your digits are no number where dx is zero. What does the docstring return there?",
+            ),
+            (
+                "return 0.0",
+                "return float(-np.log10(u))",
+                "Where dx is zero you expect all digits. How large is rounding there, beside dx?",
+            ),
+            (
+                _KAPPA,
+                "size / np.linalg.norm(cache.rstd * cache.gamma * dy)",
+                "Your kappa is upside down: it is largest where nothing cancels.",
+            ),
+            (
+                "log10(kappa * u)",
+                "log(kappa * u)",
+                "Your logarithm is the natural one. What is the base of decimal digits?",
+                "log10(kappa * 2**-24)",
+                "The u of float32 is used, whatever u is given.",
+                "log10(kappa)",
+                (
+                    "By your count ordinary rows have no digit left. How large is your kappa there,"
+                    " and what is it multiplied by?"
+                ),
+                "log2(kappa * u)",
+                "These are bits. What is the base of decimal digits?",
+                "log10(0.42 * kappa * u)",
+                "Your error is tau kappa u. The exercise asks for -log10(kappa u).",
+                "log10(0.42 * 3**0.5 * kappa * u)",
+                (
+                    "Your error is the chapter's line with n = 3. The exercise asks for"
+                    " -log10(kappa u)."
+                ),
+            ),
+            (
+                "max(0.0, -np.log10(kappa * u))",
+                "float(int(max(0.0, -np.log10(kappa * u))))",
+                "The digits are cut to a whole number. The exercise asks for a float.",
+            ),
+            (
+                "max(0.0, -np.log10(kappa * u))",
+                "abs(np.log10(kappa * u))",
+                "Your digits lose their sign. How many are left where kappa u is above 1?",
+                "-np.log10(kappa * u)",
+                "The number of digits may come out negative. How many are left where all are lost?",
+            ),
+        ),
+    ),
+    Exercise(
+        "constant-rows",
+        15,
+        "derive, implement",
+        safe_backward_solution,
+        (
+            *_DX.layers()[:3],
+            _safe("rows that vary", _varied_rows),
+            _safe("constant rows among others", _constant_among_others),
+            *_DX.layers()[3:],
+            _DX.stress(),
+        ),
+        _DX.diagnose,
+        mistakes=changes(
+            (
+                "np.where(sigma > 0, sigma, 1)",
+                "sigma",
+                (
+                    "A constant row is divided by its sigma of 0. Which factor beside that quotient"
+                    " is 0 as well?"
+                ),
+                "np.where(np.ptp(x, axis=-1, keepdims=True) > 0, sigma, 1)",
+                (
+                    "A row that is constant but for 1e-170 is divided by a sigma of 0: the squares"
+                    " of c vanish. Ask sigma whether it is 0."
+                ),
+                "np.where((sigma > 0).all(), sigma, np.inf)",
+                "One constant row takes the third term from all rows. Which rows have no quotient?",
+                "np.where(sigma > eps, sigma, np.inf)",
+                (
+                    "Rows of sigma below eps are treated as constant ones. For which sigma is there"
+                    " no quotient?"
+                ),
+                "np.maximum(sigma, eps)",
+                (
+                    "A sigma below eps is replaced by eps, which changes dx of small rows too. For"
+                    " which sigma is there no quotient?"
+                ),
+                "(sigma + 1e-12)",
+                (
+                    "A number is added to every sigma, which changes dx of all rows a little. Which"
+                    " rows need another sigma?"
+                ),
+            ),
+            (
+                "c / np.where(sigma > 0, sigma, 1)",
+                "np.nan_to_num(c / sigma)",
+                (
+                    "Where sigma is 0, c need not be: the squares of 1e-170 vanish. What is then c"
+                    " / sigma, and nan_to_num of it?"
+                ),
+            ),
+            (
+                "along) / s",
+                "along) / np.where(sigma > 0, s, np.sqrt(eps))",
+                (
+                    "Your constant rows are divided by the root of eps, as if eps stood inside."
+                    " What is s where sigma is 0?"
+                ),
+            ),
+            (
+                "(g - g.mean(axis=-1, keepdims=True)",
+                "(g - np.where(sigma > 0, g.mean(axis=-1, keepdims=True), 0)",
+                (
+                    "Your dx of a constant row does not sum to 0. What does y do when the whole row"
+                    " moves?"
+                ),
+            ),
+            (
+                "along) / s",
+                "along) / s * (sigma > 0)",
+                (
+                    "Your dx of a constant row is 0. Move one element of such a row a little: does"
+                    " y stay?"
+                ),
+            ),
+            (
+                "s = sigma + eps",
+                "s = np.where(sigma > 0, sigma + eps, 1)",
+                "A constant row is divided by 1. What does the forward pass divide it by?",
+            ),
+            (
+                ("s = sigma + eps", "s = np.sqrt(sigma**2 + eps**2)"),
+                ("c / np.where(sigma > 0, sigma, 1)", "c / s"),
+                "Your eps is squared under the root. What does the forward pass divide by?",
+            ),
+            (
+                "(c * c).mean(axis=-1, keepdims=True)",
+                "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)",
+                "Your sigma divides by D - 1. Is it an estimate or a definition?",
+            ),
+            (
+                *(
+                    (f"{a}.mean(axis=-1, keepdims=True)", f"{a}.mean()")
+                    for a in ("x", "(c * c)", "(g * c / s)", "g")
+                ),
+                "Your means are taken over all rows together. Which numbers has the mean of a row?",
+            ),
+        ),
+    ),
+    Exercise(
+        "sum-in-pairs",
+        10,
+        "implement",
+        sum_in_pairs_solution,
+        (
+            _sums("every row counts", _whole_numbers, _every_row_counts),
+            # Before the short sum, on which running sums along either axis are alike.
+            _sums(
+                "131069 rows",
+                lambda rng: Call({"terms": rng.uniform(1, 2, (2**17 - 3, 4)).astype(np.float32)}),
+                _no_growth,
+            ),
+            _sums(
+                "pairs, in float32",
+                lambda rng: Call({"terms": np.float32([[2**24], [1], [1], [1]])}),
+                _in_pairs,
+            ),
+        ),
+        mistakes=changes(
+            (
+                "np.concatenate([pairs, terms[2 * half :]])",
+                "pairs",
+                "Where the number of rows is odd, the last one is lost.",
+            ),
+            (
+                "[pairs, terms[2 * half :]]",
+                "[pairs, 2 * terms[2 * half:]]",
+                "The row without a partner counts twice.",
+            ),
+            (
+                "while len(terms) > 1",
+                "while len(terms) > 2",
+                "Two rows are left at the end, and one of them is returned.",
+                "if len(terms) > 1",
+                "Rows are paired once. What becomes of the other pairs?",
+            ),
+            (
+                "while len(terms) > 1:",
+                "terms = terms.T\n    while len(terms) > 1:",
+                (
+                    "The numbers of each row are added to each other. Along which axis do the rows"
+                    " lie?"
+                ),
+                "terms = terms.astype(np.float16)\n    while len(terms) > 1:",
+                "Your sums are float16. Up to which number does that go?",
+            ),
+            (
+                "terms[:half] + terms[half : 2 * half]",
+                "(terms[:half] + terms[half:2 * half]) / 2",
+                "Pairs are averaged. What is asked for is their sum.",
+            ),
+            (
+                "while len(terms) > 1:",
+                (
+                    "return terms[:len(terms) // 2].sum(axis=0) + terms[len(terms) //"
+                    " 2:].sum(axis=0)\n    while len(terms) > 1:"
+                ),
+                "Two running sums, of half the rows each, are your only pair. How long are they?",
+                (
+                    "half = len(terms) // 2 * 2\n    return np.concatenate([terms[:half:2] +"
+                    " terms[1:half:2], terms[half:]]).sum(axis=0)\n    while len(terms) > 1:"
+                ),
+                (
+                    "Rows are paired once, and the pairs added in one running sum. What becomes of"
+                    " pairs of pairs?"
+                ),
+                "return terms.sum(axis=0)\n    while len(terms) > 1:",
+                (
+                    "This is NumPy's sum along axis 0: one running sum, in which every row waits"
+                    " its turn."
+                ),
+                "return np.ascontiguousarray(terms.T).sum(axis=1)\n    while len(terms) > 1:",
+                (
+                    "Rows are added in running sums of blocks, as NumPy does along a contiguous"
+                    " axis. How many rows are in a block?"
+                ),
+                (
+                    "return terms.sum(axis=0, dtype=float).astype(np.float32)\n    while len(terms)"
+                    " > 1:"
+                ),
+                (
+                    "The rows are added in float64 and rounded once. The exercise asks for partial"
+                    " sums in float32."
+                ),
+            ),
+            (
+                "pairs = terms[:half] + terms[half : 2 * half]",
+                "terms[:half] += terms[half:2 * half]\n        pairs = terms[:half]",
+                "The sums are written into terms, which belongs to the caller.",
+            ),
+            *(
+                (
+                    *rows,
+                    ("np.concatenate([pairs, terms[2 * half :]])", "pairs"),
+                    (
+                        "NumPy adds one row to each of two, so that it counts twice. Which row has"
+                        " no partner?"
+                    ),
+                )
+                for rows in (
+                    [("terms[half : 2 * half]", "terms[half:]")],
+                    [("terms[:half]", "terms[::2]"), ("terms[half : 2 * half]", "terms[1::2]")],
+                )
+            ),
+        ),
+    ),
+    Exercise(
+        "rows-until",
+        10,
+        "derive",
+        rows_until_solution,
+        # The first is small enough for 2**n, should the two sums have changed places.
+        (
+            each(
+                "by theory",
+                _cases(
+                    (0.01, 2.0**-8, False),
+                    (1e-5, _U, False),
+                    (0.05, 2.0**-8, False),
+                    (1e-12, 2.0**-53, False),
+                    (1e-7, _U, True),
+                    (0.01, 2.0**-8, True),
+                    (2e-16, 2.0**-53, True),
+                ),
+                _by_theory,
+            ),
+            each(
+                "measured in bfloat16",
+                _cases((0.05, 2.0**-8, False), (0.006, 2.0**-8, True)),
+                _measured,
+            ),
+        ),
+        mistakes=changes(
+            (
+                "else 2 * roundings",
+                "else roundings",
+                (
+                    "Every rounding of the running sum is counted as if the sum were already at its"
+                    " full size."
+                ),
+                "else roundings / 2",
+                (
+                    "The 2 of the running sum's line is on the wrong side. Put your N into the"
+                    " line: what error comes out?"
+                ),
+            ),
+            (
+                "np.exp2(roundings) if in_pairs else 2 * roundings",
+                "2 * roundings",
+                "The running sum's line is solved in both cases. What does in_pairs change?",
+                "tolerance / u",
+                (
+                    "Neither line is solved: these are the roundings, each at its worst, that add"
+                    " up to tolerance."
+                ),
+            ),
+            (
+                "(tolerance / (0.42 * u)) ** 2",
+                "tolerance / (0.42 * u)",
+                "The root of the line is not undone. What does that leave of N on the other side?",
+                "(tolerance / u) ** 2 / 0.42",
+                "Your tau is not squared with the rest. What of the line stands outside the root?",
+            ),
+            (
+                "else 2 * roundings",
+                "else 3 * roundings",
+                (
+                    "Your running sum has the n = D/3 of numbers of one sign. Of random signs, how"
+                    " large is a sum of k terms?"
+                ),
+            ),
+            (
+                "0.42 * u",
+                "u",
+                "Every rounding is counted at its worst, u. What is a typical one?",
+                "0.42 * 2**-24",
+                "The u of float32 is used, whatever u is given.",
+                "0.42 * 2**-8",
+                "The u of bfloat16 is used, whatever u is given.",
+            ),
+            (
+                "np.exp2(roundings)",
+                "roundings",
+                "These are the levels of a tree. How many rows do so many levels add?",
+                "np.exp2(np.sqrt(roundings))",
+                "The levels are their own root in your tree. Which square undoes the line's root?",
+                "np.power(10.0, roundings)",
+                (
+                    "From levels to rows it goes by powers of ten. By what does the number of rows"
+                    " grow from level to level?"
+                ),
+                "np.log2(roundings)",
+                "The logarithm is taken again. The line has log2 N levels; what is N?",
+                "roundings**2",
+                "The number of levels is squared. Which function undoes log2?",
+                "np.exp2(np.floor(roundings))",
+                (
+                    "The number of levels is cut to a whole number. The line takes any N, and N is"
+                    " at most 2 times too small."
+                ),
+            ),
+            (
+                "np.exp2(",
+                "np.exp(",
+                (
+                    "From levels to rows it goes by powers of e. By what does the number of rows"
+                    " grow from level to level?"
+                ),
+            ),
+            ("if in_pairs", "if not in_pairs", "The tree and the running sum have changed places."),
+        ),
+    ),
 )

@@ -6,19 +6,25 @@ import numpy as np
 
 from lnlib import cost
 from normcheck.mistakes import Diagnosis, changes
+
 from . import Call, Exercise, each, expect, expect_number, expect_parts
 from .run import plainly, reply
 
 
 def _off_by(found, right, rows, D, itemsize=1):
-    """What the difference grows with, if statistics (rows numbers each) and vectors of D explain it."""
+    """What the difference grows with, if statistics (rows numbers each) and vectors of D explain
+    it.
+    """
     if itemsize not in (1, 4) and found * itemsize == right * 4:
         return "; a number has itemsize bytes, not always 4"
     for n in sorted(range(-12, 13), key=abs):
         d = ((right - found) / itemsize - n * rows) / D
         if rows != D and d in range(-4, 5):
-            parts = [f"what is {'missing' if count > 0 else 'too much'} grows with {what}"
-                     for count, what in ((n, "rows"), (d, "D")) if count]
+            parts = [
+                f"what is {'missing' if count > 0 else 'too much'} grows with {what}"
+                for count, what in ((n, "rows"), (d, "D"))
+                if count
+            ]
             return "; " + ", ".join(parts)
     return ""
 
@@ -35,8 +41,9 @@ _COSTS = ("operations", "bytes", "bytes if fused")
 
 
 def _first_miscount(counts):
-    """The :class:`~normcheck.mistakes.Diagnosis` of the first that is wrong of several (what is counted, numbers found for
-    _SHAPES, the right ones, questions); None if there is no telling."""
+    """The :class:`~normcheck.mistakes.Diagnosis` of the first that is wrong of several (what is
+    counted, numbers found for _SHAPES, the right ones, questions); None if there is no telling.
+    """
     columns = np.array([(rows * D, rows, D) for rows, D in _SHAPES], float)
     for what, found, wanted, questions in counts:
         own, due = np.rint(np.linalg.lstsq(columns, np.transpose([found, wanted]), rcond=None)[0]).T
@@ -44,18 +51,33 @@ def _first_miscount(counts):
             return None
         for n, unit, asks in zip(own - due, ("element", "row", "feature"), questions):
             if n:
-                return Diagnosis("relation", (), f"{what} {abs(n):.0f} too {'many' if n > 0 else 'few'} for each "
-                                 f"{unit}. {asks}", (f"found {own} for each element, row and feature, right is {due}",))
+                return Diagnosis(
+                    "relation",
+                    (),
+                    f"{what} {abs(n):.0f} too {'many' if n > 0 else 'few'} for each {unit}. {asks}",
+                    (f"found {own} for each element, row and feature, right is {due}",),
+                )
+    return None
 
 
 _SHAPES = (101, 7), (13, 300), (40, 8), (1000, 30)
 _ASKED_OF_COSTS = (
-    ("Which lines do one operation for each element?", "Which lines work on statistics, and does the sum do D?",
-     "Which line works on D numbers alone?"),
-    ("Which arrays of x's size does each line read, which does it write?",
-     "How often is each statistic written, how often read?",
-     "Which array has D numbers, and how often is it read?"),
-    ("Which arrays of x's size come in, which go out?", "Which statistics go out?", "Which parameter comes in?"))
+    (
+        "Which lines do one operation for each element?",
+        "Which lines work on statistics, and does the sum do D?",
+        "Which line works on D numbers alone?",
+    ),
+    (
+        "Which arrays of x's size does each line read, which does it write?",
+        "How often is each statistic written, how often read?",
+        "Which array has D numbers, and how often is it read?",
+    ),
+    (
+        "Which arrays of x's size come in, which go out?",
+        "Which statistics go out?",
+        "Which parameter comes in?",
+    ),
+)
 
 
 def _of_the_costs(answer):
@@ -65,31 +87,54 @@ def _of_the_costs(answer):
     right = [rms_norm_cost_solution(**call) for call in calls]
     names = ("operations", 1), ("accesses", 4), ("accesses when fused", 4)
     return _first_miscount(
-        (f"Your {name} are", *([expect_number(costs[k]) / unit for costs in several] for several in (found, right)),
-         _ASKED_OF_COSTS[k]) for k, (name, unit) in enumerate(names))
+        (
+            f"Your {name} are",
+            *([expect_number(costs[k]) / unit for costs in several] for several in (found, right)),
+            _ASKED_OF_COSTS[k],
+        )
+        for k, (name, unit) in enumerate(names)
+    )
 
 
 def _costs(title, judge, *cases):
     """A check on cases (rows, D, itemsize); the judge is handed the three numbers."""
+
     def judge_numbers(found, **arguments):
         judge(list(map(expect_number, expect_parts(found, 3, "numbers"), _COSTS)), **arguments)
-    return each(title, lambda rng: [Call(dict(zip(("rows", "D", "itemsize"), case))) for case in cases], judge_numbers)
+
+    return each(
+        title,
+        lambda rng: [Call(dict(zip(("rows", "D", "itemsize"), case))) for case in cases],
+        judge_numbers,
+    )
 
 
 def _per_element(found, rows, D, itemsize):
-    flops, accesses, fused = (f / (rows * D) / size for f, size in zip(found, (1, itemsize, itemsize)))
-    # Statistics and gamma are 10 (rows + D) numbers at most beside rows D: 0.003 of an element's number.
+    flops, accesses, fused = (
+        f / (rows * D) / size for f, size in zip(found, (1, itemsize, itemsize))
+    )
+    # Statistics and gamma are 10 (rows + D) numbers at most beside rows D: 0.003 of an element's
+    # number.
     expect(abs(flops - 4) < 0.01, f"found {flops:.2f} operations per element, expected 4")
-    expect(abs(accesses - 7) < 0.01, f"found {accesses:.2f} accesses per element; which numbers does each call read "
-                                     "and write, and how many bytes has a number?")
-    expect(abs(fused - 2) < 0.01, f"fused: found {fused:.2f} accesses per element; what comes in, what goes out?")
+    expect(
+        abs(accesses - 7) < 0.01,
+        f"found {accesses:.2f} accesses per element; which numbers does each call read "
+        "and write, and how many bytes has a number?",
+    )
+    expect(
+        abs(fused - 2) < 0.01,
+        f"fused: found {fused:.2f} accesses per element; what comes in, what goes out?",
+    )
 
 
 def _to_the_byte(found, rows, D, itemsize):
     right, units = rms_norm_cost_solution(rows, D, itemsize), (1, itemsize, itemsize)
     for name, f, r, unit in zip(_COSTS, found, right, units):
-        expect(f == r, f"({rows}, {D}), {itemsize} bytes a number: found {f:.0f} {name}, expected {r}"
-                       + _off_by(f, r, rows, D, unit))
+        expect(
+            f == r,
+            f"({rows}, {D}), {itemsize} bytes a number: found {f:.0f} {name}, expected {r}"
+            + _off_by(f, r, rows, D, unit),
+        )
 
 
 def free_operations_solution(machine, itemsize):
@@ -101,43 +146,77 @@ def _machine(copy, flops):
 
 
 def _machines(rng):
-    return [Call({"machine": _machine(copy, flops), "itemsize": itemsize})
-            for copy, flops, itemsize in ((40e9, 240e9, 4), (40e9, 240e9, 2), (4e12, 60e12, 4), (20e9, 100e9, 8))]
+    return [
+        Call({"machine": _machine(copy, flops), "itemsize": itemsize})
+        for copy, flops, itemsize in (
+            (40e9, 240e9, 4),
+            (40e9, 240e9, 2),
+            (4e12, 60e12, 4),
+            (20e9, 100e9, 8),
+        )
+    ]
 
 
 def _slow_memory(found, machine, itemsize):
     found, right = expect_number(found), free_operations_solution(machine, itemsize)
-    # Four roundings, of numbers that the subtraction of 8 makes at most twice as large as the result.
-    expect(abs(found - right) <= 1e-13 * right, f"copy {machine.copy:.0e} byte/s, {machine.flops:.0e} FLOP/s, "
-                                                f"{itemsize} bytes a number: found {found:.4g}, expected {right:.4g}")
+    # Four roundings, of numbers that the subtraction of 8 makes at most twice as large as the
+    # result.
+    expect(
+        abs(found - right) <= 1e-13 * right,
+        f"copy {machine.copy:.0e} byte/s, {machine.flops:.0e} FLOP/s, "
+        f"{itemsize} bytes a number: found {found:.4g}, expected {right:.4g}",
+    )
 
 
 def _slow_arithmetic(found, **_):
     found = expect_number(found)
-    expect(found == 0, f"where 8 operations take longer than the copy: found {found:.4g}, expected 0")
+    expect(
+        found == 0, f"where 8 operations take longer than the copy: found {found:.4g}, expected 0"
+    )
 
 
 def _any_machine(rng):
-    return Call({"machine": _machine(10 ** rng.uniform(10, 10.5), 10 ** rng.uniform(11.5, 12)), "itemsize": 4})
+    return Call(
+        {
+            "machine": _machine(10 ** rng.uniform(10, 10.5), 10 ** rng.uniform(11.5, 12)),
+            "itemsize": 4,
+        }
+    )
 
 
 def _of_the_free(answer):
     """The numbers moved and the operations done that an answer counts, where memory is slow."""
-    calls = [{"machine": _machine(1e9, flops), "itemsize": itemsize} for flops in (60e9, 90e9) for itemsize in (4, 8)]
+    calls = [
+        {"machine": _machine(1e9, flops), "itemsize": itemsize}
+        for flops in (60e9, 90e9)
+        for itemsize in (4, 8)
+    ]
     found = np.array([expect_number(reply(plainly, answer, call)[0]) for call in calls])
     each = np.array([call["itemsize"] * call["machine"].flops / 1e9 for call in calls])
     moved, more = np.linalg.lstsq(np.stack([each, np.ones(4)], -1), found, rcond=None)[0]
-    if not np.allclose(moved * each + more, found, rtol=1e-9) or moved < 1e-3 or more > -1e-6 or np.allclose((moved,
-        more), (2, -8)):
+    if (
+        not np.allclose(moved * each + more, found, rtol=1e-9)
+        or moved < 1e-3
+        or more > -1e-6
+        or np.allclose((moved, more), (2, -8))
+    ):
         return None
-    return Diagnosis("relation", (), f"Your answer counts {moved:.4g} numbers moved for an element, and {-more:.4g} "
-                     "operations done anyway. Which are they?", (f"found {found}",))
+    return Diagnosis(
+        "relation",
+        (),
+        f"Your answer counts {moved:.4g} numbers moved for an element, and {-more:.4g} "
+        "operations done anyway. Which are they?",
+        (f"found {found}",),
+    )
 
 
 def _is_the_ridge(found, machine, itemsize):
     arithmetic, memory = (8 + expect_number(found)) / machine.flops, 2 * itemsize / machine.copy
-    expect(abs(arithmetic / memory - 1) < 1e-12, f"with your answer the arithmetic takes {arithmetic / memory:.4g} "
-                                                 "times as long as the copy")
+    expect(
+        abs(arithmetic / memory - 1) < 1e-12,
+        f"with your answer the arithmetic takes {arithmetic / memory:.4g} "
+        "times as long as the copy",
+    )
 
 
 def step_peak_solution(rows, D, itemsize, keep, in_place):
@@ -146,40 +225,64 @@ def step_peak_solution(rows, D, itemsize, keep, in_place):
     return itemsize * (arrays * rows * D + statistics * rows + 2 * D)
 
 
-_ASKED_OF_STEPS = ("Which arrays of x's size live when backward returns?", "Which statistics does each way keep?",
-                   "Which new arrays have D numbers?")
+_ASKED_OF_STEPS = (
+    "Which arrays of x's size live when backward returns?",
+    "Which statistics does each way keep?",
+    "Which new arrays have D numbers?",
+)
 _STEP = "rows", "D", "itemsize", "keep", "in_place"
 _WAYS = tuple(itertools.product(("xhat", "x"), (False, True)))
 
 
 def _of_the_step(answer):
-    """The first way to keep and to write in which the numbers that live are miscounted, and by how much."""
+    """The first way to keep and to write in which the numbers that live are miscounted, and by how
+    much.
+    """
+
     def numbers(function, *how):
         calls = [dict(zip(_STEP, (*shape, 4, *how))) for shape in _SHAPES]
         return [expect_number(reply(plainly, function, call)[0]) / 4 for call in calls]
-    return _first_miscount((f'With keep = "{how[0]}" and in_place = {how[1]} your numbers are', numbers(answer, *how),
-                            numbers(step_peak_solution, *how), _ASKED_OF_STEPS) for how in _WAYS)
+
+    return _first_miscount(
+        (
+            f'With keep = "{how[0]}" and in_place = {how[1]} your numbers are',
+            numbers(answer, *how),
+            numbers(step_peak_solution, *how),
+            _ASKED_OF_STEPS,
+        )
+        for how in _WAYS
+    )
 
 
 def _steps(title, judge, *sizes):
     """A check on sizes (rows, D, itemsize), for each way to keep and to write."""
+
     def ask(rng):
         return [Call(dict(zip(_STEP, (*size, *how)))) for size in sizes for how in _WAYS]
+
     return each(title, ask, judge)
 
 
 def _whole_arrays(found, rows, D, itemsize, keep, in_place):
     array = itemsize * rows * D
-    found, right = expect_number(found) / array, round(step_peak_solution(rows, D, itemsize, keep, in_place) / array)
+    found, right = (
+        expect_number(found) / array,
+        round(step_peak_solution(rows, D, itemsize, keep, in_place) / array),
+    )
     # What is no array of x's size is at most 2 rows + 2 D: 0.0006 of one.
-    expect(abs(found - right) < 0.01,
-           f"keep={keep!r}, {in_place=}: found {found:.2f} arrays of x's size, expected {right}")
+    expect(
+        abs(found - right) < 0.01,
+        f"keep={keep!r}, {in_place=}: found {found:.2f} arrays of x's size, expected {right}",
+    )
 
 
 def _small_arrays(found, rows, D, itemsize, keep, in_place):
     found, right = expect_number(found), step_peak_solution(rows, D, itemsize, keep, in_place)
-    expect(found == right, f"({rows}, {D}), {itemsize} bytes a number, keep={keep!r}, {in_place=}: "
-                           f"found {found:.0f} bytes, expected {right}" + _off_by(found, right, rows, D, itemsize))
+    expect(
+        found == right,
+        f"({rows}, {D}), {itemsize} bytes a number, keep={keep!r}, {in_place=}: "
+        f"found {found:.0f} bytes, expected {right}" + _off_by(found, right, rows, D, itemsize),
+    )
 
 
 def half_length_solution(n1, t1, n2, t2):
@@ -191,13 +294,20 @@ def half_length_solution(n1, t1, n2, t2):
 def _two_calls(rng):
     # Of the last, a / b is no whole number.
     cases = (2e-6, 1e-10, 64, 100_000), (1e-5, 2e-9, 500_000, 1000), (3e-6, 7e-10, 6000, 24_000)
-    return [Call({"n1": n1, "t1": a + b * n1, "n2": n2, "t2": a + b * n2}, a=a, b=b) for a, b, n1, n2 in cases]
+    return [
+        Call({"n1": n1, "t1": a + b * n1, "n2": n2, "t2": a + b * n2}, a=a, b=b)
+        for a, b, n1, n2 in cases
+    ]
 
 
 def _from_two_calls(found, a, b, **_):
     found = expect_number(found)
-    # t2 - t1 keeps all but 3 digits of 16 in these cases, t1 - b n1 all but 3: 1e-9 is far above both.
-    expect(abs(found / (a / b) - 1) < 1e-9, f"a = {a:g} s, b = {b:g} s: found {found:.6g}, expected {a / b:.6g}")
+    # t2 - t1 keeps all but 3 digits of 16 in these cases, t1 - b n1 all but 3: 1e-9 is far above
+    # both.
+    expect(
+        abs(found / (a / b) - 1) < 1e-9,
+        f"a = {a:g} s, b = {b:g} s: found {found:.6g}, expected {a / b:.6g}",
+    )
 
 
 def _without_overhead(found, **_):
@@ -206,110 +316,322 @@ def _without_overhead(found, **_):
     expect(abs(found) < 1e-9, f"without overhead: found {found:.4g}, expected 0")
 
 
-_READ_ANEW = "One factor is read anew for each row. Does the model count numbers of an array, or uses of them?"
+_READ_ANEW = (
+    "One factor is read anew for each row. Does the model count numbers of an array, or uses of"
+    " them?"
+)
 
 # y or dy or dx: the sum does not tell which.
-_ONE_MISSING = "An array of x's size is missing. Forward, loss and backward each make one at least. Are all counted?"
+_ONE_MISSING = (
+    "An array of x's size is missing. Forward, loss and backward each make one at least. Are all"
+    " counted?"
+)
 
 _SWAPPED = "The two ways to keep are the wrong way round. Which one keeps a new array of x's size?"
 
 
 EXERCISES = (
-    Exercise("rms-norm-cost", 15, "measure", rms_norm_cost_solution,
-             (_costs("a large array, per element", _per_element, (10_000, 5000, 4)),
-              _costs("small arrays, to the byte", _to_the_byte, (101, 7, 4), (2, 300, 2), (40, 8, 8), (1, 1, 8))),
-             _of_the_costs, changes(
-        ("4 * N + 4 * rows", "4 * N + 3 * rows",
-         "One operation for each row is missing. How many has a sum of D numbers by this book's rule, how many a root?",
-         "3 * N + 5 * rows", "The sum is counted as one operation a row. How many numbers does it add?"),
-        ("10 * rows + D", "10 * rows + N", _READ_ANEW),
-        ("7 * N", "8 * N",
-         "One access for each element is too many. How often does x * x read x, and what does a sum write?"),
-        ("2 * N", "3 * N", "A third large array is moved in the fused pass. Does it return xhat, or read x again?"),
-        ("itemsize * numbers, itemsize * fused", "numbers, fused", "These are numbers, and not bytes."),
-        (("10 * rows + D", "10 * rows + N"), ("2 * N + rows + D", "3 * N + rows"), _READ_ANEW))),
-    Exercise("free-operations", 10, "derive", free_operations_solution,
-             (each("memory is slow", _machines, _slow_memory),
-              each("arithmetic is slow", lambda rng: Call({"machine": _machine(400e9, 100e9), "itemsize": 4}),
-                   _slow_arithmetic),
-              each("both take as long", _any_machine, _is_the_ridge)), _of_the_free, changes(
-        (" - 8", "", "These are all the operations that fit beside the copy. How many does the pass do already?"),
-        ("2 * itemsize", "itemsize",
-         "Half of what fits beside the copy is counted. How many arrays does it move, and is each FLOP/s counted?",
-         "3 * itemsize", "Three arrays are counted. What does forward read, and what does it write?",
-         "4 * itemsize",
-         "Twice what fits beside the copy is counted. How many arrays does it move, and how often each?"),
-        ("2 * itemsize / machine.copy - 8", "1 / machine.copy",
-         "This is the ridge, in operations per byte. How many bytes has an element?",
-         "1 / machine.copy - 8", "From operations per byte you take operations per element. How many bytes has one?",
-         "1 / machine.copy - 1", "This is per byte. How many bytes does the copy move for each element?",
-         "2 * itemsize / machine.copy + 8", "What the pass does already is added to what fits beside the copy."),
-        ("machine.flops * 2 * itemsize / machine.copy", "machine.copy * 2 * itemsize / machine.flops",
-         "By your answer nothing is free, though the copy takes longer. In which unit is your quotient, and what is "
-         "cut off?"),
-        ("2 * itemsize", "2", "Two numbers are counted as two bytes. How many bytes has each?",
-         "8", "Every number has four bytes in your sum. What is itemsize for?",
-         "16 * itemsize", "Bytes are counted as bits. In which unit is machine.copy?"),
-        ("copy", "triad", "The bandwidth is that of triad, which reads two arrays for each one written. And forward?"),
-        ("max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)",
-         "max(0.0, machine.flops / machine.copy - 8 / (2 * itemsize))",
-         "This is the ridge less the intensity, in operations per byte. How many bytes are moved for an element?",
-         "machine.flops * 2 * itemsize / machine.copy - 8",
-         "The number may be negative. What is free where the arithmetic takes longer than the copy?",
-         "abs(machine.flops * 2 * itemsize / machine.copy - 8)",
-         "A negative number has lost its sign. What is free where the arithmetic takes longer than the copy?",
-         "round(max(0.0, machine.flops * 2 * itemsize / machine.copy - 8))",
-         "The number is rounded to a whole one. Does the docstring ask for that?",
-         "float(np.ceil(max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)))",
-         "The number is rounded up to a whole one. Does the docstring ask for that?",
-         "max(0.0, machine.flops * 2 * itemsize // machine.copy - 8)",
-         "The number is rounded down to a whole one. Does the docstring ask for that?"))),
-    Exercise("step-peak", 15, "measure", step_peak_solution,
-             (_steps("arrays of x's size", _whole_arrays, (10_000, 5000, 4)),
-              _steps("all arrays", _small_arrays, (101, 7, 8), (3, 500, 2), (1, 1, 4))), _of_the_step, changes(
-        ("3 +", "2 +", _ONE_MISSING,
-         "4 +", "One array of x's size is too many. Is one counted that was there before, or is not kept?"),
-        ('(keep == "xhat")', '(keep == "x")', _SWAPPED),
-        ("return itemsize * (", "return (", "These are numbers, and not bytes."),
-        (" - in_place", "", "Whether in_place is set makes no difference in your sum. Where does dx go then?",
-         " - (not in_place)",
-         "An array is saved where in_place is not set. Over which array is dx written where it is?"),
-        ('(keep == "xhat")', "1",
-         'With keep = "x" an array of x\'s size is too many. Does forward keep a new one, does backward '
-         'make xhat again?',
-         "0", "Both ways to keep need as much in your sum. Which array is new when xhat is kept?"),
-        ('3 + (keep == "xhat")', "2", "Nothing that forward leaves is in your sum. What does it make of x's size?"),
-        ('1 if keep == "xhat" else 2', "2",
-         "Two statistics are kept in both cases. What is the mean for, once xhat is there?"),
-        (" + 2 * D", "", "The gradients of the parameters are not counted."),
-        *((("3 +", "2 +"), *small, f"{_ONE_MISSING} And small arrays count, too.")
-          for small in ([(" + 2 * D", "")], [(" + statistics * rows", "")],
-                        [(" + 2 * D", ""), (" + statistics * rows", "")])),
-        (('(keep == "xhat")', '(keep == "x")'), ('1 if keep == "xhat"', '1 if keep == "x"'), _SWAPPED))),
-    Exercise("half-length", 5, "measure", half_length_solution,
-             (each("from two calls", _two_calls, _from_two_calls),
-              each("no overhead", lambda rng: Call({"n1": 1000, "t1": 1e-6, "n2": 4000, "t2": 4e-6}),
-                   _without_overhead)), mistakes=changes(
-        ("return a / b", "return a", "This is the overhead, in seconds. How many elements take as long?",
-         "return b / a", "The quotient is upside down. In which unit is it?",
-         "return a / b / 2", "At this length the overhead is two thirds of the time.",
-         "return 2 * a / b", "At this length the overhead is a third of the time.",
-         "return b", "This is the time of an element. How many of them take as long as the overhead?",
-         "return int(a / b)", "The length is cut to a whole number. The exercise asks for a float.",
-         "return round(a / b)", "The length is rounded to a whole number. The exercise asks for a float.",
-         "return (t2 / 2 - a) / b",
-         "Half of the second call's time is looked for. At the length asked for, how long does a call take?"),
-        ("(t2 - t1) / (n2 - n1)", "t2 / n2",
-         "The time per element still has the overhead in it. What do two calls have in common?",
-         "(t2 - t1) / n2", "The difference of times is divided by n2. How many more elements has the second call?"),
-        (("(t2 - t1) / (n2 - n1)", "t2 / n2"), ("t1 - b * n1", "t1"),
-         "This leaves the overhead inside the time per element. Why do you have two calls?"),
-        (("(t2 - t1)", "t2"), ("t1 - b * n1", "t1"),
-         "The second call's time is not the time of n2 - n1 elements. How much longer does it take?"),
-        ("t1 - b * n1", "t1", "The whole of the first call is taken for overhead. What else did it do?",
-         "t1 + b * n1", "The time of the work is added to the call's. Is the overhead more than the call?",
-         "t1 - b * n2", "One call's work is taken from the other call's time. Which n belongs to t1?",
-         "t2 - b * n1", "One call's work is taken from the other call's time. Which n belongs to t2?"),
-        ("(t2 - t1) / (n2 - n1)", "(n2 - n1) / (t2 - t1)",
-         "Your b is upside down. Is it seconds per element, or elements per second?"))),
+    Exercise(
+        "rms-norm-cost",
+        15,
+        "measure",
+        rms_norm_cost_solution,
+        (
+            _costs("a large array, per element", _per_element, (10_000, 5000, 4)),
+            _costs(
+                "small arrays, to the byte",
+                _to_the_byte,
+                (101, 7, 4),
+                (2, 300, 2),
+                (40, 8, 8),
+                (1, 1, 8),
+            ),
+        ),
+        _of_the_costs,
+        changes(
+            (
+                "4 * N + 4 * rows",
+                "4 * N + 3 * rows",
+                (
+                    "One operation for each row is missing. How many has a sum of D numbers by this"
+                    " book's rule, how many a root?"
+                ),
+                "3 * N + 5 * rows",
+                "The sum is counted as one operation a row. How many numbers does it add?",
+            ),
+            ("10 * rows + D", "10 * rows + N", _READ_ANEW),
+            (
+                "7 * N",
+                "8 * N",
+                (
+                    "One access for each element is too many. How often does x * x read x, and what"
+                    " does a sum write?"
+                ),
+            ),
+            (
+                "2 * N",
+                "3 * N",
+                (
+                    "A third large array is moved in the fused pass. Does it return xhat, or read x"
+                    " again?"
+                ),
+            ),
+            (
+                "itemsize * numbers, itemsize * fused",
+                "numbers, fused",
+                "These are numbers, and not bytes.",
+            ),
+            (("10 * rows + D", "10 * rows + N"), ("2 * N + rows + D", "3 * N + rows"), _READ_ANEW),
+        ),
+    ),
+    Exercise(
+        "free-operations",
+        10,
+        "derive",
+        free_operations_solution,
+        (
+            each("memory is slow", _machines, _slow_memory),
+            each(
+                "arithmetic is slow",
+                lambda rng: Call({"machine": _machine(400e9, 100e9), "itemsize": 4}),
+                _slow_arithmetic,
+            ),
+            each("both take as long", _any_machine, _is_the_ridge),
+        ),
+        _of_the_free,
+        changes(
+            (
+                " - 8",
+                "",
+                (
+                    "These are all the operations that fit beside the copy. How many does the pass"
+                    " do already?"
+                ),
+            ),
+            (
+                "2 * itemsize",
+                "itemsize",
+                (
+                    "Half of what fits beside the copy is counted. How many arrays does it move,"
+                    " and is each FLOP/s counted?"
+                ),
+                "3 * itemsize",
+                "Three arrays are counted. What does forward read, and what does it write?",
+                "4 * itemsize",
+                (
+                    "Twice what fits beside the copy is counted. How many arrays does it move, and"
+                    " how often each?"
+                ),
+            ),
+            (
+                "2 * itemsize / machine.copy - 8",
+                "1 / machine.copy",
+                "This is the ridge, in operations per byte. How many bytes has an element?",
+                "1 / machine.copy - 8",
+                "From operations per byte you take operations per element. How many bytes has one?",
+                "1 / machine.copy - 1",
+                "This is per byte. How many bytes does the copy move for each element?",
+                "2 * itemsize / machine.copy + 8",
+                "What the pass does already is added to what fits beside the copy.",
+            ),
+            (
+                "machine.flops * 2 * itemsize / machine.copy",
+                "machine.copy * 2 * itemsize / machine.flops",
+                (
+                    "By your answer nothing is free, though the copy takes longer. In which unit is"
+                    " your quotient, and what is cut off?"
+                ),
+            ),
+            (
+                "2 * itemsize",
+                "2",
+                "Two numbers are counted as two bytes. How many bytes has each?",
+                "8",
+                "Every number has four bytes in your sum. What is itemsize for?",
+                "16 * itemsize",
+                "Bytes are counted as bits. In which unit is machine.copy?",
+            ),
+            (
+                "copy",
+                "triad",
+                (
+                    "The bandwidth is that of triad, which reads two arrays for each one written."
+                    " And forward?"
+                ),
+            ),
+            (
+                "max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)",
+                "max(0.0, machine.flops / machine.copy - 8 / (2 * itemsize))",
+                (
+                    "This is the ridge less the intensity, in operations per byte. How many bytes"
+                    " are moved for an element?"
+                ),
+                "machine.flops * 2 * itemsize / machine.copy - 8",
+                (
+                    "The number may be negative. What is free where the arithmetic takes longer"
+                    " than the copy?"
+                ),
+                "abs(machine.flops * 2 * itemsize / machine.copy - 8)",
+                (
+                    "A negative number has lost its sign. What is free where the arithmetic takes"
+                    " longer than the copy?"
+                ),
+                "round(max(0.0, machine.flops * 2 * itemsize / machine.copy - 8))",
+                "The number is rounded to a whole one. Does the docstring ask for that?",
+                "float(np.ceil(max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)))",
+                "The number is rounded up to a whole one. Does the docstring ask for that?",
+                "max(0.0, machine.flops * 2 * itemsize // machine.copy - 8)",
+                "The number is rounded down to a whole one. Does the docstring ask for that?",
+            ),
+        ),
+    ),
+    Exercise(
+        "step-peak",
+        15,
+        "measure",
+        step_peak_solution,
+        (
+            _steps("arrays of x's size", _whole_arrays, (10_000, 5000, 4)),
+            _steps("all arrays", _small_arrays, (101, 7, 8), (3, 500, 2), (1, 1, 4)),
+        ),
+        _of_the_step,
+        changes(
+            (
+                "3 +",
+                "2 +",
+                _ONE_MISSING,
+                "4 +",
+                (
+                    "One array of x's size is too many. Is one counted that was there before, or is"
+                    " not kept?"
+                ),
+            ),
+            ('(keep == "xhat")', '(keep == "x")', _SWAPPED),
+            ("return itemsize * (", "return (", "These are numbers, and not bytes."),
+            (
+                " - in_place",
+                "",
+                "Whether in_place is set makes no difference in your sum. Where does dx go then?",
+                " - (not in_place)",
+                (
+                    "An array is saved where in_place is not set. Over which array is dx written"
+                    " where it is?"
+                ),
+            ),
+            (
+                '(keep == "xhat")',
+                "1",
+                (
+                    'With keep = "x" an array of x\'s size is too many. Does forward keep a new'
+                    " one, does backward make xhat again?"
+                ),
+                "0",
+                "Both ways to keep need as much in your sum. Which array is new when xhat is kept?",
+            ),
+            (
+                '3 + (keep == "xhat")',
+                "2",
+                "Nothing that forward leaves is in your sum. What does it make of x's size?",
+            ),
+            (
+                '1 if keep == "xhat" else 2',
+                "2",
+                "Two statistics are kept in both cases. What is the mean for, once xhat is there?",
+            ),
+            (" + 2 * D", "", "The gradients of the parameters are not counted."),
+            *(
+                (("3 +", "2 +"), *small, f"{_ONE_MISSING} And small arrays count, too.")
+                for small in (
+                    [(" + 2 * D", "")],
+                    [(" + statistics * rows", "")],
+                    [(" + 2 * D", ""), (" + statistics * rows", "")],
+                )
+            ),
+            (
+                ('(keep == "xhat")', '(keep == "x")'),
+                ('1 if keep == "xhat"', '1 if keep == "x"'),
+                _SWAPPED,
+            ),
+        ),
+    ),
+    Exercise(
+        "half-length",
+        5,
+        "measure",
+        half_length_solution,
+        (
+            each("from two calls", _two_calls, _from_two_calls),
+            each(
+                "no overhead",
+                lambda rng: Call({"n1": 1000, "t1": 1e-6, "n2": 4000, "t2": 4e-6}),
+                _without_overhead,
+            ),
+        ),
+        mistakes=changes(
+            (
+                "return a / b",
+                "return a",
+                "This is the overhead, in seconds. How many elements take as long?",
+                "return b / a",
+                "The quotient is upside down. In which unit is it?",
+                "return a / b / 2",
+                "At this length the overhead is two thirds of the time.",
+                "return 2 * a / b",
+                "At this length the overhead is a third of the time.",
+                "return b",
+                "This is the time of an element. How many of them take as long as the overhead?",
+                "return int(a / b)",
+                "The length is cut to a whole number. The exercise asks for a float.",
+                "return round(a / b)",
+                "The length is rounded to a whole number. The exercise asks for a float.",
+                "return (t2 / 2 - a) / b",
+                (
+                    "Half of the second call's time is looked for. At the length asked for, how"
+                    " long does a call take?"
+                ),
+            ),
+            (
+                "(t2 - t1) / (n2 - n1)",
+                "t2 / n2",
+                (
+                    "The time per element still has the overhead in it. What do two calls have in"
+                    " common?"
+                ),
+                "(t2 - t1) / n2",
+                (
+                    "The difference of times is divided by n2. How many more elements has the"
+                    " second call?"
+                ),
+            ),
+            (
+                ("(t2 - t1) / (n2 - n1)", "t2 / n2"),
+                ("t1 - b * n1", "t1"),
+                "This leaves the overhead inside the time per element. Why do you have two calls?",
+            ),
+            (
+                ("(t2 - t1)", "t2"),
+                ("t1 - b * n1", "t1"),
+                (
+                    "The second call's time is not the time of n2 - n1 elements. How much longer"
+                    " does it take?"
+                ),
+            ),
+            (
+                "t1 - b * n1",
+                "t1",
+                "The whole of the first call is taken for overhead. What else did it do?",
+                "t1 + b * n1",
+                "The time of the work is added to the call's. Is the overhead more than the call?",
+                "t1 - b * n2",
+                "One call's work is taken from the other call's time. Which n belongs to t1?",
+                "t2 - b * n1",
+                "One call's work is taken from the other call's time. Which n belongs to t2?",
+            ),
+            (
+                "(t2 - t1) / (n2 - n1)",
+                "(n2 - n1) / (t2 - t1)",
+                "Your b is upside down. Is it seconds per element, or elements per second?",
+            ),
+        ),
+    ),
 )

@@ -8,6 +8,7 @@ import numpy as np
 from lnlib.cpu.ladder import ANY_ORDER, Kernel
 from lnlib.layernorm import rms_norm_backward, rms_norm_forward
 from normcheck.mistakes import changes
+
 from . import Call, Exercise, Ran, each, expect, expect_close, expect_number
 from .gradients import RMS, Backward
 from .kernels import Out, expect_written, fill, with_outputs
@@ -16,8 +17,8 @@ from .kernels import Out, expect_written, fill, with_outputs
 def lane_sum_solution(x, lanes):
     sums = np.zeros(lanes, x.dtype)
     for start in range(0, len(x), lanes):
-        step = x[start:start + lanes]
-        sums[:len(step)] += step
+        step = x[start : start + lanes]
+        sums[: len(step)] += step
     total = x.dtype.type(0)
     for lane in sums:
         total += lane
@@ -28,58 +29,103 @@ _LAST = """total = x.dtype.type(0)
     for lane in sums:
         total += lane"""
 _IN_FLOAT64 = "The sum is taken in float64. In which dtype do the lanes add?"
-_STEPS = """for start in range(0, len(x), lanes):
-        step = x[start:start + lanes]
-        sums[:len(step)] += step"""
+_STEPS = (
+    "for start in range(0, len(x), lanes):\n"
+    "        step = x[start : start + lanes]\n"
+    "        sums[: len(step)] += step"
+)
 
 
 def _wrong_lanes():
-    """Other loops in place of ``_STEPS``: a block of neighbours for each lane, however cut, or NumPy's sums."""
+    """Other loops in place of ``_STEPS``: a block of neighbours for each lane, however cut, or
+    NumPy's sums.
+    """
     neighbours = "Each lane gets a block of neighbours. How far apart are the numbers of one lane?"
-    blocks = "np.array_split(x, lanes)", *(
-        f"np.split(x, [{n} * k for k in range(1, lanes)])" for n in ("-(-len(x) // lanes)", "(len(x) // lanes)"))
+    blocks = (
+        "np.array_split(x, lanes)",
+        *(
+            f"np.split(x, [{n} * k for k in range(1, lanes)])"
+            for n in ("-(-len(x) // lanes)", "(len(x) // lanes)")
+        ),
+    )
     for cut in blocks:
         for adds in ("for number in part:\n            sums[k] += number", "sums[k] = part.sum()"):
             yield _STEPS, f"for k, part in enumerate({cut}):\n        {adds}", neighbours
-    numpy = "A lane's numbers are the right ones, but NumPy adds them, in an order of its own. In which order?"
+    numpy = (
+        "A lane's numbers are the right ones, but NumPy adds them, in an order of its own. In which"
+        " order?"
+    )
     yield _STEPS, "for k in range(lanes):\n        sums[k] = x[k::lanes].sum()", numpy
     steps = f"{_STEPS}\n    {_LAST}"
     yield steps, "total = np.array([x[k::lanes].sum() for k in range(lanes)]).sum()", numpy
     yield steps, f"total = np.array([part.sum() for part in {blocks[0]}]).sum()", neighbours
     zero = "total = x.dtype.type(0)\n    "
-    yield (steps, f"{zero}for k in range(lanes):\n        for number in x[k::lanes]:\n            total += number",
-           "Lane after lane goes into one running sum. With what does each lane's own sum begin?")
-    for adds in ("part = 0 * x[0]\n        for number in step:\n            part += number\n        total += part",
-                 "total += step.sum()"):
-        yield (steps, f"{zero}for k in range(0, len(x), lanes):\n        step = x[k:k + lanes]\n        {adds}",
-               "Neighbours are added to each other first. Which lane does each of them belong to?")
-    yield (_STEPS, "sums = x.reshape(-1, lanes).sum(axis=0)",
-           "Your x is cut into whole steps. Which lanes do the numbers belong to that are left over?")
+    yield (
+        steps,
+        (
+            f"{zero}for k in range(lanes):\n        for number in x[k::lanes]:\n            total"
+            " += number"
+        ),
+        "Lane after lane goes into one running sum. With what does each lane's own sum begin?",
+    )
+    for adds in (
+        (
+            "part = 0 * x[0]\n        for number in step:\n            part += number\n       "
+            " total += part"
+        ),
+        "total += step.sum()",
+    ):
+        yield (
+            steps,
+            (
+                f"{zero}for k in range(0, len(x), lanes):\n        step = x[k:k + lanes]\n       "
+                f" {adds}"
+            ),
+            "Neighbours are added to each other first. Which lane does each of them belong to?",
+        )
+    yield (
+        _STEPS,
+        "sums = x.reshape(-1, lanes).sum(axis=0)",
+        "Your x is cut into whole steps. Which lanes do the numbers belong to that are left over?",
+    )
     for adds in ("for number in step:\n            sums[0] += number", "sums[0] += step.sum()"):
-        yield (_STEPS, _STEPS.replace("sums[:len(step)] += step", adds),
-               "One running sum takes all numbers. What do the other lanes add?")
+        yield (
+            _STEPS,
+            _STEPS.replace("sums[: len(step)] += step", adds),
+            "One running sum takes all numbers. What do the other lanes add?",
+        )
 
 
 def _integers(rng):
-    return [Call({"x": rng.integers(-50, 50, n).astype(np.float32), "lanes": lanes})
-            for n, lanes in ((12, 4), (13, 4), (3, 8), (5, 1))]
+    return [
+        Call({"x": rng.integers(-50, 50, n).astype(np.float32), "lanes": lanes})
+        for n, lanes in ((12, 4), (13, 4), (3, 8), (5, 1))
+    ]
 
 
 def _exact(found, x, lanes):
     found = expect_number(found, "the sum")
-    expect(found == x.sum(), f"{len(x)} numbers in {lanes} lanes: found {found}, expected {x.sum()}")
+    expect(
+        found == x.sum(), f"{len(x)} numbers in {lanes} lanes: found {found}, expected {x.sum()}"
+    )
 
 
 def _numbers(rng):
     # Five draws: in one alone two orders may agree by chance.
-    return [Call({"x": x, "lanes": lanes}) for n, lanes in ((1000, 1), (1000, 16), (777, 16))
-            for x in (1000 + rng.standard_normal((5, n))).astype(np.float32)]
+    return [
+        Call({"x": x, "lanes": lanes})
+        for n, lanes in ((1000, 1), (1000, 16), (777, 16))
+        for x in (1000 + rng.standard_normal((5, n))).astype(np.float32)
+    ]
 
 
 def _to_the_bit(found, x, lanes):
     found, right = expect_number(found, "the sum"), lane_sum_solution(x, lanes)
-    expect(found == right,
-           f"{len(x)} numbers in {lanes} lanes: found {found:.9g}, expected {right:.9g}, to the last bit")
+    expect(
+        found == right,
+        f"{len(x)} numbers in {lanes} lanes: found {found:.9g}, expected {right:.9g}, to the"
+        " last bit",
+    )
 
 
 def shared_lines_solution(sums, line=64):
@@ -88,23 +134,27 @@ def shared_lines_solution(sums, line=64):
     for part in range(len(sums)):
         for row in (0, 1):
             start = sums.ctypes.data + part * sums.strides[0] + row * sums.strides[1]
-            for place in (start, start + sums.itemsize - 1):  # the first and the last byte of each number
+            # The first and the last byte of each number.
+            for place in (start, start + sums.itemsize - 1):
                 for at in np.unique((place + numbers) // line):
                     touched.setdefault(at, set()).add(part)
     return sum(len(parts) > 1 for parts in touched.values())
 
 
 def _placed(shape, offset=16, dtype=np.float32, view=lambda array: array):
-    """A function () -> sums of zeros that lie where they are to lie: a copy of the array itself would lie elsewhere.
+    """A function () -> sums of zeros that lie where they are to lie: a copy of the array itself
+    would lie elsewhere.
 
     offset : bytes from the start of a line of 128 bytes to their first byte.
     view : function (array of this shape) -> the sums.
     """
+
     def zeros():
         n = int(np.prod(shape)) * np.dtype(dtype).itemsize
         room = np.zeros(n + 256, np.uint8)
         start = -room.ctypes.data % 128 + offset
-        return view(room[start:start + n].view(dtype).reshape(shape))
+        return view(room[start : start + n].view(dtype).reshape(shape))
+
     return zeros
 
 
@@ -117,17 +167,26 @@ def _with_sums(answer, arguments):
 
 def _lines(title, *cases):
     """A check on cases (in words, sums, bytes of a line)."""
+
     def judge(found, sums, line, what):
-        found, right = expect_number(found, "the number", "iu", "a whole number"), \
-            shared_lines_solution(sums(), line)
+        found, right = (
+            expect_number(found, "the number", "iu", "a whole number"),
+            shared_lines_solution(sums(), line),
+        )
         expect(found == right, f"{what}: found {found:g} lines, expected {right}")
 
-    return each(title, lambda rng: [Call({"sums": sums, "line": line}, what=what) for what, sums, line in cases],
-                judge, call=_with_sums)
+    return each(
+        title,
+        lambda rng: [Call({"sums": sums, "line": line}, what=what) for what, sums, line in cases],
+        judge,
+        call=_with_sums,
+    )
 
 
 class _Watched:
-    """A two-dimensional array that counts readings and writings of its elements, and knows who came last."""
+    """A two-dimensional array that counts readings and writings of its elements, and knows who came
+    last.
+    """
 
     def __init__(self, array, name, log):
         self.array, self.name, self.log = array, name, log
@@ -140,13 +199,20 @@ class _Watched:
         return len(self.array)
 
     def _whole(self, *_):
-        expect(False, f"your function uses more of {self.name} than one number at a time, {self.name}[i, j]")
+        expect(
+            False,
+            f"your function uses more of {self.name} than one number at a time, {self.name}[i, j]",
+        )
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __pow__ = _whole
     __array__ = __iter__ = _whole
 
     def _check(self, key):
-        alone = isinstance(key, tuple) and len(key) == 2 and all(isinstance(k, (int, np.integer)) for k in key)
+        alone = (
+            isinstance(key, tuple)
+            and len(key) == 2
+            and all(isinstance(k, (int, np.integer)) for k in key)
+        )
         if not alone:
             self._whole()
         self.log.append(int(key[0]))
@@ -164,7 +230,10 @@ class _Watched:
 
 
 def _one_pass(title, ask, inputs, output):
-    """A check with watched arrays: rows one after the other, inputs read twice at most, results written once."""
+    """A check with watched arrays: rows one after the other, inputs read twice at most, results
+    written once.
+    """
+
     def call(answer, arguments):
         log, (given, outputs) = [], with_outputs(arguments)
         watched = {name: _Watched(given[name], name, log) for name in (*inputs, output)}
@@ -174,8 +243,10 @@ def _one_pass(title, ask, inputs, output):
     def judge(ran, **_):
         log, watched = ran.log
         rows = [row for row, _ in itertools.groupby(log)]
-        expect(len(rows) == len(set(rows)),
-               "your loops come back to a row after another one; finish a row before the next begins")
+        expect(
+            len(rows) == len(set(rows)),
+            "your loops come back to a row after another one; finish a row before the next begins",
+        )
         result = watched[output]
         missing = int((result.written == 0).sum())
         expect(not missing, f"{missing} numbers of {output} were not written")
@@ -184,19 +255,26 @@ def _one_pass(title, ask, inputs, output):
         expect(not result.read.any(), f"your loops read {output}, which is for results only")
         for name in inputs:
             most = watched[name].read.max()
-            expect(most <= 2,
-                   f"a number of {name} was read {most} times; once for the sum and once for the results will do")
+            expect(
+                most <= 2,
+                f"a number of {name} was read {most} times; once for the sum and once for the"
+                " results will do",
+            )
 
     return each(title, ask, judge, call=call)
 
 
 def _as_exact(units):
-    """A judge of arrays that were filled: each lies within ``units`` of the last place of what is right."""
+    """A judge of arrays that were filled: each lies within ``units`` of the last place of what is
+    right.
+    """
+
     def judge(found, right, **arguments):
         for (name, expected), array in zip(right.items(), found):
             if np.isnan(arguments[name].start):
                 expect_written(array, name)
             expect_close(array, expected, units * np.finfo(expected.dtype).eps, name)
+
     return judge
 
 
@@ -220,8 +298,10 @@ def rms_forward_rows_solution(x, gamma, eps, y, rstd):
 def _forward(rng, dtype=np.float64, rows=5, D=12):
     x, gamma = rng.standard_normal((rows, D)).astype(dtype), rng.uniform(0.5, 2, D).astype(dtype)
     y, cache = rms_norm_forward(x, gamma, 0.1)
-    return Call({"x": x, "gamma": gamma, "eps": 0.1, "y": Out(x.shape, dtype), "rstd": Out((rows,), dtype)},
-                right={"y": y, "rstd": cache.rstd[:, 0]})
+    return Call(
+        {"x": x, "gamma": gamma, "eps": 0.1, "y": Out(x.shape, dtype), "rstd": Out((rows,), dtype)},
+        right={"y": y, "rstd": cache.rstd[:, 0]},
+    )
 
 
 # D = 12 squares added in any order, a quotient, a root, three products: below 20 u.
@@ -232,11 +312,14 @@ def _forward_in_float32(found, right, x, gamma, **arguments):
     _forward_right(found, right, x=x, gamma=gamma, **arguments)
     y, terms = found[0].astype(float), x.astype(float) * gamma
     half = np.spacing(abs(found[0])) / 2
-    # A y that was rounded once is within half a spacing of r times x gamma, with one r for all of a row. Where both
-    # products are rounded, twelve of a row hardly ever agree on an r, and five rows never.
+    # A y that was rounded once is within half a spacing of r times x gamma, with one r for all of a
+    # row. Where both products are rounded, twelve of a row hardly ever agree on an r, and five rows
+    # never.
     least, most = np.sort([(y - half) / terms, (y + half) / terms], axis=0)
-    expect((least.max(axis=1) > most.min(axis=1)).any(),
-           "y has the bits of products in float64, rounded once; expected products in x's dtype")
+    expect(
+        (least.max(axis=1) > most.min(axis=1)).any(),
+        "y has the bits of products in float64, rounded once; expected products in x's dtype",
+    )
 
 
 def rms_backward_rows_solution(dy, x, rstd, gamma, dx, dgamma):
@@ -253,146 +336,430 @@ def rms_backward_rows_solution(dy, x, rstd, gamma, dx, dgamma):
 
 
 def _arguments(dy, x, cache):
-    return {"dy": dy, "x": x, "rstd": cache.rstd[:, 0].copy(), "gamma": cache.gamma, "dx": Out(x.shape, x.dtype.type),
-            "dgamma": Out(x.shape[1:], x.dtype.type, 0)}
+    return {
+        "dy": dy,
+        "x": x,
+        "rstd": cache.rstd[:, 0].copy(),
+        "gamma": cache.gamma,
+        "dx": Out(x.shape, x.dtype.type),
+        "dgamma": Out(x.shape[1:], x.dtype.type, 0),
+    }
 
 
 def _backward(rng, dtype=np.float64, rows=5, D=12):
     x, dy = rng.standard_normal((2, rows, D)).astype(dtype)
     cache = rms_norm_forward(x, rng.uniform(0.5, 2, D).astype(dtype), 0.1)[1]
-    return Call(_arguments(dy, x, cache), right=dict(zip(("dx", "dgamma"), rms_norm_backward(dy, cache))))
+    return Call(
+        _arguments(dy, x, cache), right=dict(zip(("dx", "dgamma"), rms_norm_backward(dy, cache)))
+    )
 
 
-# A sum of D = 12 terms in any order and ten more operations, kappa below 3; dgamma: 5 rows of either sign.
+# A sum of D = 12 terms in any order and ten more operations, kappa below 3; dgamma: 5 rows of
+# either sign.
 _backward_right = _as_exact(50)
 
-_GRADIENTS = Backward(("dx", "dgamma"), lambda dy, cache: _arguments(dy, cache.xhat / cache.rstd, cache),
-                      lambda filled: (*filled, None), RMS, shapes=((5, 7),), call=fill)
+_GRADIENTS = Backward(
+    ("dx", "dgamma"),
+    lambda dy, cache: _arguments(dy, cache.xhat / cache.rstd, cache),
+    lambda filled: (*filled, None),
+    RMS,
+    shapes=((5, 7),),
+    call=fill,
+)
 
 
-_TOUCHED = """for row in (0, 1):
-            start = sums.ctypes.data + part * sums.strides[0] + row * sums.strides[1]
-            for place in (start, start + sums.itemsize - 1):  # the first and the last byte of each number
-                for at in np.unique((place + numbers) // line):"""
+_TOUCHED = (
+    "for row in (0, 1):\n"
+    "            start = sums.ctypes.data + part * sums.strides[0] + row * sums.strides[1]\n"
+    "            # The first and the last byte of each number.\n"
+    "            for place in (start, start + sums.itemsize - 1):\n"
+    "                for at in np.unique((place + numbers) // line):"
+)
 _GAPS = "The gaps of a view are not seen, or counted as written. Which bytes does it skip?"
 
 
 def _one_block(size):
     """Change: a part writes to ``size`` bytes from its first number on."""
-    return _TOUCHED, f"""first = sums.ctypes.data + part * sums.strides[0]
-        for at in range(first // line, (first + {size} - 1) // line + 1):"""
+    return (
+        _TOUCHED,
+        f"""first = sums.ctypes.data + part * sums.strides[0]
+        for at in range(first // line, (first + {size} - 1) // line + 1):""",
+    )
 
 
-_ONE_SUM = ("for i in range(x.shape[0]):\n        squares = x.dtype.type(0)",
-            "squares = x.dtype.type(0)\n    for i in range(x.shape[0]):")
-_ONE_TOTAL = (("D = x.shape[1]", "D, total = x.shape[1], x.dtype.type(0)"),
-              ("r, total = rstd[i], x.dtype.type(0)", "r = rstd[i]"))
+_ONE_SUM = (
+    "for i in range(x.shape[0]):\n        squares = x.dtype.type(0)",
+    "squares = x.dtype.type(0)\n    for i in range(x.shape[0]):",
+)
+_ONE_TOTAL = (
+    ("D = x.shape[1]", "D, total = x.shape[1], x.dtype.type(0)"),
+    ("r, total = rstd[i], x.dtype.type(0)", "r = rstd[i]"),
+)
 _NOT_ANEW = "The sum behind the mean is not started anew: each row adds to those before it."
 
 EXERCISES = (
-    Exercise("lane-sum", 10, "implement", lane_sum_solution,
-             (each("whole numbers, with a remainder", _integers, _exact, unchanged=True),
-              each("to the last bit", _numbers, _to_the_bit, unchanged=True)), mistakes=changes(
-        ("range(0, len(x), lanes)", "range(0, len(x) - lanes + 1, lanes)",
-         "Only whole steps are taken: what is left over at the end is not added."),
-        *_wrong_lanes(),
-        ("np.zeros(lanes, x.dtype)", "np.zeros(lanes)", _IN_FLOAT64),
-        ("in sums", "in sums[::-1]", "The lanes' sums are added from the last to the first. Are the bits the same?"),
-        (("for start in range(0, len(x), ", "whole = len(x) - len(x) % lanes\n    for start in range(0, whole, "),
-         ("in sums", "in (*sums, *x[whole:])"),
-         "What is left over after the whole steps comes after all lanes. Which lanes does it belong to?"),
-        ("for lane in sums:\n        total += lane", "total = sums.sum()",
-         "The lanes' sums are added by NumPy, in an order of its own."),
-        *((_LAST, f"while len(sums) > 1:\n        sums = {pairs}\n    total = sums[0]",
-           "The lanes' sums are added in pairs, and the pairs in pairs. Which order has the docstring?")
-          for pairs in ("[sum(sums[k:k + 2]) for k in range(0, len(sums), 2)]",
-                        "sums[:len(sums) // 2] + sums[len(sums) // 2:]")),
-        ("return total", "return x.sum()", "This is the sum in NumPy's order. Which numbers does a lane add?",
-         "return x.sum(dtype=float)", _IN_FLOAT64, "return x.dtype.type(x.sum(dtype=float))", _IN_FLOAT64))),
-    Exercise("shared-lines", 25, "measure", shared_lines_solution,
-             (_lines("side by side", *(
-                 (f"{parts} parts, D = {D}, {offset} bytes into a line", _placed((parts, 2, D), offset), 64)
-                 for parts, D, offset in ((2, 64, 16), (2, 64, 0), (4, 20, 16), (1, 8, 16), (8, 2, 0), (3, 16, 48)))),
-              _lines("wider numbers, longer lines",
-                     ("8 parts, D = 2, float64, 16 bytes into a line", _placed((8, 2, 2), dtype=np.float64), 64),
-                     ("4 parts, D = 20, float64, 16 bytes into a line", _placed((4, 2, 20), dtype=np.float64), 64),
-                     ("8 parts, D = 4, lines of 128 bytes", _placed((8, 2, 4)), 128)),
-              _lines("padded or transposed", *(
-                  (f"3 parts, D = 20 and {padding} numbers of padding",
-                   _placed((3, 2, 20 + padding), view=lambda array: array[..., :20]), 64) for padding in (8, 16, 32)),
-                  ("sums stored as (2, parts, D) and transposed",
-                   _placed((2, 3, 20), view=lambda array: array.transpose(1, 0, 2)), 64))), mistakes=changes(
-        ("sums.ctypes.data + ", "", "The sums are taken to begin where a line begins. At which address do they?"),
-        ("part * sums.strides[0] + row * sums.strides[1]", "(2 * part + row) * sums.shape[2] * sums.itemsize", _GAPS),
-        (*_one_block("sums[0].size * sums.itemsize"), _GAPS),
-        (*_one_block("sums.strides[1] + (sums.shape[2] - 1) * sums.strides[2] + sums.itemsize"), _GAPS),
-        (*_one_block("4 * sums[0].size"), "Each number is taken to have 4 bytes. How many has a float64?"),
-        ("(0, 1)", "(0,)", "One of a part's two rows is counted. What does part t write to?"),
-        ("itemsize - 1", "itemsize", "The byte after the last one counts as touched. Which is a number's last byte?"),
-        ("// line", "/ line",
-         "The quotient of address and line keeps its fraction. Is it the same for two bytes of one line?",
-         "// 64", "Lines of 64 bytes are counted, whatever line is given."),
-        ("> 1", "- 1", "A line that three parts write to is counted twice. Are lines counted here, or pairs of parts?"),
-        ("sum(len(parts) > 1 for parts in touched.values())", "len(sums) - 1",
-         "One line is counted for each pair of neighbours. Can two parts share two lines, or none?",
-         "len(touched)", "All lines are counted. Which of them have more than one part?",
-         "sum(len(parts) * (len(parts) - 1) // 2 for parts in touched.values())",
-         "Pairs of parts are counted. How many lines is it if three parts write to one?"),
-        (*((f"sums.strides[{k}]", f"sums.strides[{k}] * sums.itemsize") for k in (0, 1, 2)),
-         "Strides are multiplied by itemsize. In which unit are they?"),
-        (("np.arange(sums.shape[-1])", "np.arange(1)"), ("(0, 1)", "(0,)"), (" start + sums.itemsize - 1", ""),
-         "The first number alone of each part is counted. To which other lines does the part write?"))),
-    Exercise("rms-forward-rows", 15, "implement", rms_forward_rows_solution,
-             (each("y and rstd", _forward, _forward_right, call=fill, unchanged=True),
-              _one_pass("row after row, x read twice, y written once", _forward, ["x"], "y"),
-              each("compiled, in float32", partial(_forward, dtype=np.float32), _forward_in_float32,
-                   call=_compiled, replay=fill, unchanged=True)), mistakes=changes(
-        ("squares / D + eps", "squares + eps", "The squares are added, and their mean is never taken."),
-        ("1 / np.sqrt(squares / D + eps)", "1 / (np.sqrt(squares / D) + eps)",
-         "Your eps is added after the root. Where does the docstring put it?"),
-        ("squares / D + eps", "squares / D", "Your result does not depend on eps."),
-        ("np.sqrt(squares", "(squares", "There is no root. If x is in metres, in which unit is your y?"),
-        ("1 / np.sqrt", "np.sqrt", "Your x is multiplied by the root. If x is in metres, in which unit is your y?"),
-        ("squares / D", "squares / (D - 1)", "The squares are divided by D - 1. What is the mean of D numbers?"),
-        ("x[i, j] ** 2", "abs(x[i, j])",
-         "Magnitudes are added instead of squares. Which mean does the docstring take?"),
-        ("x[i, j] * r * gamma[j]", "x[i, j] * r", "Your y does not depend on gamma.",
-         "x[i, j] * r * gamma[i]", "Your gamma is indexed by row. Which index has a column?"),
-        ("D = x.shape[1]", "D, x = x.shape[1], x - x.mean(axis=1, keepdims=True)",
-         "Your rows lose their mean first, as in layer norm. Does RMS norm do that?"),
-        (*_ONE_SUM, "The sum of squares is not started anew: each row adds to those before it."),
-        ("= r", "= 1 / r", "What is stored as rstd is the root itself. What does the r in front of std stand for?"),
-        ("y[i, j] = x[i, j] * r * gamma[j]", "y[i, j] = x[i, j] * r\n            y[i, j] *= gamma[j]",
-         "Your y holds an intermediate result: it is written, read and written again."),
-        (_ONE_SUM, ("        r =", "    squares /= x.shape[0]\n    for i in range(x.shape[0]):\n        r ="),
-         "All rows have one mean square. Which numbers has the mean over j?"),
-        (("x[i, j] ** 2", "abs(x[i, j])"), ("np.sqrt(squares / D + eps)", "(squares / D + eps)"),
-         "Magnitudes are added instead of squares. Which mean does the docstring take?"),
-        (("squares = x.dtype.type(0)", "squares = np.float64(0)"),
-         ("x.dtype.type(1 / np.sqrt(squares / D + eps))", "1 / np.sqrt(squares / D + eps)"),
-         "Your y is rounded once: its products are float64. Which number in your loop is not made by x.dtype.type?"))),
-    Exercise("rms-backward-rows", 15, "implement", rms_backward_rows_solution,
-             (each("dx and dgamma", _backward, _backward_right, call=fill, unchanged=True),
-              *_GRADIENTS.layers()[3:],  # shapes and dtypes are the caller's
-              _GRADIENTS.stress(),
-              _one_pass("row after row, dy and x read twice, dx written once", _backward, ["dy", "x"], "dx"),
-              each("compiled, in float32", partial(_backward, dtype=np.float32), _backward_right,
-                   call=_compiled, replay=fill, unchanged=True)), _GRADIENTS.diagnose, mistakes=changes(
-        ("[j] +=", "[j] =", "Your dgamma is overwritten row by row. What happens to the terms of the rows before?"),
-        (*_ONE_TOTAL, _NOT_ANEW),
-        ("rstd[i]", "1 / rstd[i]", "Your r is 1 / rstd[i]. What does the r in rstd stand for?"),
-        ("dgamma[j] += upstream * xhat", "pass",
-         "Your dgamma is zero, as it came. Which sum should it hold at the end?"),
-        ("\n        mean = x.dtype.type(total * r / D)\n        for j in range(D):",
-         "\n            mean = x.dtype.type(total * r / D)",
-         "One loop over j does everything. What is missing in the mean while it runs?"),
-        ("dx[i, j] = r * (gamma[j] * upstream - xhat * mean)",
-         "dx[i, j] = gamma[j] * upstream\n            dx[i, j] = r * (dx[i, j] - xhat * mean)",
-         "Your dx holds an intermediate result: it is written, read and written again."),
-        ("dgamma[j] += upstream * xhat",
-         "pass\n        for j in range(D):\n            dgamma[j] += dy[i, j] * x[i, j] * r",
-         "Your dgamma has a loop of its own, which reads dy and x a third time. Where are both at hand already?"),
-        (*_ONE_TOTAL, ("* x[i, j]\n", "* x[i, j] * r\n"), ("total * r / D", "total / D"), _NOT_ANEW),
-        ((" * x[i, j]\n", "\n"), ("total * r / D", "total / D"),
-         "Your mean is that of g. Which product's mean multiplies xhat?"))),
+    Exercise(
+        "lane-sum",
+        10,
+        "implement",
+        lane_sum_solution,
+        (
+            each("whole numbers, with a remainder", _integers, _exact, unchanged=True),
+            each("to the last bit", _numbers, _to_the_bit, unchanged=True),
+        ),
+        mistakes=changes(
+            (
+                "range(0, len(x), lanes)",
+                "range(0, len(x) - lanes + 1, lanes)",
+                "Only whole steps are taken: what is left over at the end is not added.",
+            ),
+            *_wrong_lanes(),
+            ("np.zeros(lanes, x.dtype)", "np.zeros(lanes)", _IN_FLOAT64),
+            (
+                "in sums",
+                "in sums[::-1]",
+                "The lanes' sums are added from the last to the first. Are the bits the same?",
+            ),
+            (
+                (
+                    "for start in range(0, len(x), ",
+                    "whole = len(x) - len(x) % lanes\n    for start in range(0, whole, ",
+                ),
+                ("in sums", "in (*sums, *x[whole:])"),
+                (
+                    "What is left over after the whole steps comes after all lanes. Which lanes"
+                    " does it belong to?"
+                ),
+            ),
+            (
+                "for lane in sums:\n        total += lane",
+                "total = sums.sum()",
+                "The lanes' sums are added by NumPy, in an order of its own.",
+            ),
+            *(
+                (
+                    _LAST,
+                    f"while len(sums) > 1:\n        sums = {pairs}\n    total = sums[0]",
+                    (
+                        "The lanes' sums are added in pairs, and the pairs in pairs. Which order"
+                        " has the docstring?"
+                    ),
+                )
+                for pairs in (
+                    "[sum(sums[k:k + 2]) for k in range(0, len(sums), 2)]",
+                    "sums[:len(sums) // 2] + sums[len(sums) // 2:]",
+                )
+            ),
+            (
+                "return total",
+                "return x.sum()",
+                "This is the sum in NumPy's order. Which numbers does a lane add?",
+                "return x.sum(dtype=float)",
+                _IN_FLOAT64,
+                "return x.dtype.type(x.sum(dtype=float))",
+                _IN_FLOAT64,
+            ),
+        ),
+    ),
+    Exercise(
+        "shared-lines",
+        25,
+        "measure",
+        shared_lines_solution,
+        (
+            _lines(
+                "side by side",
+                *(
+                    (
+                        f"{parts} parts, D = {D}, {offset} bytes into a line",
+                        _placed((parts, 2, D), offset),
+                        64,
+                    )
+                    for parts, D, offset in (
+                        (2, 64, 16),
+                        (2, 64, 0),
+                        (4, 20, 16),
+                        (1, 8, 16),
+                        (8, 2, 0),
+                        (3, 16, 48),
+                    )
+                ),
+            ),
+            _lines(
+                "wider numbers, longer lines",
+                (
+                    "8 parts, D = 2, float64, 16 bytes into a line",
+                    _placed((8, 2, 2), dtype=np.float64),
+                    64,
+                ),
+                (
+                    "4 parts, D = 20, float64, 16 bytes into a line",
+                    _placed((4, 2, 20), dtype=np.float64),
+                    64,
+                ),
+                ("8 parts, D = 4, lines of 128 bytes", _placed((8, 2, 4)), 128),
+            ),
+            _lines(
+                "padded or transposed",
+                *(
+                    (
+                        f"3 parts, D = 20 and {padding} numbers of padding",
+                        _placed((3, 2, 20 + padding), view=lambda array: array[..., :20]),
+                        64,
+                    )
+                    for padding in (8, 16, 32)
+                ),
+                (
+                    "sums stored as (2, parts, D) and transposed",
+                    _placed((2, 3, 20), view=lambda array: array.transpose(1, 0, 2)),
+                    64,
+                ),
+            ),
+        ),
+        mistakes=changes(
+            (
+                "sums.ctypes.data + ",
+                "",
+                "The sums are taken to begin where a line begins. At which address do they?",
+            ),
+            (
+                "part * sums.strides[0] + row * sums.strides[1]",
+                "(2 * part + row) * sums.shape[2] * sums.itemsize",
+                _GAPS,
+            ),
+            (*_one_block("sums[0].size * sums.itemsize"), _GAPS),
+            (
+                *_one_block(
+                    "sums.strides[1] + (sums.shape[2] - 1) * sums.strides[2] + sums.itemsize"
+                ),
+                _GAPS,
+            ),
+            (
+                *_one_block("4 * sums[0].size"),
+                "Each number is taken to have 4 bytes. How many has a float64?",
+            ),
+            ("(0, 1)", "(0,)", "One of a part's two rows is counted. What does part t write to?"),
+            (
+                "itemsize - 1",
+                "itemsize",
+                "The byte after the last one counts as touched. Which is a number's last byte?",
+            ),
+            (
+                "// line",
+                "/ line",
+                (
+                    "The quotient of address and line keeps its fraction. Is it the same for two"
+                    " bytes of one line?"
+                ),
+                "// 64",
+                "Lines of 64 bytes are counted, whatever line is given.",
+            ),
+            (
+                "> 1",
+                "- 1",
+                (
+                    "A line that three parts write to is counted twice. Are lines counted here, or"
+                    " pairs of parts?"
+                ),
+            ),
+            (
+                "sum(len(parts) > 1 for parts in touched.values())",
+                "len(sums) - 1",
+                (
+                    "One line is counted for each pair of neighbours. Can two parts share two"
+                    " lines, or none?"
+                ),
+                "len(touched)",
+                "All lines are counted. Which of them have more than one part?",
+                "sum(len(parts) * (len(parts) - 1) // 2 for parts in touched.values())",
+                "Pairs of parts are counted. How many lines is it if three parts write to one?",
+            ),
+            (
+                *((f"sums.strides[{k}]", f"sums.strides[{k}] * sums.itemsize") for k in (0, 1, 2)),
+                "Strides are multiplied by itemsize. In which unit are they?",
+            ),
+            (
+                ("np.arange(sums.shape[-1])", "np.arange(1)"),
+                ("(0, 1)", "(0,)"),
+                (" start + sums.itemsize - 1)", ")"),
+                (
+                    "The first number alone of each part is counted. To which other lines does the"
+                    " part write?"
+                ),
+            ),
+        ),
+    ),
+    Exercise(
+        "rms-forward-rows",
+        15,
+        "implement",
+        rms_forward_rows_solution,
+        (
+            each("y and rstd", _forward, _forward_right, call=fill, unchanged=True),
+            _one_pass("row after row, x read twice, y written once", _forward, ["x"], "y"),
+            each(
+                "compiled, in float32",
+                partial(_forward, dtype=np.float32),
+                _forward_in_float32,
+                call=_compiled,
+                replay=fill,
+                unchanged=True,
+            ),
+        ),
+        mistakes=changes(
+            (
+                "squares / D + eps",
+                "squares + eps",
+                "The squares are added, and their mean is never taken.",
+            ),
+            (
+                "1 / np.sqrt(squares / D + eps)",
+                "1 / (np.sqrt(squares / D) + eps)",
+                "Your eps is added after the root. Where does the docstring put it?",
+            ),
+            ("squares / D + eps", "squares / D", "Your result does not depend on eps."),
+            (
+                "np.sqrt(squares",
+                "(squares",
+                "There is no root. If x is in metres, in which unit is your y?",
+            ),
+            (
+                "1 / np.sqrt",
+                "np.sqrt",
+                "Your x is multiplied by the root. If x is in metres, in which unit is your y?",
+            ),
+            (
+                "squares / D",
+                "squares / (D - 1)",
+                "The squares are divided by D - 1. What is the mean of D numbers?",
+            ),
+            (
+                "x[i, j] ** 2",
+                "abs(x[i, j])",
+                "Magnitudes are added instead of squares. Which mean does the docstring take?",
+            ),
+            (
+                "x[i, j] * r * gamma[j]",
+                "x[i, j] * r",
+                "Your y does not depend on gamma.",
+                "x[i, j] * r * gamma[i]",
+                "Your gamma is indexed by row. Which index has a column?",
+            ),
+            (
+                "D = x.shape[1]",
+                "D, x = x.shape[1], x - x.mean(axis=1, keepdims=True)",
+                "Your rows lose their mean first, as in layer norm. Does RMS norm do that?",
+            ),
+            (
+                *_ONE_SUM,
+                "The sum of squares is not started anew: each row adds to those before it.",
+            ),
+            (
+                "= r",
+                "= 1 / r",
+                (
+                    "What is stored as rstd is the root itself. What does the r in front of std"
+                    " stand for?"
+                ),
+            ),
+            (
+                "y[i, j] = x[i, j] * r * gamma[j]",
+                "y[i, j] = x[i, j] * r\n            y[i, j] *= gamma[j]",
+                "Your y holds an intermediate result: it is written, read and written again.",
+            ),
+            (
+                _ONE_SUM,
+                (
+                    "        r =",
+                    "    squares /= x.shape[0]\n    for i in range(x.shape[0]):\n        r =",
+                ),
+                "All rows have one mean square. Which numbers has the mean over j?",
+            ),
+            (
+                ("x[i, j] ** 2", "abs(x[i, j])"),
+                ("np.sqrt(squares / D + eps)", "(squares / D + eps)"),
+                "Magnitudes are added instead of squares. Which mean does the docstring take?",
+            ),
+            (
+                ("squares = x.dtype.type(0)", "squares = np.float64(0)"),
+                ("x.dtype.type(1 / np.sqrt(squares / D + eps))", "1 / np.sqrt(squares / D + eps)"),
+                (
+                    "Your y is rounded once: its products are float64. Which number in your loop is"
+                    " not made by x.dtype.type?"
+                ),
+            ),
+        ),
+    ),
+    Exercise(
+        "rms-backward-rows",
+        15,
+        "implement",
+        rms_backward_rows_solution,
+        (
+            each("dx and dgamma", _backward, _backward_right, call=fill, unchanged=True),
+            *_GRADIENTS.layers()[3:],  # shapes and dtypes are the caller's
+            _GRADIENTS.stress(),
+            _one_pass(
+                "row after row, dy and x read twice, dx written once", _backward, ["dy", "x"], "dx"
+            ),
+            each(
+                "compiled, in float32",
+                partial(_backward, dtype=np.float32),
+                _backward_right,
+                call=_compiled,
+                replay=fill,
+                unchanged=True,
+            ),
+        ),
+        _GRADIENTS.diagnose,
+        mistakes=changes(
+            (
+                "[j] +=",
+                "[j] =",
+                (
+                    "Your dgamma is overwritten row by row. What happens to the terms of the rows"
+                    " before?"
+                ),
+            ),
+            (*_ONE_TOTAL, _NOT_ANEW),
+            ("rstd[i]", "1 / rstd[i]", "Your r is 1 / rstd[i]. What does the r in rstd stand for?"),
+            (
+                "dgamma[j] += upstream * xhat",
+                "pass",
+                "Your dgamma is zero, as it came. Which sum should it hold at the end?",
+            ),
+            (
+                "\n        mean = x.dtype.type(total * r / D)\n        for j in range(D):",
+                "\n            mean = x.dtype.type(total * r / D)",
+                "One loop over j does everything. What is missing in the mean while it runs?",
+            ),
+            (
+                "dx[i, j] = r * (gamma[j] * upstream - xhat * mean)",
+                (
+                    "dx[i, j] = gamma[j] * upstream\n            dx[i, j] = r * (dx[i, j] - xhat *"
+                    " mean)"
+                ),
+                "Your dx holds an intermediate result: it is written, read and written again.",
+            ),
+            (
+                "dgamma[j] += upstream * xhat",
+                "pass\n        for j in range(D):\n            dgamma[j] += dy[i, j] * x[i, j] * r",
+                (
+                    "Your dgamma has a loop of its own, which reads dy and x a third time. Where"
+                    " are both at hand already?"
+                ),
+            ),
+            (
+                *_ONE_TOTAL,
+                ("* x[i, j]\n", "* x[i, j] * r\n"),
+                ("total * r / D", "total / D"),
+                _NOT_ANEW,
+            ),
+            (
+                (" * x[i, j]\n", "\n"),
+                ("total * r / D", "total / D"),
+                "Your mean is that of g. Which product's mean multiplies xhat?",
+            ),
+        ),
+    ),
 )

@@ -8,14 +8,27 @@ from typing import NamedTuple
 import numpy as np
 
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
-from normcheck.mistakes import Diagnosis, changes
 from lnlib.sharded import GATHER, SUM, cut, features, rows, simulate, widths
-from . import Call, Check, Exercise, Mismatch, Ran, each, expect, expect_array, expect_number, expect_parts
+from normcheck.mistakes import Diagnosis, changes
+
+from . import (
+    Call,
+    Check,
+    Exercise,
+    Mismatch,
+    Ran,
+    each,
+    expect,
+    expect_array,
+    expect_number,
+    expect_parts,
+)
 from .run import Raised, plainly, reply
 
 _U = 2.0**-24
 
-# ---- Two groups taken together -----------------------------------------------------------------------
+# ---- Two groups taken together
+# -----------------------------------------------------------------------
 
 
 def merged_solution(a, b):
@@ -47,9 +60,10 @@ def _group(x):
 
 
 def _is_whole(found, x, merges=1, **_):
-    """Each merge rounds what it adds to the residual five times and the residual once: 8 u sigma, u sigma being the
-    size of both (a bound of the page). Of the squares, each merge rounds d three times, which counts twice, and five
-    times more; 16 u, all terms being positive."""
+    """Each merge rounds what it adds to the residual five times and the residual once: 8 u sigma, u
+    sigma being the size of both (a bound of the page). Of the squares, each merge rounds d three
+    times, which counts twice, and five times more; 16 u, all terms being positive.
+    """
     count, *numbers = expect_parts(found, 4, "numbers: count, mean, residual and squares")
     expect_number(count, "the count", "iu", "an int")
     expect(count == len(x), f"the count is {count}, expected {len(x)}")
@@ -60,60 +74,87 @@ def _is_whole(found, x, merges=1, **_):
     mean, residual, squares = map(float, numbers)
     missed = (mean - float(wanted[1])) + (residual - float(wanted[2]))
     sigma = math.sqrt(max(float(wanted[3]), 1e-30) / max(len(x), 1))
-    expect(abs(missed) <= merges * 8 * _U * sigma,
-           f"mean and residual together are off by {abs(missed) / sigma:.1g} sigma, expected less than "
-           f"{merges * 8 * _U:.0e}")
+    expect(
+        abs(missed) <= merges * 8 * _U * sigma,
+        f"mean and residual together are off by {abs(missed) / sigma:.1g} sigma, expected less than"
+        f" {merges * 8 * _U:.0e}",
+    )
     off = abs(squares / float(wanted[3]) - 1) if wanted[3] else abs(squares)
-    expect(off <= merges * 16 * _U, f"the squares are off by {off:.1g} of themselves, expected less than "
-                                    f"{merges * 16 * _U:.0e}")
+    expect(
+        off <= merges * 16 * _U,
+        f"the squares are off by {off:.1g} of themselves, expected less than "
+        f"{merges * 16 * _U:.0e}",
+    )
 
 
 def _pair(title, offset, *counts, outlier=None, apart=0):
-    """A check of two groups of normal numbers. ``outlier``: the index of a number 3e4 away, on either side and at 0, alone
-    in its group: so no order of the means tells which group is the larger one; ``apart``: how far the second group lies
-    from the first."""
+    """A check of two groups of normal numbers. ``outlier``: the index of a number 3e4 away, on
+    either side and at 0, alone in its group: so no order of the means tells which group is the
+    larger one; ``apart``: how far the second group lies from the first.
+    """
+
     def ask(rng):
-        for around, place in [(offset, offset)] if outlier is None else [
-                (offset, offset + 3e4), (offset, offset - 3e4), (3e4, 0), (-3e4, 0)]:
+        for around, place in (
+            [(offset, offset)]
+            if outlier is None
+            else [(offset, offset + 3e4), (offset, offset - 3e4), (3e4, 0), (-3e4, 0)]
+        ):
             x = (around + rng.standard_normal(sum(counts))).astype(np.float32)
-            x[counts[0]:] += apart
+            x[counts[0] :] += apart
             if outlier is not None:
                 x[outlier] = place
-            yield Call({"a": _group(x[:counts[0]]), "b": _group(x[counts[0]:])}, x=x)
+            yield Call({"a": _group(x[: counts[0]]), "b": _group(x[counts[0] :])}, x=x)
 
     return each(title, ask, _is_whole)
 
 
 def _sixty_groups(rng):
     counts = [10 + 7 * k % 90 for k in range(60)]
-    x = (1e6 + rng.standard_normal(sum(counts)) + np.repeat(rng.standard_normal(60), counts)).astype(np.float32)
+    x = (
+        1e6 + rng.standard_normal(sum(counts)) + np.repeat(rng.standard_normal(60), counts)
+    ).astype(np.float32)
     return Call({"groups": [_group(x[part]) for part in widths(*counts)]}, x=x, merges=60)
 
 
 def _of_a_merge(answer):
-    """The :class:`~normcheck.mistakes.Diagnosis` of what the mean and the squares of two groups hold, by a fit."""
+    """The :class:`~normcheck.mistakes.Diagnosis` of what the mean and the squares of two groups
+    hold, by a fit.
+    """
     for counts in ((96, 32), (32, 96)):
         draws = np.random.default_rng(12).uniform(1, 2, (6, 2, 2)).astype(np.float32)
-        groups = [[(n, mean, np.float32(0), squares) for n, (mean, squares) in zip(counts, draw)] for draw in draws]
+        groups = [
+            [(n, mean, np.float32(0), squares) for n, (mean, squares) in zip(counts, draw)]
+            for draw in draws
+        ]
         found = [expect_parts(reply(plainly, answer, {"a": a, "b": b})[0], 4) for a, b in groups]
         means, squares = draws.astype(float).transpose(2, 1, 0)
         distance = means[1] - means[0]
         # Float32 keeps 1e-7 of what is drawn, and distances of 0.01 are drawn at least.
-        _, mean, residual, total = numbers = np.array([[float(n) for n in group] for group in found]).T
+        _, mean, residual, total = numbers = np.array(
+            [[float(n) for n in group] for group in found]
+        ).T
         if not np.isfinite(numbers).all():
             return None
         way = (mean + residual - means[0]) / distance
-        held = np.round(np.linalg.lstsq(np.stack([*squares, distance**2], -1), total, rcond=None)[0], 4)
+        held = np.round(
+            np.linalg.lstsq(np.stack([*squares, distance**2], -1), total, rcond=None)[0], 4
+        )
         start = f"Of groups of {counts[0]} and {counts[1]} numbers your"
         if np.ptp(way) < 1e-4 < abs(way[0] - counts[1] / 128):
-            says = (f"{start} mean lies {way[0]:.3g} of the way from the first's to the second's. Which of them is "
-                    "it nearer to?")
+            says = (
+                f"{start} mean lies {way[0]:.3g} of the way from the first's to the second's. Which"
+                " of them is it nearer to?"
+            )
         elif abs(held[:2] - 1).max() > 1e-4:
-            says = (f"{start} squares hold {held[0]:.4g} and {held[1]:.4g} times those of the two. Are sums added, "
-                    "or means?")
+            says = (
+                f"{start} squares hold {held[0]:.4g} and {held[1]:.4g} times those of the two. Are"
+                " sums added, or means?"
+            )
         elif abs(held[2] / 24 - 1) > 1e-4:
-            says = (f"{start} squares hold {held[2]:.4g} times the squared distance of their means. Which numbers "
-                    "are farther from the mean now?")
+            says = (
+                f"{start} squares hold {held[2]:.4g} times the squared distance of their means."
+                " Which numbers are farther from the mean now?"
+            )
         else:
             continue
         return Diagnosis("relation", (), says, (f"goes {way} of the way, squares hold {held}",))
@@ -126,12 +167,18 @@ def _lost_far_from_zero(answer):
     _, mean, residual, _ = reply(plainly, answer, {"a": _group(x[:300]), "b": _group(x[300:])})[0]
     if abs(float(mean) + float(residual) - x.mean(dtype=float)) < 8 * _U * x.std(dtype=float):
         return None
-    return Diagnosis("relation", (), "Your merge is right near zero, and loses digits of the mean far from it. "
-                     "Which of your numbers are as large as the mean, and rounded as it is?",
-                     ("mean and squares hold what they should, near zero",))
+    return Diagnosis(
+        "relation",
+        (),
+        "Your merge is right near zero, and loses digits of the mean far from it. "
+        "Which of your numbers are as large as the mean, and rounded as it is?",
+        ("mean and squares hold what they should, near zero",),
+    )
 
 
-# ---- Three planted mistakes ---------------------------------------------------------------------------
+# ---- Three planted mistakes
+# ---------------------------------------------------------------------------
+
 
 def averaged(x, gamma, beta, dy):
     """Of this rank's rows."""
@@ -165,7 +212,10 @@ def _halved(x):
 
 def _planar(x):
     D = x.shape[-1]
-    n, mean, squares = yield planar, np.stack([np.full(len(x), float(D)), x.mean(-1), D * x.var(-1)])
+    n, mean, squares = yield (
+        planar,
+        np.stack([np.full(len(x), float(D)), x.mean(-1), D * x.var(-1)]),
+    )
     return mean[:, None], (squares / n)[:, None]
 
 
@@ -176,37 +226,59 @@ def _by_features(x, gamma, beta, dy, D, statistics, eps=1e-5):
         r, g = 1 / np.sqrt(var + eps), gamma * dy
     xhat = (x - mean) * r
     along = yield SUM, np.stack([g.sum(-1), (g * xhat).sum(-1)], -1) / D
-    return gamma * xhat + beta, r * (g - along[:, :1] - xhat * along[:, 1:]), (dy * xhat).sum(0), dy.sum(0)
+    return (
+        gamma * xhat + beta,
+        r * (g - along[:, :1] - xhat * along[:, 1:]),
+        (dy * xhat).sum(0),
+        dy.sum(0),
+    )
 
 
 def _library(cut_by):
     def program(x, gamma, beta, dy, *_):
         y, cache = yield from cut_by.layer_norm_forward(x, gamma, beta)
         return y, *(yield from cut_by.layer_norm_backward(dy, cache))
+
     return program
 
 
 def _dgamma_averaged(*arguments):
     y, dx, dgamma, dbeta = yield from _library(rows)(*arguments)
-    ranks, = yield SUM, np.ones(1)
+    (ranks,) = yield SUM, np.ones(1)
     return y, dx, dgamma / ranks, dbeta
 
 
 def _layer(by_rows=_library(rows), statistics=None, **how):
-    """A sharded layer norm: function (x, gamma, beta, dy, cut_by, counts) -> y, dx, dgamma, dbeta, all of them whole."""
-    by_features = functools.partial(_by_features, statistics=statistics) if statistics else _library(features)
+    """A sharded layer norm: function (x, gamma, beta, dy, cut_by, counts) -> y, dx, dgamma, dbeta,
+    all of them whole.
+    """
+    by_features = (
+        functools.partial(_by_features, statistics=statistics) if statistics else _library(features)
+    )
 
     def layer(x, gamma, beta, dy, cut_by, counts):
-        expect(cut_by in ("rows", "features"), f'cut_by is {cut_by!r}, expected "rows" or "features"')
+        expect(
+            cut_by in ("rows", "features"), f'cut_by is {cut_by!r}, expected "rows" or "features"'
+        )
         axis = ("rows", "features").index(cut_by)
         N = x.shape[axis]
-        expect(sum(counts) == N and min(counts) > 0,
-               f"counts are {[*counts]}, expected numbers above 0 that add up to the {N} {cut_by} of x")
-        programs = [by_features(x[:, p], gamma[p], beta[p], dy[:, p], N) if axis else
-                    by_rows(x[p], gamma, beta, dy[p]) for p in widths(*counts)]
+        expect(
+            sum(counts) == N and min(counts) > 0,
+            f"counts are {[*counts]}, expected numbers above 0 that add up to the {N} {cut_by}"
+            " of x",
+        )
+        programs = [
+            (
+                by_features(x[:, p], gamma[p], beta[p], dy[:, p], N)
+                if axis
+                else by_rows(x[p], gamma, beta, dy[p])
+            )
+            for p in widths(*counts)
+        ]
         parts = simulate(programs, **how)
         y, dx, *sums = (np.concatenate(pieces, -axis) for pieces in zip(*parts))
         return y, dx, *(sums if axis else parts[0][2:])
+
     return layer
 
 
@@ -217,13 +289,25 @@ def _one_process(x, gamma, beta, dy, cut_by, counts):
 
 #: What a layer is -> layers, by a name.
 LAYERS = {
-    "nothing": {"the library's": _layer(), "the library's, with sums in a ring": _layer(order="ring"),
-                "one process": _one_process, "planar, and never cut": _layer(statistics=_planar)},
-    "mean": {"averaged": _layer(averaged), "one whose dgamma alone is averaged": _layer(_dgamma_averaged, order="chain")},
-    "counts": {"halves": _layer(statistics=_halved),
-               "halves, one after the other": _layer(statistics=_halved, order="chain")},
-    "cut": {"planar, cut after 3072 numbers": _layer(statistics=_planar, piece=3072),
-            "planar, cut after 300 numbers": _layer(statistics=_planar, piece=300, order="chain")}}
+    "nothing": {
+        "the library's": _layer(),
+        "the library's, with sums in a ring": _layer(order="ring"),
+        "one process": _one_process,
+        "planar, and never cut": _layer(statistics=_planar),
+    },
+    "mean": {
+        "averaged": _layer(averaged),
+        "one whose dgamma alone is averaged": _layer(_dgamma_averaged, order="chain"),
+    },
+    "counts": {
+        "halves": _layer(statistics=_halved),
+        "halves, one after the other": _layer(statistics=_halved, order="chain"),
+    },
+    "cut": {
+        "planar, cut after 3072 numbers": _layer(statistics=_planar, piece=3072),
+        "planar, cut after 300 numbers": _layer(statistics=_planar, piece=300, order="chain"),
+    },
+}
 
 
 def whats_wrong_solution(layer):
@@ -248,16 +332,25 @@ def _named(name):
     def judge(found, asked):
         wrong = []
         for result, call in zip(found, asked):
-            expect(isinstance(result, str) and result in LAYERS,
-                   f"found {result!r}, expected one of {', '.join(map(repr, LAYERS))}")
+            expect(
+                isinstance(result, str) and result in LAYERS,
+                f"found {result!r}, expected one of {', '.join(map(repr, LAYERS))}",
+            )
             wrong += [f"{call.about['about']} ({result!r})"] if result != name else []
         expect(not wrong, f"your answer should be {name!r}, and is not, of: {'; '.join(wrong)}")
+
     title = "right layers have nothing" if name == "nothing" else f'"{name}" is found'
-    return Check(title, lambda rng: [Call({"layer": one}, about=about) for about, one in LAYERS[name].items()], judge)
+    return Check(
+        title,
+        lambda rng: [Call({"layer": one}, about=about) for about, one in LAYERS[name].items()],
+        judge,
+    )
 
 
 class Seen(NamedTuple):
-    """One call of a layer by a test: how it cut, whether a result was wrong, and whether NaN went in or came out."""
+    """One call of a layer by a test: how it cut, whether a result was wrong, and whether NaN went
+    in or came out.
+    """
 
     cut_by: str
     counts: list
@@ -273,8 +366,12 @@ def _seen_by(answer, layer):
     def watched(x, gamma, beta, dy, cut_by, counts):
         found, right = (one(x, gamma, beta, dy, cut_by, counts) for one in (layer, _one_process))
         # A mistake of these layers is far larger than what float64 rounds.
-        wrong = not all(np.linalg.norm(a - b) <= 1e-6 * np.linalg.norm(b) for a, b in zip(found, right))
-        given, returned = (any(np.isnan(a).any() for a in arrays) for arrays in ((x, gamma, beta, dy), found))
+        wrong = not all(
+            np.linalg.norm(a - b) <= 1e-6 * np.linalg.norm(b) for a, b in zip(found, right)
+        )
+        given, returned = (
+            any(np.isnan(a).any() for a in arrays) for arrays in ((x, gamma, beta, dy), found)
+        )
         seen.append(Seen(cut_by, [*counts], wrong, given, returned))
         return found
 
@@ -283,14 +380,33 @@ def _seen_by(answer, layer):
 
 #: (What a layer is, what a test says of it) -> what is said of the test, where it is always true.
 _MISNAMED = {
-    "nothing": 'Your test names a mistake in a layer that is right. How near must two results be for it?',
-    "mean": "Your test names a mistake of another cut: this layer is wrong only when rows are cut. Which input shows that alone?",
-    ("counts", "cut"): 'Your test says "cut" of a layer that is wrong in short messages, too. Which input shows that, '
-                       'and when is it tried?',
-    ("cut", "counts"): 'Your test says "counts" of a layer that is right for any counts while messages are short. '
-                       'How long are yours?',
-    **dict.fromkeys([("counts", "mean"), ("cut", "mean")],
-                    'Your test says "mean" of a layer that is right when rows are cut. What else is wrong with that input?')}
+    "nothing": (
+        "Your test names a mistake in a layer that is right. How near must two results be for it?"
+    ),
+    "mean": (
+        "Your test names a mistake of another cut: this layer is wrong only when rows are cut."
+        " Which input shows that alone?"
+    ),
+    (
+        "counts",
+        "cut",
+    ): (
+        'Your test says "cut" of a layer that is wrong in short messages, too. Which input shows'
+        " that, and when is it tried?"
+    ),
+    (
+        "cut",
+        "counts",
+    ): (
+        'Your test says "counts" of a layer that is right for any counts while messages are short. '
+        "How long are yours?"
+    ),
+    **dict.fromkeys(
+        [("counts", "mean"), ("cut", "mean")],
+        'Your test says "mean" of a layer that is right when rows are cut. What else is wrong with'
+        " that input?",
+    ),
+}
 
 
 def _overlooked(name, seen):
@@ -299,41 +415,66 @@ def _overlooked(name, seen):
     shares = [call.counts for call in seen if call.cut_by == by]
     wrong = [call for call in seen if call.wrong]
     if wrong and all(call.nan_returned for call in wrong):
-        return ("What this layer returns for your input has NaN in it, and your test says nothing of it. Is NaN larger than "
-                "your tolerance, or smaller?")
+        return (
+            "What this layer returns for your input has NaN in it, and your test says nothing of"
+            " it. Is NaN larger than your tolerance, or smaller?"
+        )
     if wrong:
-        return ("Your inputs show the mistake, and your test says nothing of it. Which of the four results does it "
-                "compare, and how closely?")
+        return (
+            "Your inputs show the mistake, and your test says nothing of it. Which of the four"
+            " results does it compare, and how closely?"
+        )
     if not shares:
         return f"Your test never cuts this layer by {by}. Which mistake can only be seen there?"
     if max(map(len, shares)) == 1:
         return f"Your {by} lie on one rank. Which message can be wrong there?"
     if name == "counts":
-        return "All your ranks have equally many features. For which of the layers is that a special case?"
+        return (
+            "All your ranks have equally many features. For which of the layers is that a special"
+            " case?"
+        )
     return "Your messages are short. From how many numbers on may a library cut one?"
 
 
 def _of_a_test(answer):
-    """The :class:`~normcheck.mistakes.Diagnosis` of the first layer that a test misnames, by what it saw."""
+    """The :class:`~normcheck.mistakes.Diagnosis` of the first layer that a test misnames, by what
+    it saw.
+    """
     for name, layer in ((name, layer) for name, some in LAYERS.items() for layer in some.values()):
         said, seen = _seen_by(answer, layer)
         if not (isinstance(said, str) and said in LAYERS):
             return None
         if said != name:
-            says = ("Your test puts NaN into a layer. What should come out of it, and does NaN equal itself?"
-                    if any(call.nan_given for call in seen) else _overlooked(name, seen) if said == "nothing" else
-                    _MISNAMED[name] if name in _MISNAMED else _MISNAMED[name, said])
-            return Diagnosis("known", (), says, (f"says {said!r} of one that is {name!r}, after {len(seen)} calls",))
+            says = (
+                "Your test puts NaN into a layer. What should come out of it, and does NaN equal"
+                " itself?"
+                if any(call.nan_given for call in seen)
+                else (
+                    _overlooked(name, seen)
+                    if said == "nothing"
+                    else _MISNAMED[name]
+                    if name in _MISNAMED
+                    else _MISNAMED[name, said]
+                )
+            )
+            return Diagnosis(
+                "known",
+                (),
+                says,
+                (f"says {said!r} of one that is {name!r}, after {len(seen)} calls",),
+            )
+    return None
 
 
-# ---- Bits --------------------------------------------------------------------------------------------
+# ---- Bits
+# --------------------------------------------------------------------------------------------
 
 BLOCK = 64
 
 
 def same_bits_solution(products):
     D = products.shape[1]
-    blocks = [products[k:k + 64].sum(axis=0) for k in range(0, len(products), 64)]
+    blocks = [products[k : k + 64].sum(axis=0) for k in range(0, len(products), 64)]
     parts = yield GATHER, np.reshape(blocks, (-1, D))
     return parts.sum(axis=0)
 
@@ -344,21 +485,35 @@ def _on_ranks(answer, arguments):
     programs, log = [answer(products[part].copy()) for part in cut(len(products), ranks, BLOCK)], []
     for program in programs:
         if not isinstance(program, types.GeneratorType):
-            raise Mismatch(f"your function returned {type(program).__name__} and sends nothing: a rank's program has a "
-                           "yield in it")
+            raise Mismatch(
+                f"your function returned {type(program).__name__} and sends nothing: a rank's"
+                " program has a yield in it"
+            )
     results = simulate(programs, order=order, log=log)
-    return Ran(np.array([expect_array(a, products.shape[1:], "float64", "what a rank returns") for a in results]), log)
+    return Ran(
+        np.array(
+            [expect_array(a, products.shape[1:], "float64", "what a rank returns") for a in results]
+        ),
+        log,
+    )
 
 
 def _asked(rng, blocks, D, ranks, orders=("tree",), scale=1):
     """Calls with the products of one set of rows, the last block short."""
-    products = scale * rng.standard_normal((BLOCK * blocks - 17, D)) * np.exp2(rng.integers(-8, 8,
-        (BLOCK * blocks - 17, 1)))
-    return [Call({"products": products, "ranks": n, "order": order}) for n in ranks for order in orders]
+    products = (
+        scale
+        * rng.standard_normal((BLOCK * blocks - 17, D))
+        * np.exp2(rng.integers(-8, 8, (BLOCK * blocks - 17, 1)))
+    )
+    return [
+        Call({"products": products, "ranks": n, "order": order}) for n in ranks for order in orders
+    ]
 
 
 def _of_a_program(answer):
-    """The :class:`~normcheck.mistakes.Diagnosis` of a program, by its last message; None where that says nothing."""
+    """The :class:`~normcheck.mistakes.Diagnosis` of a program, by its last message; None where that
+    says nothing.
+    """
     blocks, brought = 6, []
     products = np.random.default_rng(12).standard_normal((2 * blocks * BLOCK, 3))
 
@@ -372,28 +527,48 @@ def _of_a_program(answer):
             received = yield brought[-1]
 
     try:
-        result = reply(_on_ranks, watched, {"products": products, "ranks": 2, "order": "tree"})[0].results[0]
+        result = reply(_on_ranks, watched, {"products": products, "ranks": 2, "order": "tree"})[
+            0
+        ].results[0]
     except (Mismatch, Raised):
         if brought and brought[-1][0] is GATHER and np.ndim(brought[-1][1]) == 1:
-            return Diagnosis("known", (),
+            return Diagnosis(
+                "known",
+                (),
                 "Gathered vectors lie behind each other as one long vector. Which axis should "
-                             "count the ranks?", ("gathers a vector last",))
+                "count the ranks?",
+                ("gathers a vector last",),
+            )
         raise
     operation, array = brought[-1]
-    # float32 rounds by 6e-8 of each sum; a sum that is wrong in more than its order is off by far more.
+    # float32 rounds by 6e-8 of each sum; a sum that is wrong in more than its order is off by far
+    # more.
     if not np.allclose(result, products.sum(axis=0), rtol=1e-5, atol=1e-5):
         return None
     if array.dtype.kind == "f" and np.array_equal(array, array.astype(np.float32)):
-        says = "What a rank brings is rounded to float32. How many digits does that leave a sum in float64?"
+        says = (
+            "What a rank brings is rounded to float32. How many digits does that leave a sum in"
+            " float64?"
+        )
     elif operation is SUM and array.dtype.kind == "f":
-        says = "The library adds what ranks bring. Who chooses the order, and what does it depend on?"
+        says = (
+            "The library adds what ranks bring. Who chooses the order, and what does it depend on?"
+        )
     elif operation is GATHER and len(array) == 1:
-        says = "A rank gathers one sum, of all its rows. Which sums stay the same when there are more ranks?"
+        says = (
+            "A rank gathers one sum, of all its rows. Which sums stay the same when there are more"
+            " ranks?"
+        )
     elif operation is GATHER and 1 < len(array) < blocks:
-        says = (f"A rank with {blocks} blocks of {BLOCK} rows brings {len(array)} sums. Which rows are in a sum when "
-                "there are more ranks?")
+        says = (
+            f"A rank with {blocks} blocks of {BLOCK} rows brings {len(array)} sums. Which rows are"
+            " in a sum when there are more ranks?"
+        )
     elif operation is GATHER and len(array) > blocks:
-        says = (f"A rank with {blocks} blocks of {BLOCK} rows brings {len(array)} sums. How many does the docstring ask for?")
+        says = (
+            f"A rank with {blocks} blocks of {BLOCK} rows brings {len(array)} sums. How many does"
+            " the docstring ask for?"
+        )
     else:
         return None
     return Diagnosis("known", (), says, (f"brings {array.dtype} of shape {array.shape} last",))
@@ -416,19 +591,27 @@ def _same_everywhere(found, asked):
         first = ran.results[0] if first is None else first
         differ = int((ran.results[0] != first).sum())
         how = f", each SUM in the order {order!r}," if several else ""
-        expect(not differ, f"{differ} of {first.size} numbers have other bits on {ranks} ranks{how} than on "
-                           f"{asked[0].arguments['ranks']}")
+        expect(
+            not differ,
+            f"{differ} of {first.size} numbers have other bits on {ranks} ranks{how} than on "
+            f"{asked[0].arguments['ranks']}",
+        )
 
 
 def _sends_little(found, products, ranks, **_):
     brought = max(map(sum, zip(*(message.sent for message in found.log))), default=0) // 8
     blocks = -(-len(products) // BLOCK)
     asked = products.shape[1] * -(-blocks // ranks)
-    expect(brought <= asked + 100, f"a rank brings as much as {brought} numbers, expected {asked}, and 100 more at most: one "
-                                   f"for each feature and block of {BLOCK} rows")
+    expect(
+        brought <= asked + 100,
+        f"a rank brings as much as {brought} numbers, expected {asked}, and 100 more at most: one "
+        f"for each feature and block of {BLOCK} rows",
+    )
 
 
-# ---- Which cut wins ----------------------------------------------------------------------------------
+# ---- Which cut wins
+# ----------------------------------------------------------------------------------
+
 
 def cuts_solution(N, D, ranks, alpha, beta, rate):
     steps = math.ceil(math.log2(ranks))
@@ -437,10 +620,12 @@ def cuts_solution(N, D, ranks, alpha, beta, rate):
         return 20 * rows * features / rate
 
     one = memory(N, D)
-    by_rows = (memory(math.ceil(N / ranks), D) + 2 * steps * alpha
-               + 2 * (ranks - 1) / ranks * 16 * D * beta)
-    by_features = (memory(N, math.ceil(D / ranks)) + 2 * steps * alpha
-                   + (ranks - 1) * 72 * N * beta)
+    by_rows = (
+        memory(math.ceil(N / ranks), D)
+        + 2 * steps * alpha
+        + 2 * (ranks - 1) / ranks * 16 * D * beta
+    )
+    by_features = memory(N, math.ceil(D / ranks)) + 2 * steps * alpha + (ranks - 1) * 72 * N * beta
     return one, by_rows, by_features
 
 
@@ -452,33 +637,66 @@ _COUNTED = {
     (0, "features"): ("of 1500 features", "How many has the busiest rank?"),
     1: ("steps", "How many has a gather, how many a sum, and how many of them are there?"),
     (2, "one process"): ("bytes that are sent", "To whom?"),
-    (2, "rows"): ("bytes for each feature", "How wide are the sums, and how often does a part of them pass?"),
-    (2, "features"): ("bytes for each row", "Whose messages does a rank receive, and how wide are they?")}
+    (2, "rows"): (
+        "bytes for each feature",
+        "How wide are the sums, and how often does a part of them pass?",
+    ),
+    (2, "features"): (
+        "bytes for each row",
+        "Whose messages does a rank receive, and how wide are they?",
+    ),
+}
 
 
 def _as_modelled(found, **call):
-    found = [expect_number(time, f"the time of {name}") for name, time in
-             zip(_CUTS, expect_parts(found, 3, "numbers of seconds: one process, rows, features"))]
+    found = [
+        expect_number(time, f"the time of {name}")
+        for name, time in zip(
+            _CUTS, expect_parts(found, 3, "numbers of seconds: one process, rows, features")
+        )
+    ]
     wanted = cuts_solution(**call)
     for name, mine, right in zip(_CUTS, found, wanted):
         # 1e-9: the arithmetic of the model rounds a few times in float64.
-        expect(abs(mine - right) <= 1e-9 * right, f"{name}: found {mine:.4g} s, and the model says {right:.4g} s; "
-               f"fastest is then {_CUTS[int(np.argmin(wanted))]}, and by your times {_CUTS[int(np.argmin(found))]}")
+        expect(
+            abs(mine - right) <= 1e-9 * right,
+            f"{name}: found {mine:.4g} s, and the model says {right:.4g} s; fastest is then"
+            f" {_CUTS[int(np.argmin(wanted))]}, and by your times {_CUTS[int(np.argmin(found))]}",
+        )
 
 
 def _of_the_times(answer):
-    """The :class:`~normcheck.mistakes.Diagnosis` of the first memory, steps or bytes that are not the model's."""
+    """The :class:`~normcheck.mistakes.Diagnosis` of the first memory, steps or bytes that are not
+    the model's.
+    """
     N, D, ranks = 1000, 1500, 7
 
     def seconds(function, *rates):
-        return np.array([expect_number(n) for n in expect_parts(reply(plainly, function, dict(zip(
-            ("N", "D", "ranks", "alpha", "beta", "rate"), (N, D, ranks, *rates))))[0], 3)])
+        return np.array(
+            [
+                expect_number(n)
+                for n in expect_parts(
+                    reply(
+                        plainly,
+                        function,
+                        dict(
+                            zip(("N", "D", "ranks", "alpha", "beta", "rate"), (N, D, ranks, *rates))
+                        ),
+                    )[0],
+                    3,
+                )
+            ]
+        )
 
-    mine, right = (np.array([seconds(f, *rates) for rates in ((0, 0, 1.0), (1, 0, 1e30), (0, 1, 1e30))])
-                   for f in (answer, cuts_solution))
+    mine, right = (
+        np.array([seconds(f, *rates) for rates in ((0, 0, 1.0), (1, 0, 1e30), (0, 1, 1e30))])
+        for f in (answer, cuts_solution)
+    )
     factors = (mine / np.maximum(right, 1e-12))[right > 1e-12]
     whole = mine[0] / 3 + 5 * mine[1] + 7 * mine[2]
-    if np.ptp(factors) < 1e-9 or not np.allclose(seconds(answer, 5, 7, 3), whole, rtol=1e-9, atol=0):
+    if np.ptp(factors) < 1e-9 or not np.allclose(
+        seconds(answer, 5, 7, 3), whole, rtol=1e-9, atol=0
+    ):
         return None  # all in another unit, or no such sum
     per = (N * D, 20 * D, 20 * N), (1, 1, 1), (1, D, N)
     for name, *columns in zip(_CUTS, mine.T, right.T, np.transpose(per)):
@@ -486,142 +704,403 @@ def _of_the_times(answer):
             if abs(found - wanted) > 1e-6 * abs(wanted):
                 what, question = _COUNTED[k if k == 1 else (k, name)]
                 where = "" if name == "one process" else f" on {ranks} ranks"
-                return Diagnosis("relation", (), f"Your time of {name} counts {round(found / unit, 4):g} {what}{where}. "
-                                 f"{question}", (f"found {found:.6g}, the model has {wanted:.6g}",))
+                return Diagnosis(
+                    "relation",
+                    (),
+                    f"Your time of {name} counts {round(found / unit, 4):g} {what}{where}. "
+                    f"{question}",
+                    (f"found {found:.6g}, the model has {wanted:.6g}",),
+                )
+    return None
 
 
 def _case(title, N, D, ranks, *rates):
     def ask(rng):
-        alpha, beta, rate = rates * rng.uniform(0.9, 1.1, 3)  # so that no number of a case can be typed in
+        alpha, beta, rate = rates * rng.uniform(
+            0.9, 1.1, 3
+        )  # so that no number of a case can be typed in
         return Call({"N": N, "D": D, "ranks": ranks, "alpha": alpha, "beta": beta, "rate": rate})
+
     return each(title, ask, _as_modelled)
 
 
 _ROUNDED = "The mean of the whole is rounded to one number, and nothing is kept of what that loses."
-_LARGER, _HALF = ("The mean moves by the larger group's share. To which of the two should it stay nearer?",
-                  "Both groups count half. Do they have equally many numbers?")
+_LARGER, _HALF = (
+    "The mean moves by the larger group's share. To which of the two should it stay nearer?",
+    "Both groups count half. Do they have equally many numbers?",
+)
 _MOVED, _SQUARES = "np.float32(count_b / count)", "distance * moved * count_a"
-_OF_DISTANCE = f"distance * distance * {_MOVED} * count_a"  # what is right whatever the mean moves by
-_RETURNED = "return count, mean, residual_a + moved, squares", "return count, mean + moved, np.float32(0), squares"
-_EXCHANGED = "N and D are exchanged in your messages. Of which length are the sums that are sent when rows are cut?"
+_OF_DISTANCE = (  # what is right whatever the mean moves by
+    f"distance * distance * {_MOVED} * count_a"
+)
+_RETURNED = (
+    "return count, mean, residual_a + moved, squares",
+    "return count, mean + moved, np.float32(0), squares",
+)
+_EXCHANGED = (
+    "N and D are exchanged in your messages. Of which length are the sums that are sent when rows"
+    " are cut?"
+)
 
 EXERCISES = (
-    Exercise("merge-groups", 25, "derive, implement", merged_solution,
-             (_pair("two equal groups near zero", 0, 500, 500, apart=2), _pair("a small and a large group", 1, 30, 900, apart=2),
-              _pair("far from zero", 1e4, 300, 700), _pair("a million sigma away", 1e6, 700, 300),
-              _pair("an outlier alone in its group", 1e3, 100_000, 1, outlier=-1),
-              _pair("the same, the outlier first", 1e3, 1, 100_000, outlier=0),
-              each("an empty group, and two", lambda rng: [
-                  Call({"a": a, "b": b}, x=x) for x in [(9 + rng.standard_normal(40)).astype(np.float32)]
-                  for a, b, x in ((_group(x), _EMPTY, x), (_EMPTY, _group(x), x), (_EMPTY, _EMPTY, x[:0]))], _is_whole),
-              _pair("an outlier beside one number", 1e3, 100_000, 2, outlier=-1),
-              each("sixty groups one after the other", _sixty_groups, _is_whole,
-                   call=lambda answer, arguments: functools.reduce(answer, arguments["groups"]))),
-             _of_a_merge, changes(
-        ("a[0] < b[0]", "a[0] > b[0]",
-         "The pivot is the smaller of these two groups. How far from it may the mean of all lie, in sigma?",
-         "a[1] > b[1]",
-         "The group with the smaller mean is the pivot. How far from it may the mean of all lie, in sigma?",
-         "a[1] < b[1]",
-         "The group with the larger mean is the pivot. How far from it may the mean of all lie, in sigma?",
-         "abs(a[1]) > abs(b[1])",
-         "The group whose mean is nearer to 0 is the pivot. How far from it may the mean of all lie, in sigma?",
-         "a[3] < b[3]", "The group with the larger squares is the pivot. Is it the one with more numbers?",
-         "False", "The first group is always the pivot. What if it is one outlier, and the second has all the rest?"),
-        ("(mean_b - mean) + (residual_b - residual_a)", "(mean_b - mean)",
-         "The distance forgets the residuals. Where does the mean of each group lie?",
-         "(mean_b + residual_b) - (mean + residual_a)",
-         "Each mean is added up before the two are subtracted. What does mean + residual become in float32?",
-         "(mean_b - mean) + (residual_a - residual_b)",
-         "The means are subtracted one way, the residuals the other. To which mean does each residual belong?",
-         "(mean_b - mean) + (residual_b + residual_a)",
-         "Both residuals have one sign in the distance. What is mean_b + residual_b, less mean + residual?",
-         "(mean - mean_b) + (residual_a - residual_b)", "The mean of the whole moves away from the smaller group. Which sign takes it there?"),
-        ("count_b / count)", "count_a / count)",
-         _LARGER, "1 / 2)", _HALF),
-        ("mean, residual_a + moved", "mean + moved, residual_a",
-         "The mean moves, and is rounded again. Which of the two numbers is small enough to take the change?",
-         "mean + (residual_a + moved), np.float32(0)", _ROUNDED,
-         "mean, moved", "The pivot's own residual is lost."),
-        (" + distance * moved * count_a", "",
-         "The squares of both groups are added and no more. What of the distance between their means?",
-         " + distance * moved * count_b", "The distance counts with the wrong count. Try it on two groups of one number each "
-         "and on one number beside three.",
-         " + moved * moved * count_a",
-         "The distance counts too little in the squares. Which numbers are farther from the mean now?",
-         " + distance * distance",
-         "The squared distance is added once. How many numbers have moved away from the mean?",
-         " + distance * moved * count_a / count",
-         "The squared distance is divided by the count of all twice. Try it on two groups of one number each.",
-         " + distance * moved",
-         "The squared distance counts with one group's share alone, a number below 1. How many numbers moved?",
-         " + 2 * distance * moved * count_a",
-         "The distance counts twice in the squares. Try it on two groups of one number each.",
-         " + moved * count_a", "The distance is not squared. What unit have the squares, if x is in metres?"),
-        ("squares = squares_a", "squares = np.sqrt(squares_a)", "You take a root. What are squares, sums of what?"),
-        ("    if count_b == 0:\n        return a\n", "",
-         "Two groups of no numbers divide 0 by 0. What should come of nothing and nothing?"),
-        ((_SQUARES, _OF_DISTANCE), (f"* {_MOVED}\n", "* np.float32(count_a / count)\n"), _LARGER),
-        ("squares_a + squares_b", "(squares_a * count_a + squares_b * count_b) / np.float32(count)",
-         "Your groups' squares are averaged. Are they means, or sums?"),
-        ((_SQUARES, _OF_DISTANCE), (f"* {_MOVED}\n", "* np.float32(1 / 2)\n"), _HALF),
-        (_RETURNED, _ROUNDED), (_RETURNED, (" + (residual_b - residual_a)", ""), _ROUNDED))),
-    Exercise("planted-mistakes", 20, "test", whats_wrong_solution, tuple(map(_named, LAYERS)), _of_a_test),
-    Exercise("same-bits", 15, "implement", same_bits_solution,
-             # Small numbers, so that a sum rounded to some decimals is none.
-             (each("the sum over all rows", lambda rng: _asked(rng, 9, 5, (1, 3, 4), scale=2.0**-40), _is_sum,
-                   call=_on_ranks),
-              Check("the same bits for any number of ranks", lambda rng: _asked(rng, 12, 48, (1, 2, 3, 4, 5, 8)),
-                    _same_everywhere, call=_on_ranks),
-              Check("the same bits in every order of the library",
-                    lambda rng: _asked(rng, 10, 48, (1, 3, 7), ("tree", "chain", "ring")), _same_everywhere, call=_on_ranks),
-              Check("ranks without rows", lambda rng: _asked(rng, 3, 8, (1, 5)), _same_everywhere, call=_on_ranks),
-              each("one number a feature and block is sent", lambda rng: _asked(rng, 40, 16, (4,)), _sends_little,
-                   call=_on_ranks)), _of_a_program, changes(
-        ("np.reshape(blocks, (-1, D))", "products", "All rows travel. How many numbers a block would do?"),
-        (("k:k + 64", "k:k + 32"), ("len(products), 64", "len(products), 32"),
-         "Your blocks have 32 rows. How many rows has a block of the docstring?"),
-        ("parts.sum", "parts.mean", "Blocks are averaged in your program. Does dgamma get smaller with more of them?"),
-        (("parts = yield GATHER, np.reshape(blocks, (-1, D))", "yield SUM, products.sum(axis=0)"),
-         ("parts.sum", "products.sum"), "A rank's own sum is returned. What does yield give back?"),
-        ("parts.sum(axis=0)", "parts.sum(axis=1)", "Each block is summed over its features. Which axis has the blocks?",
-         "parts[0]", "The first block's sum is returned. What of the others?"),
-        ("].sum(axis=0)", "].mean(axis=0)", "Each block is averaged over its rows. Does dgamma grow with more rows?"),
-        ("np.reshape(blocks, (-1, D))", "np.array(blocks)",
-         "A rank without rows brings an array without columns. Which shape must it have?"),
-        ("    parts = yield", "    if not blocks:\n        return np.zeros(D)\n    parts = yield",
-         "A rank without rows ends before the message. For whom do the others wait?"),
-        ("len(products), 64)", "len(products) // 64 * 64, 64)", "Rows after the last whole block are lost."))),
-    Exercise("which-cut", 15, "derive, measure", cuts_solution,
-             (_case("a batch", 8192, 4096, 8, 2e-6, 1e-10, 1e10), _case("one long row", 1, 65536, 4, 2e-6, 1e-10, 1e10),
-              _case("a small batch", 16, 64, 4, 2e-6, 1e-10, 1e10),
-              _case("fewer rows than ranks", 3, 16384, 8, 2e-6, 1e-10, 1e10),
-              _case("uneven shards, a slow network", 1000, 1000, 7, 5e-5, 1e-9, 2e10)), _of_the_times, changes(
-        ("math.ceil(N / ranks)", "N / ranks",
-         "Rows are shared out evenly, in fractions. How many has the busiest rank?",
-         "N // ranks", "The busiest rank has too few rows in your time. For whom do the others wait?"),
-        ("math.ceil(D / ranks)", "D / ranks",
-         "Features are shared out evenly, in fractions. How many has the busiest rank?"),
-        ("math.ceil(math.log2(ranks))", "math.log2(ranks)", "Your number of steps is no whole number.",
-         "math.floor(math.log2(ranks))", "Your steps reach 4 of 7 ranks. Which number of steps reaches all of them?",
-         "(ranks - 1)", "Every other rank costs a step in your model. How many ranks know something after two steps, "
-         "if each tells one more?"),
-        ("20 * rows", "8 * rows", "Only the forward pass moves memory in your model.",
-         "12 * rows", "Only the backward pass moves memory in your model.",
-         "5 * rows", "You count numbers. How many bytes has a float32?"),
-        ("D) + 2 * steps", "D) + steps", "The sum takes half of its steps. It is scattered, and then?"),
-        (")) + 2 * steps", ")) + steps", "Features send one message in your model. How many passes are there?"),
-        ("2 * (ranks - 1) / ranks * 16", "(ranks - 1) / ranks * 16",
-         "Half of the sum's bytes are missing. Of which gradients is it, how wide are they, and how often does a "
-         "part pass?",
-         "2 * (ranks - 1) * 16", "Each rank would receive the whole message of all others. Which part of a sum does a rank add up?"),
-        ("(ranks - 1) * 72", "72", "Each rank receives the message of one other.",
-         "ranks * 72", "Your ranks receive their own message, too. Does it travel?",
-         "(ranks - 1) * 32", "Only the forward message travels. What does dx need to know of the whole row?",
-         "(ranks - 1) * 36", "Half of the bytes are missing. How wide are the numbers that travel?"),
-        ("return one, by_rows, by_features", "return one, by_features, by_rows",
-         "The times of rows and features are exchanged. Which of the two is asked for first?",
-         "return by_rows, by_features, one", "The time of one process comes last. Which is asked for first?"),
-        # Where the ranks divide both, all of N and D may be exchanged or only those in messages.
-        (("* 16 * D", "* 16 * N"), ("* 72 * N", "* 72 * D"), _EXCHANGED), ("N, D, ranks", "D, N, ranks", _EXCHANGED))),
+    Exercise(
+        "merge-groups",
+        25,
+        "derive, implement",
+        merged_solution,
+        (
+            _pair("two equal groups near zero", 0, 500, 500, apart=2),
+            _pair("a small and a large group", 1, 30, 900, apart=2),
+            _pair("far from zero", 1e4, 300, 700),
+            _pair("a million sigma away", 1e6, 700, 300),
+            _pair("an outlier alone in its group", 1e3, 100_000, 1, outlier=-1),
+            _pair("the same, the outlier first", 1e3, 1, 100_000, outlier=0),
+            each(
+                "an empty group, and two",
+                lambda rng: [
+                    Call({"a": a, "b": b}, x=x)
+                    for x in [(9 + rng.standard_normal(40)).astype(np.float32)]
+                    for a, b, x in (
+                        (_group(x), _EMPTY, x),
+                        (_EMPTY, _group(x), x),
+                        (_EMPTY, _EMPTY, x[:0]),
+                    )
+                ],
+                _is_whole,
+            ),
+            _pair("an outlier beside one number", 1e3, 100_000, 2, outlier=-1),
+            each(
+                "sixty groups one after the other",
+                _sixty_groups,
+                _is_whole,
+                call=lambda answer, arguments: functools.reduce(answer, arguments["groups"]),
+            ),
+        ),
+        _of_a_merge,
+        changes(
+            (
+                "a[0] < b[0]",
+                "a[0] > b[0]",
+                (
+                    "The pivot is the smaller of these two groups. How far from it may the mean of"
+                    " all lie, in sigma?"
+                ),
+                "a[1] > b[1]",
+                (
+                    "The group with the smaller mean is the pivot. How far from it may the mean of"
+                    " all lie, in sigma?"
+                ),
+                "a[1] < b[1]",
+                (
+                    "The group with the larger mean is the pivot. How far from it may the mean of"
+                    " all lie, in sigma?"
+                ),
+                "abs(a[1]) > abs(b[1])",
+                (
+                    "The group whose mean is nearer to 0 is the pivot. How far from it may the mean"
+                    " of all lie, in sigma?"
+                ),
+                "a[3] < b[3]",
+                "The group with the larger squares is the pivot. Is it the one with more numbers?",
+                "False",
+                (
+                    "The first group is always the pivot. What if it is one outlier, and the second"
+                    " has all the rest?"
+                ),
+            ),
+            (
+                "(mean_b - mean) + (residual_b - residual_a)",
+                "(mean_b - mean)",
+                "The distance forgets the residuals. Where does the mean of each group lie?",
+                "(mean_b + residual_b) - (mean + residual_a)",
+                (
+                    "Each mean is added up before the two are subtracted. What does mean + residual"
+                    " become in float32?"
+                ),
+                "(mean_b - mean) + (residual_a - residual_b)",
+                (
+                    "The means are subtracted one way, the residuals the other. To which mean does"
+                    " each residual belong?"
+                ),
+                "(mean_b - mean) + (residual_b + residual_a)",
+                (
+                    "Both residuals have one sign in the distance. What is mean_b + residual_b,"
+                    " less mean + residual?"
+                ),
+                "(mean - mean_b) + (residual_a - residual_b)",
+                (
+                    "The mean of the whole moves away from the smaller group. Which sign takes it"
+                    " there?"
+                ),
+            ),
+            ("count_b / count)", "count_a / count)", _LARGER, "1 / 2)", _HALF),
+            (
+                "mean, residual_a + moved",
+                "mean + moved, residual_a",
+                (
+                    "The mean moves, and is rounded again. Which of the two numbers is small enough"
+                    " to take the change?"
+                ),
+                "mean + (residual_a + moved), np.float32(0)",
+                _ROUNDED,
+                "mean, moved",
+                "The pivot's own residual is lost.",
+            ),
+            (
+                " + distance * moved * count_a",
+                "",
+                (
+                    "The squares of both groups are added and no more. What of the distance between"
+                    " their means?"
+                ),
+                " + distance * moved * count_b",
+                (
+                    "The distance counts with the wrong count. Try it on two groups of one number"
+                    " each and on one number beside three."
+                ),
+                " + moved * moved * count_a",
+                (
+                    "The distance counts too little in the squares. Which numbers are farther from"
+                    " the mean now?"
+                ),
+                " + distance * distance",
+                (
+                    "The squared distance is added once. How many numbers have moved away from the"
+                    " mean?"
+                ),
+                " + distance * moved * count_a / count",
+                (
+                    "The squared distance is divided by the count of all twice. Try it on two"
+                    " groups of one number each."
+                ),
+                " + distance * moved",
+                (
+                    "The squared distance counts with one group's share alone, a number below 1."
+                    " How many numbers moved?"
+                ),
+                " + 2 * distance * moved * count_a",
+                (
+                    "The distance counts twice in the squares. Try it on two groups of one number"
+                    " each."
+                ),
+                " + moved * count_a",
+                "The distance is not squared. What unit have the squares, if x is in metres?",
+            ),
+            (
+                "squares = squares_a",
+                "squares = np.sqrt(squares_a)",
+                "You take a root. What are squares, sums of what?",
+            ),
+            (
+                "    if count_b == 0:\n        return a\n",
+                "",
+                "Two groups of no numbers divide 0 by 0. What should come of nothing and nothing?",
+            ),
+            (
+                (_SQUARES, _OF_DISTANCE),
+                (f"* {_MOVED}\n", "* np.float32(count_a / count)\n"),
+                _LARGER,
+            ),
+            (
+                "squares_a + squares_b",
+                "(squares_a * count_a + squares_b * count_b) / np.float32(count)",
+                "Your groups' squares are averaged. Are they means, or sums?",
+            ),
+            ((_SQUARES, _OF_DISTANCE), (f"* {_MOVED}\n", "* np.float32(1 / 2)\n"), _HALF),
+            (_RETURNED, _ROUNDED),
+            (_RETURNED, (" + (residual_b - residual_a)", ""), _ROUNDED),
+        ),
+    ),
+    Exercise(
+        "planted-mistakes", 20, "test", whats_wrong_solution, tuple(map(_named, LAYERS)), _of_a_test
+    ),
+    Exercise(
+        "same-bits",
+        15,
+        "implement",
+        same_bits_solution,
+        # Small numbers, so that a sum rounded to some decimals is none.
+        (
+            each(
+                "the sum over all rows",
+                lambda rng: _asked(rng, 9, 5, (1, 3, 4), scale=2.0**-40),
+                _is_sum,
+                call=_on_ranks,
+            ),
+            Check(
+                "the same bits for any number of ranks",
+                lambda rng: _asked(rng, 12, 48, (1, 2, 3, 4, 5, 8)),
+                _same_everywhere,
+                call=_on_ranks,
+            ),
+            Check(
+                "the same bits in every order of the library",
+                lambda rng: _asked(rng, 10, 48, (1, 3, 7), ("tree", "chain", "ring")),
+                _same_everywhere,
+                call=_on_ranks,
+            ),
+            Check(
+                "ranks without rows",
+                lambda rng: _asked(rng, 3, 8, (1, 5)),
+                _same_everywhere,
+                call=_on_ranks,
+            ),
+            each(
+                "one number a feature and block is sent",
+                lambda rng: _asked(rng, 40, 16, (4,)),
+                _sends_little,
+                call=_on_ranks,
+            ),
+        ),
+        _of_a_program,
+        changes(
+            (
+                "np.reshape(blocks, (-1, D))",
+                "products",
+                "All rows travel. How many numbers a block would do?",
+            ),
+            (
+                ("k : k + 64", "k:k + 32"),
+                ("len(products), 64", "len(products), 32"),
+                "Your blocks have 32 rows. How many rows has a block of the docstring?",
+            ),
+            (
+                "parts.sum",
+                "parts.mean",
+                "Blocks are averaged in your program. Does dgamma get smaller with more of them?",
+            ),
+            (
+                (
+                    "parts = yield GATHER, np.reshape(blocks, (-1, D))",
+                    "yield SUM, products.sum(axis=0)",
+                ),
+                ("parts.sum", "products.sum"),
+                "A rank's own sum is returned. What does yield give back?",
+            ),
+            (
+                "parts.sum(axis=0)",
+                "parts.sum(axis=1)",
+                "Each block is summed over its features. Which axis has the blocks?",
+                "parts[0]",
+                "The first block's sum is returned. What of the others?",
+            ),
+            (
+                "].sum(axis=0)",
+                "].mean(axis=0)",
+                "Each block is averaged over its rows. Does dgamma grow with more rows?",
+            ),
+            (
+                "np.reshape(blocks, (-1, D))",
+                "np.array(blocks)",
+                "A rank without rows brings an array without columns. Which shape must it have?",
+            ),
+            (
+                "    parts = yield",
+                "    if not blocks:\n        return np.zeros(D)\n    parts = yield",
+                "A rank without rows ends before the message. For whom do the others wait?",
+            ),
+            (
+                "len(products), 64)",
+                "len(products) // 64 * 64, 64)",
+                "Rows after the last whole block are lost.",
+            ),
+        ),
+    ),
+    Exercise(
+        "which-cut",
+        15,
+        "derive, measure",
+        cuts_solution,
+        (
+            _case("a batch", 8192, 4096, 8, 2e-6, 1e-10, 1e10),
+            _case("one long row", 1, 65536, 4, 2e-6, 1e-10, 1e10),
+            _case("a small batch", 16, 64, 4, 2e-6, 1e-10, 1e10),
+            _case("fewer rows than ranks", 3, 16384, 8, 2e-6, 1e-10, 1e10),
+            _case("uneven shards, a slow network", 1000, 1000, 7, 5e-5, 1e-9, 2e10),
+        ),
+        _of_the_times,
+        changes(
+            (
+                "math.ceil(N / ranks)",
+                "N / ranks",
+                "Rows are shared out evenly, in fractions. How many has the busiest rank?",
+                "N // ranks",
+                "The busiest rank has too few rows in your time. For whom do the others wait?",
+            ),
+            (
+                "math.ceil(D / ranks)",
+                "D / ranks",
+                "Features are shared out evenly, in fractions. How many has the busiest rank?",
+            ),
+            (
+                "math.ceil(math.log2(ranks))",
+                "math.log2(ranks)",
+                "Your number of steps is no whole number.",
+                "math.floor(math.log2(ranks))",
+                "Your steps reach 4 of 7 ranks. Which number of steps reaches all of them?",
+                "(ranks - 1)",
+                (
+                    "Every other rank costs a step in your model. How many ranks know something"
+                    " after two steps, if each tells one more?"
+                ),
+            ),
+            (
+                "20 * rows",
+                "8 * rows",
+                "Only the forward pass moves memory in your model.",
+                "12 * rows",
+                "Only the backward pass moves memory in your model.",
+                "5 * rows",
+                "You count numbers. How many bytes has a float32?",
+            ),
+            (
+                ("D)\n        + 2 * steps"),
+                "D) + steps",
+                "The sum takes half of its steps. It is scattered, and then?",
+            ),
+            (
+                ")) + 2 * steps",
+                ")) + steps",
+                "Features send one message in your model. How many passes are there?",
+            ),
+            (
+                "2 * (ranks - 1) / ranks * 16",
+                "(ranks - 1) / ranks * 16",
+                (
+                    "Half of the sum's bytes are missing. Of which gradients is it, how wide are"
+                    " they, and how often does a part pass?"
+                ),
+                "2 * (ranks - 1) * 16",
+                (
+                    "Each rank would receive the whole message of all others. Which part of a sum"
+                    " does a rank add up?"
+                ),
+            ),
+            (
+                "(ranks - 1) * 72",
+                "72",
+                "Each rank receives the message of one other.",
+                "ranks * 72",
+                "Your ranks receive their own message, too. Does it travel?",
+                "(ranks - 1) * 32",
+                "Only the forward message travels. What does dx need to know of the whole row?",
+                "(ranks - 1) * 36",
+                "Half of the bytes are missing. How wide are the numbers that travel?",
+            ),
+            (
+                "return one, by_rows, by_features",
+                "return one, by_features, by_rows",
+                (
+                    "The times of rows and features are exchanged. Which of the two is asked for"
+                    " first?"
+                ),
+                "return by_rows, by_features, one",
+                "The time of one process comes last. Which is asked for first?",
+            ),
+            # Where the ranks divide both, all of N and D may be exchanged or only those in
+            # messages.
+            (("* 16 * D", "* 16 * N"), ("* 72 * N", "* 72 * D"), _EXCHANGED),
+            ("N, D, ranks", "D, N, ranks", _EXCHANGED),
+        ),
+    ),
 )

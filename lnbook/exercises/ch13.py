@@ -2,12 +2,13 @@
 
 import numpy as np
 
-from lnlib import gpu
 import simt
+from lnlib import gpu
 from lnlib.gpu.ladder import warp_sum
-from simt.cuda_access import FULL, cuda, device, float32
 from lnlib.layernorm import layer_norm_forward
 from normcheck.mistakes import Diagnosis, changes
+from simt.cuda_access import FULL, cuda, device, float32
+
 from . import Call, Exercise, each, expect, expect_close, expect_parts
 from .kernels import Out, expect_few_sectors, expect_written, launch
 from .run import reply
@@ -30,6 +31,7 @@ def _in_lanes(answer):
     def kernel(numbers, sums, width):
         lane = cuda.threadIdx.x
         sums[lane] = called(numbers[lane], width)
+
     return kernel
 
 
@@ -38,9 +40,13 @@ _IN_A_WARP = launch(lambda **_: (1, 32), _in_lanes)
 
 def _lanes(title, numbers, widths, judge):
     """A check on ``numbers(rng)``, one for each lane, in groups of these widths."""
+
     def ask(rng):
-        return [Call({"numbers": numbers(rng).astype(np.float32), "sums": Out(32), "width": width})
-                for width in widths]
+        return [
+            Call({"numbers": numbers(rng).astype(np.float32), "sums": Out(32), "width": width})
+            for width in widths
+        ]
+
     return each(title, ask, judge, call=_IN_A_WARP)
 
 
@@ -49,46 +55,71 @@ def _integers(rng):
 
 
 def _whose(answer):
-    """The :class:`Diagnosis` of whose numbers lane 0 adds up, in groups of 8 or of 32, where they are not its group's."""
+    """The :class:`Diagnosis` of whose numbers lane 0 adds up, in groups of 8 or of 32, where they
+    are not its group's.
+    """
+
     def lane_0(numbers, width):
         arguments = {"numbers": np.float32(numbers), "sums": Out(32), "width": width}
         return float(reply(_IN_A_WARP, answer, arguments)[0].results[0][0])
 
-    trial = np.arange(32)**2 % 47  # no two halves alike
+    trial = np.arange(32) ** 2 % 47  # no two halves alike
     for width in (8, 32):
-        # A lane's number is a power of 8, so the sum's digits to that base say how often each is in it.
-        sums = [lane_0([8.0**(lane - first) if 0 <= lane - first < 8 else 0 for lane in range(32)], width)
-                for first in range(0, 32, 8)]
+        # A lane's number is a power of 8, so the sum's digits to that base say how often each is in
+        # it.
+        sums = [
+            lane_0(
+                [8.0 ** (lane - first) if 0 <= lane - first < 8 else 0 for lane in range(32)], width
+            )
+            for first in range(0, 32, 8)
+        ]
         if not all(total == int(total) and 0 <= total < 8**8 for total in sums):
             return None
         times = np.array([int(total) // 8**k % 8 for total in sums for k in range(8)])
         if lane_0(trial, width) != trial @ times:
             return None
         if (times != (np.arange(32) < width)).any():
-            held = ", ".join(f"{lane} ({n} times)" if n > 1 else f"{lane}" for lane, n in enumerate(times) if n)
-            return Diagnosis("known", (), f"In groups of {width} your lane 0 adds up the numbers of these lanes: {held}. Which "
-                             "distances lead there?", (f"read off sums of powers of 8: {held}",))
+            held = ", ".join(
+                f"{lane} ({n} times)" if n > 1 else f"{lane}" for lane, n in enumerate(times) if n
+            )
+            return Diagnosis(
+                "known",
+                (),
+                f"In groups of {width} your lane 0 adds up the numbers of these lanes: {held}."
+                " Which distances lead there?",
+                (f"read off sums of powers of 8: {held}",),
+            )
+    return None
 
 
 def _sums(ran, numbers, width, **_):
-    sums, = ran.results
+    (sums,) = ran.results
     right = np.repeat(numbers.reshape(-1, width).sum(axis=1), width)
     lane = np.argmax(sums != right)  # the first that is wrong, else lane 0
     own = " its own number, " if sums[lane] == numbers[lane] else " "
-    expect(sums[lane] == right[lane],
-           f"width {width}: lane {lane} gets{own}{sums[lane]:g}, its group's sum is {right[lane]:g}")
+    expect(
+        sums[lane] == right[lane],
+        f"width {width}: lane {lane} gets{own}{sums[lane]:g}, its group's sum is {right[lane]:g}",
+    )
 
 
 def _same_bits(ran, width, **_):
     groups = ran.results[0].reshape(-1, width)
-    expect((groups == groups[:, :1]).all(), f"width {width}: sums of a group's lanes differ in the last bits")
+    expect(
+        (groups == groups[:, :1]).all(),
+        f"width {width}: sums of a group's lanes differ in the last bits",
+    )
     exchanges = len(ran.log.events)
-    expect(exchanges <= 32 * np.log2(width),
-           f"width {width}: found {exchanges // 32} exchanges, expected {np.log2(width):.0f}")
+    expect(
+        exchanges <= 32 * np.log2(width),
+        f"width {width}: found {exchanges // 32} exchanges, expected {np.log2(width):.0f}",
+    )
 
 
 def slow_means(x, mean, N, D):
-    """A warp does a row, and its lanes take neighbouring c. The grid has one thread for each row, or a few more."""
+    """A warp does a row, and its lanes take neighbouring c. The grid has one thread for each row,
+    or a few more.
+    """
     warp, lane = cuda.grid(1) // 32, cuda.threadIdx.x % 32
     for row in range(warp, N, cuda.gridsize(1) // 32):
         total = float32(0)
@@ -110,17 +141,23 @@ def fast_means_solution(x, mean, N, D):
 
 def _means(title, shapes, judge):
     """A check on N rows of D numbers, for each (N, D) of ``shapes``."""
+
     def ask(rng):
-        return [Call({"x": rng.standard_normal(D * N).astype(np.float32), "mean": Out(N), "N": N, "D": D})
-                for N, D in shapes]
+        return [
+            Call(
+                {"x": rng.standard_normal(D * N).astype(np.float32), "mean": Out(N), "N": N, "D": D}
+            )
+            for N, D in shapes
+        ]
+
     return each(title, ask, judge, call=launch(lambda N, **_: (-(-N // 64), 64)))
 
 
 def _right_means(ran, x, N, D, **_):
     (mean,), x, case = ran.results, x.reshape(D, N), f"N = {N}, D = {D}: "
     expect_written(mean, "mean", case)
-    # A sum of D terms in any order errs by (D - 1) u times the sum of their sizes; a quotient, or a product with a
-    # rounded 1 / D, adds up to 2 u; and one u is for the terms of second order.
+    # A sum of D terms in any order errs by (D - 1) u times the sum of their sizes; a quotient, or a
+    # product with a rounded 1 / D, adds up to 2 u; and one u is for the terms of second order.
     off = np.abs(mean - x.mean(axis=0, dtype=float))
     bound = (D + 2) * U * np.abs(x).mean(axis=0, dtype=float)
     expect((off <= bound).all(), f"{case}a mean is off by {off.max():.1e}")
@@ -146,36 +183,54 @@ def threads_for_solution(D):
 def _fits(plan, D):
     """The plan, if it covers a row."""
     plan = expect_parts(plan, 4, "numbers threads, V, W, R")
-    expect(all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in plan),
-           f"D = {D}: found {plan}, expected whole numbers")
+    expect(
+        all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in plan),
+        f"D = {D}: found {plan}, expected whole numbers",
+    )
     threads, V, W, R = plan
-    expect(threads % 32 == 0 and 32 <= threads <= 1024,
-           f"D = {D}: {threads} threads, expected a multiple of 32 up to 1024")
+    expect(
+        threads % 32 == 0 and 32 <= threads <= 1024,
+        f"D = {D}: {threads} threads, expected a multiple of 32 up to 1024",
+    )
     expect(W == 4, f"D = {D}: W is {W}, expected 4 neighbours, which are read at once")
-    expect(threads * V * W >= D, f"D = {D}: {threads} threads with {V} chunks of {W} keep {threads * V * W} numbers, "
-                                 f"{D - threads * V * W} too few")
+    expect(
+        threads * V * W >= D,
+        f"D = {D}: {threads} threads with {V} chunks of {W} keep {threads * V * W} numbers, "
+        f"{D - threads * V * W} too few",
+    )
     expect(V * W <= 16, f"D = {D}: a thread keeps {V * W} numbers, expected 16 at most")
-    expect(R == (4 if threads == 32 else 1), f"D = {D}: R is {R} for {threads} threads")
+    expect((4 if threads == 32 else 1) == R, f"D = {D}: R is {R} for {threads} threads")
     return threads, V, W, R
 
 
 def _none_left(plan, D):
     threads, V, W, _ = _fits(plan, D)
     idle = threads * V * W - D
-    expect(not idle, f"found {idle} of {threads * V * W} places beyond the row; there is a plan without any")
+    expect(
+        not idle,
+        f"found {idle} of {threads * V * W} places beyond the row; there is a plan without any",
+    )
 
 
 def _fewest(plan, D):
     found, right = _fits(plan, D), threads_for_solution(D)
     idle = [threads * V * W - D for threads, V, W, _ in (found, right)]
-    expect(idle[0] == idle[1],
-           f"D = {D}: threads, V, W = {found[:3]} has {idle[0]} places beyond the row, expected {idle[1]}")
+    expect(
+        idle[0] == idle[1],
+        f"D = {D}: threads, V, W = {found[:3]} has {idle[0]} places beyond the row, expected"
+        f" {idle[1]}",
+    )
     expect(found == right, f"D = {D}: found {found[0]} threads; {right[0]} can do it as well")
 
 
 def _rows(rng):
-    return [Call({"D": D}, rows=[rng.standard_normal(shape).astype(np.float32) for shape in ((3, D), D, D)])
-            for D in (640, 768, 36)]
+    return [
+        Call(
+            {"D": D},
+            rows=[rng.standard_normal(shape).astype(np.float32) for shape in ((3, D), D, D)],
+        )
+        for D in (640, 768, 36)
+    ]
 
 
 def _kernel_of_the_plan(plan, D, rows):
@@ -183,10 +238,26 @@ def _kernel_of_the_plan(plan, D, rows):
     x, gamma, beta = rows
     y, statistics = simt.uninitialised(3 * D, np.float32), simt.uninitialised(12, np.float32)
     eps = np.float32([0.1, 0, 0])  # the others are for rows out of range
-    simt.launch(gpu.kernels.forward(threads, V, W, R), -(-3 // R), threads * R, x.reshape(-1), gamma, beta, y,
-                statistics, 3, D, *eps)
+    simt.launch(
+        gpu.kernels.forward(threads, V, W, R),
+        -(-3 // R),
+        threads * R,
+        x.reshape(-1),
+        gamma,
+        beta,
+        y,
+        statistics,
+        3,
+        D,
+        *eps,
+    )
     # The row statistics err by at most (D + 4) u, and y by twice that, and a few roundings.
-    expect_close(y.reshape(3, D), layer_norm_forward(x, gamma, beta, 0.1)[0], (2 * D + 20) * U, f"y for D = {D}")
+    expect_close(
+        y.reshape(3, D),
+        layer_norm_forward(x, gamma, beta, 0.1)[0],
+        (2 * D + 20) * U,
+        f"y for D = {D}",
+    )
 
 
 def transpose_solution(x, y):
@@ -201,28 +272,38 @@ def transpose_solution(x, y):
 
 def _transpose(title, judge=lambda run: None, **measured):
     """A check that y is the transpose, and of the log."""
+
     def transposed(ran, x, **_):
         y, right = ran.results[0], x.reshape(32, 32).T.reshape(-1)
         expect_written(y, "y")
         k = np.argmax(y != right)  # the first that is wrong, else 0
-        expect(y[k] == right[k], f"y is not the transpose of x: y[{k}] is {y[k]:g}, expected {right[k]:g}")
+        expect(
+            y[k] == right[k],
+            f"y is not the transpose of x: y[{k}] is {y[k]:g}, expected {right[k]:g}",
+        )
         judge(ran.log)
 
     def ask(rng):
         return Call({"x": rng.standard_normal(1024).astype(np.float32), "y": Out(1024)})
+
     return each(title, ask, transposed, call=launch(lambda **_: (1, 32), **measured))
 
 
 def _turns(run):
     """Of each line's loads or stores of shared memory: line, kind, turns a request."""
-    return [(line, kind, wavefronts / requests)
-            for (line, kind), (requests, wavefronts) in simt.bank_conflicts(run).items()]
+    return [
+        (line, kind, wavefronts / requests)
+        for (line, kind), (requests, wavefronts) in simt.bank_conflicts(run).items()
+    ]
 
 
 def _no_conflicts(run):
     for line, kind, turns in _turns(run):
-        expect(turns == 1, f"the {kind} in line {line} takes {turns:g} turns a request, expected 1; "
-                           "in which banks are the numbers of a column?")
+        expect(
+            turns == 1,
+            f"the {kind} in line {line} takes {turns:g} turns a request, expected 1; "
+            "in which banks are the numbers of a column?",
+        )
 
 
 _W_IS_1 = "W is 1 in a plan of yours, one number a chunk. How many neighbours are read at once?"
@@ -230,105 +311,354 @@ _EVERY_DISTANCE = "Every distance is used in turn, so that some numbers are coun
 _ROUNDED_DOWN = "The number of chunks is rounded down, and the end of the row is left to nobody."
 
 EXERCISES = (
-    Exercise("warp-sum", 15, "implement", group_sum_solution,
-             (_lanes("a whole warp", _integers, (32,), _sums),
-              _lanes("parts of a warp", _integers, (8, 16, 4, 2, 1), _sums),
-              _lanes("the same bits, in few exchanges", lambda rng: rng.standard_normal(32), (32, 8), _same_bits)),
-             _whose, mistakes=changes(
-        ("width // 2", "16",
-         "The first exchange is over half a warp, whatever the width. Does its partner belong to the group?"),
-        ("distance = width // 2\n", "distance = min(width, 16)\n",
-         "Sums of a group come out twice, or with another group's. Does a distance of `width` stay in the group?",
-         "distance = width\n",
-         "Sums of a group come out twice, or with another group's. Does a distance of `width` stay in the group?"),
-        ("return value", "return value / float32(width)", "These are means. What is asked for is a sum."),
-        ("//= 2", "//= 4", "Every second exchange is left out. How many has a group of `width` lanes?"),
-        ("value += cuda", "value -= cuda", "The partner's number is subtracted."),
-        ("distance > 0", "distance > 1", "One exchange is missing: neighbours never hear of each other."),
-        ("shfl_xor_sync", "shfl_down_sync",
-         "Each lane takes from a higher one only. Which lanes have the whole sum at the end?",
-         "shfl_up_sync", "Each lane takes from a lower one only. Which lanes have the whole sum at the end?"),
-        ("value += cuda", "value = cuda",
-         "A lane ends with one lane's number. What should become of both numbers in an exchange?"),
-        (("while distance > 0:", "own = value\n    for distance in range(1, width):"), ("FULL, value", "FULL, own"),
-         ("\n        distance //= 2", ""),
-         "Each lane asks all others, one by one, and adds in an order of its own. How many exchanges are there?"),
-        ("distance //= 2", "distance -= 1", _EVERY_DISTANCE),
-        (("distance = width // 2", "distance = width - 1"), ("distance //= 2", "distance -= 1"), _EVERY_DISTANCE),
-        (("distance = width // 2", "distance, own = width // 2, value"), ("FULL, value", "FULL, own"),
-         "Each exchange sends the lane's first number. What has its partner added up by then?"),
-        (("width // 2", "16"), ("return value", "return value * float32(width) / float32(32)"),
-         "The sum of the whole warp is scaled. Have all groups the same sum?"))),
-    Exercise("coalesced", 15, "implement", fast_means_solution,
-             (_means("means", ((64, 40), (64, 1), (7, 33), (130, 9)), _right_means),
-              _means("four sectors, each number once", ((128, 64),), _few_sectors)), mistakes=changes(
-        ("c * N + row", "row * D + c", "You read x as if a row's numbers were neighbours. How is it stored here?",
-         "c * D + row",
-         "From one number of a row to the next you go on by D. How many rows' numbers lie between the two?"),
-        ("if row < N", "if True",
-         "Threads beyond the last row take part. How many threads has the grid, and how many rows has x?"),
-        ("cuda.grid(1)", "cuda.threadIdx.x",
-         "Every block does the same 64 rows. What tells its threads from those of another block?"),
-        ("float32(D)", "float32(N)", "The sums are divided by the number of rows."),
-        ("row < N", "row < D", "Your guard compares the row with D. How many rows are there?"),
-        ("total += x", "total = x", "Each number takes the place of those before it."),
-        ("total / float32(D)", "total", "These are sums. What makes them means?",
-         "warp_sum(total) / float32(D)", "The lanes of a warp are added up. Whose numbers has each lane added?"),
-        ("range(D)", "range(1, D)", "The first number of each row is left out.",
-         "range(D - 1)", "The last number of each row is left out."),
-        ("float32(0)", "x[row]", "The first number of each row is added twice: what does the sum begin with?"),
-        (("row = cuda.grid(1)\n    if row < N:\n        total",
-          "lane = cuda.threadIdx.x % 32\n"
-          "    for row in range(cuda.grid(1) // 32, N, cuda.gridsize(1) // 32):\n        total"),
-         ("range(D)", "range(lane, D, 32)"),
-         ("mean[row] = total /", "total = warp_sum(total)\n        if lane == 0:\n            mean[row] = total /"),
-         "A warp does a row, as in slow_means: its lanes ask for numbers that lie N apart."))),
-    Exercise("threads-for-640", 20, "implement", threads_for_solution,
-             # At 640 alone the smallest power of two is also the fewest threads of all.
-             (each("640 and 1280 numbers", lambda rng: [Call({"D": D}) for D in (640, 1280)], _none_left),
-              each("other rows", lambda rng: [Call({"D": D}) for D in (
-                  768, 64, 100, 4, 1000, 5120, 16384, *(4 * rng.integers(1, 4096, 20)).tolist())], _fewest),
-              each("the kernel of the plan", _rows, _kernel_of_the_plan)), mistakes=changes(
-        ("range(32, 1025, 32)", "(32, 64, 128, 256, 512, 1024)", "Only powers of two are tried."),
-        ("min(plans)", "min(plans, key=lambda plan: plan[1])",
-         "The fewest threads come first in your choice. What does the docstring count before it counts threads?",
-         "min(plans, key=lambda plan: (plan[0], plan[2]))",
-         "Among plans equally good, the one with the most threads is taken."),
-        ("range(32, 1025, 32)", "range(32, 1024, 32)", "The largest block is never tried. Where does range stop?",
-         "range(64, 1025, 64)", "Only multiples of 64 are tried.",
-         "range(64, 1025, 32)", "Blocks of 32 threads are never tried.",
-         "range(32, 1025)", "Every number of threads is tried. Of what must it be a multiple?"),
-        ("V = -(-D // (threads * 4))", "V = D // (threads * 4)", _ROUNDED_DOWN),
-        ("V * 4 <= 16", "V <= 16",
-         "A thread may keep more than 16 numbers in your plans. What is 16 the limit of, chunks or numbers?"),
-        ("min(plans)", "max(plans)", "The plan with the most places beyond the row is taken."),
-        ("return threads, V, 4,", "return V, threads, 4,", "Threads and V have changed places.",
-         "return threads, V, 1,", _W_IS_1, "return threads, 4, V,", _W_IS_1),
-        ("4 if threads == 32 else 1", "1", "Your R is always 1. How many rows has a block whose rows have 32 threads?",
-         "4", "Your R is always 4. How many rows has a block whose rows have more than 32 threads?"),
-        *((("V = -(-D // (threads * 4))", "V = D // (threads * 4)"), ("V * 4 <= 16", "0 < V * 4 <= 16"),
-           ("min(plans)", best), _ROUNDED_DOWN)
-          for best in ("min(plans)", "min(plans, key=lambda plan: (abs(plan[0]), plan[1]))")))),
-    Exercise("no-conflicts", 20, "implement", transpose_solution,
-             (_transpose("the transpose"),
-              _transpose("neighbours in global memory", lambda run: expect_few_sectors(run, ("x", "y"))),
-              _transpose("no conflicts", _no_conflicts,
-                         measure=lambda run: [f"{kind} in {turns} turns" for _, kind, turns in _turns(run)])),
-             mistakes=changes(
-        ("    cuda.syncthreads()\n", "",
-         "Nothing waits between the stores and the loads. Whose number does a thread read from the tile?"),
-        (("r * 33", "r * 32"), ("lane * 33", "lane * 32"),
-         "Rows of the tile begin 32 numbers apart, or a multiple of 32. In how many banks are the numbers of one "
-         "column?"),
-        (("r * 33", "r * 31"), ("lane * 33", "lane * 31"),
-         "Rows of the tile begin 31 numbers apart, but a row has 32: its last number and the next row's first "
-         "share a place. No barrier cures that."),
-        ("y[c * 32 + lane] = tile[lane * 33 + c]", "y[lane * 32 + c] = tile[c * 33 + lane]",
-         "The lanes store to a column of y. Which index should differ by 1 from lane to lane?"),
-        ("tile[r * 33 + lane] = x[r * 32 + lane]", "tile[lane * 33 + r] = x[lane * 32 + r]",
-         "The lanes load a column of x. Which index should differ by 1 from lane to lane?"),
-        ("tile[lane * 33 + c]", "x[lane * 32 + c]", "The lanes load a column of x directly. What is the tile for?",
-         "tile[c * 33 + lane]", "Your y is x: nothing is transposed, or all of it twice."),
-        (("32 * 33", "32 * 34"), ("r * 33", "r * 34"), ("lane * 33", "lane * 34"),
-         "Rows of the tile begin 34 numbers apart. How many banks do the lanes reach by even steps?"))),
+    Exercise(
+        "warp-sum",
+        15,
+        "implement",
+        group_sum_solution,
+        (
+            _lanes("a whole warp", _integers, (32,), _sums),
+            _lanes("parts of a warp", _integers, (8, 16, 4, 2, 1), _sums),
+            _lanes(
+                "the same bits, in few exchanges",
+                lambda rng: rng.standard_normal(32),
+                (32, 8),
+                _same_bits,
+            ),
+        ),
+        _whose,
+        mistakes=changes(
+            (
+                "width // 2",
+                "16",
+                (
+                    "The first exchange is over half a warp, whatever the width. Does its partner"
+                    " belong to the group?"
+                ),
+            ),
+            (
+                "distance = width // 2\n",
+                "distance = min(width, 16)\n",
+                (
+                    "Sums of a group come out twice, or with another group's. Does a distance of"
+                    " `width` stay in the group?"
+                ),
+                "distance = width\n",
+                (
+                    "Sums of a group come out twice, or with another group's. Does a distance of"
+                    " `width` stay in the group?"
+                ),
+            ),
+            (
+                "return value",
+                "return value / float32(width)",
+                "These are means. What is asked for is a sum.",
+            ),
+            (
+                "//= 2",
+                "//= 4",
+                "Every second exchange is left out. How many has a group of `width` lanes?",
+            ),
+            ("value += cuda", "value -= cuda", "The partner's number is subtracted."),
+            (
+                "distance > 0",
+                "distance > 1",
+                "One exchange is missing: neighbours never hear of each other.",
+            ),
+            (
+                "shfl_xor_sync",
+                "shfl_down_sync",
+                (
+                    "Each lane takes from a higher one only. Which lanes have the whole sum at the"
+                    " end?"
+                ),
+                "shfl_up_sync",
+                "Each lane takes from a lower one only. Which lanes have the whole sum at the end?",
+            ),
+            (
+                "value += cuda",
+                "value = cuda",
+                (
+                    "A lane ends with one lane's number. What should become of both numbers in an"
+                    " exchange?"
+                ),
+            ),
+            (
+                ("while distance > 0:", "own = value\n    for distance in range(1, width):"),
+                ("FULL, value", "FULL, own"),
+                ("\n        distance //= 2", ""),
+                (
+                    "Each lane asks all others, one by one, and adds in an order of its own. How"
+                    " many exchanges are there?"
+                ),
+            ),
+            ("distance //= 2", "distance -= 1", _EVERY_DISTANCE),
+            (
+                ("distance = width // 2", "distance = width - 1"),
+                ("distance //= 2", "distance -= 1"),
+                _EVERY_DISTANCE,
+            ),
+            (
+                ("distance = width // 2", "distance, own = width // 2, value"),
+                ("FULL, value", "FULL, own"),
+                (
+                    "Each exchange sends the lane's first number. What has its partner added up by"
+                    " then?"
+                ),
+            ),
+            (
+                ("width // 2", "16"),
+                ("return value", "return value * float32(width) / float32(32)"),
+                "The sum of the whole warp is scaled. Have all groups the same sum?",
+            ),
+        ),
+    ),
+    Exercise(
+        "coalesced",
+        15,
+        "implement",
+        fast_means_solution,
+        (
+            _means("means", ((64, 40), (64, 1), (7, 33), (130, 9)), _right_means),
+            _means("four sectors, each number once", ((128, 64),), _few_sectors),
+        ),
+        mistakes=changes(
+            (
+                "c * N + row",
+                "row * D + c",
+                "You read x as if a row's numbers were neighbours. How is it stored here?",
+                "c * D + row",
+                (
+                    "From one number of a row to the next you go on by D. How many rows' numbers"
+                    " lie between the two?"
+                ),
+            ),
+            (
+                "if row < N",
+                "if True",
+                (
+                    "Threads beyond the last row take part. How many threads has the grid, and how"
+                    " many rows has x?"
+                ),
+            ),
+            (
+                "cuda.grid(1)",
+                "cuda.threadIdx.x",
+                (
+                    "Every block does the same 64 rows. What tells its threads from those of"
+                    " another block?"
+                ),
+            ),
+            ("float32(D)", "float32(N)", "The sums are divided by the number of rows."),
+            ("row < N", "row < D", "Your guard compares the row with D. How many rows are there?"),
+            ("total += x", "total = x", "Each number takes the place of those before it."),
+            (
+                "total / float32(D)",
+                "total",
+                "These are sums. What makes them means?",
+                "warp_sum(total) / float32(D)",
+                "The lanes of a warp are added up. Whose numbers has each lane added?",
+            ),
+            (
+                "range(D)",
+                "range(1, D)",
+                "The first number of each row is left out.",
+                "range(D - 1)",
+                "The last number of each row is left out.",
+            ),
+            (
+                "float32(0)",
+                "x[row]",
+                "The first number of each row is added twice: what does the sum begin with?",
+            ),
+            (
+                (
+                    "row = cuda.grid(1)\n    if row < N:\n        total",
+                    (
+                        "lane = cuda.threadIdx.x % 32\n    for row in range(cuda.grid(1) // 32, N,"
+                        " cuda.gridsize(1) // 32):\n        total"
+                    ),
+                ),
+                ("range(D)", "range(lane, D, 32)"),
+                (
+                    "mean[row] = total /",
+                    (
+                        "total = warp_sum(total)\n        if lane == 0:\n            mean[row] ="
+                        " total /"
+                    ),
+                ),
+                "A warp does a row, as in slow_means: its lanes ask for numbers that lie N apart.",
+            ),
+        ),
+    ),
+    Exercise(
+        "threads-for-640",
+        20,
+        "implement",
+        threads_for_solution,
+        # At 640 alone the smallest power of two is also the fewest threads of all.
+        (
+            each(
+                "640 and 1280 numbers",
+                lambda rng: [Call({"D": D}) for D in (640, 1280)],
+                _none_left,
+            ),
+            each(
+                "other rows",
+                lambda rng: [
+                    Call({"D": D})
+                    for D in (
+                        768,
+                        64,
+                        100,
+                        4,
+                        1000,
+                        5120,
+                        16384,
+                        *(4 * rng.integers(1, 4096, 20)).tolist(),
+                    )
+                ],
+                _fewest,
+            ),
+            each("the kernel of the plan", _rows, _kernel_of_the_plan),
+        ),
+        mistakes=changes(
+            (
+                "range(32, 1025, 32)",
+                "(32, 64, 128, 256, 512, 1024)",
+                "Only powers of two are tried.",
+            ),
+            (
+                "min(plans)",
+                "min(plans, key=lambda plan: plan[1])",
+                (
+                    "The fewest threads come first in your choice. What does the docstring count"
+                    " before it counts threads?"
+                ),
+                "min(plans, key=lambda plan: (plan[0], plan[2]))",
+                "Among plans equally good, the one with the most threads is taken.",
+            ),
+            (
+                "range(32, 1025, 32)",
+                "range(32, 1024, 32)",
+                "The largest block is never tried. Where does range stop?",
+                "range(64, 1025, 64)",
+                "Only multiples of 64 are tried.",
+                "range(64, 1025, 32)",
+                "Blocks of 32 threads are never tried.",
+                "range(32, 1025)",
+                "Every number of threads is tried. Of what must it be a multiple?",
+            ),
+            ("V = -(-D // (threads * 4))", "V = D // (threads * 4)", _ROUNDED_DOWN),
+            (
+                "V * 4 <= 16",
+                "V <= 16",
+                (
+                    "A thread may keep more than 16 numbers in your plans. What is 16 the limit of,"
+                    " chunks or numbers?"
+                ),
+            ),
+            ("min(plans)", "max(plans)", "The plan with the most places beyond the row is taken."),
+            (
+                "return threads, V, 4,",
+                "return V, threads, 4,",
+                "Threads and V have changed places.",
+                "return threads, V, 1,",
+                _W_IS_1,
+                "return threads, 4, V,",
+                _W_IS_1,
+            ),
+            (
+                "4 if threads == 32 else 1",
+                "1",
+                "Your R is always 1. How many rows has a block whose rows have 32 threads?",
+                "4",
+                (
+                    "Your R is always 4. How many rows has a block whose rows have more than 32"
+                    " threads?"
+                ),
+            ),
+            *(
+                (
+                    ("V = -(-D // (threads * 4))", "V = D // (threads * 4)"),
+                    ("V * 4 <= 16", "0 < V * 4 <= 16"),
+                    ("min(plans)", best),
+                    _ROUNDED_DOWN,
+                )
+                for best in ("min(plans)", "min(plans, key=lambda plan: (abs(plan[0]), plan[1]))")
+            ),
+        ),
+    ),
+    Exercise(
+        "no-conflicts",
+        20,
+        "implement",
+        transpose_solution,
+        (
+            _transpose("the transpose"),
+            _transpose(
+                "neighbours in global memory", lambda run: expect_few_sectors(run, ("x", "y"))
+            ),
+            _transpose(
+                "no conflicts",
+                _no_conflicts,
+                measure=lambda run: [f"{kind} in {turns} turns" for _, kind, turns in _turns(run)],
+            ),
+        ),
+        mistakes=changes(
+            (
+                "    cuda.syncthreads()\n",
+                "",
+                (
+                    "Nothing waits between the stores and the loads. Whose number does a thread"
+                    " read from the tile?"
+                ),
+            ),
+            (
+                ("r * 33", "r * 32"),
+                ("lane * 33", "lane * 32"),
+                (
+                    "Rows of the tile begin 32 numbers apart, or a multiple of 32. In how many"
+                    " banks are the numbers of one column?"
+                ),
+            ),
+            (
+                ("r * 33", "r * 31"),
+                ("lane * 33", "lane * 31"),
+                (
+                    "Rows of the tile begin 31 numbers apart, but a row has 32: its last number and"
+                    " the next row's first share a place. No barrier cures that."
+                ),
+            ),
+            (
+                "y[c * 32 + lane] = tile[lane * 33 + c]",
+                "y[lane * 32 + c] = tile[c * 33 + lane]",
+                (
+                    "The lanes store to a column of y. Which index should differ by 1 from lane to"
+                    " lane?"
+                ),
+            ),
+            (
+                "tile[r * 33 + lane] = x[r * 32 + lane]",
+                "tile[lane * 33 + r] = x[lane * 32 + r]",
+                "The lanes load a column of x. Which index should differ by 1 from lane to lane?",
+            ),
+            (
+                "tile[lane * 33 + c]",
+                "x[lane * 32 + c]",
+                "The lanes load a column of x directly. What is the tile for?",
+                "tile[c * 33 + lane]",
+                "Your y is x: nothing is transposed, or all of it twice.",
+            ),
+            (
+                ("32 * 33", "32 * 34"),
+                ("r * 33", "r * 34"),
+                ("lane * 33", "lane * 34"),
+                (
+                    "Rows of the tile begin 34 numbers apart. How many banks do the lanes reach by"
+                    " even steps?"
+                ),
+            ),
+        ),
+    ),
 )

@@ -1,4 +1,6 @@
-"""Exercises of chapter 14, the backward pass on a GPU. Kernels of readers run in the interpreter, simt."""
+"""Exercises of chapter 14, the backward pass on a GPU. Kernels of readers run in the interpreter,
+simt.
+"""
 
 import numpy as np
 
@@ -7,6 +9,7 @@ from lnlib.gpu.ladder import block_sum, warp_sum
 from lnlib.layernorm import rms_norm_backward, rms_norm_forward
 from normcheck.mistakes import RMS_NORM, Diagnosis, changes, diagnose
 from simt.cuda_access import cuda, float32
+
 from . import Call, Exercise, each, expect, expect_close, expect_number, expect_parts
 from .kernels import Out, expect_few_sectors, expect_written, launch
 from .run import plainly, reply
@@ -78,9 +81,15 @@ def missing_barrier_solution():
 
 
 def _four_words(answers):
-    expect(isinstance(answers, dict), f"found {type(answers).__name__}, expected a dict; is a return missing?")
+    expect(
+        isinstance(answers, dict),
+        f"found {type(answers).__name__}, expected a dict; is a return missing?",
+    )
     names = sorted(kernel.__name__ for kernel in _VARIANTS)
-    expect(sorted(map(str, answers)) == names, f"found the keys {sorted(map(str, answers))}, expected {names}")
+    expect(
+        sorted(map(str, answers)) == names,
+        f"found the keys {sorted(map(str, answers))}, expected {names}",
+    )
     for name, word in answers.items():
         expect(word in _WORDS, f"{name}: found {word!r}, expected one of {', '.join(_WORDS)}")
 
@@ -101,18 +110,37 @@ def _as_interpreted(answers):
 #: kernel -> a wrong word for it -> what is said of that.
 _SAID = {
     "one_side": {
-        "nothing": "You take one_side for sound. What may a warp that is ahead do in the next row while the other "
-                   "still reads?",
-        "divergent": "You see a barrier in one_side that some threads miss. Which threads do not come to it?"},
+        "nothing": (
+            "You take one_side for sound. What may a warp that is ahead do in the next row while"
+            " the other still reads?"
+        ),
+        "divergent": (
+            "You see a barrier in one_side that some threads miss. Which threads do not come to it?"
+        ),
+    },
     "two_sides": {
-        "race": "You suspect two_sides. Which barrier lies between the last reading of a side and its next writing?",
-        "divergent": "You see a barrier in two_sides that some threads miss. Which threads do not come to it?"},
+        "race": (
+            "You suspect two_sides. Which barrier lies between the last reading of a side and its"
+            " next writing?"
+        ),
+        "divergent": (
+            "You see a barrier in two_sides that some threads miss. Which threads do not come"
+            " to it?"
+        ),
+    },
     "some_threads": {
-        "nothing": "You take some_threads for sound. Which threads of the block come to its barrier?",
-        "race": "You see a race in some_threads. All that read have waited; for whom do they wait?"},
+        "nothing": (
+            "You take some_threads for sound. Which threads of the block come to its barrier?"
+        ),
+        "race": "You see a race in some_threads. All that read have waited; for whom do they wait?",
+    },
     "one_warp": {
-        "nothing": "You take one_warp for sound. What promises that a warp's threads are at the same line?",
-        "divergent": "You see a barrier in one_warp that some threads miss. Which barrier has it?"}}
+        "nothing": (
+            "You take one_warp for sound. What promises that a warp's threads are at the same line?"
+        ),
+        "divergent": "You see a barrier in one_warp that some threads miss. Which barrier has it?",
+    },
+}
 
 
 def _of_four_words(answer):
@@ -121,7 +149,10 @@ def _of_four_words(answer):
     _four_words(words)
     for name, right in missing_barrier_solution().items():
         if words[name] != right:
-            return Diagnosis("known", (), _SAID[name][words[name]], (f"says {words[name]!r} of {name}",))
+            return Diagnosis(
+                "known", (), _SAID[name][words[name]], (f"says {words[name]!r} of {name}",)
+            )
+    return None
 
 
 def rms_backward_solution(dy, x, rstd, gamma, dx, dgamma_parts, N, D):
@@ -148,11 +179,16 @@ def _arguments(dy, x, cache, blocks):
     N, D = dy.shape
     given = {"dy": dy, "x": x, "rstd": cache.rstd, "gamma": cache.gamma}
     return {name: a.astype(np.float32).reshape(-1) for name, a in given.items()} | {
-        "dx": Out(N * D), "dgamma_parts": Out(blocks * D), "N": N, "D": D}
+        "dx": Out(N * D),
+        "dgamma_parts": Out(blocks * D),
+        "N": N,
+        "D": D,
+    }
 
 
 def _backward(title, judge, *cases):
     """A check on cases (blocks, N, D)."""
+
     def ask(rng):
         for blocks, N, D in cases:
             x, dy = rng.standard_normal((2, N, D), np.float32)
@@ -160,6 +196,7 @@ def _backward(title, judge, *cases):
             gamma[2] = 0  # where dx is not
             cache = rms_norm_forward(x, gamma, 0.1)[1]
             yield Call(_arguments(dy, x, cache, blocks), right=rms_norm_backward(dy, cache))
+
     return each(title, ask, judge, call=_launch_backward, unchanged=True)
 
 
@@ -167,27 +204,40 @@ def _dx(ran, right, N, D, **_):
     dx, _ = ran.results
     expect_written(dx, "dx", f"N = {N}, D = {D}: ")
     # A sum of D terms in any order and ten more operations, kappa below 2: 2 (D + 10) u at most.
-    expect_close(dx.reshape(N, D), right[0], 2 * (D + 10) * 2.0**-24, f"dx of {N} rows of {D} numbers")
+    expect_close(
+        dx.reshape(N, D), right[0], 2 * (D + 10) * 2.0**-24, f"dx of {N} rows of {D} numbers"
+    )
 
 
 def _dgamma(ran, right, N, D, **_):
     parts = ran.results[1].reshape(-1, D)
     idle = np.isnan(parts).all(axis=1)
-    expect(not idle.any() or not np.array_equal(idle, np.arange(len(parts)) >= N),
-           f"of {len(parts)} blocks and {N} rows, blocks without a row leave their part of dgamma unwritten")
+    expect(
+        not idle.any() or not np.array_equal(idle, np.arange(len(parts)) >= N),
+        f"of {len(parts)} blocks and {N} rows, blocks without a row leave their part of dgamma"
+        " unwritten",
+    )
     expect_written(parts, "dgamma_parts", f"N = {N}, D = {D}: ")
-    # Up to seven rows of either sign, added in float32: a few u, each up to three times the size of the sum.
-    expect_close(parts.sum(axis=0), right[1], 1e-5, f"the sum of dgamma_parts of {len(parts)} blocks")
+    # Up to seven rows of either sign, added in float32: a few u, each up to three times the size of
+    # the sum.
+    expect_close(
+        parts.sum(axis=0), right[1], 1e-5, f"the sum of dgamma_parts of {len(parts)} blocks"
+    )
 
 
 def _traffic(ran, N, D, **_):
-    expect(not any(a.kind == "atomic" for a in ran.log.accesses),
-           "your kernel uses atomics; a part belongs to one block")
+    expect(
+        not any(a.kind == "atomic" for a in ran.log.accesses),
+        "your kernel uses atomics; a part belongs to one block",
+    )
     for (name, kind), traffic in simt.sectors(ran.log).items():
         if name in ("dy", "x", "dx"):
             times, most = traffic.bytes_used / (4 * N * D), 1 if name == "dx" else 2
             expect((kind == "store") == (name == "dx"), f"your kernel has {kind}s of {name}")
-            expect(times <= most, f"each number of {name} is part of {times:.0f} {kind}s, expected {most} at most")
+            expect(
+                times <= most,
+                f"each number of {name} is part of {times:.0f} {kind}s, expected {most} at most",
+            )
     # 32 neighbours lie in 4 sectors, or in 5 where a row does not begin with one.
     expect_few_sectors(ran.log, ("dy", "x", "dx"), 5)
 
@@ -197,6 +247,7 @@ def _which_mistake(answer):
         ran, _ = reply(_launch_backward, answer, _arguments(dy, cache.xhat / cache.rstd, cache, 2))
         dx, parts = ran.results
         return dx.reshape(dy.shape), parts.reshape(2, -1).sum(axis=0)
+
     return diagnose(backward, RMS_NORM)
 
 
@@ -214,32 +265,45 @@ def choose_partials_solution(N, D, multiprocessors):
 
 def _partials(title, judge, *cases, alone=False):
     """A check on cases (N, D, multiprocessors)."""
+
     def judge_case(found, N, D, multiprocessors):
         case = f"N = {N}, D = {D}, {multiprocessors} multiprocessors"
         G, share = expect_parts(found, 2, "numbers")
         G = int(expect_number(G, f"{case}: G", "iu", "a whole number"))
-        judge(case, G, share, *choose_partials_solution(N, D, multiprocessors), N, D, multiprocessors)
+        judge(
+            case, G, share, *choose_partials_solution(N, D, multiprocessors), N, D, multiprocessors
+        )
 
-    return each(title, lambda rng: [Call(dict(zip(("N", "D", "multiprocessors"), case))) for case in cases], judge_case,
-                alone=alone)
+    return each(
+        title,
+        lambda rng: [Call(dict(zip(("N", "D", "multiprocessors"), case))) for case in cases],
+        judge_case,
+        alone=alone,
+    )
 
 
 def _few_rows(case, G, share, right, right_share, N, *_):
     expect(G <= N, f"{case}: {G} partial sums are more than there are rows")
-    expect(G == right, f"{case}: found {G} partial sums, expected {right}")
+    expect(right == G, f"{case}: found {G} partial sums, expected {right}")
 
 
 def _many_rows(case, G, share, right, right_share, N, D, multiprocessors):
     expect(-(-N // G) <= 64, f"{case}: with {G} partial sums one of them has {-(-N // G)} rows")
     groups = multiprocessors * (512 // max(32, 1 << (-(-D // 8) - 1).bit_length()))
-    expect(G % groups == 0, f"{case}: {groups} groups run at once, and some would get more of {G} sums than others")
-    expect(G == right, f"{case}: {right} partial sums will do, found {G}")
+    expect(
+        G % groups == 0,
+        f"{case}: {groups} groups run at once, and some would get more of {G} sums than others",
+    )
+    expect(right == G, f"{case}: {right} partial sums will do, found {G}")
 
 
 def _share(case, G, share, right_G, right, *_):
     rounded = any(share == round(right, digits) for digits in range(1, 9))
-    expect(abs(share - right) <= 1e-9, f"{case}: the share is {share}, expected {right:.6f}"
-                                       + ", which is not rounded to a few digits" * rounded)
+    expect(
+        abs(share - right) <= 1e-9,
+        f"{case}: the share is {share}, expected {right:.6f}"
+        + ", which is not rounded to a few digits" * rounded,
+    )
 
 
 def second_stage_solution(parts, total, G, D):
@@ -252,138 +316,393 @@ def second_stage_solution(parts, total, G, D):
 
 def _stage(title, judge, *shapes):
     """A check on G rows of D numbers, for each (G, D) of ``shapes``."""
+
     def ask(rng):
-        return [Call({"parts": (100 + rng.standard_normal(G * D)).astype(np.float32), "total": Out(D),
-                      "G": G, "D": D}) for G, D in shapes]
+        return [
+            Call(
+                {
+                    "parts": (100 + rng.standard_normal(G * D)).astype(np.float32),
+                    "total": Out(D),
+                    "G": G,
+                    "D": D,
+                }
+            )
+            for G, D in shapes
+        ]
+
     return each(title, ask, judge, call=launch(lambda D, **_: (-(-D // 64), 64)))
 
 
 def _sums(ran, parts, G, D, **_):
-    total, = ran.results
+    (total,) = ran.results
     expect_written(total, "total")
     # G terms of one sign: G u at most.
-    expect_close(total, parts.reshape(G, D).sum(axis=0), 2 * G * 2.0**-24, f"the total of {G} rows of {D} numbers")
+    expect_close(
+        total,
+        parts.reshape(G, D).sum(axis=0),
+        2 * G * 2.0**-24,
+        f"the total of {G} rows of {D} numbers",
+    )
 
 
 def _in_order(ran, parts, G, D, **_):
-    expect(not any(a.kind == "atomic" for a in ran.log.accesses), "your kernel uses atomics, which come in any order")
+    expect(
+        not any(a.kind == "atomic" for a in ran.log.accesses),
+        "your kernel uses atomics, which come in any order",
+    )
     off = np.abs(ran.results[0] - np.cumsum(parts.reshape(G, D), axis=0)[-1]).max()
-    expect(off == 0, f"{G} rows: right to rounding, but in other bits (a sum is off by {off:.1e}); expected the bits of row 0 "
-                     "+ row 1 + row 2 + ..., rounded after each; is that another order of additions, or a sum that keeps "
-                     "more digits than a float32 has?")
+    expect(
+        off == 0,
+        f"{G} rows: right to rounding, but in other bits (a sum is off by {off:.1e}); expected the"
+        " bits of row 0 + row 1 + row 2 + ..., rounded after each; is that another order of"
+        " additions, or a sum that keeps more digits than a float32 has?",
+    )
 
 
 def _side_by_side(ran, G, D, **_):
     expect_few_sectors(ran.log, ("parts", "total"))
     for (name, kind), traffic in simt.sectors(ran.log).items():
         size = 4 * D * (G if name == "parts" else 1)
-        expect(traffic.bytes_used == size,
-               f"{kind}s of {name} ask for {traffic.bytes_used} bytes, expected {size}: each number once")
+        expect(
+            traffic.bytes_used == size,
+            f"{kind}s of {name} ask for {traffic.bytes_used} bytes, expected {size}: each number"
+            " once",
+        )
 
 
 EXERCISES = (
-    Exercise("missing-barrier", 20, "test", missing_barrier_solution,
-             (each("four words", lambda rng: Call({}), _four_words),
-              each("as the interpreter says", lambda rng: Call({}), _as_interpreted)), _of_four_words),
-    Exercise("rms-backward", 35, "implement", rms_backward_solution,
-             # Rows with three and four columns for some threads, and with none for others.
-             (_backward("dx", _dx, (3, 7, 100), (3, 2, 200), (3, 2, 20)),
-              # Of seven rows the last block of eight has none.
-              _backward("partial sums of dgamma", _dgamma, (1, 7, 20), (3, 7, 100), (8, 7, 100)),
-              _backward("no atomics, two readings, neighbours", _traffic, (3, 7, 100))),
-             _which_mistake, mistakes=changes(
-        ("dgamma_parts[mine + c] = float32(0)", "pass",
-         "The parts are added to before they are written. What stands in memory at the start?"),
-        ("cuda.blockIdx.x * D", "0", "All blocks write to the first part. Who else adds there at the same time?"),
-        ("block_sum(total, parts)", "warp_sum(total)",
-         "Each warp takes its own sum for that of the row. How many warps share a row?"),
-        ("range(cuda.blockIdx.x, N, cuda.gridDim.x)", "range(cuda.blockIdx.x, min(N, cuda.blockIdx.x + 1))",
-         "Each block does one row of these few and no more. By how much does its row go on?"),
-        ("block_sum(total, parts)", "total",
-         "Each thread takes its own part of the sum for that of the row. Who adds up the parts?"),
-        ("for c in range(t, D, T):\n            total", "for c in range(t, D):\n            total",
-         "Each thread adds all numbers from its column on, so that many count several times. What is its next column?"),
-        ("rstd[row]", "rstd[cuda.blockIdx.x]",
-         "Your rstd is that of the block's first row in every row. Which row is done?"),
-        ("dgamma_parts[mine + c] += d * xhat", "pass", "Your parts stay zero. Which sum does each hold at the end?",
-         "dgamma_parts[mine + c] = d * xhat", "Each row overwrites the part of the rows before it."),
-        (("base, r, total = row * D, rstd[row], float32(0)", "base, r = row * D, rstd[row]"),
-         ("mine = cuda.blockIdx.x * D", "mine, total = cuda.blockIdx.x * D, float32(0)"),
-         "The sum over a row is not started anew: each row adds to those before it."),
-        # Who writes = in place of += needs no zeros, and leaves them out.
-        (("dgamma_parts[mine + c] = float32(0)", "pass"), ("+= d * xhat", "= d * xhat"),
-         "Each row overwrites the part of the rows before it."))),
-    Exercise("choose-partials", 20, "derive", choose_partials_solution,
-             (_partials("few rows", _few_rows, (1, 128, 40), (100, 128, 40), (100, 256, 132)),
-              # More than 512 threads make no group run, and a loop over multiples of none never ends. So a wrong number
-              # has to fail on short rows, where it is no larger than that: with one number for a thread it is 256.
-              # With <= for < a row of 4096 takes 1024 threads: no check of long rows has one.
-              _partials("many rows", _many_rows, (8192, 252, 132), (10**6, 256, 132), (65536, 64, 40),
-                        (135168, 128, 132), (135169, 128, 132)),
-              _partials("many long rows", _many_rows, (8192, 768, 132), (10**6, 512, 132), (50_000, 260, 108),
-                        (16896, 2048, 132), (16897, 2048, 132), (10**5, 4092, 40), (297_000, 2052, 108), alone=True),
-              _partials("their share of the bytes", _share, (10**6, 512, 132), (8192, 2048, 132), (100, 128, 40),
-                        alone=True)),
-             mistakes=changes(
-        ("8 * threads < D", "9 * threads < D", "Your threads take 9 numbers each, where that saves threads. How many may they take?",
-         "8 * threads <= D",
-         "Your number of threads is wrong where D is 8 times a power of two. Are 8 numbers for a thread too many?"),
-        ("*= 2", "+= 32", "Your number of threads need not be a power of two. Which does the docstring ask for?"),
-        ("threads = 32", "threads = 1", "Your number of threads begins below a warp. Which is the least?"),
-        ("512 // threads", "1024 // threads",
-         "You count twice as many groups at once, for such rows. How many threads does a multiprocessor run?"),
-        ("64 * G < N", "32 * G < N", "Your sums have 32 rows at most. How many may they have?",
-         "128 * G < N", "Your sums have 128 rows at most. How many may they have?",
-         "G < N // 64", "The quotient of rows by 64 is rounded down. Where do the rest of them go?"),
-        ("G < N", "G <= N", "Where each sum has just 64 rows, you make more sums. Is 64 too many?",
-         "(G + groups) <= N", "The number of rounds is rounded down. How many rows has a sum then, at most?"),
-        (" * (512 // threads)", " * 512", "A group is counted as one thread. How many has it?",
-         "", "One group is counted for each multiprocessor. How many run on it at once?"),
-        ("G = groups\n    while 64 * G < N:\n        G += groups", "G = groups * (N // (64 * groups))",
-         "The number of rounds is rounded down, for few rows to 0. How many rounds take the rest?",
-         "G = -(-N // 64)", "Your G is as many sums as 64 rows each need. Of which number must it be a multiple?",
-         "G = max(groups, -(-N // 64))",
-         "Your G is the larger of two bounds. Does each group that runs at once get as many sums?",
-         "G = groups", "Your G is the number of groups that run at once. How many rows has a sum then?"),
-        ("G += groups", "G *= 2", "Your G is doubled until it suffices. Which multiples are skipped?"),
-        ("return G, 16 * G / (12 * N + 16 * G)", "return 16 * G / (12 * N + 16 * G), G",
-         "The two results have changed places. Which comes first in the docstring?"),
-        ("G = min(G, N)", "pass", "There may be more partial sums than rows: some have nothing to add."),
-        ("(12 * N + 16 * G)", "(12 * N)",
-         "The partial sums are compared with the other bytes. A share is a part of which whole?",
-         "(20 * N + 16 * G)", "You count 20 bytes an element. How many arrays does a single kernel move?"),
-        ("16 * G / (12 * N + 16 * G)", "12 * N / (12 * N + 16 * G)", "This is the share of the other bytes.",
-         "4 * G / (12 * N + 4 * G)",
-         "A column of a partial sum counts 4 bytes. How many sums are there, and how often is each moved?",
-         "8 * G / (12 * N + 8 * G)",
-         "The partial sums are moved once in your count. Who writes them, and who reads them?"),
-        (("    G = min(G, N)\n", ""), ("return G, ", "return min(G, N), "),
-         "Your share is that of more partial sums than your G. How many are left where rows are few?"),
-        # Not in a loop: more than 512 threads make no group run.
-        (("8 * threads < D", "2 * threads < D"),
-         ("G = groups\n    while 64 * G < N:\n        G += groups", "G = groups * -(-N // (64 * groups))"),
-         "Your rows have a thread for each 2 numbers. How many numbers may a thread have?"))),
-    Exercise("second-stage", 15, "implement", second_stage_solution,
-             (_stage("sums", _sums, (1, 64), (5, 128), (6, 72)),
-              _stage("in order", _in_order, (50, 64)),
-              _stage("each number once, four sectors a request", _side_by_side, (6, 128), (3, 72))), mistakes=changes(
-        ("part * D + c", "c * G + part",
-         "The parts are read as if a column's numbers were neighbours. How are they stored?"),
-        ("if c < D", "if True",
-         "Threads beyond the last column take part. How many threads are there, and how many columns?"),
-        ("        total[c] = value", "    total[c] = value",
-         "Threads beyond the last column write a total, too. What do they have to add?"),
-        ("value += parts", "value = parts", "Each part takes the place of those before it."),
-        ("total[c] = value", "total[c] = value / float32(G)", "These are means. What is asked for is a sum."),
-        ("range(G)", "range(1, G)", "The first partial sum is left out.",
-         "range(G - 1)", "The last partial sum is left out.",
-         "range(G - 1, -1, -1)", "The parts are added from the last to the first. Does the order change the bits?"),
-        ("cuda.grid(1)", "cuda.threadIdx.x",
-         "Every block does the same 64 columns. What tells its threads from those of another block?"),
-        (("cuda.grid(1)", "cuda.grid(1) // 32"),
-         ("total[c] = value", "if cuda.threadIdx.x % 32 == 0:\n            total[c] = value"),
-         "A warp does a column, and there is a thread for each. Which columns are left?"),
-        (("cuda.grid(1)", "cuda.blockIdx.x * 32 + cuda.threadIdx.x % 32"),
-         ("total[c] = value", "if cuda.threadIdx.x < 32:\n            total[c] = value"),
-         "Each block does 32 columns, and it has 64 threads. Which columns are left?"))),
+    Exercise(
+        "missing-barrier",
+        20,
+        "test",
+        missing_barrier_solution,
+        (
+            each("four words", lambda rng: Call({}), _four_words),
+            each("as the interpreter says", lambda rng: Call({}), _as_interpreted),
+        ),
+        _of_four_words,
+    ),
+    Exercise(
+        "rms-backward",
+        35,
+        "implement",
+        rms_backward_solution,
+        # Rows with three and four columns for some threads, and with none for others.
+        (
+            _backward("dx", _dx, (3, 7, 100), (3, 2, 200), (3, 2, 20)),
+            # Of seven rows the last block of eight has none.
+            _backward("partial sums of dgamma", _dgamma, (1, 7, 20), (3, 7, 100), (8, 7, 100)),
+            _backward("no atomics, two readings, neighbours", _traffic, (3, 7, 100)),
+        ),
+        _which_mistake,
+        mistakes=changes(
+            (
+                "dgamma_parts[mine + c] = float32(0)",
+                "pass",
+                (
+                    "The parts are added to before they are written. What stands in memory at the"
+                    " start?"
+                ),
+            ),
+            (
+                "cuda.blockIdx.x * D",
+                "0",
+                "All blocks write to the first part. Who else adds there at the same time?",
+            ),
+            (
+                "block_sum(total, parts)",
+                "warp_sum(total)",
+                "Each warp takes its own sum for that of the row. How many warps share a row?",
+            ),
+            (
+                "range(cuda.blockIdx.x, N, cuda.gridDim.x)",
+                "range(cuda.blockIdx.x, min(N, cuda.blockIdx.x + 1))",
+                "Each block does one row of these few and no more. By how much does its row go on?",
+            ),
+            (
+                "block_sum(total, parts)",
+                "total",
+                (
+                    "Each thread takes its own part of the sum for that of the row. Who adds up the"
+                    " parts?"
+                ),
+            ),
+            (
+                "for c in range(t, D, T):\n            total",
+                "for c in range(t, D):\n            total",
+                (
+                    "Each thread adds all numbers from its column on, so that many count several"
+                    " times. What is its next column?"
+                ),
+            ),
+            (
+                "rstd[row]",
+                "rstd[cuda.blockIdx.x]",
+                "Your rstd is that of the block's first row in every row. Which row is done?",
+            ),
+            (
+                "dgamma_parts[mine + c] += d * xhat",
+                "pass",
+                "Your parts stay zero. Which sum does each hold at the end?",
+                "dgamma_parts[mine + c] = d * xhat",
+                "Each row overwrites the part of the rows before it.",
+            ),
+            (
+                ("base, r, total = row * D, rstd[row], float32(0)", "base, r = row * D, rstd[row]"),
+                ("mine = cuda.blockIdx.x * D", "mine, total = cuda.blockIdx.x * D, float32(0)"),
+                "The sum over a row is not started anew: each row adds to those before it.",
+            ),
+            # Who writes = in place of += needs no zeros, and leaves them out.
+            (
+                ("dgamma_parts[mine + c] = float32(0)", "pass"),
+                ("+= d * xhat", "= d * xhat"),
+                "Each row overwrites the part of the rows before it.",
+            ),
+        ),
+    ),
+    Exercise(
+        "choose-partials",
+        20,
+        "derive",
+        choose_partials_solution,
+        (
+            _partials("few rows", _few_rows, (1, 128, 40), (100, 128, 40), (100, 256, 132)),
+            # More than 512 threads make no group run, and a loop over multiples of none never ends.
+            # So a wrong number has to fail on short rows, where it is no larger than that: with one
+            # number for a thread it is 256. With <= for < a row of 4096 takes 1024 threads: no
+            # check of long rows has one.
+            _partials(
+                "many rows",
+                _many_rows,
+                (8192, 252, 132),
+                (10**6, 256, 132),
+                (65536, 64, 40),
+                (135168, 128, 132),
+                (135169, 128, 132),
+            ),
+            _partials(
+                "many long rows",
+                _many_rows,
+                (8192, 768, 132),
+                (10**6, 512, 132),
+                (50_000, 260, 108),
+                (16896, 2048, 132),
+                (16897, 2048, 132),
+                (10**5, 4092, 40),
+                (297_000, 2052, 108),
+                alone=True,
+            ),
+            _partials(
+                "their share of the bytes",
+                _share,
+                (10**6, 512, 132),
+                (8192, 2048, 132),
+                (100, 128, 40),
+                alone=True,
+            ),
+        ),
+        mistakes=changes(
+            (
+                "8 * threads < D",
+                "9 * threads < D",
+                (
+                    "Your threads take 9 numbers each, where that saves threads. How many may they"
+                    " take?"
+                ),
+                "8 * threads <= D",
+                (
+                    "Your number of threads is wrong where D is 8 times a power of two. Are 8"
+                    " numbers for a thread too many?"
+                ),
+            ),
+            (
+                "*= 2",
+                "+= 32",
+                (
+                    "Your number of threads need not be a power of two. Which does the docstring"
+                    " ask for?"
+                ),
+            ),
+            (
+                "threads = 32",
+                "threads = 1",
+                "Your number of threads begins below a warp. Which is the least?",
+            ),
+            (
+                "512 // threads",
+                "1024 // threads",
+                (
+                    "You count twice as many groups at once, for such rows. How many threads does a"
+                    " multiprocessor run?"
+                ),
+            ),
+            (
+                "64 * G < N",
+                "32 * G < N",
+                "Your sums have 32 rows at most. How many may they have?",
+                "128 * G < N",
+                "Your sums have 128 rows at most. How many may they have?",
+                "G < N // 64",
+                "The quotient of rows by 64 is rounded down. Where do the rest of them go?",
+            ),
+            (
+                "G < N",
+                "G <= N",
+                "Where each sum has just 64 rows, you make more sums. Is 64 too many?",
+                "(G + groups) <= N",
+                "The number of rounds is rounded down. How many rows has a sum then, at most?",
+            ),
+            (
+                " * (512 // threads)",
+                " * 512",
+                "A group is counted as one thread. How many has it?",
+                "",
+                "One group is counted for each multiprocessor. How many run on it at once?",
+            ),
+            (
+                "G = groups\n    while 64 * G < N:\n        G += groups",
+                "G = groups * (N // (64 * groups))",
+                (
+                    "The number of rounds is rounded down, for few rows to 0. How many rounds take"
+                    " the rest?"
+                ),
+                "G = -(-N // 64)",
+                (
+                    "Your G is as many sums as 64 rows each need. Of which number must it be a"
+                    " multiple?"
+                ),
+                "G = max(groups, -(-N // 64))",
+                (
+                    "Your G is the larger of two bounds. Does each group that runs at once get as"
+                    " many sums?"
+                ),
+                "G = groups",
+                "Your G is the number of groups that run at once. How many rows has a sum then?",
+            ),
+            (
+                "G += groups",
+                "G *= 2",
+                "Your G is doubled until it suffices. Which multiples are skipped?",
+            ),
+            (
+                "return G, 16 * G / (12 * N + 16 * G)",
+                "return 16 * G / (12 * N + 16 * G), G",
+                "The two results have changed places. Which comes first in the docstring?",
+            ),
+            (
+                "G = min(G, N)",
+                "pass",
+                "There may be more partial sums than rows: some have nothing to add.",
+            ),
+            (
+                "(12 * N + 16 * G)",
+                "(12 * N)",
+                (
+                    "The partial sums are compared with the other bytes. A share is a part of which"
+                    " whole?"
+                ),
+                "(20 * N + 16 * G)",
+                "You count 20 bytes an element. How many arrays does a single kernel move?",
+            ),
+            (
+                "16 * G / (12 * N + 16 * G)",
+                "12 * N / (12 * N + 16 * G)",
+                "This is the share of the other bytes.",
+                "4 * G / (12 * N + 4 * G)",
+                (
+                    "A column of a partial sum counts 4 bytes. How many sums are there, and how"
+                    " often is each moved?"
+                ),
+                "8 * G / (12 * N + 8 * G)",
+                (
+                    "The partial sums are moved once in your count. Who writes them, and who reads"
+                    " them?"
+                ),
+            ),
+            (
+                ("    G = min(G, N)\n", ""),
+                ("return G, ", "return min(G, N), "),
+                (
+                    "Your share is that of more partial sums than your G. How many are left where"
+                    " rows are few?"
+                ),
+            ),
+            # Not in a loop: more than 512 threads make no group run.
+            (
+                ("8 * threads < D", "2 * threads < D"),
+                (
+                    "G = groups\n    while 64 * G < N:\n        G += groups",
+                    "G = groups * -(-N // (64 * groups))",
+                ),
+                "Your rows have a thread for each 2 numbers. How many numbers may a thread have?",
+            ),
+        ),
+    ),
+    Exercise(
+        "second-stage",
+        15,
+        "implement",
+        second_stage_solution,
+        (
+            _stage("sums", _sums, (1, 64), (5, 128), (6, 72)),
+            _stage("in order", _in_order, (50, 64)),
+            _stage("each number once, four sectors a request", _side_by_side, (6, 128), (3, 72)),
+        ),
+        mistakes=changes(
+            (
+                "part * D + c",
+                "c * G + part",
+                "The parts are read as if a column's numbers were neighbours. How are they stored?",
+            ),
+            (
+                "if c < D",
+                "if True",
+                (
+                    "Threads beyond the last column take part. How many threads are there, and how"
+                    " many columns?"
+                ),
+            ),
+            (
+                "        total[c] = value",
+                "    total[c] = value",
+                "Threads beyond the last column write a total, too. What do they have to add?",
+            ),
+            ("value += parts", "value = parts", "Each part takes the place of those before it."),
+            (
+                "total[c] = value",
+                "total[c] = value / float32(G)",
+                "These are means. What is asked for is a sum.",
+            ),
+            (
+                "range(G)",
+                "range(1, G)",
+                "The first partial sum is left out.",
+                "range(G - 1)",
+                "The last partial sum is left out.",
+                "range(G - 1, -1, -1)",
+                "The parts are added from the last to the first. Does the order change the bits?",
+            ),
+            (
+                "cuda.grid(1)",
+                "cuda.threadIdx.x",
+                (
+                    "Every block does the same 64 columns. What tells its threads from those of"
+                    " another block?"
+                ),
+            ),
+            (
+                ("cuda.grid(1)", "cuda.grid(1) // 32"),
+                (
+                    "total[c] = value",
+                    "if cuda.threadIdx.x % 32 == 0:\n            total[c] = value",
+                ),
+                "A warp does a column, and there is a thread for each. Which columns are left?",
+            ),
+            (
+                ("cuda.grid(1)", "cuda.blockIdx.x * 32 + cuda.threadIdx.x % 32"),
+                ("total[c] = value", "if cuda.threadIdx.x < 32:\n            total[c] = value"),
+                "Each block does 32 columns, and it has 64 threads. Which columns are left?",
+            ),
+        ),
+    ),
 )

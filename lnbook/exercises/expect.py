@@ -1,7 +1,8 @@
-"""What a check says of a result: each function returns, or raises :class:`Mismatch` with a sentence.
+"""What a check says of a result: each function returns, or raises :class:`Mismatch` with a
+sentence.
 
-``found`` may be anything, for that is what is judged. The other arguments are not checked: checks are written by
-authors, and tests run each of them.
+``found`` may be anything, for that is what is judged. The other arguments are not checked: checks
+are written by authors, and tests run each of them.
 """
 
 import numpy as np
@@ -18,16 +19,24 @@ def expect(condition, message):
 
 
 def expect_parts(found, number, what="arrays"):
-    """Return ``found`` if it is a tuple or list of ``number`` things, or an array of ``number`` numbers, else raise
-    :class:`Mismatch`."""
-    expect(isinstance(found, (tuple, list)) and len(found) == number
-           or isinstance(found, np.ndarray) and found.shape == (number,),
-           f"found {type(found).__name__}, expected {number} {what}, separated by commas, after return")
+    """Return ``found`` if it is a tuple or list of ``number`` things, or an array of ``number``
+    numbers, else raise :class:`Mismatch`.
+    """
+    expect(
+        isinstance(found, (tuple, list))
+        and len(found) == number
+        or isinstance(found, np.ndarray)
+        and found.shape == (number,),
+        f"found {type(found).__name__}, expected {number} {what}, separated by commas, after"
+        " return",
+    )
     return found
 
 
 def expect_number(found, name="the result", kinds="iuf", kind="a real number"):
-    """Return ``found`` as a float if it is one finite number of such a dtype, else raise :class:`Mismatch`."""
+    """Return ``found`` as a float if it is one finite number of such a dtype, else raise
+    :class:`Mismatch`.
+    """
     expect(found is not None, f"{name} is None; is a return missing?")
     found = np.asarray(found)
     expect(found.shape == (), f"{name} has shape {found.shape}, expected one number")
@@ -41,12 +50,15 @@ def one_array(found, name):
     try:
         return np.asarray(found)
     except ValueError:
-        raise Mismatch(f"{name} is a {type(found).__name__} of {len(found)} parts of several shapes, expected one array"
-                       ) from None
+        raise Mismatch(
+            f"{name} is a {type(found).__name__} of {len(found)} parts of several shapes, expected"
+            " one array"
+        ) from None
 
 
 def expect_array(found, shape, dtype="real numbers", name="the result"):
-    """Return ``found`` as an array if it has this shape, this dtype and no NaN or Inf, else raise :class:`Mismatch`.
+    """Return ``found`` as an array if it has this shape, this dtype and no NaN or Inf, else raise
+    :class:`Mismatch`.
 
     dtype : its name; "real numbers" stands for those of all integers and floats.
     """
@@ -60,22 +72,36 @@ def expect_array(found, shape, dtype="real numbers", name="the result"):
 
 
 def expect_close(found, expected, rtol, name="the result"):
-    """Raise :class:`Mismatch` unless ``found`` has the shape of ``expected`` and lies within ``rtol`` of it in L2."""
+    """Raise :class:`Mismatch` unless ``found`` has the shape of ``expected`` and lies within
+    ``rtol`` of it in L2.
+    """
     expected = np.asarray(expected)
     found = expect_array(found, expected.shape, name=name)
     error = np.linalg.norm(found - expected) / max(np.linalg.norm(expected), np.finfo(float).tiny)
-    expect(error <= rtol, f"{name} is off by {error:.1e} (relative L2 error; {rtol:.0e} is allowed)"
-                          + of_small_error(error, found))
+    expect(
+        error <= rtol,
+        f"{name} is off by {error:.1e} (relative L2 error; {rtol:.0e} is allowed)"
+        + of_small_error(error, found),
+    )
 
 
 def of_small_error(error, *arrays):
-    """What to add to a message on arrays whose relative error is small, of the size that float32 makes or below."""
+    """What to add to a message on arrays whose relative error is small, of the size that float32
+    makes or below.
+    """
     arrays = [np.asarray(a) for a in arrays]
     if error > 1e-5 or any(a.dtype not in (np.float32, np.float64) for a in arrays):
         return ""
     if any(a.dtype == np.float32 for a in arrays):
         return "; it is float32, which has no more digits"
     if all(np.array_equal(a, a.astype(np.float32)) for a in arrays):
-        return "; it is right to the digits of float32, and has no more: somewhere your work leaves float64"
-    return ("; an error so small may be that of a step in float32, of a difference quotient, or of a small term such "
-            "as eps" if error > 1e-11 else "")
+        return (
+            "; it is right to the digits of float32, and has no more: somewhere your work leaves"
+            " float64"
+        )
+    return (
+        "; an error so small may be that of a step in float32, of a difference quotient, or of a"
+        " small term such as eps"
+        if error > 1e-11
+        else ""
+    )

@@ -1,6 +1,9 @@
-"""What the exercises that ask for a backward have in common: checks in layers, from shapes to rows that are hard."""
+"""What the exercises that ask for a backward have in common: checks in layers, from shapes to rows
+that are hard.
+"""
 
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,13 +12,15 @@ from lnlib.forms import eps_outside_forward
 from lnlib.layernorm import layer_norm_forward, rms_norm_backward, rms_norm_forward
 from normcheck.mistakes import LAYER_NORM, RMS_NORM, Family, diagnose, outside_family
 from normcheck.mistakes.families import OutsideCache, outside_backward
+
 from .expect import expect, expect_close, of_small_error, one_array
 from .run import Call, Check, each, plainly, reply, unchanged
 
-# Tolerance of the gradients below. Of the rows drawn here g keeps more than a hundredth in dx (kappa < 100),
-# sums have at most 7 terms, and about ten roundings meet: a right answer is within 100 * 7 * 10 * 2**-53 = 8e-13,
-# or 100 * 7 * 10 * 2**-24 = 4e-4 where it was computed in float32. The smallest known mistake is worth more than 1e-7
-# on ordinary rows, and a good part of dx on the stress rows, where float32 shows it too.
+# Tolerance of the gradients below. Of the rows drawn here g keeps more than a hundredth in dx
+# (kappa < 100), sums have at most 7 terms, and about ten roundings meet: a right answer is within
+# 100 * 7 * 10 * 2**-53 = 8e-13, or 100 * 7 * 10 * 2**-24 = 4e-4 where it was computed in float32.
+# The smallest known mistake is worth more than 1e-7 on ordinary rows, and a good part of dx on the
+# stress rows, where float32 shows it too.
 _RTOL = {8: 1e-12, 4: 5e-4}
 _NAMES = ("dx", "dgamma", "dbeta")
 
@@ -44,11 +49,11 @@ def expect_gradient(found, name, expected):
 class Norm(NamedTuple):
     """What a backward may be the backward of.
 
-    forward : function (x, gamma, beta, eps=1e-5) -> (y, cache); takes complex numbers, for the complex step.
-    right : function (x, gamma, dy) -> (dx, dgamma, dbeta), as far as they are asked for, at the eps of ``forward``.
-    family : its mistakes.
-    centred : whether a mean is subtracted, so that a shift of a row changes no y.
-    hard : (description, change of x) of rows on which mistakes show that others hide.
+    forward : function (x, gamma, beta, eps=1e-5) -> (y, cache); takes complex numbers, for the
+    complex step. right : function (x, gamma, dy) -> (dx, dgamma, dbeta), as far as they are asked
+    for, at the eps of ``forward``. family : its mistakes. centred : whether a mean is subtracted,
+    so that a shift of a row changes no y. hard : (description, change of x) of rows on which
+    mistakes show that others hide.
     """
 
     forward: Callable
@@ -61,12 +66,10 @@ class Norm(NamedTuple):
 class Backward(NamedTuple):
     """How the answers to an exercise are called as a backward.
 
-    names : which of dx, dgamma and dbeta they return.
-    arguments : function (dy, cache) -> dict of their arguments, in order.
-    outputs : function (result of a call) -> (dx, dgamma, dbeta), None for what is not there; raises Mismatch.
-    norm : what it is the backward of.
-    shapes : of x, in the first check; the first one in all the others.
-    call : as in :class:`lnbook.exercises.run.Check`.
+    names : which of dx, dgamma and dbeta they return. arguments : function (dy, cache) -> dict of
+    their arguments, in order. outputs : function (result of a call) -> (dx, dgamma, dbeta), None
+    for what is not there; raises Mismatch. norm : what it is the backward of. shapes : of x, in the
+    first check; the first one in all the others. call : as in :class:`lnbook.exercises.run.Check`.
     """
 
     names: tuple
@@ -78,40 +81,84 @@ class Backward(NamedTuple):
 
     def diagnose(self, answer):
         """Which mistake the answer is, or None."""
-        return diagnose(lambda dy, cache: self.outputs(reply(self.call, answer, self.arguments(dy, cache))[0]),
-                        self.norm.family)
+        return diagnose(
+            lambda dy, cache: self.outputs(reply(self.call, answer, self.arguments(dy, cache))[0]),
+            self.norm.family,
+        )
 
     def layers(self):
         """Checks from the outside in: shapes, dtypes, arguments, one direction, invariants."""
+
         def ordinary(rng):
             return self._call(rng, self.shapes[0], rng=rng)
 
-        invariant = (("dx adds up to 0 along a row", ordinary, self._sum) if self.norm.centred
-                     else ("dx has no part along x, at eps = 0",
-                           lambda rng: self._call(rng, self.shapes[0], eps=0), self._orthogonal))
-        return (self._each("it runs, and shapes fit",
-                           lambda rng: [self._call(rng, shape) for shape in self.shapes], self._shapes),
-                self._each("numbers of the right kind", lambda rng: [
-                    self._call(rng, self.shapes[0], dtype) for dtype in (np.float64, np.float32)], self._dtypes),
-                unchanged("no argument is changed", ordinary)._replace(call=self.call),
-                self._each("the derivative in one direction", ordinary, self._direction),
-                *((self._each(*invariant),
-                   Check("with gamma = 1, dx is its own adjoint", self._two_upstreams, self._adjoint, self.call))
-                  if "dx" in self.names else ()),
-                Check("rows shifted and scaled" if self.norm.centred else "rows scaled", self._two_scales,
-                      self._scaled, self.call))
+        invariant = (
+            ("dx adds up to 0 along a row", ordinary, self._sum)
+            if self.norm.centred
+            else (
+                "dx has no part along x, at eps = 0",
+                lambda rng: self._call(rng, self.shapes[0], eps=0),
+                self._orthogonal,
+            )
+        )
+        return (
+            self._each(
+                "it runs, and shapes fit",
+                lambda rng: [self._call(rng, shape) for shape in self.shapes],
+                self._shapes,
+            ),
+            self._each(
+                "numbers of the right kind",
+                lambda rng: [
+                    self._call(rng, self.shapes[0], dtype) for dtype in (np.float64, np.float32)
+                ],
+                self._dtypes,
+            ),
+            unchanged("no argument is changed", ordinary)._replace(call=self.call),
+            self._each("the derivative in one direction", ordinary, self._direction),
+            *(
+                (
+                    self._each(*invariant),
+                    Check(
+                        "with gamma = 1, dx is its own adjoint",
+                        self._two_upstreams,
+                        self._adjoint,
+                        self.call,
+                    ),
+                )
+                if "dx" in self.names
+                else ()
+            ),
+            Check(
+                "rows shifted and scaled" if self.norm.centred else "rows scaled",
+                self._two_scales,
+                self._scaled,
+                self.call,
+            ),
+        )
 
     def stress(self):
-        """The last check: rows on which eps, a large mean or a large scale counts; and dx is not 0 where gamma or dy is."""
-        return self._each("rows that are hard", lambda rng: [
-            *(self._call(rng, (4, 7), change=change, what=what) for what, change in self.norm.hard),
-            self._call(rng, (4, 7), zero=1, what="with a dy of 0"),
-            self._call(rng, (4, 7), zero=2, what="with a gamma of 0")], self._stress)
+        """The last check: rows on which eps, a large mean or a large scale counts; and dx is not 0
+        where gamma or dy is.
+        """
+        return self._each(
+            "rows that are hard",
+            lambda rng: [
+                *(
+                    self._call(rng, (4, 7), change=change, what=what)
+                    for what, change in self.norm.hard
+                ),
+                self._call(rng, (4, 7), zero=1, what="with a dy of 0"),
+                self._call(rng, (4, 7), zero=2, what="with a gamma of 0"),
+            ],
+            self._stress,
+        )
 
     def exactly(self, title, shape):
         """A check against the right gradients of ordinary rows; no argument may change."""
-        return self._each(title, lambda rng: self._call(rng, shape, what=f"x of shape {shape}"),
-                          self._stress)._replace(unchanged=True)
+        return self._each(
+            title, lambda rng: self._call(rng, shape, what=f"x of shape {shape}"), self._stress
+        )._replace(unchanged=True)
 
     def _each(self, title, ask, judge):
         return each(title, ask, judge, call=self.call)
@@ -119,25 +166,39 @@ class Backward(NamedTuple):
     def _gradients(self, result):
         return {name: a for name, a in zip(_NAMES, self.outputs(result)) if name in self.names}
 
-    def _call(self, rng, shape, dtype=np.float64, /, change=lambda x: x, zero=None, eps=1e-5, **about):
+    def _call(
+        self, rng, shape, dtype=np.float64, /, change=lambda x: x, zero=None, eps=1e-5, **about
+    ):
         x, dy, gamma = drawn = _draw(rng, shape, dtype)
         if zero is not None:
             drawn[zero][..., 2] = 0
         x = change(x)
-        return Call(self.arguments(dy, self.norm.forward(x, gamma, gamma, eps)[1]), dy=dy, x=x, gamma=gamma, **about)
+        return Call(
+            self.arguments(dy, self.norm.forward(x, gamma, gamma, eps)[1]),
+            dy=dy,
+            x=x,
+            gamma=gamma,
+            **about,
+        )
 
     def _shapes(self, result, x, **_):
         for name, a in self._gradients(result).items():
             expect(a is not None, f"{name} is None; is a return missing?")
             right = x.shape if name == "dx" else x.shape[-1:]
             found = one_array(a, f"your {name}").shape
-            expect(found == right, f"for dy of shape {x.shape} your {name} has shape {found}, expected {right}")
+            expect(
+                found == right,
+                f"for dy of shape {x.shape} your {name} has shape {found}, expected {right}",
+            )
 
     def _dtypes(self, result, x, **_):
         for name, a in self._gradients(result).items():
             found = np.asarray(a).dtype
-            expect(found in (np.float32, np.float64),
-                   f"for dy of dtype {x.dtype} your {name} has dtype {found}, expected float32 or float64")
+            expect(
+                found in (np.float32, np.float64),
+                f"for dy of dtype {x.dtype} your {name} has dtype {found}, expected float32 or"
+                " float64",
+            )
             expect(np.isfinite(a).all(), f"your {name} contains NaN or Inf, on ordinary rows")
 
     def _direction(self, result, x, dy, gamma, rng, **_):
@@ -150,22 +211,28 @@ class Backward(NamedTuple):
         predicted = sum(term.sum() for term in terms)
         # A sum may cancel; its error is that of its terms.
         size = max(abs(slope), *map(np.linalg.norm, terms))
-        expect(abs(predicted - slope) <= _rtol(*found.values()) * size,
-               f"moving {' and '.join(name[1:] for name in found)} a little changes the loss at a rate of "
-               f"{slope:.6g}; your {' and '.join(found)} predict{'s' if len(found) == 1 else ''} {predicted:.6g}"
-               + of_small_error(abs(predicted - slope) / size, *found.values()))
+        expect(
+            abs(predicted - slope) <= _rtol(*found.values()) * size,
+            f"moving {' and '.join(name[1:] for name in found)} a little changes the loss at a rate"
+            f" of {slope:.6g}; your {' and '.join(found)} predict{'s' if len(found) == 1 else ''}"
+            f" {predicted:.6g}" + of_small_error(abs(predicted - slope) / size, *found.values()),
+        )
 
     def _sum(self, result, **_):
         dx = np.asarray(self._gradients(result)["dx"])
         total, size = np.abs(dx.sum(axis=-1)).max(), np.linalg.norm(dx)
-        expect(total <= _rtol(dx) * size, f"a row of your dx adds up to {total:.1e}, but a shift of a whole row "
-                                          "changes no y")
+        expect(
+            total <= _rtol(dx) * size,
+            f"a row of your dx adds up to {total:.1e}, but a shift of a whole row changes no y",
+        )
 
     def _orthogonal(self, result, x, **_):
         dx = np.asarray(self._gradients(result)["dx"])
         along = np.abs((dx * x).sum(axis=-1)).max() / np.linalg.norm(x)
-        expect(along <= _rtol(dx) * np.linalg.norm(dx), "at eps = 0 your dx has a part along x, but a row times a "
-                                                        "number has the same y")
+        expect(
+            along <= _rtol(dx) * np.linalg.norm(dx),
+            "at eps = 0 your dx has a part along x, but a row times a number has the same y",
+        )
 
     def _two_upstreams(self, rng):
         x, a, _ = _draw(rng, self.shapes[0])
@@ -176,22 +243,28 @@ class Backward(NamedTuple):
     def _adjoint(self, found, asked):
         of_a, of_b = (np.asarray(self._gradients(result)["dx"]) for result in found)
         left, right = asked[1].about["dy"] * of_a, asked[0].about["dy"] * of_b
-        expect(abs(left.sum() - right.sum()) <= _rtol(of_a, of_b) * np.linalg.norm(left),
-               "with gamma = 1 the Jacobian is symmetric, but a . dx(b) and b . dx(a) differ")
+        expect(
+            abs(left.sum() - right.sum()) <= _rtol(of_a, of_b) * np.linalg.norm(left),
+            "with gamma = 1 the Jacobian is symmetric, but a . dx(b) and b . dx(a) differ",
+        )
 
     def _two_scales(self, rng):
         x, dy, gamma = _draw(rng, self.shapes[0])
-        return [Call(self.arguments(dy, self.norm.forward(rows, gamma, gamma, 0)[1]))
-                for rows in (x, 4 * x + 3 * self.norm.centred)]
+        return [
+            Call(self.arguments(dy, self.norm.forward(rows, gamma, gamma, 0)[1]))
+            for rows in (x, 4 * x + 3 * self.norm.centred)
+        ]
 
     def _scaled(self, found, asked):
         before, after = map(self._gradients, found)
         for name, a in before.items():
             factor, what = (4, "fall to a quarter") if name == "dx" else (1, "stay the same")
             error = np.linalg.norm(np.asarray(a) - factor * np.asarray(after[name]))
-            expect(error <= _rtol(a) * np.linalg.norm(a),
-                   f"with {'4 x + 3' if self.norm.centred else '4 x'} in the place of x, and eps = 0, {name} should "
-                   f"{what}; yours does not")
+            expect(
+                error <= _rtol(a) * np.linalg.norm(a),
+                f"with {'4 x + 3' if self.norm.centred else '4 x'} in the place of x, and eps = 0,"
+                f" {name} should {what}; yours does not",
+            )
 
     def _stress(self, result, x, dy, gamma, what, **_):
         found = self._gradients(result)
@@ -200,33 +273,60 @@ class Backward(NamedTuple):
                 expect_gradient(found[name], f"{name} ({what})", expected)
 
 
-# ---- What backwards are backwards of -----------------------------------------------------------------
+# ---- What backwards are backwards of
+# -----------------------------------------------------------------
+
 
 def _one_row(value):
     """Rows of which the second is constant."""
     return lambda x: np.where(np.arange(len(x))[:, None] == 1, value, x)
 
 
-LAYER = Norm(layer_norm_forward, _exact, LAYER_NORM, True, (
-    ("sigma comparable with sqrt(eps)", lambda x: 1 + 1e-3 * x), ("rows a million sigma from 0", lambda x: x + 3e6),
-    ("sigma a million", lambda x: 1e6 * x), ("a constant row among others", _one_row(5.0))))
+LAYER = Norm(
+    layer_norm_forward,
+    _exact,
+    LAYER_NORM,
+    True,
+    (
+        ("sigma comparable with sqrt(eps)", lambda x: 1 + 1e-3 * x),
+        ("rows a million sigma from 0", lambda x: x + 3e6),
+        ("sigma a million", lambda x: 1e6 * x),
+        ("a constant row among others", _one_row(5.0)),
+    ),
+)
 
 
-RMS = Norm(lambda x, gamma, beta, eps=1e-5: rms_norm_forward(x, gamma, eps),
-           lambda x, gamma, dy: rms_norm_backward(dy, rms_norm_forward(x, gamma)[1]), RMS_NORM, False, (
-    ("s comparable with sqrt(eps)", lambda x: 1e-3 * x), ("numbers of a million", lambda x: 1e6 * x),
-    ("a row of zeros among others", _one_row(0.0))))
+RMS = Norm(
+    lambda x, gamma, beta, eps=1e-5: rms_norm_forward(x, gamma, eps),
+    lambda x, gamma, dy: rms_norm_backward(dy, rms_norm_forward(x, gamma)[1]),
+    RMS_NORM,
+    False,
+    (
+        ("s comparable with sqrt(eps)", lambda x: 1e-3 * x),
+        ("numbers of a million", lambda x: 1e6 * x),
+        ("a row of zeros among others", _one_row(0.0)),
+    ),
+)
 
 
 def outside(with_gamma):
-    """eps added outside the root, with gamma or without. Where the mean is large, x - mean is what errs, and which
-    dx is right depends on it; so there is no such row here."""
+    """eps added outside the root, with gamma or without. Where the mean is large, x - mean is what
+    errs, and which dx is right depends on it; so there is no such row here.
+    """
+
     def forward(x, gamma, beta, eps=1e-5):
         scale = gamma if with_gamma else None
-        return (gamma if with_gamma else 1) * eps_outside_forward(x, eps), OutsideCache(x, scale, eps)
+        return (gamma if with_gamma else 1) * eps_outside_forward(x, eps), OutsideCache(
+            x, scale, eps
+        )
 
     def right(x, gamma, dy):
         return outside_backward(dy, forward(x, gamma, gamma)[1])
 
-    return Norm(forward, right, outside_family(with_gamma), True, (
-        ("sigma comparable with eps", lambda x: 1e-5 * x), ("sigma a million", lambda x: 1e6 * x)))
+    return Norm(
+        forward,
+        right,
+        outside_family(with_gamma),
+        True,
+        (("sigma comparable with eps", lambda x: 1e-5 * x), ("sigma a million", lambda x: 1e6 * x)),
+    )

@@ -1,4 +1,6 @@
-"""How answers that fill arrays are run: loops over rows as they are, CUDA kernels in the interpreter, simt."""
+"""How answers that fill arrays are run: loops over rows as they are, CUDA kernels in the
+interpreter, simt.
+"""
 
 import re
 from typing import NamedTuple
@@ -6,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 import simt
+
 from .expect import expect
 from .run import Ran, raised
 
@@ -22,8 +25,12 @@ class Out(NamedTuple):
 
 
 def with_outputs(arguments, make=lambda out: np.full(out.shape, out.start, out.dtype)):
-    """The arguments with an array in the place of each :class:`Out`, and a tuple of these arrays."""
-    given = {name: make(value) if isinstance(value, Out) else value for name, value in arguments.items()}
+    """The arguments with an array in the place of each :class:`Out`, and a tuple of these
+    arrays.
+    """
+    given = {
+        name: make(value) if isinstance(value, Out) else value for name, value in arguments.items()
+    }
     return given, tuple(given[name] for name, value in arguments.items() if isinstance(value, Out))
 
 
@@ -34,61 +41,123 @@ def fill(answer, arguments):
     return outputs
 
 
-#: What an error of the interpreter means, whatever kernel ends with it, by its kind and message; the first that fits.
+#: What an error of the interpreter means, whatever kernel ends with it, by its kind and message;
+#: the first that fits.
 _MEANINGS = (
     ("Refused: a NoneType is stored", "Your function returns None. Is a return missing?"),
-    ("Refused", "A kernel has only a part of Python, which chapter 13 lists. What could stand there instead?"),
-    ("Promotion: the quotient",
-     "A quotient of two integers by / is a float64. Which division of integers gives an integer?"),
-    ("Promotion",
-     "Where a float32 meets a number of another type, the result is float64. Which number should be float32(...)?"),
-    ("UninitialisedRead", "A place is read that nothing has written so far. Which line should write to it, and when?"),
-    ("OutOfBounds", "An index lies outside its array. In which thread, and in which turn of its loop?"),
-    ("DataRace.*atomic", "One thread uses a place by an atomic, another without. What puts the two in order?"),
-    ("DataRace.*by block",
-     "Threads of two blocks use one place, and blocks do not wait for each other. Whose place is it?"),
-    ("DataRace.*this store and the store",
-     "Two threads store to one place, and which is last is left open. Whose place is it?"),
-    ("DataRace",
-     "One thread reads a place to which another writes, and nothing says who is first. What could make one wait?"),
-    ("DivergentBarrier.*does not name", "A lane calls an exchange whose mask leaves it out. Which lanes call yours?"),
-    ("DivergentBarrier.*(names|reads from) lane",
-     "An exchange asks for a lane that does not come to it. Which condition keeps lanes away?"),
-    ("DivergentBarrier",
-     "Some threads come to a barrier, and others of the block do not. Which condition stands before it?"))
+    (
+        "Refused",
+        (
+            "A kernel has only a part of Python, which chapter 13 lists. What could stand there"
+            " instead?"
+        ),
+    ),
+    (
+        "Promotion: the quotient",
+        (
+            "A quotient of two integers by / is a float64. Which division of integers gives an"
+            " integer?"
+        ),
+    ),
+    (
+        "Promotion",
+        (
+            "Where a float32 meets a number of another type, the result is float64. Which number"
+            " should be float32(...)?"
+        ),
+    ),
+    (
+        "UninitialisedRead",
+        "A place is read that nothing has written so far. Which line should write to it, and when?",
+    ),
+    (
+        "OutOfBounds",
+        "An index lies outside its array. In which thread, and in which turn of its loop?",
+    ),
+    (
+        "DataRace.*atomic",
+        "One thread uses a place by an atomic, another without. What puts the two in order?",
+    ),
+    (
+        "DataRace.*by block",
+        (
+            "Threads of two blocks use one place, and blocks do not wait for each other. Whose"
+            " place is it?"
+        ),
+    ),
+    (
+        "DataRace.*this store and the store",
+        "Two threads store to one place, and which is last is left open. Whose place is it?",
+    ),
+    (
+        "DataRace",
+        (
+            "One thread reads a place to which another writes, and nothing says who is first. What"
+            " could make one wait?"
+        ),
+    ),
+    (
+        "DivergentBarrier.*does not name",
+        "A lane calls an exchange whose mask leaves it out. Which lanes call yours?",
+    ),
+    (
+        "DivergentBarrier.*(names|reads from) lane",
+        "An exchange asks for a lane that does not come to it. Which condition keeps lanes away?",
+    ),
+    (
+        "DivergentBarrier",
+        (
+            "Some threads come to a barrier, and others of the block do not. Which condition stands"
+            " before it?"
+        ),
+    ),
+)
 
 
 def launch(shape, kernel_of=lambda answer: answer, measure=lambda run: ()):
-    """How a check calls a kernel: it runs in the interpreter, and what it fills and the log are its result.
+    """How a check calls a kernel: it runs in the interpreter, and what it fills and the log are its
+    result.
 
     shape : function (**arguments) -> (blocks, threads).
     kernel_of : function (answer) -> the kernel, where the answer is called by one.
     measure : function (log) -> what known mistakes are compared by, beside what is filled.
     """
+
     def call(answer, arguments):
-        given, outputs = with_outputs(arguments, lambda out: simt.uninitialised(out.shape, out.dtype))
+        given, outputs = with_outputs(
+            arguments, lambda out: simt.uninitialised(out.shape, out.dtype)
+        )
         try:
             run = simt.launch(kernel_of(answer), *shape(**arguments), *given.values(), log=True)
         except simt.KernelError as error:
-            # Lines and names of shared arrays are each author's own: without them, errors are compared.
+            # Lines and names of shared arrays are each author's own: without them, errors are
+            # compared.
             message = re.sub(r", line \d+|^\w+(?=\[)", "", str(error))
             text = f"{type(error).__name__}: {error}"
             means = next((means for pattern, means in _MEANINGS if re.match(pattern, text)), "")
             raise raised(error, answer, message, telling=True, means=means) from error
         return Ran((*outputs, *measure(run)), run)
+
     return call
 
 
 def expect_written(array, name, case=""):
     """Raise :class:`Mismatch` unless every number of ``array`` was written."""
     missing = int(np.isnan(array).sum())
-    expect(not missing, f"{case}{missing} of {array.size} numbers of {name} were not written, or read before")
+    expect(
+        not missing,
+        f"{case}{missing} of {array.size} numbers of {name} were not written, or read before",
+    )
 
 
 def expect_few_sectors(run, arrays, most=4):
-    """Raise :class:`Mismatch` if a request for one of the arrays touches more sectors of memory on average."""
+    """Raise :class:`Mismatch` if a request for one of the arrays touches more sectors of memory on
+    average.
+    """
     for (name, kind), traffic in simt.sectors(run).items():
         touched = traffic.sectors_per_request
-        expect(name not in arrays or touched <= most,
-               f"{kind}s of {name} touch {touched:.1f} sectors a request, {most} will do; "
-               "do neighbouring threads ask for neighbouring numbers?")
+        expect(
+            name not in arrays or touched <= most,
+            f"{kind}s of {name} touch {touched:.1f} sectors a request, {most} will do; "
+            "do neighbouring threads ask for neighbouring numbers?",
+        )

@@ -6,12 +6,14 @@ import itertools
 import pkgutil
 import re
 import warnings
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from lnlib import contract
 from normcheck.mistakes.recognise import Failure, Reply, recognise
+
 from . import run
 from .expect import Mismatch
 from .report import Report
@@ -25,10 +27,11 @@ class Exercise(NamedTuple):
     * ``trains``: one or two of "derive", "implement", "test" and "measure".
     * ``solution``: a function that passes.
     * ``checks``: :class:`lnbook.exercises.run.Check` tuples, in order.
-    * ``diagnose``: function (answer) -> :class:`normcheck.mistakes.Diagnosis` or None, called where a check failed. It
-      calls the answer through ``lnbook.exercises.run.reply``, so that the answer's exceptions are told from its own.
-    * ``mistakes``: wrong answers that readers give (:func:`normcheck.mistakes.change`), compared where ``diagnose`` is None
-      or says nothing.
+    * ``diagnose``: function (answer) -> :class:`normcheck.mistakes.Diagnosis` or None, called where
+      a check failed. It calls the answer through ``lnbook.exercises.run.reply``, so that the
+      answer's exceptions are told from its own.
+    * ``mistakes``: wrong answers that readers give (:func:`normcheck.mistakes.change`), compared
+      where ``diagnose`` is None or says nothing.
     """
 
     id: str
@@ -50,7 +53,11 @@ _PACKAGE = __name__.rpartition(".")[0]
 
 def _chapters():
     modules = importlib.import_module(_PACKAGE).__path__
-    return sorted(module.name for module in pkgutil.iter_modules(modules) if re.fullmatch(r"ch\d+", module.name))
+    return sorted(
+        module.name
+        for module in pkgutil.iter_modules(modules)
+        if re.fullmatch(r"ch\d+", module.name)
+    )
 
 
 def _of(chapter):
@@ -68,7 +75,9 @@ def exercises():
 
 
 def _exercise(id):
-    """As ``exercises()[id]``, but only chapters that name the id are imported: all of them take a browser a second."""
+    """As ``exercises()[id]``, but only chapters that name the id are imported: all of them take a
+    browser a second.
+    """
     for chapter in _chapters():
         if f'"{id}"' in pkgutil.get_data(_PACKAGE, f"{chapter}.py").decode():
             for exercise in _of(chapter):
@@ -80,9 +89,11 @@ def _exercise(id):
 
 
 def check(id, candidate, seed=0):
-    """Run an exercise's checks on ``candidate`` in order, up to the first that fails; return a :class:`Report`.
+    """Run an exercise's checks on ``candidate`` in order, up to the first that fails; return a
+    :class:`Report`.
 
-    ``seed`` draws the test data. An exception raised by the candidate is a failed check, not an error.
+    ``seed`` draws the test data. An exception raised by the candidate is a failed check, not an
+    error.
     """
     exercise = _exercise(id)
     contract.require_callable("candidate", candidate)
@@ -97,37 +108,52 @@ def check(id, candidate, seed=0):
             failed = checked.title, message
             break
         passed.append(checked.title)
-    diagnosis = _diagnosis(exercise, candidate, len(passed), failed[1], seed) if failed and written else None
+    diagnosis = (
+        _diagnosis(exercise, candidate, len(passed), failed[1], seed)
+        if failed and written
+        else None
+    )
     return Report(id, tuple(passed), failed, len(exercise.checks), diagnosis, written)
 
 
 def _rng(seed):
-    """A generator that no answer has by chance: default_rng(0) may draw in an answer, and must not draw its data."""
+    """A generator that no answer has by chance: default_rng(0) may draw in an answer, and must not
+    draw its data.
+    """
     return np.random.default_rng([seed, 1607_06450])
 
 
 def _diagnosis(exercise, candidate, passed, message, seed):
-    """Which mistake it is, if that can be told. A diagnosis that crashes is our defect: it is warned of, and costs
-    the reader no more than itself."""
+    """Which mistake it is, if that can be told. A diagnosis that crashes is our defect: it is
+    warned of, and costs the reader no more than itself.
+    """
     try:
         # What mistakes and variations of the solution warn of is no word on the answer.
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # Numbers that are those of the exercise's own list say most, and the nearest entry of a catalogue least.
+            # Numbers that are those of the exercise's own list say most, and the nearest entry of a
+            # catalogue least.
             own = _by_changes(exercise, candidate, passed, message, seed)
             if own and own.kind in ("known", "one of"):
                 return own
             told = None
-            with contextlib.suppress(Mismatch, NotImplementedError, run.Raised):  # a candidate may not get through it
+            with contextlib.suppress(
+                Mismatch, NotImplementedError, run.Raised
+            ):  # a candidate may not get through it
                 told = exercise.diagnose and exercise.diagnose(candidate)
             return told if told and (told.kind != "nearest" or not own) else own
     except Exception as error:
-        warnings.warn(f"no diagnosis for {exercise.id}: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=3)
+        warnings.warn(
+            f"no diagnosis for {exercise.id}: {type(error).__name__}: {error}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
         return None
 
 
 def _by_changes(exercise, candidate, passed, message, seed):
-    # Asked in the quicker way that a check may have for this; the first that failed comes after those passed.
+    # Asked in the quicker way that a check may have for this; the first that failed comes after
+    # those passed.
     checks = [checked._replace(call=checked.replay or checked.call) for checked in exercise.checks]
     failed = checks[passed]
     # Two draws: in one, by chance, another mistake may give the same numbers.
@@ -149,7 +175,9 @@ def _by_changes(exercise, candidate, passed, message, seed):
     safe = [checked for k, checked in enumerate(checks) if k <= passed or not checked.alone]
 
     def verdicts(function):
-        return [message_of(function, checked, draw) for checked in safe for draw in (seed, seed + 1)]
+        return [
+            message_of(function, checked, draw) for checked in safe for draw in (seed, seed + 1)
+        ]
 
     def everywhere(function):
         for checked, draw in itertools.product(safe, (seed, seed + 1)):
@@ -157,12 +185,23 @@ def _by_changes(exercise, candidate, passed, message, seed):
                 for call in run.questions(checked, _rng(draw)):
                     yield replied(checked.call, function, call.arguments)
 
-    return recognise(candidate, message, exercise.solution, exercise.mistakes, replies, message_of, passes_before,
-                     everywhere, verdicts)
+    return recognise(
+        candidate,
+        message,
+        exercise.solution,
+        exercise.mistakes,
+        replies,
+        message_of,
+        passes_before,
+        everywhere,
+        verdicts,
+    )
 
 
 def replied(call, function, arguments):
-    """The :class:`normcheck.mistakes.recognise.Reply` of ``function`` to these arguments: what it raises is one, too."""
+    """The :class:`normcheck.mistakes.recognise.Reply` of ``function`` to these arguments: what it
+    raises is one, too.
+    """
     try:
         result, given = run.reply(call, function, arguments)
     except (Mismatch, NotImplementedError) as error:

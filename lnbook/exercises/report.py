@@ -26,11 +26,15 @@ class Report(NamedTuple):
         return self.total - len(self.passed) - 1 if self.failed else 0
 
     def explain(self):
-        """Where the diagnosis comes from, for authors and instructors: entry or fit, coefficients, what was refuted."""
+        """Where the diagnosis comes from, for authors and instructors: entry or fit, coefficients,
+        what was refuted.
+        """
         if not self.diagnosis:
             return "no diagnosis"
         names = f" ({', '.join(self.diagnosis.names)})" if self.diagnosis.names else ""
-        return "\n".join([f"{self.diagnosis.kind}{names}", *(f"  {line}" for line in self.diagnosis.because)])
+        return "\n".join(
+            [f"{self.diagnosis.kind}{names}", *(f"  {line}" for line in self.diagnosis.because)]
+        )
 
     def __repr__(self):
         if not self.written:
@@ -44,16 +48,29 @@ class Report(NamedTuple):
         return "\n".join(lines)
 
     def html(self):
-        """The report as HTML: a heading and lists, every state in words, so that a screen reader reads all of it."""
-        def items(head, *texts):
-            return f"<p>{head}</p><ul>{''.join(f'<li>{html.escape(t)}</li>' for t in texts)}</ul>" if texts else ""
+        """The report as HTML: a heading and lists, every state in words, so that a screen reader
+        reads all of it.
+        """
 
-        parts = [f"<h4>{html.escape(self.id)}: {len(self.passed)} of {self.total} checks passed</h4>",
-                 items("Passed:", *self.passed)]
+        def items(head, *texts):
+            return (
+                f"<p>{head}</p><ul>{''.join(f'<li>{html.escape(t)}</li>' for t in texts)}</ul>"
+                if texts
+                else ""
+            )
+
+        parts = [
+            f"<h4>{html.escape(self.id)}: {len(self.passed)} of {self.total} checks passed</h4>",
+            items("Passed:", *self.passed),
+        ]
         if self.failed:
             parts.append(items("Failed:", ": ".join(self.failed)))
             parts += [f"<p>Not run after that: {self._skipped}.</p>"] if self._skipped else []
-        parts += [f"<p><strong>Diagnosis.</strong> {html.escape(str(self.diagnosis))}</p>"] if self.diagnosis else []
+        parts += (
+            [f"<p><strong>Diagnosis.</strong> {html.escape(str(self.diagnosis))}</p>"]
+            if self.diagnosis
+            else []
+        )
         return f'<section aria-label="Report on {html.escape(self.id)}">{"".join(parts)}</section>'
 
     def _repr_html_(self):

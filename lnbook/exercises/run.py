@@ -6,15 +6,17 @@ Arguments are not checked: checks are written by authors, and tests run each of 
     found = call for call in asked   # made here, in a sandbox, or by another process
     check.judge(found, asked)        # returns, or raises Mismatch
 
-So the page, :func:`lnbook.exercises.check`, the grader's parent process and a notebook's hidden tests have one runner,
-:func:`verdict`; and a known mistake is asked the same questions by handing it the same calls.
+So the page, :func:`lnbook.exercises.check`, the grader's parent process and a notebook's hidden
+tests have one runner, :func:`verdict`; and a known mistake is asked the same questions by handing
+it the same calls.
 """
 
 import copy
 import itertools
 import re
 import traceback
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,7 +35,8 @@ class Call:
 
 
 class Ran(NamedTuple):
-    """What a call gave where results alone say too little; known mistakes are compared by ``results``.
+    """What a call gave where results alone say too little; known mistakes are compared by
+    ``results``.
 
     * ``results``: what was returned or filled.
     * ``log``: how it came about, for the judge.
@@ -59,12 +62,13 @@ class Check(NamedTuple):
 
     * ``title``: a few words.
     * ``ask``: function (rng) -> the :class:`Call` to make, or several.
-    * ``judge``: function (found, asked), which raises :class:`Mismatch` or returns. ``found`` yields the results one
-      by one; a call is made when its result is taken.
+    * ``judge``: function (found, asked), which raises :class:`Mismatch` or returns. ``found``
+      yields the results one by one; a call is made when its result is taken.
     * ``call``: function (answer, arguments) -> result; it works on copies.
     * ``replay``: the same while known mistakes are looked for, where ``call`` would be slow.
     * ``unchanged``: whether the arguments must come back as they were.
-    * ``alone``: whether its calls are only for answers that pass the checks before: others may not come back from them.
+    * ``alone``: whether its calls are only for answers that pass the checks before: others may not
+      come back from them.
     """
 
     title: str
@@ -79,11 +83,14 @@ class Check(NamedTuple):
 def each(title, ask, judge, **options):
     """A :class:`Check` whose ``judge(result, ...)`` looks at one call alone.
 
-    It is handed by name the arguments of the call and what is known about it, which wins where both have a name.
+    It is handed by name the arguments of the call and what is known about it, which wins where both
+    have a name.
     """
+
     def judge_all(found, asked):
         for result, call in zip(found, asked):
             judge(result, **(call.arguments | call.about))
+
     return Check(title, ask, judge_all, **options)
 
 
@@ -93,10 +100,11 @@ def unchanged(title, ask):
 
 
 class Raised(Exception):
-    """The answer raised an exception: ``kind`` is its name, ``message`` its text, ``words`` a sentence for its author.
+    """The answer raised an exception: ``kind`` is its name, ``message`` its text, ``words`` a
+    sentence for its author.
 
-    ``telling`` says that few other wrong answers end with this kind and message, and ``means`` is what is true of all
-    that do.
+    ``telling`` says that few other wrong answers end with this kind and message, and ``means`` is
+    what is true of all that do.
     """
 
     def __init__(self, kind, message, words, telling=False, means=""):
@@ -105,8 +113,9 @@ class Raised(Exception):
 
 
 def raised(error, answer, message=None, **about):
-    """The :class:`Raised` of an exception that ``answer`` ended with: what, where, and what it usually means.
-    ``message`` is its text, if not all of it counts."""
+    """The :class:`Raised` of an exception that ``answer`` ended with: what, where, and what it
+    usually means. ``message`` is its text, if not all of it counts.
+    """
     words = f"your function raised {type(error).__name__}: {error}"
     file = getattr(getattr(answer, "__code__", None), "co_filename", None)
     frames = reversed(traceback.extract_tb(error.__traceback__))
@@ -114,7 +123,9 @@ def raised(error, answer, message=None, **about):
     if line:
         words += f"; in its line `{line}`"
     shapes = [re.findall(r"\d+", shape) for shape in re.findall(r"\(([\d,]+)\)", str(error))]
-    if "could not be broadcast" in str(error) and any(a[:-1] == b for a, b in itertools.permutations(shapes, 2)):
+    if "could not be broadcast" in str(error) and any(
+        a[:-1] == b for a, b in itertools.permutations(shapes, 2)
+    ):
         words += "; a mean over the last axis keeps that axis, of length 1, only with keepdims=True"
     return Raised(type(error).__name__, str(error) if message is None else message, words, **about)
 
@@ -128,8 +139,8 @@ def questions(check, rng):
 def verdict(check, rng, make):
     """What a check finds wrong, in words; None if nothing.
 
-    ``make(check, arguments)`` makes a call: it returns the result, or raises Mismatch, Raised or, of an answer that
-    is not written, NotImplementedError. Whatever else it raises goes through.
+    ``make(check, arguments)`` makes a call: it returns the result, or raises Mismatch, Raised or,
+    of an answer that is not written, NotImplementedError. Whatever else it raises goes through.
     """
     asked, failure, results = questions(check, rng), [], []
 

@@ -1,4 +1,6 @@
-"""Diagrams of what threads do one after the other: time runs downwards, a thick line is a barrier."""
+"""Diagrams of what threads do one after the other: time runs downwards, a thick line is a
+barrier.
+"""
 
 from matplotlib.patches import Rectangle
 
@@ -6,34 +8,59 @@ from .style import COLOURS, SIZE, figure
 
 
 def race(threads, steps, clash):
-    """Two threads and what each does; an arrow joins the two steps that meet in one place of memory.
+    """Two threads and what each does; an arrow joins the two steps that meet in one place of
+    memory.
 
-    threads: their names, left and right. steps: (0 or 1, what that thread does), or (None, name of a barrier for both).
-    clash: the places in ``steps`` of the store that comes too early and of the load.
+    threads: their names, left and right. steps: (0 or 1, what that thread does), or (None, name of
+    a barrier for both). clash: the places in ``steps`` of the store that comes too early and of the
+    load.
     """
     height = 0.42 * len(steps) + 0.5
     fig, ax = figure(5.2, height, narrow=(1, height))
     for side, name in enumerate(threads):
-        ax.plot((side, side), (-0.5, len(steps) - 0.4), color=COLOURS["grey"], linewidth=1, zorder=0)
+        ax.plot(
+            (side, side), (-0.5, len(steps) - 0.4), color=COLOURS["grey"], linewidth=1, zorder=0
+        )
         ax.text(side, -0.8, name, ha="center", fontsize=SIZE)
     for at, (side, what) in enumerate(steps):
         if side is None:
             ax.plot((-0.45, 1.45), (at, at), color="black", linewidth=3)
             ax.text(0.5, at - 0.15, what, ha="center", va="bottom", fontsize=10)
         else:
-            ax.text(side, at, what, ha="center", va="center", fontsize=10,
-                    bbox={"boxstyle": "round,pad=0.25", "facecolor": "white",
-                          "edgecolor": COLOURS["orange" if at in clash else "grey"]})
+            ax.text(
+                side,
+                at,
+                what,
+                ha="center",
+                va="center",
+                fontsize=10,
+                bbox={
+                    "boxstyle": "round,pad=0.25",
+                    "facecolor": "white",
+                    "edgecolor": COLOURS["orange" if at in clash else "grey"],
+                },
+            )
     store, load = ((steps[at][0], at) for at in clash)
-    ax.annotate("", load, store, arrowprops={"arrowstyle": "-|>", "color": COLOURS["orange"], "shrinkA": 44,
-                                             "shrinkB": 44, "linewidth": 2})
+    ax.annotate(
+        "",
+        load,
+        store,
+        arrowprops={
+            "arrowstyle": "-|>",
+            "color": COLOURS["orange"],
+            "shrinkA": 44,
+            "shrinkB": 44,
+            "linewidth": 2,
+        },
+    )
     ax.set(xlim=(-0.5, 1.5), ylim=(len(steps) - 0.3, -1.2))
     ax.set_axis_off()
     return fig
 
 
 def halves(names, sums):
-    """Two halves of an array in shared memory that successive sums use by turns, with a barrier in each sum.
+    """Two halves of an array in shared memory that successive sums use by turns, with a barrier in
+    each sum.
 
     names: of the places of one half. sums: how many sums are drawn.
     """
@@ -44,8 +71,15 @@ def halves(names, sums):
         left = place + 0.4 * (place >= count)
         for at in range(sums):
             used = place // count == at % 2
-            ax.add_patch(Rectangle((left, at - 0.28), 1, 0.4, facecolor=COLOURS["blue"] if used else "#e3e3e3",
-                                   edgecolor="white"))
+            ax.add_patch(
+                Rectangle(
+                    (left, at - 0.28),
+                    1,
+                    0.4,
+                    facecolor=COLOURS["blue"] if used else "#e3e3e3",
+                    edgecolor="white",
+                )
+            )
         ax.text(left + 0.5, -0.75, names[place % count], ha="center", va="center", fontsize=SIZE)
     for at in range(sums):
         ax.text(-0.2, at - 0.08, f"call {at + 1}", ha="right", va="center", fontsize=SIZE)

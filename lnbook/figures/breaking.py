@@ -1,4 +1,6 @@
-"""Figures of the part Break: errors over offsets and scales, maps of correct digits, sums over rows."""
+"""Figures of the part Break: errors over offsets and scales, maps of correct digits, sums over
+rows.
+"""
 
 import numpy as np
 from matplotlib.colors import BoundaryNorm
@@ -9,7 +11,9 @@ from .style import COLOURS, SIZE, draw_lines, figure, styles, with_key
 
 
 def algorithm_errors(offsets, errors):
-    """Error of y over the offset of the rows; errors: name of an algorithm -> array of one error per offset."""
+    """Error of y over the offset of the rows; errors: name of an algorithm -> array of one error
+    per offset.
+    """
     fig, ax = figure(5.2, 4.2, xscale="log", yscale="log")
     draw_lines(ax, offsets, errors, markersize=5, markevery=2)
     ax.set(xlabel=r"offset / $\sigma$", ylabel="relative error of $y$", ylim=(1e-8, 1e4))
@@ -18,26 +22,52 @@ def algorithm_errors(offsets, errors):
 
 
 def variance_panels(offsets, var_errors, y_errors, u):
-    """Error of the variance and of y over the offset of the rows, a panel for each algorithm, two in a row.
+    """Error of the variance and of y over the offset of the rows, a panel for each algorithm, two
+    in a row.
 
-    var_errors, y_errors: name -> array of one error per offset; what is above the panel, inf included, is drawn
-    as a cross near its upper edge. Black: u times the offset, and for the first two u times its square.
+    var_errors, y_errors: name -> array of one error per offset; what is above the panel, inf
+    included, is drawn as a cross near its upper edge. Black: u times the offset, and for the first
+    two u times its square.
     """
     low, high = 1e-9, 1e4
     rows = len(y_errors) // 2
-    fig, axes = figure(4.6, 1.8 * rows + 0.9, 2, rows, narrow=(2, 1.6 * rows + 0.7), xscale="log", yscale="log")
+    fig, axes = figure(
+        4.6, 1.8 * rows + 0.9, 2, rows, narrow=(2, 1.6 * rows + 0.7), xscale="log", yscale="log"
+    )
     for i, (ax, name) in enumerate(zip(axes.flat, y_errors)):
         # Two heights for the crosses, so that neither hides the other.
         for errors, label, colour, dash, marker, edge in (
-                (var_errors, r"error of $\sigma^2$", COLOURS["blue"], "-", "o", high / 10),
-                (y_errors, "error of $y$", COLOURS["orange"], "--", "s", high)):
+            (var_errors, r"error of $\sigma^2$", COLOURS["blue"], "-", "o", high / 10),
+            (y_errors, "error of $y$", COLOURS["orange"], "--", "s", high),
+        ):
             error = np.asarray(errors[name])
             shown = np.where(error > high, np.nan, np.maximum(error, 1.5 * low))
-            ax.plot(offsets, shown, color=colour, linestyle=dash, marker=marker, markersize=4, markevery=2, label=label)
+            ax.plot(
+                offsets,
+                shown,
+                color=colour,
+                linestyle=dash,
+                marker=marker,
+                markersize=4,
+                markevery=2,
+                label=label,
+            )
             ax.plot(offsets, np.where(error > high, edge, np.nan), "x", color=colour, clip_on=False)
-        ax.plot(offsets, u * offsets, color="black", linestyle=":", label=r"$\mathrm{u}$ offset$/\sigma$")
+        ax.plot(
+            offsets,
+            u * offsets,
+            color="black",
+            linestyle=":",
+            label=r"$\mathrm{u}$ offset$/\sigma$",
+        )
         if i < 2:
-            ax.plot(offsets, u * offsets**2, color="black", linewidth=1, label=r"$\mathrm{u}$ (offset$/\sigma)^2$")
+            ax.plot(
+                offsets,
+                u * offsets**2,
+                color="black",
+                linewidth=1,
+                label=r"$\mathrm{u}$ (offset$/\sigma)^2$",
+            )
         ax.set(ylim=(low, high), xticks=np.logspace(0, 6, 3), yticks=np.logspace(-8, 0, 3))
         ax.label_outer()
         ax.set_title(name, fontsize=SIZE, pad=8)
@@ -64,7 +94,8 @@ def _draw_contours(ax, x, y, values, levels, labelled):
     lines.set_path_effects(outline)
     if not labelled:
         return
-    # A third of the way along, and none where that is at the frame; left alone, labels also land there.
+    # A third of the way along, and none where that is at the frame; left alone, labels also land
+    # there.
     places = np.array([path.vertices[len(path.vertices) // 3] for path in lines.get_paths()])
     low, high = np.log([[x[0], y[0]], [x[-1], y[-1]]])
     inside = (abs((np.log(places) - low) / (high - low) - 0.5) < 0.43).all(axis=1)
@@ -72,44 +103,89 @@ def _draw_contours(ax, x, y, values, levels, labelled):
         text.set_path_effects(outline)
 
 
-def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, columns=2, panel=(2.7, 2.5),
-              label_lines=False):
+def digit_map(
+    errors,
+    x,
+    y,
+    xlabel,
+    ylabel,
+    theory=None,
+    points=(),
+    top=8,
+    columns=2,
+    panel=(2.7, 2.5),
+    label_lines=False,
+):
     """Correct digits as colours over two logarithmic coordinates, a panel for each algorithm.
 
-    Coloured cells have ids: the page has them in a layer of their own, which the dark theme does not invert.
+    Coloured cells have ids: the page has them in a layer of their own, which the dark theme does
+    not invert.
 
-    errors: title -> relative errors, shape (len(y), len(x)). Inf is no digit; NaN, a cell that cannot be, is left out.
-    x, y: positive coordinates of the cells, ascending.
-    theory: title -> function (x, y) -> predicted relative error, broadcasting. Its black lines run where it
-    predicts that colours change, at every second change: at 1, 3, 5 and 7 digits if top is 8.
-    points: (x, y, label) to mark in every panel, with a label of at most two letters. (x, y, label, right, up) puts
-    the mark that many points beside its place and has it point there.
-    top: the digits at which the eight colours end: 8 for float32, 16 for float64.
-    panel: width and height of one panel in inches.
-    label_lines: whether each line carries its digits.
+    errors: title -> relative errors, shape (len(y), len(x)). Inf is no digit; NaN, a cell that
+    cannot be, is left out. x, y: positive coordinates of the cells, ascending. theory: title ->
+    function (x, y) -> predicted relative error, broadcasting. Its black lines run where it predicts
+    that colours change, at every second change: at 1, 3, 5 and 7 digits if top is 8. points: (x, y,
+    label) to mark in every panel, with a label of at most two letters. (x, y, label, right, up)
+    puts the mark that many points beside its place and has it point there. top: the digits at which
+    the eight colours end: 8 for float32, 16 for float64. panel: width and height of one panel in
+    inches. label_lines: whether each line carries its digits.
     """
     bounds = np.linspace(0, top, 9)
     x_edges, y_edges = _edges(x), _edges(y)
     columns, rows = min(columns, len(errors)), -(-len(errors) // columns)
-    fig, _ = figure(panel[0] * columns + 0.3, panel[1] * rows + 0.9, columns, rows,
-                       narrow=(1, 2.5 * len(errors) + 1.2), xscale="log", yscale="log")
+    fig, _ = figure(
+        panel[0] * columns + 0.3,
+        panel[1] * rows + 0.9,
+        columns,
+        rows,
+        narrow=(1, 2.5 * len(errors) + 1.2),
+        xscale="log",
+        yscale="log",
+    )
     for i, (ax, (title, error)) in enumerate(zip(fig.panels, errors.items())):
         with np.errstate(divide="ignore"):
             digits = np.clip(-np.log10(error), 0, top - 1e-9)
         # Edges in the colour of the face: vector graphics would show seams between the cells.
-        mesh = ax.pcolormesh(x_edges, y_edges, digits, cmap="viridis", norm=BoundaryNorm(bounds, 256),
-                             edgecolors="face", linewidth=0.8, gid=f"colours-{i}")
+        mesh = ax.pcolormesh(
+            x_edges,
+            y_edges,
+            digits,
+            cmap="viridis",
+            norm=BoundaryNorm(bounds, 256),
+            edgecolors="face",
+            linewidth=0.8,
+            gid=f"colours-{i}",
+        )
         if title in (theory or {}):
             across, up = np.geomspace(*x_edges[[0, -1]], 120), np.geomspace(*y_edges[[0, -1]], 120)
             predicted = -np.log10(np.broadcast_to(theory[title](across, up[:, None]), (120, 120)))
             _draw_contours(ax, across, up, predicted, bounds[1::2], label_lines)
         for px, py, label, *beside in points:
             if beside:
-                ax.annotate("", (px, py), beside, textcoords="offset points", zorder=1.9,
-                            arrowprops={"arrowstyle": "wedge,tail_width=0.6", "fc": "white", "shrinkA": 0, "shrinkB": 0})
+                ax.annotate(
+                    "",
+                    (px, py),
+                    beside,
+                    textcoords="offset points",
+                    zorder=1.9,
+                    arrowprops={
+                        "arrowstyle": "wedge,tail_width=0.6",
+                        "fc": "white",
+                        "shrinkA": 0,
+                        "shrinkB": 0,
+                    },
+                )
             place = offset_copy(ax.transData, fig, *(beside or (0, 0)), units="points")
-            ax.plot(px, py, "o", transform=place, markersize=12.5, markerfacecolor="white", markeredgecolor="black",
-                    clip_on=False)
+            ax.plot(
+                px,
+                py,
+                "o",
+                transform=place,
+                markersize=12.5,
+                markerfacecolor="white",
+                markeredgecolor="black",
+                clip_on=False,
+            )
             ax.text(px, py, label, transform=place, fontsize=10, ha="center", va="center_baseline")
         ax.set(xlim=x_edges[[0, -1]], ylim=y_edges[[0, -1]])
         ax.set_title(title, fontsize=SIZE)
@@ -118,7 +194,7 @@ def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, colum
         left, bottom = i % columns == 0, i + columns >= len(errors)
         ax.set(xlabel=xlabel if bottom else "", ylabel=ylabel if left else "")
         ax.tick_params(labelbottom=bottom, labelleft=left)
-    for ax in fig.panels[len(errors):]:
+    for ax in fig.panels[len(errors) :]:
         ax.set_axis_off()
     bar = fig.colorbar(mesh, ax=fig.panels, location="bottom", ticks=bounds, aspect=30, shrink=0.8)
     bar.set_label("correct digits", fontsize=SIZE)
@@ -129,7 +205,9 @@ def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, colum
 
 
 def framework_digits(offsets, digits):
-    """Correct digits of y over the offset of the rows; digits: name of a framework -> one number per offset."""
+    """Correct digits of y over the offset of the rows; digits: name of a framework -> one number
+    per offset.
+    """
     fig, ax = figure(5.2, 3.9, xscale="log")
     draw_lines(ax, offsets, digits, markersize=6)
     ax.set(xlabel=r"offset / $\sigma$", ylabel="correct digits of $y$", ylim=(-0.3, 8))
@@ -137,7 +215,8 @@ def framework_digits(offsets, digits):
 
 
 def range_of_float16(sigmas, errors, boundaries):
-    """Error of y over sigma, one line for each way to compute it, with predicted boundaries as vertical lines.
+    """Error of y over sigma, one line for each way to compute it, with predicted boundaries as
+    vertical lines.
 
     errors: name -> one error for each sigma; inf is a cross at the top, where the axis says so.
     boundaries: label -> sigma.
@@ -145,30 +224,50 @@ def range_of_float16(sigmas, errors, boundaries):
     top = 10.0
     fig, ax = figure(5.2, 3.9, xscale="log", yscale="log")
     for name, error, style in styles(errors):
-        ax.plot(sigmas, np.where(np.isfinite(error), error, np.nan), **style, markersize=4, label=name)
-        ax.plot(sigmas, np.where(np.isinf(error), top, np.nan), "x", color=style["color"], markersize=7)
+        ax.plot(
+            sigmas, np.where(np.isfinite(error), error, np.nan), **style, markersize=4, label=name
+        )
+        ax.plot(
+            sigmas, np.where(np.isinf(error), top, np.nan), "x", color=style["color"], markersize=7
+        )
     for label, sigma in boundaries.items():
         ax.axvline(sigma, color="black", linestyle=":", linewidth=1.3)
-        ax.annotate(label, (sigma, 0.015), (-4, 0), textcoords="offset points", fontsize=10, rotation=90, ha="right")
+        ax.annotate(
+            label,
+            (sigma, 0.015),
+            (-4, 0),
+            textcoords="offset points",
+            fontsize=10,
+            rotation=90,
+            ha="right",
+        )
     ax.set(xlabel=r"$\sigma$", ylabel="relative error of $y$", ylim=(3e-5, 2 * top))
-    ax.set_yticks([1e-4, 1e-3, 1e-2, 1e-1, 1, top], ["$10^{-4}$", "$10^{-3}$", "0.01", "0.1", "1", "NaN\nor Inf"])
+    ax.set_yticks(
+        [1e-4, 1e-3, 1e-2, 1e-1, 1, top],
+        ["$10^{-4}$", "$10^{-3}$", "0.01", "0.1", "1", "NaN\nor Inf"],
+    )
     return with_key(fig)
 
 
 def row_sums(counts, errors, theory):
     """Error of sums over the number of terms, a panel for each dtype and a colour for each order.
 
-    counts: numbers of terms, ascending. errors: dtype -> {order -> one error for each of the first counts}. theory:
-    function (n, order, dtype) -> predicted error, drawn as a line where there are measurements.
+    counts: numbers of terms, ascending. errors: dtype -> {order -> one error for each of the first
+    counts}. theory: function (n, order, dtype) -> predicted error, drawn as a line where there are
+    measurements.
     """
     fig, axes = figure(5.6, 4.0, len(errors), xscale="log", yscale="log")
     for ax, (dtype, orders) in zip(axes, errors.items()):
         for order, error, style in styles(orders):
             n = np.geomspace(counts[0], counts[len(error) - 1], 50)
             # Large open diamonds: two orders may agree, and the last would hide the other.
-            style |= {"markersize": 10, "fillstyle": "none"} if style["marker"] == "D" else {"markersize": 6}
+            style |= (
+                {"markersize": 10, "fillstyle": "none"}
+                if style["marker"] == "D"
+                else {"markersize": 6}
+            )
             ax.plot(n, theory(n, order, dtype), **{**style, "marker": ""}, linewidth=1.4)
-            ax.plot(counts[:len(error)], error, **{**style, "linestyle": "none"}, label=order)
+            ax.plot(counts[: len(error)], error, **{**style, "linestyle": "none"}, label=order)
         ax.plot([], [], color="black", linewidth=1.4, label="predicted")
         ax.set(xlabel="rows", xticks=counts)
         ax.set_title(dtype, fontsize=SIZE)

@@ -6,7 +6,6 @@ import numpy as np
 
 from .style import COLOURS, SIZE, figure, key_below, styles
 
-
 #: Two orthonormal vectors of the plane x1 + x2 + x3 = 0.
 PLANE = np.array([[1, -1, 0], [1, 1, -2]]) / np.sqrt([[2], [6]])
 
@@ -17,14 +16,27 @@ def _bare_3d(ax, limit):
     ax.set_axis_off()
     ax.set_box_aspect((1, 1, 1), zoom=2.5)
     ax.view_init(elev=16, azim=22)
-    for direction, name, label_at in zip(np.eye(3) * 0.52 * limit, ("$x_1$", "$x_2$", "$x_3$"), (1.6, 1.2, 1.2)):
+    for direction, name, label_at in zip(
+        np.eye(3) * 0.52 * limit, ("$x_1$", "$x_2$", "$x_3$"), (1.6, 1.2, 1.2)
+    ):
         ax.plot(*np.stack([0 * direction, direction], -1), color=COLOURS["grey"], linewidth=0.8)
         ax.text(*(label_at * direction), name, color="black", ha="center", va="center", fontsize=12)
 
 
 def _arrow(ax, start, end, colour, shrink=0, linewidth=1.8, linestyle="-"):
-    ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": colour, "shrinkA": shrink, "shrinkB": shrink,
-                                            "linewidth": linewidth, "linestyle": linestyle})
+    ax.annotate(
+        "",
+        end,
+        start,
+        arrowprops={
+            "arrowstyle": "-|>",
+            "color": colour,
+            "shrinkA": shrink,
+            "shrinkB": shrink,
+            "linewidth": linewidth,
+            "linestyle": linestyle,
+        },
+    )
 
 
 def geometry(x, c, xhat, y):
@@ -35,9 +47,12 @@ def geometry(x, c, xhat, y):
     """
     angles = np.linspace(0, 2 * np.pi, 200)
     circle = np.sqrt(3) * np.stack([np.cos(angles), np.sin(angles)], -1) @ PLANE
-    # The affine map xhat -> y, recovered from the points, draws the ellipse of all possible outputs.
+    # The affine map xhat -> y, recovered from the points, draws the ellipse of all possible
+    # outputs.
     design = np.column_stack([xhat, np.ones(len(xhat))])
-    ellipse = np.column_stack([circle, np.ones(len(circle))]) @ np.linalg.lstsq(design, y, rcond=None)[0]
+    ellipse = (
+        np.column_stack([circle, np.ones(len(circle))]) @ np.linalg.lstsq(design, y, rcond=None)[0]
+    )
     limit = 1.05 * max(np.abs(a).max() for a in (x, y, ellipse))
 
     fig, axes = figure(6.2, 3.0, 3, narrow=(1, 9), projection="3d")
@@ -54,7 +69,13 @@ def geometry(x, c, xhat, y):
 
     plane = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.5 * limit @ PLANE
     for ax in axes[:2]:
-        ax.plot_trisurf(*plane.T, triangles=[[0, 1, 2], [0, 2, 3]], color=COLOURS["grey"], alpha=0.12, shade=False)
+        ax.plot_trisurf(
+            *plane.T,
+            triangles=[[0, 1, 2], [0, 2, 3]],
+            color=COLOURS["grey"],
+            alpha=0.12,
+            shade=False,
+        )
     steps(axes[0], x, c)
     first = points(axes[0], x, "orange", "^", 24), points(axes[0], c, "blue")
     steps(axes[1], c, xhat)
@@ -68,10 +89,18 @@ def geometry(x, c, xhat, y):
 
 
 def loss_curves(runs):
-    """Loss over the step, on logarithmic axes; runs: name of a backward -> one loss for each step."""
+    """Loss over the step, on logarithmic axes; runs: name of a backward -> one loss for each
+    step.
+    """
     fig, ax = figure(5.2, 3.2, xscale="log", yscale="log")
     for name, losses, style in styles(runs):
-        ax.plot(range(1, len(losses) + 1), losses, label=name, color=style["color"], linestyle=style["linestyle"])
+        ax.plot(
+            range(1, len(losses) + 1),
+            losses,
+            label=name,
+            color=style["color"],
+            linestyle=style["linestyle"],
+        )
     ax.set(xlabel="step", ylabel="loss")
     ax.set_yticks([5, 10, 20, 40, 100], ["5", "10", "20", "40", "100"])
     ax.tick_params(which="minor", labelleft=False)
@@ -80,18 +109,39 @@ def loss_curves(runs):
 
 
 def paths_to_xhat():
-    """The graph of layer norm from x to the loss, each arrow with its local derivative; three paths in colours."""
+    """The graph of layer norm from x to the loss, each arrow with its local derivative; three paths
+    in colours.
+    """
     fig, ax = figure(5.2, 3.0)
-    places = {"$x_j$": (0, 0), r"$\mu$": (1.2, 0.8), r"$\sigma^2$": (1.2, -0.8), r"$\hat x_i$": (2.4, 0),
-              "$y_i$": (3.4, 0)}
+    places = {
+        "$x_j$": (0, 0),
+        r"$\mu$": (1.2, 0.8),
+        r"$\sigma^2$": (1.2, -0.8),
+        r"$\hat x_i$": (2.4, 0),
+        "$y_i$": (3.4, 0),
+    }
     for name, place in places.items():
-        ax.text(*place, name, fontsize=14, ha="center", va="center", zorder=3,
-                bbox={"boxstyle": "circle,pad=0.35", "facecolor": "none", "edgecolor": "black"})
+        ax.text(
+            *place,
+            name,
+            fontsize=14,
+            ha="center",
+            va="center",
+            zorder=3,
+            bbox={"boxstyle": "circle,pad=0.35", "facecolor": "none", "edgecolor": "black"},
+        )
 
     def arrow(start, end, label, offset, colour, linestyle="-"):
         start, end = np.array([places[start], places[end]])
         _arrow(ax, start, end, colour, 19, 2, linestyle)
-        ax.text(*((start + end) / 2 + offset), label, color=colour, fontsize=13, ha="center", va="center")
+        ax.text(
+            *((start + end) / 2 + offset),
+            label,
+            color=colour,
+            fontsize=13,
+            ha="center",
+            va="center",
+        )
 
     arrow("$x_j$", r"$\hat x_i$", r"$\delta_{ij}/s$", (-0.35, 0.14), COLOURS["blue"])
     arrow("$x_j$", r"$\mu$", "$1/D$", (-0.2, 0.14), COLOURS["orange"])
@@ -106,26 +156,36 @@ def paths_to_xhat():
 
 
 def first_lines(lines):
-    """Those lines of :func:`lnlib.symbolic.graph` or ``graph_steps`` whose name has no index above 1, as a formula."""
-    return typeset({name: value for name, value in lines.items() if not re.search("_{?[2-9]", str(name))})
+    """Those lines of :func:`lnlib.symbolic.graph` or ``graph_steps`` whose name has no index above
+    1, as a formula.
+    """
+    return typeset(
+        {name: value for name, value in lines.items() if not re.search("_{?[2-9]", str(name))}
+    )
 
 
 def typeset(lines):
-    """Lines "name = value" as one formula. lines: {symbol, or LaTeX as a string: SymPy expression}."""
+    """Lines "name = value" as one formula. lines: {symbol, or LaTeX as a string: SymPy
+    expression}.
+    """
     from IPython.display import Math
     from sympy import latex
 
-    shown = [f"{name if isinstance(name, str) else latex(name)} &= {latex(value)}" for name, value in lines.items()]
+    shown = [
+        f"{name if isinstance(name, str) else latex(name)} &= {latex(value)}"
+        for name, value in lines.items()
+    ]
     body = r" \\[4pt] ".join(shown)
     return Math(rf"\begin{{aligned}}{body}\end{{aligned}}")
 
 
 def split_of_g(xhat, g, dx_over_r):
-    """What the backward pass keeps of the upstream gradient g of one row with D = 3; arrays of shape (3,).
+    """What the backward pass keeps of the upstream gradient g of one row with D = 3; arrays of
+    shape (3,).
 
-    Left: the plane of zero sum seen edge-on; g loses its part along 1 and lies in the plane. Right: that
-    plane seen from above, with the centre of the circle; the part along xhat shrinks to almost nothing,
-    and ``dx_over_r`` remains. Numbers are lengths.
+    Left: the plane of zero sum seen edge-on; g loses its part along 1 and lies in the plane. Right:
+    that plane seen from above, with the centre of the circle; the part along xhat shrinks to almost
+    nothing, and ``dx_over_r`` remains. Numbers are lengths.
     """
     up, radial = np.ones(3) / np.sqrt(3), xhat / np.linalg.norm(xhat)
     plane = np.stack([radial, np.cross(up, radial)])
@@ -135,29 +195,64 @@ def split_of_g(xhat, g, dx_over_r):
 
     def lost(ax, start, end, name, place, **options):
         ax.plot(*np.stack([start, end], -1), color=COLOURS["orange"], linestyle="--")
-        ax.annotate(f"{name}\n{np.linalg.norm(end - start):.2f}", (start + end) / 2, place, color=COLOURS["orange"],
-                    textcoords="offset points", fontsize=12, va="center", **options)
+        ax.annotate(
+            f"{name}\n{np.linalg.norm(end - start):.2f}",
+            (start + end) / 2,
+            place,
+            color=COLOURS["orange"],
+            textcoords="offset points",
+            fontsize=12,
+            va="center",
+            **options,
+        )
 
     side.plot((-0.2, 2.1), (0, 0), color="black", linewidth=1)
     _arrow(side, (0, 0), tip, "black")
     _arrow(side, (0, 0), tip * [1, 0], COLOURS["blue"])
     lost(side, tip, tip * [1, 0], r"along $\mathbf{1}$", (6, 0))
-    side.text(*(tip * 0.5 + [-0.08, 0.08]), f"$g$  {np.linalg.norm(g):.2f}", ha="right", fontsize=13)
-    side.text(tip[0] / 2, -0.07, r"$g - \overline{g}$", va="top", ha="center", color=COLOURS["blue"], fontsize=13)
+    side.text(
+        *(tip * 0.5 + [-0.08, 0.08]), f"$g$  {np.linalg.norm(g):.2f}", ha="right", fontsize=13
+    )
+    side.text(
+        tip[0] / 2,
+        -0.07,
+        r"$g - \overline{g}$",
+        va="top",
+        ha="center",
+        color=COLOURS["blue"],
+        fontsize=13,
+    )
 
     angles = np.linspace(-0.6, 0.4, 100)
     above.plot(*np.sqrt(3) * np.stack([np.cos(angles), np.sin(angles)]), color="black", linewidth=1)
-    above.plot(*np.stack([0 * point, flat * [1, 0]], -1), color=COLOURS["grey"], linewidth=1, linestyle=":")
+    above.plot(
+        *np.stack([0 * point, flat * [1, 0]], -1), color=COLOURS["grey"], linewidth=1, linestyle=":"
+    )
     above.plot(0, 0, "+", color="black", markersize=10)
     _arrow(above, point, flat, COLOURS["blue"])
     _arrow(above, point, kept, COLOURS["green"])
     lost(above, flat, kept, r"along $\hat x$", (0, -20 if flat[1] < 0 else 20), ha="center")
     above.plot(*point, "o", color="black")
     above.text(*(point - [0.1, 0.1]), r"$\hat x$", ha="right", va="top", fontsize=14)
-    above.text(*((flat + point) / 2 + [0.1, 0]), r"$g - \overline{g}$", va="top", color=COLOURS["blue"], fontsize=13)
-    above.text(*(kept - [0.14, 0.05]), f"$dx / r$\n{np.linalg.norm(dx_over_r):.2f}", ha="right", va="top",
-               color=COLOURS["green"], fontsize=13)
-    for ax, title in ((side, "plane of zero sum,\nfrom the side"), (above, "the same plane,\nfrom above")):
+    above.text(
+        *((flat + point) / 2 + [0.1, 0]),
+        r"$g - \overline{g}$",
+        va="top",
+        color=COLOURS["blue"],
+        fontsize=13,
+    )
+    above.text(
+        *(kept - [0.14, 0.05]),
+        f"$dx / r$\n{np.linalg.norm(dx_over_r):.2f}",
+        ha="right",
+        va="top",
+        color=COLOURS["green"],
+        fontsize=13,
+    )
+    for ax, title in (
+        (side, "plane of zero sum,\nfrom the side"),
+        (above, "the same plane,\nfrom above"),
+    ):
         ax.set_axis_off()
         ax.set_aspect("equal", adjustable="datalim")
         ax.set_title(title, fontsize=SIZE, pad=38)

@@ -1,4 +1,6 @@
-"""Numbers whose wrong digits are red and underlined: as HTML, and as text with the wrong digits in brackets."""
+"""Numbers whose wrong digits are red and underlined: as HTML, and as text with the wrong digits in
+brackets.
+"""
 
 import html
 
@@ -27,12 +29,17 @@ class WrongDigits:
 
     def __init__(self, exact, **rows):
         exact = np.ravel(exact)
-        self.rows = {title: [right_and_wrong(*pair) for pair in zip(np.ravel(row).tolist(), exact)]
-                     for title, row in {"exact": exact, **rows}.items()}
+        self.rows = {
+            title: [right_and_wrong(*pair) for pair in zip(np.ravel(row).tolist(), exact)]
+            for title, row in {"exact": exact, **rows}.items()
+        }
 
     def __repr__(self):
-        return "\n".join(f"{title:8}" + "".join(f"{right + (wrong and f'[{wrong}]'):>14}" for right, wrong in row)
-                         for title, row in self.rows.items())
+        return "\n".join(
+            f"{title:8}"
+            + "".join(f"{right + (wrong and f'[{wrong}]'):>14}" for right, wrong in row)
+            for title, row in self.rows.items()
+        )
 
     def _repr_html_(self):
         def cell(right, wrong):
@@ -40,7 +47,12 @@ class WrongDigits:
             marked = f'<u style="color: var(--ln-wrong, #b00000)">{wrong}</u>' if wrong else ""
             return f'<td style="text-align: right; font-family: monospace">{right}{marked}</td>'
 
-        body = "".join(f'<tr><th scope="row">{html.escape(title)}</th>{"".join(cell(*pair) for pair in row)}</tr>'
-                       for title, row in self.rows.items())
-        return ('<div class="ln-cells" tabindex="0"><table aria-label="Results; wrong digits are underlined">'
-                f"{body}</table></div>")
+        body = "".join(
+            "<tr><th"
+            f' scope="row">{html.escape(title)}</th>{"".join(cell(*pair) for pair in row)}</tr>'
+            for title, row in self.rows.items()
+        )
+        return (
+            '<div class="ln-cells" tabindex="0"><table aria-label="Results; wrong digits are'
+            f' underlined">{body}</table></div>'
+        )

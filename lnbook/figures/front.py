@@ -8,10 +8,16 @@ from .style import COLOURS, SIZE, figure
 
 
 def measured_digits():
-    """Offsets, and the correct digits of y in float32, D = 1024, of lnlib and PyTorch, from the file of results."""
+    """Offsets, and the correct digits of y in float32, D = 1024, of lnlib and PyTorch, from the
+    file of results.
+    """
     measured = results.read("accuracy")
-    at = {(r["framework"], r["offset"]): r["correct_digits"] for r in measured["records"]
-          if (r["tensor"], r["dtype"], r["D"], r["regime"]) == ("y", "float32", 1024, "offset") and r["offset"] >= 10}
+    at = {
+        (r["framework"], r["offset"]): r["correct_digits"]
+        for r in measured["records"]
+        if (r["tensor"], r["dtype"], r["D"], r["regime"]) == ("y", "float32", 1024, "offset")
+        and r["offset"] >= 10
+    }
     offsets = sorted({offset for _, offset in at})
     torch = measured["provenance"]["packages"]["torch"].split("+")[0]
     names = {"lnlib": "lnlib", "pytorch": f"PyTorch {torch}"}
@@ -19,15 +25,27 @@ def measured_digits():
 
 
 def digits_lost(offsets, kept):
-    """Correct digits of y over the offset, of two in ``kept``: name -> digits. Between the lines: what is lost."""
+    """Correct digits of y over the offset, of two in ``kept``: name -> digits. Between the lines:
+    what is lost.
+    """
     fig, ax = figure(4.2, 3.3, xscale="log")
     (best, most), (name, digits) = kept.items()
     ax.fill_between(offsets, digits, most, color=COLOURS["orange"], alpha=0.15, linewidth=0)
     ax.plot(offsets, most, "s--", color=COLOURS["blue"], markersize=5)
     ax.plot(offsets, digits, "o-", color=COLOURS["orange"], markersize=6)
     ax.text(offsets[0], most[0] + 0.35, best, color=COLOURS["blue"], fontsize=SIZE)
-    ax.text(offsets[3], digits[3] - 0.4, name, color=COLOURS["orange"], ha="right", va="top", fontsize=SIZE)
-    ax.text(offsets[-2], (digits[-2] + most[-2]) / 2, "lost", ha="center", va="center", fontsize=SIZE)
+    ax.text(
+        offsets[3],
+        digits[3] - 0.4,
+        name,
+        color=COLOURS["orange"],
+        ha="right",
+        va="top",
+        fontsize=SIZE,
+    )
+    ax.text(
+        offsets[-2], (digits[-2] + most[-2]) / 2, "lost", ha="center", va="center", fontsize=SIZE
+    )
     ax.set(xlabel="mean / standard deviation", ylabel="correct digits of $y$", ylim=(0, 8.6))
     ax.minorticks_off()
     return fig
@@ -38,7 +56,9 @@ def _small(**axes_options):
 
 
 def derive(parts):
-    """The gradient g and what layer norm takes from it. parts: lengths along ones, along xhat, and of the rest."""
+    """The gradient g and what layer norm takes from it. parts: lengths along ones, along xhat, and
+    of the rest.
+    """
     fig, ax = _small(aspect="equal")
     steps = np.array(parts)[::-1, None] * [[1.0, 0.25], [0.55, -0.35], [0.0, 1.0]]
     corners = np.concatenate([[[0.0, 0.0]], np.cumsum(steps, axis=0)])
@@ -49,9 +69,14 @@ def derive(parts):
     offsets = ((0, -0.35), (0.3, -0.25), (0.08, 0))
     for start, step, name, colour, offset in zip(corners, steps, names, colours, offsets):
         ax.arrow(*start, *step, color=colour, **style)
-        ax.text(*(start + step / 2 + offset), name, color=colour, ha="left", va="center", fontsize=SIZE)
+        ax.text(
+            *(start + step / 2 + offset), name, color=colour, ha="left", va="center", fontsize=SIZE
+        )
     ax.text(*(corners[-1] / 2 + [-0.08, 0.1]), "$g$", ha="right", va="center", fontsize=SIZE)
-    ax.set(xlim=(-0.2, corners[:, 0].max() + 1.1), ylim=(corners[:, 1].min() - 0.3, corners[:, 1].max() + 0.2))
+    ax.set(
+        xlim=(-0.2, corners[:, 0].max() + 1.1),
+        ylim=(corners[:, 1].min() - 0.3, corners[:, 1].max() + 0.2),
+    )
     ax.set_axis_off()
     return fig
 
@@ -62,8 +87,16 @@ def check(steps, right, wrong):
     ax.plot(steps, wrong, "--", color=COLOURS["orange"])
     ax.plot(steps, right, color=COLOURS["blue"])
     ax.text(steps[0], wrong[0] * 4, "wrong gradient", color=COLOURS["orange"], fontsize=SIZE)
-    ax.text(steps[0], min(right) * 3, "right gradient", color=COLOURS["blue"], va="top", fontsize=SIZE)
-    ax.set(xlabel="step", ylabel="disagreement", xticks=[], yticks=[], ylim=(min(right) / 50, 100 * max(wrong)))
+    ax.text(
+        steps[0], min(right) * 3, "right gradient", color=COLOURS["blue"], va="top", fontsize=SIZE
+    )
+    ax.set(
+        xlabel="step",
+        ylabel="disagreement",
+        xticks=[],
+        yticks=[],
+        ylim=(min(right) / 50, 100 * max(wrong)),
+    )
     ax.minorticks_off()
     return fig
 
@@ -80,7 +113,14 @@ def wrong_digits(rows, exact):
         right, wrong = right_and_wrong(number, exact, 6)
         ax.text(0.02, height + 0.3, title, va="center", fontsize=SIZE)
         ax.text(0.42, height + 0.3, right, **style)
-        ax.text(0.42, height + 0.3, " " * len(right) + wrong, color=COLOURS["orange"], weight="bold", **style)
+        ax.text(
+            0.42,
+            height + 0.3,
+            " " * len(right) + wrong,
+            color=COLOURS["orange"],
+            weight="bold",
+            **style,
+        )
     return fig
 
 
@@ -96,7 +136,9 @@ def passes(accesses):
 
 
 def preview(offsets, kept, title, line):
-    """The picture that a link to the book shows, 1200 by 630: title, one line, and :func:`digits_lost`."""
+    """The picture that a link to the book shows, 1200 by 630: title, one line, and
+    :func:`digits_lost`.
+    """
     fig = digits_lost(offsets, kept)
     fig.set_size_inches(8, 4.2)
     fig.set_facecolor("white")

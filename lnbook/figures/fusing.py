@@ -1,5 +1,6 @@
-"""Figures of the part Fuse: rooflines, memory and times; what GPU threads do, from the log of :mod:`simt`; what
-processes send each other."""
+"""Figures of the part Fuse: rooflines, memory and times; what GPU threads do, from the log of
+:mod:`simt`; what processes send each other.
+"""
 
 import numpy as np
 from matplotlib.colors import ListedColormap
@@ -12,10 +13,12 @@ _LIGHT = "#dcdcdc"  # what is moved, or waits, and serves nobody
 
 
 def rooflines(machines, points):
-    """Operations per second over operations per byte, both logarithmic: roofs of machines, points of programs.
+    """Operations per second over operations per byte, both logarithmic: roofs of machines, points
+    of programs.
 
-    machines: a list of :class:`lnlib.cost.Machine`; each roof is the smaller of FLOP/s and intensity times the rate
-    of copy. points: name -> one (intensity, FLOP/s) for each machine, filled for the first, open for the others.
+    machines: a list of :class:`lnlib.cost.Machine`; each roof is the smaller of FLOP/s and
+    intensity times the rate of copy. points: name -> one (intensity, FLOP/s) for each machine,
+    filled for the first, open for the others.
     """
     fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
     intensity = np.geomspace(0.08, 20, 200)
@@ -25,8 +28,17 @@ def rooflines(machines, points):
         ax.plot([], [], "o", color="black", linestyle=dash, fillstyle=fill, label=machine.name)
     for (name, values), colour, marker in zip(points.items(), COLOURS.values(), "os^Dv"):
         for i, (at, rate) in enumerate(values):  # open marks on top: a filled one would hide them
-            ax.plot(at, rate / 1e9, marker, color=colour, markersize=8, fillstyle="none" if i else "full",
-                    markeredgewidth=1.6, zorder=3 + i, label=None if i else name)
+            ax.plot(
+                at,
+                rate / 1e9,
+                marker,
+                color=colour,
+                markersize=8,
+                fillstyle="none" if i else "full",
+                markeredgewidth=1.6,
+                zorder=3 + i,
+                label=None if i else name,
+            )
     ax.set(xlabel="operations per byte", ylabel="GFLOP/s", xlim=(0.08, 20))
     ax.set_xticks([0.1, 1, 10], ["0.1", "1", "10"])
     ax.set_yticks([1, 10, 100], ["1", "10", "100"])
@@ -36,15 +48,20 @@ def rooflines(machines, points):
 def memory_of_step(curves):
     """Memory alive over the numbers moved so far, a staircase for each way to do a training step.
 
-    curves: name -> (moved, alive, calls of forward, kept): arrays with a number for each call, in units of one array
-    of x's size, and what forward leaves, where a dot stands.
+    curves: name -> (moved, alive, calls of forward, kept): arrays with a number for each call, in
+    units of one array of x's size, and what forward leaves, where a dot stands.
     """
     fig, ax = figure(5.2, 3.8)
     for name, (moved, alive, calls, kept), style in styles(curves):
         # What is alive during a call is drawn from the end of the call before it to its own end.
         x, y = np.append(0, moved), np.append(alive[0], alive)
-        ax.step(np.insert(x, calls + 1, x[calls]), np.insert(y, calls + 1, kept), where="pre",
-                **{**style, "marker": ""}, label=name)
+        ax.step(
+            np.insert(x, calls + 1, x[calls]),
+            np.insert(y, calls + 1, kept),
+            where="pre",
+            **{**style, "marker": ""},
+            label=name,
+        )
         ax.plot(x[calls], kept, **{**style, "linestyle": "none"}, markersize=8)
     ax.plot([], [], "o", color="black", markersize=8, label="what forward leaves")
     ax.set(xlabel="arrays read or written so far", ylabel="arrays alive", ylim=(0, None))
@@ -54,34 +71,50 @@ def memory_of_step(curves):
 def time_per_element(elements, seconds, floor):
     """Time of a call divided by the number of elements, over that number; both axes logarithmic.
 
-    elements: numbers of elements, any order. seconds: name -> time for each. floor: times of a copy of the same
-    arrays, drawn as a black line.
+    elements: numbers of elements, any order. seconds: name -> time for each. floor: times of a copy
+    of the same arrays, drawn as a black line.
     """
     elements = np.asarray(elements)
     order = np.argsort(elements, kind="stable")
     fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
     nanoseconds = {name: 1e9 * (times / elements)[order] for name, times in seconds.items()}
     draw_lines(ax, elements[order], nanoseconds, "os^D", linewidth=1.2, markersize=6)
-    ax.plot(elements[order], 1e9 * (floor / elements)[order], color="black", linestyle=":", label="copy of x")
+    ax.plot(
+        elements[order],
+        1e9 * (floor / elements)[order],
+        color="black",
+        linestyle=":",
+        label="copy of x",
+    )
     ax.set(xlabel=r"elements, $B\,T\,D$", ylabel="ns per element")
     ax.set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
     return with_key(fig)
 
 
 def ladder_steps(panels):
-    """Measured times of several programs as bars, and predicted ones as diamonds; a panel for each pass.
+    """Measured times of several programs as bars, and predicted ones as diamonds; a panel for each
+    pass.
 
-    panels: title -> {name: ((median, first, third quartile) in seconds, predicted seconds or None)}, the first on top.
+    panels: title -> {name: ((median, first, third quartile) in seconds, predicted seconds or
+    None)}, the first on top.
     """
     fig, drawn = stacked(5.4, 0.31 * sum(map(len, panels.values())) + 2, panels)
     for ax, steps in drawn:
         for at, (quartiles, predicted) in enumerate(steps.values()):
             median, first, third = 1e3 * np.asarray(quartiles)
-            bar = ax.barh(at, median, 0.66, color=COLOURS["grey" if predicted is None else "blue"], alpha=0.75)
-            line, = ax.plot([first, third], [at, at], color="black", linewidth=1.2)
+            bar = ax.barh(
+                at, median, 0.66, color=COLOURS["grey" if predicted is None else "blue"], alpha=0.75
+            )
+            (line,) = ax.plot([first, third], [at, at], color="black", linewidth=1.2)
             if predicted is not None:
-                diamond, = ax.plot(1e3 * predicted, at, "D", color=COLOURS["orange"], markersize=7,
-                                   markeredgecolor="black")
+                (diamond,) = ax.plot(
+                    1e3 * predicted,
+                    at,
+                    "D",
+                    color=COLOURS["orange"],
+                    markersize=7,
+                    markeredgecolor="black",
+                )
                 measured = bar
         ax.set_yticks(range(len(steps)), steps)
         ax.set(ylim=(len(steps) - 0.5, -0.5), xlabel="ms")
@@ -90,15 +123,24 @@ def ladder_steps(panels):
 
 
 def false_sharing(times):
-    """Time of several threads over that of one, as groups of bars; times: width of a row -> {way: ratio}."""
+    """Time of several threads over that of one, as groups of bars; times: width of a row -> {way:
+    ratio}.
+    """
     fig, ax = figure(5.2, 3.4)
     ways = list(dict.fromkeys(way for ratios in times.values() for way in ratios))
     looks = ("orange", "//"), ("blue", ""), ("pink", "//"), ("green", "")
     width = 0.76 / len(ways)
     for i, (way, (colour, hatch)) in enumerate(zip(ways, looks)):
         at = np.arange(len(times)) + width * (i - (len(ways) - 1) / 2)
-        ax.bar(at, [ratios[way] for ratios in times.values()], width - 0.02, color=COLOURS[colour], alpha=0.75,
-               hatch=hatch, label=way)
+        ax.bar(
+            at,
+            [ratios[way] for ratios in times.values()],
+            width - 0.02,
+            color=COLOURS[colour],
+            alpha=0.75,
+            hatch=hatch,
+            label=way,
+        )
     ax.axhline(1, color="black", linestyle="--", linewidth=1.2)
     ax.set_xticks(range(len(times)), times)
     ax.set(xlabel="$D$", ylabel="time of two threads / one")
@@ -107,22 +149,35 @@ def false_sharing(times):
 
 
 def lanes(requests):
-    """The bytes that each lane of a warp asks for in one request, on the sectors of 32 bytes that it touches.
+    """The bytes that each lane of a warp asks for in one request, on the sectors of 32 bytes that
+    it touches.
 
-    requests: title -> the accesses of one request (:class:`simt.Access`). Sectors are drawn side by side,
-    wherever they lie in memory.
+    requests: title -> the accesses of one request (:class:`simt.Access`). Sectors are drawn side by
+    side, wherever they lie in memory.
     """
     fig, drawn = stacked(5.4, 1.45 * len(requests) + 0.9, requests)
     touched = [sorted({a.address // 32 for a in accesses}) for accesses in requests.values()]
     for sectors, (ax, accesses) in zip(touched, drawn):
         for slot in range(len(sectors)):
-            moved = ax.axvspan(32 * slot, 32 * slot + 32, facecolor=_LIGHT, edgecolor="black", linewidth=0.5)
+            moved = ax.axvspan(
+                32 * slot, 32 * slot + 32, facecolor=_LIGHT, edgecolor="black", linewidth=0.5
+            )
         for a in accesses:
             left = 32 * sectors.index(a.address // 32) + a.address % 32
-            # The edge has the colour of the face: four bytes would be too thin to be seen on a phone.
-            used = ax.barh(a.thread % 32, a.size, 1, left, color=COLOURS["blue"], edgecolor=COLOURS["blue"],
-                           linewidth=2)
-        ax.set(xlim=(0, 32 * max(map(len, touched))), ylim=(31.5, -0.5), yticks=(0, 31), ylabel="lane")
+            # The edge has the colour of the face: four bytes would be too thin to be seen on a
+            # phone.
+            used = ax.barh(
+                a.thread % 32,
+                a.size,
+                1,
+                left,
+                color=COLOURS["blue"],
+                edgecolor=COLOURS["blue"],
+                linewidth=2,
+            )
+        ax.set(
+            xlim=(0, 32 * max(map(len, touched))), ylim=(31.5, -0.5), yticks=(0, 31), ylabel="lane"
+        )
         ax.grid(False)
         ax.tick_params(labelbottom=ax is fig.panels[-1])
     ax.set_xlabel("bytes, sectors side by side")
@@ -130,50 +185,82 @@ def lanes(requests):
 
 
 def timeline(run):
-    """Which threads of a block write to shared memory between two barriers: blue where one does, grey elsewhere.
+    """Which threads of a block write to shared memory between two barriers: blue where one does,
+    grey elsewhere.
 
-    For a kernel in which a thread that has begun to wait goes on waiting, and writes once at most between two
-    barriers, as in a tree: its k-th write then lies before its k-th barrier.
+    For a kernel in which a thread that has begun to wait goes on waiting, and writes once at most
+    between two barriers, as in a tree: its k-th write then lies before its k-th barrier.
     """
     threads = range(run.block)
     barriers = sum(thread == 0 and kind == "syncthreads" for _, thread, kind, _, _ in run.events)
-    writes = [sum(a.space == "shared" and a.kind == "store" and a.thread == t for a in run.accesses) for t in threads]
+    writes = [
+        sum(a.space == "shared" and a.kind == "store" and a.thread == t for a in run.accesses)
+        for t in threads
+    ]
     busy = np.arange(barriers + 1) < np.array(writes)[:, None]
     fig, ax = figure(5.2, 3.0)
-    ax.pcolormesh(np.arange(barriers + 2) - 0.5, np.arange(run.block + 1) - 0.5, busy, vmin=0, vmax=1,
-                  cmap=ListedColormap([_LIGHT, COLOURS["blue"]]))
+    ax.pcolormesh(
+        np.arange(barriers + 2) - 0.5,
+        np.arange(run.block + 1) - 0.5,
+        busy,
+        vmin=0,
+        vmax=1,
+        cmap=ListedColormap([_LIGHT, COLOURS["blue"]]),
+    )
     for barrier in range(barriers):
         ax.axvline(barrier + 0.5, color="black", linewidth=2)
     ax.invert_yaxis()
-    ax.set(xlabel="barriers passed", ylabel="thread", xticks=range(barriers + 1), yticks=(0, run.block - 1))
+    ax.set(
+        xlabel="barriers passed",
+        ylabel="thread",
+        xticks=range(barriers + 1),
+        yticks=(0, run.block - 1),
+    )
     ax.grid(False)
-    key = [Patch(color=COLOURS["blue"]), Patch(color=_LIGHT), Line2D([], [], color="black", linewidth=2)]
+    key = [
+        Patch(color=COLOURS["blue"]),
+        Patch(color=_LIGHT),
+        Line2D([], [], color="black", linewidth=2),
+    ]
     return key_below(fig, key, ["writes", "waits", "barrier"], 3)
 
 
 def butterfly(events, distances):
-    """How the number of one lane reaches all the others: a column for each exchange, a row for each lane.
+    """How the number of one lane reaches all the others: a column for each exchange, a row for each
+    lane.
 
-    events: what the log of a launch with one warp has of ``cuda.shfl_xor_sync``, in which one lane alone began with
-    a number other than zero and every lane adds what it gets. distances: to the partner, one for each exchange.
+    events: what the log of a launch with one warp has of ``cuda.shfl_xor_sync``, in which one lane
+    alone began with a number other than zero and every lane adds what it gets. distances: to the
+    partner, one for each exchange.
     """
     given = {}
     for _, lane, kind, _, value in events:
         if kind == "shfl_xor_sync":
             given.setdefault(lane, []).append(value)
-    knows = np.array([[gave != 0 for gave, _ in values] + [sum(values[-1]) != 0] for values in given.values()])
+    knows = np.array(
+        [[gave != 0 for gave, _ in values] + [sum(values[-1]) != 0] for values in given.values()]
+    )
     fig, ax = figure(5.2, 4.0)
     for step, distance in enumerate(distances):
         for lane in given:
-            style = {"color": COLOURS["orange"], "linewidth": 1.6, "zorder": 2} if knows[lane, step] else {
-                "color": COLOURS["grey"], "linewidth": 0.8}
+            style = (
+                {"color": COLOURS["orange"], "linewidth": 1.6, "zorder": 2}
+                if knows[lane, step]
+                else {"color": COLOURS["grey"], "linewidth": 0.8}
+            )
             for other in (lane ^ distance, lane):
                 ax.plot((step, step + 1), (lane, other), **style)
     at, lane = np.meshgrid(range(knows.shape[1]), list(given))
-    without = ax.scatter(at[~knows], lane[~knows], s=20, color="white", edgecolor="black", linewidth=1, zorder=3)
+    without = ax.scatter(
+        at[~knows], lane[~knows], s=20, color="white", edgecolor="black", linewidth=1, zorder=3
+    )
     with_it = ax.scatter(at[knows], lane[knows], s=26, color=COLOURS["blue"], zorder=3)
     ax.invert_yaxis()
-    ax.set(ylabel="lane", yticks=sorted({0, *np.flatnonzero(knows[:, 0]), len(given) - 1}), xlabel="distance to the partner")
+    ax.set(
+        ylabel="lane",
+        yticks=sorted({0, *np.flatnonzero(knows[:, 0]), len(given) - 1}),
+        xlabel="distance to the partner",
+    )
     ax.set_xticks(np.arange(len(distances)) + 0.5, distances)
     ax.tick_params(axis="x", length=0)
     ax.grid(False)
@@ -182,30 +269,44 @@ def butterfly(events, distances):
 
 
 def writers(panels):
-    """Which block writes to which address: a row for each block, a bar for what it stores or adds to.
+    """Which block writes to which address: a row for each block, a bar for what it stores or adds
+    to.
 
-    panels: title -> accesses to one array (:class:`simt.Access`). All panels have the same axis of addresses,
-    in steps of the first array.
+    panels: title -> accesses to one array (:class:`simt.Access`). All panels have the same axis of
+    addresses, in steps of the first array.
     """
     ends = [max(a.address + a.size for a in accesses) for accesses in panels.values()]
     fig, drawn = stacked(5.4, 2.1 * len(panels), panels)
     for colour, (ax, accesses) in zip((COLOURS["orange"], COLOURS["blue"]), drawn):
         count = 1 + max(a.block for a in accesses)
         for block in range(count):
-            touched = sorted({byte for a in accesses if a.block == block
-                              for byte in range(a.address, a.address + a.size)})
+            touched = sorted(
+                {
+                    byte
+                    for a in accesses
+                    if a.block == block
+                    for byte in range(a.address, a.address + a.size)
+                }
+            )
             pieces = np.split(touched, np.flatnonzero(np.diff(touched) > 1) + 1)
             bars = [(piece[0], len(piece)) for piece in pieces if len(piece)]
             ax.broken_barh(bars, (block - 0.375, 0.75), color=colour, linewidth=0)
-        ax.set(ylim=(count - 0.4, -0.6), yticks=(0, count - 1), ylabel="block", xlim=(0, max(ends)),
-               xticks=range(0, max(ends) + 1, ends[0]))
+        ax.set(
+            ylim=(count - 0.4, -0.6),
+            yticks=(0, count - 1),
+            ylabel="block",
+            xlim=(0, max(ends)),
+            xticks=range(0, max(ends) + 1, ends[0]),
+        )
         ax.grid(False, axis="y")
     ax.set_xlabel("bytes from the start of the array")
     return fig
 
 
 def sums_by_order(errors, fixed):
-    """How often each error, in spacings of floats, occurs among sums in many orders; and that of a fixed order."""
+    """How often each error, in spacings of floats, occurs among sums in many orders; and that of a
+    fixed order.
+    """
     fig, ax = figure(5.2, 3.2)
     step = 1 if np.ptp(errors) < 40 else np.ptp(errors) / 40
     edges = np.arange(errors.min() - step / 2, errors.max() + step, step)
@@ -216,33 +317,51 @@ def sums_by_order(errors, fixed):
 
 
 def partial_traffic(predicted, counted, others):
-    """Bytes that a backward pass moves for an element of x, over the number of partial sums for a row of x.
+    """Bytes that a backward pass moves for an element of x, over the number of partial sums for a
+    row of x.
 
-    predicted, counted: G / N -> bytes, a line and points. others: name -> bytes, drawn as horizontal lines.
+    predicted, counted: G / N -> bytes, a line and points. others: name -> bytes, drawn as
+    horizontal lines.
     """
     fig, ax = figure(5.2, 3.6, xscale="log")
     ax.plot(predicted.keys(), predicted.values(), color=COLOURS["blue"], label="predicted")
-    ax.plot(counted.keys(), counted.values(), "o", color=COLOURS["orange"], markersize=8, label="counted")
+    ax.plot(
+        counted.keys(),
+        counted.values(),
+        "o",
+        color=COLOURS["orange"],
+        markersize=8,
+        label="counted",
+    )
     for (name, height), dash in zip(others.items(), ("--", ":")):
         ax.axhline(height, color="black", linestyle=dash, linewidth=1.2, label=name)
     ax.set(xlabel="partial sums per row, $G / N$", ylabel="bytes per element", ylim=(0, None))
-    ax.set_xticks(list(counted), [f"1/{round(1 / ratio)}" if ratio < 1 else "1" for ratio in counted])
+    ax.set_xticks(
+        list(counted), [f"1/{round(1 / ratio)}" if ratio < 1 else "1" for ratio in counted]
+    )
     return with_key(fig)
 
 
 def times_on_gpu(seconds, floor):
-    """Times of kernels as multiples of the floor's, a line for each shape, long rows last, and a mark for each of up to
-    five kernels.
+    """Times of kernels as multiples of the floor's, a line for each shape, long rows last, and a
+    mark for each of up to five kernels.
 
-    seconds: name -> {(rows, D): seconds}, which may lack shapes. floor: the name in it whose time is 1; it lacks none.
+    seconds: name -> {(rows, D): seconds}, which may lack shapes. floor: the name in it whose time
+    is 1; it lacks none.
     """
     shapes = sorted(seconds[floor], key=lambda shape: shape[::-1])
     height = 0.32 * len(shapes) + 1.4
     fig, ax = figure(6.4, height, narrow=(1, height + 0.4), xscale="log")
     others = {name: times for name, times in seconds.items() if name != floor}
     for (name, times), colour, marker in zip(others.items(), COLOURS.values(), "osD^vPX"):
-        found = [(times[shape] / seconds[floor][shape], k) for k, shape in enumerate(shapes) if shape in times]
-        ax.plot(*zip(*found), marker, color=colour, markersize=6, label=name, zorder=9 - len(ax.lines))  # the first on top
+        found = [
+            (times[shape] / seconds[floor][shape], k)
+            for k, shape in enumerate(shapes)
+            if shape in times
+        ]
+        ax.plot(
+            *zip(*found), marker, color=colour, markersize=6, label=name, zorder=9 - len(ax.lines)
+        )  # the first on top
     ax.axvline(1, color="black", linewidth=1)
     ax.set_yticks(range(len(shapes)), [f"{rows} x {D}" for rows, D in shapes])
     ax.set(xlabel=f"time / time of {floor}", ylim=(len(shapes) - 0.5, -0.5))
@@ -253,20 +372,33 @@ def times_on_gpu(seconds, floor):
 
 
 def errors_by_ratio(ratios, errors):
-    """Error of xhat over the ratio of the rows; errors: name of a way to the statistics -> error for each, maybe inf."""
+    """Error of xhat over the ratio of the rows; errors: name of a way to the statistics -> error
+    for each, maybe inf.
+    """
     fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
-    looks = zip(errors.items(), (*COLOURS.values(), "black"), "os^vDP", ("-", "--", "-", "-", ":", ":"))
+    looks = zip(
+        errors.items(), (*COLOURS.values(), "black"), "os^vDP", ("-", "--", "-", "-", ":", ":")
+    )
     for i, ((name, values), colour, marker, dash) in enumerate(looks):
         # Some lines lie on each other: dotted ones over solid ones, and markers in turns.
-        ax.plot(ratios, np.where(np.isfinite(values), values, np.nan), color=colour, marker=marker, linestyle=dash,
-                markersize=6, markevery=(i // 2 % 2, 2), label=name)
+        ax.plot(
+            ratios,
+            np.where(np.isfinite(values), values, np.nan),
+            color=colour,
+            marker=marker,
+            linestyle=dash,
+            markersize=6,
+            markevery=(i // 2 % 2, 2),
+            label=name,
+        )
     ax.set(xlabel=r"ratio $|\mu| / \sigma$", ylabel=r"relative error of $\hat x$", ylim=(1e-8, 1))
     ax.set(xticks=np.logspace(0, 6, 4), yticks=np.logspace(-8, 0, 5))
     return with_key(fig)
 
 
 def two_cuts(rows, features, counts):
-    """Who has what if x is cut by rows, above, or by features: a colour a rank; without one: what no rank has alone.
+    """Who has what if x is cut by rows, above, or by features: a colour a rank; without one: what
+    no rank has alone.
 
     rows, features: of x. counts: {"rows": of each rank, "features": of each rank}.
     """
@@ -275,16 +407,46 @@ def two_cuts(rows, features, counts):
     for ax, (how, numbers) in zip(axes, counts.items()):
         by_rows, edges = how == "rows", np.append(0, np.cumsum(numbers))
         for rank, (start, stop) in enumerate(zip(edges, edges[1:])):
-            along = (0, start, features, stop - start) if by_rows else (start, 0, stop - start, rows)
-            beside = (features + half, start, 1, stop - start) if by_rows else (start, rows + half, stop - start, 1)
+            along = (
+                (0, start, features, stop - start) if by_rows else (start, 0, stop - start, rows)
+            )
+            beside = (
+                (features + half, start, 1, stop - start)
+                if by_rows
+                else (start, rows + half, stop - start, 1)
+            )
             for left, top, width, height in (along, beside):
-                ax.add_patch(Rectangle((left, top), width, height, facecolor=colours[rank], edgecolor="white", alpha=0.8))
-            ax.text(along[0] + along[2] / 2, along[1] + along[3] / 2, str(rank), ha="center", va="center", color="white",
-                    fontsize=SIZE)
+                ax.add_patch(
+                    Rectangle(
+                        (left, top),
+                        width,
+                        height,
+                        facecolor=colours[rank],
+                        edgecolor="white",
+                        alpha=0.8,
+                    )
+                )
+            ax.text(
+                along[0] + along[2] / 2,
+                along[1] + along[3] / 2,
+                str(rank),
+                ha="center",
+                va="center",
+                color="white",
+                fontsize=SIZE,
+            )
         shared = (0, rows + half, features, 1) if by_rows else (features + half, 0, 1, rows)
         ax.add_patch(Rectangle(shared[:2], *shared[2:], color="black"))
-        ax.text(features + 1.8, rows / 2, r"$\mu, s, \overline{g}, \overline{g \hat x}$", va="center", fontsize=SIZE)
-        ax.text(features / 2, rows + 1.9, r"$d\gamma, d\beta$", ha="center", va="top", fontsize=SIZE)
+        ax.text(
+            features + 1.8,
+            rows / 2,
+            r"$\mu, s, \overline{g}, \overline{g \hat x}$",
+            va="center",
+            fontsize=SIZE,
+        )
+        ax.text(
+            features / 2, rows + 1.9, r"$d\gamma, d\beta$", ha="center", va="top", fontsize=SIZE
+        )
         ax.text(-half, rows / 2, "$x$", ha="right", va="center", fontsize=SIZE)
         ax.set(xlim=(-1.5, features + 6.5), ylim=(rows + 3.4, -0.3), aspect="equal")
         ax.set_title(f"cut by {how}", fontsize=SIZE)
@@ -294,9 +456,17 @@ def two_cuts(rows, features, counts):
 
 
 def times_of_cuts(D, panels):
-    """Modelled times over the number of features, both logarithmic; panels: title -> {name: seconds for each D}."""
+    """Modelled times over the number of features, both logarithmic; panels: title -> {name: seconds
+    for each D}.
+    """
     fig, drawn = stacked(5.2, 2.6 * len(panels) + 0.5, panels, xscale="log", yscale="log")
     for ax, times in drawn:
-        draw_lines(ax, D, {name: 1e6 * np.asarray(seconds) for name, seconds in times.items()}, "os^", markersize=5)
+        draw_lines(
+            ax,
+            D,
+            {name: 1e6 * np.asarray(seconds) for name, seconds in times.items()},
+            "os^",
+            markersize=5,
+        )
         ax.set(ylabel="µs, modelled", xlabel="$D$" if ax is fig.panels[-1] else "")
     return with_key(fig, 3)

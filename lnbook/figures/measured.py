@@ -1,4 +1,5 @@
-"""Figures of what a reader measured, beside what the book has stored: those of chapters 10 and 11, with times of both.
+"""Figures of what a reader measured, beside what the book has stored: those of chapters 10 and 11,
+with times of both.
 
 ``stored`` and ``mine`` are records, as files of results have them.
 """
@@ -8,24 +9,47 @@ import math
 import numpy as np
 
 from lnlib.cost import Machine, operations, total
+
 from ..measure.contestants import ACCESSES
 from .fusing import false_sharing, rooflines, time_per_element
 from .style import COLOURS, key_below, span, stacked
 
 SHAPE = (8, 1024, 768)
-WAYS = {"numpy-idiomatic": {}, "numpy-reused": {"keep": "x", "out": True}, "pytorch": {"keep": "x", "fused": True},
-        "lnlib": {"keep": "x", "fused": True}}
-STEPS = {"numpy-idiomatic": "NumPy", "numpy-reused": "buffers reused", "separate": "separate loops",
-         "fused-in-order": "fused, in order", "fused": "fused, any order", "one-reading": "one reading",
-         "no-alias": "no aliases", "lnlib": "lnlib.cpu", "pytorch": "PyTorch"}
+WAYS = {
+    "numpy-idiomatic": {},
+    "numpy-reused": {"keep": "x", "out": True},
+    "pytorch": {"keep": "x", "fused": True},
+    "lnlib": {"keep": "x", "fused": True},
+}
+STEPS = {
+    "numpy-idiomatic": "NumPy",
+    "numpy-reused": "buffers reused",
+    "separate": "separate loops",
+    "fused-in-order": "fused, in order",
+    "fused": "fused, any order",
+    "one-reading": "one reading",
+    "no-alias": "no aliases",
+    "lnlib": "lnlib.cpu",
+    "pytorch": "PyTorch",
+}
 
 
-def quartiles(records, name, section="kernels", shape=SHAPE, which="forward", threads=1, state="recycled"):
-    """[median, q1, q3] in seconds, of the one record with these coordinates; None if there is none."""
+def quartiles(
+    records, name, section="kernels", shape=SHAPE, which="forward", threads=1, state="recycled"
+):
+    """[median, q1, q3] in seconds, of the one record with these coordinates; None if there is
+    none.
+    """
     for r in records:
-        if (r.get("implementation") == name and r["section"] == section and tuple(r["shape"]) == tuple(shape) and
-                (r.get("which", which), r.get("threads", 1), r.get("state", state)) == (which, threads, state) and
-                r.get("dtype", "float32") == "float32" and r.get("alignment", "ordinary") == "ordinary"):
+        if (
+            r.get("implementation") == name
+            and r["section"] == section
+            and tuple(r["shape"]) == tuple(shape)
+            and (r.get("which", which), r.get("threads", 1), r.get("state", state))
+            == (which, threads, state)
+            and r.get("dtype", "float32") == "float32"
+            and r.get("alignment", "ordinary") == "ordinary"
+        ):
             return r["seconds"]
     return None
 
@@ -41,7 +65,9 @@ def copy_seconds(records, **case):
 
 
 def on_gpu(records, which, sections=("speed", "ladder"), dtype="float32"):
-    """{implementation: {shape: median seconds}} of a GPU's records; of several for a shape, the first."""
+    """{implementation: {shape: median seconds}} of a GPU's records; of several for a shape, the
+    first.
+    """
     found = {}
     for r in records:
         if r["section"] in sections and (r["which"], r["dtype"]) == (which, dtype):
@@ -55,43 +81,67 @@ def ratios(times, name, to):
 
 
 def half_precision(records, which, floor):
-    """What the asides of chapters 13 and 14 glue: a GPU's times in bfloat16 as ratios, over all shapes.
+    """What the asides of chapters 13 and 14 glue: a GPU's times in bfloat16 as ratios, over all
+    shapes.
 
     ``floor``: the contestant that moves as many bytes and does nothing else.
     """
     times = on_gpu(records, which, dtype="bfloat16")
     to_triton = ratios(times, "triton", "lnlib").values()
-    return {"half_lnlib": span(ratios(times, "lnlib", floor).values()),
-            "half_pytorch": span(ratios(times, "pytorch", "lnlib").values()), "half_triton": span(to_triton),
-            "half_lost": sum(ratio < 1 for ratio in to_triton), "half_shapes": len(to_triton)}
+    return {
+        "half_lnlib": span(ratios(times, "lnlib", floor).values()),
+        "half_pytorch": span(ratios(times, "pytorch", "lnlib").values()),
+        "half_triton": span(to_triton),
+        "half_lost": sum(ratio < 1 for ratio in to_triton),
+        "half_shapes": len(to_triton),
+    }
 
 
 def machine(records, name, shape):
-    """A core as a prediction sees it: a copy and a triad of arrays of this shape, and the median of its FLOP/s."""
+    """A core as a prediction sees it: a copy and a triad of arrays of this shape, and the median of
+    its FLOP/s.
+    """
     nbytes = 4 * math.prod(shape)
     flops = [r["flops"] for r in records if r["section"] == "machine"] or [math.nan]
-    return Machine(name, 2 * nbytes / copy_seconds(records, shape=shape),
-                   3 * nbytes / seconds(records, "triad", shape=shape, which="backward"), float(np.median(flops)))
+    return Machine(
+        name,
+        2 * nbytes / copy_seconds(records, shape=shape),
+        3 * nbytes / seconds(records, "triad", shape=shape, which="backward"),
+        float(np.median(flops)),
+    )
 
 
 def roofline(stored, mine, shape=(2, 128, 1024)):
-    """Both machines' roofs, with points of the forward passes over one array: filled stored, open measured here."""
+    """Both machines' roofs, with points of the forward passes over one array: filled stored, open
+    measured here.
+    """
     machines = [machine(stored, "stored", shape), machine(mine, "here (open)", shape)]
     points = {}
     for way, options in WAYS.items():
         sums = total(operations("forward", math.prod(shape[:-1]), shape[-1], **options))
-        points[way] = [(sums.intensity, sums.flops / seconds(records, way, shape=shape)) for records in (stored, mine)]
+        points[way] = [
+            (sums.intensity, sums.flops / seconds(records, way, shape=shape))
+            for records in (stored, mine)
+        ]
     return rooflines(machines, points)
 
 
 def growth(stored, mine):
     """Time per element over the number of elements, of plain NumPy and lnlib.cpu."""
-    shapes = sorted({tuple(r["shape"]) for r in mine if r["section"] == "kernels" and r["which"] == "forward"},
-                    key=math.prod)
-    times = {f"{way}, {where}": np.array([seconds(records, way, shape=s) for s in shapes])
-             for way in ("numpy-idiomatic", "lnlib") for where, records in (("stored", stored), ("here", mine))}
-    return time_per_element([math.prod(s) for s in shapes], times,
-                            np.array([copy_seconds(mine, shape=s) for s in shapes]))
+    shapes = sorted(
+        {tuple(r["shape"]) for r in mine if r["section"] == "kernels" and r["which"] == "forward"},
+        key=math.prod,
+    )
+    times = {
+        f"{way}, {where}": np.array([seconds(records, way, shape=s) for s in shapes])
+        for way in ("numpy-idiomatic", "lnlib")
+        for where, records in (("stored", stored), ("here", mine))
+    }
+    return time_per_element(
+        [math.prod(s) for s in shapes],
+        times,
+        np.array([copy_seconds(mine, shape=s) for s in shapes]),
+    )
 
 
 def predicted(records, name, which, shape):
@@ -103,8 +153,12 @@ def predicted(records, name, which, shape):
 
 
 def ladder(stored, mine, shape=SHAPE):
-    """A pair of bars for each step, grey stored and blue measured here, each with its own prediction, a diamond."""
-    fig, drawn = stacked(5.4, 9.5, {f"{which}, {shape}": which for which in ("forward", "backward")})
+    """A pair of bars for each step, grey stored and blue measured here, each with its own
+    prediction, a diamond.
+    """
+    fig, drawn = stacked(
+        5.4, 9.5, {f"{which}, {shape}": which for which in ("forward", "backward")}
+    )
     for ax, which in drawn:
         names = [n for n in STEPS if quartiles(mine, n, "ladder", shape, which)]
         for at, name in enumerate(names):
@@ -112,12 +166,25 @@ def ladder(stored, mine, shape=SHAPE):
                 found = quartiles(records, name, "ladder", shape, which)
                 if found:
                     median, first, third = 1e3 * np.asarray(found)
-                    ax.barh(at + down, median, 0.36, color=COLOURS[colour], alpha=0.75,
-                            label={"grey": "stored", "blue": "here"}[colour])
+                    ax.barh(
+                        at + down,
+                        median,
+                        0.36,
+                        color=COLOURS[colour],
+                        alpha=0.75,
+                        label={"grey": "stored", "blue": "here"}[colour],
+                    )
                     ax.plot([first, third], [at + down] * 2, color="black", linewidth=1.2)
                     if name != "pytorch":
-                        ax.plot(1e3 * predicted(records, name, which, shape), at + down, "D", markersize=6,
-                                color=COLOURS["orange"], markeredgecolor="black", label="predicted")
+                        ax.plot(
+                            1e3 * predicted(records, name, which, shape),
+                            at + down,
+                            "D",
+                            markersize=6,
+                            color=COLOURS["orange"],
+                            markeredgecolor="black",
+                            label="predicted",
+                        )
         ax.set_yticks(range(len(names)), [STEPS[n] for n in names])
         ax.set(ylim=(len(names) - 0.5, -0.5), xlabel="ms")
         ax.grid(False, axis="y")
@@ -130,11 +197,18 @@ def sharing(stored, mine):
     widths, times = sorted({r["shape"][-1] for r in mine if r["section"] == "threads"}), {}
     for D in widths:
         for where, records in (("stored", stored), ("here", mine)):
-            shape = next((r["shape"] for r in records if r["section"] == "threads" and r["shape"][-1] == D), None)
+            shape = next(
+                (r["shape"] for r in records if r["section"] == "threads" and r["shape"][-1] == D),
+                None,
+            )
             case = {"section": "threads", "shape": shape or (), "which": "backward", "threads": 2}
             one = seconds(records, "one-part", **case)
-            times.setdefault(D, {}).update({f"{way}, {where}": seconds(records, way, **case) / one
-                                            for way in ("side-by-side", "apart")})
+            times.setdefault(D, {}).update(
+                {
+                    f"{way}, {where}": seconds(records, way, **case) / one
+                    for way in ("side-by-side", "apart")
+                }
+            )
     return false_sharing(times)
 
 

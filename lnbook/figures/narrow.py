@@ -1,6 +1,8 @@
-"""A figure drawn twice: as a page has it, and laid out again for a phone. Only the build of the book imports this.
+"""A figure drawn twice: as a page has it, and laid out again for a phone. Only the build of the
+book imports this.
 
-On a phone the panels stand below each other, the key folds, tick labels that would touch are left out; type keeps its size.
+On a phone the panels stand below each other, the key folds, tick labels that would touch are left
+out; type keeps its size.
 """
 
 from IPython.core.pylabtools import print_figure
@@ -14,7 +16,9 @@ _KEY_ROW = 0.24  # inches that a further row of the key takes
 
 
 def both(fig):
-    """SVG of the figure, and behind it SVG of the same figure laid out for a phone. The figure stays that way."""
+    """SVG of the figure, and behind it SVG of the same figure laid out for a phone. The figure
+    stays that way.
+    """
     wide = print_figure(fig, "svg", bbox_inches="tight", metadata={"Date": None})
     if callable(fig.narrow):
         fig.narrow(WIDTH)
@@ -39,7 +43,9 @@ def lay_out_narrow(fig):
 
 
 def _stack(fig, columns):
-    """Panels in so many columns; what stands on the left of a row names the axis, if the first panel does."""
+    """Panels in so many columns; what stands on the left of a row names the axis, if the first
+    panel does.
+    """
     panels = fig.panels
     if len(panels) == 1 or panels[0].get_subplotspec().get_gridspec().ncols == columns:
         return
@@ -68,11 +74,18 @@ def _fold_key(fig):
 
 
 def _thin(axis, along):
-    """Hide every second of the labels of an axis, 0 for x and 1 for y, for as long as two of them touch."""
+    """Hide every second of the labels of an axis, 0 for x and 1 for y, for as long as two of them
+    touch.
+    """
     low, high = sorted(axis.get_view_interval())
     slack = 1e-9 * (high - low)
-    labels = [label for label in axis.get_majorticklabels() if label.get_text() and label.get_visible()
-              and low - slack <= label.get_position()[along] <= high + slack]
+    labels = [
+        label
+        for label in axis.get_majorticklabels()
+        if label.get_text()
+        and label.get_visible()
+        and low - slack <= label.get_position()[along] <= high + slack
+    ]
     boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: box.min[along])
     if any(a.max[along] + 4 > b.min[along] for a, b in zip(boxes, boxes[1:])) and len(labels) > 2:
         for label in labels[1::2]:

@@ -1,41 +1,71 @@
 """One style for all figures, and ``glue``, which hands a computed number to the text.
 
-Figures are transparent, with black lines: the site inverts them in its dark theme. Colours come from
-``COLOURS`` (Okabe and Ito's palette, told apart by readers with any colour vision); lines also differ
-in dash or marker, so that they survive print.
+Figures are transparent, with black lines: the site inverts them in its dark theme. Colours come
+from ``COLOURS`` (Okabe and Ito's palette, told apart by readers with any colour vision); lines also
+differ in dash or marker, so that they survive print.
 """
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "DASHES", "SIZE", "draw_lines", "figure", "glue", "key_below", "stacked", "styles", "with_key"]
+__all__ = [
+    "COLOURS",
+    "DASHES",
+    "SIZE",
+    "draw_lines",
+    "figure",
+    "glue",
+    "key_below",
+    "stacked",
+    "styles",
+    "with_key",
+]
 
-COLOURS = {"blue": "#0072b2", "orange": "#d55e00", "green": "#009e73", "pink": "#cc79a7", "grey": "#6b6b6b"}
+COLOURS = {
+    "blue": "#0072b2",
+    "orange": "#d55e00",
+    "green": "#009e73",
+    "pink": "#cc79a7",
+    "grey": "#6b6b6b",
+}
 #: The size of type in points, 16 pixels; a raised exponent then still has 11.
 SIZE = 12
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
-STYLE = {"axes.facecolor": "none", "axes.grid": True, "axes.prop_cycle": plt.cycler(color=list(COLOURS.values())),
-         "axes.spines.right": False, "axes.spines.top": False, "font.size": SIZE, "grid.alpha": 0.3,
-         "grid.linewidth": 0.5, "lines.linewidth": 1.8}
+STYLE = {
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.prop_cycle": plt.cycler(color=list(COLOURS.values())),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": SIZE,
+    "grid.alpha": 0.3,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.8,
+}
 
 
 class PageFigure(Figure):
-    """A figure that knows its panels and how a phone has them: (columns, height of all), or a function
-    of the width that lays them out.
+    """A figure that knows its panels and how a phone has them: (columns, height of all), or a
+    function of the width that lays them out.
     """
 
     panels, narrow = (), (1, 3.6)
 
 
 def figure(width=6.4, height=3.6, columns=1, rows=1, narrow=None, **axes_options):
-    """A figure in the book's style: (figure, axes), or (figure, array of axes) for several columns or rows.
+    """A figure in the book's style: (figure, axes), or (figure, array of axes) for several columns
+    or rows.
 
-    narrow: columns and height in inches of the version for a phone; else one column of panels as high as here.
-    A function in ``fig.narrow`` lays out that version itself; it is called with the width.
+    narrow: columns and height in inches of the version for a phone; else one column of panels as
+    high as here. A function in ``fig.narrow`` lays out that version itself; it is called with the
+    width.
     """
-    # Outside the context: the first figure starts the notebook's backend, whose settings must survive it.
-    fig = plt.figure(FigureClass=PageFigure, figsize=(width, height), layout="constrained", facecolor="none")
+    # Outside the context: the first figure starts the notebook's backend, whose settings must
+    # survive it.
+    fig = plt.figure(
+        FigureClass=PageFigure, figsize=(width, height), layout="constrained", facecolor="none"
+    )
     with plt.rc_context(STYLE):
         axes = fig.subplots(rows, columns, subplot_kw=axes_options)
     fig.panels = list(fig.axes)
@@ -48,7 +78,9 @@ def figure(width=6.4, height=3.6, columns=1, rows=1, narrow=None, **axes_options
 def stacked(width, height, panels, **axes_options):
     """Panels below each other, for {title: what it shows}: (figure, [(axes, what it shows)])."""
     fig, _ = figure(width, height, 1, len(panels), **axes_options)
-    fig.get_layout_engine().set(h_pad=0.12)  # between a panel's ticks and the title of the one below
+    fig.get_layout_engine().set(
+        h_pad=0.12
+    )  # between a panel's ticks and the title of the one below
     for ax, title in zip(fig.panels, panels):
         ax.set_title(title, fontsize=SIZE)
     return fig, [*zip(fig.panels, panels.values())]
@@ -56,7 +88,9 @@ def stacked(width, height, panels, **axes_options):
 
 def styles(series, markers="os^vD"):
     """Name, values and the options of a line (colour, dash, marker) for each of {name: values}."""
-    for (name, values), colour, dash, marker in zip(series.items(), COLOURS.values(), DASHES, markers):
+    for (name, values), colour, dash, marker in zip(
+        series.items(), COLOURS.values(), DASHES, markers
+    ):
         yield name, values, {"color": colour, "linestyle": dash, "marker": marker}
 
 
@@ -75,24 +109,37 @@ def with_key(fig, columns=2):
 
 def key_below(fig, handles, labels, columns=2):
     """The figure with a key of these lines and names below its panels."""
-    fig.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=SIZE,
-               columnspacing=1.4, handletextpad=0.5)
+    fig.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=SIZE,
+        columnspacing=1.4,
+        handletextpad=0.5,
+    )
     return fig
 
 
 def span(values, form=None):
-    """The least and the largest of these numbers as text, "1.4 to 2.5"; one number where both print the same.
+    """The least and the largest of these numbers as text, "1.4 to 2.5"; one number where both print
+    the same.
 
     ``form`` is a format such as ".1f"; None is two digits, or as many as stand before the point.
     """
-    ends = (format(value, form or (".2g" if value < 10 else ".0f")) for value in (min(values), max(values)))
+    ends = (
+        format(value, form or (".2g" if value < 10 else ".0f"))
+        for value in (min(values), max(values))
+    )
     return " to ".join(dict.fromkeys(ends))
 
 
 def glue(**values):
     """Make values available to the page's text under their names; shows nothing by itself.
 
-    The Markdown ``{glue:text}`` role of MyST-NB picks them up. Outside a notebook this does nothing.
+    The Markdown ``{glue:text}`` role of MyST-NB picks them up. Outside a notebook this does
+    nothing.
     """
     try:
         from IPython import get_ipython
@@ -103,5 +150,8 @@ def glue(**values):
         return
     for name, value in values.items():
         prefix = "application/papermill.record/"
-        display({f"{prefix}text/plain": str(value)}, raw=True,
-                metadata={"scrapbook": {"name": name, "mime_prefix": prefix}})
+        display(
+            {f"{prefix}text/plain": str(value)},
+            raw=True,
+            metadata={"scrapbook": {"name": name, "mime_prefix": prefix}},
+        )

@@ -1,7 +1,8 @@
-"""``python -m lnbook.measure``: the stored times of chapters 10 and 11, measured here, in under three minutes.
+"""``python -m lnbook.measure``: the stored times of chapters 10 and 11, measured here, in under
+three minutes.
 
-Writes a file into ``benchmarks/results/mine`` and draws the figures of both chapters with what it found beside what is
-stored. Nothing is sent anywhere.
+Writes a file into ``benchmarks/results/mine`` and draws the figures of both chapters with what it
+found beside what is stored. Nothing is sent anywhere.
 """
 
 import argparse
@@ -24,17 +25,24 @@ def summary(found):
     from ..figures.measured import copy_seconds, seconds
     from .contestants import ACCESSES
 
-    yield f"{'forward, float32, us':24}{'NumPy, predicted':>18}{'measured':>10}{'ratio':>7}" \
-          f"{'lnlib, predicted':>18}{'measured':>10}{'ratio':>7}"
-    for shape in sorted({tuple(r["shape"]) for r in found if r["section"] == "kernels"}, key=math.prod):
+    yield (
+        f"{'forward, float32, us':24}{'NumPy, predicted':>18}{'measured':>10}{'ratio':>7}"
+        f"{'lnlib, predicted':>18}{'measured':>10}{'ratio':>7}"
+    )
+    for shape in sorted(
+        {tuple(r["shape"]) for r in found if r["section"] == "kernels"}, key=math.prod
+    ):
         line = f"{shape!s:24}"
         for name in ("numpy-idiomatic", "lnlib"):
             measured = seconds(found, name, shape=shape)
             wanted = ACCESSES.get(name, (2,))[0] * copy_seconds(found, shape=shape) / 2
             line += f"{1e6 * wanted:18.1f}{1e6 * measured:10.1f}{measured / wanted:7.1f}"
         yield line
-    gains = [(r["which"], tuple(r["shape"]), r["gain"][0]) for r in found
-             if r["section"] == "two-threads" and r["threads"] == 2 and r["implementation"] == "lnlib"]
+    gains = [
+        (r["which"], tuple(r["shape"]), r["gain"][0])
+        for r in found
+        if r["section"] == "two-threads" and r["threads"] == 2 and r["implementation"] == "lnlib"
+    ]
     for which, shape, gain in gains:
         yield f"two threads, {which:8} {shape!s:16} {gain:.2f} times as fast as one"
 
@@ -48,7 +56,9 @@ def draw(found, folder):
         from ..figures.measured import FIGURES
     except ImportError:
         return "no figures: Matplotlib is not installed"
-    stored = [r for kind in ("cpu", "machine") for r in results.read(kind, {"records": []})["records"]]
+    stored = [
+        r for kind in ("cpu", "machine") for r in results.read(kind, {"records": []})["records"]
+    ]
     drawn = []
     for name, figure in FIGURES.items():
         with contextlib.suppress(ValueError, ZeroDivisionError):  # nothing was measured for it
@@ -58,18 +68,32 @@ def draw(found, folder):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser("lnbook.measure", description="The times of chapters 10 and 11, on this machine.")
-    parser.add_argument("--seconds", type=float, default=150.0, help="after which nothing new is begun; default: 150")
+    parser = argparse.ArgumentParser(
+        "lnbook.measure", description="The times of chapters 10 and 11, on this machine."
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=150.0,
+        help="after which nothing new is begun; default: 150",
+    )
     parser.add_argument("--rounds", type=int, default=7, help="of each measurement; default: 7")
-    parser.add_argument("--folder", type=pathlib.Path, default=results.folder() / "mine",
-                        help="default: benchmarks/results/mine")
+    parser.add_argument(
+        "--folder",
+        type=pathlib.Path,
+        default=results.folder() / "mine",
+        help="default: benchmarks/results/mine",
+    )
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error(f"--rounds: found {options.rounds}, expected at least 1")
     if not options.seconds > 0:
         parser.error(f"--seconds: found {options.seconds:g}, expected more than 0")
     if sys.platform == "emscripten":
-        print("not in a browser: it runs no compiled loop, has no second thread and tells no page fault")
+        print(
+            "not in a browser: it runs no compiled loop, has no second thread and tells no page"
+            " fault"
+        )
         return 2
     path = options.folder / f"{slug(cpu())}-{os.cpu_count()}-cores.json"
     if why := unwritable(path):
@@ -77,16 +101,42 @@ def main(arguments=None):
     from . import suite
 
     said = io.StringIO()
-    others = watch(os.sched_getaffinity(0)) if sys.platform == "linux" else contextlib.nullcontext({})
-    with others as shared, contextlib.redirect_stdout(said):  # each pass would tell again what is not installed
+    others = (
+        watch(os.sched_getaffinity(0)) if sys.platform == "linux" else contextlib.nullcontext({})
+    )
+    with (
+        others as shared,
+        contextlib.redirect_stdout(said),
+    ):  # each pass would tell again what is not installed
         found, left_out = suite.run(options.seconds, options.rounds)
-    ran = provenance("python -m lnbook.measure", PACKAGES) | {"cores": os.cpu_count(), "rounds": options.rounds, **shared}
-    save(path, {"title": "The times of chapters 10 and 11, measured here", "provenance": ran, "left_out": left_out,
-                "records": found})
-    print("\n".join([*dict.fromkeys(said.getvalue().splitlines()), *summary(found),
-                     *(f"left out: {name}: {why}" for name, why in left_out.items())]))
+    ran = provenance("python -m lnbook.measure", PACKAGES) | {
+        "cores": os.cpu_count(),
+        "rounds": options.rounds,
+        **shared,
+    }
+    save(
+        path,
+        {
+            "title": "The times of chapters 10 and 11, measured here",
+            "provenance": ran,
+            "left_out": left_out,
+            "records": found,
+        },
+    )
+    print(
+        "\n".join(
+            [
+                *dict.fromkeys(said.getvalue().splitlines()),
+                *summary(found),
+                *(f"left out: {name}: {why}" for name, why in left_out.items()),
+            ]
+        )
+    )
     if shared.get("others", 0) > OTHERS:
-        print(f"other programs had {shared['others']:.0%} of the cores' time: measure again when they are done")
+        print(
+            f"other programs had {shared['others']:.0%} of the cores' time: measure again when they"
+            " are done"
+        )
     print(f"{len(found)} records in {path}\n{draw(found, options.folder)}")
     return 0
 

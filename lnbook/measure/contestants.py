@@ -1,10 +1,12 @@
-"""Who takes part, and on what arrays: the passes, the teaching kernels, NumPy's single calls, and memory itself.
+"""Who takes part, and on what arrays: the passes, the teaching kernels, NumPy's single calls, and
+memory itself.
 
-PyTorch is called without autograd, in the ways that cost it least. Copy and triad are contestants too: they move the
-bytes that a forward (read x, write y) and a backward (read x and dy, write dx) cannot avoid, on the same arrays.
+PyTorch is called without autograd, in the ways that cost it least. Copy and triad are contestants
+too: they move the bytes that a forward (read x, write y) and a backward (read x and dy, write dx)
+cannot avoid, on the same arrays.
 
-A family takes a case and its arrays and yields names and calls without arguments. Nobody checks what it takes: that
-:func:`passes` and others for readers have done.
+A family takes a case and its arrays and yields names and calls without arguments. Nobody checks
+what it takes: that :func:`passes` and others for readers have done.
 """
 
 import contextlib
@@ -18,14 +20,15 @@ from typing import NamedTuple
 import numpy as np
 
 from lnlib import contract
+
 from .allocation import memory
 from .stopwatch import interleave, table
 
 EPS = 1e-5
 
-# Bytes between the start of a page and an array's first element. NumPy's large arrays begin after glibc's header of
-# 16 bytes in blocks from the kernel: every 64-byte load then touches two cache lines, and all arrays lie alike.
-# PyTorch aligns its own results.
+# Bytes between the start of a page and an array's first element. NumPy's large arrays begin after
+# glibc's header of 16 bytes in blocks from the kernel: every 64-byte load then touches two cache
+# lines, and all arrays lie alike. PyTorch aligns its own results.
 PAGE = 4096
 ALIGNMENTS = {"ordinary": 16, "aligned": 0}
 
@@ -42,17 +45,20 @@ class Case(NamedTuple):
 
     @property
     def full(self):
-        """Are all contestants measured here, or only those that the state or the alignment can change?"""
+        """Are all contestants measured here, or only those that the state or the alignment can
+        change?
+        """
         return self.state == "recycled" and self.alignment == "ordinary"
 
 
 # The arrays
 
+
 def place(values, offset):
     """A copy of ``values`` whose first element lies ``offset`` bytes after the start of a page."""
     room = np.empty(values.nbytes + PAGE + offset, np.uint8)
     start = -room.ctypes.data % PAGE + offset
-    array = room[start:start + values.nbytes].view(values.dtype).reshape(values.shape)
+    array = room[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
     array[...] = values
     return array
 
@@ -73,11 +79,17 @@ def arrays(case):
     """Normal numbers; their values do not change the time."""
     rng = np.random.default_rng(0)
     shapes = Arrays(case.shape, case.shape[-1:], case.shape[-1:], case.shape, case.shape)
-    return Arrays(*(place(rng.standard_normal(s, np.float32).astype(case.dtype), ALIGNMENTS[case.alignment])
-                    for s in shapes))
+    return Arrays(
+        *(
+            place(rng.standard_normal(s, np.float32).astype(case.dtype), ALIGNMENTS[case.alignment])
+            for s in shapes
+        )
+    )
 
 
-# The contestants: each family takes a case and its arrays and yields names and calls without arguments
+# The contestants: each family takes a case and its arrays and yields names and calls without
+# arguments
+
 
 def lnlib_calls(case, a):
     from lnlib import cpu as ours
@@ -85,7 +97,11 @@ def lnlib_calls(case, a):
     for precise in (False, True) if case.dtype == "float32" else (False,):
         name = "lnlib-precise" if precise else "lnlib"
         forward = partial(ours.layer_norm_forward, a.x, a.gamma, a.beta, EPS, precise=precise)
-        call = forward if case.which == "forward" else partial(ours.layer_norm_backward, a.dy, forward()[1])
+        call = (
+            forward
+            if case.which == "forward"
+            else partial(ours.layer_norm_backward, a.dy, forward()[1])
+        )
         yield name, call
         yield f"{name}-out", partial(call, out=a.out)
 
@@ -100,14 +116,25 @@ def numpy_calls(case, a):
     if case.which == "forward":
         yield "numpy-idiomatic", partial(ladder.idiomatic_forward, r.x, r.gamma, r.beta, eps)
         if case.full:
-            yield "numpy-reused", partial(ladder.reused_buffers_forward, r.x, r.gamma, r.beta, eps, out=r.out)
+            yield (
+                "numpy-reused",
+                partial(ladder.reused_buffers_forward, r.x, r.gamma, r.beta, eps, out=r.out),
+            )
     else:
         cache = ladder.idiomatic_forward(r.x, r.gamma, r.beta, eps)[1]
         yield "numpy-idiomatic", partial(ladder.idiomatic_backward, r.dy, cache)
         if case.full:
             cache = ladder.reused_buffers_forward(r.x, r.gamma, r.beta, eps)[1]
-            yield "numpy-reused", partial(ladder.reused_buffers_backward, r.dy, cache, out=r.out,
-                                          scratch=np.empty_like(r.x))
+            yield (
+                "numpy-reused",
+                partial(
+                    ladder.reused_buffers_backward,
+                    r.dy,
+                    cache,
+                    out=r.out,
+                    scratch=np.empty_like(r.x),
+                ),
+            )
 
 
 def torch_call(case, a):
@@ -125,7 +152,8 @@ def torch_call(case, a):
 
 
 def torch_calls(case, a):
-    """Forward is the public function; beside it the operation inside, which saves a microsecond's wrapper.
+    """Forward is the public function; beside it the operation inside, which saves a microsecond's
+    wrapper.
 
     Backward has no public function but autograd, so there the operation inside is the peer.
     """
@@ -143,8 +171,8 @@ def torch_calls(case, a):
 def memory_loops(threads):
     """Copy and triad, ``to = x + s * dy``, over flat arrays cut into a part for each thread.
 
-    Both are compiled for the CPU's widest vectors; one thread runs them without a pool. LLVM may turn the copy
-    into memcpy, which is a fair way to copy.
+    Both are compiled for the CPU's widest vectors; one thread runs them without a pool. LLVM may
+    turn the copy into memcpy, which is a fair way to copy.
     """
     import numba
 
@@ -185,8 +213,11 @@ def memory_calls(case, a):
 
 # Smaller calls that show one thing each
 
+
 def ladder_calls(case, a, names=None):
-    """The teaching kernels: each of ``lnlib.cpu.ladder.STEPS`` is a pair (forward, backward), one perhaps None."""
+    """The teaching kernels: each of ``lnlib.cpu.ladder.STEPS`` is a pair (forward, backward), one
+    perhaps None.
+    """
     from lnlib.cpu import ladder
 
     r = a.rows()
@@ -202,19 +233,28 @@ def ladder_calls(case, a, names=None):
 
 
 def thread_calls(case, a):
-    """dgamma and dbeta in one part, and in a part for each thread whose sums lie side by side, or apart."""
+    """dgamma and dbeta in one part, and in a part for each thread whose sums lie side by side, or
+    apart.
+    """
     from lnlib.cpu import ladder
 
     r = a.rows()
-    for name, parts, padding in (("one-part", 1, 0), *((n, case.threads, p) for n, p in ladder.PADDINGS.items())):
-        sums = place(np.zeros((parts, 2, r.x.shape[1] + padding), r.x.dtype), ALIGNMENTS["ordinary"])
+    for name, parts, padding in (
+        ("one-part", 1, 0),
+        *((n, case.threads, p) for n, p in ladder.PADDINGS.items()),
+    ):
+        sums = place(
+            np.zeros((parts, 2, r.x.shape[1] + padding), r.x.dtype), ALIGNMENTS["ordinary"]
+        )
         yield name, partial(ladder.add_parts, r.dy, r.x, sums)
 
 
 def trick_calls(case, a, names=None):
-    """:mod:`lnlib.cpu` without one of its measures (:mod:`lnbook.measure.tricks`); to be compared with "lnlib-out".
+    """:mod:`lnlib.cpu` without one of its measures (:mod:`lnbook.measure.tricks`); to be compared
+    with "lnlib-out".
 
-    All write into one array: in different ones the same loops differ by more than some of the measures make.
+    All write into one array: in different ones the same loops differ by more than some of the
+    measures make.
     """
     from .tricks import BACKWARD_ONLY, TRICKS, without
 
@@ -227,7 +267,8 @@ def trick_calls(case, a, names=None):
 
 
 def line_calls(a):
-    """Those lines of the idiomatic forward that pass over all of x, named as in ``cost.operations``.
+    """Those lines of the idiomatic forward that pass over all of x, named as in
+    ``cost.operations``.
 
     Results go to an array that exists, so that no time is spent on getting memory.
     """
@@ -253,15 +294,31 @@ def line_calls(a):
 
 # For readers: what the pages tell times of, to be timed here
 
-FAMILIES = {name: family for family, names in (
-    (numpy_calls, ("numpy-idiomatic", "numpy-reused")), (torch_calls, ("pytorch", "pytorch-native")),
-    (lnlib_calls, ("lnlib", "lnlib-out", "lnlib-precise", "lnlib-precise-out")),
-    (ladder_calls, ("separate", "fused-in-order", "fused", "one-reading", "no-alias")),
-    (trick_calls, ("no-noalias", "no-head", "no-prefetch", "no-shared-line", "no-streaming", "no-quarters",
-                   "float64-sums")))
-    for name in names}
+FAMILIES = {
+    name: family
+    for family, names in (
+        (numpy_calls, ("numpy-idiomatic", "numpy-reused")),
+        (torch_calls, ("pytorch", "pytorch-native")),
+        (lnlib_calls, ("lnlib", "lnlib-out", "lnlib-precise", "lnlib-precise-out")),
+        (ladder_calls, ("separate", "fused-in-order", "fused", "one-reading", "no-alias")),
+        (
+            trick_calls,
+            (
+                "no-noalias",
+                "no-head",
+                "no-prefetch",
+                "no-shared-line",
+                "no-streaming",
+                "no-quarters",
+                "float64-sums",
+            ),
+        ),
+    )
+    for name in names
+}
 
-#: Accesses of the passes, (forward, backward); those that are not here are fused and have two and three.
+#: Accesses of the passes, (forward, backward); those that are not here are fused and have two and
+#: three.
 ACCESSES = {"numpy-idiomatic": (12, 21), "numpy-reused": (10, 21), "separate": (4, 7)}
 
 
@@ -279,6 +336,7 @@ def _threads(number, call):
     def run():
         numba.set_num_threads(number)
         return call()
+
     return run
 
 
@@ -287,22 +345,29 @@ def _calls(family, case, a, names):
     if family is ladder_calls:
         import numba  # noqa: F401 - without it these loops would be Python's
     options = {"names": names} if family in (ladder_calls, trick_calls) else {}
-    found = {name: call for name, call in family(case, a, **options) if names is None or name in names}
+    found = {
+        name: call for name, call in family(case, a, **options) if names is None or name in names
+    }
     if family in (lnlib_calls, trick_calls, memory_calls):
         return {name: _threads(case.threads, call) for name, call in found.items()}
     return found
 
 
-def passes(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"), which="forward", threads=1):
-    """Calls to be timed, {name: call}: passes over one float32 x, and the copy or the triad of the same arrays.
+def passes(
+    shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"), which="forward", threads=1
+):
+    """Calls to be timed, {name: call}: passes over one float32 x, and the copy or the triad of the
+    same arrays.
 
-    * ``names``: NumPy's "numpy-idiomatic" and "numpy-reused"; "pytorch"; "lnlib", which is :mod:`lnlib.cpu`,
-      "lnlib-out" and "lnlib-precise"; the steps of :mod:`lnlib.cpu.ladder`; :mod:`lnlib.cpu` without one of its
-      measures: "no-noalias", "no-prefetch", "no-shared-line", "no-streaming", "no-head", "no-quarters",
-      "float64-sums".
-    * ``which``: "forward" comes with "copyto" and "copy-loop", a compiled copy, "backward" with "triad".
-    * ``threads``: of :mod:`lnlib.cpu`, of PyTorch, and of the compiled copy and triad. Numba's number is set in the
-      calls, PyTorch's here, and neither is set back: that would be timed, too. :func:`show` does so afterwards.
+    * ``names``: NumPy's "numpy-idiomatic" and "numpy-reused"; "pytorch"; "lnlib", which is
+      :mod:`lnlib.cpu`, "lnlib-out" and "lnlib-precise"; the steps of :mod:`lnlib.cpu.ladder`;
+      :mod:`lnlib.cpu` without one of its measures: "no-noalias", "no-prefetch", "no-shared-line",
+      "no-streaming", "no-head", "no-quarters", "float64-sums".
+    * ``which``: "forward" comes with "copyto" and "copy-loop", a compiled copy, "backward" with
+      "triad".
+    * ``threads``: of :mod:`lnlib.cpu`, of PyTorch, and of the compiled copy and triad. Numba's
+      number is set in the calls, PyTorch's here, and neither is set back: that would be timed, too.
+      :func:`show` does so afterwards.
 
     What cannot run here (no Numba, no PyTorch) is left out, and a printed line says so.
     """
@@ -315,7 +380,9 @@ def passes(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"),
     case = Case(shape, "float32", which, threads, "recycled", "ordinary")
     a, found, missing = arrays(case), {}, {}
     for family in dict.fromkeys([memory_calls, *(FAMILIES[name] for name in names)]):
-        wanted = None if family is memory_calls else [name for name in names if FAMILIES[name] is family]
+        wanted = (
+            None if family is memory_calls else [name for name in names if FAMILIES[name] is family]
+        )
         try:
             found |= _calls(family, case, a, wanted)
         except ImportError as error:
@@ -324,8 +391,11 @@ def passes(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"),
             package = "PyTorch" if (error.name or "").startswith("torch") else "Numba"
             missing.setdefault(package, []).extend(wanted or ["the compiled copy and triad"])
     for package, lost in missing.items():
-        why = (f"no browser runs {package}; threads and page faults it cannot show either"
-               if sys.platform == "emscripten" else f"{package} is not installed")
+        why = (
+            f"no browser runs {package}; threads and page faults it cannot show either"
+            if sys.platform == "emscripten"
+            else f"{package} is not installed"
+        )
         print(f"not measured here: {', '.join(lost)}: {why}")
     return found
 
@@ -341,23 +411,34 @@ def threads_set_back(torch_too=False):
         yield
 
 
-def show(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"), which="forward", threads=1,
-         state="recycled", **options):
-    """Time the :func:`passes` of these arguments and print the table: prediction, measurement, ratio, GB/s.
+def show(
+    shape,
+    names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"),
+    which="forward",
+    threads=1,
+    state="recycled",
+    **options,
+):
+    """Time the :func:`passes` of these arguments and print the table: prediction, measurement,
+    ratio, GB/s.
 
-    Results lie in old memory, or in new with ``state`` "fresh" (:func:`lnbook.measure.memory`). ``options`` are those of
-    :func:`lnbook.measure.interleave`. A prediction is that of chapters 10 and 11: accesses (``ACCESSES``) at the time of
-    one in a copy or a triad of the same rounds. Arguments are not checked: those functions do it.
+    Results lie in old memory, or in new with ``state`` "fresh" (:func:`lnbook.measure.memory`).
+    ``options`` are those of :func:`lnbook.measure.interleave`. A prediction is that of chapters 10
+    and 11: accesses (``ACCESSES``) at the time of one in a copy or a triad of the same rounds.
+    Arguments are not checked: those functions do it.
     """
     with memory(state), threads_set_back("pytorch" in names):
         found = interleave(passes(shape, names, which, threads), **options)
-    moves = {name: ACCESSES.get(name, (2, 3))[which == "backward"] for name in names if name in found}
+    moves = {
+        name: ACCESSES.get(name, (2, 3))[which == "backward"] for name in names if name in found
+    }
     print(f"{tuple(shape)}, float32, {which}, threads: {threads}")
     print(table(found, 4 * math.prod(shape), moves))
 
 
 def lines(shape):
-    """Calls to be timed: NumPy's lines of the idiomatic forward that pass over all of x, named as in ``lnlib.cost``.
+    """Calls to be timed: NumPy's lines of the idiomatic forward that pass over all of x, named as
+    in ``lnlib.cost``.
 
     float32, and a copy of the same array beside them.
     """
@@ -366,10 +447,11 @@ def lines(shape):
 
 
 def partial_sums(D, rows=None, threads=2):
-    """Calls to be timed: dgamma and dbeta of rows of D numbers, {"one-part", "side-by-side", "apart": call}.
+    """Calls to be timed: dgamma and dbeta of rows of D numbers, {"one-part", "side-by-side",
+    "apart": call}.
 
-    Added in one part, and in a part for each thread, whose sums lie side by side or lines apart. ``rows``: without it
-    2^18 numbers in all. Needs Numba; ImportError without.
+    Added in one part, and in a part for each thread, whose sums lie side by side or lines apart.
+    ``rows``: without it 2^18 numbers in all. Needs Numba; ImportError without.
     """
     D = contract.require_count("D", D)
     rows = max(1, 2**18 // D) if rows is None else contract.require_count("rows", rows)

@@ -1,18 +1,23 @@
-"""Time calls on a GPU against each other: in turn, cold, and without what the host needs to ask for them.
+"""Time calls on a GPU against each other: in turn, cold, and without what the host needs to ask for
+them.
 
-A call only asks for work, which the GPU does later. Two events in the same stream, one before the work and one after
-it, note the time at which the GPU comes to them. Three things would spoil that time:
+A call only asks for work, which the GPU does later. Two events in the same stream, one before the
+work and one after it, note the time at which the GPU comes to them. Three things would spoil that
+time:
 
-* **Cache.** Arrays of the last call may still be in the L2 cache. So before each call a large array is read. It is
-  read and not written: written data would stay in the cache, and the call would pay for moving it to memory.
-* **The host.** Python can need longer to ask for a kernel than the GPU to run it, and the GPU would wait between the
-  two events. So it is first sent to sleep, until the host has asked for all. A sample in which the first event has
-  passed when the call returns is taken again after a longer sleep. What the host needs is told beside, as ``host``.
-* **Drift.** All contestants take turns, and ratios are taken inside a round, as in :mod:`lnbook.measure.stopwatch`,
-  which makes records and tables of what is found here too.
+* **Cache.** Arrays of the last call may still be in the L2 cache. So before each call a large array
+  is read. It is read and not written: written data would stay in the cache, and the call would pay
+  for moving it to memory.
+* **The host.** Python can need longer to ask for a kernel than the GPU to run it, and the GPU would
+  wait between the two events. So it is first sent to sleep, until the host has asked for all. A
+  sample in which the first event has passed when the call returns is taken again after a longer
+  sleep. What the host needs is told beside, as ``host``.
+* **Drift.** All contestants take turns, and ratios are taken inside a round, as in
+  :mod:`lnbook.measure.stopwatch`, which makes records and tables of what is found here too.
 
-:class:`TorchGpu` and :class:`NumbaGpu` are the GPU as it is seen from PyTorch and from Numba. All that is asked of it
-are six calls: ``flush``, ``sleep``, ``event``, ``passed``, ``seconds``, ``synchronize``. So a test plays one.
+:class:`TorchGpu` and :class:`NumbaGpu` are the GPU as it is seen from PyTorch and from Numba. All
+that is asked of it are six calls: ``flush``, ``sleep``, ``event``, ``passed``, ``seconds``,
+``synchronize``. So a test plays one.
 """
 
 import time
@@ -22,9 +27,20 @@ import numpy as np
 
 from lnlib import contract
 from simt.cuda_access import cuda
-from .stopwatch import Timing, checked_call, no_garbage_collection, progress, records, require_calls, seconds, turns
 
-WARM = 3  # calls before the first that counts: memory that the allocator then keeps, the clocks of the GPU
+from .stopwatch import (
+    Timing,
+    checked_call,
+    no_garbage_collection,
+    progress,
+    records,
+    require_calls,
+    seconds,
+    turns,
+)
+
+# calls before the first that counts: memory that the allocator then keeps, the clocks of the GPU
+WARM = 3
 SLEEP = 1e-3  # seconds, at least; and at least three times what the host needs for the call
 ATTEMPTS = 4  # sleeps of a sample, each twice as long as the one before
 FLUSHES = 4  # times the size of the L2 cache that is read to empty it
@@ -34,7 +50,8 @@ NAP = 10_000  # nanoseconds: of so long naps a sleep is made where the stream is
 def calibrate_sleep(gpu):
     """Correct ``gpu.units``, how many clock cycles or naps make a second, by two sleeps.
 
-    A factor above ten is not believed: where no GPU is, but something that plays one, its seconds may mean nothing.
+    A factor above ten is not believed: where no GPU is, but something that plays one, its seconds
+    may mean nothing.
     """
     for _ in range(2):
         took = once(partial(gpu.sleep, 0.01), gpu)
@@ -86,11 +103,15 @@ class TorchGpu(_Events):
         self.torch.cuda.synchronize()
 
     def graph(self, call, number):
-        """``number`` calls as a CUDA graph, which the host asks for at once; returns a call without arguments."""
+        """``number`` calls as a CUDA graph, which the host asks for at once; returns a call without
+        arguments.
+        """
         cuda = self.torch.cuda
         self.synchronize()
         stream = cuda.Stream()
-        with cuda.stream(stream):  # what a first call on a stream needs may not happen while a graph is recorded
+        with cuda.stream(
+            stream
+        ):  # what a first call on a stream needs may not happen while a graph is recorded
             for _ in range(WARM):
                 call()
         self.synchronize()
@@ -102,7 +123,9 @@ class TorchGpu(_Events):
 
 
 def _read(room):
-    total = room[0]  # which is 0, as all of it: what is added up is needed, as far as the compiler knows
+    total = room[
+        0
+    ]  # which is 0, as all of it: what is added up is needed, as far as the compiler knows
     for i in range(cuda.grid(1), room.size, cuda.gridsize(1)):
         total += room[i]
     if total != 0:
@@ -115,7 +138,8 @@ def _nap(number):
 
 
 class NumbaGpu(_Events):
-    """The GPU as it is seen from Numba. ``stream`` is the one that the calls work in; without it, the default stream.
+    """The GPU as it is seen from Numba. ``stream`` is the one that the calls work in; without it,
+    the default stream.
 
     In methods arguments are not checked: :func:`interleave` gives them.
     """
@@ -150,26 +174,30 @@ class NumbaGpu(_Events):
 def device(stream=None):
     """The GPU to measure on; RuntimeError where there is none.
 
-    As PyTorch sees it where PyTorch has one and no stream of Numba's is given, else as Numba does. Arguments are not
-    checked: a stream is Numba's own affair.
+    As PyTorch sees it where PyTorch has one and no stream of Numba's is given, else as Numba does.
+    Arguments are not checked: a stream is Numba's own affair.
     """
     if stream is None:
         try:
             import torch
+
             found = torch.cuda.is_available()
         except ImportError:
             found = False
         if found:
             return TorchGpu()
     if not cuda.is_available():
-        raise RuntimeError("found no GPU, expected one that PyTorch or Numba can use; lnbook.measure.interleave times "
-                           "calls on the CPU")
+        raise RuntimeError(
+            "found no GPU, expected one that PyTorch or Numba can use; lnbook.measure.interleave"
+            " times calls on the CPU"
+        )
     return NumbaGpu(stream)
 
 
 def once(call, gpu):
-    """Seconds of one call as they come: warm or cold, with or without the host. Arguments are not checked: those of
-    :func:`interleave`."""
+    """Seconds of one call as they come: warm or cold, with or without the host. Arguments are not
+    checked: those of :func:`interleave`.
+    """
     start = gpu.event()
     call()
     end = gpu.event()
@@ -178,8 +206,9 @@ def once(call, gpu):
 
 
 def host_seconds(call, gpu, number=20, clock=time.perf_counter_ns):
-    """Seconds that the host needs for a call, whatever the GPU needs. Arguments are not checked: those of
-    :func:`interleave`; ``number`` calls follow one another."""
+    """Seconds that the host needs for a call, whatever the GPU needs. Arguments are not checked:
+    those of :func:`interleave`; ``number`` calls follow one another.
+    """
     for _ in range(WARM):
         call()
     gpu.synchronize()
@@ -190,7 +219,8 @@ def host_seconds(call, gpu, number=20, clock=time.perf_counter_ns):
 
 
 def sample(call, gpu, sleep, cold=True):
-    """Seconds of the GPU for one call; whether the host was late even so; and the sleep to begin with next time.
+    """Seconds of the GPU for one call; whether the host was late even so; and the sleep to begin
+    with next time.
 
     Arguments are not checked: those of :func:`interleave`.
     """
@@ -208,13 +238,16 @@ def sample(call, gpu, sleep, cold=True):
     return gpu.seconds(start, end), late, sleep
 
 
-def interleave(calls, gpu, rounds=30, cold=True, check=None, host=host_seconds, clock=time.perf_counter_ns):
-    """Time the calls of a dict {name: call without arguments} in turn; returns {name: :class:`~.stopwatch.Timing`}.
+def interleave(
+    calls, gpu, rounds=30, cold=True, check=None, host=host_seconds, clock=time.perf_counter_ns
+):
+    """Time the calls of a dict {name: call without arguments} in turn; returns {name:
+    :class:`~.stopwatch.Timing`}.
 
-    ``gpu``: :class:`TorchGpu`, :class:`NumbaGpu`, or what plays one; the calls work in its stream, and wait for
-    nothing. ``cold``: empty the L2 cache before each call. ``check``: as in
-    :func:`lnbook.measure.interleave`; it is called when the GPU is done.
-    ``host(call, gpu)`` measures the host's seconds; ``clock`` counts nanoseconds.
+    ``gpu``: :class:`TorchGpu`, :class:`NumbaGpu`, or what plays one; the calls work in its stream,
+    and wait for nothing. ``cold``: empty the L2 cache before each call. ``check``: as in
+    :func:`lnbook.measure.interleave`; it is called when the GPU is done. ``host(call, gpu)``
+    measures the host's seconds; ``clock`` counts nanoseconds.
     """
     require_calls(calls, rounds, check, host=host, clock=clock)
     contract.require_bool("cold", cold)

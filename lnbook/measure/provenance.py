@@ -1,4 +1,6 @@
-"""What ran where and when, and the files that hold it. Arguments are not checked: readers do not call this."""
+"""What ran where and when, and the files that hold it. Arguments are not checked: readers do not
+call this.
+"""
 
 import contextlib
 import datetime
@@ -58,12 +60,22 @@ def versions(packages):
 def provenance(command, packages):
     """What ran where and when; no host name and no path.
 
-    A change of the library or the benchmarks that is not in ``commit`` is told; None where git knows neither.
+    A change of the library or the benchmarks that is not in ``commit`` is told; None where git
+    knows neither.
     """
-    changes = _git("status", "--porcelain", "--", "lnlib", "lnbook", "simt", "benchmarks", ":!benchmarks/results")
+    changes = _git(
+        "status",
+        "--porcelain",
+        "--",
+        "lnlib",
+        "lnbook",
+        "simt",
+        "benchmarks",
+        ":!benchmarks/results",
+    )
     return {
         "command": command,
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _git("rev-parse", "HEAD"),
         "uncommitted_changes": None if changes is None else bool(changes),
         "cpu": cpu(),

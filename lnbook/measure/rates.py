@@ -7,6 +7,7 @@ import numpy as np
 
 from lnlib import contract
 from lnlib.cost import Machine
+
 from .contestants import memory_loops, place, threads_set_back
 from .stopwatch import interleave
 
@@ -19,8 +20,9 @@ def multiply_add_loop(parallel):
     """
     from numba import njit, prange
 
-    # Eight multiply-adds for one load and one store keep the memory of even the nearest cache out of the result;
-    # a longer chain would leave too few independent ones in flight, because each waits for the one before.
+    # Eight multiply-adds for one load and one store keep the memory of even the nearest cache out
+    # of the result; a longer chain would leave too few independent ones in flight, because each
+    # waits for the one before.
     @njit(parallel=parallel, fastmath={"contract"})
     def multiply_add(a, s, t, repeats):
         for thread in prange(a.shape[0]):
@@ -38,38 +40,54 @@ def multiply_add_loop(parallel):
 def machine(threads=1, size=2**27, rounds=11):
     """This CPU's :class:`lnlib.cost.Machine` in float32: about two seconds once it is compiled.
 
-    It needs Numba; ``ImportError`` without, as in a browser: write down a :class:`lnlib.cost.Machine` of your own
-    there. In a child forked after Numba had started its threads it is a ``RuntimeError``.
-    Each rate is the median of eleven ``rounds``. Bytes are counted as STREAM counts them, two arrays for copy and three
-    for triad: the line that a CPU reads before it overwrites part of it is traffic that nobody asked for.
+    It needs Numba; ``ImportError`` without, as in a browser: write down a
+    :class:`lnlib.cost.Machine` of your own there. In a child forked after Numba had started its
+    threads it is a ``RuntimeError``. Each rate is the median of eleven ``rounds``. Bytes are
+    counted as STREAM counts them, two arrays for copy and three for triad: the line that a CPU
+    reads before it overwrites part of it is traffic that nobody asked for.
 
-    ``threads`` is at most Numba's ``NUMBA_NUM_THREADS``, normally the number of cores. ``size``, the bytes of one of
-    three arrays, decides what is measured. Arrays that fit into a cache together give the rate of that cache, often
-    several times the rate of main memory. For main memory STREAM asks for arrays of four times the last cache. Take
-    the size of the x you want to predict. Below some 16 KB the time to call a compiled function shows; with several
-    threads, below some MB the time to start them.
+    ``threads`` is at most Numba's ``NUMBA_NUM_THREADS``, normally the number of cores. ``size``,
+    the bytes of one of three arrays, decides what is measured. Arrays that fit into a cache
+    together give the rate of that cache, often several times the rate of main memory. For main
+    memory STREAM asks for arrays of four times the last cache. Take the size of the x you want to
+    predict. Below some 16 KB the time to call a compiled function shows; with several threads,
+    below some MB the time to start them.
     """
     try:
         import numba
     except ImportError as error:
-        raise ImportError("lnbook.measure.machine needs Numba, which is not installed here and runs in no browser; "
-                          "without it, describe a machine by cost.Machine(name, copy, triad, flops)") from error
+        raise ImportError(
+            "lnbook.measure.machine needs Numba, which is not installed here and runs in no"
+            " browser; without it, describe a machine by cost.Machine(name, copy, triad, flops)"
+        ) from error
     from lnlib.cpu.threads import in_forked_child, turn
 
     threads = contract.require_count("threads", threads, most=numba.config.NUMBA_NUM_THREADS)
     if in_forked_child():
-        raise RuntimeError("found a process forked after Numba had started its threads, expected one of its own "
-                           "(multiprocessing's 'spawn')")
+        raise RuntimeError(
+            "found a process forked after Numba had started its threads, expected one of its own "
+            "(multiprocessing's 'spawn')"
+        )
     size = contract.require_count("size", size, least=64)
     contract.require_count("rounds", rounds)
     (copy, triad), multiply_add = memory_loops(threads), multiply_add_loop(threads > 1)
     n, lanes, repeats, half = size // 4, 512, 2**14, np.float32(0.5)  # 0.1 GFLOP a thread
-    a, b, c = (place(np.ones(n, np.float32), 64) for _ in range(3))  # each begins a cache line; NumPy's need not
+    a, b, c = (
+        place(np.ones(n, np.float32), 64) for _ in range(3)
+    )  # each begins a cache line; NumPy's need not
     work = np.ones((threads, lanes), np.float32)  # 2 KB each: the nearest cache
     with threads_set_back(), turn():
         numba.set_num_threads(threads)
-        found = interleave({"copy": lambda: copy(a, b, threads), "triad": lambda: triad(a, b, half, c, threads),
-                            "flops": lambda: multiply_add(work, half, half, repeats)}, rounds)
+        found = interleave(
+            {
+                "copy": lambda: copy(a, b, threads),
+                "triad": lambda: triad(a, b, half, c, threads),
+                "flops": lambda: multiply_add(work, half, half, repeats),
+            },
+            rounds,
+        )
     amounts = {"copy": 2 * a.nbytes, "triad": 3 * a.nbytes, "flops": 16 * work.size * repeats}
-    return Machine(f"this {platform.machine()} CPU, threads: {threads}, arrays of {size / 1e6:.3g} MB",
-                   **{name: amount / found[name].median for name, amount in amounts.items()})
+    return Machine(
+        f"this {platform.machine()} CPU, threads: {threads}, arrays of {size / 1e6:.3g} MB",
+        **{name: amount / found[name].median for name, amount in amounts.items()},
+    )

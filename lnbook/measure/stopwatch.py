@@ -1,20 +1,26 @@
-"""A stopwatch that one can trust: time several calls against each other, in one process, in the same rounds.
+"""A stopwatch that one can trust: time several calls against each other, in one process, in the
+same rounds.
 
 What spoils a time, and what is done about it here:
 
-* **The first call** compiles and gets new memory. It is timed apart, as ``first``, and counts for nothing else.
+* **The first call** compiles and gets new memory. It is timed apart, as ``first``, and counts for
+  nothing else.
 * **The clock's grain.** Calls are timed in blocks of so many that a block takes some milliseconds.
-* **Drift.** A machine's speed changes while one measures, so seconds taken one after the other say little about a
-  ratio. Here every round times a block of each contestant, in the order A B C and then C B A, and a ratio is taken
-  inside a round.
-* **Chance.** Medians and quartiles over the rounds are told. Quartiles far apart say: measure again.
-* **Cold data and garbage.** Before each block its contestant runs untimed. Python collects no garbage meanwhile.
-* **A wrong result.** ``check`` sees what the first call returned, and what one more returns after the last round.
-* **A missing scale.** Time a copy and a triad of the same arrays as contestants too: they are what memory can do, in
-  the same rounds. :func:`lnbook.measure.table` then has GB/s, predictions from accesses, and the part of the floor that
-  is reached.
+* **Drift.** A machine's speed changes while one measures, so seconds taken one after the other say
+  little about a ratio. Here every round times a block of each contestant, in the order A B C and
+  then C B A, and a ratio is taken inside a round.
+* **Chance.** Medians and quartiles over the rounds are told. Quartiles far apart say: measure
+  again.
+* **Cold data and garbage.** Before each block its contestant runs untimed. Python collects no
+  garbage meanwhile.
+* **A wrong result.** ``check`` sees what the first call returned, and what one more returns after
+  the last round.
+* **A missing scale.** Time a copy and a triad of the same arrays as contestants too: they are what
+  memory can do, in the same rounds. :func:`lnbook.measure.table` then has GB/s, predictions from
+  accesses, and the part of the floor that is reached.
 
-On a GPU a call only asks for work: :mod:`lnbook.measure.events` is the stopwatch for that, with the same results.
+On a GPU a call only asks for work: :mod:`lnbook.measure.events` is the stopwatch for that, with the
+same results.
 """
 
 import contextlib
@@ -30,6 +36,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lnlib import contract
+
 from .provenance import digits
 
 try:
@@ -55,9 +62,11 @@ class Timing(NamedTuple):
     seconds: list  #: of each round
     number: int = 1  #: calls in a block
     first: float = math.nan  #: of the very first call, which compiles and gets new memory
-    faults: list = ()  #: minor page faults a call, of each round; NaN where the system does not tell
+    #: minor page faults a call, of each round; NaN where the system does not tell
+    faults: list = ()
     host: float = math.nan  #: what the host needs to ask a GPU for the work
-    late: list = ()  #: the rounds in which the host was late, so that the time holds waiting; on a GPU
+    #: the rounds in which the host was late, so that the time holds waiting; on a GPU
+    late: list = ()
 
     @property
     def median(self):
@@ -77,13 +86,15 @@ def no_garbage_collection():
 
 
 def progress(total, what=""):
-    """A progress bar, shown after a second, on a terminal or in a notebook; without tqdm it shows nothing.
+    """A progress bar, shown after a second, on a terminal or in a notebook; without tqdm it shows
+    nothing.
 
     Call its ``update()`` for each of ``total`` steps, and ``close()``.
     """
     try:
         from tqdm import tqdm
     except ImportError:
+
         def nothing(*what, **how):
             """There is no bar."""
 
@@ -93,8 +104,9 @@ def progress(total, what=""):
 
 
 def seconds(call, number, clock=time.perf_counter_ns):
-    """Seconds per call, over a block of ``number`` calls; ``clock`` counts nanoseconds. Arguments are not checked:
-    those of :func:`interleave`."""
+    """Seconds per call, over a block of ``number`` calls; ``clock`` counts nanoseconds. Arguments
+    are not checked: those of :func:`interleave`.
+    """
     start = clock()
     for _ in repeat(None, number):
         call()
@@ -102,10 +114,11 @@ def seconds(call, number, clock=time.perf_counter_ns):
 
 
 def calibrate(call, block, clock=time.perf_counter_ns):
-    """The number of calls that take about ``block`` seconds, at least 1; the first call of all has been made.
+    """The number of calls that take about ``block`` seconds, at least 1; the first call of all has
+    been made.
 
-    Blocks grow until one takes a quarter of that, so that the clock's own grain and the next, still slow calls do not
-    set the number. Arguments are not checked: only :func:`interleave` calls it.
+    Blocks grow until one takes a quarter of that, so that the clock's own grain and the next, still
+    slow calls do not set the number. Arguments are not checked: only :func:`interleave` calls it.
     """
     number = 1
     while (per_call := seconds(call, number, clock)) * number < block / 4:
@@ -114,28 +127,35 @@ def calibrate(call, block, clock=time.perf_counter_ns):
 
 
 def minor_faults():
-    """Pages of memory that this process had to be given so far; NaN where the system does not tell."""
+    """Pages of memory that this process had to be given so far; NaN where the system does not
+    tell.
+    """
     return getrusage(RUSAGE_SELF).ru_minflt if getrusage else math.nan
 
 
 def busy_seconds(cores, stat="/proc/stat"):
-    """Seconds for which some cores ran anything, for this system or another on the same hardware; Linux only.
+    """Seconds for which some cores ran anything, for this system or another on the same hardware;
+    Linux only.
 
     Arguments are not checked: only :func:`watch` calls it.
     """
     names = {f"cpu{core}" for core in cores}
     with open(stat) as lines:
         mine = [counts for name, *counts in map(str.split, lines) if name in names]
-    ticks = sum(int(counts[k]) for counts in mine for k in (0, 1, 2, 7))  # user, nice, system, steal
+    ticks = sum(
+        int(counts[k]) for counts in mine for k in (0, 1, 2, 7)
+    )  # user, nice, system, steal
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
 def watch(cores):
-    """Yields a dict; after the block its ``others`` is the share of the cores' time that others had meanwhile.
+    """Yields a dict; after the block its ``others`` is the share of the cores' time that others had
+    meanwhile.
 
     Linux only. Arguments are not checked: ``cores`` is what ``os.sched_getaffinity(0)`` returns.
     """
+
     def now():
         return np.array([busy_seconds(cores) - time.process_time(), time.perf_counter()])
 
@@ -146,7 +166,9 @@ def watch(cores):
 
 
 def require_calls(calls, rounds, check, **functions):
-    """What both stopwatches ask for: ``calls``, a dict {name: function without arguments}, not empty, and functions."""
+    """What both stopwatches ask for: ``calls``, a dict {name: function without arguments}, not
+    empty, and functions.
+    """
     contract.require_kind("calls", calls, dict, "a dict {name: function without arguments}")
     if not calls:
         raise ValueError("calls: found none, expected at least one")
@@ -168,12 +190,16 @@ def checked_call(name, call, check, clock, wait=None):
         wait()
     spent = (clock() - start) * 1e-9
     if check is not None and not check(name, output):
-        raise ValueError(f"calls[{name!r}]: found a result that check refuses, expected one that it accepts")
+        raise ValueError(
+            f"calls[{name!r}]: found a result that check refuses, expected one that it accepts"
+        )
     return spent
 
 
 def turns(names, rounds, bar):
-    """The names in the order in which they are timed: A B C, C B A, A B C; the bar goes on with each."""
+    """The names in the order in which they are timed: A B C, C B A, A B C; the bar goes on with
+    each.
+    """
     for turn in range(rounds):
         for name in list(names)[:: 1 if turn % 2 == 0 else -1]:
             yield name
@@ -181,14 +207,23 @@ def turns(names, rounds, bar):
     bar.close()
 
 
-def interleave(calls, rounds=11, block=3e-3, settle=0.0, check=None, clock=time.perf_counter_ns, faults=minor_faults):
+def interleave(
+    calls,
+    rounds=11,
+    block=3e-3,
+    settle=0.0,
+    check=None,
+    clock=time.perf_counter_ns,
+    faults=minor_faults,
+):
     """Time the calls of a dict {name: call without arguments}; returns {name: :class:`Timing`}.
 
     * ``rounds``: how often each is timed. ``block``: about how many seconds a timed block takes.
-    * ``settle``: seconds of untimed calls before every block, at least one call: it puts the contestant's own data
-      into the cache, and threads of the one before it stop waiting for more work.
-    * ``check``: called as ``check(name, output)`` with what the first call returned, and with what one more call
-      returns after the last round; where it is false, ValueError.
+    * ``settle``: seconds of untimed calls before every block, at least one call: it puts the
+      contestant's own data into the cache, and threads of the one before it stop waiting for more
+      work.
+    * ``check``: called as ``check(name, output)`` with what the first call returned, and with what
+      one more call returns after the last round; where it is false, ValueError.
     * ``clock`` counts nanoseconds, ``faults`` page faults.
 
     A block drops each result at once, as a program does that overwrites its variable.
@@ -203,7 +238,9 @@ def interleave(calls, rounds=11, block=3e-3, settle=0.0, check=None, clock=time.
             found[name] = Timing([], calibrate(call, block, clock), first, [])
         for name in turns(calls, rounds, progress(rounds * len(calls), "measuring")):
             call, timing = calls[name], found[name]
-            seconds(call, max(1, math.ceil(timing.number * settle / block)), clock)  # which nobody counts
+            seconds(
+                call, max(1, math.ceil(timing.number * settle / block)), clock
+            )  # which nobody counts
             before = faults()
             timing.seconds.append(seconds(call, timing.number, clock))
             timing.faults.append((faults() - before) / timing.number)
@@ -221,8 +258,10 @@ def require_found(found):
     for name, timing in found.items():
         contract.require_kind(f"found[{name!r}]", timing, Timing, "a Timing")
     if len({len(timing.seconds) for timing in found.values()}) != 1:
-        raise ValueError("found: found contestants with different numbers of rounds, or none, expected those of one "
-                         "call of interleave")
+        raise ValueError(
+            "found: found contestants with different numbers of rounds, or none, expected those of"
+            " one call of interleave"
+        )
     return found
 
 
@@ -243,29 +282,44 @@ def ratios(found, base, name):
 
 
 def records(found, against=None, per=1):
-    """One record each, a dict for a file: ``implementation``, ``seconds`` ([median, q1, q3]), ``first``, and
+    """One record each, a dict for a file: ``implementation``, ``seconds`` ([median, q1, q3]),
+    ``first``, and
 
     * ``calls`` (in a block) and ``faults`` (a call, median) of a CPU's contestants,
     * ``host_seconds`` and ``late`` (the number of rounds) of a GPU's,
-    * for each field of ``against``, which maps it to a tuple of contestants, their time over this one's: quartiles
-      over rounds. Those that did not run are left out.
+    * for each field of ``against``, which maps it to a tuple of contestants, their time over this
+      one's: quartiles over rounds. Those that did not run are left out.
 
     ``per``: how often a call does what is timed, if it does it several times.
     """
     contract.require_number("per", per, above=0)
-    against = contract.require_kind("against", {} if against is None else against, dict, "a dict {field: names}")
+    against = contract.require_kind(
+        "against", {} if against is None else against, dict, "a dict {field: names}"
+    )
     made = []
     for name, timing in require_found(found).items():
-        record = {"implementation": name, "seconds": [digits(s / per) for s in quartiles(timing.seconds)],
-                  "first": digits(timing.first)}
+        record = {
+            "implementation": name,
+            "seconds": [digits(s / per) for s in quartiles(timing.seconds)],
+            "first": digits(timing.first),
+        }
         if timing.faults:
             faults = float(np.median(timing.faults))
-            record |= {"calls": timing.number, "faults": round(faults, 1) if math.isfinite(faults) else None}
+            record |= {
+                "calls": timing.number,
+                "faults": round(faults, 1) if math.isfinite(faults) else None,
+            }
         if math.isfinite(timing.host):
             record |= {"host_seconds": digits(timing.host / per), "late": sum(timing.late)}
         present = {field: tuple(b for b in base if b in found) for field, base in against.items()}
-        made.append(record | {field: list(map(digits, quartiles(ratios(found, base, name))))
-                              for field, base in present.items() if base})
+        made.append(
+            record
+            | {
+                field: list(map(digits, quartiles(ratios(found, base, name))))
+                for field, base in present.items()
+                if base
+            }
+        )
     return made
 
 
@@ -282,30 +336,37 @@ def cell(values, unit=1):
     return f"{'~' if q3 - q1 > median / 5 else ''}{median * unit:.{1 if unit > 1 else 2}f}"
 
 
-#: Contestants that move bytes and do nothing else, and their accesses: how often they read or write an array.
+#: Contestants that move bytes and do nothing else, and their accesses: how often they read or write
+#: an array.
 FLOORS = {"copyto": 2, "copy-loop": 2, "copy": 2, "triad": 3, "add": 3}
 
 
 def table(found, nbytes=None, accesses=None):
     """What was found, as lines of text: medians and quartiles, and what memory made one expect.
 
-    * ``accesses``, {name: how often it reads or writes an array of x's size}: then there are a prediction, that many
-      accesses at the time that one took in a copy or a triad (``FLOORS``) of the same rounds, and the ratio,
-      measured over predicted, its median over rounds.
-    * ``nbytes``, the bytes of such an array: then there are GB/s, of those accesses; where the accesses of a name are
-      not told, of those of the floor.
-    * ``of floor``: the time of the copy or the triad over that of the line. ``faults``: minor page faults a call, where
-      there are any: its results lie in new memory.
+    * ``accesses``, {name: how often it reads or writes an array of x's size}: then there are a
+      prediction, that many accesses at the time that one took in a copy or a triad (``FLOORS``) of
+      the same rounds, and the ratio, measured over predicted, its median over rounds.
+    * ``nbytes``, the bytes of such an array: then there are GB/s, of those accesses; where the
+      accesses of a name are not told, of those of the floor.
+    * ``of floor``: the time of the copy or the triad over that of the line. ``faults``: minor page
+      faults a call, where there are any: its results lie in new memory.
     """
     largest = max(timing.median for timing in require_found(found).values())
     unit, scale = ("s", 1) if largest >= 1 else ("ms", 1e3) if largest >= 1e-3 else ("us", 1e6)
     if nbytes is not None:
         contract.require_count("nbytes", nbytes)
-    counts = contract.require_kind("accesses", {} if accesses is None else accesses, dict, "a dict {name: number}")
+    counts = contract.require_kind(
+        "accesses", {} if accesses is None else accesses, dict, "a dict {name: number}"
+    )
     floors = {name: n for name, n in FLOORS.items() if name in found}
     least = next(iter(floors.values()), None)
     # Seconds of one access, in each round: of the fastest floor.
-    access = np.min([np.array(found[name].seconds) / n for name, n in floors.items()], axis=0) if floors else None
+    access = (
+        np.min([np.array(found[name].seconds) / n for name, n in floors.items()], axis=0)
+        if floors
+        else None
+    )
     head = ["", "predicted", "measured", "quartiles", "ratio", "GB/s", "of floor", "faults"]
     lines = []
     for name, timing in found.items():
@@ -313,13 +374,27 @@ def table(found, nbytes=None, accesses=None):
         n = counts.get(name, FLOORS.get(name))
         known = access is not None and n is not None
         moved = n or least
-        lines.append([
-            name, f"{scale * float(np.median(access)) * n:.2f}" if known else "", f"{median:.2f} {unit}",
-            f"{q1:.2f} to {q3:.2f}", f"{float(np.median(timing.seconds / (access * n))):.2f}" if known else "",
-            f"{1e-9 * nbytes * moved / timing.median:.1f}" if nbytes and moved else "",
-            f"{float(np.median(least * access / timing.seconds)):.0%}" if least else "",
-            f"{np.median(timing.faults):.0f}" if timing.faults and np.median(timing.faults) >= 0.5 else ""])
+        lines.append(
+            [
+                name,
+                f"{scale * float(np.median(access)) * n:.2f}" if known else "",
+                f"{median:.2f} {unit}",
+                f"{q1:.2f} to {q3:.2f}",
+                f"{float(np.median(timing.seconds / (access * n))):.2f}" if known else "",
+                f"{1e-9 * nbytes * moved / timing.median:.1f}" if nbytes and moved else "",
+                f"{float(np.median(least * access / timing.seconds)):.0%}" if least else "",
+                (
+                    f"{np.median(timing.faults):.0f}"
+                    if timing.faults and np.median(timing.faults) >= 0.5
+                    else ""
+                ),
+            ]
+        )
     used = [k for k in range(len(head)) if k == 0 or any(line[k] for line in lines)]
     widths = [max(len(line[k]) for line in (head, *lines)) for k in range(len(head))]
-    return "\n".join("  ".join(line[k].rjust(widths[k]) if k else line[k].ljust(widths[k]) for k in used).rstrip()
-                     for line in (head, *lines))
+    return "\n".join(
+        "  ".join(
+            line[k].rjust(widths[k]) if k else line[k].ljust(widths[k]) for k in used
+        ).rstrip()
+        for line in (head, *lines)
+    )

@@ -1,7 +1,8 @@
-"""What chapters 10 and 11 have stored times of, measured here, in one process and under three minutes.
+"""What chapters 10 and 11 have stored times of, measured here, in one process and under three
+minutes.
 
-The records have the form of those in ``benchmarks/results/cpu`` and ``machine``: what reads those files reads these too,
-and a figure can show both.
+The records have the form of those in ``benchmarks/results/cpu`` and ``machine``: what reads those
+files reads these too, and a figure can show both.
 """
 
 import time
@@ -17,23 +18,52 @@ from .stopwatch import interleave, progress, records
 AGAINST = {"speedup": ("pytorch",), "of_copy": ("copyto", "copy-loop"), "of_triad": ("triad",)}
 
 NEAR, LARGE, FAR = (2, 128, 1024), (8, 1024, 768), (4, 512, 4096)
-SHAPES = ((1, 1, 64), (1, 1, 1024), (1, 1, 4096), (2, 128, 64), NEAR, (2, 128, 4096), (4, 512, 1024), (16, 512, 512),
-          LARGE, (4, 2048, 1000), FAR, (1, 32768, 128))
+SHAPES = (
+    (1, 1, 64),
+    (1, 1, 1024),
+    (1, 1, 4096),
+    (2, 128, 64),
+    NEAR,
+    (2, 128, 4096),
+    (4, 512, 1024),
+    (16, 512, 512),
+    LARGE,
+    (4, 2048, 1000),
+    FAR,
+    (1, 32768, 128),
+)
 LADDER_SHAPES = (NEAR, LARGE, (1, 32768, 128))
 THREAD_SHAPES = ((2, 128, 64), NEAR, LARGE, FAR)  # those of the table of threads
 MACHINE_SIZES = (2**17, 2**20, 2**25, 2**27)
-# The sums of several threads need shapes of their own: the same number of elements in rows of different length.
+# The sums of several threads need shapes of their own: the same number of elements in rows of
+# different length.
 SUM_SHAPES = tuple((1, 2**18 // D, D) for D in (4, 32, 128, 1024))
 SETTLE = 4e-3  # seconds of untimed calls where threads of others may still spin
 PASSES = ("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib")
 NEW = ("numpy-idiomatic", "pytorch", "lnlib")  # those that the results file has in new memory
-LADDER = ("numpy-idiomatic", "numpy-reused", "separate", "fused-in-order", "fused", "one-reading", "no-alias", "lnlib",
-          "pytorch")
+LADDER = (
+    "numpy-idiomatic",
+    "numpy-reused",
+    "separate",
+    "fused-in-order",
+    "fused",
+    "one-reading",
+    "no-alias",
+    "lnlib",
+    "pytorch",
+)
 
 
 def _case(section, shape, which="forward", threads=1, state="recycled"):
-    return {"section": section, "shape": list(shape), "dtype": "float32", "which": which, "threads": threads,
-            "state": state, "alignment": "ordinary"}
+    return {
+        "section": section,
+        "shape": list(shape),
+        "dtype": "float32",
+        "which": which,
+        "threads": threads,
+        "state": state,
+        "alignment": "ordinary",
+    }
 
 
 def _timed(case, calls, rounds, settle=0.0):
@@ -43,7 +73,9 @@ def _timed(case, calls, rounds, settle=0.0):
 
 
 def passes(section, shape, which, rounds, names=PASSES, state="recycled"):
-    return _timed(_case(section, shape, which, state=state), contestants.passes(shape, names, which), rounds)
+    return _timed(
+        _case(section, shape, which, state=state), contestants.passes(shape, names, which), rounds
+    )
 
 
 def lines(shape, rounds):
@@ -54,24 +86,40 @@ def lines(shape, rounds):
 
 def rates(size, rounds):
     found = machine(1, size, rounds)._asdict()
-    return [{"section": "machine", "size": size, **{k: digits(found[k]) for k in ("copy", "triad", "flops")}}]
+    return [
+        {
+            "section": "machine",
+            "size": size,
+            **{k: digits(found[k]) for k in ("copy", "triad", "flops")},
+        }
+    ]
 
 
 def two_threads(shape, which, rounds):
-    """One thread and two in the same rounds; ``gain`` of a record of two is the time of one over its own."""
+    """One thread and two in the same rounds; ``gain`` of a record of two is the time of one over
+    its own.
+    """
     one, two = (contestants.passes(shape, ["lnlib"], which, threads) for threads in (1, 2))
     with memory("recycled"):
-        found = interleave(one | {f"{name}, two": call for name, call in two.items()}, rounds=rounds, settle=SETTLE)
+        found = interleave(
+            one | {f"{name}, two": call for name, call in two.items()}, rounds=rounds, settle=SETTLE
+        )
     made = []
     for name in one:
-        of_one, of_two = records({name: found[name], f"{name}, two": found[f"{name}, two"]}, {"gain": (name,)})
-        made += [_case("two-threads", shape, which, 1) | of_one,
-                 _case("two-threads", shape, which, 2) | of_two | {"implementation": name}]
+        of_one, of_two = records(
+            {name: found[name], f"{name}, two": found[f"{name}, two"]}, {"gain": (name,)}
+        )
+        made += [
+            _case("two-threads", shape, which, 1) | of_one,
+            _case("two-threads", shape, which, 2) | of_two | {"implementation": name},
+        ]
     return made
 
 
 def sums(shape, rounds):
-    return _timed(_case("threads", shape, "backward", 2), contestants.partial_sums(shape[-1]), rounds, SETTLE)
+    return _timed(
+        _case("threads", shape, "backward", 2), contestants.partial_sums(shape[-1]), rounds, SETTLE
+    )
 
 
 def jobs():
@@ -81,13 +129,24 @@ def jobs():
     """
     both = "forward", "backward"
     return {
-        "results in new memory": partial(passes, "kernels", NEAR, "forward", names=NEW, state="fresh"),
+        "results in new memory": partial(
+            passes, "kernels", NEAR, "forward", names=NEW, state="fresh"
+        ),
         **{f"rates, {size / 1e6:.1f} MB": partial(rates, size) for size in MACHINE_SIZES},
         **{f"NumPy's lines, {s}": partial(lines, s) for s in (NEAR, LARGE, FAR)},
-        **{f"ladder, {w}, {s}": partial(passes, "ladder", s, w, names=LADDER) for s in LADDER_SHAPES for w in both},
+        **{
+            f"ladder, {w}, {s}": partial(passes, "ladder", s, w, names=LADDER)
+            for s in LADDER_SHAPES
+            for w in both
+        },
         **{f"threads, rows of {s[-1]}": partial(sums, s) for s in SUM_SHAPES},
-        **{f"two threads, {w}, {s}": partial(two_threads, s, w) for s in THREAD_SHAPES for w in both},
-        **{f"passes, {w}, {s}": partial(passes, "kernels", s, w) for s in SHAPES for w in both}}
+        **{
+            f"two threads, {w}, {s}": partial(two_threads, s, w)
+            for s in THREAD_SHAPES
+            for w in both
+        },
+        **{f"passes, {w}, {s}": partial(passes, "kernels", s, w) for s in SHAPES for w in both},
+    }
 
 
 def run(seconds=150.0, rounds=7, clock=time.monotonic):

@@ -1,8 +1,9 @@
 """What is called from Python: the cache, arguments, rows and dtypes that the kernels do not take.
 
-A call on one short row takes a microsecond and a half, a fifth of it in compiled code. So nothing is asked twice. The
-compiled functions look at their arguments themselves (:mod:`lnlib.cpu.arguments`); whatever is not as usual goes the
-slow way through :mod:`lnlib.contract`, which says what is wrong, copies, or has it compiled.
+A call on one short row takes a microsecond and a half, a fifth of it in compiled code. So nothing
+is asked twice. The compiled functions look at their arguments themselves
+(:mod:`lnlib.cpu.arguments`); whatever is not as usual goes the slow way through
+:mod:`lnlib.contract`, which says what is wrong, copies, or has it compiled.
 """
 
 from typing import NamedTuple
@@ -28,17 +29,18 @@ _OVERLAP = "out: found memory that an input uses too, expected an array of its o
 class CpuLayerNormCache(NamedTuple):
     """What backward needs: x, three numbers a row, and gamma.
 
-    * ``x``, (..., D): **the caller's own array** where that is C-contiguous, aligned and writeable, else a copy.
-      It must not change before backward, which refuses rows whose mean is no longer the recorded one. A change
-      that keeps all means cannot be told: one inside a row that holds NaN (or whose sum overflows float64)
-      before and after, or one that cancels.
-    * ``saved``, (3 rows + D,), compute dtype, float64 if precise: ``statistics``, and then a copy of gamma. They
-      are one array because making an array takes as long as a short row.
+    * ``x``, (..., D): **the caller's own array** where that is C-contiguous, aligned and writeable,
+      else a copy. It must not change before backward, which refuses rows whose mean is no longer
+      the recorded one. A change that keeps all means cannot be told: one inside a row that holds
+      NaN (or whose sum overflows float64) before and after, or one that cancels.
+    * ``saved``, (3 rows + D,), compute dtype, float64 if precise: ``statistics``, and then a copy
+      of gamma. They are one array because making an array takes as long as a short row.
     * ``eps``, a float.
     * ``dtype``, gamma's, which dgamma and dbeta will have.
 
-    Backward refuses ``x`` and ``saved`` of another type, shape or dtype than forward made. ``eps`` and ``dtype`` it
-    reads, unchecked, where it needs them: eps for a row out of range, dtype for half precision.
+    Backward refuses ``x`` and ``saved`` of another type, shape or dtype than forward made. ``eps``
+    and ``dtype`` it reads, unchecked, where it needs them: eps for a row out of range, dtype for
+    half precision.
     """
 
     x: np.ndarray
@@ -50,20 +52,23 @@ class CpuLayerNormCache(NamedTuple):
 
     @property
     def statistics(self):
-        """Shape (3, rows). A guess at the mean, the mean of what it leaves, and 1 / sqrt(var + eps).
+        """Shape (3, rows). A guess at the mean, the mean of what it leaves, and 1 / sqrt(var +
+        eps).
 
         The last is 0 for a row that :mod:`lnlib.layernorm` does. Its first is then the mean.
         """
-        return self.saved[:-self.x.shape[-1]].reshape(3, -1)
+        return self.saved[: -self.x.shape[-1]].reshape(3, -1)
 
     @property
     def gamma(self):
         """Shape (D,), compute dtype."""
-        return self.saved[-self.x.shape[-1]:]
+        return self.saved[-self.x.shape[-1] :]
 
 
 def _call(serial, parallel, size, arguments):
-    """What the compiled function for one thread, or that for several, returns of arrays of ``size``."""
+    """What the compiled function for one thread, or that for several, returns of arrays of
+    ``size``.
+    """
     if size < PARALLEL_SIZE or (threads := usable_threads()) == 1:
         return serial(*arguments)
     with turn():
@@ -71,7 +76,8 @@ def _call(serial, parallel, size, arguments):
 
 
 def _result(out, x):
-    """Where a result of x's shape and dtype goes: a new array, or ``out``, as an array that is nothing but that.
+    """Where a result of x's shape and dtype goes: a new array, or ``out``, as an array that is
+    nothing but that.
 
     (An np.matrix has two axes, however it is cut.)
     """
@@ -82,7 +88,9 @@ def _result(out, x):
 
 
 def _in_order(array, out):
-    """``array``, or a copy that lies row after row; refused if ``out`` would be written over what was copied."""
+    """``array``, or a copy that lies row after row; refused if ``out`` would be written over what
+    was copied.
+    """
     if array.flags.carray:
         return np.asarray(array)
     _refuse_overlap(out, array)
@@ -96,9 +104,13 @@ def _refuse_overlap(out, *inputs):
 
 
 def _require_accepted(left):
-    """After the slow way: of what :mod:`lnlib.contract` accepts, the compiled functions refuse an overlap."""
+    """After the slow way: of what :mod:`lnlib.contract` accepts, the compiled functions refuse an
+    overlap.
+    """
     if left == _UNUSUAL:
-        raise RuntimeError("arguments: found some that were changed during the call, expected none to be")
+        raise RuntimeError(
+            "arguments: found some that were changed during the call, expected none to be"
+        )
     if left < 0:
         raise ValueError(_OVERLAP)
 
@@ -110,25 +122,35 @@ def _require_parts(cache):
     size = 3 * (x.size // x.shape[-1]) + x.shape[-1]
     contract.require_part(cache, "saved", (size,), _FLOATS[1:] if x.dtype == _FLOAT64 else _FLOATS)
     if not cache.saved.flags.c_contiguous:
-        raise ValueError(f"cache.saved: found strides {cache.saved.strides}, expected the array that forward made")
+        raise ValueError(
+            f"cache.saved: found strides {cache.saved.strides}, expected the array that forward"
+            " made"
+        )
 
 
 def _means(rows, dtype):
-    """Of rows that forward and backward both find out of range: the same numbers give the same bits."""
+    """Of rows that forward and backward both find out of range: the same numbers give the same
+    bits.
+    """
     with np.errstate(all="ignore"):
         return rows.mean(axis=1, dtype=_FLOAT64).astype(dtype)
 
 
 def _changed_rows(rows, statistics, mine):
-    """How many of the rows ``mine`` changed after forward, in a way that the compiled functions do not see."""
+    """How many of the rows ``mine`` changed after forward, in a way that the compiled functions do
+    not see.
+    """
     out_of_range = statistics[2] == 0
     recorded, found = statistics[0, out_of_range], _means(rows[out_of_range], statistics.dtype)
-    now_nan = np.isnan(_means(rows[mine & ~out_of_range], statistics.dtype))  # a row in range held no NaN
+    now_nan = np.isnan(
+        _means(rows[mine & ~out_of_range], statistics.dtype)
+    )  # a row in range held no NaN
     both_nan = np.isnan(found) & np.isnan(recorded)
     return np.count_nonzero((found != recorded) & ~both_nan) + np.count_nonzero(now_nan)
 
 
-# float16 and bfloat16 are storage: float32 in between, or float64 if precise. Results are rounded once, from there.
+# float16 and bfloat16 are storage: float32 in between, or float64 if precise. Results are rounded
+# once, from there.
 
 
 def _half_forward(x, gamma, beta, eps, precise, y):
@@ -143,7 +165,9 @@ def _half_forward(x, gamma, beta, eps, precise, y):
 def _half_backward(dy, cache, dx):
     _refuse_overlap(dx, cache.x, cache.saved, dy)
     compute = cache.saved.dtype
-    wide, *parameters = layer_norm_backward(dy.astype(compute), cache._replace(x=cache.x.astype(compute)))
+    wide, *parameters = layer_norm_backward(
+        dy.astype(compute), cache._replace(x=cache.x.astype(compute))
+    )
     with np.errstate(all="ignore"):
         dx[...] = wide
         return [a.astype(cache.dtype) for a in parameters]
@@ -152,24 +176,40 @@ def _half_backward(dy, cache, dx):
 def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
     r"""Layer norm of the last axis, in one pass; see :func:`lnlib.layernorm.layer_norm_forward`.
 
-    Formula, units, errors and source as there; parameters too, but for these. Returns y and a CpuLayerNormCache.
+    Formula, units, errors and source as there; parameters too, but for these. Returns y and a
+    CpuLayerNormCache.
 
-    * ``x`` is float64, float32, float16 or bfloat16 (half precision is converted to float32 and back, or float64 if
-      ``precise``). Never modified, and kept by the cache: see :class:`CpuLayerNormCache`.
+    * ``x`` is float64, float32, float16 or bfloat16 (half precision is converted to float32 and
+      back, or float64 if ``precise``). Never modified, and kept by the cache: see
+      :class:`CpuLayerNormCache`.
     * ``precise``: arithmetic of both passes in float64, for float32 and half-precision x.
-    * ``out``, of x's shape and dtype and C-contiguous, receives y, and is returned as y. It may not overlap x, gamma
-      or beta.
+    * ``out``, of x's shape and dtype and C-contiguous, receives y, and is returned as y. It may not
+      overlap x, gamma or beta.
     """
-    if type(x) is _ndarray and type(eps) is float and type(precise) is bool and (size := x.size) and (shape := x.shape):
+    if (
+        type(x) is _ndarray
+        and type(eps) is float
+        and type(precise) is bool
+        and (size := x.size)
+        and (shape := x.shape)
+    ):
         dtype, D = x.dtype, shape[-1]
         kind, compute = (MIXED, _FLOAT64) if precise else (dtype, dtype)
         try:
             serial = forward_serial.versions[kind]
-            y, saved = _empty(shape, dtype) if out is None else out, _empty(3 * (size // D) + D, compute)
+            y, saved = (
+                _empty(shape, dtype) if out is None else out,
+                _empty(3 * (size // D) + D, compute),
+            )
             if size < PARALLEL_SIZE:
                 left = serial(x, gamma, beta, eps, y, saved)
             else:
-                left = _call(serial, forward_threads.versions.get(kind), size, (x, gamma, beta, eps, y, saved))
+                left = _call(
+                    serial,
+                    forward_threads.versions.get(kind),
+                    size,
+                    (x, gamma, beta, eps, y, saved),
+                )
         except (KeyError, TypeError):  # not compiled yet
             left = _UNUSUAL
         if left >= 0:
@@ -183,12 +223,20 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
 def _forward_with_care(x, gamma, beta, eps, precise, out):
     """Forward of any arguments: says what is wrong with them, copies, converts, compiles."""
     x = contract.require_x(x)
-    contract.require_dtype("x", x.dtype, _REAL, "float64, float32, float16 or bfloat16 "
-                           "(backend 'numpy' takes complex128)")
+    contract.require_dtype(
+        "x",
+        x.dtype,
+        _REAL,
+        "float64, float32, float16 or bfloat16 (backend 'numpy' takes complex128)",
+    )
     gamma, beta = contract.require_parameters(gamma, beta, x)
     for name, array in (("gamma", gamma), ("beta", beta)):
         contract.require_dtype(name, array.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
-    eps, precise, y = contract.require_eps(eps), contract.require_precise(precise, x), _result(out, x)
+    eps, precise, y = (
+        contract.require_eps(eps),
+        contract.require_precise(precise, x),
+        _result(out, x),
+    )
     if x.dtype not in _FLOATS:
         return y if out is None else out, _half_forward(x, gamma, beta, eps, precise, y)
     x, gamma, beta = (_in_order(a, y) for a in (x, gamma, beta))
@@ -207,17 +255,21 @@ def _finish_forward(cache, gamma, beta, y):
     D, left = len(gamma), cache.statistics[2] == 0
     rows = cache.x.reshape(-1, D)[left]
     cache.statistics[0, left] = _means(rows, cache.saved.dtype)
-    y.reshape(-1, D)[left], _ = layernorm.layer_norm_forward(rows, gamma, beta, cache.eps,
-                                                             precise=cache.saved.dtype != cache.dtype)
+    y.reshape(-1, D)[left], _ = layernorm.layer_norm_forward(
+        rows, gamma, beta, cache.eps, precise=cache.saved.dtype != cache.dtype
+    )
 
 
 def layer_norm_backward(dy, cache, *, out=None):
-    r"""Gradients of a loss with respect to x, gamma and beta; see :func:`lnlib.layernorm.layer_norm_backward`.
+    r"""Gradients of a loss with respect to x, gamma and beta; see
+    :func:`lnlib.layernorm.layer_norm_backward`.
 
-    Formulas, parameters, results, errors and error bounds as there, but for these. x changed after forward is a
-    ``ValueError``. A dy whose products with gamma leave the range of the dtype gives NaN or Inf.
+    Formulas, parameters, results, errors and error bounds as there, but for these. x changed after
+    forward is a ``ValueError``. A dy whose products with gamma leave the range of the dtype gives
+    NaN or Inf.
 
-    ``out``, of x's shape and dtype and C-contiguous, receives dx, and is returned as dx. It may not overlap dy or x.
+    ``out``, of x's shape and dtype and C-contiguous, receives dx, and is returned as dx. It may not
+    overlap dy or x.
     """
     if type(cache) is CpuLayerNormCache:
         x, saved, _, _ = cache
@@ -226,12 +278,20 @@ def layer_norm_backward(dy, cache, *, out=None):
             kind = dtype if saved.dtype is dtype else MIXED
             try:
                 serial = backward_serial.versions[kind]
-                dx, dgamma, dbeta = _empty(shape, dtype) if out is None else out, _empty(D, dtype), _empty(D, dtype)
+                dx, dgamma, dbeta = (
+                    _empty(shape, dtype) if out is None else out,
+                    _empty(D, dtype),
+                    _empty(D, dtype),
+                )
                 if (size := x.size) < PARALLEL_SIZE:
                     left, changed = serial(dy, x, saved, dx, dgamma, dbeta)
                 else:
-                    left, changed = _call(serial, backward_threads.versions.get(kind), size,
-                                          (dy, x, saved, dx, dgamma, dbeta))
+                    left, changed = _call(
+                        serial,
+                        backward_threads.versions.get(kind),
+                        size,
+                        (dy, x, saved, dx, dgamma, dbeta),
+                    )
             except (KeyError, TypeError):  # not compiled yet
                 left = _UNUSUAL
             if left >= 0:
@@ -253,7 +313,9 @@ def _backward_with_care(dy, cache, out):
         return dx if out is None else out, *_half_backward(dy, cache, dx)
     dy, x, saved = (_in_order(a, dx) for a in (dy, x, saved))
     dgamma, dbeta = _empty(x.shape[-1], x.dtype), _empty(x.shape[-1], x.dtype)
-    left, changed = _call(backward_serial, backward_threads, x.size, (dy, x, saved, dx, dgamma, dbeta))
+    left, changed = _call(
+        backward_serial, backward_threads, x.size, (dy, x, saved, dx, dgamma, dbeta)
+    )
     _require_accepted(left)
     if left or changed:
         _finish_backward(left, changed, cache, dy, dx, dgamma, dbeta)
@@ -261,18 +323,24 @@ def _backward_with_care(dy, cache, out):
 
 
 def _finish_backward(left, changed, cache, dy, dx, dgamma, dbeta):
-    """Do or refuse what the compiled functions, whose results ``left`` and ``changed`` are, have not done.
+    """Do or refuse what the compiled functions, whose results ``left`` and ``changed`` are, have
+    not done.
 
-    The rows of dx that are NaN, and all of dgamma and dbeta, by the NumPy backend: parts rounded apart lose digits.
+    The rows of dx that are NaN, and all of dgamma and dbeta, by the NumPy backend: parts rounded
+    apart lose digits.
     """
     dy, rows, dx = (a.reshape(-1, len(dgamma)) for a in (dy, cache.x, dx))
     mine = np.isnan(dx[:, 0])
     if left:
         changed += _changed_rows(rows, cache.statistics, mine)
     if changed:
-        raise ValueError(f"cache: found x changed since forward (the mean of {changed} rows is not the one "
-                         "recorded), expected the same numbers; give forward a copy of x")
+        raise ValueError(
+            f"cache: found x changed since forward (the mean of {changed} rows is not the one "
+            "recorded), expected the same numbers; give forward a copy of x"
+        )
     gamma = cache.gamma.astype(rows.dtype)
-    _, again = layernorm.layer_norm_forward(rows, gamma, gamma, cache.eps, precise=cache.saved.dtype != rows.dtype)
+    _, again = layernorm.layer_norm_forward(
+        rows, gamma, gamma, cache.eps, precise=cache.saved.dtype != rows.dtype
+    )
     all_dx, dgamma[:], dbeta[:] = layernorm.layer_norm_backward(dy, again)
     dx[mine] = all_dx[mine]

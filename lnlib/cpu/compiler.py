@@ -17,9 +17,9 @@ from .arguments import Argument
 class NoAlias(CompilerBase):
     """Numba's compiler, told that no two array arguments overlap.
 
-    Without it vector loops stand behind run-time checks of every pair of arrays, for every row, and short rows
-    spend their time in these. ``flags.noalias`` is not a documented option: if a version of Numba drops it the
-    results stay right, and tests/lnlib/backends/test_cpu.py says so.
+    Without it vector loops stand behind run-time checks of every pair of arrays, for every row, and
+    short rows spend their time in these. ``flags.noalias`` is not a documented option: if a version
+    of Numba drops it the results stay right, and tests/lnlib/backends/test_cpu.py says so.
     """
 
     def __init__(self, *args, **kwargs):
@@ -30,7 +30,8 @@ class NoAlias(CompilerBase):
         return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
 
 
-#: The key of what was compiled for arrays of two dtypes: ``saved`` in float64 beside float32, if precise.
+#: The key of what was compiled for arrays of two dtypes: ``saved`` in float64 beside float32, if
+#: precise.
 MIXED = "two dtypes"
 
 
@@ -42,18 +43,24 @@ def _tell_once(trouble):
     if _told:
         return
     _told.append(trouble)
-    warnings.warn(f"lnlib.cpu: found no usable place for compiled code ({trouble}), expected one: this process compiles "
-                  "for itself, which takes seconds. Set NUMBA_CACHE_DIR to a folder that can be written, or remove the "
-                  "files *.nbi and *.nbc from it; where it is not set, from lnlib/cpu/__pycache__", RuntimeWarning,
-                  stacklevel=5)
+    warnings.warn(
+        f"lnlib.cpu: found no usable place for compiled code ({trouble}), expected one: this"
+        " process compiles for itself, which takes seconds. Set NUMBA_CACHE_DIR to a folder that"
+        " can be written, or remove the files *.nbi and *.nbc from it; where it is not set, from"
+        " lnlib/cpu/__pycache__",
+        RuntimeWarning,
+        stacklevel=5,
+    )
 
 
 class Entry:
-    """A function that Python calls, compiled for arrays of one dtype, or of two, when it first meets them.
+    """A function that Python calls, compiled for arrays of one dtype, or of two, when it first
+    meets them.
 
-    ``versions[dtype]``, or ``versions[MIXED]`` where there are two, is what Numba has compiled, called without a look
-    at what the arguments are; ``compiled`` has Numba's dispatchers by the same keys. To the function each array is an
-    :class:`lnlib.cpu.arguments.Argument`, of any layout and number of axes, at which it looks itself.
+    ``versions[dtype]``, or ``versions[MIXED]`` where there are two, is what Numba has compiled,
+    called without a look at what the arguments are; ``compiled`` has Numba's dispatchers by the
+    same keys. To the function each array is an :class:`lnlib.cpu.arguments.Argument`, of any layout
+    and number of axes, at which it looks itself.
     """
 
     def __init__(self, function, options):
@@ -67,20 +74,27 @@ class Entry:
         dtypes = {a.dtype for a in arguments if isinstance(a, np.ndarray)}
         key = dtypes.pop() if len(dtypes) == 1 else MIXED
         if key not in self.versions:
-            kinds = tuple(Argument(from_dtype(a.dtype)) if isinstance(a, np.ndarray) else typeof(a) for a in arguments)
+            kinds = tuple(
+                Argument(from_dtype(a.dtype)) if isinstance(a, np.ndarray) else typeof(a)
+                for a in arguments
+            )
             self.compiled[key] = self._compile(kinds)
             self.versions[key] = self.compiled[key].overloads[kinds].entry_point
         return self.versions[key](*arguments)
 
-
     def _compile(self, kinds):
-        """Numba's dispatcher for arguments of these kinds, also where what it compiles cannot be kept or read again."""
+        """Numba's dispatcher for arguments of these kinds, also where what it compiles cannot be
+        kept or read again.
+        """
         try:
             return njit(kinds, **self.options)(self.__wrapped__)
-        except Exception as error:  # what a cut file, a full disk or a folder that may not be written raise, has no end
+        # what a cut file, a full disk or a folder that may not be written raise, has no end
+        except Exception as error:
             if not self.options.get("cache"):
                 raise
-            compiled = njit(kinds, **self.options | {"cache": False})(self.__wrapped__)  # fails if the code is to blame
+            compiled = njit(kinds, **self.options | {"cache": False})(
+                self.__wrapped__
+            )  # fails if the code is to blame
             _tell_once(f"{type(error).__name__}: {error}")
             return compiled
 
@@ -113,16 +127,20 @@ def prefetch(typing_context, array, i, j):
 
 @intrinsic
 def stream(typing_context, array, i, j, number):
-    """array[i, j] = number, by a streaming ("non-temporal") store: past the caches, into which no line is read first.
+    """array[i, j] = number, by a streaming ("non-temporal") store: past the caches, into which no
+    line is read first.
 
-    For loops that begin at a cache line and end at one: LLVM makes them loops of vectors if a store is said to begin at
-    a line. That is so of vectors of a line; the instructions for smaller ones, and for numbers, ask for no more than
-    their own size. Other cores see what was stored after :func:`fence`.
+    For loops that begin at a cache line and end at one: LLVM makes them loops of vectors if a store
+    is said to begin at a line. That is so of vectors of a line; the instructions for smaller ones,
+    and for numbers, ask for no more than their own size. Other cores see what was stored after
+    :func:`fence`.
     """
 
     def generate(context, builder, signature, arguments):
         one = builder.module.add_metadata([ir.IntType(32)(1)])
-        store = builder.store(arguments[3], _address(context, builder, signature, arguments), align=64)
+        store = builder.store(
+            arguments[3], _address(context, builder, signature, arguments), align=64
+        )
         store.set_metadata("nontemporal", one)
         return context.get_dummy_value()
 
@@ -141,6 +159,7 @@ def fence(typing_context):
 
 
 if config.DISABLE_JIT:  # the loops are Python's then, which has but one way to store
+
     def prefetch(array, i, j):
         """Nothing."""
 

@@ -1,24 +1,27 @@
-r"""Teaching kernels: the same layer norm, written in several ways that move different numbers of bytes.
+r"""Teaching kernels: the same layer norm, written in several ways that move different numbers of
+bytes.
 
-Every forward takes ``(x, gamma, beta, eps)`` and returns ``(y, cache)``; the matching backward takes
-``(dy, cache)`` and returns ``(dx, dgamma, dbeta)``. x, y, dy and dx have shape (rows, D), gamma, beta and
-their gradients (D,), the statistics of the rows (rows, 1). A cache is a plain tuple that holds the caller's
-arrays, not copies. Nothing is recentred. Arguments are not checked: what is timed and counted is the arithmetic. For
-use, take :mod:`lnlib.layernorm`.
+Every forward takes ``(x, gamma, beta, eps)`` and returns ``(y, cache)``; the matching backward
+takes ``(dy, cache)`` and returns ``(dx, dgamma, dbeta)``. x, y, dy and dx have shape (rows, D),
+gamma, beta and their gradients (D,), the statistics of the rows (rows, 1). A cache is a plain tuple
+that holds the caller's arrays, not copies. Nothing is recentred. Arguments are not checked: what is
+timed and counted is the arithmetic. For use, take :mod:`lnlib.layernorm`.
 
-The formulas are those of :func:`lnlib.layernorm.layer_norm_backward`; :mod:`lnlib.cost` counts what these
-functions do.
+The formulas are those of :func:`lnlib.layernorm.layer_norm_backward`; :mod:`lnlib.cost` counts what
+these functions do.
 
-The first half is NumPy, the second compiled by Numba, which is loaded when the first of its functions is called.
-:data:`STEPS` is the ladder from one to the other; the kernels of :mod:`lnlib.cpu.kernels` would be the next step.
+The first half is NumPy, the second compiled by Numba, which is loaded when the first of its
+functions is called. :data:`STEPS` is the ladder from one to the other; the kernels of
+:mod:`lnlib.cpu.kernels` would be the next step.
 """
 
 import functools
 
 import numpy as np
 
-# NumPy. Each call is one pass over memory. The last two terms of dx are added first, and then subtracted from g:
-# of g - a - b NumPy would on some platforms reuse a temporary, and the peak of memory would depend on the platform.
+# NumPy. Each call is one pass over memory. The last two terms of dx are added first, and then
+# subtracted from g: of g - a - b NumPy would on some platforms reuse a temporary, and the peak of
+# memory would depend on the platform.
 
 
 def idiomatic_forward(x, gamma, beta, eps=1e-5):
@@ -61,7 +64,8 @@ def recomputing_backward(dy, cache):
 
 
 def reused_buffers_forward(x, gamma, beta, eps=1e-5, out=None):
-    """As good as NumPy gets: no temporaries, ``einsum`` for sums of products. The cache is (x, mean, rstd, gamma).
+    """As good as NumPy gets: no temporaries, ``einsum`` for sums of products. The cache is (x,
+    mean, rstd, gamma).
 
     ``out``, an array of x's shape and dtype other than x, receives y.
     """
@@ -82,7 +86,8 @@ def reused_buffers_forward(x, gamma, beta, eps=1e-5, out=None):
 def reused_buffers_backward(dy, cache, out=None, scratch=None):
     """Gradients with two buffers and no other temporaries.
 
-    ``out`` receives dx, and ``scratch`` is overwritten: two arrays of x's shape and dtype, other than x and dy.
+    ``out`` receives dx, and ``scratch`` is overwritten: two arrays of x's shape and dtype, other
+    than x and dy.
     """
     x, mean, rstd, gamma = cache
     D = x.shape[-1]
@@ -110,10 +115,11 @@ prange = range  # Numba's once a kernel has been compiled
 
 
 class Kernel:
-    """A function that Numba compiles when it is first called. Without Numba it runs as it stands, slowly.
+    """A function that Numba compiles when it is first called. Without Numba it runs as it stands,
+    slowly.
 
-    ``options`` are those of ``numba.njit`` and ``no_alias``: the compiler may assume that no two arrays overlap.
-    A parallel one is called as :mod:`lnlib.cpu.threads` has it.
+    ``options`` are those of ``numba.njit`` and ``no_alias``: the compiler may assume that no two
+    arrays overlap. A parallel one is called as :mod:`lnlib.cpu.threads` has it.
     """
 
     def __init__(self, function, no_alias=False, **options):
@@ -173,7 +179,9 @@ def _forward(fill, x, gamma, beta, eps=1e-5):
 
 
 def _backward(fill, dy, cache):
-    """Call ``fill(dy, x, mean, rstd, gamma, dx, dgamma, dbeta)``; the last three are new, the last two zero."""
+    """Call ``fill(dy, x, mean, rstd, gamma, dx, dgamma, dbeta)``; the last three are new, the last
+    two zero.
+    """
     x, _, _, gamma = cache
     dx, (dgamma, dbeta) = np.empty_like(x), np.zeros((2, len(gamma)), gamma.dtype)
     fill(dy, *cache, dx, dgamma, dbeta)
@@ -308,19 +316,28 @@ def one_reading_rows(x, gamma, beta, eps, y, mean, rstd):
 
 def _pair(forward, backward):
     """A forward and a backward that make the arrays which these kernels fill; None stays None."""
-    return forward and functools.partial(_forward, forward), backward and functools.partial(_backward, backward)
+    return forward and functools.partial(_forward, forward), backward and functools.partial(
+        _backward, backward
+    )
 
 
-#: The steps by name, each a pair (forward, backward). One of them is None where a step changes only the other pass.
+#: The steps by name, each a pair (forward, backward). One of them is None where a step changes only
+#: the other pass.
 STEPS = {
     "numpy-idiomatic": (idiomatic_forward, idiomatic_backward),
     "numpy-reused": (reused_buffers_forward, reused_buffers_backward),
     "separate": _pair(_separate_forward, _separate_backward),
-    "fused-in-order": _pair(Kernel(forward_rows, fastmath=CONTRACT), Kernel(backward_rows, fastmath=CONTRACT)),
-    "fused": _pair(Kernel(forward_rows, fastmath=ANY_ORDER), Kernel(backward_rows, fastmath=ANY_ORDER)),
+    "fused-in-order": _pair(
+        Kernel(forward_rows, fastmath=CONTRACT), Kernel(backward_rows, fastmath=CONTRACT)
+    ),
+    "fused": _pair(
+        Kernel(forward_rows, fastmath=ANY_ORDER), Kernel(backward_rows, fastmath=ANY_ORDER)
+    ),
     "one-reading": _pair(Kernel(one_reading_rows, fastmath=CONTRACT), None),
-    "no-alias": _pair(Kernel(one_reading_rows, fastmath=CONTRACT, no_alias=True),
-                      Kernel(backward_rows, fastmath=ANY_ORDER, no_alias=True)),
+    "no-alias": _pair(
+        Kernel(one_reading_rows, fastmath=CONTRACT, no_alias=True),
+        Kernel(backward_rows, fastmath=ANY_ORDER, no_alias=True),
+    ),
 }
 
 

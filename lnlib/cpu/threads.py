@@ -1,4 +1,6 @@
-"""When Numba's threads may be used: in the process that started them, and where need be by one caller at a time."""
+"""When Numba's threads may be used: in the process that started them, and where need be by one
+caller at a time.
+"""
 
 import contextlib
 import os
@@ -11,7 +13,9 @@ _forked = False  # whether this process is the child of one that had started Num
 
 
 def _layer():
-    """The name of Numba's threading layer, or None before its threads were first asked for, or counted."""
+    """The name of Numba's threading layer, or None before its threads were first asked for, or
+    counted.
+    """
     try:
         return numba.threading_layer()
     except ValueError:
@@ -28,10 +32,11 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 
 def in_forked_child():
-    """Whether this is a child forked after Numba had started its threads. It may call no parallel function.
+    """Whether this is a child forked after Numba had started its threads. It may call no parallel
+    function.
 
-    Threads are missing that Numba believes to have: with GNU's OpenMP it terminates the child, and its own layer may
-    be left in the middle of a call of the parent's.
+    Threads are missing that Numba believes to have: with GNU's OpenMP it terminates the child, and
+    its own layer may be left in the middle of a call of the parent's.
     """
     return _forked
 
@@ -44,6 +49,7 @@ def usable_threads():
 def turn():
     """The context to call a parallel function in.
 
-    Numba's own layer, ``workqueue``, aborts the process where two threads call at once: they take turns.
+    Numba's own layer, ``workqueue``, aborts the process where two threads call at once: they take
+    turns.
     """
     return _one_caller if _layer() in ("workqueue", None) else _any_caller

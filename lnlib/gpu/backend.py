@@ -1,4 +1,6 @@
-r"""What is called from Python: arguments, memory and launches of the kernels of :mod:`lnlib.gpu.kernels`."""
+r"""What is called from Python: arguments, memory and launches of the kernels of
+:mod:`lnlib.gpu.kernels`.
+"""
 
 import functools
 import math
@@ -6,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import contract
 from simt.cuda_access import bfloat16, float16, float32, float64
+
+from .. import contract
 from . import kernels, plans
 from .devices import is_tensor, machine_for
 from .prepared import Work
@@ -15,9 +18,11 @@ from .prepared import Work
 _TYPES = {"bfloat16": bfloat16, "float16": float16, "float32": float32, "float64": float64}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _kernel(factory, *constants):
-    """The kernel that ``factory`` makes of these constants, the last two of them dtypes; made once."""
+    """The kernel that ``factory`` makes of these constants, the last two of them dtypes; made
+    once.
+    """
     *numbers, real, storage = constants
     return factory(*numbers, _TYPES[real.name], _TYPES[storage.name])
 
@@ -40,9 +45,10 @@ def _backward_kernel(plan, real, storage):
 class GpuLayerNormCache(NamedTuple):
     """What backward needs: x, four numbers a row, and gamma.
 
-    Made from NumPy arrays, it shares no memory with them. Made from device arrays, ``x`` and ``gamma`` **are the
-    caller's own**, and must not change before backward. It can be pickled if its arrays can, which Numba's cannot:
-    those of a device array of Numba's, and on a GPU those of a NumPy array.
+    Made from NumPy arrays, it shares no memory with them. Made from device arrays, ``x`` and
+    ``gamma`` **are the caller's own**, and must not change before backward. It can be pickled if
+    its arrays can, which Numba's cannot: those of a device array of Numba's, and on a GPU those of
+    a NumPy array.
     """
 
     x: Any  #: (..., D), on the device
@@ -55,14 +61,19 @@ class GpuLayerNormCache(NamedTuple):
 
     def __reduce__(self):
         if type(self.statistics).__module__.startswith("numba"):
-            raise TypeError("cache: found Numba's device arrays, which cannot be pickled; pickle the arguments of "
-                            "forward, and call it again")
+            raise TypeError(
+                "cache: found Numba's device arrays, which cannot be pickled; pickle the arguments"
+                " of forward, and call it again"
+            )
         return type(self), tuple(self)
 
 
 #: Dtypes of x; their names.
 DTYPES = "float32", "float16", "bfloat16"
-_EXPECTED = "float32, float16 or bfloat16 on the GPU (lnlib.layernorm and lnlib.cpu take float64; .astype converts)"
+_EXPECTED = (
+    "float32, float16 or bfloat16 on the GPU (lnlib.layernorm and lnlib.cpu take float64; .astype"
+    " converts)"
+)
 
 
 def _on_device(value):
@@ -77,10 +88,14 @@ def _on_device(value):
 
 
 def _seen(name, value, device):
-    """What lnlib.contract looks at: ``value``, or its description if it is on the device. It must be where x is."""
+    """What lnlib.contract looks at: ``value``, or its description if it is on the device. It must
+    be where x is.
+    """
     if not device:
         if _on_device(value):
-            raise TypeError(f"{name}: found an array on the device, expected one on the host, where x is")
+            raise TypeError(
+                f"{name}: found an array on the device, expected one on the host, where x is"
+            )
         return value
     if is_tensor(value) and value.is_cuda and value.is_contiguous() and not value.requires_grad:
         seen = _described(value)  # at a tenth of what PyTorch needs to describe it
@@ -89,14 +104,20 @@ def _seen(name, value, device):
     try:
         return contract.describe(name, value, DTYPES, _EXPECTED)
     except AttributeError:
-        raise TypeError(f"{name}: found {type(value).__name__}, expected an array on the device, where x is") from None
+        raise TypeError(
+            f"{name}: found {type(value).__name__}, expected an array on the device, where x is"
+        ) from None
 
 
 @functools.lru_cache
 def _numpys(dtype):
     """NumPy's dtype for PyTorch's; None for one that no array here may have."""
     name = str(dtype).removeprefix("torch.")
-    if name == "bfloat16":  # NumPy knows it once this package has been imported; contract.describe says that it is missing
+    if (
+        name == "bfloat16"
+        # NumPy knows it once this package has been imported; contract.describe says that it is
+        # missing
+    ):
         try:
             import ml_dtypes  # noqa: F401
         except ImportError:
@@ -105,13 +126,16 @@ def _numpys(dtype):
 
 
 def _described(part):
-    """What lnlib.contract looks at of an array that forward kept, or of a C-contiguous tensor, of any library."""
+    """What lnlib.contract looks at of an array that forward kept, or of a C-contiguous tensor, of
+    any library.
+    """
     dtype = part.dtype if isinstance(part.dtype, np.dtype) else _numpys(part.dtype)
     return contract.Description(tuple(part.shape), dtype, True)
 
 
 def _require_parts(cache):
-    """x, statistics and gamma of the cache, or what describes them; their numbers are taken as they are.
+    """x, statistics and gamma of the cache, or what describes them; their numbers are taken as they
+    are.
 
     All its fields must have the types, shapes and dtypes that forward gave them.
     """
@@ -120,7 +144,9 @@ def _require_parts(cache):
         part = getattr(cache, name)
         host = isinstance(part, np.ndarray)
         if not (host or _on_device(part)):
-            raise TypeError(f"cache.{name}: found {type(part).__name__}, expected the array that forward made")
+            raise TypeError(
+                f"cache.{name}: found {type(part).__name__}, expected the array that forward made"
+            )
         seen.append(contract.as_array(f"cache.{name}", part if host else _described(part), dtypes))
     x, statistics, gamma = seen
     contract.require_x(x, "cache.x")
@@ -137,15 +163,21 @@ def width_of_access(machine, D, *arrays):
 
     Four float32 are 16 bytes; four numbers of half precision 8.
     """
-    return 4 if D % 4 == 0 and all(machine.address(a) % (4 * a.dtype.itemsize) == 0 for a in arrays) else 1
+    return (
+        4
+        if D % 4 == 0 and all(machine.address(a) % (4 * a.dtype.itemsize) == 0 for a in arrays)
+        else 1
+    )
 
 
 def _require_one_device(machine, arrays):
     """Raise unless all these arrays, by name, are on the device of x; None is nowhere."""
     for name, array in arrays.items():
         if array is not None and (found := machine.device_of(array)) != machine.device:
-            raise ValueError(f"{name}: found an array on device {found}, expected one on device {machine.device}, "
-                             f"where x is")
+            raise ValueError(
+                f"{name}: found an array on device {found}, expected one on device"
+                f" {machine.device}, where x is"
+            )
 
 
 def scaled_eps(eps, real):
@@ -161,31 +193,68 @@ def forward_work(rows, D, width, real, dtype, parameters, eps):
     """The launch of a forward pass: what is the same in all calls of this kind."""
     plan = plans.plan_forward(rows, D, width, plans.KEPT * 4 // real.itemsize)
     kernel = _forward_kernel(plan, real, dtype)
-    arrays = [(dtype, rows * D), (parameters, D), (parameters, D), (dtype, rows * D), (real, 4 * rows)]
-    return Work(kernel, plan.blocks, plan.threads * plan.rows, arrays,
-                [np.int32(rows), np.int32(D), *scaled_eps(eps, real)])
+    arrays = [
+        (dtype, rows * D),
+        (parameters, D),
+        (parameters, D),
+        (dtype, rows * D),
+        (real, 4 * rows),
+    ]
+    return Work(
+        kernel,
+        plan.blocks,
+        plan.threads * plan.rows,
+        arrays,
+        [np.int32(rows), np.int32(D), *scaled_eps(eps, real)],
+    )
 
 
 @functools.lru_cache(maxsize=1024)
 def backward_work(rows, D, width, real, dtype, upstream, parameters, gamma, multiprocessors):
-    """The number of partial sums of a backward pass, its launch, and those that add; None where there is no row.
+    """The number of partial sums of a backward pass, its launch, and those that add; None where
+    there is no row.
 
-    ``upstream`` is the dtype of dy, ``gamma`` that of gamma, ``parameters`` that of dgamma and dbeta.
+    ``upstream`` is the dtype of dy, ``gamma`` that of gamma, ``parameters`` that of dgamma and
+    dbeta.
     """
     plan = plans.plan_backward(rows, D, width, plans.KEPT * 4 // real.itemsize, multiprocessors)
     sums, first, adds = [(real, plan.partials * D)] * 2, None, []
     if rows:
         kernel = _backward_kernel(plan, real, dtype)
-        arrays = [(upstream, rows * D), (dtype, rows * D), (real, 4 * rows), (gamma, D), (dtype, rows * D), *sums]
-        first = Work(kernel, plan.blocks, plan.threads * plan.rows, arrays,
-                     [np.int32(rows), np.int32(D), np.int32(plan.partials)])
-    partials, left = plan.partials, plan.partials != 1 or parameters != real  # a single partial sum is the result
+        arrays = [
+            (upstream, rows * D),
+            (dtype, rows * D),
+            (real, 4 * rows),
+            (gamma, D),
+            (dtype, rows * D),
+            *sums,
+        ]
+        first = Work(
+            kernel,
+            plan.blocks,
+            plan.threads * plan.rows,
+            arrays,
+            [np.int32(rows), np.int32(D), np.int32(plan.partials)],
+        )
+    partials, left = (
+        plan.partials,
+        plan.partials != 1 or parameters != real,
+    )  # a single partial sum is the result
     while left:
         columns, lanes, chunks = plans.plan_add(partials)
         left, dtype = chunks > 1, real if chunks > 1 else parameters
-        adds.append((chunks, Work(_kernel(kernels.add_partials, columns, lanes, real, dtype), -(-D // columns) * chunks,
-                                  columns * lanes, [*[(real, partials * D)] * 2, *[(dtype, chunks * D)] * 2],
-                                  [np.int32(partials), np.int32(D)])))
+        adds.append(
+            (
+                chunks,
+                Work(
+                    _kernel(kernels.add_partials, columns, lanes, real, dtype),
+                    -(-D // columns) * chunks,
+                    columns * lanes,
+                    [*[(real, partials * D)] * 2, *[(dtype, chunks * D)] * 2],
+                    [np.int32(partials), np.int32(D)],
+                ),
+            )
+        )
         partials = chunks
     return plan.partials, first, adds
 
@@ -193,25 +262,31 @@ def backward_work(rows, D, width, real, dtype, upstream, parameters, gamma, mult
 def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, stream=None):
     r"""Layer norm of the last axis, on the GPU; see :func:`lnlib.layernorm.layer_norm_forward`.
 
-    Formula, units, errors and source as there; parameters too, but for these. Returns y and a GpuLayerNormCache.
+    Formula, units, errors and source as there; parameters too, but for these. Returns y and a
+    GpuLayerNormCache.
 
-    * ``x`` is float32, or float16 or bfloat16 as storage for float32 arithmetic. A NumPy array is copied to the device
-      and y back. A device array (anything with ``__cuda_array_interface__``: CuPy, PyTorch, Numba; C-contiguous)
-      stays there, and y is one of its library.
+    * ``x`` is float32, or float16 or bfloat16 as storage for float32 arithmetic. A NumPy array is
+      copied to the device and y back. A device array (anything with ``__cuda_array_interface__``:
+      CuPy, PyTorch, Numba; C-contiguous) stays there, and y is one of its library.
     * ``gamma`` and ``beta`` are where x is, of x's dtype or float32.
-    * ``precise``: arithmetic of both passes in float64. Many GPUs do that at 1/32 or 1/64 of the speed of float32.
-    * ``eps``: of a constant row with eps below 9e-78, rstd is 3.4e38 unless ``precise``: float32 holds no larger one.
-    * ``out``, of x's shape and dtype and where x is, receives y, and is returned as y. On the device it may not
-      overlap x, gamma or beta.
-    * ``stream``, a number or Numba's, for device arrays: the CUDA stream to work on. Default: PyTorch's current one
-      for its tensors, the one that the array names, or the default stream. Nothing waits for the result. Memory comes
-      from the library of x: if that works on another stream, do not free or reuse arrays before both have caught up.
+    * ``precise``: arithmetic of both passes in float64. Many GPUs do that at 1/32 or 1/64 of the
+      speed of float32.
+    * ``eps``: of a constant row with eps below 9e-78, rstd is 3.4e38 unless ``precise``: float32
+      holds no larger one.
+    * ``out``, of x's shape and dtype and where x is, receives y, and is returned as y. On the
+      device it may not overlap x, gamma or beta.
+    * ``stream``, a number or Numba's, for device arrays: the CUDA stream to work on. Default:
+      PyTorch's current one for its tensors, the one that the array names, or the default stream.
+      Nothing waits for the result. Memory comes from the library of x: if that works on another
+      stream, do not free or reuse arrays before both have caught up.
     """
     device = _on_device(x)
     seen = contract.require_x(_seen("x", x, device))
     contract.require_dtype("x", seen.dtype, DTYPES, _EXPECTED)
-    parameters = contract.require_parameters(_seen("gamma", gamma, device), _seen("beta", beta, device), seen)
-    kind, = {a.dtype for a in parameters}
+    parameters = contract.require_parameters(
+        _seen("gamma", gamma, device), _seen("beta", beta, device), seen
+    )
+    (kind,) = {a.dtype for a in parameters}
     eps = contract.require_eps(eps)
     real = np.dtype(np.float64 if contract.require_bool("precise", precise) else np.float32)
     if out is not None:
@@ -238,17 +313,21 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
 
 
 def layer_norm_backward(dy, cache, *, out=None, stream=None):
-    r"""Gradients of a loss with respect to x, gamma and beta; see :func:`lnlib.layernorm.layer_norm_backward`.
+    r"""Gradients of a loss with respect to x, gamma and beta; see
+    :func:`lnlib.layernorm.layer_norm_backward`.
 
     Formulas, parameters, results, errors and error bounds as there, but for these.
 
-    ``dy`` and ``out`` are where x is. ``out``, of x's shape and dtype, receives dx, and is returned as dx; on the
-    device it may not overlap dy or x. ``stream`` is as in forward. Sums over rows that leave the range of float32 on
-    the way give Inf, also where the total would not. Of nearly equal terms the roundings have one sign: then chains of
-    64 rows and 32 partial sums may cost dgamma and dbeta half as many u, 48, and those of a row's means, of D/1024
-    numbers and 32 warps, D/2048 + 16.
+    ``dy`` and ``out`` are where x is. ``out``, of x's shape and dtype, receives dx, and is returned
+    as dx; on the device it may not overlap dy or x. ``stream`` is as in forward. Sums over rows
+    that leave the range of float32 on the way give Inf, also where the total would not. Of nearly
+    equal terms the roundings have one sign: then chains of 64 rows and 32 partial sums may cost
+    dgamma and dbeta half as many u, 48, and those of a row's means, of D/1024 numbers and 32 warps,
+    D/2048 + 16.
     """
-    seen_x, seen_statistics, seen_gamma = _require_parts(contract.require_cache(cache, GpuLayerNormCache))
+    seen_x, seen_statistics, seen_gamma = _require_parts(
+        contract.require_cache(cache, GpuLayerNormCache)
+    )
     x, statistics, gamma, parameters, device = cache
     shape, dtype, real = seen_x.shape, seen_x.dtype, seen_statistics.dtype
     seen = contract.require_like_x("dy", _seen("dy", dy, device), shape, dtype)
@@ -263,18 +342,35 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
         dx = out if device and out is not None else machine.empty(shape, dtype)
         dgamma, dbeta = machine.empty((D,), parameters), machine.empty((D,), parameters)
         width = width_of_access(machine, D, dy, x, gamma, dx)
-        partials, first, adds = backward_work(rows, D, width, real, dtype, seen.dtype, parameters, seen_gamma.dtype,
-                                              machine.multiprocessors)
+        partials, first, adds = backward_work(
+            rows,
+            D,
+            width,
+            real,
+            dtype,
+            seen.dtype,
+            parameters,
+            seen_gamma.dtype,
+            machine.multiprocessors,
+        )
         sums = [machine.empty((partials, D), real) for _ in range(2)] if adds else (dgamma, dbeta)
         if first:
             machine.launch(first, dy, x, statistics, gamma, dx, *sums)
         for chunks, work in adds:
-            added = [machine.empty((chunks, D), real) for _ in range(2)] if chunks > 1 else (dgamma, dbeta)
+            added = (
+                [machine.empty((chunks, D), real) for _ in range(2)]
+                if chunks > 1
+                else (dgamma, dbeta)
+            )
             machine.launch(work, *sums, *added)
             sums = added
         if device:
             return dx, dgamma, dbeta
-        results = (np.empty(shape, dtype) if out is None else out, np.empty(D, parameters), np.empty(D, parameters))
+        results = (
+            np.empty(shape, dtype) if out is None else out,
+            np.empty(D, parameters),
+            np.empty(D, parameters),
+        )
         for array, result in zip((dx, dgamma, dbeta), results):
             machine.get(array, result)
         return results

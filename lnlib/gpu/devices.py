@@ -1,6 +1,7 @@
 """Where kernels run: on a GPU, or in the interpreter. Memory, launches, streams.
 
-Arguments are not checked: :mod:`lnlib.gpu.backend` calls what is here, with arguments that it has checked.
+Arguments are not checked: :mod:`lnlib.gpu.backend` calls what is here, with arguments that it has
+checked.
 """
 
 import functools
@@ -10,6 +11,7 @@ import numpy as np
 
 import simt
 from simt.cuda_access import cuda
+
 from .prepared import device_of, in_kernels, on_device
 
 #: What the interpreter takes for the number of multiprocessors of its GPU.
@@ -22,7 +24,9 @@ def _is_torchs(kind):
 
 
 def is_tensor(array):
-    """Whether it is PyTorch's. What it is asked itself takes a tenth of what its ``__cuda_array_interface__`` takes."""
+    """Whether it is PyTorch's. What it is asked itself takes a tenth of what its
+    ``__cuda_array_interface__`` takes.
+    """
     return _is_torchs(type(array))
 
 
@@ -53,24 +57,39 @@ class Interpreter:
         # The compiled kernel gets addresses, and would read them as what they are declared to be.
         found = tuple((a.dtype, a.size) for a in arrays)
         if found != work.arrays:
-            raise TypeError(f"arrays: found {found}, expected {work.arrays}, which the kernel is compiled for")
-        simt.launch(work.kernel, work.blocks, work.threads, *(
-            a.ravel().view(in_kernels(a.dtype.name)) for a in arrays), *work.numbers)
+            raise TypeError(
+                f"arrays: found {found}, expected {work.arrays}, which the kernel is compiled for"
+            )
+        simt.launch(
+            work.kernel,
+            work.blocks,
+            work.threads,
+            *(a.ravel().view(in_kernels(a.dtype.name)) for a in arrays),
+            *work.numbers,
+        )
 
     def address(self, array):
         return 0  # the interpreter places arrays as a GPU's allocator does
 
 
 class Gpu:
-    """A GPU; ``x`` is a device array whose library allocates what is needed, or None for Numba's own arrays.
+    """A GPU; ``x`` is a device array whose library allocates what is needed, or None for Numba's
+    own arrays.
 
-    It is the GPU that x is on, or else the current one. In a ``with`` statement it is the current one.
+    It is the GPU that x is on, or else the current one. In a ``with`` statement it is the current
+    one.
     """
 
     def __init__(self, x=None, stream=None):
         self.library = type(x).__module__.partition(".")[0] if x is not None else "numba"
         self.x, self.stream = x, stream_of(x, stream)
-        self.device = None if x is None else x.get_device() if self.library == "torch" else device_of(self.address(x))
+        self.device = (
+            None
+            if x is None
+            else x.get_device()
+            if self.library == "torch"
+            else device_of(self.address(x))
+        )
         if self.device is None:  # x has no elements, or is on the host
             self.device = cuda.get_current_device().id
         self.multiprocessors = _multiprocessors(self.device)
@@ -116,12 +135,12 @@ class Gpu:
         return self.device if found is None else found
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _multiprocessors(device):
     return cuda.gpus[device].MULTIPROCESSOR_COUNT
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _torchs(dtype):
     """PyTorch's dtype for NumPy's."""
     return getattr(sys.modules["torch"], dtype.name)
@@ -133,14 +152,17 @@ def _numbas(stream):
 
 
 def _current_stream(device):
-    """The number of PyTorch's current stream: in a thirtieth of the time by the name that its compiler's code uses."""
+    """The number of PyTorch's current stream: in a thirtieth of the time by the name that its
+    compiler's code uses.
+    """
     torch = sys.modules["torch"]
     number = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return torch.cuda.current_stream(device).cuda_stream if number is None else number(device)
 
 
 def stream_of(x, stream):
-    """The number of the stream to work on: the caller's, if it says so, or the current one of the library of x.
+    """The number of the stream to work on: the caller's, if it says so, or the current one of the
+    library of x.
 
     The default stream is 0: of Numba's object for it, int() warns.
     """
@@ -150,13 +172,17 @@ def stream_of(x, stream):
         stream = x.__cuda_array_interface__.get("stream")
     if not (stream is None or isinstance(stream, int)):
         stream = getattr(stream.handle, "value", stream.handle)
-    return int(stream or 0) if stream != 1 else 0  # 1 is the interface's name for the default stream
+    return (
+        int(stream or 0) if stream != 1 else 0
+    )  # 1 is the interface's name for the default stream
 
 
 def machine_for(device, like, stream, interpreted=False):
-    """Where kernels run: a GPU if there is one, or if the array ``like`` is on one; else the interpreter.
+    """Where kernels run: a GPU if there is one, or if the array ``like`` is on one; else the
+    interpreter.
 
-    What the interpreter began (``interpreted``) it finishes: its cache may have been pickled, and now be near a GPU.
+    What the interpreter began (``interpreted``) it finishes: its cache may have been pickled, and
+    now be near a GPU.
     """
     on_gpu = device or cuda.is_available() and not interpreted
     return (Gpu if on_gpu else Interpreter)(like if device else None, stream)

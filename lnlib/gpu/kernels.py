@@ -1,37 +1,54 @@
 r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA.
 
-* **One read, one write.** Threads share a row. Each keeps its part in registers, so what is needed twice is read
-  once: forward moves 8 bytes an element in float32, backward 12. Where D is a multiple of 4 every access to them is
-  of 16 bytes. Rows that do not fit in the registers of a block (more than 16384 numbers in forward, 8192 in
-  backward; a quarter less where 4 does not divide D) have kernels of their own, whose second reading comes from
-  cache. In backward, up to twice as many numbers have their sums of dgamma and dbeta in registers all the same.
-* **Statistics.** As in :mod:`lnlib.cpu`, by a guess at the mean. The first is 0, and m + residual the next one. The
-  row is in registers: another round costs no memory traffic.
-* **Parameter gradients.** A thread goes through many rows and adds their dgamma and dbeta in registers, at most
-  :data:`~lnlib.gpu.plans.ROWS_ADDED` of them. The sums of a block go to one row of partial sums, and another kernel
-  adds these. No atomic operation takes part: the results are the same bit for bit in every run.
-* **Asking early.** A thread waits for memory where it uses what it has asked for. So it asks for all its numbers of a
-  row first, and in backward, up to 4096 numbers (a quarter less as above), for those of its next row.
-* **Short rows.** In backward a row of up to 256 numbers (192 where they are read one by one) is in one warp or in a
-  part of one, and a block does several.
-* **Range.** A row whose variance leaves the range is done again, scaled by a power of two, and so is an upstream
-  gradient whose sums are near the largest number. A row that varies little at a huge mean is scaled only until its mean
-  is known: eps counts in its variance. All arithmetic is float32, or float64 if ``real`` is.
-* **Half precision.** Numbers are widened when they are read, and rounded once when they are written. Of bfloat16 the
-  kernels see bits (:func:`~simt.cuda_access.bfloat16`).
+* **One read, one write.** Threads share a row. Each keeps its part in registers, so what is needed
+  twice is read once: forward moves 8 bytes an element in float32, backward 12. Where D is a
+  multiple of 4 every access to them is of 16 bytes. Rows that do not fit in the registers of a
+  block (more than 16384 numbers in forward, 8192 in backward; a quarter less where 4 does not
+  divide D) have kernels of their own, whose second reading comes from cache. In backward, up to
+  twice as many numbers have their sums of dgamma and dbeta in registers all the same.
+* **Statistics.** As in :mod:`lnlib.cpu`, by a guess at the mean. The first is 0, and m + residual
+  the next one. The row is in registers: another round costs no memory traffic.
+* **Parameter gradients.** A thread goes through many rows and adds their dgamma and dbeta in
+  registers, at most :data:`~lnlib.gpu.plans.ROWS_ADDED` of them. The sums of a block go to one row
+  of partial sums, and another kernel adds these. No atomic operation takes part: the results are
+  the same bit for bit in every run.
+* **Asking early.** A thread waits for memory where it uses what it has asked for. So it asks for
+  all its numbers of a row first, and in backward, up to 4096 numbers (a quarter less as above), for
+  those of its next row.
+* **Short rows.** In backward a row of up to 256 numbers (192 where they are read one by one) is in
+  one warp or in a part of one, and a block does several.
+* **Range.** A row whose variance leaves the range is done again, scaled by a power of two, and so
+  is an upstream gradient whose sums are near the largest number. A row that varies little at a huge
+  mean is scaled only until its mean is known: eps counts in its variance. All arithmetic is
+  float32, or float64 if ``real`` is.
+* **Half precision.** Numbers are widened when they are read, and rounded once when they are
+  written. Of bfloat16 the kernels see bits (:func:`~simt.cuda_access.bfloat16`).
 
-Arrays are flat, (rows * D). ``statistics`` has four numbers a row: a guess at the mean, the mean of what it leaves,
-1 / sqrt(var + eps), and the power of two by which the row is multiplied before.
+Arrays are flat, (rows * D). ``statistics`` has four numbers a row: a guess at the mean, the mean of
+what it leaves, 1 / sqrt(var + eps), and the power of two by which the row is multiplied before.
 
-Arguments are not checked: kernels and what they call run on the device, and :mod:`lnlib.gpu.backend` makes them with
-constants of its plans.
+Arguments are not checked: kernels and what they call run on the device, and
+:mod:`lnlib.gpu.backend` makes them with constants of its plans.
 """
 
 import math
 
+from simt.cuda_access import (
+    FULL,
+    cuda,
+    device,
+    float32,
+    float64,
+    int32,
+    int64,
+    libdevice,
+    load4,
+    store4,
+    uint64,
+    widened,
+)
+
 from .. import contract
-from simt.cuda_access import (FULL, cuda, device, float32, float64, int32, int64, libdevice, load4, store4, uint64,
-                              widened)
 from .plans import KEPT, TERMS
 
 #: Powers of two by which a row out of range is multiplied. The first is for one that is too large.
@@ -41,12 +58,12 @@ DOWN, UP = 2.0**-90, 2.0**100
 ROUNDS = 6
 
 
-# Parts of kernels. A device function is compiled into the kernel that calls it. Some are made by a factory: its
-# arguments are constants when the kernel is compiled.
-#   real is the dtype of the arithmetic, storage that of y and dx (of dgamma and dbeta in the second stage).
+# Parts of kernels. A device function is compiled into the kernel that calls it. Some are made by a
+# factory: its arguments are constants when the kernel is compiled.
+#   real is the dtype of the arithmetic, storage that of y and dx (of dgamma and dbeta in the second stage).  # noqa: E501
 #   threads is how many share a row, and W neighbours are a chunk of it.
-# An index that varies is a uint64: of one with a sign Numba first asks whether it counts from the end, which costs
-# some instructions an access.
+# An index that varies is a uint64: of one with a sign Numba first asks whether it counts from the
+# end, which costs some instructions an access.
 
 
 @device
@@ -70,8 +87,14 @@ def fetch4(array, i, registers, k):
 
 @device
 def put4(array, i, registers, k, storage):
-    store4(array, i, storage(registers[k]), storage(registers[k + 1]),
-           storage(registers[k + 2]), storage(registers[k + 3]))
+    store4(
+        array,
+        i,
+        storage(registers[k]),
+        storage(registers[k + 1]),
+        storage(registers[k + 2]),
+        storage(registers[k + 3]),
+    )
 
 
 #: W -> how a chunk is read, and written.
@@ -80,7 +103,9 @@ ACCESS = {1: (fetch1, put1), 4: (fetch4, put4)}
 
 @device
 def times32(a, b):
-    """a * b, rounded: a fused a * b - c would leave the rounding error of a constant g, which must be 0."""
+    """a * b, rounded: a fused a * b - c would leave the rounding error of a constant g, which must
+    be 0.
+    """
     return libdevice.fmul_rn(a, b)
 
 
@@ -102,10 +127,12 @@ def warp_sums(a, b):
 
 
 def group_sums(threads):
-    """Make the device function that does for a group of 8, 16 or 32 lanes what ``block_sums`` does for a block.
+    """Make the device function that does for a group of 8, 16 or 32 lanes what ``block_sums`` does
+    for a block.
 
-    Lanes whose numbers differ in the lower bits only are a group. A mask names all 32 lanes, because all of them come
-    here together: ``ballot_sync`` has a bit of each, of which those of the group are looked at.
+    Lanes whose numbers differ in the lower bits only are a group. A mask names all 32 lanes,
+    because all of them come here together: ``ballot_sync`` has a bit of each, of which those of the
+    group are looked at.
     """
     offsets, bits = tuple(2**k for k in reversed(range(threads.bit_length() - 1))), 2**threads - 1
 
@@ -123,9 +150,11 @@ def group_sums(threads):
 
 @device
 def block_sums(a, b, flag, shared, side, thread, warps):
-    """The sums of a and b over all threads of a block, and whether any has set its flag; every thread gets them.
+    """The sums of a and b over all threads of a block, and whether any has set its flag; every
+    thread gets them.
 
-    Uses 2 * warps numbers of ``shared`` from ``side`` on. One barrier is enough if the next call uses others.
+    Uses 2 * warps numbers of ``shared`` from ``side`` on. One barrier is enough if the next call
+    uses others.
     """
     a, b = warp_sums(a, b)
     if thread & 31 == 0:
@@ -143,8 +172,8 @@ def block_sums(a, b, flag, shared, side, thread, warps):
 def row_statistics(threads, sums, real):
     """Make the device function that finds the statistics of a row.
 
-    It calls ``sums(x, base, v, thread, D, scale, mean)``, which are a thread's sums of d and of d^2 for
-    d = scale * x - mean. Kernels differ in where x is then: in registers v, or in memory.
+    It calls ``sums(x, base, v, thread, D, scale, mean)``, which are a thread's sums of d and of d^2
+    for d = scale * x - mean. Kernels differ in where x is then: in registers v, or in memory.
     """
     warps = threads // 32
     ends = contract.RANGE["float32" if real is float32 else "float64"]
@@ -165,11 +194,13 @@ def row_statistics(threads, sums, real):
             else:
                 total, squares = warp_sums(total, squares)
             residual = total / real(D)
-            # Rounding makes this negative only where the guess is poor, and then there is a better one.
+            # Rounding makes this negative only where the guess is poor, and then there is a better
+            # one.
             variance = squares / real(D) - residual * residual
             better = mean + residual
             off, near = residual * residual, quarter * variance
-            # Where squares underflow both are 0, and the first guess may be poor, for all that can be seen.
+            # Where squares underflow both are 0, and the first guess may be poor, for all that can
+            # be seen.
             if (off > near or off == near and mean == real(0)) and better != mean:
                 mean = better
             elif scale == real(1) and not smallest < variance + e < largest:
@@ -178,11 +209,14 @@ def row_statistics(threads, sums, real):
                     mean, scale, e = real(0), down, eps_down
                 elif mean * mean < real(1):
                     mean, scale, e = mean * up, up, eps_up
-                else:  # constant: any other row with such a mean varies more. A tiny eps is itself only in eps_up
+                # constant: any other row with such a mean varies more. A tiny eps is itself only in
+                # eps_up
+                else:
                     rstd = up / math.sqrt(eps_up)
                     return mean, residual, min(rstd, most) if eps_up > real(0) else rstd, scale
             elif scale == down and variance + e < hardly:
-                # Only the mean was too large. With this guess squares are in range unscaled, and eps stays as it is.
+                # Only the mean was too large. With this guess squares are in range unscaled, and
+                # eps stays as it is.
                 mean, scale, e = mean * back, real(1), eps
             else:
                 break
@@ -192,7 +226,9 @@ def row_statistics(threads, sums, real):
 
 
 def y_of_chunk(W, storage):
-    """Make the device function that writes y for the chunk at ``column``, which is in v from k on."""
+    """Make the device function that writes y for the chunk at ``column``, which is in v from k
+    on.
+    """
     fetch, put = ACCESS[W]
 
     @device
@@ -209,7 +245,9 @@ def y_of_chunk(W, storage):
 
 
 def chunks_of_backward(W, real, storage):
-    """Make the device functions that read xhat and dy, add up g and g * xhat, and write dx, of the chunk at k."""
+    """Make the device functions that read xhat and dy, add up g and g * xhat, and write dx, of the
+    chunk at k.
+    """
     fetch, put = ACCESS[W]
     times = TIMES[real]
     most = real(3.4e38 if real is float32 else 1.7e308)  # as in row_statistics
@@ -251,10 +289,12 @@ def chunks_of_backward(W, real, storage):
 
 
 def means_of_g(threads, sums, real):
-    """Make the device function that finds the means of g and g * xhat of a row, and the scale they are of.
+    """Make the device function that finds the means of g and g * xhat of a row, and the scale they
+    are of.
 
-    It calls ``sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first)``, which are a
-    thread's sums for g = gamma * dy * small, and whether any g is not ``first``.
+    It calls ``sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small,
+    first)``, which are a thread's sums for g = gamma * dy * small, and whether any g is not
+    ``first``.
     """
     warps, times = threads // 32, TIMES[real]
     down, back = real(DOWN), real(1 / DOWN)
@@ -267,20 +307,25 @@ def means_of_g(threads, sums, real):
         g_mean, gx_mean = real(0), real(0)
         for turn in range(2):
             first = times(real(widened(dy[uint64(base)])) * small, real(widened(gamma[0])))
-            g_sum, gx_sum, differs = sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics,
-                                          small, first)
+            g_sum, gx_sum, differs = sums(
+                dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first
+            )
             if warps > 1:
-                g_sum, gx_sum, differs = block_sums(g_sum, gx_sum, differs, shared, side, thread, warps)
+                g_sum, gx_sum, differs = block_sums(
+                    g_sum, gx_sum, differs, shared, side, thread, warps
+                )
                 side = int32(2 * warps) - side
             else:
                 g_sum, gx_sum, differs = add_lanes(g_sum, gx_sum, differs)
             g_mean, gx_mean = first, real(0)  # if g is constant: dx is then 0
             if differs:
                 g_mean, gx_mean = g_sum / real(D), gx_sum / real(D)
-            # NaN comes again, too. The limit is one for means, and these are sums: on the safe side.
+            # NaN comes again, too. The limit is one for means, and these are sums: on the safe
+            # side.
             again = not (-harmless < g_sum < harmless and -harmless < gx_sum < harmless)
-            # Of several rows in a warp, those that are fine get the same sums once more: the others need all lanes.
-            # A row by itself has its second turn where small is not 1; to know it so takes no register.
+            # Of several rows in a warp, those that are fine get the same sums once more: the others
+            # need all lanes. A row by itself has its second turn where small is not 1; to know it
+            # so takes no register.
             last = turn == 1 if threads < 32 else small != real(1)
             if last or not (cuda.any_sync(FULL, again) if threads < 32 else again):
                 break
@@ -291,8 +336,8 @@ def means_of_g(threads, sums, real):
     return find
 
 
-# Kernels. A factory makes them: its arguments are constants when the kernel is compiled, so that loops over them
-# are unrolled and arrays of their size are registers.
+# Kernels. A factory makes them: its arguments are constants when the kernel is compiled, so that
+# loops over them are unrolled and arrays of their size are registers.
 #   A thread has V chunks of a row; R rows are in a block (1 if threads > 32).
 
 
@@ -342,7 +387,9 @@ def forward(threads, V, W, R, real=float32, storage=float32):
 
 
 def forward_long(threads, W, real=float32, storage=float32):
-    """Make the forward kernel for rows of any length: one block a row, which is read once for every round."""
+    """Make the forward kernel for rows of any length: one block a row, which is read once for every
+    round.
+    """
     fetch, slots, pair = ACCESS[W][0], threads // 8, 2 * W
 
     @device
@@ -378,21 +425,35 @@ def forward_long(threads, W, real=float32, storage=float32):
 
 def sums_of_kept(threads, V, W, add, real):
     """Make the ``sums`` of :func:`means_of_g` for a thread that keeps V chunks of xhat and dy."""
+
     @device
     def sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first):
         g_sum, gx_sum, differs = real(0), real(0), 0
         for j in range(V):
             column = (thread + int32(j * threads)) * int32(W)
             if column < D:
-                g_sum, gx_sum, differs = add(gamma, column, xhat, upstream, j * W, weights, small, first,
-                                             g_sum, gx_sum, differs)
+                g_sum, gx_sum, differs = add(
+                    gamma,
+                    column,
+                    xhat,
+                    upstream,
+                    j * W,
+                    weights,
+                    small,
+                    first,
+                    g_sum,
+                    gx_sum,
+                    differs,
+                )
         return g_sum, gx_sum, differs
 
     return sums
 
 
 def row_of_sums(threads, V, W, real):
-    """Make the device function that writes a row of partial sums; threads behind the first ``threads`` have none."""
+    """Make the device function that writes a row of partial sums; threads behind the first
+    ``threads`` have none.
+    """
     put = ACCESS[W][1]
 
     @device
@@ -425,14 +486,18 @@ def part_of_row(threads, V, W):
 
 
 def backward(threads, V, W, R=1, real=float32, storage=float32):
-    """Make the backward kernel for rows of at most threads * V * W numbers: dx, and rows of partial sums.
+    """Make the backward kernel for rows of at most threads * V * W numbers: dx, and rows of partial
+    sums.
 
-    A block does R neighbouring rows at a time (one, where a row has more than a warp), and all rows of a partial sum.
-    A thread asks memory for all its numbers of a row before it uses any. One that keeps few asks for those of its next
-    row before it adds up these, so that memory has work meanwhile: ``ahead``.
+    A block does R neighbouring rows at a time (one, where a row has more than a warp), and all rows
+    of a partial sum. A thread asks memory for all its numbers of a row before it uses any. One that
+    keeps few asks for those of its next row before it adds up these, so that memory has work
+    meanwhile: ``ahead``.
     """
     kept, warps = V * W, threads * R // 32
-    ahead = kept <= KEPT // (2 if real is float32 else 4)  # else registers would not do for two rows
+    ahead = kept <= KEPT // (
+        2 if real is float32 else 4
+    )  # else registers would not do for two rows
     slots = threads // 8 if R == 1 else max(1, warps - 1) * 2 * kept * threads
     threads_as_bits = threads.bit_length() - 1
     _, add, write_dx = chunks_of_backward(W, real, storage)
@@ -458,7 +523,9 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
         while partial < partials:
             for k in range(kept):
                 dgamma[k], dbeta[k] = real(0), real(0)
-            block_row = partial * int32(R)  # the first of the block's rows: all its threads leave the loop together
+            block_row = partial * int32(
+                R
+            )  # the first of the block's rows: all its threads leave the loop together
             row = block_row + (thread >> int32(threads_as_bits))
             if ahead and row < rows:
                 ask(dy, x, statistics, row, lane, D, next_dy, next_x, following)
@@ -476,11 +543,15 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
                         dbeta[k] += upstream[k]
                 if ahead and row + step < rows:
                     ask(dy, x, statistics, row + step, lane, D, next_dy, next_x, following)
-                means, side = find_means(dy, x, gamma, base, xhat, upstream, weights, lane, D, found, shared, side)
+                means, side = find_means(
+                    dy, x, gamma, base, xhat, upstream, weights, lane, D, found, shared, side
+                )
                 for j in range(V):
                     column = (lane + int32(j * threads)) * int32(W)
                     if inside and column < D:
-                        write_dx(gamma, dx, base, column, xhat, upstream, j * W, weights, found, means)
+                        write_dx(
+                            gamma, dx, base, column, xhat, upstream, j * W, weights, found, means
+                        )
                 row += step
                 block_row += step
 
@@ -493,10 +564,12 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
 
 
 def sums_of_groups(threads, kept, warps, real):
-    """Make the device function that adds dgamma and dbeta of all groups of a block, always in the same order.
+    """Make the device function that adds dgamma and dbeta of all groups of a block, always in the
+    same order.
 
-    First those of a warp, which the shuffles of other bits than a group's reach; then those of the other warps, in
-    shared memory. The first group gets the sums. In shared memory neighbours are lanes, so that banks do not conflict.
+    First those of a warp, which the shuffles of other bits than a group's reach; then those of the
+    other warps, in shared memory. The first group gets the sums. In shared memory neighbours are
+    lanes, so that banks do not conflict.
     """
     size = kept * threads
 
@@ -527,14 +600,18 @@ def sums_of_groups(threads, kept, warps, real):
 
 
 def sums_of_read(threads, W, read, add, real):
-    """Make the ``sums`` of :func:`means_of_g` for a thread that keeps nothing: it reads its part of the row."""
+    """Make the ``sums`` of :func:`means_of_g` for a thread that keeps nothing: it reads its part of
+    the row.
+    """
+
     @device
     def sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first):
         g_sum, gx_sum, differs = real(0), real(0), 0
         for column in range(thread * int32(W), D, int32(threads * W)):
             read(x, dy, base + column, xhat, upstream, 0, statistics)
-            g_sum, gx_sum, differs = add(gamma, column, xhat, upstream, 0, weights, small, first,
-                                         g_sum, gx_sum, differs)
+            g_sum, gx_sum, differs = add(
+                gamma, column, xhat, upstream, 0, weights, small, first, g_sum, gx_sum, differs
+            )
         return g_sum, gx_sum, differs
 
     return sums
@@ -543,8 +620,8 @@ def sums_of_read(threads, W, read, add, real):
 def backward_twice(threads, V, W, real=float32, storage=float32):
     """Make the backward kernel for rows of at most threads * V * W numbers that are read twice.
 
-    A thread keeps its sums of dgamma and dbeta in registers, where x and dy have no room as well: two numbers for each
-    column instead of four. The second reading comes from cache.
+    A thread keeps its sums of dgamma and dbeta in registers, where x and dy have no room as well:
+    two numbers for each column instead of four. The second reading comes from cache.
     """
     slots, kept = threads // 8, V * W
     read, add, write_dx = chunks_of_backward(W, real, storage)
@@ -570,7 +647,9 @@ def backward_twice(threads, V, W, real=float32, storage=float32):
             while row < rows:
                 base = int64(row) * int64(D)
                 found = load4(statistics, int64(row) * 4)
-                means, side = find_means(dy, x, gamma, base, xhat, upstream, weights, thread, D, found, shared, side)
+                means, side = find_means(
+                    dy, x, gamma, base, xhat, upstream, weights, thread, D, found, shared, side
+                )
                 for j in range(V):
                     column = (thread + int32(j * threads)) * int32(W)
                     if column < D:
@@ -588,7 +667,9 @@ def backward_twice(threads, V, W, real=float32, storage=float32):
 
 
 def backward_long(threads, W, real=float32, storage=float32):
-    """Make the backward kernel for rows of any length. Its partial sums grow in memory, row after row."""
+    """Make the backward kernel for rows of any length. Its partial sums grow in memory, row after
+    row.
+    """
     (fetch, put), slots = ACCESS[W], threads // 8
     read, add, write_dx = chunks_of_backward(W, real, storage)
     find_means = means_of_g(threads, sums_of_read(threads, W, read, add, real), real)
@@ -608,7 +689,9 @@ def backward_long(threads, W, real=float32, storage=float32):
             while row < rows:
                 base = int64(row) * int64(D)
                 found = load4(statistics, int64(row) * 4)
-                means, side = find_means(dy, x, gamma, base, xhat, upstream, weights, thread, D, found, shared, side)
+                means, side = find_means(
+                    dy, x, gamma, base, xhat, upstream, weights, thread, D, found, shared, side
+                )
                 here = int64(partial) * int64(D)
                 for column in range(thread * int32(W), D, int32(threads * W)):
                     read(x, dy, base + column, xhat, upstream, 0, found)
@@ -633,9 +716,10 @@ def backward_long(threads, W, real=float32, storage=float32):
 def add_partials(columns, lanes, real=float32, storage=float32):
     """Make the kernel that adds rows of partial sums, in a fixed order: a chunk of them to one row.
 
-    A block does ``columns`` columns of a chunk; 8 of float32 are a sector of 32 bytes. Each column has ``lanes``
-    threads, and each of these at most :data:`~lnlib.gpu.plans.TERMS` terms: the error grows with their number. Of a
-    single chunk the result is the sum; the sums of several are added by another launch.
+    A block does ``columns`` columns of a chunk; 8 of float32 are a sector of 32 bytes. Each column
+    has ``lanes`` threads, and each of these at most :data:`~lnlib.gpu.plans.TERMS` terms: the error
+    grows with their number. Of a single chunk the result is the sum; the sums of several are added
+    by another launch.
     """
     threads, slots = columns * lanes, 2 * columns * lanes
 
@@ -644,13 +728,17 @@ def add_partials(columns, lanes, real=float32, storage=float32):
         thread = int32(cuda.threadIdx.x)
         blocks = (D + int32(columns - 1)) // int32(columns)  # of a chunk
         chunk = int32(cuda.blockIdx.x) // blocks
-        column = (int32(cuda.blockIdx.x) - chunk * blocks) * int32(columns) + thread % int32(columns)
+        column = (int32(cuda.blockIdx.x) - chunk * blocks) * int32(columns) + thread % int32(
+            columns
+        )
         p = chunk * int32(TERMS * lanes) + thread // int32(columns)
         i = int64(p) * int64(D) + int64(column)
         a, b = real(0), real(0)
         end = min(partials, (chunk + int32(1)) * int32(TERMS * lanes))
         while p < end:
-            for _ in range(8):  # unrolled: the loads of eight terms are on their way at the same time
+            for _ in range(
+                8
+            ):  # unrolled: the loads of eight terms are on their way at the same time
                 if p < partials and column < D:
                     a += partial_dgamma[uint64(i)]
                     b += partial_dbeta[uint64(i)]

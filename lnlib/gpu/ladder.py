@@ -1,15 +1,17 @@
-r"""Teaching kernels for the GPU: the same layer norm, written in several ways that ask memory differently.
+r"""Teaching kernels for the GPU: the same layer norm, written in several ways that ask memory
+differently.
 
-Every kernel works on flat float32 arrays in which N rows of D numbers lie one after the other. A forward takes
-``(x, gamma, beta, y, mean, rstd, N, D, eps)``, a backward ``(dy, x, mean, rstd, gamma, dx, ..., N, D)``. The formulas
-are those of :mod:`lnlib.layernorm`, but with one rounded mean: nothing is recentred, and no row is done again.
+Every kernel works on flat float32 arrays in which N rows of D numbers lie one after the other. A
+forward takes ``(x, gamma, beta, y, mean, rstd, N, D, eps)``, a backward ``(dy, x, mean, rstd,
+gamma, dx, ..., N, D)``. The formulas are those of :mod:`lnlib.layernorm`, but with one rounded
+mean: nothing is recentred, and no row is done again.
 
-A kernel that needs constants when it is compiled (the number of threads in a block, say) is made by a function of
-them. :mod:`simt` interprets a kernel as it stands. :mod:`lnlib.gpu.steps` says which kernels make a step of the
-ladder, with how many threads, and what they ask of memory.
+A kernel that needs constants when it is compiled (the number of threads in a block, say) is made by
+a function of them. :mod:`simt` interprets a kernel as it stands. :mod:`lnlib.gpu.steps` says which
+kernels make a step of the ladder, with how many threads, and what they ask of memory.
 
-Arguments are not checked: kernels and what they call run on the device, and :mod:`lnlib.gpu.steps` makes them with
-constants of its plans.
+Arguments are not checked: kernels and what they call run on the device, and :mod:`lnlib.gpu.steps`
+makes them with constants of its plans.
 """
 
 import functools
@@ -17,12 +19,15 @@ import math
 
 from simt.cuda_access import FULL, cuda, device, float32, load4, store4
 
-# Sums over threads. All threads that take part call the function, and all get the sum where nothing else is said.
+# Sums over threads. All threads that take part call the function, and all get the sum where nothing
+# else is said.
 
 
 @device
 def warp_sum(value):
-    """The sum over the 32 lanes of a warp. Lanes swap with a partner 16, 8, 4, 2, 1 away: a butterfly."""
+    """The sum over the 32 lanes of a warp. Lanes swap with a partner 16, 8, 4, 2, 1 away: a
+    butterfly.
+    """
     for distance in (16, 8, 4, 2, 1):
         value += cuda.shfl_xor_sync(FULL, value, distance)
     return value
@@ -30,7 +35,9 @@ def warp_sum(value):
 
 @device
 def block_sum(value, parts):
-    """The sum over the threads of a block. ``parts``: shared memory, a number for each of up to 32 warps."""
+    """The sum over the threads of a block. ``parts``: shared memory, a number for each of up to 32
+    warps.
+    """
     value = warp_sum(value)
     if cuda.threadIdx.x % 32 == 0:
         parts[cuda.threadIdx.x // 32] = value
@@ -44,7 +51,9 @@ def block_sum(value, parts):
 
 @device
 def tree_sum(value, tree):
-    """The sum over the threads of a block, a power of two. ``tree``: shared memory, a number for each of them."""
+    """The sum over the threads of a block, a power of two. ``tree``: shared memory, a number for
+    each of them.
+    """
     t, half = cuda.threadIdx.x, cuda.blockDim.x // 2
     tree[t] = value
     cuda.syncthreads()
@@ -60,7 +69,9 @@ def tree_sum(value, tree):
 
 @device
 def sum_over_warps(value, parts):
-    """For a lane of warp 0, its sum over the warps of a block. ``parts``: shared memory, a number for each thread."""
+    """For a lane of warp 0, its sum over the warps of a block. ``parts``: shared memory, a number
+    for each thread.
+    """
     t, total = cuda.threadIdx.x, float32(0)
     parts[t] = value
     cuda.syncthreads()
@@ -75,7 +86,9 @@ def sum_over_warps(value, parts):
 
 
 def thread_per_row(x, gamma, beta, y, mean, rstd, N, D, eps):
-    """A thread does a row. In every step of its loops the lanes of a warp ask for numbers that lie D apart."""
+    """A thread does a row. In every step of its loops the lanes of a warp ask for numbers that lie
+    D apart.
+    """
     row = cuda.grid(1)
     if row < N:
         base, total, squares = row * D, float32(0), float32(0)
@@ -95,6 +108,7 @@ def thread_per_row(x, gamma, beta, y, mean, rstd, N, D, eps):
 @functools.cache
 def block_per_row(threads):
     """A block does a row: neighbouring threads take neighbouring numbers, and add up in a tree."""
+
     def kernel(x, gamma, beta, y, mean, rstd, N, D, eps):
         tree = cuda.shared.array(threads, float32)
         row, t = cuda.blockIdx.x, cuda.threadIdx.x
@@ -111,6 +125,7 @@ def block_per_row(threads):
         if t == 0:
             mean[row] = m
             rstd[row] = r
+
     return kernel
 
 
@@ -135,12 +150,14 @@ def warp_per_row(x, gamma, beta, y, mean, rstd, N, D, eps):
 
 @functools.cache
 def row_access(threads, V, W):
-    """``read`` and ``write``, for a row of D numbers of which a thread keeps V chunks of W neighbours.
+    """``read`` and ``write``, for a row of D numbers of which a thread keeps V chunks of W
+    neighbours.
 
-    W is 4, where 4 divides D, or 1. The threads t of a block take turns: chunk j of thread t begins at column
-    (j * threads + t) * W. Past the end of the row, zeros are kept. The loops have constant bounds, so the compiler
-    can unroll them, and can give each number a register.
+    W is 4, where 4 divides D, or 1. The threads t of a block take turns: chunk j of thread t begins
+    at column (j * threads + t) * W. Past the end of the row, zeros are kept. The loops have
+    constant bounds, so the compiler can unroll them, and can give each number a register.
     """
+
     @device
     def read(array, start, t, D, kept):
         for j in range(V):
@@ -149,7 +166,9 @@ def row_access(threads, V, W):
                 for k in range(j * W, j * W + W):
                     kept[k] = float32(0)
             elif W == 4:
-                kept[4 * j], kept[4 * j + 1], kept[4 * j + 2], kept[4 * j + 3] = load4(array, start + c)
+                kept[4 * j], kept[4 * j + 1], kept[4 * j + 2], kept[4 * j + 3] = load4(
+                    array, start + c
+                )
             else:
                 kept[j] = array[start + c]
 
@@ -159,7 +178,14 @@ def row_access(threads, V, W):
             c = (j * threads + t) * W
             if c < D:
                 if W == 4:
-                    store4(array, start + c, kept[4 * j], kept[4 * j + 1], kept[4 * j + 2], kept[4 * j + 3])
+                    store4(
+                        array,
+                        start + c,
+                        kept[4 * j],
+                        kept[4 * j + 1],
+                        kept[4 * j + 2],
+                        kept[4 * j + 3],
+                    )
                 else:
                     array[start + c] = kept[j]
 
@@ -168,7 +194,9 @@ def row_access(threads, V, W):
 
 @functools.cache
 def row_in_registers(threads, V, W):
-    """A block does a row of up to threads * V * W numbers, reads it once, W at a time, and keeps it."""
+    """A block does a row of up to threads * V * W numbers, reads it once, W at a time, and keeps
+    it.
+    """
     size, (read, write) = V * W, row_access(threads, V, W)
 
     def kernel(x, gamma, beta, y, mean, rstd, N, D, eps):
@@ -196,6 +224,7 @@ def row_in_registers(threads, V, W):
         if t == 0:
             mean[row] = m
             rstd[row] = r
+
     return kernel
 
 
@@ -219,7 +248,10 @@ def dx_per_warp(dy, x, mean, rstd, gamma, dx, N, D):
 
 @functools.cache
 def column_sums(threads):
-    """The second of two kernels: a block adds up 32 columns. A warp reads 32 neighbours of a row, then of another."""
+    """The second of two kernels: a block adds up 32 columns. A warp reads 32 neighbours of a row,
+    then of another.
+    """
+
     def kernel(dy, x, mean, rstd, dgamma, dbeta, N, D):
         parts = cuda.shared.array(threads, float32)
         warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
@@ -235,11 +267,14 @@ def column_sums(threads):
         if warp == 0 and c < D:
             dgamma[c] = gamma_sum
             dbeta[c] = beta_sum
+
     return kernel
 
 
 def fused_atomics(dy, x, mean, rstd, gamma, dx, dgamma, dbeta, N, D):
-    """A block does a row, and adds what the row has for dgamma and dbeta to theirs, in whatever order blocks come."""
+    """A block does a row, and adds what the row has for dgamma and dbeta to theirs, in whatever
+    order blocks come.
+    """
     parts = cuda.shared.array(32, float32)
     row, t, threads = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
     base, m, r = row * D, mean[row], rstd[row]
@@ -259,7 +294,9 @@ def fused_atomics(dy, x, mean, rstd, gamma, dx, dgamma, dbeta, N, D):
 
 @functools.cache
 def fused_partials(threads, V, W):
-    """A block does row after row of up to threads * V * W numbers, and keeps its parts of dgamma and dbeta."""
+    """A block does row after row of up to threads * V * W numbers, and keeps its parts of dgamma
+    and dbeta.
+    """
     size, (read, write) = V * W, row_access(threads, V, W)
 
     def kernel(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, N, D):
@@ -292,11 +329,14 @@ def fused_partials(threads, V, W):
             write(dx, row * D, t, D, g)
         write(dgamma_parts, block * D, t, D, dgamma)
         write(dbeta_parts, block * D, t, D, dbeta)
+
     return kernel
 
 
 def fused_partials_long(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, N, D):
-    """As :func:`fused_partials`, for rows of any length: reads a row twice, and its parts stay in global memory."""
+    """As :func:`fused_partials`, for rows of any length: reads a row twice, and its parts stay in
+    global memory.
+    """
     parts = cuda.shared.array(32, float32)
     t, threads, mine = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x * D
     for c in range(t, D, threads):
@@ -317,7 +357,10 @@ def fused_partials_long(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts,
 
 @functools.cache
 def second_stage(threads):
-    """The second of two stages: a block adds up 32 columns of the G rows of parts, as :func:`column_sums` does."""
+    """The second of two stages: a block adds up 32 columns of the G rows of parts, as
+    :func:`column_sums` does.
+    """
+
     def kernel(dgamma_parts, dbeta_parts, dgamma, dbeta, G, D):
         parts = cuda.shared.array(threads, float32)
         warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
@@ -332,4 +375,5 @@ def second_stage(threads):
         if warp == 0 and c < D:
             dgamma[c] = gamma_sum
             dbeta[c] = beta_sum
+
     return kernel

@@ -1,4 +1,6 @@
-"""``launch``: a kernel on a GPU where there is one, and in the interpreter where there is none; and what is here."""
+"""``launch``: a kernel on a GPU where there is one, and in the interpreter where there is none; and
+what is here.
+"""
 
 import importlib.metadata
 import platform
@@ -8,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .. import contract
 import simt
 from simt.cuda_access import cuda
+
+from .. import contract
 from .prepared import compiled
 
 
@@ -23,11 +26,16 @@ class Launched(NamedTuple):
     where: str  #: the GPU, by name, or the interpreter
 
     def __repr__(self):
-        return (f"{self.kernel}[{self.blocks}, {self.threads}]: {self.blocks * self.threads} threads, {self.where}")
+        return (
+            f"{self.kernel}[{self.blocks}, {self.threads}]: {self.blocks * self.threads} threads,"
+            f" {self.where}"
+        )
 
 
 def device_name():
-    """The GPU that kernels run on, with its compute capability, in a phrase; None where there is none."""
+    """The GPU that kernels run on, with its compute capability, in a phrase; None where there is
+    none.
+    """
     if not cuda.is_available():
         return None
     device = cuda.get_current_device()
@@ -36,7 +44,9 @@ def device_name():
 
 
 def describe():
-    """Which GPU is here, and which versions: two lines of text. They name what is missing for a GPU to be used."""
+    """Which GPU is here, and which versions: two lines of text. They name what is missing for a GPU
+    to be used.
+    """
     versions = [f"Python {platform.python_version()}"]
     for package in ("numpy", "numba", "numba-cuda", "torch", "cupy-cuda12x", "cupy-cuda13x"):
         try:
@@ -44,21 +54,25 @@ def describe():
         except importlib.metadata.PackageNotFoundError:
             continue
     found = device_name()
-    where = f"GPU: {found}" if found else "No GPU that Numba can use: kernels are interpreted, by simt"
+    where = (
+        f"GPU: {found}" if found else "No GPU that Numba can use: kernels are interpreted, by simt"
+    )
     if cuda.implementation != "NVIDIA" and sys.platform != "emscripten":
         where += ". numba-cuda is not installed: requirements-gpu.txt has it"
     return f"{where}.\n{', '.join(versions)}."
 
 
 def launch(kernel, blocks, threads, *arguments):
-    """Run ``kernel[blocks, threads](*arguments)`` to its end, wherever that is possible; returns a named tuple.
+    """Run ``kernel[blocks, threads](*arguments)`` to its end, wherever that is possible; returns a
+    named tuple.
 
     * ``kernel``: what ``cuda.jit`` made of a function, or a plain function.
     * ``blocks``, ``threads``: how many blocks, and how many threads (1 to 1024) in each.
     * ``arguments``: numbers, and flat C-contiguous NumPy arrays, which the kernel writes in place.
 
-    On a GPU the arrays are copied there and back, and the kernel is compiled at its first launch: a lesson, not a fast
-    way. Without one :func:`simt.launch` interprets the kernel, with all its checks; errors as there.
+    On a GPU the arrays are copied there and back, and the kernel is compiled at its first launch: a
+    lesson, not a fast way. Without one :func:`simt.launch` interprets the kernel, with all its
+    checks; errors as there.
     """
     contract.require_count("blocks", blocks)
     contract.require_count("threads", threads, most=1024)
@@ -73,12 +87,21 @@ def launch(kernel, blocks, threads, *arguments):
 
 def _on_gpu(kernel, blocks, threads, arguments):
     if not callable(kernel):
-        raise TypeError(f"kernel: found {type(kernel).__name__}, expected a function or what cuda.jit makes of one")
-    hosts = {id(a): a for a in arguments if isinstance(a, np.ndarray)}  # an array that is given twice is one array
+        raise TypeError(
+            f"kernel: found {type(kernel).__name__}, expected a function or what cuda.jit makes"
+            " of one"
+        )
+    hosts = {
+        id(a): a for a in arguments if isinstance(a, np.ndarray)
+    }  # an array that is given twice is one array
     devices = {key: cuda.to_device(host) for key, host in hosts.items()}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Numba, that few blocks leave the GPU idle: small examples are meant to
-        configured = (kernel if hasattr(kernel, "py_func") else compiled(kernel))[int(blocks), int(threads)]
+        warnings.simplefilter(
+            "ignore"
+        )  # of Numba, that few blocks leave the GPU idle: small examples are meant to
+        configured = (kernel if hasattr(kernel, "py_func") else compiled(kernel))[
+            int(blocks), int(threads)
+        ]
         configured(*(devices.get(id(a), a) for a in arguments))
     cuda.synchronize()  # a launch returns at once; what went wrong in it is told here
     for key, host in hosts.items():

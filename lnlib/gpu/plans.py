@@ -13,7 +13,8 @@ ROWS_ADDED = 64
 #: Threads of a multiprocessor that backward counts on. With 128 registers each, 512 of them fit.
 RESIDENT = 512
 
-#: Partial sums that one thread of :func:`~lnlib.gpu.kernels.add_partials` adds one after the other: a multiple of 8.
+#: Partial sums that one thread of :func:`~lnlib.gpu.kernels.add_partials` adds one after the other:
+#: a multiple of 8.
 TERMS = 32
 
 
@@ -21,7 +22,8 @@ class Plan(NamedTuple):
     """How many threads do what."""
 
     threads: int  #: threads that share a row, a power of two from 8 to 1024
-    chunks: int  #: V, chunks of a row that each thread keeps; 0 for the kernels for long rows, which keep none
+    #: V, chunks of a row that each thread keeps; 0 for the kernels for long rows, which keep none
+    chunks: int
     width: int  #: W, neighbours in a chunk, 4 or 1
     rows: int  #: R, rows in a block
     blocks: int  #: blocks of the grid
@@ -30,11 +32,19 @@ class Plan(NamedTuple):
 
 
 def threads_and_chunks(D, width, kept, most, least=32):
-    """The fewest threads that can keep a row of D numbers, ``kept`` each, and their chunks; (1024, 0) if none can.
+    """The fewest threads that can keep a row of D numbers, ``kept`` each, and their chunks; (1024,
+    0) if none can.
 
-    In chunks of one they keep a quarter less: each chunk needs an address and a comparison of its own.
+    In chunks of one they keep a quarter less: each chunk needs an address and a comparison of its
+    own.
     """
-    for name, value in (("D", D), ("width", width), ("kept", kept), ("most", most), ("least", least)):
+    for name, value in (
+        ("D", D),
+        ("width", width),
+        ("kept", kept),
+        ("most", most),
+        ("least", least),
+    ):
         contract.require_count(name, value)
     kept = kept if width == 4 else kept * 3 // 4
     for threads in (8, 16, 32, 64, 128, 256, 512, 1024):
@@ -45,10 +55,11 @@ def threads_and_chunks(D, width, kept, most, least=32):
 
 
 def plan_forward(rows, D, width, kept=KEPT):
-    """The plan for a forward pass: few threads, which then have much to read at once, and one row a block.
+    """The plan for a forward pass: few threads, which then have much to read at once, and one row a
+    block.
 
-    Rows of up to 512 numbers need one warp only; four of these rows are then in a block, because a multiprocessor
-    takes 16 to 32 blocks at most, and has room for more warps than that.
+    Rows of up to 512 numbers need one warp only; four of these rows are then in a block, because a
+    multiprocessor takes 16 to 32 blocks at most, and has room for more warps than that.
     """
     contract.require_count("rows", rows, least=0)
     threads, chunks = threads_and_chunks(D, width, kept, 1024)
@@ -57,13 +68,15 @@ def plan_forward(rows, D, width, kept=KEPT):
 
 
 def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
-    """The plan for a backward pass: :data:`RESIDENT` threads a multiprocessor, in blocks with many rows each.
+    """The plan for a backward pass: :data:`RESIDENT` threads a multiprocessor, in blocks with many
+    rows each.
 
-    A row of up to 4096 numbers (of :data:`KEPT`) gets the fewest threads that keep half of ``kept`` each, so that those
-    of their next row have room, too; where it is in a warp, four warps do several rows at a time. A thread needs four
-    registers for each number it keeps, so 512 threads are the most for a row. Of a row of more than 8192 numbers, up to
-    twice as many, there is room for the sums only: it is read twice. Few blocks mean few partial sums, 16 bytes of
-    traffic for each of their elements, but no thread may add more than :data:`ROWS_ADDED` rows.
+    A row of up to 4096 numbers (of :data:`KEPT`) gets the fewest threads that keep half of ``kept``
+    each, so that those of their next row have room, too; where it is in a warp, four warps do
+    several rows at a time. A thread needs four registers for each number it keeps, so 512 threads
+    are the most for a row. Of a row of more than 8192 numbers, up to twice as many, there is room
+    for the sums only: it is read twice. Few blocks mean few partial sums, 16 bytes of traffic for
+    each of their elements, but no thread may add more than :data:`ROWS_ADDED` rows.
     """
     contract.require_count("rows", rows, least=0)
     for name, value in (("width", width), ("kept", kept), ("multiprocessors", multiprocessors)):
@@ -78,14 +91,18 @@ def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
     together = 128 // threads if threads <= 32 else 1
     turns = -(-rows // together)
     blocks = min(turns, multiprocessors * max(1, RESIDENT // (threads * together)))
-    partials = min(turns, blocks * -(-turns // max(1, blocks * ROWS_ADDED)))  # of no rows there are none
+    partials = min(
+        turns, blocks * -(-turns // max(1, blocks * ROWS_ADDED))
+    )  # of no rows there are none
     return Plan(threads, chunks, width, together, blocks, partials, twice)
 
 
 def plan_add(partials):
-    """Columns of a block, threads of a column, and chunks of at most :data:`TERMS` terms a thread, for adding partials.
+    """Columns of a block, threads of a column, and chunks of at most :data:`TERMS` terms a thread,
+    for adding partials.
 
-    Chunks are for many partial sums of short rows: where a block did whole columns, few blocks would do long sums.
+    Chunks are for many partial sums of short rows: where a block did whole columns, few blocks
+    would do long sums.
     """
     contract.require_count("partials", partials, least=0)
     lanes = min(32, 1 << max(partials - 1, 0).bit_length())

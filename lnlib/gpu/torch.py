@@ -1,15 +1,17 @@
-r"""Layer norm for PyTorch's autograd, by :mod:`lnlib.gpu` for tensors on a GPU and by :mod:`lnlib.cpu` for the others.
+r"""Layer norm for PyTorch's autograd, by :mod:`lnlib.gpu` for tensors on a GPU and by
+:mod:`lnlib.cpu` for the others.
 
-:func:`layer_norm` is a differentiable function, :class:`LayerNorm` a module in the place of :class:`torch.nn.LayerNorm`,
-with the same names in its ``state_dict``. The gradient can be differentiated again. PyTorch is loaded with this module,
-which nothing in ``lnlib`` imports.
+:func:`layer_norm` is a differentiable function, :class:`LayerNorm` a module in the place of
+:class:`torch.nn.LayerNorm`, with the same names in its ``state_dict``. The gradient can be
+differentiated again. PyTorch is loaded with this module, which nothing in ``lnlib`` imports.
 
-* **Dtypes.** float64 (CPU), float32, float16 and bfloat16 (on a GPU it needs package ml_dtypes). gamma and beta have
-  x's dtype, or float32 beside half precision.
+* **Dtypes.** float64 (CPU), float32, float16 and bfloat16 (on a GPU it needs package ml_dtypes).
+  gamma and beta have x's dtype, or float32 beside half precision.
 * **Streams.** On a GPU the work is queued on PyTorch's current stream, and nothing waits for it.
-* **Twice.** The second derivative is computed on the host, by :func:`lnlib.layernorm.layer_norm_double_backward`: right,
-  and slow for tensors on a GPU. A third is refused by ``backward()``; ``torch.autograd.grad`` towards some tensors
-  only does not come by the place that refuses, and lacks what goes through the layer.
+* **Twice.** The second derivative is computed on the host, by
+  :func:`lnlib.layernorm.layer_norm_double_backward`: right, and slow for tensors on a GPU. A third
+  is refused by ``backward()``; ``torch.autograd.grad`` towards some tensors only does not come by
+  the place that refuses, and lacks what goes through the layer.
 """
 
 import torch
@@ -25,7 +27,9 @@ def _backend(x):
 
 
 def _array(tensor):
-    """What the backends take: a device tensor, or an array on the same memory; on the CPU bfloat16 as float32."""
+    """What the backends take: a device tensor, or an array on the same memory; on the CPU bfloat16
+    as float32.
+    """
     tensor = tensor.detach().contiguous()
     if tensor.is_cuda:
         return tensor
@@ -43,7 +47,9 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, gamma, beta, eps):
         y, ctx.cache = _backend(x).layer_norm_forward(_array(x), _array(gamma), _array(beta), eps)
-        ctx.save_for_backward(x, gamma)  # saved, so that PyTorch refuses tensors that have changed since
+        ctx.save_for_backward(
+            x, gamma
+        )  # saved, so that PyTorch refuses tensors that have changed since
         ctx.eps = eps
         return _tensor(y, x)
 
@@ -63,51 +69,81 @@ class _Backward(torch.autograd.Function):
         return _tensor(dx, x), _tensor(dgamma, gamma), _tensor(dbeta, gamma)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # to PyTorch what follows is constant: a third derivative is refused
+    # to PyTorch what follows is constant: a third derivative is refused
+    @torch.autograd.function.once_differentiable
     def backward(ctx, v, v_gamma, v_beta):
-        """Gradients of <v, dx> + <v_gamma, dgamma> + <v_beta, dbeta> with respect to dy, x and gamma."""
+        """Gradients of <v, dx> + <v_gamma, dgamma> + <v_beta, dbeta> with respect to dy, x and
+        gamma.
+        """
         dy, x, gamma = ctx.saved_tensors
         arrays = (_array(t.cpu()) for t in (v, v_gamma, v_beta, dy, x, gamma))
         v, v_gamma, v_beta, upstream, rows, scale = arrays
         _, cache = layernorm.layer_norm_forward(rows, scale, 0 * scale, ctx.eps)
         grad_x, grad_gamma, grad_dy = layernorm.layer_norm_double_backward(v, upstream, cache)
         # dgamma is the sum of dy * xhat: its part in dx is a backward pass with v_gamma for gamma.
-        grad_x = grad_x + layernorm.layer_norm_backward(upstream, cache._replace(gamma=v_gamma.astype(scale.dtype)))[0]
+        grad_x = (
+            grad_x
+            + layernorm.layer_norm_backward(
+                upstream, cache._replace(gamma=v_gamma.astype(scale.dtype))
+            )[0]
+        )
         grad_dy = grad_dy + v_gamma * cache.xhat + v_beta
-        return _tensor(grad_dy.astype(upstream.dtype), dy), _tensor(grad_x, x), _tensor(grad_gamma, gamma), None, None
+        return (
+            _tensor(grad_dy.astype(upstream.dtype), dy),
+            _tensor(grad_x, x),
+            _tensor(grad_gamma, gamma),
+            None,
+            None,
+        )
 
 
 def layer_norm(x, gamma, beta, eps=1e-5):
     r"""Layer norm of the last axis of a tensor, differentiable twice; formula and bounds as
     :func:`lnlib.layernorm.layer_norm_forward`.
 
-    x: (..., D); gamma, beta: (D,), on x's device. Returns y, of x's shape, dtype and device. TypeError where something
-    is no tensor or of another dtype than the module's text has; else errors are those of the backend.
+    x: (..., D); gamma, beta: (D,), on x's device. Returns y, of x's shape, dtype and device.
+    TypeError where something is no tensor or of another dtype than the module's text has; else
+    errors are those of the backend.
     """
     for name, tensor in (("x", x), ("gamma", gamma), ("beta", beta)):
         contract.require_kind(name, tensor, torch.Tensor, "a tensor")
         if tensor.dtype not in _DTYPES:
-            raise TypeError(f"{name}: found {tensor.dtype}, expected float64, float32, float16 or bfloat16")
+            raise TypeError(
+                f"{name}: found {tensor.dtype}, expected float64, float32, float16 or bfloat16"
+            )
         allowed = (x.dtype, torch.float32) if x.dtype.itemsize == 2 else (x.dtype,)
         if tensor.dtype not in allowed:
-            raise TypeError(f"{name}: found {tensor.dtype}, expected {' or '.join(map(str, allowed))}, as x is {x.dtype}")
+            raise TypeError(
+                f"{name}: found {tensor.dtype}, expected {' or '.join(map(str, allowed))}, as x is"
+                f" {x.dtype}"
+            )
         if tensor.device != x.device:
-            raise ValueError(f"{name}: found a tensor on {tensor.device}, expected one on {x.device}, where x is")
+            raise ValueError(
+                f"{name}: found a tensor on {tensor.device}, expected one on {x.device}, where x is"
+            )
     return _Forward.apply(x, gamma, beta, contract.require_eps(eps))
 
 
 class LayerNorm(torch.nn.Module):
-    """:func:`layer_norm` as a module: ``weight`` is gamma, ``bias`` beta, as in :class:`torch.nn.LayerNorm`.
+    """:func:`layer_norm` as a module: ``weight`` is gamma, ``bias`` beta, as in
+    :class:`torch.nn.LayerNorm`.
 
-    normalized_shape: D, or a tuple with it alone: other modules may take several axes, this one has the last.
+    normalized_shape: D, or a tuple with it alone: other modules may take several axes, this one has
+    the last.
     """
 
     def __init__(self, normalized_shape, eps=1e-5, *, device=None, dtype=None):
         super().__init__()
-        D = normalized_shape[0] if isinstance(normalized_shape, (tuple, list)) and len(normalized_shape) == 1 else (
-            normalized_shape)
+        D = (
+            normalized_shape[0]
+            if isinstance(normalized_shape, (tuple, list)) and len(normalized_shape) == 1
+            else (normalized_shape)
+        )
         if not isinstance(D, int) or isinstance(D, bool) or D < 1:
-            raise ValueError(f"normalized_shape: found {normalized_shape!r}, expected the number of features, 1 or more")
+            raise ValueError(
+                f"normalized_shape: found {normalized_shape!r}, expected the number of features, 1"
+                " or more"
+            )
         self.eps = contract.require_eps(eps)
         self.weight = torch.nn.Parameter(torch.ones(D, device=device, dtype=dtype))
         self.bias = torch.nn.Parameter(torch.zeros(D, device=device, dtype=dtype))

@@ -1,7 +1,7 @@
 """What goes wrong on one rank of a job, and what all ranks say about it.
 
-:func:`job` is a rank's program in which a fault can be planted. ``python -m lnlib.sharded faults -n 4`` runs all.
-Arguments are not checked: tests and the command call these.
+:func:`job` is a rank's program in which a fault can be planted. ``python -m lnlib.sharded faults -n
+4`` runs all. Arguments are not checked: tests and the command call these.
 """
 
 import numpy as np
@@ -15,7 +15,9 @@ ROWS, D = 24, 48
 
 #: What every rank's error contains, the faulty rank's number left out, by the name of the fault.
 FAULTS = {
-    "NaN": "ValueError: x: found NaN or Inf",  # one number of its x, and the job asked for finite ones
+    "NaN": (
+        "ValueError: x: found NaN or Inf"
+    ),  # one number of its x, and the job asked for finite ones
     "dtype": "dtype of x: found float",  # its numbers are float64
     "length": "ValueError: dy: found shape",  # its dy has a row too few
     "exception": "ZeroDivisionError: ",  # it fails between the two passes
@@ -25,7 +27,9 @@ FAULTS = {
 
 
 def job(how, rank, ranks, fault=None):
-    """Both passes of layer norm, ``how`` "rows" or "features" sharded; ``fault``, a key of FAULTS, is this rank's."""
+    """Both passes of layer norm, ``how`` "rows" or "features" sharded; ``fault``, a key of FAULTS,
+    is this rank's.
+    """
     module = {"rows": rows, "features": features}[how]
     rng, eps = np.random.default_rng(19), 1e-6 if fault == "eps" else 1e-5
     x, dy = (3 + rng.standard_normal((2, ROWS, D))).astype(np.float32)
@@ -40,6 +44,8 @@ def job(how, rank, ranks, fault=None):
     if fault == "early return":
         return y
     if fault == "exception":
-        1 // 0
-    dx, dgamma, dbeta = yield from module.layer_norm_backward(dy[:-1] if fault == "length" else dy, cache)
+        1 // 0  # noqa: B018
+    dx, dgamma, dbeta = yield from module.layer_norm_backward(
+        dy[:-1] if fault == "length" else dy, cache
+    )
     return y, dx, dgamma, dbeta

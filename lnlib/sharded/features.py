@@ -1,11 +1,12 @@
 r"""Features sharded: every rank has its own features of all rows, and of gamma and beta.
 
-The mean of a row lies on no rank, and one number cannot hold it: each rank sends the quadruples of its part of every
-row (:mod:`lnlib.sharded.groups`), and merges those of all ranks in one fixed tree. So all ranks have the statistics
-of the whole row, with the same bits. dx needs two more means of the whole row; dgamma and dbeta are this rank's own.
-Every function is a rank's program, as in :mod:`lnlib.sharded.rows`. x, y, dy and dx have shape (..., width), the
-leading axes being the same on all ranks; gamma, beta, dgamma and dbeta have shape (width,). A rank may have no
-features at all. With ``reproducible`` parts are fixed blocks of ``block`` features instead of whole shards: bits do
+The mean of a row lies on no rank, and one number cannot hold it: each rank sends the quadruples of
+its part of every row (:mod:`lnlib.sharded.groups`), and merges those of all ranks in one fixed
+tree. So all ranks have the statistics of the whole row, with the same bits. dx needs two more means
+of the whole row; dgamma and dbeta are this rank's own. Every function is a rank's program, as in
+:mod:`lnlib.sharded.rows`. x, y, dy and dx have shape (..., width), the leading axes being the same
+on all ranks; gamma, beta, dgamma and dbeta have shape (width,). A rank may have no features at all.
+With ``reproducible`` parts are fixed blocks of ``block`` features instead of whole shards: bits do
 not depend on how many ranks have them, if each has whole blocks (only the last may be shorter).
 """
 
@@ -19,12 +20,15 @@ from .groups import merge, merge_upstream, products, quadruples, quintuples, squ
 from .messages import GATHER, SAME
 from .rows import DTYPES, require_blocks
 
-#: Features of a block, where the result must not depend on the number of ranks: few enough for many ranks.
+#: Features of a block, where the result must not depend on the number of ranks: few enough for many
+#: ranks.
 BLOCK = 128
 
 
 class FeaturesCache(NamedTuple):
-    """What backward needs of one rank's features; nothing in it is memory of an argument of forward."""
+    """What backward needs of one rank's features; nothing in it is memory of an argument of
+    forward.
+    """
 
     xhat: np.ndarray  #: (..., width), float32 or float64, the normalised part of the rows
     rstd: np.ndarray  #: (..., 1), float64, of the whole row
@@ -32,7 +36,9 @@ class FeaturesCache(NamedTuple):
     dtype: np.dtype  #: x's dtype, which dx will have
     D: int  #: features of the whole row
     block: int | None  #: features of a part, None for whole shards
-    beyond: np.ndarray | None = None  #: (..., 1), 2^-64 rstd; None unless a rstd is beyond the largest number
+    beyond: np.ndarray | None = (
+        None  #: (..., 1), 2^-64 rstd; None unless a rstd is beyond the largest number
+    )
 
     backend = "features"
 
@@ -50,7 +56,9 @@ def _rows(a):
 
 @np.errstate(all="ignore")
 def _joined(join, parts, block):
-    """The numbers of the whole row, one column each: of all parts, of all ranks, in one fixed tree."""
+    """The numbers of the whole row, one column each: of all parts, of all ranks, in one fixed
+    tree.
+    """
     if not len(parts):
         raise ValueError("x: found no features on any rank, expected at least one")
     if block is not None and parts.shape[1]:
@@ -59,7 +67,8 @@ def _joined(join, parts, block):
 
 
 def _statistics(rows, eps, block, bring, join):
-    """The numbers of the whole rows, a column each, and e of each row: ``rows`` out of range are multiplied by 2**-e.
+    """The numbers of the whole rows, a column each, and e of each row: ``rows`` out of range are
+    multiplied by 2**-e.
 
     Where there are any, or NaN, there are two more messages, of those rows.
     """
@@ -68,7 +77,9 @@ def _statistics(rows, eps, block, bring, join):
     smallest, largest = contract.RANGE["float64"]
     with np.errstate(all="ignore"):
         var_eps = statistics[-1] / statistics[0] + eps
-    redo = ~((smallest < var_eps) & (var_eps < largest))[:, 0]  # the same on all ranks, because the bits are
+    redo = ~((smallest < var_eps) & (var_eps < largest))[
+        :, 0
+    ]  # the same on all ranks, because the bits are
     if redo.any():
         with np.errstate(all="ignore"):  # M <= 2**e; M is a rank's largest size, or the root of eps
             M = np.maximum(np.abs(rows[redo]).max(axis=-1, initial=0), max(math.sqrt(eps), 5e-324))
@@ -83,16 +94,23 @@ def _statistics(rows, eps, block, bring, join):
 
 @np.errstate(all="ignore")
 def _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind):
-    """y and the cache, from the (n, m, r, S) or (n, S) of whole rows; ``rows``, x's times 2**-e, are overwritten."""
+    """y and the cache, from the (n, m, r, S) or (n, S) of whole rows; ``rows``, x's times 2**-e,
+    are overwritten.
+    """
     n, *mean, S = statistics
     compute = np.dtype(np.float64) if precise else contract.COMPUTE_DTYPE[x.dtype.name]
     scaled = 1 / np.sqrt(S / n + np.ldexp(eps, -2 * e))
     alone = (S == 0) & (eps > 0)  # all there is below the root is eps
     rstd = np.where(alone, 1 / np.sqrt(np.float64(eps)), np.ldexp(scaled, -e))
-    beyond = np.where(alone, np.ldexp(rstd, -64), np.ldexp(scaled, -e - 64)) if np.isinf(rstd).any() else None
+    beyond = (
+        np.where(alone, np.ldexp(rstd, -64), np.ldexp(scaled, -e - 64))
+        if np.isinf(rstd).any()
+        else None
+    )
     for part in mean:
         rows -= part
-    # Squares that vanish beside eps are not those of a constant row; it is one if eps, scaled, has vanished, too.
+    # Squares that vanish beside eps are not those of a constant row; it is one if eps, scaled, has
+    # vanished, too.
     rows *= np.where(alone & (scaled == np.inf), 1, scaled)
     xhat = rows.astype(compute)
     y = (gamma.astype(compute) * xhat + beta.astype(compute)).astype(x.dtype).reshape(x.shape)
@@ -115,40 +133,86 @@ def _forward(x, gamma, beta, eps, precise, reproducible, block, finite, bring, j
     contract.require_bool("reproducible", reproducible)
     contract.require_count("block", block)
     block = block if reproducible else None
-    yield SAME, {"eps": eps, "leading shape of x": x.shape[:-1], "dtype of x": x.dtype.name,
-                 "dtype of gamma": gamma.dtype.name, "precise": contract.require_precise(precise, x), "block": block}
+    yield (
+        SAME,
+        {
+            "eps": eps,
+            "leading shape of x": x.shape[:-1],
+            "dtype of x": x.dtype.name,
+            "dtype of gamma": gamma.dtype.name,
+            "precise": contract.require_precise(precise, x),
+            "block": block,
+        },
+    )
     rows = _rows(x)
     statistics, e = yield from _statistics(rows, eps, block, bring, join)
     return _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind)
 
 
-def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, reproducible=False, block=BLOCK, finite=False):
-    r"""This rank's features of layer norm: :math:`y = \gamma (x - \mu) r + \beta`. Returns y and a FeaturesCache.
+def layer_norm_forward(
+    x, gamma, beta, eps=1e-5, *, precise=False, reproducible=False, block=BLOCK, finite=False
+):
+    r"""This rank's features of layer norm: :math:`y = \gamma (x - \mu) r + \beta`. Returns y and a
+    FeaturesCache.
 
-    One message, 32 bytes a row and part: the quadruples. Means over the D features of all ranks; eps and precise as in
-    :func:`lnlib.layernorm.layer_norm_forward`. finite: refuse x with NaN or Inf, naming the rank.
+    One message, 32 bytes a row and part: the quadruples. Means over the D features of all ranks;
+    eps and precise as in :func:`lnlib.layernorm.layer_norm_forward`. finite: refuse x with NaN or
+    Inf, naming the rank.
     """
-    return (yield from _forward(x, gamma, beta, eps, precise, reproducible, block, finite, quadruples, merge,
-                                FeaturesCache))
+    return (
+        yield from _forward(
+            x,
+            gamma,
+            beta,
+            eps,
+            precise,
+            reproducible,
+            block,
+            finite,
+            quadruples,
+            merge,
+            FeaturesCache,
+        )
+    )
 
 
 def rms_norm_forward(x, gamma, eps=1e-5, *, reproducible=False, block=BLOCK, finite=False):
-    r"""This rank's features of RMS norm, :math:`y = \gamma\, x / \sqrt{\overline{x^2} + \varepsilon}`, and its cache.
+    r"""This rank's features of RMS norm, :math:`y = \gamma\, x / \sqrt{\overline{x^2} +
+    \varepsilon}`, and its cache.
 
     One message, 16 bytes a row and part: count and sum of squares.
     """
     gamma = contract.as_array("gamma", gamma)
-    return (yield from _forward(x, gamma, np.zeros_like(gamma), eps, False, reproducible, block, finite, squares,
-                                np.add, RMSFeaturesCache))
+    return (
+        yield from _forward(
+            x,
+            gamma,
+            np.zeros_like(gamma),
+            eps,
+            False,
+            reproducible,
+            block,
+            finite,
+            squares,
+            np.add,
+            RMSFeaturesCache,
+        )
+    )
 
 
 def _require(dy, cache, kind):
-    """dy as an array, of a cache whose fields have the types, shapes and dtypes that forward gave them."""
+    """dy as an array, of a cache whose fields have the types, shapes and dtypes that forward gave
+    them.
+    """
     contract.require_cache(cache, kind)
     dtype = contract.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
     contract.require_dtype("cache.dtype", dtype, DTYPES)
-    shape = contract.require_kind("cache.xhat", cache.xhat, np.ndarray, "the array that forward made").shape
-    contract.require_part(cache, "xhat", shape or (0,), {contract.COMPUTE_DTYPE[dtype.name], np.dtype(np.float64)})
+    shape = contract.require_kind(
+        "cache.xhat", cache.xhat, np.ndarray, "the array that forward made"
+    ).shape
+    contract.require_part(
+        cache, "xhat", shape or (0,), {contract.COMPUTE_DTYPE[dtype.name], np.dtype(np.float64)}
+    )
     contract.require_part(cache, "rstd", (*shape[:-1], 1), (np.dtype(np.float64),))
     if cache.beyond is not None:
         contract.require_part(cache, "beyond", (*shape[:-1], 1), (np.dtype(np.float64),))
@@ -165,7 +229,10 @@ def _backward(dy, cache, kind, bring, join):
     dy = _require(dy, cache, kind)
     xhat, g = _rows(cache.xhat), _rows(dy)
     with np.errstate(all="ignore"):
-        sums = [a.astype(cache.gamma.dtype) for a in (layernorm.sum_rows(g * xhat), layernorm.sum_rows(g.copy()))]
+        sums = [
+            a.astype(cache.gamma.dtype)
+            for a in (layernorm.sum_rows(g * xhat), layernorm.sum_rows(g.copy()))
+        ]
         g *= cache.gamma.astype(np.float64)
     _, *mean, along = _joined(join, (yield GATHER, bring(g, xhat, cache.block)), cache.block)
     with np.errstate(all="ignore"):
@@ -175,21 +242,28 @@ def _backward(dy, cache, kind, bring, join):
         g -= xhat
         dx = g * cache.rstd.reshape(-1, 1)
         if cache.beyond is not None:
-            dx = np.where(np.isinf(cache.rstd.reshape(-1, 1)), np.ldexp(g * cache.beyond.reshape(-1, 1), 64), dx)
+            dx = np.where(
+                np.isinf(cache.rstd.reshape(-1, 1)),
+                np.ldexp(g * cache.beyond.reshape(-1, 1), 64),
+                dx,
+            )
         return dx.astype(cache.dtype).reshape(cache.xhat.shape), *sums
 
 
 def layer_norm_backward(dy, cache):
-    r"""This rank's features of dx, dgamma and dbeta; formulas as in :func:`lnlib.layernorm.layer_norm_backward`.
+    r"""This rank's features of dx, dgamma and dbeta; formulas as in
+    :func:`lnlib.layernorm.layer_norm_backward`.
 
-    One message, 40 bytes a row and part: the mean of g is taken as carefully as that of x, and with it the sum of
-    :math:`(g - \overline g)\,\hat x` (:func:`lnlib.sharded.groups.merge_upstream`). A constant g gives exact zeros.
+    One message, 40 bytes a row and part: the mean of g is taken as carefully as that of x, and with
+    it the sum of :math:`(g - \overline g)\,\hat x` (:func:`lnlib.sharded.groups.merge_upstream`). A
+    constant g gives exact zeros.
     """
     return (yield from _backward(dy, cache, FeaturesCache, quintuples, merge_upstream))
 
 
 def rms_norm_backward(dy, cache):
-    r"""This rank's features of RMS norm's dx and dgamma: :math:`dx = r (g - \hat x\, \overline{g \hat x})`.
+    r"""This rank's features of RMS norm's dx and dgamma: :math:`dx = r (g - \hat x\, \overline{g
+    \hat x})`.
 
     One message, 16 bytes a row and part.
     """

@@ -1,11 +1,12 @@
 r"""Groups of numbers, and what is known of two of them taken together: the arithmetic of a message.
 
-A rank knows of its part of a row the *quadruple* (count n, mean m, residual r, squares S): the rounded mean, the mean
-of what it leaves, and :math:`S = \sum (x - m - r)^2`. The mean of the group is m + r, kept as two numbers for the
-reason for which :func:`lnlib.variance.recentred` keeps two: added up, it would be rounded to m again.
+A rank knows of its part of a row the *quadruple* (count n, mean m, residual r, squares S): the
+rounded mean, the mean of what it leaves, and :math:`S = \sum (x - m - r)^2`. The mean of the group
+is m + r, kept as two numbers for the reason for which :func:`lnlib.variance.recentred` keeps two:
+added up, it would be rounded to m again.
 
-All is float64, whatever x is: what is wrong in a statistic is wrong in a whole row, and there are few of them.
-Arguments are not checked: here they come from programs that have checked theirs.
+All is float64, whatever x is: what is wrong in a statistic is wrong in a whole row, and there are
+few of them. Arguments are not checked: here they come from programs that have checked theirs.
 """
 
 import numpy as np
@@ -13,14 +14,15 @@ import numpy as np
 
 @np.errstate(all="ignore")
 def _of_parts(columns, make, block, *arrays):
-    """The count and ``make(part of each array)``, in float64, of each block: (blocks, rows, columns).
+    """The count and ``make(part of each array)``, in float64, of each block: (blocks, rows,
+    columns).
 
     A shard without features has no blocks.
     """
     rows, width = arrays[0].shape
     made = []
     for start in range(0, width, block or max(width, 1)):
-        parts = [np.asarray(a[:, start:start + (block or width)], np.float64) for a in arrays]
+        parts = [np.asarray(a[:, start : start + (block or width)], np.float64) for a in arrays]
         numbers = make(*parts)
         made.append(np.concatenate([np.full_like(numbers[0], parts[0].shape[1]), *numbers], -1))
     return np.stack(made) if made else np.empty((0, rows, columns))
@@ -36,7 +38,10 @@ def centred(x):
 
 
 def quadruples(x, block=None):
-    """(n, m, r, S) of every row of x, (rows, width), for each block of features: (blocks, rows, 4)."""
+    """(n, m, r, S) of every row of x, (rows, width), for each block of features: (blocks, rows,
+    4).
+    """
+
     def make(part):
         m, r, c = centred(part)
         c *= c
@@ -46,10 +51,12 @@ def quadruples(x, block=None):
 
 
 def quintuples(g, xhat, block=None):
-    r"""(n, m, r, X, Q) of every row of g, (rows, width), for each block of features: (blocks, rows, 5).
+    r"""(n, m, r, X, Q) of every row of g, (rows, width), for each block of features: (blocks, rows,
+    5).
 
     :math:`X = \sum\hat x` and :math:`Q = \sum c\,\hat x`; c is g less the mean of the block, m + r.
     """
+
     def make(part, along):
         m, r, c = centred(part)
         c *= along
@@ -69,9 +76,13 @@ def squares(x, block=None):
 
 
 def _meet(a, b):
-    """The larger and the smaller of two groups, their count, the smaller's share, and how far its mean is away."""
+    """The larger and the smaller of two groups, their count, the smaller's share, and how far its
+    mean is away.
+    """
     larger = (a[..., 0] > b[..., 0]) | ((a[..., 0] == b[..., 0]) & (a[..., 1] <= b[..., 1]))
-    large, small = (np.moveaxis(np.where(larger[..., None], *pair), -1, 0) for pair in ((a, b), (b, a)))
+    large, small = (
+        np.moveaxis(np.where(larger[..., None], *pair), -1, 0) for pair in ((a, b), (b, a))
+    )
     n = large[0] + small[0]
     distance = np.where(small[0] > 0, (small[1] - large[1]) + (small[2] - large[2]), 0)
     return large, small, n, small[0] / np.maximum(n, 1), distance
@@ -80,20 +91,23 @@ def _meet(a, b):
 def merge(a, b):
     r"""The quadruples of two groups taken together; arrays of shape (..., 4).
 
-    The rounded mean of the larger group, the *pivot*, stays as it is; the mean moves in the residual, which is small.
-    With d the distance of the two means and p the share of the smaller group,
+    The rounded mean of the larger group, the *pivot*, stays as it is; the mean moves in the
+    residual, which is small. With d the distance of the two means and p the share of the smaller
+    group,
 
     .. math:: n = n_a + n_b, \quad m = m_a, \quad r = r_a + p\, d, \quad S = S_a + S_b + d^2 p\, n_a
         \qquad (n_a \ge n_b, \; p = n_b / n).
 
-    The residual is off by about u sigma at most: :math:`|d|\, p \le \sigma \sqrt{n_b/n_a}`, no more than sigma because
-    the *larger* group is the pivot. merge(a, b) and merge(b, a) have the same bits, unless counts and rounded
-    means are equal; a group of no numbers changes nothing; of equal numbers come exact zeros.
-    The squares are those of Chan, Golub and LeVeque, *Updating Formulae and a Pairwise Algorithm for Computing Sample
-    Variances*, COMPSTAT 1982.
+    The residual is off by about u sigma at most: :math:`|d|\, p \le \sigma \sqrt{n_b/n_a}`, no more
+    than sigma because the *larger* group is the pivot. merge(a, b) and merge(b, a) have the same
+    bits, unless counts and rounded means are equal; a group of no numbers changes nothing; of equal
+    numbers come exact zeros. The squares are those of Chan, Golub and LeVeque, *Updating Formulae
+    and a Pairwise Algorithm for Computing Sample Variances*, COMPSTAT 1982.
     """
     large, small, n, share, d = _meet(a, b)
-    return np.stack([n, large[1], large[2] + d * share, (large[3] + small[3]) + d * d * share * large[0]], -1)
+    return np.stack(
+        [n, large[1], large[2] + d * share, (large[3] + small[3]) + d * d * share * large[0]], -1
+    )
 
 
 def merge_upstream(a, b):
@@ -101,16 +115,22 @@ def merge_upstream(a, b):
 
     .. math:: X = X_a + X_b, \qquad Q = Q_a + Q_b + d\,(X_b - p X).
 
-    What each group subtracted from its g, its own mean, is put back, and the mean of both is subtracted.
+    What each group subtracted from its g, its own mean, is put back, and the mean of both is
+    subtracted.
     """
     large, small, n, share, d = _meet(a, b)
     X = large[3] + small[3]
-    return np.stack([n, large[1], large[2] + d * share, X, (large[4] + small[4]) + d * (small[3] - share * X)], -1)
+    return np.stack(
+        [n, large[1], large[2] + d * share, X, (large[4] + small[4]) + d * (small[3] - share * X)],
+        -1,
+    )
 
 
 @np.errstate(all="ignore")
 def tree(join, parts):
-    """All parts joined, neighbours first: (parts, ...) to (...). The order depends on the number of parts alone."""
+    """All parts joined, neighbours first: (parts, ...) to (...). The order depends on the number of
+    parts alone.
+    """
     while len(parts) > 1:
         even = len(parts) // 2 * 2
         parts = np.concatenate([join(parts[0:even:2], parts[1:even:2]), parts[even:]])

@@ -1,4 +1,6 @@
-"""Start processes under MPI from Python: find the launcher, wait no longer than told, leave nobody behind."""
+"""Start processes under MPI from Python: find the launcher, wait no longer than told, leave nobody
+behind.
+"""
 
 import importlib.util
 import os
@@ -15,7 +17,9 @@ INSTALL = "python -m pip install -r requirements-mpi.txt"
 
 
 def mpiexec():
-    """The path of the launcher: that of the environment this Python runs in, else the first on PATH; None if none."""
+    """The path of the launcher: that of the environment this Python runs in, else the first on
+    PATH; None if none.
+    """
     mine = pathlib.Path(sysconfig.get_path("scripts")) / "mpiexec"
     return str(mine) if mine.is_file() else shutil.which("mpiexec")
 
@@ -23,36 +27,51 @@ def mpiexec():
 def missing():
     """Why programs cannot run under MPI here, in a sentence; None if they can."""
     if sys.platform in ("win32", "emscripten"):
-        return "there is no free MPI as a package for Windows or the browser; the simulator runs the same programs"
+        return (
+            "there is no free MPI as a package for Windows or the browser; the simulator runs the"
+            " same programs"
+        )
     if importlib.util.find_spec("mpi4py") is None:
         return f"mpi4py is not installed ({INSTALL})"
     return None if mpiexec() else f"there is no mpiexec ({INSTALL})"
 
 
 def launch(arguments, ranks, timeout=60.0):
-    """Run ``python -m mpi4py`` with these arguments as so many processes; the ``subprocess.CompletedProcess``.
+    """Run ``python -m mpi4py`` with these arguments as so many processes; the
+    ``subprocess.CompletedProcess``.
 
-    arguments: texts, such as ("file.py",) or ("-m", "lnlib.sharded", "demo", "--rank"). Output is kept as text.
-    timeout: seconds after which all are ended, and TimeoutError is raised. RuntimeError where there is no MPI.
+    arguments: texts, such as ("file.py",) or ("-m", "lnlib.sharded", "demo", "--rank"). Output is
+    kept as text. timeout: seconds after which all are ended, and TimeoutError is raised.
+    RuntimeError where there is no MPI.
     """
-    arguments = [contract.require_kind("arguments", a, str, "texts") for a in
-                 contract.require_several("arguments", arguments)]
+    arguments = [
+        contract.require_kind("arguments", a, str, "texts")
+        for a in contract.require_several("arguments", arguments)
+    ]
     contract.require_count("ranks", ranks)
     contract.require_number("timeout", timeout, above=0)
     if missing():
         raise RuntimeError(missing())
     command = [mpiexec(), "-n", str(ranks), sys.executable, "-m", "mpi4py", *arguments]
     # A session of its own: what mpiexec starts belongs to it, and ends with it.
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          start_new_session=True) as process:
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
         try:
             out, err = process.communicate(timeout=timeout)
         except BaseException as error:  # Ctrl-C as well, which a session of its own does not hear
             end(process)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-            raise TimeoutError(f"timeout: found {ranks} processes still running after {timeout:g} s, expected them to "
-                               f"end: {' '.join(arguments)}") from None
+            raise TimeoutError(
+                f"timeout: found {ranks} processes still running after {timeout:g} s, expected them"
+                f" to end: {' '.join(arguments)}"
+            ) from None
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 

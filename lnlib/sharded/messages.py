@@ -1,15 +1,18 @@
-"""What ranks say to each other: three operations, one step of a program, and one error for all ranks.
+"""What ranks say to each other: three operations, one step of a program, and one error for all
+ranks.
 
-A *program* is a generator: what one rank does. It brings something and waits for what all of them make of it::
+A *program* is a generator: what one rank does. It brings something and waits for what all of them
+make of it::
 
     total = yield SUM, array        # the elementwise sum, the same bits on every rank
     parts = yield GATHER, array     # (parts of all ranks, ...): the arrays one behind the other, by rank
     yield SAME, {"eps": eps}        # nothing, if all ranks bring the same values
     merged = yield merge, array     # the (rows, k) arrays merged two by two, by a function of two such arrays
 
-Before anything is sent, every rank tells the others, in 16 bytes, what it is about to do (a ``Step``). Where that
-differs, or one of them has failed, nothing is sent, and all of them raise the same :class:`RankError`.
-"""
+Before anything is sent, every rank tells the others, in 16 bytes, what it is about to do (a
+``Step``). Where that differs, or one of them has failed, nothing is sent, and all of them raise the
+same :class:`RankError`.
+"""  # noqa: E501
 
 import hashlib
 from typing import NamedTuple
@@ -20,7 +23,8 @@ from .. import contract
 
 SUM, GATHER, SAME = "sum", "gather", "same"
 
-#: Bytes with which a rank announces a message: 8 for what it is, 8 for the length of its first axis.
+#: Bytes with which a rank announces a message: 8 for what it is, 8 for the length of its first
+#: axis.
 HEADER = 16
 
 
@@ -29,7 +33,9 @@ class RankError(Exception):
 
 
 class Step(NamedTuple):
-    """What a rank does next. ``terms``, {name: text}, must be the same on all ranks; ``cause``: its error."""
+    """What a rank does next. ``terms``, {name: text}, must be the same on all ranks; ``cause``: its
+    error.
+    """
 
     operation: object = None
     content: object = None
@@ -43,7 +49,10 @@ class Step(NamedTuple):
         if self.cause is None:
             return ""
         if isinstance(self.cause, SystemExit):
-            return f"SystemExit: found sys.exit({self.cause.code!r}) in the program, expected it to return"
+            return (
+                f"SystemExit: found sys.exit({self.cause.code!r}) in the program, expected it to"
+                " return"
+            )
         return f"{type(self.cause).__name__}: {self.cause}"
 
     @property
@@ -61,17 +70,30 @@ class Step(NamedTuple):
 def _announced(message):
     """The step of a message. What is wrong with it is raised here, in the rank that brings it."""
     if not isinstance(message, tuple) or len(message) != 2:
-        raise TypeError(f"message: found {type(message).__name__}, expected an operation and what is brought to it")
+        raise TypeError(
+            f"message: found {type(message).__name__}, expected an operation and what is brought"
+            " to it"
+        )
     operation, content = message
     if isinstance(operation, str) and operation == SAME:
         contract.require_kind("message", content, dict, "a dict {name: value} beside SAME")
-        return Step(SAME, None, {"operation": SAME, **{name: str(value) for name, value in content.items()}})
-    if not callable(operation) and (not isinstance(operation, str) or operation not in (SUM, GATHER)):
-        raise ValueError(f"message: found operation {operation!r}, expected SUM, GATHER, SAME or a function")
+        return Step(
+            SAME, None, {"operation": SAME, **{name: str(value) for name, value in content.items()}}
+        )
+    if not callable(operation) and (
+        not isinstance(operation, str) or operation not in (SUM, GATHER)
+    ):
+        raise ValueError(
+            f"message: found operation {operation!r}, expected SUM, GATHER, SAME or a function"
+        )
     array = contract.as_array("message", content, contract.REAL_NUMBERS)
     if operation != SUM and not array.ndim:
-        raise ValueError("message: found a 0-d array, expected one whose first axis counts parts or rows")
-    called = getattr(operation, "__name__", type(operation).__name__)  # a functools.partial has no name of its own
+        raise ValueError(
+            "message: found a 0-d array, expected one whose first axis counts parts or rows"
+        )
+    called = getattr(
+        operation, "__name__", type(operation).__name__
+    )  # a functools.partial has no name of its own
     name = operation if isinstance(operation, str) else f"merge by {called}"
     shape = ("any", *array.shape[1:]) if operation == GATHER else array.shape
     told = f"{name} of {array.dtype.name} ({', '.join(map(str, shape))})"
@@ -79,14 +101,18 @@ def _announced(message):
 
 
 def advance(program, reply):
-    """Run a program to its next message: the :class:`Step` that it comes to. Its own errors become one.
+    """Run a program to its next message: the :class:`Step` that it comes to. Its own errors become
+    one.
 
-    So does whatever would end the process, ``sys.exit`` too: other ranks wait for a word. Arguments are not checked: the simulator and the runner call it, with the generator that they were given.
+    So does whatever would end the process, ``sys.exit`` too: other ranks wait for a word. Arguments
+    are not checked: the simulator and the runner call it, with the generator that they were given.
     """
     try:
         return _announced(program.send(reply))
     except StopIteration as stop:
-        return Step(content=stop.value, terms={"operation": "the end of the program"}, finished=True)
+        return Step(
+            content=stop.value, terms={"operation": "the end of the program"}, finished=True
+        )
     except BaseException as error:
         return Step(cause=error)
 
@@ -104,12 +130,15 @@ def _ranks(numbers):
 
 
 def disagreement(told):
-    """The :class:`RankError` of ``told``, (terms, error) of every rank in order, which are not all the same.
+    """The :class:`RankError` of ``told``, (terms, error) of every rank in order, which are not all
+    the same.
 
-    Errors of single ranks come first; without one, the first name whose value differs. Arguments are not checked:
-    the simulator and the runner call it.
+    Errors of single ranks come first; without one, the first name whose value differs. Arguments
+    are not checked: the simulator and the runner call it.
     """
-    errors = {error: ranks for error, ranks in _by_value(error for _, error in told).items() if error}
+    errors = {
+        error: ranks for error, ranks in _by_value(error for _, error in told).items() if error
+    }
     if errors:
         return RankError("; ".join(f"{_ranks(ranks)}: {error}" for error, ranks in errors.items()))
     for name in dict.fromkeys(name for terms, _ in told for name in terms):
@@ -121,7 +150,8 @@ def disagreement(told):
 
 
 class Message(NamedTuple):
-    """One message as it was sent, for the log: the operation, and the bytes that each rank brought to it.
+    """One message as it was sent, for the log: the operation, and the bytes that each rank brought
+    to it.
 
     ``HEADER`` bytes a rank come on top, before every message and at the end of the program.
     """
@@ -131,7 +161,9 @@ class Message(NamedTuple):
 
     @classmethod
     def of(cls, step, lengths):
-        """Of one rank's step; ``lengths`` has that of every rank. Arguments are not checked: as ``advance``."""
+        """Of one rank's step; ``lengths`` has that of every rank. Arguments are not checked: as
+        ``advance``.
+        """
         if step.operation == SAME:
             return cls(SAME, (0,) * len(lengths))
         nbytes = step.content.nbytes

@@ -1,10 +1,11 @@
 """The same programs under MPI: every process runs one rank's program and waits for the others.
 
-Start processes by ``mpiexec -n 4 python -m mpi4py file.py``: ``-m mpi4py`` ends all of them if one dies of an error
-outside a program. Inside a program every end is an error on all ranks, ``sys.exit(0)`` too; but for ``os._exit``, of
-which Python learns nothing: MPICH's mpiexec then ends all ranks and returns its code, also if that is 0. A rank that
-leaves by ``sys.exit(0)`` outside of its program leaves the others waiting (:func:`lnlib.sharded.launch.launch` has a
-timeout). This module imports mpi4py only when it is used.
+Start processes by ``mpiexec -n 4 python -m mpi4py file.py``: ``-m mpi4py`` ends all of them if one
+dies of an error outside a program. Inside a program every end is an error on all ranks,
+``sys.exit(0)`` too; but for ``os._exit``, of which Python learns nothing: MPICH's mpiexec then ends
+all ranks and returns its code, also if that is 0. A rank that leaves by ``sys.exit(0)`` outside of
+its program leaves the others waiting (:func:`lnlib.sharded.launch.launch` has a timeout). This
+module imports mpi4py only when it is used.
 """
 
 import math
@@ -16,37 +17,46 @@ import numpy as np
 from .. import contract
 from .messages import GATHER, SAME, SUM, Message, RankError, advance, disagreement
 
-#: Where launchers tell a process how many were started: MPICH's and Intel's mpiexec, Open MPI's, and Slurm's srun.
+#: Where launchers tell a process how many were started: MPICH's and Intel's mpiexec, Open MPI's,
+#: and Slurm's srun.
 LAUNCHED = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"
 
 
 def require_launched(size, library, environment=os.environ):
-    """Raise :class:`RankError` if the launcher started more processes than the MPI library sees, ``size``.
+    """Raise :class:`RankError` if the launcher started more processes than the MPI library sees,
+    ``size``.
 
-    A launcher of another MPI starts P processes each of which is a world of one. Arguments are not checked: as
-    :func:`run`, whose first step this is, knows them.
+    A launcher of another MPI starts P processes each of which is a world of one. Arguments are not
+    checked: as :func:`run`, whose first step this is, knows them.
     """
     for name in LAUNCHED:
         started = environment.get(name, "")
         if size == 1 and started.isdigit() and int(started) > 1:
-            raise RankError(f"launcher: found a world of one process where {name} says that {started} were started, "
-                            f"expected one world of {started}: launcher and MPI library ({library}) do not belong "
-                            f"together. Use the mpiexec of that library (the MPICH wheel's is beside python; under "
-                            f"Slurm srun --mpi=pmi2)")
+            raise RankError(
+                f"launcher: found a world of one process where {name} says that {started} were"
+                f" started, expected one world of {started}: launcher and MPI library ({library})"
+                " do not belong together. Use the mpiexec of that library (the MPICH wheel's is"
+                " beside python; under Slurm srun --mpi=pmi2)"
+            )
 
 
 def _merged(comm, merge, array, MPI):
-    """All arrays merged by a function of two, in the order of ranks; the library chooses the brackets."""
+    """All arrays merged by a function of two, in the order of ranks; the library chooses the
+    brackets.
+    """
     if not array.size:  # nothing to merge, on any rank
         return array.copy()
-    row = array.shape[-1:] if array.ndim > 1 else ()  # what a merge may not be cut inside of; else a number
+    row = (
+        array.shape[-1:] if array.ndim > 1 else ()
+    )  # what a merge may not be cut inside of; else a number
     element = MPI.Datatype.fromcode(array.dtype.char).Create_contiguous(math.prod(row)).Commit()
 
     def join(a, b, datatype):
         left, right = (np.frombuffer(buffer, array.dtype).reshape(-1, *row) for buffer in (a, b))
         right[...] = merge(left, right)
 
-    # Not commutative: a merge of (b, a) may differ from that of (a, b) in bits, and ranks would then, too.
+    # Not commutative: a merge of (b, a) may differ from that of (a, b) in bits, and ranks would
+    # then, too.
     operation, result = MPI.Op.Create(join, commute=False), np.empty_like(array)
     count = array.size // math.prod(row)
     comm.Allreduce([array, count, element], [result, count, element], operation)
@@ -56,7 +66,9 @@ def _merged(comm, merge, array, MPI):
 
 
 def _reply(comm, step, lengths):
-    """What all ranks receive. MPI requires of an all-reduce that it be the same on all (MPI 4.1, section 6.9.6)."""
+    """What all ranks receive. MPI requires of an all-reduce that it be the same on all (MPI 4.1,
+    section 6.9.6).
+    """
     from mpi4py import MPI
 
     array = step.content
@@ -69,7 +81,9 @@ def _reply(comm, step, lengths):
     if step.operation == GATHER:
         row = int(np.prod(array.shape[1:]))
         result = np.empty((sum(lengths), *array.shape[1:]), array.dtype)
-        if len(set(lengths)) == 1:  # with more ranks than cores MPICH's Allgatherv takes up to 50 times as long
+        if (
+            len(set(lengths)) == 1
+        ):  # with more ranks than cores MPICH's Allgatherv takes up to 50 times as long
             comm.Allgather(array, result)
         else:
             comm.Allgatherv(array, [result, [n * row for n in lengths]])
@@ -78,17 +92,23 @@ def _reply(comm, step, lengths):
 
 
 def run(comm, program, *, log=None):
-    """The result of this rank's ``program``, a generator; every process of the communicator ``comm`` calls it.
+    """The result of this rank's ``program``, a generator; every process of the communicator
+    ``comm`` calls it.
 
-    log: a list that gets a :class:`~lnlib.sharded.messages.Message` for each message, as the simulator's: the same on
-    all ranks. Raises :class:`~lnlib.sharded.messages.RankError` on every rank, with the same text, if one fails,
-    returns while others wait, or brings something else; and if the launcher is not that of the MPI library.
+    log: a list that gets a :class:`~lnlib.sharded.messages.Message` for each message, as the
+    simulator's: the same on all ranks. Raises :class:`~lnlib.sharded.messages.RankError` on every
+    rank, with the same text, if one fails, returns while others wait, or brings something else; and
+    if the launcher is not that of the MPI library.
     """
     from mpi4py import MPI
 
-    contract.require_kind("comm", comm, MPI.Intracomm, "an MPI communicator, such as mpi4py.MPI.COMM_WORLD")
+    contract.require_kind(
+        "comm", comm, MPI.Intracomm, "an MPI communicator, such as mpi4py.MPI.COMM_WORLD"
+    )
     contract.require_kind("program", program, Generator, "a generator, the program of this rank")
-    require_launched(MPI.COMM_WORLD.size, " ".join(MPI.Get_library_version().strip("\0").split()[:3]))
+    require_launched(
+        MPI.COMM_WORLD.size, " ".join(MPI.Get_library_version().strip("\0").split()[:3])
+    )
     reply, announced = None, np.empty((comm.size, 2), np.int64)
     while True:
         step = advance(program, reply)

@@ -1,10 +1,11 @@
 """Rows sharded: every rank has all features of its own rows, and its own copy of gamma and beta.
 
-y and dx need nobody. dgamma and dbeta are sums over all rows: each rank adds up its own, and one message adds those.
-A *sum*, never a mean: dy belongs to one loss, whoever computed it. Every function is a rank's program, to be called by
-``yield from`` inside one, or to be handed to :func:`~lnlib.sharded.simulator.simulate` or
-:func:`~lnlib.sharded.mpi.run`. Arguments, results and errors are those of :mod:`lnlib.layernorm`, but for complex128;
-an error on one rank is a :class:`~lnlib.sharded.messages.RankError` on all.
+y and dx need nobody. dgamma and dbeta are sums over all rows: each rank adds up its own, and one
+message adds those. A *sum*, never a mean: dy belongs to one loss, whoever computed it. Every
+function is a rank's program, to be called by ``yield from`` inside one, or to be handed to
+:func:`~lnlib.sharded.simulator.simulate` or :func:`~lnlib.sharded.mpi.run`. Arguments, results and
+errors are those of :mod:`lnlib.layernorm`, but for complex128; an error on one rank is a
+:class:`~lnlib.sharded.messages.RankError` on all.
 """
 
 import zlib
@@ -15,14 +16,18 @@ from .. import contract, layernorm
 from .groups import tree
 from .messages import GATHER, SAME, SUM
 
-#: Rows of a block whose sums are added by themselves, where the result must not depend on the number of ranks.
+#: Rows of a block whose sums are added by themselves, where the result must not depend on the
+#: number of ranks.
 BLOCK = 64
 
 DTYPES = "float64", "float32", "float16", "bfloat16"
 
 
 def _checksum(a):
-    return f"{a.dtype.name}, numbers with the checksum {zlib.crc32(np.ascontiguousarray(a).tobytes()):08x}"
+    return (
+        f"{a.dtype.name}, numbers with the checksum"
+        f" {zlib.crc32(np.ascontiguousarray(a).tobytes()):08x}"
+    )
 
 
 def _forward(local, x, parameters, eps, finite):
@@ -31,36 +36,61 @@ def _forward(local, x, parameters, eps, finite):
     if contract.require_bool("finite", finite):
         contract.require_finite("x", x, DTYPES)
     y, cache = local()
-    yield SAME, {"eps": float(eps), "features": y.shape[-1], "dtype of x": y.dtype.name,
-                 "kind of cache": type(cache).__name__, **{name: _checksum(a) for name, a in parameters.items()}}
+    yield (
+        SAME,
+        {
+            "eps": float(eps),
+            "features": y.shape[-1],
+            "dtype of x": y.dtype.name,
+            "kind of cache": type(cache).__name__,
+            **{name: _checksum(a) for name, a in parameters.items()},
+        },
+    )
     return y, cache
 
 
 def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, finite=False):
-    r"""This rank's rows of layer norm: :math:`y = \gamma (x - \mu) r + \beta`. Returns y and a cache.
+    r"""This rank's rows of layer norm: :math:`y = \gamma (x - \mu) r + \beta`. Returns y and a
+    cache.
 
-    x: (..., D), the rows of this rank, any number of them, also none. gamma, beta: (D,), the same on all ranks.
-    eps, precise and the cache are those of :func:`lnlib.layernorm.layer_norm_forward`, whose results these are, bit by
-    bit. finite: refuse x with NaN or Inf, naming the rank, instead of letting it through. Nothing is sent but what
+    x: (..., D), the rows of this rank, any number of them, also none. gamma, beta: (D,), the same
+    on all ranks. eps, precise and the cache are those of
+    :func:`lnlib.layernorm.layer_norm_forward`, whose results these are, bit by bit. finite: refuse
+    x with NaN or Inf, naming the rank, instead of letting it through. Nothing is sent but what
     finds out ranks whose parameters, eps or D differ.
     """
     gamma, beta = contract.as_array("gamma", gamma, DTYPES), contract.as_array("beta", beta, DTYPES)
-    return (yield from _forward(lambda: layernorm.layer_norm_forward(x, gamma, beta, eps, precise=precise), x,
-                                {"gamma": gamma, "beta": beta}, eps, finite))
+    return (
+        yield from _forward(
+            lambda: layernorm.layer_norm_forward(x, gamma, beta, eps, precise=precise),
+            x,
+            {"gamma": gamma, "beta": beta},
+            eps,
+            finite,
+        )
+    )
 
 
 def rms_norm_forward(x, gamma, eps=1e-5, *, finite=False):
-    """This rank's rows of RMS norm, as :func:`layer_norm_forward`; see :func:`lnlib.layernorm.rms_norm_forward`."""
+    """This rank's rows of RMS norm, as :func:`layer_norm_forward`; see
+    :func:`lnlib.layernorm.rms_norm_forward`.
+    """
     gamma = contract.as_array("gamma", gamma, DTYPES)
-    return (yield from _forward(lambda: layernorm.rms_norm_forward(x, gamma, eps), x, {"gamma": gamma}, eps, finite))
+    return (
+        yield from _forward(
+            lambda: layernorm.rms_norm_forward(x, gamma, eps), x, {"gamma": gamma}, eps, finite
+        )
+    )
 
 
 def require_blocks(counts, block, what):
     """Raise ValueError unless all parts but the last, of ``counts``, have ``block`` of ``what``."""
     for k, count in enumerate(counts[:-1]):
         if count != block:
-            raise ValueError(f"block: found {count:g} {what} in part {k} of {len(counts)}, expected {block}: only the "
-                             "last rank's last part may have fewer, else bits would depend on the cut")
+            raise ValueError(
+                f"block: found {count:g} {what} in part {k} of {len(counts)}, expected {block}:"
+                " only the last rank's last part may have fewer, else bits would depend on the cut"
+            )
 
 
 def _backward(dy, cache, reproducible, block):
@@ -68,12 +98,18 @@ def _backward(dy, cache, reproducible, block):
     contract.require_count("block", block)
     dy = contract.as_array("dy", dy, DTYPES)
     dx, *sums = layernorm.backward_sums(dy, cache, block if reproducible else None)
-    contract.require_dtype("cache", dx.dtype, DTYPES, "one of real numbers")  # dx is complex if anything is
+    contract.require_dtype(
+        "cache", dx.dtype, DTYPES, "one of real numbers"
+    )  # dx is complex if anything is
     if reproducible:
         counts = [min(block, cache.rstd.size - start) for start in range(0, cache.rstd.size, block)]
         parts = yield GATHER, np.column_stack([counts, *sums])
         require_blocks(parts[:, 0], block, "rows")
-        sums = tree(np.add, parts[:, 1:]).reshape(2, -1) if len(parts) else np.zeros((2, len(cache.gamma)))
+        sums = (
+            tree(np.add, parts[:, 1:]).reshape(2, -1)
+            if len(parts)
+            else np.zeros((2, len(cache.gamma)))
+        )
     else:
         sums = yield SUM, np.array(sums, np.float64)
     with np.errstate(all="ignore"):
@@ -85,11 +121,12 @@ def layer_norm_backward(dy, cache, *, reproducible=False, block=BLOCK):
 
     .. math:: d\gamma = \sum_{ranks} \sum_{rows} dy\, \hat x, \qquad d\beta = \sum_{ranks} \sum_{rows} dy
 
-    dy: x's shape. cache: from :func:`layer_norm_forward`. One message of 2 D float64, their sum. The order of that sum
-    is the MPI library's, and depends on the number of ranks. reproducible: the sums of fixed blocks of ``block`` rows
-    are gathered instead and added in one fixed tree, so that their bits do not depend on how many ranks have the rows,
-    if each has whole blocks (only the last may be shorter). That costs 8 (1 + 2 D) bytes a block.
-    """
+    dy: x's shape. cache: from :func:`layer_norm_forward`. One message of 2 D float64, their sum.
+    The order of that sum is the MPI library's, and depends on the number of ranks. reproducible:
+    the sums of fixed blocks of ``block`` rows are gathered instead and added in one fixed tree, so
+    that their bits do not depend on how many ranks have the rows, if each has whole blocks (only
+    the last may be shorter). That costs 8 (1 + 2 D) bytes a block.
+    """  # noqa: E501
     contract.require_cache(cache, layernorm.LayerNormCache, layernorm.PreciseLayerNormCache)
     return (yield from _backward(dy, cache, reproducible, block))
 

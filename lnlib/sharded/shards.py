@@ -4,7 +4,9 @@ from .. import contract
 
 
 def cut(count, ranks, block=1):
-    """Slices of ``count`` rows or features for each rank, as even as whole blocks allow; some are empty if need be."""
+    """Slices of ``count`` rows or features for each rank, as even as whole blocks allow; some are
+    empty if need be.
+    """
     contract.require_count("count", count, least=0)
     contract.require_count("ranks", ranks)
     blocks = -(-count // contract.require_count("block", block))
@@ -15,7 +17,7 @@ def cut(count, ranks, block=1):
 def widths(*counts):
     """Slices of these many rows or features, one a rank, in order; 0 is an empty shard."""
     counts = [contract.require_count("counts", n, least=0) for n in counts]
-    return [slice(sum(counts[:k]), sum(counts[:k + 1])) for k in range(len(counts))]
+    return [slice(sum(counts[:k]), sum(counts[: k + 1])) for k in range(len(counts))]
 
 
 def share(how, part, x, gamma, beta, dy):

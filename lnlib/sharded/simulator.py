@@ -1,7 +1,8 @@
-"""All ranks in this process, one after the other: NumPy only, no threads, the same programs as under MPI.
+"""All ranks in this process, one after the other: NumPy only, no threads, the same programs as
+under MPI.
 
-The order in which a sum is added is the MPI library's choice, by message, ranks and version; here it is an argument.
-What is gathered comes in the order of ranks, in the simulator as everywhere.
+The order in which a sum is added is the MPI library's choice, by message, ranks and version; here
+it is an argument. What is gathered comes in the order of ranks, in the simulator as everywhere.
 """
 
 import functools
@@ -20,12 +21,19 @@ def _tree(join, arrays):
 
 
 def _ring(join, arrays):
-    """The P-th parts of the message go round at the same time, each of them from another rank on."""
+    """The P-th parts of the message go round at the same time, each of them from another rank
+    on.
+    """
     if not arrays[0].ndim or not len(arrays[0]):  # nothing to cut
         return functools.reduce(join, arrays)
     cuts = np.array_split(np.arange(len(arrays[0])), len(arrays))
-    return np.concatenate([functools.reduce(join, [a[cut] for a in arrays[k:] + arrays[:k]])
-                           for k, cut in enumerate(cuts) if len(cut)])
+    return np.concatenate(
+        [
+            functools.reduce(join, [a[cut] for a in arrays[k:] + arrays[:k]])
+            for k, cut in enumerate(cuts)
+            if len(cut)
+        ]
+    )
 
 
 #: Ways to combine the arrays of P ranks, by name: :func:`simulate`'s ``order``.
@@ -47,20 +55,27 @@ def _reply(steps, order, piece):
         return arrays[0]
     if piece is None:
         return combine(operation, arrays)
-    shape, flat = arrays[0].shape, [a.ravel() for a in arrays]  # a library that knows of numbers, not of rows
-    pieces = [combine(operation, [a[i:i + piece] for a in flat]) for i in range(0, flat[0].size, piece)]
+    shape, flat = (
+        arrays[0].shape,
+        [a.ravel() for a in arrays],
+    )  # a library that knows of numbers, not of rows
+    pieces = [
+        combine(operation, [a[i : i + piece] for a in flat]) for i in range(0, flat[0].size, piece)
+    ]
     return np.concatenate(pieces).reshape(shape)
 
 
 def simulate(programs, *, order="tree", piece=None, log=None):
     """The results of all ranks' programs, in order.
 
-    programs: one generator a rank. order: a key of ``ORDERS``, for sums and merges.
-    piece: a merge gets its message flat, in pieces of so many numbers, as an MPI library may cut it that was told
-    numbers and not rows. log: a list that gets a :class:`~lnlib.sharded.messages.Message` for each message.
+    programs: one generator a rank. order: a key of ``ORDERS``, for sums and merges. piece: a merge
+    gets its message flat, in pieces of so many numbers, as an MPI library may cut it that was told
+    numbers and not rows. log: a list that gets a :class:`~lnlib.sharded.messages.Message` for each
+    message.
 
-    Raises :class:`~lnlib.sharded.messages.RankError` if a rank fails, returns while others wait, or brings another
-    operation, dtype or shape than the others; TypeError or ValueError for its own arguments.
+    Raises :class:`~lnlib.sharded.messages.RankError` if a rank fails, returns while others wait, or
+    brings another operation, dtype or shape than the others; TypeError or ValueError for its own
+    arguments.
     """
     programs = contract.require_several("programs", programs)
     if not programs:
@@ -74,15 +89,19 @@ def simulate(programs, *, order="tree", piece=None, log=None):
     while True:
         steps = [advance(program, reply) for program, reply in zip(programs, replies)]
         for step in steps:
-            if isinstance(step.cause, KeyboardInterrupt):  # Ctrl-C is meant for all that this process does
+            if isinstance(
+                step.cause, KeyboardInterrupt
+            ):  # Ctrl-C is meant for all that this process does
                 raise step.cause
         if len({step.digest for step in steps}) > 1 or steps[0].error:
             raise disagreement([(step.terms, step.error) for step in steps]) from next(
-                (step.cause for step in steps if step.cause), None)
+                (step.cause for step in steps if step.cause), None
+            )
         if steps[0].finished:
             return [step.content for step in steps]
         if log is not None:
             log.append(Message.of(steps[0], [step.length for step in steps]))
         reply = _reply(steps, order, piece)
-        # Each rank has memory of its own. The sum of 0-d arrays is NumPy's scalar, and becomes an array again.
+        # Each rank has memory of its own. The sum of 0-d arrays is NumPy's scalar, and becomes an
+        # array again.
         replies = [reply if reply is None else np.array(reply) for _ in programs]

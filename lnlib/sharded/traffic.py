@@ -1,9 +1,10 @@
 r"""What is sent: counted, predicted, and what a model makes of it.
 
-Predictions are lists of :class:`~lnlib.sharded.messages.Message`, as a log of a run has them. ``counts`` are the rows
-or features of each rank; ``block`` is that of a reproducible run, else None. Bytes are those a rank *brings*: what a
-network carries depends on how the MPI library combines them. The model of :func:`seconds` is for two textbook ways.
-Arguments are not checked: predictions are made of numbers that a program has taken already.
+Predictions are lists of :class:`~lnlib.sharded.messages.Message`, as a log of a run has them.
+``counts`` are the rows or features of each rank; ``block`` is that of a reproducible run, else
+None. Bytes are those a rank *brings*: what a network carries depends on how the MPI library
+combines them. The model of :func:`seconds` is for two textbook ways. Arguments are not checked:
+predictions are made of numbers that a program has taken already.
 """
 
 from .messages import GATHER, HEADER, SAME, SUM, Message
@@ -14,19 +15,27 @@ COLUMNS = {"layer": (4, 5), "rms": (2, 2)}
 
 
 def parts(count, block=None):
-    """Parts of a shard of ``count`` features or rows: blocks, or the shard itself if there is anything in it."""
+    """Parts of a shard of ``count`` features or rows: blocks, or the shard itself if there is
+    anything in it.
+    """
     return -(-count // block) if block else int(count > 0)
 
 
 def features(counts, rows, norm="layer", block=None):
-    """The messages of forward and backward, features sharded: ``rows`` on all ranks, ``counts`` of features."""
-    gathers = [Message(GATHER, tuple(ITEM * columns * rows * parts(n, block) for n in counts))
-               for columns in COLUMNS[norm]]
+    """The messages of forward and backward, features sharded: ``rows`` on all ranks, ``counts`` of
+    features.
+    """
+    gathers = [
+        Message(GATHER, tuple(ITEM * columns * rows * parts(n, block) for n in counts))
+        for columns in COLUMNS[norm]
+    ]
     return [Message(SAME, (0,) * len(counts)), *gathers]
 
 
 def rows(counts, D, block=None):
-    """The messages of forward and backward, rows sharded, of either norm: ``counts`` of rows, D features."""
+    """The messages of forward and backward, rows sharded, of either norm: ``counts`` of rows, D
+    features.
+    """
     if block:
         sums = Message(GATHER, tuple(ITEM * (1 + 2 * D) * parts(n, block) for n in counts))
     else:
@@ -35,18 +44,21 @@ def rows(counts, D, block=None):
 
 
 def total(messages):
-    """(bytes that all ranks brought, bytes of announcements) of a list of messages, the program's end included."""
+    """(bytes that all ranks brought, bytes of announcements) of a list of messages, the program's
+    end included.
+    """
     ranks = len(messages[0].sent) if messages else 0
     return sum(sum(m.sent) for m in messages), HEADER * ranks * (len(messages) + 1)
 
 
 def seconds(message, alpha, beta):
-    r"""A *model* of the time of one message among P ranks: :math:`\lceil\log_2 P\rceil\,\alpha` for its steps, and
-    :math:`\beta` seconds a byte for what passes through one rank.
+    r"""A *model* of the time of one message among P ranks: :math:`\lceil\log_2 P\rceil\,\alpha` for
+    its steps, and :math:`\beta` seconds a byte for what passes through one rank.
 
-    A sum of n bytes is scattered and gathered, :math:`2 (P - 1)/P\, n` and twice the steps; of a gather each rank
-    receives what the others brought. Thakur, Rabenseifner and Gropp, *Optimization of Collective Communication
-    Operations in MPICH*, International Journal of High Performance Computing Applications 19(1), 2005.
+    A sum of n bytes is scattered and gathered, :math:`2 (P - 1)/P\, n` and twice the steps; of a
+    gather each rank receives what the others brought. Thakur, Rabenseifner and Gropp, *Optimization
+    of Collective Communication Operations in MPICH*, International Journal of High Performance
+    Computing Applications 19(1), 2005.
     """
     ranks = len(message.sent)
     steps = (ranks - 1).bit_length()

@@ -1,12 +1,14 @@
-r"""Six ways to the mean and the variance of a row whose features lie on several ranks, in x's dtype.
+r"""Six ways to the mean and the variance of a row whose features lie on several ranks, in x's
+dtype.
 
-Teaching programs: ``m, r, v = yield from way(x, D)``. x is (rows, width), this rank's features, D the number of
-features of the whole row; the mean is m + r, v the variance, each of shape (rows, 1). What each sends and loses is the
-subject of the chapter; :mod:`lnlib.sharded.features` sends what :func:`recentred` does, in float64.
-Arguments are not checked: what is shown is the messages.
+Teaching programs: ``m, r, v = yield from way(x, D)``. x is (rows, width), this rank's features, D
+the number of features of the whole row; the mean is m + r, v the variance, each of shape (rows, 1).
+What each sends and loses is the subject of the chapter; :mod:`lnlib.sharded.features` sends what
+:func:`recentred` does, in float64. Arguments are not checked: what is shown is the messages.
 """
 
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,14 +17,18 @@ from .messages import GATHER, SUM
 
 
 def sums(x, D):
-    r"""One sum of :math:`(\sum x, \sum x^2)`: mean of squares less squared mean, :func:`lnlib.variance.naive`."""
+    r"""One sum of :math:`(\sum x, \sum x^2)`: mean of squares less squared mean,
+    :func:`lnlib.variance.naive`.
+    """
     total = yield SUM, np.stack([x.sum(-1), (x * x).sum(-1)], -1)
     m, square = total[:, :1] / x.dtype.type(D), total[:, 1:] / x.dtype.type(D)
     return m, np.zeros_like(m), square - m * m
 
 
 def wide_sums(x, D):
-    """:func:`sums` in float64; the mean comes back as a number of x's dtype and what that cannot hold."""
+    """:func:`sums` in float64; the mean comes back as a number of x's dtype and what that cannot
+    hold.
+    """
     mean, _, v = yield from sums(x.astype(np.float64), D)
     m = mean.astype(x.dtype)
     return m, (mean - m).astype(x.dtype), v.astype(x.dtype)
@@ -40,12 +46,16 @@ def recentred_two_rounds(x, D):
     """:func:`two_rounds`, and the second sum brings the mean of what is left, too."""
     m = (yield SUM, x.sum(-1, keepdims=True)) / x.dtype.type(D)
     d = x - m
-    r, square = np.split((yield SUM, np.stack([d.sum(-1), (d * d).sum(-1)], -1)) / x.dtype.type(D), 2, -1)
+    r, square = np.split(
+        (yield SUM, np.stack([d.sum(-1), (d * d).sum(-1)], -1)) / x.dtype.type(D), 2, -1
+    )
     return m, r, square - r * r
 
 
 def quadruple(x):
-    """(n, m, r, S) of each row of a shard, in x's dtype: (rows, 4). See :mod:`lnlib.sharded.groups`."""
+    """(n, m, r, S) of each row of a shard, in x's dtype: (rows, 4). See
+    :mod:`lnlib.sharded.groups`.
+    """
     if not x.shape[1]:
         return np.zeros((len(x), 4), x.dtype)
     m, r, c = centred(x)
@@ -67,7 +77,9 @@ def chan(x, D):
 
 
 def recentred(x, D):
-    """One gather of (n, m, r, S), merged with a pivot (:func:`lnlib.sharded.groups.merge`): the cure."""
+    """One gather of (n, m, r, S), merged with a pivot (:func:`lnlib.sharded.groups.merge`): the
+    cure.
+    """
     parts = yield GATHER, quadruple(x)[None]
     n, m, r, S = np.split(tree(merge, parts), 4, -1)
     return m, r, S / n
@@ -94,7 +106,9 @@ WAYS = {
 
 
 def normalise(x, D, way="recentred", eps=1e-5):
-    """This rank's features of xhat, in x's dtype, with mean and variance from one of :data:`WAYS`."""
+    """This rank's features of xhat, in x's dtype, with mean and variance from one of
+    :data:`WAYS`.
+    """
     m, r, v = yield from WAYS[way].program(x, D)
     with np.errstate(all="ignore"):
         return ((x - m) - r) / np.sqrt(v + x.dtype.type(eps))

@@ -1,7 +1,8 @@
 r"""Wrong backwards of layer norm: the catalogue.
 
-A *mutant* is a backward pass with one mistake in it. The tests of :mod:`~normcheck.mistakes.gradient_tests` are tried on
-the mutants, and :mod:`~normcheck.mistakes.fit` names a learner's mistake with the same catalogue.
+A *mutant* is a backward pass with one mistake in it. The tests of
+:mod:`~normcheck.mistakes.gradient_tests` are tried on the mutants, and
+:mod:`~normcheck.mistakes.fit` names a learner's mistake with the same catalogue.
 
 Arguments are not checked: a mutant does what its author would have written. ``cache`` is that of
 ``forward_keeping_x``; all but one of them take that of :mod:`lnlib.layernorm`, too.
@@ -20,6 +21,7 @@ import math
 import numpy as np
 
 from lnlib.layernorm import LayerNormCache, layer_norm_forward
+
 from .entry import Mistake
 
 # Names for groups of gradient tests, so that killed_by can be written (and read) as a sentence.
@@ -29,13 +31,25 @@ _SUM = frozenset({"sum-dx-zero"})
 _ORTHOGONAL = frozenset({"dx-orthogonal-xhat"})
 _ROWS = frozenset({"row-independence"})
 _SHAPE = frozenset({"shape"})
-_EVERY_GRADIENT = _UNIT | _TWO_D | {"ones-random-gamma", "random", "standardised", "small-sigma",
-                                    "broadcasting-compare", "one-direction"}
+_EVERY_GRADIENT = (
+    _UNIT
+    | _TWO_D
+    | {
+        "ones-random-gamma",
+        "random",
+        "standardised",
+        "small-sigma",
+        "broadcasting-compare",
+        "one-direction",
+    }
+)
 _DX = _EVERY_GRADIENT | {"adjoint"}  # the tests that compare dx with numbers
 _PARAMETERS = _EVERY_GRADIENT | {"dgamma-dbeta-only"}  # and dgamma, dbeta
 
 
-# ---- The mutants ------------------------------------------------------------------------------------
+# ---- The mutants
+# ------------------------------------------------------------------------------------
+
 
 class CacheAndInput(LayerNormCache):
     """The cache of layer norm with x beside it: the mean is in no other field."""
@@ -49,7 +63,9 @@ class CacheAndInput(LayerNormCache):
 
 
 def forward_keeping_x(x, gamma, beta, eps=1e-5):
-    """:func:`lnlib.layernorm.layer_norm_forward` for every mutant: "padded-lanes" reads ``cache.x``."""
+    """:func:`lnlib.layernorm.layer_norm_forward` for every mutant: "padded-lanes" reads
+    ``cache.x``.
+    """
     y, cache = layer_norm_forward(x, gamma, beta, eps)
     cache = CacheAndInput(*cache)
     cache.x = x
@@ -61,9 +77,17 @@ _mutants, _harmless = [], []
 
 def _register(wrong, killed_by, question="", name=None):
     def add(function):
-        (_mutants if killed_by else _harmless).append(Mistake(
-            name or function.__name__.replace("_", "-"), wrong, question, function, killed_by=frozenset(killed_by)))
+        (_mutants if killed_by else _harmless).append(
+            Mistake(
+                name or function.__name__.replace("_", "-"),
+                wrong,
+                question,
+                function,
+                killed_by=frozenset(killed_by),
+            )
+        )
         return function
+
     return add
 
 
@@ -100,24 +124,33 @@ def right_backward(dy, cache):
 
 
 #: What the means may run over. Each keeps what broadcasts against its argument.
-AXES = {"batch-axis": lambda a: a.mean(axis=leading(a), keepdims=True),
-        "first-axis": lambda a: a.mean(axis=0, keepdims=True),
-        "whole-tile": lambda a: a.sum() / a.shape[-1],
-        "no-axis": lambda a: a.mean(),
-        "two-d-assumed": lambda a: a.mean(axis=tuple(range(1, a.ndim)), keepdims=True)}
+AXES = {
+    "batch-axis": lambda a: a.mean(axis=leading(a), keepdims=True),
+    "first-axis": lambda a: a.mean(axis=0, keepdims=True),
+    "whole-tile": lambda a: a.sum() / a.shape[-1],
+    "no-axis": lambda a: a.mean(),
+    "two-d-assumed": lambda a: a.mean(axis=tuple(range(1, a.ndim)), keepdims=True),
+}
 
 
 def _in_dx(name, wrong, killed_by, question, dx):
-    """Register, and return, the backward whose dx is ``dx(g, xhat, r, dy, gamma)``; its dgamma and dbeta are right."""
+    """Register, and return, the backward whose dx is ``dx(g, xhat, r, dy, gamma)``; its dgamma and
+    dbeta are right.
+    """
     return _register(wrong, killed_by, question, name)(
-        lambda dy, cache: (dx(*_g_xhat_r(dy, cache), dy, cache.gamma), *_sums(dy, cache.xhat)))
+        lambda dy, cache: (dx(*_g_xhat_r(dy, cache), dy, cache.gamma), *_sums(dy, cache.xhat))
+    )
 
 
 def _in_sums(name, wrong, killed_by, question, sums):
-    """Register the backward whose dgamma and dbeta are ``sums(dgamma, dbeta, dy, cache)``, of the right ones."""
+    """Register the backward whose dgamma and dbeta are ``sums(dgamma, dbeta, dy, cache)``, of the
+    right ones.
+    """
+
     def backward(dy, cache):
         dx, dgamma, dbeta = right_backward(dy, cache)
         return dx, *sums(dgamma, dbeta, dy, cache)
+
     _register(wrong, killed_by, question, name)(backward)
 
 
@@ -128,129 +161,272 @@ def _centred(cache):
     return c, var, 1 / cache.rstd**2 - var
 
 
-_in_dx("identity", "layer norm is treated as if it were not there", _DX | _SUM | _ORTHOGONAL,
-       "Shift a whole row by a constant: what happens to y, and what does your dx predict?",
-       lambda g, xhat, r, dy, gamma: dy.copy())
-_in_dx("frozen-statistics", "mean and variance are treated as constants", _DX | _SUM | _ORTHOGONAL,
-       "How many routes lead from x[i] to y[j] when j differs from i?", lambda g, xhat, r, *_: r * g)
+_in_dx(
+    "identity",
+    "layer norm is treated as if it were not there",
+    _DX | _SUM | _ORTHOGONAL,
+    "Shift a whole row by a constant: what happens to y, and what does your dx predict?",
+    lambda g, xhat, r, dy, gamma: dy.copy(),
+)
+_in_dx(
+    "frozen-statistics",
+    "mean and variance are treated as constants",
+    _DX | _SUM | _ORTHOGONAL,
+    "How many routes lead from x[i] to y[j] when j differs from i?",
+    lambda g, xhat, r, *_: r * g,
+)
 
 missing_projection = _in_dx(
-    "missing-projection", "the path through the variance is left out", _DX - {"sum-y"} | _ORTHOGONAL,
+    "missing-projection",
+    "the path through the variance is left out",
+    _DX - {"sum-y"} | _ORTHOGONAL,
     "Multiply a row by 1.01: y hardly moves; does your dx know?",
-    lambda g, xhat, r, *_: r * _less_mean(g))
-_in_dx("missing-mean", "the path through the mean is left out", _DX - {"sum-y2"} | _SUM,
-       "Add up your dx along a row: what must come out?", lambda g, xhat, r, *_: r * (g - xhat * row_mean(g * xhat)))
-_in_dx("gamma-outside", "gamma is pulled out of the means", _DX - _UNIT | _SUM | _ORTHOGONAL,
-       "In which order do scale and normalise come forwards, and so backwards?",
-       lambda g, xhat, r, dy, gamma: gamma * _dx(dy, xhat, r))
-_in_dx("gamma-twice-in-projection", "gamma stands inside the projection's mean and again outside it",
-       _DX - _UNIT | _SUM | _ORTHOGONAL, "Count how often each gamma[i] may appear in each term.",
-       lambda g, xhat, r, dy, gamma: r * (g - row_mean(g) - gamma * xhat * row_mean(g * xhat)))
-_in_dx("gamma-missing", "gamma is forgotten: dx is the same whatever gamma is", _DX - _UNIT,
-       "Set one gamma to 0: what must its dy contribute to dx?", lambda g, xhat, r, dy, gamma: _dx(dy, xhat, r))
-_in_dx("gamma-twice", "gamma is multiplied in twice, by the caller and by the layer", _DX - _UNIT,
-       "Who owns the scale: the caller or the layer?", lambda g, xhat, r, dy, gamma: _dx(gamma * g, xhat, r))
-_in_dx("gamma-missing-first", "gamma is forgotten in the first term only", _DX - _UNIT | _SUM | _ORTHOGONAL,
-       "Which of your terms change when one gamma is set to 0?",
-       lambda g, xhat, r, dy, gamma: r * (dy - row_mean(g) - xhat * row_mean(g * xhat)))
+    lambda g, xhat, r, *_: r * _less_mean(g),
+)
+_in_dx(
+    "missing-mean",
+    "the path through the mean is left out",
+    _DX - {"sum-y2"} | _SUM,
+    "Add up your dx along a row: what must come out?",
+    lambda g, xhat, r, *_: r * (g - xhat * row_mean(g * xhat)),
+)
+_in_dx(
+    "gamma-outside",
+    "gamma is pulled out of the means",
+    _DX - _UNIT | _SUM | _ORTHOGONAL,
+    "In which order do scale and normalise come forwards, and so backwards?",
+    lambda g, xhat, r, dy, gamma: gamma * _dx(dy, xhat, r),
+)
+_in_dx(
+    "gamma-twice-in-projection",
+    "gamma stands inside the projection's mean and again outside it",
+    _DX - _UNIT | _SUM | _ORTHOGONAL,
+    "Count how often each gamma[i] may appear in each term.",
+    lambda g, xhat, r, dy, gamma: r * (g - row_mean(g) - gamma * xhat * row_mean(g * xhat)),
+)
+_in_dx(
+    "gamma-missing",
+    "gamma is forgotten: dx is the same whatever gamma is",
+    _DX - _UNIT,
+    "Set one gamma to 0: what must its dy contribute to dx?",
+    lambda g, xhat, r, dy, gamma: _dx(dy, xhat, r),
+)
+_in_dx(
+    "gamma-twice",
+    "gamma is multiplied in twice, by the caller and by the layer",
+    _DX - _UNIT,
+    "Who owns the scale: the caller or the layer?",
+    lambda g, xhat, r, dy, gamma: _dx(gamma * g, xhat, r),
+)
+_in_dx(
+    "gamma-missing-first",
+    "gamma is forgotten in the first term only",
+    _DX - _UNIT | _SUM | _ORTHOGONAL,
+    "Which of your terms change when one gamma is set to 0?",
+    lambda g, xhat, r, dy, gamma: r * (dy - row_mean(g) - xhat * row_mean(g * xhat)),
+)
 # With dy = 1 what is missing, r J 1, is nothing: ones-random-gamma does not see it.
-_in_dx("gamma-minus-one", "forward scales by 1 + w, backward by w", _DX - {"sum-y", "sum-y2", "ones-random-gamma"},
-       "At w = 0, what does forward do to xhat, and what is your dx?",
-       lambda g, xhat, r, dy, gamma: _dx(g - dy, xhat, r))
-_in_dx("y-for-xhat", "the scaled output gamma * xhat is used as xhat", _DX - _UNIT | _SUM | _ORTHOGONAL,
-       "Print mean and variance of the array you call xhat.", lambda g, xhat, r, dy, gamma: _dx(g, gamma * xhat, r))
-_in_dx("centred-for-xhat", "x - mean is used as xhat in the projection, both times",
-       _DX - {"sum-y", "standardised"} | _ORTHOGONAL, "Check the units: x in metres, what must dx be in?",
-       lambda g, xhat, r, *_: _dx(g, xhat / r, r))
-_in_dx("centred-once", "in the projection 1/s is missing, or x - mean stands once for xhat",
-       _DX - {"sum-y", "standardised"} | _ORTHOGONAL, "Check the units: x in metres, what must dx be in?",
-       lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat / r * row_mean(g * xhat)))
-_in_dx("extra-rstd-in-projection", "one 1/s too many in the projection: s**3 was kept when x - mean became xhat",
-       _DX - {"sum-y", "standardised"} | _ORTHOGONAL, "Scale x by 10: every term of dx must scale alike.",
-       lambda g, xhat, r, *_: r * (g - row_mean(g) - r * xhat * row_mean(g * xhat)))
-_in_dx("missing-rstd", "the division by s at the end is missing", _DX - {"sum-y", "sum-y2", "standardised"},
-       "Double the input: should the gradient stay, double or halve?",
-       lambda g, xhat, r, *_: g - row_mean(g) - xhat * row_mean(g * xhat))
-_in_dx("variance-for-std", "dx is divided by the variance, not by its root",
-       _DX - {"sum-y", "sum-y2", "standardised"},
-       "Double the input: should the gradient stay, halve or fall to a quarter?",
-       lambda g, xhat, r, *_: _dx(g, xhat, r * r))
+_in_dx(
+    "gamma-minus-one",
+    "forward scales by 1 + w, backward by w",
+    _DX - {"sum-y", "sum-y2", "ones-random-gamma"},
+    "At w = 0, what does forward do to xhat, and what is your dx?",
+    lambda g, xhat, r, dy, gamma: _dx(g - dy, xhat, r),
+)
+_in_dx(
+    "y-for-xhat",
+    "the scaled output gamma * xhat is used as xhat",
+    _DX - _UNIT | _SUM | _ORTHOGONAL,
+    "Print mean and variance of the array you call xhat.",
+    lambda g, xhat, r, dy, gamma: _dx(g, gamma * xhat, r),
+)
+_in_dx(
+    "centred-for-xhat",
+    "x - mean is used as xhat in the projection, both times",
+    _DX - {"sum-y", "standardised"} | _ORTHOGONAL,
+    "Check the units: x in metres, what must dx be in?",
+    lambda g, xhat, r, *_: _dx(g, xhat / r, r),
+)
+_in_dx(
+    "centred-once",
+    "in the projection 1/s is missing, or x - mean stands once for xhat",
+    _DX - {"sum-y", "standardised"} | _ORTHOGONAL,
+    "Check the units: x in metres, what must dx be in?",
+    lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat / r * row_mean(g * xhat)),
+)
+_in_dx(
+    "extra-rstd-in-projection",
+    "one 1/s too many in the projection: s**3 was kept when x - mean became xhat",
+    _DX - {"sum-y", "standardised"} | _ORTHOGONAL,
+    "Scale x by 10: every term of dx must scale alike.",
+    lambda g, xhat, r, *_: r * (g - row_mean(g) - r * xhat * row_mean(g * xhat)),
+)
+_in_dx(
+    "missing-rstd",
+    "the division by s at the end is missing",
+    _DX - {"sum-y", "sum-y2", "standardised"},
+    "Double the input: should the gradient stay, double or halve?",
+    lambda g, xhat, r, *_: g - row_mean(g) - xhat * row_mean(g * xhat),
+)
+_in_dx(
+    "variance-for-std",
+    "dx is divided by the variance, not by its root",
+    _DX - {"sum-y", "sum-y2", "standardised"},
+    "Double the input: should the gradient stay, halve or fall to a quarter?",
+    lambda g, xhat, r, *_: _dx(g, xhat, r * r),
+)
 
 
-@_register("mean and variance are computed again, but from xhat, so s is about 1", _DX - {"sum-y", "standardised"},
-           "Which array does the forward pass divide by its standard deviation?")
+@_register(
+    "mean and variance are computed again, but from xhat, so s is about 1",
+    _DX - {"sum-y", "standardised"},
+    "Which array does the forward pass divide by its standard deviation?",
+)
 def statistics_of_xhat(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
     r_again = 1 / np.sqrt(row_mean(xhat * xhat) + _centred(cache)[2])
     return _dx(g, xhat * r_again, r_again), *_sums(dy, xhat)
 
 
-_in_dx("projection-times-two", "the 2 of the square is kept, the 1/2 of the root is lost",
-       _DX - {"sum-y"} | _ORTHOGONAL, "Differentiate sqrt(v) at v = 4 by hand.",
-       lambda g, xhat, r, *_: r * (g - row_mean(g) - 2 * xhat * row_mean(g * xhat)))
-_in_dx("mean-twice", "the mean of g is subtracted twice", _DX - {"sum-y2"} | _SUM,
-       "Add up your dx along a row: what must come out?",
-       lambda g, xhat, r, *_: r * (g - 2 * row_mean(g) - xhat * row_mean(g * xhat)))
-_in_dx("projection-halved", "the 1/2 of the root is kept, the 2 of the square is lost", _DX - {"sum-y"} | _ORTHOGONAL,
-       "Differentiate c**2 at c = 3 by hand.",
-       lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat * row_mean(g * xhat) / 2))
-_in_dx("projection-added", "the projection has the wrong sign", _DX - {"sum-y"} | _ORTHOGONAL,
-       "If one y grows, must the answer of the divisor help or oppose?",
-       lambda g, xhat, r, *_: r * (g - row_mean(g) + xhat * row_mean(g * xhat)))
-_in_dx("means-over-d-again", "both means are divided by D once more", _DX | _SUM | _ORTHOGONAL,
-       "Let D grow: which terms should survive?",
-       lambda g, xhat, r, *_: r * (g - row_mean(g) / g.shape[-1] - xhat * row_mean(g * xhat) / g.shape[-1]))
-_in_dx("dx-over-d", "the whole of dx is divided by D", _DX - {"sum-y", "sum-y2"},
-       "Take D = 1000: is a gradient a thousand times smaller plausible?",
-       lambda g, xhat, r, *_: _dx(g, xhat, r) / g.shape[-1])
-_in_dx("sums-for-means", "sums stand where means belong", _DX | _SUM | _ORTHOGONAL,
-       "Compare D = 4 with D = 400: does the error grow?",
-       lambda g, xhat, r, *_: r * (g - g.shape[-1] * row_mean(g) - g.shape[-1] * xhat * row_mean(g * xhat)))
-_in_dx("rows-for-features", "sums over D are divided by the number of rows", _DX - {"square"} | _SUM | _ORTHOGONAL,
-       "Test with dimensions that are all different.",
-       lambda g, xhat, r, *_: r * (g - g.shape[-1] ** 2 / g.size * (row_mean(g) + xhat * row_mean(g * xhat))))
-_in_dx("batch-axis", "the means run over the rows, as in batch norm", _DX | _SUM | _ORTHOGONAL | _ROWS,
-       "Change row 2: may the gradient of row 1 change?", lambda g, xhat, r, *_: _dx(g, xhat, r, AXES["batch-axis"]))
-_in_dx("whole-tile", "the sums run over all rows of a tile (rows worked on together) at once",
-       _DX - {"single-row"} | _SUM | _ORTHOGONAL | _ROWS,
-       "Run one row, then the same row twice: does its gradient change?",
-       lambda g, xhat, r, *_: _dx(g, xhat, r, AXES["whole-tile"]))
-_in_dx("two-d-assumed", "x of shape (B, T, D) is read as B rows of T * D features",
-       _DX - _TWO_D - {"sum-y", "sum-y2"} | _SUM | _ORTHOGONAL | _ROWS, "Which axes does the forward pass reduce?",
-       lambda g, xhat, r, *_: _dx(g, xhat, r, AXES["two-d-assumed"]))
-_in_dx("diagonal-jacobian", "only the diagonal of the Jacobian is kept", _DX | _SUM | _ORTHOGONAL,
-       "The Jacobian is a full matrix: where did what lies beside its diagonal go?",
-       lambda g, xhat, r, *_: r * g * (1 - (1 + xhat * xhat) / g.shape[-1]))
-_in_dx("norm-of-gradient", "dy is normalised, as if backward were forward again",
-       _DX - {"sum-y"} | _SUM | _ORTHOGONAL, "Double dy: what must dx do?",
-       lambda g, xhat, r, dy, gamma: gamma * _less_mean(dy) / np.sqrt(row_mean(_less_mean(dy) ** 2) + 1e-5))
+_in_dx(
+    "projection-times-two",
+    "the 2 of the square is kept, the 1/2 of the root is lost",
+    _DX - {"sum-y"} | _ORTHOGONAL,
+    "Differentiate sqrt(v) at v = 4 by hand.",
+    lambda g, xhat, r, *_: r * (g - row_mean(g) - 2 * xhat * row_mean(g * xhat)),
+)
+_in_dx(
+    "mean-twice",
+    "the mean of g is subtracted twice",
+    _DX - {"sum-y2"} | _SUM,
+    "Add up your dx along a row: what must come out?",
+    lambda g, xhat, r, *_: r * (g - 2 * row_mean(g) - xhat * row_mean(g * xhat)),
+)
+_in_dx(
+    "projection-halved",
+    "the 1/2 of the root is kept, the 2 of the square is lost",
+    _DX - {"sum-y"} | _ORTHOGONAL,
+    "Differentiate c**2 at c = 3 by hand.",
+    lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat * row_mean(g * xhat) / 2),
+)
+_in_dx(
+    "projection-added",
+    "the projection has the wrong sign",
+    _DX - {"sum-y"} | _ORTHOGONAL,
+    "If one y grows, must the answer of the divisor help or oppose?",
+    lambda g, xhat, r, *_: r * (g - row_mean(g) + xhat * row_mean(g * xhat)),
+)
+_in_dx(
+    "means-over-d-again",
+    "both means are divided by D once more",
+    _DX | _SUM | _ORTHOGONAL,
+    "Let D grow: which terms should survive?",
+    lambda g, xhat, r, *_: (
+        r * (g - row_mean(g) / g.shape[-1] - xhat * row_mean(g * xhat) / g.shape[-1])
+    ),
+)
+_in_dx(
+    "dx-over-d",
+    "the whole of dx is divided by D",
+    _DX - {"sum-y", "sum-y2"},
+    "Take D = 1000: is a gradient a thousand times smaller plausible?",
+    lambda g, xhat, r, *_: _dx(g, xhat, r) / g.shape[-1],
+)
+_in_dx(
+    "sums-for-means",
+    "sums stand where means belong",
+    _DX | _SUM | _ORTHOGONAL,
+    "Compare D = 4 with D = 400: does the error grow?",
+    lambda g, xhat, r, *_: (
+        r * (g - g.shape[-1] * row_mean(g) - g.shape[-1] * xhat * row_mean(g * xhat))
+    ),
+)
+_in_dx(
+    "rows-for-features",
+    "sums over D are divided by the number of rows",
+    _DX - {"square"} | _SUM | _ORTHOGONAL,
+    "Test with dimensions that are all different.",
+    lambda g, xhat, r, *_: (
+        r * (g - g.shape[-1] ** 2 / g.size * (row_mean(g) + xhat * row_mean(g * xhat)))
+    ),
+)
+_in_dx(
+    "batch-axis",
+    "the means run over the rows, as in batch norm",
+    _DX | _SUM | _ORTHOGONAL | _ROWS,
+    "Change row 2: may the gradient of row 1 change?",
+    lambda g, xhat, r, *_: _dx(g, xhat, r, AXES["batch-axis"]),
+)
+_in_dx(
+    "whole-tile",
+    "the sums run over all rows of a tile (rows worked on together) at once",
+    _DX - {"single-row"} | _SUM | _ORTHOGONAL | _ROWS,
+    "Run one row, then the same row twice: does its gradient change?",
+    lambda g, xhat, r, *_: _dx(g, xhat, r, AXES["whole-tile"]),
+)
+_in_dx(
+    "two-d-assumed",
+    "x of shape (B, T, D) is read as B rows of T * D features",
+    _DX - _TWO_D - {"sum-y", "sum-y2"} | _SUM | _ORTHOGONAL | _ROWS,
+    "Which axes does the forward pass reduce?",
+    lambda g, xhat, r, *_: _dx(g, xhat, r, AXES["two-d-assumed"]),
+)
+_in_dx(
+    "diagonal-jacobian",
+    "only the diagonal of the Jacobian is kept",
+    _DX | _SUM | _ORTHOGONAL,
+    "The Jacobian is a full matrix: where did what lies beside its diagonal go?",
+    lambda g, xhat, r, *_: r * g * (1 - (1 + xhat * xhat) / g.shape[-1]),
+)
+_in_dx(
+    "norm-of-gradient",
+    "dy is normalised, as if backward were forward again",
+    _DX - {"sum-y"} | _SUM | _ORTHOGONAL,
+    "Double dy: what must dx do?",
+    lambda g, xhat, r, dy, gamma: (
+        gamma * _less_mean(dy) / np.sqrt(row_mean(_less_mean(dy) ** 2) + 1e-5)
+    ),
+)
 
 
-@_register("backward computes s again without eps", {"small-sigma", "adjoint", "one-direction"},
-           "Make sigma as small as sqrt(eps).")
+@_register(
+    "backward computes s again without eps",
+    {"small-sigma", "adjoint", "one-direction"},
+    "Make sigma as small as sqrt(eps).",
+)
 def eps_dropped(dy, cache):
     c, var, _ = _centred(cache)
     r = 1 / np.sqrt(var)
     return _dx(dy * cache.gamma, c * r, r), *_sums(dy, c * r)
 
 
-@_register("backward belongs to s = sqrt(var) + eps, forward has sqrt(var + eps)",
-           {"small-sigma", "adjoint", "one-direction"},
-           "Make sigma as small as sqrt(eps).")
+@_register(
+    "backward belongs to s = sqrt(var) + eps, forward has sqrt(var + eps)",
+    {"small-sigma", "adjoint", "one-direction"},
+    "Make sigma as small as sqrt(eps).",
+)
 def eps_outside_root(dy, cache):
     (c, var, eps), g = _centred(cache), dy * cache.gamma
     s = np.sqrt(var) + eps
     return (g - row_mean(g)) / s - c * row_mean(g * c) / (np.sqrt(var) * s**2), *_sums(dy, c / s)
 
 
-_in_dx("exact-projection", "all of g along xhat is removed; eps lets a little of it through",
-       {"small-sigma", "adjoint", "one-direction"}, "At eps > 0, how long is xhat?",
-       lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat * row_mean(g * xhat) / row_mean(xhat * xhat)))
+_in_dx(
+    "exact-projection",
+    "all of g along xhat is removed; eps lets a little of it through",
+    {"small-sigma", "adjoint", "one-direction"},
+    "At eps > 0, how long is xhat?",
+    lambda g, xhat, r, *_: (
+        r * (g - row_mean(g) - xhat * row_mean(g * xhat) / row_mean(xhat * xhat))
+    ),
+)
 
 
-@_register("what forward saved as 1/s is read as the variance",
-           (_DX | _PARAMETERS) - {"standardised"} | _ORTHOGONAL,
-           "Scale x by 10: which way must the number you saved change?")
+@_register(
+    "what forward saved as 1/s is read as the variance",
+    (_DX | _PARAMETERS) - {"standardised"} | _ORTHOGONAL,
+    "Scale x by 10: which way must the number you saved change?",
+)
 def rstd_for_variance(dy, cache):
     c, _, eps = _centred(cache)
     r = 1 / np.sqrt(cache.rstd + eps)
@@ -263,75 +439,137 @@ def padding(D):
     return ((1 << (D - 1).bit_length()) - D) / D
 
 
-@_register("lanes beyond the row's end count in its variance, each as -mean",
-           (_DX | _PARAMETERS) - {"standardised"} | _ORTHOGONAL,
-           "What does a lane that loaded 0 hold once the mean is subtracted?")
+@_register(
+    "lanes beyond the row's end count in its variance, each as -mean",
+    (_DX | _PARAMETERS) - {"standardised"} | _ORTHOGONAL,
+    "What does a lane that loaded 0 hold once the mean is subtracted?",
+)
 def padded_lanes(dy, cache):
     c, var, eps = _centred(cache)
     r = 1 / np.sqrt(var + padding(dy.shape[-1]) * row_mean(cache.x.astype(c.dtype)) ** 2 + eps)
     return _dx(dy * cache.gamma, c * r, r), *_sums(dy, c * r)
 
 
-_in_dx("ddof-mismatch", "the projection is divided by D - 1, the variance by D",
-       _DX - {"sum-y", "wide-loose"} | _ORTHOGONAL, "Try the smallest D that makes sense.",
-       lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat * (g * xhat).sum(-1, keepdims=True) / (g.shape[-1] - 1)))
+_in_dx(
+    "ddof-mismatch",
+    "the projection is divided by D - 1, the variance by D",
+    _DX - {"sum-y", "wide-loose"} | _ORTHOGONAL,
+    "Try the smallest D that makes sense.",
+    lambda g, xhat, r, *_: (
+        r * (g - row_mean(g) - xhat * (g * xhat).sum(-1, keepdims=True) / (g.shape[-1] - 1))
+    ),
+)
 
 
-@_register("the backward of layer norm with the sample variance (D - 1)", (_DX | _PARAMETERS) - {"wide-loose"},
-           "Is the variance here an estimate or a definition?")
+@_register(
+    "the backward of layer norm with the sample variance (D - 1)",
+    (_DX | _PARAMETERS) - {"wide-loose"},
+    "Is the variance here an estimate or a definition?",
+)
 def sample_variance(dy, cache):
     (c, var, eps), g, ratio = _centred(cache), dy * cache.gamma, dy.shape[-1] / (dy.shape[-1] - 1)
     r = 1 / np.sqrt(ratio * var + eps)
     return r * (g - row_mean(g) - ratio * c * r * row_mean(g * c * r)), *_sums(dy, c * r)
 
 
-_in_sums("dgamma-averaged", "dgamma is averaged over the rows, not summed", _PARAMETERS - {"single-row"},
-         "Who divides by the number of rows, the loss or the layer? Once?",
-         lambda dgamma, dbeta, dy, cache: ((dy * cache.xhat).mean(axis=leading(dy)), dbeta))
-_in_sums("dgamma-over-features", "dgamma is summed over the features: one number per row", _PARAMETERS | _SHAPE,
-         "How many gammas does the layer own?",
-         lambda dgamma, dbeta, dy, cache: ((dy * cache.xhat).sum(axis=-1, keepdims=True), dbeta))
-_in_sums("parameters-over-first-axis", "dgamma and dbeta are summed over the first axis only",
-         _PARAMETERS - _TWO_D | _SHAPE, "Compare the shape of each gradient with that of its parameter.",
-         lambda dgamma, dbeta, dy, cache: ((dy * cache.xhat).sum(axis=0), dy.sum(axis=0)))
-_in_sums("parameters-keep-an-axis", "dgamma and dbeta keep a leading axis, of length 1",
-         _PARAMETERS - {"broadcasting-compare"} | _SHAPE,
-         "Compare the shape of each gradient with that of its parameter.",
-         lambda dgamma, dbeta, dy, cache: (dgamma[None], dbeta[None]))
-_in_sums("dgamma-from-y", "dgamma carries gamma: it is summed from dy * gamma * xhat", _PARAMETERS - _UNIT,
-         "Which intermediate does gamma multiply?", lambda dgamma, dbeta, dy, cache: (cache.gamma * dgamma, dbeta))
-_in_sums("dgamma-from-centred", "dgamma is summed from dy * (x - mean)", _PARAMETERS - {"standardised"},
-         "Which intermediate does gamma multiply?",
-         lambda dgamma, dbeta, dy, cache: ((dy * cache.xhat / cache.rstd).sum(axis=leading(dy)), dbeta))
-_in_sums("dbeta-from-g", "dbeta carries gamma", _PARAMETERS - _UNIT,
-         "Move beta by a little: by how much does y move?",
-         lambda dgamma, dbeta, dy, cache: (dgamma, cache.gamma * dbeta))
-_in_sums("parameters-swapped", "dgamma and dbeta change places", _PARAMETERS,
-         "After one step, which parameter moved, and why?", lambda dgamma, dbeta, dy, cache: (dbeta, dgamma))
-_in_sums("dgamma-from-dx", "dgamma is summed from dx, which was written over dy", _PARAMETERS,
-         "When dgamma is summed, what does the buffer hold that held dy?",
-         lambda dgamma, dbeta, dy, cache: ((right_backward(dy, cache)[0] * cache.xhat).sum(axis=leading(dy)), dbeta))
-_in_sums("dbeta-from-dx", "dbeta is summed from dx, which was written over dy", _PARAMETERS,
-         "When dbeta is summed, what does the buffer hold that held dy?",
-         lambda dgamma, dbeta, dy, cache: (dgamma, right_backward(dy, cache)[0].sum(axis=leading(dy))))
+_in_sums(
+    "dgamma-averaged",
+    "dgamma is averaged over the rows, not summed",
+    _PARAMETERS - {"single-row"},
+    "Who divides by the number of rows, the loss or the layer? Once?",
+    lambda dgamma, dbeta, dy, cache: ((dy * cache.xhat).mean(axis=leading(dy)), dbeta),
+)
+_in_sums(
+    "dgamma-over-features",
+    "dgamma is summed over the features: one number per row",
+    _PARAMETERS | _SHAPE,
+    "How many gammas does the layer own?",
+    lambda dgamma, dbeta, dy, cache: ((dy * cache.xhat).sum(axis=-1, keepdims=True), dbeta),
+)
+_in_sums(
+    "parameters-over-first-axis",
+    "dgamma and dbeta are summed over the first axis only",
+    _PARAMETERS - _TWO_D | _SHAPE,
+    "Compare the shape of each gradient with that of its parameter.",
+    lambda dgamma, dbeta, dy, cache: ((dy * cache.xhat).sum(axis=0), dy.sum(axis=0)),
+)
+_in_sums(
+    "parameters-keep-an-axis",
+    "dgamma and dbeta keep a leading axis, of length 1",
+    _PARAMETERS - {"broadcasting-compare"} | _SHAPE,
+    "Compare the shape of each gradient with that of its parameter.",
+    lambda dgamma, dbeta, dy, cache: (dgamma[None], dbeta[None]),
+)
+_in_sums(
+    "dgamma-from-y",
+    "dgamma carries gamma: it is summed from dy * gamma * xhat",
+    _PARAMETERS - _UNIT,
+    "Which intermediate does gamma multiply?",
+    lambda dgamma, dbeta, dy, cache: (cache.gamma * dgamma, dbeta),
+)
+_in_sums(
+    "dgamma-from-centred",
+    "dgamma is summed from dy * (x - mean)",
+    _PARAMETERS - {"standardised"},
+    "Which intermediate does gamma multiply?",
+    lambda dgamma, dbeta, dy, cache: ((dy * cache.xhat / cache.rstd).sum(axis=leading(dy)), dbeta),
+)
+_in_sums(
+    "dbeta-from-g",
+    "dbeta carries gamma",
+    _PARAMETERS - _UNIT,
+    "Move beta by a little: by how much does y move?",
+    lambda dgamma, dbeta, dy, cache: (dgamma, cache.gamma * dbeta),
+)
+_in_sums(
+    "parameters-swapped",
+    "dgamma and dbeta change places",
+    _PARAMETERS,
+    "After one step, which parameter moved, and why?",
+    lambda dgamma, dbeta, dy, cache: (dbeta, dgamma),
+)
+_in_sums(
+    "dgamma-from-dx",
+    "dgamma is summed from dx, which was written over dy",
+    _PARAMETERS,
+    "When dgamma is summed, what does the buffer hold that held dy?",
+    lambda dgamma, dbeta, dy, cache: (
+        (right_backward(dy, cache)[0] * cache.xhat).sum(axis=leading(dy)),
+        dbeta,
+    ),
+)
+_in_sums(
+    "dbeta-from-dx",
+    "dbeta is summed from dx, which was written over dy",
+    _PARAMETERS,
+    "When dbeta is summed, what does the buffer hold that held dy?",
+    lambda dgamma, dbeta, dy, cache: (dgamma, right_backward(dy, cache)[0].sum(axis=leading(dy))),
+)
 
 
 #: Rows that one block of "last-rows-missing" adds up.
 BLOCK = 8
 
 
-@_register(f"the rows after the last full block of {BLOCK} are missing in dgamma and dbeta", _PARAMETERS,
-           "With one row more than a block has, how many blocks are there?")
+@_register(
+    f"the rows after the last full block of {BLOCK} are missing in dgamma and dbeta",
+    _PARAMETERS,
+    "With one row more than a block has, how many blocks are there?",
+)
 def last_rows_missing(dy, cache):
     rows, D = math.prod(dy.shape[:-1]), dy.shape[-1]
-    dy_rows, xhat_rows = (a.reshape(rows, D)[:rows // BLOCK * BLOCK] for a in (dy, cache.xhat))
+    dy_rows, xhat_rows = (a.reshape(rows, D)[: rows // BLOCK * BLOCK] for a in (dy, cache.xhat))
     return right_backward(dy, cache)[0], *_sums(dy_rows, xhat_rows)
 
 
 # Right answers that look different. Each is the formula plus or minus a term that is zero.
 
-@_register("the variance's own dependence on the mean is left out: "
-           "that term has the factor mean(x - mean) = 0", ())
+
+@_register(
+    "the variance's own dependence on the mean is left out: "
+    "that term has the factor mean(x - mean) = 0",
+    (),
+)
 def no_mean_inside_variance(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
     c, D = xhat / r, g.shape[-1]
@@ -339,10 +577,28 @@ def no_mean_inside_variance(dy, cache):
     return r * g + dvar * 2 * c / D - r * row_mean(g), *_sums(dy, xhat)
 
 
-_in_dx("scaled-by-d", "D is multiplied in and divided out", (), "", lambda g, xhat, r, *_: r / g.shape[-1] * (
-    g.shape[-1] * g - g.sum(axis=-1, keepdims=True) - xhat * (g * xhat).sum(axis=-1, keepdims=True)))
-_in_dx("projection-first", "the mean is taken out after the projection: xhat has mean 0, so the order is free", (),
-       "", lambda g, xhat, r, *_: r * _less_mean(g - xhat * row_mean(g * xhat)))
+_in_dx(
+    "scaled-by-d",
+    "D is multiplied in and divided out",
+    (),
+    "",
+    lambda g, xhat, r, *_: (
+        r
+        / g.shape[-1]
+        * (
+            g.shape[-1] * g
+            - g.sum(axis=-1, keepdims=True)
+            - xhat * (g * xhat).sum(axis=-1, keepdims=True)
+        )
+    ),
+)
+_in_dx(
+    "projection-first",
+    "the mean is taken out after the projection: xhat has mean 0, so the order is free",
+    (),
+    "",
+    lambda g, xhat, r, *_: r * _less_mean(g - xhat * row_mean(g * xhat)),
+)
 
 
 #: Wrong backwards, each with one mistake; pairwise different on the probes of the diagnosis.
@@ -352,21 +608,40 @@ MUTANTS = tuple(_mutants)
 HARMLESS = tuple(_harmless)
 
 
-# ---- What only an answer's numbers tell ---------------------------------------------------------------
+# ---- What only an answer's numbers tell
+# ---------------------------------------------------------------
 
 #: Where a factor may be wrong, and what it may be; :func:`slip` has the name of a pair.
-PLACES = {"dx": "the whole of dx", "means": "each of the two means", "mean": "the term with the mean of g",
-           "projection": "the projection"}
+PLACES = {
+    "dx": "the whole of dx",
+    "means": "each of the two means",
+    "mean": "the term with the mean of g",
+    "projection": "the projection",
+}
 # Names that the catalogue has for a place and a factor.
-_CATALOGUE = {("mean", "two"): "mean-twice", ("means", "d"): "sums-for-means", ("means", "over-d"): "means-over-d-again",
-              ("means", "d-over-rows"): "rows-for-features", ("dx", "over-d"): "dx-over-d",
-              ("projection", "two"): "projection-times-two", ("projection", "half"): "projection-halved",
-              ("projection", "sign"): "projection-added", ("projection", "ddof"): "ddof-mismatch",
-              ("dx", "sign"): "dx-negated"}
-FACTORS = {"sign": "has the wrong sign", "two": "counts twice", "half": "counts half", "d": "is multiplied by D",
-            "over-d": "is divided by D once too often", "d-over-rows": "is divided by the number of rows, not by D",
-            "ddof": "is divided by D - 1, not by D", "over-rows": "is divided by the number of rows",
-            "other": "is multiplied by some number that belongs nowhere"}
+_CATALOGUE = {
+    ("mean", "two"): "mean-twice",
+    ("means", "d"): "sums-for-means",
+    ("means", "over-d"): "means-over-d-again",
+    ("means", "d-over-rows"): "rows-for-features",
+    ("dx", "over-d"): "dx-over-d",
+    ("projection", "two"): "projection-times-two",
+    ("projection", "half"): "projection-halved",
+    ("projection", "sign"): "projection-added",
+    ("projection", "ddof"): "ddof-mismatch",
+    ("dx", "sign"): "dx-negated",
+}
+FACTORS = {
+    "sign": "has the wrong sign",
+    "two": "counts twice",
+    "half": "counts half",
+    "d": "is multiplied by D",
+    "over-d": "is divided by D once too often",
+    "d-over-rows": "is divided by the number of rows, not by D",
+    "ddof": "is divided by D - 1, not by D",
+    "over-rows": "is divided by the number of rows",
+    "other": "is multiplied by some number that belongs nowhere",
+}
 
 
 def slip(place, factor):
@@ -374,51 +649,102 @@ def slip(place, factor):
     return _CATALOGUE.get((place, factor), f"{place}-{factor}")
 
 
-#: Every entry: the mutants, and what is told by numbers alone (these have no backward where only combinations of
-#: :mod:`~normcheck.mistakes.fit` contain them).
+#: Every entry: the mutants, and what is told by numbers alone (these have no backward where only
+#: combinations of :mod:`~normcheck.mistakes.fit` contain them).
 ENTRIES = (
     *MUTANTS,
-    Mistake("product-of-means", "the mean of a product is taken for the product of the means",
-            "Work out both for (1, -1) times (1, -1).", missing_projection),  # which gives the same numbers
-    Mistake("dgamma-without-xhat", "dgamma is summed from dy alone, without xhat",
-            "Which intermediate does gamma multiply?"),
-    Mistake("dbeta-with-xhat", "dbeta has xhat in it", "Move beta by a little: by how much does y move?"),
-    Mistake("dbeta-averaged", "dbeta is averaged over the rows, not summed",
-            "Who divides by the number of rows, the loss or the layer? Once?"),
-    Mistake("dbeta-over-features", "dbeta is summed over the features: one number per row",
-            "How many betas does the layer own?"),
-    Mistake("no-axis", "the means run over the whole array: their axis is missing",
-            "For three rows, how many means does the forward pass take?"),
-    Mistake("first-axis", "the means run over the first axis", "Which axes does the forward pass reduce?"),
-    Mistake("rstd-inverted", "s is on the wrong side of the fraction: dx grows with it",
-            "Double the input: should the gradient stay, double or halve?"),
-    Mistake("projection-without-xhat", "the projection is one number for a row: its outer xhat is missing",
-            "Which direction of g does sigma answer to?"),
-    Mistake("dx-negated", "the whole of dx has the wrong sign",
-            "Follow your dx uphill for one small step: does the loss grow?"),
-    *(Mistake(name, wrong) for name, wrong in {
-        "first-term-missing": "the first term, the direct path, is left out",
-        "rstd-on-first-only": "1/s multiplies the first term only: parentheses are missing",
-        "rstd-on-projection-only": "1/s multiplies the projection only",
-        "rstd-missing-mean": "1/s is missing in the term with the mean",
-        "rstd-missing-first": "1/s is missing in the first term",
-        "mean-subtracted": "a mean is subtracted, as in layer norm",
-        "gamma-missing-mean": "gamma is forgotten in the term with the mean only",
-        "gamma-missing-projection": "gamma is forgotten in the projection only",
-        "gamma-missing-means": "gamma is forgotten in both means, and stands in the first term",
-        "rstd-cubed-in-projection": "two 1/s too many in the projection: s**3 was kept when x - mean became xhat, twice",
-        "gamma-again-in-projection": "gamma counts twice in the mean of the projection",
-        "gamma-again": "the right dx is multiplied by gamma once more",
-        "gamma-outside-mean": "gamma is pulled out of the first mean only",
-        "gamma-outside-projection": "gamma is pulled out of the projection's mean only",
-        **{f"{axis}-{k}": f"the {k} mean {what}" for k in ("first", "second") for axis, what in (
-            ("batch-axis", "runs over the rows, as in batch norm"),
-            ("first-axis", "runs over the first axis"),
-            ("whole-tile", "runs over all rows of a tile at once"),
-            ("no-axis", "runs over the whole array: its axis is missing"),
-            ("two-d-assumed", "reads x of shape (B, T, D) as B rows of T * D features"))},
-        **{slip(place, factor): f"{where} {what}" for (place, where), (factor, what)
-           in itertools.product(PLACES.items(), FACTORS.items()) if (place, factor) not in _CATALOGUE},
-        **{f"{output}-{factor}": f"{output} {FACTORS[factor]}" for output, factor
-           in itertools.product(("dgamma", "dbeta"), ("sign", "two", "half"))},
-    }.items()))
+    Mistake(
+        "product-of-means",
+        "the mean of a product is taken for the product of the means",
+        "Work out both for (1, -1) times (1, -1).",
+        missing_projection,
+    ),  # which gives the same numbers
+    Mistake(
+        "dgamma-without-xhat",
+        "dgamma is summed from dy alone, without xhat",
+        "Which intermediate does gamma multiply?",
+    ),
+    Mistake(
+        "dbeta-with-xhat", "dbeta has xhat in it", "Move beta by a little: by how much does y move?"
+    ),
+    Mistake(
+        "dbeta-averaged",
+        "dbeta is averaged over the rows, not summed",
+        "Who divides by the number of rows, the loss or the layer? Once?",
+    ),
+    Mistake(
+        "dbeta-over-features",
+        "dbeta is summed over the features: one number per row",
+        "How many betas does the layer own?",
+    ),
+    Mistake(
+        "no-axis",
+        "the means run over the whole array: their axis is missing",
+        "For three rows, how many means does the forward pass take?",
+    ),
+    Mistake(
+        "first-axis",
+        "the means run over the first axis",
+        "Which axes does the forward pass reduce?",
+    ),
+    Mistake(
+        "rstd-inverted",
+        "s is on the wrong side of the fraction: dx grows with it",
+        "Double the input: should the gradient stay, double or halve?",
+    ),
+    Mistake(
+        "projection-without-xhat",
+        "the projection is one number for a row: its outer xhat is missing",
+        "Which direction of g does sigma answer to?",
+    ),
+    Mistake(
+        "dx-negated",
+        "the whole of dx has the wrong sign",
+        "Follow your dx uphill for one small step: does the loss grow?",
+    ),
+    *(
+        Mistake(name, wrong)
+        for name, wrong in {
+            "first-term-missing": "the first term, the direct path, is left out",
+            "rstd-on-first-only": "1/s multiplies the first term only: parentheses are missing",
+            "rstd-on-projection-only": "1/s multiplies the projection only",
+            "rstd-missing-mean": "1/s is missing in the term with the mean",
+            "rstd-missing-first": "1/s is missing in the first term",
+            "mean-subtracted": "a mean is subtracted, as in layer norm",
+            "gamma-missing-mean": "gamma is forgotten in the term with the mean only",
+            "gamma-missing-projection": "gamma is forgotten in the projection only",
+            "gamma-missing-means": "gamma is forgotten in both means, and stands in the first term",
+            "rstd-cubed-in-projection": (
+                "two 1/s too many in the projection: s**3 was kept when x - mean became xhat, twice"
+            ),
+            "gamma-again-in-projection": "gamma counts twice in the mean of the projection",
+            "gamma-again": "the right dx is multiplied by gamma once more",
+            "gamma-outside-mean": "gamma is pulled out of the first mean only",
+            "gamma-outside-projection": "gamma is pulled out of the projection's mean only",
+            **{
+                f"{axis}-{k}": f"the {k} mean {what}"
+                for k in ("first", "second")
+                for axis, what in (
+                    ("batch-axis", "runs over the rows, as in batch norm"),
+                    ("first-axis", "runs over the first axis"),
+                    ("whole-tile", "runs over all rows of a tile at once"),
+                    ("no-axis", "runs over the whole array: its axis is missing"),
+                    ("two-d-assumed", "reads x of shape (B, T, D) as B rows of T * D features"),
+                )
+            },
+            **{
+                slip(place, factor): f"{where} {what}"
+                for (place, where), (factor, what) in itertools.product(
+                    PLACES.items(), FACTORS.items()
+                )
+                if (place, factor) not in _CATALOGUE
+            },
+            **{
+                f"{output}-{factor}": f"{output} {FACTORS[factor]}"
+                for output, factor in itertools.product(
+                    ("dgamma", "dbeta"), ("sign", "two", "half")
+                )
+            },
+        }.items()
+    ),
+)

@@ -1,4 +1,6 @@
-"""A text or a function with some of its lines changed: how wrong answers, mutants and tricks left out are written."""
+"""A text or a function with some of its lines changed: how wrong answers, mutants and tricks left
+out are written.
+"""
 
 import functools
 import inspect
@@ -9,8 +11,8 @@ import textwrap
 def changed(text, changes, times=1):
     """``text`` with the (old, new) pairs of ``changes`` replaced, in order.
 
-    Each ``old`` must occur ``times`` times, or at least once if ``times`` is None; else ValueError: a change that
-    changes nothing, or more than meant, is no change.
+    Each ``old`` must occur ``times`` times, or at least once if ``times`` is None; else ValueError:
+    a change that changes nothing, or more than meant, is no change.
     """
     for old, new in changes:
         found = text.count(old)
@@ -24,8 +26,9 @@ def changed(text, changes, times=1):
 def function_with(function, changes):
     """``function`` with these (old, new) pairs changed in its source, each of which occurs once.
 
-    :func:`inspect.getsource` finds the new source, as :mod:`simt` needs it. ValueError as :func:`changed`;
-    else arguments are not checked: they are literals of the code that writes the change.
+    :func:`inspect.getsource` finds the new source, as :mod:`simt` needs it. ValueError as
+    :func:`changed`; else arguments are not checked: they are literals of the code that writes the
+    change.
     """
     source = changed(textwrap.dedent(inspect.getsource(function)), changes)
     return function_of(source, function.__name__, function.__globals__)

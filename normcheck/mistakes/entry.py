@@ -1,8 +1,10 @@
 """One mistake: what the catalogue, the exercises and the graded tasks list."""
 
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from lnlib import contract
+
 from .change import function_with
 
 
@@ -10,10 +12,12 @@ class Mistake(NamedTuple):
     """A mistake that people make, with a question that leads on.
 
     * ``name``: str, kebab-case; empty where the changes say it all.
-    * ``wrong``: str: what was got wrong, in a sentence for its author; it may end with the question.
+    * ``wrong``: str: what was got wrong, in a sentence for its author; it may end with the
+      question.
     * ``question``: str, a question whose answer repairs it; may be empty.
     * ``backward``: function (dy, cache) -> outputs with this mistake, or None.
-    * ``changes``: (old, new) pairs that turn the right answer's source into the wrong one's; each ``old`` occurs in it.
+    * ``changes``: (old, new) pairs that turn the right answer's source into the wrong one's; each
+      ``old`` occurs in it.
     * ``killed_by``: frozenset of ids of the gradient tests that must kill it, written down by hand.
     """
 
@@ -42,16 +46,21 @@ def change(old, new, says):
 
 
 def changes(*rows):
-    """A tuple of mistakes; a row is ``old``, a ``new``, what is said of it, and maybe more of these two, or (old, new)
-    pairs that are one mistake together, and what is said of it."""
+    """A tuple of mistakes; a row is ``old``, a ``new``, what is said of it, and maybe more of these
+    two, or (old, new) pairs that are one mistake together, and what is said of it.
+    """
     made = []
     for row in rows:
         row = contract.require_several("rows", row)
         if row and isinstance(row[0], tuple):
             *pairs, says = row
-            made.append(Mistake("", says, changes=tuple(change(*pair, says).changes[0] for pair in pairs)))
+            made.append(
+                Mistake("", says, changes=tuple(change(*pair, says).changes[0] for pair in pairs))
+            )
         elif len(row) % 2 != 1:
-            raise ValueError(f"rows: found one of {len(row)} texts, expected old, and pairs of new and says")
+            raise ValueError(
+                f"rows: found one of {len(row)} texts, expected old, and pairs of new and says"
+            )
         else:
             made += [change(row[0], new, says) for new, says in zip(row[1::2], row[2::2])]
     return tuple(made)

@@ -1,14 +1,18 @@
-"""What wrong backwards are compared with: layer norm, RMS norm, and layer norm with eps outside the root."""
+"""What wrong backwards are compared with: layer norm, RMS norm, and layer norm with eps outside the
+root.
+"""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from lnlib import contract
 from lnlib.forms import eps_outside_backward
 from lnlib.layernorm import rms_norm_backward, rms_norm_forward
+
 from .catalogue import AXES, ENTRIES, forward_keeping_x, right_backward, row_mean
 from .entry import Mistake
 
@@ -18,10 +22,12 @@ class Family:
     """What the candidates of one exercise are compared with.
 
     * ``outputs``: names of what a backward returns, in order; only ``dx`` is fitted with terms.
-    * ``probes``: pairs (dy, cache), the first with ordinary rows, the second with rows where eps counts.
+    * ``probes``: pairs (dy, cache), the first with ordinary rows, the second with rows where eps
+      counts.
     * ``right``: function (dy, cache) -> outputs.
     * ``known``: tuple of :class:`Mistake`.
-    * ``bases``: function (dy, cache) -> pairs (names of mistakes, :class:`Base`); the first is ((), the right one).
+    * ``bases``: function (dy, cache) -> pairs (names of mistakes, :class:`Base`); the first is ((),
+      the right one).
     * ``mean``: 1 if dx contains a mean of g, 0 if it does not (RMS norm).
     """
 
@@ -34,7 +40,9 @@ class Family:
 
 
 class Base(NamedTuple):
-    """The parts of dx = r (g - mean1(g) - outer mean2(g inner)); gamma is None where there is none."""
+    """The parts of dx = r (g - mean1(g) - outer mean2(g inner)); gamma is None where there is
+    none.
+    """
 
     dy: np.ndarray
     gamma: np.ndarray | None
@@ -45,7 +53,8 @@ class Base(NamedTuple):
     mean2: Callable
 
 
-# ---- Layer norm -------------------------------------------------------------------------------------
+# ---- Layer norm
+# -------------------------------------------------------------------------------------
 
 # Of the factor r in front of dx.
 _POWERS = {"missing-rstd": 0, "rstd-inverted": -1, "variance-for-std": 2}
@@ -70,20 +79,30 @@ def _choices(dy, cache):
     def statistics(name, r, outer, inner=None):
         return (name,), {"r": r, "outer": outer, "inner": outer if inner is None else inner}
 
-    yield (statistics("eps-dropped", 1 / sigma, c / sigma),
-           statistics("eps-outside-root", 1 / (sigma + eps), c / sigma, c / (sigma + eps)),
-           statistics("statistics-of-xhat", r_again, xhat * r_again),
-           statistics("sample-variance", r_sample, ratio * c * r_sample, c * r_sample),
-           statistics("centred-for-xhat", r, c), statistics("centred-once", r, c, xhat),
-           statistics("extra-rstd-in-projection", r, r * xhat, xhat),
-           statistics("rstd-cubed-in-projection", r, r * r * xhat, xhat),
-           statistics("y-for-xhat", r, gamma * xhat), statistics("gamma-again-in-projection", r, xhat, gamma * xhat),
-           statistics("projection-without-xhat", r, np.ones_like(xhat), xhat),
-           statistics("exact-projection", r, xhat / row_mean(xhat * xhat), xhat))
+    yield (
+        statistics("eps-dropped", 1 / sigma, c / sigma),
+        statistics("eps-outside-root", 1 / (sigma + eps), c / sigma, c / (sigma + eps)),
+        statistics("statistics-of-xhat", r_again, xhat * r_again),
+        statistics("sample-variance", r_sample, ratio * c * r_sample, c * r_sample),
+        statistics("centred-for-xhat", r, c),
+        statistics("centred-once", r, c, xhat),
+        statistics("extra-rstd-in-projection", r, r * xhat, xhat),
+        statistics("rstd-cubed-in-projection", r, r * r * xhat, xhat),
+        statistics("y-for-xhat", r, gamma * xhat),
+        statistics("gamma-again-in-projection", r, xhat, gamma * xhat),
+        statistics("projection-without-xhat", r, np.ones_like(xhat), xhat),
+        statistics("exact-projection", r, xhat / row_mean(xhat * xhat), xhat),
+    )
     yield _powers(r, *_POWERS)
-    yield (("gamma-twice",), {"dy": gamma * dy}), (("gamma-missing",), {"gamma": np.ones_like(gamma)})
-    yield _axes(*AXES) + [((f"{name}-{place}",), {mean: over}) for name, over in AXES.items()
-                          for place, mean in (("first", "mean1"), ("second", "mean2"))]
+    yield (
+        (("gamma-twice",), {"dy": gamma * dy}),
+        (("gamma-missing",), {"gamma": np.ones_like(gamma)}),
+    )
+    yield _axes(*AXES) + [
+        ((f"{name}-{place}",), {mean: over})
+        for name, over in AXES.items()
+        for place, mean in (("first", "mean1"), ("second", "mean2"))
+    ]
 
 
 def _pairs(base, groups):
@@ -100,7 +119,12 @@ def _pairs(base, groups):
 
 
 #: 1/s on some of the terms only; on all but the projection it is ``centred-once``.
-PARTLY_SCALED = {"rstd-on-first-only", "rstd-missing-mean", "rstd-on-projection-only", "rstd-missing-first"}
+PARTLY_SCALED = {
+    "rstd-on-first-only",
+    "rstd-missing-mean",
+    "rstd-on-projection-only",
+    "rstd-missing-first",
+}
 
 
 def _scaled_in_part(base):
@@ -109,7 +133,10 @@ def _scaled_in_part(base):
     yield ("rstd-on-first-only",), base._replace(mean1=over_s, outer=base.outer / r)
     yield ("rstd-missing-mean",), base._replace(mean1=over_s)
     yield ("rstd-on-projection-only",), base._replace(**unscaled, outer=base.outer * r)
-    yield ("rstd-missing-first",), base._replace(**unscaled, mean1=lambda a: row_mean(a) * r, outer=base.outer * r)
+    yield (
+        ("rstd-missing-first",),
+        base._replace(**unscaled, mean1=lambda a: row_mean(a) * r, outer=base.outer * r),
+    )
 
 
 def _layer_norm_bases(dy, cache):
@@ -132,49 +159,86 @@ def _probe(dy, gamma, x):
     return dy, forward_keeping_x(x, gamma, gamma)[1]
 
 
-#: Candidates (dy, cache) -> (dx, dgamma, dbeta), as :func:`lnlib.layernorm.layer_norm_backward`. The second probe has
-#: other dimensions and a sigma comparable with sqrt(eps).
-LAYER_NORM = Family(("dx", "dgamma", "dbeta"),
-                    tuple(_probe(*drawn) for drawn in _drawn(((3, 4, 7), 30.0, 10.0), ((2, 3, 11), 1.0, 3e-3))),
-                    right_backward, ENTRIES, _layer_norm_bases)
+#: Candidates (dy, cache) -> (dx, dgamma, dbeta), as :func:`lnlib.layernorm.layer_norm_backward`.
+#: The second probe has other dimensions and a sigma comparable with sqrt(eps).
+LAYER_NORM = Family(
+    ("dx", "dgamma", "dbeta"),
+    tuple(_probe(*drawn) for drawn in _drawn(((3, 4, 7), 30.0, 10.0), ((2, 3, 11), 1.0, 3e-3))),
+    right_backward,
+    ENTRIES,
+    _layer_norm_bases,
+)
 
 
-# ---- RMS norm, and eps outside the root --------------------------------------------------------------
+# ---- RMS norm, and eps outside the root
+# --------------------------------------------------------------
+
 
 def _table(**texts):
-    """Layer norm's mistakes, without their backwards, with other words for some of them and some more."""
+    """Layer norm's mistakes, without their backwards, with other words for some of them and some
+    more.
+    """
     words = {name.replace("_", "-"): wrong for name, wrong in texts.items()}
     known = {k.name: k._replace(wrong=words.get(k.name, k.wrong), backward=None) for k in ENTRIES}
-    return tuple((known | {name: Mistake(name, wrong) for name, wrong in words.items() if name not in known}).values())
+    return tuple(
+        (
+            known
+            | {name: Mistake(name, wrong) for name, wrong in words.items() if name not in known}
+        ).values()
+    )
 
 
 def _rms_bases(dy, cache):
     xhat, r, gamma = cache.xhat, cache.rstd, cache.gamma
     x = xhat / r
     without_eps = 1 / np.sqrt(row_mean(x * x))
-    return _pairs(Base(dy, gamma, r, xhat, xhat, row_mean, row_mean), [
-        [(("eps-dropped",), {"r": without_eps, "outer": x * without_eps, "inner": x * without_eps}),
-         (("centred-for-xhat",), {"outer": x, "inner": x}), (("centred-once",), {"inner": x}),
-         (("extra-rstd-in-projection",), {"outer": r * xhat}), (("y-for-xhat",), {"outer": gamma * xhat})],
-        _powers(r, "missing-rstd", "variance-for-std"),
-        [(("gamma-twice",), {"dy": gamma * dy}), (("gamma-missing",), {"gamma": np.ones_like(gamma)})],
-        _axes("batch-axis", "whole-tile", "no-axis")])
+    return _pairs(
+        Base(dy, gamma, r, xhat, xhat, row_mean, row_mean),
+        [
+            [
+                (
+                    ("eps-dropped",),
+                    {"r": without_eps, "outer": x * without_eps, "inner": x * without_eps},
+                ),
+                (("centred-for-xhat",), {"outer": x, "inner": x}),
+                (("centred-once",), {"inner": x}),
+                (("extra-rstd-in-projection",), {"outer": r * xhat}),
+                (("y-for-xhat",), {"outer": gamma * xhat}),
+            ],
+            _powers(r, "missing-rstd", "variance-for-std"),
+            [
+                (("gamma-twice",), {"dy": gamma * dy}),
+                (("gamma-missing",), {"gamma": np.ones_like(gamma)}),
+            ],
+            _axes("batch-axis", "whole-tile", "no-axis"),
+        ],
+    )
 
 
-#: Candidates (dy, cache) -> (dx, dgamma), as :func:`lnlib.layernorm.rms_norm_backward`, of matrices.
-RMS_NORM = Family(("dx", "dgamma"),
-                  tuple((dy, rms_norm_forward(x, gamma)[1])
-                        for dy, gamma, x in _drawn(((5, 7), 0, 3.0), ((3, 11), 0, 3e-3))),
-                  rms_norm_backward,
-                  _table(frozen_statistics="the mean square is treated as a constant",
-                         missing_projection="the path through the mean square is left out",
-                         missing_rstd="the factor rstd in front of dx is missing",
-                         centred_for_xhat="x is used as xhat in the projection, both times",
-                         centred_once="x is used as xhat in the projection, once",
-                         extra_rstd_in_projection="one 1/s too many in the projection: s**3 belongs to x, not to xhat",
-                         variance_for_std="dx is divided by the mean square, not by its root",
-                         dgamma_from_centred="dgamma is summed from dy * x"),
-                  _rms_bases, mean=0)
+#: Candidates (dy, cache) -> (dx, dgamma), as :func:`lnlib.layernorm.rms_norm_backward`, of
+#: matrices.
+RMS_NORM = Family(
+    ("dx", "dgamma"),
+    tuple(
+        (dy, rms_norm_forward(x, gamma)[1])
+        for dy, gamma, x in _drawn(((5, 7), 0, 3.0), ((3, 11), 0, 3e-3))
+    ),
+    rms_norm_backward,
+    _table(
+        frozen_statistics="the mean square is treated as a constant",
+        missing_projection="the path through the mean square is left out",
+        missing_rstd="the factor rstd in front of dx is missing",
+        centred_for_xhat="x is used as xhat in the projection, both times",
+        centred_once="x is used as xhat in the projection, once",
+        extra_rstd_in_projection=(
+            "one 1/s too many in the projection: s**3 belongs to x, not to xhat"
+        ),
+        variance_for_std="dx is divided by the mean square, not by its root",
+        dgamma_from_centred="dgamma is summed from dy * x",
+    ),
+    _rms_bases,
+    mean=0,
+)
 
 
 class OutsideCache(NamedTuple):
@@ -187,7 +251,9 @@ class OutsideCache(NamedTuple):
 
 def outside_backward(dy, cache):
     """(dx,) of layer norm with s = sigma + eps."""
-    return eps_outside_backward(dy if cache.gamma is None else cache.gamma * dy, cache.x, cache.eps),
+    return (
+        eps_outside_backward(dy if cache.gamma is None else cache.gamma * dy, cache.x, cache.eps),
+    )
 
 
 def _outside_bases(dy, cache):
@@ -197,28 +263,46 @@ def _outside_bases(dy, cache):
     inside = np.sqrt(sigma**2 + cache.eps)
     gamma = [] if cache.gamma is None else [[(("gamma-twice",), {"dy": cache.gamma * dy})]]
     base = Base(dy, cache.gamma, 1 / s, c / sigma, c / s, row_mean, row_mean)
-    yield from _pairs(base, [
-        [(("only-s-replaced",), {"outer": c / s}),
-         (("eps-inside",), {"r": 1 / inside, "outer": c / inside, "inner": c / inside}),
-         (("eps-dropped",), {"r": 1 / sigma, "outer": c / sigma, "inner": c / sigma}),
-         (("sigma-in-front",), {"r": 1 / sigma, "outer": c / s}),
-         (("upside-down",), {"outer": c * sigma / s**2}), (("slope-one",), {"outer": 2 * c}),
-         (("sigma-for-s",), {"inner": c / sigma}), (("centred-for-xhat",), {"outer": c, "inner": c}),
-         (("centred-once",), {"outer": c})],
-        _powers(1 / s, "missing-rstd", "variance-for-std"), *gamma,
-        _axes("batch-axis", "whole-tile", "no-axis", "first-axis")])
+    yield from _pairs(
+        base,
+        [
+            [
+                (("only-s-replaced",), {"outer": c / s}),
+                (("eps-inside",), {"r": 1 / inside, "outer": c / inside, "inner": c / inside}),
+                (("eps-dropped",), {"r": 1 / sigma, "outer": c / sigma, "inner": c / sigma}),
+                (("sigma-in-front",), {"r": 1 / sigma, "outer": c / s}),
+                (("upside-down",), {"outer": c * sigma / s**2}),
+                (("slope-one",), {"outer": 2 * c}),
+                (("sigma-for-s",), {"inner": c / sigma}),
+                (("centred-for-xhat",), {"outer": c, "inner": c}),
+                (("centred-once",), {"outer": c}),
+            ],
+            _powers(1 / s, "missing-rstd", "variance-for-std"),
+            *gamma,
+            _axes("batch-axis", "whole-tile", "no-axis", "first-axis"),
+        ],
+    )
     yield from _scaled_in_part(base)
 
 
 def outside_family(with_gamma):
     """Candidates (dy, OutsideCache) -> (dx,), eps added outside the root, with gamma or without."""
     contract.require_bool("with_gamma", with_gamma)
-    probes = tuple((dy, OutsideCache(x, gamma if with_gamma else None, 0.3))
-                   for dy, gamma, x in _drawn(((3, 4, 7), 5, 3.0), ((2, 3, 11), 5, 0.1)))
-    return Family(("dx",), probes, outside_backward,
-                  _table(only_s_replaced="layer norm's formula with another s put in; ds/dx changes as well",
-                         eps_inside="it is the one for eps inside the root",
-                         sigma_in_front="sigma stands for s in the division at the end",
-                         upside_down="the new factor is upside down",
-                         slope_one="ds is taken for the change of sigma^2 itself, as if ds/dsigma^2 were 1",
-                         sigma_for_s="sigma stands for s in the mean of g * xhat, too"), _outside_bases)
+    probes = tuple(
+        (dy, OutsideCache(x, gamma if with_gamma else None, 0.3))
+        for dy, gamma, x in _drawn(((3, 4, 7), 5, 3.0), ((2, 3, 11), 5, 0.1))
+    )
+    return Family(
+        ("dx",),
+        probes,
+        outside_backward,
+        _table(
+            only_s_replaced="layer norm's formula with another s put in; ds/dx changes as well",
+            eps_inside="it is the one for eps inside the root",
+            sigma_in_front="sigma stands for s in the division at the end",
+            upside_down="the new factor is upside down",
+            slope_one="ds is taken for the change of sigma^2 itself, as if ds/dsigma^2 were 1",
+            sigma_for_s="sigma stands for s in the mean of g * xhat, too",
+        ),
+        _outside_bases,
+    )

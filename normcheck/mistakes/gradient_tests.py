@@ -1,20 +1,24 @@
-r"""Tests of a backward: losses and invariants, from those that test almost nothing to one that is enough.
+r"""Tests of a backward: losses and invariants, from those that test almost nothing to one that is
+enough.
 
-A test *kills* a mistake when it fails on a backward with it; a mistake that survives is one that the test would not
-have told you about. Running every mistake through every test gives the kill matrix of chapter 5.
+A test *kills* a mistake when it fails on a backward with it; a mistake that survives is one that
+the test would not have told you about. Running every mistake through every test gives the kill
+matrix of chapter 5.
 
-Tests compare with numeric gradients of the forward, or test an invariant; none of them uses the backward of
-:mod:`lnlib.layernorm`.
+Tests compare with numeric gradients of the forward, or test an invariant; none of them uses the
+backward of :mod:`lnlib.layernorm`.
 """
 
 import functools
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from lnlib import contract
 from lnlib.gradcheck import adjoint_test, central_difference, direction_test
 from lnlib.layernorm import layer_norm_forward
+
 from .catalogue import MUTANTS, forward_keeping_x
 from .entry import Mistake
 
@@ -24,8 +28,9 @@ class GradientTest(NamedTuple):
 
     * ``id``: str, kebab-case.
     * ``title``: str, one line: the data, and what is compared with what.
-    * ``run``: function (backward) -> bool. True: the check passes, the backward survives. It raises what
-      the backward raises (the arrays it gets are read-only), and ValueError for shapes that do not broadcast.
+    * ``run``: function (backward) -> bool. True: the check passes, the backward survives. It raises
+      what the backward raises (the arrays it gets are read-only), and ValueError for shapes that do
+      not broadcast.
     """
 
     id: str
@@ -33,22 +38,26 @@ class GradientTest(NamedTuple):
     run: Callable
 
 
-# ---- The tests --------------------------------------------------------------------------------------
+# ---- The tests
+# --------------------------------------------------------------------------------------
 #
-# Tolerances. Errors are measured against the size of the terms that are added up (see _Problem), not
-# against the result: the right dx may be zero.
+# Tolerances. Errors are measured against the size of the terms that are added up (see _Problem),
+# not against the result: the right dx may be zero.
 #
-# TOLERANCE, for central differences. With h = (12 u)**(1/3) lengths of x, 1e-5, truncation and rounding
-# are each worth about h**2 = 1e-10; as x = 30 is itself rounded, up to u |x| / (h sigma), 1e-8, is possible
-# at sigma = 1e-3. The smallest mistake in the formula, at D = 7, is worth 1e-2. Halfway, on a log scale, is 1e-5.
-# EXACT, for what has no truncation error (invariants, complex step): rounding is D u = 1e-15 times a
-# condition number of at most a hundred or so; a factor 100 on top.
+# TOLERANCE, for central differences. With h = (12 u)**(1/3) lengths of x, 1e-5, truncation and
+# rounding are each worth about h**2 = 1e-10; as x = 30 is itself rounded, up to u |x| / (h sigma),
+# 1e-8, is possible at sigma = 1e-3. The smallest mistake in the formula, at D = 7, is worth 1e-2.
+# Halfway, on a log scale, is 1e-5. EXACT, for what has no truncation error (invariants, complex
+# step): rounding is D u = 1e-15 times a condition number of at most a hundred or so; a factor 100
+# on top.
 TOLERANCE = 1e-5
 EXACT = 1e-11
 
 
 class _Problem(NamedTuple):
-    """Inputs of one probe; ``gradients`` is what is right, ``sizes`` the norms of the terms of each gradient."""
+    """Inputs of one probe; ``gradients`` is what is right, ``sizes`` the norms of the terms of each
+    gradient.
+    """
 
     x: np.ndarray
     gamma: np.ndarray
@@ -60,13 +69,24 @@ class _Problem(NamedTuple):
     sizes: tuple
 
 
-#: Losses of chapter 5, w * y, y and y**2 / 2 added up: name -> the gradient dy, of y and fixed weights w.
+#: Losses of chapter 5, w * y, y and y**2 / 2 added up: name -> the gradient dy, of y and fixed
+#: weights w.
 _LOSSES = {"random": lambda y, w: w, "sum": lambda y, w: np.ones_like(y), "squares": lambda y, w: y}
 
 
 @functools.cache  # the numeric gradients do not depend on the mutant
-def problem(shape=(3, 4, 7), loss="random", unit_affine=False, mean=30.0, sigma=10.0, eps=1e-5, standardise=False):
-    """A probe of pairwise different dimensions, mean far from 0, s not 1 and gamma of mixed signs."""
+def problem(
+    shape=(3, 4, 7),
+    loss="random",
+    unit_affine=False,
+    mean=30.0,
+    sigma=10.0,
+    eps=1e-5,
+    standardise=False,
+):
+    """A probe of pairwise different dimensions, mean far from 0, s not 1 and gamma of mixed
+    signs.
+    """
     rng = np.random.default_rng(5)
     x, w = rng.standard_normal((2, *shape))
     gamma, beta = rng.standard_normal((2, shape[-1]))
@@ -77,8 +97,12 @@ def problem(shape=(3, 4, 7), loss="random", unit_affine=False, mean=30.0, sigma=
         gamma, beta = np.ones_like(gamma), np.zeros_like(beta)
     y, cache = forward_keeping_x(x, gamma, beta, eps)
     dy, args = _LOSSES[loss](y, w), (x, gamma, beta)
-    gradients = tuple(central_difference(lambda v: layer_norm_forward(*args[:k], v, *args[k + 1:], eps)[0], args[k], dy=dy)
-                      for k in range(3))
+    gradients = tuple(
+        central_difference(
+            lambda v: layer_norm_forward(*args[:k], v, *args[k + 1 :], eps)[0], args[k], dy=dy
+        )
+        for k in range(3)
+    )
     sizes = tuple(map(np.linalg.norm, (cache.rstd * dy * gamma, dy * cache.xhat, dy)))
     for array in (x, dy, *cache[:3], *gradients):
         array.setflags(write=False)  # shared by all mutants
@@ -88,19 +112,25 @@ def problem(shape=(3, 4, 7), loss="random", unit_affine=False, mean=30.0, sigma=
 def _agrees(backward, p, tolerance=TOLERANCE, outputs=slice(None)):
     """Whether shapes agree, and numbers in the norm of each whole tensor."""
     found = backward(p.dy, p.cache)
-    return all(a.shape == b.shape and np.linalg.norm(a - b) <= tolerance * size
-               for a, b, size in list(zip(found, p.gradients, p.sizes))[outputs])
+    return all(
+        a.shape == b.shape and np.linalg.norm(a - b) <= tolerance * size
+        for a, b, size in list(zip(found, p.gradients, p.sizes))[outputs]
+    )
 
 
 def _numeric(id, title, *, tolerance=TOLERANCE, outputs=slice(None), **settings):
     """A test against central differences on one probe."""
-    return GradientTest(id, title, lambda backward: _agrees(backward, problem(**settings), tolerance, outputs))
+    return GradientTest(
+        id, title, lambda backward: _agrees(backward, problem(**settings), tolerance, outputs)
+    )
 
 
 def _agrees_after_broadcasting(backward):
     p = problem()
     found = backward(p.dy, p.cache)
-    return all(np.abs(a - b).max() <= TOLERANCE * size for a, b, size in zip(found, p.gradients, p.sizes))
+    return all(
+        np.abs(a - b).max() <= TOLERANCE * size for a, b, size in zip(found, p.gradients, p.sizes)
+    )
 
 
 def _sum_dx_is_zero(backward):
@@ -110,7 +140,9 @@ def _sum_dx_is_zero(backward):
 
 def _dx_is_orthogonal(backward):
     p = problem(eps=0.0)  # with eps > 0 the right answer is r eps / s**2 mean(g xhat), not 0
-    return bool(np.abs((backward(p.dy, p.cache)[0] * p.cache.xhat).sum(axis=-1)).max() <= EXACT * p.sizes[0])
+    return bool(
+        np.abs((backward(p.dy, p.cache)[0] * p.cache.xhat).sum(axis=-1)).max() <= EXACT * p.sizes[0]
+    )
 
 
 def _shapes_and_dtypes(backward):
@@ -135,46 +167,94 @@ def _one_direction(backward):
     args, gradients = (p.x, p.gamma, p.beta), backward(p.dy, p.cache)
     if any(a.shape != g.shape for a, g in zip(args, gradients)):
         return False  # a product that broadcasts would hide (1, D), and even (T, D)
-    return direction_test(lambda *args: layer_norm_forward(*args, p.eps)[0], args, p.dy, gradients,
-                             rng=np.random.default_rng(6)) <= EXACT
+    return (
+        direction_test(
+            lambda *args: layer_norm_forward(*args, p.eps)[0],
+            args,
+            p.dy,
+            gradients,
+            rng=np.random.default_rng(6),
+        )
+        <= EXACT
+    )
 
 
 def _rows_are_independent(backward):
     p = problem()
     x, dy = p.x.copy(), p.dy.copy()
     x[1, 2], dy[1, 2] = x[1, 2] ** 2 / 10, dy[1, 2] + 1
-    change = backward(dy, forward_keeping_x(x, p.gamma, p.beta, p.eps)[1])[0] - backward(p.dy, p.cache)[0]
+    change = (
+        backward(dy, forward_keeping_x(x, p.gamma, p.beta, p.eps)[1])[0]
+        - backward(p.dy, p.cache)[0]
+    )
     change[1, 2] = 0
     return bool(np.abs(change).max() <= EXACT * p.sizes[0])
 
 
 #: The tests of chapter 5, from losses that test almost nothing to one that is enough.
 TESTS = (
-    _numeric("sum-y", "loss = sum(y), gamma = 1: dy is constant along a row", loss="sum", unit_affine=True),
-    _numeric("sum-y2", "loss = sum(y**2)/2, gamma = 1, beta = 0: dy is xhat", loss="squares", unit_affine=True),
+    _numeric(
+        "sum-y",
+        "loss = sum(y), gamma = 1: dy is constant along a row",
+        loss="sum",
+        unit_affine=True,
+    ),
+    _numeric(
+        "sum-y2",
+        "loss = sum(y**2)/2, gamma = 1, beta = 0: dy is xhat",
+        loss="squares",
+        unit_affine=True,
+    ),
     _numeric("ones-random-gamma", "dy = 1, random gamma", loss="sum"),
     _numeric("gamma-one", "random dy, gamma = 1, beta = 0", unit_affine=True),
     _numeric("random", "random dy, gamma and beta, shape (3, 4, 7), central differences"),
     _numeric("square", "the same with 7 rows of 7 features", shape=(7, 7)),
     _numeric("single-row", "the same with one row", shape=(1, 7)),
     _numeric("two-rows-2d", "the same with a 2-D x", shape=(2, 7)),
-    _numeric("standardised", "rows have mean 0 and s = 1 already", mean=0.0, sigma=1.0, eps=0.0, standardise=True),
-    # 1e-2 is what half precision is often given. The part of a random g along one direction is worth
-    # 1 / sqrt(D) = 3.6e-2 of g: leaving it out, or half of it, is just seen. A factor D / (D - 1) on it is not.
+    _numeric(
+        "standardised",
+        "rows have mean 0 and s = 1 already",
+        mean=0.0,
+        sigma=1.0,
+        eps=0.0,
+        standardise=True,
+    ),
+    # 1e-2 is what half precision is often given. The part of a random g along one direction is
+    # worth 1 / sqrt(D) = 3.6e-2 of g: leaving it out, or half of it, is just seen. A factor D / (D
+    # - 1) on it is not.
     _numeric("wide-loose", "D = 768 and a tolerance of 1e-2", shape=(6, 768), tolerance=1e-2),
     _numeric("small-sigma", "sigma about 1e-3, comparable with sqrt(eps)", sigma=1e-3),
     _numeric("dgamma-dbeta-only", "the parameters' gradients only", outputs=slice(1, None)),
-    GradientTest("broadcasting-compare", "as random, but abs(a - b).max() without a look at the shapes",
-          _agrees_after_broadcasting),
-    GradientTest("sum-dx-zero", f"invariant: dx sums to 0 along a row, to {EXACT:.0e}", _sum_dx_is_zero),
-    GradientTest("dx-orthogonal-xhat", f"invariant, with eps = 0: dx is orthogonal to xhat, to {EXACT:.0e}",
-          _dx_is_orthogonal),
+    GradientTest(
+        "broadcasting-compare",
+        "as random, but abs(a - b).max() without a look at the shapes",
+        _agrees_after_broadcasting,
+    ),
+    GradientTest(
+        "sum-dx-zero", f"invariant: dx sums to 0 along a row, to {EXACT:.0e}", _sum_dx_is_zero
+    ),
+    GradientTest(
+        "dx-orthogonal-xhat",
+        f"invariant, with eps = 0: dx is orthogonal to xhat, to {EXACT:.0e}",
+        _dx_is_orthogonal,
+    ),
     GradientTest("shape", "shapes and dtypes only", _shapes_and_dtypes),
-    GradientTest("row-independence", f"another row's x and dy must not change this row's dx, to {EXACT:.0e}",
-          _rows_are_independent),
-    GradientTest("adjoint", f"<dy, gamma J v> = <dx, v> for one random v, gamma J v by the complex step, to {EXACT:.0e}", _adjoint),
-    GradientTest("one-direction", f"one random direction in x, gamma and beta together, complex step, to {EXACT:.0e}",
-          _one_direction),
+    GradientTest(
+        "row-independence",
+        f"another row's x and dy must not change this row's dx, to {EXACT:.0e}",
+        _rows_are_independent,
+    ),
+    GradientTest(
+        "adjoint",
+        "<dy, gamma J v> = <dx, v> for one random v, gamma J v by the complex step, to"
+        f" {EXACT:.0e}",
+        _adjoint,
+    ),
+    GradientTest(
+        "one-direction",
+        f"one random direction in x, gamma and beta together, complex step, to {EXACT:.0e}",
+        _one_direction,
+    ),
 )
 
 
@@ -197,5 +277,6 @@ def kill_matrix(mutants=MUTANTS, tests=TESTS):
         contract.require_callable("mutants", mutant.backward)
     for test in (tests := contract.require_several("tests", tests)):
         contract.require_kind("tests", test, GradientTest, "some of the class GradientTest")
-    return np.array([[not test.run(mutant.backward) for test in tests] for mutant in mutants],
-                    bool).reshape(len(mutants), len(tests))
+    return np.array(
+        [[not test.run(mutant.backward) for test in tests] for mutant in mutants], bool
+    ).reshape(len(mutants), len(tests))

@@ -1,7 +1,8 @@
-"""Habits of tests: one test of a layer norm that leaves little to chance, the same with one thing changed, and more.
+"""Habits of tests: one test of a layer norm that leaves little to chance, the same with one thing
+changed, and more.
 
-A bug of :mod:`~normcheck.mistakes.wild` that the first finds and a habit lets pass is hidden by what was changed. Arguments
-are not checked: habits and bugs are written by authors.
+A bug of :mod:`~normcheck.mistakes.wild` that the first finds and a habit lets pass is hidden by
+what was changed. Arguments are not checked: habits and bugs are written by authors.
 """
 
 from typing import NamedTuple
@@ -12,10 +13,12 @@ from .wild import compare
 
 
 class Habit(NamedTuple):
-    """How a test of y, dx, dgamma and dbeta draws its input and compares; what is not said is the careful choice.
+    """How a test of y, dx, dgamma and dbeta draws its input and compares; what is not said is the
+    careful choice.
 
     * ``name``: a few words.
-    * ``shape``, ``mean``, ``sigma``, ``eps``: of x, of its elements, and what is added to the variance.
+    * ``shape``, ``mean``, ``sigma``, ``eps``: of x, of its elements, and what is added to the
+      variance.
     * ``ones``: names among "gamma" (then beta is 0) and "dy" of what is 1 throughout, not random.
     * ``outputs``: which of y, dx, dgamma and dbeta are compared.
     * ``agree``: function (found, right) -> bool; by default the difference is below 1e-3 in norm.
@@ -34,7 +37,8 @@ class Habit(NamedTuple):
 def within(found, right, tolerance=1e-3):
     """Whether two arrays of one shape differ by at most ``tolerance`` in norm; NaN differs.
 
-    What is right may be 0, and then rounding is all there is: 1e-9 an element of order 1 is let pass.
+    What is right may be 0, and then rounding is all there is: 1e-9 an element of order 1 is let
+    pass.
     """
     room = tolerance * np.linalg.norm(right) + 1e-9 * right.size**0.5
     return found.shape == right.shape and bool(np.linalg.norm(found - right) <= room)
@@ -55,7 +59,11 @@ def passes(bug, habit):
     found, right = compare(bug, *inputs(habit), habit.eps)
     names = ("y", "dx", "dgamma", "dbeta")
     with np.errstate(all="ignore"):
-        return all((habit.agree or within)(a, b) for name, a, b in zip(names, found, right) if name in habit.outputs)
+        return all(
+            (habit.agree or within)(a, b)
+            for name, a, b in zip(names, found, right)
+            if name in habit.outputs
+        )
 
 
 #: The careful test, from which each habit departs.
@@ -72,12 +80,21 @@ HABITS = (
     Habit("16 rows", shape=(4, 4, 97)),
     Habit("mean 0, sigma 1", mean=0.0, sigma=1.0),
     Habit("off by 0.5 at most", agree=lambda found, right: (np.abs(found - right) <= 0.5).all()),
-    Habit("cosine of 0.99", agree=lambda found, right: (
-        found.ravel() @ right.ravel() >= 0.99 * np.linalg.norm(found) * np.linalg.norm(right))),
+    Habit(
+        "cosine of 0.99",
+        agree=lambda found, right: (
+            found.ravel() @ right.ravel() >= 0.99 * np.linalg.norm(found) * np.linalg.norm(right)
+        ),
+    ),
     Habit("dx only", outputs=("dx",)),
     Habit("dgamma and dbeta only", outputs=("dgamma", "dbeta")),
-    CAREFUL)
+    CAREFUL,
+)
 
 #: What the careful test needs beside it.
-MORE = (Habit("eps near the variance", eps=4.0), Habit("one row", shape=(1, 97)),
-        Habit("1031 rows", shape=(1031, 7)), Habit("D = 4099", shape=(2, 4099)))
+MORE = (
+    Habit("eps near the variance", eps=4.0),
+    Habit("one row", shape=(1, 97)),
+    Habit("1031 rows", shape=(1031, 7)),
+    Habit("D = 4099", shape=(2, 4099)),
+)

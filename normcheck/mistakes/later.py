@@ -1,17 +1,30 @@
-r"""Bugs from the wild that were read after chapter 6 was written: :mod:`normcheck` names them, the chapter does
-not count them. See :mod:`~normcheck.mistakes.wild` for what a :class:`~normcheck.mistakes.wild.Bug` is. What shipped with
-another formula for y is in :mod:`~normcheck.mistakes.conventions`.
+r"""Bugs from the wild that were read after chapter 6 was written: :mod:`normcheck` names them, the
+chapter does not count them. See :mod:`~normcheck.mistakes.wild` for what a
+:class:`~normcheck.mistakes.wild.Bug` is. What shipped with another formula for y is in
+:mod:`~normcheck.mistakes.conventions`.
 
-Of memory that nothing wrote, and of what lies beyond an array, a rebuilt bug has 0: there is no other number to expect.
+Of memory that nothing wrote, and of what lies beyond an array, a rebuilt bug has 0: there is no
+other number to expect.
 """
 
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from lnlib.rounding import round_to
+
 from .catalogue import row_mean
-from .wild import as_rows, backward_of, distributed, forward_of, g_xhat_r, in_float, rms_with, with_statistics
+from .wild import (
+    as_rows,
+    backward_of,
+    distributed,
+    forward_of,
+    g_xhat_r,
+    in_float,
+    rms_with,
+    with_statistics,
+)
 
 #: When the threads were read, as they were stored then.
 READ = "November 2026"
@@ -34,10 +47,21 @@ _seen = []
 
 
 def _bug(name, threads, kinds, cause, *, forward=None, backward=None, around=None, mistake=""):
-    """Put a bug on the list, once for each kind; ``around`` changes its forward and its backward as a whole."""
+    """Put a bug on the list, once for each kind; ``around`` changes its forward and its backward as
+    a whole.
+    """
     for kind in kinds:
         pair = forward_of(kind, forward), backward_of(kind, backward)
-        _seen.append(Seen(name, tuple(threads.split()), kind, cause, *(around(*pair) if around else pair), mistake))
+        _seen.append(
+            Seen(
+                name,
+                tuple(threads.split()),
+                kind,
+                cause,
+                *(around(*pair) if around else pair),
+                mistake,
+            )
+        )
 
 
 def _dx(saved, g, xhat=None, r=None, mean=row_mean):
@@ -51,13 +75,23 @@ def _with_xhat(saved, dy, right, xhat, r):
     return _dx(saved, dy * saved.gamma, xhat, r), as_rows(dy * xhat).sum(axis=0), *right[2:]
 
 
-# ---- Where arrays lie in memory ----------------------------------------------------------------------
+# ---- Where arrays lie in memory
+# ----------------------------------------------------------------------
+
 
 def seen_in_memory(a, strides):
-    """What a kernel sees in the memory of ``a`` that walks it with these strides; 0 where that is not its memory."""
+    """What a kernel sees in the memory of ``a`` that walks it with these strides; 0 where that is
+    not its memory.
+    """
     whole = a
-    while isinstance(of := getattr(whole.base, "base", None) if not isinstance(whole.base, np.ndarray) else whole.base,
-                     np.ndarray):  # NumPy's as_strided puts an object of its own between
+    while isinstance(
+        of := (
+            getattr(whole.base, "base", None)
+            if not isinstance(whole.base, np.ndarray)
+            else whole.base
+        ),
+        np.ndarray,
+    ):  # NumPy's as_strided puts an object of its own between
         whole = of
     if not (whole.flags.c_contiguous and a.size):
         return a
@@ -71,45 +105,70 @@ def seen_in_memory(a, strides):
 
 def in_order(a):
     """The strides of an array of this shape whose numbers lie one behind the other."""
-    return tuple(int(np.prod(a.shape[k + 1:])) * a.itemsize for k in range(a.ndim))
+    return tuple(int(np.prod(a.shape[k + 1 :])) * a.itemsize for k in range(a.ndim))
 
 
 def _walks_dy(strides):
-    """A backward that walks dy with ``strides(dy, strides of x)``, and a forward that keeps those of x."""
+    """A backward that walks dy with ``strides(dy, strides of x)``, and a forward that keeps those
+    of x.
+    """
+
     def around(forward, backward):
         def keeping(x, *rest):
             y, saved = forward(x, *rest)
             return y, (saved, x.strides)
 
         return keeping, lambda dy, both: backward(seen_in_memory(dy, strides(dy, both[1])), both[0])
+
     return around
 
 
 def _reads_x(forward, backward):
     """Statistics of x, and y from the memory of x in order."""
+
     def reading(x, *rest):
         _, saved = forward(x, *rest)
         seen = in_float(seen_in_memory(x, in_order(x)))
         c, beta = (seen, 0) if saved.beta is None else (seen - row_mean(saved.x), saved.beta)
         return (saved.gamma * c * saved.cache.rstd + beta).astype(x.dtype), saved
+
     return reading, backward
 
 
-_bug("triton-dy-walked-as-x", "pytorch/pytorch#194719 ByteDance-Seed/VeOmni#958 fla-org/flash-linear-attention#871",
-     BOTH, "dy is walked with the strides of x",
-     around=_walks_dy(lambda dy, of_x: of_x))
-_bug("quack-dy-taken-as-contiguous", "Dao-AILab/quack#88 ROCm/TransformerEngine#623", BOTH,
-     "dy is read as if its numbers lay one behind the other",
-     around=_walks_dy(lambda dy, of_x: in_order(dy)))
-_bug("unsloth-dy-column-stride", "unslothai/unsloth#10617 flagos-ai/FlagGems#1068 flagos-ai/FlagGems#1084", BOTH,
-     "the stride of dy from row to row is kept, that from feature to feature is taken to be 1",
-     around=_walks_dy(lambda dy, of_x: (*dy.strides[:-1], dy.itemsize)))
-_bug("lightllm-x-taken-as-contiguous", "ModelTC/LightLLM#1467", BOTH,
-     "statistics are those of x, but y is computed from x as if its numbers lay one behind the other",
-     around=_reads_x)
+_bug(
+    "triton-dy-walked-as-x",
+    "pytorch/pytorch#194719 ByteDance-Seed/VeOmni#958 fla-org/flash-linear-attention#871",
+    BOTH,
+    "dy is walked with the strides of x",
+    around=_walks_dy(lambda dy, of_x: of_x),
+)
+_bug(
+    "quack-dy-taken-as-contiguous",
+    "Dao-AILab/quack#88 ROCm/TransformerEngine#623",
+    BOTH,
+    "dy is read as if its numbers lay one behind the other",
+    around=_walks_dy(lambda dy, of_x: in_order(dy)),
+)
+_bug(
+    "unsloth-dy-column-stride",
+    "unslothai/unsloth#10617 flagos-ai/FlagGems#1068 flagos-ai/FlagGems#1084",
+    BOTH,
+    "the stride of dy from row to row is kept, that from feature to feature is taken to be 1",
+    around=_walks_dy(lambda dy, of_x: (*dy.strides[:-1], dy.itemsize)),
+)
+_bug(
+    "lightllm-x-taken-as-contiguous",
+    "ModelTC/LightLLM#1467",
+    BOTH,
+    "statistics are those of x, but y is computed from x as if its numbers lay one behind the"
+    " other",
+    around=_reads_x,
+)
 
 
-# ---- The formula of dx ------------------------------------------------------------------------------
+# ---- The formula of dx
+# ------------------------------------------------------------------------------
+
 
 def _aliased(dy, saved, right):
     """dx = x; dx *= -k; dx += dx, which was dy; dx *= r."""
@@ -133,7 +192,7 @@ def _left_in_register(dy, saved, right, tile=32):
     g, D = dy * saved.gamma, dy.shape[-1]
     for start in range(tile, D, tile):
         end = min(start + tile, D)
-        g[..., start:end] += g[..., start - tile:end - tile]
+        g[..., start:end] += g[..., start - tile : end - tile]
     return _dx(saved, g), *right[1:]
 
 
@@ -149,30 +208,61 @@ def _rows_beyond(forward, backward, most=65535):
         dx, *sums = backward(dy, saved)
         kept = np.arange(len(as_rows(dx)))[:, None] < most
         return np.where(kept, as_rows(dx), 0).reshape(dx.shape).astype(dx.dtype), *sums
+
     return forward, cut
 
 
-_bug("ggml-dx-over-dy", "ggml-org/ggml#1491 ggml-org/llama.cpp#24305", RMS,
-     "dx is written over dy before dy is added, so that -2 r x mean(g xhat) r is left of it",
-     backward=_aliased)
-_bug("attorch-sums-along-columns", "BobMcDear/attorch#17", BOTH,
-     "the sums of the rows are laid along the columns: feature j gets that of row j",
-     backward=lambda dy, saved, right: (_dx(saved, dy * saved.gamma, mean=_along_columns), *right[1:]))
-_bug("flaggems-variance-for-rstd", "flagos-ai/FlagGems#5771", BOTH,
-     "the buffer from which backward reads 1/s holds the mean square of the row",
-     backward=_variance_for_rstd)
-_bug("tt-metal-register-not-zeroed", "tenstorrent/tt-metal#28803", BOTH,
-     "a register is not set to 0 between tiles of 32, and g of a tile has that of the tiles before in it",
-     backward=_left_in_register)
-_bug("mamba-normalised-once-more", "state-spaces/mamba#919", BOTH,
-     "backward takes the saved rows, which are normalised, for x, and normalises them once more",
-     backward=_once_more)
-_bug("apex-rows-beyond-65535", "NVIDIA/apex#411", BOTH,
-     "rows from number 65535 on are not written",
-     around=_rows_beyond)
+_bug(
+    "ggml-dx-over-dy",
+    "ggml-org/ggml#1491 ggml-org/llama.cpp#24305",
+    RMS,
+    "dx is written over dy before dy is added, so that -2 r x mean(g xhat) r is left of it",
+    backward=_aliased,
+)
+_bug(
+    "attorch-sums-along-columns",
+    "BobMcDear/attorch#17",
+    BOTH,
+    "the sums of the rows are laid along the columns: feature j gets that of row j",
+    backward=lambda dy, saved, right: (
+        _dx(saved, dy * saved.gamma, mean=_along_columns),
+        *right[1:],
+    ),
+)
+_bug(
+    "flaggems-variance-for-rstd",
+    "flagos-ai/FlagGems#5771",
+    BOTH,
+    "the buffer from which backward reads 1/s holds the mean square of the row",
+    backward=_variance_for_rstd,
+)
+_bug(
+    "tt-metal-register-not-zeroed",
+    "tenstorrent/tt-metal#28803",
+    BOTH,
+    "a register is not set to 0 between tiles of 32, and g of a tile has that of the tiles before"
+    " in it",
+    backward=_left_in_register,
+)
+_bug(
+    "mamba-normalised-once-more",
+    "state-spaces/mamba#919",
+    BOTH,
+    "backward takes the saved rows, which are normalised, for x, and normalises them once more",
+    backward=_once_more,
+)
+_bug(
+    "apex-rows-beyond-65535",
+    "NVIDIA/apex#411",
+    BOTH,
+    "rows from number 65535 on are not written",
+    around=_rows_beyond,
+)
 
 
-# ---- dgamma and dbeta -------------------------------------------------------------------------------
+# ---- dgamma and dbeta
+# -------------------------------------------------------------------------------
+
 
 def _distributed_dgamma(dy, saved, right):
     """xhat as r x - r m, with one rounding less, in the sum of dgamma alone."""
@@ -180,21 +270,32 @@ def _distributed_dgamma(dy, saved, right):
     return right[0], as_rows(dy * xhat).sum(axis=0), right[2]
 
 
-_bug("pytorch-distributed-dgamma", "pytorch/pytorch#188375", LAYER,
-     "dgamma is summed from xhat computed as r x - r mean, two large numbers of which one is rounded before",
-     backward=_distributed_dgamma)
-_bug("paddle-parameters-not-written", "PaddlePaddle/Paddle#78794", LAYER,
-     "the kernel of dgamma and dbeta is not launched; here they are 0",
-     backward=lambda dy, saved, right: (right[0], *(np.zeros_like(a) for a in right[1:])))
+_bug(
+    "pytorch-distributed-dgamma",
+    "pytorch/pytorch#188375",
+    LAYER,
+    "dgamma is summed from xhat computed as r x - r mean, two large numbers of which one is rounded"
+    " before",
+    backward=_distributed_dgamma,
+)
+_bug(
+    "paddle-parameters-not-written",
+    "PaddlePaddle/Paddle#78794",
+    LAYER,
+    "the kernel of dgamma and dbeta is not launched; here they are 0",
+    backward=lambda dy, saved, right: (right[0], *(np.zeros_like(a) for a in right[1:])),
+)
 
 
-# ---- Statistics and forward -------------------------------------------------------------------------
+# ---- Statistics and forward
+# -------------------------------------------------------------------------
+
 
 def _bfloat16_sum(a):
     """The sum of each row, added up feature by feature in bfloat16."""
     total = np.zeros((*a.shape[:-1], 1), a.dtype)
     for k in range(a.shape[-1]):
-        total = round_to(total + a[..., k:k + 1], "bfloat16").astype(a.dtype)
+        total = round_to(total + a[..., k : k + 1], "bfloat16").astype(a.dtype)
     return total
 
 
@@ -207,33 +308,51 @@ def _bfloat16_mean(x, eps):
 def _whole_tiles(a, tile):
     """The sum of the features of whole tiles, over D."""
     D = a.shape[-1]
-    return a[..., :D // tile * tile].sum(axis=-1, keepdims=True) / max(D, 1)
+    return a[..., : D // tile * tile].sum(axis=-1, keepdims=True) / max(D, 1)
 
 
 def _tail_statistics(tile):
     def statistics(x, eps):
         mean = _whole_tiles(x, tile)
-        return mean, _whole_tiles((x - mean)**2, tile) + eps
-    return {"layer_norm": with_statistics(statistics),
-            "rms_norm": rms_with(lambda x, eps: _whole_tiles(x * x, tile) + eps)}
+        return mean, _whole_tiles((x - mean) ** 2, tile) + eps
+
+    return {
+        "layer_norm": with_statistics(statistics),
+        "rms_norm": rms_with(lambda x, eps: _whole_tiles(x * x, tile) + eps),
+    }
 
 
-_bug("mlir-aie-bfloat16-mean", "Xilinx/mlir-aie#3410", LAYER,
-     "the sum of the mean is kept in bfloat16",
-     forward=with_statistics(_bfloat16_mean))
+_bug(
+    "mlir-aie-bfloat16-mean",
+    "Xilinx/mlir-aie#3410",
+    LAYER,
+    "the sum of the mean is kept in bfloat16",
+    forward=with_statistics(_bfloat16_mean),
+)
 
-#: Tiles whose tail may be left out: the bugs that differ in nothing else are told by the widths that fail.
+#: Tiles whose tail may be left out: the bugs that differ in nothing else are told by the widths
+#: that fail.
 TILES = tuple(2**k for k in range(2, 11))
 
 for _tile in TILES:
     for _kind in BOTH:
-        _bug(f"tail-of-{_tile}-in-statistics", "tile-ai/tilelang-ascend#890", (_kind,),
-             f"features after the last whole tile of {_tile} are left out of the statistics",
-             forward=_tail_statistics(_tile)[_kind])
-    _bug(f"tail-of-{_tile}-in-means", "tile-ai/tilelang-ascend#890", BOTH,
-         f"features after the last whole tile of {_tile} are left out of the means of dx",
-         backward=lambda dy, saved, right, tile=_tile: (
-             _dx(saved, dy * saved.gamma, mean=lambda a: _whole_tiles(a, tile)), *right[1:]))
+        _bug(
+            f"tail-of-{_tile}-in-statistics",
+            "tile-ai/tilelang-ascend#890",
+            (_kind,),
+            f"features after the last whole tile of {_tile} are left out of the statistics",
+            forward=_tail_statistics(_tile)[_kind],
+        )
+    _bug(
+        f"tail-of-{_tile}-in-means",
+        "tile-ai/tilelang-ascend#890",
+        BOTH,
+        f"features after the last whole tile of {_tile} are left out of the means of dx",
+        backward=lambda dy, saved, right, tile=_tile: (
+            _dx(saved, dy * saved.gamma, mean=lambda a: _whole_tiles(a, tile)),
+            *right[1:],
+        ),
+    )
 
 #: All of them; some in both kinds of norm.
 LATER = tuple(_seen)

@@ -13,7 +13,9 @@ def _leaves(value):
     """The arrays and numbers in a record, in order; None stands for what is neither."""
     if isinstance(value, (tuple, list)):
         return list(itertools.chain(*map(_leaves, value)))
-    return [np.asarray(value) if is_numbers(value) and not isinstance(value, (bool, np.bool_)) else None]
+    return [
+        np.asarray(value) if is_numbers(value) and not isinstance(value, (bool, np.bool_)) else None
+    ]
 
 
 def _inverse(b):
@@ -24,7 +26,11 @@ def _inverse(b):
 
 
 def _of_float32(a, b):
-    return a.dtype == float and (a == a.astype(np.float32)).all() and agree(a, b, tolerance=TOLERANCE[4])
+    return (
+        a.dtype == float
+        and (a == a.astype(np.float32)).all()
+        and agree(a, b, tolerance=TOLERANCE[4])
+    )
 
 
 def _is(form, both=False):
@@ -49,9 +55,13 @@ _RELATIONS = (
 )
 
 
-@np.errstate(all="ignore")  # a reciprocal of 0 or a root of -1 is no finite number, and agrees with none
+@np.errstate(
+    all="ignore"
+)  # a reciprocal of 0 or a root of -1 is no finite number, and agrees with none
 def relation(mine, right):
-    """How the wrong numbers of these replies follow from the right ones, if in a simple way, the same in every call."""
+    """How the wrong numbers of these replies follow from the right ones, if in a simple way, the
+    same in every call.
+    """
     pairs, places, rights = [], set(), 0
     # The arrays among the arguments are results only where nothing is returned.
     returned = any(record[0] is not None for record in right)
@@ -62,22 +72,54 @@ def relation(mine, right):
         wrong = [k for k, (a, b) in enumerate(zip(found, expected), 1) if not agree(a, b)]
         rights += sum(a is not None for a in found) - len(wrong)
         pairs += [(found[k - 1], expected[k - 1]) for k in wrong]
-        places |= {f"part {k} of {len(found)} of your result" if returned and len(found) > 1 else "your result"
-                   for k in wrong}
-    if not pairs or not all(x.dtype.kind in "ifc" and np.isfinite(x).all() for pair in pairs for x in pair):
+        places |= {
+            (
+                f"part {k} of {len(found)} of your result"
+                if returned and len(found) > 1
+                else "your result"
+            )
+            for k in wrong
+        }
+    if not pairs or not all(
+        x.dtype.kind in "ifc" and np.isfinite(x).all() for pair in pairs for x in pair
+    ):
         return None
-    words = (next((words for words, related in _RELATIONS if all(related(*pair) for pair in pairs)), None)
-             or _rounded(pairs) or _times(pairs) or rights and _bound(pairs))
+    words = (
+        next(
+            (words for words, related in _RELATIONS if all(related(*pair) for pair in pairs)), None
+        )
+        or _rounded(pairs)
+        or _times(pairs)
+        or rights
+        and _bound(pairs)
+    )
     what = places.pop() if len(places) == 1 else "your result"
     start = f"Compared with what the book's solution returns, {what}"
-    because = f"{len(pairs)} pairs of numbers, of this answer and of the solution, stand in this relation",
-    return Diagnosis("relation", (), f"{start} {words}, wherever the two differ.", because) if words else None
+    because = (
+        (
+            f"{len(pairs)} pairs of numbers, of this answer and of the solution, stand in this"
+            " relation"
+        ),
+    )
+    return (
+        Diagnosis("relation", (), f"{start} {words}, wherever the two differ.", because)
+        if words
+        else None
+    )
 
 
 def _rounded(pairs):
-    """In words to how many decimals all wrong results are the right ones, rounded; None if they are not."""
-    return next((f"is rounded to {n} decimal place{'s' * (n > 1)}" for n in range(1, 10)
-                 if all(a.any() and np.array_equal(a, np.round(b, n)) for a, b in pairs)), None)
+    """In words to how many decimals all wrong results are the right ones, rounded; None if they are
+    not.
+    """
+    return next(
+        (
+            f"is rounded to {n} decimal place{'s' * (n > 1)}"
+            for n in range(1, 10)
+            if all(a.any() and np.array_equal(a, np.round(b, n)) for a, b in pairs)
+        ),
+        None,
+    )
 
 
 def _times(pairs):
@@ -88,21 +130,40 @@ def _times(pairs):
     # Fractions of small denominators only: of larger ones, one is near every number.
     rough = any(x.dtype in (np.float16, np.float32) for pair in pairs for x in pair)
     quotient = (np.vdot(b, a) / np.vdot(b, b)).real
-    factor = Fraction(quotient).limit_denominator(32 if rough else 1024) if np.isfinite(quotient) else 0
-    # One number is a simple multiple of another too often to mean something, and an integer more often still.
-    telling = len(set(b.tolist())) > 1 or factor in (2, Fraction(1, 2), 4, Fraction(1, 4)) or (
-        (b != np.round(b)).any() and max(abs(factor.numerator), factor.denominator) <= 10)
+    factor = (
+        Fraction(quotient).limit_denominator(32 if rough else 1024) if np.isfinite(quotient) else 0
+    )
+    # One number is a simple multiple of another too often to mean something, and an integer more
+    # often still.
+    telling = (
+        len(set(b.tolist())) > 1
+        or factor in (2, Fraction(1, 2), 4, Fraction(1, 4))
+        or ((b != np.round(b)).any() and max(abs(factor.numerator), factor.denominator) <= 10)
+    )
     times = _is(lambda b: float(factor) * b)
-    return f"is {factor} times it" if factor and telling and all(times(*pair) for pair in pairs) else None
+    return (
+        f"is {factor} times it"
+        if factor and telling and all(times(*pair) for pair in pairs)
+        else None
+    )
 
 
 def _bound(pairs):
-    """In words the number that all wrong results are, where all right ones lie on one side of it, or None."""
+    """In words the number that all wrong results are, where all right ones lie on one side of it,
+    or None.
+    """
     if {(x.shape, x.dtype.kind) for pair in pairs for x in pair} != {((), "f")}:
         return None
     room = 1e-12 * max(abs(b) for _, b in pairs)  # what a search ends with in place of 0
     apart = [(a, b) for a, b in (map(float, pair) for pair in pairs) if abs(a - b) > room]
-    bounds, rights, sides = {a for a, _ in apart}, {b for _, b in apart}, {np.sign(b - a) for a, b in apart}
+    bounds, rights, sides = (
+        {a for a, _ in apart},
+        {b for _, b in apart},
+        {np.sign(b - a) for a, b in apart},
+    )
     if len(bounds) == 1 < len(rights) and len(sides) == 1:
-        return f"is {bounds.pop():g} where the right one is {'larger' if sides.pop() > 0 else 'smaller'}"
+        return (
+            f"is {bounds.pop():g} where the right one is"
+            f" {'larger' if sides.pop() > 0 else 'smaller'}"
+        )
     return None

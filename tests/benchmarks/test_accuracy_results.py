@@ -1,4 +1,6 @@
-"""The accuracy results: what the file must hold, what lnlib promises in it, and the same promises measured again."""
+"""The accuracy results: what the file must hold, what lnlib promises in it, and the same promises
+measured again.
+"""
 
 import json
 import math
@@ -60,18 +62,29 @@ def check_bars(records):
 
 # The committed file
 
+
 def test_provenance(results):
     p = results["provenance"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", p["date"])
     assert re.fullmatch(r"[0-9a-f]{40}", p["commit"])
-    assert {"command", "uncommitted_changes", "cpu", "machine", "os", "python", "packages", "eps"} <= set(p)
+    assert {
+        "command",
+        "uncommitted_changes",
+        "cpu",
+        "machine",
+        "os",
+        "python",
+        "packages",
+        "eps",
+    } <= set(p)
     assert "numpy" in p["packages"]
     installed = {"pytorch": "torch", "flax": "flax", "flax-two-pass": "flax", "keras": "keras"}
     for name in results["peers"]:
         assert name in OURS or installed[name] in p["packages"]
     assert set(results["peers"]) == {r["framework"] for r in results["records"]}
     assert {"PyTorch", "Flax", "Keras"} == set(results["left_out"]) | {
-        p["framework"].partition(" ")[0] for n, p in results["peers"].items() if n not in OURS}
+        p["framework"].partition(" ")[0] for n, p in results["peers"].items() if n not in OURS
+    }
     assert not re.search(r'"/|[A-Z]:\\\\|/home|/root|/tmp', accuracy.RESULTS.read_text())
 
 
@@ -86,7 +99,9 @@ def test_records(results):
         if error(r) == math.inf:
             assert r["correct_digits"] == 0
         elif error(r) > 0:
-            assert r["correct_digits"] == pytest.approx(min(max(-math.log10(error(r)), 0), 17), abs=0.01)
+            assert r["correct_digits"] == pytest.approx(
+                min(max(-math.log10(error(r)), 0), 17), abs=0.01
+            )
         assert (cell(r), r["framework"]) not in seen
         seen.add((cell(r), r["framework"]))
         cells.setdefault(cell(r), set()).add(r["framework"])
@@ -97,10 +112,26 @@ def test_records(results):
 
 def test_every_case_of_the_benchmark_is_in_the_file(results):
     regimes = {r["regime"] for r in results["records"]}
-    assert regimes == {"offset", "kappa", "rows", "sigma", "constant row", "constant g", "float64", "half", "row"}
-    offset = {(r["D"], r["offset"]) for r in results["records"] if r["regime"] == "offset" and r["tensor"] == "y"}
+    assert regimes == {
+        "offset",
+        "kappa",
+        "rows",
+        "sigma",
+        "constant row",
+        "constant g",
+        "float64",
+        "half",
+        "row",
+    }
+    offset = {
+        (r["D"], r["offset"])
+        for r in results["records"]
+        if r["regime"] == "offset" and r["tensor"] == "y"
+    }
     assert offset == {(D, offset) for D in (3, 64, 1024, 65536) for offset in accuracy.OFFSETS}
-    rows = {r["rows"] for r in results["records"] if r["regime"] == "rows" and r["dtype"] == "float32"}
+    rows = {
+        r["rows"] for r in results["records"] if r["regime"] == "rows" and r["dtype"] == "float32"
+    }
     assert rows == {1000, 8192, 65536, 262144}
     assert max(r["offset"] for r in results["records"] if r["regime"] == "float64") == 1e12
 
@@ -121,11 +152,14 @@ def test_lnlib_is_never_much_worse_than_a_framework(results):
 
 # Measured now
 
+
 def live_cases():
     """Cases of the file that take little time."""
     for D, rows, tensors in ((3, 512, ("y",)), (64, 256, ("y", *accuracy.GRADIENTS))):
         for offset in accuracy.OFFSETS:
-            yield accuracy.normal_case("offset", {"offset": offset}, tensors, rows, D, offset=offset)
+            yield accuracy.normal_case(
+                "offset", {"offset": offset}, tensors, rows, D, offset=offset
+            )
     for along, nominal in (("ones", 1e6), ("xhat", 1.0), ("xhat", 1e6), ("both", 1e4)):
         yield accuracy.kappa_case(along, nominal)
     yield from accuracy.scale_cases()
@@ -151,7 +185,9 @@ def test_promises_hold_now(live):
 
 @pytest.mark.long
 def test_the_file_can_be_reproduced(results, live):
-    """Same inputs, so the same errors but for another NumPy's order of summation: within a factor 2 (and 1 u)."""
+    """Same inputs, so the same errors but for another NumPy's order of summation: within a factor 2
+    (and 1 u).
+    """
     known = {(cell(r), r["framework"]): r for r in results["records"]}
     for r in live:
         stored = known[cell(r), r["framework"]]
@@ -160,6 +196,7 @@ def test_the_file_can_be_reproduced(results, live):
 
 
 # The measuring itself
+
 
 def test_the_judge_of_many_rows_agrees_with_exact_arithmetic():
     case = accuracy.normal_case("rows", {}, ("dgamma", "dbeta"), 1000, 64, wide_judge=True)
@@ -176,11 +213,21 @@ def test_measure():
     assert accuracy.measure("y", value, exact)["relative_error"] < U["float32"]
     value[0] *= 1 + 1e-3
     expected = 1e-3 * 5 / math.sqrt(5**2 + 1 + 1)
-    assert accuracy.measure("dgamma", value, exact)["relative_error"] == pytest.approx(expected, rel=1e-3)
+    assert accuracy.measure("dgamma", value, exact)["relative_error"] == pytest.approx(
+        expected, rel=1e-3
+    )
     assert accuracy.measure("y", value, exact)["relative_error"] < 1e-6  # the median of three rows
     value[1] = np.nan
-    assert accuracy.measure("dgamma", value, exact) == {"relative_error": None, "correct_digits": 0.0, "flag": "nan"}
-    assert accuracy.measure("dx", 0 * exact, exact) == {"relative_error": 1.0, "correct_digits": 0.0, "flag": "zero"}
+    assert accuracy.measure("dgamma", value, exact) == {
+        "relative_error": None,
+        "correct_digits": 0.0,
+        "flag": "nan",
+    }
+    assert accuracy.measure("dx", 0 * exact, exact) == {
+        "relative_error": 1.0,
+        "correct_digits": 0.0,
+        "flag": "zero",
+    }
     value[1] = np.inf
     assert accuracy.measure("dx", value, exact)["flag"] == "inf"
     none = np.zeros((1, 2))
@@ -209,4 +256,7 @@ def test_quick_run_writes_only_where_told(tmp_path, monkeypatch, capsys):
     text = (tmp_path / "quick.json").read_text()
     written = json.loads(text)
     assert text.count("},\n  {") == 21  # a record a line
-    assert written["left_out"] == {"PyTorch": "not installed (torch)"} and len(written["records"]) == 22
+    assert (
+        written["left_out"] == {"PyTorch": "not installed (torch)"}
+        and len(written["records"]) == 22
+    )

@@ -9,19 +9,31 @@ import numpy as np
 import pytest
 
 from benchmarks.cpu import command, contestants, limit, tables
-from lnbook.measure.contestants import EPS, Case, arrays, ladder_calls, memory_calls, numpy_calls, thread_calls
+from lnbook.measure.contestants import (
+    EPS,
+    Case,
+    arrays,
+    ladder_calls,
+    memory_calls,
+    numpy_calls,
+    thread_calls,
+)
 
 
 def test_geometric_mean():
     assert tables.geometric_mean([1, 4]) == pytest.approx(2, rel=1e-12)
 
 
-@pytest.mark.parametrize("threads, state, number", [(1, "recycled", 8), (1, "fresh", 2), (2, "recycled", 4)])
+@pytest.mark.parametrize(
+    "threads, state, number", [(1, "recycled", 8), (1, "fresh", 2), (2, "recycled", 4)]
+)
 def test_every_case_once(threads, state, number):
     found = list(command.cases(command.SHAPES, ("float32", "float64"), threads, state))
     assert len(set(found)) == len(found) == number * len(command.SHAPES)
     sums = list(command.thread_cases(threads, state))
-    assert bool(sums) == (threads == 2) and len({math.prod(case.shape) for case in sums}) == bool(sums)
+    assert bool(sums) == (threads == 2) and len({math.prod(case.shape) for case in sums}) == bool(
+        sums
+    )
     assert len({*command.pass_cases(threads, state)}) == 8 * (threads == 2)
 
 
@@ -29,7 +41,9 @@ def test_first_cases_are_measured_twice_and_kept_once(monkeypatch, capsys):
     measured = []
     monkeypatch.setattr(command, "pin", lambda threads: None)
     monkeypatch.setattr(command, "contestants", lambda case, a, left_out: {})
-    monkeypatch.setattr(command, "records_of", lambda case, *_: measured.append(case) or [len(measured)])
+    monkeypatch.setattr(
+        command, "records_of", lambda case, *_: measured.append(case) or [len(measured)]
+    )
     monkeypatch.setattr(command.assembly, "report", lambda module: [])
     command.work(1, "recycled", [(1, 1, 2), (1, 1, 3)], ["float32"], 1)
     todo = list(command.cases([(1, 1, 2), (1, 1, 3)], ["float32"], 1, "recycled"))
@@ -62,7 +76,9 @@ def test_arrays_lie_where_they_should(alignment, offset):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which, number", [("forward", 2), pytest.param("backward", 3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "which, number", [("forward", 2), pytest.param("backward", 3, marks=pytest.mark.slow)]
+)
 def test_calls_do_what_they_are_named_for(which, number):
     pytest.importorskip("numba")
     case, a = small(which)
@@ -83,27 +99,35 @@ def test_calls_do_what_they_are_named_for(which, number):
 
 @pytest.mark.slow
 def test_the_limit_in_c_is_the_same_pass():
-    """Row by row, and four rows at a time with rows left over; D with a head, whole vectors and a rest."""
+    """Row by row, and four rows at a time with rows left over; D with a head, whole vectors and a
+    rest.
+    """
     cpu = pytest.importorskip("lnlib.cpu")
     if not (shutil.which("gcc") or shutil.which("clang")) or platform.machine() != "x86_64":
         pytest.skip("needs gcc or clang, and an x86-64 processor")
     for shape in ((2, 3, 8), (3, 7, 1000)):
         case, a = small("backward", shape=shape)
-        expected = cpu.layer_norm_backward(a.dy, cpu.layer_norm_forward(a.x, a.gamma, a.beta, EPS)[1])
+        expected = cpu.layer_norm_backward(
+            a.dy, cpu.layer_norm_forward(a.x, a.gamma, a.beta, EPS)[1]
+        )
         calls = dict(limit.limit_calls(case, a))
         assert list(calls) == ["c-rows", "c-four-rows"]
         for call in calls.values():
             a.out[...] = np.nan
             # Each has a dozen roundings of 2**-24, of the size of what is compared.
             for found, right in zip(call(), expected):
-                assert np.linalg.norm(found.ravel() - right.ravel()) <= 24 * 2**-24 * np.linalg.norm(right)
+                assert np.linalg.norm(
+                    found.ravel() - right.ravel()
+                ) <= 24 * 2**-24 * np.linalg.norm(right)
     for other in (small("forward"), small("backward", "float64")):
         assert not list(limit.limit_calls(*other))
 
 
 @pytest.mark.slow
 def test_thread_calls():
-    """The sums of two parts share a cache line in one call and not in the other; all add the same rows."""
+    """The sums of two parts share a cache line in one call and not in the other; all add the same
+    rows.
+    """
     pytest.importorskip("numba")
     case, a = small("backward", threads=2)
     distances = {}
@@ -114,7 +138,9 @@ def test_thread_calls():
         distances[name] = [part[0].ctypes.data // 64 - end for part, end in zip(sums[1:], ends)]
         # Sums of six terms of size one: 7 roundings of 2**-24, times some.
         for side, terms in enumerate((a.dy * a.x, a.dy)):
-            np.testing.assert_allclose(sums[:, side, :8].sum(axis=0), terms.sum(axis=(0, 1)), atol=1e-5)
+            np.testing.assert_allclose(
+                sums[:, side, :8].sum(axis=0), terms.sum(axis=(0, 1)), atol=1e-5
+            )
     assert distances == {"one-part": [], "side-by-side": [0], "apart": [2]}
 
 
@@ -122,9 +148,12 @@ def test_a_peer_may_be_absent_but_not_one_of_ours(monkeypatch):
     def broken(case, a):
         yield "half", "a call"
         raise ImportError("no such peer")
+
     left_out = {}
     monkeypatch.setattr(contestants, "FAMILIES", {"jax": broken})
-    assert contestants.contestants(None, None, left_out) == {"half": "a call"} and left_out == {"jax": "ImportError"}
+    assert contestants.contestants(None, None, left_out) == {"half": "a call"} and left_out == {
+        "jax": "ImportError"
+    }
     monkeypatch.setattr(contestants, "FAMILIES", {"lnlib": broken})
     with pytest.raises(ImportError):
         contestants.contestants(None, None, {})
@@ -134,17 +163,37 @@ def test_the_process_that_measures_gets_its_variables(monkeypatch):
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     found = command.environment(2, "recycled", "folder")
-    assert found["OMP_NUM_THREADS"] == found["NUMBA_NUM_THREADS"] == "2" and found["NUMBA_CACHE_DIR"] == "folder"
-    assert found["MALLOC_MMAP_MAX_"] == "0" and not {"MALLOC_ARENA_MAX", "OMP_WAIT_POLICY"} & set(found)
+    assert (
+        found["OMP_NUM_THREADS"] == found["NUMBA_NUM_THREADS"] == "2"
+        and found["NUMBA_CACHE_DIR"] == "folder"
+    )
+    assert found["MALLOC_MMAP_MAX_"] == "0" and not {"MALLOC_ARENA_MAX", "OMP_WAIT_POLICY"} & set(
+        found
+    )
     assert "MALLOC_MMAP_MAX_" not in command.environment(1, "fresh", "folder")
 
 
-@pytest.mark.parametrize("state, faults, others, warnings", [
-    ("recycled", 0.0, 0.01, 0), ("recycled", 2049.0, 0.01, 1), ("fresh", 2049.0, 0.01, 0), ("fresh", 0.0, 0.01, 1),
-    ("recycled", 0.0, 0.5, 1)])
+@pytest.mark.parametrize(
+    "state, faults, others, warnings",
+    [
+        ("recycled", 0.0, 0.01, 0),
+        ("recycled", 2049.0, 0.01, 1),
+        ("fresh", 2049.0, 0.01, 0),
+        ("fresh", 0.0, 0.01, 1),
+        ("recycled", 0.0, 0.5, 1),
+    ],
+)
 def test_doubtful_numbers_are_named(state, faults, others, warnings):
-    record = {"implementation": "pytorch", "shape": (4, 512, 1024), "dtype": "float32", "which": "forward",
-              "threads": 1, "state": state, "faults": faults, "others": others}
+    record = {
+        "implementation": "pytorch",
+        "shape": (4, 512, 1024),
+        "dtype": "float32",
+        "which": "forward",
+        "threads": 1,
+        "state": state,
+        "faults": faults,
+        "others": others,
+    }
     assert len(list(command.warnings_about([record]))) == warnings
     small = record | {"shape": (1, 1, 64), "others": 0.01}  # below the threshold nothing is fresh
     assert state == "recycled" or not list(command.warnings_about([small | {"faults": 0.0}]))

@@ -1,4 +1,6 @@
-"""The benchmark on the GPU, without one: its arithmetic, on a GPU that the test plays, its files and its tables."""
+"""The benchmark on the GPU, without one: its arithmetic, on a GPU that the test plays, its files
+and its tables.
+"""
 
 import collections
 import contextlib
@@ -13,17 +15,29 @@ from clocks import FakeGpu
 
 from benchmarks.gpu import command, conditions, contestants, correctness, profile, stages, tables
 from benchmarks.gpu.contestants import Case, Notes
-from lnlib import gpu as lnlib_gpu
 from lnbook import results
+from lnbook.measure.provenance import ROOT
+from lnlib import gpu as lnlib_gpu
 from lnlib.gpu import plans
 from lnlib.gpu.steps import STEPS
-from lnbook.measure.provenance import ROOT
-
 
 # Who takes part
 
-@pytest.mark.parametrize("D, warps", [(1, [1]), (100, [1]), (256, [1]), (768, [1, 2, 4]), (1024, [1, 2, 4]),
-                                      (4096, [4, 8, 16]), (8192, [8, 16, 32]), (20000, [32]), (10**5, [32])])
+
+@pytest.mark.parametrize(
+    "D, warps",
+    [
+        (1, [1]),
+        (100, [1]),
+        (256, [1]),
+        (768, [1, 2, 4]),
+        (1024, [1, 2, 4]),
+        (4096, [4, 8, 16]),
+        (8192, [8, 16, 32]),
+        (20000, [32]),
+        (10**5, [32]),
+    ],
+)
 def test_warps_of_triton(D, warps):
     assert contestants.warps_to_try(D) == warps
 
@@ -31,7 +45,11 @@ def test_warps_of_triton(D, warps):
 def test_plans_and_predicted_times():
     def seconds(name, N, D):
         launches, G = contestants.plan_step(STEPS[name], N, D, 132)
-        return launches[0], G, contestants.predicted_seconds(launches, N, D, 132) / contestants.LATENCY
+        return (
+            launches[0],
+            G,
+            contestants.predicted_seconds(launches, N, D, 132) / contestants.LATENCY,
+        )
 
     # A persistent grid is as large as that of lnlib.
     launch, G, _ = seconds("fused-partials", 8192, 4096)
@@ -55,7 +73,9 @@ def steps(monkeypatch, shape, which, seconds=1e-3):
 def test_steps_that_take_part_and_steps_that_are_left_out(monkeypatch):
     found = sum((steps(monkeypatch, (8192, 4096), which)[0] for which in contestants.PASSES), [])
     assert found == list(STEPS) == [name for name in contestants.OURS if name in STEPS]
-    names, left_out = steps(monkeypatch, (64, 20000), "forward")  # 60 ms, and rows too long for registers
+    names, left_out = steps(
+        monkeypatch, (64, 20000), "forward"
+    )  # 60 ms, and rows too long for registers
     assert names == ["block-per-row", "warp-per-row"]
     assert left_out["thread-per-row 64x20000"] == "predicted 60 ms, more than 50"
     assert left_out["row-in-registers 64x20000"].startswith("D: found 20000")
@@ -81,11 +101,17 @@ def test_contestants(monkeypatch):
     for _ in range(2):
         calls = contestants.contestants(case, None, fake, notes, ["absent", "bad", "good"])
     assert list(calls) == ["half", "good"]
-    assert ran == ["absent", "good", "good"]  # who is not installed is not asked again; a call runs once
+    assert ran == [
+        "absent",
+        "good",
+        "good",
+    ]  # who is not installed is not asked again; a call runs once
     message = notes.take()
     assert message["left_out"] == {"absent": "ModuleNotFoundError: No module named 'absent'"}
-    assert message["failures"][0] == {"what": "bad, forward, float32, (2, 3)",
-                                      "error": "ZeroDivisionError: division by zero"}
+    assert message["failures"][0] == {
+        "what": "bad, forward, float32, (2, 3)",
+        "error": "ZeroDivisionError: division by zero",
+    }
     assert notes.take()["failures"] == []
     fake.broken = True
     with pytest.raises(RuntimeError, match="context"):
@@ -93,15 +119,24 @@ def test_contestants(monkeypatch):
 
 
 def test_peers_are_called_as_they_want_it(monkeypatch):
-    """Apex, QuACK and TransformerEngine, played by the test: who gets which arguments, in which order."""
-    apex = types.SimpleNamespace(forward_affine=lambda *given: ("y", "mean", "rstd"),
-                                 backward_affine=lambda *given: given)
+    """Apex, QuACK and TransformerEngine, played by the test: who gets which arguments, in which
+    order.
+    """
+    apex = types.SimpleNamespace(
+        forward_affine=lambda *given: ("y", "mean", "rstd"), backward_affine=lambda *given: given
+    )
     monkeypatch.setitem(sys.modules, "fused_layer_norm_cuda", apex)
-    te = types.SimpleNamespace(layernorm_fwd=lambda *given: (given, "mean", "rstd"), layernorm_bwd=lambda *given: given)
+    te = types.SimpleNamespace(
+        layernorm_fwd=lambda *given: (given, "mean", "rstd"), layernorm_bwd=lambda *given: given
+    )
     monkeypatch.setitem(sys.modules, "transformer_engine_torch", te)
     for name in ("transformer_engine", "transformer_engine.pytorch"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.constants", types.SimpleNamespace(TE_DType={"f4": 5}))
+    monkeypatch.setitem(
+        sys.modules,
+        "transformer_engine.pytorch.constants",
+        types.SimpleNamespace(TE_DType={"f4": 5}),
+    )
     quack = types.SimpleNamespace(layernorm_fwd=lambda *given, **named: (given, named))
     monkeypatch.setitem(sys.modules, "quack", types.ModuleType("quack"))
     monkeypatch.setitem(sys.modules, "quack.rmsnorm", quack)
@@ -109,31 +144,47 @@ def test_peers_are_called_as_they_want_it(monkeypatch):
     a = contestants.Arrays(x, parameter, parameter, "dy")
 
     def results(family):
-        return [call() for which in contestants.PASSES for _, call in contestants.FAMILIES[family](
-            Case((2, 8), "float32", which), a, None, None)]
+        return [
+            call()
+            for which in contestants.PASSES
+            for _, call in contestants.FAMILIES[family](
+                Case((2, 8), "float32", which), a, None, None
+            )
+        ]
 
     eps = contestants.EPS
-    assert results("apex") == [("y", "mean", "rstd"), ("dy", "mean", "rstd", x, (8,), parameter, parameter, eps, False)]
+    assert results("apex") == [
+        ("y", "mean", "rstd"),
+        ("dy", "mean", "rstd", x, (8,), parameter, parameter, eps, False),
+    ]
     forward = (x, parameter, parameter, eps, None, None, 5, 0, False)
-    assert results("transformer-engine") == [(forward, "mean", "rstd"), ("dy", x, "mean", "rstd", parameter, 0, False)]
+    assert results("transformer-engine") == [
+        (forward, "mean", "rstd"),
+        ("dy", x, "mean", "rstd", parameter, 0, False),
+    ]
     assert results("quack") == [((x, "float32"), {"bias": "float32", "eps": eps})]
 
 
 def test_a_dtype_that_lnlib_does_not_know_is_left_out():
     notes = Notes()
-    assert list(contestants.lnlib_calls(Case((2, 8), "float64", "forward"), None, None, notes)) == []
+    assert (
+        list(contestants.lnlib_calls(Case((2, 8), "float64", "forward"), None, None, notes)) == []
+    )
     assert notes.left_out == {"lnlib float64": "not among its dtypes"}
 
 
 @pytest.mark.slow
 def test_nothing_but_lnlib_is_needed_to_import_it():
-    code = ("import sys; sys.modules.update(dict.fromkeys(('torch', 'triton', 'cupy', 'liger_kernel'))); "
-            "import benchmarks.gpu.command, benchmarks.gpu.profile; "
-            "assert 'benchmarks.gpu.triton_kernels' not in sys.modules")
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('torch', 'triton', 'cupy',"
+        " 'liger_kernel'))); import benchmarks.gpu.command, benchmarks.gpu.profile; assert"
+        " 'benchmarks.gpu.triton_kernels' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 # Stages
+
 
 def test_correctness_cases():
     cases = list(correctness.correctness_cases(quick=False))
@@ -144,28 +195,44 @@ def test_correctness_cases():
         dtypes = {c.dtype for c, families in cases if "precise" in families and c.which == which}
         assert dtypes == {"float32", "float16", "bfloat16"}
     # An offset is for those who accept one, and takes from rows of a multiple of 4 their alignment.
-    assert all(set(families) <= {"lnlib", "precise"} and c.shape[1] % 4 == 0 for c, families in cases if c.offset)
+    assert all(
+        set(families) <= {"lnlib", "precise"} and c.shape[1] % 4 == 0
+        for c, families in cases
+        if c.offset
+    )
     assert sum(c.offset for c, _ in cases) == 2
     assert all(name in contestants.FAMILIES for _, families in cases for name in families)
 
 
 def test_tolerance_and_results():
-    for dtype, precise, least, most in (("float32", True, 2.0**-24, 1.011 * 2.0**-24),
-                                        ("float32", False, 0.99e-5, 1.01e-5), ("float16", True, 2.0**-11, 2.0**-10)):
+    for dtype, precise, least, most in (
+        ("float32", True, 2.0**-24, 1.011 * 2.0**-24),
+        ("float32", False, 0.99e-5, 1.01e-5),
+        ("float16", True, 2.0**-11, 2.0**-10),
+    ):
         assert least < correctness.tolerance(dtype, precise=precise) < most
-    assert correctness.results("forward", "y") == correctness.results("forward", ("y", "mean", "rstd")) == ("y",)
-    assert correctness.results("backward", ["dx", "dgamma", "dbeta", "more"]) == ("dx", "dgamma", "dbeta")
+    assert (
+        correctness.results("forward", "y")
+        == correctness.results("forward", ("y", "mean", "rstd"))
+        == ("y",)
+    )
+    assert correctness.results("backward", ["dx", "dgamma", "dbeta", "more"]) == (
+        "dx",
+        "dgamma",
+        "dbeta",
+    )
 
 
 @pytest.mark.parametrize("shape", stages.TUNE_SHAPES)
-@pytest.mark.parametrize("which, plan", [("forward", plans.plan_forward),
-                                         ("backward", plans.plan_backward)])
+@pytest.mark.parametrize(
+    "which, plan", [("forward", plans.plan_forward), ("backward", plans.plan_backward)]
+)
 def test_what_is_tuned_changes_the_plan(shape, which, plan):
     def planned():
         return plan(*shape, 4, **{"multiprocessors": 132} if which == "backward" else {})
 
     before, plans = planned(), []
-    for name, where, patch, value in stages.tuning(shape, which):
+    for _name, where, patch, value in stages.tuning(shape, which):
         found = stages.patched(planned, (lnlib_gpu.plans, patch, value))()
         plans.append(found)
         if "threads" in where:
@@ -176,11 +243,19 @@ def test_what_is_tuned_changes_the_plan(shape, which, plan):
 
 
 def test_what_is_tuned_is_launched_so(monkeypatch):
-    """Though lnlib.gpu keeps its launches for the next call: other numbers of threads, and then its own again."""
+    """Though lnlib.gpu keeps its launches for the next call: other numbers of threads, and then its
+    own again.
+    """
     x, one = np.ones((3, 128), "f4"), np.ones(128, "f4")
     launched = []
-    monkeypatch.setattr(lnlib_gpu.devices, "Gpu", lnlib_gpu.devices.Interpreter)  # also where there is one
-    monkeypatch.setattr(lnlib_gpu.devices.Interpreter, "launch", lambda self, work, *arrays: launched.append(work.threads))
+    monkeypatch.setattr(
+        lnlib_gpu.devices, "Gpu", lnlib_gpu.devices.Interpreter
+    )  # also where there is one
+    monkeypatch.setattr(
+        lnlib_gpu.devices.Interpreter,
+        "launch",
+        lambda self, work, *arrays: launched.append(work.threads),
+    )
 
     def call():
         lnlib_gpu.layer_norm_forward(x, one, one)
@@ -194,29 +269,50 @@ def test_what_is_tuned_is_launched_so(monkeypatch):
 @pytest.mark.long
 @pytest.mark.parametrize("D, threads", [(1024, 64), (1000, 64), (600, 64), (200, 32)])
 def test_the_tricks_of_backward_change_no_bit(D, threads, monkeypatch):
-    """But with other partial sums: both earlier ways have the same ones, and dx is the library's."""
+    """But with other partial sums: both earlier ways have the same ones, and dx is the
+    library's.
+    """
     rng = np.random.default_rng(D)
     x, dy = rng.standard_normal((2, 9, D), np.float32)
     gamma = rng.standard_normal(D).astype(np.float32)
     launched = []
     launch = lnlib_gpu.devices.Interpreter.launch
     monkeypatch.setattr(lnlib_gpu.devices, "Gpu", lnlib_gpu.devices.Interpreter)
-    monkeypatch.setattr(lnlib_gpu.devices.Interpreter, "launch", lambda self, work, *arrays: (
-        launched.append(work), launch(self, work, *arrays)))
+    monkeypatch.setattr(
+        lnlib_gpu.devices.Interpreter,
+        "launch",
+        lambda self, work, *arrays: (launched.append(work), launch(self, work, *arrays)),
+    )
     cache = lnlib_gpu.layer_norm_forward(x, gamma, gamma)[1]
     ours = lnlib_gpu.layer_norm_backward(dy, cache)
     launched.clear()
-    asks_first, as_it_reads = (stages.patched(lambda: lnlib_gpu.layer_norm_backward(dy, cache),
-                                              *stages.earlier_backward(reads))() for reads in (False, True))
-    assert all(map(np.array_equal, asks_first, as_it_reads)) and np.allclose(asks_first[0], ours[0], 1e-5, 1e-6)
+    asks_first, as_it_reads = (
+        stages.patched(
+            lambda: lnlib_gpu.layer_norm_backward(dy, cache), *stages.earlier_backward(reads)
+        )()
+        for reads in (False, True)
+    )
+    assert all(map(np.array_equal, asks_first, as_it_reads)) and np.allclose(
+        asks_first[0], ours[0], 1e-5, 1e-6
+    )
     first, second = (work for work in launched if work.kernel.__qualname__.startswith("backward"))
-    assert first.kernel is not second.kernel and first.threads == second.threads == max(threads, 128 * (threads == 32))
+    assert first.kernel is not second.kernel and first.threads == second.threads == max(
+        threads, 128 * (threads == 32)
+    )
 
 
 # Processes and the file
 
+
 def empty():
-    return {"provenance": {}, "stages": {}, "conditions": {}, "left_out": {}, "failures": [], "records": []}
+    return {
+        "provenance": {},
+        "stages": {},
+        "conditions": {},
+        "left_out": {},
+        "failures": [],
+        "records": [],
+    }
 
 
 def test_a_stage_that_fails_costs_itself_only():
@@ -231,21 +327,41 @@ def test_a_stage_that_fails_costs_itself_only():
         yield {"records": [{"stage": stage, "n": 2}], "failures": [{"what": "x", "error": "y"}]}
 
     result = empty()
-    command.perform(["a", "b", "c", "d"], start, result, lambda r: written.append(len(r["records"])))
+    command.perform(
+        ["a", "b", "c", "d"], start, result, lambda r: written.append(len(r["records"]))
+    )
     assert [(r["stage"], r["n"]) for r in result["records"]] == [
-        ("a", 1), ("a", 2), ("b", 1), ("c", 1), ("d", 1), ("d", 2)]
+        ("a", 1),
+        ("a", 2),
+        ("b", 1),
+        ("c", 1),
+        ("d", 1),
+        ("d", 2),
+    ]
     assert written == [1, 2, 2, 3, 3, 4, 4, 5, 6, 6]  # after every message and every stage
     assert [(f["stage"], f["error"]) for f in result["failures"]] == [
-        ("a", "y"), ("b", "its process ended with -11"), ("c", "OSError: no memory"), ("d", "y")]
-    assert list(result["stages"]) == ["a", "b", "c", "d"] and list(result["left_out"]) == ["a", "b", "c", "d"]
+        ("a", "y"),
+        ("b", "its process ended with -11"),
+        ("c", "OSError: no memory"),
+        ("d", "y"),
+    ]
+    assert list(result["stages"]) == ["a", "b", "c", "d"] and list(result["left_out"]) == [
+        "a",
+        "b",
+        "c",
+        "d",
+    ]
 
 
-@pytest.mark.parametrize("code, seconds, said, reason", [
-    ("print('{\"records\": [1]}'); print('noise'); print(3)", 60, [{"records": [1]}], None),
-    ("print('{\"a\": 1}', flush=True); raise SystemExit(3)", 60, [{"a": 1}], "ended with 3"),
-    ("import time; time.sleep(5)", 0.2, [], "the time was up"),
-    ("import time; time.sleep(5)", -1, [], "the time was up"),
-])
+@pytest.mark.parametrize(
+    "code, seconds, said, reason",
+    [
+        ("print('{\"records\": [1]}'); print('noise'); print(3)", 60, [{"records": [1]}], None),
+        ("print('{\"a\": 1}', flush=True); raise SystemExit(3)", 60, [{"a": 1}], "ended with 3"),
+        ("import time; time.sleep(5)", 0.2, [], "the time was up"),
+        ("import time; time.sleep(5)", -1, [], "the time was up"),
+    ],
+)
 def test_messages_of_a_process(capfd, code, seconds, said, reason):
     """A process that dies, or is cut off, has said what it said."""
     found = []
@@ -271,6 +387,7 @@ def test_an_old_file_stays_until_the_new_one_is_complete(tmp_path, monkeypatch):
 
 def test_what_a_stage_says(monkeypatch, capsys):
     """The process that works, with a stage that finds something and then fails."""
+
     def stage(work):
         yield [{"a": 1}]
         work.notes.failed("somebody", ValueError("bad"))
@@ -289,6 +406,7 @@ def test_what_a_stage_says(monkeypatch, capsys):
 
 # The command
 
+
 def test_conditions(monkeypatch):
     """Every few seconds the driver is asked; what has not changed is not told again."""
     answers = iter([{"clocks.sm": "1980"}, {"clocks.sm": "1980"}, {"clocks.sm": "1200"}])
@@ -297,21 +415,40 @@ def test_conditions(monkeypatch):
     looks = conditions.Conditions("GPU-1", lambda: now[0])
     for now[0] in (0.0, 1.0, 6.0, 7.0, 12.0):
         looks.look()
-    assert looks.seen == [{"seconds": 0.0, "found": {"clocks.sm": "1980"}},
-                          {"seconds": 12.0, "found": {"clocks.sm": "1200"}}]
+    assert looks.seen == [
+        {"seconds": 0.0, "found": {"clocks.sm": "1980"}},
+        {"seconds": 12.0, "found": {"clocks.sm": "1200"}},
+    ]
     assert next(answers, None) is None
     conditions.Conditions(None).look()  # no name, no question
 
 
 def test_arguments(capsys):
     options = command.parse([])
-    assert options.stages == ["correctness", "ceilings", "launch", "speed", "ladder", "tricks", "graphs", "halves", "compile"]
+    assert options.stages == [
+        "correctness",
+        "ceilings",
+        "launch",
+        "speed",
+        "ladder",
+        "tricks",
+        "graphs",
+        "halves",
+        "compile",
+    ]
     assert set(command.SHARE) == set(command.STAGES) and max(command.SHARE.values()) < 0.5
-    assert options.families == list(contestants.FAMILIES) and not options.quick and options.out is None
-    options = command.parse(["--only", "memory", "ladder", "--stages", "speed", "--tune", "--minutes", "2"])
+    assert (
+        options.families == list(contestants.FAMILIES) and not options.quick and options.out is None
+    )
+    options = command.parse(
+        ["--only", "memory", "ladder", "--stages", "speed", "--tune", "--minutes", "2"]
+    )
     assert options.families == ["memory", *STEPS] and options.stages == ["speed", "tune"]
-    for wrong, message in ((["--only", "numpy"], "numpy"), (["--stages", "all"], "all"),
-                           (["--minutes", "0"], "expected")):
+    for wrong, message in (
+        (["--only", "numpy"], "numpy"),
+        (["--stages", "all"], "all"),
+        (["--minutes", "0"], "expected"),
+    ):
         with pytest.raises(SystemExit) as error:
             command.parse(wrong)
         assert error.value.code == 2 and message in capsys.readouterr().err
@@ -333,21 +470,32 @@ def test_missing(monkeypatch):
     from simt import cuda_access
 
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert command.missing(["pytorch"]) == ["PyTorch is not installed: install torch, built for CUDA"]
+    assert command.missing(["pytorch"]) == [
+        "PyTorch is not installed: install torch, built for CUDA"
+    ]
     found = types.SimpleNamespace(is_available=lambda: True)
-    torch = types.SimpleNamespace(cuda=found, __version__="2.11.0", version=types.SimpleNamespace(cuda="13.0"))
+    torch = types.SimpleNamespace(
+        cuda=found, __version__="2.11.0", version=types.SimpleNamespace(cuda="13.0")
+    )
     monkeypatch.setitem(sys.modules, "torch", torch)
     assert command.missing(["pytorch", "triton"]) == []
 
     numba = types.SimpleNamespace(
-        implementation=None, is_available=lambda: False, cuda_error=lambda: "no\ndriver",
-        jit=lambda kernel: collections.defaultdict(lambda: broken), device_array=lambda n: None, synchronize=lambda: None)
+        implementation=None,
+        is_available=lambda: False,
+        cuda_error=lambda: "no\ndriver",
+        jit=lambda kernel: collections.defaultdict(lambda: broken),
+        device_array=lambda n: None,
+        synchronize=lambda: None,
+    )
     monkeypatch.setattr(cuda_access, "cuda", numba)
     assert "not installed: requirements-gpu.txt" in command.missing(["lnlib"])[0]
     numba.implementation = "NVIDIA"
     assert command.missing(["thread-per-row"]) == ["Numba finds no GPU: no driver"]
     numba.is_available = lambda: True
-    assert "RuntimeError: libnvvm.so not found): install nvidia-nvvm" in command.missing(["lnlib"])[0]
+    assert (
+        "RuntimeError: libnvvm.so not found): install nvidia-nvvm" in command.missing(["lnlib"])[0]
+    )
     numba.jit = lambda kernel: {(1, 32): lambda *arguments: None}
     assert command.missing(["lnlib"]) == []
     found.is_available = lambda: False
@@ -355,19 +503,65 @@ def test_missing(monkeypatch):
 
 
 def record(section, implementation, seconds, shape=(8192, 4096), which="forward", **fields):
-    return {"section": section, "shape": list(shape), "dtype": "float32", "which": which, "offset": 0,
-            "implementation": implementation, "seconds": [seconds, seconds, seconds], "late": 0, **fields}
+    return {
+        "section": section,
+        "shape": list(shape),
+        "dtype": "float32",
+        "which": which,
+        "offset": 0,
+        "implementation": implementation,
+        "seconds": [seconds, seconds, seconds],
+        "late": 0,
+        **fields,
+    }
 
 
 RECORDS = [
-    {"section": "nothing", "implementation": "nothing", "seconds": [2.5e-6, 2.5e-6, 2.5e-6], "late": 0},
-    {"section": "ceilings", "mebibytes": 1024, "implementation": "copy", "seconds": [5e-4] * 3, "gb_per_s": 4294.97},
-    {"section": "correctness", "shape": [7, 3], "dtype": "float32", "which": "forward", "offset": 0,
-     "implementation": "lnlib", "errors": [2e-7], "limit": 1e-5, "ok": True},
-    {"section": "correctness", "shape": [33, 100], "dtype": "float32", "which": "backward", "offset": 0,
-     "implementation": "lnlib", "errors": [None, 1e-7, 1e-7], "limit": 1e-5, "ok": False},
-    {"section": "repeated", "shape": [8192, 1024], "dtype": "float32", "which": "backward", "offset": 0,
-     "implementation": "fused-atomics", "runs": 100, "same": 3},
+    {
+        "section": "nothing",
+        "implementation": "nothing",
+        "seconds": [2.5e-6, 2.5e-6, 2.5e-6],
+        "late": 0,
+    },
+    {
+        "section": "ceilings",
+        "mebibytes": 1024,
+        "implementation": "copy",
+        "seconds": [5e-4] * 3,
+        "gb_per_s": 4294.97,
+    },
+    {
+        "section": "correctness",
+        "shape": [7, 3],
+        "dtype": "float32",
+        "which": "forward",
+        "offset": 0,
+        "implementation": "lnlib",
+        "errors": [2e-7],
+        "limit": 1e-5,
+        "ok": True,
+    },
+    {
+        "section": "correctness",
+        "shape": [33, 100],
+        "dtype": "float32",
+        "which": "backward",
+        "offset": 0,
+        "implementation": "lnlib",
+        "errors": [None, 1e-7, 1e-7],
+        "limit": 1e-5,
+        "ok": False,
+    },
+    {
+        "section": "repeated",
+        "shape": [8192, 1024],
+        "dtype": "float32",
+        "which": "backward",
+        "offset": 0,
+        "implementation": "fused-atomics",
+        "runs": 100,
+        "same": 3,
+    },
     {"section": "launch", "implementation": "pytorch add_", "host_seconds": 4.2e-6},
     record("speed", "copy", 62e-6, of_copy=[1.0] * 3),
     record("speed", "pytorch", 80e-6, of_copy=[0.775] * 3, late=2, host_seconds=95e-6),
@@ -378,26 +572,41 @@ RECORDS = [
 
 
 def test_tables():
-    result = empty() | {"provenance": {"device": {"name": "NVIDIA H200"}, "date": "2026-11-21 13:00 UTC"},
-                        "stages": {"ceilings": 12.3, "speed": 100.0}, "left_out": {"liger": "not installed"},
-                        "conditions": {"speed": [{"seconds": 3.0, "found": {"clocks.sm": "1980 MHz"}}]},
-                        "failures": [{"stage": "tune", "what": "64 threads", "error": "too many registers"}],
-                        "records": RECORDS}
+    result = empty() | {
+        "provenance": {"device": {"name": "NVIDIA H200"}, "date": "2026-11-21 13:00 UTC"},
+        "stages": {"ceilings": 12.3, "speed": 100.0},
+        "left_out": {"liger": "not installed"},
+        "conditions": {"speed": [{"seconds": 3.0, "found": {"clocks.sm": "1980 MHz"}}]},
+        "failures": [{"stage": "tune", "what": "64 threads", "error": "too many registers"}],
+        "records": RECORDS,
+    }
     lines = tables.report(result)
     assert lines[0] == "NVIDIA H200, 2026-11-21 13:00 UTC"
-    for line in ("1024 MiB  4295", "lnlib  float32      2   0.02  backward 33x100",
-                 "fused-atomics  8192x1024  3 of 100", "pytorch add_        4.2",
-                 "8192x4096  62.0  80.0 (0.78)\n2048x1024  15.0\n",  # nobody but the copy ran the second shape
-                 "8192x4096  94.0  940.0 (~0.10)",  # the part has wide quartiles, the time has not
-                 "nothing in between: 2.5 microseconds, part",
-                 "user waits (host: for the host)", "\n8192x4096  95.0 host\n",
-                 "1980 MHz", "11 records, 1 of them", "seconds: ceilings 12, speed 100"):
+    for line in (
+        "1024 MiB  4295",
+        "lnlib  float32      2   0.02  backward 33x100",
+        "fused-atomics  8192x1024  3 of 100",
+        "pytorch add_        4.2",
+        # nobody but the copy ran the second shape
+        "8192x4096  62.0  80.0 (0.78)\n2048x1024  15.0\n",
+        "8192x4096  94.0  940.0 (~0.10)",  # the part has wide quartiles, the time has not
+        "nothing in between: 2.5 microseconds, part",
+        "user waits (host: for the host)",
+        "\n8192x4096  95.0 host\n",
+        "1980 MHz",
+        "11 records, 1 of them",
+        "seconds: ceilings 12, speed 100",
+    ):
         assert line in "\n".join(lines)
-    assert lines[-2:] == ["left out: liger: not installed", "FAILED: tune: 64 threads: too many registers"]
+    assert lines[-2:] == [
+        "left out: liger: not installed",
+        "FAILED: tune: 64 threads: too many registers",
+    ]
 
 
 def fake_messages(records, failures=(), limits=None):
     """What the processes of the stages say; ``limits`` gets the seconds that each may take."""
+
     def messages(command, seconds):
         stage = json.loads(command[-1])[0]
         if limits is not None:
@@ -406,6 +615,7 @@ def fake_messages(records, failures=(), limits=None):
             yield {"device": {"name": "NVIDIA H200 NVL", "uuid": "GPU-1"}}
         else:
             yield {"records": records if stage == "speed" else [], "failures": list(failures)}
+
     return messages
 
 
@@ -413,51 +623,87 @@ def test_the_whole_command(monkeypatch, capsys, tmp_path):
     """A stage that hangs leaves time for the others; the GPU is named as the driver names it."""
     limits, asked = {}, []
     monkeypatch.setattr(command, "messages", fake_messages(RECORDS[-3:], limits=limits))
-    monkeypatch.setattr(conditions, "nvidia_smi", lambda *arguments: asked.append(arguments) or {"clocks.sm": "1980"})
+    monkeypatch.setattr(
+        conditions,
+        "nvidia_smi",
+        lambda *arguments: asked.append(arguments) or {"clocks.sm": "1980"},
+    )
     assert command.main(["--out", str(tmp_path), "--stages", "speed", "graphs"]) == 0
-    assert limits["speed"] == pytest.approx(0.25 * 2400) and limits["graphs"] == pytest.approx(0.1 * 2400)
+    assert limits["speed"] == pytest.approx(0.25 * 2400) and limits["graphs"] == pytest.approx(
+        0.1 * 2400
+    )
     assert {uuid for uuid, *_ in asked} == {"GPU-1"} and len(asked) == 2
-    file, = tmp_path.iterdir()
+    (file,) = tmp_path.iterdir()
     assert file.name == "nvidia-h200-nvl.json"
     found = json.loads(file.read_text())
     ran = found["provenance"]
     assert found["records"] == RECORDS[-3:]
     assert [look["found"] for look in found["conditions"]["speed"]] == [{"clocks.sm": "1980"}]
-    assert ran["device"] == {"name": "NVIDIA H200 NVL"} and ran["command"] == "python -m benchmarks.gpu"
-    assert {"date", "commit", "uncommitted_changes", "cpu", "python", "packages", "eps", "families"} <= set(ran)
+    assert (
+        ran["device"] == {"name": "NVIDIA H200 NVL"}
+        and ran["command"] == "python -m benchmarks.gpu"
+    )
+    assert {
+        "date",
+        "commit",
+        "uncommitted_changes",
+        "cpu",
+        "python",
+        "packages",
+        "eps",
+        "families",
+    } <= set(ran)
     assert str(tmp_path) not in file.read_text()
     assert "fused-atomics" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("records, failures, status", [
-    (RECORDS[:3], [], 0), ([], [{"what": "x", "error": "y"}], 1), (RECORDS[:4], [], 1),  # ours is wrong once
-    ([RECORDS[3] | {"implementation": "pytorch"}], [], 0)])  # a wrong peer is no failure of ours
+@pytest.mark.parametrize(
+    "records, failures, status",
+    [
+        (RECORDS[:3], [], 0),
+        ([], [{"what": "x", "error": "y"}], 1),
+        (RECORDS[:4], [], 1),  # ours is wrong once
+        ([RECORDS[3] | {"implementation": "pytorch"}], [], 0),
+    ],
+)  # a wrong peer is no failure of ours
 def test_the_exit_status(monkeypatch, tmp_path, records, failures, status):
     monkeypatch.setattr(command, "messages", fake_messages(records, failures))
     monkeypatch.setattr(command, "FOLDER", tmp_path)
-    assert command.main(["--quick", "--stages", "speed"]) == status and not list(tmp_path.iterdir())  # prints only
+    assert command.main(["--quick", "--stages", "speed"]) == status and not list(
+        tmp_path.iterdir()
+    )  # prints only
 
 
 # The profile
+
 
 @pytest.mark.slow
 def test_counts_of_the_interpreter():
     N, D = 20, 64
     found = profile.counts(N, D, multiprocessors=2)
     launches = [(name, launch) for name, step in STEPS.items() for launch in step.plan(N, D, 4)]
-    assert [(r["kernel"], r["blocks"], r["threads"]) for r in found[:len(launches)]] == [
-        (name, launch.grid, launch.block) for name, launch in launches]
-    assert [r["kernel"] for r in found[len(launches):]] == ["lnlib"] * 3
+    assert [(r["kernel"], r["blocks"], r["threads"]) for r in found[: len(launches)]] == [
+        (name, launch.grid, launch.block) for name, launch in launches
+    ]
+    assert [r["kernel"] for r in found[len(launches) :]] == ["lnlib"] * 3
     rows = {r["kernel"]: r for r in reversed(found)}  # the first launch of each
     # A warp reads a row of two requests three times, and gamma and beta once.
-    assert rows["warp-per-row"]["requests"] == N * 2 * 5 and rows["warp-per-row"]["sectors/request"] == 4
+    assert (
+        rows["warp-per-row"]["requests"] == N * 2 * 5
+        and rows["warp-per-row"]["sectors/request"] == 4
+    )
     # 16 lanes take four numbers each: 8 sectors a request.
-    assert rows["row-in-registers"]["requests"] == N * 3 and rows["row-in-registers"]["sectors/request"] == 8
+    assert (
+        rows["row-in-registers"]["requests"] == N * 3
+        and rows["row-in-registers"]["sectors/request"] == 8
+    )
 
 
 @pytest.mark.long
 def test_the_interpreter_counts_what_the_hardware_counted(tmp_path, capsys):
-    """Of the stored run: to the last sector, but for one load in nine that the compiler left out of the atomic kernel."""
+    """Of the stored run: to the last sector, but for one load in nine that the compiler left out of
+    the atomic kernel.
+    """
     stored = results.read("gpu-counters")
     ran = stored["provenance"]
     assert (ran["device"]["multiprocessors"], ran["uncommitted_changes"]) == (132, False)
@@ -466,16 +712,32 @@ def test_the_interpreter_counts_what_the_hardware_counted(tmp_path, capsys):
         assert all(now[name] == then[name] for name in then if not name.startswith("ncu"))
         left_out = then["kernel"] == "fused-atomics"
         for name in "requests", "sectors":
-            spared = (1 if name == "requests" else 4) * left_out * 4 * ran["rows"]  # four warps do a row
+            spared = (
+                (1 if name == "requests" else 4) * left_out * 4 * ran["rows"]
+            )  # four warps do a row
             assert then[f"ncu {name}"] == then[name] - spared
     # As ncu prints it.
-    lines = ["  %s(Array<float>, int) (%d, 1, 1)x(%d, 1, 1), Context 1, Stream 7\n    l1tex__t_requests_pipe_lsu_mem_global_op_ld"
-             ".sum   %s\n    l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum   sector   %s\n"
-             % (r["kernel"], r["blocks"], r["threads"], f"{r['ncu requests']:,}", f"{r['ncu sectors']:,}")
-             for r in stored["records"]]
+    lines = [
+        "  %s(Array<float>, int) (%d, 1, 1)x(%d, 1, 1), Context 1, Stream 7\n   "  # noqa: UP031
+        " l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum   %s\n   "
+        " l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum   sector   %s\n"
+        % (
+            r["kernel"],
+            r["blocks"],
+            r["threads"],
+            f"{r['ncu requests']:,}",
+            f"{r['ncu sectors']:,}",
+        )
+        for r in stored["records"]
+    ]
     log = tmp_path / "log"
     log.write_text("".join(lines))
-    assert profile.main(["--read", str(log), "--rows", str(ran["rows"]), "--length", str(ran["length"])]) == 0
+    assert (
+        profile.main(
+            ["--read", str(log), "--rows", str(ran["rows"]), "--length", str(ran["length"])]
+        )
+        == 0
+    )
     assert " 25088  " in capsys.readouterr().out
     log.write_text("".join(lines[1:]))
     with pytest.raises(ValueError, match="^log: found other launches"):

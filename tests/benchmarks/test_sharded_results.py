@@ -1,4 +1,6 @@
-"""The results of cutting layer norm among processes: what the file must hold, and what lnlib promises in it."""
+"""The results of cutting layer norm among processes: what the file must hold, and what lnlib
+promises in it.
+"""
 
 import json
 import math
@@ -20,12 +22,18 @@ def file():
 
 
 def of(file, section, **fields):
-    return [r for r in file["records"] if r["section"] == section and all(r[k] == v for k, v in fields.items())]
+    return [
+        r
+        for r in file["records"]
+        if r["section"] == section and all(r[k] == v for k, v in fields.items())
+    ]
 
 
 def test_where_it_comes_from(file):
     ran = file["provenance"]
-    assert ran["uncommitted_changes"] is False and ran["mpi"].startswith("MPICH") and ran["cores"] >= 1
+    assert (
+        ran["uncommitted_changes"] is False and ran["mpi"].startswith("MPICH") and ran["cores"] >= 1
+    )
     assert {"numpy", "mpi4py", "mpich"} <= set(ran["packages"])
     assert "share them" in file["note"]  # ranks on too few cores
     assert set(file["peers"]) | set(file["left_out"]) >= set(command.PEERS)
@@ -37,13 +45,21 @@ def test_everybody_is_judged_on_everything(file):
         assert {(name, how, ranks) for how in cases.CUTS for ranks in RANKS} <= everybody
     for name, how, ranks in everybody:
         found = of(file, "error", implementation=name, cut=how, ranks=ranks)
-        assert [(r["ratio"], r["tensor"]) for r in found] == [(a, t) for a in cases.RATIOS for t in cases.TENSORS]
+        assert [(r["ratio"], r["tensor"]) for r in found] == [
+            (a, t) for a in cases.RATIOS for t in cases.TENSORS
+        ]
 
 
 def test_no_digit_is_lost_to_the_cut(file):
     for r in of(file, "error"):
         if r["implementation"].startswith("lnlib.sharded"):
-            one, = of(file, "error", implementation="lnlib.layernorm", ratio=r["ratio"], tensor=r["tensor"])
+            (one,) = of(
+                file,
+                "error",
+                implementation="lnlib.layernorm",
+                ratio=r["ratio"],
+                tensor=r["tensor"],
+            )
             assert r["relative_error"] <= 1.5 * one["relative_error"], (r, one)
 
 
@@ -52,7 +68,7 @@ def test_the_stored_errors_of_one_process_are_those_of_this_code(file):
     x, gamma, beta, dy = cases.arrays(1e4)
     y, cache = layer_norm_forward(x, gamma, beta)
     for name, value in zip(cases.TENSORS, (y, *layer_norm_backward(dy, cache))):
-        stored, = of(file, "error", implementation="lnlib.layernorm", ratio=1e4, tensor=name)
+        (stored,) = of(file, "error", implementation="lnlib.layernorm", ratio=1e4, tensor=name)
         found = reference.relative_error(value, getattr(cases.exact(1e4), name))
         assert math.isclose(found, stored["relative_error"], rel_tol=0.2)
 
@@ -60,7 +76,10 @@ def test_the_stored_errors_of_one_process_are_those_of_this_code(file):
 def test_bytes_are_those_predicted(file):
     for ranks in RANKS:
         counts = [part.stop - part.start for part in cut(cases.D, ranks)]
-        for name, block in (("lnlib.sharded", None), ("lnlib.sharded, reproducible", features.BLOCK)):
+        for name, block in (
+            ("lnlib.sharded", None),
+            ("lnlib.sharded, reproducible", features.BLOCK),
+        ):
             _, *gathers = traffic.features(counts, cases.N, block=block)
             sent = of(file, "sent", implementation=name, cut="features", ranks=ranks)
             assert [r["bytes"] for r in sent] == [max(m.sent) for m in gathers]
@@ -74,7 +93,10 @@ def test_every_shape_has_its_times(file):
     shapes = {tuple(r["shape"]) for r in times}
     assert len(shapes) == 3 and len(times) == 3 * (1 + 2 * len(RANKS))
     for r in times:
-        assert len(r["seconds"]) == len(r["gain"]) == 3 and r["seconds"][1] <= r["seconds"][0] <= r["seconds"][2]
+        assert (
+            len(r["seconds"]) == len(r["gain"]) == 3
+            and r["seconds"][1] <= r["seconds"][0] <= r["seconds"][2]
+        )
 
 
 def test_a_file_and_its_tables(tmp_path, monkeypatch, capsys, file):

@@ -1,23 +1,30 @@
-"""What the speed of lnlib.cpu rests on: the machine code of its loops is counted, each trick is taken away."""
+"""What the speed of lnlib.cpu rests on: the machine code of its loops is counted, each trick is
+taken away.
+"""
 
 import numpy as np
 import pytest
 
 from benchmarks.cpu import assembly
-from lnlib import cpu
 from lnbook.measure import tricks
+from lnlib import cpu
 
 X86 = """vmovups (%rax,%rdx,4), %zmm1; vfmadd231ps %zmm0, %zmm1, %zmm2; vfnmadd213pd %ymm0, %ymm1, %ymm2;
 vaddps (%rax), %ymm3, %ymm4; vsubps %xmm3, %xmm3, %xmm4; vextractf64x4 $1, %zmm0, %ymm1; vxorps %xmm0, %xmm0, %xmm0;
 vcvtps2pd %ymm0, %zmm1; vaddss %xmm3, %xmm3, %xmm4; vdivsd %xmm3, %xmm3, %xmm4; vfmadd132sd %xmm3, %xmm3, %xmm4;
-vmovntps %zmm1, (%rax); addq $8, %rax"""
+vmovntps %zmm1, (%rax); addq $8, %rax"""  # noqa: E501
 ARM = """ldp q0, q1, [x0], #32; fmla v2.4s, v0.4s, v1.4s; fadd v3.2d, v0.2d, v1.2d; fmul.4s v3, v0, v1;
-fadd s0, s1, s2; fmadd d0, d1, d2, d3; stnp q0, q1, [x0]; add x0, x0, #8"""
+fadd s0, s1, s2; fmadd d0, d1, d2, d3; stnp q0, q1, [x0]; add x0, x0, #8"""  # noqa: E501
 
 
-@pytest.mark.parametrize("code, expected", [
-    (X86, {"zmm": 1, "ymm": 2, "xmm": 1, "scalar": 3, "fma": 3, "streaming": 1}),
-    (ARM, {"v": 3, "scalar": 2, "fma": 2, "streaming": 1}), ("", {})])
+@pytest.mark.parametrize(
+    "code, expected",
+    [
+        (X86, {"zmm": 1, "ymm": 2, "xmm": 1, "scalar": 3, "fma": 3, "streaming": 1}),
+        (ARM, {"v": 3, "scalar": 2, "fma": 2, "streaming": 1}),
+        ("", {}),
+    ],
+)
 def test_instructions_are_counted_by_register(code, expected):
     lines = [line.strip().replace(" ", "\t", 1) for line in code.split(";")]
     assert assembly.count("".join(f"\t{line}\n" for line in lines)) == expected
@@ -35,15 +42,22 @@ def test_kernels_of_a_module_are_found_where_they_hide():
     for dtype in (np.float64, np.float32):
         hidden["deep"][0](np.ones(64, dtype))
     records = [r for r in assembly.report(__name__) if r["kernel"].endswith("double")]
-    assert [(r["arguments"], r["parallel"]) for r in records] == [("float64", False), ("float32", False)]
-    assert all(sum(r.get(register, 0) for register in ("zmm", "ymm", "xmm", "v")) > 0 for r in records)
+    assert [(r["arguments"], r["parallel"]) for r in records] == [
+        ("float64", False),
+        ("float32", False),
+    ]
+    assert all(
+        sum(r.get(register, 0) for register in ("zmm", "ymm", "xmm", "v")) > 0 for r in records
+    )
     assert assembly.report("no.such.module") == []
 
 
 def test_every_trick_takes_something_away():
     for trick in tricks.TRICKS.values():
         without = tricks.changed_files(trick)
-        assert without != tricks.SOURCE and [compile(text, file, "exec") for file, text in without.items()]
+        assert without != tricks.SOURCE and [
+            compile(text, file, "exec") for file, text in without.items()
+        ]
     with pytest.raises(ValueError, match="no such text"):
         tricks.changed_files([("no such text", "")])
 
@@ -53,6 +67,11 @@ def test_a_trick_less_is_the_same_function():
     pytest.importorskip("numba")
     x = np.random.default_rng(0).standard_normal((9, 300), np.float32)
     arguments, without = (x, x[0].copy(), x[1].copy()), tricks.without("no-head")
-    assert without is tricks.without("no-head") and without.layer_norm_forward is not cpu.layer_norm_forward
+    assert (
+        without is tricks.without("no-head")
+        and without.layer_norm_forward is not cpu.layer_norm_forward
+    )
     # Each element has the same operations, whatever lies in one vector.
-    assert np.array_equal(without.layer_norm_forward(*arguments)[0], cpu.layer_norm_forward(*arguments)[0])
+    assert np.array_equal(
+        without.layer_norm_forward(*arguments)[0], cpu.layer_norm_forward(*arguments)[0]
+    )

@@ -1,7 +1,8 @@
-"""Right answers to the graded tasks, written in other ways than the solutions: for each task, of its variant.
+"""Right answers to the graded tasks, written in other ways than the solutions: for each task, of
+its variant.
 
-They know the variant, as a student does from the text. Where a sum is asked for to the bit one is enough: all right
-ones are the same.
+They know the variant, as a student does from the text. Where a sum is asked for to the bit one is
+enough: all right ones are the same.
 """
 
 import copy
@@ -22,18 +23,26 @@ from lnlib.gradcheck import complex_step
 
 def python(*args, **kwargs):
     """A fresh process, as the grader is one: it forks, and this one has threads."""
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "A_SECRET": "SECRET of the grader"}
-    return subprocess.run([sys.executable, *map(str, args)], capture_output=True, text=True, env=env, **kwargs)
+    env = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "OPENBLAS_NUM_THREADS": "1",
+        "A_SECRET": "SECRET of the grader",
+    }
+    return subprocess.run(
+        [sys.executable, *map(str, args)], capture_output=True, text=True, env=env, **kwargs
+    )
 
 
 def asked(task, candidate, number, seed=7):
     """Check ``number`` of a task, its calls made as they are over a pipe."""
+
     def call(args):
         given = copy.deepcopy(args)
         try:
             return candidate(*given), wire.changed(given, wire.encode_all(args))
         except Exception as error:
             raise_again(type(error).__name__, str(error))
+
     return Checked(task, number, seed, call)
 
 
@@ -59,8 +68,17 @@ def _spread(norm, parameter, D):
 
 def _weights(norm, n):
     k = np.arange(n)
-    w = {"none": k < 0, "mean": k >= 0, "first": k == 0, "last": k == n - 1, "first two": k < 2, "last two": k > n - 3,
-         "ends": k % (n - 1) == 0, "rising": k + 1, "falling": n - k}[norm.centre]
+    w = {
+        "none": k < 0,
+        "mean": k >= 0,
+        "first": k == 0,
+        "last": k == n - 1,
+        "first two": k < 2,
+        "last two": k > n - 3,
+        "ends": k % (n - 1) == 0,
+        "rising": k + 1,
+        "falling": n - k,
+    }[norm.centre]
     return w / max(w.sum(), 1)
 
 
@@ -74,9 +92,13 @@ def _statistics(norm, x, eps):
     n = x.shape[-1] // norm.groups
     c = _in_parts(norm, x) @ (np.eye(n) - np.outer(_weights(norm, n), np.ones(n)))
     q = np.einsum("...i,...i->...", c, c)[..., None] / (n + norm.more)
-    s = {"inside": lambda: (q + eps) ** 0.5, "outside": lambda: q**0.5 + eps,
-         "floor": lambda: np.where(q.real < eps, eps, q) ** 0.5, "squared": lambda: (q + eps * eps) ** 0.5,
-         "least": lambda: np.where(q.real**0.5 < eps, eps, q**0.5)}[norm.eps]()
+    s = {
+        "inside": lambda: (q + eps) ** 0.5,
+        "outside": lambda: q**0.5 + eps,
+        "floor": lambda: np.where(q.real < eps, eps, q) ** 0.5,
+        "squared": lambda: (q + eps * eps) ** 0.5,
+        "least": lambda: np.where(q.real**0.5 < eps, eps, q**0.5),
+    }[norm.eps]()
     return c / s, c, q, s
 
 
@@ -106,11 +128,22 @@ def _two_means(norm, g, x, eps, mean=None, scale=True):
     n = x.shape[-1] // norm.groups
     xhat, c, q, s = _statistics(norm, x, eps)
     g = _in_parts(norm, g)
-    ratio = {"inside": 1.0, "squared": 1.0, "outside": s / np.sqrt(q), "floor": (q > eps) * 1.0,
-             "least": (q > eps * eps) * 1.0}[norm.eps] * n / (n + norm.more)
+    ratio = (
+        {
+            "inside": 1.0,
+            "squared": 1.0,
+            "outside": s / np.sqrt(q),
+            "floor": (q > eps) * 1.0,
+            "least": (q > eps * eps) * 1.0,
+        }[norm.eps]
+        * n
+        / (n + norm.more)
+    )
     dx = g - (xhat * ratio * np.mean(g * xhat, axis=-1, keepdims=True) if scale else 0)
     if norm.centred if mean is None else mean:
-        dx = dx - (_weights(norm, n) if norm.centred else 1 / n) * np.sum(dx, axis=-1, keepdims=True)
+        dx = dx - (_weights(norm, n) if norm.centred else 1 / n) * np.sum(
+            dx, axis=-1, keepdims=True
+        )
     return _joined(norm, dx / s)
 
 
@@ -148,33 +181,49 @@ def _read(norm, dy, x, *rest):
     *gamma, eps, dx = rest
     g = _g(norm, dy, gamma)
     right = _two_means(norm, g, x, eps)
-    known = [("gamma", _two_means(norm, dy, x, eps)) if gamma else ("sign", -right),
-             ("mean", _two_means(norm, g, x, eps, mean=not norm.centred)),
-             ("scale", _two_means(norm, g, x, eps, scale=False)),
-             ("batch", right / x.shape[0]), ("right", right)]
+    known = [
+        ("gamma", _two_means(norm, dy, x, eps)) if gamma else ("sign", -right),
+        ("mean", _two_means(norm, g, x, eps, mean=not norm.centred)),
+        ("scale", _two_means(norm, g, x, eps, scale=False)),
+        ("batch", right / x.shape[0]),
+        ("right", right),
+    ]
     # Two rows: what fits, fits everywhere.
-    return next((word for word, a in known if np.abs(a - dx)[:2].max() < 1e-7 * np.abs(a).max()), "norm")
+    return next(
+        (word for word, a in known if np.abs(a - dx)[:2].max() < 1e-7 * np.abs(a).max()), "norm"
+    )
 
 
 def _unpacked(spread, v, n):
     """The sum of squares in a stored spread."""
     N = n + spread.more
-    return {"variance": lambda: v * N, "deviation": lambda: v * v * N, "squares": lambda: v,
-            "precision": lambda: N / v, "error": lambda: (v * v) * (N * n), "of the mean": lambda: v * (N * n)}[spread.kind]()
+    return {
+        "variance": lambda: v * N,
+        "deviation": lambda: v * v * N,
+        "squares": lambda: v,
+        "precision": lambda: N / v,
+        "error": lambda: (v * v) * (N * n),
+        "of the mean": lambda: v * (N * n),
+    }[spread.kind]()
 
 
 def _packed(spread, s, n):
     N = n + spread.more
-    return {"variance": lambda: s / N, "deviation": lambda: (s / N)**0.5, "squares": lambda: s,
-            "precision": lambda: N / s, "error": lambda: (s / (N * n))**0.5, "of the mean": lambda: s / (N * n)}[
-                spread.kind]()
+    return {
+        "variance": lambda: s / N,
+        "deviation": lambda: (s / N) ** 0.5,
+        "squares": lambda: s,
+        "precision": lambda: N / s,
+        "error": lambda: (s / (N * n)) ** 0.5,
+        "of the mean": lambda: s / (N * n),
+    }[spread.kind]()
 
 
 def _statistics_two_at_a_time(variant, n, centre, spread, *part):
     take_away, given, to, from_sums, to_sums = variant
 
     def pair(a, b):
-        (n, m, s), (k, l, t) = a, b
+        (n, m, s), (k, l, t) = a, b  # noqa: E741
         return n + k, m + (l - m) * (k / (n + k)), s + t + (l - m) ** 2 * (n * k / (n + k))
 
     def known(n, centre, v):
@@ -194,7 +243,10 @@ def _any_size(scale_of, norm, x, eps):
     parts = _in_parts(norm, x)
     scale = scale_of(np.abs(parts).max(axis=-1))[..., None]
     a, e = parts / scale, (eps / scale if as_s else eps / scale / scale)
-    done = [_statistics(one, row, float(v))[0][0] for row, v in zip(a.reshape(-1, a.shape[-1]), e.ravel())]
+    done = [
+        _statistics(one, row, float(v))[0][0]
+        for row, v in zip(a.reshape(-1, a.shape[-1]), e.ravel())
+    ]
     return _joined(norm, np.array(done).reshape(parts.shape))
 
 
@@ -213,15 +265,15 @@ def _join(way, sums):
         return _join("sequence", sums[::-1])
     if way == "halves":
         h = -(-m // 2)
-        return _join(way, [*(a + b for a, b in zip(sums, sums[h:])), *sums[m - h:h]])
-    return _join(way, [_join("sequence", sums[i:i + way]) for i in range(0, m, way)])
+        return _join(way, [*(a + b for a, b in zip(sums, sums[h:])), *sums[m - h : h]])
+    return _join(way, [_join("sequence", sums[i : i + way]) for i in range(0, m, way)])
 
 
 def _block_sums(variant, terms):
     cut, way, B, upwards, squares = variant
     n, terms = len(terms), terms**2 if squares else terms
     starts = range(0, n, B) if cut == "neighbours" else range(min(B, n))
-    taken = [terms[b:b + B] if cut == "neighbours" else terms[b::B] for b in starts]
+    taken = [terms[b : b + B] if cut == "neighbours" else terms[b::B] for b in starts]
     return _join(way, [_running(rows if upwards else rows[::-1]) for rows in taken])
 
 
@@ -231,8 +283,14 @@ def _bytes(kernel, rows, D, itemsize):
     kept, mask = statistic + (statistic if kernel.centred else 0), rows * D * kernel.mask
     once = x * (2 if kernel.twice else 1)
     if kernel.backward:
-        return [once + once + kept + parameter + x * kernel.residual + mask, np.float64(x + 2 * parameter)]
-    return [once + 2 * parameter + x * kernel.residual, np.float64(x + kept + x * kernel.residual + mask)]
+        return [
+            once + once + kept + parameter + x * kernel.residual + mask,
+            np.float64(x + 2 * parameter),
+        ]
+    return [
+        once + 2 * parameter + x * kernel.residual,
+        np.float64(x + kept + x * kernel.residual + mask),
+    ]
 
 
 def _lanes(variant, x):
@@ -241,7 +299,9 @@ def _lanes(variant, x):
     whole = len(x) if rest == "lanes" else len(x) - len(x) % lanes
     sums = [_running(np.append(np.float32(0), terms[lane:whole:lanes])) for lane in range(lanes)]
     left = terms[whole:]
-    return _running(np.append(_join(way, sums), _running(left) if rest == "own" and len(left) else left))
+    return _running(
+        np.append(_join(way, sums), _running(left) if rest == "own" and len(left) else left)
+    )
 
 
 def _warp_shifted(variant, value):
@@ -254,7 +314,9 @@ def _warp_shifted(variant, value):
         elif "ring" in kind:
             value += np.roll(old, -d if "down" in kind else d)
         else:
-            (value[:-d] if "down" in kind else value[d:])[...] += old[d:] if "down" in kind else old[:-d]
+            (value[:-d] if "down" in kind else value[d:])[...] += (
+                old[d:] if "down" in kind else old[:-d]
+            )
             if "twice" in kind:
                 (value[-d:] if "down" in kind else value[:d])[...] *= 2
     return value
@@ -266,15 +328,23 @@ def _two_stages(variant, dy, *rest):
     terms = dy * xhat[0] if xhat else dy
     n, zero = len(dy), np.zeros((1, dy.shape[1]), np.float32)
     size = math.ceil(n / blocks)
-    taken = [{"stride": terms[b::blocks], "chunks": terms[b * size:(b + 1) * size],
-              "even": terms[b * n // blocks:(b + 1) * n // blocks]}[cut][::1 if upwards else -1]
-             for b in range(blocks)]
-    parts = [_running(np.stack([_running(np.concatenate([zero, rows[k::runs]])) for k in range(runs)]))
-             for rows in taken]
+    taken = [
+        {
+            "stride": terms[b::blocks],
+            "chunks": terms[b * size : (b + 1) * size],
+            "even": terms[b * n // blocks : (b + 1) * n // blocks],
+        }[cut][:: 1 if upwards else -1]
+        for b in range(blocks)
+    ]
+    parts = [
+        _running(np.stack([_running(np.concatenate([zero, rows[k::runs]])) for k in range(runs)]))
+        for rows in taken
+    ]
     return np.array(parts), _join(way, parts)
 
 
-#: Of each task its answers: functions of the variant, then of what the task's own function is given.
+#: Of each task its answers: functions of the variant, then of what the task's own function is
+#: given.
 RIGHT = {
     "ch01-norm-forward": (_forward,),
     "ch02-norm-jacobian": (partial(_jacobian, _two_means), partial(_jacobian, _by_complex_step)),
@@ -282,8 +352,10 @@ RIGHT = {
     "ch04-gradient-check": (partial(_check, _two_means), partial(_check, _by_complex_step)),
     "ch05-read-the-mistake": (_read,),
     "ch07-statistics-of-parts": (_statistics_two_at_a_time,),
-    "ch08-norm-of-any-size": (partial(_any_size, lambda largest: np.maximum(largest, 1.0)),
-                              partial(_any_size, lambda largest: np.where(largest > 1e100, 2.0**1000, 1.0))),
+    "ch08-norm-of-any-size": (
+        partial(_any_size, lambda largest: np.maximum(largest, 1.0)),
+        partial(_any_size, lambda largest: np.where(largest > 1e100, 2.0**1000, 1.0)),
+    ),
     "ch09-sum-in-blocks": (_block_sums,),
     "ch10-bytes-of-a-kernel": (_bytes,),
     "ch11-sum-in-lanes": (_lanes,),

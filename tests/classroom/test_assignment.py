@@ -1,4 +1,6 @@
-"""Graded tasks accept what is right and name what is wrong; an assignment's files hold what they should, no more."""
+"""Graded tasks accept what is right and name what is wrong; an assignment's files hold what they
+should, no more.
+"""
 
 import importlib.util
 import itertools
@@ -12,7 +14,8 @@ import numpy as np
 import pytest
 from answers import RIGHT, asked, failed
 
-from classroom import assignment, hidden, key as keys
+from classroom import assignment, hidden
+from classroom import key as keys
 from classroom.grader import wire
 from classroom.tasks import TASKS, chapters, draw, drawn, norm
 from lnbook.exercises import exercises
@@ -25,7 +28,10 @@ each = pytest.mark.parametrize("id", IDS)
 
 def test_every_chapter_has_tasks_of_its_own_variants():
     every = {exercise.chapter for exercise in exercises().values()}
-    assert every - {*chapters()} == {6, 12}  # their bugs, inputs and messages are public, so nothing is there to be drawn
+    assert every - {*chapters()} == {
+        6,
+        12,
+    }  # their bugs, inputs and messages are public, so nothing is there to be drawn
     assert set(RIGHT) == set(IDS)
     sheets = [draw(chapters(), seed) for seed in range(20)]
     for tasks in zip(*sheets):
@@ -61,7 +67,9 @@ def test_no_two_members_of_the_family_have_one_text():
 
 
 def test_the_seed_and_the_task_alone_draw_a_variant():
-    prints = [[keys.fingerprint(task) for task in draw(asked, 11)] for asked in (chapters(), (5, 3), (3,))]
+    prints = [
+        [keys.fingerprint(task) for task in draw(asked, 11)] for asked in (chapters(), (5, 3), (3,))
+    ]
     assert prints[0][2] == prints[1][0] == prints[2][0] and prints[0][4] == prints[1][1]
     assert prints[0] != [keys.fingerprint(task) for task in draw(chapters(), 12)]
 
@@ -82,7 +90,10 @@ def example(task):
 def test_what_is_right_is_accepted(id):
     for seed in SEEDS:
         task = drawn(id, seed)
-        for candidate in (task.function(), *(partial(answer, task.variant) for answer in RIGHT[id])):
+        for candidate in (
+            task.function(),
+            *(partial(answer, task.variant) for answer in RIGHT[id]),
+        ):
             for data in (1, 2):
                 assert failed(task, candidate, data) is None, task.variant
 
@@ -105,35 +116,54 @@ def remembers():
         new = dy.tobytes() not in seen
         seen.add(dy.tobytes())
         return new
+
     return candidate
 
 
 def counts(*answers):
     """Gives these answers, one after the other."""
+
     def make():
         given = itertools.cycle(answers)
         return lambda *args: next(given)
+
     return make
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("id, make", [
-    ("ch04-gradient-check", remembers), ("ch04-gradient-check", counts(True, False)),
-    ("ch04-gradient-check", counts(*[True] * 4, *[False] * 4)),
-    *(pytest.param("ch13-warp-sums", make, marks=pytest.mark.long)
-      for make in (lambda: lambda value: value, lambda: np.ones_like))])
+@pytest.mark.parametrize(
+    "id, make",
+    [
+        ("ch04-gradient-check", remembers),
+        ("ch04-gradient-check", counts(True, False)),
+        ("ch04-gradient-check", counts(*[True] * 4, *[False] * 4)),
+        *(
+            pytest.param("ch13-warp-sums", make, marks=pytest.mark.long)
+            for make in (lambda: lambda value: value, lambda: np.ones_like)
+        ),
+    ],
+)
 def test_what_does_not_look_at_its_data_fails_every_check(id, make):
     for seed in range(6 if id > "ch1" else 1):  # every kind of partner
         task = drawn(id, seed)
-        for data, number in itertools.product(range(30 if id > "ch1" else 4), range(len(task.checks))):
-            assert asked(task, make(), number, data).message, (task.checks[number].title, task.variant)
+        for data, number in itertools.product(
+            range(30 if id > "ch1" else 4), range(len(task.checks))
+        ):
+            assert asked(task, make(), number, data).message, (
+                task.checks[number].title,
+                task.variant,
+            )
 
 
 def only_for(fits):
-    """The solution where the first array of the arguments has this shape, else zeros, or nothing."""
+    """The solution where the first array of the arguments has this shape, else zeros, or
+    nothing.
+    """
+
     def make(task):
         right = task.function()
         return lambda *args: right(*args) if fits(args[0].shape) else np.zeros(args[0].shape)
+
     return make
 
 
@@ -141,14 +171,17 @@ def zero_where_gamma_is(task):
     def candidate(dy, x, gamma, eps):
         dx, *others = task.function()(dy, x, gamma, eps)
         return np.where(gamma == 0, 0, dx), *others
+
     return candidate
 
 
 def loses_last_rows(task):
     """Of blocks of 8, what comes after the last whole one."""
+
     def candidate(dy, x, *rest):
         whole, right = len(dy) // 8 * 8 or len(dy), task.function()
         return right(dy, x, *rest)[0], *right(dy[:whole], x[:whole], *rest)[1:]
+
     return candidate
 
 
@@ -156,24 +189,50 @@ def with_text(old, new):
     def make(task):
         assert old in task.solution
         return function_of(task.solution.replace(old, new), task.name, {"np": np})
+
     return make
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("id, make, fits", [
-    *((id, only_for(lambda shape: shape[-1] == 12), lambda norm: True) for id in IDS[:5] + ("ch08-norm-of-any-size",)),
-    *((id, only_for(lambda shape: shape[0] == 3), lambda norm: True)
-      for id in ("ch04-gradient-check", "ch05-read-the-mistake")),
-    *((id, only_for(lambda shape: len(shape) == 2), lambda norm: True)
-      for id in ("ch01-norm-forward", "ch03-norm-backward", "ch04-gradient-check", "ch08-norm-of-any-size")),
-    ("ch02-norm-jacobian", with_text("(n - 2)", "1"), lambda norm: norm.centred and norm.groups == 4),
-    ("ch03-norm-backward", zero_where_gamma_is, lambda norm: norm.affine == "feature"),
-    ("ch03-norm-backward", loses_last_rows, lambda norm: norm.affine != "none"),
-    ("ch08-norm-of-any-size", with_text("np.max(np.abs", "np.min(np.abs"), lambda norm: True),
-    ("ch08-norm-of-any-size", with_text("np.max(np.abs(parts), axis=-1, keepdims=True)", "abs(parts[..., :1])"),
-     lambda norm: True)])
+@pytest.mark.parametrize(
+    "id, make, fits",
+    [
+        *(
+            (id, only_for(lambda shape: shape[-1] == 12), lambda norm: True)
+            for id in IDS[:5] + ("ch08-norm-of-any-size",)
+        ),
+        *(
+            (id, only_for(lambda shape: shape[0] == 3), lambda norm: True)
+            for id in ("ch04-gradient-check", "ch05-read-the-mistake")
+        ),
+        *(
+            (id, only_for(lambda shape: len(shape) == 2), lambda norm: True)
+            for id in (
+                "ch01-norm-forward",
+                "ch03-norm-backward",
+                "ch04-gradient-check",
+                "ch08-norm-of-any-size",
+            )
+        ),
+        (
+            "ch02-norm-jacobian",
+            with_text("(n - 2)", "1"),
+            lambda norm: norm.centred and norm.groups == 4,
+        ),
+        ("ch03-norm-backward", zero_where_gamma_is, lambda norm: norm.affine == "feature"),
+        ("ch03-norm-backward", loses_last_rows, lambda norm: norm.affine != "none"),
+        ("ch08-norm-of-any-size", with_text("np.max(np.abs", "np.min(np.abs"), lambda norm: True),
+        (
+            "ch08-norm-of-any-size",
+            with_text("np.max(np.abs(parts), axis=-1, keepdims=True)", "abs(parts[..., :1])"),
+            lambda norm: True,
+        ),
+    ],
+)
 def test_what_is_right_only_for_some_shapes_or_numbers_fails(id, make, fits):
-    """Found by changing solutions at random: these passed, though the text promises other inputs."""
+    """Found by changing solutions at random: these passed, though the text promises other
+    inputs.
+    """
     variants = [task for seed in range(60) for task in [drawn(id, seed)] if fits(task.variant)][:4]
     for task in variants:
         with np.errstate(all="ignore"):
@@ -181,8 +240,10 @@ def test_what_is_right_only_for_some_shapes_or_numbers_fails(id, make, fits):
 
 
 def test_the_order_of_the_words_asked_for_is_drawn():
-    orders = {tuple(re.findall(r"and '(\w+)'", " ".join(check.title for check in task.checks)))
-              for task in (drawn("ch05-read-the-mistake", seed) for seed in range(6))}
+    orders = {
+        tuple(re.findall(r"and '(\w+)'", " ".join(check.title for check in task.checks)))
+        for task in (drawn("ch05-read-the-mistake", seed) for seed in range(6))
+    }
     assert len({order.index("scale") for order in orders}) > 2
 
 
@@ -196,10 +257,15 @@ def test_every_mistake_fails_and_is_named(id):
         for mistake in task.mistakes:
             checked = failed(task, task.function(mistake))
             assert checked, (task.variant, mistake)
-            assert "form asked for" not in checked.message, checked.message  # of a judge that fails itself
+            assert "form asked for" not in checked.message, (
+                checked.message
+            )  # of a judge that fails itself
             if task.chapter() not in (4, 5):  # where an answer is True, False or a word
                 # Three that give the same are not named.
-                assert mistake.wrong in (checked.diagnosis() or mistake.wrong), (task.variant, mistake)
+                assert mistake.wrong in (checked.diagnosis() or mistake.wrong), (
+                    task.variant,
+                    mistake,
+                )
 
 
 @pytest.mark.slow
@@ -223,8 +289,12 @@ def test_a_mistake_that_passes_the_failed_check_is_not_named():
 
 
 def test_a_right_answer_has_no_diagnosis_where_a_mistake_would_not_show():
-    task = next(task for seed in range(20) for task in [drawn("ch03-norm-backward", seed)]
-                if task.variant.affine == "feature")
+    task = next(
+        task
+        for seed in range(20)
+        for task in [drawn("ch03-norm-backward", seed)]
+        if task.variant.affine == "feature"
+    )
     args = example(task)
     args["gamma"] = np.ones_like(args["x"])  # as if gamma were forgotten
     assert task.diagnose([(args, task.function()(*args.values()))], lambda function: True) is None
@@ -233,7 +303,9 @@ def test_a_right_answer_has_no_diagnosis_where_a_mistake_would_not_show():
 def test_a_diagnosis_that_crashes_is_warned_of_and_costs_nothing_else(monkeypatch):
     task = drawn("ch03-norm-backward", 0)
     monkeypatch.setattr(task, "diagnose", lambda calls, fails: 1 / 0)
-    with pytest.warns(RuntimeWarning, match="no diagnosis for ch03-norm-backward: ZeroDivisionError"):
+    with pytest.warns(
+        RuntimeWarning, match="no diagnosis for ch03-norm-backward: ZeroDivisionError"
+    ):
         checked = failed(task, task.function(task.mistakes[0]))
         assert checked.message and checked.diagnosis() is None
 
@@ -245,22 +317,43 @@ def folder(tmp_path_factory):
 
 
 def cells(path, kind="code"):
-    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == kind]
+    return [
+        "".join(cell["source"])
+        for cell in json.loads(path.read_text())["cells"]
+        if cell["cell_type"] == kind
+    ]
 
 
 def test_files(folder):
     assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {
-        "README.txt", "students/sheet-no-1.ipynb", "instructor/solutions.ipynb", "instructor/assignment.json",
-        "nbgrader/nbgrader_config.py", "nbgrader/source/sheet-no-1/sheet-no-1.ipynb"}
-    assert {path.name for path in folder.iterdir() if path.is_dir() and not path.stat().st_mode & 0o077} == {
-        "instructor", "nbgrader"}
+        "README.txt",
+        "students/sheet-no-1.ipynb",
+        "instructor/solutions.ipynb",
+        "instructor/assignment.json",
+        "nbgrader/nbgrader_config.py",
+        "nbgrader/source/sheet-no-1/sheet-no-1.ipynb",
+    }
+    assert {
+        path.name for path in folder.iterdir() if path.is_dir() and not path.stat().st_mode & 0o077
+    } == {"instructor", "nbgrader"}
     readme = " ".join((folder / "README.txt").read_text().split())
-    assert "Hand out the notebook that the first command writes to release/. Those made from students/" in readme
+    assert (
+        "Hand out the notebook that the first command writes to release/. Those made from students/"
+        in readme
+    )
     assert "it gives no points for them, and does not say so" in readme
     # By the schema of nbformat, which itself takes seconds to import.
-    fastjsonschema = pytest.importorskip("fastjsonschema", reason="nbformat's schema; the book's environment has it")
-    validate = fastjsonschema.compile(json.loads(
-        (Path(importlib.util.find_spec("nbformat").origin).parent / "v4/nbformat.v4.5.schema.json").read_text()))
+    fastjsonschema = pytest.importorskip(
+        "fastjsonschema", reason="nbformat's schema; the book's environment has it"
+    )
+    validate = fastjsonschema.compile(
+        json.loads(
+            (
+                Path(importlib.util.find_spec("nbformat").origin).parent
+                / "v4/nbformat.v4.5.schema.json"
+            ).read_text()
+        )
+    )
     for path in folder.rglob("*.ipynb"):
         notebook = validate(json.loads(path.read_text()))
         ids = [cell["id"] for cell in notebook["cells"]]
@@ -273,19 +366,28 @@ def test_students_get_neither_solution_nor_seed(folder):
     assert "987654321012345" not in text and "HIDDEN" not in text and "SOLUTION" not in text
     for task in tasks:
         assert keys.fingerprint(task) not in text and task.id in text
-        assert task.stub in cells(folder / "students/sheet-no-1.ipynb")[1 + 2 * tasks.index(task)] + "\n"
-        body = task.solution.removeprefix(task.stub[:task.stub.rindex("    raise")])
+        assert (
+            task.stub
+            in cells(folder / "students/sheet-no-1.ipynb")[1 + 2 * tasks.index(task)] + "\n"
+        )
+        body = task.solution.removeprefix(task.stub[: task.stub.rindex("    raise")])
         assert not any(line in text for line in body.splitlines() if len(line.strip()) > 12)
         assert not any(mistake.wrong in text for mistake in task.mistakes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_every_example_of_every_task_runs_as_handed_out_and_agrees_once_solved(seed, tmp_path, capsys):
-    """Students' cells, the instructor's, and nbgrader's: one notebook for all, and one for each student."""
+def test_every_example_of_every_task_runs_as_handed_out_and_agrees_once_solved(
+    seed, tmp_path, capsys
+):
+    """Students' cells, the instructor's, and nbgrader's: one notebook for all, and one for each
+    student.
+    """
     (tmp_path / "roster.csv").write_text("Student ID\ns1\ns2\n")
     everybody = assignment.write(chapters(), tmp_path / "all", seed)
-    each_one = assignment.write(chapters(), tmp_path / "each", seed, per_student=tmp_path / "roster.csv")
+    each_one = assignment.write(
+        chapters(), tmp_path / "each", seed, per_student=tmp_path / "roster.csv"
+    )
     sheets = keys.load(each_one / "instructor/assignment.json")
     copies = [(path, draw(chapters(), seed)) for path in everybody.rglob("*.ipynb")]
     copies += [(path, sheets.of(path.stem).tasks) for path in each_one.rglob("*.ipynb")]
@@ -306,13 +408,42 @@ def test_every_example_of_every_task_runs_as_handed_out_and_agrees_once_solved(s
             assert capsys.readouterr().out.startswith("agrees\n"), (task.id, path.name)
 
 
-@pytest.mark.parametrize("value", [
-    "a'b\n", "], [", True, None, 7, 10**30, -0.0, float("nan"), -float("inf"), 1 + 2j, complex("nan-0j"), (), (1,), [],
-    {}, ((1.5,), ["a", None]), {"a": np.zeros(2), 1: (True,)}, np.array(["a", "bc"]),
-    np.array([["], [", "b"], ["c", "nan"]]),
-    np.zeros((0, 3), np.int8), np.float32([1, np.nan]), np.array([[1.0, np.nan], [np.inf, 4]]), np.array([1j, 2]),
-    np.array(3.0), np.array(True), np.float32(0.1), np.uint8(7), np.array([2**63]), np.arange(8.0).reshape(2, 2, 2),
-    *(np.ones((2, 1), name) for name in wire.DTYPES)], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a'b\n",
+        "], [",
+        True,
+        None,
+        7,
+        10**30,
+        -0.0,
+        float("nan"),
+        -float("inf"),
+        1 + 2j,
+        complex("nan-0j"),
+        (),
+        (1,),
+        [],
+        {},
+        ((1.5,), ["a", None]),
+        {"a": np.zeros(2), 1: (True,)},
+        np.array(["a", "bc"]),
+        np.array([["], [", "b"], ["c", "nan"]]),
+        np.zeros((0, 3), np.int8),
+        np.float32([1, np.nan]),
+        np.array([[1.0, np.nan], [np.inf, 4]]),
+        np.array([1j, 2]),
+        np.array(3.0),
+        np.array(True),
+        np.float32(0.1),
+        np.uint8(7),
+        np.array([2**63]),
+        np.arange(8.0).reshape(2, 2, 2),
+        *(np.ones((2, 1), name) for name in wire.DTYPES),
+    ],
+    ids=repr,
+)
 def test_a_value_is_written_as_source_that_gives_it_again(value):
     def kind(value):
         if isinstance(value, (tuple, list)):
@@ -320,21 +451,44 @@ def test_a_value_is_written_as_source_that_gives_it_again(value):
         if isinstance(value, dict):
             return dict, [(key, kind(one)) for key, one in value.items()]
         value = np.asarray(value)
-        return value.dtype, value.shape, value.tolist() if value.dtype == object else value.tobytes()
+        return (
+            value.dtype,
+            value.shape,
+            value.tolist() if value.dtype == object else value.tobytes(),
+        )
 
     assert kind(eval(assignment.source(value), {"np": np})) == kind(value)
 
 
-@pytest.mark.parametrize("value", [object(), {1}, np.array([None]), np.datetime64("2026-11-28"), np.longdouble(1),
-                                   np.zeros(1, "f4,f4"), [range(3)], np.dtype(float)], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        {1},
+        np.array([None]),
+        np.datetime64("2026-11-28"),
+        np.longdouble(1),
+        np.zeros(1, "f4,f4"),
+        [range(3)],
+        np.dtype(float),
+    ],
+    ids=lambda value: type(value).__name__,
+)
 def test_what_no_result_can_be_has_no_source(value):
     with pytest.raises(ValueError, match="found .*, expected"):
         assignment.source(value)
 
 
-@pytest.mark.parametrize("shown, says", [
-    ("np.nan", "found NaN or Inf"), ("None", "found None"), ("['a', 'b']", "expected real numbers"),
-    ("np.longdouble(1)", "found dtype float"), ("1 / 0", "ZeroDivisionError")])
+@pytest.mark.parametrize(
+    "shown, says",
+    [
+        ("np.nan", "found NaN or Inf"),
+        ("None", "found None"),
+        ("['a', 'b']", "expected real numbers"),
+        ("np.longdouble(1)", "found dtype float"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
+)
 def test_an_example_that_would_not_agree_with_its_solution_is_not_handed_out(shown, says):
     task = drawn("ch03-norm-backward", 0)
     task.solution = f"{task.head}\n    return {shown}\n"
@@ -346,9 +500,15 @@ def test_the_same_seed_gives_the_same_bytes(folder, tmp_path):
     again = assignment.write((1, 3, 8), tmp_path / "b", seed=987654321012345, title="Sheet no. 1")
     for path in folder.rglob("*.*"):
         assert path.read_bytes() == (again / path.relative_to(folder)).read_bytes()
-    seeds = {json.loads((assignment.write((3,), tmp_path / name) / "instructor/assignment.json").read_text())["seed"]
-             for name in "cd"}
-    assert len(seeds) == 2 and min(seeds) > 2**97  # private seeds are not guessed; one in 2**31 is below
+    seeds = {
+        json.loads(
+            (assignment.write((3,), tmp_path / name) / "instructor/assignment.json").read_text()
+        )["seed"]
+        for name in "cd"
+    }
+    assert (
+        len(seeds) == 2 and min(seeds) > 2**97
+    )  # private seeds are not guessed; one in 2**31 is below
 
 
 def test_bad_input(folder, tmp_path):
@@ -372,7 +532,8 @@ def test_hidden_tests_judge_in_their_own_process(monkeypatch, capsys):
     task = drawn("ch03-norm-backward", 3)
     given = task.id, 3, keys.fingerprint(task)
     assert hidden.points(task.function(), *given) == task.points
-    # What the notebook's process does to its NumPy, or to the checks, changes nothing that is expected.
+    # What the notebook's process does to its NumPy, or to the checks, changes nothing that is
+    # expected.
     for target in ("numpy.allclose", "numpy.array_equal", "numpy.linalg.norm", "numpy.isfinite"):
         monkeypatch.setattr(target, lambda *args, **kwargs: np.float64(0))
     monkeypatch.setattr("lnbook.exercises.expect", lambda *args: None)
@@ -393,7 +554,9 @@ def test_hidden_tests_say_what_went_wrong(capsys):
         x -= 1
         return result
 
-    assert hidden.points(in_place, *given) == 0 and "changed its argument x" in capsys.readouterr().out
+    assert (
+        hidden.points(in_place, *given) == 0 and "changed its argument x" in capsys.readouterr().out
+    )
     assert hidden.points(lambda *args: object(), *given) == 0
     assert "your function returned object, expected arrays" in capsys.readouterr().out
     assert hidden.points(function_of(task.stub, task.name, {}), *given) == 0

@@ -1,4 +1,6 @@
-"""A class from assignment to files for upload: variants, shards, a cluster, likeness, what the code gives away."""
+"""A class from assignment to files for upload: variants, shards, a cluster, likeness, what the code
+gives away.
+"""
 
 import importlib.util
 import json
@@ -17,7 +19,9 @@ STUDENTS = "s1", "s2", "s3"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A variant of one task for each of three students; s1 and s2 hand in theirs, s3 hands in s1's."""
+    """A variant of one task for each of three students; s1 and s2 hand in theirs, s3 hands in
+    s1's.
+    """
     place = tmp_path_factory.mktemp("class")
     (place / "roster.csv").write_text("Student ID,Name\ns1,Ann\ns2,Ben\ns3,Cara\n")
     assignment.write((9,), place / "hw", title="Homework 1", per_student=place / "roster.csv")
@@ -45,12 +49,22 @@ def graded(sandbox, made):  # noqa: F811
 
 @pytest.mark.slow
 def test_a_variant_is_worth_points_to_its_own_student_alone(graded):
-    assert [(row["student"], row["total"]) for row in table(graded / "points.csv")][:2] == [("s1", "4"), ("s2", "4")]
+    assert [(row["student"], row["total"]) for row in table(graded / "points.csv")][:2] == [
+        ("s1", "4"),
+        ("s2", "4"),
+    ]
     assert float(table(graded / "points.csv")[2]["total"]) < 4
-    assert table(graded / "gradebook.csv")[0] == {"Student ID": "s1", "Name": "Ann", "Homework 1": "4"}
+    assert table(graded / "gradebook.csv")[0] == {
+        "Student ID": "s1",
+        "Name": "Ann",
+        "Homework 1": "4",
+    }
     whys = {(row["student"], row["why"]) for row in table(graded / "needs-a-look.csv")}
     assert ("s1", "the same file as s3") in whys and ("s3", "the same file as s1") in whys
-    assert not (graded / "inputs").exists() and 'href="feedback/s1.html"' in (graded / "index.html").read_text()
+    assert (
+        not (graded / "inputs").exists()
+        and 'href="feedback/s1.html"' in (graded / "index.html").read_text()
+    )
 
 
 def test_variants_of_another_version_are_refused(made, tmp_path):
@@ -69,7 +83,9 @@ def test_the_table_for_another_roster_goes(graded):
     (graded / "moodle.csv").write_text("of another grading")
     (graded.parent / "plain.csv").write_text("Student ID\ns1\ns2\ns3\n")
     command(graded.parent, "grade", "in", *KEY, "--out", "graded", "--roster", "plain.csv")
-    assert [path.name for path in graded.glob("*.csv") if path.name in points.FOR_IMPORT] == ["gradebook.csv"]
+    assert [path.name for path in graded.glob("*.csv") if path.name in points.FOR_IMPORT] == [
+        "gradebook.csv"
+    ]
     command(graded.parent, "grade", "in", *KEY, "--out", "graded")
 
 
@@ -82,9 +98,12 @@ def test_shards_give_the_same_table(graded):
     command(place, "merge", "in", *KEY, "--out", "merged", "--from", "shard1", "shard2")
     for name in ("points.csv", "needs-a-look.csv", "gradebook.csv", "statistics.html"):
         assert (place / "merged" / name).read_bytes() == (graded / name).read_bytes(), name
-    half = python("-m", "classroom", "merge", "in", *KEY, "--out", "half", "--from", "shard1", cwd=place)
-    assert half.returncode == 1 and [row["state"] for row in table(place / "half" / "points.csv")] == [
-        "graded", "not judged", "graded"]
+    half = python(
+        "-m", "classroom", "merge", "in", *KEY, "--out", "half", "--from", "shard1", cwd=place
+    )
+    assert half.returncode == 1 and [
+        row["state"] for row in table(place / "half" / "points.csv")
+    ] == ["graded", "not judged", "graded"]
 
 
 _CLUSTER = """
@@ -119,37 +138,50 @@ if __name__ == "__main__":
 def test_a_cluster_gives_the_same_table(graded, what):
     if importlib.util.find_spec("distributed") is None:
         (pytest.fail if os.environ.get("LN_REQUIRE_DASK") else pytest.skip)(
-            "dask.distributed is not installed; see requirements-dask.txt")
+            "dask.distributed is not installed; see requirements-dask.txt"
+        )
     place = graded.parent
     (place / "cluster.py").write_text(_CLUSTER)
     run = python("cluster.py", what, f"dask-{what[:3]}", *KEY, cwd=place)
     assert run.returncode == 0, run.stderr
     assert (what == "kill") == ("killed while it judged" in run.stdout)
-    assert (place / f"dask-{what[:3]}" / "points.csv").read_bytes() == (graded / "points.csv").read_bytes()
+    assert (place / f"dask-{what[:3]}" / "points.csv").read_bytes() == (
+        graded / "points.csv"
+    ).read_bytes()
 
 
 def test_without_dask_it_is_said(monkeypatch):
     from classroom import spread
+
     monkeypatch.setitem(__import__("sys").modules, "dask", None)
     monkeypatch.setitem(__import__("sys").modules, "dask.distributed", None)
-    with pytest.raises(ValueError, match="dask: found no package dask.distributed; requirements-dask.txt"):
+    with pytest.raises(
+        ValueError, match="dask: found no package dask.distributed; requirements-dask.txt"
+    ):
         spread.by_dask("tcp://nowhere:1", "assignment.json")
 
 
 def test_the_repository_alone_finds_what_it_draws_and_no_task_of_your_own(made, tmp_path):
-    found, = guess.guess(made / "hw/students/s2.ipynb")
+    (found,) = guess.guess(made / "hw/students/s2.ipynb")
     loaded = key.load(made / "hw/instructor/assignment.json")
-    assert found.solution == loaded.of("s2").tasks[0].solution and found.solution != loaded.of("s1").tasks[0].solution
+    assert (
+        found.solution == loaded.of("s2").tasks[0].solution
+        and found.solution != loaded.of("s1").tasks[0].solution
+    )
     own = assignment.write((), tmp_path / "own", tasks=EXAMPLE)
     cells = json.loads((own / "students/assignment.ipynb").read_text())
-    text = json.dumps(cells).replace("own-softmax-backward", "own-softmax")  # not one that the repository has
+    text = json.dumps(cells).replace(
+        "own-softmax-backward", "own-softmax"
+    )  # not one that the repository has
     (tmp_path / "a.ipynb").write_text(text)
     assert [(one.draws, one.solution) for one in guess.guess(tmp_path / "a.ipynb")] == [(0, None)]
     assert guess.run([made / "hw/students/s2.ipynb"], draws=1) == 0
 
 
 HANDED_OUT = "import numpy as np\n\n\ndef f(x):\n    raise NotImplementedError\n"
-ONE = HANDED_OUT + """
+ONE = (
+    HANDED_OUT
+    + """
 def f(x):
     # my own idea
     total = np.zeros(3)
@@ -159,8 +191,13 @@ def f(x):
     scaled = np.sqrt(mean) + 1
     return scaled - mean
 """
-COPY = ONE.replace("total", "s").replace("mean", "m").replace("# my own idea", "'''Written by me.'''")
-OTHER = HANDED_OUT + """
+)
+COPY = (
+    ONE.replace("total", "s").replace("mean", "m").replace("# my own idea", "'''Written by me.'''")
+)
+OTHER = (
+    HANDED_OUT
+    + """
 def f(x):
     w = x.sum(axis=0)
     k = np.array([1, 2, 3])
@@ -169,6 +206,7 @@ def f(x):
         y = y - 2
     return k * y
 """
+)
 
 
 def alike(sources, handed_out):
@@ -176,8 +214,15 @@ def alike(sources, handed_out):
 
 
 def test_a_copy_with_other_names_is_found_and_shown():
-    sources = {"ann": ONE, "ben": COPY, "cara": OTHER, "dan": HANDED_OUT, "eve": HANDED_OUT, "broken": "def f(:\n"}
-    (share, one, other, shared), = alike(sources, HANDED_OUT)
+    sources = {
+        "ann": ONE,
+        "ben": COPY,
+        "cara": OTHER,
+        "dan": HANDED_OUT,
+        "eve": HANDED_OUT,
+        "broken": "def f(:\n",
+    }
+    ((share, one, other, shared),) = alike(sources, HANDED_OUT)
     assert (share, one, other) == (1.0, "ann", "ben")
     assert ("    total = np.zeros(3)", "    s = np.zeros(3)") in shared and len(shared) == 6
     long = HANDED_OUT + "".join(f"a{k} = np.full({k}, 0)\n" for k in range(6))
@@ -191,10 +236,12 @@ def test_a_copy_with_other_names_is_found_and_shown():
 def test_a_cell_that_is_no_python_hides_no_other_and_accuses_nobody():
     broken = "total = (1,\n"
     sources = {"ann": [ONE, broken], "ben": [COPY], "cara": [OTHER]}
-    (share, *names, shared), = similar.pairs(sources, [HANDED_OUT], 0.8)
+    ((share, *names, shared),) = similar.pairs(sources, [HANDED_OUT], 0.8)
     assert (share, names, len(shared)) == (1.0, ["ann", "ben"], 6)
     long = HANDED_OUT + "".join(f"a{k} = np.full({k}, 0)\n" for k in range(6))
-    assert not alike({"ann": long + broken, "ben": long + broken}, long)  # what was handed out is in both
+    assert not alike(
+        {"ann": long + broken, "ben": long + broken}, long
+    )  # what was handed out is in both
 
 
 def test_a_folder_in_which_nothing_was_handed_out_is_refused(tmp_path):
@@ -212,5 +259,7 @@ def test_the_report_of_likeness(tmp_path):
     (tmp_path / "out.ipynb").write_bytes(rehearse.notebook(HANDED_OUT))
     assert similar.run(tmp_path / "in", tmp_path / "out.ipynb", tmp_path / "alike.html") == 0
     text = (tmp_path / "alike.html").read_text()
-    assert "nor lines that more than 3 have" in text and [similar.most(n) for n in (3, 20, 5000)] == [3, 4, 20]
+    assert "nor lines that more than 3 have" in text and [
+        similar.most(n) for n in (3, 20, 5000)
+    ] == [3, 4, 20]
     assert "<h2>ann and ben: 100%</h2>" in text and "<b>" not in text and "<script" not in text

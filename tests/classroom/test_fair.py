@@ -1,4 +1,6 @@
-"""What a messy student hands in gets the points it deserves, or stands on a list; and no page tells what was hidden."""
+"""What a messy student hands in gets the points it deserves, or stands on a list; and no page tells
+what was hidden.
+"""
 
 import inspect
 import io
@@ -10,7 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from answers import python
-from test_grading import ROOT, arguments, judged, make_class, sandbox, table  # noqa: F401  sandbox is a fixture
+from test_grading import (
+    ROOT,
+    arguments,
+    judged,
+    make_class,
+    table,
+)  # noqa: F401  sandbox is a fixture
 
 from classroom import assignment, rehearse, tasks
 from classroom.grader import feedback, forms, judge, matches, notebook, wire
@@ -27,10 +35,18 @@ def solved(drawn, *before):
 
 def notebook3(sources):
     """As IPython wrote notebooks until 2015."""
-    cells = [{"cell_type": "code", "input": source.splitlines(True), "language": "python", "outputs": []}
-             for source in sources]
-    return json.dumps({"nbformat": 3, "nbformat_minor": 0, "metadata": {"name": ""},
-                       "worksheets": [{"cells": cells, "metadata": {}}]}).encode()
+    cells = [
+        {"cell_type": "code", "input": source.splitlines(True), "language": "python", "outputs": []}
+        for source in sources
+    ]
+    return json.dumps(
+        {
+            "nbformat": 3,
+            "nbformat_minor": 0,
+            "metadata": {"name": ""},
+            "worksheets": [{"cells": cells, "metadata": {}}],
+        }
+    ).encode()
 
 
 def zipped(files):
@@ -44,44 +60,83 @@ def zipped(files):
 def with_outputs(data, size):
     """The notebook with so many bytes of outputs."""
     found = json.loads(data)
-    found["cells"][0]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": ["x" * 99 + "\n"] * (size // 100)}]
+    found["cells"][0]["outputs"] = [
+        {"output_type": "stream", "name": "stdout", "text": ["x" * 99 + "\n"] * (size // 100)}
+    ]
     return json.dumps(found).encode()
 
 
 def messy(drawn):
-    """name of the file -> bytes, "all", "some" or "none" points, words on the student's page or None."""
+    """name of the file -> bytes, "all", "some" or "none" points, words on the student's page or
+    None.
+    """
     sources, data = solved(drawn), rehearse.honest(drawn)
     first, last = drawn[0], drawn[-1]
     text, cells = data.decode(), "".join(f"# %%\n{source}\n\n" for source in sources)
-    renamed = [sources[0], *(source.replace(f"def {first.name}(", f"def {first.name.title()}s(") for source in sources[1:])]
+    renamed = [
+        sources[0],
+        *(
+            source.replace(f"def {first.name}(", f"def {first.name.title()}s(")
+            for source in sources[1:]
+        ),
+    ]
     return {
         "outputs.ipynb": (with_outputs(data, 2 * 10**7), "all", None),
         "bom.ipynb": (text.encode("utf-8-sig"), "all", None),
         "utf16.ipynb": (text.encode("utf-16"), "all", None),
         "version3.ipynb": (notebook3(sources), "all", None),
-        "zip.zip": (zipped({"my.ipynb": data, "__MACOSX/._my.ipynb": b"{", ".DS_Store": b""}), "all", None),
+        "zip.zip": (
+            zipped({"my.ipynb": data, "__MACOSX/._my.ipynb": b"{", ".DS_Store": b""}),
+            "all",
+            None,
+        ),
         "percent.py": (f"{cells}# %% [markdown]\n# no code: (\n".encode(), "all", None),
         "plain.py": ("\n\n".join(sources).encode(), "all", None),
-        "renamed.ipynb": (rehearse.notebook(*renamed), "some", "it counts if your instructor agrees"),
+        "renamed.ipynb": (
+            rehearse.notebook(*renamed),
+            "some",
+            "it counts if your instructor agrees",
+        ),
         "no-setup.ipynb": (rehearse.notebook(*sources[1:], "compare"), "all", None),
-        "torch.ipynb": (rehearse.notebook("import torch\n" + "\n".join(sources)), "all", "torch is not available here"),
+        "torch.ipynb": (
+            rehearse.notebook("import torch\n" + "\n".join(sources)),
+            "all",
+            "torch is not available here",
+        ),
         # Ten more.
         "utf16-le.ipynb": (text.encode("utf-16-le"), "all", None),
         "latin1.py": (("# Lösung\n" + "\n\n".join(sources)).encode("latin-1"), "all", None),
         "crlf.py": ("\r\n".join("\n\n".join(sources).split("\n")).encode(), "all", None),
-        "nbconvert.py": ("".join(f"# In[{k}]:\n\nget_ipython().run_line_magic('time', '')\n{source}\n\n"
-                                 for k, source in enumerate(sources)).encode(), "all", None),
+        "nbconvert.py": (
+            "".join(
+                f"# In[{k}]:\n\nget_ipython().run_line_magic('time', '')\n{source}\n\n"
+                for k, source in enumerate(sources)
+            ).encode(),
+            "all",
+            None,
+        ),
         "zip-of-python.zip": (zipped({"home/work.py": "\n\n".join(sources)}), "all", None),
         "JupyterLab.IPYNB": (data + b"\n", "all", None),
-        "late-import.ipynb": (rehearse.notebook(
-            *sources, f"def {last.name}(*args):\n    import tensorflow\n    return None"), "some",
-            "tensorflow is not available here"),
-        "two.zip": (zipped({"a.ipynb": data, "b.ipynb": data}), "none", "a zip with 2 files that end with .ipynb"),
+        "late-import.ipynb": (
+            rehearse.notebook(
+                *sources, f"def {last.name}(*args):\n    import tensorflow\n    return None"
+            ),
+            "some",
+            "tensorflow is not available here",
+        ),
+        "two.zip": (
+            zipped({"a.ipynb": data, "b.ipynb": data}),
+            "none",
+            "a zip with 2 files that end with .ipynb",
+        ),
         "essay.docx": (zipped({"word/document.xml": "<w/>"}), "none", "a zip without a notebook"),
         "cut-short.ipynb": (data[:-500], "none", "a notebook that is cut short or broken"),
         "empty.ipynb": (b"", "none", "there is no code in it"),
-        "unfinished.ipynb": (rehearse.notebook(*sources[:-1], f"def {last.name}(x:\n    return x"), "some",
-                             f"There is no function {last.name}"),
+        "unfinished.ipynb": (
+            rehearse.notebook(*sources[:-1], f"def {last.name}(x:\n    return x"),
+            "some",
+            f"There is no function {last.name}",
+        ),
     }
 
 
@@ -95,7 +150,10 @@ def graded(sandbox, tmp_path_factory):  # noqa: F811
     done = python("-m", "classroom", *arguments(place), "--jobs", 2, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "needs a look: 6" in done.stdout
-    return place, {name.rsplit(".", 1)[0] if "docx" not in name else name: rest for name, (_, *rest) in made.items()}
+    return place, {
+        name.rsplit(".", 1)[0] if "docx" not in name else name: rest
+        for name, (_, *rest) in made.items()
+    }
 
 
 @pytest.mark.slow
@@ -106,7 +164,11 @@ def test_whatever_form_it_has_it_gets_its_points_and_is_told_why_not(graded):
     assert set(total) == {"a", *expected}
     looked_at = {row["student"] for row in table(place / "out" / "needs-a-look.csv")}
     for student, (counts, words) in expected.items():
-        right = {"all": total[student] == full, "none": total[student] == 0, "some": 0 < total[student] < full}
+        right = {
+            "all": total[student] == full,
+            "none": total[student] == 0,
+            "some": 0 < total[student] < full,
+        }
         page = (place / "out" / "feedback" / f"{feedback.file_name(student)}.html").read_text()
         assert right[counts], (student, total[student], page)
         assert words is None or words in page, (student, page)
@@ -119,9 +181,12 @@ def test_a_renamed_function_counts_once_the_instructor_agrees(graded):
     agreed = place / "out" / "matches.csv"
     proposed = [row for row in table(agreed) if row["student"] == "renamed"]
     assert [(row["asked for"], row["found"], row["agreed"]) for row in proposed] == [
-        ("norm_forward", "Norm_Forwards", "")]
+        ("norm_forward", "Norm_Forwards", "")
+    ]
     before = {row["student"]: row for row in table(place / "out" / "points.csv")}
-    agreed.write_text(agreed.read_text().replace("norm_forward,Norm_Forwards,", "norm_forward,Norm_Forwards,yes"))
+    agreed.write_text(
+        agreed.read_text().replace("norm_forward,Norm_Forwards,", "norm_forward,Norm_Forwards,yes")
+    )
     for _ in range(2):  # what was agreed to stays
         assert python("-m", "classroom", *arguments(place), cwd=ROOT).returncode == 0
         after = {row["student"]: row for row in table(place / "out" / "points.csv")}
@@ -131,7 +196,8 @@ def test_a_renamed_function_counts_once_the_instructor_agrees(graded):
     assert "Your Norm_Forwards is taken for norm_forward." in page
 
 
-# ---- No oracle ------------------------------------------------------------------------------------------------
+# ---- No oracle
+# ------------------------------------------------------------------------------------------------
 
 _LEAKS = """
 import numpy as np
@@ -143,15 +209,26 @@ def {name}(*args):
     words = "HIDDEN" + repr([np.asarray(a).ravel()[:2].tolist() for a in args])
     {harm}
 """
-_HARM = {"prints": "print(words)", "raises": "raise ValueError(words)", "names": "raise type(words, (Exception,), {})",
-         "returns": "return words", "exits": "import os; os._exit(77)", "message": "import os; os.write(4, words.encode())",
-         "not written": "raise NotImplementedError(words)", "shape": "return np.zeros(4321)"}
+_HARM = {
+    "prints": "print(words)",
+    "raises": "raise ValueError(words)",
+    "names": "raise type(words, (Exception,), {})",
+    "returns": "return words",
+    "exits": "import os; os._exit(77)",
+    "message": "import os; os.write(4, words.encode())",
+    "not written": "raise NotImplementedError(words)",
+    "shape": "return np.zeros(4321)",
+}
 
 
 def leaking(drawn):
     """kind -> a submission that tells its author hidden inputs, if it can."""
-    return {kind: rehearse.notebook(*(_LEAKS.format(name=task.name, number=len(drawn), harm=harm) for task in drawn))
-            for kind, harm in _HARM.items()}
+    return {
+        kind: rehearse.notebook(
+            *(_LEAKS.format(name=task.name, number=len(drawn), harm=harm) for task in drawn)
+        )
+        for kind, harm in _HARM.items()
+    }
 
 
 @pytest.mark.slow
@@ -162,46 +239,95 @@ def test_no_page_of_a_student_tells_a_hidden_input(sandbox):  # noqa: F811
         page, private = (make(kind, result, key) for make in (feedback.feedback, feedback.details))
         said |= {line.split("</li>")[0] for line in page.split("<li>FAILED: ")[1:]}
         assert not any(word in page for word in ("HIDDEN", "4321", "77")), (kind, page)
-        told = {"message": "no answer", "not written": "not written", "returns": "has shape"}.get(kind)
-        assert any(word in private for word in ("HIDDEN", "4321", "77", told) if word), (kind, private)
+        told = {"message": "no answer", "not written": "not written", "returns": "has shape"}.get(
+            kind
+        )
+        assert any(word in private for word in ("HIDDEN", "4321", "77", told) if word), (
+            kind,
+            private,
+        )
     # Whatever the harm, a failed check has one of few words.
     titles = {check.title for task in drawn for check in task.checks}
     assert {words.partition(". ")[2] for words in said} <= {"", *judge.TOLD}
     assert {words.partition(".")[0] for words in said} <= titles
 
 
-# ---- The public example ------------------------------------------------------------------------------------------
+# ---- The public example
+# ------------------------------------------------------------------------------------------
+
 
 def variations(right):
     """Results to try: the right one, and each of its parts a little wrong or of another form."""
     yield right
-    yield from (None, True, 1, 1.0, "right", [], (), np.float32(1), np.zeros(3), [[1], [2, 3]], {"a": 1}, object())
+    yield from (
+        None,
+        True,
+        1,
+        1.0,
+        "right",
+        [],
+        (),
+        np.float32(1),
+        np.zeros(3),
+        [[1], [2, 3]],
+        {"a": 1},
+        object(),
+    )
     if isinstance(right, tuple):
         yield from (list(right), right[:-1], (*right, 0), right[::-1])
         for k, part in enumerate(right):
-            yield from ((*right[:k], other, *right[k + 1:]) for other in variations(part))
+            yield from ((*right[:k], other, *right[k + 1 :]) for other in variations(part))
     elif isinstance(right, (bool, str)):
-        yield from (not right, int(right == "x"), np.bool_(right) if isinstance(right, bool) else right + "x")
+        yield from (
+            not right,
+            int(right == "x"),
+            np.bool_(right) if isinstance(right, bool) else right + "x",
+        )
     else:
         array = np.asarray(right)
-        yield from (array.astype(np.float32), array.astype(np.float64), array.tolist(), array[None], -array, array + 1,
-                    array * (1 + 1e-14), array * (1 + 1e-10), array * (1 + 1e-7), array * np.nan, array.astype(complex))
+        yield from (
+            array.astype(np.float32),
+            array.astype(np.float64),
+            array.tolist(),
+            array[None],
+            -array,
+            array + 1,
+            array * (1 + 1e-14),
+            array * (1 + 1e-10),
+            array * (1 + 1e-7),
+            array * np.nan,
+            array.astype(complex),
+        )
 
 
 def accepted(task, found, arguments, expected):
     """Whether the judge of the hidden checks takes this for an answer to the public example."""
-    about = dict(zip(task.names, arguments)) | {"expected": expected, "far": 0.0, "right": expected, "word": expected,
-                                                "what": "", "which": 0, "position": 0}
+    about = dict(zip(task.names, arguments)) | {
+        "expected": expected,
+        "far": 0.0,
+        "right": expected,
+        "word": expected,
+        "what": "",
+        "which": 0,
+        "position": 0,
+    }
     if isinstance(expected, tuple):
-        which = {"ch02-norm-jacobian": ("J", "eigenvalues"), "ch03-norm-backward": (("dx", "dgamma", "dbeta"),),
-                 }.get(task.id, (0, 1))
+        which = {
+            "ch02-norm-jacobian": ("J", "eigenvalues"),
+            "ch03-norm-backward": (("dx", "dgamma", "dbeta"),),
+        }.get(task.id, (0, 1))
         each = [about | {"which": k, "position": k} for k in which]
     else:
         each = [about | {"which": ("dx",)}]
     taken = inspect.signature(task.judge).parameters
     for more in each:
         more = {name: value for name, value in more.items() if name in taken and name != "found"}
-        if run.verdict(run.each("", lambda rng: run.Call({}, **more), task.judge), None, lambda *_: found) is not None:
+        if (
+            run.verdict(
+                run.each("", lambda rng: run.Call({}, **more), task.judge), None, lambda *_: found
+            )
+            is not None
+        ):
             return False
     return True
 
@@ -228,7 +354,11 @@ def test_compare_sees_changed_arguments(capsys):
     def in_place(a):
         a += 1
         return a
-    for found, says in ((2.0, "agrees"), (2 + 2**-51, "DIFFERS: the relative error is 2.2e-16, allowed is 0e+00")):
+
+    for found, says in (
+        (2.0, "agrees"),
+        (2 + 2**-51, "DIFFERS: the relative error is 2.2e-16, allowed is 0e+00"),
+    ):
         compare(lambda a: np.array(found), (np.zeros(3),), np.full((), 2.0))
         assert capsys.readouterr().out == f"{says}\nfound:\n{found}\nexpected:\n2.0\n"
     compare(in_place, (np.zeros(3),), np.zeros(3), 1e-9)
@@ -247,20 +377,40 @@ def test_the_text_of_each_task_says_how_it_is_judged(tmp_path):
         assert not task.rtol or f"{task.rtol:.0e}" in judged, task.id
 
 
-# ---- Small parts --------------------------------------------------------------------------------------------------
+# ---- Small parts
+# --------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("text, number", [
-    ("x = 1", 1), ("%time\nx = 1", 1), ("# %%\nx = 1\n# %%\ny = 2\n", 2), ("#%% one\nx = 1\n", 1),
-    ("# In[1]:\nx = 1\n# In[ ]:\ny", 2), ("# %% [markdown]\n# words (\n# %%\nx = 1", 1)])
+
+@pytest.mark.parametrize(
+    "text, number",
+    [
+        ("x = 1", 1),
+        ("%time\nx = 1", 1),
+        ("# %%\nx = 1\n# %%\ny = 2\n", 2),
+        ("#%% one\nx = 1\n", 1),
+        ("# In[1]:\nx = 1\n# In[ ]:\ny", 2),
+        ("# %% [markdown]\n# words (\n# %%\nx = 1", 1),
+    ],
+)
 def test_python_is_cut_into_cells(text, number):
     assert len(forms.code_cells(text.encode())) == number
 
 
-@pytest.mark.parametrize("data, words", [
-    (b"", "no code"), (b"some words here", "neither a notebook nor Python"), (b"%PDF-1.7\n1 0 obj\n\xe2\xe3", "neither"),
-    (b"[1, 2]", "no notebook"), (b'{"cells": [7]}', "no notebook"), (b'{"cells": [', "cut short or broken"),
-    (b"PK\x03\x04 broken", "zip cannot be read"), (b"\xff\xfe\x00", "cut short or broken"),
-    (b'{"worksheets": 3}', "no notebook"), (b"[" * 10**5, "broken")])
+@pytest.mark.parametrize(
+    "data, words",
+    [
+        (b"", "no code"),
+        (b"some words here", "neither a notebook nor Python"),
+        (b"%PDF-1.7\n1 0 obj\n\xe2\xe3", "neither"),
+        (b"[1, 2]", "no notebook"),
+        (b'{"cells": [7]}', "no notebook"),
+        (b'{"cells": [', "cut short or broken"),
+        (b"PK\x03\x04 broken", "zip cannot be read"),
+        (b"\xff\xfe\x00", "cut short or broken"),
+        (b'{"worksheets": 3}', "no notebook"),
+        (b"[" * 10**5, "broken"),
+    ],
+)
 def test_what_cannot_be_read_is_told_in_words(data, words):
     with pytest.raises(ValueError, match=words):
         forms.code_cells(data)
@@ -276,7 +426,10 @@ def test_a_zip_that_grows_is_not_unpacked(monkeypatch):
 
 def test_the_function_that_is_meant():
     missing = {"norm_forward": ["x", "eps"], "norm_backward": ["dy", "x", "eps"]}
-    found = matches.proposed(missing, {"helper": ["x"], "normForward": ["a", "b"], "backward_of_norm": ["dy", "x", "eps"]})
+    found = matches.proposed(
+        missing,
+        {"helper": ["x"], "normForward": ["a", "b"], "backward_of_norm": ["dy", "x", "eps"]},
+    )
     assert found == {"norm_forward": "normForward", "norm_backward": "backward_of_norm"}
     assert matches.proposed(missing, {"helper": ["x"], "plot": ["a", "b"]}) == {}
 
@@ -287,9 +440,16 @@ def test_a_name_that_is_no_name_is_not_proposed(monkeypatch):
     told = {"cells": 1, "errors": [], "missing": ["f"], "defined": {"f": 0}}
     for name, wanted in ((formula, {}), ("f_1", {"f": "f_1"})):
         sent = io.BytesIO(wire.encode(("ran", told | {"functions": [(name, ["x"])]})))
-        monkeypatch.setattr(notebook, "Sandbox", lambda *args: SimpleNamespace(
-            write=lambda *args: None, read=lambda number, until: sent.read(number)))
-        found = notebook.Notebook(b"", notebook.Wanted({"f": ["x"]}, {}), math.inf, notebook.Seconds(), None)
+        monkeypatch.setattr(
+            notebook,
+            "Sandbox",
+            lambda *args: SimpleNamespace(
+                write=lambda *args: None, read=lambda number, until: sent.read(number)
+            ),
+        )
+        found = notebook.Notebook(
+            b"", notebook.Wanted({"f": ["x"]}, {}), math.inf, notebook.Seconds(), None
+        )
         assert found.notes["proposed"] == wanted
     text = matches.table([("ann", {"proposed": {"f": formula}})], {})
     assert text.splitlines()[1] == f"ann,f,'{formula},"
@@ -299,7 +459,9 @@ def test_a_table_of_matches_keeps_what_was_agreed_to(tmp_path):
     result = {"proposed": {"f": "g"}}
     path = tmp_path / "matches.csv"
     assert matches.read(path) == {}
-    path.write_text(matches.table([("=ann", result), ("ben", result)], {}).replace("ben,f,g,", "ben,f,g,Yes"))
+    path.write_text(
+        matches.table([("=ann", result), ("ben", result)], {}).replace("ben,f,g,", "ben,f,g,Yes")
+    )
     assert matches.read(path) == {"ben": {"f": "g"}}
     again = matches.table([("=ann", result), ("ben", {"proposed": {}})], matches.read(path))
     assert again.splitlines()[1:] == ["'=ann,f,g,", "ben,f,g,yes"]

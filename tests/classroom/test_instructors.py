@@ -1,4 +1,6 @@
-"""The page for instructors: tables fit registry and chapters, commands and files exist, the example runs."""
+"""The page for instructors: tables fit registry and chapters, commands and files exist, the example
+runs.
+"""
 
 import os
 import re
@@ -29,7 +31,11 @@ def rows(text):
 
 
 def commands(prefix):
-    return [line.strip() for line in TEXT.replace("\\\n", "").splitlines() if line.startswith(f"    {prefix}")]
+    return [
+        line.strip()
+        for line in TEXT.replace("\\\n", "").splitlines()
+        if line.startswith(f"    {prefix}")
+    ]
 
 
 def test_ninety_minutes_are_ninety():
@@ -43,10 +49,19 @@ def test_what_the_page_points_to_exists():
         assert f"\n## {title}\n" in SOURCES[int(chapter)], (chapter, title)
     known = {*exercises(), *(test.id for test in TESTS)}
     last_column = "\n".join(row[-1] for row in rows(section("What students get wrong")))
-    for text in (section("Ninety minutes"), section("One week"), section("Three weeks"), last_column):
+    for text in (
+        section("Ninety minutes"),
+        section("One week"),
+        section("Three weeks"),
+        last_column,
+    ):
         names = set(re.findall(r"`([a-z]+(?:-[a-z0-9]+)*)`", text))
         assert len(names) >= 5 and names <= known, names - known
-    files = set(re.findall(r"[\w/-]+\.(?:txt|cff|yml|py)\b", re.sub(r"```text.*?```|\.\./", "", TEXT, flags=re.S)))
+    files = set(
+        re.findall(
+            r"[\w/-]+\.(?:txt|cff|yml|py)\b", re.sub(r"```text.*?```|\.\./", "", TEXT, flags=re.S)
+        )
+    )
     assert len(files) >= 5
     for name in files:
         assert (ROOT / name).is_file(), name
@@ -58,8 +73,12 @@ def test_what_the_page_points_to_exists():
 def test_each_check_named_lets_its_mistake_through():
     killed_by = {m.name: m.killed_by for m in MUTANTS}
     ids = {test.id for test in TESTS}
-    pairs = [(mistake, check) for wrote, passes, *_ in rows(section("What students get wrong"))
-             for mistake in re.findall(r"^`([\w-]+)`:", wrote) for check in re.findall(r"`([\w-]+)`", passes)]
+    pairs = [
+        (mistake, check)
+        for wrote, passes, *_ in rows(section("What students get wrong"))
+        for mistake in re.findall(r"^`([\w-]+)`:", wrote)
+        for check in re.findall(r"`([\w-]+)`", passes)
+    ]
     assert len(pairs) >= 8
     for mistake, check in pairs:
         assert check in ids and check not in killed_by[mistake], (mistake, check)
@@ -69,9 +88,17 @@ def test_commands_are_understood():
     from classroom import tasks
 
     lines = commands("python -m classroom ")
-    assert {line.split()[3] for line in lines} == {"assignment", "grade", "merge", "rehearse", "similar"}
-    parse = "import shlex, sys\nfrom classroom.__main__ import parser\nfor line in sys.argv[1:]:\n" \
-            "    parser().parse_args(shlex.split(line)[3:])"
+    assert {line.split()[3] for line in lines} == {
+        "assignment",
+        "grade",
+        "merge",
+        "rehearse",
+        "similar",
+    }
+    parse = (
+        "import shlex, sys\nfrom classroom.__main__ import parser\nfor line in sys.argv[1:]:\n"
+        "    parser().parse_args(shlex.split(line)[3:])"
+    )
     parsed = python("-c", parse, *lines)
     assert parsed.returncode == 0, parsed.stderr
     for chapters in re.findall(r"--chapters ([\d,]+)", TEXT):
@@ -81,11 +108,15 @@ def test_commands_are_understood():
 @pytest.mark.slow
 def test_the_example_gives_what_the_page_shows(tmp_path):
     files, points = re.findall(r"```text\n(.*?)```", TEXT, re.S)
-    new, grade = (shlex.split(commands(f"python -m classroom {command}")[0])[1:]
-                  for command in ("assignment", "grade"))
+    new, grade = (
+        shlex.split(commands(f"python -m classroom {command}")[0])[1:]
+        for command in ("assignment", "grade")
+    )
     made = python(*new, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
-    there = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()]
+    there = [
+        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
+    ]
     assert sorted(files.split()) == sorted(there)
     if sys.platform != "linux":
         pytest.skip("the grader needs Linux")
@@ -95,8 +126,12 @@ def test_the_example_gives_what_the_page_shows(tmp_path):
     path = "dx = dc - w * dc.sum(axis=-1, keepdims=True)"
     assert path in solved
     (tmp_path / "handed-in/ann").mkdir(parents=True)
-    for name, text in {"ann/homework.ipynb": solved, "ben.ipynb": student, "dan.docx": "not a notebook",
-                       "cara.ipynb": solved.replace(path, "dx = dc")}.items():
+    for name, text in {
+        "ann/homework.ipynb": solved,
+        "ben.ipynb": student,
+        "dan.docx": "not a notebook",
+        "cara.ipynb": solved.replace(path, "dx = dc"),
+    }.items():
         (tmp_path / "handed-in" / name).write_text(text, encoding="utf-8")
     graded = python(*grade, cwd=tmp_path)
     if graded.returncode == 2 and not os.environ.get("LN_REQUIRE_SANDBOX"):
@@ -111,8 +146,11 @@ def test_the_example_gives_what_the_page_shows(tmp_path):
 def test_the_page_tells_what_the_repository_alone_gives_away():
     pytest.importorskip("sphinx", reason="the table is made where the book is built")
     import ln_guess
+
     from classroom.tasks import TASKS
 
     found = ln_guess.guesses()
     assert {one.id for one in found if one.solution} == {id for id in TASKS if id.startswith("ch")}
-    assert [one.id for one in found if not one.solution] == ["own-softmax-backward"] and "{guess-table}" in TEXT
+    assert [one.id for one in found if not one.solution] == [
+        "own-softmax-backward"
+    ] and "{guess-table}" in TEXT

@@ -1,4 +1,6 @@
-"""From results to marks: rosters and names of Moodle and Canvas, overrides, late rules, tables, pages, the zip."""
+"""From results to marks: rosters and names of Moodle and Canvas, overrides, late rules, tables,
+pages, the zip.
+"""
 
 import csv
 import io
@@ -6,25 +8,40 @@ import multiprocessing
 import os
 import re
 import zipfile
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 
-from classroom.grader import archive, feedback, grade, late, overrides, pages, place, points, submissions
+from classroom.grader import (
+    archive,
+    feedback,
+    grade,
+    late,
+    overrides,
+    pages,
+    place,
+    points,
+    submissions,
+)
 from classroom.grader import marks as settling
 from classroom.grader import roster as rosters
 
-MOODLE = ("Identifier,Full name,Email address,Status,Grade,Maximum grade,Last modified (submission),"
-          "Last modified (grade),Feedback comments\n"
-          'Participant 101,Ann Smith,ann@x.org,,,10,"Friday, 20 November 2026, 11:59 PM",-,\n'
-          'Participant 102,José Díaz,jose@x.org,,,10,"Sunday, 22 November 2026, 9:00 AM",-,"<p>One,\ntwo</p>"\n'
-          "Participant 103,Cara Lee,cara@x.org,,,10,-,-,\n")
-CANVAS = ("Student,ID,SIS User ID,SIS Login ID,Section,Homework 1 (77),Final Score\n"
-          "    Points Possible,,,,,10,(read only)\n"
-          '"Smith, Ann",4001,s1,ann,A,,50\n"Díaz, José",4002,s2,jose,A,,60\n')
-TASKS = (SimpleNamespace(id="a", points=6, title="A", checks=(1, 2)),
-         SimpleNamespace(id="b", points=4, title="B", checks=(1,)))
+MOODLE = (
+    "Identifier,Full name,Email address,Status,Grade,Maximum grade,Last modified (submission),Last"
+    ' modified (grade),Feedback comments\nParticipant 101,Ann Smith,ann@x.org,,,10,"Friday, 20'
+    ' November 2026, 11:59 PM",-,\nParticipant 102,José Díaz,jose@x.org,,,10,"Sunday, 22 November'
+    ' 2026, 9:00 AM",-,"<p>One,\ntwo</p>"\nParticipant 103,Cara Lee,cara@x.org,,,10,-,-,\n'
+)
+CANVAS = (
+    "Student,ID,SIS User ID,SIS Login ID,Section,Homework 1 (77),Final Score\n"
+    "    Points Possible,,,,,10,(read only)\n"
+    '"Smith, Ann",4001,s1,ann,A,,50\n"Díaz, José",4002,s2,jose,A,,60\n'
+)
+TASKS = (
+    SimpleNamespace(id="a", points=6, title="A", checks=(1, 2)),
+    SimpleNamespace(id="b", points=4, title="B", checks=(1,)),
+)
 
 
 def roster(tmp_path, text):
@@ -34,48 +51,123 @@ def roster(tmp_path, text):
 
 
 def result(*got):
-    tasks = [{"id": task.id, "of": task.points, "points": number, "example": None, "diagnosis": None,
-              "checks": [("one", None if number else "wrong")]} for task, number in zip(TASKS, got)]
+    tasks = [
+        {
+            "id": task.id,
+            "of": task.points,
+            "points": number,
+            "example": None,
+            "diagnosis": None,
+            "checks": [("one", None if number else "wrong")],
+        }
+        for task, number in zip(TASKS, got)
+    ]
     seen = {"note": None, "output": "", "printed": 0}
-    return {"state": "graded", "tasks": tasks, "errors": [], "missing": {}, "proposed": {}, "taken": {}, "twice": [],
-            **seen, "public": seen}
+    return {
+        "state": "graded",
+        "tasks": tasks,
+        "errors": [],
+        "missing": {},
+        "proposed": {},
+        "taken": {},
+        "twice": [],
+        **seen,
+        "public": seen,
+    }
 
 
 def rows(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
-# ---- Whose it is --------------------------------------------------------------------------------------------------
+# ---- Whose it is
+# --------------------------------------------------------------------------------------------------
+
 
 def test_a_download_of_moodle(tmp_path):
-    names = ["Ann Smith_101_assignsubmission_file", "Jose\u0301 Di\u0301az_102_assignsubmission_file_hw.ipynb",
-             "Ann Smith_101_assignsubmission_onlinetext", "Nobody_999_assignsubmission_file"]
+    names = [
+        "Ann Smith_101_assignsubmission_file",
+        "Jose\u0301 Di\u0301az_102_assignsubmission_file_hw.ipynb",
+        "Ann Smith_101_assignsubmission_onlinetext",
+        "Nobody_999_assignsubmission_file",
+    ]
     joined = rosters.join(names, roster(tmp_path, MOODLE))
-    assert joined.student == {names[0]: "Participant 101", names[1]: "Participant 102", names[3]: "Nobody_999"}
+    assert joined.student == {
+        names[0]: "Participant 101",
+        names[1]: "Participant 102",
+        names[3]: "Nobody_999",
+    }
     assert list(joined.ignored) == [names[2]] and "onlinetext" in joined.ignored[names[2]]
     assert joined.unknown == [names[3]] and joined.missing == ["Participant 103"]
     alone = rosters.join(names)
     assert alone.student[names[1]] == "José Díaz_102" and not alone.unknown and not alone.missing
 
 
-@pytest.mark.parametrize("text, whose", [
-    # By the number first, by the name where the number is nobody's; by no name of a file.
-    (CANVAS, {"smithann_4001_900_hw-1.ipynb": "s1", "díazjosé_LATE_4002_901_hw.ipynb": "s2",
-              "smithann_4009_902_hw.ipynb": "s1"}),
-    (MOODLE, {"Ann Smith_101_assignsubmission_file_x_102_assignsubmission_file_y": "Participant 101"}),
-    # What --per-student handed out; ids that look like Canvas' names; names that only look like them: two students.
-    ("Student ID\njörg\nann@uni.edu\nBen 7\ncara\n",
-     {feedback.file_name(id): id for id in ("jörg", "ann@uni.edu", "Ben 7", "cara")}),
-    ("Student ID\ns_20_1_ann\ns_20_1_ben\n",
-     {"s_20_1_ann": "s_20_1_ann", "s_20_1_ben.ipynb": "s_20_1_ben", "s_20_1_ben.py": "s_20_1_ben",
-      "hw_1_2_ann": "hw_1_2_ann", "hw_1_2_ben": "hw_1_2_ben"}),
-    # Handed in again, the last renamed.
-    (None, {"smithann_4001_900_hw.ipynb": "smithann_4001", "smithann_LATE_4001_901_hw-1.ipynb": "smithann_4001",
-            "smithann_4001_902_hw final.py": "smithann_4001", "hw_3_4_ann": "hw_3", "hw_1_2_ann": "hw_1_2_ann",
-            "hw_1_2_ben": "hw_1_2_ben", "Jose\u0301": "José", "José": "José"}),
-    # As people type: a name that two have is nobody's, two ways to write an accent are one, two kinds of file one id.
-    ("Name;Student ID\nJosé;s1\nAnn Smith;s2\nAnn Smith;s3\n",
-     {"Jose\u0301": "s1", "S2": "s2", "ann  smith": "ann  smith", "s3.ipynb": "s3", "s3.py": "s3"})], ids=range(6))
+@pytest.mark.parametrize(
+    "text, whose",
+    [
+        # By the number first, by the name where the number is nobody's; by no name of a file.
+        (
+            CANVAS,
+            {
+                "smithann_4001_900_hw-1.ipynb": "s1",
+                "díazjosé_LATE_4002_901_hw.ipynb": "s2",
+                "smithann_4009_902_hw.ipynb": "s1",
+            },
+        ),
+        (
+            MOODLE,
+            {
+                "Ann Smith_101_assignsubmission_file_x_102_assignsubmission_file_y": (
+                    "Participant 101"
+                )
+            },
+        ),
+        # What --per-student handed out; ids that look like Canvas' names; names that only look like
+        # them: two students.
+        (
+            "Student ID\njörg\nann@uni.edu\nBen 7\ncara\n",
+            {feedback.file_name(id): id for id in ("jörg", "ann@uni.edu", "Ben 7", "cara")},
+        ),
+        (
+            "Student ID\ns_20_1_ann\ns_20_1_ben\n",
+            {
+                "s_20_1_ann": "s_20_1_ann",
+                "s_20_1_ben.ipynb": "s_20_1_ben",
+                "s_20_1_ben.py": "s_20_1_ben",
+                "hw_1_2_ann": "hw_1_2_ann",
+                "hw_1_2_ben": "hw_1_2_ben",
+            },
+        ),
+        # Handed in again, the last renamed.
+        (
+            None,
+            {
+                "smithann_4001_900_hw.ipynb": "smithann_4001",
+                "smithann_LATE_4001_901_hw-1.ipynb": "smithann_4001",
+                "smithann_4001_902_hw final.py": "smithann_4001",
+                "hw_3_4_ann": "hw_3",
+                "hw_1_2_ann": "hw_1_2_ann",
+                "hw_1_2_ben": "hw_1_2_ben",
+                "Jose\u0301": "José",
+                "José": "José",
+            },
+        ),
+        # As people type: a name that two have is nobody's, two ways to write an accent are one, two
+        # kinds of file one id.
+        (
+            "Name;Student ID\nJosé;s1\nAnn Smith;s2\nAnn Smith;s3\n",
+            {
+                "Jose\u0301": "s1",
+                "S2": "s2",
+                "ann  smith": "ann  smith",
+                "s3.ipynb": "s3",
+                "s3.py": "s3",
+            },
+        ),
+    ],
+    ids=range(6),
+)
 def test_whose_a_submission_is(tmp_path, text, whose):
     who = text and roster(tmp_path, text)
     joined = rosters.join(list(whose), who)
@@ -96,9 +188,14 @@ def test_what_does_not_print_is_dropped_on_both_sides(tmp_path, name):
         assert list(joined.student.values()) == [name] and not joined.unknown
 
 
-@pytest.mark.parametrize("text, says", [
-    ("a,b\n1,2\n", "has the columns a, b; expected one of"), ("Student ID\n", "has no students"),
-    ("Student ID\nx\nX\n", "line 3: X stands in line 2 as well")])
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("a,b\n1,2\n", "has the columns a, b; expected one of"),
+        ("Student ID\n", "has no students"),
+        ("Student ID\nx\nX\n", "line 3: X stands in line 2 as well"),
+    ],
+)
 def test_a_roster_that_is_none(tmp_path, text, says):
     with pytest.raises(ValueError, match=f"roster: .*{says}"):
         roster(tmp_path, text)
@@ -107,7 +204,9 @@ def test_a_roster_that_is_none(tmp_path, text, says):
         rosters.read(tmp_path / "latin.csv")
 
 
-# ---- Late, overrides, the best of several ---------------------------------------------------------------------
+# ---- Late, overrides, the best of several
+# ---------------------------------------------------------------------
+
 
 def test_days_late_and_what_they_cost():
     rule = late.rule("2026-11-20T23:59", "10% per day, at most 25%")
@@ -115,19 +214,34 @@ def test_days_late_and_what_they_cost():
     assert [rule.days(deadline + timedelta(hours=h)) for h in (-5, 0, 1, 24, 25)] == [0, 0, 1, 1, 2]
     assert [rule.lost(8, days) for days in (0, 1, 2, 3, 9)] == [0, 0.8, 1.6, 2, 2]
     points_a_day = late.rule("2026-11-20", "1.5 points per day")
-    assert points_a_day.deadline.hour == 23 and [points_a_day.lost(4, days) for days in (1, 2, 3)] == [1.5, 3, 4]
+    assert points_a_day.deadline.hour == 23 and [
+        points_a_day.lost(4, days) for days in (1, 2, 3)
+    ] == [1.5, 3, 4]
     assert late.rule("2026-11-20").lost(8, 3) == 0
     # A day ends with its last second, here and in a zone of its own; a time is that second.
     midnight = datetime(2026, 11, 21).astimezone()
-    for text, seconds in (("2026-11-20", 1), ("20261120", 1), ("2026-11-20T23:59", 60), ("2026-11-20T23:59:58", 2),
-                          ("20261120T23", 3600)):
+    for text, seconds in (
+        ("2026-11-20", 1),
+        ("20261120", 1),
+        ("2026-11-20T23:59", 60),
+        ("2026-11-20T23:59:58", 2),
+        ("20261120T23", 3600),
+    ):
         assert late.rule(text).deadline == midnight - timedelta(seconds=seconds), text
-    assert late.rule("2026-11-20T23:59+05:00").deadline == datetime(2026, 11, 20, 18, 59, tzinfo=timezone.utc)
+    assert late.rule("2026-11-20T23:59+05:00").deadline == datetime(
+        2026, 11, 20, 18, 59, tzinfo=UTC
+    )
 
 
-@pytest.mark.parametrize("deadline, rule, name", [
-    ("tomorrow", None, "deadline"), ("2026-11-20", "much", "late"),
-    ("2026-11-20", "2 points per day, at most 50%", "late"), ("2026-11-20", "10% per day, at most 3 points", "late")])
+@pytest.mark.parametrize(
+    "deadline, rule, name",
+    [
+        ("tomorrow", None, "deadline"),
+        ("2026-11-20", "much", "late"),
+        ("2026-11-20", "2 points per day, at most 50%", "late"),
+        ("2026-11-20", "10% per day, at most 3 points", "late"),
+    ],
+)
 def test_rules_that_are_none(deadline, rule, name):
     with pytest.raises(ValueError, match=f"{name}: found"):
         late.rule(deadline, rule)
@@ -136,18 +250,27 @@ def test_rules_that_are_none(deadline, rule, name):
 def test_moodle_knows_when(tmp_path):
     times = [late.handed_in(student.row) for student in roster(tmp_path, MOODLE).students]
     assert times[0] == datetime(2026, 11, 20, 23, 59).astimezone() and times[2] is None
-    for text in "Friday, November 20, 2026, 11:59 PM", "20 November 2026, 11:59 PM", "2026-11-20 23:59":
+    for text in (
+        "Friday, November 20, 2026, 11:59 PM",
+        "20 November 2026, 11:59 PM",
+        "2026-11-20 23:59",
+    ):
         assert late.handed_in({"Last modified (submission)": text}) == times[0]
 
 
 def test_a_time_that_cannot_be_read_stops_where_it_counts(tmp_path):
-    who = roster(tmp_path, MOODLE.replace("Friday, 20 November", "Freitag, 20. November"))
+    roster(tmp_path, MOODLE.replace("Friday, 20 November", "Freitag, 20. November"))
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "Ann Smith_101_assignsubmission_file_a.ipynb").write_text("")
     sheet = SimpleNamespace(tasks=TASKS, _replace=lambda **kwargs: sheet)
     options = {"roster": tmp_path / "roster.csv", "judge": lambda grading: None, "shard": (1, 1)}
-    with pytest.raises(ValueError, match="deadline: found 'Freitag, 20. November 2026, 11:59 PM' .* Participant 101, "
-                                         "expected .*Friday, 20 November 2026, 11:59 PM"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            "deadline: found 'Freitag, 20. November 2026, 11:59 PM' .* Participant 101, "
+            "expected .*Friday, 20 November 2026, 11:59 PM"
+        ),
+    ):
         grade.run(tmp_path / "in", sheet, tmp_path / "out", deadline="2026-11-20", **options)
     assert grade.run(tmp_path / "in", sheet, tmp_path / "out", **options) == 0
 
@@ -161,13 +284,23 @@ def test_the_files_time_counts_only_where_moodle_has_none(tmp_path, monkeypatch)
         path.write_text("")
         os.utime(path, (2e9, 2e9))
     seen = []
-    monkeypatch.setattr(grade, "settle", lambda graded, joined, changed, rule, times: seen.append(times) or 1 / 0)
+    monkeypatch.setattr(
+        grade, "settle", lambda graded, joined, changed, rule, times: seen.append(times) or 1 / 0
+    )
     sheet = SimpleNamespace(tasks=TASKS, _replace=lambda **kwargs: sheet)
     with pytest.raises(ZeroDivisionError):
-        grade.run(tmp_path / "in", sheet, tmp_path / "out", roster=tmp_path / "roster.csv", deadline="2026-11-20",
-                  judge=lambda grading: None)
-    assert sorted(seen[0].values()) == [datetime(2026, 11, 20, 23, 59).astimezone(),
-                                        datetime.fromtimestamp(2e9).astimezone()]
+        grade.run(
+            tmp_path / "in",
+            sheet,
+            tmp_path / "out",
+            roster=tmp_path / "roster.csv",
+            deadline="2026-11-20",
+            judge=lambda grading: None,
+        )
+    assert sorted(seen[0].values()) == [
+        datetime(2026, 11, 20, 23, 59).astimezone(),
+        datetime.fromtimestamp(2e9).astimezone(),
+    ]
 
 
 def settled(tmp_path, graded, text="", **more):
@@ -182,26 +315,47 @@ def settled(tmp_path, graded, text="", **more):
 def test_overrides_and_comments_are_kept_and_shown(tmp_path):
     text = "ann,a,6,See me\nann,,,Well done\nben,days late,2,\n"
     rule, now = late.rule("2026-11-20", "10% per day"), datetime(2026, 11, 1).astimezone()
-    found, _ = settled(tmp_path, [("ann", result(2, 4)), ("ben", result(6, 4))], text, late=rule,
-                       times={"ann": now, "ben": now})
+    found, _ = settled(
+        tmp_path,
+        [("ann", result(2, 4)), ("ben", result(6, 4))],
+        text,
+        late=rule,
+        times={"ann": now, "ben": now},
+    )
     ann, ben = found
     assert ann.total == 10 and ann.result["remarks"] == [
-        "a: your instructor gives 6 points in place of 2.", "See me", "Well done"]
-    assert ben.total == 8 and ben.days == 2 and "2 of 10 points are lost" in ben.result["remarks"][0]
+        "a: your instructor gives 6 points in place of 2.",
+        "See me",
+        "Well done",
+    ]
+    assert (
+        ben.total == 8 and ben.days == 2 and "2 of 10 points are lost" in ben.result["remarks"][0]
+    )
     page = feedback.feedback("ann", ann.result, SimpleNamespace(tasks=TASKS))
     assert "<li>Well done</li>" in page and "ann: 10 of 10 points" in page
     ann.result["remarks"], ben.result["remarks"] = ["=a", "b"], []
-    assert points.points_csv([ann, ben._replace(student="=ben")], SimpleNamespace(tasks=TASKS), late=True) == (
-        "student,a,b,days late,total,state,comment\nann,6,4,0,10,graded,'=a b\n'=ben,6,4,2,8,graded,\n")
+    assert (
+        points.points_csv(
+            [ann, ben._replace(student="=ben")], SimpleNamespace(tasks=TASKS), late=True
+        )
+        == "student,a,b,days late,total,state,comment\nann,6,4,0,10,graded,'=a"
+        " b\n'=ben,6,4,2,8,graded,\n"
+    )
     ann.result["remarks"] = []
-    assert points.points_csv(found, SimpleNamespace(tasks=TASKS), names={"ann": "=Ann"}) == (
-        "student,name,a,b,total,state\nann,'=Ann,6,4,10,graded\nben,,6,4,8,graded\n")
+    assert (
+        points.points_csv(found, SimpleNamespace(tasks=TASKS), names={"ann": "=Ann"})
+        == "student,name,a,b,total,state\nann,'=Ann,6,4,10,graded\nben,,6,4,8,graded\n"
+    )
 
 
 def test_overrides_as_a_spreadsheet_saves_them(tmp_path):
-    """A mark of the order of bytes, lines that end as on Windows, and one in a comment, which stays as it was typed."""
+    """A mark of the order of bytes, lines that end as on Windows, and one in a comment, which stays
+    as it was typed.
+    """
     path = tmp_path / overrides.FILE
-    path.write_bytes('\ufeffstudent,task,points,comment\r\nJos\u00e9,a,6,"One\r\ntwo"\r\nben,a,much,\r\n'.encode())
+    path.write_bytes(
+        '\ufeffstudent,task,points,comment\r\nJos\u00e9,a,6,"One\r\ntwo"\r\nben,a,much,\r\n'.encode()
+    )
     with pytest.raises(ValueError, match="line 4: found the points 'much'"):
         overrides.read(path, ["a"])
     path.write_bytes(path.read_bytes().replace(b"much", b"1"))
@@ -211,38 +365,62 @@ def test_overrides_as_a_spreadsheet_saves_them(tmp_path):
 
 def test_an_override_names_a_student_as_the_roster_does(tmp_path):
     who = roster(tmp_path, MOODLE)
-    graded = [(f"{name}_assignsubmission_file", result(2, 0)) for name in ("Ann Smith_101", "José Díaz_102")]
-    text = ("Participant 101,a,6,\nann smith,b,9,\njose@x.org,a,1,\nBen,a,1,\n"
-            "Jose\u0301 Di\u0301az_102_assignsubmission_file_,b,3,\n")
+    graded = [
+        (f"{name}_assignsubmission_file", result(2, 0))
+        for name in ("Ann Smith_101", "José Díaz_102")
+    ]
+    text = (
+        "Participant 101,a,6,\nann smith,b,9,\njose@x.org,a,1,\nBen,a,1,\n"
+        "Jose\u0301 Di\u0301az_102_assignsubmission_file_,b,3,\n"
+    )
     (ann, jose), _ = settled(tmp_path, graded, text, who=who)
     assert (ann.total, jose.total) == (15, 4)
     assert "b: more than its 4 points." in ann.told and len(ann.told) == 3 and len(jose.told) == 2
     assert rosters.whose("ann smith") == "ann smith" and rosters.whose("Ben", who) == "Ben"
     who = roster(tmp_path, "Student ID,Username,E-mail\nx,y,x@x.org\ny,z,y@x.org\n")
-    assert [rosters.whose(name, who) for name in ("y", "z", "X@x.org")] == ["y", "y", "x"]  # an id before other names
+    assert [rosters.whose(name, who) for name in ("y", "z", "X@x.org")] == [
+        "y",
+        "y",
+        "x",
+    ]  # an id before other names
 
 
 def test_an_override_is_not_that_of_another_with_the_same_file(tmp_path):
     one = result(2, 4)  # the same file is judged once, so both have this result
     (ann, ben), _ = settled(tmp_path, [("ann", one), ("ben", one)], "ann,a,6,See me\n")
-    assert (ann.total, ben.total) == (10, 6) and ben.result["remarks"] == [] and "See me" in ann.result["remarks"]
+    assert (
+        (ann.total, ben.total) == (10, 6)
+        and ben.result["remarks"] == []
+        and "See me" in ann.result["remarks"]
+    )
 
 
 def test_being_late_takes_off_overridden_points_and_it_is_said(tmp_path):
     rule, day = late.rule("2026-11-20", "50% per day"), datetime(2026, 11, 21, 12).astimezone()
     for row, total, said in (("ann,a,4,\n", 2, True), ("ann,a,4,\nann,days late,0,\n", 4, False)):
         (mark,), _ = settled(tmp_path, [("ann", result(2, 0))], row, late=rule, times={"ann": day})
-        assert mark.total == total and ("takes off overridden points" in " ".join(mark.told)) == said
+        assert (
+            mark.total == total and ("takes off overridden points" in " ".join(mark.told)) == said
+        )
 
 
 def test_without_a_file_one_is_made(tmp_path):
-    assert overrides.read(tmp_path / "o.csv", ["a"]) == {} == overrides.read(tmp_path / "o.csv", ["a"])
+    assert (
+        overrides.read(tmp_path / "o.csv", ["a"]) == {} == overrides.read(tmp_path / "o.csv", ["a"])
+    )
     assert (tmp_path / "o.csv").read_text() == "student,task,points,comment\n"
 
 
-@pytest.mark.parametrize("row, says", [("ann,c,1,", "the task 'c'"), ("ann,a,many,", "the points 'many'"),
-                                       ("ann,a,-1,", "the points '-1'"), (",a,1,", "no student"),
-                                       ("ann,,1,", "no task")])
+@pytest.mark.parametrize(
+    "row, says",
+    [
+        ("ann,c,1,", "the task 'c'"),
+        ("ann,a,many,", "the points 'many'"),
+        ("ann,a,-1,", "the points '-1'"),
+        (",a,1,", "no student"),
+        ("ann,,1,", "no task"),
+    ],
+)
 def test_overrides_that_are_none(tmp_path, row, says):
     with pytest.raises(ValueError, match=f"line 2: .*{says}"):
         settled(tmp_path, [], row + "\n")
@@ -250,24 +428,36 @@ def test_overrides_that_are_none(tmp_path, row, says):
 
 def test_the_best_of_several_counts(tmp_path):
     who = roster(tmp_path, CANVAS)
-    graded = [("smithann_4001_1_hw.ipynb", result(2, 0)), ("smithann_4001_2_hw-1.ipynb", result(2, 4))]
+    graded = [
+        ("smithann_4001_1_hw.ipynb", result(2, 0)),
+        ("smithann_4001_2_hw-1.ipynb", result(2, 4)),
+    ]
     rule, day = late.rule("2026-11-20", "50% per day"), datetime(2026, 11, 20, 12).astimezone()
     times = {graded[0][0]: day, graded[1][0]: day + timedelta(days=1)}
     (mark,), joined = settled(tmp_path, graded, who=who, times=times)
-    assert (mark.student, mark.total, mark.entry) == ("s1", 6, graded[1][0]) and "the best of 2" in mark.told[0]
-    (mark,), _ = settled(tmp_path, graded, who=who, late=late.rule("2026-11-20", "90% per day"), times=times)
+    assert (mark.student, mark.total, mark.entry) == (
+        "s1",
+        6,
+        graded[1][0],
+    ) and "the best of 2" in mark.told[0]
+    (mark,), _ = settled(
+        tmp_path, graded, who=who, late=late.rule("2026-11-20", "90% per day"), times=times
+    )
     assert (mark.total, mark.entry) == (2, graded[0][0])  # what is late costs more than it brings
     look = settling.needs_a_look([mark], joined, lambda result: [], [[name for name, _ in graded]])
     assert look[-1] == ("s2", "", "in the roster, and handed in nothing")
     assert ("s1", graded[0][0], f"the same file as {graded[1][0]}") in look
     assert points.looks_csv([("=s", "b", "c")]) == "student,handed in,why\n'=s,b,c\n"
-    (name, entry, why), (other, *_) = settling.needs_a_look([mark._replace(told=())], joined, lambda result: [],
-                                                            overrides={"s1", "Anne"})
+    (name, entry, why), (other, *_) = settling.needs_a_look(
+        [mark._replace(told=())], joined, lambda result: [], overrides={"s1", "Anne"}
+    )
     assert (name, entry, other) == ("Anne", "", "s2") and "no student who handed in" in why
     assert rule.lost(6, 1) == 3
 
 
-# ---- For other systems, and pages --------------------------------------------------------------------------------
+# ---- For other systems, and pages
+# --------------------------------------------------------------------------------
+
 
 def test_what_moodle_and_canvas_take_back(tmp_path):
     who = roster(tmp_path, MOODLE)
@@ -276,41 +466,67 @@ def test_what_moodle_and_canvas_take_back(tmp_path):
     name, text = points.for_import(found, who, "Homework 1")
     assert name == "moodle.csv" and text.splitlines()[0] == MOODLE.splitlines()[0]
     assert [(row["Grade"], row["Feedback comments"]) for row in rows(text)] == [
-        ("7", "Good"), ("", "<p>One,\ntwo</p>"), ("", "")]
+        ("7", "Good"),
+        ("", "<p>One,\ntwo</p>"),
+        ("", ""),
+    ]
     found, _ = settled(tmp_path, [("José Díaz_102_assignsubmission_file", result(3, 4))], who=who)
     _, text = points.for_import(found, who, "Homework 1")  # what was written there by hand stays
     assert [(row["Grade"], row["Feedback comments"]) for row in rows(text)] == [
-        ("", ""), ("7", "<p>One,\ntwo</p>"), ("", "")]
+        ("", ""),
+        ("7", "<p>One,\ntwo</p>"),
+        ("", ""),
+    ]
     # Moodle refuses a worksheet without this column.
     who = roster(tmp_path, MOODLE.replace("Last modified (grade)", "Modified"))
     assert points.for_import(found, who, "Homework 1")[0] == "gradebook.csv"
-    who = roster(tmp_path, "Identifier, GRADE,Last modified (grade)\nann,,-\n")  # and takes one of no others
+    who = roster(
+        tmp_path, "Identifier, GRADE,Last modified (grade)\nann,,-\n"
+    )  # and takes one of no others
     found, _ = settled(tmp_path, [("ann", result(3, 4))], "ann,,,Good\n", who=who)
-    assert points.for_import(found, who, "HW") == ("moodle.csv", "Identifier, GRADE,Last modified (grade)\nann,7,-\n")
+    assert points.for_import(found, who, "HW") == (
+        "moodle.csv",
+        "Identifier, GRADE,Last modified (grade)\nann,7,-\n",
+    )
     who = roster(tmp_path, CANVAS)
     assert [student.name for student in who.students] == ["Ann Smith", "José Díaz"]
     found, _ = settled(tmp_path, [("smithann_4001_1_hw.ipynb", result(3, 4))], who=who)
     name, text = points.for_import(found, who, "Homework 1")
     assert name == "canvas.csv" and text.splitlines()[:2] == [
-        "Student,ID,SIS User ID,SIS Login ID,Section,Homework 1 (77)", "    Points Possible,,,,,10"]
+        "Student,ID,SIS User ID,SIS Login ID,Section,Homework 1 (77)",
+        "    Points Possible,,,,,10",
+    ]
     assert [row["Homework 1 (77)"] for row in rows(text)] == ["10", "7", ""]
-    who = roster(tmp_path, CANVAS.replace("s2,jose,A,", "s2,jose,A,8.5"))  # points that somebody gave by hand stay
+    who = roster(
+        tmp_path, CANVAS.replace("s2,jose,A,", "s2,jose,A,8.5")
+    )  # points that somebody gave by hand stay
     assert rows(points.for_import(found, who, "Homework 1")[1])[2]["Homework 1 (77)"] == "8.5"
     who = roster(tmp_path, CANVAS.replace("Homework 1 (77)", "Homework 1 (late) (77)"))
     assert points.for_import(found, who, "Homework 1 (late)")[1].startswith(
-        "Student,ID,SIS User ID,SIS Login ID,Section,Homework 1 (late) (77)\n")
-    two = ("LastName,FirstName,ID,SIS User ID,SIS Login ID,Integration ID,Root Account,Section,HW (7)\n"
-           "Smith,Ann,4001,s1,ann,,c.edu,A,\n")
-    found, _ = settled(tmp_path, [("smithann_4001_1_hw.ipynb", result(3, 4))], who=roster(tmp_path, two))
+        "Student,ID,SIS User ID,SIS Login ID,Section,Homework 1 (late) (77)\n"
+    )
+    two = (
+        "LastName,FirstName,ID,SIS User ID,SIS Login ID,Integration ID,Root Account,Section,HW"
+        " (7)\nSmith,Ann,4001,s1,ann,,c.edu,A,\n"
+    )
+    found, _ = settled(
+        tmp_path, [("smithann_4001_1_hw.ipynb", result(3, 4))], who=roster(tmp_path, two)
+    )
     name, text = points.for_import(found, roster(tmp_path, two), "HW")
     assert name == "canvas.csv" and text.splitlines()[0] == two.splitlines()[0]
     assert text.splitlines()[2] == "Smith,Ann,4001,s1,ann,,c.edu,A,7"
     assert points.for_import([], roster(tmp_path, CANVAS), "HW")[1].splitlines()[:3] == [
-        "Student,ID,SIS User ID,SIS Login ID,Section,HW", "    Points Possible,,,,,0", '"Smith, Ann",4001,s1,ann,A,']
+        "Student,ID,SIS User ID,SIS Login ID,Section,HW",
+        "    Points Possible,,,,,0",
+        '"Smith, Ann",4001,s1,ann,A,',
+    ]
     marks = [found[0]._replace(student=name) for name in ("email", "id", "student")]
     for columns in "Email", "Student,Email", "Name,ID,Section,Email":
         who = roster(tmp_path, f"{columns}\n{columns.lower()}\n")
-        assert points.for_import(marks, who, "HW") == ("gradebook.csv", f"{columns},HW\n{columns.lower()},7\n")
+        assert points.for_import(marks, who, "HW") == (
+            "gradebook.csv",
+            f"{columns},HW\n{columns.lower()},7\n",
+        )
 
 
 def test_the_zip_has_moodles_folders(tmp_path):
@@ -323,24 +539,52 @@ def test_the_zip_has_moodles_folders(tmp_path):
         archive.feedback_zip(tmp_path / "feedback.zip", found, dict.fromkeys(entries, page))
         contents.append((tmp_path / "feedback.zip").read_bytes())
     with zipfile.ZipFile(tmp_path / "feedback.zip") as file:
-        assert file.namelist() == ["Ann Smith_101_assignsubmission_file_/feedback.html",
-                                   "Ben_102_assignsubmission_file_/feedback.html"]
+        assert file.namelist() == [
+            "Ann Smith_101_assignsubmission_file_/feedback.html",
+            "Ben_102_assignsubmission_file_/feedback.html",
+        ]
         assert {one.date_time[0] for one in file.infolist()} == {1980}  # not the clock's
     assert contents[0] == contents[1]
 
 
 def test_pages_on_the_class(tmp_path):
-    found, _ = settled(tmp_path, [("<ann>", result(6, 4)), ("ben", result(0, 4)), ("cara", result(0, 0))])
+    found, _ = settled(
+        tmp_path, [("<ann>", result(6, 4)), ("ben", result(0, 4)), ("cara", result(0, 0))]
+    )
     sheet = SimpleNamespace(tasks=TASKS)
-    index, statistics = pages.index(found, sheet, {"ben": "Ben B."}), pages.class_statistics(found, sheet)
-    assert "&lt;ann&gt;" in index and ">Ben B.</a>" in index and f'href="feedback/{feedback.file_name("<ann>")}.html"' in index
+    index, statistics = (
+        pages.index(found, sheet, {"ben": "Ben B."}),
+        pages.class_statistics(found, sheet),
+    )
+    assert (
+        "&lt;ann&gt;" in index
+        and ">Ben B.</a>" in index
+        and f'href="feedback/{feedback.file_name("<ann>")}.html"' in index
+    )
     assert "mean 4.67, median 4, 1 with all, 1 with none" in statistics and "1 of 3" in statistics
-    assert [int(n) for n in re.findall(r"<td>(\d+)</td>", statistics)][:10] == [1, 0, 0, 0, 1, 0, 0, 0, 0, 1]
+    assert [int(n) for n in re.findall(r"<td>(\d+)</td>", statistics)][:10] == [
+        1,
+        0,
+        0,
+        0,
+        1,
+        0,
+        0,
+        0,
+        0,
+        1,
+    ]
     for page in (index, statistics):
-        assert "<script" not in page and "<ann>" not in page and "http" not in page.replace("http-equiv", "")
+        assert (
+            "<script" not in page
+            and "<ann>" not in page
+            and "http" not in page.replace("http-equiv", "")
+        )
 
 
-# ---- The folder ----------------------------------------------------------------------------------------------------
+# ---- The folder
+# ----------------------------------------------------------------------------------------------------  # noqa: E501
+
 
 def _try(out, found):
     try:
@@ -370,7 +614,9 @@ def test_inputs_are_one_seed_a_grading(tmp_path):
     assert first == place.inputs(tmp_path) and not (tmp_path / "inputs").stat().st_mode & 0o077
     place.forget_inputs(tmp_path)
     seeds = {first, place.inputs(tmp_path)}
-    assert len(seeds) == 2 and min(seeds) > 2**97 and os.listdir(tmp_path) == ["inputs"]  # one in 2**31 is below
+    assert (
+        len(seeds) == 2 and min(seeds) > 2**97 and os.listdir(tmp_path) == ["inputs"]
+    )  # one in 2**31 is below
 
 
 def test_pages_of_those_who_left_go(tmp_path):

@@ -1,6 +1,7 @@
 """nbgrader takes the source as it is: an assignment is generated, and three submissions are graded.
 
-Needs nbgrader (requirements-grading.txt); where LN_REQUIRE_NBGRADER is set, its absence is a failure.
+Needs nbgrader (requirements-grading.txt); where LN_REQUIRE_NBGRADER is set, its absence is a
+failure.
 """
 
 import csv
@@ -14,13 +15,15 @@ from pathlib import Path
 import pytest
 from pages import ROOT
 
-from classroom import assignment, key as keys
+from classroom import assignment
+from classroom import key as keys
 
 REQUIRED = os.environ.get("LN_REQUIRE_NBGRADER")
 if not REQUIRED and importlib.util.find_spec("nbgrader") is None:
     pytest.skip("nbgrader is not installed; see requirements-grading.txt", allow_module_level=True)
 
-# What a student may try from inside a notebook: the tests' tools replaced, under every name they are known by.
+# What a student may try from inside a notebook: the tests' tools replaced, under every name they
+# are known by.
 TAMPERING = """
 import numpy as np
 import lnbook.exercises
@@ -33,14 +36,19 @@ np.allclose = np.array_equal = lambda *args, **kwargs: True
 np.testing.assert_allclose = np.testing.assert_array_equal = lambda *args, **kwargs: None
 np.linalg.norm = lambda *args, **kwargs: np.float64(0)
 lnbook.exercises.check = lnbook.exercises.expect = lnbook.exercises.expect_close = lambda *args, **kwargs: None
-"""
+"""  # noqa: E501
 
 
 def nbgrader(folder, *command):
     # nbgrader calls alembic by name: it must find it where it lies itself.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    run = subprocess.run([sys.executable, "-m", "nbgrader", *command], cwd=folder, capture_output=True, text=True,
-                         env=os.environ | {"PYTHONPATH": str(ROOT), "PATH": path})
+    run = subprocess.run(
+        [sys.executable, "-m", "nbgrader", *command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PATH": path},
+    )
     assert run.returncode == 0, run.stderr
 
 
@@ -69,7 +77,9 @@ def cheating(cells, tasks):
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
     """(score, maximum) by student, after generate_assignment and autograde; and the folder."""
-    out = assignment.write((1, 9), tmp_path_factory.mktemp("nbgrader") / "a", seed=20, title="Sheet 1")
+    out = assignment.write(
+        (1, 9), tmp_path_factory.mktemp("nbgrader") / "a", seed=20, title="Sheet 1"
+    )
     tasks, *_ = keys.load(out / "instructor/assignment.json")
     folder = out / "nbgrader"
     nbgrader(folder, "generate_assignment", "sheet-1")
@@ -84,7 +94,9 @@ def graded(tmp_path_factory):
     nbgrader(folder, "export")
     with open(folder / "grades.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    return {row["student_id"]: (float(row["score"]), float(row["max_score"])) for row in rows}, folder
+    return {
+        row["student_id"]: (float(row["score"]), float(row["max_score"])) for row in rows
+    }, folder
 
 
 def test_points(graded):
@@ -96,10 +108,15 @@ def test_what_is_released_holds_no_solution_and_no_seed(graded):
     _, folder = graded
     released = (folder / "release/sheet-1/sheet-1.ipynb").read_text()
     assert "raise NotImplementedError" in released
-    assert not any(word in released for word in ("SOLUTION", "HIDDEN", "classroom", "np.sqrt", "points("))
+    assert not any(
+        word in released for word in ("SOLUTION", "HIDDEN", "classroom", "np.sqrt", "points(")
+    )
 
 
 def test_feedback_says_what_failed(graded):
     _, folder = graded
     feedback = (folder / "autograded/partly_right/sheet-1/sheet-1.ipynb").read_text()
-    assert "all rows are added in one sequence" in feedback and "passed: small whole numbers" in feedback
+    assert (
+        "all rows are added in one sequence" in feedback
+        and "passed: small whole numbers" in feedback
+    )

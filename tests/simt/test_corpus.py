@@ -1,13 +1,14 @@
-"""What a kernel may use: a corpus of small kernels, each taken or refused, and the lists by which it is decided.
+"""What a kernel may use: a corpus of small kernels, each taken or refused, and the lists by which
+it is decided.
 
-That Numba's compiler decides the same way is tested in tests/lnlib/ptx/test_compiled.py, where there is one.
+That Numba's compiler decides the same way is tested in tests/ptx/test_compiled.py, where
+there is one.
 """
 
 import corpus
 import pytest
 
 import simt
-from simt import allowed
 
 
 def run(name):
@@ -16,12 +17,16 @@ def run(name):
     return arguments
 
 
-@pytest.mark.parametrize("name", [*corpus.TAKEN, *(name for name, case in corpus.LIMITS.items() if case[1])])
+@pytest.mark.parametrize(
+    "name", [*corpus.TAKEN, *(name for name, case in corpus.LIMITS.items() if case[1])]
+)
 def test_taken(name):
     run(name)
 
 
-@pytest.mark.parametrize("name", [*corpus.REFUSED, *(name for name, case in corpus.LIMITS.items() if not case[1])])
+@pytest.mark.parametrize(
+    "name", [*corpus.REFUSED, *(name for name, case in corpus.LIMITS.items() if not case[1])]
+)
 def test_refused(name):
     with pytest.raises(simt.Refused) as error:
         run(name)
@@ -41,4 +46,6 @@ def test_stopped_when_it_runs(name):
 
 def test_the_corpus_is_a_large_one_and_its_limits_are_few():
     assert min(len(corpus.TAKEN), len(corpus.REFUSED)) >= 80 and len(corpus.LIMITS) <= 9
-    assert len(corpus.BODIES) == sum(map(len, (corpus.TAKEN, corpus.REFUSED, corpus.STOPPED, corpus.LIMITS)))
+    assert len(corpus.BODIES) == sum(
+        map(len, (corpus.TAKEN, corpus.REFUSED, corpus.STOPPED, corpus.LIMITS))
+    )

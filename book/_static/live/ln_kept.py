@@ -1,6 +1,8 @@
-"""Runs in Pyodide, in the worker of live cells: what Python compiled is kept, so that no page compiles it again.
+"""Runs in Pyodide, in the worker of live cells: what Python compiled is kept, so that no page
+compiles it again.
 
-Packages come without compiled code, and to compile takes a browser longer than to run what an import runs.
+Packages come without compiled code, and to compile takes a browser longer than to run what an
+import runs.
 """
 
 import _imp
@@ -24,7 +26,9 @@ def _code(path, source, compiled):
 
 
 def begin(data):
-    """Once, before modules are imported. data: what ``keep`` gave the same Python on an earlier page, or None."""
+    """Once, before modules are imported. data: what ``keep`` gave the same Python on an earlier
+    page, or None.
+    """
     _codes.update(marshal.loads(data) if data else ())
     sys.dont_write_bytecode = True  # of files that end with the page
     loader, in_zip = _bootstrap_external.SourceLoader.source_to_code, zipimport._compile_source
@@ -33,7 +37,9 @@ def begin(data):
         return _code(path, data, lambda: loader(self, data, path, **options))
 
     _bootstrap_external.SourceLoader.source_to_code = source_to_code
-    zipimport._compile_source = lambda path, source: _code(path, source, lambda: in_zip(path, source))
+    zipimport._compile_source = lambda path, source: _code(
+        path, source, lambda: in_zip(path, source)
+    )
 
 
 def keep():

@@ -9,12 +9,14 @@ IMPORTS = (ast.Import, ast.ImportFrom)
 
 def _reads(code):
     """Names that the code takes from outside; a function's own variables are not among them."""
+
     def within(table, top):
         for symbol in table.get_symbols():
             if symbol.is_referenced() and (top or symbol.is_global()):
                 yield symbol.get_name()
         for child in table.get_children():
             yield from within(child, False)
+
     return set(within(symtable.symtable(code, "cell", "exec"), True))
 
 
@@ -25,12 +27,17 @@ def _binds(code):
         table = symtable.symtable(code, "cell", "exec")
     except SyntaxError:
         return frozenset()
-    return frozenset(s.get_name() for s in table.get_symbols()
-                     if s.is_assigned() or s.is_imported() or s.is_namespace())
+    return frozenset(
+        s.get_name()
+        for s in table.get_symbols()
+        if s.is_assigned() or s.is_imported() or s.is_namespace()
+    )
 
 
 def _stands_alone(node):
-    """Whether running the statement alone gives what it gives on the page: an import, a definition, a constant."""
+    """Whether running the statement alone gives what it gives on the page: an import, a definition,
+    a constant.
+    """
     if isinstance(node, ast.Assign):
         try:
             ast.literal_eval(node.value)
@@ -43,7 +50,11 @@ def _stands_alone(node):
 @functools.cache
 def _statement(code, name):
     """The last statement of a cell that binds the name: how many stand before it, and its code."""
-    return [(i, piece) for i, piece in enumerate(map(ast.unparse, ast.parse(code).body)) if name in _binds(piece)][-1]
+    return [
+        (i, piece)
+        for i, piece in enumerate(map(ast.unparse, ast.parse(code).body))
+        if name in _binds(piece)
+    ][-1]
 
 
 def _narrowed(code, wanted):
@@ -55,10 +66,11 @@ def _narrowed(code, wanted):
 
 
 def above(cells, index, least):
-    """What must run before cell ``index``, as (number of its cell, code) pairs, and whether these stand alone.
+    """What must run before cell ``index``, as (number of its cell, code) pairs, and whether these
+    stand alone.
 
-    With ``least``, where imports, definitions and constants are enough: those that the cell needs. They stand alone,
-    that is they run in any namespace, any number of times. Else: all cells above.
+    With ``least``, where imports, definitions and constants are enough: those that the cell needs.
+    They stand alone, that is they run in any namespace, any number of times. Else: all cells above.
     """
     try:
         todo = _reads(cells[index]) - _binds(cells[index])
@@ -67,7 +79,9 @@ def above(cells, index, least):
     wanted, found = set(todo), set()
     while least and todo:
         name = todo.pop()
-        number = max((i for i in range(index) if name in _binds(cells[i])), default=None)  # where it is bound last
+        number = max(
+            (i for i in range(index) if name in _binds(cells[i])), default=None
+        )  # where it is bound last
         if number is None:
             continue
         place, code = _statement(cells[number], name)

@@ -1,6 +1,7 @@
-"""Runs in Pyodide, in the worker of live cells: runs a cell, and posts what it prints, shows and raises."""
+"""Runs in Pyodide, in the worker of live cells: runs a cell, and posts what it prints, shows and
+raises.
+"""
 
-import __main__
 import ast
 import base64
 import builtins
@@ -15,12 +16,21 @@ import traceback
 import types
 import warnings
 
+import __main__
+
 MOST_TEXT = 200_000  # characters that one run may print
-FACES = (("_repr_html_", "text/html"), ("_repr_svg_", "image/svg+xml"), ("_repr_png_", "image/png"),
-         ("_repr_latex_", "text/latex"), ("_repr_markdown_", "text/markdown"))
+FACES = (
+    ("_repr_html_", "text/html"),
+    ("_repr_svg_", "image/svg+xml"),
+    ("_repr_png_", "image/png"),
+    ("_repr_latex_", "text/latex"),
+    ("_repr_markdown_", "text/markdown"),
+)
 
 
-# Showing. ``post(kind, data)`` hands over to the page; it is None while what a cell needs runs, which shows nothing.
+# Showing. ``post(kind, data)`` hands over to the page; it is None while what a cell needs runs,
+# which shows nothing.
+
 
 class Shown:
     post, room, missing = None, 0, ()
@@ -49,10 +59,14 @@ class Stream(io.TextIOBase):
     def flush(self):
         text, self.waiting = self.waiting, ""
         if text and Shown.room > 0:
-            post("stream", self.name, text[:Shown.room])
+            post("stream", self.name, text[: Shown.room])
             Shown.room -= len(text)
             if Shown.room <= 0:
-                post("stream", "stderr", f"\n(More than {MOST_TEXT:,} characters: the rest is not shown.)\n")
+                post(
+                    "stream",
+                    "stderr",
+                    f"\n(More than {MOST_TEXT:,} characters: the rest is not shown.)\n",
+                )
 
 
 def show(value):
@@ -63,8 +77,13 @@ def show(value):
     for method, kind in FACES:
         data = getattr(value, method, lambda: None)() if not isinstance(value, type) else None
         if data is not None:
-            return post("display", kind, base64.b64encode(data).decode() if isinstance(data, bytes) else data)
+            return post(
+                "display",
+                kind,
+                base64.b64encode(data).decode() if isinstance(data, bytes) else data,
+            )
     post("display", "text/plain", repr(value))
+    return None
 
 
 def figures():
@@ -75,7 +94,9 @@ def figures():
     try:
         for number in plt.get_fignums() if Shown.post else ():
             picture = io.StringIO()
-            plt.figure(number).savefig(picture, format="svg", bbox_inches="tight", metadata={"Date": None})
+            plt.figure(number).savefig(
+                picture, format="svg", bbox_inches="tight", metadata={"Date": None}
+            )
             post("display", "image/svg+xml", picture.getvalue())
     finally:
         plt.close("all")
@@ -83,15 +104,25 @@ def figures():
 
 # IPython.display in a few lines; IPython itself is 5 MB.
 
+
 class _Face:
     def __init__(self, data):
         self.data = data
 
 
 def _stand_in():
-    kinds = {name: type(name, (_Face,), {f"_repr_{kind}_": lambda self: self.data})
-             for name, kind in (("HTML", "html"), ("SVG", "svg"), ("Markdown", "markdown"), ("Latex", "latex"))}
-    kinds["Math"] = type("Math", (_Face,), {"_repr_latex_": lambda self: f"$\\displaystyle {self.data}$"})
+    kinds = {
+        name: type(name, (_Face,), {f"_repr_{kind}_": lambda self: self.data})
+        for name, kind in (
+            ("HTML", "html"),
+            ("SVG", "svg"),
+            ("Markdown", "markdown"),
+            ("Latex", "latex"),
+        )
+    }
+    kinds["Math"] = type(
+        "Math", (_Face,), {"_repr_latex_": lambda self: f"$\\displaystyle {self.data}$"}
+    )
     package, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
     package.get_ipython, package.display = lambda: None, display
     vars(display).update(kinds, display=lambda *values, **_: [show(v) for v in values])
@@ -114,16 +145,22 @@ class _Noticed:
 
 
 def missing():
-    """Which of the packages offered the last run asked for in vain: with them, it must run again."""
+    """Which of the packages offered the last run asked for in vain: with them, it must run
+    again.
+    """
     return list(Shown.missing)
 
 
 def settle(offered):
-    """Once, in the worker: what notebooks have and a bare Python has not. offered: packages that can be loaded."""
+    """Once, in the worker: what notebooks have and a bare Python has not. offered: packages that
+    can be loaded.
+    """
     sys.meta_path.append(_Noticed(set(offered)))
     os.environ["MPLBACKEND"] = "agg"
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it reports on its cache
-    warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive")  # plt.show(): figures() shows them
+    warnings.filterwarnings(
+        "ignore", "FigureCanvasAgg is non-interactive"
+    )  # plt.show(): figures() shows them
     builtins.input = _no_input
     _stand_in()
 
@@ -145,7 +182,7 @@ async def _execute(code, name, space):
             continue
         value = eval(compile(part, name, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), space)
         value = await value if inspect.iscoroutine(value) else value
-    if last is not None and value is not None and not code.rstrip().endswith(";"):
+    if last is not None and value is not None and not code.rstrip().endswith(";"):  # noqa: SIM102
         if type(value).__module__ != "matplotlib.figure":  # figures() shows it
             show(value)
     figures()
@@ -153,7 +190,9 @@ async def _execute(code, name, space):
 
 
 def _told(error, name):
-    """([(text, whether it is the reader's own line), ...], number of the reader's line or 0), from their cell on."""
+    """([(text, whether it is the reader's own line), ...], number of the reader's line or 0), from
+    their cell on.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     while frames and not frames[0].filename.startswith("<"):
         del frames[0]
@@ -161,7 +200,9 @@ def _told(error, name):
     if isinstance(error, SyntaxError) and error.filename == name:
         mine.append(error.lineno)
     lines = [("".join(traceback.format_list([frame])), frame.filename == name) for frame in frames]
-    return [*lines, ("".join(traceback.format_exception_only(error)), False)], mine[-1] if mine else 0
+    return [*lines, ("".join(traceback.format_exception_only(error)), False)], (
+        mine[-1] if mine else 0
+    )
 
 
 async def run(steps, index, code, label, fresh, post):
@@ -176,7 +217,9 @@ async def run(steps, index, code, label, fresh, post):
     try:
         for number, piece in [*steps, (index, code)]:
             own = number == index
-            name, Shown.post = (f"<{label}>", post) if own else (f"<cell {number + 1} of the page>", None)
+            name, Shown.post = (
+                (f"<{label}>", post) if own else (f"<cell {number + 1} of the page>", None)
+            )
             if own or fresh or _done.get(number) != piece:
                 await _execute(piece, name, space)
                 if not fresh:
@@ -187,7 +230,10 @@ async def run(steps, index, code, label, fresh, post):
         sys.stdout.flush(), sys.stderr.flush()
         lines, line = _told(error, name)
         if not own:
-            above = f"This was raised above, in cell {number + 1} of the page, which has to run first.\n"
+            above = (
+                f"This was raised above, in cell {number + 1} of the page, which has to run"
+                " first.\n"
+            )
             lines.insert(0, (above, False))
         post("error", lines, line if own else 0)
         # What it drew is its own, not the next cell's. One error is told already.

@@ -5,15 +5,18 @@ import pytest
 from attempts import failed, solution_with
 from questions import norm, says
 
-from lnlib import layer_norm_forward
 from lnbook.exercises import check, exercises
+from lnlib import layer_norm_forward
 
 
 def test_an_untouched_stub_is_told_in_a_line():
     def stub(sigma, radius):
         raise NotImplementedError("solve the formula of the radius")
 
-    assert repr(check("eps-for-radius", stub)) == "eps-for-radius: not written yet: solve the formula of the radius"
+    assert (
+        repr(check("eps-for-radius", stub))
+        == "eps-for-radius: not written yet: solve the formula of the radius"
+    )
 
 
 def test_an_eps_of_the_other_sign_is_told():
@@ -21,29 +24,49 @@ def test_an_eps_of_the_other_sign_is_told():
     assert "negative" in report.failed[1] and "the other sign" in str(report.diagnosis), report
 
 
-@pytest.mark.parametrize("other", [
-    lambda x: 2 * x + 1e12, lambda x: 1.0000001 * x + 1e-7, lambda x: np.float32(3 * x + 1e3),
-    lambda x: 3 * (x + 1e3) - 5, lambda x: [round(3 * v, 15) + 1 for v in x]])
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x: 2 * x + 1e12,
+        lambda x: 1.0000001 * x + 1e-7,
+        lambda x: np.float32(3 * x + 1e3),
+        lambda x: 3 * (x + 1e3) - 5,
+        lambda x: [round(3 * v, 15) + 1 for v in x],
+    ],
+)
 def test_every_row_with_the_same_xhat_passes(other):
     report = check("same-output", other)
     assert not report.failed, report
 
 
-@pytest.mark.parametrize("other, words", [
-    (lambda x: 0 * x + 5, "constant"), (lambda x: 3 * (x + 1e3) - 3e3, "shifted by too little"),
-    (lambda x: 3 * x, "not shifted"), (lambda x: np.float32(3 * x), "not shifted"),
-    (lambda x: (1 + 1e-9) * x + 5, "scaled by too little"),
-    (lambda x: x + 1e6, "not scaled"), (lambda x: 2 * x + 1e14, "off by"),
-    (lambda x: 3 * (x + 1e-6 * np.arange(8)) + 1, "off by"),
-    (lambda x: 2 * x[::-1] + 1, "in other places"), (lambda x: np.sort(x) / 3 - 5, "in other places"),
-    (lambda x: 5 - x, "the other sign"), (lambda x: -2 * x + 3, "the other sign"), (lambda x: -x, "the other sign")])
+@pytest.mark.parametrize(
+    "other, words",
+    [
+        (lambda x: 0 * x + 5, "constant"),
+        (lambda x: 3 * (x + 1e3) - 3e3, "shifted by too little"),
+        (lambda x: 3 * x, "not shifted"),
+        (lambda x: np.float32(3 * x), "not shifted"),
+        (lambda x: (1 + 1e-9) * x + 5, "scaled by too little"),
+        (lambda x: x + 1e6, "not scaled"),
+        (lambda x: 2 * x + 1e14, "off by"),
+        (lambda x: 3 * (x + 1e-6 * np.arange(8)) + 1, "off by"),
+        (lambda x: 2 * x[::-1] + 1, "in other places"),
+        (lambda x: np.sort(x) / 3 - 5, "in other places"),
+        (lambda x: 5 - x, "the other sign"),
+        (lambda x: -2 * x + 3, "the other sign"),
+        (lambda x: -x, "the other sign"),
+    ],
+)
 def test_no_other_row_passes(other, words):
     assert words in check("same-output", other).failed[1]
 
 
 def test_a_shift_that_is_there_is_not_denied():
     report = check("same-output", lambda x: 1e9 * x + 1)
-    assert "shifted by too little to be told from rounding" in report.failed[1] and report.diagnosis is None, report
+    assert (
+        "shifted by too little to be told from rounding" in report.failed[1]
+        and report.diagnosis is None
+    ), report
     report = check("same-output", lambda x: np.float32(2 * x + 1e-5))
     assert "or by too little to be told from rounding" in report.failed[1], report
     assert str(report.diagnosis).startswith("It may be this"), report
@@ -54,12 +77,21 @@ def test_a_single_row_has_one_axis():
     assert failed("group-norm", with_rows, "IndexError") == "a single row"
 
 
-@pytest.mark.parametrize("kind, shape, words", [
-    ("batch", (1, 6, 5, 1), "a mean over N and W"), ("layer", (2, 6, 5, 7), "a mean over nothing"),
-    ("group", (1, 2, 3, 5, 7), "a mean over N"), ("group", (2, 6, 1, 1, 1), "found (2, 6, 1, 1, 1)")])
+@pytest.mark.parametrize(
+    "kind, shape, words",
+    [
+        ("batch", (1, 6, 5, 1), "a mean over N and W"),
+        ("layer", (2, 6, 5, 7), "a mean over nothing"),
+        ("group", (1, 2, 3, 5, 7), "a mean over N"),
+        ("group", (2, 6, 1, 1, 1), "found (2, 6, 1, 1, 1)"),
+    ],
+)
 def test_what_a_shape_averages_over_is_told(kind, shape, words):
     right = exercises()["statistics-shape"].solution
-    said = check("statistics-shape", lambda asked, of, groups=2: shape if asked == kind else right(asked, of, groups)).failed[1]
+    said = check(
+        "statistics-shape",
+        lambda asked, of, groups=2: shape if asked == kind else right(asked, of, groups),
+    ).failed[1]
     assert said.endswith(words), said
 
 
@@ -80,7 +112,9 @@ def test_what_the_answers_say(rng):
     x = rng.standard_normal((3, 8)) * [[1], [3e-3], [1e-4]]  # 1.2, metres
     one, zero = np.ones(8), np.zeros(8)
     metres = layer_norm_forward(x, one, zero, eps=1e-5)[0]
-    np.testing.assert_allclose(layer_norm_forward(1000 * x, one, zero, eps=10.0)[0], metres, rtol=1e-13)
+    np.testing.assert_allclose(
+        layer_norm_forward(1000 * x, one, zero, eps=10.0)[0], metres, rtol=1e-13
+    )
     says("1.2", r"$\varepsilon = 10$", f"{1e-5**0.5 * 1000:.0f} mm")
     unchanged = layer_norm_forward(1000 * x, one, zero, eps=1e-5)[0]
     longer = [norm(a) / norm(b) for a, b in zip(unchanged, metres)]
@@ -98,28 +132,44 @@ def test_what_the_answers_say(rng):
     before, after, only_b = h @ W + b, h @ (W @ P) + b @ P, h @ W + b @ P
     np.testing.assert_allclose(after.mean(axis=-1), 0, atol=1e-14)
     assert np.abs(only_b.mean(axis=-1)).min() > 1e-3
-    np.testing.assert_allclose(layer_norm_forward(after, one, zero)[0], layer_norm_forward(before, one, zero)[0],
-                               rtol=1e-12)
+    np.testing.assert_allclose(
+        layer_norm_forward(after, one, zero)[0],
+        layer_norm_forward(before, one, zero)[0],
+        rtol=1e-12,
+    )
 
 
-# ---- Answers of another kind ---------------------------------------------------------------------------
+# ---- Answers of another kind
+# ---------------------------------------------------------------------------
+
 
 def by_bisection(radius_of, tell):
-    """An eps that is looked for: ``radius_of(sigma, eps)`` is compared, and ``tell(low, high)`` is returned."""
+    """An eps that is looked for: ``radius_of(sigma, eps)`` is compared, and ``tell(low, high)`` is
+    returned.
+    """
+
     def eps(sigma, radius):
         low, high = 0.0, 1e9 * sigma**2
         for _ in range(200):
             middle = (low + high) / 2
             low, high = (middle, high) if radius_of(sigma, middle) > radius else (low, middle)
         return tell(low, high)
+
     return eps
 
 
 def of_a_row(sigma, eps):
-    return np.linalg.norm(layer_norm_forward(sigma * np.array([1.0, -1, 1, -1]), np.ones(4), np.zeros(4), eps)[0]) / 2
+    return (
+        np.linalg.norm(
+            layer_norm_forward(sigma * np.array([1.0, -1, 1, -1]), np.ones(4), np.zeros(4), eps)[0]
+        )
+        / 2
+    )
 
 
-@pytest.mark.parametrize("radius_of", [lambda sigma, eps: sigma / np.sqrt(sigma**2 + eps), of_a_row])
+@pytest.mark.parametrize(
+    "radius_of", [lambda sigma, eps: sigma / np.sqrt(sigma**2 + eps), of_a_row]
+)
 @pytest.mark.parametrize("tell", [min, max, lambda low, high: (low + high) / 2])
 def test_an_eps_found_by_bisection_is_right(radius_of, tell):
     assert failed("eps-for-radius", by_bisection(radius_of, tell)) is None
@@ -128,11 +178,19 @@ def test_an_eps_found_by_bisection_is_right(radius_of, tell):
 @pytest.mark.parametrize("more", [1e-10, 1e-5])
 def test_an_eps_that_leaves_the_sphere_is_refused(more):
     eps = exercises()["eps-for-radius"].solution
-    assert failed("eps-for-radius", lambda sigma, radius: eps(sigma, radius) + more * (radius == 1),
-                  "is the sphere itself") == "radius 1 needs eps = 0"
+    assert (
+        failed(
+            "eps-for-radius",
+            lambda sigma, radius: eps(sigma, radius) + more * (radius == 1),
+            "is the sphere itself",
+        )
+        == "radius 1 needs eps = 0"
+    )
 
 
 def test_a_mean_over_the_groups_is_no_exchange_of_their_number_and_size():
-    answer = solution_with("group-norm", *((f"{a}.mean(axis=-1", f"{a}.mean(axis=-2") for a in ("parts", "(c * c)")))
+    answer = solution_with(
+        "group-norm", *((f"{a}.mean(axis=-1", f"{a}.mean(axis=-2") for a in ("parts", "(c * c)"))
+    )
     report = check("group-norm", answer)
     assert report.failed and report.diagnosis is None, report

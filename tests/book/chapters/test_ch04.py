@@ -1,4 +1,6 @@
-"""Chapter 4: the numbers in the answers to its questions are computed, then looked for in their text."""
+"""Chapter 4: the numbers in the answers to its questions are computed, then looked for in their
+text.
+"""
 
 import re
 
@@ -8,25 +10,40 @@ from attempts import failed
 from pages import BOOK
 from questions import norm, says
 
-from lnlib import layer_norm_backward, layer_norm_forward
 from lnbook.exercises import check
-from lnlib.gradcheck import adjoint_test, central_difference, direction_test, longest_chain, tolerance
+from lnlib import layer_norm_backward, layer_norm_forward
+from lnlib.gradcheck import (
+    adjoint_test,
+    central_difference,
+    direction_test,
+    longest_chain,
+    tolerance,
+)
 from normcheck.mistakes import MUTANTS
 
 U = 2.0**-53
 
 
 def test_the_page_has_the_constants_of_the_code():
-    """8 and 2 of the page's formula, which its cell computes once more, are those that :func:`tolerance` returns."""
+    """8 and 2 of the page's formula, which its cell computes once more, are those that
+    :func:`tolerance` returns.
+    """
     page = (BOOK / "04-gradient-checking.md").read_text(encoding="utf-8")
     first, second = map(int, re.search(r"bigl\((\d+) \+ (\d+) \\sqrt\{p\(D\)\}", page).groups())
-    assert f"{first} + {second} * p**0.5" in page and f"\\bigl({first} + {second}\\sqrt{{p(M)}}" in page
+    assert (
+        f"{first} + {second} * p**0.5" in page
+        and f"\\bigl({first} + {second}\\sqrt{{p(M)}}" in page
+    )
     assert f"The tolerance takes **{first}**" in page and f"rounded up to **{second}**" in page
     for D in (1, 7, 64, 4096):
-        assert tolerance("float64", D) == pytest.approx((first + second * longest_chain(D)**0.5) * U, rel=1e-15)
+        assert tolerance("float64", D) == pytest.approx(
+            (first + second * longest_chain(D) ** 0.5) * U, rel=1e-15
+        )
 
 
-# ---- The exercises ----------------------------------------------------------------------------------
+# ---- The exercises
+# ----------------------------------------------------------------------------------
+
 
 def quotients(f, x, h):
     gradient = np.zeros_like(x)
@@ -47,11 +64,15 @@ def var(x):
 
 
 def slopes(draw, h=1e-30):
-    """An answer to one-direction whose directions ``draw`` makes of the arguments and the generator."""
+    """An answer to one-direction whose directions ``draw`` makes of the arguments and the
+    generator.
+    """
+
     def candidate(f, args, dy, grads, rng):
         vs = draw(args, rng)
         moved = f(*(a + 1j * h * v for a, v in zip(args, vs)))
         return (dy * moved.imag).sum() / h, sum((g * v).sum() for g, v in zip(grads, vs))
+
     return candidate
 
 
@@ -84,7 +105,9 @@ def by_rows(a, b):
 
 def of_one_row(jvp, vjp, v, dy):
     a, b = dy @ jvp(v), vjp(dy) @ v
-    return abs(a - b) / (max(np.linalg.norm(dy * jvp(v)), abs(a)) + max(np.linalg.norm(vjp(dy) * v), abs(b)))
+    return abs(a - b) / (
+        max(np.linalg.norm(dy * jvp(v)), abs(a)) + max(np.linalg.norm(vjp(dy) * v), abs(b))
+    )
 
 
 def by_complex_step(f, x, h):
@@ -110,19 +133,45 @@ def without_the_direction(f, args, dy, grads, rng):
     return slopes(normal)(f, args, dy, grads, rng)[0], sum(g.sum() for g in grads)
 
 
-@pytest.mark.parametrize("id, candidate, words", [
-    ("adjoint-pair", of_one_row, "two unrelated matrices"),
-    ("adjoint-pair", mismatch(by_rows), "two unrelated matrices"),
-    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sizes(a, b, lambda t: max(
-        abs(t.sum()), np.linalg.norm(np.atleast_2d(t), 2)))), "two unrelated matrices"),
-    ("adjoint-pair", mismatch(lambda a, b: 0.0 if np.isclose(a.sum(), b.sum()) else gap(a, b) / sizes(a, b)),
-     "small mistakes"),
-    ("adjoint-pair", mismatch(lambda a, b: 0.0 if gap(a, b) < 1e-12 else gap(a, b) / sizes(a, b)), "small mistakes"),
-    ("complex-safe-variance", mean_of_squares, "the variance of real numbers"),
-    ("complex-safe-variance", lambda x: (centred(x) ** 2).sum(axis=-1, keepdims=True) / 8, "the variance of real numbers"),
-    ("one-direction", slopes(lambda args, rng: [rng.integers(0, 2, a.shape) for a in args]), "mistakes in each gradient"),
-    ("one-direction", in_place, "one call of f"),
-])
+@pytest.mark.parametrize(
+    "id, candidate, words",
+    [
+        ("adjoint-pair", of_one_row, "two unrelated matrices"),
+        ("adjoint-pair", mismatch(by_rows), "two unrelated matrices"),
+        (
+            "adjoint-pair",
+            mismatch(
+                lambda a, b: (
+                    gap(a, b)
+                    / sizes(a, b, lambda t: max(abs(t.sum()), np.linalg.norm(np.atleast_2d(t), 2)))
+                )
+            ),
+            "two unrelated matrices",
+        ),
+        (
+            "adjoint-pair",
+            mismatch(lambda a, b: 0.0 if np.isclose(a.sum(), b.sum()) else gap(a, b) / sizes(a, b)),
+            "small mistakes",
+        ),
+        (
+            "adjoint-pair",
+            mismatch(lambda a, b: 0.0 if gap(a, b) < 1e-12 else gap(a, b) / sizes(a, b)),
+            "small mistakes",
+        ),
+        ("complex-safe-variance", mean_of_squares, "the variance of real numbers"),
+        (
+            "complex-safe-variance",
+            lambda x: (centred(x) ** 2).sum(axis=-1, keepdims=True) / 8,
+            "the variance of real numbers",
+        ),
+        (
+            "one-direction",
+            slopes(lambda args, rng: [rng.integers(0, 2, a.shape) for a in args]),
+            "mistakes in each gradient",
+        ),
+        ("one-direction", in_place, "one call of f"),
+    ],
+)
 def test_a_weak_answer_fails(id, candidate, words):
     assert failed(id, candidate) == words
 
@@ -132,61 +181,110 @@ def test_the_page_asks_for_what_the_mean_of_squares_lacks():
     assert "a million sigma" in page.split("def variance(x):")[1].split("raise NotImpl")[0]
 
 
-@pytest.mark.parametrize("id, candidate", [
-    ("central-difference", by_complex_step),
-    ("central-difference", lambda f, x, h: np.zeros_like(x)),
-    # In the first pair, and in no other, what the sums alone give.
-    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sizes(a, b, lambda t: min(
-        1.1 * np.linalg.norm(t), abs(t.sum()))))),
-    ("best-step", lambda q, u, length: length * (u / q) ** (1 / (q - 1)) if q > 1 else length),
-])
+@pytest.mark.parametrize(
+    "id, candidate",
+    [
+        ("central-difference", by_complex_step),
+        ("central-difference", lambda f, x, h: np.zeros_like(x)),
+        # In the first pair, and in no other, what the sums alone give.
+        (
+            "adjoint-pair",
+            mismatch(
+                lambda a, b: (
+                    gap(a, b) / sizes(a, b, lambda t: min(1.1 * np.linalg.norm(t), abs(t.sum())))
+                )
+            ),
+        ),
+        ("best-step", lambda q, u, length: length * (u / q) ** (1 / (q - 1)) if q > 1 else length),
+    ],
+)
 def test_better_no_diagnosis_than_a_false_one(id, candidate):
     report = check(id, candidate)
     assert report.failed and report.diagnosis is None, report
 
 
-@pytest.mark.parametrize("id, candidate, words", [
-    ("central-difference", by_complex_step, "at complex numbers"),
-    ("central-difference", lambda f, x, h: np.zeros_like(x), "never called"),
-    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / (sizes(a, b) + 1e-12)), "added to the denominator"),
-    ("one-direction", without_the_direction, "the direction is another"),
-    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sizes(a, b) if sizes(a, b) else 1.0), "is 1 too large"),
-    ("one-direction", slopes(lambda args, rng: normal(args, np.random)), "with an equal rng gives other numbers"),
-    ("one-direction", slopes(normal, h=1e-320), "near 1e-30?"),
-    ("best-step", lambda q, u, length: length * (u / q) ** (1 / (q + 2)), "a whole number one too large"),
-    ("central-difference", lambda f, x, h: quotients(f, x, 1e-4), "not h away"),
-    ("complex-safe-variance", lambda x: var(x.astype(complex)), "even where x is real"),
-    ("complex-safe-variance", lambda x: np.sqrt(var(x)), "is the square root, wherever"),
-    ("one-direction", slopes(shared_by_parameters), "dgamma and dbeta change places"),
-    ("one-direction", slopes(normal, h=1e-3), "near 1e-30?"),
-    ("one-direction", slopes(lambda args, rng: normal(args, np.random.default_rng(0))), "is the direction random?"),
-])
+@pytest.mark.parametrize(
+    "id, candidate, words",
+    [
+        ("central-difference", by_complex_step, "at complex numbers"),
+        ("central-difference", lambda f, x, h: np.zeros_like(x), "never called"),
+        (
+            "adjoint-pair",
+            mismatch(lambda a, b: gap(a, b) / (sizes(a, b) + 1e-12)),
+            "added to the denominator",
+        ),
+        ("one-direction", without_the_direction, "the direction is another"),
+        (
+            "adjoint-pair",
+            mismatch(lambda a, b: gap(a, b) / sizes(a, b) if sizes(a, b) else 1.0),
+            "is 1 too large",
+        ),
+        (
+            "one-direction",
+            slopes(lambda args, rng: normal(args, np.random)),
+            "with an equal rng gives other numbers",
+        ),
+        ("one-direction", slopes(normal, h=1e-320), "near 1e-30?"),
+        (
+            "best-step",
+            lambda q, u, length: length * (u / q) ** (1 / (q + 2)),
+            "a whole number one too large",
+        ),
+        ("central-difference", lambda f, x, h: quotients(f, x, 1e-4), "not h away"),
+        ("complex-safe-variance", lambda x: var(x.astype(complex)), "even where x is real"),
+        ("complex-safe-variance", lambda x: np.sqrt(var(x)), "is the square root, wherever"),
+        ("one-direction", slopes(shared_by_parameters), "dgamma and dbeta change places"),
+        ("one-direction", slopes(normal, h=1e-3), "near 1e-30?"),
+        (
+            "one-direction",
+            slopes(lambda args, rng: normal(args, np.random.default_rng(0))),
+            "is the direction random?",
+        ),
+    ],
+)
 def test_a_wrong_answer_is_named(id, candidate, words):
     assert failed(id, candidate, words)
 
 
-@pytest.mark.parametrize("id, candidate", [
-    ("central-difference", quotients),
-    ("central-difference", lambda f, x, h: quotients(f, x, h / 2)),
-    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sizes(a, b) if sizes(a, b) else 0.0)),
-    ("one-direction", slopes(lambda args, rng: [rng.uniform(0, 1, a.shape) for a in args])),
-])
+@pytest.mark.parametrize(
+    "id, candidate",
+    [
+        ("central-difference", quotients),
+        ("central-difference", lambda f, x, h: quotients(f, x, h / 2)),
+        ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sizes(a, b) if sizes(a, b) else 0.0)),
+        ("one-direction", slopes(lambda args, rng: [rng.uniform(0, 1, a.shape) for a in args])),
+    ],
+)
 def test_another_right_answer_is_accepted(id, candidate):
     assert not failed(id, candidate)
 
 
-@pytest.mark.parametrize("id, candidate", [
-    # At the length 0.001 of the first check a millionth of the right step; at 1000 a million times it.
-    ("best-step", lambda q, u, length: length**3 * (u / q) ** (1 / (q + 1))),
-    # 23/24 of the digits where the mean is 0, and there alone: a u of 2**-23 that is not the solution's with a change.
-    ("digits-left", lambda x: tuple(-np.log10(np.clip(
-        2.0**-23 * abs(x.mean() / x.std() * 1.01) ** np.array([2, 1]), 2.0**-23, 1)))),
-])
+@pytest.mark.parametrize(
+    "id, candidate",
+    [
+        # At the length 0.001 of the first check a millionth of the right step; at 1000 a million
+        # times it.
+        ("best-step", lambda q, u, length: length**3 * (u / q) ** (1 / (q + 1))),
+        # 23/24 of the digits where the mean is 0, and there alone: a u of 2**-23 that is not the
+        # solution's with a change.
+        (
+            "digits-left",
+            lambda x: tuple(
+                -np.log10(
+                    np.clip(
+                        2.0**-23 * abs(x.mean() / x.std() * 1.01) ** np.array([2, 1]), 2.0**-23, 1
+                    )
+                )
+            ),
+        ),
+    ],
+)
 def test_a_factor_is_told_only_if_it_is_the_same_everywhere(id, candidate):
     assert failed(id, candidate) and "times it" not in str(check(id, candidate).diagnosis)
 
 
-# ---- The page ---------------------------------------------------------------------------------------
+# ---- The page
+# ---------------------------------------------------------------------------------------
 MUTANT = {mutant.name: mutant.backward for mutant in MUTANTS}
 
 
@@ -210,15 +308,22 @@ def test_what_the_answers_say(rng):
         assert (dx - wrong).max() >= 1e-6
         assert np.allclose(wrong.sum(axis=-1), 0, rtol=0, atol=1e-13) == (passes is False)
     upwards = np.where((gamma * dy).mean(axis=-1, keepdims=True) > 0, dy, -dy)
-    assert (layer_norm_backward(upwards, cache)[0] - MUTANT["missing-mean"](upwards, cache)[0]).max() < 1e-6
+    assert (
+        layer_norm_backward(upwards, cache)[0] - MUTANT["missing-mean"](upwards, cache)[0]
+    ).max() < 1e-6
 
     def centred(a):  # 4.4
         return cache.rstd * (a - a.mean(axis=-1, keepdims=True))
 
     limit = tolerance("float64", x.size)
-    assert adjoint_test(lambda v: gamma * centred(v), lambda dy: centred(gamma * dy), v, dy) <= limit
+    assert (
+        adjoint_test(lambda v: gamma * centred(v), lambda dy: centred(gamma * dy), v, dy) <= limit
+    )
     wrong = centred(gamma * dy), dgamma, dbeta
-    assert direction_test(lambda *a: layer_norm_forward(*a)[0], (x, gamma, beta), dy, wrong, rng=rng) > 1e-3
+    assert (
+        direction_test(lambda *a: layer_norm_forward(*a)[0], (x, gamma, beta), dy, wrong, rng=rng)
+        > 1e-3
+    )
 
 
 def test_no_step_is_no_best_step():

@@ -1,13 +1,15 @@
-"""Chapter 5: its exercises tell weak answers from good ones, its figure shows the matrix it is given."""
+"""Chapter 5: its exercises tell weak answers from good ones, its figure shows the matrix it is
+given.
+"""
 
 import numpy as np
 import pytest
 from attempts import failed, solution_with
 from questions import backward, norm, says
 
-from lnlib import layer_norm_backward, layer_norm_forward
 from lnbook.exercises import ch05, check
 from lnbook.figures import checking
+from lnlib import layer_norm_backward, layer_norm_forward
 from lnlib.layernorm import rms_norm_forward
 from normcheck.mistakes import HARMLESS, MUTANTS
 from normcheck.mistakes.catalogue import forward_keeping_x
@@ -19,10 +21,15 @@ MUTANT = {mutant.name: mutant.backward for mutant in MUTANTS}
 def test_survivor_is_judged_by_the_catalogue(mutant):
     # A mutant is an answer exactly if its entry says so.
     killers = {"sum-dx-zero", "dx-orthogonal-xhat", "gamma-one"} & mutant.killed_by
-    assert (failed("survivor", mutant.backward) is None) == (not killers and "adjoint" in mutant.killed_by)
+    assert (failed("survivor", mutant.backward) is None) == (
+        not killers and "adjoint" in mutant.killed_by
+    )
 
 
-@pytest.mark.parametrize("answer, description", [(True, "rejects a wrong projection"), (False, "accepts right backwards")])
+@pytest.mark.parametrize(
+    "answer, description",
+    [(True, "rejects a wrong projection"), (False, "accepts right backwards")],
+)
 def test_constant_verdicts(answer, description):
     assert failed("write-the-test", lambda backward: answer) == description
 
@@ -30,17 +37,20 @@ def test_constant_verdicts(answer, description):
 NOISE = np.random.default_rng(0).standard_normal((2, 4, 8))
 
 
-@pytest.mark.parametrize("size, dy, title, words", [
-    (np.sqrt, NOISE[1], None, ""),
-    (lambda eps: 0.1 * eps**0.5, NOISE[1], None, ""),
-    (lambda eps: 1.0, NOISE[1], "eps = 1e-05", "as fast as the root"),
-    (lambda eps: 1e-3, NOISE[1], "eps = 1e-20", "as fast as the root"),
-    (lambda eps: 1e-10, NOISE[1], "eps = 1e-40", "as fast as the root"),
-    (lambda eps: eps**0.25, NOISE[1], "eps = 1e-05", "as fast as the root"),
-    (lambda eps: 10 * eps**0.5, NOISE[1], "eps = 1.0", "much larger than the root"),
-    (lambda eps: eps, NOISE[1], "eps = 100.0", "grows faster than the root"),
-    (np.sqrt, np.ones(8), "eps = 1.0", "Your dy is constant"),
-])
+@pytest.mark.parametrize(
+    "size, dy, title, words",
+    [
+        (np.sqrt, NOISE[1], None, ""),
+        (lambda eps: 0.1 * eps**0.5, NOISE[1], None, ""),
+        (lambda eps: 1.0, NOISE[1], "eps = 1e-05", "as fast as the root"),
+        (lambda eps: 1e-3, NOISE[1], "eps = 1e-20", "as fast as the root"),
+        (lambda eps: 1e-10, NOISE[1], "eps = 1e-40", "as fast as the root"),
+        (lambda eps: eps**0.25, NOISE[1], "eps = 1e-05", "as fast as the root"),
+        (lambda eps: 10 * eps**0.5, NOISE[1], "eps = 1.0", "much larger than the root"),
+        (lambda eps: eps, NOISE[1], "eps = 100.0", "grows faster than the root"),
+        (np.sqrt, np.ones(8), "eps = 1.0", "Your dy is constant"),
+    ],
+)
 def test_a_probe_is_told_what_its_sigma_is(size, dy, title, words):
     def probe(eps):
         return size(eps) * NOISE[0], np.ones(8), np.zeros(8), dy
@@ -53,11 +63,16 @@ def of_sizes(backward):
     x, dy, gamma = 0.01 * NOISE[0].reshape(2, 2, 8), NOISE[1].reshape(2, 2, 8), NOISE[0, 0]
     cache = rms_norm_forward(x, gamma)[1]
     pairs = zip(backward(dy, cache), ch05._backward(dy, cache))
-    return all(a.shape == b.shape and np.allclose(abs(a), abs(b), rtol=1e-9, atol=0) for a, b in pairs)
+    return all(
+        a.shape == b.shape and np.allclose(abs(a), abs(b), rtol=1e-9, atol=0) for a, b in pairs
+    )
 
 
 def test_a_test_of_absolute_values_is_refused():
-    assert failed("write-the-test", of_sizes, "Your test does not look at signs") == "rejects a wrong factor"
+    assert (
+        failed("write-the-test", of_sizes, "Your test does not look at signs")
+        == "rejects a wrong factor"
+    )
 
 
 def test_rms_mutants_are_wrong_and_different():
@@ -65,7 +80,9 @@ def test_rms_mutants_are_wrong_and_different():
     x, dy = rng.standard_normal((2, 3, 4, 7))
     _, cache = rms_norm_forward(0.01 * x, rng.standard_normal(7))
     groups = [ch05.RMS_RIGHT, *ch05.RMS_MUTANTS.values()]
-    results = [backward(dy, cache) for group in groups for backward in group.values()][1:]  # the two right ones agree
+    results = [backward(dy, cache) for group in groups for backward in group.values()][
+        1:
+    ]  # the two right ones agree
 
     def same(a, b):
         return all(u.shape == v.shape and np.allclose(u, v, rtol=1e-6) for u, v in zip(a, b))
@@ -74,8 +91,14 @@ def test_rms_mutants_are_wrong_and_different():
 
 
 def test_coefficients_tell_mistakes_apart():
-    assert failed("read-the-mistake", lambda dx, dy, cache: np.array([1.0, -1, -1])) == "projection-halved"
-    assert failed("read-the-mistake", lambda dx, dy, cache: (1.0, -1.0, -1.0), "is (1") == "projection-halved"
+    assert (
+        failed("read-the-mistake", lambda dx, dy, cache: np.array([1.0, -1, -1]))
+        == "projection-halved"
+    )
+    assert (
+        failed("read-the-mistake", lambda dx, dy, cache: (1.0, -1.0, -1.0), "is (1")
+        == "projection-halved"
+    )
 
 
 def test_the_features_are_the_last_axis_and_not_the_third():
@@ -85,6 +108,7 @@ def test_the_features_are_the_last_axis_and_not_the_third():
 
 def rms_test(shape=(3, 4, 7), shapes=True):
     """An answer to write-the-test."""
+
     def candidate(backward):
         rng = np.random.default_rng(3)
         x, v_x, dy = rng.standard_normal((3, *shape))
@@ -94,36 +118,58 @@ def rms_test(shape=(3, 4, 7), shapes=True):
         if shapes and (dx.shape, dgamma.shape) != (x.shape, gamma.shape):
             return False
         terms = dy * rms_norm_forward(x + 1e-30j * v_x, gamma + 1e-30j * v_g)[0].imag / 1e-30
-        return abs(terms.sum() - (dx * v_x).sum() - (dgamma * v_g).sum()) <= 1e-9 * np.linalg.norm(terms)
+        return abs(terms.sum() - (dx * v_x).sum() - (dgamma * v_g).sum()) <= 1e-9 * np.linalg.norm(
+            terms
+        )
+
     return candidate
 
 
-@pytest.mark.parametrize("candidate, words", [
-    (rms_test((5, 7)), "one leading axis"),
-    (rms_test(shapes=False), "without looking at their shapes"),
-])
+@pytest.mark.parametrize(
+    "candidate, words",
+    [
+        (rms_test((5, 7)), "one leading axis"),
+        (rms_test(shapes=False), "without looking at their shapes"),
+    ],
+)
 def test_a_weak_test_is_told_what_it_does_not_see(candidate, words):
     report = check("write-the-test", candidate)
-    assert report.failed and words in str(report.diagnosis) and "Or:" not in str(report.diagnosis), report
+    assert (
+        report.failed and words in str(report.diagnosis) and "Or:" not in str(report.diagnosis)
+    ), report
 
 
 def of_my_own(backward):
     """A second formula, and no look at y."""
     rng = np.random.default_rng(3)
-    x, dy, gamma = 0.01 * rng.standard_normal((3, 4, 7)), rng.standard_normal((3, 4, 7)), rng.standard_normal(7)
+    x, dy, gamma = (
+        0.01 * rng.standard_normal((3, 4, 7)),
+        rng.standard_normal((3, 4, 7)),
+        rng.standard_normal(7),
+    )
     cache = rms_norm_forward(x, gamma)[1]
     g = gamma * dy
-    mine = cache.rstd * (g - cache.xhat * (g * cache.xhat).mean(-1, keepdims=True)), (dy * cache.xhat).sum((0, 1))
-    return all(a.shape == b.shape and np.linalg.norm(a - b) < 1e-9 * np.linalg.norm(b)
-               for a, b in zip(backward(dy, cache), mine))
+    mine = (
+        cache.rstd * (g - cache.xhat * (g * cache.xhat).mean(-1, keepdims=True)),
+        (dy * cache.xhat).sum((0, 1)),
+    )
+    return all(
+        a.shape == b.shape and np.linalg.norm(a - b) < 1e-9 * np.linalg.norm(b)
+        for a, b in zip(backward(dy, cache), mine)
+    )
 
 
 def test_what_has_no_look_at_y_does_not_compare_with_the_forward():
     report = check("write-the-test", of_my_own)
-    assert report.failed[0] == "compares with the forward" and "y has no part" in report.failed[1], report
+    assert (
+        report.failed[0] == "compares with the forward" and "y has no part" in report.failed[1]
+    ), report
     assert rms_norm_forward.__name__ == "rms_norm_forward"
     for verdict in (True, False):
-        assert "compares with the forward" not in check("write-the-test", lambda backward: verdict).passed
+        assert (
+            "compares with the forward"
+            not in check("write-the-test", lambda backward: verdict).passed
+        )
 
 
 def elsewhere(backward, forward=rms_norm_forward):
@@ -139,23 +185,37 @@ def with_forward(forward):
         x, v_x = 0.01 * x, 0.01 * v_x
         # One call for both: the real part of this cache is right to 1e-60.
         y, cache = forward(x + 1e-30j * v_x, gamma + 1e-30j * v_g)
-        real = cache._replace(**{name: np.real(a) for name, a in cache._asdict().items() if isinstance(a, np.ndarray)})
+        real = cache._replace(
+            **{name: np.real(a) for name, a in cache._asdict().items() if isinstance(a, np.ndarray)}
+        )
         dx, dgamma = backward(dy, real)
         if (dx.shape, dgamma.shape) != (x.shape, gamma.shape):
             return False
         terms = dy * y.imag / 1e-30
-        return abs(terms.sum() - (dx * v_x).sum() - (dgamma * v_g).sum()) <= 1e-9 * np.linalg.norm(terms)
+        return abs(terms.sum() - (dx * v_x).sum() - (dgamma * v_g).sum()) <= 1e-9 * np.linalg.norm(
+            terms
+        )
+
     return candidate
 
 
-@pytest.mark.parametrize("candidate", [rms_test(), elsewhere, with_forward(rms_norm_forward),
-                                       lambda backward: with_forward(rms_norm_forward)(backward)])
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        rms_test(),
+        elsewhere,
+        with_forward(rms_norm_forward),
+        lambda backward: with_forward(rms_norm_forward)(backward),
+    ],
+)
 def test_a_good_test_is_accepted(candidate):
     assert failed("write-the-test", candidate) is None
 
 
 def J(v, cache):
-    mean = lambda a: a.mean(-1, keepdims=True)
+    def mean(a):
+        return a.mean(-1, keepdims=True)
+
     return cache.rstd * (v - mean(v) - cache.xhat * mean(v * cache.xhat))
 
 
@@ -164,25 +224,53 @@ def with_dx(dx):
     return lambda dy, cache: (dx(dy, cache), *layer_norm_backward(dy, cache)[1:])
 
 
-@pytest.mark.parametrize("dx, words", [
-    (lambda dy, k: k.rstd * (k.gamma * dy - (k.gamma * dy).mean(-1, keepdims=True)), "dx"),  # missing-projection
-    (MUTANT["batch-axis"], "rows"), (MUTANT["y-for-xhat"], "xhat"), (MUTANT["gamma-missing-first"], "gamma"),
-    (lambda dy, k: J(k.gamma * dy, k) / dy.shape[-1], "D"), (lambda dy, k: J(J(dy, k), k), None),
-    (lambda dy, k: (np.abs(k.gamma) + 1) * J(np.exp(k.gamma) * dy, k), "With gamma = 1: Read off"),
-    (lambda dy, k: k.rstd * J(dy, k), "With gamma = 1: Your dx is that of a known mistake: dx is divided by the variance"),
-    (lambda dy, k: J(dy, k) / k.rstd, "With gamma = 1: Your dx is that of a known mistake: the division by s")])
+@pytest.mark.parametrize(
+    "dx, words",
+    [
+        (
+            lambda dy, k: k.rstd * (k.gamma * dy - (k.gamma * dy).mean(-1, keepdims=True)),
+            "dx",
+        ),  # missing-projection
+        (MUTANT["batch-axis"], "rows"),
+        (MUTANT["y-for-xhat"], "xhat"),
+        (MUTANT["gamma-missing-first"], "gamma"),
+        (lambda dy, k: J(k.gamma * dy, k) / dy.shape[-1], "D"),
+        (lambda dy, k: J(J(dy, k), k), None),
+        (
+            lambda dy, k: (np.abs(k.gamma) + 1) * J(np.exp(k.gamma) * dy, k),
+            "With gamma = 1: Read off",
+        ),
+        (
+            lambda dy, k: k.rstd * J(dy, k),
+            "With gamma = 1: Your dx is that of a known mistake: dx is divided by the variance",
+        ),
+        (
+            lambda dy, k: J(dy, k) / k.rstd,
+            "With gamma = 1: Your dx is that of a known mistake: the division by s",
+        ),
+    ],
+)
 def test_a_killed_survivor_is_told_by_its_terms(dx, words):
     def first(dy, cache):
         found = dx(dy, cache)
         return found[0] if isinstance(found, tuple) else found
 
     diagnosis = check("survivor", with_dx(first)).diagnosis
-    assert diagnosis is None if words is None else words in str(diagnosis) and "may be" not in str(diagnosis), diagnosis
+    assert (
+        diagnosis is None
+        if words is None
+        else words in str(diagnosis) and "may be" not in str(diagnosis)
+    ), diagnosis
 
 
 def test_a_survivor_with_wrong_sums_is_blamed_for_the_sums_alone():
-    report = check("survivor", lambda dy, cache: (J(dy, cache), (dy * cache.xhat).sum(axis=0), dy.sum(axis=0)))
-    assert "over the first axis only" in str(report.diagnosis) and "your dx" not in str(report.diagnosis).lower(), report
+    report = check(
+        "survivor", lambda dy, cache: (J(dy, cache), (dy * cache.xhat).sum(axis=0), dy.sum(axis=0))
+    )
+    assert (
+        "over the first axis only" in str(report.diagnosis)
+        and "your dx" not in str(report.diagnosis).lower()
+    ), report
 
 
 def test_a_dx_of_0_is_said_to_be_0():
@@ -190,7 +278,9 @@ def test_a_dx_of_0_is_said_to_be_0():
 
 
 def test_a_test_that_turns_its_verdict_round_is_told():
-    assert "changed places" in str(check("write-the-test", lambda backward: not rms_test()(backward)).diagnosis)
+    assert "changed places" in str(
+        check("write-the-test", lambda backward: not rms_test()(backward)).diagnosis
+    )
 
 
 def test_kill_matrix_figure():
@@ -204,6 +294,7 @@ def test_kill_matrix_figure():
 
 # Questions: the numbers in the answers are computed, then looked for in their text
 
+
 def test_what_the_answers_say(rng):
     x = rng.standard_normal((3, 7))  # 5.1
     seen, sizes = rng.standard_normal(7), []
@@ -214,18 +305,27 @@ def test_what_the_answers_say(rng):
     for beta in (0.0, 0.5):
         y, cache = forward_keeping_x(x, np.ones(7), beta + np.zeros(7))
         right = layer_norm_backward(y, cache)[0]
-        shows.append({name for name, wrong in MUTANT.items()
-                      if norm(wrong(y, cache)[0] - right) > 1e-3 * norm(cache.rstd * y)})
+        shows.append(
+            {
+                name
+                for name, wrong in MUTANT.items()
+                if norm(wrong(y, cache)[0] - right) > 1e-3 * norm(cache.rstd * y)
+            }
+        )
     assert shows[0] | {"missing-mean", "mean-twice"} == shows[1] != shows[0]
     assert sizes[1] == pytest.approx(sizes[0], rel=1e-6) and sizes[0] < 1e-3 < 0.5 < sizes[2]
-    assert norm(backward(seen + 0 * x, x, eps=1e-5)[0]) == pytest.approx(sizes[2], rel=1e-3)  # J beta
+    assert norm(backward(seen + 0 * x, x, eps=1e-5)[0]) == pytest.approx(
+        sizes[2], rel=1e-3
+    )  # J beta
 
     let_through = []  # 5.2
     for shape in ((6, 6), (1, 7), (2, 3, 6), (3, 4, 7)):
         x, dy = rng.standard_normal((2, *shape))
         right, _, _, r, xhat = backward(dy, x)
         rows = x.size // shape[-1]
-        wrong = r * (dy - (dy.sum(-1, keepdims=True) + xhat * (dy * xhat).sum(-1, keepdims=True)) / rows)
+        wrong = r * (
+            dy - (dy.sum(-1, keepdims=True) + xhat * (dy * xhat).sum(-1, keepdims=True)) / rows
+        )
         let_through += [shape] if np.allclose(wrong, right) else []
     assert let_through == [(6, 6), (2, 3, 6)]
     says("5.2", "$(6, 6)$ and $(2, 3, 6)$:")
@@ -235,7 +335,8 @@ def test_what_the_answers_say(rng):
         _, cache = layer_norm_forward(x, np.ones(D), np.zeros(D))
         right = layer_norm_backward(dy, cache)[0]
         error = norm(MUTANT["missing-projection"](dy, cache)[0] - right) / norm(right)
-        # The part is chi-squared with one degree of freedom for each row: 2 / rows is its relative variance.
+        # The part is chi-squared with one degree of freedom for each row: 2 / rows is its relative
+        # variance.
         assert abs(error**2 * D - 1) < 4 * (2 / rows) ** 0.5
         assert (error < 1e-2) == (D > 10_000)
     says("5.3", f"{100 * 768**-0.5:.0f} %", "$D = 10^4$")
@@ -244,11 +345,17 @@ def test_what_the_answers_say(rng):
     assert f"{abs((1 + 1e-5) ** -0.5 - 1 / (1 + 1e-5)):.0e}" == "5e-06"
     flat = 1e-5**0.5
     assert flat / (flat + 1e-5) > 0.99
-    says("5.4", f"{(3 / 4) ** 0.5:.2f}", f"{flat / (flat**2 + 1e-5) ** 0.5:.2f}", r"$5 \cdot 10^{-6}$")
+    says(
+        "5.4",
+        f"{(3 / 4) ** 0.5:.2f}",
+        f"{flat / (flat**2 + 1e-5) ** 0.5:.2f}",
+        r"$5 \cdot 10^{-6}$",
+    )
 
 
 def slopes_nearly_agree(tolerance, sigma, D=768, seed=2):
     """A test by a difference quotient, as wide rows are often tested."""
+
     def is_right(backward):
         rng = np.random.default_rng(seed)
         x, u, dy = rng.standard_normal((3, 3, 4, D))
@@ -258,15 +365,37 @@ def slopes_nearly_agree(tolerance, sigma, D=768, seed=2):
         if (dx.shape, dgamma.shape) != (x.shape, gamma.shape):
             return False
         above, below = (rms_norm_forward(x + k * u, gamma + k * v)[0] for k in (h, -h))
-        slope, predicted = (dy * (above - below)).sum() / (2 * h), (dx * u).sum() + (dgamma * v).sum()
+        slope, predicted = (
+            (dy * (above - below)).sum() / (2 * h),
+            (dx * u).sum() + (dgamma * v).sum(),
+        )
         return bool(abs(slope - predicted) <= tolerance * abs(slope))
+
     return is_right
 
 
-@pytest.mark.parametrize("tolerance, sigma, words", [
-    (1e-2, 0.01, "passes a dx that is 1 % too large. At your D of 768 the dx that it let pass is off by 0.8"),
-    (1e-2, 1.0, "passes a dx that is 1 % too large. At your D of 768"),
-    (1e-3, 1.0, "In your test sigma is much larger than the root of eps. Without eps its dx changes by 0.0005 %")])
+@pytest.mark.parametrize(
+    "tolerance, sigma, words",
+    [
+        (
+            1e-2,
+            0.01,
+            (
+                "passes a dx that is 1 % too large. At your D of 768 the dx that it let pass is off"
+                " by 0.8"
+            ),
+        ),
+        (1e-2, 1.0, "passes a dx that is 1 % too large. At your D of 768"),
+        (
+            1e-3,
+            1.0,
+            (
+                "In your test sigma is much larger than the root of eps. Without eps its dx changes"
+                " by 0.0005 %"
+            ),
+        ),
+    ],
+)
 def test_a_wide_tolerance_is_told_beside_what_it_lets_pass(tolerance, sigma, words):
     report = check("write-the-test", slopes_nearly_agree(tolerance, sigma))
     assert report.failed and words in str(report.diagnosis), report
@@ -278,5 +407,7 @@ def test_a_test_that_lets_nothing_pass_is_not_said_to_be_too_wide():
 
 
 def test_no_word_of_lapack_is_printed(capfd):
-    assert check("read-the-mistake", lambda dx, dy, cache: np.linalg.lstsq(np.ones((dx.size, 3)), dx.ravel())).failed
+    assert check(
+        "read-the-mistake", lambda dx, dy, cache: np.linalg.lstsq(np.ones((dx.size, 3)), dx.ravel())
+    ).failed
     assert capfd.readouterr() == ("", "")

@@ -1,4 +1,6 @@
-"""Chapter 6: its exercises take any input that shows the bug, and refuse one on which right layers fail, too."""
+"""Chapter 6: its exercises take any input that shows the bug, and refuse one on which right layers
+fail, too.
+"""
 
 import numpy as np
 import pytest
@@ -15,12 +17,19 @@ INPUTS = [e.id for e in exercises().values() if e.chapter == 6 and e.id.startswi
 
 def drawn(shape, mean=0.0, sigma=1.0, eps=1e-5, gamma=None, dy=None, seed=0):
     """An answer that draws with its own generator."""
+
     def answer(rng):
         mine = np.random.default_rng(seed)
         x, noise = mine.standard_normal((2, *shape))
         scale, beta = mine.standard_normal((2, shape[-1]))
-        return (mean + sigma * x, scale if gamma is None else gamma + np.zeros(shape[-1]), beta,
-                noise if dy is None else dy + np.zeros(shape), eps)
+        return (
+            mean + sigma * x,
+            scale if gamma is None else gamma + np.zeros(shape[-1]),
+            beta,
+            noise if dy is None else dy + np.zeros(shape),
+            eps,
+        )
+
     return answer
 
 
@@ -32,23 +41,52 @@ ANSWERS = [
     ("input-gamma", drawn((5,), gamma=3.0), "layer_a fails", "the same for all features"),
     ("input-gamma", drawn((5, 5), dy=1.0), None, ""),
     ("input-gamma", drawn((5, 5), dy=0.0), "layer_a fails", "gamma times dy is 0 everywhere"),
-    ("input-gamma", lambda rng: drawn((5, 5), gamma=1 + 1e-4 * rng.standard_normal(5))(rng), "layer_a fails", "what it has"),
+    (
+        "input-gamma",
+        lambda rng: drawn((5, 5), gamma=1 + 1e-4 * rng.standard_normal(5))(rng),
+        "layer_a fails",
+        "what it has",
+    ),
     ("input-lanes", drawn((2, 1023), mean=3.0), "layer_b fails", "what it has wrong is"),
-    ("input-lanes", drawn((2, 5), sigma=1e-4, eps=1.0), "layer_b fails", "eps is so far above the variance"),
+    (
+        "input-lanes",
+        drawn((2, 5), sigma=1e-4, eps=1.0),
+        "layer_b fails",
+        "eps is so far above the variance",
+    ),
     ("input-lanes", drawn((2, 2)), "layer_b fails", "or D?"),
     ("input-gamma", drawn((2, 1)), "layer_a fails", "one number has no variance"),
     ("input-floor", drawn((2, 1)), "layer_c fails", "one number has no variance"),
     ("input-floor", drawn((2, 5), sigma=0.0), "layer_c fails", "rows are constant"),
     ("input-tile", drawn((2, 300), sigma=0.0), "layer_d fails", "rows are constant"),
     # No square of a large or a small dy may decide what is said.
-    *(("input-tile", lambda rng, k=k: drawn((2, 600), dy=k * rng.standard_normal((2, 600)))(rng), None, "")
-      for k in (1e200, 1e-200)),
-    *((id, drawn((70, 300), sigma=1e200), "right layers pass", "some number overflows") for id in INPUTS),
+    *(
+        (
+            "input-tile",
+            lambda rng, k=k: drawn((2, 600), dy=k * rng.standard_normal((2, 600)))(rng),
+            None,
+            "",
+        )
+        for k in (1e200, 1e-200)
+    ),
+    *(
+        (id, drawn((70, 300), sigma=1e200), "right layers pass", "some number overflows")
+        for id in INPUTS
+    ),
     ("input-lanes", drawn((2, 1)), "layer_b fails", "one number has no variance"),
-    ("input-floor", drawn((3, 5), gamma=0.0, dy=0.0, eps=1.0), "layer_c fails", "what it has wrong is"),
+    (
+        "input-floor",
+        drawn((3, 5), gamma=0.0, dy=0.0, eps=1.0),
+        "layer_c fails",
+        "what it has wrong is",
+    ),
     ("input-tile", drawn((3, 700), eps=1e8), "layer_d fails", "eps is so far above the variance"),
-    ("input-tile", lambda rng: (np.tile(drawn((2, 256))(rng)[0], 2), *drawn((2, 512))(rng)[1:]), "layer_d fails",
-     "each tile of x repeats the first"),
+    (
+        "input-tile",
+        lambda rng: (np.tile(drawn((2, 256))(rng)[0], 2), *drawn((2, 512))(rng)[1:]),
+        "layer_d fails",
+        "each tile of x repeats the first",
+    ),
     ("input-lanes", drawn((3, 5)), None, ""),
     ("input-lanes", drawn((2, 3, 9), mean=100.0), None, ""),
     ("input-lanes", drawn((3, 64)), "layer_b fails", "D is a multiple of 8"),
@@ -63,8 +101,12 @@ ANSWERS = [
     ("input-threads", drawn((5, 13, 3)), None, ""),
     ("input-threads", drawn((5, 3)), "layer_e fails", "fewer than 64"),
     ("input-threads", drawn((8, 16, 3)), "layer_e fails", "16 divides"),
-    # What refuses everything is no test: here float64 has no digits left, and right layers disagree.
-    *((id, drawn((70, 300), mean=1e12), "right layers pass", "its mean is 1e+12 sigma") for id in INPUTS),
+    # What refuses everything is no test: here float64 has no digits left, and right layers
+    # disagree.
+    *(
+        (id, drawn((70, 300), mean=1e12), "right layers pass", "its mean is 1e+12 sigma")
+        for id in INPUTS
+    ),
     *((id, lambda rng: (np.ones(3),) * 4, "is an input", "expected 5") for id in INPUTS),
     *((id, drawn((0, 7)), "is an input", "0 numbers") for id in INPUTS),
     *((id, drawn((70, 300), eps=0.0), "is an input", "eps is 0.0") for id in INPUTS),
@@ -73,10 +115,13 @@ ANSWERS = [
     ("input-floor", drawn((3, 5), eps=np.int64(1)), None, ""),
     ("input-floor", drawn((3, 5), eps=True), "is an input", "eps has dtype bool"),
     ("input-floor", drawn((3, 5), eps=np.inf), "is an input", "eps is inf"),
-    ("input-floor", drawn((3, 5), eps=np.float32(-1)), "is an input", "expected a positive number")]
+    ("input-floor", drawn((3, 5), eps=np.float32(-1)), "is an input", "expected a positive number"),
+]
 
 
-@pytest.mark.parametrize("id, answer, title, words", ANSWERS, ids=[f"{a[0]}-{k}" for k, a in enumerate(ANSWERS)])
+@pytest.mark.parametrize(
+    "id, answer, title, words", ANSWERS, ids=[f"{a[0]}-{k}" for k, a in enumerate(ANSWERS)]
+)
 def test_what_is_said_of_an_input(id, answer, title, words):
     assert failed(id, answer, words) == title
 
@@ -88,7 +133,13 @@ def by_hand(layer):
         x, gamma, beta, dy, eps = drawn((4, 6), seed=seed)(None)
         answers.append([layer(x, gamma, beta, dy, eps), None])
         answers[-1][1] = [a.tolist() for a in answers[-1][0]]
-    return bool(all(np.array(b).shape == a.shape and (a == np.array(b)).all() for f, g in answers for a, b in zip(f, g)))
+    return bool(
+        all(
+            np.array(b).shape == a.shape and (a == np.array(b)).all()
+            for f, g in answers
+            for a, b in zip(f, g)
+        )
+    )
 
 
 def writes_into_them(layer):
@@ -102,7 +153,9 @@ def writes_into_them(layer):
 
 
 def against_a_third_call(layer):
-    """Wrong: with other inputs between, but the copy is compared with a result that is made anew."""
+    """Wrong: with other inputs between, but the copy is compared with a result that is made
+    anew.
+    """
     x, gamma, beta, dy, eps = drawn((4, 6))(None)
     copy = [a.copy() for a in layer(x, gamma, beta, dy, eps)]
     layer(x + 1, gamma, beta, dy - 1, eps)
@@ -111,42 +164,91 @@ def against_a_third_call(layer):
 
 def against_another_shape(shape):
     """Wrong: it looks at all four results again, but the second call has an x of another shape."""
+
     def keeps(layer):
         first = layer(*drawn((4, 7))(None))
         before = [a.copy() for a in first]
         layer(*drawn(shape, seed=2)(None))
         return all(map(np.array_equal, first, before))
+
     return keeps
 
 
 _COMPARED = "zip(first, before)"
 
 
-@pytest.mark.parametrize("answer, title, words", [
-    (by_hand, None, ""),
-    (writes_into_them, None, ""),
-    (against_a_third_call, "layer_f fails, and its like", "the first result itself"),
-    (solution_with("test-buffers", (_COMPARED, "zip(first[3:], before[3:])")), "layer_f fails, and its like", "keeps dx"),
-    (solution_with("test-buffers", (_COMPARED, "zip(first[:3], before)")), "layer_f fails, and its like",
-     "your test lets pass: one that keeps dbeta"),
-    (solution_with("test-buffers", (_COMPARED, "zip((*first[:2], first[3]), (*before[:2], before[3]))")),
-     "layer_f fails, and its like", "your test lets pass: one that keeps dgamma"),
-    (against_another_shape((2, 7)), "layer_f fails, and its like", "No later call of your test has an x of the first one's shape"),
-    (against_another_shape((4, 5)), "layer_f fails, and its like", "Your second call has another D"),
-    (solution_with("test-buffers", (_COMPARED, "zip(first[2:], before[2:])")), "layer_f fails, and its like",
-     "looks at the gradients of the parameters only"),
-    (solution_with("test-buffers", (_COMPARED, "zip(first[1:2], before[1:2])")), "layer_f fails, and its like",
-     "does not look at y and dgamma and dbeta again"),
-    (solution_with("test-buffers", ("[a.copy() for a in first]", "list(first)")), "layer_f fails, and its like",
-     "passes whatever becomes of the first results"),
-    (lambda layer: not exercises()["test-buffers"].solution(layer), "right layers pass", "changed places"),
-    (solution_with("test-buffers", ("    layer(x[1]", "    second = layer(x[1]"), ("zip(first, before)", "zip(first, second)")),
-     "right layers pass", "wants the second call to return what the first did"),
-    (lambda layer: False, "right layers pass", "Your test calls no layer"),
-    (lambda layer: True, "layer_f fails, and its like", "layer_f; one that adds"),
-    (lambda layer: 1, "right layers pass", "found int"),
-    (solution_with("test-buffers", ("zip(first, before)", "zip(first[:2], before)")), "layer_f fails, and its like", ""),
-])
+@pytest.mark.parametrize(
+    "answer, title, words",
+    [
+        (by_hand, None, ""),
+        (writes_into_them, None, ""),
+        (against_a_third_call, "layer_f fails, and its like", "the first result itself"),
+        (
+            solution_with("test-buffers", (_COMPARED, "zip(first[3:], before[3:])")),
+            "layer_f fails, and its like",
+            "keeps dx",
+        ),
+        (
+            solution_with("test-buffers", (_COMPARED, "zip(first[:3], before)")),
+            "layer_f fails, and its like",
+            "your test lets pass: one that keeps dbeta",
+        ),
+        (
+            solution_with(
+                "test-buffers", (_COMPARED, "zip((*first[:2], first[3]), (*before[:2], before[3]))")
+            ),
+            "layer_f fails, and its like",
+            "your test lets pass: one that keeps dgamma",
+        ),
+        (
+            against_another_shape((2, 7)),
+            "layer_f fails, and its like",
+            "No later call of your test has an x of the first one's shape",
+        ),
+        (
+            against_another_shape((4, 5)),
+            "layer_f fails, and its like",
+            "Your second call has another D",
+        ),
+        (
+            solution_with("test-buffers", (_COMPARED, "zip(first[2:], before[2:])")),
+            "layer_f fails, and its like",
+            "looks at the gradients of the parameters only",
+        ),
+        (
+            solution_with("test-buffers", (_COMPARED, "zip(first[1:2], before[1:2])")),
+            "layer_f fails, and its like",
+            "does not look at y and dgamma and dbeta again",
+        ),
+        (
+            solution_with("test-buffers", ("[a.copy() for a in first]", "list(first)")),
+            "layer_f fails, and its like",
+            "passes whatever becomes of the first results",
+        ),
+        (
+            lambda layer: not exercises()["test-buffers"].solution(layer),
+            "right layers pass",
+            "changed places",
+        ),
+        (
+            solution_with(
+                "test-buffers",
+                ("    layer(x[1]", "    second = layer(x[1]"),
+                ("zip(first, before)", "zip(first, second)"),
+            ),
+            "right layers pass",
+            "wants the second call to return what the first did",
+        ),
+        (lambda layer: False, "right layers pass", "Your test calls no layer"),
+        (lambda layer: True, "layer_f fails, and its like", "layer_f; one that adds"),
+        (lambda layer: 1, "right layers pass", "found int"),
+        (
+            solution_with("test-buffers", ("zip(first, before)", "zip(first[:2], before)")),
+            "layer_f fails, and its like",
+            "",
+        ),
+    ],
+)
 def test_what_is_said_of_a_test_of_buffers(answer, title, words):
     assert failed("test-buffers", answer, words) == title
 
@@ -162,12 +264,15 @@ def test_right_layers_are_right(name, shape):
 
 # Questions: the numbers in the answers are computed, then looked for in their text
 
+
 def test_what_the_answers_say(rng):
     x, dy = rng.standard_normal((2, 64, 128))  # 13.1
     gamma, beta = rng.standard_normal((2, 128))
 
     def passes(name):
-        return all(norm(a - b) <= 1e-3 * norm(b) for a, b in zip(*compare(BUG[name], x, gamma, beta, dy)))
+        return all(
+            norm(a - b) <= 1e-3 * norm(b) for a, b in zip(*compare(BUG[name], x, gamma, beta, dy))
+        )
 
     names = ("tt-metal-mean-twice", "attorch-last-rows", "liger-padded-lanes", "flaggems-two-d")
     assert [passes(name) for name in names] == [False, True, True, True]

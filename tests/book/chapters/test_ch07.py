@@ -9,9 +9,9 @@ from attempts import solution_with
 from questions import norm, says
 
 from lnbook import exercises
-from lnlib import layer_norm_forward, reference
 from lnbook.exercises import ch07
 from lnbook.figures import breaking
+from lnlib import layer_norm_forward, reference
 from lnlib.variance import ALGORITHMS, naive, normalise, recentred, recentred_short, wide
 
 U = 2.0**-24
@@ -21,7 +21,9 @@ def mean(a):
     return a.mean(axis=-1, keepdims=True)
 
 
-# ---- The page ---------------------------------------------------------------------------------------
+# ---- The page
+# ---------------------------------------------------------------------------------------
+
 
 def test_orders_of_five_numbers():
     found = [naive(1e8 + np.array(p))[2].item() for p in permutations(range(5))]
@@ -30,12 +32,15 @@ def test_orders_of_five_numbers():
 
 @pytest.mark.parametrize("offset", [1e2, 1e4, 1e7])
 def test_subtracting_the_mean_is_exact_and_adding_the_residual_is_lost(offset):
-    """The derivation of the cure begins with the first; the second is why the mean stays in two parts."""
+    """The derivation of the cure begins with the first; the second is why the mean stays in two
+    parts.
+    """
     rng = np.random.default_rng(0)
     x = (offset + rng.standard_normal((8, 1024)) + rng.random((8, 1))).astype(np.float32)
     m, r, _ = recentred(x)
     assert (reference.to_fixed(x - m) == reference.to_fixed(x) - reference.to_fixed(m)).all()
-    # m + r is m or a neighbour of m, so what it misses is of the order of r itself, spacing / 4 in the mean.
+    # m + r is m or a neighbour of m, so what it misses is of the order of r itself, spacing / 4 in
+    # the mean.
     assert np.abs(m + r - m).max() <= np.spacing(m).max()
     missed = np.abs((m + r).astype(float) - m - r)
     assert np.median(missed) > 0.05 * np.spacing(np.float32(offset))
@@ -49,18 +54,25 @@ def test_two_neighbours_break_all_but_the_recentred_mean(name):
     if name == "recentred":
         assert off < 100 * U
     else:
-        # A mean rounded to either element leaves a zero where 1 is right: off by 1 up to a few u, or NaN.
+        # A mean rounded to either element leaves a zero where 1 is right: off by 1 up to a few u,
+        # or NaN.
         assert not off < 1 - 8 * U
 
 
 def test_the_residual_is_rounded_too():
-    """The docstring of recentred: below the spacing r is many sigma, and what it is rounded by shows."""
+    """The docstring of recentred: below the spacing r is many sigma, and what it is rounded by
+    shows.
+    """
     x = np.full((1, 10007), 16777213, np.float32)  # a spacing of 1
     x[0, 0] += 1
     r = recentred(x)[1].item()
     assert abs(r) > 50 * x.std(dtype=float)
-    error = reference.relative_error(normalise(x), reference.layer_norm(x, np.ones(10007), np.zeros(10007)).y)
-    assert 20 * U < error <= U * abs(r) / x.std(dtype=float)  # r, and nothing else, is rounded by up to u |r|
+    error = reference.relative_error(
+        normalise(x), reference.layer_norm(x, np.ones(10007), np.zeros(10007)).y
+    )
+    assert (
+        20 * U < error <= U * abs(r) / x.std(dtype=float)
+    )  # r, and nothing else, is rounded by up to u |r|
 
 
 @pytest.mark.parametrize("centre", [1e4, 65536.0, 1e6])
@@ -94,27 +106,38 @@ def test_the_figures_show_what_they_are_given():
     y["c"][-2:] = 1e9, np.inf
     fig = breaking.variance_panels(offsets, v, y, U)
     assert [ax.get_title() for ax in fig.axes] == names
-    assert [len(ax.lines) for ax in fig.axes] == [6, 6, 5, 5]  # two errors, their crosses, one or two theories
+    assert [len(ax.lines) for ax in fig.axes] == [
+        6,
+        6,
+        5,
+        5,
+    ]  # two errors, their crosses, one or two theories
     _, v_crosses, drawn, crosses, theory = (line.get_ydata() for line in fig.axes[2].lines)
     assert np.isnan(drawn[-2:]).all() and (drawn[:-2] == 1e-5).all()
     assert np.isnan(crosses[:-2]).all() and (crosses[-2:] == fig.axes[2].get_ylim()[1]).all()
     np.testing.assert_array_equal(theory, U * offsets)
     assert np.isnan(v_crosses).all()
-    fig = breaking.variance_panels(offsets, y, y, U)  # both off the panel: their crosses must not coincide
+    fig = breaking.variance_panels(
+        offsets, y, y, U
+    )  # both off the panel: their crosses must not coincide
     _, v_crosses, _, crosses, _ = (line.get_ydata() for line in fig.axes[2].lines)
     assert (v_crosses[-2:] < 0.5 * crosses[-2:]).all()
     fig = breaking.algorithm_errors(offsets, y)
     assert [line.get_label() for line in fig.axes[0].lines] == names
 
 
-# ---- The exercises ----------------------------------------------------------------------------------
+# ---- The exercises
+# ----------------------------------------------------------------------------------
+
 
 def digits(naive_loss, mean_loss=lambda q: U * abs(q), low=U, high=1.0):
     """An answer to digits-left with its formulas and its limits as switches."""
+
     def candidate(x):
         q = x.mean(dtype=float) / x.std(dtype=float)
         with np.errstate(all="ignore"):
             return tuple(-np.log10(np.clip([naive_loss(q), mean_loss(q)], low, high)))
+
     return candidate
 
 
@@ -134,6 +157,7 @@ def short(rule):
         m, r, v = recentred_short(x, order)
         with np.errstate(all="ignore"):
             return bool(rule(m.item(), r.item(), v.item()))
+
     return candidate
 
 
@@ -145,21 +169,44 @@ def normal_row(centre):
             return row
 
 
-@pytest.mark.parametrize("id, candidate, message", [
-    ("negative-variance", lambda centre: np.float32([centre, centre + 1]), r"shape \(2,\)"),
-    ("negative-variance", lambda centre: np.float32([centre] * 3), "all equal"),
-    ("negative-variance", lambda centre: np.float32([centre, centre + 1, centre + 2]), "not within 1"),
-    ("negative-variance", normal_row, "not within 1"),
-    ("negative-variance", lambda centre: np.float32([centre, centre, centre + 1]), "naive variance is"),
-    ("digits-left", digits(lambda q: U * q**2, lambda q: U * q**2), "two-pass: predicted"),
-    ("digits-left", digits(lambda q: U * q**2, high=np.inf), "expected 0 to 7.2"),
-    ("digits-left", digits(lambda q: U * q**2, low=2 * U), "with mean 0"),
-    ("repair-the-mean", solution_with("repair-the-mean", ("(eps)", "(1e-5)")), "is off by"),
-    ("repair-the-mean", solution_with("repair-the-mean", ("x - m", "np.subtract(x, m, x)")), "changed its argument"),
-    ("short-form", short(lambda m, r, v: abs(r) < min(v, abs(v)**0.5)), r"residual is 0\.\d+ sigma, and you say False"),
-    ("short-form", lambda x, order: recentred_short(x, order)[1], "expected True or False"),
-    ("short-form", short(lambda m, r, v: abs(r) < (abs(v) + 1e-5)**0.5), "sigma, and you say True"),
-])
+@pytest.mark.parametrize(
+    "id, candidate, message",
+    [
+        ("negative-variance", lambda centre: np.float32([centre, centre + 1]), r"shape \(2,\)"),
+        ("negative-variance", lambda centre: np.float32([centre] * 3), "all equal"),
+        (
+            "negative-variance",
+            lambda centre: np.float32([centre, centre + 1, centre + 2]),
+            "not within 1",
+        ),
+        ("negative-variance", normal_row, "not within 1"),
+        (
+            "negative-variance",
+            lambda centre: np.float32([centre, centre, centre + 1]),
+            "naive variance is",
+        ),
+        ("digits-left", digits(lambda q: U * q**2, lambda q: U * q**2), "two-pass: predicted"),
+        ("digits-left", digits(lambda q: U * q**2, high=np.inf), "expected 0 to 7.2"),
+        ("digits-left", digits(lambda q: U * q**2, low=2 * U), "with mean 0"),
+        ("repair-the-mean", solution_with("repair-the-mean", ("(eps)", "(1e-5)")), "is off by"),
+        (
+            "repair-the-mean",
+            solution_with("repair-the-mean", ("x - m", "np.subtract(x, m, x)")),
+            "changed its argument",
+        ),
+        (
+            "short-form",
+            short(lambda m, r, v: abs(r) < min(v, abs(v) ** 0.5)),
+            r"residual is 0\.\d+ sigma, and you say False",
+        ),
+        ("short-form", lambda x, order: recentred_short(x, order)[1], "expected True or False"),
+        (
+            "short-form",
+            short(lambda m, r, v: abs(r) < (abs(v) + 1e-5) ** 0.5),
+            "sigma, and you say True",
+        ),
+    ],
+)
 def test_a_wrong_answer_is_refused(id, candidate, message):
     report = exercises.check(id, candidate)
     assert report.failed, report
@@ -167,26 +214,43 @@ def test_a_wrong_answer_is_refused(id, candidate, message):
     assert re.search(message, report.failed[1]), report
 
 
-@pytest.mark.parametrize("id, candidate", [
-    ("digits-left", digits(lambda q: U * (1 + q**2), lambda q: U * np.hypot(1, q))),
-    ("digits-left", lambda x: digits(lambda q: U * q**2)(np.float64(x.mean()) + x.std() * np.float64([-1, 1]))),
-    ("digits-left", in_float32),
-    ("repair-the-mean", lambda x, eps: in_float64(x, eps).astype(np.float32)),
-    ("short-form", lambda x, order: abs(recentred_short(x, order)[1]) < x.std()),
-    ("short-form", short(lambda m, r, v: abs(r) < abs(v)**0.5)),  # a wrong v is small against r**2, whatever its sign
-    ("short-form", lambda x, order: recentred_short(x, order)[1].item()**2 < recentred(x)[2].item()),
-])
+@pytest.mark.parametrize(
+    "id, candidate",
+    [
+        ("digits-left", digits(lambda q: U * (1 + q**2), lambda q: U * np.hypot(1, q))),
+        (
+            "digits-left",
+            lambda x: digits(lambda q: U * q**2)(
+                np.float64(x.mean()) + x.std() * np.float64([-1, 1])
+            ),
+        ),
+        ("digits-left", in_float32),
+        ("repair-the-mean", lambda x, eps: in_float64(x, eps).astype(np.float32)),
+        ("short-form", lambda x, order: abs(recentred_short(x, order)[1]) < x.std()),
+        (
+            "short-form",
+            short(lambda m, r, v: abs(r) < abs(v) ** 0.5),
+        ),  # a wrong v is small against r**2, whatever its sign
+        (
+            "short-form",
+            lambda x, order: recentred_short(x, order)[1].item() ** 2 < recentred(x)[2].item(),
+        ),
+    ],
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_another_right_answer_is_accepted(id, candidate, seed):
     report = exercises.check(id, candidate, seed=seed)
     assert report.failed is None, report
 
 
-@pytest.mark.parametrize("id, candidate, words", [
-    ("short-form", short(lambda m, r, v: r < abs(v)**0.5), "keeps its sign"),
-    ("short-form", short(lambda m, r, v: r < np.sqrt(v)), "keeps its sign"),
-    ("repair-the-mean", in_float64, "in a float64 result"),
-])
+@pytest.mark.parametrize(
+    "id, candidate, words",
+    [
+        ("short-form", short(lambda m, r, v: r < abs(v) ** 0.5), "keeps its sign"),
+        ("short-form", short(lambda m, r, v: r < np.sqrt(v)), "keeps its sign"),
+        ("repair-the-mean", in_float64, "in a float64 result"),
+    ],
+)
 def test_one_mistake_is_told_as_itself(id, candidate, words):
     diagnosis = str(exercises.check(id, candidate).diagnosis)
     assert words in diagnosis and "Or:" not in diagnosis
@@ -194,17 +258,26 @@ def test_one_mistake_is_told_as_itself(id, candidate, words):
 
 # Questions: the numbers in the answers are computed, then looked for in their text
 
+
 @pytest.mark.slow
 def test_what_the_answers_say(rng):
     formats = np.array([2.0**-53, 2.0**-24, 2.0**-8])  # 6.1
     left = -np.log10(formats * 1000**2)
     assert round(left[0]) == 10 and round(left[1]) == 1 and left[2] < 0
     assert 0.9e8 < formats[0] ** -0.5 < 1e8
-    says("7.1", f"${U * 1e6:.2f}$", "ten digits, one, and none", "$10^8$", *(formats**-0.5)[1:].astype(int))
+    says(
+        "7.1",
+        f"${U * 1e6:.2f}$",
+        "ten digits, one, and none",
+        "$10^8$",
+        *(formats**-0.5)[1:].astype(int),
+    )
     noise = rng.standard_normal((64, 1024))
     for dtype, u in (("float64", 2.0**-53), ("float32", U)):  # measured: within a factor of ten
         x = (1000 + noise).astype(dtype)
-        error = reference.relative_error(naive(x)[2].astype(float), x.astype(float).var(axis=-1, keepdims=True))
+        error = reference.relative_error(
+            naive(x)[2].astype(float), x.astype(float).var(axis=-1, keepdims=True)
+        )
         assert 0.1 < error / (u * 1e6) < 10
 
     far = (1e4 + rng.random((64, 1)) + noise).astype(np.float32)  # 6.2
@@ -248,9 +321,11 @@ def test_what_the_answers_say(rng):
 
 def test_the_error_of_what_is_to_be_repaired_is_told():
     """Of an answer that repairs nothing, it is the error of the answer."""
+
     def plain(x, eps=1e-5):
         m, _, var = wide(x)
         return (x - m) / np.sqrt(var + np.float32(eps))
+
     said = exercises.check("repair-the-mean", plain).failed[1]
     found, unrepaired = re.findall(r"off by (\d\S*e-\d\d)", said)
     assert found == unrepaired

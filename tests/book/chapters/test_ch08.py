@@ -1,4 +1,6 @@
-"""Chapter 8: exercises refuse plausible wrong answers, data are what they say, figures show what they are given."""
+"""Chapter 8: exercises refuse plausible wrong answers, data are what they say, figures show what
+they are given.
+"""
 
 import contextlib
 import io
@@ -12,10 +14,10 @@ from attempts import failed
 from pages import ROOT, read
 from questions import plain, power, says
 
-from lnlib import layer_norm_forward, recreations, reference, regimes, variance
 from lnbook import results
 from lnbook.exercises import ch08
 from lnbook.figures import breaking, table
+from lnlib import layer_norm_forward, recreations, reference, regimes, variance
 from lnlib.reference import relative_error
 from lnlib.rounding import FORMATS, TAU, round_to
 from lnlib.variance import normalise
@@ -27,13 +29,22 @@ def rng():
 
 # Exercises
 
+
 @pytest.mark.parametrize("description", list(ch08.PLACES))
 def test_who_survives_is_what_is_measured(description):
-    """Predicted losses are 3 times clear of the threshold and good to a factor of about two: medians obey them."""
+    """Predicted losses are 3 times clear of the threshold and good to a factor of about two:
+    medians obey them.
+    """
     for ratio, energy, digits, D, expected in ch08.PLACES[description]:
         names = ("naive", "two-pass", "recentred")
-        maps = regimes.forward_errors({name: lambda x, eps, name=name: normalise(x, name, eps) for name in names},
-                                      [ratio], [energy], D, count=31, rng=rng())
+        maps = regimes.forward_errors(
+            {name: lambda x, eps, name=name: normalise(x, name, eps) for name in names},
+            [ratio],
+            [energy],
+            D,
+            count=31,
+            rng=rng(),
+        )
         assert [name for name in names if maps[name][0, 0] <= 10.0**-digits] == expected
 
 
@@ -44,61 +55,146 @@ def survivors(order="pairwise", energy=np.divide, factor=1):
         rounded = regimes.mean_loss(ratio, len(row), order)
         naive = regimes.naive_loss(ratio, energy(var, eps), len(row), order)
         losses = {"naive": max(naive, rounded), "two-pass": rounded, "recentred": 2**-24}
-        return [name for name, loss in losses.items() if max(loss, 2**-24) <= factor * 10.0**-digits]
+        return [
+            name for name, loss in losses.items() if max(loss, 2**-24) <= factor * 10.0**-digits
+        ]
+
     return candidate
 
 
 def stored_eps(dtype, gain):
     least = ch08.safe_eps_solution(dtype, gain)
     eps = float(round_to(np.float64(least), dtype))
-    return eps if eps >= least else float(round_to(np.float64(least * (1 + FORMATS[dtype].u)), dtype))
+    return (
+        eps if eps >= least else float(round_to(np.float64(least * (1 + FORMATS[dtype].u)), dtype))
+    )
 
 
 def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)):
     def candidate(row, eps=1e-5):
         s = scale(row)
         return normalise(row * row.dtype.type(s), eps=max(float(eps * s**2), 1.2e-38))
+
     return candidate
 
 
-@pytest.mark.parametrize("id, answer, check, words", [
-    ("survivors", survivors(), None, ""),
-    ("survivors", survivors("sequential"), "rows far from zero", "found ['recentred'], expected"),
-    ("survivors", lambda row, digits, eps=1e-5: ["recentred"], "an ordinary row", ""),
-    ("survivors", lambda row, digits, eps=1e-5: "naive", "an ordinary row", "found 'naive', expected a list"),
-    # What few names have in common in one check is no cause.
-    ("survivors", survivors(energy=lambda var, eps: var), "eps hides a wrong variance", "the variance itself"),
-    ("survivors", survivors(factor=0.1), "eps hides a wrong variance", "None"),
-    # Thresholds that are off by a factor below 3.
-    ("survivors", survivors(factor=0.5), "near the threshold", ""),
-    ("survivors", survivors(factor=1.8), "near the threshold", ""),
-    ("safe-eps", lambda dtype, gain: ch08.safe_eps_solution(dtype, gain) * (1 - 1e-9), "eps is a normal number", ""),
-    ("safe-eps", lambda dtype, gain: max(float(np.finfo(dtype).tiny), gain**-2), "eps is a normal number",
-     "no bfloat16"),
-    ("safe-eps", lambda dtype, gain: 1.0, "no larger than needed", ""),
-    ("safe-eps", lambda dtype, gain: FORMATS[dtype].smallest_normal if gain > 1e3 else gain**-2,
-     "eps is a normal number",
-     ""),
-    # A float16 whose own root is 30.0, although 1/sqrt(eps) is more.
-    ("safe-eps", lambda dtype, gain: np.float16(ch08.safe_eps_solution(dtype, gain)) if dtype == "float16"
-     else ch08.safe_eps_solution(dtype, gain), "the gain is limited", "rounded to the format, down at times"),
-    ("safe-eps", lambda dtype, gain: np.float16(stored_eps(dtype, gain)) if dtype == "float16"
-     else stored_eps(dtype, gain), None, ""),
-    # Rounded up to a number of the dtype; two numbers further is too far.
-    ("safe-eps", lambda dtype, gain: stored_eps(dtype, gain), None, ""),
-    ("safe-eps", lambda dtype, gain: stored_eps(dtype, gain) * (1 + 4 * FORMATS[dtype].u),
-     "no larger than needed", ""),
-    ("largest-sigma", lambda D, F=65504.0: (F / D) ** 0.5, "squares added first", ""),
-    ("largest-sigma", lambda D, F=65504.0: np.sqrt([F / D, F]), None, ""),
-    ("largest-sigma", lambda D, F=65504.0: (0.9 * (F / D) ** 0.5, F**0.5), "squares added first", "is still finite"),
-    ("largest-sigma", lambda D, F=65504.0: (1.1 * (F / D) ** 0.5, F**0.5), "squares added first", "has overflowed already"),
-    ("largest-sigma", lambda D, F=65504.0: ((F / D) ** 0.5, 0.9 * F**0.5), "squares divided first", "is still finite"),
-    ("rescue", rescue(), None, ""),
-    ("rescue", rescue(lambda row: 2.0 ** -max(int(np.frexp(row.std())[1]), 0)), "rows whose squares overflow",
-     "comes of its squares"),
-    ("rescue", rescue(lambda row: 2.0**-70), "scaling rounds nothing", ""),  # the squares of ordinary rows vanish
-    ("rescue", lambda row, eps=1e-5: normalise(row.astype(np.float64), eps=eps), "rows whose squares overflow", ""),
-])
+@pytest.mark.parametrize(
+    "id, answer, check, words",
+    [
+        ("survivors", survivors(), None, ""),
+        (
+            "survivors",
+            survivors("sequential"),
+            "rows far from zero",
+            "found ['recentred'], expected",
+        ),
+        ("survivors", lambda row, digits, eps=1e-5: ["recentred"], "an ordinary row", ""),
+        (
+            "survivors",
+            lambda row, digits, eps=1e-5: "naive",
+            "an ordinary row",
+            "found 'naive', expected a list",
+        ),
+        # What few names have in common in one check is no cause.
+        (
+            "survivors",
+            survivors(energy=lambda var, eps: var),
+            "eps hides a wrong variance",
+            "the variance itself",
+        ),
+        ("survivors", survivors(factor=0.1), "eps hides a wrong variance", "None"),
+        # Thresholds that are off by a factor below 3.
+        ("survivors", survivors(factor=0.5), "near the threshold", ""),
+        ("survivors", survivors(factor=1.8), "near the threshold", ""),
+        (
+            "safe-eps",
+            lambda dtype, gain: ch08.safe_eps_solution(dtype, gain) * (1 - 1e-9),
+            "eps is a normal number",
+            "",
+        ),
+        (
+            "safe-eps",
+            lambda dtype, gain: max(float(np.finfo(dtype).tiny), gain**-2),
+            "eps is a normal number",
+            "no bfloat16",
+        ),
+        ("safe-eps", lambda dtype, gain: 1.0, "no larger than needed", ""),
+        (
+            "safe-eps",
+            lambda dtype, gain: FORMATS[dtype].smallest_normal if gain > 1e3 else gain**-2,
+            "eps is a normal number",
+            "",
+        ),
+        # A float16 whose own root is 30.0, although 1/sqrt(eps) is more.
+        (
+            "safe-eps",
+            lambda dtype, gain: (
+                np.float16(ch08.safe_eps_solution(dtype, gain))
+                if dtype == "float16"
+                else ch08.safe_eps_solution(dtype, gain)
+            ),
+            "the gain is limited",
+            "rounded to the format, down at times",
+        ),
+        (
+            "safe-eps",
+            lambda dtype, gain: (
+                np.float16(stored_eps(dtype, gain))
+                if dtype == "float16"
+                else stored_eps(dtype, gain)
+            ),
+            None,
+            "",
+        ),
+        # Rounded up to a number of the dtype; two numbers further is too far.
+        ("safe-eps", lambda dtype, gain: stored_eps(dtype, gain), None, ""),
+        (
+            "safe-eps",
+            lambda dtype, gain: stored_eps(dtype, gain) * (1 + 4 * FORMATS[dtype].u),
+            "no larger than needed",
+            "",
+        ),
+        ("largest-sigma", lambda D, F=65504.0: (F / D) ** 0.5, "squares added first", ""),
+        ("largest-sigma", lambda D, F=65504.0: np.sqrt([F / D, F]), None, ""),
+        (
+            "largest-sigma",
+            lambda D, F=65504.0: (0.9 * (F / D) ** 0.5, F**0.5),
+            "squares added first",
+            "is still finite",
+        ),
+        (
+            "largest-sigma",
+            lambda D, F=65504.0: (1.1 * (F / D) ** 0.5, F**0.5),
+            "squares added first",
+            "has overflowed already",
+        ),
+        (
+            "largest-sigma",
+            lambda D, F=65504.0: ((F / D) ** 0.5, 0.9 * F**0.5),
+            "squares divided first",
+            "is still finite",
+        ),
+        ("rescue", rescue(), None, ""),
+        (
+            "rescue",
+            rescue(lambda row: 2.0 ** -max(int(np.frexp(row.std())[1]), 0)),
+            "rows whose squares overflow",
+            "comes of its squares",
+        ),
+        (
+            "rescue",
+            rescue(lambda row: 2.0**-70),
+            "scaling rounds nothing",
+            "",
+        ),  # the squares of ordinary rows vanish
+        (
+            "rescue",
+            lambda row, eps=1e-5: normalise(row.astype(np.float64), eps=eps),
+            "rows whose squares overflow",
+            "",
+        ),
+    ],
+)
 def test_an_answer_is_judged(id, answer, check, words):
     with np.errstate(all="ignore"):
         assert failed(id, answer, words) == check
@@ -106,10 +202,17 @@ def test_an_answer_is_judged(id, answer, check, words):
 
 # What the page says, where no other test does
 
+
 def run_cells(*starts):
     """Run the page's cells that start so; returns what they print, tables too."""
     cells = [cell.source for cell in read(ROOT / "book/08-instability-regimes.md").cells]
-    names = {"np": np, "regimes": regimes, "rng": rng(), "D": 256, "table": lambda *args: print(table(*args))}
+    names = {
+        "np": np,
+        "regimes": regimes,
+        "rng": rng(),
+        "D": 256,
+        "table": lambda *args: print(table(*args)),
+    }
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         for start in starts:
@@ -123,11 +226,17 @@ def test_the_page_measures_a_batch():
     # By hand: mean 0.001, variance 2e-6 / 3; so 1.2 and 0.067.
     assert re.search(r"ratio +1\.2, energy +0\.067: \[0\.002, 0, 0\.001\]", found)
     median, worst = re.findall(r"^(?:median|worst) +([\d.]+) +(\S+) +(\S+)$", found, re.M)
-    # The ratio of rows() is 0.1 within 1 %, that of row 7 is 1000 more; losses are those of the lines, at least u.
+    # The ratio of rows() is 0.1 within 1 %, that of row 7 is 1000 more; losses are those of the
+    # lines, at least u.
     assert float(median[0]) == 0.1 and float(worst[0]) == pytest.approx(1000.1, abs=0.1)
     assert median[1:] == ("6e-08", "6e-08")
-    lines = regimes.naive_loss(1000.1, 1e5, 256, "pairwise"), regimes.mean_loss(1000.1, 256, "pairwise")
-    assert list(map(float, worst[1:])) == pytest.approx(lines, rel=0.15)  # one printed digit, of 4e-2 and of 4e-5
+    lines = (
+        regimes.naive_loss(1000.1, 1e5, 256, "pairwise"),
+        regimes.mean_loss(1000.1, 256, "pairwise"),
+    )
+    assert list(map(float, worst[1:])) == pytest.approx(
+        lines, rel=0.15
+    )  # one printed digit, of 4e-2 and of 4e-5
 
 
 def test_a_variance_of_zero_is_right_where_eps_is_larger():
@@ -135,12 +244,16 @@ def test_a_variance_of_zero_is_right_where_eps_is_larger():
     x = regimes.rows(rng(), 100, 256, 10**6.5, np.sqrt(10**-2.5 * 1e-5))
     exact = reference.layer_norm(x, np.ones(256), np.zeros(256)).y
     zero = variance.naive(x)[2].ravel() == 0
-    errors = np.array([reference.relative_error(y, row) for y, row in zip(normalise(x, "naive"), exact)])
+    errors = np.array(
+        [reference.relative_error(y, row) for y, row in zip(normalise(x, "naive"), exact)]
+    )
     assert 10 < zero.sum() < 60 and np.median(errors[zero]) < 0.1 and errors[~zero].min() > 0.9
 
 
 def test_a_clipped_variance_makes_the_rms_the_root_of_the_energy():
-    """1 % is what rounding the mean costs here: 0.6 u 1e5 = 0.4 % of y, and less of its root mean square."""
+    """1 % is what rounding the mean costs here: 0.6 u 1e5 = 0.4 % of y, and less of its root mean
+    square.
+    """
     for energy in (1e2, 1e4, 1e6):
         y = normalise(regimes.rows(rng(), 9, 256, 1e5, np.sqrt(energy * 1e-5)), "clipped")
         assert np.sqrt((y * y).mean(axis=-1)).max() == pytest.approx(np.sqrt(energy), rel=0.01)
@@ -148,8 +261,10 @@ def test_a_clipped_variance_makes_the_rms_the_root_of_the_energy():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_storage_loses_more_than_the_naive_formula_in_float32(dtype):
-    ways = {"stored": lambda x, eps: normalise(round_to(x, dtype), eps=eps),
-            "naive": lambda x, eps: normalise(x.astype(np.float32), "clipped", eps)}
+    ways = {
+        "stored": lambda x, eps: normalise(round_to(x, dtype), eps=eps),
+        "naive": lambda x, eps: normalise(x.astype(np.float32), "clipped", eps),
+    }
     ratios = np.geomspace(1, regimes.last_ratio(dtype), 6)
     found = regimes.forward_errors(ways, ratios, [3e4], 768, 15, dtype="float64", rng=rng())
     assert (found["naive"] < found["stored"]).all()
@@ -157,17 +272,25 @@ def test_storage_loses_more_than_the_naive_formula_in_float32(dtype):
 
 
 def test_storage_may_lose_less_than_the_naive_formula_with_one_running_sum():
-    """Why the page says "with pairwise sums": the lines are 0.27 sqrt(768) u32 2048**2 = 1.9 and 0.42."""
-    ways = {"stored": lambda x, eps: normalise(round_to(x, "float16"), eps=eps),
-            "naive": lambda x, eps: normalise(x.astype(np.float32), "clipped", eps, "sequential")}
+    """Why the page says "with pairwise sums": the lines are 0.27 sqrt(768) u32 2048**2 = 1.9 and
+    0.42.
+    """
+    ways = {
+        "stored": lambda x, eps: normalise(round_to(x, "float16"), eps=eps),
+        "naive": lambda x, eps: normalise(x.astype(np.float32), "clipped", eps, "sequential"),
+    }
     found = regimes.forward_errors(ways, [2048], [3e4], 768, 31, dtype="float64", rng=rng())
     assert (found["naive"] > found["stored"]).all()
 
 
 @pytest.mark.parametrize("ratio", [316, 3162])
 def test_naive_is_as_good_as_two_pass_far_below_energy_1_over_r_only(ratio):
-    """naive / two-pass is 1.2 r E by the lines, whose medians are good to a factor of two; E is small in both."""
-    ways = {name: lambda x, eps, name=name: normalise(x, name, eps) for name in ("naive", "two-pass")}
+    """naive / two-pass is 1.2 r E by the lines, whose medians are good to a factor of two; E is
+    small in both.
+    """
+    ways = {
+        name: lambda x, eps, name=name: normalise(x, name, eps) for name in ("naive", "two-pass")
+    }
     found = regimes.forward_errors(ways, [ratio], [0.1 / ratio, 10 / ratio], 256, 31, rng=rng())
     below, above = (found["naive"] / found["two-pass"]).ravel()
     assert below < 1.5 and above > 5
@@ -175,8 +298,15 @@ def test_naive_is_as_good_as_two_pass_far_below_energy_1_over_r_only(ratio):
 
 def test_constant_rows_in_the_recreations():
     values = (10 ** rng().uniform(0, 6, (300, 1))).astype(np.float32)
-    flat, one, zero = np.repeat(values, 768, axis=1), np.ones(768, np.float32), np.zeros(768, np.float32)
-    wrong = {r.name: (r.forward(flat, one, zero)[0] != 0).any(axis=1).mean() for r in recreations.RECREATIONS}
+    flat, one, zero = (
+        np.repeat(values, 768, axis=1),
+        np.ones(768, np.float32),
+        np.zeros(768, np.float32),
+    )
+    wrong = {
+        r.name: (r.forward(flat, one, zero)[0] != 0).any(axis=1).mean()
+        for r in recreations.RECREATIONS
+    }
     assert wrong.pop("pytorch") == 0 and min(wrong.values()) > 0.5
     nan = {r.name: np.isnan(r.forward(flat, one, zero)[0]).any() for r in recreations.RECREATIONS}
     assert [name for name in nan if nan[name]] == ["keras-numpy"]
@@ -185,11 +315,14 @@ def test_constant_rows_in_the_recreations():
 
 # Data
 
+
 def test_the_results_file_has_what_the_page_reads():
     bench = results.read("accuracy")
     assert {"date", "cpu", "python", "packages"} <= set(bench["provenance"])
     assert {"torch", "flax", "keras"} <= set(bench["provenance"]["packages"])
-    chosen = [r for r in bench["records"] if (r["tensor"], r["dtype"], r["D"]) == ("y", "float32", 1024)]
+    chosen = [
+        r for r in bench["records"] if (r["tensor"], r["dtype"], r["D"]) == ("y", "float32", 1024)
+    ]
     for name in ("lnlib", "pytorch", "keras", "flax", "flax-two-pass"):
         at = [r for r in chosen if r["framework"] == name]
         offsets = {r["offset"]: r["correct_digits"] for r in at if r["regime"] == "offset"}
@@ -198,7 +331,9 @@ def test_the_results_file_has_what_the_page_reads():
         assert min(flags) == 1e-18 and max(flags) == 1e37
         # The prose: three round the mean and nearly coincide, one is naive, lnlib loses nothing.
         assert (offsets[1e4] > 7, offsets[1e4] < 0.1) == (name == "lnlib", name == "flax")
-        assert all(flag == "" for flag in flags.values()) if name == "lnlib" else flags[1e18] == "zero"
+        assert (
+            all(flag == "" for flag in flags.values()) if name == "lnlib" else flags[1e18] == "zero"
+        )
 
 
 REPORTS = json.loads((ROOT / "book/_data/reports.json").read_text())["reports"]
@@ -213,8 +348,20 @@ def place(report):
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda r: r["source"][:30])
 def test_reports_have_one_schema(report):
-    assert set(report) == {"mark", "kind", "source", "url", "known", "dtype", "mean", "sigma", "eps", "values",
-                           "what", "unsure"}
+    assert set(report) == {
+        "mark",
+        "kind",
+        "source",
+        "url",
+        "known",
+        "dtype",
+        "mean",
+        "sigma",
+        "eps",
+        "values",
+        "what",
+        "unsure",
+    }
     assert report["kind"] in {"failure", "reproducer", "healthy", "data", "range", "code"}
     assert report["known"] in {"excerpt", "file"} and report["dtype"] in FORMATS
     if report["kind"] in {"failure", "reproducer", "range", "code"}:
@@ -233,7 +380,9 @@ def test_marks_are_unique_and_have_a_place():
             ratio, energy = place(r)
             assert 0.1 < ratio < 1e5 and 0.1 < energy < 1e7  # inside the map's edges
             # The failures are where the line is above a tenth, the computed patch is not.
-            assert (regimes.naive_loss(ratio, energy, 256, "pairwise") > 0.1) == (r["mark"] != "W"), r["mark"]
+            assert (regimes.naive_loss(ratio, energy, 256, "pairwise") > 0.1) == (
+                r["mark"] != "W"
+            ), r["mark"]
 
 
 def test_what_can_be_computed_about_the_reports():
@@ -241,12 +390,18 @@ def test_what_can_be_computed_about_the_reports():
     patch = next(r for r in REPORTS if r["kind"] == "data")
     constants = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     assert np.allclose(patch["values"], [(1 - m) / s for m, s in zip(*constants)], rtol=1e-15)
-    assert by_name["Leela Chess Zero pull request 1921"]["sigma"] == pytest.approx(246419**0.5, abs=0.005)
-    # One row is beyond what float16 arithmetic stands; the other only where squares begin to lose digits.
-    assert by_name["Leela Chess Zero pull request 1921"]["sigma"] > regimes.largest_square("float16")
+    assert by_name["Leela Chess Zero pull request 1921"]["sigma"] == pytest.approx(
+        246419**0.5, abs=0.005
+    )
+    # One row is beyond what float16 arithmetic stands; the other only where squares begin to lose
+    # digits.
+    assert by_name["Leela Chess Zero pull request 1921"]["sigma"] > regimes.largest_square(
+        "float16"
+    )
     small = np.std(by_name["NNTrainer issue 3785"]["values"])
     assert 10 * regimes.vanishing_sigma("float16") < small < regimes.subnormal_sigma("float16")
-    # 16-bit failures and cancellation, in real models and data; what was found by reading code is neither.
+    # 16-bit failures and cancellation, in real models and data; what was found by reading code is
+    # neither.
     assert all(r["dtype"] == "float16" for r in REPORTS if r["kind"] == "range")
     kinds = [r["kind"] for r in REPORTS]
     assert (kinds.count("range"), kinds.count("failure")) == (3, 2)
@@ -256,7 +411,10 @@ def test_what_can_be_computed_about_the_reports():
     assert 7515 / np.sqrt(1 + energy) < 17
     # Report a: normal rows of 4 around 2000.
     x = 2000 + rng().standard_normal((20000, 4))
-    for values, low, high in ((2000 / x.std(axis=1), 1600, 5200), (x.var(axis=1) / 1e-5, 15000, 156000)):
+    for values, low, high in (
+        (2000 / x.std(axis=1), 1600, 5200),
+        (x.var(axis=1) / 1e-5, 15000, 156000),
+    ):
         # The quantiles' own standard deviation is about 0.6 %.
         assert np.quantile(values, [0.1, 0.9]) == pytest.approx([low, high], rel=0.05)
     row = np.array([by_name["MLX issue 2238"]["values"]], np.float32)
@@ -267,29 +425,55 @@ def test_what_can_be_computed_about_the_reports():
 
 # Figures
 
+
 def test_digit_map_shows_the_errors_it_is_given():
-    errors = {"a": np.array([[1e-3, np.inf, np.nan], [0.0, 1e-8, 10.0]]), "b": np.full((2, 3), 1e-5)}
-    fig = breaking.digit_map(errors, [1, 10, 100], [1e-2, 1e4], "across", "up", {"a": lambda x, y: 1e-6 * x + 0 * y},
-                          [(10, 1.0, "q")])
+    errors = {
+        "a": np.array([[1e-3, np.inf, np.nan], [0.0, 1e-8, 10.0]]),
+        "b": np.full((2, 3), 1e-5),
+    }
+    fig = breaking.digit_map(
+        errors,
+        [1, 10, 100],
+        [1e-2, 1e4],
+        "across",
+        "up",
+        {"a": lambda x, y: 1e-6 * x + 0 * y},
+        [(10, 1.0, "q")],
+    )
     a, b = fig.axes[:2]
     shown = a.collections[0].get_array().reshape(2, 3)
-    assert np.allclose(shown[0, :2], [3, 0]) and shown.mask[0, 2] and np.allclose(shown[1], [8, 8, 0], atol=1e-6)
+    assert (
+        np.allclose(shown[0, :2], [3, 0])
+        and shown.mask[0, 2]
+        and np.allclose(shown[1], [8, 8, 0], atol=1e-6)
+    )
     assert (a.get_title(), b.get_title(), a.get_ylabel(), b.get_ylabel()) == ("a", "b", "up", "")
-    assert a.get_xlim() == pytest.approx((10**-0.5, 10**2.5)) and a.get_ylim() == pytest.approx((1e-5, 1e7))
+    assert a.get_xlim() == pytest.approx((10**-0.5, 10**2.5)) and a.get_ylim() == pytest.approx(
+        (1e-5, 1e7)
+    )
     # 1e-6 x predicts 5 digits at x = 10 and none of 1, 3 and 7 within the map.
     lines = [path.vertices for path in a.collections[1].get_paths() if len(path.vertices)]
     assert len(lines) == 1 and np.allclose(lines[0][:, 0], 10, rtol=0.01)
     assert len(b.collections) == 1  # no theory, no line
     assert all("q" in [t.get_text() for t in ax.texts] for ax in (a, b))
-    # Faces are transparent; the coloured cells, and they alone, are in the layer that the dark theme does not invert.
+    # Faces are transparent; the coloured cells, and they alone, are in the layer that the dark
+    # theme does not invert.
     assert all(face.get_facecolor()[3] == 0 for face in (fig, *fig.axes))
-    coloured = [artist for artist in fig.findobj() if (artist.get_gid() or "").startswith("colours-")]
+    coloured = [
+        artist for artist in fig.findobj() if (artist.get_gid() or "").startswith("colours-")
+    ]
     assert set(coloured) == {a.collections[0], b.collections[0], b.collections[0].colorbar.solids}
 
 
 def test_digit_map_puts_a_mark_beside_its_place_and_has_it_point_there():
-    fig = breaking.digit_map({"a": np.full((2, 2), 1e-3)}, [1, 10], [1, 10], "across", "up",
-                             points=[(3, 2, "q", -15, -4)])
+    fig = breaking.digit_map(
+        {"a": np.full((2, 2), 1e-3)},
+        [1, 10],
+        [1, 10],
+        "across",
+        "up",
+        points=[(3, 2, "q", -15, -4)],
+    )
     ax = fig.axes[0]
     (mark,), (pointer, label) = ax.lines, ax.texts
     away = mark.get_transform().transform((3, 2)) - ax.transData.transform((3, 2))
@@ -299,38 +483,53 @@ def test_digit_map_puts_a_mark_beside_its_place_and_has_it_point_there():
 
 
 def test_digit_map_ends_at_16_digits_for_float64():
-    fig = breaking.digit_map({"a": np.array([[1e-15, 1e-3], [1, 1]])}, [1, 2], [1, 2], "x", "y", top=16)
+    fig = breaking.digit_map(
+        {"a": np.array([[1e-15, 1e-3], [1, 1]])}, [1, 2], [1, 2], "x", "y", top=16
+    )
     mesh = fig.axes[0].collections[0]
-    assert list(mesh.norm.boundaries) == list(range(0, 17, 2)) and mesh.get_array().max() == pytest.approx(15)
+    assert list(mesh.norm.boundaries) == list(
+        range(0, 17, 2)
+    ) and mesh.get_array().max() == pytest.approx(15)
 
 
 def test_line_figures_show_their_numbers():
     fig = breaking.framework_digits([1, 10], {"p": [7, 6], "q": [7, 1]})
     assert [list(line.get_ydata()) for line in fig.axes[0].lines] == [[7, 6], [7, 1]]
-    fig = breaking.range_of_float16(np.array([1.0, 10.0]), {"p": np.array([1e-3, np.inf])}, {"edge": 3.0})
+    fig = breaking.range_of_float16(
+        np.array([1.0, 10.0]), {"p": np.array([1e-3, np.inf])}, {"edge": 3.0}
+    )
     points, crosses, edge = fig.axes[0].lines
     assert points.get_ydata()[0] == 1e-3 and np.isnan(points.get_ydata()[1])
     assert np.isnan(crosses.get_ydata()[0]) and crosses.get_ydata()[1] == 10
     assert edge.get_xdata()[0] == 3 and fig.axes[0].texts[0].get_text() == "edge"
-    ticks = dict(zip(fig.axes[0].get_yticks(), [t.get_text() for t in fig.axes[0].get_yticklabels()]))
+    ticks = dict(
+        zip(fig.axes[0].get_yticks(), [t.get_text() for t in fig.axes[0].get_yticklabels()])
+    )
     assert ticks[crosses.get_ydata()[1]] == "NaN\nor Inf" and ticks[1] == "1"
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text
 
+
 def error(x, algorithm, stored=None):
-    """Median over rows of the relative error of y; ``stored`` is what the algorithm gets in place of x."""
+    """Median over rows of the relative error of y; ``stored`` is what the algorithm gets in place
+    of x.
+    """
     exact = reference.layer_norm(x, *plain(x)).y
     y = normalise(x if stored is None else stored, algorithm)
     return np.median([relative_error(*pair) for pair in zip(y, exact)])
 
 
-# Medians over rows agree with the lines within a factor of two (tests/lnlib/numerics/test_regimes.py).
+# Medians over rows agree with the lines within a factor of two
+# (tests/lnlib/numerics/test_regimes.py).
+
 
 def test_question_1_dividing_rows_by_1024():
     x = regimes.rows(np.random.default_rng(1), 200, 256, 300)
     energy = 1e5 / 1024**2
-    gain = regimes.naive_loss(300, 1e5, 256, "pairwise") / regimes.naive_loss(300, energy, 256, "pairwise")
+    gain = regimes.naive_loss(300, 1e5, 256, "pairwise") / regimes.naive_loss(
+        300, energy, 256, "pairwise"
+    )
     assert 10.5 < gain < 11.5  # "an eleventh"
     assert 0.5 < error(x, "naive") / error(x / 1024, "naive") / gain < 2
     size = np.sqrt(np.mean(normalise(x / 1024) ** 2))
@@ -352,10 +551,19 @@ def test_question_2_a_spike():
 
 def test_question_3_stored_in_bfloat16():
     x = regimes.rows(np.random.default_rng(3), 50, 768, 100, dtype="float64")
-    storing, naive = regimes.mean_loss(100, 768, "exact", "bfloat16"), regimes.naive_loss(100, 1e9, 768, "pairwise")
+    storing, naive = (
+        regimes.mean_loss(100, 768, "exact", "bfloat16"),
+        regimes.naive_loss(100, 1e9, 768, "pairwise"),
+    )
     t = round(TAU, 2)
-    says("8.3", f"About {t * 2**-8 * 100:.2f}", f"= {t * 2**-8 * 100:.2f}$", f"{t / 2 * math.sqrt(11):.1f}\\,",
-         power(naive), f"{storing / naive:.0e}".replace("4e+02", "400"))
+    says(
+        "8.3",
+        f"About {t * 2**-8 * 100:.2f}",
+        f"= {t * 2**-8 * 100:.2f}$",
+        f"{t / 2 * math.sqrt(11):.1f}\\,",
+        power(naive),
+        f"{storing / naive:.0e}".replace("4e+02", "400"),
+    )
     stored = round_to(x, "bfloat16")
     for found in (error(x, "naive", stored.astype(np.float32)), error(x, "recentred", stored)):
         assert 0.5 < found / storing < 2
@@ -363,17 +571,24 @@ def test_question_3_stored_in_bfloat16():
 
 def test_question_4_which_tests_notice():
     z = np.random.default_rng(4).standard_normal((40, 256))
-    rows = {"a": z.astype(np.float32), "b": z + 1000, "c": (z + 1000).astype(np.float32),
-            "d": (0.1 + 1e-4 * z).astype(np.float32)}
-    naive, two_pass = ({name: error(x, way) for name, x in rows.items()} for way in ("naive", "two-pass"))
+    rows = {
+        "a": z.astype(np.float32),
+        "b": z + 1000,
+        "c": (z + 1000).astype(np.float32),
+        "d": (0.1 + 1e-4 * z).astype(np.float32),
+    }
+    naive, two_pass = (
+        {name: error(x, way) for name, x in rows.items()} for way in ("naive", "two-pass")
+    )
     assert [name for name in rows if naive[name] > 1e-3] == ["c"] and max(two_pass.values()) < 1e-3
     lines = regimes.naive_loss(1000, 1e5, 256, "pairwise"), regimes.mean_loss(1000, 256, "pairwise")
     assert 0.5 < naive["c"] / lines[0] < 2
-    # The median of normal errors is 0.67 of the line, and just below a power of two as at 1000 a rounding is 0.29 u,
-    # 0.7 of the typical one: 0.47.
+    # The median of normal errors is 0.67 of the line, and just below a power of two as at 1000 a
+    # rounding is 0.29 u, 0.7 of the typical one: 0.47.
     assert all(0.4 < found / lines[1] < 2 for found in (two_pass["c"], two_pass["d"], naive["d"]))
     assert 9.5 < -math.log10(naive["b"]) < 10.5
-    # In (d) the variance's part is about as large as the mean's; together they are less than twice the mean's alone.
+    # In (d) the variance's part is about as large as the mean's; together they are less than twice
+    # the mean's alone.
     hidden = regimes.naive_loss(1000, 1e-3, 256, "pairwise")
     assert hidden == pytest.approx(lines[0] / 1000, rel=0.01) and 0.5 < hidden / lines[1] < 1.5
     assert 1 < naive["d"] / two_pass["d"] < 2

@@ -1,4 +1,6 @@
-"""Chapter 9: its other backward passes are what they say, its claims hold, its exercises refuse weak answers."""
+"""Chapter 9: its other backward passes are what they say, its claims hold, its exercises refuse
+weak answers.
+"""
 
 import math
 
@@ -9,10 +11,17 @@ from drawn import with_data
 from questions import percent, plain, says
 
 from lnbook import exercises
-from lnlib import forms, layer_norm_backward, layer_norm_forward, recreations
-from lnlib import reference, regimes, summation
 from lnbook.exercises import ch09
 from lnbook.figures import breaking
+from lnlib import (
+    forms,
+    layer_norm_backward,
+    layer_norm_forward,
+    recreations,
+    reference,
+    regimes,
+    summation,
+)
 from lnlib.gradcheck import complex_step
 from lnlib.reference import relative_error
 from lnlib.rounding import FORMATS, TAU, round_to
@@ -36,16 +45,22 @@ def affine(x, gamma, beta, dy, eps):
 
 # lnlib.forms
 
+
 @pytest.mark.parametrize("eps", [1e-5, 1.0])
 def test_three_forms_of_one_function(rng, eps):
-    """In float64, D = 7, ratio 2: ten roundings, times kappa or a product with the mean, both below 20: 200 u."""
+    """In float64, D = 7, ratio 2: ten roundings, times kappa or a product with the mean, both below
+    20: 200 u.
+    """
     x, g = 2 + rng.standard_normal((3, 7)), rng.standard_normal((3, 7))
     exact = reference.layer_norm(x, *parameters(7, float), g, eps).dx
     mean = x.mean(axis=-1, keepdims=True)
     rstd = 1 / np.sqrt(x.var(axis=-1, keepdims=True) + eps)
     xhat = (x - mean) * rstd
-    for found in (forms.centred(g, xhat, rstd), forms.affine(g, x, mean, rstd),
-                  forms.reorthogonalised(g, xhat, rstd, eps)):
+    for found in (
+        forms.centred(g, xhat, rstd),
+        forms.affine(g, x, mean, rstd),
+        forms.reorthogonalised(g, xhat, rstd, eps),
+    ):
         assert relative_error(found, exact) < 200 * 2**-53
     narrow = [a.astype(F4) for a in (g, x, mean, rstd, xhat)]
     assert forms.affine(*narrow[:4]).dtype == F4
@@ -67,7 +82,9 @@ def test_saved_statistics_are_rounded_once(rng, dtype):
 
 
 def test_eps_outside_is_differentiated_right(rng):
-    """Against the complex step of the forward function, which needs no formula: 1e-13 is a hundred roundings."""
+    """Against the complex step of the forward function, which needs no formula: 1e-13 is a hundred
+    roundings.
+    """
     x, g = 3 + rng.standard_normal((2, 3, 5)), rng.standard_normal((2, 3, 5))
     for eps in (1e-5, 0.5):
         numeric = complex_step(lambda a: forms.eps_outside_forward(a, eps), x, dy=g)
@@ -76,29 +93,38 @@ def test_eps_outside_is_differentiated_right(rng):
 
 # What the page says
 
+
 @pytest.mark.slow
 def test_the_lines_lie_on_the_map(rng):
-    """The page's map: both medians within the fifth to five that theory lines promise, in fact within 2."""
+    """The page's map: both medians within the fifth to five that theory lines promise, in fact
+    within 2.
+    """
     ratios, kappas = np.logspace(0, 6, 13), np.logspace(0, 7, 15)
-    maps = regimes.backward_errors({"lnlib": library, "affine": affine}, kappas, ratios, 1e8, "along", rng=rng)
+    maps = regimes.backward_errors(
+        {"lnlib": library, "affine": affine}, kappas, ratios, 1e8, "along", rng=rng
+    )
     cancelled = regimes.backward_loss(kappas[:, None], "along", wide=True)
-    shifted = np.hypot(regimes.backward_loss(kappas[:, None], "along"),
-                       kappas[:, None] * regimes.mean_loss(ratios, 256, "pairwise"))
+    shifted = np.hypot(
+        regimes.backward_loss(kappas[:, None], "along"),
+        kappas[:, None] * regimes.mean_loss(ratios, 256, "pairwise"),
+    )
     for name, line, least in (("lnlib", cancelled, 100), ("affine", shifted, 60)):
         quotient, cells = regimes.agreement(maps[name]["dx"], line)
         assert 0.5 < quotient < 2 and cells >= least
-    # Offset does not matter to a recentred xhat: a row of the map is flat but for chance, over six decades.
-    # Of four rows' median, twice its mean in either direction is far out.
+    # Offset does not matter to a recentred xhat: a row of the map is flat but for chance, over six
+    # decades. Of four rows' median, twice its mean in either direction is far out.
     rows = maps["lnlib"]["dx"][2:11]
     assert (rows.max(axis=1) < 3 * rows.min(axis=1)).all()
     assert (maps["affine"]["dx"][2:11, -1] > 1e4 * maps["affine"]["dx"][2:11, 0]).all()
-    # At kappa 1 the g of the map has no part along xhat: the shift costs nothing, the affine form something.
+    # At kappa 1 the g of the map has no part along xhat: the shift costs nothing, the affine form
+    # something.
     assert (maps["affine"]["dx"][0, 6:11] < 0.5 * shifted[0, 6:11]).all()
 
 
 @pytest.mark.parametrize("sigma, zero", [(10, False), (100, True)])
 def test_two_features_leave_only_eps(sigma, zero):
-    """g along xhat: kappa is 1 + E, and from E = 1/u on dx is zero in float32; precise=True rounds dx once.
+    """g along xhat: kappa is 1 + E, and from E = 1/u on dx is zero in float32; precise=True rounds
+    dx once.
 
     In float64 kappa u is 1e9 * 1e-16 at sigma = 100: 1e-7, and a few such.
     """
@@ -108,7 +134,10 @@ def test_two_features_leave_only_eps(sigma, zero):
     assert reference.kappa(exact, pair, np.ones(2)) == pytest.approx(1 + energy, rel=1e-9)
     assert (energy > 1 / U) == zero
     assert (library(x, *parameters(2), pair)[0] == 0).all() == zero
-    assert relative_error(library(x, *parameters(2), pair, precise=True)[0], exact.dx) < U + 4 * energy * 2**-53
+    assert (
+        relative_error(library(x, *parameters(2), pair, precise=True)[0], exact.dx)
+        < U + 4 * energy * 2**-53
+    )
 
 
 def test_constant_rows_and_the_place_of_eps():
@@ -121,9 +150,13 @@ def test_constant_rows_and_the_place_of_eps():
 
 
 def test_the_kink_of_a_clipped_variance():
-    """Three branches one step of the offset apart. Known exactly: raw is a multiple of 16, the spacing at 12000**2."""
+    """Three branches one step of the offset apart. Known exactly: raw is a multiple of 16, the
+    spacing at 12000**2.
+    """
     row, g, one = np.array([[0, 1, 2, 3]], F4), np.array([[4, 0, 0, 0]], F4), np.ones(4, F4)
-    caches = {k: recreations.flax_forward(row + F4(k), one, 0 * one)[1] for k in range(12002, 12006)}
+    caches = {
+        k: recreations.flax_forward(row + F4(k), one, 0 * one)[1] for k in range(12002, 12006)
+    }
     raw = {k: cache[2].item() for k, cache in caches.items()}
     assert raw == {12002: 0, 12003: 16, 12004: 0, 12005: -16}
     dx = {k: recreations.flax_backward(g, cache)[0] for k, cache in caches.items()}
@@ -132,15 +165,18 @@ def test_the_kink_of_a_clipped_variance():
     assert np.spacing(F4(12003**2)) == 16
     assert 4e7 < np.abs(dx[12004]).max() / np.abs(dx[12003]).max() < 6e7
     c = row - 1.5
-    # Half of the third term, as the sum of two products with x and m: u * 12000 / 0.5 of the smallest element, each.
-    assert np.allclose(dx[12004], -r**3 / 2 * c * (g * c).mean(), rtol=2 * U * 12000 / 0.5)
+    # Half of the third term, as the sum of two products with x and m: u * 12000 / 0.5 of the
+    # smallest element, each.
+    assert np.allclose(dx[12004], -(r**3) / 2 * c * (g * c).mean(), rtol=2 * U * 12000 / 0.5)
     assert np.abs(dx[12003]).max() < 1
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("ratio", [8, 64])
 def test_rounded_statistics_spoil_dgamma_more_than_dx(rng, dtype, ratio):
-    """dgamma is off by delta = tau u ratio, dx by delta sqrt(2 / D), both besides tau u for rstd; to a factor of 2."""
+    """dgamma is off by delta = tau u ratio, dx by delta sqrt(2 / D), both besides tau u for rstd;
+    to a factor of 2.
+    """
     D, u = 256, FORMATS[dtype].u
     g = rng.standard_normal((64, D)).astype(F4)
     x = rng.uniform(1, 2, (64, 1)).astype(F4) * regimes.rows(rng, 64, D, ratio)
@@ -181,9 +217,11 @@ def test_numpy_adds_rows_in_sequence_and_contiguous_ones_in_blocks(rng):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_spread_of_random_orders_is_the_rounding_error(rng, dtype):
-    """Standard deviation over sqrt(n), for several sets of numbers: what theory says, but for what all runs share.
+    """Standard deviation over sqrt(n), for several sets of numbers: what theory says, but for what
+    all runs share.
 
-    Of a sequence whose total is fixed the partial sums end there: n**2/6 instead of n**2/2 if the total is 0.
+    Of a sequence whose total is fixed the partial sums end there: n**2/6 instead of n**2/2 if the
+    total is 0.
     """
     n = 4096
     for _ in range(3):
@@ -196,21 +234,26 @@ def test_the_spread_of_random_orders_is_the_rounding_error(rng, dtype):
 
 @pytest.mark.slow
 def test_a_long_running_sum_in_bfloat16_stagnates(rng):
-    """From 2**8 on numbers are 2 apart: a term below 1 vanishes, seven in ten. At 2**10 they are 8 apart: nearly all.
+    """From 2**8 on numbers are 2 apart: a term below 1 vanishes, seven in ten. At 2**10 they are 8
+    apart: nearly all.
 
     So no sum of normal terms gets far beyond 2**10, however many are added.
     """
-    sums = summation.running_sums(round_to(rng.standard_normal((2**20, 8), F4), "bfloat16"), "bfloat16")
+    sums = summation.running_sums(
+        round_to(rng.standard_normal((2**20, 8), F4), "bfloat16"), "bfloat16"
+    )
     still = np.diff(sums, axis=0) == 0
     assert still[np.abs(sums[:-1]) >= 2**8].mean() > 0.65
     assert np.abs(sums).max() < 1.1 * 2**10
-    assert (np.abs(sums[10**5:]) >= 2**8).mean() > 0.4
+    assert (np.abs(sums[10**5 :]) >= 2**8).mean() > 0.4
 
 
 def test_a_second_centring_leaves_three_roundings(rng):
-    """Roundings counted, n = (error / (tau u kappa))**2: at most 3, with a mean of g as without; two means pay for it.
+    """Roundings counted, n = (error / (tau u kappa))**2: at most 3, with a mean of g as without;
+    two means pay for it.
 
-    Measured 2.1 and 1.8: a part along 1 is in kappa, and xhat is rounded for the other alone. 20 rows scatter by 5 %.
+    Measured 2.1 and 1.8: a part along 1 is in kappa, and xhat is rounded for the other alone. 20
+    rows scatter by 5 %.
     """
     D, counts = 256, {}
     for ones in (0, 1e3):
@@ -223,14 +266,18 @@ def test_a_second_centring_leaves_three_roundings(rng):
             dy = (g / gamma).astype(F4)
             exact = reference.layer_norm(x, gamma, 0 * gamma, dy).dx
             error = relative_error(library(x, gamma, 0 * gamma, dy)[0], exact)
-            squares.append((error / regimes.backward_loss(np.hypot(ones, 1e3), "along", wide=True)) ** 2)
+            squares.append(
+                (error / regimes.backward_loss(np.hypot(ones, 1e3), "along", wide=True)) ** 2
+            )
         counts[ones] = np.mean(squares)
     assert 0.5 < counts[1e3] < counts[0] < 1
 
 
 @pytest.mark.parametrize("gamma", [1, 0.1, 0.01, 0.001])
 def test_xhat_from_a_saved_y_and_its_gradients(rng, gamma):
-    """tau u sqrt(1 + 1/gamma**2) with beta normal; 16384 independent roundings, so theory is good to a tenth."""
+    """tau u sqrt(1 + 1/gamma**2) with beta normal; 16384 independent roundings, so theory is good
+    to a tenth.
+    """
     D, gamma = 256, F4(gamma)
     x, beta = regimes.rows(rng, 64, D, 0), rng.standard_normal(D).astype(F4)
     g = rng.standard_normal((64, D)).astype(F4)
@@ -245,7 +292,9 @@ def test_xhat_from_a_saved_y_and_its_gradients(rng, gamma):
 
 
 def test_only_more_precision_helps_along_xhat(rng):
-    """kappa = 1e4. Along 1 and with exact g, two centrings leave a few u; along xhat kappa u, whatever is done."""
+    """kappa = 1e4. Along 1 and with exact g, two centrings leave a few u; along xhat kappa u,
+    whatever is done.
+    """
     D = 256
     x = regimes.rows(rng, 8, D, 0, sigma=10.0)
     xhat, cache = layer_norm_forward(x, *parameters(D))
@@ -253,9 +302,15 @@ def test_only_more_precision_helps_along_xhat(rng):
     for towards in ("ones", "along"):
         g = regimes.upstream(rng, xhat, **regimes.parts(1e4, 1e7, towards))
         exact = reference.layer_norm(x, *parameters(D), g).dx
-        errors = [relative_error(dx, exact) for dx in (
-            forms.centred(g, xhat, cache.rstd), library(x, *parameters(D), g)[0],
-            forms.reorthogonalised(g, xhat, cache.rstd), library(x, *parameters(D), g, precise=True)[0])]
+        errors = [
+            relative_error(dx, exact)
+            for dx in (
+                forms.centred(g, xhat, cache.rstd),
+                library(x, *parameters(D), g)[0],
+                forms.reorthogonalised(g, xhat, cache.rstd),
+                library(x, *parameters(D), g, precise=True)[0],
+            )
+        ]
         assert errors[3] < U and errors[0] > 0.05 * 1e4 * U
         for careful in errors[1:3]:
             assert careful < 4 * U if towards == "ones" else 0.05 < careful / (1e4 * U) < 2
@@ -266,7 +321,9 @@ def test_only_more_precision_helps_along_xhat(rng):
 
 def test_the_figure_of_sums():
     counts = [10, 100, 1000]
-    errors = {"float32": {"sequential": np.array([1e-7, 2e-7, 3e-7]), "wide": np.array([1e-8, 2e-8])}}
+    errors = {
+        "float32": {"sequential": np.array([1e-7, 2e-7, 3e-7]), "wide": np.array([1e-8, 2e-8])}
+    }
     errors["bfloat16"] = {"sequential": np.array([1e-3, 2e-3, 3e-3])}
     fig = breaking.row_sums(counts, errors, summation.row_sum_loss)
     single, half = fig.axes
@@ -274,8 +331,13 @@ def test_the_figure_of_sums():
     assert dots.get_ydata().tolist() == [1e-7, 2e-7, 3e-7] and dots.get_xdata().tolist() == counts
     assert short_dots.get_xdata().tolist() == [10, 100] and short.get_xdata()[-1] == 100
     assert np.allclose(line.get_ydata()[[0, -1]], summation.row_sum_loss([10, 1000], "sequential"))
-    assert np.allclose(half.lines[0].get_ydata()[0], summation.row_sum_loss(10, "sequential", "bfloat16"))
-    same = {order: np.array([1e-7, 1e-7]) for order in ("sequential", "blocks", "pairwise", "wide", "neumaier")}
+    assert np.allclose(
+        half.lines[0].get_ydata()[0], summation.row_sum_loss(10, "sequential", "bfloat16")
+    )
+    same = {
+        order: np.array([1e-7, 1e-7])
+        for order in ("sequential", "blocks", "pairwise", "wide", "neumaier")
+    }
     fig = breaking.row_sums(counts, {"float32": same, "bfloat16": same}, summation.row_sum_loss)
     *hidden, last = with_data(fig.axes[0])[1::2]
     assert last.get_fillstyle() == "none"  # does not hide those below
@@ -284,42 +346,68 @@ def test_the_figure_of_sums():
 
 @pytest.mark.parametrize("label_lines", [False, True])
 def test_lines_of_a_map_carry_their_digits(label_lines):
-    fig = breaking.digit_map({"a": np.full((3, 3), 1e-3)}, [1, 1e4, 1e8], [1, 2, 3], "x", "y",
-                          {"a": lambda x, y: 1e-8 * x + 0 * y}, label_lines=label_lines)
-    assert {t.get_text() for t in fig.axes[0].texts} == ({"1", "3", "5", "7"} if label_lines else set())
+    fig = breaking.digit_map(
+        {"a": np.full((3, 3), 1e-3)},
+        [1, 1e4, 1e8],
+        [1, 2, 3],
+        "x",
+        "y",
+        {"a": lambda x, y: 1e-8 * x + 0 * y},
+        label_lines=label_lines,
+    )
+    assert {t.get_text() for t in fig.axes[0].texts} == (
+        {"1", "3", "5", "7"} if label_lines else set()
+    )
 
 
 def test_no_label_of_a_map_stands_at_its_frame():
     """A line in a corner has none."""
     lines = {"a": lambda x, y: 4.4e-8 * y + 0 * x, "b": lambda x, y: 1.5e-8 * x * y}
-    fig = breaking.digit_map(dict.fromkeys(lines, np.full((15, 13), 1e-3)), np.logspace(0, 6, 13), np.logspace(0, 7, 15),
-                             "x", "y", lines, label_lines=True)
+    fig = breaking.digit_map(
+        dict.fromkeys(lines, np.full((15, 13), 1e-3)),
+        np.logspace(0, 6, 13),
+        np.logspace(0, 7, 15),
+        "x",
+        "y",
+        lines,
+        label_lines=True,
+    )
     for ax, names, line in zip(fig.axes, ("1357", "135"), lines.values()):
         assert {t.get_text() for t in ax.texts} == {*names}
         for label in ax.texts:
             place = label.get_position()
-            assert line(*place) == pytest.approx(10.0 ** -int(label.get_text()), rel=0.3)  # lines are drawn in pieces
+            assert line(*place) == pytest.approx(
+                10.0 ** -int(label.get_text()), rel=0.3
+            )  # lines are drawn in pieces
             across, up = ax.transAxes.inverted().transform(ax.transData.transform(place))
             assert 0.05 < across < 0.95 and 0.05 < up < 0.95
 
 
 # Exercises
 
+
 def digits(kappa):
     def answer(dy, cache, u):
         dx, _, _ = layer_norm_backward(dy, cache)
-        return max(0.0, -np.log10(kappa(cache.rstd * cache.gamma * dy, dx) * u)) if dx.any() else 0.0
+        return (
+            max(0.0, -np.log10(kappa(cache.rstd * cache.gamma * dy, dx) * u)) if dx.any() else 0.0
+        )
+
     return answer
 
 
 def safe(choose, under_the_root=0):
-    """dx where sigma > 0, and what ``choose`` makes of sigma, dx, g and g without its mean, and eps."""
+    """dx where sigma > 0, and what ``choose`` makes of sigma, dx, g and g without its mean, and
+    eps.
+    """
+
     def answer(g, x, eps):
         c = x - x.mean(axis=-1, keepdims=True)
         sigma = np.sqrt((c * c).mean(axis=-1, keepdims=True) + under_the_root)
         s, centred = sigma + eps, g - g.mean(axis=-1, keepdims=True)
         dx = (centred - c / sigma * (g * c / s).mean(axis=-1, keepdims=True)) / s
         return choose(sigma > 0, dx, g, centred, eps)
+
     return answer
 
 
@@ -336,42 +424,109 @@ def in_blocks(terms, block):
 
 
 def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
-    return lambda tolerance, u, in_pairs: (pairs if in_pairs else sequence)((tolerance / (t * u)) ** 2)
+    return lambda tolerance, u, in_pairs: (pairs if in_pairs else sequence)(
+        (tolerance / (t * u)) ** 2
+    )
 
 
-@pytest.mark.parametrize("id, answer, check, words", [
-    # Close to the norm: the message must show that the numbers differ.
-    ("digits-of-dx", digits(lambda rg, dx: np.linalg.norm(rg, 2) / np.linalg.norm(dx, 2)), "rows of all sizes",
-     "largest singular value"),
-    # A wrong kappa and a forgotten u have this in common.
-    ("digits-of-dx", digits(lambda rg, dx: 1e9), "rows of all sizes", "ordinary rows have no digit left"),
-    ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred / np.sqrt(eps))),
-     "constant rows among others", "root of eps"),
-    ("constant-rows", safe(lambda varies, dx, g, centred, eps: dx if varies.all() else centred / eps),
-     "constant rows among others", "beside a constant one"),
-    ("constant-rows", safe(lambda varies, dx, *_: dx, 1e-6), "rows that vary", "off by"),
-    ("constant-rows", lambda g, x, eps: library(x, *plain(x), g, eps)[0], "rows that vary", "inside the root"),
-    ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred / eps)), None, ""),
-    # A constant in g changes dx by its rounding alone.
-    ("constant-rows", lambda g, x, eps: ch09.safe_backward_solution(g + 100, x, eps), None, ""),
-    # Of Python's 0.0 this would be an error.
-    ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred * (1 / eps))), None, ""),
-    ("sum-in-pairs", lambda terms: terms.sum(axis=0, dtype=float), "every row counts", "dtype float64"),
-    ("sum-in-pairs", lambda terms: terms.sum(), "every row counts", "shape"),
-    ("sum-in-pairs", lambda terms: np.float32(len(terms)) * terms[0], "every row counts", "rows of whole numbers"),
-    ("sum-in-pairs", lambda terms: recursive(terms) if len(terms) < 5 else terms.sum(axis=0), "131069 rows", "off by"),
-    ("sum-in-pairs", recursive, None, ""),
-    # Not NumPy's sum, and each block has one running sum.
-    ("sum-in-pairs", lambda terms: in_blocks(terms, 8), "pairs, in float32", "running sums of blocks"),
-    ("rows-until", rows_of(np.sqrt), "by theory", ""),
-    ("rows-until", rows_of(lambda roundings: 2 / roundings), "by theory", ""),
-    ("rows-until", rows_of(lambda roundings: roundings / 2), "by theory", "Put your N into the line"),
-    ("rows-until", rows_of(pairs=lambda roundings: 2 ** (roundings - 1)), "by theory", ""),
-    ("rows-until", rows_of(pairs=lambda roundings: 2 ** (roundings + 1)), "by theory", ""),
-    ("rows-until", rows_of(), None, ""),  # NumPy's 2 to a large power overflows
-    ("rows-until", rows_of(t=TAU), None, ""),
-    ("rows-until", rows_of(lambda roundings: int(2 * roundings), lambda roundings: int(2**roundings)), None, ""),
-])
+@pytest.mark.parametrize(
+    "id, answer, check, words",
+    [
+        # Close to the norm: the message must show that the numbers differ.
+        (
+            "digits-of-dx",
+            digits(lambda rg, dx: np.linalg.norm(rg, 2) / np.linalg.norm(dx, 2)),
+            "rows of all sizes",
+            "largest singular value",
+        ),
+        # A wrong kappa and a forgotten u have this in common.
+        (
+            "digits-of-dx",
+            digits(lambda rg, dx: 1e9),
+            "rows of all sizes",
+            "ordinary rows have no digit left",
+        ),
+        (
+            "constant-rows",
+            safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred / np.sqrt(eps))),
+            "constant rows among others",
+            "root of eps",
+        ),
+        (
+            "constant-rows",
+            safe(lambda varies, dx, g, centred, eps: dx if varies.all() else centred / eps),
+            "constant rows among others",
+            "beside a constant one",
+        ),
+        ("constant-rows", safe(lambda varies, dx, *_: dx, 1e-6), "rows that vary", "off by"),
+        (
+            "constant-rows",
+            lambda g, x, eps: library(x, *plain(x), g, eps)[0],
+            "rows that vary",
+            "inside the root",
+        ),
+        (
+            "constant-rows",
+            safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred / eps)),
+            None,
+            "",
+        ),
+        # A constant in g changes dx by its rounding alone.
+        ("constant-rows", lambda g, x, eps: ch09.safe_backward_solution(g + 100, x, eps), None, ""),
+        # Of Python's 0.0 this would be an error.
+        (
+            "constant-rows",
+            safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred * (1 / eps))),
+            None,
+            "",
+        ),
+        (
+            "sum-in-pairs",
+            lambda terms: terms.sum(axis=0, dtype=float),
+            "every row counts",
+            "dtype float64",
+        ),
+        ("sum-in-pairs", lambda terms: terms.sum(), "every row counts", "shape"),
+        (
+            "sum-in-pairs",
+            lambda terms: np.float32(len(terms)) * terms[0],
+            "every row counts",
+            "rows of whole numbers",
+        ),
+        (
+            "sum-in-pairs",
+            lambda terms: recursive(terms) if len(terms) < 5 else terms.sum(axis=0),
+            "131069 rows",
+            "off by",
+        ),
+        ("sum-in-pairs", recursive, None, ""),
+        # Not NumPy's sum, and each block has one running sum.
+        (
+            "sum-in-pairs",
+            lambda terms: in_blocks(terms, 8),
+            "pairs, in float32",
+            "running sums of blocks",
+        ),
+        ("rows-until", rows_of(np.sqrt), "by theory", ""),
+        ("rows-until", rows_of(lambda roundings: 2 / roundings), "by theory", ""),
+        (
+            "rows-until",
+            rows_of(lambda roundings: roundings / 2),
+            "by theory",
+            "Put your N into the line",
+        ),
+        ("rows-until", rows_of(pairs=lambda roundings: 2 ** (roundings - 1)), "by theory", ""),
+        ("rows-until", rows_of(pairs=lambda roundings: 2 ** (roundings + 1)), "by theory", ""),
+        ("rows-until", rows_of(), None, ""),  # NumPy's 2 to a large power overflows
+        ("rows-until", rows_of(t=TAU), None, ""),
+        (
+            "rows-until",
+            rows_of(lambda roundings: int(2 * roundings), lambda roundings: int(2**roundings)),
+            None,
+            "",
+        ),
+    ],
+)
 def test_an_answer_is_judged(id, answer, check, words):
     with np.errstate(over="ignore"):
         assert failed(id, answer, words) == check
@@ -379,8 +534,12 @@ def test_an_answer_is_judged(id, answer, check, words):
 
 def test_rows_until_of_python_s_numbers_in_the_wrong_sum():
     """2.0**n overflows with an error where NumPy's has infinity: the first case is small enough."""
-    swapped = exercises.check("rows-until", lambda tolerance, u, in_pairs: rows_of(
-        lambda roundings: 2.0 ** float(roundings), lambda roundings: 2 * roundings)(tolerance, u, in_pairs))
+    swapped = exercises.check(
+        "rows-until",
+        lambda tolerance, u, in_pairs: rows_of(
+            lambda roundings: 2.0 ** float(roundings), lambda roundings: 2 * roundings
+        )(tolerance, u, in_pairs),
+    )
     assert "changed places" in str(swapped.diagnosis), swapped
 
 
@@ -393,7 +552,10 @@ def test_rows_until_of_no_finite_number():
 @pytest.mark.parametrize("order", ["sequential", "pairwise"])
 @pytest.mark.parametrize("factor", [0.25, 4])
 def test_rows_until_is_measured(monkeypatch, order, factor):
-    """Were the errors of either order four times what theory says, or a quarter, the second check would notice."""
+    """Were the errors of either order four times what theory says, or a quarter, the second check
+    would notice.
+    """
+
     def other_sums(a, name, dtype):
         exact, found = (sum_rows(a, o, dtype).astype(float) for o in ("wide", name))
         return exact + (factor if name == order else 1) * (found - exact)
@@ -403,6 +565,7 @@ def test_rows_until_is_measured(monkeypatch, order, factor):
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text
+
 
 def test_question_1_three_losses():
     rng = np.random.default_rng(5)
@@ -415,9 +578,13 @@ def test_question_1_three_losses():
     # w and t are random: 8 * 256 entries scatter norms by 2 %.
     assert np.allclose(kappa, [math.sqrt(2), 1, 1000], rtol=0.05)
     assert np.allclose(np.divide(dx, dx[0]), [1, 1e-3, 1e-3], rtol=0.05)
-    # (b): y in float32 has lost a rounding, and y - t a thousand times as much of g; the backward pass adds nothing.
+    # (b): y in float32 has lost a rounding, and y - t a thousand times as much of g; the backward
+    # pass adds nothing.
     rounded = y.astype(np.float32).astype(float)
-    lost_of_y, lost_of_g = relative_error(rounded, y), relative_error(rounded - (y + 1e-3 * w), gradients[1])
+    lost_of_y, lost_of_g = (
+        relative_error(rounded, y),
+        relative_error(rounded - (y + 1e-3 * w), gradients[1]),
+    )
     assert 2.5 < math.log10(lost_of_g / lost_of_y) < 3.5
     exact = layer_norm_backward(gradients[1], cache)[0]
     lost_of_dx = relative_error(layer_norm_backward(rounded - (y + 1e-3 * w), cache)[0], exact)
@@ -437,7 +604,13 @@ def test_question_2_statistics_in_bfloat16():
     shift = 50 * one
     in_dx = shift * math.sqrt(2 / D), one
     printed = [part / TAU * 0.42 for part in in_dx]  # the answer rounds tau
-    says("9.2", f"{shift:.2f}", percent(shift), *(f"{part:.4f}" for part in printed), f"{math.hypot(*printed):.4f}")
+    says(
+        "9.2",
+        f"{shift:.2f}",
+        percent(shift),
+        *(f"{part:.4f}" for part in printed),
+        f"{math.hypot(*printed):.4f}",
+    )
     # 64 roundings of a mean and of rstd scatter their root mean square by some 10 %.
     assert 0.7 < relative_error((dy * xhat).sum(axis=0, dtype=float), exact.dgamma) / shift < 1.4
     found = relative_error(forms.centred(dy, xhat, rstd), exact.dx)
@@ -467,7 +640,7 @@ def test_question_3_gamma_stays_zero():
 def test_question_4_a_sum_of_ones():
     n = 2**20
     ones = np.ones((n, 1), np.float32)
-    stops, = sum_rows(ones[:1000], "sequential", "bfloat16")
+    (stops,) = sum_rows(ones[:1000], "sequential", "bfloat16")
     says("9.4", f"{stops:.0f}", f"{stops + 1:.0f}")
     assert sum_rows(np.full((2, 1), stops / 2, np.float32), "sequential", "bfloat16") == stops
     above = round_to(stops + np.arange(1.0, 3), "bfloat16")

@@ -1,4 +1,6 @@
-"""Chapter 10: exercises refuse plausible wrong answers, results are what the page reads, figures show their data."""
+"""Chapter 10: exercises refuse plausible wrong answers, results are what the page reads, figures
+show their data.
+"""
 
 import math
 
@@ -9,24 +11,32 @@ from drawn import with_data
 from pages import BOOK
 from questions import of, says
 
-from lnlib import cost
 from lnbook import results
 from lnbook.exercises import ch10
 from lnbook.figures import fusing
 from lnbook.measure.contestants import Arrays, line_calls
+from lnlib import cost
 from lnlib.rounding import TAU
 
 # Exercises
 
-RMS_NORM = "square = x * x\nms = sum(square)\nms = ms / D\nshifted = ms + eps\nroot = sqrt(shifted)\n" \
-           "rstd = 1 / root\nxhat = x * rstd\ny = gamma * xhat"
+RMS_NORM = (
+    "square = x * x\nms = sum(square)\nms = ms / D\nshifted = ms + eps\nroot = sqrt(shifted)\n"
+    "rstd = 1 / root\nxhat = x * rstd\ny = gamma * xhat"
+)
 
 
 @pytest.mark.parametrize("rows, D, itemsize", [(1, 1, 8), (5, 3, 4), (40, 300, 2)])
 def test_rms_norm_is_counted_as_layer_norm_is(rows, D, itemsize):
     """By lnlib.cost's own reading of lines, with the names of this program's statistics."""
-    sizes = {"x": rows * D, "square": rows * D, "xhat": rows * D, "y": rows * D, "gamma": D,
-             **dict.fromkeys(("ms", "shifted", "root", "rstd"), rows)}
+    sizes = {
+        "x": rows * D,
+        "square": rows * D,
+        "xhat": rows * D,
+        "y": rows * D,
+        "gamma": D,
+        **dict.fromkeys(("ms", "shifted", "root", "rstd"), rows),
+    }
     total = cost.total(cost.count(RMS_NORM, lambda name: itemsize * sizes[name], itemsize))
     fused = itemsize * sum(sizes[name] for name in ("x", "gamma", "y", "rstd"))
     assert ch10.rms_norm_cost_solution(rows, D, itemsize) == (total.flops, total.bytes, fused)
@@ -37,8 +47,11 @@ def test_rms_norm_is_counted_as_layer_norm_is(rows, D, itemsize):
 def rms(numbers=(7, 10, 1), fused=(2, 1, 1)):
     def candidate(rows, D, itemsize):
         sizes = rows * D, rows, D
-        a, b, c = (sum(n * s for n, s in zip(counts, sizes)) for counts in ((4, 4, 0), numbers, fused))
+        a, b, c = (
+            sum(n * s for n, s in zip(counts, sizes)) for counts in ((4, 4, 0), numbers, fused)
+        )
         return a, itemsize * b, itemsize * c
+
     return candidate
 
 
@@ -46,54 +59,152 @@ def peak(statistics=(1, 2), parameters=2, large=3):
     def candidate(rows, D, itemsize, keep, over):
         arrays = large + (keep == "xhat") - over  # y, dy and dx; in place, dx is not a new one
         return itemsize * (arrays * rows * D + statistics[keep == "x"] * rows + parameters * D)
+
     return candidate
 
 
-@pytest.mark.parametrize("id, answer, check, words", [
-    ("rms-norm-cost", rms(), None, ""),
-    ("rms-norm-cost", rms(numbers=(5, 10, 1)),
-     "a large array, per element", "found 5.00 accesses per element; which"),
-    ("rms-norm-cost", rms(numbers=(7, 10, 0)), "small arrays, to the byte", "what is missing grows with D"),
-    ("rms-norm-cost", rms(numbers=(7, 0, 0)),
-     "small arrays, to the byte", "grows with rows, what is missing grows with D"),
-    ("rms-norm-cost", rms(fused=(2, 0, 1)), "small arrays, to the byte", "what is missing grows with rows"),
-    ("rms-norm-cost", rms(fused=(2, 1, 2)), "small arrays, to the byte", "what is too much grows with D"),
-    ("free-operations", lambda m, size: max(0, 2 * size * m.flops / m.copy - 8), None, ""),
-    ("step-peak", peak(), None, ""),
-    ("step-peak", peak(statistics=(0, 1)), "all arrays", "what is missing grows with rows"),
-    ("step-peak", peak(parameters=3), "all arrays", "what is too much grows with D"),
-    ("step-peak", peak(large=2, statistics=(0, 0)), "arrays of x's size", "small arrays count, too"),
-    ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1), None, ""),
-    # The smaller array is not always the first.
-    ("half-length", lambda n1, t1, n2, t2: abs(t1 * n2 - t2 * n1) / (t2 - t1), "from two calls", "expected"),
-    ("rms-norm-cost", lambda rows, D, itemsize: (rms()(rows, D, 1)[0], *rms()(rows, D, 4)[1:]),
-     "small arrays, to the byte", "itemsize bytes, not always 4"),
-    ("step-peak", lambda rows, D, itemsize, *how: peak()(rows, D, 4, *how), "all arrays", "not always 4"),
-    # Counts that no listed mistake has are read off.
-    ("rms-norm-cost", lambda rows, D, size: (4 * rows * D, *rms()(rows, D, size)[1:]),
-     "small arrays, to the byte", "operations are 4 too few for each row"),
-    ("rms-norm-cost", rms(numbers=(7, 8, 1)), "small arrays, to the byte", "accesses are 2 too few for each row"),
-    ("rms-norm-cost", rms(fused=(2, 2, 1)), "small arrays, to the byte", "when fused are 1 too many for each row"),
-    ("rms-norm-cost", rms(numbers=(9, 10, 1)), "a large array, per element",
-     "accesses are 2 too many for each element."),
-    ("step-peak", peak(statistics=(1, 1)), "all arrays",
-     'With keep = "x" and in_place = False your numbers are 1 too few'),
-    ("step-peak", peak(parameters=4), "all arrays", "2 too many for each feature"),
-    ("step-peak", lambda *case: peak(large=4 - case[4])(*case), "arrays of x's size", "too many"),
-    ("free-operations", lambda m, size: max(0, 2 * size * m.flops / m.copy - 12), "memory is slow",
-     "2 numbers moved for an element, and 12 operations done anyway"),
-    # A wrong cut and a wrong quotient have this in common with a known one, and elsewhere other numbers.
-    ("free-operations", lambda m, size: min(0, 2 * size * m.flops / m.copy - 8), "memory is slow", "found 0, expected"),
-    ("free-operations", lambda m, size: max(0, m.flops / m.copy / size - 8), "memory is slow", "found 0, expected"),
-    ("rms-norm-cost", lambda rows, D, size: (3 * rows * D + 4 * rows + D, *rms()(rows, D, size)[1:]),
-     "a large array, per element", "operations are 1 too few for each element"),
-    ("half-length", lambda n1, t1, n2, t2: t2 * (n2 - n1) / (t2 - t1) - n1, "from two calls", "belongs to t2"),
-])
+@pytest.mark.parametrize(
+    "id, answer, check, words",
+    [
+        ("rms-norm-cost", rms(), None, ""),
+        (
+            "rms-norm-cost",
+            rms(numbers=(5, 10, 1)),
+            "a large array, per element",
+            "found 5.00 accesses per element; which",
+        ),
+        (
+            "rms-norm-cost",
+            rms(numbers=(7, 10, 0)),
+            "small arrays, to the byte",
+            "what is missing grows with D",
+        ),
+        (
+            "rms-norm-cost",
+            rms(numbers=(7, 0, 0)),
+            "small arrays, to the byte",
+            "grows with rows, what is missing grows with D",
+        ),
+        (
+            "rms-norm-cost",
+            rms(fused=(2, 0, 1)),
+            "small arrays, to the byte",
+            "what is missing grows with rows",
+        ),
+        (
+            "rms-norm-cost",
+            rms(fused=(2, 1, 2)),
+            "small arrays, to the byte",
+            "what is too much grows with D",
+        ),
+        ("free-operations", lambda m, size: max(0, 2 * size * m.flops / m.copy - 8), None, ""),
+        ("step-peak", peak(), None, ""),
+        ("step-peak", peak(statistics=(0, 1)), "all arrays", "what is missing grows with rows"),
+        ("step-peak", peak(parameters=3), "all arrays", "what is too much grows with D"),
+        (
+            "step-peak",
+            peak(large=2, statistics=(0, 0)),
+            "arrays of x's size",
+            "small arrays count, too",
+        ),
+        ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1), None, ""),
+        # The smaller array is not always the first.
+        (
+            "half-length",
+            lambda n1, t1, n2, t2: abs(t1 * n2 - t2 * n1) / (t2 - t1),
+            "from two calls",
+            "expected",
+        ),
+        (
+            "rms-norm-cost",
+            lambda rows, D, itemsize: (rms()(rows, D, 1)[0], *rms()(rows, D, 4)[1:]),
+            "small arrays, to the byte",
+            "itemsize bytes, not always 4",
+        ),
+        (
+            "step-peak",
+            lambda rows, D, itemsize, *how: peak()(rows, D, 4, *how),
+            "all arrays",
+            "not always 4",
+        ),
+        # Counts that no listed mistake has are read off.
+        (
+            "rms-norm-cost",
+            lambda rows, D, size: (4 * rows * D, *rms()(rows, D, size)[1:]),
+            "small arrays, to the byte",
+            "operations are 4 too few for each row",
+        ),
+        (
+            "rms-norm-cost",
+            rms(numbers=(7, 8, 1)),
+            "small arrays, to the byte",
+            "accesses are 2 too few for each row",
+        ),
+        (
+            "rms-norm-cost",
+            rms(fused=(2, 2, 1)),
+            "small arrays, to the byte",
+            "when fused are 1 too many for each row",
+        ),
+        (
+            "rms-norm-cost",
+            rms(numbers=(9, 10, 1)),
+            "a large array, per element",
+            "accesses are 2 too many for each element.",
+        ),
+        (
+            "step-peak",
+            peak(statistics=(1, 1)),
+            "all arrays",
+            'With keep = "x" and in_place = False your numbers are 1 too few',
+        ),
+        ("step-peak", peak(parameters=4), "all arrays", "2 too many for each feature"),
+        (
+            "step-peak",
+            lambda *case: peak(large=4 - case[4])(*case),
+            "arrays of x's size",
+            "too many",
+        ),
+        (
+            "free-operations",
+            lambda m, size: max(0, 2 * size * m.flops / m.copy - 12),
+            "memory is slow",
+            "2 numbers moved for an element, and 12 operations done anyway",
+        ),
+        # A wrong cut and a wrong quotient have this in common with a known one, and elsewhere other
+        # numbers.
+        (
+            "free-operations",
+            lambda m, size: min(0, 2 * size * m.flops / m.copy - 8),
+            "memory is slow",
+            "found 0, expected",
+        ),
+        (
+            "free-operations",
+            lambda m, size: max(0, m.flops / m.copy / size - 8),
+            "memory is slow",
+            "found 0, expected",
+        ),
+        (
+            "rms-norm-cost",
+            lambda rows, D, size: (3 * rows * D + 4 * rows + D, *rms()(rows, D, size)[1:]),
+            "a large array, per element",
+            "operations are 1 too few for each element",
+        ),
+        (
+            "half-length",
+            lambda n1, t1, n2, t2: t2 * (n2 - n1) / (t2 - t1) - n1,
+            "from two calls",
+            "belongs to t2",
+        ),
+    ],
+)
 def test_an_answer_is_judged(id, answer, check, words):
     assert failed(id, answer, words) == check
 
 
 # Data
+
 
 def test_the_machine_file_has_what_the_page_reads():
     core = results.read("machine")
@@ -116,17 +227,27 @@ def test_the_calls_measured_are_those_named():
     a = Arrays(x, gamma, beta, dy, np.empty_like(x))
     before = np.getbufsize()
     # mean and rstd are 1 there; c, square, xhat and scaled are dy.
-    expected = {"mean = sum(x)": x.sum(axis=-1).T, "c = x - mean": x[0] - 1, "c = x - mean, no buffer": x[0] - 1,
-                "square = c * c": dy[0]**2, "var = sum(square)": dy.sum(axis=-1).T, "xhat = c * rstd": dy[0],
-                "scaled = gamma * xhat": gamma * dy[0], "y = scaled + beta": dy[0] + beta}
+    expected = {
+        "mean = sum(x)": x.sum(axis=-1).T,
+        "c = x - mean": x[0] - 1,
+        "c = x - mean, no buffer": x[0] - 1,
+        "square = c * c": dy[0] ** 2,
+        "var = sum(square)": dy.sum(axis=-1).T,
+        "xhat = c * rstd": dy[0],
+        "scaled = gamma * xhat": gamma * dy[0],
+        "y = scaled + beta": dy[0] + beta,
+    }
     for name, call in line_calls(a).items():
         a.out[...] = np.nan
         result = call()
-        np.testing.assert_allclose(a.out[0] if result is None else result, expected.pop(name), rtol=1e-15)
+        np.testing.assert_allclose(
+            a.out[0] if result is None else result, expected.pop(name), rtol=1e-15
+        )
     assert not expected and np.getbufsize() == before
 
 
 # Figures
+
 
 def test_rooflines_show_their_numbers():
     machines = [cost.Machine("near", 100e9, 1, 400e9), cost.Machine("far", 50e9, 1, 400e9)]
@@ -134,7 +255,9 @@ def test_rooflines_show_their_numbers():
     near, far, first, second = with_data(fig.axes[0])
     for line, ridge in ((near, 4), (far, 8)):
         x, y = line.get_data()
-        assert np.allclose(y[x >= ridge], 400) and np.allclose(y[x < ridge], 400 / ridge * x[x < ridge])
+        assert np.allclose(y[x >= ridge], 400) and np.allclose(
+            y[x < ridge], 400 / ridge * x[x < ridge]
+        )
     assert (first.get_ydata()[0], second.get_ydata()[0], first.get_xdata()[0]) == (20, 10, 0.5)
     assert (first.get_fillstyle(), second.get_fillstyle()) == ("full", "none")
     key = {line.get_label(): line for line in fig.axes[0].lines}
@@ -147,7 +270,13 @@ def test_rooflines_show_their_numbers():
 def test_memory_of_step_is_a_staircase_through_what_forward_leaves():
     fig = fusing.memory_of_step({"p": (np.array([1, 3, 4]), np.array([2, 5, 4]), 2, 1)})
     stairs, mark = with_data(fig.axes[0])
-    assert stairs.get_xdata().tolist() == [0, 1, 3, 3, 4] and stairs.get_ydata().tolist() == [2, 2, 5, 1, 4]
+    assert stairs.get_xdata().tolist() == [0, 1, 3, 3, 4] and stairs.get_ydata().tolist() == [
+        2,
+        2,
+        5,
+        1,
+        4,
+    ]
     assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (3, 1)
     assert [text.get_text() for text in fig.legends[0].get_texts()] == ["p", "what forward leaves"]
 
@@ -161,13 +290,25 @@ def test_time_per_element_is_sorted_and_in_nanoseconds():
 
 # Questions: the numbers in the answers are computed, then looked for in their text
 
+
 def test_question_1_what_lowers_the_bound():
     def bound(operations=8, itemsize=4, rate=100e9):
-        return 1e3 * cost.roofline(operations * 1e8, 2 * itemsize * 1e8, cost.Machine("core", 20e9, 20e9, rate))
+        return 1e3 * cost.roofline(
+            operations * 1e8, 2 * itemsize * 1e8, cost.Machine("core", 20e9, 20e9, rate)
+        )
 
-    assert cost.operations("forward", 10**4, 10**4, keep="x", fused=True)[0].flops / 1e8 == pytest.approx(8, rel=1e-2)
+    assert cost.operations("forward", 10**4, 10**4, keep="x", fused=True)[
+        0
+    ].flops / 1e8 == pytest.approx(8, rel=1e-2)
     assert bound() == bound(operations=4) == bound(rate=200e9)
-    says("10.1", of(bound(), "ms"), of(bound(itemsize=2), "ms"), of(8e8 / 100e9 * 1e3, "ms"), "0.8 GB", "0.4 GB")
+    says(
+        "10.1",
+        of(bound(), "ms"),
+        of(bound(itemsize=2), "ms"),
+        of(8e8 / 100e9 * 1e3, "ms"),
+        "0.8 GB",
+        "0.4 GB",
+    )
 
 
 def test_question_2_folded_parameters():
@@ -196,7 +337,8 @@ def test_question_4_what_a_network_keeps():
     gamma, beta = (10.0 ** -rng.integers(0, 4, 10**4)).astype(np.float32), np.float32(1)
     lost = abs((gamma * xhat + beta - beta) / gamma - xhat)
     for size in np.unique(gamma):
-        # The rounding of y, of size |beta| + |gamma xhat|, is t u in the root mean square, divided by gamma.
+        # The rounding of y, of size |beta| + |gamma xhat|, is t u in the root mean square, divided
+        # by gamma.
         wanted = TAU * 2.0**-24 * np.sqrt(beta / size**2 + 1)
         assert 0.5 < np.sqrt(np.mean(lost[gamma == size] ** 2)) / wanted < 3
     says("10.4", "\\beta/\\gamma|$ roundings")

@@ -1,4 +1,6 @@
-"""Chapter 11: its exercises refuse wrong answers and say why, its figures draw what they are given."""
+"""Chapter 11: its exercises refuse wrong answers and say why, its figures draw what they are
+given.
+"""
 
 import itertools
 import math
@@ -17,22 +19,37 @@ from lnbook.figures import fusing
 from lnlib.cpu.ladder import ANY_ORDER
 from lnlib.summation import sum_rows
 
-
 # Exercises: each attempt is a mistake a reader may make
+
 
 def in_order(numbers):
     return list(itertools.accumulate(numbers, initial=np.float32(0)))[-1]
 
 
-@pytest.mark.parametrize("attempt, check, words", [
-    (lambda x, lanes: x[:, None], "whole numbers, with a remainder", "expected one number"),
-    (lambda x, lanes: np.array([ch11.lane_sum_solution(x[k::lanes], 1) for k in range(lanes)]).sum(),
-     "to the last bit", "in an order of its own"),
-    pytest.param(lambda x, lanes: ch11.lane_sum_solution(x[::-1], lanes), "to the last bit", "to the last bit",
-                 marks=pytest.mark.slow),
-    (lambda x, lanes: in_order([in_order(lane) for lane in x.reshape(-1, lanes).T]), "whole numbers, with a remainder",
-     "left over"),
-])
+@pytest.mark.parametrize(
+    "attempt, check, words",
+    [
+        (lambda x, lanes: x[:, None], "whole numbers, with a remainder", "expected one number"),
+        (
+            lambda x, lanes: np.array(
+                [ch11.lane_sum_solution(x[k::lanes], 1) for k in range(lanes)]
+            ).sum(),
+            "to the last bit",
+            "in an order of its own",
+        ),
+        pytest.param(
+            lambda x, lanes: ch11.lane_sum_solution(x[::-1], lanes),
+            "to the last bit",
+            "to the last bit",
+            marks=pytest.mark.slow,
+        ),
+        (
+            lambda x, lanes: in_order([in_order(lane) for lane in x.reshape(-1, lanes).T]),
+            "whole numbers, with a remainder",
+            "left over",
+        ),
+    ],
+)
 def test_lane_sum_refuses(attempt, check, words):
     assert failed("lane-sum", attempt, words) == check
 
@@ -60,8 +77,13 @@ def test_lane_sum_shows_numbers_that_differ():
 
 def touched(sums, line, strides):
     """The lines of each part, described by strides."""
-    return [{(sums.ctypes.data + np.dot((part, *at), strides)) // line for at in np.ndindex(sums.shape[1:])}
-            for part in range(len(sums))]
+    return [
+        {
+            (sums.ctypes.data + np.dot((part, *at), strides)) // line
+            for at in np.ndindex(sums.shape[1:])
+        }
+        for part in range(len(sums))
+    ]
 
 
 def shared(parts, counts=lambda n: n > 1):
@@ -79,21 +101,36 @@ def whole_parts(sums, line):
     return shared([set(range(at // line, (at + sums.strides[0] - 1) // line + 1)) for at in starts])
 
 
-@pytest.mark.parametrize("attempt, check, words", [
-    (lambda sums, line: shared(touched(sums, line, np.empty(sums.shape, np.float32).strides)),
-     "wider numbers, longer lines", "float64"),
-    (lambda sums, line: "two", "side by side", "expected a whole number"),
-    (whole_parts, "padded or transposed", "or counted as written"),
-    # Wrong where three parts share a line. Six whole numbers of one check may be those of another slip by chance.
-    (lambda sums, line: shared(touched(sums, line, sums.strides), lambda n: n == 2), "side by side", "None"),
-])
+@pytest.mark.parametrize(
+    "attempt, check, words",
+    [
+        (
+            lambda sums, line: shared(
+                touched(sums, line, np.empty(sums.shape, np.float32).strides)
+            ),
+            "wider numbers, longer lines",
+            "float64",
+        ),
+        (lambda sums, line: "two", "side by side", "expected a whole number"),
+        (whole_parts, "padded or transposed", "or counted as written"),
+        # Wrong where three parts share a line. Six whole numbers of one check may be those of
+        # another slip by chance.
+        (
+            lambda sums, line: shared(touched(sums, line, sums.strides), lambda n: n == 2),
+            "side by side",
+            "None",
+        ),
+    ],
+)
 def test_shared_lines_refuses(attempt, check, words):
     assert failed("shared-lines", attempt, words) == check
 
 
 def test_shared_lines_blames_the_address_only_where_that_explains_all_cases():
     report = exercises.check("shared-lines", lambda sums, line: 0)
-    assert "found 0 lines" in report.failed[1] and "begin where" not in str(report.diagnosis), report
+    assert "found 0 lines" in report.failed[1] and "begin where" not in str(report.diagnosis), (
+        report
+    )
 
 
 def test_sums_begin_where_the_check_says():
@@ -126,48 +163,118 @@ def of_rows(id, *changes):
     return id, solution_with(id, *changes)
 
 
-FORWARD, BACKWARD, DX = "rms-forward-rows", "rms-backward-rows", "r * (gamma[j] * upstream - xhat * mean)"
+FORWARD, BACKWARD, DX = (
+    "rms-forward-rows",
+    "rms-backward-rows",
+    "r * (gamma[j] * upstream - xhat * mean)",
+)
 TOTAL = "total += gamma[j] * dy[i, j] * x[i, j]"
 Y = "y[i, j] = x[i, j] * r * gamma[j]"
 IN_STEPS = "row after row, x read twice, y written once"
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("answer, check, words", [
-    (of_rows(FORWARD, ("range(x.shape[0])", "range(0)")), "y and rstd", "not written"),
-    ((FORWARD, vectorised), IN_STEPS, "one number at a time"),
-    ((FORWARD, row_by_row), IN_STEPS, "x[i, j] None"),  # an error that many slips end with names none of them
-    (of_rows(FORWARD, ("* gamma[j]", "/ gamma[j]")), "y and rstd", "a factor on the wrong side"),
-    ((FORWARD, but_nothing_where_it_is_watched), IN_STEPS, "were not written"),
-    (of_rows(FORWARD, (Y, f"{Y}\n            x[0, 0]")), IN_STEPS, "come back to a row"),
-    (of_rows(FORWARD, (Y, f"y[i, j] = 0\n            {Y}")), IN_STEPS, "written 2 times"),
-    # Right in Python; Numba does not know such a dictionary.
-    pytest.param(of_rows(FORWARD, ("r = x.dtype", 'squares = {"sum": squares, 1: None}["sum"]\n        r = x.dtype')),
-                 "compiled, in float32", "raised", marks=pytest.mark.slow),
-    (of_rows(BACKWARD, (DX, "r * gamma[j] * upstream")), "dx and dgamma",
-     "the path through the mean square is left out"),
-    (of_rows(BACKWARD, (DX, "r * (gamma[j] * upstream + xhat * mean)")), "dx and dgamma",
-     "the projection has the wrong sign"),
-    (of_rows(BACKWARD, ("+= upstream * xhat", "+= gamma[j] * upstream * xhat")), "dx and dgamma", "carries gamma"),
-    (of_rows(BACKWARD, ("range(x.shape[0])", "range(0)")), "dx and dgamma", "not written"),
-    (of_rows(BACKWARD, ("dx[i, j] =", "dx[i, j] +=")), "dx and dgamma", "or read before"),
-    # What is said is true of RMS norm too: no deviations, no sigma.
-    (of_rows(BACKWARD, (" - xhat * mean", "")), "dx and dgamma", "Multiply a row by 1.01"),
-    (of_rows(BACKWARD, (" - xhat * mean", " + xhat * mean")), "dx and dgamma", "answer of the divisor"),
-    (of_rows(BACKWARD, (TOTAL, f"{TOTAL}\n        for j in range(D):\n            dy[i, j]")),
-     "row after row, dy and x read twice, dx written once", "was read 3 times"),
-    (of_rows(FORWARD, ("x[i, j] ** 2", "x[i, j:j + 1][0] ** 2")), IN_STEPS, "more of x than one number at a time"),
-    (of_rows(FORWARD, ("x[i, j] ** 2", "x[i][j] ** 2")), IN_STEPS, "more of x than one number at a time"),
-    (of_rows(FORWARD, ("squares / D", "(x[:] ** 2).mean()")), "y and rstd", "All rows have one mean square"),
-    # What is accumulated and stored in float32, and multiplied in float64 all the same.
-    (of_rows(FORWARD, ("x.dtype.type(1 / np.sqrt(squares / D + eps))", "1 / np.sqrt(squares / np.float64(D) + eps)")),
-     "compiled, in float32", "rounded once"),
-    (of_rows(BACKWARD, ("range(x.shape[0])", "range(x.shape[0] - 1, -1, -1)")), None, ""),
-    # A number that is read twice in one step is one trip to memory.
-    (of_rows(FORWARD, ("x[i, j] ** 2", "x[i, j] * x[i, j]")), None, ""),
-    (of_rows(BACKWARD, ("upstream, xhat = dy[i, j], x[i, j] * r", "xhat = x[i, j] * r"),
-             (DX, DX.replace("upstream", "dy[i, j]")), ("+= upstream", "+= dy[i, j]")), None, ""),
-])
+@pytest.mark.parametrize(
+    "answer, check, words",
+    [
+        (of_rows(FORWARD, ("range(x.shape[0])", "range(0)")), "y and rstd", "not written"),
+        ((FORWARD, vectorised), IN_STEPS, "one number at a time"),
+        (
+            (FORWARD, row_by_row),
+            IN_STEPS,
+            "x[i, j] None",
+        ),  # an error that many slips end with names none of them
+        (
+            of_rows(FORWARD, ("* gamma[j]", "/ gamma[j]")),
+            "y and rstd",
+            "a factor on the wrong side",
+        ),
+        ((FORWARD, but_nothing_where_it_is_watched), IN_STEPS, "were not written"),
+        (of_rows(FORWARD, (Y, f"{Y}\n            x[0, 0]")), IN_STEPS, "come back to a row"),
+        (of_rows(FORWARD, (Y, f"y[i, j] = 0\n            {Y}")), IN_STEPS, "written 2 times"),
+        # Right in Python; Numba does not know such a dictionary.
+        pytest.param(
+            of_rows(
+                FORWARD,
+                ("r = x.dtype", 'squares = {"sum": squares, 1: None}["sum"]\n        r = x.dtype'),
+            ),
+            "compiled, in float32",
+            "raised",
+            marks=pytest.mark.slow,
+        ),
+        (
+            of_rows(BACKWARD, (DX, "r * gamma[j] * upstream")),
+            "dx and dgamma",
+            "the path through the mean square is left out",
+        ),
+        (
+            of_rows(BACKWARD, (DX, "r * (gamma[j] * upstream + xhat * mean)")),
+            "dx and dgamma",
+            "the projection has the wrong sign",
+        ),
+        (
+            of_rows(BACKWARD, ("+= upstream * xhat", "+= gamma[j] * upstream * xhat")),
+            "dx and dgamma",
+            "carries gamma",
+        ),
+        (of_rows(BACKWARD, ("range(x.shape[0])", "range(0)")), "dx and dgamma", "not written"),
+        (of_rows(BACKWARD, ("dx[i, j] =", "dx[i, j] +=")), "dx and dgamma", "or read before"),
+        # What is said is true of RMS norm too: no deviations, no sigma.
+        (of_rows(BACKWARD, (" - xhat * mean", "")), "dx and dgamma", "Multiply a row by 1.01"),
+        (
+            of_rows(BACKWARD, (" - xhat * mean", " + xhat * mean")),
+            "dx and dgamma",
+            "answer of the divisor",
+        ),
+        (
+            of_rows(
+                BACKWARD, (TOTAL, f"{TOTAL}\n        for j in range(D):\n            dy[i, j]")
+            ),
+            "row after row, dy and x read twice, dx written once",
+            "was read 3 times",
+        ),
+        (
+            of_rows(FORWARD, ("x[i, j] ** 2", "x[i, j:j + 1][0] ** 2")),
+            IN_STEPS,
+            "more of x than one number at a time",
+        ),
+        (
+            of_rows(FORWARD, ("x[i, j] ** 2", "x[i][j] ** 2")),
+            IN_STEPS,
+            "more of x than one number at a time",
+        ),
+        (
+            of_rows(FORWARD, ("squares / D", "(x[:] ** 2).mean()")),
+            "y and rstd",
+            "All rows have one mean square",
+        ),
+        # What is accumulated and stored in float32, and multiplied in float64 all the same.
+        (
+            of_rows(
+                FORWARD,
+                (
+                    "x.dtype.type(1 / np.sqrt(squares / D + eps))",
+                    "1 / np.sqrt(squares / np.float64(D) + eps)",
+                ),
+            ),
+            "compiled, in float32",
+            "rounded once",
+        ),
+        (of_rows(BACKWARD, ("range(x.shape[0])", "range(x.shape[0] - 1, -1, -1)")), None, ""),
+        # A number that is read twice in one step is one trip to memory.
+        (of_rows(FORWARD, ("x[i, j] ** 2", "x[i, j] * x[i, j]")), None, ""),
+        (
+            of_rows(
+                BACKWARD,
+                ("upstream, xhat = dy[i, j], x[i, j] * r", "xhat = x[i, j] * r"),
+                (DX, DX.replace("upstream", "dy[i, j]")),
+                ("+= upstream", "+= dy[i, j]"),
+            ),
+            None,
+            "",
+        ),
+    ],
+)
 def test_loops_over_rows_are_judged(answer, check, words):
     pytest.importorskip("numba")
     assert failed(*answer, words) == check
@@ -175,11 +282,16 @@ def test_loops_over_rows_are_judged(answer, check, words):
 
 # Figures
 
+
 def test_ladder_steps_draws_bars_and_predictions():
-    panels = {"forward": {"a": ((2e-3, 1e-3, 3e-3), 1e-3), "b": ((4e-3, 4e-3, 5e-3), None)},
-              "backward": {"c": ((1e-3, 1e-3, 1e-3), 2e-3)}}
+    panels = {
+        "forward": {"a": ((2e-3, 1e-3, 3e-3), 1e-3), "b": ((4e-3, 4e-3, 5e-3), None)},
+        "backward": {"c": ((1e-3, 1e-3, 1e-3), 2e-3)},
+    }
     first, second = fusing.ladder_steps(panels).axes
-    assert [bar.get_width() for bar in first.patches] == [2, 4] and [b.get_width() for b in second.patches] == [1]
+    assert [bar.get_width() for bar in first.patches] == [2, 4] and [
+        b.get_width() for b in second.patches
+    ] == [1]
     assert [t.get_text() for t in first.get_yticklabels()] == ["a", "b"]
     diamonds = [line.get_xdata()[0] for line in first.lines if line.get_marker() == "D"]
     spans = [list(line.get_xdata()) for line in first.lines if line.get_marker() != "D"]
@@ -188,7 +300,9 @@ def test_ladder_steps_draws_bars_and_predictions():
 
 
 def test_false_sharing_draws_a_group_for_each_width():
-    fig = fusing.false_sharing({4: {"side by side": 2.0, "apart": 0.5}, 64: {"side by side": 1.0, "apart": 0.4}})
+    fig = fusing.false_sharing(
+        {4: {"side by side": 2.0, "apart": 0.5}, 64: {"side by side": 1.0, "apart": 0.4}}
+    )
     heights = [bar.get_height() for bar in fig.axes[0].patches]
     assert heights == [2.0, 1.0, 0.5, 0.4]
     assert [t.get_text() for t in fig.axes[0].get_xticklabels()] == ["4", "64"]
@@ -196,6 +310,7 @@ def test_false_sharing_draws_a_group_for_each_width():
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text
+
 
 def test_question_1_a_chain_of_additions():
     sums, memory = 2 * 768 * 4 / 4e9, 2 * 4 * 768 / 25e9
@@ -220,12 +335,15 @@ def test_question_2_a_compensated_sum():
     exact = math.fsum(x.tolist())
     reordered, nothing = numba.njit(fastmath=ANY_ORDER)(compensated)(x)
     assert nothing == 0
-    # Right to one rounding of the sum and one of each loss, against a sum that nobody has looked after.
+    # Right to one rounding of the sum and one of each loss, against a sum that nobody has looked
+    # after.
     assert abs(float(total) + float(lost) - exact) < 0.01 * abs(float(reordered) - exact)
 
 
 def missed(loops, row, room):
-    """Accesses to main memory for each line of a row, if a cache has room for the lines last used."""
+    """Accesses to main memory for each line of a row, if a cache has room for the lines last
+    used.
+    """
     cache, count = OrderedDict(), 0
     for arrays in loops:
         for key in ((array, line) for line in range(row) for array in arrays):
@@ -238,7 +356,10 @@ def missed(loops, row, room):
 
 
 def test_question_3_a_row_longer_than_the_cache():
-    fused, one_reading = ("x", "x", "xy"), ("x", "xy")  # a single row: separate loops are the fused ones
+    fused, one_reading = (
+        ("x", "x", "xy"),
+        ("x", "xy"),
+    )  # a single row: separate loops are the fused ones
     short, long = (n * 4 / 2**20 for n in (2**20, 2**24))  # MB; in the model a line is a MB
     found = [missed(loops, int(row), 32) for row in (short, long) for loops in (fused, one_reading)]
     assert found == [2, 2, 4, 3]
@@ -259,7 +380,8 @@ def test_question_4_rows_taken_in_turn():
     runs = [stages(rng.integers(2, size=400), 2) for _ in range(5)]
     assert len(np.unique(runs, axis=0)) == 5
 
-    # A partial sum for each block does not do it alone: the order in which blocks are done must not count either.
+    # A partial sum for each block does not do it alone: the order in which blocks are done must not
+    # count either.
     blocks = np.array([sum_rows(block, "sequential") for block in terms.reshape(8, 50, 16)])
     done = [sum_rows(rng.permutation(blocks), "sequential") for _ in range(5)]
     assert len(np.unique(done, axis=0)) == 5

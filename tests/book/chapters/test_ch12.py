@@ -1,4 +1,6 @@
-"""Chapter 12: what its derivations and questions say, and what its exercises say of answers, right and wrong."""
+"""Chapter 12: what its derivations and questions say, and what its exercises say of answers, right
+and wrong.
+"""
 
 import math
 
@@ -8,15 +10,16 @@ from attempts import failed, solution_with
 from pages import BOOK
 from questions import says
 
-from lnlib import layer_norm_backward, layer_norm_forward, reference
 from lnbook.exercises import ch12, check, exercises
-from normcheck.mistakes.change import function_with
+from lnlib import layer_norm_backward, layer_norm_forward, reference
 from lnlib.sharded import GATHER, SUM, cut, simulate, traffic
 from lnlib.sharded.groups import merge
+from normcheck.mistakes.change import function_with
 
 U = 2.0**-24
 
-# ---- The page ----------------------------------------------------------------------------------------
+# ---- The page
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("counts", [(1, 1000), (1000, 1), (30, 31), (1, 1)])
@@ -24,9 +27,9 @@ def test_the_residual_moves_by_at_most_the_root_of_the_counts(rng, counts):
     """The bound of the page, attained where all the spread is between the groups."""
     for spread in (0.0, 1e-3, 1.0):
         x = spread * rng.standard_normal(sum(counts))
-        x[:counts[0]] += 7
+        x[: counts[0]] += 7
         small, large = sorted(counts)
-        delta = x[:counts[0]].mean() - x[counts[0]:].mean()
+        delta = x[: counts[0]].mean() - x[counts[0] :].mean()
         moved, bound = small / len(x) * abs(delta) / x.std(), math.sqrt(small / large)
         assert moved <= bound * (1 + 1e-12) and (spread or moved >= bound * (1 - 1e-12))
 
@@ -34,7 +37,7 @@ def test_the_residual_moves_by_at_most_the_root_of_the_counts(rng, counts):
 def test_the_exercise_and_the_library_merge_alike(rng):
     for counts in ((5, 9), (9, 5), (0, 4), (300, 1)):
         x = (1e4 + rng.standard_normal(sum(counts))).astype(np.float32)
-        groups = [ch12._group(part) for part in (x[:counts[0]], x[counts[0]:])]
+        groups = [ch12._group(part) for part in (x[: counts[0]], x[counts[0] :])]
         found = ch12.merged_solution(*groups)
         # In float64 the library rounds 1e8 times less.
         wanted = merge(*(np.array(group, float) for group in groups))
@@ -46,11 +49,18 @@ def test_the_exercise_and_the_library_merge_alike(rng):
 def test_the_exercise_and_the_library_have_one_model(ranks):
     N, D, alpha, beta, rate = 1000, 4096, 2e-6, 1e-10, 1e10
     wanted = [20 * N * D / rate]
-    for count, other, messages in ((N, D, lambda n: traffic.rows(n, D)), (D, N, lambda n: traffic.features(n, N))):
+    for count, other, messages in (
+        (N, D, lambda n: traffic.rows(n, D)),
+        (D, N, lambda n: traffic.features(n, N)),
+    ):
         counts = [part.stop - part.start for part in cut(count, ranks)]
         sent = [m for m in messages(counts) if any(m.sent)]
-        wanted.append(20 * max(counts) * other / rate + sum(traffic.seconds(m, alpha, beta) for m in sent))
-    assert np.allclose(ch12.cuts_solution(N, D, ranks, alpha, beta, rate), wanted, rtol=1e-12, atol=0)
+        wanted.append(
+            20 * max(counts) * other / rate + sum(traffic.seconds(m, alpha, beta) for m in sent)
+        )
+    assert np.allclose(
+        ch12.cuts_solution(N, D, ranks, alpha, beta, rate), wanted, rtol=1e-12, atol=0
+    )
 
 
 def named_alone(id, answer):
@@ -61,7 +71,9 @@ def named_alone(id, answer):
     return str(report.diagnosis)
 
 
-# ---- Exercise 1: two groups --------------------------------------------------------------------------
+# ---- Exercise 1: two groups
+# --------------------------------------------------------------------------
+
 
 def in_float64(a, b):
     """Another right way: all in float64, the mean cut in two again at the end."""
@@ -81,8 +93,12 @@ def as_arrays(a, b):
     n = large[0] + small[0]
     share = np.float32(small[0] / n) if n else np.float32(0)
     d = np.subtract(small[1], large[1]) + np.subtract(small[2], large[2])
-    return [n, np.asarray(large[1]), large[2] + share * d,
-            np.float32(large[3] + small[3] + d * d * share * np.float32(large[0]))]
+    return [
+        n,
+        np.asarray(large[1]),
+        large[2] + share * d,
+        np.float32(large[3] + small[3] + d * d * share * np.float32(large[0])),
+    ]
 
 
 def library(a, b):
@@ -92,7 +108,9 @@ def library(a, b):
 
 
 def weighted_residuals(a, b):
-    """Right where groups are near: both residuals by their share, around the larger group's mean."""
+    """Right where groups are near: both residuals by their share, around the larger group's
+    mean.
+    """
     if a[0] < b[0]:
         a, b = b, a
     n = a[0] + b[0]
@@ -109,7 +127,12 @@ def chan(a, b):
     if not n:
         return a
     d = (b[1] + b[2]) - (a[1] + a[2])
-    return n, a[1] + d * np.float32(b[0] / n), np.float32(0), a[3] + b[3] + d * d * np.float32(a[0] * b[0] / n)
+    return (
+        n,
+        a[1] + d * np.float32(b[0] / n),
+        np.float32(0),
+        a[3] + b[3] + d * d * np.float32(a[0] * b[0] / n),
+    )
 
 
 def changed(old, new):
@@ -117,51 +140,95 @@ def changed(old, new):
 
 
 MERGES = [
-    (in_float64, None, ""), (as_arrays, None, ""), (library, None, ""), (weighted_residuals, None, ""),
+    (in_float64, None, ""),
+    (as_arrays, None, ""),
+    (library, None, ""),
+    (weighted_residuals, None, ""),
     (lambda a, b: ch12.merged_solution(b, a), None, ""),
     (chan, "far from zero", "off by"),
     (lambda a, b: None, "two equal groups near zero", "found NoneType"),
-    (lambda a, b: ch12.merged_solution(a, b)[1:], "two equal groups near zero", "expected 4 numbers"),
-    (lambda a, b: (lambda n, m, r, s: (n, m, np.float64(r), s))(*ch12.merged_solution(a, b)),
-     "two equal groups near zero", "residual has dtype float64, expected float32"),
-    (lambda a, b: (1000, *ch12.merged_solution(a, b)[1:]), "a small and a large group", "the count is 1000"),
+    (
+        lambda a, b: ch12.merged_solution(a, b)[1:],
+        "two equal groups near zero",
+        "expected 4 numbers",
+    ),
+    (
+        lambda a, b: (lambda n, m, r, s: (n, m, np.float64(r), s))(*ch12.merged_solution(a, b)),
+        "two equal groups near zero",
+        "residual has dtype float64, expected float32",
+    ),
+    (
+        lambda a, b: (1000, *ch12.merged_solution(a, b)[1:]),
+        "a small and a large group",
+        "the count is 1000",
+    ),
     # The smaller group has the larger mean, or the smaller one, or that nearer to 0.
-    (changed("a[0] < b[0]", "a[0] > b[0]"), "an outlier alone in its group", "The pivot is the smaller of these"),
-    *((changed("a[0] < b[0]", new), "an outlier alone in its group", words) for new, words in (
-        ("a[1] < b[1]", "The group with the larger mean is the pivot"),
-        ("a[1] > b[1]", "The group with the smaller mean is the pivot"),
-        ("abs(a[1]) > abs(b[1])", "nearer to 0 is the pivot"), ("abs(a[1]) < abs(b[1])", "None"), ("a[2] < b[2]", "None"))),
-    (lambda a, b: (float(a[0] + b[0]), *ch12.merged_solution(a, b)[1:]), "two equal groups near zero",
-     "the count has dtype"),
-    (changed("distance * moved * count_a", "distance * distance * count_a * count_b / count"), None, ""),
-    (lambda a, b: ch12.merged_solution(a, b) if a[0] and b[0] else (0, *3 * (np.float32(np.nan),)),
-     "an empty group, and two", "count is 0"),
+    (
+        changed("a[0] < b[0]", "a[0] > b[0]"),
+        "an outlier alone in its group",
+        "The pivot is the smaller of these",
+    ),
+    *(
+        (changed("a[0] < b[0]", new), "an outlier alone in its group", words)
+        for new, words in (
+            ("a[1] < b[1]", "The group with the larger mean is the pivot"),
+            ("a[1] > b[1]", "The group with the smaller mean is the pivot"),
+            ("abs(a[1]) > abs(b[1])", "nearer to 0 is the pivot"),
+            ("abs(a[1]) < abs(b[1])", "None"),
+            ("a[2] < b[2]", "None"),
+        )
+    ),
+    (
+        lambda a, b: (float(a[0] + b[0]), *ch12.merged_solution(a, b)[1:]),
+        "two equal groups near zero",
+        "the count has dtype",
+    ),
+    (
+        changed("distance * moved * count_a", "distance * distance * count_a * count_b / count"),
+        None,
+        "",
+    ),
+    (
+        lambda a, b: (
+            ch12.merged_solution(a, b) if a[0] and b[0] else (0, *3 * (np.float32(np.nan),))
+        ),
+        "an empty group, and two",
+        "count is 0",
+    ),
     (lambda a, b: ch12.merged_solution(a, b) if a[0] or b[0] else (0, 0, 0, 0), None, ""),
-    (lambda a, b: ch12.merged_solution(a, b) if a[0] or b[0] else (0, 0, 0, 1), "an empty group, and two",
-     "squares are off"),
+    (
+        lambda a, b: ch12.merged_solution(a, b) if a[0] or b[0] else (0, 0, 0, 1),
+        "an empty group, and two",
+        "squares are off",
+    ),
 ]
 
 
 @pytest.mark.parametrize("answer, title, words", MERGES, ids=range(len(MERGES)))
 def test_what_is_said_of_a_merge(answer, title, words):
-    # (float64 for d * d * ...: count / count of ints is a Python float, which leaves float32 as it is)
+    # (float64 for d * d * ...: count / count of ints is a Python float, which leaves float32 as it
+    # is)
     assert failed("merge-groups", answer, words) == title
 
 
 def chan_of(residuals=True):
     """Chan's merge as a reader may write it, in float32."""
+
     def answer(a, b):
         n, delta = a[0] + b[0], b[1] - a[1] + (b[2] - a[2] if residuals else 0)
         if not n:
             return a
         squares = a[3] + b[3] + np.float32(a[0] * b[0] / n) * delta * delta
         return n, a[1] + a[2] * residuals + np.float32(b[0] / n) * delta, np.float32(0), squares
+
     return answer
 
 
 def pivoted(share, term):
-    """The merge around the larger group's mean, in other words than the solution's: the mean moves by ``share`` of the
-    distance, and the squares hold ``term`` times its square."""
+    """The merge around the larger group's mean, in other words than the solution's: the mean moves
+    by ``share`` of the distance, and the squares hold ``term`` times its square.
+    """
+
     def answer(a, b):
         a, b = (b, a) if b[0] > a[0] else (a, b)
         n, delta = a[0] + b[0], b[1] - a[1] + (b[2] - a[2])
@@ -169,6 +236,7 @@ def pivoted(share, term):
             return a
         squares = a[3] + b[3] + np.float32(term(a[0], b[0], n)) * delta**2
         return n, a[1], a[2] + np.float32(share(a[0], b[0], n)) * delta, squares
+
     return answer
 
 
@@ -185,35 +253,58 @@ def averaged_means(a, b):
     return n, mean, residual, a[3] + b[3] + (a[1] - b[1]) ** 2 * np.float32(a[0] * b[0] / n)
 
 
-@pytest.mark.parametrize("answer, words", [
-    (pivoted(lambda p, q, n: 2 * q / n, lambda p, q, n: p * q / n), "your mean lies 0.5 of the way"),
-    (pivoted(second, lambda p, q, n: p * q), "your squares hold 3072 times the squared distance"),
-    (lambda a, b: (*ch12.merged_solution(a, b)[:3], ch12.merged_solution(a, b)[3] / np.float32(max(a[0] + b[0], 1))),
-     "your squares hold 0.0078 and 0.0078 times those of the two"),
-    # Of two equal groups as where one group's share counts, of others not.
-    (pivoted(second, lambda p, q, n: p * q / n / 2), "your squares hold 12 times the squared distance"),
-    (averaged_means, "loses digits of the mean far from it"), (chan_of(), "loses digits of the mean far from it"),
-    (chan_of(residuals=False), "loses digits of the mean far from it")])
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        (
+            pivoted(lambda p, q, n: 2 * q / n, lambda p, q, n: p * q / n),
+            "your mean lies 0.5 of the way",
+        ),
+        (
+            pivoted(second, lambda p, q, n: p * q),
+            "your squares hold 3072 times the squared distance",
+        ),
+        (
+            lambda a, b: (
+                *ch12.merged_solution(a, b)[:3],
+                ch12.merged_solution(a, b)[3] / np.float32(max(a[0] + b[0], 1)),
+            ),
+            "your squares hold 0.0078 and 0.0078 times those of the two",
+        ),
+        # Of two equal groups as where one group's share counts, of others not.
+        (
+            pivoted(second, lambda p, q, n: p * q / n / 2),
+            "your squares hold 12 times the squared distance",
+        ),
+        (averaged_means, "loses digits of the mean far from it"),
+        (chan_of(), "loses digits of the mean far from it"),
+        (chan_of(residuals=False), "loses digits of the mean far from it"),
+    ],
+)
 def test_what_a_merge_holds_is_read_off(answer, words):
     said = str(check("merge-groups", answer).diagnosis)
     assert words in said and len(said.split()) <= 30, said
 
 
-@pytest.mark.parametrize("answer, words", [
-    (pivoted(second, second), "one group's share alone")])
+@pytest.mark.parametrize("answer, words", [(pivoted(second, second), "one group's share alone")])
 def test_which_slip_of_a_merge_it_is(answer, words):
     assert words in named_alone("merge-groups", answer)
 
 
-# ---- Exercise 2: planted mistakes --------------------------------------------------------------------
+# ---- Exercise 2: planted mistakes
+# --------------------------------------------------------------------
+
 
 def right_of(x, gamma, beta, dy):
     y, cache = layer_norm_forward(x, gamma, beta)
     return y, *layer_norm_backward(dy, cache)
 
 
-def detective(rows=((6, (2, 4)),), uneven=((6, (7, 3)),), long=(3000, (7, 3)), outputs=slice(None), rtol=1e-6):
+def detective(
+    rows=((6, (2, 4)),), uneven=((6, (7, 3)),), long=(3000, (7, 3)), outputs=slice(None), rtol=1e-6
+):
     """A test of the same kind with other inputs."""
+
     def answer(layer):
         mine = np.random.default_rng(8)
         x, dy = mine.standard_normal((2, 3000, 10))
@@ -229,6 +320,7 @@ def detective(rows=((6, (2, 4)),), uneven=((6, (7, 3)),), long=(3000, (7, 3)), o
         if any(fails(N, "features", counts) for N, counts in uneven):
             return "counts"
         return "cut" if fails(long[0], "features", long[1]) else "nothing"
+
     return answer
 
 
@@ -241,16 +333,27 @@ def by_size(layer):
     right = right_of(x[:12], one, zero, dy[:12])
     if abs(dgamma[0] / right[2][0] - 1) > 0.5 or abs(dbeta[0] / right[3][0] - 1) > 0.5:
         return "mean"
-    if not np.allclose(layer(x[:3], one, zero, dy[:3], "features", [1, 7])[0], right_of(x[:3], one, zero, dy[:3])[0]):
+    if not np.allclose(
+        layer(x[:3], one, zero, dy[:3], "features", [1, 7])[0],
+        right_of(x[:3], one, zero, dy[:3])[0],
+    ):
         return "counts"
     y = layer(x, one, zero, dy, "features", [4, 4])[0]
     return "nothing" if np.allclose(y, right_of(x, one, zero, dy)[0]) else "cut"
 
 
-RIGHT, MEAN, COUNTS, CUT = "right layers have nothing", '"mean" is found', '"counts" is found', '"cut" is found'
+RIGHT, MEAN, COUNTS, CUT = (
+    "right layers have nothing",
+    '"mean" is found',
+    '"counts" is found',
+    '"cut" is found',
+)
 TESTS = [
-    (detective(), None, ""), (by_size, None, ""), (detective(long=(3000, (5, 5))), None, ""),
-    (detective(rows=((7, (1, 1, 5)), (9, (9,)))), None, ""), (detective(uneven=((6, (1, 9)), (2, (3, 3, 4)))), None, ""),
+    (detective(), None, ""),
+    (by_size, None, ""),
+    (detective(long=(3000, (5, 5))), None, ""),
+    (detective(rows=((7, (1, 1, 5)), (9, (9,)))), None, ""),
+    (detective(uneven=((6, (1, 9)), (2, (3, 3, 4)))), None, ""),
     (lambda layer: "nothing", MEAN, "averaged ('nothing')"),
     (lambda layer: "none", RIGHT, "expected one of"),
     (lambda layer: True, RIGHT, "found True"),
@@ -274,7 +377,9 @@ def test_what_is_said_of_a_test(answer, title, words):
 
 
 def asks_of(*questions):
-    """A test by np.allclose, 1e-6: the first (name, rows, cut_by, counts) that shows a wrong result names the layer."""
+    """A test by np.allclose, 1e-6: the first (name, rows, cut_by, counts) that shows a wrong result
+    names the layer.
+    """
     width = max([8, *(sum(counts) for *_, cut_by, counts in questions if cut_by == "features")])
 
     def answer(layer):
@@ -286,27 +391,55 @@ def asks_of(*questions):
             if not all(np.allclose(a, b, rtol=1e-6, atol=1e-6) for a, b in pairs):
                 return name
         return "nothing"
+
     return answer
 
 
 LONG = "cut", 3000, "features", (2, 6)
 SAYS_OF_TESTS = [
     (asks_of(("mean", 6, "features", (4, 4, 4))), "never cuts this layer by rows"),
-    (asks_of(("mean", 6, "rows", (2, 4)), ("mean", 6, "features", (4, 4, 4)), ("cut", 3000, "features", (4, 4, 4))),
-     'says "mean" of a layer that is right when rows'),
-    (asks_of(("mean", 6, "rows", (2, 4)), LONG, ("counts", 6, "features", (2, 6))), "wrong in short messages, too"),
-    (asks_of(("mean", 6, "rows", (2, 4)), ("counts", 3000, "features", (2, 6))), "right for any counts"),
+    (
+        asks_of(
+            ("mean", 6, "rows", (2, 4)),
+            ("mean", 6, "features", (4, 4, 4)),
+            ("cut", 3000, "features", (4, 4, 4)),
+        ),
+        'says "mean" of a layer that is right when rows',
+    ),
+    (
+        asks_of(("mean", 6, "rows", (2, 4)), LONG, ("counts", 6, "features", (2, 6))),
+        "wrong in short messages, too",
+    ),
+    (
+        asks_of(("mean", 6, "rows", (2, 4)), ("counts", 3000, "features", (2, 6))),
+        "right for any counts",
+    ),
     (asks_of(("counts", 6, "rows", (2, 4)), LONG), "a mistake of another cut"),
     (detective(rows=((4, (2, 2)),), rtol=0.6), "Your inputs show the mistake"),
-    (detective(outputs=slice(1)), "Your inputs show the mistake"), (detective(outputs=slice(2)), "Your inputs show the mistake"),
-    (detective(rows=()), "never cuts this layer by rows"), (lambda layer: "nothing", "never cuts this layer by rows"),
+    (detective(outputs=slice(1)), "Your inputs show the mistake"),
+    (detective(outputs=slice(2)), "Your inputs show the mistake"),
+    (detective(rows=()), "never cuts this layer by rows"),
+    (lambda layer: "nothing", "never cuts this layer by rows"),
     (detective(rows=((6, (6,)),)), "Your rows lie on one rank"),
-    (asks_of(("mean", 6, "rows", (2, 4)), ("cut", 3000, "features", (8,))), "Your features lie on one rank"),
-    (asks_of(("counts", 6, "rows", (2, 4)), ("mean", 6, "rows", (2, 4)), LONG), "a mistake of another cut"),
-    (asks_of(("mean", 6, "rows", (2, 4)), ("cut", 3000, "rows", (2000, 1000))), "never cuts this layer by features"),
-    (asks_of(("mean", 6, "rows", (2, 4)), ("counts", 6, "features", (4, 4))), "equally many features"),
+    (
+        asks_of(("mean", 6, "rows", (2, 4)), ("cut", 3000, "features", (8,))),
+        "Your features lie on one rank",
+    ),
+    (
+        asks_of(("counts", 6, "rows", (2, 4)), ("mean", 6, "rows", (2, 4)), LONG),
+        "a mistake of another cut",
+    ),
+    (
+        asks_of(("mean", 6, "rows", (2, 4)), ("cut", 3000, "rows", (2000, 1000))),
+        "never cuts this layer by features",
+    ),
+    (
+        asks_of(("mean", 6, "rows", (2, 4)), ("counts", 6, "features", (4, 4))),
+        "equally many features",
+    ),
     (detective(long=(90, (7, 3))), "Your messages are short"),
-    (lambda layer: "mean", "a mistake in a layer that is right"), (detective(rtol=0), "a mistake in a layer that is right"),
+    (lambda layer: "mean", "a mistake in a layer that is right"),
+    (detective(rtol=0), "a mistake in a layer that is right"),
 ]
 
 
@@ -315,10 +448,12 @@ def test_what_a_test_overlooks_is_what_it_did(answer, words):
     assert words in named_alone("planted-mistakes", answer)
 
 
-# ---- Exercise 3: bits --------------------------------------------------------------------------------
+# ---- Exercise 3: bits
+# --------------------------------------------------------------------------------
+
 
 def blocks_of(products, size=64):
-    return [products[k:k + size] for k in range(0, len(products), size)]
+    return [products[k : k + size] for k in range(0, len(products), size)]
 
 
 def in_a_loop(products):
@@ -337,7 +472,7 @@ def by_halves(products):
         mine = np.concatenate([mine, block.sum(axis=0)[None, None]])
     parts = yield GATHER, mine
     while len(parts) > 1:
-        parts = np.concatenate([parts[:-1:2] + parts[1::2], parts[len(parts) // 2 * 2:]])
+        parts = np.concatenate([parts[:-1:2] + parts[1::2], parts[len(parts) // 2 * 2 :]])
     return parts[0, 0]
 
 
@@ -373,7 +508,9 @@ def one_rank_answers(products):
 
 
 def halves_of_a_block(products):
-    """Wrong: smaller blocks within the blocks have the same bits, but bring twice as many numbers as were asked for."""
+    """Wrong: smaller blocks within the blocks have the same bits, but bring twice as many numbers
+    as were asked for.
+    """
     mine = [part.sum(axis=0) for part in blocks_of(products, 32)]
     return (yield GATHER, np.reshape(mine, (-1, products.shape[1]))).sum(axis=0)
 
@@ -394,19 +531,43 @@ def rounded_sums(products):
 
 ANYWHERE = "the same bits for any number of ranks"
 PROGRAMS = [
-    (in_a_loop, None, ""), (by_halves, None, ""), (exactly, None, ""), (in_whole_numbers, None, ""),
-    (with_spare_message, None, ""), (halves_of_a_block, "one number a feature and block is sent", "320 numbers, expected 160"),
+    (in_a_loop, None, ""),
+    (by_halves, None, ""),
+    (exactly, None, ""),
+    (in_whole_numbers, None, ""),
+    (with_spare_message, None, ""),
+    (halves_of_a_block, "one number a feature and block is sent", "320 numbers, expected 160"),
     (fsum_of_shards, ANYWHERE, "other bits on 2 ranks"),
     (wide_blocks, ANYWHERE, "other bits"),
     (one_rank_answers, "the sum over all rows", "off by"),
-    (solution_with("same-bits", ("return parts.sum(axis=0)", "return parts")), "the sum over all rows", "expected (5,)"),
-    (solution_with("same-bits", ("return parts.sum(axis=0)", "parts.sum(axis=0)")), "the sum over all rows", "None"),
+    (
+        solution_with("same-bits", ("return parts.sum(axis=0)", "return parts")),
+        "the sum over all rows",
+        "expected (5,)",
+    ),
+    (
+        solution_with("same-bits", ("return parts.sum(axis=0)", "parts.sum(axis=0)")),
+        "the sum over all rows",
+        "None",
+    ),
     (lambda products: products.sum(axis=0), "the sum over all rows", "has a yield in it"),
-    (solution_with("same-bits", ("parts = yield GATHER,", "parts = yield")), "the sum over all rows", "expected an operation"),
-    (solution_with("same-bits", ("GATHER, np.reshape(blocks, (-1, D))", "SUM, np.reshape(blocks, (-1, D))")),
-     "the sum over all rows", "expected the same on all ranks"),
-    (solution_with("same-bits", ("np.reshape(blocks, (-1, D))", "products.astype(np.float32)")), "the sum over all rows",
-     "has dtype float32"),
+    (
+        solution_with("same-bits", ("parts = yield GATHER,", "parts = yield")),
+        "the sum over all rows",
+        "expected an operation",
+    ),
+    (
+        solution_with(
+            "same-bits", ("GATHER, np.reshape(blocks, (-1, D))", "SUM, np.reshape(blocks, (-1, D))")
+        ),
+        "the sum over all rows",
+        "expected the same on all ranks",
+    ),
+    (
+        solution_with("same-bits", ("np.reshape(blocks, (-1, D))", "products.astype(np.float32)")),
+        "the sum over all rows",
+        "has dtype float32",
+    ),
     (own_sum_as_a_vector, "the sum over all rows", "one long vector"),
     (rounded_sums, "the sum over all rows", "off by"),
 ]
@@ -426,7 +587,9 @@ def own_sum_gathered(products):
 
 
 def in_four(products):
-    return (yield GATHER, np.array([part.sum(axis=0) for part in np.array_split(products, 4)])).sum(axis=0)
+    return (yield GATHER, np.array([part.sum(axis=0) for part in np.array_split(products, 4)])).sum(
+        axis=0
+    )
 
 
 def rounded_blocks(products):
@@ -435,17 +598,25 @@ def rounded_blocks(products):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("answer, words", [
-    (summed, "The library adds"), (own_sum_gathered, "gathers one sum, of all its rows"),
-    (fsum_of_shards, "gathers one sum, of all its rows"), (wide_blocks, "brings 3 sums"), (in_four, "brings 4 sums"),
-    (rounded_blocks, "rounded to float32"),
-])
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        (summed, "The library adds"),
+        (own_sum_gathered, "gathers one sum, of all its rows"),
+        (fsum_of_shards, "gathers one sum, of all its rows"),
+        (wide_blocks, "brings 3 sums"),
+        (in_four, "brings 4 sums"),
+        (rounded_blocks, "rounded to float32"),
+    ],
+)
 def test_what_is_said_of_bits_is_what_was_sent(answer, words):
     assert words in named_alone("same-bits", answer)
     assert "order" not in check("same-bits", answer).failed[1]
 
 
-# ---- Exercise 4: which cut ---------------------------------------------------------------------------
+# ---- Exercise 4: which cut
+# ---------------------------------------------------------------------------
+
 
 def with_bits(N, D, ranks, alpha, beta, rate):
     """Right: whole numbers alone, steps counted in bits, a NumPy array of results."""
@@ -456,8 +627,11 @@ def with_bits(N, D, ranks, alpha, beta, rate):
 
 def as_array(N, D, ranks, alpha, beta, rate):
     memory, message = with_bits(N, D, ranks, alpha, beta, rate)
-    return [memory[0], memory[1] + message + 32 * D * (ranks - 1) * beta / ranks,
-            memory[2] + message + (ranks - 1) * (4 + 5) * 8 * N * beta]
+    return [
+        memory[0],
+        memory[1] + message + 32 * D * (ranks - 1) * beta / ranks,
+        memory[2] + message + (ranks - 1) * (4 + 5) * 8 * N * beta,
+    ]
 
 
 def cuts(*changes):
@@ -465,24 +639,60 @@ def cuts(*changes):
 
 
 TIMES = [
-    (as_array, None, ""), (lambda *a: [np.float64(t) for t in as_array(*a)], None, ""),
+    (as_array, None, ""),
+    (lambda *a: [np.float64(t) for t in as_array(*a)], None, ""),
     (cuts(("math.ceil(math.log2(ranks))", "len(bin(ranks - 1)) - 2")), None, ""),
     (cuts(("math.ceil(math.log2(ranks))", "ranks")), "a batch", "rows: found"),
-    (cuts(("return one, by_rows, by_features", "return min(one, by_rows, by_features)")), "a batch", "expected 3 numbers"),
-    (cuts(("return one, by_rows, by_features", "return 1e6 * one, 1e6 * by_rows, 1e6 * by_features")), "a batch", "one process"),
+    (
+        cuts(("return one, by_rows, by_features", "return min(one, by_rows, by_features)")),
+        "a batch",
+        "expected 3 numbers",
+    ),
+    (
+        cuts(
+            (
+                "return one, by_rows, by_features",
+                "return 1e6 * one, 1e6 * by_rows, 1e6 * by_features",
+            )
+        ),
+        "a batch",
+        "one process",
+    ),
     (cuts(("(ranks - 1) * 72 * N", "(ranks - 1) * 72 * N / ranks")), "a batch", "features: found"),
     (cuts(("2 * (ranks - 1) / ranks * 16 * D", "32 * D")), "a batch", "rows: found"),
     # What is counted is read off the times: memory, steps and bytes.
     (cuts(("20 * rows", "16 * rows")), "a batch", "one process counts 16 bytes for each element"),
-    (cuts(("N / ranks), D) + 2 * steps", "N / ranks), D) + 4 * steps")), "a batch",
-     "rows counts 12 steps on 7 ranks"),
-    (cuts(("(ranks - 1) * 72", "(ranks - 1) * 64")), "a batch", "features counts 384 bytes for each row on 7 ranks"),
-    (cuts(("math.ceil(D / ranks)", "(D // ranks)")), "uneven shards, a slow network", "counts 214 of 1500 features"),
-    (cuts(("steps * alpha\n               + 2 * (ranks", "steps * 0\n               + 2 * (ranks")), "a batch",
-     "rows counts 0 steps"),
-    (cuts(("20 * rows * features / rate", "20 * rows * features * rate")), "a batch", "the model says"),
+    (
+        cuts((("N / ranks), D)\n        + 2 * steps"), "N / ranks), D) + 4 * steps")),
+        "a batch",
+        "rows counts 12 steps on 7 ranks",
+    ),
+    (
+        cuts(("(ranks - 1) * 72", "(ranks - 1) * 64")),
+        "a batch",
+        "features counts 384 bytes for each row on 7 ranks",
+    ),
+    (
+        cuts(("math.ceil(D / ranks)", "(D // ranks)")),
+        "uneven shards, a slow network",
+        "counts 214 of 1500 features",
+    ),
+    (
+        cuts((("steps * alpha\n        + 2 * (ranks"), "steps * 0\n               + 2 * (ranks")),
+        "a batch",
+        "rows counts 0 steps",
+    ),
+    (
+        cuts(("20 * rows * features / rate", "20 * rows * features * rate")),
+        "a batch",
+        "the model says",
+    ),
     (cuts(("math.ceil(N / ranks)", "round(N / ranks)")), "one long row", "rows: found"),
-    (cuts(("math.ceil(D / ranks)", "D // ranks")), "uneven shards, a slow network", "features: found"),
+    (
+        cuts(("math.ceil(D / ranks)", "D // ranks")),
+        "uneven shards, a slow network",
+        "features: found",
+    ),
     (lambda *a: "rows", "a batch", "expected 3"),
     (lambda *a: (None, None, None), "a batch", "None"),
     (lambda *a: (as_array(*a)[0], [1.0, 2.0], 3.0), "a batch", "the time of rows has shape (2,)"),
@@ -495,11 +705,15 @@ def test_what_is_said_of_times(answer, title, words):
     assert failed("which-cut", answer, words) == title
 
 
-@pytest.mark.parametrize("answer, words", [
-    (cuts(("math.ceil(math.log2(ranks))", "ranks.bit_length() - 1")), "4 of 7 ranks"),
-    (lambda *a: np.subtract(as_array(*a), 8 / 20 * with_bits(*a)[0]), "Only the backward pass"),
-    (lambda N, D, *a: as_array(D, N, *a), "exchanged in your messages"),
-], ids=range(3))
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        (cuts(("math.ceil(math.log2(ranks))", "ranks.bit_length() - 1")), "4 of 7 ranks"),
+        (lambda *a: np.subtract(as_array(*a), 8 / 20 * with_bits(*a)[0]), "Only the backward pass"),
+        (lambda N, D, *a: as_array(D, N, *a), "exchanged in your messages"),
+    ],
+    ids=range(3),
+)
 def test_which_slip_of_the_times_it_is(answer, words):
     assert words in named_alone("which-cut", lambda *a: tuple(map(float, answer(*a))))
 
@@ -514,34 +728,53 @@ def test_the_cases_have_different_winners():
 
 
 def test_what_the_solution_says_of_a_small_batch():
-    case, = (one for one in exercises()["which-cut"].checks if one.title == "a small batch")
+    (case,) = (one for one in exercises()["which-cut"].checks if one.title == "a small batch")
     small = case.ask(np.random.default_rng(0)).arguments
     one, rows, _ = ch12.cuts_solution(**small | {"alpha": 2e-6, "beta": 0.0, "rate": 1e10})
     page = (BOOK / "12-split-across-processes.md").read_text(encoding="utf-8")
-    assert small["ranks"] == 4 and "16 rows of 64, at 2 µs a step and 10 GB/s, four ranks spend" in page
-    assert f"{(rows - one / 4) * 1e6:.0f} µs on steps" in page and f"all its memory in {one * 1e6:.0f} µs." in page
+    assert (
+        small["ranks"] == 4
+        and "16 rows of 64, at 2 µs a step and 10 GB/s, four ranks spend" in page
+    )
+    assert (
+        f"{(rows - one / 4) * 1e6:.0f} µs on steps" in page
+        and f"all its memory in {one * 1e6:.0f} µs." in page
+    )
 
 
 def test_sums_of_whole_numbers_are_not_taken_for_sums_of_some_rows():
-    """They have no order; and three features are three numbers, not the sums of three groups of rows."""
+    """They have no order; and three features are three numbers, not the sums of three groups of
+    rows.
+    """
+
     def program(products):
         total = yield SUM, np.rint(products.sum(axis=0) * 2.0**30).astype(np.int64)
         return total / 2.0**30
+
     assert ch12._of_a_program(program) is None
 
 
-# ---- Questions: the numbers in the answers are computed, then looked for in their text ---------------
+# ---- Questions: the numbers in the answers are computed, then looked for in their text
+# ---------------
+
 
 def test_what_the_answers_say():
     counts = np.array([40, 16, 4, 4])  # 14.1
     weight, should = 1 / (4 * counts), 1 / counts.sum()
-    says("12.1", f"1/{1 / weight[-1]:.0f}", f"1/{1 / weight[0]:.0f}", f"1/{1 / should:.0f}",
-         f"{weight[-1] / should:.0f} times", f"{weight[0] / should:.1f} times")
+    says(
+        "12.1",
+        f"1/{1 / weight[-1]:.0f}",
+        f"1/{1 / weight[0]:.0f}",
+        f"1/{1 / should:.0f}",
+        f"{weight[-1] / should:.0f} times",
+        f"{weight[0] / should:.1f} times",
+    )
     assert weight[-1] / weight[0] == 10
 
     def weights(order, ranks):  # 14.2: what each rank's mean counts in a mean of means
         def program(k):
-            return (yield lambda a, b: (a + b) / 2, np.eye(ranks)[k:k + 1])
+            return (yield lambda a, b: (a + b) / 2, np.eye(ranks)[k : k + 1])
+
         return simulate([program(k) for k in range(ranks)], order=order)[0][0].tolist()
 
     assert weights("chain", 3) == [0.25, 0.25, 0.5] and weights("tree", 4) == [0.25] * 4
@@ -552,7 +785,8 @@ def test_what_the_answers_say():
     says("12.3", f"{moved / 1e3:.1f} kB", f"{moved / 3e12 * 1e6:.3f} µs", "3 steps")
     assert 30 / (moved / 3e12 * 1e6) > 1000 and 7 * 8 * 32 == 1792  # about 2 kB
 
-    # 14.4: one number of 8192 is a neighbour of all the others; between 128 and 256 they are 1 apart
+    # 14.4: one number of 8192 is a neighbour of all the others; between 128 and 256 they are 1
+    # apart
     row = np.full(8192, 255.0)
     row[0] = 256
     ratio = row.mean() / row.std()
@@ -577,8 +811,17 @@ def test_nan_is_named_where_a_test_is_misled_by_it():
     solution = exercises()["planted-mistakes"].solution
     closely = "all(np.allclose(a, b) for a, b in zip(found, right))"
     # The largest difference is NaN, which is not above the tolerance.
-    by_maximum = solution_with("planted-mistakes", (closely, "not max(abs(a - b).max() for a, b in zip(found, right)) > 1e-6"))
-    assert failed("planted-mistakes", by_maximum, "has NaN in it, and your test says nothing") == '"cut" is found'
+    by_maximum = solution_with(
+        "planted-mistakes",
+        (closely, "not max(abs(a - b).max() for a, b in zip(found, right)) > 1e-6"),
+    )
+    assert (
+        failed("planted-mistakes", by_maximum, "has NaN in it, and your test says nothing")
+        == '"cut" is found'
+    )
     draws = "rng.standard_normal((2, 3000, 10))"
     with_nan = function_with(solution, ((draws, f"{draws}\n    x[0, 0] = np.nan"),))
-    assert failed("planted-mistakes", with_nan, "Your test puts NaN into a layer") == "right layers have nothing"
+    assert (
+        failed("planted-mistakes", with_nan, "Your test puts NaN into a layer")
+        == "right layers have nothing"
+    )

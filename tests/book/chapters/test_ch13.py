@@ -1,19 +1,22 @@
-"""Chapter 13: its exercises refuse wrong answers and say why, its figures draw what they are given."""
+"""Chapter 13: its exercises refuse wrong answers and say why, its figures draw what they are
+given.
+"""
 
 import numpy as np
 import pytest
 from attempts import failed, solution_with
 from questions import of, percent, plain, says
 
-from lnlib import gpu
 import simt
-from simt.cuda_access import FULL, cuda, device, float32
 from lnbook.exercises import ch13, check
 from lnbook.figures import COLOURS, fusing, measured, span
+from lnlib import gpu
 from lnlib.gpu.ladder import warp_sum
+from simt.cuda_access import FULL, cuda, device, float32
 
+# Exercises: each attempt is a mistake a reader may make. Kernels need their source, so they are
+# functions here.
 
-# Exercises: each attempt is a mistake a reader may make. Kernels need their source, so they are functions here.
 
 def one_by_one(value, width):
     total, first = float32(0), cuda.laneid // width * width
@@ -51,19 +54,37 @@ def one_lane_looks_again(value, width):
 SMALLEST_FIRST = ("width // 2", "1"), ("distance > 0", "distance < width"), ("//= 2", "*= 2")
 
 
-@pytest.mark.parametrize("attempt, check, words", [
-    (solution_with("warp-sum", ("return value", "pass")), "a whole warp", "returns None"),
-    (by_recursion, "a whole warp", "use a loop"),
-    (one_by_one, "the same bits, in few exchanges", "found 32 exchanges, expected 5"),
-    (one_lane_looks_again, "the same bits, in few exchanges", "exchanges, expected"),
-    (in_a_circle, "the same bits, in few exchanges", "sums of a group's lanes differ in the last bits"),
-    (solution_with("warp-sum", *SMALLEST_FIRST), None, ""),
-    # In a whole warp these two give what known mistakes give, in other groups they do not: neither is told as one of them.
-    (solution_with("warp-sum", ("return value", "return value + value")), "a whole warp",
-     "your lane 0 adds up the numbers of these lanes: 0 (2 times)"),
-    (solution_with("warp-sum", ("value += ", "value = max(value, "), ("value, distance)", "value, distance))")),
-     "a whole warp", "its group's sum is"),
-])
+@pytest.mark.parametrize(
+    "attempt, check, words",
+    [
+        (solution_with("warp-sum", ("return value", "pass")), "a whole warp", "returns None"),
+        (by_recursion, "a whole warp", "use a loop"),
+        (one_by_one, "the same bits, in few exchanges", "found 32 exchanges, expected 5"),
+        (one_lane_looks_again, "the same bits, in few exchanges", "exchanges, expected"),
+        (
+            in_a_circle,
+            "the same bits, in few exchanges",
+            "sums of a group's lanes differ in the last bits",
+        ),
+        (solution_with("warp-sum", *SMALLEST_FIRST), None, ""),
+        # In a whole warp these two give what known mistakes give, in other groups they do not:
+        # neither is told as one of them.
+        (
+            solution_with("warp-sum", ("return value", "return value + value")),
+            "a whole warp",
+            "your lane 0 adds up the numbers of these lanes: 0 (2 times)",
+        ),
+        (
+            solution_with(
+                "warp-sum",
+                ("value += ", "value = max(value, "),
+                ("value, distance)", "value, distance))"),
+            ),
+            "a whole warp",
+            "its group's sum is",
+        ),
+    ],
+)
 def test_group_sum(attempt, check, words):
     assert failed("warp-sum", attempt, words) == check
 
@@ -72,14 +93,24 @@ READ = "total += x[c * N + row]"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes, check, words", [
-    ([("total / float32(D)", "total / float32(D) * float32(1.00001)")], "means", "off by"),
-    ([("float32(0)", "0.0"), ("float32(D)", "D")], "means", "Promotion"),
-    ([("cuda.grid(1)", "2 * cuda.grid(1)")], "means", "numbers of mean were not written"),
-    ([("total / float32(D)", "total * (float32(1) / float32(D))")], None, ""),  # right, with one more rounding
-    ([(READ, f"{READ} + float32(0) * x[c * N + row]")], "four sectors, each number once",
-     "16384 numbers were read, expected 8192"),
-])
+@pytest.mark.parametrize(
+    "changes, check, words",
+    [
+        ([("total / float32(D)", "total / float32(D) * float32(1.00001)")], "means", "off by"),
+        ([("float32(0)", "0.0"), ("float32(D)", "D")], "means", "Promotion"),
+        ([("cuda.grid(1)", "2 * cuda.grid(1)")], "means", "numbers of mean were not written"),
+        (
+            [("total / float32(D)", "total * (float32(1) / float32(D))")],
+            None,
+            "",
+        ),  # right, with one more rounding
+        (
+            [(READ, f"{READ} + float32(0) * x[c * N + row]")],
+            "four sectors, each number once",
+            "16384 numbers were read, expected 8192",
+        ),
+    ],
+)
 def test_means(changes, check, words):
     assert failed("coalesced", solution_with("coalesced", *changes), words) == check
 
@@ -93,15 +124,22 @@ def fewest_threads(D):
     return threads, -(-D // (4 * threads)), 4, 4 if threads == 32 else 1
 
 
-@pytest.mark.parametrize("attempt, words", [(plan_of_the_library, "Only powers of two"),
-                                            (fewest_threads, "The fewest threads come first")])
+@pytest.mark.parametrize(
+    "attempt, words",
+    [
+        (plan_of_the_library, "Only powers of two"),
+        (fewest_threads, "The fewest threads come first"),
+    ],
+)
 def test_one_diagnosis_for_one_mistake(attempt, words):
     said = str(check("threads-for-640", attempt).diagnosis)
     assert words in said and " Or: " not in said, said
 
 
 def without_a_limit(D):
-    plans = [(-D % (4 * threads), threads, -(-D // (4 * threads))) for threads in range(32, 1025, 32)]
+    plans = [
+        (-D % (4 * threads), threads, -(-D // (4 * threads))) for threads in range(32, 1025, 32)
+    ]
     _, threads, V = min(plans)
     return threads, V, 4, 4 if threads == 32 else 1
 
@@ -111,21 +149,40 @@ def test_no_limit_is_not_called_a_limit_of_chunks():
     assert report.failed and "is applied to chunks" not in str(report.diagnosis), report
 
 
-@pytest.mark.parametrize("attempt, check, words", [
-    (lambda D: (32, 5, 4, 4), "640 and 1280 numbers", "20 numbers, expected 16 at most"),
-    (lambda D: (160, 1, 4, 1), "640 and 1280 numbers", "160 threads with 1 chunks of 4 keep 640 numbers, 640 too few"),
-    (lambda D: (D // 4, 1, 4, 1), "other rows", "found 192 threads; 64 can do it as well"),
-    (lambda D: (160, D // 640, 4, 1) if D % 640 == 0 else (128, 2, 4, 1), "other rows", "256 places beyond the row, expected 0"),
-    (lambda D: (64, 2, 4, 1), "640 and 1280 numbers", "128 too few"),
-    (lambda D: (80, 2, 4, 1), "640 and 1280 numbers", "multiple of 32"),
-    (lambda D: (64, 10, 1, 1), "640 and 1280 numbers", "W is 1"),
-    (lambda D: (*ch13.threads_for_solution(D)[:2], 2, 1), "640 and 1280 numbers", "W is 2, expected 4 neighbours"),
-    (lambda D: (2048, 1, 4, 1), "640 and 1280 numbers", "2048 threads, expected a multiple of 32 up to 1024"),
-    (lambda D: (160, 1, 4, 4), "640 and 1280 numbers", "R is 4"),
-    (lambda D: (160, 1, 4), "640 and 1280 numbers", "expected 4 numbers"),
-    (lambda D: (160.0, 1, 4, 1), "640 and 1280 numbers", "whole numbers"),
-    (lambda D: None, "640 and 1280 numbers", "found NoneType"),
-])
+@pytest.mark.parametrize(
+    "attempt, check, words",
+    [
+        (lambda D: (32, 5, 4, 4), "640 and 1280 numbers", "20 numbers, expected 16 at most"),
+        (
+            lambda D: (160, 1, 4, 1),
+            "640 and 1280 numbers",
+            "160 threads with 1 chunks of 4 keep 640 numbers, 640 too few",
+        ),
+        (lambda D: (D // 4, 1, 4, 1), "other rows", "found 192 threads; 64 can do it as well"),
+        (
+            lambda D: (160, D // 640, 4, 1) if D % 640 == 0 else (128, 2, 4, 1),
+            "other rows",
+            "256 places beyond the row, expected 0",
+        ),
+        (lambda D: (64, 2, 4, 1), "640 and 1280 numbers", "128 too few"),
+        (lambda D: (80, 2, 4, 1), "640 and 1280 numbers", "multiple of 32"),
+        (lambda D: (64, 10, 1, 1), "640 and 1280 numbers", "W is 1"),
+        (
+            lambda D: (*ch13.threads_for_solution(D)[:2], 2, 1),
+            "640 and 1280 numbers",
+            "W is 2, expected 4 neighbours",
+        ),
+        (
+            lambda D: (2048, 1, 4, 1),
+            "640 and 1280 numbers",
+            "2048 threads, expected a multiple of 32 up to 1024",
+        ),
+        (lambda D: (160, 1, 4, 4), "640 and 1280 numbers", "R is 4"),
+        (lambda D: (160, 1, 4), "640 and 1280 numbers", "expected 4 numbers"),
+        (lambda D: (160.0, 1, 4, 1), "640 and 1280 numbers", "whole numbers"),
+        (lambda D: None, "640 and 1280 numbers", "found NoneType"),
+    ],
+)
 def test_threads_refuses(attempt, check, words):
     assert failed("threads-for-640", attempt, words) == check
 
@@ -134,37 +191,69 @@ STORED, LOADED = "tile[r * 33 + lane]", "tile[lane * 33 + c]"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes, check, words", [
-    ([("x[r * 32 + lane]", "x[lane * 32 + r]")], "the transpose", "nothing is transposed, or all of it twice"),
-    ([("32 * 33", "32 * 65"), (STORED, "tile[r * 64 + lane]"), (LOADED, "tile[lane * 64 + c]")], "no conflicts",
-     "or a multiple of 32"),
-    # Another way without conflicts: rows are 32 apart, and turned.
-    ([(STORED, "tile[r * 32 + (lane ^ r)]"), (LOADED, "tile[lane * 32 + (c ^ lane)]")], None, ""),
-])
+@pytest.mark.parametrize(
+    "changes, check, words",
+    [
+        (
+            [("x[r * 32 + lane]", "x[lane * 32 + r]")],
+            "the transpose",
+            "nothing is transposed, or all of it twice",
+        ),
+        (
+            [
+                ("32 * 33", "32 * 65"),
+                (STORED, "tile[r * 64 + lane]"),
+                (LOADED, "tile[lane * 64 + c]"),
+            ],
+            "no conflicts",
+            "or a multiple of 32",
+        ),
+        # Another way without conflicts: rows are 32 apart, and turned.
+        (
+            [(STORED, "tile[r * 32 + (lane ^ r)]"), (LOADED, "tile[lane * 32 + (c ^ lane)]")],
+            None,
+            "",
+        ),
+    ],
+)
 def test_transpose(changes, check, words):
     assert failed("no-conflicts", solution_with("no-conflicts", *changes), words) == check
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stride, turns, kind", [(32, 32, "known"), (34, 2, "known"), (36, 4, None)])
+@pytest.mark.parametrize(
+    "stride, turns, kind", [(32, 32, "known"), (34, 2, "known"), (36, 4, None)]
+)
 def test_conflicts_are_told_by_their_turns(stride, turns, kind):
-    """The numbers are right in each case; what tells one from the other is in how many turns they are moved."""
-    report = check("no-conflicts", solution_with("no-conflicts", ("32 * 33", "32 * 36"), (
-        STORED, f"tile[r * {stride} + lane]"), (LOADED, f"tile[lane * {stride} + c]")))
+    """The numbers are right in each case; what tells one from the other is in how many turns they
+    are moved.
+    """
+    report = check(
+        "no-conflicts",
+        solution_with(
+            "no-conflicts",
+            ("32 * 33", "32 * 36"),
+            (STORED, f"tile[r * {stride} + lane]"),
+            (LOADED, f"tile[lane * {stride} + c]"),
+        ),
+    )
     assert f"takes {turns} turns" in report.failed[1], report
     assert getattr(report.diagnosis, "kind", None) == kind, report
 
 
 def test_threads_for_every_row():
-    """Whatever D is, a place for each number, and never more places left over than in the library's plan."""
+    """Whatever D is, a place for each number, and never more places left over than in the library's
+    plan.
+    """
     for D in range(4, 16385, 28):
         T, V, W, R = ch13.threads_for_solution(D)
-        assert T % 32 == 0 and T <= 1024 and V * W <= 16 and R == (4 if T == 32 else 1)
+        assert T % 32 == 0 and T <= 1024 and V * W <= 16 and (4 if T == 32 else 1) == R
         threads, chunks, width, _ = plan_of_the_library(D)
         assert 0 <= T * V * W - D <= threads * chunks * width - D
 
 
 # Figures
+
 
 def copy_of(x, y, stride):
     i = cuda.threadIdx.x * stride
@@ -217,15 +306,24 @@ def test_butterfly_marks_the_lanes_that_know():
     assert [int(np.sum(aware[:, 0] == step)) for step in range(6)] == [1, 2, 4, 8, 16, 32]
     assert sorted(aware[aware[:, 0] == 1][:, 1]) == [3, 19]
     assert len(aware) + len(unaware) == 6 * 32
-    ways = {tuple(map(tuple, line.get_xydata().astype(int).tolist())) for line in ax.lines
-            if line.get_color() == COLOURS["orange"]}
+    ways = {
+        tuple(map(tuple, line.get_xydata().astype(int).tolist()))
+        for line in ax.lines
+        if line.get_color() == COLOURS["orange"]
+    }
     assert len(ways) == 2 * (1 + 2 + 4 + 8 + 16)
     assert {way for way in ways if way[0][0] < 2} == {
-        ((0, 3), (1, 3)), ((0, 3), (1, 19)), ((1, 3), (2, 3)), ((1, 3), (2, 11)), ((1, 19), (2, 19)),
-        ((1, 19), (2, 27))}
+        ((0, 3), (1, 3)),
+        ((0, 3), (1, 19)),
+        ((1, 3), (2, 3)),
+        ((1, 3), (2, 11)),
+        ((1, 19), (2, 19)),
+        ((1, 19), (2, 27)),
+    }
 
 
 # Times on a GPU
+
 
 def test_times_on_a_gpu():
     case = {"section": "speed", "shape": [64, 128], "which": "forward", "dtype": "float32"}
@@ -237,37 +335,83 @@ def test_times_on_a_gpu():
         case | {"implementation": "lnlib", "seconds": [6e-6, 1e-6, 3e-6], "dtype": "float16"},
         case | {"implementation": "lnlib", "seconds": [7e-6, 1e-6, 3e-6], "section": "ladder"},
         case | {"implementation": "copy", "seconds": [2e-6, 1e-6, 3e-6], "shape": [1, 8]},
-        case | {"implementation": "warp-per-row", "seconds": [3e-6, 1e-6, 3e-6], "section": "ladder"},
+        case
+        | {
+            "implementation": "warp-per-row",
+            "seconds": [3e-6, 1e-6, 3e-6],
+            "section": "ladder",
+        },
     ]
     assert measured.on_gpu(records, "forward", dtype="float16") == {"lnlib": {(64, 128): 6e-6}}
     times = measured.on_gpu(records, "forward")
-    assert times == {"copy": {(64, 128): 1e-6, (1, 8): 2e-6}, "lnlib": {(64, 128): 2e-6}, "warp-per-row": {(64, 128): 3e-6}}
-    assert measured.ratios(times, "lnlib", "copy") == {(64, 128): 2.0} and span([3.14159, 121.6]) == "3.1 to 122"
+    assert times == {
+        "copy": {(64, 128): 1e-6, (1, 8): 2e-6},
+        "lnlib": {(64, 128): 2e-6},
+        "warp-per-row": {(64, 128): 3e-6},
+    }
+    assert (
+        measured.ratios(times, "lnlib", "copy") == {(64, 128): 2.0}
+        and span([3.14159, 121.6]) == "3.1 to 122"
+    )
     assert span([1.36, 1.41]) == "1.4" and span([1.36, 1.41], ".2f") == "1.36 to 1.41"
-    ax, = fusing.times_on_gpu(times, "copy").axes
-    one, *marks = sorted(ax.lines, key=lambda line: line.get_label() == "lnlib" or 2 * (line.get_label() == "warp-per-row"))
+    (ax,) = fusing.times_on_gpu(times, "copy").axes
+    one, *marks = sorted(
+        ax.lines,
+        key=lambda line: line.get_label() == "lnlib" or 2 * (line.get_label() == "warp-per-row"),
+    )
     assert [(line.get_label(), *map(tuple, line.get_data())) for line in marks] == [
-        ("lnlib", (2.0,), (1,)), ("warp-per-row", (pytest.approx(3),), (1,))]
-    assert set(one.get_xdata()) == {1} and [t.get_text() for t in ax.get_yticklabels()] == ["1 x 8", "64 x 128"]
+        ("lnlib", (2.0,), (1,)),
+        ("warp-per-row", (pytest.approx(3),), (1,)),
+    ]
+    assert set(one.get_xdata()) == {1} and [t.get_text() for t in ax.get_yticklabels()] == [
+        "1 x 8",
+        "64 x 128",
+    ]
 
 
 def test_times_in_half_precision():
-    microseconds = {"copy": (1, 2, 4), "lnlib": (2, 3, 5), "pytorch": (4, 9, 10), "triton": (1, 9, 4)}
-    records = [{"section": "speed", "shape": [64, D], "which": which, "dtype": dtype, "implementation": name,
-                "seconds": [of * 1e-6] * 3}
-               for name, three in microseconds.items() for D, time in zip((8, 16, 32), three)
-               for which, dtype, of in (("forward", "bfloat16", time), ("forward", "float32", 7), ("backward", "bfloat16", 7))]
+    microseconds = {
+        "copy": (1, 2, 4),
+        "lnlib": (2, 3, 5),
+        "pytorch": (4, 9, 10),
+        "triton": (1, 9, 4),
+    }
+    records = [
+        {
+            "section": "speed",
+            "shape": [64, D],
+            "which": which,
+            "dtype": dtype,
+            "implementation": name,
+            "seconds": [of * 1e-6] * 3,
+        }
+        for name, three in microseconds.items()
+        for D, time in zip((8, 16, 32), three)
+        for which, dtype, of in (
+            ("forward", "bfloat16", time),
+            ("forward", "float32", 7),
+            ("backward", "bfloat16", 7),
+        )
+    ]
     assert measured.half_precision(records, "forward", "copy") == {
-        "half_lnlib": "1.2 to 2", "half_pytorch": "2 to 3", "half_triton": "0.5 to 3", "half_lost": 2, "half_shapes": 3}
+        "half_lnlib": "1.2 to 2",
+        "half_pytorch": "2 to 3",
+        "half_triton": "0.5 to 3",
+        "half_lost": 2,
+        "half_shapes": 3,
+    }
     assert measured.half_precision(records, "backward", "copy")["half_lnlib"] == "1"
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text
 
+
 def test_question_1_sectors():
     lane, x, y = np.arange(32), np.zeros(128, np.float32), np.zeros(32, np.float32)
-    found = [simt.sectors(simt.launch(gather, 1, 32, x, index, y, log=True))["x", "load"]
-             for index in (lane, 31 - lane, lane + 3, 2 * lane, lane // 4)]
+    found = [
+        simt.sectors(simt.launch(gather, 1, 32, x, index, y, log=True))["x", "load"]
+        for index in (lane, 31 - lane, lane + 3, 2 * lane, lane // 4)
+    ]
     *first, last = (t.sectors for t in found)
     says("13.1", f"{', '.join(map(str, first))} and {last}", "256 bytes", "half")
     assert found[3].efficiency == 0.5 and found[4].bytes_used == 8 * 4
@@ -324,5 +468,11 @@ def warp_sum_to_lane_0(value):
 
 def test_question_4_near_the_floor():
     floor = 1e6 * 2 * 4 * 8192 * 4096 / 4800e9
-    says("13.4", f"{66 - floor:.0f} μs", percent((66 - floor) / 66),
-         of(floor, "μs"), of(66 - floor / 2, "μs"), of(floor / 2, "μs"))
+    says(
+        "13.4",
+        f"{66 - floor:.0f} μs",
+        percent((66 - floor) / 66),
+        of(floor, "μs"),
+        of(66 - floor / 2, "μs"),
+        of(floor / 2, "μs"),
+    )

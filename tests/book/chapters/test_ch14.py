@@ -1,4 +1,6 @@
-"""Chapter 14: its exercises refuse wrong answers and say why, its figures draw what they are given."""
+"""Chapter 14: its exercises refuse wrong answers and say why, its figures draw what they are
+given.
+"""
 
 import itertools
 import math
@@ -9,15 +11,15 @@ import pytest
 from attempts import failed, solution_with
 from questions import percent, says
 
-from lnbook import exercises
-from lnlib import gpu
 import simt
-from simt.cuda_access import cuda, float32
+from lnbook import exercises
 from lnbook.exercises import ch14
 from lnbook.exercises.run import here, verdict
 from lnbook.figures import fusing
+from lnlib import gpu
 from lnlib.gpu.ladder import block_sum, warp_sum
 from lnlib.summation import sum_rows
+from simt.cuda_access import cuda, float32
 
 # Exercises: each attempt is a mistake a reader may make
 
@@ -26,17 +28,27 @@ def answering(**changes):
     return lambda: ch14.missing_barrier_solution() | changes
 
 
-@pytest.mark.parametrize("attempt, check, words", [
-    (lambda: None, "four words", "is a return missing"),
-    (lambda: {"one_side": "race"}, "four words", "found the keys"),
-    (answering(one_side="a race"), "four words", "expected one of race, divergent, nothing"),
-    (answering(some_threads="race"), "as the interpreter says", "has returned"),
-    # The first word that is wrong is told, whatever the others are.
-    (answering(one_side="divergent"), "as the interpreter says", "a barrier in one_side that some threads miss"),
-    (answering(two_sides="race", some_threads="race", one_warp="divergent"), "as the interpreter says",
-     "two_sides. Which"),
-    (answering(one_warp="divergent"), "as the interpreter says", "a barrier in one_warp"),
-])
+@pytest.mark.parametrize(
+    "attempt, check, words",
+    [
+        (lambda: None, "four words", "is a return missing"),
+        (lambda: {"one_side": "race"}, "four words", "found the keys"),
+        (answering(one_side="a race"), "four words", "expected one of race, divergent, nothing"),
+        (answering(some_threads="race"), "as the interpreter says", "has returned"),
+        # The first word that is wrong is told, whatever the others are.
+        (
+            answering(one_side="divergent"),
+            "as the interpreter says",
+            "a barrier in one_side that some threads miss",
+        ),
+        (
+            answering(two_sides="race", some_threads="race", one_warp="divergent"),
+            "as the interpreter says",
+            "two_sides. Which",
+        ),
+        (answering(one_warp="divergent"), "as the interpreter says", "a barrier in one_warp"),
+    ],
+)
 def test_missing_barrier_refuses(attempt, check, words):
     assert failed("missing-barrier", attempt, words) == check
 
@@ -48,17 +60,38 @@ def test_the_variant_without_complaint_is_right():
     assert np.ptp(out.reshape(3, 64), axis=1).max() == 0
 
 
-@pytest.mark.parametrize("old, new, words", [
-    ("parts = cuda", "kept = cuda.local.array(D // 64, float32)\n    parts = cuda",
-     "Refused: the shape D // 64: Numba wants a constant here; bind it to a name outside the kernel (line 2 of"),
-    ("r, total = row * D, rstd[row], float32(0)", "r, sums = row * D, rstd[row], [float32(0)] * 4\n        total = sums[0]",
-     "a list: Numba keeps no lists in a kernel"),
-    ("mean = block_sum(total, parts)", "mean = sum(block_sum(a, parts) for a in (total,))", "a generator"),
-])
+@pytest.mark.parametrize(
+    "old, new, words",
+    [
+        (
+            "parts = cuda",
+            "kept = cuda.local.array(D // 64, float32)\n    parts = cuda",
+            (
+                "Refused: the shape D // 64: Numba wants a constant here; bind it to a name outside"
+                " the kernel (line 2 of"
+            ),
+        ),
+        (
+            "r, total = row * D, rstd[row], float32(0)",
+            "r, sums = row * D, rstd[row], [float32(0)] * 4\n        total = sums[0]",
+            "a list: Numba keeps no lists in a kernel",
+        ),
+        (
+            "mean = block_sum(total, parts)",
+            "mean = sum(block_sum(a, parts) for a in (total,))",
+            "a generator",
+        ),
+    ],
+)
 def test_a_kernel_that_no_gpu_can_run_is_refused_in_a_sentence(old, new, words):
     attempt = solution_with("rms-backward", (old, new))
     assert failed("rms-backward", attempt, words) == "dx"
-    assert failed("rms-backward", attempt, "A kernel has only a part of Python, which chapter 13 lists") == "dx"
+    assert (
+        failed(
+            "rms-backward", attempt, "A kernel has only a part of Python, which chapter 13 lists"
+        )
+        == "dx"
+    )
 
 
 SUM = "total += gamma[c] * dy[base + c] * (x[base + c] * r)"
@@ -71,29 +104,68 @@ ONE_MORE = f"{MEAN}\n        for c in range(t, D, T):\n            total += dy[b
 
 @pytest.mark.sweep
 @pytest.mark.slow
-@pytest.mark.parametrize("changes, check, words", [
-    ([("range(cuda.blockIdx.x, N, cuda.gridDim.x)", "range(0)")], "dx", "numbers of dx were not written"),
-    ([(DX, "r * (gamma[c] * d + xhat * mean)")], "dx", "the projection has the wrong sign"),
-    ([(DX, DX.removeprefix("r * "))], "dx", "the factor rstd in front of dx is missing"),
-    ([(" / float32(D)", "")], "dx", "the projection is multiplied by D"),
-    ([("rstd[row], float32(0)", "rstd[row], total if row >= cuda.gridDim.x else float32(0)")], "dx",
-     "not started anew"),
-    # Seven rows, and a row goes on by 64: one row a block, though there is a loop.
-    ([("N, cuda.gridDim.x", "N, T")], "dx", "By how much does its row go on?"),
-    ([(ADDED, "dgamma_parts[mine + c] += gamma[c] * d * xhat")], "partial sums of dgamma", "dgamma carries gamma"),
-    ([(ADDED, "dgamma_parts[mine + c] += d")], "partial sums of dgamma", "is off by"),
-    # A block without a row leaves its partial sums unwritten.
-    ([("dgamma_parts[mine + c] = float32(0)", "pass"),
-      (ADDED, "before = dgamma_parts[mine + c] if row != cuda.blockIdx.x else float32(0)\n"
-              "            dgamma_parts[mine + c] = before + d * xhat")],
-     "partial sums of dgamma", "of 8 blocks and 7 rows, blocks without a row leave their part of dgamma unwritten"),
-    ([(SUM, f"dy[base + c] *= gamma[c]\n            {SUM.replace('gamma[c] * ', '')}"),
-      (DX, "r * (d - xhat * mean)")], "dx", "changed its argument dy"),
-    ([(ADDED, f"{ADDED}\n            total += dx[base + c]")], LAST, "loads of dx"),
-    ([(MEAN, ONE_MORE)], LAST, "part of 3 loads"),
-    ([(ADDED, "cuda.atomic.add(dgamma_parts, mine + c, d * xhat)")], LAST, "uses atomics"),
-    ([("t, T = cuda.threadIdx.x", "t, T = cuda.threadIdx.x * 13 % 64")], LAST, "neighbouring threads"),
-])
+@pytest.mark.parametrize(
+    "changes, check, words",
+    [
+        (
+            [("range(cuda.blockIdx.x, N, cuda.gridDim.x)", "range(0)")],
+            "dx",
+            "numbers of dx were not written",
+        ),
+        ([(DX, "r * (gamma[c] * d + xhat * mean)")], "dx", "the projection has the wrong sign"),
+        ([(DX, DX.removeprefix("r * "))], "dx", "the factor rstd in front of dx is missing"),
+        ([(" / float32(D)", "")], "dx", "the projection is multiplied by D"),
+        (
+            [
+                (
+                    "rstd[row], float32(0)",
+                    "rstd[row], total if row >= cuda.gridDim.x else float32(0)",
+                )
+            ],
+            "dx",
+            "not started anew",
+        ),
+        # Seven rows, and a row goes on by 64: one row a block, though there is a loop.
+        ([("N, cuda.gridDim.x", "N, T")], "dx", "By how much does its row go on?"),
+        (
+            [(ADDED, "dgamma_parts[mine + c] += gamma[c] * d * xhat")],
+            "partial sums of dgamma",
+            "dgamma carries gamma",
+        ),
+        ([(ADDED, "dgamma_parts[mine + c] += d")], "partial sums of dgamma", "is off by"),
+        # A block without a row leaves its partial sums unwritten.
+        (
+            [
+                ("dgamma_parts[mine + c] = float32(0)", "pass"),
+                (
+                    ADDED,
+                    (
+                        "before = dgamma_parts[mine + c] if row != cuda.blockIdx.x else"
+                        " float32(0)\n            dgamma_parts[mine + c] = before + d * xhat"
+                    ),
+                ),
+            ],
+            "partial sums of dgamma",
+            "of 8 blocks and 7 rows, blocks without a row leave their part of dgamma unwritten",
+        ),
+        (
+            [
+                (SUM, f"dy[base + c] *= gamma[c]\n            {SUM.replace('gamma[c] * ', '')}"),
+                (DX, "r * (d - xhat * mean)"),
+            ],
+            "dx",
+            "changed its argument dy",
+        ),
+        ([(ADDED, f"{ADDED}\n            total += dx[base + c]")], LAST, "loads of dx"),
+        ([(MEAN, ONE_MORE)], LAST, "part of 3 loads"),
+        ([(ADDED, "cuda.atomic.add(dgamma_parts, mine + c, d * xhat)")], LAST, "uses atomics"),
+        (
+            [("t, T = cuda.threadIdx.x", "t, T = cuda.threadIdx.x * 13 % 64")],
+            LAST,
+            "neighbouring threads",
+        ),
+    ],
+)
 def test_rms_backward_refuses(changes, check, words):
     assert failed("rms-backward", solution_with("rms-backward", *changes), words) == check
 
@@ -116,13 +188,19 @@ def two_columns(dy, x, rstd, gamma, dx, dgamma_parts, N, D):
 
 
 # The first column of each thread without a look at D.
-EACH_HAS_ONE = (f"for c in range(t, D, T):\n            {SUM}",
-                f"{SUM.replace('c]', 't]')}\n        for c in range(t + T, D, T):\n            {SUM}")
+EACH_HAS_ONE = (
+    f"for c in range(t, D, T):\n            {SUM}",
+    f"{SUM.replace('c]', 't]')}\n        for c in range(t + T, D, T):\n            {SUM}",
+)
 
 
-@pytest.mark.parametrize("kernel, words", [
-    (two_columns, "N = 2, D = 200: 144 of 400 numbers of dx were not written"),
-    (solution_with("rms-backward", EACH_HAS_ONE), "OutOfBounds")])
+@pytest.mark.parametrize(
+    "kernel, words",
+    [
+        (two_columns, "N = 2, D = 200: 144 of 400 numbers of dx were not written"),
+        (solution_with("rms-backward", EACH_HAS_ONE), "OutOfBounds"),
+    ],
+)
 def test_a_row_may_have_any_number_of_columns(kernel, words):
     first, *_ = exercises.exercises()["rms-backward"].checks
     assert words in (verdict(first, np.random.default_rng(0), here(kernel)) or "it passes")
@@ -143,25 +221,60 @@ def threads_of(D):
 
 def choosing(threads_for, rounds=1):
     """An answer with other threads for a row, or a multiple of the rounds that are needed."""
+
     def attempt(N, D, multiprocessors):
         groups = multiprocessors * (512 // threads_for(D))
         G = min(N, rounds * groups * -(-N // (64 * groups)))
         return G, 16 * G / (12 * N + 16 * G)
+
     return attempt
 
 
-@pytest.mark.parametrize("attempt, check, words", [
-    (lambda N, D, P: (ch14.choose_partials_solution(N, D, P)[0], ch14.choose_partials_solution(64 * N, D, P)[1]),
-     "their share of the bytes", "share is"),
-    (lambda N, D, P: (ch14.choose_partials_solution(N, D, P)[0], 1 - ch14.choose_partials_solution(N, D, P)[1]),
-     "their share of the bytes", "share of the other bytes"),
-    (choosing(threads_of, rounds=2), "many rows", "will do"),
-    (lambda N, D, P: (ch14.choose_partials_solution(N, D, P)[0], 0.02), "their share of the bytes", "share is 0.02"),
-    (lambda N, D, P: (ch14.choose_partials_solution(N, D, P)[0], round(ch14.choose_partials_solution(N, D, P)[1], 4)),
-     "their share of the bytes", "not rounded to a few digits"),
-    (lambda N, D, P: ch14.choose_partials_solution(N, D, P)[0], "few rows", "expected 2 numbers"),
-    (lambda N, D, P: (float(ch14.choose_partials_solution(N, D, P)[0]), 0.02), "few rows", "expected a whole number"),
-])
+@pytest.mark.parametrize(
+    "attempt, check, words",
+    [
+        (
+            lambda N, D, P: (
+                ch14.choose_partials_solution(N, D, P)[0],
+                ch14.choose_partials_solution(64 * N, D, P)[1],
+            ),
+            "their share of the bytes",
+            "share is",
+        ),
+        (
+            lambda N, D, P: (
+                ch14.choose_partials_solution(N, D, P)[0],
+                1 - ch14.choose_partials_solution(N, D, P)[1],
+            ),
+            "their share of the bytes",
+            "share of the other bytes",
+        ),
+        (choosing(threads_of, rounds=2), "many rows", "will do"),
+        (
+            lambda N, D, P: (ch14.choose_partials_solution(N, D, P)[0], 0.02),
+            "their share of the bytes",
+            "share is 0.02",
+        ),
+        (
+            lambda N, D, P: (
+                ch14.choose_partials_solution(N, D, P)[0],
+                round(ch14.choose_partials_solution(N, D, P)[1], 4),
+            ),
+            "their share of the bytes",
+            "not rounded to a few digits",
+        ),
+        (
+            lambda N, D, P: ch14.choose_partials_solution(N, D, P)[0],
+            "few rows",
+            "expected 2 numbers",
+        ),
+        (
+            lambda N, D, P: (float(ch14.choose_partials_solution(N, D, P)[0]), 0.02),
+            "few rows",
+            "expected a whole number",
+        ),
+    ],
+)
 def test_choose_partials_refuses(attempt, check, words):
     assert failed("choose-partials", attempt, words) == check
 
@@ -179,7 +292,8 @@ def test_a_wrong_number_of_threads_fails_before_a_loop_over_no_groups(numbers, s
         G = min(N, groups * -(-N // (64 * groups)))
         return G, 16 * G / (12 * N + 16 * G)
 
-    # With more than 512 threads a multiple of 0 is looked for: a loop would not end, here or while mistakes are told.
+    # With more than 512 threads a multiple of 0 is looked for: a loop would not end, here or while
+    # mistakes are told.
     assert failed("choose-partials", attempt) == "many rows" and max(asked) <= 512
 
 
@@ -192,8 +306,14 @@ def test_a_slip_in_the_groups_is_named():
 
 @pytest.mark.parametrize("numbers, least", [(4, 32), (6, 32), (8, 64)])
 def test_other_numbers_of_threads_are_not_taken_for_a_wrong_comparison(numbers, least):
-    report = exercises.check("choose-partials", choosing(
-        lambda D: next(T for T in (32, 64, 128, 256, 512, 1024, 2048) if T >= least and numbers * T >= D)))
+    report = exercises.check(
+        "choose-partials",
+        choosing(
+            lambda D: next(
+                T for T in (32, 64, 128, 256, 512, 1024, 2048) if least <= T and numbers * T >= D
+            )
+        ),
+    )
     assert report.failed[0] == "many rows" and report.diagnosis is None, report
 
 
@@ -201,20 +321,53 @@ VALUE = "value += parts[part * D + c]"
 ONCE = "each number once, four sectors a request"
 
 
-@pytest.mark.parametrize("old, new, check, words", [
-    ("range(G)", "range(max(G - 1, 1))", "sums", "is off by"),
-    ("total[c] = value", "total[c] = value * (float32(1) / float32(G))", "sums", "These are means"),
-    ("cuda.grid(1)", "2 * cuda.grid(1)", "sums", "read before None"),  # half of the columns, and not the first ones
-    ("total[c] = value", "total[c] = value * float32(1 + 2**-23)", "sums", "is off by"),  # 2 ulps of 100: 2.6 u
-    (VALUE, f"{VALUE} + float32(0) * parts[part * D + c]", ONCE, "loads of parts ask"),
-    (VALUE, f"total[c] = value\n            {VALUE}", ONCE, "stores of total ask"),
-    ("total[c] = value", "total[c] = float32(0)\n        cuda.atomic.add(total, c, value)", "in order",
-     "uses atomics"),
-    (f"for part in range(G):\n            {VALUE}",
-     f"for part in range(0, G, 2):\n            {VALUE}\n        for part in range(1, G, 2):\n            {VALUE}",
-     "in order", "another order of additions"),
-    ("cuda.grid(1)", "cuda.blockIdx.x * 64 + cuda.threadIdx.x * 13 % 64", ONCE, "neighbouring numbers"),
-])
+@pytest.mark.parametrize(
+    "old, new, check, words",
+    [
+        ("range(G)", "range(max(G - 1, 1))", "sums", "is off by"),
+        (
+            "total[c] = value",
+            "total[c] = value * (float32(1) / float32(G))",
+            "sums",
+            "These are means",
+        ),
+        (
+            "cuda.grid(1)",
+            "2 * cuda.grid(1)",
+            "sums",
+            "read before None",
+        ),  # half of the columns, and not the first ones
+        (
+            "total[c] = value",
+            "total[c] = value * float32(1 + 2**-23)",
+            "sums",
+            "is off by",
+        ),  # 2 ulps of 100: 2.6 u
+        (VALUE, f"{VALUE} + float32(0) * parts[part * D + c]", ONCE, "loads of parts ask"),
+        (VALUE, f"total[c] = value\n            {VALUE}", ONCE, "stores of total ask"),
+        (
+            "total[c] = value",
+            "total[c] = float32(0)\n        cuda.atomic.add(total, c, value)",
+            "in order",
+            "uses atomics",
+        ),
+        (
+            f"for part in range(G):\n            {VALUE}",
+            (
+                f"for part in range(0, G, 2):\n            {VALUE}\n        for part in range(1, G,"
+                f" 2):\n            {VALUE}"
+            ),
+            "in order",
+            "another order of additions",
+        ),
+        (
+            "cuda.grid(1)",
+            "cuda.blockIdx.x * 64 + cuda.threadIdx.x * 13 % 64",
+            ONCE,
+            "neighbouring numbers",
+        ),
+    ],
+)
 def test_second_stage_refuses(old, new, check, words):
     assert failed("second-stage", solution_with("second-stage", (old, new)), words) == check
 
@@ -230,7 +383,10 @@ def test_a_compensated_sum_in_order_is_not_said_to_be_in_another_order():
                 value = grown
             total[c] = value
 
-    assert failed("second-stage", compensated, "or a sum that keeps more digits than a float32 has?") == "in order"
+    assert (
+        failed("second-stage", compensated, "or a sum that keeps more digits than a float32 has?")
+        == "in order"
+    )
 
 
 def block_for_a_column(parts, total, G, D):
@@ -266,8 +422,14 @@ def two_accumulators(parts, total, G, D):
 
 
 def warps_of_a_block(parts, total, G, D):
-    """The chapter's own: lanes along columns, warps along parts, though the launch has a thread for each column."""
-    shared, warp, lane = cuda.shared.array(64, float32), cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
+    """The chapter's own: lanes along columns, warps along parts, though the launch has a thread for
+    each column.
+    """
+    shared, warp, lane = (
+        cuda.shared.array(64, float32),
+        cuda.threadIdx.x // 32,
+        cuda.threadIdx.x % 32,
+    )
     c, value = cuda.blockIdx.x * 32 + lane, float32(0)
     if c < D:
         for part in range(warp, G, 2):
@@ -293,7 +455,9 @@ def in_pairs(parts, total, G, D):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attempt", [block_for_a_column, warp_for_a_column, two_accumulators, in_pairs])
+@pytest.mark.parametrize(
+    "attempt", [block_for_a_column, warp_for_a_column, two_accumulators, in_pairs]
+)
 def test_an_order_of_another_kind_is_not_taken_for_the_last_part_first(attempt):
     report = exercises.check("second-stage", attempt)
     assert report.failed[0] == "in order" and report.diagnosis is None, report
@@ -301,32 +465,41 @@ def test_an_order_of_another_kind_is_not_taken_for_the_last_part_first(attempt):
 
 # Figures
 
+
 def access(block, address, size=4):
     return simt.Access(block, 0, "global", "a", "store", address, size, 1, (), 0)
 
 
 def test_writers_draws_what_blocks_touch():
-    panels = {"one place": [access(b, 4 * c) for b in range(3) for c in range(8)],
-              "apart": [access(b, 32 * b + 16 * c, 16) for b in range(2) for c in range(2)]}
+    panels = {
+        "one place": [access(b, 4 * c) for b in range(3) for c in range(8)],
+        "apart": [access(b, 32 * b + 16 * c, 16) for b in range(2) for c in range(2)],
+    }
     first, second = fusing.writers(panels).axes
 
     def boxes(ax):
         return [path.get_extents().bounds for bars in ax.collections for path in bars.get_paths()]
 
-    assert [(x, y + h / 2, w) for x, y, w, h in boxes(first)] == [(0, 0, 32), (0, 1, 32), (0, 2, 32)]
+    assert [(x, y + h / 2, w) for x, y, w, h in boxes(first)] == [
+        (0, 0, 32),
+        (0, 1, 32),
+        (0, 2, 32),
+    ]
     assert [(x, y + h / 2, w) for x, y, w, h in boxes(second)] == [(0, 0, 32), (32, 1, 32)]
     assert first.get_xlim() == second.get_xlim() and first.get_ylim()[0] > first.get_ylim()[1]
 
 
 def test_sums_by_order_counts_runs():
-    ax, = fusing.sums_by_order(np.array([-1.0, 0.0, 0.0, 2.0]), 0.5).axes
+    (ax,) = fusing.sums_by_order(np.array([-1.0, 0.0, 0.0, 2.0]), 0.5).axes
     heights = [bar.get_height() for bar in ax.patches]
     assert sum(heights) == 4 and max(heights) == 2
     assert ax.lines[0].get_xdata()[0] == 0.5
 
 
 def test_partial_traffic_draws_line_points_and_levels():
-    ax, = fusing.partial_traffic({0.25: 16.0, 0.5: 20.0, 1.0: 28.0}, {0.25: 16.0, 1.0: 28.0}, {"two": 20.0}).axes
+    (ax,) = fusing.partial_traffic(
+        {0.25: 16.0, 0.5: 20.0, 1.0: 28.0}, {0.25: 16.0, 1.0: 28.0}, {"two": 20.0}
+    ).axes
     line, points, level = ax.lines
     assert list(line.get_ydata()) == [16, 20, 28] and list(points.get_xdata()) == [0.25, 1]
     assert level.get_ydata()[0] == 20
@@ -334,6 +507,7 @@ def test_partial_traffic_draws_line_points_and_levels():
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text
+
 
 def test_question_1_bytes_in_half_precision():
     def equal(itemsize):  # G/N at which 3 arrays and the partial sums move as much as 5 arrays
@@ -353,7 +527,9 @@ def test_question_2_integers_do_not_round():
     for order in (terms, rng.permutation(terms), rng.permutation(terms)):
         assert np.array_equal(sum_rows(order, "sequential"), terms.sum(axis=0, dtype=float))
     # A block of rows that every run misses leaves equal bits, and only the exact sum shows it.
-    assert np.array_equal(sum_rows(terms[32:], "sequential"), sum_rows(rng.permutation(terms[32:]), "sequential"))
+    assert np.array_equal(
+        sum_rows(terms[32:], "sequential"), sum_rows(rng.permutation(terms[32:]), "sequential")
+    )
     assert not np.array_equal(sum_rows(terms[32:], "sequential"), terms.sum(axis=0, dtype=float))
 
 
@@ -361,8 +537,10 @@ def test_question_3_three_blocks_have_an_order():
     assert 8192 // 512 == 16  # "a sixteenth"
     parts = np.random.default_rng(12).standard_normal((3, 64), np.float32)
     for G, results in ((1, 1), (2, 1), (3, 2)):
-        orders = [sum_rows(np.array([np.zeros(64, np.float32), *order]), "sequential")
-                  for order in itertools.permutations(parts[:G])]
+        orders = [
+            sum_rows(np.array([np.zeros(64, np.float32), *order]), "sequential")
+            for order in itertools.permutations(parts[:G])
+        ]
         assert (len(np.unique(orders, axis=0)) > 1) == (results > 1)
     says("14.3", "$G = 1$", "$G = 2$", "From 3")
 
@@ -377,4 +555,7 @@ def test_question_4_a_register_more():
     says("14.4", f"{after}, and {fewer} blocks fit: {left}")
     assert 1 - left / threads == pytest.approx(1 / 3)
     small = fit(80, 64), fit(81, 64)
-    says("14.4", f"{small[0][1]} before and {small[1][1]} after, {small[0][2]} and {small[1][2]} threads")
+    says(
+        "14.4",
+        f"{small[0][1]} before and {small[1][1]} after, {small[0][2]} and {small[1][2]} threads",
+    )

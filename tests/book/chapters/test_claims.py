@@ -1,4 +1,6 @@
-"""The appendix of audited claims: its form, and that its cells run in order and every verdict holds."""
+"""The appendix of audited claims: its form, and that its cells run in order and every verdict
+holds.
+"""
 
 import ast
 import re
@@ -29,7 +31,7 @@ def rows(text):
             label, number, claim = _HEAD.match(part).groups()
             assert label == number and int(number) not in found
             cells = [cell for cell in _CELL.findall(part) if "remove-cell" not in cell]
-            found[int(number)] = claim, _CELL.sub("", part[_HEAD.match(part).end():]), cells
+            found[int(number)] = claim, _CELL.sub("", part[_HEAD.match(part).end() :]), cells
     return found
 
 
@@ -37,7 +39,9 @@ def rows(text):
 def labels():
     """Everything on the book's pages that {ref} can point at."""
     sources = "\n".join(path.read_text(encoding="utf-8") for path in BOOK.glob("*.md"))
-    return set(re.findall(r"^\(([\w-]+)\)=$", sources, re.M)) | set(re.findall(r"^:label: ([\w-]+)$", sources, re.M))
+    return set(re.findall(r"^\(([\w-]+)\)=$", sources, re.M)) | set(
+        re.findall(r"^:label: ([\w-]+)$", sources, re.M)
+    )
 
 
 def test_every_claim_has_one_row(rows):
@@ -46,7 +50,8 @@ def test_every_claim_has_one_row(rows):
 
 def test_every_row_tests_itself(rows):
     for number, (_, _, cells) in rows.items():
-        # The row's last cell gives the verdict; the helper asserts its condition and glues word and number.
+        # The row's last cell gives the verdict; the helper asserts its condition and glues word and
+        # number.
         calls = re.findall(r"\bverdict\((\d+), \"([\w ]+)\",", "\n".join(cells))
         assert [int(n) for n, _ in calls] == [number], f"claim {number}: {calls}"
         call = cells[-1].partition("verdict(")[2]
@@ -55,10 +60,13 @@ def test_every_row_tests_itself(rows):
         parts = [node for node in ast.walk(holds) if isinstance(node, ast.Compare | ast.Call)]
         assert parts, f"claim {number}: no condition"
         for node in parts:
-            assert any(isinstance(part, ast.Name) for part in ast.walk(node)), f"claim {number}: numbers compared"
+            assert any(isinstance(part, ast.Name) for part in ast.walk(node)), (
+                f"claim {number}: numbers compared"
+            )
         shown = [node for node in ast.walk(found) if isinstance(node, ast.FormattedValue)]
         assert any(isinstance(part, ast.Name) for node in shown for part in ast.walk(node)), (
-            f"claim {number}: its number is typed")
+            f"claim {number}: its number is typed"
+        )
 
 
 @pytest.mark.long
@@ -86,8 +94,12 @@ def test_prose_quotes_no_number_of_its_own(rows):
 
 
 def test_the_table_lists_the_rows(text, rows):
-    table = re.findall(r"^\| \{ref\}`(\d+) <claim-(\d+)>` \| (.+?) \| \*\*\{glue:text\}`verdict_(\d+)`\*\*: "
-                       r"\{glue:text\}`number_(\d+)` \|$", text, re.M)
+    table = re.findall(
+        r"^\| \{ref\}`(\d+) <claim-(\d+)>` \| (.+?) \| \*\*\{glue:text\}`verdict_(\d+)`\*\*: "
+        r"\{glue:text\}`number_(\d+)` \|$",
+        text,
+        re.M,
+    )
     for number, target, claim, word, found in table:
         assert len({number, target, word, found}) == 1, number
         assert claim == rows[int(number)][0], f"claim {number}: the table says something else"

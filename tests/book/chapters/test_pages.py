@@ -34,8 +34,15 @@ def test_budget(path):
 def test_time(path):
     """Questions of one to five minutes count three."""
     page = read(path)
-    asides, questions = sum(a.minutes for a in page.asides), 3 * len(re.findall(r"^`{3,}\{question\}", page.text, re.M))
-    line = f"**Time** {page.core.minutes} minutes" + (f", asides {asides}" if asides else "") + f", questions {questions}"
+    asides, questions = (
+        sum(a.minutes for a in page.asides),
+        3 * len(re.findall(r"^`{3,}\{question\}", page.text, re.M)),
+    )
+    line = (
+        f"**Time** {page.core.minutes} minutes"
+        + (f", asides {asides}" if asides else "")
+        + f", questions {questions}"
+    )
     exercise = sum(e.minutes for e in exercises().values() if e.chapter == int(path.stem[:2]))
     assert f"{line}, exercises {exercise}.\n" in page.text, f"{line}, exercises {exercise}."
 
@@ -53,10 +60,14 @@ def test_visible_cells_use_what_was_shown(path):
 
 @chapters
 def test_asides_can_be_skipped(path):
-    """No takeaway, question or exercise refers to a figure, an equation or a section of an aside; nor do core cells."""
+    """No takeaway, question or exercise refers to a figure, an equation or a section of an aside;
+    nor do core cells.
+    """
     text = read(path).text
     asides = ASIDE.findall(text)
-    labels = re.findall(r"^\$\$ \(([\w-]+)\)|^ *name: ([\w-]+)|^\(([\w-]+)\)=", "\n".join(asides), re.M)
+    labels = re.findall(
+        r"^\$\$ \(([\w-]+)\)|^ *name: ([\w-]+)|^\(([\w-]+)\)=", "\n".join(asides), re.M
+    )
     core = ASIDE.sub("", text)
     for label in filter(None, (name for names in labels for name in names)):
         assert not re.search(rf"`(?:[^`]*<)?{label}>?`", core), label
@@ -64,12 +75,16 @@ def test_asides_can_be_skipped(path):
 
 @chapters
 def test_at_most_one_folded_bar_before_the_first_figure(path):
-    folded = [cell for cell in read(path).cells if "hide-input" in cell.tags or "hide-cell" in cell.tags]
+    folded = [
+        cell for cell in read(path).cells if "hide-input" in cell.tags or "hide-cell" in cell.tags
+    ]
     first = next((i for i, cell in enumerate(folded) if "mystnb" in cell.options), 0)
     assert first <= 1 and not [c for c in folded[:first] if "mystnb" in c.options]
 
 
-@pytest.mark.parametrize("path", [*CHAPTERS, BOOK / "claims-audited.md"], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*CHAPTERS, BOOK / "claims-audited.md"], ids=lambda path: path.stem
+)
 def test_cells_fit_the_column(path):
     for cell in read(path).cells:
         for line in cell.source.split("\n"):
@@ -99,11 +114,17 @@ def test_figures_have_numbers_captions_and_alt_text(path):
     figures = [cell.options["mystnb"] for cell in page.cells if "mystnb" in cell.options]
     assert figures
     for options in figures:
-        name, caption, alt = options["figure"]["name"], options["figure"]["caption"], options["image"]["alt"]
+        name, caption, alt = (
+            options["figure"]["name"],
+            options["figure"]["caption"],
+            options["image"]["alt"],
+        )
         assert "{glue:text}" in caption, f"{name}: no computed number in the caption"
         assert 40 <= len(alt) <= 350, f"{name}: alt text of {len(alt)} characters"
         # On a phone the panels stand below each other: a caption has their titles.
-        assert not re.search(r"\b(Left|Middle|Right)\b|panel on the (left|right)|on the left and", caption), name
+        assert not re.search(
+            r"\b(Left|Middle|Right)\b|panel on the (left|right)|on the left and", caption
+        ), name
 
 
 @chapters
@@ -116,7 +137,9 @@ def test_what_a_cell_prints_in_columns_is_a_table(path):
 
 @chapters
 def test_exercises_are_registered(path):
-    """A stub stands on the page alone; it takes what the registered solution takes, and says that it is not written."""
+    """A stub stands on the page alone; it takes what the registered solution takes, and says that
+    it is not written.
+    """
     page = read(path)
     registered = [e for e in exercises().values() if e.chapter == int(path.stem[:2])]
     assert 3 <= len(registered) <= 6
@@ -124,8 +147,13 @@ def test_exercises_are_registered(path):
     assert len(cells) == page.text.count("```{solution-start}") == len(registered)
     for cell, exercise in zip(cells, registered):
         stub = ast.parse(cell).body[0]
-        assert cell.endswith(f'\n\ncheck("{exercise.id}", {stub.name})') and f":label: ex-{exercise.id}\n" in page.text
-        stub = function_of(ast.get_source_segment(cell, stub) + "\n", stub.name, exercise.solution.__globals__)
+        assert (
+            cell.endswith(f'\n\ncheck("{exercise.id}", {stub.name})')
+            and f":label: ex-{exercise.id}\n" in page.text
+        )
+        stub = function_of(
+            ast.get_source_segment(cell, stub) + "\n", stub.name, exercise.solution.__globals__
+        )
         assert inspect.signature(stub) == inspect.signature(exercise.solution)
         report = check(exercise.id, stub)
         assert not report.written and not report.passed and "not written yet" in report.failed[1]
@@ -134,27 +162,51 @@ def test_exercises_are_registered(path):
 
 
 def test_references_name_the_number_of_their_chapter():
-    """A reference that says "chapter 9" leads to a label of page 9: whoever moves a chapter is told what names it."""
-    labels = {label: path.stem[:2] for path in CHAPTERS for label in re.findall(r"^\(([\w-]+)\)=", read(path).text, re.M)}
+    """A reference that says "chapter 9" leads to a label of page 9: whoever moves a chapter is told
+    what names it.
+    """
+    labels = {
+        label: path.stem[:2]
+        for path in CHAPTERS
+        for label in re.findall(r"^\(([\w-]+)\)=", read(path).text, re.M)
+    }
     for path in PAGES:
-        for said, label in re.findall(r"\{ref\}`(?:(?:[Cc]hapters?|and) |(?=\d+ <ch-))(\d+)[^`<]*<([\w-]+)>`", read(path).text):
+        for said, label in re.findall(
+            r"\{ref\}`(?:(?:[Cc]hapters?|and) |(?=\d+ <ch-))(\d+)[^`<]*<([\w-]+)>`", read(path).text
+        ):
             assert labels[label] == f"{int(said):02}", f"{path.stem}: chapter {said} <{label}>"
 
 
 def test_ranges_are_written_by_span():
-    """"1.7 to 1.7" is what comes of two ends that are formatted apart; :func:`lnbook.figures.span` says one number."""
-    apart = re.compile(r"\} ?%? to \{[^}]*[:!]|[\"'] to [\"']\.join"
-                       r"|(low|least|min|from)`\}? ?%? to \{glue:text\}`\w*(high|most|max|to)`")
+    """ "1.7 to 1.7" is what comes of two ends that are formatted apart; :func:`lnbook.figures.span`
+    says one number.
+    """
+    apart = re.compile(
+        r"\} ?%? to \{[^}]*[:!]|[\"'] to [\"']\.join"
+        r"|(low|least|min|from)`\}? ?%? to \{glue:text\}`\w*(high|most|max|to)`"
+    )
     for path in PAGES:
         found = apart.search(path.read_text(encoding="utf-8"))
         assert not found, f"{path.stem}: {found[0]}"
 
 
 def test_public_text_is_public():
-    # What a reader of the repository has no use for: machine paths, and installing a stranger's lnlib.
-    bad = re.compile(r"(?<![\w.])/(work|root|home|tmp)/\w|pip install (-\w+ )*['\"]?lnlib|\b(TODO|FIXME|lorem ipsum)\b", re.I)
-    for path in [*BOOK.rglob("*.md"), *ROOT.glob("*.md"), *(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")), *ROOT.glob("*.yml"),
-                 ROOT / "Makefile", *(ROOT / ".github").rglob("*.yml"), *(ROOT / "tools").rglob("*.py")]:
+    # What a reader of the repository has no use for: machine paths, and installing a stranger's
+    # lnlib.
+    bad = re.compile(
+        r"(?<![\w.])/(work|root|home|tmp)/\w|pip install (-\w+ )*['\"]?lnlib|\b(TODO|FIXME|lorem"
+        r" ipsum)\b",
+        re.I,
+    )
+    for path in [
+        *BOOK.rglob("*.md"),
+        *ROOT.glob("*.md"),
+        *(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")),
+        *ROOT.glob("*.yml"),
+        ROOT / "Makefile",
+        *(ROOT / ".github").rglob("*.yml"),
+        *(ROOT / "tools").rglob("*.py"),
+    ]:
         found = bad.search(path.read_text(encoding="utf-8"))
         assert not found, f"{path.relative_to(ROOT)}: {found[0]}"
 

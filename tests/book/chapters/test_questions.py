@@ -1,4 +1,6 @@
-"""The questions without code: their form, the page, the notebook. What is printed on paper: test_browser.py."""
+"""The questions without code: their form, the page, the notebook. What is printed on paper:
+test_browser.py.
+"""
 
 import re
 
@@ -26,7 +28,9 @@ def test_page_and_notebook_hold_the_same_questions(site, path):
     def letters(text):
         return re.sub(r"[^a-z0-9]", "", text.lower())
 
-    page = BeautifulSoup((site / f"book/{path.stem}.html").read_text(encoding="utf-8"), "html.parser")
+    page = BeautifulSoup(
+        (site / f"book/{path.stem}.html").read_text(encoding="utf-8"), "html.parser"
+    )
     on_page = page.select("div.ln-question")
     cells = nbformat.read(site / f"notebooks/{path.stem}.ipynb", as_version=4).cells
     in_notebook = [cell.source for cell in cells if cell.source.startswith("**Question")]
@@ -45,4 +49,6 @@ def test_page_and_notebook_hold_the_same_questions(site, path):
         inside = folded.extract()
         for source, written in ((block, question), (inside, answer)):
             plain = [p.text for p in source.select("p, pre") if "MATHS" not in p.text]
-            assert all(letters(text) in letters(re.sub(r"\]\([^)]*\)", "", written)) for text in plain)
+            assert all(
+                letters(text) in letters(re.sub(r"\]\([^)]*\)", "", written)) for text in plain
+            )

@@ -1,4 +1,6 @@
-"""Tables of cells: one text, and HTML that names its rows and columns and writes powers as prose does."""
+"""Tables of cells: one text, and HTML that names its rows and columns and writes powers as prose
+does.
+"""
 
 import pytest
 
@@ -15,14 +17,25 @@ def test_text_has_columns():
 
 def test_html_names_rows_and_columns():
     page = TABLE._repr_html_()
-    assert "<caption>one &amp; two</caption>" in page and '<th scope="col">error &lt;y&gt;</th>' in page
+    assert (
+        "<caption>one &amp; two</caption>" in page
+        and '<th scope="col">error &lt;y&gt;</th>' in page
+    )
     assert '<th scope="row">1,000</th><td>\N{MINUS SIGN}2</td>' in page
     assert f"<td>8{TIMES}10<sup>-7</sup></td>".replace("-7", "\N{MINUS SIGN}7") in page
     assert 'tabindex="0"' in page  # the keyboard reaches what scrolls
 
 
-@pytest.mark.parametrize("cell, shown", [("3e-01", "0.3"), ("2e+00", "2"), ("1.0e+02", "100"), ("-2e-02", "\N{MINUS SIGN}0.02"),
-                                         ("1e+04", f"1{TIMES}10<sup>4</sup>")])
+@pytest.mark.parametrize(
+    "cell, shown",
+    [
+        ("3e-01", "0.3"),
+        ("2e+00", "2"),
+        ("1.0e+02", "100"),
+        ("-2e-02", "\N{MINUS SIGN}0.02"),
+        ("1e+04", f"1{TIMES}10<sup>4</sup>"),
+    ],
+)
 def test_small_powers_are_written_out(cell, shown):
     assert f"<td>{shown}</td>" in table(["a", "b"], [("", cell)])._repr_html_()
 
@@ -34,13 +47,19 @@ def test_powers_are_raised():
 
 
 def test_a_shape_stays_on_one_line():
-    assert "(2,\N{NO-BREAK SPACE}128,\N{NO-BREAK SPACE}64)</th>" in table(["ns", "(2, 128, 64)"], [])._repr_html_()
+    assert (
+        "(2,\N{NO-BREAK SPACE}128,\N{NO-BREAK SPACE}64)</th>"
+        in table(["ns", "(2, 128, 64)"], [])._repr_html_()
+    )
 
 
 def test_sentences_have_several_lines_and_a_corner_is_no_head():
     sentence = "what a check does, told in more words than a number has"
     shown = table(["", "kills", "does"], [("shape", 3, sentence), ("long-name", 21, "short")])
-    assert repr(shown).splitlines()[1:] == [f"shape          3  {sentence}", "long-name     21  short"]
+    assert repr(shown).splitlines()[1:] == [
+        f"shape          3  {sentence}",
+        "long-name     21  short",
+    ]
     page = shown._repr_html_()
     assert "<tr><td></td><th" in page and f'<td class="ln-sentences">{sentence}</td>' in page
     assert '<td class="ln-sentences">short</td>' in page and "<td>21</td>" in page

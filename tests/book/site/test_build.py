@@ -1,6 +1,8 @@
-"""The build itself, on a book of one small chapter: failures stay failures, and lnlib's changes are noticed.
+"""The build itself, on a book of one small chapter: failures stay failures, and lnlib's changes are
+noticed.
 
-A build takes four seconds and more. The tests share those that succeed, in the order in which they stand here.
+A build takes four seconds and more. The tests share those that succeed, in the order in which they
+stand here.
 """
 
 import os
@@ -78,7 +80,9 @@ def book(tmp_path_factory):
     for name in ("_config.yml", "requirements.txt", "requirements-mpi.txt", "CITATION.cff"):
         shutil.copy(ROOT / name, root)
     (root / "book/references.bib").write_text("")
-    (root / "_toc.yml").write_text("format: jb-book\nroot: book/index\nchapters:\n  - file: book/one\n")
+    (root / "_toc.yml").write_text(
+        "format: jb-book\nroot: book/index\nchapters:\n  - file: book/one\n"
+    )
     (root / "book/index.md").write_text(FRONT)
     return root
 
@@ -95,14 +99,25 @@ ADDRESS = "https://github.com/owner/book"
 def build(root, code=None, more="", **variables):
     if code:
         (root / "book/one.md").write_text(CHAPTER.format(code=code) + EXERCISE + more)
-    environment = {k: v for k, v in os.environ.items() if k not in ("LN_REPOSITORY_URL", "LN_LIVE")} | variables
-    return subprocess.run([sys.executable, "tools/build_book.py"], cwd=root, capture_output=True, text=True,
-                          env=environment)
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("LN_REPOSITORY_URL", "LN_LIVE")
+    } | variables
+    return subprocess.run(
+        [sys.executable, "tools/build_book.py"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
 
 
 def site_of(root):
     html = root / "_build/html"
-    return {path.relative_to(html).as_posix(): path.read_bytes() for path in html.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(html).as_posix(): path.read_bytes()
+        for path in html.rglob("*")
+        if path.is_file()
+    }
 
 
 def built(root, *page, **variables):
@@ -132,27 +147,43 @@ def plain(book, full):
 
 @pytest.mark.long
 def test_a_page_says_what_its_build_offers(plain, full):
-    """A repository's address brings links, a preview picture and the address to cite; Python brings cells that run."""
+    """A repository's address brings links, a preview picture and the address to cite; Python brings
+    cells that run.
+    """
     (_, before), (_, after) = plain, full
     front, picture = "book/index.html", "_static/preview.png"
     text = before[front].decode()
     assert "Version 0.1.0" in text and "layernormbackwards" in text and picture not in before
-    assert not [said for said in ("Run in place", "Open elsewhere", "Try this", "og:image") if said in text]
+    assert not [
+        said for said in ("Run in place", "Open elsewhere", "Try this", "og:image") if said in text
+    ]
     assert "ex-easy" not in text.replace("#ex-easy", "")
 
     text, page = after[front].decode(), after["book/one.html"].decode()
-    assert f"{ADDRESS}/edit/main/book/one.md" in page and f"{ADDRESS}/edit/main/book/index.md" in text
-    assert f"{ADDRESS}/issues/new?title=Page" in text and f"url = {{{ADDRESS}}}" in re.sub("<[^>]*>", "", text)
+    assert (
+        f"{ADDRESS}/edit/main/book/one.md" in page and f"{ADDRESS}/edit/main/book/index.md" in text
+    )
+    assert f"{ADDRESS}/issues/new?title=Page" in text and f"url = {{{ADDRESS}}}" in re.sub(
+        "<[^>]*>", "", text
+    )
     assert all(said in text for said in ("Run in place", "Open elsewhere", "Try this"))
-    assert 'content="https://owner.github.io/book/_static/preview.png"' in text and after[picture][1:4] == b"PNG"
+    assert (
+        'content="https://owner.github.io/book/_static/preview.png"' in text
+        and after[picture][1:4] == b"PNG"
+    )
     box = BeautifulSoup(text, "html.parser").select_one(".exercise#ex-easy")
-    assert [cell.get_text() for cell in box.select("div.cell .cell_input pre")][1] == "def easy(): ...\n"
+    assert [cell.get_text() for cell in box.select("div.cell .cell_input pre")][
+        1
+    ] == "def easy(): ...\n"
 
 
 @pytest.mark.long
 def test_a_change_in_lnlib_executes_the_page_again(book, plain, full):
     said, before = plain
-    assert b"version 0.1.0" in before["book/one.html"] and "index.html" in said.rsplit("The book is built", 1)[1]
+    assert (
+        b"version 0.1.0" in before["book/one.html"]
+        and "index.html" in said.rsplit("The book is built", 1)[1]
+    )
     assert "book/one" in full[0] and "Executing: " in full[0] and "Executing" not in said
 
     version = book / "lnlib/__init__.py"
@@ -162,7 +193,9 @@ def test_a_change_in_lnlib_executes_the_page_again(book, plain, full):
 
     version.write_text(source)
     said, again = built(book)
-    assert "Executing" not in said and b"version 0.1.0" in again["book/one.html"]  # it is still in the cache
+    assert (
+        "Executing" not in said and b"version 0.1.0" in again["book/one.html"]
+    )  # it is still in the cache
 
 
 @pytest.mark.long
@@ -177,10 +210,13 @@ def test_a_change_in_an_extension_writes_the_notebooks_again(book, plain):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("code, more, words", [
-    ("raise RuntimeError('planted')", "", ("book/one.md", "planted", "Traceback", "NOT built")),
-    (CODE, "\n{ref}`no-such-label`\n", ("no-such-label",)),
-])
+@pytest.mark.parametrize(
+    "code, more, words",
+    [
+        ("raise RuntimeError('planted')", "", ("book/one.md", "planted", "Traceback", "NOT built")),
+        (CODE, "\n{ref}`no-such-label`\n", ("no-such-label",)),
+    ],
+)
 def test_what_is_wrong_fails_every_build(book, code, more, words):
     for _ in range(2):
         run = build(book, code, more)
@@ -202,7 +238,11 @@ def test_a_reference_whose_aim_has_gone_fails_the_build(book):
 
 def test_what_outputs_depend_on(book):
     """MPI, which chapter 12 starts, but not what somebody has measured here."""
-    before, mine, mpi = cache_key(book), book / "benchmarks/results/mine/laptop.json", book / "requirements-mpi.txt"
+    before, mine, mpi = (
+        cache_key(book),
+        book / "benchmarks/results/mine/laptop.json",
+        book / "requirements-mpi.txt",
+    )
     mine.parent.mkdir()
     mine.write_text("{}")
     assert cache_key(book) == before
@@ -232,14 +272,18 @@ def differing(one, other):
 
 @pytest.mark.long
 def test_two_builds_are_byte_equal(book, full):
-    """With live cells, a figure and a table: nothing depends on the clock, the order of a set or an earlier build."""
+    """With live cells, a figure and a table: nothing depends on the clock, the order of a set or an
+    earlier build.
+    """
     (_, first), (_, second) = full, full_build(book)
     assert differing(first, second) == [] and any(name.endswith(".svg") for name in first)
 
 
 @pytest.mark.long
 def test_a_build_over_another_is_byte_equal(book, full):
-    """Over one of a page with other words: nothing of it stays, in no page and not in the search's index."""
+    """Over one of a page with other words: nothing of it stays, in no page and not in the search's
+    index.
+    """
     for more in ("\nOther words, unheard of.\n", ""):
         _, after = built(book, CODE, more, LN_REPOSITORY_URL=ADDRESS, LN_LIVE="1")
     assert differing(full[1], after) == []

@@ -1,4 +1,6 @@
-"""The chapters as notebooks: plain Markdown with the page's words and code and no solutions. Every button works."""
+"""The chapters as notebooks: plain Markdown with the page's words and code and no solutions. Every
+button works.
+"""
 
 import builtins
 import hashlib
@@ -12,14 +14,15 @@ from pages import BOOK, CHAPTERS, NOTEBOOKS, ROOT, names, read
 
 from lnbook.exercises import exercises
 
-pytest.importorskip("jupytext")  # the environment of the book; the library is also tested without it
-import nbformat  # noqa: E402
-from bs4 import BeautifulSoup  # noqa: E402
-
+pytest.importorskip(
+    "jupytext"
+)  # the environment of the book; the library is also tested without it
 import build_site  # noqa: E402
 import fetch_pyodide  # noqa: E402
 import ln_launch  # noqa: E402
 import ln_notebook  # noqa: E402
+import nbformat  # noqa: E402
+from bs4 import BeautifulSoup  # noqa: E402
 
 pytestmark = pytest.mark.site
 
@@ -34,8 +37,14 @@ def notebooks(site):
 @pytest.fixture(scope="module")
 def articles(site):
     """The pages, parsed."""
-    return {name: BeautifulSoup((site / f"book/{name}.html").read_text(encoding="utf-8"), "html.parser").article
-            for name in NAMES}
+    return {
+        name: (
+            BeautifulSoup(
+                (site / f"book/{name}.html").read_text(encoding="utf-8"), "html.parser"
+            ).article
+        )
+        for name in NAMES
+    }
 
 
 def markdown(notebook):
@@ -49,14 +58,18 @@ def letters(text):
 def test_notebooks_are_valid_and_alike_in_two_builds(notebooks):
     for notebook in notebooks.values():
         nbformat.validate(notebook)
-        assert [cell.id for cell in notebook.cells] == [f"cell-{i}" for i in range(len(notebook.cells))]
+        assert [cell.id for cell in notebook.cells] == [
+            f"cell-{i}" for i in range(len(notebook.cells))
+        ]
         assert not any(cell.get("outputs") for cell in notebook.cells)
 
 
 def test_nothing_of_myst_is_left(notebooks):
     for name, notebook in notebooks.items():
         text = markdown(notebook)
-        assert not re.search(r"\{[\w:-]+\}`|^\s*(`{3,}|:{3,})\{|^\([\w-]+\)=|<script|x-thebe", text, re.M), name
+        assert not re.search(
+            r"\{[\w:-]+\}`|^\s*(`{3,}|:{3,})\{|^\([\w-]+\)=|<script|x-thebe", text, re.M
+        ), name
         assert text.count("$$") % 2 == 0 and text.count("```") % 2 == 0, name
 
 
@@ -65,11 +78,17 @@ PAGE_ALONE = "solution", "cell_output", "ln-launch", "ln-launch-note", "admoniti
 
 @pytest.mark.long
 def test_the_text_is_the_pages(articles, notebooks):
-    """Each paragraph of the page without maths, numbers and citations included, stands in the notebook."""
+    """Each paragraph of the page without maths, numbers and citations included, stands in the
+    notebook.
+    """
     for name, notebook in notebooks.items():
         text = letters(re.sub(r"\]\([^)\s]*\)|</?sup>", "", markdown(notebook)))
-        paragraphs = [p.text for p in articles[name].find_all("p") if not p.find(class_="math")
-                      and not any({*PAGE_ALONE} & {*box.get("class", ())} for box in (p, *p.parents))]
+        paragraphs = [
+            p.text
+            for p in articles[name].find_all("p")
+            if not p.find(class_="math")
+            and not any({*PAGE_ALONE} & {*box.get("class", ())} for box in (p, *p.parents))
+        ]
         assert len(paragraphs) > 10
         for paragraph in paragraphs:
             plain = letters(paragraph)
@@ -79,8 +98,10 @@ def test_the_text_is_the_pages(articles, notebooks):
 def test_numbers_of_equations_and_figures_are_the_pages(site, notebooks):
     for name, notebook in notebooks.items():
         page, text = (site / f"book/{name}.html").read_text(encoding="utf-8"), markdown(notebook)
-        assert re.findall(r"\\tag\{([\d.]+)\}", text) == re.findall(r'class="eqno">\(([\d.]+)\)', page), name
-        figures = [n for n in re.findall(r'caption-number">Fig. ([\d.]+)', page)]
+        assert re.findall(r"\\tag\{([\d.]+)\}", text) == re.findall(
+            r'class="eqno">\(([\d.]+)\)', page
+        ), name
+        figures = list(re.findall(r'caption-number">Fig. ([\d.]+)', page))
         assert re.findall(r"^\*\*Fig. ([\d.]+)\*\*", text, re.M) == figures, name
 
 
@@ -96,7 +117,9 @@ def test_all_visible_code_is_there(notebooks):
 
 
 def test_no_solutions(articles, notebooks):
-    everything = "\n".join(cell.source for notebook in notebooks.values() for cell in notebook.cells)
+    everything = "\n".join(
+        cell.source for notebook in notebooks.values() for cell in notebook.cells
+    )
     for exercise in exercises().values():
         assert f'check("{exercise.id}", ' in everything
         assert f"def {exercise.solution.__name__}(" not in everything, exercise.id
@@ -117,13 +140,20 @@ def test_without_glue():
 
 
 def test_no_notebook_needs_a_hidden_cell(notebooks):
-    """What the code reads is bound in it. And no hidden cell draws random numbers, which would move later draws."""
+    """What the code reads is bound in it. And no hidden cell draws random numbers, which would move
+    later draws.
+    """
     for name, notebook in notebooks.items():
         code = "\n".join(cell.source for cell in notebook.cells[3:] if cell.cell_type == "code")
         imported, bound, found = names(code)
         assert found <= imported | bound | set(dir(builtins)), name
-        assert not [c for c in read(BOOK / f"{name}.md").cells if "remove-cell" in c.tags
-                    and re.search(r"\brng\.", c.source) and "rng =" not in c.source], name
+        assert not [
+            c
+            for c in read(BOOK / f"{name}.md").cells
+            if "remove-cell" in c.tags
+            and re.search(r"\brng\.", c.source)
+            and "rng =" not in c.source
+        ], name
 
 
 def test_every_launch_address_leads_to_a_file(site, tmp_path):
@@ -131,15 +161,24 @@ def test_every_launch_address_leads_to_a_file(site, tmp_path):
     for name in NAMES:
         page = (site / f"book/{name}.html").read_text(encoding="utf-8")
         row = re.search(r'<p class="ln-launch">(.*?)</p>', page, re.S)[1]
-        # Built without an address of the repository and without `make site`: only the download works.
+        # Built without an address of the repository and without `make site`: only the download
+        # works.
         assert re.findall(r">([^<]+)</a>", row) == ["Download notebook"]
         assert (site / "book" / re.search(r'href="([^"]+)"', row)[1]).is_file()
 
-        found = dict(ln_launch.buttons(name, "https://github.com/owner/book", f"main/book/{name}.md", True))
-        assert (tmp_path / "content" / parse_qs(urlparse(found["Run in the browser"]).query)["path"][0]).is_file()
+        found = dict(
+            ln_launch.buttons(name, "https://github.com/owner/book", f"main/book/{name}.md", True)
+        )
+        assert (
+            tmp_path / "content" / parse_qs(urlparse(found["Run in the browser"]).query)["path"][0]
+        ).is_file()
         host, colab = found["Open in Colab"].split("/github/owner/book/blob/notebooks/")
-        assert host == "https://colab.research.google.com" and (tmp_path / "content" / colab).is_file()
-        assert (ROOT / found["Edit"].removeprefix("https://github.com/owner/book/edit/main/")).is_file()
+        assert (
+            host == "https://colab.research.google.com" and (tmp_path / "content" / colab).is_file()
+        )
+        assert (
+            ROOT / found["Edit"].removeprefix("https://github.com/owner/book/edit/main/")
+        ).is_file()
         assert found["Issues"].startswith("https://github.com/owner/book/issues/new?title=")
 
 
@@ -157,25 +196,32 @@ def test_pyodide_files_are_checked(tmp_path, monkeypatch):
     (release / "a.whl").write_text("something else")
     (release / "not-listed.js").write_text("something else")
     package = {"file_name": "a.whl", "sha256": hashlib.sha256(content).hexdigest()}
-    # A distributor may add packages and reorder the lock; what is kept of it is always spelt the same.
+    # A distributor may add packages and reorder the lock; what is kept of it is always spelt the
+    # same.
     more = {"b": {"file_name": "b.whl", "sha256": "0"}, "a": package}
     (release / "pyodide-lock.json").write_text(json.dumps({"packages": more, "info": 1}))
     spelt = json.dumps({**lock, "packages": {"a": package}}, sort_keys=True).encode()
-    monkeypatch.setattr(fetch_pyodide, "LISTED", {"a.whl": package["sha256"],
-                                                  "pyodide-lock.json": hashlib.sha256(spelt).hexdigest()})
+    monkeypatch.setattr(
+        fetch_pyodide,
+        "LISTED",
+        {"a.whl": package["sha256"], "pyodide-lock.json": hashlib.sha256(spelt).hexdigest()},
+    )
     with pytest.raises(SystemExit, match=r"^1 of .* SHA-256, among them a\.whl"):
         fetch_pyodide.fetch([release], fetched)
     assert [p.name for p in fetched.iterdir()] == ["pyodide-lock.json"]
 
     (release / "a.whl").write_bytes(content)
     assert fetch_pyodide.fetch([release], fetched) == fetched
-    assert (fetched / "a.whl").read_bytes() == content and (fetched / "pyodide-lock.json").read_bytes() == spelt
+    assert (fetched / "a.whl").read_bytes() == content and (
+        fetched / "pyodide-lock.json"
+    ).read_bytes() == spelt
     (fetched / "a.whl").write_text("damaged")
     fetch_pyodide.fetch([release], fetched)
     assert (fetched / "a.whl").read_bytes() == content
     assert not (fetched / "not-listed.js").exists()
 
-    # With all in place no source is asked. The archive comes before the package; reasons of both are told.
+    # With all in place no source is asked. The archive comes before the package; reasons of both
+    # are told.
     monkeypatch.setattr(fetch_pyodide, "RELEASE", (tmp_path / "release.tar.bz2").as_uri())
     monkeypatch.setattr(fetch_pyodide, "from_package", lambda: 1 / 0)
     fetch_pyodide.fetch([], fetched)

@@ -1,4 +1,6 @@
-"""``import lnlib`` loads NumPy and changes nothing. Each claim is tested in a fresh interpreter (fresh_import.py)."""
+"""``import lnlib`` loads NumPy and changes nothing. Each claim is tested in a fresh interpreter
+(fresh_import.py).
+"""
 
 import json
 import os
@@ -26,7 +28,11 @@ def test_nothing_but_numpy_is_loaded(found):
     """Not even a module of lnlib that its public names do not need."""
     new = found["loaded"]
     assert {name.split(".")[0] for name in new} - set(sys.stdlib_module_names) == {"lnlib"}
-    assert {name for name in new if name.startswith("lnlib")} == {"lnlib", "lnlib.contract", "lnlib.layernorm"}
+    assert {name for name in new if name.startswith("lnlib")} == {
+        "lnlib",
+        "lnlib.contract",
+        "lnlib.layernorm",
+    }
 
 
 def test_no_side_effects(found):

@@ -1,4 +1,6 @@
-"""The interactive figures in a browser: what they compute, by keyboard and mouse, both themes, no scripts."""
+"""The interactive figures in a browser: what they compute, by keyboard and mouse, both themes, no
+scripts.
+"""
 
 import re
 
@@ -14,8 +16,11 @@ pytest.importorskip("sphinx")  # the environment of the book; the library is als
 import interactive_pictures  # noqa: E402
 from ln_interactive import OFF, SCRIPTS, STATIC  # noqa: E402
 
-PAGES = {match[1]: path.stem for path in CHAPTERS
-         for match in re.finditer(r"^```\{interactive\} (\w+)$", path.read_text(encoding="utf-8"), re.M)}
+PAGES = {
+    match[1]: path.stem
+    for path in CHAPTERS
+    for match in re.finditer(r"^```\{interactive\} (\w+)$", path.read_text(encoding="utf-8"), re.M)
+}
 figures = pytest.mark.parametrize("name", PAGES)
 
 
@@ -25,11 +30,15 @@ def test_every_figure_has_a_page_and_an_alternative():
         text = path.read_text(encoding="utf-8")
         for alt in re.findall(r"^```\{interactive\}.*\n:name: .*\n:alt: (.*)$", text, re.M):
             assert 40 <= len(alt) <= 350, len(alt)
-        for caption in re.findall(r"^```\{interactive\}.*\n:name: .*\n:alt: .*\n(.*)\n```", text, re.M):
+        for caption in re.findall(
+            r"^```\{interactive\}.*\n:name: .*\n:alt: .*\n(.*)\n```", text, re.M
+        ):
             assert len(re.sub(r"\$[^$]+\$|\{.*?\}`.*?`", "x", caption).split()) <= 75, caption
 
 
-# ---- What the scripts compute -----------------------------------------------------------------------
+# ---- What the scripts compute
+# -----------------------------------------------------------------------
+
 
 @pytest.fixture(scope="module")
 def scripts(browser):
@@ -51,7 +60,8 @@ def load(page, name):
 
 def test_static_pictures_are_what_the_scripts_draw(browser):
     for name, svg in interactive_pictures.pictures(browser):
-        # Not byte by byte: sines may differ in the last digit between browsers, and places have two decimals.
+        # Not byte by byte: sines may differ in the last digit between browsers, and places have two
+        # decimals.
         texts = svg, (STATIC / f"ln_{name}.svg").read_text("utf-8")
         drawn, kept = (re.split(r"(-?\d+\.?\d*)", text) for text in texts)
         assert drawn[::2] == kept[::2], name
@@ -69,25 +79,35 @@ def test_variances_are_the_librarys_bit_for_bit(scripts):
             state = (1664525 * state + 1013904223) % 2**32
             noise.append((2 * (state / 2**32) - 1) * np.sqrt(3))
         x = (np.array(offsets, float)[:, None] + noise).astype(np.float32)
-        found = page.evaluate("""seed => LnVariance.OFFSETS.map(offset => {
+        found = page.evaluate(
+            """seed => LnVariance.OFFSETS.map(offset => {
             const x = LnVariance.row(offset, seed), v = LnVariance;
             return [x, v.naive(x), v.welford(x), v.twoPass(x), v.recentred(x), v.exact(x)];
-        })""", seed)
+        })""",
+            seed,
+        )
         np.testing.assert_array_equal(np.array([row[0] for row in found], np.float32), x)
         for i, name in enumerate(("naive", "welford", "two-pass", "recentred"), start=1):
             expected = ALGORITHMS[name].function(x)[2].ravel()
             got = np.array([row[i] for row in found])
-            assert (got == expected).all(), f"{name}: {got[got != expected]} {expected[got != expected]}"
-        # Float64: 64 roundings of 2**-53 at most for the sum, and a few for each term. The mean is off by 65
-        # roundings at most, so the variance by the square of 65 * 1e7 * 2**-53, which is 5e-15.
+            assert (got == expected).all(), (
+                f"{name}: {got[got != expected]} {expected[got != expected]}"
+            )
+        # Float64: 64 roundings of 2**-53 at most for the sum, and a few for each term. The mean is
+        # off by 65 roundings at most, so the variance by the square of 65 * 1e7 * 2**-53, which is
+        # 5e-15.
         X = x.astype(float)
         X = X - np.round(X.mean(axis=-1, keepdims=True))  # exact: whole numbers off float32 numbers
-        np.testing.assert_allclose([row[5] for row in found], X.var(axis=-1), rtol=80 * 2.0**-53 + 5e-15)
+        np.testing.assert_allclose(
+            [row[5] for row in found], X.var(axis=-1), rtol=80 * 2.0**-53 + 5e-15
+        )
         # Naive lands on the ticks, wherever they are drawn.
         spacing = np.array(page.evaluate("LnVariance.OFFSETS.map(LnVariance.spacing)"))
         assert (spacing == np.spacing(np.square(np.array(offsets, float)).astype(np.float32))).all()
         assert all(row[1] % step == 0 for row, step in zip(found, spacing) if step > 0.02)
-        assert (ALGORITHMS["naive"].function(x)[2] < 0).any()  # or the figure would have nothing to show
+        assert (
+            ALGORITHMS["naive"].function(x)[2] < 0
+        ).any()  # or the figure would have nothing to show
 
 
 def numbers(text):
@@ -108,7 +128,8 @@ def put(page, places):
     """Move sliders: the number of each among all of the figure, and its value."""
     for place, value in places.items():
         page.locator("input").nth(place).evaluate(
-            "(e, v) => { e.value = v; e.dispatchEvent(new Event('input')); }", value)
+            "(e, v) => { e.value = v; e.dispatchEvent(new Event('input')); }", value
+        )
 
 
 def click(page, name):
@@ -126,7 +147,9 @@ def drag(page, x, y, right, down):
 def lengths(v, xhat):
     up = np.ones(3) / np.sqrt(3)
     size = np.linalg.norm(xhat)
-    radial = xhat / size if size > 1e-9 else np.zeros(3)  # equal numbers: the mean's rounding has no direction
+    radial = (
+        xhat / size if size > 1e-9 else np.zeros(3)
+    )  # equal numbers: the mean's rounding has no direction
     return abs(v @ up), abs(v @ radial), np.linalg.norm(v - (v @ up) * up - (v @ radial) * radial)
 
 
@@ -139,8 +162,9 @@ def check_split(page):
     np.testing.assert_allclose(shown[0::2], lengths(g, cache.xhat), atol=0.005 + 1e-9)
     np.testing.assert_allclose(shown[1::2], lengths(dx, cache.xhat), atol=0.005 + 1e-9)
     rstd = cache.rstd.item()
-    np.testing.assert_allclose(numbers(says(page)),
-                               [x.mean(), x.std(), 1 / rstd, 0.02 * rstd**3, rstd], atol=0.005 + 1e-9)
+    np.testing.assert_allclose(
+        numbers(says(page)), [x.mean(), x.std(), 1 / rstd, 0.02 * rstd**3, rstd], atol=0.005 + 1e-9
+    )
 
 
 def test_split_by_keyboard_and_mouse(scripts):
@@ -151,7 +175,9 @@ def test_split_by_keyboard_and_mouse(scripts):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     x, g = state(page)
-    np.testing.assert_allclose(x - before[0], [0.1, 0, 0], atol=1e-9)  # two steps of the first slider
+    np.testing.assert_allclose(
+        x - before[0], [0.1, 0, 0], atol=1e-9
+    )  # two steps of the first slider
     assert page.locator("input").first.get_attribute("aria-valuetext") == f"{x[0]:.2f}"
     check_split(page)
 
@@ -160,8 +186,8 @@ def test_split_by_keyboard_and_mouse(scripts):
         old = state(page)
         box = page.locator(".ln-handles circle").nth(handle).bounding_box()
         drag(page, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, -45, -10)
-        # The point is under the pointer, up to the rounding: 0.025 in two numbers and their sum, 0.05 at most, in
-        # the third, and at most 70 pixels a unit.
+        # The point is under the pointer, up to the rounding: 0.025 in two numbers and their sum,
+        # 0.05 at most, in the third, and at most 70 pixels a unit.
         after = page.locator(".ln-handles circle").nth(handle).bounding_box()
         enlarged = page.locator(".ln-picture svg").bounding_box()["width"] / 380
         miss = np.hypot(after["x"] - box["x"] + 45, after["y"] - box["y"] + 10)
@@ -184,14 +210,25 @@ def test_split_of_equal_numbers(scripts, value):
     page = scripts("split")
     put(page, {0: value, 2: value, 4: value})
     text = says(page)
-    assert "All numbers are equal" in text and "the part along 1 is lost; the rest is divided by s = 0.14" in text
+    assert (
+        "All numbers are equal" in text
+        and "the part along 1 is lost; the rest is divided by s = 0.14" in text
+    )
     g = state(page)[1]
     shown = numbers(" ".join(page.locator(".ln-table td").all_inner_texts()))
     up, radial, rest = lengths(g, np.zeros(3))
-    np.testing.assert_allclose(shown, [up, 0, radial, 0, rest, rest / np.sqrt(0.02)], atol=0.005 + 1e-9)
-    for name, disabled in (("g along 1", False), ("g along x\u0302", True), ("g at right angles", True)):
+    np.testing.assert_allclose(
+        shown, [up, 0, radial, 0, rest, rest / np.sqrt(0.02)], atol=0.005 + 1e-9
+    )
+    for name, disabled in (
+        ("g along 1", False),
+        ("g along x\u0302", True),
+        ("g at right angles", True),
+    ):
         assert page.get_by_role("button", name=name, exact=True).is_disabled() == disabled
-    assert f"dx, length {rest / np.sqrt(0.02):.2f}" in page.locator(".ln-picture svg").text_content()
+    assert (
+        f"dx, length {rest / np.sqrt(0.02):.2f}" in page.locator(".ln-picture svg").text_content()
+    )
     click(page, "g along 1")
     assert "All of g lies along 1: nothing gets through" in says(page)
     put(page, {1: 0, 3: 0, 5: 0})
@@ -204,19 +241,32 @@ def test_split_near_the_centre_lets_xhat_through(scripts):
     check_split(page)
     click(page, "g along x\u0302")
     s = np.sqrt(np.var([0.6, 0.65, 0.7]) + 0.02)
-    assert f"1.50 becomes {1.5 * 0.02 / s**3:.2f}, multiplied by \u03b5/s\u00b3 = {0.02 / s**3:.2f}" in says(page)
+    assert (
+        f"1.50 becomes {1.5 * 0.02 / s**3:.2f}, multiplied by \u03b5/s\u00b3 = {0.02 / s**3:.2f}"
+        in says(page)
+    )
     assert 0.02 / s**3 > 0.9 / s  # the caption: it gets through, too
 
 
-@pytest.mark.parametrize("name, words", [("g along 1", "nothing gets through"), ("g along x\u0302", "becomes"),
-                                        ("g at right angles", "all of it gets through")])
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("g along 1", "nothing gets through"),
+        ("g along x\u0302", "becomes"),
+        ("g at right angles", "all of it gets through"),
+    ],
+)
 def test_split_says_what_gets_through(scripts, name, words):
     page = scripts("split")
     page.get_by_role("button", name=name).focus()
     page.keyboard.press("Enter")
     assert words in says(page)
-    along_one, along_xhat, rest = numbers(" ".join(page.locator(".ln-table td").all_inner_texts()))[0::2]
-    assert [along_one > 0, along_xhat > 0, rest > 0] == [n in name for n in ("along 1", "along x\u0302", "right")]
+    along_one, along_xhat, rest = numbers(" ".join(page.locator(".ln-table td").all_inner_texts()))[
+        0::2
+    ]
+    assert [along_one > 0, along_xhat > 0, rest > 0] == [
+        n in name for n in ("along 1", "along x\u0302", "right")
+    ]
     click(page, "Start again")
     check_split(page)
 
@@ -227,7 +277,9 @@ def test_forward_is_the_librarys(scripts):
     def check():
         x, gamma = state(page)
         y, cache = layer_norm_forward(x, gamma, np.zeros(3), eps=0.01)
-        shown = np.reshape(numbers(" ".join(page.locator(".ln-table td").all_inner_texts())), (3, 3))
+        shown = np.reshape(
+            numbers(" ".join(page.locator(".ln-table td").all_inner_texts())), (3, 3)
+        )
         np.testing.assert_allclose(shown, [x - x.mean(), cache.xhat, y], atol=0.005 + 1e-9)
         return shown
 
@@ -264,12 +316,12 @@ def test_forward_says_where_x_and_y_are(scripts):
                 return [...document.querySelectorAll('.ln-picture g:first-child > path')].every(e => {
                     const r = e.getBoundingClientRect();
                     return r.left >= all.left && r.right <= all.right && r.top >= all.top && r.bottom <= all.bottom;
-                }); }""")
+                }); }""")  # noqa: E501
 
 
-# Pairs of names that touch, names that leave the picture and names that a line or a marker crosses; boxes without the
-# font's room above and below letters. Lines and the heads of arrows, which are smaller than a name, are crossed piece by
-# piece; markers have their box.
+# Pairs of names that touch, names that leave the picture and names that a line or a marker crosses;
+# boxes without the font's room above and below letters. Lines and the heads of arrows, which are
+# smaller than a name, are crossed piece by piece; markers have their box.
 COLLISIONS = """() => {
     const svg = document.querySelector('.ln-picture svg'), all = svg.getBoundingClientRect(), to = svg.getScreenCTM();
     const boxes = [...svg.querySelectorAll('text')].map(e => {
@@ -298,8 +350,9 @@ COLLISIONS = """() => {
         const r = e.getBoundingClientRect();
         for (const b of boxes) if (touch(b, r)) found.push(b.name + ' is covered');
     }
-    return found; }"""
-# The state of each of 200 draws in which something is wrong; `always` are names that each of them must show.
+    return found; }"""  # noqa: E501
+# The state of each of 200 draws in which something is wrong; `always` are names that each of them
+# must show.
 RANDOM_STATES = """([seed, always]) => {
     let state = seed;
     const random = () => (state = (1664525 * state + 1013904223) % 2 ** 32) / 2 ** 32;
@@ -315,7 +368,7 @@ RANDOM_STATES = """([seed, always]) => {
         const shown = [...document.querySelectorAll('.ln-picture text')].map(e => e.textContent);
         for (const name of (COLLISIONS)().concat(always.filter(name => !shown.includes(name)))) found.push([name, set.join(' ')]);
     }
-    return found; }""".replace("COLLISIONS", COLLISIONS)
+    return found; }""".replace("COLLISIONS", COLLISIONS)  # noqa: E501
 ALWAYS = {"forward": ["x", "c", "x\u0302", "y"], "split": ["x", "c", "x\u0302"]}
 
 
@@ -339,7 +392,9 @@ def test_dragging_beside_the_handles_turns_the_view(scripts):
     drag(page, box["x"] + 15, box["y"] + box["height"] - 15, 80, -30)
     assert page.locator(".ln-picture svg").inner_html() != drawn
     # 30 pixels up: half a degree for each of the picture's units.
-    tilt, turn = (float(page.locator("output").nth(i).inner_text().rstrip("\u00b0")) for i in (6, 7))
+    tilt, turn = (
+        float(page.locator("output").nth(i).inner_text().rstrip("\u00b0")) for i in (6, 7)
+    )
     assert tilt == pytest.approx(38 - 15 * 380 / box["width"], abs=1)
     assert turn == pytest.approx(20 + 40 * 380 / box["width"], abs=1)
     check_split(page)
@@ -355,7 +410,8 @@ def test_the_keyboard_turns_the_view(scripts, name):
     assert turn.get_attribute("aria-valuetext") == "21\u00b0"
     assert page.locator(".ln-picture svg").inner_html() != drawn
     np.testing.assert_array_equal(state(page), numbers_before)
-    # A drag of 150 units to the left is 75 degrees: from 21 to below 0, so to 306, also on the slider.
+    # A drag of 150 units to the left is 75 degrees: from 21 to below 0, so to 306, also on the
+    # slider.
     box = page.locator(".ln-picture svg").bounding_box()
     far = 150 * box["width"] / 380
     drag(page, box["x"] + 15 + far, box["y"] + box["height"] - 15, -far, 0)
@@ -394,7 +450,9 @@ def test_variance_says_the_spacing_and_draws_it(scripts):
         ticks = page.locator(".ln-tick").count()
         # The caption: none below 500, one above 7,000.
         assert ticks == 0 if offset < 500 else ticks == 1 if offset > 7000 else ticks > 1, offset
-        if offset == 1778:  # the alternative: a quarter apart, from -2 on, the exact variance beside the mark
+        if (
+            offset == 1778
+        ):  # the alternative: a quarter apart, from -2 on, the exact variance beside the mark
             assert step == 0.25 and ticks == 5.25 / step
     assert min(offsets) == 10 and len(set(offsets)) == len(offsets)
     start = says(scripts("variance"))
@@ -420,16 +478,22 @@ def test_variance_by_keyboard(scripts):
 def test_central_difference_is_float32s(scripts):
     page = scripts("step")
     steps, central, x, slope, third = page.evaluate(
-        "[LnStep.STEPS, LnStep.STEPS.map(LnStep.central), LnStep.X, LnStep.slope, LnStep.third]")
+        "[LnStep.STEPS, LnStep.STEPS.map(LnStep.central), LnStep.X, LnStep.slope, LnStep.third]"
+    )
     f = np.float32
     assert x == f(0.7) and steps == [2.0**-k for k in range(25)]
-    # The claim of the comment: phi is layer norm of (x, -x) with eps = 1. Two float32 roundings more or less.
+    # The claim of the comment: phi is layer norm of (x, -x) with eps = 1. Two float32 roundings
+    # more or less.
     pair = np.array([x, -x])
     y, cache = layer_norm_forward(pair, np.ones(2), np.zeros(2), eps=1.0)
     assert page.evaluate("LnStep.phi(LnStep.X)") == pytest.approx(y[0], rel=3 * 2.0**-24)
     # Moving x moves both numbers of the pair.
-    assert slope == pytest.approx(np.diff(-layer_norm_backward(np.array([1.0, 0.0]), cache)[0]).item(), rel=1e-14)
-    h = 1e-3  # the second difference of the slope is its second derivative up to h^2 / 12 times the fourth, below 30
+    assert slope == pytest.approx(
+        np.diff(-layer_norm_backward(np.array([1.0, 0.0]), cache)[0]).item(), rel=1e-14
+    )
+    # the second difference of the slope is its second derivative up to h^2 / 12 times the fourth,
+    # below 30
+    h = 1e-3
     slopes = [(t * t + 1) ** -1.5 for t in (x - h, x, x + h)]
     second_difference = (slopes[0] - 2 * slopes[1] + slopes[2]) / h**2
     assert third == pytest.approx(second_difference, abs=30 * h**2 / 12 + 4 * 2.0**-53 / h**2)
@@ -459,13 +523,17 @@ def test_step_by_keyboard(scripts):
         put(page, {0: -k})
         steeper = "steeper" if central[k] > slope else "flatter"
         by = f"{100 * error:.0f}%." if error >= 0.01 else "too little to see."
-        assert says(page).endswith(by) and f"The chord is {steeper} than the tangent by" in says(page)
+        assert says(page).endswith(by) and f"The chord is {steeper} than the tangent by" in says(
+            page
+        )
     # The alternative describes the start, h = 1/2.
     assert central[1] > slope and "tangent at x that is less steep than the chord" in next(
-        path for path in CHAPTERS if path.stem == PAGES["step"]).read_text(encoding="utf-8")
+        path for path in CHAPTERS if path.stem == PAGES["step"]
+    ).read_text(encoding="utf-8")
 
 
-# ---- On their pages ---------------------------------------------------------------------------------
+# ---- On their pages
+# ---------------------------------------------------------------------------------
 
 # The colour that an element's text has, and the first background behind it that is not transparent.
 COLOURS = """() => [...document.querySelectorAll('.ln-live, .ln-live *')].filter(e => e.checkVisibility()
@@ -474,19 +542,26 @@ COLOURS = """() => [...document.querySelectorAll('.ln-live, .ln-live *')].filter
     let box = e;
     while (box && /rgba\\(.*, 0\\)|transparent/.test(getComputedStyle(box).backgroundColor)) box = box.parentElement;
     return [e.closest('svg') ? style.fill : style.color, getComputedStyle(box).backgroundColor, e.textContent];
-})"""
+})"""  # noqa: E501
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "split" else pytest.mark.long)
-                                  for name in PAGES])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "split" else pytest.mark.long) for name in PAGES],
+)
 def test_figure_on_its_page(visits, address, name):
     with Visit(visits, f"{address}/book/{PAGES[name]}.html", width=360) as visit:
         page = visit.page
         page.wait_for_selector(".ln-started")
         visit.stays_at(address)
-        assert page.evaluate("""() => [...document.querySelectorAll('.ln-live *')].every(e =>
-            e.closest('.ln-handles') || e.closest('caption') || e.getBoundingClientRect().right <= innerWidth)""")
-        assert not page.locator(".ln-static").is_visible() and page.locator(".ln-picture svg").is_visible()
+        assert page.evaluate(
+            """() => [...document.querySelectorAll('.ln-live *')].every(e =>
+            e.closest('.ln-handles') || e.closest('caption') || e.getBoundingClientRect().right <= innerWidth)"""  # noqa: E501
+        )
+        assert (
+            not page.locator(".ln-static").is_visible()
+            and page.locator(".ln-picture svg").is_visible()
+        )
         page.add_style_tag(content="* { transition: none !important; }")
         for theme in ("light", "dark"):
             page.emulate_media(color_scheme=theme)
@@ -494,11 +569,19 @@ def test_figure_on_its_page(visits, address, name):
             texts = page.evaluate(COLOURS)
             assert len(texts) > 20
             for text, ground, words in texts:
-                assert contrast(text, ground) >= 4.5, (theme, text, ground, words)  # WCAG 2.1, 1.4.3
+                assert contrast(text, ground) >= 4.5, (
+                    theme,
+                    text,
+                    ground,
+                    words,
+                )  # WCAG 2.1, 1.4.3
         # Focus can be seen, and every control says what it is.
         control = page.locator(".ln-live input").first
         control.focus()
-        assert control.evaluate("e => e.matches(':focus-visible') && getComputedStyle(e).outlineWidth") == "3px"
+        assert (
+            control.evaluate("e => e.matches(':focus-visible') && getComputedStyle(e).outlineWidth")
+            == "3px"
+        )
         assert all(page.locator(".ln-live label").all_inner_texts())
         page.emulate_media(media="print")
         assert page.locator(".ln-static").is_visible() and not page.locator(".ln-live").is_visible()

@@ -1,7 +1,8 @@
-"""Chapters run in the reader's browser: top to bottom, with nothing from elsewhere, and print what the page prints.
+"""Chapters run in the reader's browser: top to bottom, with nothing from elsewhere, and print what
+the page prints.
 
-Needs a Chromium and what `make pyodide` brings: requirements-site.txt and Pyodide's files, in _build/pyodide.
-LN_LIVE_CHAPTERS=all runs every chapter that offers to.
+Needs a Chromium and what `make pyodide` brings: requirements-site.txt and Pyodide's files, in
+_build/pyodide. LN_LIVE_CHAPTERS=all runs every chapter that offers to.
 """
 
 import os
@@ -12,14 +13,20 @@ import pytest
 from browsing import served
 from pages import NOTEBOOKS, read
 
-pytest.importorskip("jupytext")  # the environment of the book; the library is also tested without it
+pytest.importorskip(
+    "jupytext"
+)  # the environment of the book; the library is also tested without it
 from bs4 import BeautifulSoup  # noqa: E402
 
 pytestmark = pytest.mark.site
 
 ALL = [path.stem for path in NOTEBOOKS if "needs_machine" not in read(path).front]
-NAMES = ALL if os.environ.get("LN_LIVE_CHAPTERS") == "all" else ["01-forward-pass", "13-gpu-forward"]
-NOISE = 1e-12  # Numbers below this are roundings, which depend on the order in which a processor adds.
+NAMES = (
+    ALL if os.environ.get("LN_LIVE_CHAPTERS") == "all" else ["01-forward-pass", "13-gpu-forward"]
+)
+NOISE = (
+    1e-12  # Numbers below this are roundings, which depend on the order in which a processor adds.
+)
 
 OPEN = "window.jupyterapp?.shell?.currentWidget"
 RUN = """() => { window.jupyterapp.commands.execute('notebook:run-all-cells')
@@ -35,9 +42,13 @@ def address(lite):
 def printed_on_page(path):
     """What each visible cell of the built page prints or shows as text."""
     page = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
-    return ["\n".join(output.text.rstrip("\n") for output in
-                      cell.select(".cell_output .stream pre, .cell_output .text_plain pre"))
-            for cell in page.select("div.cell")]
+    return [
+        "\n".join(
+            output.text.rstrip("\n")
+            for output in cell.select(".cell_output .stream pre, .cell_output .text_plain pre")
+        )
+        for cell in page.select("div.cell")
+    ]
 
 
 def printed(cell):
@@ -47,7 +58,9 @@ def printed(cell):
         data = output.get("data", {})
         if output["output_type"] == "stream":
             found.append("".join(output["text"]))
-        elif not any(kind.startswith(("image/", "text/html", "text/latex", "text/markdown")) for kind in data):
+        elif not any(
+            kind.startswith(("image/", "text/html", "text/latex", "text/markdown")) for kind in data
+        ):
             found.append("".join(data.get("text/plain", "")))
     return "\n".join(text.rstrip("\n") for text in found)
 
@@ -76,12 +89,18 @@ def test_chapter_runs_in_the_browser(site, address, visits, name, record_propert
     visits.on("request", lambda request: requests.append(request.url))
     page = visits.new_page()
     page.goto(f"{address}/some/where/lite/notebooks/index.html?path=book/{name}.ipynb")
-    page.wait_for_function(f"() => {OPEN}?.sessionContext?.session?.kernel?.status === 'idle'", timeout=120_000)
+    page.wait_for_function(
+        f"() => {OPEN}?.sessionContext?.session?.kernel?.status === 'idle'", timeout=120_000
+    )
     ready = time.perf_counter() - start
     page.evaluate(RUN)
     page.wait_for_function("() => window.lnDone", timeout=240_000)
     run = time.perf_counter() - start - ready
-    cells = [c for c in page.evaluate(f"() => {OPEN}.content.model.toJSON()")["cells"] if c["cell_type"] == "code"]
+    cells = [
+        c
+        for c in page.evaluate(f"() => {OPEN}.content.model.toJSON()")["cells"]
+        if c["cell_type"] == "code"
+    ]
     page.close()
     # For the reader of the tests' output. The time limits above only end a hang.
     times = f"kernel ready after {ready:.1f} s, chapter run in {run:.1f} s"
@@ -96,4 +115,6 @@ def test_chapter_runs_in_the_browser(site, address, visits, name, record_propert
     for cell, text in zip(shown, expected):
         if "launch.missing()" in "".join(cell["source"]):
             continue  # runs under MPI where the page was built, which no browser can
-        assert same(printed(cell), text), f"{cell['source']}\nbrowser: {printed(cell)}\npage: {text}"
+        assert same(printed(cell), text), (
+            f"{cell['source']}\nbrowser: {printed(cell)}\npage: {text}"
+        )

@@ -1,4 +1,5 @@
-"""Exercises solved on their page: Python in the page, its buttons, its reports, and what a browser keeps.
+"""Exercises solved on their page: Python in the page, its buttons, its reports, and what a browser
+keeps.
 
 Needs what test_live.py needs. LN_LIVE_CHAPTERS=all tries every exercise of the book.
 """
@@ -41,7 +42,9 @@ def home(site, lite):
         if "live/live.js" not in text:  # a site built without Python
             source = BOOK / f"{path.stem}.md"
             whole = source in NOTEBOOKS and "needs_machine" not in read(source).front
-            path.write_text(text.replace("</head>", ln_live.tags("../", whole) + "</head>", 1), encoding="utf-8")
+            path.write_text(
+                text.replace("</head>", ln_live.tags("../", whole) + "</head>", 1), encoding="utf-8"
+            )
     return home
 
 
@@ -55,7 +58,9 @@ def address(home):
 def visit(browser, address):
     """Chapter 3 with its first exercise open."""
     with Visit(browser, f"{address}/book/03-backward-pass.html") as visit:
-        before = sum(len(visit.page.request.get(url).body()) for url in visit.requests if "/live/" in url)
+        before = sum(
+            len(visit.page.request.get(url).body()) for url in visit.requests if "/live/" in url
+        )
         assert 0 < before <= 12_000  # bytes, until a button is pressed
         visit.page.click(f"{CELL} >> text=Try it")
         visit.page.wait_for_selector(f"{CELL} .cm-content:focus")
@@ -76,8 +81,12 @@ def run(page, cell, code, key="Shift+Enter"):
     """Type the code, run it, and return what the status says at its end and what stands below."""
     put(page, cell, code)
     page.keyboard.press(key)
-    page.wait_for_function("""bar => [...document.querySelectorAll(bar + ' button')].some(
-        b => b.textContent === 'Stop' && b.hidden)""", arg=bar(cell), timeout=MOST_MS)
+    page.wait_for_function(
+        """bar => [...document.querySelectorAll(bar + ' button')].some(
+        b => b.textContent === 'Stop' && b.hidden)""",
+        arg=bar(cell),
+        timeout=MOST_MS,
+    )
     return page.inner_text(f"{cell} [role=status]"), page.inner_text(f"{cell} .ln-live-output")
 
 
@@ -96,8 +105,12 @@ def test_right_answer_passes_and_is_marked(visit):
 
 
 def test_an_error_marks_the_readers_line(visit):
-    status, output = run(visit.page, CELL, "import warnings\nwarnings.warn('careful')\nprint('so far')\n[][1]")
-    assert "error" in status and "so far" in output and "IndexError" in output and "careful" in output
+    status, output = run(
+        visit.page, CELL, "import warnings\nwarnings.warn('careful')\nprint('so far')\n[][1]"
+    )
+    assert (
+        "error" in status and "so far" in output and "IndexError" in output and "careful" in output
+    )
     assert "[][1]" in visit.page.inner_text(f"{CELL} mark")
     assert visit.page.inner_text(f"{CELL} .ln-live-blamed") == "[][1]"
     status, output = run(visit.page, CELL, "def f(:")
@@ -114,7 +127,8 @@ def test_a_figure_and_what_it_needs_from_above(visit):
     visit.page.click("text=Make this page live")
     first = ".bd-article .cell:has(figure)"
     visit.page.locator(first).first.evaluate(
-        "cell => { cell.id = 'figure'; cell.querySelector('details').open = true; }")
+        "cell => { cell.id = 'figure'; cell.querySelector('details').open = true; }"
+    )
     with visit.page.expect_response(re.compile("matplotlib")):
         visit.page.locator("#figure >> text=Run").click()
     visit.page.wait_for_selector("#figure .ln-live-output img", timeout=MOST_MS)
@@ -156,7 +170,9 @@ def test_an_endless_loop_is_stopped_and_a_reload_keeps_the_answer(visit):
     assert "Stopped" in page.inner_text(f"{CELL} [role=status]")
     put(page, CELL, RIGHT)
     page.reload()
-    assert page.inner_text(f"{CELL} .cell_input").strip() == RIGHT and "earlier visit" in page.inner_text(bar(CELL))
+    assert page.inner_text(
+        f"{CELL} .cell_input"
+    ).strip() == RIGHT and "earlier visit" in page.inner_text(bar(CELL))
     with page.expect_download() as download:
         page.click("text=Download my answers")
     cells = json.loads(download.value.path().read_text())["cells"]
@@ -167,21 +183,26 @@ def test_an_endless_loop_is_stopped_and_a_reload_keeps_the_answer(visit):
     page.on("dialog", lambda dialog: dialog.accept())
     with page.expect_navigation():
         page.click("text=Forget my answers")
-    assert page.locator(".ln-live-mark").count() == 0 and page.evaluate("localStorage.length") <= 2  # the theme's
+    assert (
+        page.locator(".ln-live-mark").count() == 0 and page.evaluate("localStorage.length") <= 2
+    )  # the theme's
 
 
-# ---- Without Python: what several pages keep, buttons, and what cannot be loaded ---------------------------------
+# ---- Without Python: what several pages keep, buttons, and what cannot be loaded
+# ---------------------------------
 
 NO_PYTHON = """window.Worker = class {
     postMessage(message) { if (message.start) setTimeout(() => this.onmessage({ data: { told: "ready" } })); }
     terminate() {}
-}"""
+}"""  # noqa: E501
 BACK = "dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))"
 
 
 @pytest.fixture
 def tabs(browser, home, address):
-    """Opens pages that share what a browser keeps: "03-backward-pass", and "other", which has the same exercises."""
+    """Opens pages that share what a browser keeps: "03-backward-pass", and "other", which has the
+    same exercises.
+    """
     shutil.copy(home / "book/03-backward-pass.html", home / "book/other.html")
     context = browser.new_context()
     context.add_init_script(NO_PYTHON)
@@ -204,7 +225,9 @@ def open_cell(page):
 
 
 def stored(page):
-    return page.evaluate("JSON.parse(localStorage.getItem('layer-norm-backwards:ex-backward-dx'))?.text")
+    return page.evaluate(
+        "JSON.parse(localStorage.getItem('layer-norm-backwards:ex-backward-dx'))?.text"
+    )
 
 
 def editor(page):
@@ -212,7 +235,9 @@ def editor(page):
 
 
 def wait_for(page, text):
-    page.wait_for_function("([cell, text]) => document.querySelector(cell).innerText.includes(text)", arg=[CELL, text])
+    page.wait_for_function(
+        "([cell, text]) => document.querySelector(cell).innerText.includes(text)", arg=[CELL, text]
+    )
 
 
 def test_no_page_overwrites_the_newer_answer_of_another(tabs):
@@ -220,7 +245,9 @@ def test_no_page_overwrites_the_newer_answer_of_another(tabs):
     put(opened, CELL, "older = 1")
     put(writing, CELL, "newer = 2")
     wait_for(closed, "newer = 2")
-    assert "Go on" in closed.inner_text(bar(CELL)) and "earlier visit" in closed.inner_text(bar(CELL))
+    assert "Go on" in closed.inner_text(bar(CELL)) and "earlier visit" in closed.inner_text(
+        bar(CELL)
+    )
     wait_for(opened, "newer = 2")
     assert "Changed on another page" in opened.inner_text(bar(CELL))
     for page in opened, closed:
@@ -263,7 +290,9 @@ def test_what_could_not_be_kept_is_not_replaced(tabs):
     assert editor(page) == "mine = 1" and stored(page) == "theirs = 2"
 
 
-@pytest.mark.parametrize("first, then", [("other", "03-backward-pass"), ("03-backward-pass", "other")])
+@pytest.mark.parametrize(
+    "first, then", [("other", "03-backward-pass"), ("03-backward-pass", "other")]
+)
 def test_an_exercise_on_two_pages_is_passed_on_both(tabs, first, then):
     waiting, page = tabs(then), tabs(first)
     page.evaluate("lnLive.passed(lnLive.cells.find(cell => cell.exercise === 'ex-backward-dx'))")
@@ -271,7 +300,9 @@ def test_an_exercise_on_two_pages_is_passed_on_both(tabs, first, then):
         page.wait_for_selector(f"{CELL} .ln-live-mark")
         assert page.locator(".exercise .ln-live-mark").count() == 1
     kept = page.evaluate("JSON.parse(localStorage.getItem('layer-norm-backwards:passed'))")
-    assert kept == {name: {"of": len(exercises_of("03")), "ids": ["ex-backward-dx"]} for name in (first, then)}
+    assert kept == {
+        name: {"of": len(exercises_of("03")), "ids": ["ex-backward-dx"]} for name in (first, then)
+    }
 
 
 def test_a_stopped_python_is_loaded_again_and_no_hidden_button_keeps_the_focus(tabs):
@@ -293,7 +324,9 @@ def test_a_stopped_python_is_loaded_again_and_no_hidden_button_keeps_the_focus(t
 
 def test_a_download_that_fails_says_so_and_can_be_tried_again(tabs):
     page = tabs()
-    page.evaluate("lnLive.keep('ex-backward-dx', {text: 'kept = 1', stub: '', title: 'Exercise 3.1'})")
+    page.evaluate(
+        "lnLive.keep('ex-backward-dx', {text: 'kept = 1', stub: '', title: 'Exercise 3.1'})"
+    )
     page.route("**/cells.js*", lambda route: route.abort())
     page.click("text=Download my answers")
     page.wait_for_selector(".ln-launch [role=status] >> text=cells.js could not be loaded")
@@ -304,7 +337,9 @@ def test_a_download_that_fails_says_so_and_can_be_tried_again(tabs):
     assert page.inner_text(".ln-launch [role=status]") == ""
 
 
-# ---- The rest of the book, from disk and in Firefox -------------------------------------------------------------
+# ---- The rest of the book, from disk and in Firefox
+# -------------------------------------------------------------
+
 
 @pytest.mark.skipif(not EVERY, reason="LN_LIVE_CHAPTERS is not all")
 def test_the_offline_edition_runs_from_disk(browser, home, tmp_path):
@@ -335,10 +370,14 @@ def test_in_firefox(address):
         for code, passed in ((WRONG, 3), (RIGHT, 10)):
             browser.script(f"""const cell = lnLive.cells.find(c => '#' + c.exercise === '{CELL}');
                 cell.editor.set({json.dumps(code)}); cell.run.click();""")
-            status = browser.wait_for(f"""const cell = lnLive.cells.find(c => '#' + c.exercise === '{CELL}');
-                return cell.stop.hidden && cell.status.textContent;""")
+            status = browser.wait_for(
+                f"""const cell = lnLive.cells.find(c => '#' + c.exercise === '{CELL}');
+                return cell.stop.hidden && cell.status.textContent;"""
+            )
             assert status == f"{passed} of 10 checks passed."
-        assert "Diagnosis" not in browser.script(f"return document.querySelector('{CELL} .ln-live-output').innerText")
+        assert "Diagnosis" not in browser.script(
+            f"return document.querySelector('{CELL} .ln-live-output').innerText"
+        )
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
@@ -355,5 +394,9 @@ def test_every_exercise_on_its_page(browser, address, path):
             for mistake in exercise.mistakes[:1]:
                 wrong = f"check({id!r}, exercise.mistakes[0].of(exercise.solution))"
                 status, output = run(visit.page, cell, head + wrong)
-                assert "Diagnosis." in output and (exercise.diagnose or mistake.says in output), (id, status, output)
+                assert "Diagnosis." in output and (exercise.diagnose or mistake.says in output), (
+                    id,
+                    status,
+                    output,
+                )
         visit.stays_at(address)

@@ -1,4 +1,6 @@
-"""The editor of live cells is what its sources make, with the licences of what is in it. Needs Node and npm."""
+"""The editor of live cells is what its sources make, with the licences of what is in it. Needs Node
+and npm.
+"""
 
 import os
 import shutil
@@ -17,9 +19,20 @@ def test_the_bundle_is_what_its_sources_make(tmp_path):
     sources, made = tmp_path / "editor", tmp_path / "made"
     shutil.copytree(ROOT / "tools/editor", sources, ignore=shutil.ignore_patterns("node_modules"))
     made.mkdir()
-    quick = ["--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=0", "--fetch-timeout=20000"]
-    fetched = subprocess.run(["npm", "ci", *quick], cwd=sources, capture_output=True, text=True,
-                             env={**os.environ, "npm_config_cache": str(tmp_path / "cache")})
+    quick = [
+        "--ignore-scripts",
+        "--no-audit",
+        "--no-fund",
+        "--fetch-retries=0",
+        "--fetch-timeout=20000",
+    ]
+    fetched = subprocess.run(
+        ["npm", "ci", *quick],
+        cwd=sources,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "npm_config_cache": str(tmp_path / "cache")},
+    )
     if fetched.returncode:
         skip(f"npm: {fetched.stderr[-200:]}", "LN_REQUIRE_NODE")
     subprocess.run(["node", sources / "build.mjs", made], cwd=ROOT, check=True)

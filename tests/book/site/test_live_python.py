@@ -1,4 +1,6 @@
-"""What runs in the worker of live cells, without a browser: what a cell needs, what it prints, shows and raises."""
+"""What runs in the worker of live cells, without a browser: what a cell needs, what it prints,
+shows and raises.
+"""
 
 import asyncio
 import subprocess
@@ -12,8 +14,13 @@ sys.path.insert(0, str(BOOK / "_static/live"))
 import ln_needs  # noqa: E402
 import ln_run  # noqa: E402
 
-PAGE = ["import numpy as np\nfrom lnlib import forms, layernorm\nk = 3", "x = np.arange(k)",
-        "def f(n):\n    return n + k", "for check in ():\n    pass", "from lnbook.exercises import check"]
+PAGE = [
+    "import numpy as np\nfrom lnlib import forms, layernorm\nk = 3",
+    "x = np.arange(k)",
+    "def f(n):\n    return n + k",
+    "for check in ():\n    pass",
+    "from lnbook.exercises import check",
+]
 
 
 def above(code, least=True):
@@ -21,8 +28,14 @@ def above(code, least=True):
 
 
 def test_an_exercise_takes_what_it_needs():
-    assert above("check(1)") == ([(4, "from lnbook.exercises import check")], True)  # the last binding counts
-    assert above("layernorm.a(np.e)") == ([(0, "import numpy as np"), (0, "from lnlib import layernorm")], True)
+    assert above("check(1)") == (
+        [(4, "from lnbook.exercises import check")],
+        True,
+    )  # the last binding counts
+    assert above("layernorm.a(np.e)") == (
+        [(0, "import numpy as np"), (0, "from lnlib import layernorm")],
+        True,
+    )
     assert above("f(2)") == ([(0, "k = 3"), (2, "def f(n):\n    return n + k")], True)
     assert above("def g(k):\n    return k, unknown") == ([], True)
     # x is computed: all that stands above must run, once, in the page's own namespace.
@@ -44,20 +57,27 @@ def test_exercises_need_imports_only():
 def run(code, steps=(), fresh=True):
     plt.close("all")  # those of tests before this one
     posted = []
-    ok = asyncio.run(ln_run.run(steps, 9, code, "exercise 1.1", fresh, lambda *what: posted.append(what)))
+    ok = asyncio.run(
+        ln_run.run(steps, 9, code, "exercise 1.1", fresh, lambda *what: posted.append(what))
+    )
     return ok, posted
 
 
 def test_what_is_printed_and_shown_is_posted():
     assert run("print('a')\nprint('b', end='')\n1 + 1") == (
-        True, [("stream", "stdout", "a\n"), ("stream", "stdout", "b"), ("display", "text/plain", "2")])
+        True,
+        [("stream", "stdout", "a\n"), ("stream", "stdout", "b"), ("display", "text/plain", "2")],
+    )
     assert run("x = 3\nx;") == run("None") == (True, [])
     assert run("import sys\nsys.stderr.write('careful')")[1][0] == ("stream", "stderr", "careful")
     ok, posted = run("from lnbook.exercises import check\ncheck('backward-dx', lambda *a: 1)")
     assert ok and posted[0][0:2] == ("report", "backward-dx") and posted[1][1] == "text/html"
     ok, posted = run("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.gcf()")
     assert [(kind, face) for kind, face, _ in posted] == [("display", "image/svg+xml")]
-    assert sum(len(text) for _, _, text in run("for i in range(22_000): print('123456789')")[1]) < 201_000
+    assert (
+        sum(len(text) for _, _, text in run("for i in range(22_000): print('123456789')")[1])
+        < 201_000
+    )
 
 
 def test_errors_name_the_readers_line():
@@ -88,7 +108,9 @@ def test_the_page_has_one_namespace_in_which_a_step_runs_once():
     steps = [(0, "count = globals().get('count', 0) + 1")]
     for _ in range(2):
         assert run("count", steps, fresh=False)[1] == [("display", "text/plain", "1")]
-    assert run("count", [(0, steps[0][1] + " ")], fresh=False)[1] == [("display", "text/plain", "2")]
+    assert run("count", [(0, steps[0][1] + " ")], fresh=False)[1] == [
+        ("display", "text/plain", "2")
+    ]
     assert run("'count' in globals()")[1] == [("display", "text/plain", "False")]
 
 
@@ -101,10 +123,13 @@ def test_what_the_worker_sets_up(monkeypatch):
     ln_run.settle(["sunpy", "moonpy"])
     # A package that could be loaded is noticed wherever it is imported.
     assert not run("def f():\n    import moonpy.phases\nf()")[0] and ln_run.missing() == ["moonpy"]
-    assert run("try:\n    import marspy\nexcept ImportError:\n    pass")[0] and ln_run.missing() == []
+    assert (
+        run("try:\n    import marspy\nexcept ImportError:\n    pass")[0] and ln_run.missing() == []
+    )
     # A few lines stand in for IPython.
-    assert run("from IPython.display import Markdown, Math, display\ndisplay(Math('x'))\nMarkdown('a')")[1] == [
-        ("display", "text/latex", "$\\displaystyle x$"), ("display", "text/markdown", "a")]
+    assert run(
+        "from IPython.display import Markdown, Math, display\ndisplay(Math('x'))\nMarkdown('a')"
+    )[1] == [("display", "text/latex", "$\\displaystyle x$"), ("display", "text/markdown", "a")]
     assert "input() does not work" in run("input()")[1][-1][1][-1][0]
     for name in ("IPython", "IPython.display"):
         monkeypatch.delitem(sys.modules, name)
@@ -131,9 +156,17 @@ def test_what_was_compiled_is_kept_while_its_source_is_the_same(tmp_path):
         (tmp_path / "in_folder.py").write_text(f"def word():\n    return {in_folder!r}\n")
         with zipfile.ZipFile(tmp_path / "packed.zip", "w") as packed:
             packed.writestr("in_zip.py", f"def word():\n    return {in_zip!r}\n")
-        return subprocess.run([sys.executable, "-c", IMPORTS, BOOK / "_static/live", tmp_path, store], check=True,
-                              capture_output=True, text=True).stdout.split()
+        return subprocess.run(
+            [sys.executable, "-c", IMPORTS, BOOK / "_static/live", tmp_path, store],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.split()
 
     assert imported() == ["a", "b", "True"]
     assert imported() == ["a", "b", "False"]
-    assert imported(in_folder="c") == ["c", "b", "True"] and imported(in_zip="d") == ["a", "d", "True"]
+    assert imported(in_folder="c") == ["c", "b", "True"] and imported(in_zip="d") == [
+        "a",
+        "d",
+        "True",
+    ]

@@ -1,4 +1,6 @@
-"""The offline edition: one zip of the built site, the same bytes at every run, readable straight from disk."""
+"""The offline edition: one zip of the built site, the same bytes at every run, readable straight
+from disk.
+"""
 
 import hashlib
 import stat
@@ -31,10 +33,16 @@ def unpacked(archive, tmp_path_factory):
 def test_entries_are_the_site_and_a_readme(site, archive):
     with zipfile.ZipFile(archive) as zipped:
         entries = {e.filename: e for e in zipped.infolist()}
-    files = {p.relative_to(site).as_posix() for p in site.rglob("*") if p.is_file()} | {"README.txt"}
+    files = {p.relative_to(site).as_posix() for p in site.rglob("*") if p.is_file()} | {
+        "README.txt"
+    }
     assert list(entries) == sorted(f"{archive.stem}/{name}" for name in files)
     for name, entry in entries.items():
-        assert ".." not in name.split("/") and "\\" not in name and stat.S_ISREG(entry.external_attr >> 16)
+        assert (
+            ".." not in name.split("/")
+            and "\\" not in name
+            and stat.S_ISREG(entry.external_attr >> 16)
+        )
         assert entry.date_time == (2026, 1, 1, 0, 0, 0)  # not that of the build or of this run
 
 
@@ -59,7 +67,9 @@ def test_it_reads_from_disk(browser, unpacked):
     page = unpacked / f"book/{CHAPTERS[0].stem}.html"
     with Visit(browser, page.as_uri()) as visit:
         visit.stays_at(unpacked.as_uri())
-        assert visit.page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+        assert visit.page.evaluate(
+            "[...document.images].every(i => i.complete && i.naturalWidth > 0)"
+        )
         assert visit.page.evaluate("document.querySelectorAll('mjx-container').length") > 10
 
 
@@ -69,16 +79,24 @@ def test_what_needs_a_server_is_hidden_from_disk_and_the_reader_told(browser, un
     page = unpacked / f"book/{name}.html"
     found = ln_launch.buttons(name, "", f"main/book/{name}.md", True)
     served = f"<body>{ln_launch.row(found)}"
-    page.with_name("live.html").write_text(f'<link rel="stylesheet" href="../_static/ln.css">{served}')
+    page.with_name("live.html").write_text(
+        f'<link rel="stylesheet" href="../_static/ln.css">{served}'
+    )
     with Visit(browser, page.with_name("live.html").as_uri()) as visit:
-        assert not visit.page.is_visible("text=Run in the browser") and visit.page.is_visible("text=Download notebook")
+        assert not visit.page.is_visible("text=Run in the browser") and visit.page.is_visible(
+            "text=Download notebook"
+        )
         assert visit.page.is_visible("text=http.server")
-        visit.page.evaluate("document.documentElement.classList.remove('ln-from-disk')")  # as from a server
-        assert visit.page.is_visible("text=Run in the browser") and not visit.page.is_visible("text=http.server")
+        visit.page.evaluate(
+            "document.documentElement.classList.remove('ln-from-disk')"
+        )  # as from a server
+        assert visit.page.is_visible("text=Run in the browser") and not visit.page.is_visible(
+            "text=http.server"
+        )
 
 
 def test_a_page_that_runs_from_disk_offers_nothing_that_needs_a_server():
-    page = f"<head>{ln_live.tags('../', True)}</head><body>{ln_launch.row(ln_launch.buttons('x', '', '', True))}"
+    page = f"<head>{ln_live.tags('../', True)}</head><body>{ln_launch.row(ln_launch.buttons('x', '', '', True))}"  # noqa: E501
     changed = build_offline.without_server(page)
     assert " data-disk " in changed and "Download notebook" in changed and "live.js" in changed
     for word in ("Run in the browser", "http.server", "ln-from-disk"):

@@ -35,7 +35,10 @@ def pdf(target):
 @pytest.fixture(scope="module")
 def texts(pdf):
     """Of every sheet; letters that a font joins are two letters again."""
-    return [re.sub(r"\s+", " ", unicodedata.normalize("NFKC", page.extract_text())) for page in pdf.pages]
+    return [
+        re.sub(r"\s+", " ", unicodedata.normalize("NFKC", page.extract_text()))
+        for page in pdf.pages
+    ]
 
 
 def entries(outline):
@@ -45,9 +48,12 @@ def entries(outline):
 
 
 def test_the_outline_leads_to_every_chapter_and_section(pdf, texts):
-    (part, chapters), = entries(pdf.outline)
+    ((part, chapters),) = entries(pdf.outline)
     assert part.title == "Derive"
-    assert [chapter.title for chapter, _ in entries(chapters)] == ["2. The derivation", "3. The backward pass"]
+    assert [chapter.title for chapter, _ in entries(chapters)] == [
+        "2. The derivation",
+        "3. The backward pass",
+    ]
     places = []
     for chapter, sections in entries(chapters):
         assert len(sections) > 8
@@ -61,7 +67,7 @@ def test_sheets_are_numbered_and_the_contents_know_the_numbers(pdf, texts):
     assert 25 <= len(pdf.pages) <= 70
     for number, text in enumerate(texts, start=1):
         assert str(number) in re.findall(r"\d+", text), number
-    (_, chapters), = entries(pdf.outline)
+    ((_, chapters),) = entries(pdf.outline)
     for chapter, sections in entries(chapters):
         for entry in (chapter, *sections):
             assert f"{entry.title} {pdf.get_destination_page_number(entry) + 1}" in texts[1]
@@ -70,15 +76,30 @@ def test_sheets_are_numbered_and_the_contents_know_the_numbers(pdf, texts):
 def test_formulas_are_typeset_and_nothing_is_folded(texts):
     book = " ".join(texts)
     assert "As a formula for any vector" in book and r"\frac" not in book and r"\(" not in book
-    assert "Aside: what each route would cost to run" in book and "Common-subexpression elimination" in book
-    assert "Solution to Exercise 2.1" in book and "Show code cell source" not in book and "Hint" in book
+    assert (
+        "Aside: what each route would cost to run" in book
+        and "Common-subexpression elimination" in book
+    )
+    assert (
+        "Solution to Exercise 2.1" in book
+        and "Show code cell source" not in book
+        and "Hint" in book
+    )
 
 
 def test_a_link_between_chapters_stays_in_the_pdf(pdf):
-    links = [annotation.get_object() for page in pdf.pages for annotation in page.get("/Annots", [])]
+    links = [
+        annotation.get_object() for page in pdf.pages for annotation in page.get("/Annots", [])
+    ]
     inside = {str(link["/Dest"]).removeprefix("/") for link in links if "/Dest" in link}
-    assert {"02-derivation--equation-eq-dx", "02-derivation--ch-derivation"} <= inside <= set(build_pdf.sheets(pdf))
-    assert not [link for link in links if str(link.get("/A", {}).get("/URI", "")).startswith("file:")]
+    assert (
+        {"02-derivation--equation-eq-dx", "02-derivation--ch-derivation"}
+        <= inside
+        <= set(build_pdf.sheets(pdf))
+    )
+    assert not [
+        link for link in links if str(link.get("/A", {}).get("/URI", "")).startswith("file:")
+    ]
 
 
 def test_a_blank_sheet_is_refused(target):
@@ -92,15 +113,29 @@ def test_a_blank_sheet_is_refused(target):
 
 
 def test_no_sheet_is_half_empty(pdf, target, tmp_path):
-    """Code and tables go on on the next sheet; a figure does not, and may leave the room that it would have needed."""
+    """Code and tables go on on the next sheet; a figure does not, and may leave the room that it
+    would have needed.
+    """
     if not shutil.which("pdftoppm"):
         skip("no pdftoppm (poppler-utils) to see what was printed", "LN_REQUIRE_BROWSER")
     subprocess.run(["pdftoppm", "-r", "12", "-gray", target, tmp_path / "sheet"], check=True)
-    starts = {pdf.get_destination_page_number(chapter) for _, inside in entries(pdf.outline) for chapter, _ in entries(inside)}
+    starts = {
+        pdf.get_destination_page_number(chapter)
+        for _, inside in entries(pdf.outline)
+        for chapter, _ in entries(inside)
+    }
     empty = []
     for number, path in enumerate(sorted(tmp_path.glob("sheet*.pgm"))):
-        sheet = matplotlib.image.imread(path)  # the text lies between the margins; below it is the number of the sheet
+        sheet = matplotlib.image.imread(
+            path
+        )  # the text lies between the margins; below it is the number of the sheet
         rows = (sheet < 200).any(axis=1).nonzero()[0] / len(sheet)
-        if rows[rows < 0.93].max() < 0.6 and not {number, number + 1} & {0, 1, 2, len(pdf.pages), *starts}:
+        if rows[rows < 0.93].max() < 0.6 and not {number, number + 1} & {
+            0,
+            1,
+            2,
+            len(pdf.pages),
+            *starts,
+        }:
             empty.append(number + 1)
     assert empty == []

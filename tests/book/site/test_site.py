@@ -28,8 +28,11 @@ class Tags(HTMLParser):
 
 @pytest.fixture(scope="module")
 def html(site):
-    return {path.relative_to(site).as_posix(): path.read_text(encoding="utf-8") for path in site.rglob("*.html")
-            if "_static" not in path.parts}
+    return {
+        path.relative_to(site).as_posix(): path.read_text(encoding="utf-8")
+        for path in site.rglob("*.html")
+        if "_static" not in path.parts
+    }
 
 
 @pytest.fixture(scope="module")
@@ -43,23 +46,39 @@ def test_the_front_page_offers_what_the_build_has(html, site):
     for said in ("Run in the browser", "Try it", 'id="ex-backward-dx"'):
         assert (said in front) == live, said
     assert "Open in Colab" not in front  # no repository is known
-    assert front.index("In twenty minutes") < front.index("Start with chapter 1") < front.index("<figure") and front.count("sd-card-title") == 4
+    assert (
+        front.index("In twenty minutes")
+        < front.index("Start with chapter 1")
+        < front.index("<figure")
+        and front.count("sd-card-title") == 4
+    )
 
 
 def test_pages_describe_themselves(tags):
-    said = {name: {a.get("name") or a.get("property"): a["content"] for tag, a in found if tag == "meta" and "content" in a}
-            for name, found in tags.items() if name.startswith("book/")}
+    said = {
+        name: {
+            a.get("name") or a.get("property"): a["content"]
+            for tag, a in found
+            if tag == "meta" and "content" in a
+        }
+        for name, found in tags.items()
+        if name.startswith("book/")
+    }
     pages = {name: said[name] for name in (f"book/{path.stem}.html" for path in PAGES)}
     assert len({meta["description"] for meta in pages.values()}) == len(pages)
     for name, meta in pages.items():
-        assert 40 <= len(meta["description"]) <= 202 and meta["description"] == meta["og:description"], name
+        assert (
+            40 <= len(meta["description"]) <= 202 and meta["description"] == meta["og:description"]
+        ), name
         assert "\\" not in meta["description"], name  # no TeX
         assert meta["og:title"] and "og:image" not in meta  # it needs the site's address
 
 
 def test_old_addresses_lead_to_the_pages(html):
     """A page that once was chapter 9 is found where it is now, without scripts too."""
-    moved = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]["redirects"]
+    moved = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"][
+        "redirects"
+    ]
     assert moved and not set(moved) & {f"book/{path.stem}" for path in PAGES}
     for old, new in moved.items():
         assert f"book/{new}" in html and html[f"{old}.html"].count(f'"{new}"') == 2
@@ -86,14 +105,21 @@ def test_nothing_is_loaded_from_elsewhere(site, tags):
             assert not re.search(r"https?://", script), f"{name}: {script[:80]}"
     for style in site.rglob("*.css"):
         css = style.read_text(encoding="utf-8")
-        assert not re.search(r"url\(['\"]?(https?:)?//|@import\s+['\"]?(url\()?['\"]?https?:", css), style.name
+        assert not re.search(
+            r"url\(['\"]?(https?:)?//|@import\s+['\"]?(url\()?['\"]?https?:", css
+        ), style.name
 
 
 def test_links_inside_the_site_resolve(site, tags):
-    ids = {name: {a["id"] for _, a in found if a.get("id")} | {a["name"] for t, a in found if t == "a" and a.get("name")}
-           for name, found in tags.items()}
+    ids = {
+        name: (
+            {a["id"] for _, a in found if a.get("id")}
+            | {a["name"] for t, a in found if t == "a" and a.get("name")}
+        )
+        for name, found in tags.items()
+    }
     for name, found in tags.items():
-        for tag, attributes in found:
+        for _tag, attributes in found:
             target = attributes.get("href") or attributes.get("src") or ""
             if not target or re.match(r"[a-z]+:|//", target) or "?" in target:
                 continue
@@ -105,8 +131,13 @@ def test_links_inside_the_site_resolve(site, tags):
 
 
 def test_images_are_described(tags):
-    images = [(name, a["src"], a.get("alt") or "") for name, found in tags.items() if name.startswith("book/")
-              for tag, a in found if tag == "img"]
+    images = [
+        (name, a["src"], a.get("alt") or "")
+        for name, found in tags.items()
+        if name.startswith("book/")
+        for tag, a in found
+        if tag == "img"
+    ]
     for name, source, alt in images:
         if source.endswith("-colours.svg"):  # lies under the lines, which say what is seen
             assert not alt
@@ -117,14 +148,20 @@ def test_images_are_described(tags):
 
 
 def test_no_range_has_equal_ends(html):
-    """Numbers of the text are computed; "1.7 to 1.7 times", which says nothing, shows only once they are filled in."""
+    """Numbers of the text are computed; "1.7 to 1.7 times", which says nothing, shows only once
+    they are filled in.
+    """
     number = r"[-+\u2212]?\d[\d.,]*(?:e[-+]?\d+)?"
     for name, text in html.items():
         text = re.sub(r"<(script|style|pre|head)\b.*?</\1>", " ", text, flags=re.S)
         text = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", "", text)))
-        for found in re.finditer(rf"(?<![\w.])({number}) ?%? ?(?:to|\u2013) ({number})|between ({number}) and ({number})", text):
+        for found in re.finditer(
+            rf"(?<![\w.])({number}) ?%? ?(?:to|\u2013) ({number})|between ({number}) and"
+            rf" ({number})",
+            text,
+        ):
             low, high = (end.rstrip(".,") for end in found.groups() if end)
-            assert low != high, f"{name}: {text[max(0, found.start() - 60):found.end() + 30]}"
+            assert low != high, f"{name}: {text[max(0, found.start() - 60) : found.end() + 30]}"
 
 
 def test_ids_are_unique(tags):
@@ -152,31 +189,50 @@ def test_no_machine_paths(html):
 def test_site_is_light(site, record_property):
     chapter = max((site / f"book/{path.stem}.html").stat().st_size for path in CHAPTERS)
     book = sum(p.stat().st_size for p in site.rglob("*") if p.is_file())
-    record_property("measured", f"book {book / 1e6:.1f} MB, largest chapter {chapter / 1e3:.0f} KB of HTML")
+    record_property(
+        "measured", f"book {book / 1e6:.1f} MB, largest chapter {chapter / 1e3:.0f} KB of HTML"
+    )
     assert chapter <= 400_000 and book <= 15_000_000
 
 
 def test_the_bibliography_is_labelled_as_the_text_cites(html):
-    entries = re.findall(r'<span class="label">(.*?)</span>\s*<p>(.*?)</p>', html["book/bibliography.html"], re.S)
+    entries = re.findall(
+        r'<span class="label">(.*?)</span>\s*<p>(.*?)</p>', html["book/bibliography.html"], re.S
+    )
     labels = [re.sub("<[^>]*>", "", label) for label, _ in entries]
     assert "[Ba et al., 2016]" in labels and len(set(labels)) == len(labels) >= 40
     for label, text in entries:
         assert len(re.findall(r'href="https?://(?:www\.)?arxiv', text)) <= 1, label
-    assert re.search(r">\d{4}a</a>", html["book/14-gpu-backward.html"]) and "[NVIDIA, 2026a]" in labels
+    assert (
+        re.search(r">\d{4}a</a>", html["book/14-gpu-backward.html"]) and "[NVIDIA, 2026a]" in labels
+    )
 
 
 def test_icons_are_in_the_small_font(site, html):
-    """No script draws icons: each that a page names has its rule in the style sheet and its glyph in a font."""
+    """No script draws icons: each that a page names has its rule in the style sheet and its glyph
+    in a font.
+    """
     sheet = (site / "_static/styles/pydata-sphinx-theme.css").read_text(encoding="utf-8")
-    rules = {name: int(code, 16) for names, code in re.findall(r'((?:\.fa-[\w-]+:before,?)+)\{content:"\\(\w+)"', sheet)
-             for name in re.findall(r"fa-[\w-]+", names)}
+    rules = {
+        name: int(code, 16)
+        for names, code in re.findall(r'((?:\.fa-[\w-]+:before,?)+)\{content:"\\(\w+)"', sheet)
+        for name in re.findall(r"fa-[\w-]+", names)
+    }
     fonts = [*(site / "_static/vendor/fontawesome").rglob("*.woff")]
     glyphs = {code for font in fonts for code in TTFont(font).getBestCmap()}
-    icons = {name for text in html.values() for names in re.findall(r'<i class="([^"]*)"', text)
-             for name in re.findall(r"fa-[\w-]+", names)} - {"fa-solid", "fa-lg"}
+    icons = {
+        name
+        for text in html.values()
+        for names in re.findall(r'<i class="([^"]*)"', text)
+        for name in re.findall(r"fa-[\w-]+", names)
+    } - {"fa-solid", "fa-lg"}
     assert len(icons) >= 9 and {rules[name] for name in icons} <= glyphs
-    assert set(re.findall(r"vendor/fontawesome/([^)]*)", sheet)) == {f"webfonts/{font.name}" for font in fonts}
-    assert sum(font.stat().st_size for font in fonts) < 10_000 and not [*site.rglob("fontawesome.js")]
+    assert set(re.findall(r"vendor/fontawesome/([^)]*)", sheet)) == {
+        f"webfonts/{font.name}" for font in fonts
+    }
+    assert sum(font.stat().st_size for font in fonts) < 10_000 and not [
+        *site.rglob("fontawesome.js")
+    ]
     assert not any("fontawesome.js" in text for text in html.values())
 
 
@@ -189,18 +245,32 @@ def test_computed_numbers_stand_as_the_text_writes_its_own(html):
     assert sum("<sup>\u2212" in text for text in pasted) > 20
     verdicts = re.findall("<p><strong>Verdict: .*?</p>", html["book/claims-audited.html"])
     assert len(verdicts) == 32
-    assert not [text for text in pasted + verdicts if re.search(r"\de[-+\u2011]?\d|^[-\u2011]\d| [-\u2011]\d", text)]
+    assert not [
+        text
+        for text in pasted + verdicts
+        if re.search(r"\de[-+\u2011]?\d|^[-\u2011]\d| [-\u2011]\d", text)
+    ]
 
 
 def test_addresses_in_the_bibliography_can_be_divided(html):
     addresses = re.findall(r'>(https?://[^"]*)</a>', html["book/bibliography.html"])
-    assert len(addresses) > 10 and not [a for a in addresses if max(map(len, a.split("<wbr>"))) > 45]
+    assert len(addresses) > 10 and not [
+        a for a in addresses if max(map(len, a.split("<wbr>"))) > 45
+    ]
 
 
 def test_where_a_line_does_not_break(html):
     """A number stays beside the formula it is equal to, a comma beside its parameter."""
     for name, text in html.items():
-        assert not re.search(r'(?<!<span class="ln-keep">)<span class="math[^>]*>[^<]*=\\\)</span> <span class="pasted-text">', text), name
-        assert not re.search(r'(?<!<span class="ln-keep">)<code class="[^"]*ln-keep">[^<]*</code>[,.;:)]', text), name
+        assert not re.search(
+            r'(?<!<span class="ln-keep">)<span class="math[^>]*>[^<]*=\\\)</span> <span'
+            r' class="pasted-text">',
+            text,
+        ), name
+        assert not re.search(
+            r'(?<!<span class="ln-keep">)<code class="[^"]*ln-keep">[^<]*</code>[,.;:)]', text
+        ), name
         assert not re.search(r'class="sig-param">[^<]*</em>[,)]', text), name
-        assert not re.search(r'<em class="property">[^<]{100}', text), name  # a table's value is no signature
+        assert not re.search(r'<em class="property">[^<]{100}', text), (
+            name
+        )  # a table's value is no signature

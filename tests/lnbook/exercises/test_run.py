@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from lnlib import layer_norm_forward
 from lnbook.exercises import Call, Check, Mismatch, each, expect, unchanged
 from lnbook.exercises.run import Raised, here, plainly, questions, quietly, raised, reply, verdict
+from lnlib import layer_norm_forward
 
 
 def ask(rng):
@@ -18,7 +18,9 @@ def run(check, answer):
 
 def test_a_judge_is_handed_arguments_and_what_is_known_by_name():
     seen = []
-    check = each("each", ask, lambda found, n, twice, x: seen.append((found.sum(), n, twice, x.size)))
+    check = each(
+        "each", ask, lambda found, n, twice, x: seen.append((found.sum(), n, twice, x.size))
+    )
     assert run(check, lambda x, n: x * n) is None and seen == [(3, 1, 2, 3), (6, 2, 4, 3)]
     assert [call.arguments["n"] for call in questions(check, None)] == [1, 2]
 
@@ -27,20 +29,29 @@ def test_a_call_is_made_when_its_result_is_taken():
     calls = []
     check = each("stops at the first", ask, lambda found, **_: expect(False, "no"))
     assert run(check, lambda x, n: calls.append(n)) == "no" and calls == [1]
-    check = Check("all at once", ask, lambda found, asked: expect(len([*found]) == len(asked) == 2, "two"))
+    check = Check(
+        "all at once", ask, lambda found, asked: expect(len([*found]) == len(asked) == 2, "two")
+    )
     assert run(check, lambda x, n: calls.append(n)) is None and calls == [1, 1, 2]
 
 
 def test_what_an_answer_raises_is_told_from_what_a_judge_raises():
     check = each("shape", ask, lambda found, **_: found.shape)
-    assert run(check, lambda x, n: 1 / 0).startswith("your function raised ZeroDivisionError: division by zero; in its")
-    assert run(check, int).startswith("your function raised ValueError: int() base must")  # no line of its own
+    assert run(check, lambda x, n: 1 / 0).startswith(
+        "your function raised ZeroDivisionError: division by zero; in its"
+    )
+    assert run(check, int).startswith(
+        "your function raised ValueError: int() base must"
+    )  # no line of its own
     names = {}
     exec("def unseen(x, n): return 1 / 0", names)  # without its source, no line can be shown
     assert run(check, names["unseen"]) == "your function raised ZeroDivisionError: division by zero"
     assert run(check, lambda x, n: None) == "the result is None; is a return missing?"
-    assert run(check, lambda x, n: "text") == \
-        "your result is not of the form asked for (AttributeError: 'str' object has no attribute 'shape')"
+    assert (
+        run(check, lambda x, n: "text")
+        == "your result is not of the form asked for (AttributeError: 'str' object has no attribute"
+        " 'shape')"
+    )
     with pytest.raises(NotImplementedError, match="later"):
         run(check, lambda x, n: (_ for _ in ()).throw(NotImplementedError("later")))
 
@@ -50,19 +61,35 @@ def test_what_is_said_of_an_exception():
         return a - b
 
     check = each("minus", ask, lambda found, **_: None)
-    for shape, hint in (((3, 2), "; a mean over the last axis keeps that axis, of length 1, only with keepdims=True"),
-                        ((5, 2), "")):
-        for answer in (lambda x, n: minus(x, np.zeros(shape)), lambda x, n: minus(np.zeros(shape), x)):
+    for shape, hint in (
+        (
+            (3, 2),
+            "; a mean over the last axis keeps that axis, of length 1, only with keepdims=True",
+        ),
+        ((5, 2), ""),
+    ):
+        for answer in (
+            lambda x, n: minus(x, np.zeros(shape)),
+            lambda x, n: minus(np.zeros(shape), x),
+        ):
             assert run(check, answer).endswith(" ; in its line `return a - b`" + hint)
     assert run(check, lambda x, n: np.zeros((2, 3, 4)) - np.zeros((2, 3))).endswith("keepdims=True")
     assert not run(check, lambda x, n: int("(3,) (3,2)")).endswith("keepdims=True")
     assert quietly(lambda x, n: n / x, ask(None)[0].arguments).tolist() == [np.inf, 1, 0.5]
     with pytest.raises(Raised) as info:
         reply(plainly, lambda: 1 / 0, {})
-    assert vars(info.value) == {"kind": "ZeroDivisionError", "message": "division by zero",
-                                "telling": False, "means": ""}
+    assert vars(info.value) == {
+        "kind": "ZeroDivisionError",
+        "message": "division by zero",
+        "telling": False,
+        "means": "",
+    }
     assert vars(raised(ValueError("long"), minus, "short", telling=True, means="that")) == {
-        "kind": "ValueError", "message": "short", "telling": True, "means": "that"}
+        "kind": "ValueError",
+        "message": "short",
+        "telling": True,
+        "means": "that",
+    }
 
 
 def test_what_is_no_verdict_goes_through():
@@ -78,7 +105,10 @@ def test_what_is_no_verdict_goes_through():
     def told(check, arguments):
         raise Raised("KindError", "text", "your function raised something")
 
-    assert verdict(each("raised", ask, lambda found, **_: None), None, told) == "your function raised something"
+    assert (
+        verdict(each("raised", ask, lambda found, **_: None), None, told)
+        == "your function raised something"
+    )
 
 
 def test_an_answer_works_on_copies_and_may_not_change_them_where_that_is_asked():
@@ -86,7 +116,9 @@ def test_an_answer_works_on_copies_and_may_not_change_them_where_that_is_asked()
         x *= n
         return x
 
-    again = each("its own copy", ask, lambda found, x, n, **_: expect((x == np.arange(3)).all(), "spoiled"))
+    again = each(
+        "its own copy", ask, lambda found, x, n, **_: expect((x == np.arange(3)).all(), "spoiled")
+    )
     assert run(again, spoils) is None
     left_alone = unchanged("x is left alone", ask)
     assert run(left_alone, spoils) == "your function changed its argument x; work on new arrays"
@@ -105,5 +137,15 @@ def test_how_a_call_is_made_may_be_told():
             raise Mismatch("not of two")
         return answer(arguments["n"])
 
-    assert run(each("in another way", ask, lambda found, n, **_: expect(found == n, "other"), call=called),
-               lambda n: n) == "not of two"
+    assert (
+        run(
+            each(
+                "in another way",
+                ask,
+                lambda found, n, **_: expect(found == n, "other"),
+                call=called,
+            ),
+            lambda n: n,
+        )
+        == "not of two"
+    )

@@ -1,4 +1,6 @@
-"""Who is timed: readers get the calls they name, memory beside them, and are told what cannot run."""
+"""Who is timed: readers get the calls they name, memory beside them, and are told what cannot
+run.
+"""
 
 import ctypes
 import sys
@@ -7,10 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lnlib import cost
 from lnbook import measure
 from lnbook.measure import contestants
 from lnbook.measure.allocation import STATES, memory
+from lnlib import cost
 
 
 @pytest.fixture
@@ -21,7 +23,10 @@ def numba():
 @pytest.mark.slow
 def test_passes_are_what_they_are_called(numba):
     names = ["numpy-idiomatic", "fused"]
-    for which, beside, number in (("forward", {"copyto", "copy-loop"}, 2), ("backward", {"triad"}, 3)):
+    for which, beside, number in (
+        ("forward", {"copyto", "copy-loop"}, 2),
+        ("backward", {"triad"}, 3),
+    ):
         calls = measure.passes((4, 5, 8), names, which)
         assert set(calls) == beside | set(names)
         found = {name: calls[name]() for name in names}
@@ -36,8 +41,9 @@ def test_what_is_not_installed_is_left_out_and_told(monkeypatch, capsys):
         monkeypatch.setitem(sys.modules, name, None)
     contestants.memory_loops.cache_clear()
     for which in ("forward", "backward"):
-        assert set(measure.passes((2, 8), ["numpy-idiomatic", "fused", "lnlib", "pytorch"], which)) == {
-            "copyto", "numpy-idiomatic"}
+        assert set(
+            measure.passes((2, 8), ["numpy-idiomatic", "fused", "lnlib", "pytorch"], which)
+        ) == {"copyto", "numpy-idiomatic"}
         said = capsys.readouterr().out
         assert "the compiled copy and triad, fused, lnlib: Numba is not installed" in said
         assert "not measured here: pytorch: PyTorch is not installed" in said
@@ -59,17 +65,30 @@ def test_threads_are_set_for_each_call(numba, monkeypatch):
 def test_a_table_for_readers(capsys):
     measure.show((4, 8), ["numpy-idiomatic"], rounds=1, block=1e-9)
     first, head, *lines = capsys.readouterr().out.splitlines()
-    assert first == "(4, 8), float32, forward, threads: 1" and "predicted" in head and "ratio" in head
+    assert (
+        first == "(4, 8), float32, forward, threads: 1" and "predicted" in head and "ratio" in head
+    )
     assert lines[-1].startswith("numpy-idiomatic")
 
 
-@pytest.mark.parametrize("names, told", [(["numpy-idiomatic"], {"numba": [7]}),
-                                         (["numpy-idiomatic", "pytorch"], {"numba": [7], "torch": [7]})])
+@pytest.mark.parametrize(
+    "names, told",
+    [
+        (["numpy-idiomatic"], {"numba": [7]}),
+        (["numpy-idiomatic", "pytorch"], {"numba": [7], "torch": [7]}),
+    ],
+)
 def test_after_a_table_there_are_as_many_threads_as_before(monkeypatch, names, told):
     said = {}
     for package in ("numba", "torch"):
-        monkeypatch.setitem(sys.modules, package, SimpleNamespace(
-            get_num_threads=lambda: 7, set_num_threads=lambda n, package=package: said.setdefault(package, []).append(n)))
+        monkeypatch.setitem(
+            sys.modules,
+            package,
+            SimpleNamespace(
+                get_num_threads=lambda: 7,
+                set_num_threads=lambda n, package=package: said.setdefault(package, []).append(n),
+            ),
+        )
     monkeypatch.setattr(measure.contestants, "passes", lambda *arguments: {"copyto": list})
     measure.show((4, 8), names, rounds=1, block=1e-9)
     assert said == told
@@ -95,6 +114,7 @@ def test_the_c_library_is_told_and_told_back(monkeypatch):
         def mallopt(self, name, value):
             said.append((name, value))
             return 1
+
     monkeypatch.setattr(ctypes, "CDLL", Libc)
     with memory("fresh") as told:
         assert told and said == list(STATES["fresh"])

@@ -1,4 +1,6 @@
-"""Beside every stored time of chapters 10 and 11 stands a cell that measures the same: short, shown, and it runs."""
+"""Beside every stored time of chapters 10 and 11 stands a cell that measures the same: short,
+shown, and it runs.
+"""
 
 import math
 import re
@@ -7,15 +9,17 @@ import numpy as np
 import pytest
 from pages import BOOK, read
 
-from lnlib import cost
 from lnbook import measure
-from lnlib.cpu import ladder
 from lnbook.measure import contestants
+from lnlib import cost
+from lnlib.cpu import ladder
 
 PAGES = {"10-cost-and-roofline": 6, "11-fused-on-the-cpu": 10}
 #: What looks a time up in the files of results.
-STORED = re.compile(r"\b(measured|quartiles|ladder_table|lines|line_by_line|predicted_line|old_and_new|over|without|gain"
-                    r"|ratio)\(|\badding\.|single\[")
+STORED = re.compile(
+    r"\b(measured|quartiles|ladder_table|lines|line_by_line|predicted_line|old_and_new|over|without|gain"
+    r"|ratio)\(|\badding\.|single\["
+)
 
 
 def measuring(page):
@@ -28,20 +32,31 @@ def test_cells_that_measure_are_short_and_beside_every_stored_time(stem, least):
     found = measuring(page)
     assert len(found) >= least
     for cell in found:
-        assert len(cell.source.splitlines()) <= 8 and ("measure." in cell.source or "mine(" in cell.source)
+        assert len(cell.source.splitlines()) <= 8 and (
+            "measure." in cell.source or "mine(" in cell.source
+        )
     told = 0
     for section in re.split(r"^## ", page.text.partition("\n## Takeaways")[0], flags=re.M):
         visible = re.findall(r"^```\{code-cell\} ipython3\n(.*?)^```", section, re.M | re.S)
-        stored = [cell for cell in visible if "skip-execution" not in cell and "remove-cell" not in cell
-                  and re.search(r"\b(print|table)\(", cell) and STORED.search(cell)]
+        stored = [
+            cell
+            for cell in visible
+            if "skip-execution" not in cell
+            and "remove-cell" not in cell
+            and re.search(r"\b(print|table)\(", cell)
+            and STORED.search(cell)
+        ]
         told += bool(stored)
-        assert not stored or any("skip-execution" in cell for cell in visible), section.splitlines()[0]
+        assert not stored or any("skip-execution" in cell for cell in visible), (
+            section.splitlines()[0]
+        )
     assert told >= 4  # or the pattern above has lost its meaning
 
 
 @pytest.mark.parametrize("stem", PAGES)
 def test_cells_that_measure_run(stem, monkeypatch, capsys):
     """With a stopwatch that reads a millisecond, and contestants that are not called."""
+
     def interleave(calls, **options):
         return {name: measure.Timing([1e-3]) for name in calls}
 
@@ -52,12 +67,26 @@ def test_cells_that_measure_run(stem, monkeypatch, capsys):
     for name, fake in (("interleave", interleave), ("passes", passes)):
         monkeypatch.setattr(measure, name, fake)
         monkeypatch.setattr(contestants, name, fake)
-    monkeypatch.setattr(measure, "machine", lambda threads, size: cost.Machine("here", 1e9, 1e9, 1e10))
-    monkeypatch.setattr(measure, "lines", lambda shape: dict.fromkeys(("copyto", "c = x - mean"), int))
-    monkeypatch.setattr(measure, "partial_sums", lambda D: dict.fromkeys(("one-part", "apart"), int))
-    space = {"measure": measure, "cost": cost, "ladder": ladder, "math": math, "np": np, "near": (2, 128, 1024),
-             "far": (4, 512, 4096), "directions": ("forward", "backward"),
-             **dict.fromkeys(("shapes", "some", "wide", "twelve"), [(2, 8)])}
+    monkeypatch.setattr(
+        measure, "machine", lambda threads, size: cost.Machine("here", 1e9, 1e9, 1e10)
+    )
+    monkeypatch.setattr(
+        measure, "lines", lambda shape: dict.fromkeys(("copyto", "c = x - mean"), int)
+    )
+    monkeypatch.setattr(
+        measure, "partial_sums", lambda D: dict.fromkeys(("one-part", "apart"), int)
+    )
+    space = {
+        "measure": measure,
+        "cost": cost,
+        "ladder": ladder,
+        "math": math,
+        "np": np,
+        "near": (2, 128, 1024),
+        "far": (4, 512, 4096),
+        "directions": ("forward", "backward"),
+        **dict.fromkeys(("shapes", "some", "wide", "twelve"), [(2, 8)]),
+    }
     for cell in measuring(read(BOOK / f"{stem}.md")):
         capsys.readouterr()
         exec(cell.source, space)

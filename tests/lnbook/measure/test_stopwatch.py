@@ -14,18 +14,40 @@ from lnbook.measure import provenance, stopwatch
 
 
 def test_numbers_and_names():
-    assert stopwatch.quartiles([5, 1, 4, 2, 3]) == (3, 2, 4) and stopwatch.quartiles([1.0, 2.0]) == (1.5, 1.25, 1.75)
-    assert [stopwatch.cell([1.0, q1, 1.1]) for q1 in (0.95, 0.8)] == ["1.00", "~1.00"] and stopwatch.cell(None) == ""
-    assert [stopwatch.cell([2e-6, 1.9e-6, q3], 1e6) for q3 in (2.29e-6, 2.31e-6)] == ["2.0", "~2.0"]  # a fifth is 0.4
+    assert stopwatch.quartiles([5, 1, 4, 2, 3]) == (3, 2, 4) and stopwatch.quartiles(
+        [1.0, 2.0]
+    ) == (1.5, 1.25, 1.75)
+    assert [stopwatch.cell([1.0, q1, 1.1]) for q1 in (0.95, 0.8)] == [
+        "1.00",
+        "~1.00",
+    ] and stopwatch.cell(None) == ""
+    assert [stopwatch.cell([2e-6, 1.9e-6, q3], 1e6) for q3 in (2.29e-6, 2.31e-6)] == [
+        "2.0",
+        "~2.0",
+    ]  # a fifth is 0.4
     assert stopwatch.cell([1.0, 1.0, 1.0], 1.5) == "1.5"  # unit > 1: one digit
-    assert [provenance.digits(n) for n in (1.23456e-7, math.inf, math.nan)] == [1.235e-7, None, None]
+    assert [provenance.digits(n) for n in (1.23456e-7, math.inf, math.nan)] == [
+        1.235e-7,
+        None,
+        None,
+    ]
     assert provenance.slug("AMD EPYC(TM) 9-core @ (2.0 GHz)") == "amd-epyc-tm-9-core-2-0-ghz"
 
 
-@pytest.mark.parametrize("milliseconds, number", [
-    ([50.0], 1), ([2.0], 2), ([0.01], 300),
-    ([0.5, 0.1], 30),  # slow calls at first do not set it: blocks of 1, 2, 4 and 8 take 0.5, 0.2, 0.4 and 0.8 ms
-])
+@pytest.mark.parametrize(
+    "milliseconds, number",
+    [
+        ([50.0], 1),
+        ([2.0], 2),
+        ([0.01], 300),
+        (
+            [0.5, 0.1],
+            30,
+            # slow calls at first do not set it: blocks of 1, 2, 4 and 8 take 0.5, 0.2, 0.4 and 0.8
+            # ms
+        ),
+    ],
+)
 def test_a_block_is_as_long_as_asked(milliseconds, number):
     clock = FakeClock()
     assert stopwatch.calibrate(clock.call("g", *milliseconds), 3e-3, clock) == number
@@ -36,14 +58,24 @@ def test_a_block_is_as_long_as_asked(milliseconds, number):
 
 def test_the_order_turns_round_and_settling_is_not_timed():
     clock = FakeClock()
-    stopwatch.interleave({name: clock.call(name, 10.0) for name in "abc"}, rounds=4, block=1e-3, clock=clock)
-    # Each: one call to warm up, one that is long enough. Then in a round each is called twice: untimed, then timed.
-    assert clock.log[2 * 3:] == "aabbccccbbaa" * 2 and gc.isenabled()
+    stopwatch.interleave(
+        {name: clock.call(name, 10.0) for name in "abc"}, rounds=4, block=1e-3, clock=clock
+    )
+    # Each: one call to warm up, one that is long enough. Then in a round each is called twice:
+    # untimed, then timed.
+    assert clock.log[2 * 3 :] == "aabbccccbbaa" * 2 and gc.isenabled()
     clock = FakeClock()
-    # 1 ms a call; a block is 4 calls, so 8 ms of settling are 8 calls. They are slower here, and must not count.
+    # 1 ms a call; a block is 4 calls, so 8 ms of settling are 8 calls. They are slower here, and
+    # must not count.
     warm_up, settle, block = [1.0] * 2, [5.0] * 8, [1.0] * 4
-    found = stopwatch.interleave({"a": clock.call("a", *warm_up, *settle, *block, *settle, *block)}, rounds=2,
-                                 block=4e-3, settle=8e-3, clock=clock, faults=lambda: 3 * len(clock.log))
+    found = stopwatch.interleave(
+        {"a": clock.call("a", *warm_up, *settle, *block, *settle, *block)},
+        rounds=2,
+        block=4e-3,
+        settle=8e-3,
+        clock=clock,
+        faults=lambda: 3 * len(clock.log),
+    )
     assert found["a"].number == 4 and found["a"].faults == [3, 3]  # 3 a call of the block
     assert found["a"].seconds == pytest.approx([1e-3, 1e-3], rel=1e-12)
     assert len(clock.log) == 2 + 2 * (8 + 4)
@@ -61,12 +93,28 @@ def test_the_order_turns_round_and_settling_is_not_timed():
 
 def test_records():
     clock = FakeClock()
-    # One call to warm up and one to calibrate (each 8 ms); then, in each round, one untimed and one timed.
-    calls = {"fast": clock.call("f", 8, 8, 9, 1, 9, 2, 9, 3), "slow": clock.call("s", 8, 8, 9, 4, 9, 4, 9, 4)}
-    fast, slow = stopwatch.compare(calls, {"speedup": ("slow",), "of_copy": ("absent",)}, rounds=3, block=1e-3,
-                                   clock=clock, faults=lambda: 0)
-    assert fast == {"implementation": "fast", "seconds": [2e-3, 1.5e-3, 2.5e-3], "first": 8e-3, "calls": 1,
-                    "faults": 0.0, "speedup": [2.0, 1.667, 3.0]}  # of 4 / 1, 4 / 2 and 4 / 3, each of one round
+    # One call to warm up and one to calibrate (each 8 ms); then, in each round, one untimed and one
+    # timed.
+    calls = {
+        "fast": clock.call("f", 8, 8, 9, 1, 9, 2, 9, 3),
+        "slow": clock.call("s", 8, 8, 9, 4, 9, 4, 9, 4),
+    }
+    fast, slow = stopwatch.compare(
+        calls,
+        {"speedup": ("slow",), "of_copy": ("absent",)},
+        rounds=3,
+        block=1e-3,
+        clock=clock,
+        faults=lambda: 0,
+    )
+    assert fast == {
+        "implementation": "fast",
+        "seconds": [2e-3, 1.5e-3, 2.5e-3],
+        "first": 8e-3,
+        "calls": 1,
+        "faults": 0.0,
+        "speedup": [2.0, 1.667, 3.0],
+    }  # of 4 / 1, 4 / 2 and 4 / 3, each of one round
     assert slow["seconds"] == [4e-3, 4e-3, 4e-3] and slow["speedup"] == [1, 1, 1]
     # Of several bases the fastest of each round counts.
     found = {"base": measure.Timing([2.0, 20.0, 4.0]), "other": measure.Timing([1.0, 10.0, 1.0])}
@@ -79,10 +127,14 @@ def test_outputs_are_checked_at_the_start_and_at_the_end():
     def check(name, output):
         seen.append((name, output))
         return output < 6
+
     outputs = iter(range(9))
     call = {"a": lambda: next(outputs)}
-    # 0 is the first call, 1 calibrates, and each of two rounds is one call untimed and one timed: 2 to 5. Then 6.
-    with pytest.raises(ValueError, match=r"^calls\['a'\]: found a result that check refuses, expected one "):
+    # 0 is the first call, 1 calibrates, and each of two rounds is one call untimed and one timed: 2
+    # to 5. Then 6.
+    with pytest.raises(
+        ValueError, match=r"^calls\['a'\]: found a result that check refuses, expected one "
+    ):
         measure.interleave(call, rounds=2, block=1e-9, check=check)
     assert seen == [("a", 0), ("a", 6)]
 
@@ -93,23 +145,39 @@ def timing(*milliseconds, **others):
 
 def test_table():
     """The prediction is by the access of the same round: 1, 2 and 1 ms for the two of the copy."""
-    found = {"copyto": timing(2, 4, 6), "copy-loop": timing(3, 4, 2), "pass": timing(2, 6, 2),
-             "numpy": timing(12, 24, 12)}
+    found = {
+        "copyto": timing(2, 4, 6),
+        "copy-loop": timing(3, 4, 2),
+        "pass": timing(2, 6, 2),
+        "numpy": timing(12, 24, 12),
+    }
     lines = measure.table(found, 10**6, {"pass": 2, "numpy": 12}).splitlines()
-    assert lines[0].split() == ["predicted", "measured", "quartiles", "ratio", "GB/s", "of", "floor"]
+    assert lines[0].split() == [
+        "predicted",
+        "measured",
+        "quartiles",
+        "ratio",
+        "GB/s",
+        "of",
+        "floor",
+    ]
     assert [line.split() for line in lines[3:]] == [
         ["pass", "2.00", "2.00", "ms", "2.00", "to", "4.00", "1.00", "1.0", "100%"],
-        ["numpy", "12.00", "12.00", "ms", "12.00", "to", "18.00", "1.00", "1.0", "17%"]]
+        ["numpy", "12.00", "12.00", "ms", "12.00", "to", "18.00", "1.00", "1.0", "17%"],
+    ]
     # Without a floor there is nothing to predict from, without bytes no rate.
     lines = measure.table({"a": timing(2e-3, 3e-3, 4e-3)}).splitlines()
-    assert [line.split() for line in lines] == [["measured", "quartiles"], ["a", "3.00", "us", "2.50", "to", "3.50"]]
+    assert [line.split() for line in lines] == [
+        ["measured", "quartiles"],
+        ["a", "3.00", "us", "2.50", "to", "3.50"],
+    ]
     assert max(map(len, measure.table(found, 10**6, {"pass": 2}).splitlines())) <= 76
 
 
 def test_where_the_system_tells_no_page_faults(monkeypatch):
     monkeypatch.setattr(stopwatch, "getrusage", None)
     assert math.isnan(stopwatch.minor_faults())
-    record, = stopwatch.compare({"a": int}, rounds=1, block=1e-9, faults=stopwatch.minor_faults)
+    (record,) = stopwatch.compare({"a": int}, rounds=1, block=1e-9, faults=stopwatch.minor_faults)
     assert record["faults"] is None
 
 
@@ -127,13 +195,24 @@ def test_a_bar_on_a_terminal_only(monkeypatch):
 
 def test_the_time_of_others(tmp_path, monkeypatch):
     stat = tmp_path / "stat"
-    stat.write_text("cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 20 3 7777 88 99 6 4 0 0\ncpu1 50 0 0 0 0 0 0 0 0 0\nintr 1\n")
+    stat.write_text(
+        "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 20 3 7777 88 99 6 4 0 0\ncpu1 50 0 0 0 0 0 0 0 0"
+        " 0\nintr 1\n"
+    )
     tick = os.sysconf("SC_CLK_TCK")
-    assert stopwatch.busy_seconds({0}, stat) == 127 / tick and stopwatch.busy_seconds({0, 1}, stat) == 177 / tick
+    assert (
+        stopwatch.busy_seconds({0}, stat) == 127 / tick
+        and stopwatch.busy_seconds({0, 1}, stat) == 177 / tick
+    )
     # Two cores for 10 s are busy for 15 s, of which this process had 11: 4 of 20 went to others.
-    for name, values in (("busy_seconds", [100.0, 115.0]), ("time.process_time", [1.0, 12.0]),
-                         ("time.perf_counter", [5.0, 15.0])):
-        monkeypatch.setattr(f"lnbook.measure.stopwatch.{name}", lambda *_, values=iter(values): next(values))
+    for name, values in (
+        ("busy_seconds", [100.0, 115.0]),
+        ("time.process_time", [1.0, 12.0]),
+        ("time.perf_counter", [5.0, 15.0]),
+    ):
+        monkeypatch.setattr(
+            f"lnbook.measure.stopwatch.{name}", lambda *_, values=iter(values): next(values)
+        )
     with stopwatch.watch({0, 1}) as shared:
         pass
     assert shared == {"others": 0.2}

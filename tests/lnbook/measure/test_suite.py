@@ -1,4 +1,6 @@
-"""``python -m lnbook.measure``: what is measured has the form of what is stored, and ends in time."""
+"""``python -m lnbook.measure``: what is measured has the form of what is stored, and ends in
+time.
+"""
 
 import json
 import math
@@ -7,10 +9,10 @@ import sys
 import pytest
 
 from lnbook import results
-from lnlib.cost import Machine
 from lnbook.figures import measured
-from lnbook.measure import __main__ as command
 from lnbook.measure import Timing, suite
+from lnbook.measure import __main__ as command
+from lnlib.cost import Machine
 
 STORED = [r for kind in ("cpu", "machine") for r in results.read(kind)["records"]]
 WHERE = ("section", "shape", "dtype", "which", "threads", "state", "alignment", "size")
@@ -22,9 +24,12 @@ def where(record):
 
 @pytest.fixture
 def instant(monkeypatch):
-    """Each call once instead of in rounds, on small arrays: the records that the suite would make."""
-    monkeypatch.setattr(suite, "interleave", lambda calls, **options: {
-        name: Timing([1e-3]) for name in calls})
+    """Each call once instead of in rounds, on small arrays: the records that the suite would
+    make.
+    """
+    monkeypatch.setattr(
+        suite, "interleave", lambda calls, **options: {name: Timing([1e-3]) for name in calls}
+    )
     monkeypatch.setattr(suite, "machine", lambda size, *rest: Machine("here", 1e9, 1e9, 1e9))
     for name in ("passes", "partial_sums", "lines"):
         monkeypatch.setattr(suite.contestants, name, getattr(Names, name))
@@ -34,7 +39,9 @@ class Names:
     @staticmethod
     def passes(shape, names, which="forward", threads=1):
         names = [n for n in names if (n, which) != ("one-reading", "backward")]
-        return dict.fromkeys([*names, *(["copyto", "copy-loop"] if which == "forward" else ["triad"])], int)
+        return dict.fromkeys(
+            [*names, *(["copyto", "copy-loop"] if which == "forward" else ["triad"])], int
+        )
 
     @staticmethod
     def partial_sums(D):
@@ -46,14 +53,23 @@ class Names:
 
 
 def test_what_is_measured_here_is_what_is_stored(instant):
-    """Every record but those of two threads in the same rounds has its like in the files that the pages read."""
+    """Every record but those of two threads in the same rounds has its like in the files that the
+    pages read.
+    """
     found, left_out = suite.run()
     assert not left_out
     stored = {(*where(r), r.get("implementation")) for r in STORED}
     alike = [r for r in found if r["section"] != "two-threads"]
     missing = {(*where(r), r.get("implementation")) for r in alike} - stored
     assert not missing
-    assert {r["section"] for r in found} == {"machine", "calls", "kernels", "ladder", "threads", "two-threads"}
+    assert {r["section"] for r in found} == {
+        "machine",
+        "calls",
+        "kernels",
+        "ladder",
+        "threads",
+        "two-threads",
+    }
     assert len({(*where(r), r.get("implementation")) for r in found}) == len(found)
     two = [r for r in found if r["section"] == "two-threads" and r["threads"] == 2]
     assert len(two) == 20 and all(r["gain"] == [1, 1, 1] for r in two)
@@ -66,15 +82,20 @@ def test_what_is_measured_here_is_what_is_stored(instant):
 def test_it_ends_in_time_and_says_what_it_left_out(instant):
     now = iter(range(0, 10000, 40))
     found, left_out = suite.run(seconds=150, clock=lambda: next(now))
-    assert len(left_out) == len(suite.jobs()) - 3 and set(left_out.values()) == {"150 seconds were over"}
+    assert len(left_out) == len(suite.jobs()) - 3 and set(left_out.values()) == {
+        "150 seconds were over"
+    }
 
 
 def test_without_numba_what_needs_it_is_left_out(instant, monkeypatch):
     def nothing(*arguments):
         raise ImportError("no Numba", name="numba")
+
     monkeypatch.setattr(suite, "machine", nothing)
     found, left_out = suite.run()
-    assert set(left_out) == {f"rates, {size / 1e6:.1f} MB" for size in suite.MACHINE_SIZES} and found
+    assert (
+        set(left_out) == {f"rates, {size / 1e6:.1f} MB" for size in suite.MACHINE_SIZES} and found
+    )
     assert set(left_out.values()) == {"not installed: numba"}
 
 
@@ -82,9 +103,12 @@ def test_without_numba_what_needs_it_is_left_out(instant, monkeypatch):
 def test_the_command_writes_a_file_and_draws(instant, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(measured, "FIGURES", {"sharing": measured.sharing})
     assert command.main(["--folder", str(tmp_path), "--rounds", "1"]) == 0
-    file, = tmp_path.glob("*.json")
+    (file,) = tmp_path.glob("*.json")
     written = json.loads(file.read_text())
-    assert written["provenance"]["command"] == "python -m lnbook.measure" and len(written["records"]) > 250
+    assert (
+        written["provenance"]["command"] == "python -m lnbook.measure"
+        and len(written["records"]) > 250
+    )
     assert str(tmp_path) not in file.read_text()
     assert [path.name for path in tmp_path.glob("*.png")] == ["sharing.png"]
     said = capsys.readouterr().out
@@ -105,14 +129,23 @@ def test_both_bars_and_both_predictions_are_drawn(instant):
     names = [label.get_text() for label in forward.get_yticklabels()]
     assert names[0] == "NumPy" and len(forward.patches) == 2 * len(names)
     stored, here = forward.patches[:2]
-    assert stored.get_width() == pytest.approx(1e3 * measured.seconds(STORED, "numpy-idiomatic", section="ladder"))
+    assert stored.get_width() == pytest.approx(
+        1e3 * measured.seconds(STORED, "numpy-idiomatic", section="ladder")
+    )
     assert here.get_width() == pytest.approx(1.0)
     # 12 accesses at half a copy of 1 ms each.
-    assert measured.predicted(found, "numpy-idiomatic", "forward", measured.SHAPE) == pytest.approx(6e-3)
+    assert measured.predicted(found, "numpy-idiomatic", "forward", measured.SHAPE) == pytest.approx(
+        6e-3
+    )
     assert measured.predicted(found, "lnlib", "backward", measured.SHAPE) == pytest.approx(1e-3)
     sharing = measured.sharing(STORED, found).axes[0]
     assert len(sharing.patches) == 4 * len(suite.SUM_SHAPES)
     roofs = measured.roofline(STORED, found).axes[0].lines
     # Eight operations an element in a millisecond: the open point of lnlib.cpu, the last drawn.
-    assert roofs[-1].get_ydata()[0] == pytest.approx(8 * math.prod(suite.NEAR) / 1e-3 / 1e9, rel=1e-2)
-    assert roofs[-1].get_fillstyle() == "none" and len(measured.growth(STORED, found).axes[0].lines) == 5
+    assert roofs[-1].get_ydata()[0] == pytest.approx(
+        8 * math.prod(suite.NEAR) / 1e-3 / 1e9, rel=1e-2
+    )
+    assert (
+        roofs[-1].get_fillstyle() == "none"
+        and len(measured.growth(STORED, found).axes[0].lines) == 5
+    )

@@ -1,11 +1,14 @@
-"""One table: every implementation of layer norm's gradient on every case of ``cases.py`` that it claims.
+"""One table: every implementation of layer norm's gradient on every case of ``cases.py`` that it
+claims.
 
-A new implementation or backend is a new row of ``IMPLEMENTATIONS``: what it computes, which cases it
-claims (dtypes, D, elements, offset), and how its error bars follow from those of ``cases.judge``.
+A new implementation or backend is a new row of ``IMPLEMENTATIONS``: what it computes, which cases
+it claims (dtypes, D, elements, offset), and how its error bars follow from those of
+``cases.judge``.
 """
 
 import math
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import cases
 import numpy as np
@@ -18,17 +21,21 @@ from lnlib.symbolic import to_numpy
 
 def backend(module, **options):
     """The two functions every backend has; y is judged too."""
+
     def results(a, eps):
         y, *gradients = cases.run(module, *a, eps, **options)
         return {"y": y, **named(gradients)}
+
     return results
 
 
 def cut_among_three(module, axis, **options):
     """Rows (axis 0) or features (1) on three ranks, of which the first has the least."""
+
     def results(a, eps):
         y, *gradients = cases.cut_among_three(module, axis, *a, eps, **options)
         return {"y": y, **named(gradients)}
+
     return results
 
 
@@ -44,72 +51,105 @@ def sympy(a, eps):
     xhat, J = to_numpy(a.x.shape[-1])(np.moveaxis(a.x, -1, 0), eps)
     per_row = a.dy * np.moveaxis(xhat[:, 0], 0, -1)
     rows = tuple(range(a.x.ndim - 1))
-    return named((np.einsum("...i,ij...->...j", a.gamma * a.dy, J), per_row.sum(axis=rows), a.dy.sum(axis=rows)))
+    return named(
+        (
+            np.einsum("...i,ij...->...j", a.gamma * a.dy, J),
+            per_row.sum(axis=rows),
+            a.dy.sum(axis=rows),
+        )
+    )
 
 
 def by(derivative):
-    """All three gradients of the loss sum(dy * y) by a numeric derivative, from values of the loss alone."""
+    """All three gradients of the loss sum(dy * y) by a numeric derivative, from values of the loss
+    alone.
+    """
+
     def results(a, eps):
         def loss(x=a.x, gamma=a.gamma, beta=a.beta):
             return (a.dy * layernorm.layer_norm_forward(x, gamma, beta, eps)[0]).sum()
-        return named((derivative(lambda x: loss(x=x), a.x), derivative(lambda gamma: loss(gamma=gamma), a.gamma),
-                      derivative(lambda beta: loss(beta=beta), a.beta)))
+
+        return named(
+            (
+                derivative(lambda x: loss(x=x), a.x),
+                derivative(lambda gamma: loss(gamma=gamma), a.gamma),
+                derivative(lambda beta: loss(beta=beta), a.beta),
+            )
+        )
+
     return results
 
 
 # Bars: how the errors allowed to an implementation follow from those of the best possible one.
+
 
 def recentred(case, judged):
     return judged.bars
 
 
 def rounded_once(case, judged):
-    """float64 inside: half an ulp of each element, and what float64 itself may lose (see cases.judge)."""
+    """float64 inside: half an ulp of each element, and what float64 itself may lose (see
+    cases.judge).
+    """
     bars = {}
     for name, kappa in judged.kappa.items():
         dtype = case.parameters or case.dtype if name in ("dgamma", "dbeta") else case.dtype
         exact = getattr(judged.exact, name)
-        bars[name] = cases.half_ulp(exact, dtype) + max(cases.BAR["float64"], 4 * kappa * cases.U["float64"])
+        bars[name] = cases.half_ulp(exact, dtype) + max(
+            cases.BAR["float64"], 4 * kappa * cases.U["float64"]
+        )
     return bars
 
 
 def rounded_mean(case, judged):
     """The mean is rounded before it is subtracted.
 
-    That moves xhat of a row by t = u |mean| r along 1, and so dx by t kappa and dgamma by t times its
-    condition: (1 + |mean| r) u instead of u, with the |mean| r of the worst row. Rows are added one
-    after the other (NumPy blocks an axis only if it is contiguous), so a sum over rows has the error
-    sqrt(rows) u instead of sqrt(log2(rows)) u.
+    That moves xhat of a row by t = u |mean| r along 1, and so dx by t kappa and dgamma by t times
+    its condition: (1 + |mean| r) u instead of u, with the |mean| r of the worst row. Rows are added
+    one after the other (NumPy blocks an axis only if it is contiguous), so a sum over rows has the
+    error sqrt(rows) u instead of sqrt(log2(rows)) u.
     """
     u, rows = cases.U[case.dtype], math.prod(case.shape[:-1])
-    return {"dx": judged.bars["dx"] + 4 * u * judged.kappa["dx"] * judged.offset,
-            "dgamma": judged.bars["dgamma"] + 4 * u * judged.kappa["dgamma"] * (judged.offset + math.sqrt(rows)),
-            "dbeta": judged.bars["dbeta"] + 4 * u * judged.kappa["dbeta"] * math.sqrt(rows)}
+    return {
+        "dx": judged.bars["dx"] + 4 * u * judged.kappa["dx"] * judged.offset,
+        "dgamma": (
+            judged.bars["dgamma"]
+            + 4 * u * judged.kappa["dgamma"] * (judged.offset + math.sqrt(rows))
+        ),
+        "dbeta": judged.bars["dbeta"] + 4 * u * judged.kappa["dbeta"] * math.sqrt(rows),
+    }
 
 
 def complex_stepped(case, judged):
-    """No difference is taken, so as good as the best; a complex product rounds twice as often as a real one."""
+    """No difference is taken, so as good as the best; a complex product rounds twice as often as a
+    real one.
+    """
     return {name: 2 * bar for name, bar in judged.bars.items()}
 
 
 def differenced(case, judged):
-    """Rounding of the loss over h for every element, and the h^2 term: see the table in lnlib.gradcheck.
+    """Rounding of the loss over h for every element, and the h^2 term: see the table in
+    lnlib.gradcheck.
 
-    h is (12 u)^(1/3) standard deviations of the argument, rounded up to a power of two. A value of the loss
-    is wrong by 4 u ||dy y||: its products round independently, a few times each. The third derivative of
-    a unit vector along a line is at most 3 times the cube of the angular speed (it is 3 where the line
-    is perpendicular), hence a relative error of 3/6 (h r)^2 of ||r g||, which is kappa ||dx||. The loss is
-    linear in gamma and beta: rounding only.
+    h is (12 u)^(1/3) standard deviations of the argument, rounded up to a power of two. A value of
+    the loss is wrong by 4 u ||dy y||: its products round independently, a few times each. The third
+    derivative of a unit vector along a line is at most 3 times the cube of the angular speed (it is
+    3 where the line is perpendicular), hence a relative error of 3/6 (h r)^2 of ||r g||, which is
+    kappa ||dx||. The loss is linear in gamma and beta: rounding only.
     """
-    noise = 4 * cases.U["float64"] * np.linalg.norm(judged.arrays.dy * cases.reference.to_float64(judged.exact.y))
+    noise = (
+        4
+        * cases.U["float64"]
+        * np.linalg.norm(judged.arrays.dy * cases.reference.to_float64(judged.exact.y))
+    )
     bars = {}
     for name, argument in zip(("dx", "dgamma", "dbeta"), judged.arrays):
         sigma = (argument.std() if argument.size else 0) or 1.0
-        h = sigma * (12 * cases.U["float64"])**(1 / 3)
+        h = sigma * (12 * cases.U["float64"]) ** (1 / 3)
         norm = np.linalg.norm(cases.reference.to_float64(getattr(judged.exact, name)))
         bars[name] = math.sqrt(argument.size) * noise / (h * norm) if norm else 0.0
         if name == "dx":
-            bars[name] += judged.kappa[name] * (2 * h * judged.rstd)**2 / 2
+            bars[name] += judged.kappa[name] * (2 * h * judged.rstd) ** 2 / 2
     return bars
 
 
@@ -118,16 +158,22 @@ class Implementation(NamedTuple):
     bars: Callable
     dtypes: tuple = ("float64",)
     D: tuple = (1, math.inf)
-    size: float = math.inf      # most elements
-    offset: float = math.inf    # largest offset / sigma
-    skip: tuple = ()            # beginnings of the names of cases it cannot do
+    size: float = math.inf  # most elements
+    offset: float = math.inf  # largest offset / sigma
+    skip: tuple = ()  # beginnings of the names of cases it cannot do
 
     def claims(self, case):
-        return (case.dtype in self.dtypes and self.D[0] <= case.shape[-1] <= self.D[1] and case.size <= self.size
-                and case.offset <= self.offset and not case.name.startswith(self.skip))
+        return (
+            case.dtype in self.dtypes
+            and self.D[0] <= case.shape[-1] <= self.D[1]
+            and case.size <= self.size
+            and case.offset <= self.offset
+            and not case.name.startswith(self.skip)
+        )
 
 
-#: A mean that is rounded before it is subtracted leaves a constant row slightly above or below zero.
+#: A mean that is rounded before it is subtracted leaves a constant row slightly above or below
+#: zero.
 NOT_RECENTRED = ("constant_rows",)
 
 #: Dtypes of x for which float64 is more.
@@ -138,62 +184,102 @@ INTERPRETED = {"size": 70_000, "skip": ("65536 rows", "2x128x1024")}
 
 IMPLEMENTATIONS = {
     "NumPy backend": Implementation(backend(layernorm), recentred, cases.DTYPES),
-    "NumPy backend, precise": Implementation(backend(layernorm, precise=True), rounded_once, NARROW),
+    "NumPy backend, precise": Implementation(
+        backend(layernorm, precise=True), rounded_once, NARROW
+    ),
     "CPU backend": Implementation(backend(cpu), recentred, cases.DTYPES),
     "CPU backend, precise": Implementation(backend(cpu, precise=True), rounded_once, NARROW),
     "GPU backend": Implementation(backend(gpu), recentred, NARROW, **INTERPRETED),
-    "GPU backend, precise": Implementation(backend(gpu, precise=True), rounded_once, NARROW, **INTERPRETED),
+    "GPU backend, precise": Implementation(
+        backend(gpu, precise=True), rounded_once, NARROW, **INTERPRETED
+    ),
     "rows sharded": Implementation(cut_among_three(sharded.rows, 0), recentred, cases.DTYPES),
-    "features sharded": Implementation(cut_among_three(sharded.features, 1), recentred, cases.DTYPES),
-    "rows sharded, precise": Implementation(cut_among_three(sharded.rows, 0, precise=True), rounded_once, NARROW),
-    "features sharded, precise": Implementation(cut_among_three(sharded.features, 1, precise=True), rounded_once,
-                                                NARROW),
+    "features sharded": Implementation(
+        cut_among_three(sharded.features, 1), recentred, cases.DTYPES
+    ),
+    "rows sharded, precise": Implementation(
+        cut_among_three(sharded.rows, 0, precise=True), rounded_once, NARROW
+    ),
+    "features sharded, precise": Implementation(
+        cut_among_three(sharded.features, 1, precise=True), rounded_once, NARROW
+    ),
     "step by step": Implementation(steps, rounded_mean, ("float64", "float32"), skip=NOT_RECENTRED),
     "SymPy": Implementation(sympy, rounded_mean, D=(2, 8), size=1000, skip=NOT_RECENTRED),
     "complex step": Implementation(by(complex_step), complex_stepped, size=512),
     "central difference": Implementation(by(central_difference), differenced, size=512, offset=1e8),
 }
 
+
 def marks(name, case):
-    """Large cases are not for ``make check``; for the GPU's kernels, interpreted, and SymPy already small ones."""
+    """Large cases are not for ``make check``; for the GPU's kernels, interpreted, and SymPy already
+    small ones.
+    """
     if name.startswith("GPU") and case.size >= 2**16:
         return pytest.mark.long
     most = 2**8 if name.startswith("GPU") else 2**16
     return pytest.mark.slow if case.size >= most or name == "SymPy" and case.shape[-1] > 3 else ()
 
 
-ROWS = [pytest.param(implementation, case, id=f"{name} | {case.name}", marks=marks(name, case))
-        for name, implementation in IMPLEMENTATIONS.items() for case in cases.CASES if implementation.claims(case)]
+ROWS = [
+    pytest.param(implementation, case, id=f"{name} | {case.name}", marks=marks(name, case))
+    for name, implementation in IMPLEMENTATIONS.items()
+    for case in cases.CASES
+    if implementation.claims(case)
+]
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("implementation, case", ROWS)
 def test_gradients(implementation, case):
     judged = cases.judge(case)
-    cases.check(implementation.results(judged.arrays, case.eps), judged.exact, implementation.bars(case, judged))
+    cases.check(
+        implementation.results(judged.arrays, case.eps),
+        judged.exact,
+        implementation.bars(case, judged),
+    )
 
 
 def repeated(kind, dtype, distinct):
-    """Rows that will stand one below the other many times: the exact sums are those of one copy, times that."""
+    """Rows that will stand one below the other many times: the exact sums are those of one copy,
+    times that.
+    """
     rng = np.random.default_rng(5)
     x, dy = rng.standard_normal((2, distinct, 3))
     dy = {"either sign": dy, "one sign": np.abs(dy) + 0.1, "constant": np.full_like(dy, 0.1)}[kind]
     return x.astype(dtype), np.ones(3, dtype), np.zeros(3, dtype), dy.astype(dtype)
 
 
-LONG = {"NumPy": (layernorm, 1, {}), "CPU": (cpu, 1, {}), "CPU, threads": (cpu, 3, {}),
-        "CPU, precise": (cpu, 1, {"precise": True})}
+LONG = {
+    "NumPy": (layernorm, 1, {}),
+    "CPU": (cpu, 1, {}),
+    "CPU, threads": (cpu, 3, {}),
+    "CPU, precise": (cpu, 1, {"precise": True}),
+}
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("rows, distinct", [(100_000, 1), (100_000, 1000),
-                                            *(pytest.param(10**6, n, marks=pytest.mark.slow) for n in (1, 1000))])
+@pytest.mark.parametrize(
+    "rows, distinct",
+    [
+        (100_000, 1),
+        (100_000, 1000),
+        *(pytest.param(10**6, n, marks=pytest.mark.slow) for n in (1, 1000)),
+    ],
+)
 @pytest.mark.parametrize("kind", ["either sign", "one sign", "constant"])
-@pytest.mark.parametrize("name, dtype", [
-    pytest.param(name, dtype, marks=cases.marks_of_threads(LONG[name][1], dtype))
-    for name in LONG for dtype in ("float64", "float32") if (name, dtype) != ("CPU, precise", "float64")])
+@pytest.mark.parametrize(
+    "name, dtype",
+    [
+        pytest.param(name, dtype, marks=cases.marks_of_threads(LONG[name][1], dtype))
+        for name in LONG
+        for dtype in ("float64", "float32")
+        if (name, dtype) != ("CPU, precise", "float64")
+    ],
+)
 def test_sums_do_not_lose_more_over_more_rows(name, dtype, kind, rows, distinct):
-    """The bars are those of few rows. Errors of equal rows are equal, so their condition is that of one copy."""
+    """The bars are those of few rows. Errors of equal rows are equal, so their condition is that of
+    one copy.
+    """
     backend, threads, options = LONG[name]
     x, gamma, beta, dy = repeated(kind, dtype, distinct)
     copies = rows // distinct
@@ -206,36 +292,54 @@ def test_sums_do_not_lose_more_over_more_rows(name, dtype, kind, rows, distinct)
     cases.check({"dgamma": dgamma, "dbeta": dbeta}, exact, bars)
 
 
-INFINITE = {"x": lambda a: a.x[2, 1:2], "dy": lambda a: a.dy[2, 1:2], "gamma": lambda a: a.gamma[1:2]}
+INFINITE = {
+    "x": lambda a: a.x[2, 1:2],
+    "dy": lambda a: a.dy[2, 1:2],
+    "gamma": lambda a: a.gamma[1:2],
+}
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("where", INFINITE)
 @pytest.mark.parametrize("D", [5, *(pytest.param(D, marks=pytest.mark.slow) for D in (300, 2500))])
 @pytest.mark.parametrize("options", [{}, {"precise": True}])
-@pytest.mark.parametrize("backend, dtype", [(backend, dtype) for backend in (layernorm, cpu, gpu)
-                                            for dtype in cases.DTYPES if backend is not gpu or dtype != "float64"])
+@pytest.mark.parametrize(
+    "backend, dtype",
+    [
+        (backend, dtype)
+        for backend in (layernorm, cpu, gpu)
+        for dtype in cases.DTYPES
+        if backend is not gpu or dtype != "float64"
+    ],
+)
 def test_nan_and_inf_go_no_further(backend, dtype, options, D, where):
-    """What lnlib.contract promises, at every element of y, dx, dgamma and dbeta; the others keep their bits.
+    """What lnlib.contract promises, at every element of y, dx, dgamma and dbeta; the others keep
+    their bits.
 
-    But a sum over rows of the CPU backend, which adds a row last that is left to NumPy: two orders of three additions
-    differ by at most 2 * 3 u of the sum of the terms' sizes, and |xhat| is below sqrt(D).
+    But a sum over rows of the CPU backend, which adds a row last that is left to NumPy: two orders
+    of three additions differ by at most 2 * 3 u of the sum of the terms' sizes, and |xhat| is below
+    sqrt(D).
     """
     if options and dtype == "float64" or D > 300 and backend is gpu:
         pytest.skip("float64 is precise; the GPU is an interpreter")
     a = cases.Case("nan and inf", (4, D), dtype).arrays()
     clean = cases.run(backend, *a, **options)
     row, column = np.arange(4)[:, None] == 2, np.arange(D) == 1
-    lost = {"x": (row, row, True, False), "dy": (False, row, column, column),
-            "gamma": (column, True, False, False)}[where]
+    lost = {
+        "x": (row, row, True, False),
+        "dy": (False, row, column, column),
+        "gamma": (column, True, False, False),
+    }[where]
     allowed = 6 * cases.U[dtype] * math.sqrt(D) * np.abs(a.dy.astype(float)).sum(axis=0)
     for value in (np.inf, -np.inf, np.nan):
         INFINITE[where](a)[:] = value
-        for found, before, place in zip(cases.run(backend, *a, **options), clean, lost, strict=True):
+        for found, before, place in zip(
+            cases.run(backend, *a, **options), clean, lost, strict=True
+        ):
             place = np.broadcast_to(place, found.shape)
             found, before = found.astype(float), before.astype(float)
             assert not np.isfinite(found[place]).any() and np.isfinite(found[~place]).all()
-            assert not where == "x" or np.isnan(found[place]).all()
+            assert where != "x" or np.isnan(found[place]).all()
             if backend is cpu and found.ndim == 1:
                 assert (np.abs(found - before) <= allowed)[~place].all()
             else:
@@ -244,6 +348,9 @@ def test_nan_and_inf_go_no_further(backend, dtype, options, D, where):
 
 def test_the_table_is_not_empty():
     """Limits that exclude everything would pass every row of nothing."""
-    count = {name: sum(map(implementation.claims, cases.CASES)) for name, implementation in IMPLEMENTATIONS.items()}
+    count = {
+        name: sum(map(implementation.claims, cases.CASES))
+        for name, implementation in IMPLEMENTATIONS.items()
+    }
     assert min(count.values()) >= 20, count
     assert len({case.name for case in cases.CASES}) == len(cases.CASES)

@@ -1,7 +1,8 @@
-"""lnlib.cpu beyond the table: memory, threads, what the cache promises, and what the compiler is asked to do.
+"""lnlib.cpu beyond the table: memory, threads, what the cache promises, and what the compiler is
+asked to do.
 
-That it refuses the same input as every backend is in test_contract.py, the ends of the range in test_range.py,
-the accuracy of ordinary rows in test_all_backends.py.
+That it refuses the same input as every backend is in test_contract.py, the ends of the range in
+test_range.py, the accuracy of ordinary rows in test_all_backends.py.
 """
 
 import contextlib
@@ -37,17 +38,20 @@ run = functools.partial(cases.run, cpu)
 
 # Memory
 
+
 def at(array, items):
     """A copy that begins ``items`` items behind the beginning of a cache line."""
     buffer = np.empty(array.nbytes + 2 * LINE, np.uint8)
     start = -buffer.ctypes.data % LINE + items * array.itemsize
-    copy = buffer[start:start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy = buffer[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
 
 
 class Guarded:
-    """Arrays inside larger buffers of one pattern; ``intact()`` says whether the surroundings still have it."""
+    """Arrays inside larger buffers of one pattern; ``intact()`` says whether the surroundings still
+    have it.
+    """
 
     def __init__(self, *shapes, dtype, items=0):
         self.buffers, self.arrays = [], []
@@ -55,24 +59,30 @@ class Guarded:
             size = math.prod(shape) * np.dtype(dtype).itemsize
             buffer = np.full(size + 20 * LINE, 0xA5, np.uint8)
             start = -buffer.ctypes.data % LINE + 9 * LINE + items * np.dtype(dtype).itemsize
-            self.arrays.append(buffer[start:start + size].view(dtype).reshape(shape))
+            self.arrays.append(buffer[start : start + size].view(dtype).reshape(shape))
             self.buffers.append((buffer, start, start + size))
 
     def intact(self):
-        return all((buffer[:start] == 0xA5).all() and (buffer[stop:] == 0xA5).all()
-                   for buffer, start, stop in self.buffers)
+        return all(
+            (buffer[:start] == 0xA5).all() and (buffer[stop:] == 0xA5).all()
+            for buffer, start, stop in self.buffers
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("items", [0, 1, 15])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_nothing_is_written_outside_the_results(dtype, items):
-    """Of y, dx, the statistics, dgamma and dbeta; by one thread and by three; near and, in the last shape, far."""
+    """Of y, dx, the statistics, dgamma and dbeta; by one thread and by three; near and, in the last
+    shape, far.
+    """
     far = 7300, 300
     assert 2 * 4 * math.prod(far) >= kernels.FAR
     for rows, D in (*itertools.product((1, 3, 20), WIDTHS), far):
         x, gamma, beta, dy = arrays((rows, D), dtype)
-        guarded = Guarded((rows, D), (3 * rows + D,), (rows, D), (D,), (D,), dtype=dtype, items=items)
+        guarded = Guarded(
+            (rows, D), (3 * rows + D,), (rows, D), (D,), (D,), dtype=dtype, items=items
+        )
         y, saved, dx, dgamma, dbeta = guarded.arrays
         with threads(1):
             expected = bits(run(x, gamma, beta, dy))
@@ -88,7 +98,9 @@ def test_nothing_is_written_outside_the_results(dtype, items):
 @pytest.mark.parametrize("precise", [False, True])
 @pytest.mark.parametrize("dtype", cases.DTYPES)
 def test_out(dtype, precise):
-    """It is what is returned, all of it is written and nothing beside it, and the bits are those without it."""
+    """It is what is returned, all of it is written and nothing beside it, and the bits are those
+    without it.
+    """
     if precise and dtype == "float64":
         pytest.skip("float64 is precise")
     for shape in ((7,), (5, 300), (2, 3, 2500), (0, 4)):
@@ -103,7 +115,7 @@ def test_out(dtype, precise):
 def test_out_may_be_a_memory_map_or_a_matrix(dtype, tmp_path):
     a = arrays((5, 300), dtype)
     out = [np.memmap(tmp_path / name, dtype, "w+", shape=(5, 300)) for name in ("y", "dx")]
-    for out in (out, [np.empty((5, 300), dtype).view(np.matrix) for _ in range(2)]):
+    for out in (out, [np.empty((5, 300), dtype).view(np.matrix) for _ in range(2)]):  # noqa: B020
         results = run(*a, out=out)
         assert results[0] is out[0] and results[1] is out[1] and bits(results) == bits(run(*a))
 
@@ -112,24 +124,33 @@ def test_out_may_be_a_memory_map_or_a_matrix(dtype, tmp_path):
 def test_out_in_every_layout_is_written_or_refused(layout):
     """All of it, if it can be written row after row; else nothing, and the message says out."""
     a = arrays((3, 4, 7), "float32")
-    out = [laid_out(np.zeros((3, 4, 7)), layout, lambda zeros: zeros.astype("float32")) for _ in range(2)]
+    out = [
+        laid_out(np.zeros((3, 4, 7)), layout, lambda zeros: zeros.astype("float32"))
+        for _ in range(2)
+    ]
     if out[0].flags.c_contiguous:
         results = run(*a, out=out)
         assert results[0] is out[0] and results[1] is out[1] and bits(results) == bits(run(*a))
         return
     _, cache = cpu.layer_norm_forward(*a[:3])
-    for call in (lambda: cpu.layer_norm_forward(*a[:3], out=out[0]), lambda: cpu.layer_norm_backward(a[3], cache, out=out[1])):
+    for call in (
+        lambda: cpu.layer_norm_forward(*a[:3], out=out[0]),
+        lambda: cpu.layer_norm_backward(a[3], cache, out=out[1]),
+    ):
         with pytest.raises(ValueError, match="^out: found .*not C-contiguous"):
             call()
     assert not out[0].any() and not out[1].any()
 
 
-#: An ``out`` that uses memory of an argument. The square makes a transposed view and its base one shape.
+#: An ``out`` that uses memory of an argument. The square makes a transposed view and its base one
+#: shape.
 OVERLAPS = {
     "x": lambda a: (a, a["x"]),
     "x, shifted by a row": lambda a: ({**a, "x": a["long"][1:]}, a["long"][:-1]),
-    "x, by its last element": lambda a: ({**a, "x": a["flat"][255:511].reshape(16, 16)},
-                                         a["flat"][:256].reshape(16, 16)),
+    "x, by its last element": lambda a: (
+        {**a, "x": a["flat"][255:511].reshape(16, 16)},
+        a["flat"][:256].reshape(16, 16),
+    ),
     "x, transposed": lambda a: ({**a, "x": a["x"].T}, a["x"]),
     "x, read-only": lambda a: ({**a, "x": read_only(a["x"])}, a["x"]),
     "x, reversed": lambda a: ({**a, "x": a["x"][:, ::-1]}, a["x"]),
@@ -145,17 +166,28 @@ OVERLAPS = {
 
 
 @pytest.mark.parametrize("kind", OVERLAPS)
-@pytest.mark.parametrize("dtype, n", [pytest.param(dtype, n, marks=cases.marks_of_threads(n, dtype))
-                                      for dtype in cases.DTYPES for n in (1, 2)])
+@pytest.mark.parametrize(
+    "dtype, n",
+    [
+        pytest.param(dtype, n, marks=cases.marks_of_threads(n, dtype))
+        for dtype in cases.DTYPES
+        for n in (1, 2)
+    ],
+)
 def test_out_over_an_argument_is_refused(dtype, kind, n):
     """And nothing is written."""
-    a = dict(zip(("x", "gamma", "beta", "dy"), arrays((16, 16), dtype)), long=arrays((17, 16), dtype)[0],
-             flat=arrays((512,), dtype)[0])
+    a = dict(
+        zip(("x", "gamma", "beta", "dy"), arrays((16, 16), dtype)),
+        long=arrays((17, 16), dtype)[0],
+        flat=arrays((512,), dtype)[0],
+    )
     a, out = OVERLAPS[kind](a)
     before = out.tobytes()
     with threads(n):
         cache = cpu.layer_norm_forward(a["x"], a["gamma"], a["beta"])[1]
-        with pytest.raises(ValueError, match="^out: found memory that an input uses too, expected an array"):
+        with pytest.raises(
+            ValueError, match="^out: found memory that an input uses too, expected an array"
+        ):
             if "dy" in kind or "backward" in kind:
                 cpu.layer_norm_backward(a["dy"], cache, out=out)
             else:
@@ -176,7 +208,9 @@ def test_out_may_lie_between_or_beside_the_arguments(dtype):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="page faults are counted on Linux")
 def test_out_takes_no_new_memory():
-    """32 MB of results have 8192 pages of 4 KB. With ``out`` 20 calls of each pass touch next to none anew."""
+    """32 MB of results have 8192 pages of 4 KB. With ``out`` 20 calls of each pass touch next to
+    none anew.
+    """
     import resource
 
     x, gamma, beta, dy = arrays((8192, 1024))
@@ -207,22 +241,30 @@ def test_the_results_do_not_depend_on_where_arrays_lie(dtype, rows):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_rows_are_cut_at_cache_lines(dtype):
-    """What makes the stores aligned: the head of a row, and copies of gamma that meet lines where the rows do."""
+    """What makes the stores aligned: the head of a row, and copies of gamma that meet lines where
+    the rows do.
+    """
     line = LINE // np.dtype(dtype).itemsize
     for k in range(line):
         rows = at(np.zeros((3, 300), dtype), k)
         head = kernels.head_of(rows)
         assert 0 <= head < line and (rows.ctypes.data + head * rows.itemsize) % LINE == 0
         copy = kernels.copy_for(rows, 3, np.arange(300, dtype=dtype))
-        assert np.array_equal(copy, np.arange(300)) and (copy.ctypes.data - rows.ctypes.data) % 4096 == 3 * 1024
+        assert (
+            np.array_equal(copy, np.arange(300))
+            and (copy.ctypes.data - rows.ctypes.data) % 4096 == 3 * 1024
+        )
 
 
 # The cache
 
+
 @pytest.mark.parametrize("precise", [False, True])
 @pytest.mark.parametrize("dtype", cases.DTYPES)
 def test_what_the_cache_shares(dtype, precise):
-    """x is the caller's where its docstring says so; nothing else is anyone's, and no result another's."""
+    """x is the caller's where its docstring says so; nothing else is anyone's, and no result
+    another's.
+    """
     if precise and dtype == "float64":
         pytest.skip("float64 is precise")
     for D in (1, 5, 300):
@@ -230,8 +272,17 @@ def test_what_the_cache_shares(dtype, precise):
         y, cache = cpu.layer_norm_forward(x, gamma, beta, precise=precise)
         assert cache.x is x
         compute = np.float64 if precise or dtype == "float64" else np.float32
-        assert cache.saved.shape == (3 * 4 + D,) and cache.saved.dtype == compute and cache.saved.base is None
-        assert cache.eps == 1e-5 and cache.dtype == gamma.dtype and cache.backend == "cpu" and len(cache) == 4
+        assert (
+            cache.saved.shape == (3 * 4 + D,)
+            and cache.saved.dtype == compute
+            and cache.saved.base is None
+        )
+        assert (
+            cache.eps == 1e-5
+            and cache.dtype == gamma.dtype
+            and cache.backend == "cpu"
+            and len(cache) == 4
+        )
         assert cache.statistics.shape == (3, 4) and cache.gamma.shape == (D,)
         assert np.array_equal(cache.gamma, gamma.astype(compute))
         wide = x.astype(np.float64)
@@ -239,11 +290,19 @@ def test_what_the_cache_shares(dtype, precise):
         assert np.allclose(cache.statistics[0] + cache.statistics[1], mean, rtol=1e-5, atol=1e-5)
         # Of a row of one feature 1 / sqrt(eps); var + eps is right to a few roundings otherwise.
         assert np.allclose(cache.statistics[2], 1 / np.sqrt(variance + 1e-5), rtol=1e-5)
-        assert cases.share_nothing([x, gamma, beta, dy, y, cache.saved, *cpu.layer_norm_backward(dy, cache)])
+        assert cases.share_nothing(
+            [x, gamma, beta, dy, y, cache.saved, *cpu.layer_norm_backward(dy, cache)]
+        )
 
     x = arrays((4, 6), dtype)[0]
     gamma, beta = arrays((6,), dtype)[1:3]
-    for kind in (x[:, ::-1], x[::2], np.asfortranarray(x), read_only(x), np.broadcast_to(x[0], (4, 6))):
+    for kind in (
+        x[:, ::-1],
+        x[::2],
+        np.asfortranarray(x),
+        read_only(x),
+        np.broadcast_to(x[0], (4, 6)),
+    ):
         cache = cpu.layer_norm_forward(kind, gamma, beta, precise=precise)[1]
         assert not np.shares_memory(cache.x, x) and np.array_equal(cache.x, kind)
         assert cache.x.flags.carray
@@ -261,7 +320,9 @@ def test_a_cache_may_come_back_as_memory_maps():
 
 @pytest.mark.parametrize("D", [200, 300])  # in blocks, and row by row
 def test_the_guess_at_the_mean(D):
-    """That of the first 16 numbers; the mean itself where that lies 0.52, not 0.48 standard deviations beside it."""
+    """That of the first 16 numbers; the mean itself where that lies 0.52, not 0.48 standard
+    deviations beside it.
+    """
     x = np.tile(np.array([1, -1], "f4"), (2, D // 2))
     one = np.ones(D, "f4")
     x[:, :16] += np.array([[0.48], [0.52]]) * D / (D - 16)
@@ -280,27 +341,43 @@ CHANGES = {
     "another batch": lambda x: np.random.default_rng(99).standard_normal(x.shape),
     "normalised": lambda x: (x - x.mean(axis=-1, keepdims=True)) * 3,
     "a NaN": lambda x: np.concatenate([x.ravel()[:-1], [np.nan]]).reshape(x.shape),
-    "the last element": lambda x: np.concatenate([x.ravel()[:-1], [x[-1, -1] + 1]]).reshape(x.shape),
+    "the last element": (
+        lambda x: np.concatenate([x.ravel()[:-1], [x[-1, -1] + 1]]).reshape(x.shape)
+    ),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("dtype, precise, n", [
-    *(pytest.param(dtype, False, n, marks=cases.marks_of_threads(n, dtype)) for dtype in cases.DTYPES for n in (1, 3)),
-    *(pytest.param("float32", True, n, marks=pytest.mark.slow) for n in (1, 3))])
+@pytest.mark.parametrize(
+    "dtype, precise, n",
+    [
+        *(
+            pytest.param(dtype, False, n, marks=cases.marks_of_threads(n, dtype))
+            for dtype in cases.DTYPES
+            for n in (1, 3)
+        ),
+        *(pytest.param("float32", True, n, marks=pytest.mark.slow) for n in (1, 3)),
+    ],
+)
 def test_a_changed_x_is_refused(dtype, precise, n, change):
-    """By a thread of several too. The smallest of these changes moves one mean by 1/2500, eight times the limit."""
+    """By a thread of several too. The smallest of these changes moves one mean by 1/2500, eight
+    times the limit.
+    """
     for shape in ((4, 3), (40, 3), (20, 300), (20, 2500)):
         with threads(n):
             x, gamma, beta, dy = arrays(shape, dtype, offset=0.5)
             _, cache = cpu.layer_norm_forward(x, gamma, beta, precise=precise)
             x[...] = CHANGES[change](x.astype(np.float64))
-            with pytest.raises(ValueError, match="^cache: found x changed since forward .* expected the same"):
+            with pytest.raises(
+                ValueError, match="^cache: found x changed since forward .* expected the same"
+            ):
                 cpu.layer_norm_backward(dy, cache)
 
 
 def test_a_small_change_of_a_wide_row_is_refused():
-    """One element of 65536, by 10: the mean moves by 1.5e-4 standard deviations, ten times the limit 2^-16."""
+    """One element of 65536, by 10: the mean moves by 1.5e-4 standard deviations, ten times the
+    limit 2^-16.
+    """
     x, gamma, beta, dy = arrays((2, 65536))
     _, cache = cpu.layer_norm_forward(x, gamma, beta)
     x[1, 77] += 10
@@ -309,14 +386,33 @@ def test_a_small_change_of_a_wide_row_is_refused():
 
 
 # Scales of one row when forward sees it, and when backward does. NaN and Inf are of one element.
-@pytest.mark.parametrize("before, after", [(1e30, 2e30), (1e30, 1), (1e30, np.nan), (1e30, np.inf), (1e-30, 2e-30),
-                                           (np.nan, 1), (np.inf, 1), (np.nan, 1e30), (np.inf, np.nan), (1, np.nan),
-                                           (1, np.inf), (1, 1e30)])
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        (1e30, 2e30),
+        (1e30, 1),
+        (1e30, np.nan),
+        (1e30, np.inf),
+        (1e-30, 2e-30),
+        (np.nan, 1),
+        (np.inf, 1),
+        (np.nan, 1e30),
+        (np.inf, np.nan),
+        (1, np.nan),
+        (1, np.inf),
+        (1, 1e30),
+    ],
+)
 @pytest.mark.parametrize("D", [3, 300, 2500])
 def test_a_changed_row_out_of_range_is_refused(D, before, after):
     """These rows are done by the NumPy backend, which would take x as it is then."""
+
     def scale(row, factor):
-        return row * np.float32(factor) if np.isfinite(factor) else np.append(row[:-1], np.float32(factor))
+        return (
+            row * np.float32(factor)
+            if np.isfinite(factor)
+            else np.append(row[:-1], np.float32(factor))
+        )
 
     for n in (1, 3):
         with threads(n):
@@ -327,14 +423,18 @@ def test_a_changed_row_out_of_range_is_refused(D, before, after):
             _, cache = cpu.layer_norm_forward(x, gamma, beta, 0.0)
             cpu.layer_norm_backward(dy, cache)
             x[17] = scale(row, after)
-            with pytest.raises(ValueError, match="^cache: found x changed since forward .the mean of 1 rows"):
+            with pytest.raises(
+                ValueError, match="^cache: found x changed since forward .the mean of 1 rows"
+            ):
                 cpu.layer_norm_backward(dy, cache)
 
 
 def test_the_sums_stay_precise_where_a_row_is_left_to_numpy():
     x, gamma, beta, dy = arrays((20, 300), offset=1e4)
     dy[3, 5] = np.inf
-    mine, numpy_s = (cases.run(backend, x, gamma, beta, dy, precise=True)[2:] for backend in (cpu, layernorm))
+    mine, numpy_s = (
+        cases.run(backend, x, gamma, beta, dy, precise=True)[2:] for backend in (cpu, layernorm)
+    )
     assert bits(mine) == bits(numpy_s) and np.isfinite(mine[0][6:]).all()
     assert bits(mine) != bits(cases.run(layernorm, x, gamma, beta, dy)[2:])
 
@@ -345,12 +445,16 @@ def test_a_changed_row_whose_sum_overflows_is_refused():
     x[2] = 3e38
     _, cache = cpu.layer_norm_forward(x, gamma, beta)
     x[2, 0] = 1e38
-    with pytest.raises(ValueError, match="^cache: found x changed since forward .the mean of 1 rows"):
+    with pytest.raises(
+        ValueError, match="^cache: found x changed since forward .the mean of 1 rows"
+    ):
         cpu.layer_norm_backward(dy, cache)
 
 
 def test_a_change_that_cannot_be_told():
-    """Inside a row of NaN: its dx is NaN before and after, and so is its part of dgamma. Also of one feature."""
+    """Inside a row of NaN: its dx is NaN before and after, and so is its part of dgamma. Also of
+    one feature.
+    """
     x, gamma, beta, dy = arrays((20, 300))
     x[17, 5] = np.nan
     _, cache = cpu.layer_norm_forward(x, gamma, beta)
@@ -378,12 +482,18 @@ REGIMES = {
     "with NaN": lambda z: np.where(z == z[0, 0], np.nan, z),
     "with Inf": lambda z: np.where(z == z[0, 0], np.inf, z),
 }
-UNCHANGED = [("float32", False, (0, 1e3, 1e7)), ("float32", True, (0, 1e3, 1e7)), ("float64", False, (0, 1e7, 1e14)),
-             *((dtype, False, (0, 10)) for dtype in cases.HALVES)]
+UNCHANGED = [
+    ("float32", False, (0, 1e3, 1e7)),
+    ("float32", True, (0, 1e3, 1e7)),
+    ("float64", False, (0, 1e7, 1e14)),
+    *((dtype, False, (0, 10)) for dtype in cases.HALVES),
+]
 
 
 def never_refused(dtype, precise, offsets, widths=(1, 2, 7, 64, 300, 1000, 2500, 65536)):
-    """The regimes in which a backward that follows its forward thinks x has changed: none, if all is well."""
+    """The regimes in which a backward that follows its forward thinks x has changed: none, if all
+    is well.
+    """
     wrong = []
     for D in widths:
         z = np.random.default_rng(D).standard_normal((4, D))
@@ -408,6 +518,7 @@ def test_an_unchanged_x_is_never_refused(dtype, precise, offsets):
 
 # Results
 
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_no_view_needs_a_kernel_of_its_own(view):
     """Numba would compile one, in seconds, for every layout of every argument."""
@@ -416,17 +527,24 @@ def test_no_view_needs_a_kernel_of_its_own(view):
     before = [kernel.signatures for kernel in compiled_entries()]
     run(*map(VIEWS[view], a))
     for k, one in enumerate(a):  # one alone, too
-        run(*a[:k], VIEWS[view](one), *a[k + 1:])
+        run(*a[:k], VIEWS[view](one), *a[k + 1 :])
     assert [kernel.signatures for kernel in compiled_entries()] == before
 
 
 def compiled_entries():
     """Numba's functions behind those that Python calls for one thread."""
-    return [kernel for entry in (kernels.forward_serial, kernels.backward_serial) for kernel in entry.compiled.values()]
+    return [
+        kernel
+        for entry in (kernels.forward_serial, kernels.backward_serial)
+        for kernel in entry.compiled.values()
+    ]
 
 
 def test_an_entry_is_compiled_once_a_dtype():
-    """Or once for two. It is called with anything then, at which it looks itself, and Numba no more."""
+    """Or once for two. It is called with anything then, at which it looks itself, and Numba no
+    more.
+    """
+
     @entry(**kernels._ENTRY | {"cache": False})
     def first(out, array, number):
         if arguments.is_array(out, array, arguments.WRITEABLE):
@@ -463,11 +581,18 @@ NO_CACHE = {
     "no index": (lambda folder, patch: cut(folder, "nbi", 0), "EOFError: "),
     "no data": (lambda folder, patch: cut(folder, "nbc", 0), "EOFError: "),
     "cut data": (lambda folder, patch: cut(folder, "nbc", 200), "Error: "),
-    "a full disk": (lambda folder, patch: (cut(folder, "nbi", 0), patch.setattr(
-        caching.IndexDataCacheFile, "load", lambda *what: None), patch.setattr(
-        caching.IndexDataCacheFile, "save", full)), "OSError: .*No space left"),
-    "nowhere to write": (lambda folder, patch: patch.setattr(caching.CacheImpl, "_locator_classes", []),
-                         "RuntimeError: cannot cache function"),
+    "a full disk": (
+        lambda folder, patch: (
+            cut(folder, "nbi", 0),
+            patch.setattr(caching.IndexDataCacheFile, "load", lambda *what: None),
+            patch.setattr(caching.IndexDataCacheFile, "save", full),
+        ),
+        "OSError: .*No space left",
+    ),
+    "nowhere to write": (
+        lambda folder, patch: patch.setattr(caching.CacheImpl, "_locator_classes", []),
+        "RuntimeError: cannot cache function",
+    ),
 }
 
 
@@ -475,6 +600,7 @@ NO_CACHE = {
 @pytest.mark.parametrize("trouble", NO_CACHE)
 def test_compiled_code_that_cannot_be_kept_or_read_is_compiled_anew(trouble, tmp_path, monkeypatch):
     """With one warning in a process, which says what to do."""
+
     def first(array):
         return arguments.as_row(array)[0]
 
@@ -484,7 +610,9 @@ def test_compiled_code_that_cannot_be_kept_or_read_is_compiled_anew(trouble, tmp
     assert entry(**options)(first)(array) == 7
     happens, says = NO_CACHE[trouble]
     happens(tmp_path, monkeypatch)
-    with pytest.warns(RuntimeWarning, match=f"no usable place for compiled code .*{says}.*Set NUMBA_CACHE_DIR") as told:
+    with pytest.warns(
+        RuntimeWarning, match=f"no usable place for compiled code .*{says}.*Set NUMBA_CACHE_DIR"
+    ) as told:
         assert [entry(**options)(first)(array) for _ in range(2)] == [7, 7]
     assert len(told) == 1
 
@@ -499,17 +627,27 @@ def test_an_error_of_the_code_is_no_trouble_of_the_cache():
 
 @numba.njit
 def read(argument, example):
-    """Whether compiled code takes it for an array that may be read, and for one that may be written."""
-    return (arguments.is_array(argument, example, arguments.READABLE),
-            arguments.is_array(argument, example, arguments.WRITEABLE))
+    """Whether compiled code takes it for an array that may be read, and for one that may be
+    written.
+    """
+    return (
+        arguments.is_array(argument, example, arguments.READABLE),
+        arguments.is_array(argument, example, arguments.WRITEABLE),
+    )
 
 
 @numba.njit
 def lengths(argument, other):
-    """Of an array: the length of its rows, its size, and whether it has the shape of another, and (6,)."""
+    """Of an array: the length of its rows, its size, and whether it has the shape of another, and
+    (6,).
+    """
     rows = arguments.row_length(argument)
-    return (rows, len(arguments.as_row(argument)), arguments.has_shape_of(argument, other),
-            arguments.is_vector(argument, 6))
+    return (
+        rows,
+        len(arguments.as_row(argument)),
+        arguments.has_shape_of(argument, other),
+        arguments.is_vector(argument, 6),
+    )
 
 
 def called(function, dtype, *arrays):
@@ -521,40 +659,82 @@ def called(function, dtype, *arrays):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_what_compiled_code_sees_of_an_array(dtype):
-    """It is as NumPy says. Of what is no ndarray, or one of a subclass, nothing is read but its type."""
+    """It is as NumPy says. Of what is no ndarray, or one of a subclass, nothing is read but its
+    type.
+    """
     a, other = np.arange(6.0).astype(dtype), {"float32": "float64", "float64": "float32"}[dtype]
+
     class Mine(np.ndarray):
         pass
 
     fields, memory = np.dtype(dtype, metadata={"unit": "m"}), np.zeros(6, dtype)
-    for argument, expected in ((a, True), (a.reshape(1, 2, 3), True), (a[1:2], True), (a[:0], True), (a[3], False),
-                               (np.array(a[3]), True), (a.astype(fields), True), (a.astype(other), False),
-                               (a.astype("f2"), False), (a.astype("i4"), False), (a.astype("i8"), False),
-                               (a.astype("u4"), False), (a.astype("c8"), False), (a.astype("c16"), False),
-                               (a.astype("O"), False), (a.view(a.dtype.newbyteorder(sys.byteorder)), True),
-                               (a.astype(a.dtype.newbyteorder()), False),
-                               (memory.view("V%d" % a.itemsize), False), (memory.view("S%d" % a.itemsize), False),
-                               (memory.view([("x", dtype)]), False), (a.view(Mine), False),
-                               (np.ma.array(a), False), (a.reshape(2, 3).T, False), (a[::2], False), (a[::-1], False),
-                               (VIEWS["unaligned"](a), False), (a.tolist(), False), (None, False), (7, False),
-                               ("text", False), (np.ndarray, False), (a.dtype, False), (memoryview(a), False)):
+    for argument, expected in (
+        (a, True),
+        (a.reshape(1, 2, 3), True),
+        (a[1:2], True),
+        (a[:0], True),
+        (a[3], False),
+        (np.array(a[3]), True),
+        (a.astype(fields), True),
+        (a.astype(other), False),
+        (a.astype("f2"), False),
+        (a.astype("i4"), False),
+        (a.astype("i8"), False),
+        (a.astype("u4"), False),
+        (a.astype("c8"), False),
+        (a.astype("c16"), False),
+        (a.astype("O"), False),
+        (a.view(a.dtype.newbyteorder(sys.byteorder)), True),
+        (a.astype(a.dtype.newbyteorder()), False),
+        (memory.view("V%d" % a.itemsize), False),  # noqa: UP031
+        (memory.view("S%d" % a.itemsize), False),  # noqa: UP031
+        (memory.view([("x", dtype)]), False),
+        (a.view(Mine), False),
+        (np.ma.array(a), False),
+        (a.reshape(2, 3).T, False),
+        (a[::2], False),
+        (a[::-1], False),
+        (VIEWS["unaligned"](a), False),
+        (a.tolist(), False),
+        (None, False),
+        (7, False),
+        ("text", False),
+        (np.ndarray, False),
+        (a.dtype, False),
+        (memoryview(a), False),
+    ):
         assert called(read, dtype, argument, a) == (expected, expected), argument
     assert called(read, dtype, read_only(a), a) == (True, False)
     for argument, length, size, vector in (
-            (a, 6, 6, True), (a[:5], 5, 5, False), (a.reshape(3, 2), 2, 6, False), (a.reshape(6, 1), 1, 6, False),
-            (a.reshape(1, 6), 6, 6, False), (a.reshape(1, 1, 3, 2), 2, 6, False), (np.array(a[0]), 0, 1, False),
-            (a[:0], 0, 0, False), (np.empty((0, 6), dtype), 6, 0, False), (np.empty((4, 0), dtype), 0, 0, False)):
+        (a, 6, 6, True),
+        (a[:5], 5, 5, False),
+        (a.reshape(3, 2), 2, 6, False),
+        (a.reshape(6, 1), 1, 6, False),
+        (a.reshape(1, 6), 6, 6, False),
+        (a.reshape(1, 1, 3, 2), 2, 6, False),
+        (np.array(a[0]), 0, 1, False),
+        (a[:0], 0, 0, False),
+        (np.empty((0, 6), dtype), 6, 0, False),
+        (np.empty((4, 0), dtype), 0, 0, False),
+    ):
         for second in (argument, a.reshape(3, 2), a.reshape(1, 3, 2), a):
-            assert called(lengths, dtype, argument, second) == (length, size, argument.shape == second.shape, vector)
+            assert called(lengths, dtype, argument, second) == (
+                length,
+                size,
+                argument.shape == second.shape,
+                vector,
+            )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_the_number_of_threads(dtype):
-    """Rows are independent, so y and dx are the same bit for bit; sums over rows are the same up to their order.
+    """Rows are independent, so y and dx are the same bit for bit; sums over rows are the same up to
+    their order.
 
-    Their last rounding is u of the sum. Before it terms are added 16 at a time in the dtype, then in float64: each of
-    15 additions and of the term's two roundings leaves at most u of the sum of the terms' sizes. Twice that, for two.
+    Their last rounding is u of the sum. Before it terms are added 16 at a time in the dtype, then
+    in float64: each of 15 additions and of the term's two roundings leaves at most u of the sum of
+    the terms' sizes. Twice that, for two.
     """
     for shape in ((1, 300), (5, 64), (50, 257), (50, 2500)):
         a = x, gamma, beta, dy = arrays(shape, dtype)
@@ -575,21 +755,34 @@ def test_usual_arguments_are_recognised_at_a_glance(monkeypatch):
     kinds = ("float32", False), ("float32", True), ("float64", False)
     for contract in (backend.contract, None):
         monkeypatch.setattr(backend, "contract", contract)
-        for (dtype, precise), shape in itertools.product(kinds, ((6,), (4, 6), (2, 2, 6), (400, 300))):
+        for (dtype, precise), shape in itertools.product(
+            kinds, ((6,), (4, 6), (2, 2, 6), (400, 300))
+        ):
             x, gamma, beta, dy = arrays(shape, dtype)
-            run(x, read_only(gamma), read_only(beta), dy, 0.0, precise=precise,
-                out=[np.empty_like(x), np.empty_like(x)])
+            run(
+                x,
+                read_only(gamma),
+                read_only(beta),
+                dy,
+                0.0,
+                precise=precise,
+                out=[np.empty_like(x), np.empty_like(x)],
+            )
 
 
 def test_arguments_that_change_during_a_call(monkeypatch):
-    """Another thread may do that. The compiled functions look at all there is: here ``saved`` no longer fits x."""
+    """Another thread may do that. The compiled functions look at all there is: here ``saved`` no
+    longer fits x.
+    """
     x, gamma, beta, _ = arrays((2, 6))
     cpu.layer_norm_forward(x, gamma, beta)
     for size in (11, 13, 9):
         assert kernels.forward_serial(x, gamma, beta, 1e-5, x.copy(), np.empty(size, "f4")) == -2
     assert kernels.forward_serial(x, gamma, beta, 1e-5, x.copy(), np.empty(12, "f4")) == 0
     monkeypatch.setitem(kernels.forward_serial.versions, x.dtype, lambda *_: -2)
-    with pytest.raises(RuntimeError, match="^arguments: found some that were changed during the call"):
+    with pytest.raises(
+        RuntimeError, match="^arguments: found some that were changed during the call"
+    ):
         cpu.layer_norm_forward(x, gamma, beta)
 
 
@@ -602,10 +795,16 @@ def test_nothing_is_made_for_arguments_that_are_refused():
 
 @pytest.mark.parametrize("D", [12, 3])
 def test_gamma_and_beta_of_another_length(D):
-    """Where ``saved`` would have as many numbers: 3 * 12 / 12 + 12 are as many as 3 * 12 / 3 + 3."""
+    """Where ``saved`` would have as many numbers: 3 * 12 / 12 + 12 are as many as 3 * 12 / 3 +
+    3.
+    """
     x, right, wrong = np.arange(12.0).reshape(-1, D), np.ones(D), np.ones(36 // D)
     cpu.layer_norm_forward(x, right, right)  # before it is compiled, the slow way would refuse
-    for gamma, beta, name in ((wrong, right, "gamma"), (right, wrong, "beta"), (wrong, wrong, "gamma")):
+    for gamma, beta, name in (
+        (wrong, right, "gamma"),
+        (right, wrong, "beta"),
+        (wrong, wrong, "gamma"),
+    ):
         with pytest.raises(ValueError, match=f"^{name}: found shape"):
             cpu.layer_norm_forward(x, gamma, beta)
 
@@ -618,7 +817,9 @@ def test_eps_out_of_range(eps):
         cpu.layer_norm_forward(x, gamma, beta, eps)
 
 
-@pytest.mark.parametrize("dtype, precise", [("float32", False), ("float32", True), ("float64", False)])
+@pytest.mark.parametrize(
+    "dtype, precise", [("float32", False), ("float32", True), ("float64", False)]
+)
 @pytest.mark.parametrize("D", WIDTHS)
 def test_a_row_alone_has_the_bits_it_has_among_others(D, dtype, precise):
     """It has a loop of its own. One is out of range, one far from zero."""
@@ -633,7 +834,9 @@ def test_a_row_alone_has_the_bits_it_has_among_others(D, dtype, precise):
             assert np.array_equal(cache.gamma, gamma)
 
 
-@pytest.mark.parametrize("number, shape, turns", [(2, (33_333, 3), 0), (2, (50_000, 2), 2), (1, (50_000, 2), 0)])
+@pytest.mark.parametrize(
+    "number, shape, turns", [(2, (33_333, 3), 0), (2, (50_000, 2), 2), (1, (50_000, 2), 0)]
+)
 def test_threads_are_used_from_a_hundred_thousand_numbers(number, shape, turns, monkeypatch):
     taken = []
     with threads(2):
@@ -664,7 +867,9 @@ def test_real_threads_give_the_same_bits_every_time():
 @pytest.mark.parametrize("D", [3, 300, 2500])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30, "constant"])
 def test_rows_left_to_numpy_touch_no_other(bad, D, n):
-    """NaN, Inf, squares that overflow, and 0 / 0: three rows of 40, in the first block and in the last."""
+    """NaN, Inf, squares that overflow, and 0 / 0: three rows of 40, in the first block and in the
+    last.
+    """
     x, gamma, beta, dy = arrays((40, D))
     rows, eps = [0, 17, 39], 0.0 if bad == "constant" else 1e-5
     others = np.setdiff1d(np.arange(40), rows)
@@ -683,47 +888,62 @@ def test_rows_left_to_numpy_touch_no_other(bad, D, n):
         assert np.array_equal(a[rows], c[rows], equal_nan=True)
     # dgamma and dbeta: those of the other rows, and these rows once. The bound is that of
     # test_the_number_of_threads, of all terms.
-    assert (np.abs(found[3] - expected[3]) <= 36 * cases.U["float32"] * np.abs(dy).sum(axis=0)).all()
+    assert (
+        np.abs(found[3] - expected[3]) <= 36 * cases.U["float32"] * np.abs(dy).sum(axis=0)
+    ).all()
     if bad == 1e30:
         bound = 36 * cases.U["float32"] * np.abs(dy).sum(axis=0) * math.sqrt(D)  # |xhat| < sqrt(D)
         assert (np.abs(found[2] - expected[2]) <= bound).all()
     else:
-        assert np.isnan(found[2]).any() and np.array_equal(np.isnan(found[2]), np.isnan(expected[2]))
+        assert np.isnan(found[2]).any() and np.array_equal(
+            np.isnan(found[2]), np.isnan(expected[2])
+        )
 
 
 def wide_row_errors(offset=1e7, first=0):
-    """Relative errors of y and dx, D = 65536: mean / sigma = 1e7 in float32, where the last bit of x is sigma."""
+    """Relative errors of y and dx, D = 65536: mean / sigma = 1e7 in float32, where the last bit of
+    x is sigma.
+    """
     x, gamma, beta, dy = arrays((2, 65536), offset=offset)
     x[:, :16] += first
-    return list(cases.errors(run(x, gamma, beta, dy), reference.layer_norm(x, gamma, beta, dy)).values())[:2]
+    return list(
+        cases.errors(run(x, gamma, beta, dy), reference.layer_norm(x, gamma, beta, dy)).values()
+    )[:2]
 
 
 @pytest.mark.slow
 def test_wide_rows_far_from_zero_and_a_poor_guess_at_the_mean():
     assert max(wide_row_errors()) <= cases.BAR["float32"]
-    # The first 16 elements 1e5 standard deviations off: without another pass the variance would be noise. And where
-    # too many squares are added one after another, theirs swallow the others.
+    # The first 16 elements 1e5 standard deviations off: without another pass the variance would be
+    # noise. And where too many squares are added one after another, theirs swallow the others.
     assert max(wide_row_errors(offset=0, first=1e5)) <= cases.BAR["float32"]
 
 
 def test_sums_over_rows_of_a_constant():
-    """A block of 16 equal float32 is added one after another, and every block and column is rounded the same way.
+    """A block of 16 equal float32 is added one after another, and every block and column is rounded
+    the same way.
 
-    Rounded to nearest the 16 partial sums c, 2 c, ... 16 c of c in [1, 2) lose half an ulp at most: 2 c and 4 c
-    nothing, or what 3 c did; 3 c half an ulp of 2 or 4, the others to 15 c half an ulp of up to 16. The worst of all c
-    is 4.5 u of the sum, and the float64 total is rounded once more, by u. (The bar is 3.4 u: roundings that average.)
+    Rounded to nearest the 16 partial sums c, 2 c, ... 16 c of c in [1, 2) lose half an ulp at most:
+    2 c and 4 c nothing, or what 3 c did; 3 c half an ulp of 2 or 4, the others to 15 c half an ulp
+    of up to 16. The worst of all c is 4.5 u of the sum, and the float64 total is rounded once more,
+    by u. (The bar is 3.4 u: roundings that average.)
     """
     for c in np.random.default_rng(0).uniform(1, 2, 40).astype("f4"):
         for rows in (16, 48, 160):
             x, gamma, beta, _ = arrays((rows, 8))
             dbeta = run(x, gamma, beta, np.full_like(x, c))[3]
-            assert np.abs(dbeta.astype(float) / (rows * float(c)) - 1).max() <= 5.5 * cases.U["float32"]
+            assert (
+                np.abs(dbeta.astype(float) / (rows * float(c)) - 1).max()
+                <= 5.5 * cases.U["float32"]
+            )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2])
 def test_many_rows(n):
-    """262,144 rows: sums in float32 alone would lose three digits of dbeta, whose terms have one sign."""
+    """262,144 rows: sums in float32 alone would lose three digits of dbeta, whose terms have one
+    sign.
+    """
     x, gamma, beta, dy = arrays((262_144, 8))
     dy = np.abs(dy) + np.float32(0.1)
     with threads(n):
@@ -731,16 +951,22 @@ def test_many_rows(n):
     wide = x.astype(float)
     centred = wide - wide.mean(axis=1, keepdims=True)
     terms = dy * (centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5))
-    for found, exact in ((dgamma, [math.fsum(column) for column in terms.T]),
-                         (dbeta, [math.fsum(column) for column in dy.T.astype(float)])):
+    for found, exact in (
+        (dgamma, [math.fsum(column) for column in terms.T]),
+        (dbeta, [math.fsum(column) for column in dy.T.astype(float)]),
+    ):
         assert np.linalg.norm(found - exact) <= cases.BAR["float32"] * np.linalg.norm(exact)
 
 
 def test_precise_is_rounded_once():
-    """Half an ulp of each element; float64 inside leaves 1e-16 * 1e7 (the offset), 2 % of a float32's 6e-8."""
+    """Half an ulp of each element; float64 inside leaves 1e-16 * 1e7 (the offset), 2 % of a
+    float32's 6e-8.
+    """
     x, gamma, beta, dy = arrays((2, 2500), offset=1e7)
     exact = reference.layer_norm(x, gamma, beta, dy)
-    for a, b in zip(run(x, gamma, beta, dy, precise=True), (exact.y, exact.dx, exact.dgamma, exact.dbeta)):
+    for a, b in zip(
+        run(x, gamma, beta, dy, precise=True), (exact.y, exact.dx, exact.dgamma, exact.dbeta)
+    ):
         ulp = np.spacing(np.abs(reference.to_float64(b)).astype(a.dtype)).astype(float)
         assert np.abs(reference.to_float64(reference.to_fixed(a) - b) / ulp).max() <= 0.52
 
@@ -749,8 +975,8 @@ def test_precise_is_rounded_once():
 
 LOOPS = kernels._moments, kernels._write_y, kernels._upstream_sums, kernels.write_gradients
 
-# The loop whose products may be fused with sums is compiled first, before the loops over rows, with which every other
-# process here begins.
+# The loop whose products may be fused with sums is compiled first, before the loops over rows, with
+# which every other process here begins.
 COMPILED = """
 import json, test_cpu
 found = test_cpu.noalias_marks(), test_cpu.several_widths()
@@ -758,7 +984,7 @@ assert not [loop for loop in test_cpu.LOOPS if "float64" in str(loop.signatures)
 counts = [[sum(counts.values()) for counts in (kernel.stats.cache_hits, kernel.stats.cache_misses)]
           for kernel in test_cpu.compiled_entries()]
 print(json.dumps([*found, counts, [0, 1] in counts and test_cpu.vectors()]))  # what is read from disk has no assembly
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")
@@ -770,36 +996,49 @@ def compiled(tmp_path_factory):
 
 @pytest.mark.long
 def test_kernels_are_kept_on_disk(compiled):
-    """The second process compiles nothing: 1 to 3 s a kernel in the first, milliseconds in the second."""
+    """The second process compiles nothing: 1 to 3 s a kernel in the first, milliseconds in the
+    second.
+    """
     folder, (marks, results, counts, _) = compiled
     assert counts == [[0, 1], [0, 1]]
     assert child(COMPILED, folder)[:3] == [marks, results, [[1, 0], [1, 0]]]
 
 
 def vector_loops(assembly):
-    """How many loops with three outputs there are: blocks between labels that subtract vectors and store three.
+    """How many loops with three outputs there are: blocks between labels that subtract vectors and
+    store three.
 
     y has one output, sums have none. Only x86-64 is understood.
     """
     blocks = re.split(r"^\S+:", assembly, flags=re.M)
-    return sum(len(re.findall(r"^\s+v?mov[au]p[sd]\s+%[xyz]mm\d+, .*\(", block, re.M)) >= 3
-               and bool(re.search(r"^\s+v?subp[sd]\s.*[xyz]mm", block, re.M)) for block in blocks)
+    return sum(
+        len(re.findall(r"^\s+v?mov[au]p[sd]\s+%[xyz]mm\d+, .*\(", block, re.M)) >= 3
+        and bool(re.search(r"^\s+v?subp[sd]\s.*[xyz]mm", block, re.M))
+        for block in blocks
+    )
 
 
 HOST = binding.get_host_cpu_features() if platform.machine() in ("x86_64", "AMD64") else {}
-# Processor, features, and the widest registers used; the dtypes tried (a kernel takes 3 s to compile).
+# Processor, features, and the widest registers used; the dtypes tried (a kernel takes 3 s to
+# compile).
 TARGETS = {
     "SSE2": ("x86-64", "", "xmm", ("float32", "float64")),
     "AVX2": ("x86-64", "+avx,+avx2,+fma", "ymm", ("float32",)),
-    "AVX-512 of Intel": ("skylake-avx512", "+avx,+avx2,+fma,+avx512f,+avx512vl,+avx512bw,+avx512dq,+avx512cd", "ymm",
-                         ("float32",)),
+    "AVX-512 of Intel": (
+        "skylake-avx512",
+        "+avx,+avx2,+fma,+avx512f,+avx512vl,+avx512bw,+avx512dq,+avx512cd",
+        "ymm",
+        ("float32",),
+    ),
 }
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("target", TARGETS)
 def test_narrower_vectors_are_as_accurate(target, tmp_path):
-    """Compiled for older processors, the bars are the same. (NUMBA_CPU_NAME alone would keep the host's vectors.)"""
+    """Compiled for older processors, the bars are the same. (NUMBA_CPU_NAME alone would keep the
+    host's vectors.)
+    """
     processor, features, registers, dtypes = TARGETS[target]
     wanted = {name for name in features.replace("+", "").split(",") if name}
     if not HOST or not all(HOST.get(name) for name in wanted):
@@ -829,9 +1068,10 @@ assembly = [a for kernel in kernels.backward_serial.compiled.values() for a in k
 beyond = test_cpu.wide_row_errors() + test_cpu.wide_row_errors(offset=0, first=1e5)
 print(json.dumps([failed, refused, beyond, [test_cpu.vector_loops(a) for a in assembly],
                   [any(name in a for a in assembly) for name in ("xmm", "ymm", "zmm")]]))
-"""
-    failed, refused, beyond, loops, used = child(code, tmp_path, NUMBA_CPU_NAME=processor, NUMBA_CPU_FEATURES=features,
-                                                 NUMBA_NUM_THREADS="1")
+"""  # noqa: E501
+    failed, refused, beyond, loops, used = child(
+        code, tmp_path, NUMBA_CPU_NAME=processor, NUMBA_CPU_FEATURES=features, NUMBA_NUM_THREADS="1"
+    )
     assert not failed and max(beyond) <= cases.BAR["float32"]
     assert used == [True, registers == "ymm", False]
     assert len(loops) == len(dtypes) and min(loops) >= 1
@@ -839,7 +1079,9 @@ print(json.dumps([failed, refused, beyond, [test_cpu.vector_loops(a) for a in as
 
 
 def noalias_marks():
-    """How many pointers LLVM was told to be the only way to their memory, in the loop with three outputs."""
+    """How many pointers LLVM was told to be the only way to their memory, in the loop with three
+    outputs.
+    """
     rows, row, where = float32[:, ::1], float32[::1], numba.types.boolean
     signature = (rows, rows, int64, int64, int64, row, *[float32] * 5, rows, row, row, where)
     kernels.write_gradients.compile(signature)
@@ -848,13 +1090,17 @@ def noalias_marks():
 
 
 def vectors():
-    """In forward's code and in backward's streaming stores of the widest vectors; forward's roots of vectors;
-    backward's vector loops.
+    """In forward's code and in backward's streaming stores of the widest vectors; forward's roots
+    of vectors; backward's vector loops.
     """
     y, dx = ["".join(kernel.inspect_asm().values()) for kernel in compiled_entries()]
     stores = r"movntp[sd]\s+%%[%s]mm" % ("yz" if HOST.get("avx") else "x")
-    return [len(re.findall(stores, y)), len(re.findall(stores, dx)), len(re.findall(r"^\s+v?sqrtpd", y, re.M)),
-            vector_loops(dx)]
+    return [
+        len(re.findall(stores, y)),
+        len(re.findall(stores, dx)),
+        len(re.findall(r"^\s+v?sqrtpd", y, re.M)),
+        vector_loops(dx),
+    ]
 
 
 def several_widths():
@@ -863,12 +1109,17 @@ def several_widths():
 
 @pytest.mark.long
 def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
-    """``flags.noalias`` is Numba's private option: it must exist, reach LLVM, and change no bit of any result.
+    """``flags.noalias`` is Numba's private option: it must exist, reach LLVM, and change no bit of
+    any result.
 
-    Numba itself marks two pointers. There are six array arguments, each with three (memory, owner, data).
+    Numba itself marks two pointers. There are six array arguments, each with three (memory, owner,
+    data).
     """
     assert hasattr(Flags, "noalias")
-    without = "from numba.core.compiler import Flags\nFlags.noalias = property(lambda flags: False, lambda *_: None)\n"
+    without = (
+        "from numba.core.compiler import Flags\nFlags.noalias = property(lambda flags: False,"
+        " lambda *_: None)\n"
+    )
     marks, results, *_ = compiled[1]
     marks_without, results_without, *_ = child(without + COMPILED, tmp_path)
     assert (marks, marks_without) == (2 + 6 * 3, 2)
@@ -877,31 +1128,58 @@ def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
 
 # fastmath, forceinline, _nrt, and whether NoAlias compiles it.
 FLAGS = {
-    ((), True, False, False): "_backward_rows _ends_of_lines _fetch _guess_of_g _guess_of_mean _harmless _is_plain "
-                              "_is_poor _lost _means_of_g _moments_of_row _of_sums _plan _rounding_of_a_mean "
-                              "_row_to_ask_for _rstd _store _sums_of_chunks times",
+    (
+        (),
+        True,
+        False,
+        False,
+    ): (
+        "_backward_rows _ends_of_lines _fetch _guess_of_g _guess_of_mean _harmless _is_plain "
+        "_is_poor _lost _means_of_g _moments_of_row _of_sums _plan _rounding_of_a_mean "
+        "_row_to_ask_for _rstd _store _sums_of_chunks times"
+    ),
     (("contract",), True, False, False): "_gradient _xhat",
-    (("contract",), True, False, True): "_fold _overflown _take_roots _two_sum _upstream_sums write_gradients",
+    (
+        ("contract",),
+        True,
+        False,
+        True,
+    ): "_fold _overflown _take_roots _two_sum _upstream_sums write_gradients",
     (("contract", "nsz", "reassoc"), True, False, False): "_add",
-    ((), True, True, False): "_add_threads _backward_blocks _backward_part _filled_parts "
-                             "_long_moments _overlap _parts _refused _unusual _zero_sums as_row as_rows copy_for "
-                             "has_shape_of head_of is_array is_vector row_length",
-    ((), False, True, False): "_backward _forward_blocks _forward_part _forward_row _forward_rows _forward_short_rows "
-                              "backward_serial backward_threads forward_serial forward_threads",
+    ((), True, True, False): (
+        "_add_threads _backward_blocks _backward_part _filled_parts "
+        "_long_moments _overlap _parts _refused _unusual _zero_sums as_row as_rows copy_for "
+        "has_shape_of head_of is_array is_vector row_length"
+    ),
+    (
+        (),
+        False,
+        True,
+        False,
+    ): (
+        "_backward _forward_blocks _forward_part _forward_row _forward_rows _forward_short_rows "
+        "backward_serial backward_threads forward_serial forward_threads"
+    ),
     (("contract",), False, True, True): "_first_sum _moments _write_y _write_y_and_gamma",
 }
 
 
 def test_every_function_has_its_flags():
-    """All are given: a flag that is not set has the value of the caller that Numba compiled first."""
+    """All are given: a flag that is not set has the value of the caller that Numba compiled
+    first.
+    """
     found = {}
     for name, function in sorted(vars(kernels).items()):
         if isinstance(function, Entry):
             function = numba.njit(**function.options)(function.__wrapped__)
         if isinstance(function, Dispatcher):
             options = function.targetoptions
-            key = (tuple(sorted(options["fastmath"] or ())), options["forceinline"], options["_nrt"],
-                   function._compiler.pipeline_class is NoAlias)
+            key = (
+                tuple(sorted(options["fastmath"] or ())),
+                options["forceinline"],
+                options["_nrt"],
+                function._compiler.pipeline_class is NoAlias,
+            )
             found.setdefault(key, []).append(name)
             assert options["nogil"] is True and options["error_model"] == "numpy"
             assert ("parallel" in options) == (name in ("forward_threads", "backward_threads"))
@@ -915,7 +1193,10 @@ def test_bits_do_not_depend_on_what_is_compiled_first(compiled):
 
 
 def test_what_the_processor_is_asked():
-    """To read a line and keep it; to store past the caches, a whole line here; to wait until that is seen."""
+    """To read a line and keep it; to store past the caches, a whole line here; to wait until that
+    is seen.
+    """
+
     @numba.njit
     def ask(array):
         prefetch(array, 1, 2)
@@ -926,7 +1207,7 @@ def test_what_the_processor_is_asked():
     array = at(np.zeros((3, 8)), 0)
     ask(array)
     assert np.array_equal(array, [np.arange(8), np.zeros(8), np.zeros(8)])
-    text, = ask.inspect_llvm().values()
+    (text,) = ask.inspect_llvm().values()
     assert re.search(r"call void @llvm.prefetch.p0\(.*, i32 0, i32 3, i32 1\)", text)
     assert re.search(r"store .*, align 64, !nontemporal", text) and "fence seq_cst" in text
 
@@ -934,14 +1215,16 @@ def test_what_the_processor_is_asked():
 @pytest.mark.long
 @pytest.mark.skipif(not HOST, reason="the text looked for is of x86-64")
 def test_loops_are_vectors(compiled):
-    """A streaming store that is not part of a vector loop would be slower than none. Forward's loop has one, and
-    backward's where it is called, in two places. The roots of a block are taken four at a time.
+    """A streaming store that is not part of a vector loop would be slower than none. Forward's loop
+    has one, and backward's where it is called, in two places. The roots of a block are taken four
+    at a time.
     """
     y, dx, roots, loops = compiled[1][3]
     assert y >= 1 and dx >= 2 and roots >= 1 and loops >= 1
 
 
-# What the loops do to be fast changes no result. In Python one can listen: who is called, for which part of a row.
+# What the loops do to be fast changes no result. In Python one can listen: who is called, for which
+# part of a row.
 LISTENING = """
 import json
 import numpy as np
@@ -965,19 +1248,35 @@ for kernels.FAR in (kernels.FAR, 0):
         arrays = dict(zip(("x", "dy", "y", "dx"), (a[0], a[3], *out)))
         found.append(([b.tolist() for b in test_cpu.run(*a, out=out)], list(heard.values())))
 print(json.dumps(found))
-"""
-LISTENED = ((1, 300), (3, 7), (14, 31), (16, 32), (37, 31), (17, 255), (8, 256), (9, 256), (16, 256), (17, 256),
-            (2, 300), (3, 1023), (3, 1024), (3, 1100))
+"""  # noqa: E501
+LISTENED = (
+    (1, 300),
+    (3, 7),
+    (14, 31),
+    (16, 32),
+    (37, 31),
+    (17, 255),
+    (8, 256),
+    (9, 256),
+    (16, 256),
+    (17, 256),
+    (2, 300),
+    (3, 1023),
+    (3, 1024),
+    (3, 1100),
+)
 
 
 def to_be_heard(rows, D, far):
-    """For float64, 8 numbers a line, and results whose first row begins with 5 numbers of a line begun before.
+    """For float64, 8 numbers a line, and results whose first row begins with 5 numbers of a line
+    begun before.
 
-    Long rows are cut at the first line that begins in them. Where they are far, they are also cut every 1024 bytes from
-    there and at the last line, and what lies between the first and the last passes the caches; the line that a row
-    shares with the next is asked for. Of a row 2 KB ahead, or the next, half of the lines are asked for while its sums
-    are made, chunk by chunk, and half with the parts that are written; of short rows all then, those of results too.
-    Rows of less than four lines are left alone. Near rows of one chunk go in blocks, backward if they are short and
+    Long rows are cut at the first line that begins in them. Where they are far, they are also cut
+    every 1024 bytes from there and at the last line, and what lies between the first and the last
+    passes the caches; the line that a row shares with the next is asked for. Of a row 2 KB ahead,
+    or the next, half of the lines are asked for while its sums are made, chunk by chunk, and half
+    with the parts that are written; of short rows all then, those of results too. Rows of less than
+    four lines are left alone. Near rows of one chunk go in blocks, backward if they are short and
     many. Forward, a near row that comes alone has a loop of its own.
     """
     one_chunk, size, ahead = 8 * D <= kernels.CHUNK, 8 * rows * D, max(1, 256 // D)
@@ -985,8 +1284,10 @@ def to_be_heard(rows, D, far):
     blocks = [may and one_chunk and not far for may in may_be_blocks]
     asks, alone = far and D >= 32, rows == 1 and not far
     pieces, asked, copies = [], [], []
-    for passed, in_blocks, many, of_copies in ((("x", "y"), blocks[0], rows > 8, [[2], [1]]),
-                                               (("dy", "x", "dx"), blocks[1], rows > 16, [[1], [2], [3]])):
+    for passed, in_blocks, many, of_copies in (
+        (("x", "y"), blocks[0], rows > 8, [[2], [1]]),
+        (("dy", "x", "dx"), blocks[1], rows > 16, [[1], [2], [3]]),
+    ):
         long = D >= 256 and not in_blocks
         past = far and long
         chunk = (kernels.CHUNK if passed[0] == "x" else kernels.BACKWARD_CHUNK) // 8
@@ -995,50 +1296,78 @@ def to_be_heard(rows, D, far):
             head = (5 - i * D) % 8 if long else D
             whole = D - (D - head) % 8
             edges = (0, head, *range(head + 128, whole, 128), whole, D) if past else (0, head, D)
-            pieces[-1] += [[i, start, stop, True if past and 0 < start < whole else None]
-                           for start, stop in itertools.pairwise(dict.fromkeys(edges))]
-            of_row = [(0, D)] if not long else [
-                *((start // 2, min(start + chunk, D) // 2) for start in range(0, D, chunk)),
-                *(((D + start) // 2, (D + stop) // 2) for k, start, stop, _ in pieces[-1] if k == i)]
+            pieces[-1] += [
+                [i, start, stop, True if past and 0 < start < whole else None]
+                for start, stop in itertools.pairwise(dict.fromkeys(edges))
+            ]
+            of_row = (
+                [(0, D)]
+                if not long
+                else [
+                    *((start // 2, min(start + chunk, D) // 2) for start in range(0, D, chunk)),
+                    *(
+                        ((D + start) // 2, (D + stop) // 2)
+                        for k, start, stop, _ in pieces[-1]
+                        if k == i
+                    ),
+                ]
+            )
             asked += [[passed[-1], i, D - 1]] * past + [
-                [name, i + ahead, j] for start, stop in of_row if asks and i + ahead < rows
-                for name in passed[:len(passed) - past] for j in range(start, stop, 8)]
+                [name, i + ahead, j]
+                for start, stop in of_row
+                if asks and i + ahead < rows
+                for name in passed[: len(passed) - past]
+                for j in range(start, stop, 8)
+            ]
         copies += of_copies * (long and many)
     if alone:
         pieces[0], may_be_blocks, blocks[0] = [], (False, may_be_blocks[1]), True
-    return [asked, copies, *pieces, [[arrays * size] for arrays, may in zip((2, 3), may_be_blocks) if may],
-            [[D, arrays * size, 8] for arrays, in_blocks in zip((2, 3), blocks) if not in_blocks],
-            [[]] * (asks + (asks and D >= 256))]  # backward says that it has stored, forward only past the caches
+    return [
+        asked,
+        copies,
+        *pieces,
+        [[arrays * size] for arrays, may in zip((2, 3), may_be_blocks) if may],
+        [[D, arrays * size, 8] for arrays, in_blocks in zip((2, 3), blocks) if not in_blocks],
+        [[]] * (asks + (asks and D >= 256)),
+    ]  # backward says that it has stored, forward only past the caches
 
 
 @pytest.mark.slow
 def test_without_the_compiler(tmp_path):
-    """With NUMBA_DISABLE_JIT=1 (for a debugger) the loops are Python's: on short rows, long rows and wide rows, near
-    and far.
+    """With NUMBA_DISABLE_JIT=1 (for a debugger) the loops are Python's: on short rows, long rows
+    and wide rows, near and far.
     """
     said = child(LISTENING, tmp_path, NUMBA_DISABLE_JIT="1")
-    for (far, shape), (found, heard) in zip(itertools.product((False, True), LISTENED), said, strict=True):
+    for (far, shape), (found, heard) in zip(
+        itertools.product((False, True), LISTENED), said, strict=True
+    ):
         for a, b in zip(found, run(*arrays(shape, "float64")), strict=True):
             assert np.linalg.norm(a - b) <= 2 * cases.BAR["float64"] * np.linalg.norm(b)
         assert heard == to_be_heard(*shape, far), (far, shape)
 
 
 def far_and_near(shape, precise=False):
-    """Both passes are far. A batch may be cut anywhere: parts that are near have the same y and dx. Their dgamma and
-    dbeta are blocks of ROW_BLOCK rows, added in float64: three results are rounded once.
+    """Both passes are far. A batch may be cut anywhere: parts that are near have the same y and dx.
+    Their dgamma and dbeta are blocks of ROW_BLOCK rows, added in float64: three results are rounded
+    once.
     """
     x, gamma, beta, dy = arrays(shape)
     assert 2 * x.nbytes >= kernels.FAR
     cut = shape[0] // 2 // 16 * 16
     with threads(1):
-        results, *parts = (run(x[rows], gamma, beta, dy[rows], precise=precise)
-                           for rows in (slice(None), slice(cut), slice(cut, None)))
+        results, *parts = (
+            run(x[rows], gamma, beta, dy[rows], precise=precise)
+            for rows in (slice(None), slice(cut), slice(cut, None))
+        )
     assert 3 * x[cut:].nbytes < kernels.FAR and cut <= shape[0] / 2
     for k in (0, 1):
         assert np.array_equal(results[k], np.concatenate([part[k] for part in parts]))
     for k in (2, 3):
         of_all, *of_parts = (r[k].astype(float) for r in (results, *parts))
-        assert np.all(abs(of_all - sum(of_parts)) <= cases.U["float32"] * (abs(of_all) + sum(map(abs, of_parts))))
+        assert np.all(
+            abs(of_all - sum(of_parts))
+            <= cases.U["float32"] * (abs(of_all) + sum(map(abs, of_parts)))
+        )
 
 
 @pytest.mark.slow
@@ -1050,29 +1379,49 @@ def test_what_is_far_has_the_same_bits(shape, precise):
 
 def check_small_functions():
     """In Python: to compile each by itself would take seconds."""
-    assert [kernels._chunk(*target) for target in (
-        ("znver4", "+avx,+avx512f"), ("skylake-avx512", "+avx,+avx512f"), ("znver2", "+avx"), ("x86-64", "+sse2"))
+    assert [
+        kernels._chunk(*target)
+        for target in (
+            ("znver4", "+avx,+avx512f"),
+            ("skylake-avx512", "+avx,+avx512f"),
+            ("znver2", "+avx"),
+            ("x86-64", "+sse2"),
+        )
     ] == [2048, 1024, 1024, 256]
     assert (kernels.ROW_BLOCK, kernels.PIECE, kernels.LINE, kernels.PAGE) == (16, 1024, 64, 4096)
     assert kernels.BACKWARD_CHUNK == 2 * kernels.CHUNK  # as _rounding_of_a_mean has it
     near, far = kernels.FAR - 1, kernels.FAR
-    assert [kernels._plan(*a) for a in ((256, near, 4), (256, far, 4), (300, far, 8), (64, far, 4), (63, far, 4))] == [
-        (False, 2, 256), (True, 2, 256), (True, 1, 128), (True, 8, 256), (False, 8, 256)]
+    assert [
+        kernels._plan(*a)
+        for a in ((256, near, 4), (256, far, 4), (300, far, 8), (64, far, 4), (63, far, 4))
+    ] == [(False, 2, 256), (True, 2, 256), (True, 1, 128), (True, 8, 256), (False, 8, 256)]
     chunk = kernels.CHUNK // 8
-    assert [kernels._is_plain(np.empty((300, D), dtype), nbytes) for D, dtype, nbytes in (
-        (chunk, "f8", near), (chunk + 1, "f8", near), (chunk, "f8", far))] == [True, False, False]
+    assert [
+        kernels._is_plain(np.empty((300, D), dtype), nbytes)
+        for D, dtype, nbytes in ((chunk, "f8", near), (chunk + 1, "f8", near), (chunk, "f8", far))
+    ] == [True, False, False]
     assert kernels._rounding_of_a_mean(4) == 2**-16 and kernels._rounding_of_a_mean(8) == 2**-32
     for dtype in ("float32", "float64"):
         half_ulp = float(np.finfo(dtype).max) * cases.U[dtype] / 2
         assert 0.9 <= kernels._harmless(np.ones(1, dtype)) / half_ulp <= 1
     none, parameter = np.empty((0, 255)), np.ones(255)
-    assert kernels._forward_part(none, parameter, 0.0, none.copy(), np.empty((3, 0)), parameter, 0, 0) == 0
+    assert (
+        kernels._forward_part(none, parameter, 0.0, none.copy(), np.empty((3, 0)), parameter, 0, 0)
+        == 0
+    )
     assert kernels._zero_sums(2, 5).shape == (2, 4, 5 + 128 // 8)
-    for g, guess in (([4, 2, 6], 4), ([-4, -2, -6], -4), ([4, 1.9, 4], 0), ([4, 4, 6.1], 0), ([4, 0, 4], 0),
-                     ([4, 0], 4)):
+    for g, guess in (
+        ([4, 2, 6], 4),
+        ([-4, -2, -6], -4),
+        ([4, 1.9, 4], 0),
+        ([4, 4, 6.1], 0),
+        ([4, 0, 4], 0),
+        ([4, 0], 4),
+    ):
         gamma = np.arange(1.0, len(g) + 1)
         assert kernels._guess_of_g(np.array([g]) / gamma, 0, gamma) == guess
-    # g is 2, -1, -1, ... or 2, 1, 1, ...: less 2 its mean square is larger than before, or smaller, if not by much.
+    # g is 2, -1, -1, ... or 2, 1, 1, ...: less 2 its mean square is larger than before, or smaller,
+    # if not by much.
     for w_sum, poor in ((-3 * 9, True), (-9, False), (-10.01, True), (-9.99, False)):
         assert kernels._is_poor(2.0, w_sum, 10) == kernels._is_poor(-2.0, -w_sum, 10) == poor
         assert not kernels._is_poor(0.0, w_sum, 10)
@@ -1084,19 +1433,25 @@ def check_small_functions():
         kernels._fold(*block, sums)
         assert sums.tolist() == [[1], [1], [lost], [lost]] and not block.any()
     sums = np.arange(12.0).reshape(3, 4, 1)
-    sums[1:, :2, 0] = [[2.0**60], [-2.0**60]]  # of threads: what one loses is added with what it had lost before
+    sums[1:, :2, 0] = [
+        [2.0**60],
+        [-(2.0**60)],
+    ]  # of threads: what one loses is added with what it had lost before
     dgamma, dbeta = np.empty((2, 1))
     kernels._add_threads(sums, dgamma, dbeta)
     assert (dgamma, dbeta) == (0 + 2 + 6 + 10, 1 + 3 + 7 + 11)
 
-    # Which rows are left: those whose sums, times the root of D, are D times what is harmless, of either sign.
+    # Which rows are left: those whose sums, times the root of D, are D times what is harmless, of
+    # either sign.
     sign = np.resize(np.array([1, -1], "f4"), 64)
     for dy, limit in ((np.arange(64) > 0, 1e31 * 64 / (63 + 8)), (sign, 1e31 / 8)):
         for factor in (0.99, -0.99, 1.01, -1.01):
             saved, dx = np.array([0, 0, 1, *[1] * 64], "f4"), np.empty(64, "f4")
             g = (factor * limit * dy).astype("f4")
             assert kernels.backward_serial(g, sign, saved, dx, dx.copy(), dx.copy()) == (
-                1 + (abs(factor) > 1), 0)
+                1 + (abs(factor) > 1),
+                0,
+            )
     # The mean of xhat is taken out of that of g * xhat: here it is moved by a quarter.
     x, one, _, dy = arrays((3, 5), "float64")
     _, cache = layernorm.layer_norm_forward(x, one, one)
@@ -1107,9 +1462,16 @@ def check_small_functions():
     memory = np.empty(20)
     among = memory[:14]
     among[:] = saved
-    assert [kernels._refused(*a, one) for a in (
-        (dy, x, saved, dx), (dy, x, saved, x), (dy, x, saved, dy), (dy, x, among, memory[5:].reshape(3, 5)),
-        (dy, x, saved[1:], dx))] == [0, -1, -1, -1, -2]
+    assert [
+        kernels._refused(*a, one)
+        for a in (
+            (dy, x, saved, dx),
+            (dy, x, saved, x),
+            (dy, x, saved, dy),
+            (dy, x, among, memory[5:].reshape(3, 5)),
+            (dy, x, saved[1:], dx),
+        )
+    ] == [0, -1, -1, -1, -2]
     moved = dx - 0.25 * rstd**2 * (one * dy * xhat).mean(axis=1, keepdims=True)
     assert np.allclose(moved, layernorm.layer_norm_backward(dy, cache)[0], rtol=0, atol=1e-12)
 
@@ -1127,7 +1489,9 @@ def test_what_goes_wrong_in_backward_is_said_as_it_is(monkeypatch):
     """An array of the cache that is none of forward's, and what happens to a whole cache."""
     x, gamma, beta, dy = arrays((2, 3), "float16")
     cache = cpu.layer_norm_forward(x, gamma, beta)[1]
-    with pytest.raises(TypeError, match="^cache.saved: found dtype float16, expected one of float32, float64"):
+    with pytest.raises(
+        TypeError, match="^cache.saved: found dtype float16, expected one of float32, float64"
+    ):
         cpu.layer_norm_backward(dy, cache._replace(saved=cache.saved.astype("f2")))
     for saved in cache.saved[:-1], np.append(cache.saved, cache.saved[:1]):
         with pytest.raises(ValueError, match="^cache.saved: found shape"):
@@ -1143,8 +1507,14 @@ def test_precise_rows_that_are_left_to_numpy_are_precise_there():
     x *= np.float32(0.9) * np.finfo(x.dtype).max / abs(x).max(axis=-1, keepdims=True)
     x[:, :16] = abs(x[:, -16:])
     assert (x[:, :16].sum(axis=-1, dtype=float) > np.finfo(x.dtype).max).all()
-    precise, ordinary = (layernorm.layer_norm_forward(x, gamma, beta, precise=p)[0] for p in (True, False))
-    assert bits(cpu.layer_norm_forward(x, gamma, beta, precise=True)[0]) == bits(precise) != bits(ordinary)
+    precise, ordinary = (
+        layernorm.layer_norm_forward(x, gamma, beta, precise=p)[0] for p in (True, False)
+    )
+    assert (
+        bits(cpu.layer_norm_forward(x, gamma, beta, precise=True)[0])
+        == bits(precise)
+        != bits(ordinary)
+    )
 
 
 @pytest.mark.parametrize("dtype", cases.HALVES)
@@ -1158,12 +1528,17 @@ def test_results_beyond_half_precision_are_infinite(dtype):
 
 
 def test_an_outlier_that_comes_first_is_in_no_other_element():
-    """The guess at the mean of g is that outlier; times the mean of c, u / 3 of sigma, it would be in all of dx.
+    """The guess at the mean of g is that outlier; times the mean of c, u / 3 of sigma, it would be
+    in all of dx.
 
-    Eight roundings of each number, independent of one another: 2.8 u of r g in each row, and 4 u with a reserve.
+    Eight roundings of each number, independent of one another: 2.8 u of r g in each row, and 4 u
+    with a reserve.
     """
     rng = np.random.default_rng(1)
-    x, dy = (0.4 + rng.standard_normal((20, 2000))).astype("float32"), rng.standard_normal((20, 2000)).astype("float32")
+    x, dy = (
+        (0.4 + rng.standard_normal((20, 2000))).astype("float32"),
+        rng.standard_normal((20, 2000)).astype("float32"),
+    )
     gamma, dy[:, 0] = np.ones(2000, "float32"), 1e8
     dx = cases.run(cpu, x, gamma, gamma, dy)[1]
     exact = reference.layer_norm(x, gamma, gamma, dy)
@@ -1175,29 +1550,41 @@ def test_an_outlier_that_comes_first_is_in_no_other_element():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("D", [250, 3000])  # in blocks, and row by row
 def test_outliers_of_one_kind_that_come_first_are_no_guess_at_the_mean_of_g(D, dtype):
-    """Three features of every row are alike and 9 standard deviations away (30 in long rows), as in transformers.
+    """Three features of every row are alike and 9 standard deviations away (30 in long rows), as in
+    transformers.
 
-    dy has a part along xhat, and so g begins with three numbers that agree. Subtracted from all others, they would make
-    each sum so many times as large, and dx as many times as wrong. Bounds are those of every row: 12 kappa u.
+    dy has a part along xhat, and so g begins with three numbers that agree. Subtracted from all
+    others, they would make each sum so many times as large, and dx as many times as wrong. Bounds
+    are those of every row: 12 kappa u.
     """
     rng = np.random.default_rng(3)
     x = rng.standard_normal((8, D))
     x[:, :3] = 1e4
     xhat = (x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True)
-    x, dy, one = x.astype(dtype), (xhat + 0.5 * rng.standard_normal(x.shape)).astype(dtype), np.ones(D, dtype)
+    x, dy, one = (
+        x.astype(dtype),
+        (xhat + 0.5 * rng.standard_normal(x.shape)).astype(dtype),
+        np.ones(D, dtype),
+    )
     exact = reference.layer_norm(x, one, one, dy)
-    wrong = np.linalg.norm(cases.run(cpu, x, one, one, dy)[1] - reference.to_float64(exact.dx), axis=1)
+    wrong = np.linalg.norm(
+        cases.run(cpu, x, one, one, dy)[1] - reference.to_float64(exact.dx), axis=1
+    )
     sizes = np.linalg.norm(reference.to_float64(exact.rstd) * dy.astype("float64"), axis=1)
     assert (wrong / sizes).max() <= 12 * cases.U[dtype]
 
 
 def test_sums_of_chunks_keep_what_they_lose():
-    """Of float64. That of the first chunk is 2^53, and the 40 chunks after it have a sum of 1, for which is no room."""
+    """Of float64. That of the first chunk is 2^53, and the 40 chunks after it have a sum of 1, for
+    which is no room.
+    """
     chunk = kernels.BACKWARD_CHUNK // 8
     row = np.zeros((1, 41 * chunk))
     row[0, 0], row[0, chunk::chunk] = 2.0**53, 1
     signs = np.resize([1.0, -1.0], row.shape)
-    sums = kernels._sums_of_chunks.py_func(row, signs, 0, np.ones(row.shape[1]), 0.0, 0.0, 1.0, 0.0, chunk, 0)
+    sums = kernels._sums_of_chunks.py_func(
+        row, signs, 0, np.ones(row.shape[1]), 0.0, 0.0, 1.0, 0.0, chunk, 0
+    )
     assert sums == (0.0, 2.0**53 + 40, 2.0**53 + 40, 0.0)
     one = np.ones(row.shape[1])
     sums = kernels._sums_of_chunks.py_func(one[None], row, 0, one, 0.0, 0.0, 1.0, 0.0, chunk, 0)
@@ -1207,17 +1594,18 @@ def test_sums_of_chunks_keep_what_they_lose():
 
 
 def test_the_mean_of_a_row_of_steps_is_that_of_all_of_them():
-    """Sums of 1000 chunks, of which each loses up to u / 2 of a sum that is 0.4 sigma D for long, with one sign.
+    """Sums of 1000 chunks, of which each loses up to u / 2 of a sum that is 0.4 sigma D for long,
+    with one sign.
 
-    y owes what a row of any length does: its chunks have 14 additions, after that nothing is lost, and its own
-    roundings are 5.
+    y owes what a row of any length does: its chunks have 14 additions, after that nothing is lost,
+    and its own roundings are 5.
     """
     D = 1000 * (kernels.CHUNK // 8)
     x = np.repeat([[0.4, 0.4, 0.4, -1.2]], D // 4, axis=1) * np.pi
     one, zero = np.ones(D), np.zeros(D)
     y = cpu.layer_norm_forward(x, one, zero)[0]
     wide = x.astype(np.longdouble)  # four values: exact enough where it is float64, too
-    values, mean = wide[0, ::D // 4], wide[0, ::D // 4].mean()
+    values, mean = wide[0, :: D // 4], wide[0, :: D // 4].mean()
     exact = (wide - mean) / np.sqrt(((values - mean) ** 2).mean() + np.longdouble(1e-5))
     assert np.linalg.norm((y - exact).astype(float)) <= 20 * cases.U["float64"] * np.linalg.norm(y)
 
@@ -1225,14 +1613,15 @@ def test_the_mean_of_a_row_of_steps_is_that_of_all_of_them():
 def test_the_squares_of_an_outlier_swallow_no_others():
     """Two outliers come first; the squares of 128 numbers after them are 0.4 ulp of the sum so far.
 
-    In a chunk, 8 squares are added one after another and the partial sums in 5 levels at most (of 32 numbers: 512 bits
-    times 4), a square and the sum of the chunks are rounded: 15 u. The root halves that and what / D and + eps add,
-    its rounding and that of 1 / are 2 u more: 10.5 u. A plain sum would lose 0.4 ulp, 0.8 u, of each chunk of 128.
+    In a chunk, 8 squares are added one after another and the partial sums in 5 levels at most (of
+    32 numbers: 512 bits times 4), a square and the sum of the chunks are rounded: 15 u. The root
+    halves that and what / D and + eps add, its rounding and that of 1 / are 2 u more: 10.5 u. A
+    plain sum would lose 0.4 ulp, 0.8 u, of each chunk of 128.
     """
     x = np.full((1, 2**17), math.sqrt(0.4 * np.spacing(2.0**21) / 128))
     x[:, ::2] *= -1
     x[:, :2] = 1024, -1024
     ones = np.ones(x.shape[1])
     rstd = cpu.layer_norm_forward(x, ones, ones, eps=0.0)[1].statistics[2, 0]
-    exact = math.sqrt(len(ones) / math.fsum(x[0]**2))  # its mean is 0; five roundings: 3.5 u
+    exact = math.sqrt(len(ones) / math.fsum(x[0] ** 2))  # its mean is 0; five roundings: 3.5 u
     assert abs(rstd / exact - 1) <= (10.5 + 3.5) * cases.U["float64"]

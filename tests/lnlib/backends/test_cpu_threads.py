@@ -8,7 +8,8 @@ from cases import child
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 LAYERS = pytest.mark.parametrize("layer", ["workqueue", "omp"])
 
-# 240,000 numbers: two threads. One call's arguments for each caller, and the bits that it should get.
+# 240,000 numbers: two threads. One call's arguments for each caller, and the bits that it should
+# get.
 ARGUMENTS = """
 import json, multiprocessing, os, threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -23,13 +24,15 @@ def forked():
 def results(k):
     x, dy, gamma, beta = CALLERS[k]
     return [a.tobytes().hex() for a in cases.run(cpu, x, gamma, beta, dy)]
-"""
+"""  # noqa: E501
 
 
 def run(layer, code, cache_folder=None):
     """What a program prints that begins with ARGUMENTS."""
     try:
-        return child(ARGUMENTS + code, cache_folder, NUMBA_THREADING_LAYER=layer, NUMBA_NUM_THREADS="2")
+        return child(
+            ARGUMENTS + code, cache_folder, NUMBA_THREADING_LAYER=layer, NUMBA_NUM_THREADS="2"
+        )
     except AssertionError as error:
         if "No threading layer could be loaded" in str(error):
             pytest.skip(f"Numba has no layer {layer} here")
@@ -41,13 +44,17 @@ def run(layer, code, cache_folder=None):
 @pytest.mark.long
 def test_two_threads_may_call_at_once(layer, tmp_path):
     """From the first call on; with the layer that is always there this one compiles."""
-    found, expected, used = run(layer, """
+    found, expected, used = run(
+        layer,
+        """
 with ThreadPoolExecutor(2) as pool:
     found = list(pool.map(lambda k: [results(k) for _ in range(30)], range(2)))
 expected = [results(k) for k in range(2)]
 print(json.dumps([[all(a == expected[k] for a in found[k]) for k in range(2)], [len(f) for f in found],
                   numba.threading_layer()]))
-""", tmp_path if layer == "workqueue" else None)
+""",  # noqa: E501
+        tmp_path if layer == "workqueue" else None,
+    )
     assert (found, expected, used) == ([True, True], [30, 30], layer)
 
 
@@ -55,8 +62,12 @@ print(json.dumps([[all(a == expected[k] for a in found[k]) for k in range(2)], [
 @needs_fork
 @LAYERS
 def test_children_made_by_fork(layer):
-    """After the parent's use of threads children use one, and have its bits; y and dx are anyhow the same."""
-    number, same, rows_same = run(layer, """
+    """After the parent's use of threads children use one, and have its bits; y and dx are anyhow
+    the same.
+    """
+    number, same, rows_same = run(
+        layer,
+        """
 numba.set_num_threads(1)
 single = results(0)
 numba.set_num_threads(2)
@@ -64,7 +75,8 @@ both = results(0)
 with forked() as pool:
     found = list(pool.map(results, [0] * 6))
     print(json.dumps([pool.submit(usable_threads).result(), [f == single for f in found], both[:2] == single[:2]]))
-""")
+""",  # noqa: E501
+    )
     assert number == 1 and same == [True] * 6 and rows_same
 
 
@@ -72,8 +84,12 @@ with forked() as pool:
 @needs_fork
 @LAYERS
 def test_other_parallel_functions(layer):
-    """Two callers of lnlib.cpu.ladder's at once, and a child; one that measures a machine is refused there."""
-    assert run(layer, """
+    """Two callers of lnlib.cpu.ladder's at once, and a child; one that measures a machine is
+    refused there.
+    """
+    assert run(
+        layer,
+        """
 from lnbook import measure
 from lnlib.cpu import ladder
 def sums(k=0):
@@ -88,7 +104,8 @@ with ThreadPoolExecutor(2) as pool:
     list(pool.map(lambda k: [sums() for _ in range(100)], range(2)))
 with forked() as pool:
     print(json.dumps([pool.submit(sums).result() == expected, pool.submit(measured).result()[:32]]))
-""") == [True, "found a process forked after Num"]
+""",
+    ) == [True, "found a process forked after Num"]
 
 
 @pytest.mark.long
@@ -96,7 +113,10 @@ with forked() as pool:
 @LAYERS
 def test_a_child_of_a_child_while_the_parent_calls(layer):
     """The parent may be in the middle of a call; and the middle one of the three calls nothing."""
-    assert run(layer, """
+    assert (
+        run(
+            layer,
+            """
 stop = threading.Event()
 def work():
     while not stop.is_set():
@@ -116,27 +136,36 @@ for _ in range(10):
 stop.set()
 worker.join()
 print(json.dumps(statuses))
-""") == [0] * 10
+""",
+        )
+        == [0] * 10
+    )
 
 
 @pytest.mark.slow
 @needs_fork
 @LAYERS
 def test_a_child_forked_before_has_threads_of_its_own(layer):
-    assert run(layer, """
+    assert run(
+        layer,
+        """
 with forked() as pool:
     number, found = pool.submit(usable_threads).result(), pool.submit(results, 0).result()
 print(json.dumps([number, found == results(0)]))
-""") == [2, True]
+""",
+    ) == [2, True]
 
 
 @pytest.mark.slow
 def test_reshaping_an_array_that_a_call_uses_corrupts_nothing():
-    """NumPy frees the old shape, which compiled code must not read then. A call sees one shape, or says what is wrong.
+    """NumPy frees the old shape, which compiled code must not read then. A call sees one shape, or
+    says what is wrong.
 
     It crashed within 0.1 s, mostly, and always within 1 s.
     """
-    assert run("workqueue", """
+    assert run(
+        "workqueue",
+        """
 import sys, time
 x, dy, gamma, beta = CALLERS[0]
 x, one, stop = x[:200].copy(), [np.ones(n, "f4") for n in (400, 200)], threading.Event()
@@ -165,4 +194,5 @@ while time.monotonic() < end:
 stop.set()
 worker.join()
 print(json.dumps([right > 0, refused > 0]))
-""") == [True, True]
+""",  # noqa: E501
+    ) == [True, True]

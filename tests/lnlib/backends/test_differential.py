@@ -1,4 +1,6 @@
-"""The first cases of the random differential test, and that it sees what is wrong. ``make differential`` has more."""
+"""The first cases of the random differential test, and that it sees what is wrong. ``make
+differential`` has more.
+"""
 
 import math
 
@@ -28,14 +30,29 @@ def test_cases_depend_on_their_number_alone():
 
 def killed_by(n):
     """Whether one of n cases tells that the NumPy backend is wrong."""
-    return any(share > 1 for number in range(n)
-               for share, *_ in differential.try_case(number, ("numpy",))[1].values())
+    return any(
+        share > 1
+        for number in range(n)
+        for share, *_ in differential.try_case(number, ("numpy",))[1].values()
+    )
 
 
 WRONG = {
-    "the residual is dropped": (layernorm, "centred", lambda a: a - np.mean(a, axis=-1, keepdims=True)),
-    "sums over rows one after the other": (layernorm, "sum_rows", lambda a: np.cumsum(a, axis=0)[-1]),
-    "no row that is too small is done again": (contract, "RANGE", {"float32": (-1, 1e30), "float64": (-1, 1e290)}),
+    "the residual is dropped": (
+        layernorm,
+        "centred",
+        lambda a: a - np.mean(a, axis=-1, keepdims=True),
+    ),
+    "sums over rows one after the other": (
+        layernorm,
+        "sum_rows",
+        lambda a: np.cumsum(a, axis=0)[-1],
+    ),
+    "no row that is too small is done again": (
+        contract,
+        "RANGE",
+        {"float32": (-1, 1e30), "float64": (-1, 1e290)},
+    ),
 }
 
 
@@ -56,7 +73,9 @@ def better(arrays, eps):
 
 
 def above_twice(peer, numbers, monkeypatch):
-    """How many tensors are above twice this peer's error: as drawn, and typically. Ours is poor, whatever is promised."""
+    """How many tensors are above twice this peer's error: as drawn, and typically. Ours is poor,
+    whatever is promised.
+    """
     monkeypatch.setattr(differential, "torch", True)
     monkeypatch.setattr(differential, "shares", lambda *_: dict.fromkeys(cases.NAMES, 0.0))
     monkeypatch.setattr(differential, "results_of", lambda drawn, *_: poor(drawn.arrays, drawn.eps))
@@ -67,17 +86,27 @@ def above_twice(peer, numbers, monkeypatch):
 
 @pytest.mark.long
 def test_an_error_is_compared_with_what_a_peers_is_typically(monkeypatch):
-    """One peer is as poor, one much better, one better by luck, one time in four, and one where dy begins with much."""
+    """One peer is as poor, one much better, one better by luck, one time in four, and one where dy
+    begins with much.
+    """
+
     def by_luck(arrays, eps):
         return (better if rng.random() < 0.25 else poor)(arrays, eps)
 
     def where_dy_begins_with_much(arrays, eps):
-        return (better if (abs(arrays.dy[:, 0]) > 30 * np.median(abs(arrays.dy))).all() else poor)(arrays, eps)
+        return (better if (abs(arrays.dy[:, 0]) > 30 * np.median(abs(arrays.dy))).all() else poor)(
+            arrays, eps
+        )
 
     rng = np.random.default_rng(0)
-    chosen = [n for n in range(20) if differential.draw(n).arrays.x.dtype == np.float32 and differential.draw(n).eps]
-    (same, _), (worse, always), (luck, seldom) = (above_twice(peer, chosen, monkeypatch)
-                                                  for peer in (poor, better, by_luck))
+    chosen = [
+        n
+        for n in range(20)
+        if differential.draw(n).arrays.x.dtype == np.float32 and differential.draw(n).eps
+    ]
+    (same, _), (worse, always), (luck, seldom) = (
+        above_twice(peer, chosen, monkeypatch) for peer in (poor, better, by_luck)
+    )
     assert same == 0 and 0 < always == worse and luck > 0 == seldom
     there, also = above_twice(where_dy_begins_with_much, [173, 185], monkeypatch)
     assert 0 < there == also
@@ -90,4 +119,6 @@ def test_what_fails_in_a_case_like_it_is_worse_than_any_peer(monkeypatch):
     monkeypatch.setattr(differential, "torch", True)
     monkeypatch.setattr(differential, "results_of", raising)
     monkeypatch.setattr(differential, "pytorch", better)
-    assert {typical for _, once, typical in differential.try_case(2, ("numpy",))[1].values() if once > 1} == {math.inf}
+    assert {
+        typical for _, once, typical in differential.try_case(2, ("numpy",))[1].values() if once > 1
+    } == {math.inf}

@@ -1,5 +1,6 @@
-"""The directed search, in short: no backend is above what README says, and it finds what is worse. ``tests/README.md``
-has the command for an hour of it."""
+"""The directed search, in short: no backend is above what README says, and it finds what is worse.
+``tests/README.md`` has the command for an hour of it.
+"""
 
 import cases
 import directed
@@ -29,9 +30,14 @@ def test_nothing_of_the_interpreted_kernels_is_above_what_is_said():
 
 WRONG = {
     "the residual is dropped": ("centred", lambda a: a - np.mean(a, axis=-1, keepdims=True)),
-    "one number after the other": ("wide_mean", lambda a: np.cumsum(a, axis=1, dtype=a.dtype)[:, -1:] / a.shape[1]),
+    "one number after the other": (
+        "wide_mean",
+        lambda a: np.cumsum(a, axis=1, dtype=a.dtype)[:, -1:] / a.shape[1],
+    ),
     "the first g is a guess at the mean": (
-        "centred", lambda a: (a - a[:, :1]) - (a - a[:, :1]).mean(axis=-1, keepdims=True, dtype=a.dtype)),
+        "centred",
+        lambda a: (a - a[:, :1]) - (a - a[:, :1]).mean(axis=-1, keepdims=True, dtype=a.dtype),
+    ),
 }
 
 

@@ -1,4 +1,6 @@
-"""The examples, where what they need is installed: layer norm in PyTorch and JAX (chapter 3), in Numba CUDA (11, 12)."""
+"""The examples, where what they need is installed: layer norm in PyTorch and JAX (chapter 3), in
+Numba CUDA (11, 12).
+"""
 
 import os
 import runpy
@@ -9,8 +11,8 @@ from pages import BOOK
 
 from lnlib import layer_norm_backward, layer_norm_forward, reference
 
-# float64, rows near zero, D = 16: both sides make fewer than 50 roundings, each of at most u of terms up to 4 times
-# the result: 50 * 4 * 2**-53 = 2e-14.
+# float64, rows near zero, D = 16: both sides make fewer than 50 roundings, each of at most u of
+# terms up to 4 times the result: 50 * 4 * 2**-53 = 2e-14.
 RTOL = 2e-14
 
 
@@ -29,7 +31,9 @@ def close(found, x, gamma, beta, dy):
 def test_the_examples_are_short():
     for path in (BOOK / "examples").glob("*.py"):
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        assert len(lines) <= (60 if path.stem.endswith("cuda") else 15) and max(map(len, lines)) <= 76, path.name
+        assert (
+            len(lines) <= (60 if path.stem.endswith("cuda") else 15) and max(map(len, lines)) <= 76
+        ), path.name
 
 
 @pytest.mark.slow
@@ -46,22 +50,34 @@ def test_pytorch(shape):
 
     *arrays, dy = problem(shape)
     close(gradients(LayerNorm.apply, arrays, dy), *arrays, dy)
-    close(gradients(lambda x, *p: torch.nn.functional.layer_norm(x, shape[-1:], *p), arrays, dy), *arrays, dy)
-    assert torch.autograd.gradcheck(LayerNorm.apply, [torch.tensor(a.tolist(), dtype=torch.float64, requires_grad=True)
-                                                      for a in arrays])
+    close(
+        gradients(lambda x, *p: torch.nn.functional.layer_norm(x, shape[-1:], *p), arrays, dy),
+        *arrays,
+        dy,
+    )
+    assert torch.autograd.gradcheck(
+        LayerNorm.apply,
+        [torch.tensor(a.tolist(), dtype=torch.float64, requires_grad=True) for a in arrays],
+    )
 
 
 def far():
     """Rows of 64 float32 numbers at 1e4, gamma = 1, and their dx in exact arithmetic."""
     rng = np.random.default_rng(9)
     x = (1e4 + rng.standard_normal((8, 64))).astype(np.float32)
-    one, zero, dy = np.ones(64, np.float32), np.zeros(64, np.float32), rng.standard_normal((8, 64)).astype(np.float32)
+    one, zero, dy = (
+        np.ones(64, np.float32),
+        np.zeros(64, np.float32),
+        rng.standard_normal((8, 64)).astype(np.float32),
+    )
     return x, one, zero, dy, reference.layer_norm(x, one, zero, dy).dx
 
 
 @pytest.mark.slow
 def test_far_from_zero_the_example_keeps_what_pytorch_loses():
-    """About ten roundings of 2**-24 and kappa near 1 are 1e-6; a mean rounded to half of 2**-10 is worth 1e-4."""
+    """About ten roundings of 2**-24 and kappa near 1 are 1e-6; a mean rounded to half of 2**-10 is
+    worth 1e-4.
+    """
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     *arrays, dy, exact = far()
 
@@ -79,7 +95,9 @@ def test_far_from_zero_the_example_keeps_what_pytorch_loses():
 def test_far_from_zero_in_jax():
     jax = pytest.importorskip("jax", reason="JAX is not installed")
     *arrays, dy, exact = far()
-    _, pull_back = jax.vjp(runpy.run_path(BOOK / "examples/layer_norm_jax.py")["layer_norm"], *arrays)
+    _, pull_back = jax.vjp(
+        runpy.run_path(BOOK / "examples/layer_norm_jax.py")["layer_norm"], *arrays
+    )
     assert reference.relative_error(np.asarray(pull_back(jax.numpy.asarray(dy))[0]), exact) <= 1e-6
 
 

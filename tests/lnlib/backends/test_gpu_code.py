@@ -9,7 +9,15 @@ import re
 import pytest
 
 from benchmarks.gpu import code as gpu_code
-from benchmarks.gpu.code import ARCHITECTURES, KERNELS, compile_kernel, complaints, count, family, fits
+from benchmarks.gpu.code import (
+    ARCHITECTURES,
+    KERNELS,
+    compile_kernel,
+    complaints,
+    count,
+    family,
+    fits,
+)
 from simt.cuda_access import FULL, cuda, device, float32, int32, libdevice, load4, store4
 
 
@@ -22,23 +30,40 @@ def compiler():
 
 # What needs no compiler.
 
-@pytest.mark.parametrize("registers, threads, blocks, fit", [
-    (64, 1024, 1, True), (65, 1024, 1, False),
-    (128, 512, 1, True), (129, 512, 1, False),
-    (127, 256, 2, True), (130, 256, 2, False),
-    (255, 256, 1, True), (255, 288, 1, False),    # 256 * 288 > 65536
-    (168, 384, 1, True), (169, 384, 1, False),    # 169 * 384 < 65536, but 169 are given as 176
-    (176, 320, 1, False),                         # 176 * 320 < 65536, but one quarter has three of the ten warps
-])
+
+@pytest.mark.parametrize(
+    "registers, threads, blocks, fit",
+    [
+        (64, 1024, 1, True),
+        (65, 1024, 1, False),
+        (128, 512, 1, True),
+        (129, 512, 1, False),
+        (127, 256, 2, True),
+        (130, 256, 2, False),
+        (255, 256, 1, True),
+        (255, 288, 1, False),  # 256 * 288 > 65536
+        (168, 384, 1, True),
+        (169, 384, 1, False),  # 169 * 384 < 65536, but 169 are given as 176
+        (176, 320, 1, False),  # 176 * 320 < 65536, but one quarter has three of the ten warps
+    ],
+)
 def test_fits(registers, threads, blocks, fit):
     assert fits(registers, threads, blocks) is fit
 
 
 def test_count_by_family():
-    opcodes = {"LDG.E.128.SYS": "LDG.E.128", "LDG.E.128.CONSTANT": "LDG.E.128", "LDG.E": "LDG.E",
-               "LD.E.64": "LD.E.64", "LDG.E.U16.CONSTANT": "LDG.E.U16", "STS.64": "STS.64",
-               "REDG.E.ADD.F32.FTZ.RN.STRONG.GPU": "RED", "RED.E.ADD.F32.FTZ.RN.STRONG.GPU": "RED",
-               "SHFL.BFLY": "SHFL", "CALL.REL.NOINC": "CALL"}
+    opcodes = {
+        "LDG.E.128.SYS": "LDG.E.128",
+        "LDG.E.128.CONSTANT": "LDG.E.128",
+        "LDG.E": "LDG.E",
+        "LD.E.64": "LD.E.64",
+        "LDG.E.U16.CONSTANT": "LDG.E.U16",
+        "STS.64": "STS.64",
+        "REDG.E.ADD.F32.FTZ.RN.STRONG.GPU": "RED",
+        "RED.E.ADD.F32.FTZ.RN.STRONG.GPU": "RED",
+        "SHFL.BFLY": "SHFL",
+        "CALL.REL.NOINC": "CALL",
+    }
     assert {opcode: family(opcode) for opcode in opcodes} == opcodes
     sass = """
         /*0000*/                   IMAD.MOV.U32 R1, RZ, RZ, c[0x0][0x28] ;   /* 0x00000a00ff017624 */
@@ -49,9 +74,17 @@ def test_count_by_family():
         /*1080*/                   DADD R2, R2, R6 ;
         /*1090*/                   MUFU.RCP64H R5, R3 ;
         /*10a0*/                   NOP;
-    """
-    assert count(sass) == {"IMAD": 1, "LDG.E.128": 1, "UIADD3": 1, "F2F": 1, "DADD": 1, "MUFU": 1, "all": 6,
-                           "float64": 3}
+    """  # noqa: E501
+    assert count(sass) == {
+        "IMAD": 1,
+        "LDG.E.128": 1,
+        "UIADD3": 1,
+        "F2F": 1,
+        "DADD": 1,
+        "MUFU": 1,
+        "all": 6,
+        "float64": 3,
+    }
 
 
 def test_missing_is_named(monkeypatch):
@@ -60,6 +93,7 @@ def test_missing_is_named(monkeypatch):
 
 
 # Small kernels.
+
 
 @device
 def warp_sum(value):
@@ -88,8 +122,12 @@ def normalised(x, y, n):
         store4(y, i, v[0] * r, v[1] * r, v[2] * r, v[3] * r)
 
 
-GOOD = {"threads": 256, "blocks": 4, "none": ("RED", "LDG.E"),
-        "at_least": {"LDG.E.128": 1, "STG.E.128": 1, "SHFL": 5, "BAR": 1, "STS": 1}}
+GOOD = {
+    "threads": 256,
+    "blocks": 4,
+    "none": ("RED", "LDG.E"),
+    "at_least": {"LDG.E.128": 1, "STG.E.128": 1, "SHFL": 5, "BAR": 1, "STS": 1},
+}
 FLAT = "void(float32[::1], float32[::1], int32)"
 
 
@@ -121,7 +159,9 @@ def four_loads(x, y, n):
 
 
 def not_in_registers(x, y, n):
-    v = cuda.local.array(64, float32)  # registers have no index that is known only when the kernel runs
+    v = cuda.local.array(
+        64, float32
+    )  # registers have no index that is known only when the kernel runs
     for j in range(64):
         v[j] = float32(0)
     for j in range(n):
@@ -131,7 +171,9 @@ def not_in_registers(x, y, n):
 
 
 def many_registers(x, y, n):
-    """96 numbers are alive at the same time, whatever the compiler does: the last is needed first."""
+    """96 numbers are alive at the same time, whatever the compiler does: the last is needed
+    first.
+    """
     v = cuda.local.array(96, float32)
     i = cuda.grid(1)
     for j in range(96):
@@ -161,22 +203,45 @@ def compiled(kernel, signature, arch, *options):
     return compile_kernel(kernel, signature, arch, **dict(options))
 
 
-@pytest.mark.parametrize("kernel, signature, options, expectations, said", [
-    (literal, FLAT, {}, {}, "float64 instructions"),
-    (literal, "void(float64[::1], float64[::1], int32)", {}, {}, "float64 instructions"),
-    (quotient, "void(float32[:], float32[:], int32)", {}, {}, "generic access to memory"),
-    (four_loads, FLAT, {}, {"at_least": {"LDG.E.128": 1}}, "0 LDG.E.128, expected 1 at least"),
-    (four_loads, FLAT, {}, {"at_least": {"STG.E.128": 1}}, "0 STG.E.128, expected 1 at least"),
-    (not_in_registers, FLAT, {}, {}, "256 bytes of local memory"),
-    (many_registers, FLAT, {}, {"threads": 1024}, "1024 threads x 1 blocks are more than an SM has"),
-    (many_registers, FLAT, {}, {"threads": 256, "blocks": 4}, "256 threads x 4 blocks are more than an SM has"),
-    (many_registers, FLAT, {"max_registers": 32}, {}, "spills"),
-    (much_shared, FLAT, {}, {"blocks": 2}, "40960 bytes of shared memory x 2 blocks are more than an SM has"),
-    (atomic, FLAT, {}, {"none": ("RED",)}, "1 RED, expected none"),
-    (quotient, FLAT, {"fastmath": True}, {}, "div.approx.ftz in the PTX"),
-])
+@pytest.mark.parametrize(
+    "kernel, signature, options, expectations, said",
+    [
+        (literal, FLAT, {}, {}, "float64 instructions"),
+        (literal, "void(float64[::1], float64[::1], int32)", {}, {}, "float64 instructions"),
+        (quotient, "void(float32[:], float32[:], int32)", {}, {}, "generic access to memory"),
+        (four_loads, FLAT, {}, {"at_least": {"LDG.E.128": 1}}, "0 LDG.E.128, expected 1 at least"),
+        (four_loads, FLAT, {}, {"at_least": {"STG.E.128": 1}}, "0 STG.E.128, expected 1 at least"),
+        (not_in_registers, FLAT, {}, {}, "256 bytes of local memory"),
+        (
+            many_registers,
+            FLAT,
+            {},
+            {"threads": 1024},
+            "1024 threads x 1 blocks are more than an SM has",
+        ),
+        (
+            many_registers,
+            FLAT,
+            {},
+            {"threads": 256, "blocks": 4},
+            "256 threads x 4 blocks are more than an SM has",
+        ),
+        (many_registers, FLAT, {"max_registers": 32}, {}, "spills"),
+        (
+            much_shared,
+            FLAT,
+            {},
+            {"blocks": 2},
+            "40960 bytes of shared memory x 2 blocks are more than an SM has",
+        ),
+        (atomic, FLAT, {}, {"none": ("RED",)}, "1 RED, expected none"),
+        (quotient, FLAT, {"fastmath": True}, {}, "div.approx.ftz in the PTX"),
+    ],
+)
 def test_a_bad_kernel_is_found(compiler, kernel, signature, options, expectations, said):
-    found = complaints(compiled(kernel, signature, "sm_90", *options.items()), **{"threads": 32} | expectations)
+    found = complaints(
+        compiled(kernel, signature, "sm_90", *options.items()), **{"threads": 32} | expectations
+    )
     assert any(said in what for what in found), found
 
 
@@ -189,6 +254,7 @@ def test_what_is_allowed_is_no_complaint(compiler):
 
 # Four neighbours at once.
 
+
 def copy4(x, y, n):
     i = int32(cuda.grid(1)) * int32(4)
     if i < n:
@@ -196,9 +262,15 @@ def copy4(x, y, n):
         store4(y, i, a, b, c, d)
 
 
-@pytest.mark.parametrize("dtype, load, store, times", [
-    ("float32", "LDG.E.128", "STG.E.128", 1), ("float16", "LDG.E.64", "STG.E.64", 1),
-    ("uint16", "LDG.E.64", "STG.E.64", 1), ("float64", "LDG.E.128", "STG.E.128", 2)])
+@pytest.mark.parametrize(
+    "dtype, load, store, times",
+    [
+        ("float32", "LDG.E.128", "STG.E.128", 1),
+        ("float16", "LDG.E.64", "STG.E.64", 1),
+        ("uint16", "LDG.E.64", "STG.E.64", 1),
+        ("float64", "LDG.E.128", "STG.E.128", 2),
+    ],
+)
 @pytest.mark.parametrize("arch", [ARCHITECTURES[0], ARCHITECTURES[-1]])
 def test_width_of_load4_and_store4(compiler, arch, dtype, load, store, times):
     operations = compile_kernel(copy4, f"void({dtype}[::1], {dtype}[::1], int32)", arch).operations
@@ -213,15 +285,23 @@ def widen(x, y, n):
 
 def test_store4_converts_as_an_assignment_does(compiler):
     code = compile_kernel(widen, "void(float16[::1], float16[::1], int32)", "sm_75")
-    assert code.operations["FADD"] == 1 and code.operations["STG.E.64"] == 1 and code.operations["float64"] == 0
+    assert (
+        code.operations["FADD"] == 1
+        and code.operations["STG.E.64"] == 1
+        and code.operations["float64"] == 0
+    )
     assert complaints(code, threads=32) == []
 
 
-@pytest.mark.parametrize("signature, found", [
-    ("void(float32[:], float32[:], int32)", "array: found array(float32, 1d, A)"),
-    ("void(float32[:, ::1], float32[:, ::1], int32)", "array: found array(float32, 2d, C)"),
-    ("void(boolean[::1], boolean[::1], int32)", "array: found array(bool, 1d, C)"),
-    ("void(float32[::1], float32[::1], float32)", "i: found float32, expected an integer")])
+@pytest.mark.parametrize(
+    "signature, found",
+    [
+        ("void(float32[:], float32[:], int32)", "array: found array(float32, 1d, A)"),
+        ("void(float32[:, ::1], float32[:, ::1], int32)", "array: found array(float32, 2d, C)"),
+        ("void(boolean[::1], boolean[::1], int32)", "array: found array(bool, 1d, C)"),
+        ("void(float32[::1], float32[::1], float32)", "i: found float32, expected an integer"),
+    ],
+)
 def test_bad_arguments_are_named(compiler, signature, found):
     from numba.core.errors import TypingError
 
@@ -239,6 +319,7 @@ def test_bad_arguments_are_named(compiler, signature, found):
 
 # The arithmetic that the kernels count on.
 
+
 def recentred(x, y, n, m, r):
     y[n] = (x[n] - m) - r
 
@@ -254,7 +335,11 @@ FIVE = "void(float32[::1], float32[::1], int32, float32, float32)"
 def test_nothing_is_reordered_and_only_products_are_fused(compiler, arch):
     def operations(kernel, signature=FIVE):
         found = compile_kernel(kernel, signature, arch).operations
-        return {name: found[name] for name in ("FADD", "FMUL", "FFMA", "DADD", "DMUL", "DFMA") if found[name]}
+        return {
+            name: found[name]
+            for name in ("FADD", "FMUL", "FFMA", "DADD", "DMUL", "DFMA")
+            if found[name]
+        }
 
     def product_and_sum(x, y, n, m, r):
         y[n] = x[n] * m - r
@@ -267,7 +352,10 @@ def test_nothing_is_reordered_and_only_products_are_fused(compiler, arch):
 
     assert operations(recentred) == {"FADD": 2} and operations(product_and_sum) == {"FFMA": 1}
     assert operations(rounded_product) == {"FMUL": 1, "FADD": 1}
-    assert operations(rounded_product64, FIVE.replace("float32", "float64")) == {"DMUL": 1, "DADD": 1}
+    assert operations(rounded_product64, FIVE.replace("float32", "float64")) == {
+        "DMUL": 1,
+        "DADD": 1,
+    }
 
 
 def test_order_of_the_subtractions(compiler):
@@ -279,7 +367,9 @@ def test_order_of_the_subtractions(compiler):
 
 def test_division_and_root_are_rounded_correctly_unless_fastmath(compiler):
     ptx = compile_kernel(root, FIVE, "sm_80").ptx
-    assert "div.rn.f32" in ptx and "sqrt.rn.f32" in ptx and ".ftz" not in ptx and ".approx" not in ptx
+    assert (
+        "div.rn.f32" in ptx and "sqrt.rn.f32" in ptx and ".ftz" not in ptx and ".approx" not in ptx
+    )
     # A set of fastmath's flags is taken for all of them: the docstring of simt.cuda_access says so.
     for setting in (True, {"contract"}):
         ptx, _ = cuda.compile_ptx(root, FIVE, cc=(8, 0), fastmath=setting)
@@ -288,6 +378,7 @@ def test_division_and_root_are_rounded_correctly_unless_fastmath(compiler):
 
 # The kernels of the library.
 
+
 def test_there_are_kernels_to_check():
     assert len({kernel.name for kernel in KERNELS}) == len(KERNELS) > 0
 
@@ -295,11 +386,17 @@ def test_there_are_kernels_to_check():
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_kernel(compiler, kernel):
     made = kernel.factory(*kernel.parameters)
-    found = {arch: complaints(compile_kernel(made, kernel.signature, arch, **kernel.options), **kernel.expectations)
-             for arch in ARCHITECTURES}
+    found = {
+        arch: complaints(
+            compile_kernel(made, kernel.signature, arch, **kernel.options), **kernel.expectations
+        )
+        for arch in ARCHITECTURES
+    }
     assert found == dict.fromkeys(ARCHITECTURES, [])
 
 
 def test_the_file_of_results_is_of_these_kernels():
     records = json.loads(gpu_code.RESULT.read_text())["records"]
-    assert {(r["kernel"], r["arch"]) for r in records} == {(k.name, arch) for k in KERNELS for arch in ARCHITECTURES}
+    assert {(r["kernel"], r["arch"]) for r in records} == {
+        (k.name, arch) for k in KERNELS for arch in ARCHITECTURES
+    }

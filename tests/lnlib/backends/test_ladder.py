@@ -1,4 +1,6 @@
-"""Teaching kernels: each is layer norm and its gradient, leaves its arguments alone, and uses its buffers."""
+"""Teaching kernels: each is layer norm and its gradient, leaves its arguments alone, and uses its
+buffers.
+"""
 
 import sys
 
@@ -11,8 +13,10 @@ from lnlib import reference
 from lnlib.cpu import ladder
 from lnlib.summation import sum_rows
 
-PAIRS = {name: (getattr(ladder, f"{name}_forward"), getattr(ladder, f"{name}_backward"))
-         for name in ("idiomatic", "recomputing", "reused_buffers")}
+PAIRS = {
+    name: (getattr(ladder, f"{name}_forward"), getattr(ladder, f"{name}_backward"))
+    for name in ("idiomatic", "recomputing", "reused_buffers")
+}
 COMPILED = {name: pair for name, pair in ladder.STEPS.items() if not name.startswith("numpy")}
 EPS = 0.1  # large: a forgotten or misplaced eps shows
 
@@ -24,10 +28,18 @@ def arguments(*shape_and_dtype):
 
 @pytest.mark.sweep
 @pytest.mark.slow
-@pytest.mark.parametrize("name, dtype", [
-    *((name, dtype) for name in (*PAIRS, "fused") for dtype in ("float32", "float64")),
-    *(pytest.param(name, dtype, marks=pytest.mark.slow if dtype == "float64" else ())
-      for name in COMPILED if name != "fused" for dtype in ("float32", "float64"))])
+@pytest.mark.parametrize(
+    "name, dtype",
+    [
+        *((name, dtype) for name in (*PAIRS, "fused") for dtype in ("float32", "float64")),
+        *(
+            pytest.param(name, dtype, marks=pytest.mark.slow if dtype == "float64" else ())
+            for name in COMPILED
+            if name != "fused"
+            for dtype in ("float32", "float64")
+        ),
+    ],
+)
 @pytest.mark.parametrize("rows, D", [(1, 8), (7, 64), (50, 5)])
 def test_every_step_is_layer_norm(name, dtype, rows, D):
     pair = PAIRS.get(name) or COMPILED[name]
@@ -36,16 +48,21 @@ def test_every_step_is_layer_norm(name, dtype, rows, D):
     lost = 1
     if name in COMPILED:
         pytest.importorskip("numba")
-        # From a guess at a distance t from the mean, squares / D - residual^2 loses a factor of 1 + t^2 / (var + eps).
-        lost += ((x[:, 0] - x.mean(axis=1))**2 / (x.var(axis=1) + EPS)).max()
+        # From a guess at a distance t from the mean, squares / D - residual^2 loses a factor of 1 +
+        # t^2 / (var + eps).
+        lost += ((x[:, 0] - x.mean(axis=1)) ** 2 / (x.var(axis=1) + EPS)).max()
     y, cache = forward(x, gamma, beta, EPS)
     results, exact = (y, *backward(dy, cache)), reference.layer_norm(x, gamma, beta, dy, EPS)
     assert {a.dtype for a in results} == {np.dtype(dtype)}
-    cases.check(results, exact, cases.bars_of_plain_sums(exact, gamma, beta, dy, cases.U[dtype] * lost))
+    cases.check(
+        results, exact, cases.bars_of_plain_sums(exact, gamma, beta, dy, cases.U[dtype] * lost)
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*PAIRS, *(name for name, (forward, _) in COMPILED.items() if forward)])
+@pytest.mark.parametrize(
+    "name", [*PAIRS, *(name for name, (forward, _) in COMPILED.items() if forward)]
+)
 def test_the_cache_holds_what_the_docstring_says(name):
     if name in COMPILED:
         pytest.importorskip("numba")
@@ -67,7 +84,9 @@ def test_reused_buffers_are_used():
     x, gamma, beta, dy = arguments((6, 10), "float32")
     y, cache = ladder.reused_buffers_forward(x, gamma, beta, EPS)
     gradients = ladder.reused_buffers_backward(dy, cache)
-    out, dx, scratch = (np.full_like(x, np.nan) for _ in range(3))  # what was in them must not matter
+    out, dx, scratch = (
+        np.full_like(x, np.nan) for _ in range(3)
+    )  # what was in them must not matter
     assert ladder.reused_buffers_forward(x, gamma, beta, EPS, out=out)[0] is out
     assert np.array_equal(out, y)
     again = ladder.reused_buffers_backward(dy, cache, out=dx, scratch=scratch)
@@ -81,6 +100,7 @@ def test_reused_buffers_are_used():
 
 # How they are compiled
 
+
 def test_without_numba_a_kernel_runs_as_it_stands(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
     x, gamma, beta, _ = arguments((3, 5), "float64")
@@ -88,11 +108,15 @@ def test_without_numba_a_kernel_runs_as_it_stands(monkeypatch):
     y, mean, rstd = np.empty_like(x), np.empty((3, 1)), np.empty((3, 1))
     kernel(x, gamma, beta, EPS, y, mean, rstd)
     assert kernel.compiled is ladder.forward_rows
-    np.testing.assert_allclose(y, ladder.idiomatic_forward(x, gamma, beta, EPS)[0], rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(
+        y, ladder.idiomatic_forward(x, gamma, beta, EPS)[0], rtol=1e-13, atol=1e-14
+    )
 
 
 def test_only_sums_in_any_order_are_vectors():
-    """What the chapter reads from the results file holds here too: packed additions come from reassociation."""
+    """What the chapter reads from the results file holds here too: packed additions come from
+    reassociation.
+    """
     pytest.importorskip("numba")
     x, mean = np.ones((3, 64), np.float32), np.empty((3, 1), np.float32)
     counts = {}
@@ -106,14 +130,18 @@ def test_only_sums_in_any_order_are_vectors():
 
 
 def test_the_steps_differ_in_what_the_compiler_may_do():
-    freedoms = {name: [assembly.freedoms(step.args[0].compiled) for step in pair if step]
-                for name, pair in COMPILED.items() if name not in ("separate", "one-reading")}
+    freedoms = {
+        name: [assembly.freedoms(step.args[0].compiled) for step in pair if step]
+        for name, pair in COMPILED.items()
+        if name not in ("separate", "one-reading")
+    }
     assert freedoms["fused-in-order"] == 2 * [{"any_order": False, "no_alias": False}]
     assert freedoms["fused"] == 2 * [{"any_order": True, "no_alias": False}]
     assert [f["no_alias"] for f in freedoms["no-alias"]] == [True, True]
 
 
 # Two stages
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2, 3, 5])
@@ -127,7 +155,10 @@ def test_parts_are_added_in_their_order(parts, padding):
     dgamma, dbeta = ladder.two_stages(dy, xhat, parts, padding)
     assert np.array_equal(dbeta, sum_rows(stage, "sequential"))
     # Sums of 11 terms, each with a rounding of its own: 12 u of the sum of their sizes.
-    assert np.all(np.abs(dgamma - (dy * xhat.astype(float)).sum(axis=0)) <= 12 * 2.0**-24 * np.abs(dy * xhat).sum(axis=0))
+    assert np.all(
+        np.abs(dgamma - (dy * xhat.astype(float)).sum(axis=0))
+        <= 12 * 2.0**-24 * np.abs(dy * xhat).sum(axis=0)
+    )
 
 
 def test_padding_stays_empty():

@@ -1,4 +1,6 @@
-"""launch runs a kernel where it can be run and says where; the CUDA programs of the book do what they print."""
+"""launch runs a kernel where it can be run and says where; the CUDA programs of the book do what
+they print.
+"""
 
 import json
 import runpy
@@ -10,10 +12,10 @@ import numpy as np
 import pytest
 from pages import BOOK
 
-from lnlib import gpu, layer_norm_forward
 import simt
-from lnlib.gpu import launching
 from lnbook import gpu_survey as survey
+from lnlib import gpu, layer_norm_forward
+from lnlib.gpu import launching
 from simt import cuda_access
 from simt.cuda_access import cuda, float32
 
@@ -45,7 +47,9 @@ def test_without_numba_a_kernel_stays_what_it_is(monkeypatch):
     """As in a browser, where the interpreter takes the plain function."""
     monkeypatch.setitem(sys.modules, "numba", None)
     without = types.SimpleNamespace(**runpy.run_path(cuda_access.__file__))
-    assert without.cuda.jit(add_one) is add_one and without.cuda.jit(device=True)(add_one) is add_one
+    assert (
+        without.cuda.jit(add_one) is add_one and without.cuda.jit(device=True)(add_one) is add_one
+    )
     assert without.FULL == 2**32 - 1 and without.cuda.is_available() is False
     with pytest.raises(AttributeError, match="cuda.grid: Numba's CUDA target is not installed"):
         without.cuda.grid  # noqa: B018
@@ -56,7 +60,9 @@ def test_without_numba_a_kernel_stays_what_it_is(monkeypatch):
 
 
 class FakeCuda:
-    """Numba's module as launch uses it; a launch is done at synchronize, as late as a GPU may do it."""
+    """Numba's module as launch uses it; a launch is done at synchronize, as late as a GPU may do
+    it.
+    """
 
     implementation = "NVIDIA"
 
@@ -79,6 +85,7 @@ class FakeCuda:
         def configured(*arguments):
             plain = [a.array if hasattr(a, "array") else a for a in arguments]
             self.waiting.append(lambda: simt.launch(kernel, *self.grid, *plain))
+
         return _Indexed(self, configured)
 
     def synchronize(self):
@@ -92,7 +99,7 @@ class _Indexed:
 
     def __getitem__(self, grid):
         self.fake.grid = grid
-        warnings.warn("few blocks")
+        warnings.warn("few blocks")  # noqa: B028
         return self.configured
 
 
@@ -101,14 +108,18 @@ def add_to(a, b):
 
 
 def test_launch_on_a_gpu(monkeypatch):
-    """Arrays there and back, one that is given twice once; nothing is copied back before the GPU is done."""
+    """Arrays there and back, one that is given twice once; nothing is copied back before the GPU is
+    done.
+    """
     fake = FakeCuda()
     monkeypatch.setattr(launching, "cuda", fake)
     monkeypatch.setattr(launching, "compiled", fake.jit)
     x, fixed = np.ones(4, np.float32), np.ones(4, np.float32)
     fixed.flags.writeable = False
-    assert repr(gpu.launch(add_to, 1, 4, fixed, x)) == \
-        "add_to[1, 4]: 4 threads, compiled by Numba, on Some GPU (compute capability 7.5)"
+    assert (
+        repr(gpu.launch(add_to, 1, 4, fixed, x))
+        == "add_to[1, 4]: 4 threads, compiled by Numba, on Some GPU (compute capability 7.5)"
+    )
     gpu.launch(add_to, 1, 4, x, x)
     assert np.array_equal(x, [4] * 4) and fake.copied == 3
     with pytest.raises(TypeError, match="kernel"):
@@ -121,16 +132,23 @@ def test_what_is_here():
     assert said.startswith("GPU: " if cuda.is_available() else "No GPU")
 
 
-@pytest.mark.parametrize("implementation, platform, missing", [
-    ("NVIDIA", "linux", False), ("built in", "linux", True), ("built in", "emscripten", False)])
-def test_what_is_missing_is_named_where_it_can_be_had(monkeypatch, implementation, platform, missing):
-    monkeypatch.setattr("lnlib.gpu.launching.cuda", types.SimpleNamespace(implementation=implementation,
-                                                                          is_available=lambda: False))
+@pytest.mark.parametrize(
+    "implementation, platform, missing",
+    [("NVIDIA", "linux", False), ("built in", "linux", True), ("built in", "emscripten", False)],
+)
+def test_what_is_missing_is_named_where_it_can_be_had(
+    monkeypatch, implementation, platform, missing
+):
+    monkeypatch.setattr(
+        "lnlib.gpu.launching.cuda",
+        types.SimpleNamespace(implementation=implementation, is_available=lambda: False),
+    )
     monkeypatch.setattr(sys, "platform", platform)
     assert ("requirements-gpu.txt" in gpu.describe()) == missing
 
 
 # The programs. Their kernels are interpreted here; the whole programs need a GPU.
+
 
 def program(name, monkeypatch):
     pytest.importorskip("numba.cuda", reason="Numba is not installed")
@@ -143,10 +161,21 @@ def test_the_kernel_of_the_program(monkeypatch, N, D, threads):
     rng = np.random.default_rng(N)
     x, y = rng.standard_normal((N, D), np.float32), simt.uninitialised(N * D, np.float32)
     gamma, beta = rng.standard_normal((2, D), np.float32)
-    gpu.launch(program("layer_norm_cuda", monkeypatch).layer_norm, -(-32 * N // threads), threads, x.ravel(), gamma,
-               beta, y, N, D, np.float32(1e-5))
+    gpu.launch(
+        program("layer_norm_cuda", monkeypatch).layer_norm,
+        -(-32 * N // threads),
+        threads,
+        x.ravel(),
+        gamma,
+        beta,
+        y,
+        N,
+        D,
+        np.float32(1e-5),
+    )
     exact, _ = layer_norm_forward(x, gamma, beta, precise=True)
-    # Two sums of at most 4 + 5 roundings a lane and a dozen more, of numbers below 10: 30 * 10 * 2**-24.
+    # Two sums of at most 4 + 5 roundings a lane and a dozen more, of numbers below 10: 30 * 10 *
+    # 2**-24.
     assert abs(y.reshape(N, D) - exact).max() < 300 * 2.0**-24
 
 
@@ -164,6 +193,7 @@ def test_the_whole_programs(monkeypatch, capsys):
 
 # The survey: the last cells of both chapters
 
+
 @pytest.fixture(autouse=True)
 def few_shapes(monkeypatch):
     monkeypatch.setattr(survey, "CHECKED", survey.CHECKED[:2])
@@ -175,24 +205,43 @@ def test_the_survey_finds_all_right(which, steps):
     assert len(records) == 2 * (1 + steps) and all(r["ok"] for r in records)
     assert len(records[0]["errors"]) == (1 if which == "forward" else 3)
     table = survey.table(records)
-    assert "lnlib                  2" in table and "WRONG" not in table and "Nothing was timed" in table
+    assert (
+        "lnlib                  2" in table
+        and "WRONG" not in table
+        and "Nothing was timed" in table
+    )
 
 
 def test_the_survey_finds_what_is_wrong(monkeypatch):
-    monkeypatch.setattr(survey.backend, "layer_norm_forward", lambda x, g, b: (1.0001 * layer_norm_forward(x, g, b)[0], 0))
+    monkeypatch.setattr(
+        survey.backend,
+        "layer_norm_forward",
+        lambda x, g, b: (1.0001 * layer_norm_forward(x, g, b)[0], 0),
+    )
     records = survey.correctness("forward")
     assert [r["implementation"] for r in records if not r["ok"]] == ["lnlib"] * 2
     assert "WRONG: 7x3, 5x100" in survey.table(records)
 
 
 def test_what_was_timed_is_told(tmp_path):
-    timed = {"section": "ladder", "shape": [8192, 1024], "dtype": "float32", "which": "backward", "offset": 0,
-             "implementation": "fused-partials", "seconds": [1e-4, 9e-5, 1.1e-4], "host_seconds": 5e-5, "late": 0}
+    timed = {
+        "section": "ladder",
+        "shape": [8192, 1024],
+        "dtype": "float32",
+        "which": "backward",
+        "offset": 0,
+        "implementation": "fused-partials",
+        "seconds": [1e-4, 9e-5, 1.1e-4],
+        "host_seconds": 5e-5,
+        "late": 0,
+    }
     table = survey.table([timed])
     assert "ladder 8192x1024" in table and "Nothing was timed" not in table
     # 3 arrays of 4 * 2**23 bytes in 100 us are 1007 GB/s.
     assert f"{'fused-partials':18}   100    1007       50" in table
-    assert survey.offer(survey.correctness("forward"), tmp_path) is None and not list(tmp_path.iterdir())
+    assert survey.offer(survey.correctness("forward"), tmp_path) is None and not list(
+        tmp_path.iterdir()
+    )
 
 
 @needs_a_gpu

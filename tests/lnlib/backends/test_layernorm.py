@@ -25,12 +25,13 @@ def normalise(x, gamma, beta, dy, eps=1e-5):
 
 # Accuracy against exact arithmetic. Every other case of cases.py is in test_all_backends.py.
 
+
 def sweep():
     """(case, published bar)
 
-    float32: 2e-7 is 3.4 u: the eight roundings of the longest path, independent, give sqrt(8) u = 2.8 u. One
-    accumulator of rows would lose sqrt(rows) u: 1.5e-5 for 65536 of them. float64: 1e-15 is 9 u, more than eight
-    roundings; the promise at an offset is 1e-14.
+    float32: 2e-7 is 3.4 u: the eight roundings of the longest path, independent, give sqrt(8) u =
+    2.8 u. One accumulator of rows would lose sqrt(rows) u: 1.5e-5 for 65536 of them. float64: 1e-15
+    is 9 u, more than eight roundings; the promise at an offset is 1e-14.
     """
     for D in (2, 3, 7, 64, 1024, 65536):
         for offset in (0, 1e2, 1e4, 1e6, 1e8):
@@ -56,20 +57,24 @@ def test_the_error_grows_neither_with_the_offset_nor_with_the_rows(case, bar):
 @pytest.mark.parametrize("energy", [1e-2, 1, 1e5])
 @pytest.mark.parametrize("D", [64, 1024])
 def test_float32_xhat_is_wrong_by_its_own_rounding(D, energy):
-    """One rounding costs 0.42 u of the norm; the two of the centring are exact or hardly there. 0.6 u is sqrt(2) of it.
+    """One rounding costs 0.42 u of the norm; the two of the centring are exact or hardly there. 0.6
+    u is sqrt(2) of it.
 
-    A float32 variance and root would be wrong by the same 1 to 2 u in every element (at energy 1e-2, where eps is
-    nearly all of s**2, in every row alike).
+    A float32 variance and root would be wrong by the same 1 to 2 u in every element (at energy
+    1e-2, where eps is nearly all of s**2, in every row alike).
     """
     x = regimes.rows(np.random.default_rng(3), 32, D, 1e4, np.sqrt(energy * 1e-5))
     one = np.ones(D, np.float32)
-    error = reference.relative_error(ln.layer_norm_forward(x, one, 0 * one)[0],
-                                     reference.layer_norm(x, one, 0 * one).y)
+    error = reference.relative_error(
+        ln.layer_norm_forward(x, one, 0 * one)[0], reference.layer_norm(x, one, 0 * one).y
+    )
     assert error <= 0.6 * U["float32"]
 
 
 def test_float64_parameter_gradients_are_added_pairwise():
-    """2**17 rows of one: in sequence the sum of dy = 0.1 is wrong by 1e-12 and more, in halves it is exact to u."""
+    """2**17 rows of one: in sequence the sum of dy = 0.1 is wrong by 1e-12 and more, in halves it
+    is exact to u.
+    """
     x, dy = np.ones((2**17, 1)), np.full((2**17, 1), 0.1)
     dbeta = normalise(x, np.ones(1), np.ones(1), dy)["dbeta"]
     assert dbeta[0] == 0.1 * 2**17  # doubling is exact
@@ -78,11 +83,16 @@ def test_float64_parameter_gradients_are_added_pairwise():
 @pytest.mark.parametrize("dtype", cases.HALVES)
 @pytest.mark.parametrize("offset", [0, 10, 100])
 def test_half_precision_is_rounded_once(dtype, offset):
-    """y and dx are the float32 results, rounded: half an ulp of each element, and float32's 8 u of the row's norm."""
+    """y and dx are the float32 results, rounded: half an ulp of each element, and float32's 8 u of
+    the row's norm.
+    """
     judged = cases.judge(Case(f"half {dtype}", (16, 64), dtype, offset=offset))
     results = normalise(*judged.arrays)
     for name in ("y", "dx"):
-        value, exact = results[name].astype(np.float64), reference.to_float64(getattr(judged.exact, name))
+        value, exact = (
+            results[name].astype(np.float64),
+            reference.to_float64(getattr(judged.exact, name)),
+        )
         ulp = np.spacing(np.abs(exact).astype(dtype)).astype(np.float64)
         row = np.linalg.norm(exact, axis=-1, keepdims=True)
         assert (np.abs(value - exact) <= ulp / 2 + 8 * U["float32"] * row).all()
@@ -90,25 +100,38 @@ def test_half_precision_is_rounded_once(dtype, offset):
 
 # The backward passes
 
-@pytest.mark.parametrize("forward, backward", [
-    (ln.layer_norm_forward, ln.layer_norm_backward),
-    (lambda x, gamma, beta: ln.rms_norm_forward(x, gamma), ln.rms_norm_backward)])
+
+@pytest.mark.parametrize(
+    "forward, backward",
+    [
+        (ln.layer_norm_forward, ln.layer_norm_backward),
+        (lambda x, gamma, beta: ln.rms_norm_forward(x, gamma), ln.rms_norm_backward),
+    ],
+)
 @pytest.mark.parametrize("rows", [0, 1, 4, 5])
 def test_sums_of_blocks(rows, forward, backward):
-    """Of two rows each, the last of what is left: those of the rows alone, and dx is that of all rows."""
+    """Of two rows each, the last of what is left: those of the rows alone, and dx is that of all
+    rows.
+    """
     rng = np.random.default_rng(rows)
     x, dy = rng.standard_normal((2, rows, 3)).astype("f4")
     _, cache = forward(x, dy[:1].sum(axis=0), np.zeros(3, "f4"))
     found = ln.backward_sums(dy, cache, 2)
-    parts = [ln.backward_sums(dy[i:i + 2], cache._replace(xhat=cache.xhat[i:i + 2], rstd=cache.rstd[i:i + 2]))
-             for i in range(0, rows, 2)]
+    parts = [
+        ln.backward_sums(
+            dy[i : i + 2], cache._replace(xhat=cache.xhat[i : i + 2], rstd=cache.rstd[i : i + 2])
+        )
+        for i in range(0, rows, 2)
+    ]
     assert np.array_equal(found[0], backward(dy, cache)[0])
     for k in 1, 2:
         assert found[k].dtype == np.float64 and found[k].shape == (len(parts), 3)
         assert np.array_equal(found[k], np.reshape([part[k] for part in parts], (-1, 3)))
 
+
 def test_steps_lose_what_two_reductions_keep():
-    """At offset 1e8 the mean, rounded before it is subtracted, costs up to 1e8 u = 1e-8; recentred, nothing.
+    """At offset 1e8 the mean, rounded before it is subtracted, costs up to 1e8 u = 1e-8; recentred,
+    nothing.
 
     At offset 0 they are as good.
     """
@@ -151,7 +174,9 @@ SMALL = [(1, 2), (3, 3), (2, 3, 8), (5, 7), (8,)]
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 @pytest.mark.parametrize("shape", [*SMALL, (4, 129), (2, 1000)])
 def test_jvp_is_the_derivative_of_forward(shape, offset):
-    """Within 4 u of ||gamma r v||, of which the Jacobian leaves a part; the complex step has as much: 8 u."""
+    """Within 4 u of ||gamma r v||, of which the Jacobian leaves a part; the complex step has as
+    much: 8 u.
+    """
     x, gamma, beta, _, v = random_problem(shape, offset=offset)
     _, cache = ln.layer_norm_forward(x, gamma, beta)
     expected = ln.layer_norm_forward(x + 1j * H * v, gamma, beta)[0].imag / H
@@ -169,34 +194,54 @@ def test_double_backward_is_the_derivative_of_backward(shape, eps):
     x, gamma, beta, dy, v = random_problem(shape, seed=1)
 
     def inner(x=x, gamma=gamma, dy=dy):
-        return (v * ln.layer_norm_backward(dy, ln.layer_norm_forward(x, gamma, beta, eps)[1])[0]).sum()
+        return (
+            v * ln.layer_norm_backward(dy, ln.layer_norm_forward(x, gamma, beta, eps)[1])[0]
+        ).sum()
 
     _, cache = ln.layer_norm_forward(x, gamma, beta, eps)
     grad_x, grad_gamma, grad_dy = ln.layer_norm_double_backward(v, dy, cache)
     rv, rg = np.linalg.norm(cache.rstd * v), np.linalg.norm(cache.rstd * dy * gamma)
     for found, expected, scale in (
-            (grad_x, complex_gradient(lambda x: inner(x=x), x), rv * rg),
-            (grad_gamma, complex_gradient(lambda gamma: inner(gamma=gamma), gamma), rv * np.linalg.norm(dy)),
-            (grad_dy, complex_gradient(lambda dy: inner(dy=dy), dy), np.linalg.norm(cache.rstd * v * gamma))):
+        (grad_x, complex_gradient(lambda x: inner(x=x), x), rv * rg),
+        (
+            grad_gamma,
+            complex_gradient(lambda gamma: inner(gamma=gamma), gamma),
+            rv * np.linalg.norm(dy),
+        ),
+        (
+            grad_dy,
+            complex_gradient(lambda dy: inner(dy=dy), dy),
+            np.linalg.norm(cache.rstd * v * gamma),
+        ),
+    ):
         assert found.shape == expected.shape
         assert np.linalg.norm(found - expected) <= 20 * U64 * scale
 
 
 @pytest.mark.parametrize("shape", SMALL)
 def test_backward_of_complex_parameters(shape):
-    """dx is linear in gamma: d<v, dx>/dgamma by the complex step through gamma alone, x and dy real."""
+    """dx is linear in gamma: d<v, dx>/dgamma by the complex step through gamma alone, x and dy
+    real.
+    """
     x, gamma, beta, dy, _ = random_problem(shape, seed=3)
     _, cache = ln.layer_norm_forward(x, gamma + 1j * H * gamma, beta)
     dx, dgamma, dbeta = ln.layer_norm_backward(dy, cache)
-    assert dx.dtype == dgamma.dtype == np.complex128 and not dgamma.imag.any() and not dbeta.imag.any()
+    assert (
+        dx.dtype == dgamma.dtype == np.complex128 and not dgamma.imag.any() and not dbeta.imag.any()
+    )
     real = ln.layer_norm_backward(dy, ln.layer_norm_forward(x, gamma, beta)[1])[0]
-    assert np.linalg.norm(dx.imag / H - real) <= 8 * U64 * np.linalg.norm(cache.rstd * dy * gamma.real)
+    assert np.linalg.norm(dx.imag / H - real) <= 8 * U64 * np.linalg.norm(
+        cache.rstd * dy * gamma.real
+    )
 
 
 # RMS norm
 
+
 def exact_rms_norm(x, gamma, dy, eps):
-    """y, dx, dgamma in fixed point, from the definition: dx through the Jacobian (delta - xhat xhat' / D) r."""
+    """y, dx, dgamma in fixed point, from the definition: dx through the Jacobian (delta - xhat
+    xhat' / D) r.
+    """
     X, G, dY, E = (to_fixed(a) for a in (x, gamma, dy, np.float64(eps)))
 
     def times(a, b):
@@ -205,7 +250,9 @@ def exact_rms_norm(x, gamma, dy, eps):
     D = X.shape[-1]
     r = []
     for row in X:
-        mean_square = Fraction(sum(int(v)**2 for v in row), D << 2 * BITS) + Fraction(int(E), 1 << BITS)
+        mean_square = Fraction(sum(int(v) ** 2 for v in row), D << 2 * BITS) + Fraction(
+            int(E), 1 << BITS
+        )
         n, d = mean_square.denominator << 2 * BITS, mean_square.numerator
         r.append([math.isqrt(n // d)])
     r = np.array(r, object)
@@ -217,10 +264,20 @@ def exact_rms_norm(x, gamma, dy, eps):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("shape, offset, eps", [((4, 8), 0, 1e-5), ((3, 7), 1e3, 1e-5), ((5, 2), 0, 0.5),
-                                                ((2, 64), 0, 0.0), ((4, 1), 1, 1e-5)])
+@pytest.mark.parametrize(
+    "shape, offset, eps",
+    [
+        ((4, 8), 0, 1e-5),
+        ((3, 7), 1e3, 1e-5),
+        ((5, 2), 0, 0.5),
+        ((2, 64), 0, 0.0),
+        ((4, 1), 1, 1e-5),
+    ],
+)
 def test_rms_norm_against_exact_arithmetic(shape, offset, eps, dtype):
-    """The bars of layer norm; dx within 4 u ||r g|| where xhat (along which g is removed) takes most of g."""
+    """The bars of layer norm; dx within 4 u ||r g|| where xhat (along which g is removed) takes
+    most of g.
+    """
     x, gamma, _, dy = Case(f"rms {shape}", shape, dtype, offset=offset).arrays()
     y, cache = ln.rms_norm_forward(x, gamma, eps)
     dx, dgamma = ln.rms_norm_backward(dy, cache)
@@ -234,6 +291,7 @@ def test_rms_norm_against_exact_arithmetic(shape, offset, eps, dtype):
 
 
 # Properties of any rows, bit for bit.
+
 
 def integer_problem(draw):
     shape = draw(st.tuples(st.integers(1, 5), st.integers(2, 9)))
@@ -252,7 +310,9 @@ EPS = 1.0
 @pytest.mark.slow
 @given(problems, st.integers(-20, 20))
 def test_scaling_by_a_power_of_two(problem, power):
-    """x and the root of eps times 2**k: y, dgamma, dbeta the same and dx 2**-k times, bit for bit."""
+    """x and the root of eps times 2**k: y, dgamma, dbeta the same and dx 2**-k times, bit for
+    bit.
+    """
     x, gamma, beta, dy, _ = problem
     scale = 2.0**power
     a, b = normalise(x, gamma, beta, dy, EPS), normalise(x * scale, gamma, beta, dy, EPS * scale**2)
@@ -263,13 +323,17 @@ def test_scaling_by_a_power_of_two(problem, power):
 
 @given(problems)
 def test_rows_are_independent(problem):
-    """y and dx of one row alone are those of the row among others, bit for bit; dgamma and dbeta add up."""
+    """y and dx of one row alone are those of the row among others, bit for bit; dgamma and dbeta
+    add up.
+    """
     x, gamma, beta, dy, _ = problem
     together = normalise(x, gamma, beta, dy, EPS)
-    alone = [normalise(x[i:i + 1], gamma, beta, dy[i:i + 1], EPS) for i in range(len(x))]
+    alone = [normalise(x[i : i + 1], gamma, beta, dy[i : i + 1], EPS) for i in range(len(x))]
     for name in ("y", "dx"):
         assert np.array_equal(together[name], np.concatenate([row[name] for row in alone]))
     for name in ("dgamma", "dbeta"):
         terms = np.array([row[name] for row in alone])
         # at most 5 rows: four additions on either side
-        assert (np.abs(together[name] - terms.sum(axis=0)) <= 8 * U64 * np.abs(terms).sum(axis=0)).all()
+        assert (
+            np.abs(together[name] - terms.sum(axis=0)) <= 8 * U64 * np.abs(terms).sum(axis=0)
+        ).all()

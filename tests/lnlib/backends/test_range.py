@@ -1,4 +1,6 @@
-"""Rows at the ends of the range: squares that overflow or underflow, and float64 inside (``precise=True``)."""
+"""Rows at the ends of the range: squares that overflow or underflow, and float64 inside
+(``precise=True``).
+"""
 
 import math
 
@@ -13,23 +15,34 @@ every_backend = pytest.mark.parametrize("backend", [ln, cpu, gpu])
 
 
 def with_backends(names, values):
-    """Parametrise ``names``, the first of which is dtype, and backend; the GPU does not take float64."""
-    return pytest.mark.parametrize(f"{names}, backend", [
-        (*value, backend) for value in values for backend in (ln, cpu, gpu)
-        if not (backend is gpu and value[0] == "float64")])
+    """Parametrise ``names``, the first of which is dtype, and backend; the GPU does not take
+    float64.
+    """
+    return pytest.mark.parametrize(
+        f"{names}, backend",
+        [
+            (*value, backend)
+            for value in values
+            for backend in (ln, cpu, gpu)
+            if not (backend is gpu and value[0] == "float64")
+        ],
+    )
 
 
 def judged(backend, x, eps, exponent=0, precise=False):
     """Relative errors of y, dx, dgamma and dbeta.
 
-    The judge computes with 400 bits behind the point, too few for 1 / sigma of a float64 row of 1e200. So
-    it is given x / 2^e and eps / 4^e, whose y is the same, whose dx is 2^e times as large.
+    The judge computes with 400 bits behind the point, too few for 1 / sigma of a float64 row of
+    1e200. So it is given x / 2^e and eps / 4^e, whose y is the same, whose dx is 2^e times as
+    large.
     """
     rng = np.random.default_rng(9)
     gamma, beta = (rng.standard_normal(x.shape[-1]).astype(x.dtype) for _ in range(2))
     dy = rng.standard_normal(x.shape).astype(x.dtype)
     y, dx, dgamma, dbeta = cases.run(backend, x, gamma, beta, dy, eps, precise=precise)
-    exact = reference.layer_norm(np.ldexp(x, -exponent), gamma, beta, dy, float(np.ldexp(eps, -2 * exponent)))
+    exact = reference.layer_norm(
+        np.ldexp(x, -exponent), gamma, beta, dy, float(np.ldexp(eps, -2 * exponent))
+    )
     return list(cases.errors((y, np.ldexp(dx, exponent), dgamma, dbeta), exact).values())
 
 
@@ -38,18 +51,28 @@ def rows(sigma, dtype, D=64):
 
 
 # sigma, eps, e. Within each range 1/sigma is a normal number, so dx can be held to the bar.
-EXTREMES = [("float32", 1e18, 1e-5, 60), ("float32", 3e19, 1e-5, 64), ("float32", 1e30, 1e-5, 100),
-            ("float32", 5e37, 1e-5, 125), ("float32", 1e-24, 0.0, -80), ("float32", 1e-36, 0.0, -120),
-            ("float32", 1e-22, 1e-44, -73), ("float32", 1.0, 1e42, 70), ("float64", 1e155, 1e-5, 500),
-            ("float64", 1e307, 1e-5, 1020),
-            ("float64", 1e-170, 0.0, -560), ("float64", 1e-300, 0.0, -996)]
+EXTREMES = [
+    ("float32", 1e18, 1e-5, 60),
+    ("float32", 3e19, 1e-5, 64),
+    ("float32", 1e30, 1e-5, 100),
+    ("float32", 5e37, 1e-5, 125),
+    ("float32", 1e-24, 0.0, -80),
+    ("float32", 1e-36, 0.0, -120),
+    ("float32", 1e-22, 1e-44, -73),
+    ("float32", 1.0, 1e42, 70),
+    ("float64", 1e155, 1e-5, 500),
+    ("float64", 1e307, 1e-5, 1020),
+    ("float64", 1e-170, 0.0, -560),
+    ("float64", 1e-300, 0.0, -996),
+]
 
 
 @with_backends("dtype, sigma, eps, exponent", EXTREMES)
 def test_squares_out_of_range(dtype, sigma, eps, exponent, backend):
     """Scaling by a power of two rounds nothing, so the bar is the one of ordinary rows.
 
-    Precise, half an ulp of every element is at most u of the tensor; float64 adds nothing that shows.
+    Precise, half an ulp of every element is at most u of the tensor; float64 adds nothing that
+    shows.
     """
     errors = judged(backend, rows(sigma, dtype), eps, exponent)
     assert max(errors) <= cases.BAR[dtype], errors
@@ -59,8 +82,13 @@ def test_squares_out_of_range(dtype, sigma, eps, exponent, backend):
 
 
 # dtype, largest number of the row in units of its last bit, eps.
-NEARLY_CONSTANT = [("float32", 0, 1e-5), ("float32", 0, 1e-30), ("float32", 5, 1e-5), ("float64", 0, 1e-5),
-                   ("float64", 0, 1e-40)]
+NEARLY_CONSTANT = [
+    ("float32", 0, 1e-5),
+    ("float32", 0, 1e-30),
+    ("float32", 5, 1e-5),
+    ("float64", 0, 1e-5),
+    ("float64", 0, 1e-40),
+]
 
 
 @pytest.mark.sweep
@@ -68,15 +96,18 @@ NEARLY_CONSTANT = [("float32", 0, 1e-5), ("float32", 0, 1e-30), ("float32", 5, 1
 @pytest.mark.parametrize("D", [1, 3, 64, 300, pytest.param(2500, marks=pytest.mark.slow)])
 @with_backends("dtype, bits, eps", NEARLY_CONSTANT)
 def test_rows_far_from_zero_whose_differences_are_small(backend, dtype, bits, eps, D, size):
-    """The sum of the row overflows, x - mean does not: neither it nor eps may vanish in a scale that suits x.
+    """The sum of the row overflows, x - mean does not: neither it nor eps may vanish in a scale
+    that suits x.
 
-    Nothing but x - mean counts, so the exact results are those of x - first, which is exact. Of long rows the
-    interpreter of the GPU's kernels has one.
+    Nothing but x - mean counts, so the exact results are those of x - first, which is exact. Of
+    long rows the interpreter of the GPU's kernels has one.
     """
     first = np.array(size * (1 if dtype == "float32" else 5e269), dtype)
     rng = np.random.default_rng(3)
     rows = 1 if backend is gpu and D > 300 else 4
-    differences = np.spacing(first) * rng.integers(-bits, bits, (rows, D), endpoint=True).astype(dtype)
+    differences = np.spacing(first) * rng.integers(-bits, bits, (rows, D), endpoint=True).astype(
+        dtype
+    )
     gamma, *dy = rng.standard_normal((1 + rows, D)).astype(dtype)
     beta, dy = np.zeros(D, dtype), np.array(dy)
     exact = reference.layer_norm(differences, gamma, beta, dy, eps)
@@ -85,10 +116,14 @@ def test_rows_far_from_zero_whose_differences_are_small(backend, dtype, bits, ep
 
 
 @pytest.mark.parametrize("D", [3, 37, 300])
-@pytest.mark.parametrize("mean, eps", [(1e-25, 1e-12), (3e-23, 1e-5), (1e-21, 1e-30), (1e-30, 1e-12)])
+@pytest.mark.parametrize(
+    "mean, eps", [(1e-25, 1e-12), (3e-23, 1e-5), (1e-21, 1e-30), (1e-30, 1e-12)]
+)
 @every_backend
 def test_rows_far_from_zero_whose_squares_vanish(backend, mean, eps, D):
-    """mean / sigma is 1e5: with eps alone in the variance, the row must be recentred all the same."""
+    """mean / sigma is 1e5: with eps alone in the variance, the row must be recentred all the
+    same.
+    """
     x = mean * (1 + 1e-5 * np.random.default_rng(8).standard_normal((4, D)))
     errors = judged(backend, x.astype("f4"), eps, -80)
     assert max(errors) <= cases.BAR["float32"], errors
@@ -98,9 +133,11 @@ def test_rows_far_from_zero_whose_squares_vanish(backend, mean, eps, D):
 @pytest.mark.parametrize("side", [0.999, 1.001])
 @with_backends("dtype, end", [("float32", 0), ("float32", 1), ("float64", 0), ("float64", 1)])
 def test_both_sides_of_the_limits(dtype, end, backend, side, part):
-    """There is one definition of the range: at its edges both ways meet the bar, and the other way is taken there.
+    """There is one definition of the range: at its edges both ways meet the bar, and the other way
+    is taken there.
 
-    ``part`` of variance + eps is eps. That the NumPy backend has scaled a row cannot be seen: no bit differs.
+    ``part`` of variance + eps is eps. That the NumPy backend has scaled a row cannot be seen: no
+    bit differs.
     """
     total = side * contract.RANGE[dtype][end]
     x = np.random.default_rng(8).standard_normal((4, 64))
@@ -115,14 +152,24 @@ def test_both_sides_of_the_limits(dtype, end, backend, side, part):
 
 
 def test_the_range_is_derived():
-    """tiny / u from below; what is scaled up or down on the GPU is in range afterwards; the ends are not in range."""
+    """tiny / u from below; what is scaled up or down on the GPU is in range afterwards; the ends
+    are not in range.
+    """
     for dtype, (smallest, largest) in contract.RANGE.items():
         assert 0.98 <= smallest / (np.finfo(dtype).tiny / cases.U[dtype]) <= 1.02  # to one digit
-        assert 10 < np.finfo(dtype).max * cases.U[dtype] / largest < 1000  # a sum of squares of 10 / u numbers
+        assert (
+            10 < np.finfo(dtype).max * cases.U[dtype] / largest < 1000
+        )  # a sum of squares of 10 / u numbers
         one = np.ones(3, dtype)
-        assert [cpu.layer_norm_forward(one, one, one, e)[1].statistics[2, 0] for e in (smallest, largest)] == [0, 0]
+        assert [
+            cpu.layer_norm_forward(one, one, one, e)[1].statistics[2, 0]
+            for e in (smallest, largest)
+        ] == [0, 0]
     zeros, one = np.zeros(3, "f4"), np.ones(3, "f4")
-    scales = [gpu.layer_norm_forward(zeros, one, one, e)[1].statistics[0, 3] for e in contract.RANGE["float32"]]
+    scales = [
+        gpu.layer_norm_forward(zeros, one, one, e)[1].statistics[0, 3]
+        for e in contract.RANGE["float32"]
+    ]
     assert scales == [2.0**100, 2.0**-90]
     smallest, largest = contract.RANGE["float32"]
     assert (gpu.kernels.DOWN, gpu.kernels.UP) == (2.0**-90, 2.0**100)
@@ -142,7 +189,9 @@ def test_rows_in_range_are_not_touched(backend):
 
 @every_backend
 def test_the_largest_numbers(backend):
-    """A row of +-max: its mean overflows as a sum, its differences overflow, y is +-1 times sqrt(D) / 2 at most."""
+    """A row of +-max: its mean overflows as a sum, its differences overflow, y is +-1 times sqrt(D)
+    / 2 at most.
+    """
     for dtype in ("float32",) if backend is gpu else ("float32", "float64"):
         largest = np.finfo(dtype).max
         x = np.array([[largest, -largest, largest, -largest]])
@@ -173,7 +222,9 @@ def test_upstream_gradients_near_the_largest_number(backend):
 
 
 def dx_error(backend, x, dy, exponent):
-    """The relative error of dx, of which exact is that of dy / 2^e, and what it may be: 4 kappa u. gamma is 1."""
+    """The relative error of dx, of which exact is that of dy / 2^e, and what it may be: 4 kappa u.
+    gamma is 1.
+    """
     one, small = np.ones(x.shape[1], x.dtype), np.ldexp(dy, -exponent)
     dx, exact = cases.run(backend, x, one, one, dy)[1], reference.layer_norm(x, one, one, small)
     bar = 4 * cases.U[x.dtype.name] * max(1, reference.kappa(exact, small, one))
@@ -197,7 +248,9 @@ def test_gradients_that_overflow_on_the_way(backend, D, dtype, exponent):
 
 @with_backends("dtype, exponent", [("float32", 100), ("float64", 900)])
 def test_one_difference_that_overflows_on_the_way(backend, dtype, exponent):
-    """g holds the largest number, its mean is 100 halves of an ulp of that below 0. No product with xhat overflows."""
+    """g holds the largest number, its mean is 100 halves of an ulp of that below 0. No product with
+    xhat overflows.
+    """
     half, largest = rows(1e10, dtype, 200), np.finfo(dtype).max
     half[:, 3:5] = 0
     x = np.stack([half, -half], axis=-1).reshape(4, 400)
@@ -207,19 +260,25 @@ def test_one_difference_that_overflows_on_the_way(backend, dtype, exponent):
     assert error <= bar
 
 
-@pytest.mark.parametrize("backend, dtype", [(ln, "float32"), (cpu, "float32"), (gpu, "float32"), (ln, "float64"), (cpu, "float64")])
+@pytest.mark.parametrize(
+    "backend, dtype",
+    [(ln, "float32"), (cpu, "float32"), (gpu, "float32"), (ln, "float64"), (cpu, "float64")],
+)
 def test_a_g_and_a_mean_that_are_both_large(backend, dtype):
     """All sums are finite; the difference of the first g and the mean is not, and dx is."""
     dy = 0.8 * np.finfo(dtype).max * np.array([[1, -1, -1]], dtype)
-    # The norm of dx is 1/1.06 of that of rstd g, and a number of three takes some 10 roundings: of rstd, which is once
-    # a row, of g, of two means and their sums, and of the last two products and two differences.
+    # The norm of dx is 1/1.06 of that of rstd g, and a number of three takes some 10 roundings: of
+    # rstd, which is once a row, of g, of two means and their sums, and of the last two products and
+    # two differences.
     assert dx_error(backend, np.array([[0, 10, -10]], dtype), dy, 100)[0] <= 12 * cases.U[dtype]
 
 
 @pytest.mark.parametrize("backend", [ln, cpu, gpu])
 @pytest.mark.parametrize("eps", [1e-30, 1e-40, 1e-44])
 def test_dx_of_a_constant_row_has_all_of_a_tiny_eps(backend, eps):
-    """g has the mean 0, xhat is 0: dx is g / sqrt(eps), to three roundings and what float32 leaves of a tiny eps."""
+    """g has the mean 0, xhat is 0: dx is g / sqrt(eps), to three roundings and what float32 leaves
+    of a tiny eps.
+    """
     x, one = np.full((1, 4), 2, "f4"), np.ones(4, "f4")
     dy = np.array([[1, -1, 2, -2]], "f4") * np.float32(1e-3)
     dx = cases.run(backend, x, one, one, dy, eps)[1]
@@ -229,32 +288,42 @@ def test_dx_of_a_constant_row_has_all_of_a_tiny_eps(backend, eps):
 @with_backends("dtype, unit", [("float32", 2.0**-149), ("float64", 2.0**-1074)])
 @pytest.mark.parametrize("upstream", [0, 1e-30, 1])
 def test_dx_where_rstd_is_beyond_the_largest_number(backend, dtype, unit, upstream):
-    """Without eps, rows whose spread is below 1 / largest: dx is 0, a number, or Inf, as it is exactly.
+    """Without eps, rows whose spread is below 1 / largest: dx is 0, a number, or Inf, as it is
+    exactly.
 
-    ``unit`` is the smallest number there is, x are a few of it. Exact is dx of x / unit, so many times smaller.
+    ``unit`` is the smallest number there is, x are a few of it. Exact is dx of x / unit, so many
+    times smaller.
     """
     few = np.array([[1, 2, 3, 5], [1, -2, 0, 3]], dtype)
-    dy, one = np.array([[1, -1, 2, 0.5], [3, -1, 2, 0.5]], dtype) * np.array(upstream, dtype), np.ones(4, dtype)
+    dy, one = (
+        np.array([[1, -1, 2, 0.5], [3, -1, 2, 0.5]], dtype) * np.array(upstream, dtype),
+        np.ones(4, dtype),
+    )
     y, dx, *_ = cases.run(backend, few * np.array(unit, dtype), one, one, dy, 0.0)
     exact = reference.layer_norm(few, one, one, dy, 0.0)
     assert reference.relative_error(y, exact.y) <= cases.BAR[dtype]
     with np.errstate(over="ignore"):
         expected = np.ldexp(reference.to_float64(exact.dx), round(-math.log2(unit))).astype(dtype)
     assert np.isinf(expected).all() == (upstream == 1) and expected.any() == (upstream != 0)
-    # Of rows of four numbers 12 roundings, as below, of the size of what is subtracted: at most 4 times dx here.
+    # Of rows of four numbers 12 roundings, as below, of the size of what is subtracted: at most 4
+    # times dx here.
     assert np.allclose(dx, expected, rtol=48 * cases.U[dtype], atol=0)
 
 
 @with_backends("dtype, unit", [("float32", 2.0**-149), ("float64", 2.0**-1074)])
 @pytest.mark.parametrize("few", [3.0, 1e3, 1e6])
 def test_subnormal_deviations_are_off_by_half_a_unit(backend, dtype, unit, few):
-    """``unit`` is the smallest number, and all here counts in it: the mean is a multiple of it, and so is xhat.
+    """``unit`` is the smallest number, and all here counts in it: the mean is a multiple of it, and
+    so is xhat.
 
-    Each is off by half a unit, the first times r, behind what is owed at any size: 4 roundings or 8 with a reserve.
+    Each is off by half a unit, the first times r, behind what is owed at any size: 4 roundings or 8
+    with a reserve.
     """
     x = np.round(few * (np.random.default_rng(4).standard_normal((4, 33)) + 1))
     one, r = np.ones(33, dtype), 1 / np.sqrt(np.longdouble(1e-7))
-    y = backend.layer_norm_forward((x * unit).astype(dtype), one, 0 * one, 1e-7)[0] / np.longdouble(unit)
+    y = backend.layer_norm_forward((x * unit).astype(dtype), one, 0 * one, 1e-7)[0] / np.longdouble(
+        unit
+    )
     exact = (x - x.mean(axis=1, keepdims=True)) * r
     size = np.hypot(exact, np.sqrt((exact**2).mean(axis=1, keepdims=True)))
     assert (np.abs(y - exact) <= 8 * cases.U[dtype] * size + (r + 1) / 2).all()
@@ -262,11 +331,18 @@ def test_subnormal_deviations_are_off_by_half_a_unit(backend, dtype, unit, few):
 
 @pytest.mark.parametrize("backend", [ln, cpu])
 def test_a_constant_row_with_an_eps_whose_rstd_is_beyond_the_largest_number(backend):
-    """dx is g / sqrt(eps) of a g whose mean is 0; float32 has no 1e40. (The GPU's docstring says what it has there.)"""
+    """dx is g / sqrt(eps) of a g whose mean is 0; float32 has no 1e40. (The GPU's docstring says
+    what it has there.)
+    """
     x, one, dy = np.full((1, 4), 2, "f4"), np.ones(4, "f4"), np.array([[1, -1, 2, -2]], "f4")
     for size, expected in ((0, 0), (1e-20, 1e20), (1, np.inf)):
         dx = cases.run(backend, x, one, one, dy * np.float32(size), 1e-80)[1]
-        assert np.allclose(dx, dy * np.float32(expected) if expected else 0 * dy, rtol=4 * cases.U["float32"], atol=0)
+        assert np.allclose(
+            dx,
+            dy * np.float32(expected) if expected else 0 * dy,
+            rtol=4 * cases.U["float32"],
+            atol=0,
+        )
 
 
 def test_products_of_the_jacobian_where_rstd_is_beyond_the_largest_number():
@@ -275,8 +351,9 @@ def test_products_of_the_jacobian_where_rstd_is_beyond_the_largest_number():
     small, large = (ln.layer_norm_forward(np.ldexp(x, k), one, one, 0.0)[1] for k in (-1074, -74))
     assert np.array_equal(ln.layer_norm_jvp(v, small), np.ldexp(ln.layer_norm_jvp(v, large), 1000))
     small_rms, large_rms = (ln.rms_norm_forward(np.ldexp(x, k), one, 0.0)[1] for k in (-1074, -74))
-    assert np.array_equal(ln.rms_norm_backward(v, small_rms)[0],
-                          np.ldexp(ln.rms_norm_backward(v, large_rms)[0], 1000))
+    assert np.array_equal(
+        ln.rms_norm_backward(v, small_rms)[0], np.ldexp(ln.rms_norm_backward(v, large_rms)[0], 1000)
+    )
     assert large.beyond is None and small.beyond.shape == (1, 1)
     with pytest.raises(ValueError, match="^cache.beyond: found shape"):
         ln.layer_norm_backward(v, small._replace(beyond=np.ones(1)))
@@ -295,9 +372,11 @@ def sums_over_rows(backend, x, dy, threads):
 @pytest.mark.parametrize("D", [5, 300, 2500])
 @pytest.mark.parametrize("n", [7, 17, 100])
 def test_sums_over_rows_that_overflow_on_the_way(n, D, backend, threads):
-    """n rows, the same with the other sign, and one row more, which is the sum. 7 * 5e37 is too large for float32.
+    """n rows, the same with the other sign, and one row more, which is the sum. 7 * 5e37 is too
+    large for float32.
 
-    Terms cancel exactly in float64. What is left is the last row's, with the roundings of xhat and of a product.
+    Terms cancel exactly in float64. What is left is the last row's, with the roundings of xhat and
+    of a product.
     """
     half = np.clip(np.random.default_rng(8).standard_normal((n, D)), -3, 3)
     last = np.random.default_rng(9).standard_normal((1, D))
@@ -312,7 +391,9 @@ def test_sums_over_rows_that_overflow_on_the_way(n, D, backend, threads):
 
 @pytest.mark.parametrize("backend, threads", [(ln, 1), (cpu, 1), (cpu, 3)])
 def test_sums_over_rows_in_range_and_out_of_range(backend, threads):
-    """-3e38 from a row in range, 4e38 (Inf in float32) from ten that are not: 1e38, to the rounding of 11 terms."""
+    """-3e38 from a row in range, 4e38 (Inf in float32) from ten that are not: 1e38, to the rounding
+    of 11 terms.
+    """
     x = np.repeat(rows(1.0, "float32")[:1], 11, axis=0)
     x[1:] *= np.float32(1e30)
     dy = np.repeat(np.array([-3e38] + [4e37] * 10, "f4"), 64).reshape(-1, 64)
@@ -320,11 +401,19 @@ def test_sums_over_rows_in_range_and_out_of_range(backend, threads):
     assert np.abs(dbeta - 1e38).max() <= 11 * cases.U["float32"] * 7e38
 
 
-@pytest.mark.parametrize("backend, threads, precise", [
-    pytest.param(backend, threads, precise, marks=cases.marks_of_threads(threads, "float32", precise))
-    for backend, threads in ((ln, 1), (cpu, 1), (cpu, 3)) for precise in (False, True)])
+@pytest.mark.parametrize(
+    "backend, threads, precise",
+    [
+        pytest.param(
+            backend, threads, precise, marks=cases.marks_of_threads(threads, "float32", precise)
+        )
+        for backend, threads in ((ln, 1), (cpu, 1), (cpu, 3))
+        for precise in (False, True)
+    ],
+)
 def test_sums_over_rows_in_range_and_out_of_range_that_cancel(backend, threads, precise):
-    """What 1000 rows in range add 1000 others take away; the last row is left. Neither part may be rounded alone.
+    """What 1000 rows in range add 1000 others take away; the last row is left. Neither part may be
+    rounded alone.
 
     Rounded once, or by 4 u of the root of the sum of squares (see cases.judge).
     """
@@ -341,7 +430,9 @@ def test_sums_over_rows_in_range_and_out_of_range_that_cancel(backend, threads, 
 
 @every_backend
 def test_precise_halves_are_rounded_once(backend):
-    """1 + 2^-11 + 2^-30 lies above the middle of two float16, by less than float32 can tell from 1."""
+    """1 + 2^-11 + 2^-30 lies above the middle of two float16, by less than float32 can tell
+    from 1.
+    """
     x, one = np.array([[1, -1]] * 3, "f2"), np.ones(2, "f4")
     tiny = np.float32(2.0**-11 + 2.0**-30)
     y = cases.run(backend, x, one, one * tiny, x, 0.0, precise=True)[0]
@@ -351,29 +442,40 @@ def test_precise_halves_are_rounded_once(backend):
 def test_rms_norm_out_of_range():
     """The same rescue; y of a scaled row is y of the row."""
     x = rows(1.0, "float32")
-    (small, _), (large, _) = (ln.rms_norm_forward(np.ldexp(x, k), np.ones(64, "f4"), 0.0) for k in (0, 120))
+    (small, _), (large, _) = (
+        ln.rms_norm_forward(np.ldexp(x, k), np.ones(64, "f4"), 0.0) for k in (0, 120)
+    )
     assert np.array_equal(small, large)
 
 
 @pytest.mark.parametrize("dtype", ["float32", *cases.HALVES])
 def test_the_precise_cache(dtype):
-    """x as it was given, float64 statistics, and nothing that changes when the caller's arrays do."""
+    """x as it was given, float64 statistics, and nothing that changes when the caller's arrays
+    do.
+    """
     x, dy = rows(1.0, dtype), rows(2.0, dtype)
     gamma = x[0].copy()
     _, cache = ln.layer_norm_forward(x, gamma, gamma, precise=True)
     expected = ln.layer_norm_backward(dy, cache)
     assert ln.layer_norm_forward(x[None], gamma, gamma, precise=True)[0].shape == (1, 4, 64)
-    assert cache.x.dtype == x.dtype and cache.mean.dtype == cache.residual.dtype == cache.rstd.dtype == np.float64
+    assert (
+        cache.x.dtype == x.dtype
+        and cache.mean.dtype == cache.residual.dtype == cache.rstd.dtype == np.float64
+    )
     assert cache.mean.shape == cache.residual.shape == cache.rstd.shape == (4, 1)
     x *= 0
     gamma *= 0
     found = ln.layer_norm_backward(dy, cache)
-    assert all(np.array_equal(a, b) and a.dtype == dtype for a, b in zip(found, expected, strict=True))
+    assert all(
+        np.array_equal(a, b) and a.dtype == dtype for a, b in zip(found, expected, strict=True)
+    )
 
 
 @pytest.mark.parametrize("dtype, power", [("float32", 76), ("float32", -70), ("float64", -540)])
 def test_double_backward_where_the_square_of_rstd_is_out_of_range(dtype, power):
-    """Each gradient has half the power of x and each rstd all of it; without eps nothing else changes."""
+    """Each gradient has half the power of x and each rstd all of it; without eps nothing else
+    changes.
+    """
     x, v, dy = np.random.default_rng(5).standard_normal((3, 4, 9)).astype(dtype)
     one, found = np.ones(9, dtype), []
     for k in (0, power):
@@ -384,16 +486,23 @@ def test_double_backward_where_the_square_of_rstd_is_out_of_range(dtype, power):
 
 
 def test_precise_jvp_and_double_backward():
-    """The same functions on the same rows in float64: float32's rounding of the result is all they differ by."""
+    """The same functions on the same rows in float64: float32's rounding of the result is all they
+    differ by.
+    """
     x, dy, v = rows(1.0, "float32"), rows(2.0, "float32"), rows(3.0, "float32")[::-1].copy()
     gamma = x[0] + 2
     wide = [a.astype("float64") for a in (x, dy, v, gamma)]
     _, cache = ln.layer_norm_forward(x, gamma, gamma, precise=True)
     _, exact = ln.layer_norm_forward(wide[0], wide[3], wide[3])
     found = (ln.layer_norm_jvp(v, cache), *ln.layer_norm_double_backward(v, dy, cache))
-    expected = (ln.layer_norm_jvp(wide[2], exact), *ln.layer_norm_double_backward(wide[2], wide[1], exact))
+    expected = (
+        ln.layer_norm_jvp(wide[2], exact),
+        *ln.layer_norm_double_backward(wide[2], wide[1], exact),
+    )
     for a, b in zip(found, expected, strict=True):
-        assert a.dtype == np.float32 and np.linalg.norm(a - b) <= 1.001 * cases.U["float32"] * np.linalg.norm(b)
+        assert a.dtype == np.float32 and np.linalg.norm(a - b) <= 1.001 * cases.U[
+            "float32"
+        ] * np.linalg.norm(b)
 
 
 @pytest.mark.slow
@@ -409,6 +518,10 @@ def test_precise_dx_at_kappa_1e6(direction, backend):
     eps = 1e-12
     exact = reference.layer_norm(x, gamma, gamma, dy, eps)
     assert 1e5 <= reference.kappa(exact, dy, gamma) <= 1e8
-    error = {precise: reference.relative_error(cases.run(backend, x, gamma, gamma, dy, eps, precise=precise)[1],
-                                               exact.dx) for precise in (False, True)}
+    error = {
+        precise: reference.relative_error(
+            cases.run(backend, x, gamma, gamma, dy, eps, precise=precise)[1], exact.dx
+        )
+        for precise in (False, True)
+    }
     assert error[True] <= 1.001 * cases.U["float32"] and error[True] < error[False], error

@@ -27,8 +27,10 @@ def test_pytorch_checks_the_gradient_and_its_gradient(shape):
 def test_a_third_derivative_is_refused():
     """Its terms through the layer would be missing without a word."""
     x, gamma, beta = tensors(3, 7)
-    first, = torch.autograd.grad(ours.layer_norm(x, gamma, beta).pow(2).sum(), x, create_graph=True)
-    second, = torch.autograd.grad(first.pow(2).sum(), x, create_graph=True)
+    (first,) = torch.autograd.grad(
+        ours.layer_norm(x, gamma, beta).pow(2).sum(), x, create_graph=True
+    )
+    (second,) = torch.autograd.grad(first.pow(2).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         second.sum().backward()
 
@@ -37,17 +39,22 @@ def test_validate_finds_nothing():
     assert_valid(ours.layer_norm, framework="torch", quick=True, double_backward=True)
 
 
-@pytest.mark.parametrize("dtype, u", [(torch.float16, 2.0**-11), (torch.bfloat16, 2.0**-8), (torch.float32, 2.0**-24)])
+@pytest.mark.parametrize(
+    "dtype, u", [(torch.float16, 2.0**-11), (torch.bfloat16, 2.0**-8), (torch.float32, 2.0**-24)]
+)
 def test_short_dtypes_are_rounded_once(dtype, u):
     x, gamma, beta = tensors(4, 6, 33, dtype=dtype)
     dy = torch.randn(x.shape, generator=torch.Generator().manual_seed(6)).to(dtype)
     wide = [t.detach().double().requires_grad_() for t in (x, gamma, beta)]
     y, right = ours.layer_norm(x, gamma, beta), ours.layer_norm(*wide)
-    found, wanted = torch.autograd.grad(y, (x, gamma, beta), dy), torch.autograd.grad(right, wide, dy.double())
+    found, wanted = (
+        torch.autograd.grad(y, (x, gamma, beta), dy),
+        torch.autograd.grad(right, wide, dy.double()),
+    )
     for a, b in zip((y, *found), (right, *wanted)):
         assert a.dtype is dtype
-        # One rounding of the result. In float32, where the arithmetic rounds too: at most 8 times 2 u, with means of 33
-        # numbers of size 1, and the mean 1.5 sigma from 0.
+        # One rounding of the result. In float32, where the arithmetic rounds too: at most 8 times 2
+        # u, with means of 33 numbers of size 1, and the mean 1.5 sigma from 0.
         bound = u if dtype is not torch.float32 else 16 * u
         assert (a.double() - b).norm() <= bound * b.norm()
 
@@ -67,7 +74,9 @@ def test_a_module_takes_the_place_of_pytorchs():
 
 def test_a_network_learns_with_it():
     torch.manual_seed(3)
-    net = torch.nn.Sequential(torch.nn.Linear(8, 16), ours.LayerNorm(16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    net = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), ours.LayerNorm(16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+    )
     x = torch.randn(64, 8)
     target = x[:, :1] * x[:, 1:2]
     optimiser = torch.optim.Adam(net.parameters(), 0.02)
@@ -81,7 +90,9 @@ def test_a_network_learns_with_it():
 
 
 def test_the_gpu_backend_behind_the_same_function(monkeypatch):
-    """Here its kernels are interpreted, on arrays of the host: the way through caches and tensors is that of a GPU."""
+    """Here its kernels are interpreted, on arrays of the host: the way through caches and tensors
+    is that of a GPU.
+    """
     monkeypatch.setattr(ours, "_backend", lambda x: ours.gpu)
     x, gamma, beta = tensors(3, 40, dtype=torch.float32)
     dy = torch.ones_like(x) + x.detach()
@@ -114,17 +125,34 @@ def test_what_has_changed_since_forward_is_refused():
         y.sum().backward()
 
 
-@pytest.mark.parametrize("change, error, words", [
-    ({"x": np.ones((2, 5))}, TypeError, "x: found ndarray, expected a tensor"),
-    ({"x": torch.ones((2, 5), dtype=torch.int32)}, TypeError, "x: found torch.int32, expected float64"),
-    ({"gamma": torch.ones(5, dtype=torch.bfloat16)}, TypeError, "gamma: found torch.bfloat16, expected torch.float32, as x is"),
-    ({"gamma": torch.ones(4)}, ValueError, "gamma: found shape"),
-    ({"beta": torch.ones(5, device="meta")}, ValueError, "beta: found a tensor on meta, expected one on cpu"),
-    ({"eps": -1.0}, ValueError, "eps"),
-])
+@pytest.mark.parametrize(
+    "change, error, words",
+    [
+        ({"x": np.ones((2, 5))}, TypeError, "x: found ndarray, expected a tensor"),
+        (
+            {"x": torch.ones((2, 5), dtype=torch.int32)},
+            TypeError,
+            "x: found torch.int32, expected float64",
+        ),
+        (
+            {"gamma": torch.ones(5, dtype=torch.bfloat16)},
+            TypeError,
+            "gamma: found torch.bfloat16, expected torch.float32, as x is",
+        ),
+        ({"gamma": torch.ones(4)}, ValueError, "gamma: found shape"),
+        (
+            {"beta": torch.ones(5, device="meta")},
+            ValueError,
+            "beta: found a tensor on meta, expected one on cpu",
+        ),
+        ({"eps": -1.0}, ValueError, "eps"),
+    ],
+)
 def test_bad_arguments(change, error, words):
     with pytest.raises(error, match=words):
-        ours.layer_norm(**{"x": torch.ones((2, 5)), "gamma": torch.ones(5), "beta": torch.ones(5)} | change)
+        ours.layer_norm(
+            **{"x": torch.ones((2, 5)), "gamma": torch.ones(5), "beta": torch.ones(5)} | change
+        )
 
 
 @pytest.mark.parametrize("shape", [0, (2, 3), "5", True, 2.0])

@@ -1,4 +1,6 @@
-"""The cost model against arrays that count, a loop over scalars that count, and what NumPy really allocates."""
+"""The cost model against arrays that count, a loop over scalars that count, and what NumPy really
+allocates.
+"""
 
 import math
 import re
@@ -15,16 +17,22 @@ from lnlib.cpu import ladder
 
 SHAPES = [(1, 1), (3, 5), (40, 8), (8, 300)]
 # Arguments of the model, and the functions of the ladder it describes.
-PROGRAMS = [({"keep": "xhat"}, "idiomatic"), ({"keep": "x"}, "recomputing"),
-            ({"keep": "x", "out": True}, "reused_buffers")]
+PROGRAMS = [
+    ({"keep": "xhat"}, "idiomatic"),
+    ({"keep": "x"}, "recomputing"),
+    ({"keep": "x", "out": True}, "reused_buffers"),
+]
 IDS = [name for _, name in PROGRAMS]
 PASSES = ("forward", "backward")
 
 
 # Operations and bytes, call by call
 
+
 class Counted(np.ndarray):
-    """An array that writes down (operations, bytes read, bytes written) of each NumPy call it takes part in."""
+    """An array that writes down (operations, bytes read, bytes written) of each NumPy call it takes
+    part in.
+    """
 
     ledger = []
 
@@ -47,14 +55,19 @@ class Counted(np.ndarray):
         subscripts, *inputs = args
         # Each point of the index space costs a product (of two factors) and an addition.
         extent = dict(zip(subscripts.split(",")[0].split("->")[0], inputs[0].shape))
-        return self.note(inputs, math.prod(extent.values()) * len(inputs),
-                         np.einsum(subscripts, *map(np.asarray, inputs)))
+        return self.note(
+            inputs,
+            math.prod(extent.values()) * len(inputs),
+            np.einsum(subscripts, *map(np.asarray, inputs)),
+        )
 
 
 def count(function, *arguments, **buffers):
     """The ledger of one call, and what it returned."""
+
     def counted(a):
         return tuple(map(counted, a)) if isinstance(a, tuple) else a.view(Counted)
+
     Counted.ledger.clear()
     result = function(*map(counted, arguments), **{name: counted(a) for name, a in buffers.items()})
     return list(Counted.ledger), result
@@ -80,7 +93,9 @@ def test_the_ledger_can_count():
     assert ledger == [(24, 192, 24)]
 
 
-ROWS = re.findall(r'^(forward|backward), ``keep="(\w+)"`` +(\d+) +(\d+) +(\d+) ', cost.__doc__, re.MULTILINE)
+ROWS = re.findall(
+    r'^(forward|backward), ``keep="(\w+)"`` +(\d+) +(\d+) +(\d+) ', cost.__doc__, re.MULTILINE
+)
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -90,36 +105,61 @@ def test_the_table_of_the_docstring(row):
     calls = cost.total(cost.operations(which, 1000, 1000, keep=keep))
     fused = cost.total(cost.operations(which, 1000, 1000, keep=keep, fused=True))
     assert fused.flops == calls.flops
-    assert [round(n) for n in (calls.flops / N, calls.bytes / 4 / N, fused.bytes / 4 / N)] == [*map(int, numbers)]
+    assert [round(n) for n in (calls.flops / N, calls.bytes / 4 / N, fused.bytes / 4 / N)] == [
+        *map(int, numbers)
+    ]
 
 
 def test_the_docstring_has_four_rows_and_a_remark():
-    assert [row[:2] for row in ROWS] == [(which, keep) for which in PASSES for keep in ("xhat", "x")]
-    remark = re.search(r"y holds c: (\d+) operations, (\d+) accesses; backward (\d+) and (\d+)", cost.__doc__)
-    totals = [cost.total(cost.operations(which, 1000, 1000, keep="x", out=True)) for which in PASSES]
-    assert [round(n / 1e6) for t in totals for n in (t.flops, t.bytes / 4)] == [*map(int, remark.groups())]
+    assert [row[:2] for row in ROWS] == [
+        (which, keep) for which in PASSES for keep in ("xhat", "x")
+    ]
+    remark = re.search(
+        r"y holds c: (\d+) operations, (\d+) accesses; backward (\d+) and (\d+)", cost.__doc__
+    )
+    totals = [
+        cost.total(cost.operations(which, 1000, 1000, keep="x", out=True)) for which in PASSES
+    ]
+    assert [round(n / 1e6) for t in totals for n in (t.flops, t.bytes / 4)] == [
+        *map(int, remark.groups())
+    ]
 
 
 # Fused: every argument read once, every result written once
 
+
 @pytest.mark.parametrize("rows, D", SHAPES)
 @pytest.mark.parametrize("options, name", PROGRAMS[:2], ids=IDS[:2])
 def test_fused_reads_the_arguments_and_writes_the_results(options, name, rows, D):
-    """Of the ladder's functions: arrays that come in and go out again, x or gamma in a cache, are not written."""
+    """Of the ladder's functions: arrays that come in and go out again, x or gamma in a cache, are
+    not written.
+    """
     x, gamma, beta, dy = arrays((rows, D), "float64")
     y, cache = getattr(ladder, f"{name}_forward")(x, gamma, beta)
     new = [a for a in cache if a is not x and a is not gamma]
     results = getattr(ladder, f"{name}_backward")(dy, cache)
-    for which, read, written in (("forward", (x, gamma, beta), (y, *new)), ("backward", (dy, *cache), results)):
+    for which, read, written in (
+        ("forward", (x, gamma, beta), (y, *new)),
+        ("backward", (dy, *cache), results),
+    ):
         flops = cost.total(cost.operations(which, rows, D, "float64", **options)).flops
-        operation, = cost.operations(which, rows, D, "float64", fused=True, **options)
-        assert operation == (f"fused {which}", flops, sum(a.nbytes for a in read), sum(a.nbytes for a in written))
-        assert cost.operations(which, rows, D, "float64", fused=True, out=True, **options) == [operation]
+        (operation,) = cost.operations(which, rows, D, "float64", fused=True, **options)
+        assert operation == (
+            f"fused {which}",
+            flops,
+            sum(a.nbytes for a in read),
+            sum(a.nbytes for a in written),
+        )
+        assert cost.operations(which, rows, D, "float64", fused=True, out=True, **options) == [
+            operation
+        ]
 
 
 def test_bytes_go_with_the_dtype():
-    sizes = [cost.total(cost.operations("forward", 7, 9, dtype)).bytes
-             for dtype in ("float64", np.float32, np.dtype("float16"), "bfloat16")]
+    sizes = [
+        cost.total(cost.operations("forward", 7, 9, dtype)).bytes
+        for dtype in ("float64", np.float32, np.dtype("float16"), "bfloat16")
+    ]
     assert sizes == [8 * sizes[3] // 2, 2 * sizes[3], sizes[3], sizes[3]]
 
 
@@ -136,8 +176,12 @@ SLACK = 4096
 
 
 def traced(function):
-    """Bytes beyond what there was: at the peak, and when ``function`` has returned and its result lives."""
-    buffer = np.setbufsize(16)  # of the 8192 numbers that NumPy puts aside while a call broadcasts, the fewest
+    """Bytes beyond what there was: at the peak, and when ``function`` has returned and its result
+    lives.
+    """
+    buffer = np.setbufsize(
+        16
+    )  # of the 8192 numbers that NumPy puts aside while a call broadcasts, the fewest
     try:
         function()  # the first call may set things up
         tracemalloc.start()
@@ -150,10 +194,18 @@ def traced(function):
     return peak, kept
 
 
-# Arrays of 160 KB and 4 MB: NumPy may treat temporaries of 256 KB and more differently. And rows so short that the
-# statistics matter, and so few that gamma does.
-@pytest.mark.parametrize("rows, D, dtype", [(200, 200, "float32"), (1000, 1000, "float32"), (1000, 500, "float64"),
-                                            (30_000, 8, "float64"), (3, 50_000, "float64")])
+# Arrays of 160 KB and 4 MB: NumPy may treat temporaries of 256 KB and more differently. And rows so
+# short that the statistics matter, and so few that gamma does.
+@pytest.mark.parametrize(
+    "rows, D, dtype",
+    [
+        (200, 200, "float32"),
+        (1000, 1000, "float32"),
+        (1000, 500, "float64"),
+        (30_000, 8, "float64"),
+        (3, 50_000, "float64"),
+    ],
+)
 @pytest.mark.parametrize("options, name", PROGRAMS, ids=IDS)
 def test_memory_is_what_numpy_allocates(options, name, rows, D, dtype):
     x, gamma, beta, dy = arrays((rows, D), dtype)
@@ -161,13 +213,17 @@ def test_memory_is_what_numpy_allocates(options, name, rows, D, dtype):
     y, dx, scratch = (np.empty_like(x) for _ in range(3))
     there, back = ({"out": y}, {"out": dx, "scratch": scratch}) if options.get("out") else ({}, {})
     _, cache = forward(x, gamma, beta)
-    for which, measured in (("forward", traced(lambda: forward(x, gamma, beta, **there))),
-                            ("backward", traced(lambda: backward(dy, cache, **back)))):
+    for which, measured in (
+        ("forward", traced(lambda: forward(x, gamma, beta, **there))),
+        ("backward", traced(lambda: backward(dy, cache, **back))),
+    ):
         moments = cost.memory(which, rows, D, dtype, **options)
         peak = cost.peak_memory(which, rows, D, dtype, **options)
         assert 0 <= measured[0] - peak <= SLACK
         assert moments[-1][0] == "return" and 0 <= measured[1] - moments[-1][1] <= SLACK
-        assert [line for line, _ in moments[:-1]] == [o.name for o in cost.operations(which, rows, D, **options)]
+        assert [line for line, _ in moments[:-1]] == [
+            o.name for o in cost.operations(which, rows, D, **options)
+        ]
 
 
 @pytest.mark.parametrize("options, name", PROGRAMS[:2], ids=IDS[:2])
@@ -192,15 +248,26 @@ def test_memory_during_a_call_counts_its_result_and_what_lives():
     moments = dict(cost.memory("forward", 30, 20))
     assert moments["c = x - mean"] == N + row
     assert moments["square = c * c"] == 2 * N + row
-    assert moments["xhat = c * rstd"] == 2 * N + 3 * row  # mean, var, rstd; the temporaries are gone
+    assert (
+        moments["xhat = c * rstd"] == 2 * N + 3 * row
+    )  # mean, var, rstd; the temporaries are gone
     assert moments["y = scaled + beta"] == 4 * N + 3 * row
-    assert dict(cost.memory("forward", 30, 20, keep="x"))["var = sum(square)"] == N + 2 * row  # c is gone
+    assert (
+        dict(cost.memory("forward", 30, 20, keep="x"))["var = sum(square)"] == N + 2 * row
+    )  # c is gone
 
 
-@pytest.mark.parametrize("which, keep, out, full, per_row, per_feature", [
-    ("forward", "xhat", False, 2, 1, 0), ("forward", "xhat", True, 1, 1, 0),
-    ("forward", "x", False, 1, 2, 0), ("forward", "x", True, 0, 2, 0),
-    ("backward", "xhat", False, 1, 0, 2), ("backward", "x", True, 0, 0, 2)])
+@pytest.mark.parametrize(
+    "which, keep, out, full, per_row, per_feature",
+    [
+        ("forward", "xhat", False, 2, 1, 0),
+        ("forward", "xhat", True, 1, 1, 0),
+        ("forward", "x", False, 1, 2, 0),
+        ("forward", "x", True, 0, 2, 0),
+        ("backward", "xhat", False, 1, 0, 2),
+        ("backward", "x", True, 0, 0, 2),
+    ],
+)
 def test_fused_memory_is_its_results(which, keep, out, full, per_row, per_feature):
     rows, D = 30, 20
     expected = 8 * (full * rows * D + per_row * rows + per_feature * D)
@@ -229,12 +296,19 @@ def test_roofline_of_arrays():
 
 # Errors
 
+
 def test_numba_is_not_loaded():
     code = "import sys, lnlib.cost, lnlib.cpu.ladder; assert 'numba' not in sys.modules"
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=cost.__file__.rsplit("lnlib", 1)[0])
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        check=True,
+        cwd=cost.__file__.rsplit("lnlib", 1)[0],
+    )
 
 
 @pytest.mark.parametrize("function", [cost.operations, cost.memory, cost.peak_memory])
 def test_reused_buffers_keep_x(function):
-    with pytest.raises(ValueError, match="^keep: found 'xhat' with out=True and fused=False, expected 'x'"):
+    with pytest.raises(
+        ValueError, match="^keep: found 'xhat' with out=True and fused=False, expected 'x'"
+    ):
         function("backward", 2, 3, out=True)

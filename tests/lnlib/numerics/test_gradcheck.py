@@ -1,4 +1,6 @@
-"""Numeric gradients are as good as their formula; each checker catches wrong gradients and passes right ones."""
+"""Numeric gradients are as good as their formula; each checker catches wrong gradients and passes
+right ones.
+"""
 
 import math
 import warnings
@@ -10,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lnlib import gradcheck, layer_norm_backward, layer_norm_forward, layer_norm_jvp, reference
-from lnlib.gradcheck import METHODS, RULES, adjoint_test, check_gradients, direction_test, step_curve, tolerance
+from lnlib.gradcheck import (
+    METHODS,
+    RULES,
+    adjoint_test,
+    check_gradients,
+    direction_test,
+    step_curve,
+    tolerance,
+)
 
 U = 2.0**-53
 NAMES = ("dx", "dgamma", "dbeta")
@@ -25,29 +35,46 @@ def problem(shape, seed=0, offset=0.0, dtype=np.float64):
     """Arguments, upstream gradient and analytic gradients of a layer norm."""
     rng = np.random.default_rng(seed)
     D = shape[-1]
-    args = (rng.standard_normal(shape) + offset, 1 + 0.3 * rng.standard_normal(D), rng.standard_normal(D))
+    args = (
+        rng.standard_normal(shape) + offset,
+        1 + 0.3 * rng.standard_normal(D),
+        rng.standard_normal(D),
+    )
     args = tuple(a.astype(dtype) for a in args)
     dy = rng.standard_normal(shape).astype(dtype)
     return args, dy, layer_norm_backward(dy, layer_norm_forward(*args)[1])
 
 
 def along(args, k):
-    return lambda a: f(*args[:k], a, *args[k + 1:])
+    return lambda a: f(*args[:k], a, *args[k + 1 :])
 
 
 # Numeric gradients --------------------------------------------------------------------------------
 
-# Order p balances its two errors at about u^(p/(p+1)): 1.1e-8, 2.3e-11, 1.7e-13. The constants (a value of f is off
-# by 4u, a row adds up D of them, l is not exactly the length of f) come to less than a factor 10; central is to be
-# below 1e-10. Richardson's sixth order is its truncation at D = 8, where rows of small sigma have a short length.
-# The complex step has roundings only: a forward of some ten, most of them not in the same direction.
-ACCURACY = {"one_sided": 1e-7, "central": 1e-10, "five_point": 1e-11, "richardson": 1e-10, "complex": 1e-15}
+# Order p balances its two errors at about u^(p/(p+1)): 1.1e-8, 2.3e-11, 1.7e-13. The constants (a
+# value of f is off by 4u, a row adds up D of them, l is not exactly the length of f) come to less
+# than a factor 10; central is to be below 1e-10. Richardson's sixth order is its truncation at D =
+# 8, where rows of small sigma have a short length. The complex step has roundings only: a forward
+# of some ten, most of them not in the same direction.
+ACCURACY = {
+    "one_sided": 1e-7,
+    "central": 1e-10,
+    "five_point": 1e-11,
+    "richardson": 1e-10,
+    "complex": 1e-15,
+}
 
 
-@pytest.mark.parametrize("method, shape", [
-    *((method, shape) for method in METHODS for shape in ((2, 3, 8), (4, 8, 16))),
-    *(pytest.param(method, (4, 16, 64), marks=pytest.mark.slow) for method in ("central", "complex")),
-])
+@pytest.mark.parametrize(
+    "method, shape",
+    [
+        *((method, shape) for method in METHODS for shape in ((2, 3, 8), (4, 8, 16))),
+        *(
+            pytest.param(method, (4, 16, 64), marks=pytest.mark.slow)
+            for method in ("central", "complex")
+        ),
+    ],
+)
 def test_every_gradient_is_as_accurate_as_the_formula_allows(method, shape):
     args, dy, _ = problem(shape)
     exact = reference.layer_norm(*args, dy)
@@ -69,15 +96,29 @@ def test_differencing_before_summing_is_more_accurate():
     args, dy, _ = problem((16, 16))
     exact = reference.layer_norm(*args, dy).dx
     steps = [2.0**-17]
-    first = step_curve(along(args, 0), args[0], exact, steps, {"c": METHODS["central"]}, dy=dy)["c"][0]
-    loss = lambda x: (dy * f(x, *args[1:])).sum()
+    first = step_curve(along(args, 0), args[0], exact, steps, {"c": METHODS["central"]}, dy=dy)[
+        "c"
+    ][0]
+
+    def loss(x):
+        return (dy * f(x, *args[1:])).sum()
+
     last = step_curve(loss, args[0], exact, steps, {"c": METHODS["central"]})["c"][0]
-    # Ideally a factor sqrt(rows) = 4: the sum rounds at the size of all rows, the difference at that of one.
+    # Ideally a factor sqrt(rows) = 4: the sum rounds at the size of all rows, the difference at
+    # that of one.
     assert first < last / 1.5
 
 
-@pytest.mark.parametrize("method, coefficient", [("one_sided", 1 / 2), ("central", 1 / 6), ("five_point", 1 / 30),
-                                                 ("complex", 1 / 6), ("richardson", 2**-6 / 5040)])
+@pytest.mark.parametrize(
+    "method, coefficient",
+    [
+        ("one_sided", 1 / 2),
+        ("central", 1 / 6),
+        ("five_point", 1 / 30),
+        ("complex", 1 / 6),
+        ("richardson", 2**-6 / 5040),
+    ],
+)
 def test_the_truncation_constants_in_the_default_step_are_right(method, coefficient):
     h, order = 0.125, RULES[method].order
     # exp at 0: every derivative is 1. At h = 1/8 the next term is at most 5 % of this one.
@@ -88,23 +129,38 @@ def test_the_truncation_constants_in_the_default_step_are_right(method, coeffici
 
 def test_step_curve_covers_all_methods_and_takes_fixed_point():
     args, dy, _ = problem((1, 8))
-    curve = step_curve(along(args, 0), args[0], reference.layer_norm(*args, dy).dx, [1e-2, 1e-5, 1e-8, 1e-14], dy=dy)
+    curve = step_curve(
+        along(args, 0),
+        args[0],
+        reference.layer_norm(*args, dy).dx,
+        [1e-2, 1e-5, 1e-8, 1e-14],
+        dy=dy,
+    )
     assert list(curve) == list(METHODS)
     central = curve["central"]
     assert central[1] < 1e-9 < min(central[0], central[2]) and central[3] > 1e-4  # a V
-    assert curve["complex"][2] < 1e-15 and curve["complex"][3] < 1e-15            # not a V
-    x = np.array([1.0, 2.0])  # floats, and a method that is twice too large: off by 1, relative to what is exact
+    assert curve["complex"][2] < 1e-15 and curve["complex"][3] < 1e-15  # not a V
+    x = np.array(
+        [1.0, 2.0]
+    )  # floats, and a method that is twice too large: off by 1, relative to what is exact
     twice = step_curve(np.sum, x, x, [0.5, 1], {"twice": lambda f, x, h, dy: 2 * x})["twice"]
     assert twice.dtype == np.float64 and (twice == 1).all()
 
 
 def test_richardson_levels():
     x = np.array([0.3, -0.7])
-    loss = lambda z: np.exp(z).sum()
+
+    def loss(z):
+        return np.exp(z).sum()
+
     assert (METHODS["richardson"](loss, x, 0.1, levels=1) == METHODS["central"](loss, x, 0.1)).all()
-    errors = [abs(METHODS["richardson"](loss, x, 0.5, levels) - np.exp(x)).max() for levels in (1, 2, 3, 4)]
+    errors = [
+        abs(METHODS["richardson"](loss, x, 0.5, levels) - np.exp(x)).max()
+        for levels in (1, 2, 3, 4)
+    ]
     assert all(fine < coarse / 50 for coarse, fine in zip(errors, errors[1:]))
-    # The default step grows with the order; at the right one, four levels still reach 1e-12, and eight 1e-9.
+    # The default step grows with the order; at the right one, four levels still reach 1e-12, and
+    # eight 1e-9.
     assert abs(METHODS["richardson"](loss, x, levels=4) - np.exp(x)).max() < 1e-12
     x = np.array([0.3, -1.2, 0.5, 2])
     assert abs(METHODS["richardson"](loss, x, levels=8) - np.exp(x)).max() < 1e-9
@@ -121,10 +177,17 @@ def steps_taken(method, x):
     return max(seen)
 
 
-@pytest.mark.parametrize("method, constant, order", [("one_sided", 16, 1), ("central", 12, 2), ("five_point", 45, 4)])
+@pytest.mark.parametrize(
+    "method, constant, order", [("one_sided", 16, 1), ("central", 12, 2), ("five_point", 45, 4)]
+)
 def test_the_default_step_is_the_next_power_of_two_after_the_balance(method, constant, order):
-    for x, length in ((np.array([1.0, 3.0]) * 5, 5.0), (np.array([1.0, 3.0]) + 1e6, 1.0), (np.full(3, 0.1), 1.0),
-                      (np.array(7.0), 1.0), (np.array([-3.0, -1]) * 2.0**-600, 2.0**-600)):
+    for x, length in (
+        (np.array([1.0, 3.0]) * 5, 5.0),
+        (np.array([1.0, 3.0]) + 1e6, 1.0),
+        (np.full(3, 0.1), 1.0),
+        (np.array(7.0), 1.0),
+        (np.array([-3.0, -1]) * 2.0**-600, 2.0**-600),
+    ):
         h = steps_taken(method, x) / (2 if method == "five_point" else 1)
         target = length * (constant * U) ** (1 / (order + 1))
         assert target <= h < 2 * target
@@ -133,20 +196,30 @@ def test_the_default_step_is_the_next_power_of_two_after_the_balance(method, con
     assert RULES["complex"].step(U) == 1e-30
 
 
-@pytest.mark.parametrize("x, alike", [((1 - 16 * U, 1), True), ((1 - 18 * U, 1), False), ((-1, 16 * U - 1), True)])
+@pytest.mark.parametrize(
+    "x, alike", [((1 - 16 * U, 1), True), ((1 - 18 * U, 1), False), ((-1, 16 * U - 1), True)]
+)
 def test_what_differs_by_rounding_alone_is_constant(x, alike):
-    """Up to a standard deviation of 8 u. Of one that is taken for a length, the step is lost beside 1."""
-    assert METHODS["central"](np.sum, np.array(x)) == pytest.approx([1.0, 1.0] if alike else [0.0, 0.0])
+    """Up to a standard deviation of 8 u. Of one that is taken for a length, the step is lost beside
+    1.
+    """
+    assert METHODS["central"](np.sum, np.array(x)) == pytest.approx(
+        [1.0, 1.0] if alike else [0.0, 0.0]
+    )
 
 
 def test_of_float32_the_standard_deviation_is_wide():
     """It is 7.94 u, of float32 numbers whose mean is none: in float32 it would be 8.1 u."""
     x = np.float32(1) - np.float32(2.0**-24) * np.float32([0, 2, 12, 22, 6])
-    assert x.std() > 8 * 2.0**-24 and METHODS["central"](np.sum, x) == pytest.approx(np.ones(5), abs=1e-3)
+    assert x.std() > 8 * 2.0**-24 and METHODS["central"](np.sum, x) == pytest.approx(
+        np.ones(5), abs=1e-3
+    )
 
 
 def test_squares_beyond_float32_do_not_spoil_the_step():
-    found = METHODS["central"](lambda z: (z * np.float32(1e-25)).sum(), np.array([1e30, 3e30], np.float32))
+    found = METHODS["central"](
+        lambda z: (z * np.float32(1e-25)).sum(), np.array([1e30, 3e30], np.float32)
+    )
     assert found * 1e25 == pytest.approx([1, 1], abs=1e-3)
 
 
@@ -161,7 +234,9 @@ def test_the_default_step_of_richardson(levels):
 
     left = gradcheck.richardson(lambda z: z ** (order + 1), np.array(0.0), 1.0, levels)
     gradcheck.richardson(loss, np.array(0.0), levels=levels)
-    target = (2 ** (levels - 1) * 4 * U / (order * abs(left) / math.factorial(order + 1))) ** (1 / (order + 1))
+    target = (2 ** (levels - 1) * 4 * U / (order * abs(left) / math.factorial(order + 1))) ** (
+        1 / (order + 1)
+    )
     assert target <= max(steps) < 2 * target
     if levels == 3:
         assert RULES["richardson"].balance(U) == pytest.approx(target)
@@ -171,9 +246,16 @@ def test_the_default_step_of_richardson(levels):
 def test_an_offset_costs_nothing_if_the_step_is_representable(offset):
     args, dy, _ = problem((2, 16), offset=offset)
     exact = reference.layer_norm(*args, dy).dx
-    assert reference.relative_error(METHODS["central"](along(args, 0), args[0], dy=dy), exact) <= ACCURACY["central"]
-    assert reference.relative_error(METHODS["complex"](along(args, 0), args[0], dy=dy), exact) <= ACCURACY["complex"]
-    # 1e-5 is off by up to half an ulp of x once it is added: by u * offset / 1e-5 of itself, less what chance spares.
+    assert (
+        reference.relative_error(METHODS["central"](along(args, 0), args[0], dy=dy), exact)
+        <= ACCURACY["central"]
+    )
+    assert (
+        reference.relative_error(METHODS["complex"](along(args, 0), args[0], dy=dy), exact)
+        <= ACCURACY["complex"]
+    )
+    # 1e-5 is off by up to half an ulp of x once it is added: by u * offset / 1e-5 of itself, less
+    # what chance spares.
     careless = METHODS["central"](along(args, 0), args[0], 1e-5, dy=dy)
     assert reference.relative_error(careless, exact) > U * offset / 1e-4
 
@@ -189,11 +271,16 @@ def test_float32_runs_in_float32(method):
 
     numeric = METHODS[method](loss, x)
     assert seen == {"float32"} and numeric.dtype == np.float32
-    # u^(p/(p+1)) of float32 is 2.4e-4, 1.5e-5, 1.7e-6 ...; never as good as float64, never worse than 1 % here.
+    # u^(p/(p+1)) of float32 is 2.4e-4, 1.5e-5, 1.7e-6 ...; never as good as float64, never worse
+    # than 1 % here.
     assert 1e-8 < np.linalg.norm(numeric - np.exp(x.astype(float))) < 1e-2
-    # A step meant for float64 (also when it is a NumPy float64) drowns in float32 rounding, u / h = 0.6 %.
+    # A step meant for float64 (also when it is a NumPy float64) drowns in float32 rounding, u / h =
+    # 0.6 %.
     drowned = METHODS[method](loss, x, np.float64(1e-5))
-    assert np.linalg.norm(drowned - np.exp(x)) > 1e-3 and (drowned == METHODS[method](loss, x, 1e-5)).all()
+    assert (
+        np.linalg.norm(drowned - np.exp(x)) > 1e-3
+        and (drowned == METHODS[method](loss, x, 1e-5)).all()
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -208,13 +295,17 @@ def test_shapes_and_what_f_does_to_its_argument(method, shape):
         return z.sum()
 
     assert METHODS[method](square, x) == pytest.approx(2 * x, rel=1e-6, abs=1e-7)
-    assert METHODS[method](lambda z: z, x, dy=np.ones(shape)) == pytest.approx(np.ones(shape))  # returns its argument
+    assert METHODS[method](lambda z: z, x, dy=np.ones(shape)) == pytest.approx(
+        np.ones(shape)
+    )  # returns its argument
     assert (x == before).all()
 
 
 def test_non_contiguous_x():
     x = np.random.default_rng(2).standard_normal((6, 8))[::2, ::-2]
-    assert METHODS["central"](lambda z: (z**3).sum(), x) == pytest.approx(3 * x**2, rel=1e-8, abs=1e-9)
+    assert METHODS["central"](lambda z: (z**3).sum(), x) == pytest.approx(
+        3 * x**2, rel=1e-8, abs=1e-9
+    )
 
 
 def through_a_buffer(z):
@@ -236,17 +327,23 @@ CASTS = {
 @pytest.mark.parametrize("loss", CASTS.values(), ids=CASTS)
 def test_complex_step_detects_that_the_imaginary_part_was_dropped(loss):
     said = "f: found a (cast|real result).*cast to float"
-    with warnings.catch_warnings(action="ignore"), pytest.raises(TypeError, match=said):  # whatever a caller ignores
+    with (
+        warnings.catch_warnings(action="ignore"),
+        pytest.raises(TypeError, match=said),
+    ):  # whatever a caller ignores
         METHODS["complex"](loss, np.arange(3.0))
 
 
 def test_complex_step_cannot_detect_a_conjugate():
     x = np.array([1.0, 2.0, 4.0])
     wrong = METHODS["complex"](lambda z: z.var() + 0j * z.sum(), x)
-    assert abs(wrong - 2 * (x - x.mean()) / 3).max() > 0.1  # x.var() is |c|^2: documented, not detected
+    assert (
+        abs(wrong - 2 * (x - x.mean()) / 3).max() > 0.1
+    )  # x.var() is |c|^2: documented, not detected
 
 
 # Tests without a numeric gradient -----------------------------------------------------------------
+
 
 def wrong_gradients(args, dy):
     """Name -> (dx, dgamma, dbeta) with one mistake in dx."""
@@ -257,8 +354,13 @@ def wrong_gradients(args, dy):
     centred = g - g.mean(-1, keepdims=True)
     element = dx.copy()
     element.flat[3] += 1e-6
-    wrong = {"no projection": cache.rstd * centred, "no mean": cache.rstd * (g - projection),
-             "sign of projection": cache.rstd * (centred + projection), "sign": -dx, "one element by 1e-6": element}
+    wrong = {
+        "no projection": cache.rstd * centred,
+        "no mean": cache.rstd * (g - projection),
+        "sign of projection": cache.rstd * (centred + projection),
+        "sign": -dx,
+        "one element by 1e-6": element,
+    }
     return {name: (bad, dgamma, dbeta) for name, bad in wrong.items()}
 
 
@@ -267,10 +369,15 @@ def test_adjoint_test(shape):
     args, dy, _ = problem(shape)
     cache = layer_norm_forward(*args)[1]
     rng = np.random.default_rng(5)
-    jvp = lambda u: layer_norm_jvp(u, cache)
+
+    def jvp(u):
+        return layer_norm_jvp(u, cache)
+
     for _ in range(10):
         u, v = rng.standard_normal(shape), rng.standard_normal(shape)
-        assert adjoint_test(jvp, lambda d: layer_norm_backward(d, cache)[0], u, v) <= tolerance(np.float64, u.size)
+        assert adjoint_test(jvp, lambda d: layer_norm_backward(d, cache)[0], u, v) <= tolerance(
+            np.float64, u.size
+        )
     for name, (bad, *_) in wrong_gradients(args, dy).items():
         u = rng.standard_normal(shape)
         mismatch = adjoint_test(jvp, lambda d: bad, u, dy)
@@ -282,8 +389,12 @@ def test_adjoint_test_says_the_same_for_any_size():
     # A vjp for which nothing is right: the mismatch does not shrink like 1 / sqrt(N).
     rng = np.random.default_rng(0)
     for N in (10, 100_000):
-        draws = [adjoint_test(lambda u: u, lambda d: rng.standard_normal(N), *rng.standard_normal((2, N)))
-                 for _ in range(9)]
+        draws = [
+            adjoint_test(
+                lambda u: u, lambda d: rng.standard_normal(N), *rng.standard_normal((2, N))
+            )
+            for _ in range(9)
+        ]
         assert 0.1 < np.median(draws) <= 1
 
 
@@ -296,14 +407,18 @@ def test_adjoint_test_of_negative_sums():
 
 
 def test_the_tolerance_adds_up_its_three_parts():
-    """Of x^3 at 1 by one side: truncation, and w / h = 1 / h with R = 2 and values that are off by 4 u."""
+    """Of x^3 at 1 by one side: truncation, and w / h = 1 / h with R = 2 and values that are off by
+    4 u.
+    """
     x, cube = np.array(1.0), lambda z: z**3
     numeric, again = (METHODS["one_sided"](cube, x, h) for h in (2.0**-24, 1.5 * 2.0**-24))
-    row, = check_gradients(cube, (x,), np.array(1.0), (np.array(3.0),), method="one_sided").rows
+    (row,) = check_gradients(cube, (x,), np.array(1.0), (np.array(3.0),), method="one_sided").rows
     noise, change = 2 * 4 * U * 2.0**24 / numeric, abs(again - numeric) / numeric
     assert row.tolerance == pytest.approx(tolerance("float64", 1) + noise + 10 * change, rel=1e-12)
     for one in (x, np.ones(0)):  # the complex step of a line has neither of the others
-        row, = check_gradients(lambda z: z, (one,), np.ones_like(one), (np.ones_like(one),), method="complex").rows
+        (row,) = check_gradients(
+            lambda z: z, (one,), np.ones_like(one), (np.ones_like(one),), method="complex"
+        ).rows
         assert row.tolerance == tolerance("float64", 1)
 
 
@@ -311,9 +426,16 @@ def test_adjoint_test_in_null_directions_and_corners():
     args, _, _ = problem((4, 16))
     cache = layer_norm_forward(args[0], np.ones(16), np.zeros(16))[1]
     u = np.random.default_rng(1).standard_normal((4, 16))
-    vjp = lambda d: layer_norm_backward(d, cache)[0]
-    jvp = lambda u: layer_norm_jvp(u, cache)
-    assert adjoint_test(jvp, vjp, u, np.ones((4, 16))) <= tolerance(np.float64, 64)  # both sums are zero
+
+    def vjp(d):
+        return layer_norm_backward(d, cache)[0]
+
+    def jvp(u):
+        return layer_norm_jvp(u, cache)
+
+    assert adjoint_test(jvp, vjp, u, np.ones((4, 16))) <= tolerance(
+        np.float64, 64
+    )  # both sums are zero
     assert adjoint_test(lambda u: 0 * u, lambda d: 0 * d, u, u) == 0
     assert math.isnan(adjoint_test(jvp, lambda d: d * math.nan, u, u))
 
@@ -324,7 +446,8 @@ def test_a_direction_passes_the_right_gradients_and_no_others(shape):
     rng = np.random.default_rng(3)
     for _ in range(5):
         assert direction_test(f, args, dy, grads, rng=rng) <= tolerance(np.float64, dy.size)
-        # One direction moves every element by its own length, so (v . grad)^3 brings large third derivatives.
+        # One direction moves every element by its own length, so (v . grad)^3 brings large third
+        # derivatives.
         assert direction_test(f, args, dy, grads, rng=rng, method="central") <= 1e-9
     for name, bad in wrong_gradients(args, dy).items():
         assert direction_test(f, args, dy, bad, rng=rng) > 1e-11, name
@@ -341,21 +464,38 @@ def test_a_direction_passes_the_right_gradients_and_no_others(shape):
 def test_direction_test_by_every_method(method):
     args, dy, grads = problem((4, 16))
     assert direction_test(f, args, dy, grads, rng=np.random.default_rng(0), method=method) < 1e-6
-    assert direction_test(f, args, dy, [-g for g in grads], rng=np.random.default_rng(0), method=method) > 0.1
+    assert (
+        direction_test(
+            f, args, dy, [-g for g in grads], rng=np.random.default_rng(0), method=method
+        )
+        > 0.1
+    )
 
 
 def test_direction_test_does_not_depend_on_the_units():
     (x, gamma, beta), dy, _ = problem((4, 16))
     grads = layer_norm_backward(dy, layer_norm_forward(x * 1e-3, gamma, beta, eps=0)[1])
-    mismatch = [direction_test(lambda *a: layer_norm_forward(*a, eps=0)[0], (x * 1e-3, gamma, beta), dy, grads,
-                                  rng=np.random.default_rng(seed), method="central") for seed in range(5)]
+    mismatch = [
+        direction_test(
+            lambda *a: layer_norm_forward(*a, eps=0)[0],
+            (x * 1e-3, gamma, beta),
+            dy,
+            grads,
+            rng=np.random.default_rng(seed),
+            method="central",
+        )
+        for seed in range(5)
+    ]
     assert max(mismatch) < 1e-9  # an absolute step of 1e-5 would be 1 % of sigma, and give 1e-4
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_direction_test_steps_as_its_dtype_demands(dtype):
     x, seen = np.zeros(1, dtype), []
-    spy = lambda a: seen.append(abs(a[0])) or a.astype(dtype, casting="no")
+
+    def spy(a):
+        return seen.append(abs(a[0])) or a.astype(dtype, casting="no")
+
     direction_test(spy, (x,), x, (x,), rng=np.random.default_rng(0), method="central")
     h = max(seen) / abs(np.random.default_rng(0).standard_normal())
     target = (12 * np.finfo(dtype).eps / 2) ** (1 / 3)
@@ -363,6 +503,7 @@ def test_direction_test_steps_as_its_dtype_demands(dtype):
 
 
 # The tolerance ------------------------------------------------------------------------------------
+
 
 def dx_error_and_kappa(x, gamma, beta, dy, eps=1e-5):
     exact = reference.layer_norm(x, gamma, beta, dy, eps)
@@ -388,8 +529,12 @@ FINITE = st.floats(-4, 4, allow_nan=False, width=32)
 
 @pytest.mark.slow
 @settings(derandomize=True, max_examples=400, deadline=None)
-@given(st.data(), st.sampled_from([np.float32, np.float64, np.float16]), st.integers(2, 24),
-       st.sampled_from([0, 1, 100, 1000]))
+@given(
+    st.data(),
+    st.sampled_from([np.float32, np.float64, np.float16]),
+    st.integers(2, 24),
+    st.sampled_from([0, 1, 100, 1000]),
+)
 def test_the_tolerance_is_never_too_small(data, dtype, D, offset):
     row = st.lists(FINITE, min_size=D, max_size=D)
     x, gamma, dy = (np.array(data.draw(row)) for _ in range(3))
@@ -402,7 +547,9 @@ def test_the_tolerance_is_never_too_small(data, dtype, D, offset):
 
 
 def sum_and_chain(a):
-    """The sum of a vector in the order of :func:`lnlib.gradcheck.longest_chain`, and its longest chain, counted."""
+    """The sum of a vector in the order of :func:`lnlib.gradcheck.longest_chain`, and its longest
+    chain, counted.
+    """
     if len(a) > 128:
         half = len(a) // 2 - len(a) // 2 % 8
         (one, p), (two, q) = sum_and_chain(a[:half]), sum_and_chain(a[half:])
@@ -413,7 +560,7 @@ def sum_and_chain(a):
         sums, rest = [(a[i:whole:8].cumsum()[-1], whole // 8 - 1) for i in range(8)], a[whole:]
         while len(sums) > 1:
             sums = [(one + two, 1 + max(p, q)) for (one, p), (two, q) in zip(sums[::2], sums[1::2])]
-    (total, chain), = sums
+    ((total, chain),) = sums
     for v in rest:
         total, chain = total + v, chain + 1
     return total, chain
@@ -429,7 +576,9 @@ def test_the_longest_chain_is_that_of_numpy(D):
 def test_tolerance_grows_with_what_it_should():
     assert tolerance("float32", 64) == 2**29 * tolerance("float64", 64)
     longest, one = gradcheck.longest_chain(4096), gradcheck.longest_chain(1)
-    assert (tolerance("float64", 4096) - tolerance("float64", 1)) / 2**-53 == pytest.approx(2 * (longest**0.5 - one**0.5))
+    assert (tolerance("float64", 4096) - tolerance("float64", 1)) / 2**-53 == pytest.approx(
+        2 * (longest**0.5 - one**0.5)
+    )
     assert tolerance("float64", 64, 1e4) == pytest.approx(1e4 * tolerance("float64", 64))
     assert tolerance("float64", 64, 0.5) == tolerance("float64", 64, 1.0)
     assert tolerance("float16", 64) == 2**-11 + tolerance("float32", 64)
@@ -438,6 +587,7 @@ def test_tolerance_grows_with_what_it_should():
 
 
 # The report ---------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("shape", [(2, 3, 8), (4, 16)])
@@ -449,7 +599,9 @@ def test_check_gradients_passes_the_right_gradients(method, shape):
     assert report.max_error == max(row.error for row in report.rows) <= ACCURACY[method]
     # The tolerances are good for something: a few times the accuracy, not a magic 1e-4.
     assert all(row.tolerance <= 200 * ACCURACY[method] for row in report.rows)
-    assert all(type(number) is float for row in report.rows for number in (row.error, row.tolerance))  # as printed
+    assert all(
+        type(number) is float for row in report.rows for number in (row.error, row.tolerance)
+    )  # as printed
 
 
 @pytest.mark.slow
@@ -474,7 +626,9 @@ def test_float32_losses_whose_squares_overflow():
     """Their norm is what errors are divided by: were it infinite, every gradient would pass."""
     x, one, large = np.float32([1, 2]), np.ones(2, np.float32), np.full(2, 1e30, np.float32)
     for factor in (1, 1.5):
-        assert check_gradients(lambda z: z * large, (x,), one, (large * np.float32(factor),)).passed == (factor == 1)
+        assert check_gradients(
+            lambda z: z * large, (x,), one, (large * np.float32(factor),)
+        ).passed == (factor == 1)
 
 
 def test_shapes_are_compared_before_numbers():
@@ -492,10 +646,18 @@ def test_nan_and_inf_fail(method):
         bad = grads[1].copy()
         bad[3] = value
         for rtol in (None, 1e9):
-            report = check_gradients(f, args, dy, (grads[0], bad, grads[2]), method=method, rtol=rtol)
-            assert [row.ok for row in report.rows] == [True, False, True] and report.max_error == math.inf
+            report = check_gradients(
+                f, args, dy, (grads[0], bad, grads[2]), method=method, rtol=rtol
+            )
+            assert [row.ok for row in report.rows] == [
+                True,
+                False,
+                True,
+            ] and report.max_error == math.inf
             assert report.rows[1].message == "the gradient has NaN or Inf"
-    report = check_gradients(lambda x: x * math.nan, args[:1], dy, grads[:1], method=method, rtol=1e9)
+    report = check_gradients(
+        lambda x: x * math.nan, args[:1], dy, grads[:1], method=method, rtol=1e9
+    )
     assert not report.passed and report.rows[0].message == "f gives NaN or Inf near args"
 
 
@@ -504,39 +666,63 @@ def test_a_gradient_that_is_zero(method):
     (x, _, beta), _, _ = problem((3, 16))
     gamma, dy = np.ones(16), np.ones((3, 16))
     args, grads = (x, gamma, beta), layer_norm_backward(dy, layer_norm_forward(x, gamma, beta)[1])
-    assert abs(grads[0]).max() == 0  # dy in the null direction of the Jacobian; numeric gradients have noise there
+    assert (
+        abs(grads[0]).max() == 0
+    )  # dy in the null direction of the Jacobian; numeric gradients have noise there
     assert check_gradients(f, args, dy, grads, method=method).passed
     wrong = (grads[0] + 1e-3, *grads[1:])
     assert not check_gradients(f, args, dy, wrong, method=method).rows[0].ok
+
     # Nothing moves at all: no division by zero, in either case.
-    still = lambda a: 0 * a
+    def still(a):
+        return 0 * a
+
     assert check_gradients(still, (x,), dy, (np.zeros_like(x),), method=method).max_error == 0
     assert check_gradients(still, (x,), dy, (np.ones_like(x),), method=method).max_error == math.inf
-    assert check_gradients(f, (x[:, :1], gamma[:1], beta[:1]), dy[:, :1],
-                           layer_norm_backward(dy[:, :1], layer_norm_forward(x[:, :1], gamma[:1], beta[:1])[1]),
-                           method=method).passed  # D = 1
+    assert check_gradients(
+        f,
+        (x[:, :1], gamma[:1], beta[:1]),
+        dy[:, :1],
+        layer_norm_backward(dy[:, :1], layer_norm_forward(x[:, :1], gamma[:1], beta[:1])[1]),
+        method=method,
+    ).passed  # D = 1
 
 
 @pytest.mark.slow
 @settings(derandomize=True, max_examples=80, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 3), st.integers(3, 12), st.sampled_from([0.0, 10.0, 1e3, 1e5]),
-       st.integers(-3, 3), st.sampled_from(["ones", "near ones", "random"]), st.sampled_from(["central", "complex"]))
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 3),
+    st.integers(3, 12),
+    st.sampled_from([0.0, 10.0, 1e3, 1e5]),
+    st.integers(-3, 3),
+    st.sampled_from(["ones", "near ones", "random"]),
+    st.sampled_from(["central", "complex"]),
+)
 def test_no_false_alarm(seed, rows, D, offset, exponent, kind, method):
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal((rows, D)) + offset) * 10.0**exponent
-    gamma, beta = rng.choice([0, 1]) + 0.1 * rng.standard_normal(D), rng.choice([0, 1]) * rng.standard_normal(D)
+    gamma, beta = (
+        rng.choice([0, 1]) + 0.1 * rng.standard_normal(D),
+        rng.choice([0, 1]) * rng.standard_normal(D),
+    )
     noise = {"ones": 0, "near ones": 1e-4, "random": 1}[kind] * rng.standard_normal((rows, D))
     dy = noise if kind == "random" else 1 + noise
     grads = layer_norm_backward(dy, layer_norm_forward(x, gamma, beta)[1])
     report = check_gradients(f, (x, gamma, beta), dy, grads, method=method)
     assert report.passed or {row.message for row in report.rows if not row.ok} == {
-        "the numeric gradient is too inaccurate to tell"}, report
+        "the numeric gradient is too inaccurate to tell"
+    }, report
 
 
 def test_a_numeric_gradient_nobody_knows_passes_nothing():
-    # |x| at its kink: the quotient has no derivative to be near to. float32 with a large offset is the same.
+    # |x| at its kink: the quotient has no derivative to be near to. float32 with a large offset is
+    # the same.
     x = np.array([1e-9, 3e-9, 1.0])
-    kink = lambda a: np.sqrt(np.abs(a))
+
+    def kink(a):
+        return np.sqrt(np.abs(a))
+
     report = check_gradients(kink, (x,), np.ones(3), (np.zeros(3),))
     assert not report.passed and "too inaccurate" in report.rows[0].message
 
@@ -551,20 +737,47 @@ def test_float32_needs_a_tolerance_that_hides_bugs():
 
 def test_the_table_and_rtol():
     args, dy, grads = problem((2, 8))
-    report = check_gradients(f, args, dy, (-grads[0], grads[1], grads[2][None]), names=NAMES, rtol=1e-8)
+    report = check_gradients(
+        f, args, dy, (-grads[0], grads[1], grads[2][None]), names=NAMES, rtol=1e-8
+    )
     lines = str(report).splitlines()
     assert repr(report) == str(report)
     assert lines[0].split() == ["gradient", "error", "tolerance", "shape"]
     error = f"{report.rows[0].error:.0e}"
-    assert lines[1].split() == ["dx", "FAILED", error, "1e-08", "(2,", "8):", "the", "gradients", "differ"]
+    assert lines[1].split() == [
+        "dx",
+        "FAILED",
+        error,
+        "1e-08",
+        "(2,",
+        "8):",
+        "the",
+        "gradients",
+        "differ",
+    ]
     assert lines[2].split()[:2] == ["dgamma", "ok"] and lines[2].endswith("1e-08      (8,)")
     assert lines[3].split()[1] == "FAILED" and lines[3].endswith("(1, 8): expected shape (8,)")
-    assert len({line.index(word) for line, word in zip(lines, ("tolerance", "1e-08", "1e-08", "1e-08"))}) == 1
+    assert (
+        len(
+            {
+                line.index(word)
+                for line, word in zip(lines, ("tolerance", "1e-08", "1e-08", "1e-08"))
+            }
+        )
+        == 1
+    )
     assert check_gradients(f, args, dy, (-grads[0], *grads[1:]), rtol=3.0).passed
     assert not check_gradients(f, args, dy, grads, rtol=0.0).passed
-    # An exact gradient has no error, which 0 allows: doubling rounds nothing, and neither does a complex step in it.
-    assert check_gradients(lambda x: 2 * x, args[:1], np.ones_like(dy), (np.full_like(args[0], 2),), method="complex",
-                           rtol=0.0).passed
+    # An exact gradient has no error, which 0 allows: doubling rounds nothing, and neither does a
+    # complex step in it.
+    assert check_gradients(
+        lambda x: 2 * x,
+        args[:1],
+        np.ones_like(dy),
+        (np.full_like(args[0], 2),),
+        method="complex",
+        rtol=0.0,
+    ).passed
     assert str(check_gradients(f, args, dy, grads)).splitlines()[3].startswith("grads[2]")
 
 
@@ -574,29 +787,60 @@ ARGS, DY, GRADS = problem((2, 8))
 HERE = np.ones((4, 16))
 
 
-@pytest.mark.parametrize("call, error, message", [
-    (lambda: adjoint_test(np.copy, lambda d: d[0], HERE, HERE), ValueError,
-     r"vjp\(dy\): found shape \(16,\), expected \(4, 16\), the shape of v"),
-    (lambda: adjoint_test(lambda u: u[0], np.copy, HERE, HERE), ValueError,
-     r"jvp\(v\): found shape \(16,\), expected \(4, 16\), the shape of dy"),
-    (lambda: step_curve(np.sum, ARGS[0], GRADS[1], [1.0]), ValueError,
-     r"exact: found shape \(8,\), expected \(2, 8\), the shape of x"),
-    (lambda: check_gradients(f, ARGS, DY, GRADS, names=["dx"]), ValueError, "names: found 1, expected 3"),
-    (lambda: direction_test(f, ARGS, DY, (GRADS[0], GRADS[1][None], GRADS[2]), rng=np.random.default_rng(0)),
-     ValueError, r"grads\[1\]: found shape \(1, 8\), expected \(8,\)"),
-    (lambda: direction_test(f, [a.astype(np.float32) for a in ARGS], DY, GRADS, rng=np.random.default_rng(0)),
-     TypeError, r"args\[0\]: found dtype float32"),
-])
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (
+            lambda: adjoint_test(np.copy, lambda d: d[0], HERE, HERE),
+            ValueError,
+            r"vjp\(dy\): found shape \(16,\), expected \(4, 16\), the shape of v",
+        ),
+        (
+            lambda: adjoint_test(lambda u: u[0], np.copy, HERE, HERE),
+            ValueError,
+            r"jvp\(v\): found shape \(16,\), expected \(4, 16\), the shape of dy",
+        ),
+        (
+            lambda: step_curve(np.sum, ARGS[0], GRADS[1], [1.0]),
+            ValueError,
+            r"exact: found shape \(8,\), expected \(2, 8\), the shape of x",
+        ),
+        (
+            lambda: check_gradients(f, ARGS, DY, GRADS, names=["dx"]),
+            ValueError,
+            "names: found 1, expected 3",
+        ),
+        (
+            lambda: direction_test(
+                f, ARGS, DY, (GRADS[0], GRADS[1][None], GRADS[2]), rng=np.random.default_rng(0)
+            ),
+            ValueError,
+            r"grads\[1\]: found shape \(1, 8\), expected \(8,\)",
+        ),
+        (
+            lambda: direction_test(
+                f, [a.astype(np.float32) for a in ARGS], DY, GRADS, rng=np.random.default_rng(0)
+            ),
+            TypeError,
+            r"args\[0\]: found dtype float32",
+        ),
+    ],
+)
 def test_bad_input(call, error, message):
     with pytest.raises(error, match=message):
         call()
 
 
-@pytest.mark.parametrize("check", [check_gradients, partial(direction_test, rng=np.random.default_rng(0))])
-@pytest.mark.parametrize("dy, grads, options, error, message", [
-    (DY, GRADS[:2], {}, ValueError, "grads: found 2 arrays, expected 3"),
-    (DY[0], GRADS, {}, ValueError, r"f: found a result of shape \(2, 8\), expected \(8,\)"),
-])
+@pytest.mark.parametrize(
+    "check", [check_gradients, partial(direction_test, rng=np.random.default_rng(0))]
+)
+@pytest.mark.parametrize(
+    "dy, grads, options, error, message",
+    [
+        (DY, GRADS[:2], {}, ValueError, "grads: found 2 arrays, expected 3"),
+        (DY[0], GRADS, {}, ValueError, r"f: found a result of shape \(2, 8\), expected \(8,\)"),
+    ],
+)
 def test_bad_arguments_of_both(check, dy, grads, options, error, message):
     with pytest.raises(error, match=message):
         check(f, ARGS, dy, grads, **options)

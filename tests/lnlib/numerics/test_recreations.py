@@ -1,4 +1,6 @@
-"""The recreated layer norms: right where all is well, and broken where, and only where, the frameworks are."""
+"""The recreated layer norms: right where all is well, and broken where, and only where, the
+frameworks are.
+"""
 
 import math
 import warnings
@@ -29,17 +31,21 @@ def run(name, x, gamma, beta, dy):
 
 # Without a framework
 
+
 def test_table_names_each_recreation_once_with_its_source():
     names = [r.name for r in recreations.RECREATIONS]
     assert len(set(names)) == len(names)
     for r in recreations.RECREATIONS:
         assert r.version.count(".") == 2
-        told = r.version.rpartition(".")[0] in r.forward.__doc__ and "Source: ``" in r.forward.__doc__
+        told = (
+            r.version.rpartition(".")[0] in r.forward.__doc__ and "Source: ``" in r.forward.__doc__
+        )
         assert told or r.name.startswith("flax-")
 
 
-# Well-conditioned rows: a mean, a variance, a root, a product and a sum over 16 or 32 terms, about ten roundings
-# one after the other; the longest sums (D / 16 terms in a lane) add less than ten more. 20 u at the worst.
+# Well-conditioned rows: a mean, a variance, a root, a product and a sum over 16 or 32 terms, about
+# ten roundings one after the other; the longest sums (D / 16 terms in a lane) add less than ten
+# more. 20 u at the worst.
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("D", [37, 64, 600])
 @pytest.mark.parametrize("name", [r.name for r in recreations.RECREATIONS])
@@ -58,7 +64,10 @@ def test_right_without_offset(name, D, dtype):
 @pytest.mark.parametrize("name", WITH_BACKWARD)
 def test_any_leading_shape(name):
     x, gamma, beta, dy = inputs(24, rows=6)
-    flat, deep = run(name, x, gamma, beta, dy), run(name, x.reshape(2, 3, 24), gamma, beta, dy.reshape(2, 3, 24))
+    flat, deep = (
+        run(name, x, gamma, beta, dy),
+        run(name, x.reshape(2, 3, 24), gamma, beta, dy.reshape(2, 3, 24)),
+    )
     for a, b in zip(flat, deep):
         assert np.array_equal(a.ravel(), b.ravel())
     assert deep[0].shape == deep[1].shape == (2, 3, 24)
@@ -71,17 +80,27 @@ def test_merged_moments_are_the_moments(D):
     mean, var = recreations.pytorch_moments(x)
     fixed = reference.to_fixed(x)
     exact_mean = fixed.sum(axis=1, keepdims=True) // D
-    exact_var = reference.to_float64(((fixed - exact_mean)**2 >> reference.BITS).sum(axis=1, keepdims=True) // D)
+    exact_var = reference.to_float64(
+        ((fixed - exact_mean) ** 2 >> reference.BITS).sum(axis=1, keepdims=True) // D
+    )
     np.testing.assert_allclose(mean, reference.to_float64(exact_mean), rtol=30 * U["float64"] * 10)
-    np.testing.assert_allclose(var, exact_var, rtol=30 * U["float64"] * 10, atol=0 if D > 1 else 1e-300)
+    np.testing.assert_allclose(
+        var, exact_var, rtol=30 * U["float64"] * 10, atol=0 if D > 1 else 1e-300
+    )
 
 
-@pytest.mark.parametrize("name, power", [("pytorch", 1), ("flax", 2), ("flax-two-pass", 1), ("keras", 1)])
+@pytest.mark.parametrize(
+    "name, power", [("pytorch", 1), ("flax", 2), ("flax-two-pass", 1), ("keras", 1)]
+)
 def test_digits_lost_to_the_offset(name, power):
-    """At mean / sigma = 1000 the loss is u times 1000 (a rounded mean) or times 1000**2 (the variance), within 8."""
+    """At mean / sigma = 1000 the loss is u times 1000 (a rounded mean) or times 1000**2 (the
+    variance), within 8.
+    """
     x, gamma, _, _ = inputs(1024, offset=1e3)
     beta = np.zeros_like(gamma)
-    error = reference.relative_error(BY_NAME[name].forward(x, gamma, beta)[0], reference.layer_norm(x, gamma, beta).y)
+    error = reference.relative_error(
+        BY_NAME[name].forward(x, gamma, beta)[0], reference.layer_norm(x, gamma, beta).y
+    )
     assert 1 / 8 < error / (U["float32"] * 1e3**power) < 8
 
 
@@ -140,7 +159,8 @@ def test_pytorch_keeps_statistics_and_sums_in_half_precision():
     exact = reference.layer_norm(x, gamma, beta, dy)
     _, cache = recreations.pytorch_forward(x, gamma, beta)
     assert cache[1].dtype == cache[2].dtype == x.dtype
-    # 4096 terms one after the other, each sum rounded: about sqrt(4096) u = 64 u. One rounding alone would be u.
+    # 4096 terms one after the other, each sum rounded: about sqrt(4096) u = 64 u. One rounding
+    # alone would be u.
     error = reference.relative_error(recreations.pytorch_backward(dy, cache)[1], exact.dgamma)
     assert 4 * U["bfloat16"] < error < 64 * U["bfloat16"]
     flax = recreations.flax_backward(dy, recreations.flax_forward(x, gamma, beta)[1])[1]
@@ -148,6 +168,7 @@ def test_pytorch_keeps_statistics_and_sums_in_half_precision():
 
 
 # With the framework
+
 
 @pytest.fixture(scope="module")
 def contestants():
@@ -159,10 +180,12 @@ def contestants():
 
 
 def error_of(tensor, value, exact):
-    """Relative L2 error: of dgamma as a whole, of y and dx the geometric mean over rows; inf for NaN and Inf.
+    """Relative L2 error: of dgamma as a whole, of y and dx the geometric mean over rows; inf for
+    NaN and Inf.
 
-    Where the sign of a rounding error decides whether a row is 300 times too large, a median is a coin
-    toss; where one row in hundreds is nearly constant, a sum over rows is that row. The geometric mean is neither.
+    Where the sign of a rounding error decides whether a row is 300 times too large, a median is a
+    coin toss; where one row in hundreds is nearly constant, a sum over rows is that row. The
+    geometric mean is neither.
     """
     exact = reference.to_float64(exact) if exact.dtype == object else exact
     wide = value.astype(np.float64)
@@ -177,17 +200,23 @@ def error_of(tensor, value, exact):
 
 
 def compare(peer, recreation, case):
-    """Both lose the same digits within a factor 5; where one has none left the other has not one either."""
+    """Both lose the same digits within a factor 5; where one has none left the other has not one
+    either.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = peer.run(case)
     ours = run(recreation, case.x, case.gamma, case.beta, case.dy)
     exact = accuracy.judge(case).tensors
     for tensor, a, b in zip(("y", *accuracy.GRADIENTS), theirs, ours):
-        if tensor not in case.tensors or tensor == "dbeta":  # dbeta is a plain sum over rows, as is dgamma
+        if (
+            tensor not in case.tensors or tensor == "dbeta"
+        ):  # dbeta is a plain sum over rows, as is dgamma
             continue
         e, f = error_of(tensor, a, exact[tensor]), error_of(tensor, b, exact[tensor])
-        where = f"{tensor} at {case.regime} {case.coordinates}: framework {e:.1e}, recreation {f:.1e}"
+        where = (
+            f"{tensor} at {case.regime} {case.coordinates}: framework {e:.1e}, recreation {f:.1e}"
+        )
         assert (e == math.inf) == (f == math.inf), where
         assert a.any() == b.any(), where
         if e == math.inf:
@@ -202,9 +231,13 @@ def compare(peer, recreation, case):
 
 def offset_cases():
     for D, rows in ((4, 400), (37, 64), (1024, 16)):
-        tensors = ("y", "dx") if D == 4 else ("y", "dx", "dgamma")  # dgamma is one row's where one is nearly constant
+        tensors = (
+            ("y", "dx") if D == 4 else ("y", "dx", "dgamma")
+        )  # dgamma is one row's where one is nearly constant
         for offset in accuracy.OFFSETS:
-            yield accuracy.normal_case("offset", {"offset": offset}, tensors, rows, D, offset=offset)
+            yield accuracy.normal_case(
+                "offset", {"offset": offset}, tensors, rows, D, offset=offset
+            )
 
 
 def kappa_cases():
@@ -212,9 +245,14 @@ def kappa_cases():
         yield accuracy.kappa_case(along, 1e4, rows=32)
 
 
-REGIMES = {"offset": offset_cases, "kappa": kappa_cases, "sigma": accuracy.scale_cases,
-           "half": lambda: accuracy.half_cases(quick=True), "rows": lambda: accuracy.rows_cases(quick=True),
-           "float64": lambda: accuracy.float64_cases(quick=True)}
+REGIMES = {
+    "offset": offset_cases,
+    "kappa": kappa_cases,
+    "sigma": accuracy.scale_cases,
+    "half": lambda: accuracy.half_cases(quick=True),
+    "rows": lambda: accuracy.rows_cases(quick=True),
+    "float64": lambda: accuracy.float64_cases(quick=True),
+}
 
 
 @pytest.mark.parametrize("regime", REGIMES)

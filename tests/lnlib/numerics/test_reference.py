@@ -20,7 +20,10 @@ def fraction(fixed):
 
 # Fixed point
 
-@pytest.mark.parametrize("value", [0.0, -1.0, 0.1, -1 / 3, 2.0**-347, 1e300, -1e300, 2**53 - 1.0, 1.5 * 2.0**-340])
+
+@pytest.mark.parametrize(
+    "value", [0.0, -1.0, 0.1, -1 / 3, 2.0**-347, 1e300, -1e300, 2**53 - 1.0, 1.5 * 2.0**-340]
+)
 def test_float64_is_fixed_point_without_loss(value):
     assert fraction(to_fixed(value)[()]) == Fraction(value)
     assert to_float64(to_fixed(value))[()] == value
@@ -28,7 +31,9 @@ def test_float64_is_fixed_point_without_loss(value):
 
 @pytest.mark.parametrize("dtype", cases.DTYPES)
 def test_every_dtype_down_to_its_smallest_number(dtype):
-    """float32 and the half-precision types lose nothing, subnormals included; float64 from 2**-347 up."""
+    """float32 and the half-precision types lose nothing, subnormals included; float64 from 2**-347
+    up.
+    """
     tiny = 2.0**-347 if dtype == "float64" else np.spacing(np.zeros((), dtype))
     values = np.array([1, -1, 0.1, 1000, 1 / 3], dtype)
     values = np.append(values, np.asarray(tiny, dtype))
@@ -55,8 +60,12 @@ def test_to_float64_rounds_correctly():
 
 # Layer norm
 
+
 def test_sums_over_rows():
-    x, dy = np.array([[[1.0, 3.0], [3.0, 1.0]], [[0.0, 2.0], [7.0, 5.0]]]), np.arange(8.0).reshape(2, 2, 2)
+    x, dy = (
+        np.array([[[1.0, 3.0], [3.0, 1.0]], [[0.0, 2.0], [7.0, 5.0]]]),
+        np.arange(8.0).reshape(2, 2, 2),
+    )
     exact = reference.layer_norm(x, np.ones(2), np.zeros(2), dy, eps=0.0)
     assert to_float64(exact.xhat).tolist() == [[[-1, 1], [1, -1]], [[-1, 1], [1, -1]]]
     assert to_float64(exact.dgamma).tolist() == [-0 + 2 - 4 + 6, 1 - 3 + 5 - 7]
@@ -69,14 +78,24 @@ def test_constant_row_with_eps_zero():
         reference.layer_norm([1.0, 1.0], [1.0, 1.0], [0.0, 0.0], eps=0.0)
 
 
-@pytest.mark.parametrize("D, offset, scale, eps, bits", [
-    (2, 0, 1, 1e-5, 370), (8, 1e8, 1e-3, 1e-5, 370), (64, 3, 1e6, 1e-12, 370), (5, 1e3, 1e-6, 1e-5, 370),
-    (33, 0, 1e-20, 0.0, 250), (7, 0, 1e100, 1e-5, 60)])
+@pytest.mark.parametrize(
+    "D, offset, scale, eps, bits",
+    [
+        (2, 0, 1, 1e-5, 370),
+        (8, 1e8, 1e-3, 1e-5, 370),
+        (64, 3, 1e6, 1e-12, 370),
+        (5, 1e3, 1e-6, 1e-5, 370),
+        (33, 0, 1e-20, 0.0, 250),
+        (7, 0, 1e100, 1e-5, 60),
+    ],
+)
 def test_against_mpmath(D, offset, scale, eps, bits):
-    """Random float64 rows, in 400-bit floating point, dx by the Jacobian and not by the compact formula.
+    """Random float64 rows, in 400-bit floating point, dx by the Jacobian and not by the compact
+    formula.
 
-    Fixed point has 400 bits for a number of size 1. r is 2**-332 for scale 1e100, which leaves 68 bits;
-    var is 2**-133 for scale 1e-20, which leaves 267; r is 2**-20 for scale 1e6, which leaves 380.
+    Fixed point has 400 bits for a number of size 1. r is 2**-332 for scale 1e100, which leaves 68
+    bits; var is 2**-133 for scale 1e-20, which leaves 267; r is 2**-20 for scale 1e6, which leaves
+    380.
     """
     rng = np.random.default_rng(D)
     x, dy = (rng.standard_normal((2, D)) + offset) * scale, rng.standard_normal((2, D))
@@ -89,13 +108,21 @@ def test_against_mpmath(D, offset, scale, eps, bits):
         var = (c * c).sum(axis=1, keepdims=True) / D + mpmath.mpf(eps)
         s = np.vectorize(mpmath.sqrt, otypes=[object])(var)
         xhat = c / s
-        J = (np.eye(D, dtype=int) - (1 + xhat[:, :, None] * xhat[:, None, :]) / mpmath.mpf(D)) / s[:, :, None]
+        J = (np.eye(D, dtype=int) - (1 + xhat[:, :, None] * xhat[:, None, :]) / mpmath.mpf(D)) / s[
+            :, :, None
+        ]
         dx = ((G * dY)[:, :, None] * J).sum(axis=1)
-        for found, expected in ((exact.y, xhat * G + B), (exact.xhat, xhat), (exact.dx, dx), (exact.rstd, 1 / s),
-                                (exact.dgamma, (dY * xhat).sum(axis=0)), (exact.dbeta, dY.sum(axis=0))):
-            difference = found.ravel() * mpmath.mpf(2)**-BITS - expected.ravel()
-            norm = mpmath.sqrt((expected.ravel()**2).sum())
-            assert mpmath.sqrt((difference**2).sum()) <= norm * mpmath.mpf(2)**-bits
+        for found, expected in (
+            (exact.y, xhat * G + B),
+            (exact.xhat, xhat),
+            (exact.dx, dx),
+            (exact.rstd, 1 / s),
+            (exact.dgamma, (dY * xhat).sum(axis=0)),
+            (exact.dbeta, dY.sum(axis=0)),
+        ):
+            difference = found.ravel() * mpmath.mpf(2) ** -BITS - expected.ravel()
+            norm = mpmath.sqrt((expected.ravel() ** 2).sum())
+            assert mpmath.sqrt((difference**2).sum()) <= norm * mpmath.mpf(2) ** -bits
 
 
 def rational_dx(x, g, eps, mean):
@@ -109,7 +136,9 @@ def rational_dx(x, g, eps, mean):
 @pytest.mark.parametrize("D", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("eps", [0.0, 1e-5])
 def test_what_is_zero_is_zero(D, eps):
-    """Where g is a sum of 1 and xhat, and eps = 0, or of 1 alone: of two features always. Judged in fractions."""
+    """Where g is a sum of 1 and xhat, and eps = 0, or of 1 alone: of two features always. Judged in
+    fractions.
+    """
     rng, zeros = np.random.default_rng(D), 0
     for scale in (1e-8, 1.0, 3e4):
         x = scale * rng.integers(-4, 5, (6, D)) + np.arange(D)
@@ -120,8 +149,11 @@ def test_what_is_zero_is_zero(D, eps):
                 for norm in ("layer", "rms"):
                     if eps == 0 and (D == 1 if norm == "layer" else not x.any(axis=1).all()):
                         continue  # constant rows, or rows of zeros: not defined
-                    exact = reference.layer_norm(x, g, 0 * one, dy, eps) if norm == "layer" else \
-                        reference.rms_norm(x, g, dy, eps)
+                    exact = (
+                        reference.layer_norm(x, g, 0 * one, dy, eps)
+                        if norm == "layer"
+                        else reference.rms_norm(x, g, dy, eps)
+                    )
                     for row, upstream, found in zip(x, dy, exact.dx):
                         products = [Fraction(a) * Fraction(b) for a, b in zip(upstream, g)]
                         wanted = rational_dx(row, products, eps, norm == "layer")
@@ -134,7 +166,10 @@ def test_sums_that_cancel_are_zero():
     """dgamma of a row and of its opposite, and of one row with both signs of dy."""
     rng = np.random.default_rng(0)
     x, dy, gamma = rng.standard_normal((3, 5)), rng.standard_normal((3, 5)), rng.standard_normal(5)
-    for pair in ((np.concatenate([x, -x]), np.concatenate([dy, dy])), (np.concatenate([x, x]), np.concatenate([dy, -dy]))):
+    for pair in (
+        (np.concatenate([x, -x]), np.concatenate([dy, dy])),
+        (np.concatenate([x, x]), np.concatenate([dy, -dy])),
+    ):
         for eps in (0.0, 1e-5):
             assert not reference.layer_norm(pair[0], gamma, gamma, pair[1], eps).dgamma.any()
             assert not reference.rms_norm(pair[0], gamma, pair[1], eps).dgamma.any()
@@ -142,22 +177,31 @@ def test_sums_that_cancel_are_zero():
 
 # Distances
 
+
 def test_relative_error():
     exact = to_fixed([3.0, 4.0])
     assert reference.relative_error(np.array([3.0, 4.0]), exact) == 0.0
-    assert reference.relative_error(np.array([3.0, 4.0 + 2.0**-20]), exact) == pytest.approx(2.0**-20 / 5, rel=1e-15)
+    assert reference.relative_error(np.array([3.0, 4.0 + 2.0**-20]), exact) == pytest.approx(
+        2.0**-20 / 5, rel=1e-15
+    )
     assert reference.relative_error(np.array([0.0, 0.0]), exact) == 1.0
-    assert reference.relative_error(np.array([1e300]), np.array([1e-100])) == np.inf  # larger than any float
+    assert (
+        reference.relative_error(np.array([1e300]), np.array([1e-100])) == np.inf
+    )  # larger than any float
     assert reference.relative_error(np.zeros((0, 3)), np.zeros((0, 3))) == 0.0
     assert reference.relative_error([0.0, 0.0], [0.0, 0.0]) == 0.0
     assert reference.relative_error([0.0, 1e-100], [0.0, 0.0]) == math.inf
-    assert reference.relative_error(exact, [3.0, 5.0]) == pytest.approx(1 / math.sqrt(34), rel=1e-15)
+    assert reference.relative_error(exact, [3.0, 5.0]) == pytest.approx(
+        1 / math.sqrt(34), rel=1e-15
+    )
     four, three = (np.array(n, object) for n in (4, 3))  # units of 2**-400, of no axis
     assert reference.relative_error(four, three) == pytest.approx(1 / 3, rel=1e-15)
 
 
 def test_relative_error_sees_what_float64_rounding_hides():
-    """The exact 1/3 and the nearest float64 differ by 2**-54 of it; compared in float64 they would not."""
+    """The exact 1/3 and the nearest float64 differ by 2**-54 of it; compared in float64 they would
+    not.
+    """
     third = np.array(ONE // 3, object)
     assert to_float64(third) == 1 / 3
     assert reference.relative_error(np.array(1 / 3), third) == pytest.approx(2.0**-54, rel=1e-12)
@@ -171,8 +215,10 @@ def test_nan_is_infinitely_wrong(dtype, bad):
     assert reference.correct_digits(value, [1.0, 2.0]) == 0.0
 
 
-@pytest.mark.parametrize("error, digits", [(0.0, 17.0), (1e-18, 17.0), (1e-7, 7.0), (0.5, math.log10(2)),
-                                           (1.0, 0.0), (50.0, 0.0)])
+@pytest.mark.parametrize(
+    "error, digits",
+    [(0.0, 17.0), (1e-18, 17.0), (1e-7, 7.0), (0.5, math.log10(2)), (1.0, 0.0), (50.0, 0.0)],
+)
 def test_correct_digits(error, digits):
     """Of the exact value 1 with that error added in fixed point; clipped to 0..17."""
     value = np.array([ONE + int(Fraction(error) * ONE)], object)
@@ -181,7 +227,9 @@ def test_correct_digits(error, digits):
 
 
 def test_kappa():
-    """||r g|| / ||dx||: 1 for g in the part of space that the Jacobian only scales, larger with a part along 1."""
+    """||r g|| / ||dx||: 1 for g in the part of space that the Jacobian only scales, larger with
+    a part along 1.
+    """
     x, gamma = np.array([[-1.0, 1.0, -1.0, 1.0]]), np.ones(4)
     free, along = np.array([[1.0, 1.0, -1.0, -1.0]]), np.ones((1, 4))
 
@@ -189,11 +237,14 @@ def test_kappa():
         return reference.kappa(reference.layer_norm(x, gamma, np.zeros(4), dy), dy, gamma)
 
     assert kappa(free) == pytest.approx(1, rel=1e-15)
-    assert kappa(free + 3 * along) == pytest.approx(math.sqrt(1 + 9), rel=1e-15)  # dx as before, g longer
-    # Along xhat the eigenvalue is eps / s^3 instead of 1 / s: kappa = s^2 / eps, here (1 + eps) / eps.
+    assert kappa(free + 3 * along) == pytest.approx(
+        math.sqrt(1 + 9), rel=1e-15
+    )  # dx as before, g longer
+    # Along xhat the eigenvalue is eps / s^3 instead of 1 / s: kappa = s^2 / eps, here (1 + eps) /
+    # eps.
     assert kappa(x) == pytest.approx((1 + 1e-5) / 1e-5, rel=1e-10)
     assert kappa(along) == math.inf  # dx = 0
-    assert kappa(0 * along) == 0.0   # nothing to be wrong about
+    assert kappa(0 * along) == 0.0  # nothing to be wrong about
     row = reference.layer_norm(x[0], gamma, np.zeros(4), free[0])  # of one axis
     assert reference.kappa(row, free[0], gamma) == kappa(free)
 
@@ -203,9 +254,18 @@ def test_rms_norm_of_rows_one_can_check_by_hand():
     x, dy = np.array([[3.0, 3, 3, 5], [1, -1, 1, -1]]), np.array([[4.0, 0, 0, 0], [0, 4, 0, 0]])
     exact = reference.rms_norm(x, np.full(4, 4.0), dy, eps=3.0)
     assert exact.y.tolist() == to_fixed([[3, 3, 3, 5], [2, -2, 2, -2]]).tolist()
-    assert all(map(np.array_equal, reference.rms_norm(x, np.full(4, 4.0), eps=3.0)[:3], exact[:3]))  # without dy
+    assert all(
+        map(np.array_equal, reference.rms_norm(x, np.full(4, 4.0), eps=3.0)[:3], exact[:3])
+    )  # without dy
     one = np.ones(4)
-    assert reference.rms_norm(x, one).rstd.tolist() == reference.rms_norm(x, one, eps=1e-5).rstd.tolist()
-    # r (g - xhat mean(g xhat)): g = (16, 0, 0, 0), xhat = x / 4, mean 3; then g = (0, 16, 0, 0), xhat = x / 2, mean -2.
-    assert to_float64(exact.dx).tolist() == [[4 - 9 / 16, -9 / 16, -9 / 16, -15 / 16], [0.5, 7.5, 0.5, -0.5]]
+    assert (
+        reference.rms_norm(x, one).rstd.tolist()
+        == reference.rms_norm(x, one, eps=1e-5).rstd.tolist()
+    )
+    # r (g - xhat mean(g xhat)): g = (16, 0, 0, 0), xhat = x / 4, mean 3; then g = (0, 16, 0, 0),
+    # xhat = x / 2, mean -2.
+    assert to_float64(exact.dx).tolist() == [
+        [4 - 9 / 16, -9 / 16, -9 / 16, -15 / 16],
+        [0.5, 7.5, 0.5, -0.5],
+    ]
     assert to_float64(exact.dgamma).tolist() == [3, -2, 0, 0]

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from lnlib import layer_norm_backward, layer_norm_forward, layer_norm_jvp, reference, regimes, variance
+from lnlib import (
+    layer_norm_backward,
+    layer_norm_forward,
+    layer_norm_jvp,
+    reference,
+    regimes,
+    variance,
+)
 from lnlib.layernorm import layer_norm_backward_steps
 from lnlib.regimes import agreement, kappa, parts, rows, upstream
 from lnlib.rounding import FORMATS, TAU, round_to
@@ -15,12 +22,15 @@ def rng():
 
 # Rows
 
+
 @pytest.mark.parametrize("dtype", list(FORMATS))
 @pytest.mark.parametrize("ratio, sigma", [(0, 1.0), (3, 1e-2), (-50, 30.0)])
 def test_rows_have_the_mean_and_the_deviation_asked_for(ratio, sigma, dtype):
-    """Rounding moves an element by u (1.01 |ratio| + 5) sigma at most (|z| < 5 here), mean and sigma no more.
+    """Rounding moves an element by u (1.01 |ratio| + 5) sigma at most (|z| < 5 here), mean and
+    sigma no more.
 
-    The mean may be 1 % off on purpose. In float64 the measurement itself has a few roundings more: 1e-14.
+    The mean may be 1 % off on purpose. In float64 the measurement itself has a few roundings more:
+    1e-14.
     """
     x = rows(rng(), 7, 100, ratio, sigma, dtype)
     assert x.shape == (7, 100) and x.dtype == ("float64" if dtype == "float64" else "float32")
@@ -37,19 +47,28 @@ def test_rows_have_the_mean_and_the_deviation_asked_for(ratio, sigma, dtype):
 
 # Upstream gradients and kappa
 
+
 def exact_xhat(x, eps):
     D = x.shape[-1]
     return reference.to_float64(reference.layer_norm(x, np.ones(D), np.zeros(D), eps=eps).xhat)
 
 
 @pytest.mark.parametrize("shape", [(5, 16), (2, 3, 3)])
-@pytest.mark.parametrize("ones, along, rest", [(0, 0, 1), (2, -3, 0.5), (1e3, 1, 0), (0, 1e3, 1e-2)])
+@pytest.mark.parametrize(
+    "ones, along, rest", [(0, 0, 1), (2, -3, 0.5), (1e3, 1, 0), (0, 1e3, 1e-2)]
+)
 def test_upstream_has_the_parts_asked_for(ones, along, rest, shape):
-    """Each part is found by projection, to 1e-14 of the largest: a few roundings of numbers of that size."""
-    xhat = exact_xhat(rows(rng(), np.prod(shape[:-1]), shape[-1], 3, dtype="float64"), 0.1).reshape(shape)
+    """Each part is found by projection, to 1e-14 of the largest: a few roundings of numbers of that
+    size.
+    """
+    xhat = exact_xhat(rows(rng(), np.prod(shape[:-1]), shape[-1], 3, dtype="float64"), 0.1).reshape(
+        shape
+    )
     g = upstream(rng(), xhat, ones, along, rest, "float64")
     found_ones = g.mean(axis=-1, keepdims=True)
-    found_along = np.sum(g * xhat, axis=-1, keepdims=True) / np.sum(xhat * xhat, axis=-1, keepdims=True)
+    found_along = np.sum(g * xhat, axis=-1, keepdims=True) / np.sum(
+        xhat * xhat, axis=-1, keepdims=True
+    )
     left = g - found_ones - found_along * xhat
     atol = 1e-14 * max(abs(ones), abs(along), rest)
     assert np.allclose(found_ones, ones, rtol=0, atol=atol)
@@ -62,21 +81,37 @@ def test_upstream_has_the_parts_asked_for(ones, along, rest, shape):
 def test_upstream_where_there_is_no_rest():
     xhat = np.array([[-1.0, 1.0]])
     assert upstream(rng(), xhat, 2.0, 3.0, 0.0).tolist() == [[-1.0, 5.0]]
-    constant = upstream(rng(), np.zeros((2, 8)), 0.0, 1.0, 1.0, "float64")  # xhat of a constant row: nothing to avoid
+    constant = upstream(
+        rng(), np.zeros((2, 8)), 0.0, 1.0, 1.0, "float64"
+    )  # xhat of a constant row: nothing to avoid
     assert np.allclose(np.mean(constant**2, axis=-1), 1)
 
 
 @pytest.mark.parametrize("energy", [0.01, 1.0, 1e5])
-@pytest.mark.parametrize("ones, along, rest, D", [
-    (0, 0, 1, 16), (1, 1, 1, 16), (1e4, 0, 1, 16), (0, 1e3, 1, 16), (-5, 100, 0.1, 64), (3, 1, 0, 2), (0, 1, 0, 2)])
+@pytest.mark.parametrize(
+    "ones, along, rest, D",
+    [
+        (0, 0, 1, 16),
+        (1, 1, 1, 16),
+        (1e4, 0, 1, 16),
+        (0, 1e3, 1, 16),
+        (-5, 100, 0.1, 64),
+        (3, 1, 0, 2),
+        (0, 1, 0, 2),
+    ],
+)
 def test_kappa_is_that_of_the_judge(ones, along, rest, D, energy):
-    """float64 rounds x and g; seen in dx that is at most kappa**2 u relative to kappa: 1e-6 for kappa 1e5."""
+    """float64 rounds x and g; seen in dx that is at most kappa**2 u relative to kappa: 1e-6 for
+    kappa 1e5.
+    """
     eps = 1e-3
     x = rows(rng(), 3, D, 2.0, np.sqrt(energy * eps), "float64")
     dy = upstream(rng(), exact_xhat(x, eps), ones, along, rest, "float64")
     exact = reference.layer_norm(x, np.ones(D), np.zeros(D), dy, eps)
     expected = kappa(ones, along, rest, energy)
-    assert reference.kappa(exact, dy, np.ones(D)) == pytest.approx(expected, rel=1e-12 + 4 * expected**2 * 2**-53)
+    assert reference.kappa(exact, dy, np.ones(D)) == pytest.approx(
+        expected, rel=1e-12 + 4 * expected**2 * 2**-53
+    )
 
 
 def test_kappa_at_its_limits():
@@ -86,7 +121,8 @@ def test_kappa_at_its_limits():
     assert kappa(0, [1, 10], 1, 1e5).shape == (2,)
     assert kappa(0, 1, 1, np.inf) == np.sqrt(2)  # eps = 0
     assert regimes.naive_loss(1e3, np.inf, 64, "pairwise") == pytest.approx(
-        regimes.naive_loss(1e3, 1e18, 64, "pairwise"), rel=1e-15)
+        regimes.naive_loss(1e3, 1e18, 64, "pairwise"), rel=1e-15
+    )
 
 
 @pytest.mark.parametrize("towards", ["ones", "along"])
@@ -98,10 +134,19 @@ def test_parts_reach_their_target(towards):
             assert found["rest"] == 1 and found["along" if towards == "ones" else "ones"] == 0
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: upstream(rng(), np.array([[-1.0, 1.0]]), 2.0, 3.0), "rest: found 1.0 for D = 2, expected 0"),
-    (lambda: parts(11, 10, "along"), "target: found 11, expected at least 1 and below 11 towards 'along'"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (
+            lambda: upstream(rng(), np.array([[-1.0, 1.0]]), 2.0, 3.0),
+            "rest: found 1.0 for D = 2, expected 0",
+        ),
+        (
+            lambda: parts(11, 10, "along"),
+            "target: found 11, expected at least 1 and below 11 towards 'along'",
+        ),
+    ],
+)
 def test_refusals(call, message):
     with pytest.raises(ValueError, match=message):
         call()
@@ -121,8 +166,11 @@ def test_gains_are_those_of_the_jacobian():
 
 # Maps
 
+
 def test_forward_maps_measure_what_they_say():
-    """Algorithms of known error: right in float64 (1e-15), 0.1 % off, zero (1), NaN in one row of three, in two."""
+    """Algorithms of known error: right in float64 (1e-15), 0.1 % off, zero (1), NaN in one row of
+    three, in two.
+    """
     seen = {"right": [], "off": []}
 
     def right(x, eps):
@@ -138,11 +186,20 @@ def test_forward_maps_measure_what_they_say():
             y = variance.normalise(x, "recentred", eps)
             y[:count] = np.nan
             return y
+
         return f
 
-    algorithms = {"right": right, "off": off, "zero": lambda x, eps: 0 * x, "one": spoilt(1), "two": spoilt(2)}
+    algorithms = {
+        "right": right,
+        "off": off,
+        "zero": lambda x, eps: 0 * x,
+        "one": spoilt(1),
+        "two": spoilt(2),
+    }
     ratios, energies = [0, 1e3], [0.1, 10, 1e4]
-    maps = regimes.forward_errors(algorithms, ratios, energies, D=8, count=3, eps=1e-3, dtype="float64", rng=rng())
+    maps = regimes.forward_errors(
+        algorithms, ratios, energies, D=8, count=3, eps=1e-3, dtype="float64", rng=rng()
+    )
     assert {m.shape for m in maps.values()} == {(3, 2)}
     assert maps["right"].max() < 1e-15
     assert np.allclose(maps["off"], 1e-3, rtol=1e-9)
@@ -155,7 +212,9 @@ def test_forward_maps_measure_what_they_say():
 
 
 def test_backward_maps_measure_what_they_say():
-    """In float64 the library's own error is near kappa u; the targets of kappa are met to kappa**2 u, as above."""
+    """In float64 the library's own error is near kappa u; the targets of kappa are met to kappa**2
+    u, as above.
+    """
     kappas_seen = []
 
     def library(x, gamma, beta, dy, eps):
@@ -170,14 +229,33 @@ def test_backward_maps_measure_what_they_say():
 
     for towards, cells in (("ones", 3), ("along", 2)):  # along xhat, 1e4 cannot be
         kappas_seen.clear()
-        maps = regimes.backward_errors({"library": library, "off": off}, [1, 50, 1e4], [0, 1, 10, 100], 100.0,
-                                       towards, D=16, count=3, eps=1e-4, dtype="float64", rng=rng())
-        for name, allowed, expected in (("dx", 1e-11, 0.1), ("dgamma", 1e-14, 0.01), ("dbeta", 1e-14, 0.001)):
+        maps = regimes.backward_errors(
+            {"library": library, "off": off},
+            [1, 50, 1e4],
+            [0, 1, 10, 100],
+            100.0,
+            towards,
+            D=16,
+            count=3,
+            eps=1e-4,
+            dtype="float64",
+            rng=rng(),
+        )
+        for name, allowed, expected in (
+            ("dx", 1e-11, 0.1),
+            ("dgamma", 1e-14, 0.01),
+            ("dbeta", 1e-14, 0.001),
+        ):
             found = maps["library"][name]
-            assert found.shape == (3, 4) and np.isfinite(found).sum() == np.isfinite(found[:cells]).sum() == 4 * cells
+            assert (
+                found.shape == (3, 4)
+                and np.isfinite(found).sum() == np.isfinite(found[:cells]).sum() == 4 * cells
+            )
             assert np.nanmax(found) < allowed
             assert np.allclose(maps["off"][name][:cells], expected, rtol=1e-6)
-        targets = np.tile(np.repeat([1, 50, 1e4][:cells], 2), 4)  # regimes outside, kappas inside, two algorithms
+        targets = np.tile(
+            np.repeat([1, 50, 1e4][:cells], 2), 4
+        )  # regimes outside, kappas inside, two algorithms
         assert np.allclose(kappas_seen, targets, rtol=1e-6)
 
 
@@ -186,14 +264,18 @@ def test_agreement_counts_the_cells_between_10_u_and_a_tenth():
     predicted = np.array([9 * u, 10 * u, 11 * u, 1e-3, 0.09, 0.09, 0.1, 0.11, np.nan])
     measured = np.array([1.0, 1.0, 22 * u, 3e-3, 0.36, np.nan, 0.0, 0.0, 1e-3])
     assert agreement(measured, predicted) == (pytest.approx(3), 3)
-    assert [*map(type, agreement(measured, predicted))] == [float, int]  # so they are printed as numbers
+    assert [*map(type, agreement(measured, predicted))] == [
+        float,
+        int,
+    ]  # so they are printed as numbers
     assert agreement(measured, predicted, "bfloat16") == (pytest.approx(4), 1)
     nothing, cells = agreement(measured, 0)
     assert np.isnan(nothing) and cells == 0
 
 
-# Lines on their maps. The lines are derived to within a factor of about 2, so the median of measured / predicted must
-# be within 3 of 1: a line that is 10 times too high or too low, or has a wrong exponent, fails.
+# Lines on their maps. The lines are derived to within a factor of about 2, so the median of
+# measured / predicted must be within 3 of 1: a line that is 10 times too high or too low, or has a
+# wrong exponent, fails.
 
 RATIOS = 10.0 ** np.linspace(0, 7, 15)
 ENERGIES = 10.0 ** np.linspace(-2, 6, 5)
@@ -208,8 +290,16 @@ def assert_agrees(measured, predicted, dtype="float32", least=8):
 @pytest.mark.parametrize("D", [64, pytest.param(1024, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("order", ["sequential", "accumulators", "pairwise"])
 def test_the_naive_variance_loses_u_ratio_squared(order, D):
-    maps = regimes.forward_errors({name: lambda x, eps, name=name: variance.normalise(x, name, eps, order)
-                                   for name in ("naive", "clipped")}, RATIOS, ENERGIES, D=D, rng=rng())
+    maps = regimes.forward_errors(
+        {
+            name: lambda x, eps, name=name: variance.normalise(x, name, eps, order)
+            for name in ("naive", "clipped")
+        },
+        RATIOS,
+        ENERGIES,
+        D=D,
+        rng=rng(),
+    )
     predicted = regimes.naive_loss(RATIOS, ENERGIES[:, None], D, order)
     for measured in maps.values():
         assert_agrees(measured, predicted)
@@ -218,27 +308,45 @@ def test_the_naive_variance_loses_u_ratio_squared(order, D):
 def test_the_naive_variance_loses_less_under_a_large_eps():
     """At energies of 1e-4 to 1e-2 the factor sigma^2 / (sigma^2 + eps) is 100 and more."""
     energies = 10.0 ** np.array([[-4], [-3], [-2]])
-    maps = regimes.forward_errors({"naive": lambda x, eps: variance.normalise(x, "naive", eps)}, RATIOS,
-                                  energies[:, 0], rng=rng())
+    maps = regimes.forward_errors(
+        {"naive": lambda x, eps: variance.normalise(x, "naive", eps)},
+        RATIOS,
+        energies[:, 0],
+        rng=rng(),
+    )
     assert_agrees(maps["naive"], regimes.naive_loss(RATIOS, energies, 256, "pairwise"))
 
 
 @pytest.mark.parametrize("D", [64, pytest.param(1024, marks=pytest.mark.long)])
 def test_a_rounded_mean_loses_u_ratio_whatever_the_variance(D):
-    lines = {("two-pass", "sequential"): "sequential", ("two-pass", "accumulators"): "accumulators",
-             ("two-pass", "pairwise"): "pairwise", ("corrected", "sequential"): "sequential",
-             ("corrected", "pairwise"): "pairwise", ("welford", "sequential"): "sequential",
-             ("chan", "pairwise"): "pairwise", ("shifted", "pairwise"): "exact", ("neumaier", "sequential"): "exact",
-             ("wide", "pairwise"): "exact"}
-    algorithms = {key: lambda x, eps, key=key: variance.normalise(x, key[0], eps, key[1]) for key in lines}
+    lines = {
+        ("two-pass", "sequential"): "sequential",
+        ("two-pass", "accumulators"): "accumulators",
+        ("two-pass", "pairwise"): "pairwise",
+        ("corrected", "sequential"): "sequential",
+        ("corrected", "pairwise"): "pairwise",
+        ("welford", "sequential"): "sequential",
+        ("chan", "pairwise"): "pairwise",
+        ("shifted", "pairwise"): "exact",
+        ("neumaier", "sequential"): "exact",
+        ("wide", "pairwise"): "exact",
+    }
+    algorithms = {
+        key: lambda x, eps, key=key: variance.normalise(x, key[0], eps, key[1]) for key in lines
+    }
     maps = regimes.forward_errors(algorithms, RATIOS, ENERGIES[::2], D=D, rng=rng())
     for key, order in lines.items():
         assert_agrees(maps[key], regimes.mean_loss(RATIOS, D, order), least=20)
+
     # The same with the variance of a judge: what is lost is the mean.
     def perfect_variance(x, eps):
-        return variance.normalise(x, "wide", eps, var=np.var(x.astype(np.float64), axis=-1, keepdims=True))
+        return variance.normalise(
+            x, "wide", eps, var=np.var(x.astype(np.float64), axis=-1, keepdims=True)
+        )
 
-    maps = regimes.forward_errors({"perfect": perfect_variance}, RATIOS, ENERGIES[::2], D=D, rng=rng())
+    maps = regimes.forward_errors(
+        {"perfect": perfect_variance}, RATIOS, ENERGIES[::2], D=D, rng=rng()
+    )
     assert_agrees(maps["perfect"], regimes.mean_loss(RATIOS, D, "exact"), least=20)
 
 
@@ -246,10 +354,24 @@ def test_a_rounded_mean_loses_u_ratio_whatever_the_variance(D):
 def test_the_lines_in_float64():
     """Same lines, another u: 2**-29 times the loss, so everything happens at far larger ratios."""
     ratios = 10.0 ** np.linspace(1, 15, 12)
-    maps = regimes.forward_errors({name: lambda x, eps, name=name: variance.normalise(x, name, eps)
-                                   for name in ("naive", "two-pass")}, ratios, ENERGIES, dtype="float64", rng=rng())
-    assert_agrees(maps["naive"], regimes.naive_loss(ratios, ENERGIES[:, None], 256, "pairwise", "float64"), "float64")
-    assert_agrees(maps["two-pass"], regimes.mean_loss(ratios, 256, "pairwise", "float64"), "float64")
+    maps = regimes.forward_errors(
+        {
+            name: lambda x, eps, name=name: variance.normalise(x, name, eps)
+            for name in ("naive", "two-pass")
+        },
+        ratios,
+        ENERGIES,
+        dtype="float64",
+        rng=rng(),
+    )
+    assert_agrees(
+        maps["naive"],
+        regimes.naive_loss(ratios, ENERGIES[:, None], 256, "pairwise", "float64"),
+        "float64",
+    )
+    assert_agrees(
+        maps["two-pass"], regimes.mean_loss(ratios, 256, "pairwise", "float64"), "float64"
+    )
 
 
 def library(x, gamma, beta, dy, eps):
@@ -267,29 +389,55 @@ def test_the_backward_loses_kappa_u(towards, dtype, eps, powers):
     kappas = 10.0 ** np.arange(powers)
     algorithms = {"library": library, "chain rule": chain_rule}
     for D in (64, 256):
-        maps = regimes.backward_errors(algorithms, kappas, 0.0, 10.0 ** np.arange(1, powers + 1, 2), towards, D=D,
-                                       eps=eps, dtype=dtype, rng=rng())
+        maps = regimes.backward_errors(
+            algorithms,
+            kappas,
+            0.0,
+            10.0 ** np.arange(1, powers + 1, 2),
+            towards,
+            D=D,
+            eps=eps,
+            dtype=dtype,
+            rng=rng(),
+        )
         for name in algorithms:
             wide = name == "library" and dtype == "float32"
-            assert_agrees(maps[name]["dx"], regimes.backward_loss(kappas[:, None], towards, dtype, wide), dtype)
+            assert_agrees(
+                maps[name]["dx"],
+                regimes.backward_loss(kappas[:, None], towards, dtype, wide),
+                dtype,
+            )
 
 
 def test_the_roundings_of_the_backward_are_those_counted():
     """Of an element, of a row where it is not wide: as the docstring has them."""
     g, centred, xhat, product, rstd, mean = 1, 2, 2, 1, 4 * 2.75, 2
-    counted = {("ones", False): g + centred, ("along", False): g + centred + xhat + product + rstd + mean,
-               ("ones", True): g, ("along", True): g + xhat}
-    found = {(towards, wide): float(regimes.backward_loss(1, towards, wide=wide) / (regimes.TAU * 2.0**-24)) ** 2
-             for towards, wide in counted}
+    counted = {
+        ("ones", False): g + centred,
+        ("along", False): g + centred + xhat + product + rstd + mean,
+        ("ones", True): g,
+        ("along", True): g + xhat,
+    }
+    found = {
+        (towards, wide): (
+            float(regimes.backward_loss(1, towards, wide=wide) / (regimes.TAU * 2.0**-24)) ** 2
+        )
+        for towards, wide in counted
+    }
     assert found == pytest.approx(counted)
 
 
 def test_precise_has_no_kappa():
-    """float64 inside, float32 outside: rounded once, u/2 and less, however much is subtracted away."""
+    """float64 inside, float32 outside: rounded once, u/2 and less, however much is subtracted
+    away.
+    """
+
     def precise(x, gamma, beta, dy, eps):
         return layer_norm_backward(dy, layer_norm_forward(x, gamma, beta, eps, precise=True)[1])
 
-    maps = regimes.backward_errors({"precise": precise}, [1, 1e3, 1e6], [0, 1e3, 1e6], 1e7, "along", rng=rng())
+    maps = regimes.backward_errors(
+        {"precise": precise}, [1, 1e3, 1e6], [0, 1e3, 1e6], 1e7, "along", rng=rng()
+    )
     assert maps["precise"]["dx"].max() < 2**-24
 
 
@@ -301,29 +449,43 @@ def test_what_the_algorithms_are_given():
         return layer_norm_backward(dy, layer_norm_forward(x, gamma, beta, eps)[1])
 
     regimes.backward_errors({"one": algorithm}, [2], 1, 100.0, "ones", D=2000, count=2, rng=rng())
-    (gamma, beta), = seen
+    ((gamma, beta),) = seen
     assert gamma.dtype == beta.dtype == np.float32 and not beta.any()
     assert 0.5 <= gamma.min() < 0.51 and 1.99 < gamma.max() <= 2
     given = []  # what is not asked for
-    regimes.forward_errors({"one": lambda x, eps: given.append((x.shape, eps)) or x}, 1, 1, rng=rng())
-    regimes.backward_errors({"one": lambda x, *others: given.append((x.shape, others[-1])) or library(x, *others)},
-                            2, 1, 100.0, "ones", rng=rng())
+    regimes.forward_errors(
+        {"one": lambda x, eps: given.append((x.shape, eps)) or x}, 1, 1, rng=rng()
+    )
+    regimes.backward_errors(
+        {"one": lambda x, *others: given.append((x.shape, others[-1])) or library(x, *others)},
+        2,
+        1,
+        100.0,
+        "ones",
+        rng=rng(),
+    )
     assert given == 2 * [((4, 256), 1e-5)]
-    never = regimes.backward_errors({"one": library}, 3, 1, 2, "along", rng=rng())["one"]  # 1 + energy
+    never = regimes.backward_errors({"one": library}, 3, 1, 2, "along", rng=rng())[
+        "one"
+    ]  # 1 + energy
     assert np.isnan(never["dx"]).all()
 
 
 def test_how_many_roundings_a_sum_amounts_to():
     partial = np.arange(1, 193) / 192
     assert regimes.sum_roundings(192, "sequential") == pytest.approx((partial**2).sum(), rel=0.01)
-    assert [regimes.sum_roundings(192, order) for order in ("accumulators", "pairwise", "exact")] == [1 + 8 / 3, 2, 1]
+    assert [
+        regimes.sum_roundings(192, order) for order in ("accumulators", "pairwise", "exact")
+    ] == [1 + 8 / 3, 2, 1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("D", [16, 128, 256, 4096])
 def test_pairs_amount_to_two_roundings_at_every_length(D):
-    """Two numbers of a size have a sum that is off by half a spacing h or not at all: h**2 / 2, where a typical
-    rounding has h**2 / 3. So n is between 2 and 3 (and 4000 normal errors scatter their mean square by 2 %)."""
+    """Two numbers of a size have a sum that is off by half a spacing h or not at all: h**2 / 2,
+    where a typical rounding has h**2 / 3. So n is between 2 and 3 (and 4000 normal errors scatter
+    their mean square by 2 %).
+    """
     x = (rng().uniform(1, 2, (4000, 1)) * rng().uniform(0.999, 1.001, (4000, D))).astype(np.float32)
     exact = x.sum(axis=1, keepdims=True, dtype=float)
     n = np.mean(((variance.total(x) - exact) / exact / (TAU * 2**-24)) ** 2)
@@ -331,6 +493,7 @@ def test_pairs_amount_to_two_roundings_at_every_length(D):
 
 
 # Boundaries: on one side it happens, on the other it does not
+
 
 def test_the_largest_gain_is_approached_and_never_reached():
     eps = 1e-5
@@ -344,8 +507,14 @@ def test_the_last_ratio_leaves_nothing_of_the_input():
     """A hundredth of it: a percent is lost, and at it y is half wrong or worse."""
     for dtype in ("bfloat16", "float16", "float32"):
         last = regimes.last_ratio(dtype)
-        maps = regimes.forward_errors({"rounded": lambda x, eps, dtype=dtype: variance.normalise(round_to(x, dtype))},
-                                      [last / 100, 2 * last], [1e3], count=20, dtype="float64", rng=rng())
+        maps = regimes.forward_errors(
+            {"rounded": lambda x, eps, dtype=dtype: variance.normalise(round_to(x, dtype))},
+            [last / 100, 2 * last],
+            [1e3],
+            count=20,
+            dtype="float64",
+            rng=rng(),
+        )
         assert maps["rounded"][0, 0] < 0.01 and maps["rounded"][0, 1] > 0.5
 
 
@@ -359,7 +528,8 @@ def test_one_square_overflows_from_the_line_on(dtype):
 @pytest.mark.parametrize("terms", [16, 256])
 @pytest.mark.parametrize("ratio", [0, 3])
 def test_sums_of_squares_overflow_from_the_line_on(ratio, terms):
-    """In float16, on rows of +sigma and -sigma about the mean, whose squares add up to the formula's exactly.
+    """In float16, on rows of +sigma and -sigma about the mean, whose squares add up to the
+    formula's exactly.
 
     5 % in sigma either side is 10 % in squares. Adding 256 terms in sequence is off by
     0.4 u sqrt(256 / 3) = 0.2 % typically, a square by 0.05 %.
@@ -376,7 +546,11 @@ def test_sums_of_squares_overflow_from_the_line_on(ratio, terms):
 def test_small_squares_and_small_eps_vanish():
     for dtype in ("bfloat16", "float16", "float32"):
         line = regimes.vanishing_sigma(dtype)
-        assert round_to(np.array((0.999 * line) ** 2), dtype) == 0 < round_to(np.array((1.001 * line) ** 2), dtype)
+        assert (
+            round_to(np.array((0.999 * line) ** 2), dtype)
+            == 0
+            < round_to(np.array((1.001 * line) ** 2), dtype)
+        )
         eps = regimes.vanishing_eps(dtype)
         assert round_to(np.array(eps), dtype) == 0 < round_to(np.nextafter(np.array(eps), 1), dtype)
         for factor, digits_lost in ((1.001, False), (0.5, True)):

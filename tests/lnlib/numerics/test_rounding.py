@@ -1,4 +1,6 @@
-"""Half formats without a package for them: exhaustive over their numbers and over what lies between."""
+"""Half formats without a package for them: exhaustive over their numbers and over what lies
+between.
+"""
 
 import math
 from fractions import Fraction
@@ -14,25 +16,37 @@ CARRIERS = ("float32", "float64")
 
 
 def numbers(name):
-    """All numbers of a half format in the order of their 65,536 bit patterns, NaN left out, as float32: exact."""
+    """All numbers of a half format in the order of their 65,536 bit patterns, NaN left out, as
+    float32: exact.
+    """
     patterns = np.arange(2**16, dtype=np.uint16)
-    values = patterns.view(np.float16) if name == "float16" else (patterns.astype(np.uint32) << 16).view(np.float32)
+    values = (
+        patterns.view(np.float16)
+        if name == "float16"
+        else (patterns.astype(np.uint32) << 16).view(np.float32)
+    )
     return values[~np.isnan(values)].astype(np.float32)
 
 
 def ladder(name):
-    """The finite numbers from 0 up, and the one after the largest: where Inf would stand. Position i is pattern i."""
+    """The finite numbers from 0 up, and the one after the largest: where Inf would stand. Position
+    i is pattern i.
+    """
     values = numbers(name).astype(np.float64)
     values = values[np.isfinite(values) & ~np.signbit(values)]
     return np.append(values, 2 * values[-1] - values[-2])
 
 
 def nearest(fraction, name):
-    """A positive fraction rounded to a format, by integer arithmetic; results must be normal numbers."""
+    """A positive fraction rounded to a format, by integer arithmetic; results must be normal
+    numbers.
+    """
     form = FORMATS[name]
     k = math.floor(math.log2(fraction)) + 1 - form.precision
     k += Fraction(2) ** (k + form.precision) <= fraction  # where log2 was rounded
-    return float(round(fraction / Fraction(2) ** k) * Fraction(2) ** k)  # round() of a fraction: ties to even
+    return float(
+        round(fraction / Fraction(2) ** k) * Fraction(2) ** k
+    )  # round() of a fraction: ties to even
 
 
 @pytest.mark.parametrize("name", HALVES)
@@ -43,12 +57,10 @@ def test_spacing_is_the_way_to_the_next_number(name):
 
 # The table
 
+
 @pytest.mark.parametrize("name", [name for name in FORMATS if name in cases.DTYPES])
 def test_the_table_against_the_dtypes_themselves(name):
-    if name == "bfloat16":
-        info = cases.ml_dtypes.finfo(name)
-    else:
-        info = np.finfo(name)
+    info = cases.ml_dtypes.finfo(name) if name == "bfloat16" else np.finfo(name)
     form = FORMATS[name]
     assert form.bits == np.dtype(name).itemsize * 8
     assert form.precision == info.nmant + 1
@@ -59,7 +71,9 @@ def test_the_table_against_the_dtypes_themselves(name):
 
 
 def test_typical_is_the_rms_of_roundings():
-    """200,000 numbers spread evenly on a logarithmic scale: the sample's root mean square is good to 0.1 %."""
+    """200,000 numbers spread evenly on a logarithmic scale: the sample's root mean square is good
+    to 0.1 %.
+    """
     a = 2.0 ** np.random.default_rng(0).uniform(-10, 10, 200_000)
     for name in (*HALVES, "float32"):
         relative = (round_to(a, name) - a) / a / FORMATS[name].u
@@ -68,6 +82,7 @@ def test_typical_is_the_rms_of_roundings():
 
 
 # Every number, every midpoint, and what lies next to the midpoints
+
 
 @pytest.mark.parametrize("carrier", CARRIERS)
 @pytest.mark.parametrize("name", HALVES)
@@ -82,31 +97,52 @@ def test_every_number_of_the_format_stays(name, carrier):
 @pytest.mark.parametrize("carrier", CARRIERS)
 @pytest.mark.parametrize("name", HALVES)
 def test_every_midpoint(name, carrier, sign):
-    """A midpoint goes to the neighbour whose last bit is 0; next to it, to the nearer one; from the top to Inf.
+    """A midpoint goes to the neighbour whose last bit is 0; next to it, to the nearer one; from the
+    top to Inf.
 
-    A midpoint has one bit more than the format, so float32 holds it, and numbers next to it, exactly.
+    A midpoint has one bit more than the format, so float32 holds it, and numbers next to it,
+    exactly.
     """
     steps = ladder(name)
     midpoints = ((steps[:-1] + steps[1:]) / 2).astype(carrier)
     steps[-1] = np.inf
     even = np.where(np.arange(len(midpoints)) % 2 == 0, steps[:-1], steps[1:])
-    for a, expected in ((midpoints, even), (np.nextafter(midpoints, np.zeros((), carrier)), steps[:-1]),
-                        (np.nextafter(midpoints, np.array(np.inf, carrier)), steps[1:])):
+    for a, expected in (
+        (midpoints, even),
+        (np.nextafter(midpoints, np.zeros((), carrier)), steps[:-1]),
+        (np.nextafter(midpoints, np.array(np.inf, carrier)), steps[1:]),
+    ):
         assert np.array_equal(round_to(sign * a, name), sign * expected)
 
 
 # Against casts
 
+
 def everywhere(dtype, size=200_000):
-    """Random bit patterns without NaN: every exponent, subnormals too; and again with exponents near zero."""
+    """Random bit patterns without NaN: every exponent, subnormals too; and again with exponents
+    near zero.
+    """
     bits = np.random.default_rng(1).integers(0, 2**64, size, np.uint64)
-    a = bits.view(np.float64) if dtype == "float64" else (bits >> 32).astype(np.uint32).view(np.float32)
+    a = (
+        bits.view(np.float64)
+        if dtype == "float64"
+        else (bits >> 32).astype(np.uint32).view(np.float32)
+    )
     a = a[~np.isnan(a)]
-    return np.append(a, np.ldexp(np.frexp(a)[0], np.frexp(a)[1] // (40 if dtype == "float64" else 5)))
+    return np.append(
+        a, np.ldexp(np.frexp(a)[0], np.frexp(a)[1] // (40 if dtype == "float64" else 5))
+    )
 
 
-@pytest.mark.parametrize("carrier, name", [("float32", "float16"), ("float64", "float16"), ("float64", "float32"),
-                                           ("float32", "bfloat16")])
+@pytest.mark.parametrize(
+    "carrier, name",
+    [
+        ("float32", "float16"),
+        ("float64", "float16"),
+        ("float64", "float32"),
+        ("float32", "bfloat16"),
+    ],
+)
 def test_against_casts(carrier, name):
     if name == "bfloat16":
         pytest.importorskip("ml_dtypes")
@@ -115,13 +151,16 @@ def test_against_casts(carrier, name):
         assert np.array_equal(round_to(a, name), a.astype(name).astype(carrier))
 
 
-@pytest.mark.parametrize("a, name", [("float32", "float32"), ("float32", "float64"), ("float64", "float64")])
+@pytest.mark.parametrize(
+    "a, name", [("float32", "float32"), ("float32", "float64"), ("float64", "float64")]
+)
 def test_a_format_as_wide_as_the_array_changes_nothing(a, name):
     a = everywhere(a)
     assert np.array_equal(round_to(a, name), a)
 
 
 # Arithmetic of a half format by way of float32
+
 
 @pytest.mark.parametrize("name", HALVES)
 def test_arithmetic_in_float32_then_rounding_is_the_formats_own(name):
@@ -135,14 +174,18 @@ def test_arithmetic_in_float32_then_rounding_is_the_formats_own(name):
         operate = {"+": Fraction.__add__, "*": Fraction.__mul__, "/": Fraction.__truediv__}[sign]
         expected = [nearest(operate(p, q), name) for p, q in zip(*exact)]
         assert round_to(found, name).tolist() == expected, sign
-    # floor(2**200 sqrt) + 1/2 lies on the same side of every midpoint as the root, unless that is rational
+    # floor(2**200 sqrt) + 1/2 lies on the same side of every midpoint as the root, unless that is
+    # rational
     roots = [math.isqrt(int(p * 2**400)) for p in exact[0]]
-    fractions = [Fraction(r, 2**200) if r * r == p * 2**400 else Fraction(2 * r + 1, 2**201)
-                 for r, p in zip(roots, exact[0])]
+    fractions = [
+        Fraction(r, 2**200) if r * r == p * 2**400 else Fraction(2 * r + 1, 2**201)
+        for r, p in zip(roots, exact[0])
+    ]
     assert round_to(np.sqrt(a), name).tolist() == [nearest(f, name) for f in fractions]
 
 
 # Shapes
+
 
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_dtype_and_shape_stay_and_the_argument_too(carrier):

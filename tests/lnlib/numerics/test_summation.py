@@ -1,4 +1,6 @@
-"""Sums over rows: each order adds what it says in the order it says, and loses what its line says."""
+"""Sums over rows: each order adds what it says in the order it says, and loses what its line
+says.
+"""
 
 import math
 import sys
@@ -7,8 +9,15 @@ import numpy as np
 import pytest
 
 from lnlib.rounding import FORMATS, TAU, round_to
-from lnlib.summation import (ROW_ORDERS, by_halves, row_sum_bound, row_sum_errors, row_sum_loss, running_sums,
-                              sum_rows)
+from lnlib.summation import (
+    ROW_ORDERS,
+    by_halves,
+    row_sum_bound,
+    row_sum_errors,
+    row_sum_loss,
+    running_sums,
+    sum_rows,
+)
 
 DTYPES = ("float32", "bfloat16")
 
@@ -26,6 +35,7 @@ def one_after_another(a, dtype):
 
 # Each order against the plainest loop
 
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_running_sums_round_every_partial_sum(dtype):
     a = terms(300, dtype=dtype)
@@ -36,7 +46,9 @@ def test_running_sums_round_every_partial_sum(dtype):
 
 
 def test_without_ml_dtypes_running_sums_are_the_same(monkeypatch):
-    """In bfloat16, of rows that are float32: 0 + a for all exponents and last bits, midpoints too, and long sums."""
+    """In bfloat16, of rows that are float32: 0 + a for all exponents and last bits, midpoints too,
+    and long sums.
+    """
     bits = np.random.default_rng(0).integers(0, 2**32, 100_000, np.uint32)
     bits[::3] = bits[::3] & 0xFFFF0000 | 0x8000  # midpoints
     a = bits.view(np.float32)
@@ -50,7 +62,9 @@ def test_without_ml_dtypes_running_sums_are_the_same(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, "ml_dtypes", None)
             without = running_sums(rows, "bfloat16")
-        assert with_it.tobytes() == without.tobytes() and np.array_equal(without[0], round_to(rows[0], "bfloat16"))
+        assert with_it.tobytes() == without.tobytes() and np.array_equal(
+            without[0], round_to(rows[0], "bfloat16")
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -63,12 +77,16 @@ def test_orders_in_plain_python(rows, dtype):
         column = list(column)
         while len(column) > 1:
             half = len(column) // 2
-            column = [float(round_to(np.float32(column[i] + column[i + half]), dtype))
-                      for i in range(half)] + column[2 * half:]
+            column = [
+                float(round_to(np.float32(column[i] + column[i + half]), dtype))
+                for i in range(half)
+            ] + column[2 * half :]
         return float(column[0])
 
     def blocks(column):
-        return pairwise(np.float32([one_after_another(column[i:i + 128], dtype) for i in range(0, rows, 128)]))
+        return pairwise(
+            np.float32([one_after_another(column[i : i + 128], dtype) for i in range(0, rows, 128)])
+        )
 
     def random(column):
         return one_after_another(column[np.random.default_rng(5).permutation(rows)], dtype)
@@ -76,8 +94,13 @@ def test_orders_in_plain_python(rows, dtype):
     def wide(column):
         return float(round_to(np.float64(math.fsum(column)), dtype))
 
-    plain = {"sequential": lambda column: one_after_another(column, dtype), "pairwise": pairwise, "blocks": blocks,
-             "random": random, "wide": wide}
+    plain = {
+        "sequential": lambda column: one_after_another(column, dtype),
+        "pairwise": pairwise,
+        "blocks": blocks,
+        "random": random,
+        "wide": wide,
+    }
     for order, function in plain.items():
         found = sum_rows(a, order, dtype, np.random.default_rng(5))
         assert found.dtype == np.float32 and found.shape == (3,)
@@ -86,7 +109,9 @@ def test_orders_in_plain_python(rows, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_neumaier_recovers_what_a_running_sum_loses(dtype):
-    """2 of 4 numbers vanish beside the large one: 1 + L = L. bfloat16 holds 2**30 and 2 as float32 does."""
+    """2 of 4 numbers vanish beside the large one: 1 + L = L. bfloat16 holds 2**30 and 2 as float32
+    does.
+    """
     a = np.float32([[1], [2.0**30], [1], [-(2.0**30)]])
     assert sum_rows(a, "sequential", dtype) == 0
     assert sum_rows(a, "neumaier", dtype) == 2
@@ -95,14 +120,18 @@ def test_neumaier_recovers_what_a_running_sum_loses(dtype):
 @pytest.mark.parametrize("order", list(ROW_ORDERS))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_no_sum_is_worse_than_its_bound(dtype, order):
-    """Where rows * u < 0.1, the terms of second order add at most a tenth, and for Neumaier (rows u)**2."""
+    """Where rows * u < 0.1, the terms of second order add at most a tenth, and for Neumaier (rows
+    u)**2.
+    """
     u = FORMATS[dtype].u
     for rows in (2, 3, 20, *((129, 3000) if dtype == "float32" else ())):
         a = terms(rows, 50, dtype, seed=rows)
         exact = np.array([math.fsum(column) for column in a.T.tolist()])
         size = np.array([math.fsum(np.abs(column)) for column in a.T.tolist()])
         error = np.abs(sum_rows(a, order, dtype, np.random.default_rng(1)) - exact)
-        last = u * np.abs(exact) if order in ("neumaier", "wide") else 0  # their one rounding is of the total
+        last = (
+            u * np.abs(exact) if order in ("neumaier", "wide") else 0
+        )  # their one rounding is of the total
         allowed = 1.1 * row_sum_bound(rows, order, dtype) * size + last + (rows * u) ** 2 * size
         assert (error <= allowed).all()
 
@@ -110,15 +139,21 @@ def test_no_sum_is_worse_than_its_bound(dtype, order):
 @pytest.mark.parametrize("order", list(ROW_ORDERS))
 def test_terms_are_rounded_before_they_are_added(order):
     a = np.random.default_rng(0).standard_normal((20, 500), np.float32)
-    found, again = (sum_rows(b, order, "bfloat16", np.random.default_rng(0)) for b in (a, round_to(a, "bfloat16")))
+    found, again = (
+        sum_rows(b, order, "bfloat16", np.random.default_rng(0))
+        for b in (a, round_to(a, "bfloat16"))
+    )
     assert np.array_equal(found, again)
 
 
 # What the chapter tells
 
+
 def test_random_order_differs_from_run_to_run_and_repeats_with_its_seed():
     a = terms(2000, 40)
-    first, again, other = (sum_rows(a, "random", rng=np.random.default_rng(seed)) for seed in (1, 1, 2))
+    first, again, other = (
+        sum_rows(a, "random", rng=np.random.default_rng(seed)) for seed in (1, 1, 2)
+    )
     assert np.array_equal(first, again) and not np.array_equal(first, other)
 
 
@@ -128,7 +163,9 @@ def test_several_runs_side_by_side():
     runs = np.stack([rng.permutation(a) for _ in range(5)], axis=1)
     found = sum_rows(runs, "sequential", "bfloat16")
     assert found.shape == (5, 4)
-    assert np.array_equal(found[2], sum_rows(np.ascontiguousarray(runs[:, 2]), "sequential", "bfloat16"))
+    assert np.array_equal(
+        found[2], sum_rows(np.ascontiguousarray(runs[:, 2]), "sequential", "bfloat16")
+    )
     assert sum_rows(a[:, 0], "sequential", "bfloat16").shape == ()
 
 
@@ -139,9 +176,11 @@ COUNTS = {"float32": (1000, 10_000, 100_000), "bfloat16": (100, 1000, 10_000)}
 
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 def test_the_lines(dtype):
-    """Root mean squares over 64 columns are good to 9 %, the derivation to a factor of about 2, so 2 allows no more.
+    """Root mean squares over 64 columns are good to 9 %, the derivation to a factor of about 2, so
+    2 allows no more.
 
-    Sequential and pairwise are a factor of 6 and more apart, so none may take the other's place; blocks lie between.
+    Sequential and pairwise are a factor of 6 and more apart, so none may take the other's place;
+    blocks lie between.
     """
     errors = row_sum_errors(ROW_ORDERS, COUNTS[dtype], 64, dtype, rng=np.random.default_rng(0))
     for order, measured in errors.items():
@@ -152,16 +191,33 @@ def test_the_lines(dtype):
 N = np.array([1, 100, 128, 256, 1000])  # blocks have 128 rows
 
 
-@pytest.mark.parametrize("order, roundings", [
-    ("sequential", N - 1), ("random", N - 1), ("pairwise", [0, 7, 7, 8, 10]), ("neumaier", 1), ("wide", 1),
-    ("blocks", [0, 99, 127, 128, 130])])
+@pytest.mark.parametrize(
+    "order, roundings",
+    [
+        ("sequential", N - 1),
+        ("random", N - 1),
+        ("pairwise", [0, 7, 7, 8, 10]),
+        ("neumaier", 1),
+        ("wide", 1),
+        ("blocks", [0, 99, 127, 128, 130]),
+    ],
+)
 def test_the_bound_counts_the_roundings_of_a_term(order, roundings):
-    assert np.array_equal(row_sum_bound(N, order) / FORMATS["float32"].u, np.broadcast_to(roundings, N.shape))
+    assert np.array_equal(
+        row_sum_bound(N, order) / FORMATS["float32"].u, np.broadcast_to(roundings, N.shape)
+    )
 
 
-@pytest.mark.parametrize("order, roundings", [
-    ("sequential", N / 2), ("random", N / 2), ("pairwise", np.log2(N)), ("wide", 1),
-    ("blocks", [1 / 2, 50, 64, 65, 64 + np.log2(1000 / 128)])])
+@pytest.mark.parametrize(
+    "order, roundings",
+    [
+        ("sequential", N / 2),
+        ("random", N / 2),
+        ("pairwise", np.log2(N)),
+        ("wide", 1),
+        ("blocks", [1 / 2, 50, 64, 65, 64 + np.log2(1000 / 128)]),
+    ],
+)
 def test_the_lines_count_the_roundings_of_the_total(order, roundings):
     """Their number, where partial sums are smaller than the total in proportion; squares add up."""
     lost = (row_sum_loss(N, order) / (TAU * FORMATS["float32"].u)) ** 2
@@ -169,10 +225,14 @@ def test_the_lines_count_the_roundings_of_the_total(order, roundings):
 
 
 def test_neumaier_loses_what_its_errors_lose_in_sequence():
-    """Errors of size tau u sqrt(k), and a rounding of each of their partial sums, beside one of the total."""
+    """Errors of size tau u sqrt(k), and a rounding of each of their partial sums, beside one of the
+    total.
+    """
     n, tu = 10_000, TAU * FORMATS["bfloat16"].u
     errors = tu**2 * np.cumsum(np.arange(1.0, n + 1))  # of the partial sums, squared
-    assert row_sum_loss(n, "neumaier", "bfloat16") == pytest.approx(tu * np.sqrt(1 + errors.sum() / n), rel=1e-3)
+    assert row_sum_loss(n, "neumaier", "bfloat16") == pytest.approx(
+        tu * np.sqrt(1 + errors.sum() / n), rel=1e-3
+    )
 
 
 def test_of_no_counts_there_are_no_errors():
@@ -188,7 +248,9 @@ def test_by_halves_in_float64():
 
 
 def test_with_a_mean_the_sum_is_well_conditioned():
-    """dbeta of a gradient that is no noise: all orders gain by sqrt(n) but bfloat16 in sequence, which stops."""
+    """dbeta of a gradient that is no noise: all orders gain by sqrt(n) but bfloat16 in sequence,
+    which stops.
+    """
     rng = np.random.default_rng(0)
     errors = row_sum_errors(["sequential", "pairwise"], [10_000], 50, "bfloat16", rng=rng, mean=1.0)
     assert errors["sequential"][0] > 0.5 and errors["pairwise"][0] < 2 * FORMATS["bfloat16"].u

@@ -1,4 +1,6 @@
-"""lnlib.symbolic: what SymPy derives equals what the library computes, and wrong formulas are refused."""
+"""lnlib.symbolic: what SymPy derives equals what the library computes, and wrong formulas are
+refused.
+"""
 
 import itertools
 import sys
@@ -9,16 +11,22 @@ from sympy import Matrix, Rational, S, Sum, cancel, expand, simplify, sqrt
 from sympy.core.cache import clear_cache
 
 from lnlib import layernorm, reference, symbolic
-from lnlib.symbolic import D, FORMULAS, epsilon, equal, g, i, j, k, mean, mu, s, v, x, xhat
+from lnlib.symbolic import FORMULAS, D, epsilon, equal, g, i, j, k, mean, mu, s, v, x, xhat
 
 U = 2.0**-53  # unit roundoff of float64
 
-GENERAL = {"jacobian": symbolic.jacobian, "vjp": symbolic.vjp, "jvp": symbolic.jvp,
-           "double_backward": symbolic.double_backward}
+GENERAL = {
+    "jacobian": symbolic.jacobian,
+    "vjp": symbolic.vjp,
+    "jvp": symbolic.jvp,
+    "double_backward": symbolic.double_backward,
+}
 ROUTES = [symbolic.chain_rule, symbolic.jacobian_route, symbolic.graph_route]
 
 
-# --- every D -----------------------------------------------------------------------------------------------------
+# --- every D
+# -----------------------------------------------------------------------------------------------------  # noqa: E501
+
 
 def test_mean_and_variance_derivatives():
     assert symbolic.mean_derivative() == 1 / D
@@ -57,7 +65,7 @@ def test_collapse_does_the_three_kinds_of_term():
     assert symbolic.collapse(Sum(x[k] + mu, (k, 1, D)), {x[k]: D * mu}) == 2 * D * mu
     assert symbolic.collapse(Sum(s * x[k].diff(x[j]) * g[k], (k, 1, D))) == s * g[j]
     with pytest.raises(ValueError, match=r"known: found no sum of x\[k\]\*\*2 over k"):
-        symbolic.collapse(Sum(mu * x[k]**2, (k, 1, D)), {x[k]: D * mu})
+        symbolic.collapse(Sum(mu * x[k] ** 2, (k, 1, D)), {x[k]: D * mu})
     for limits in ([(k, 1, 3)], [(k, 1, D), (j, 1, D)]):
         with pytest.raises(ValueError, match="^total: found a sum over"):
             symbolic.collapse(Sum(mu, *limits))
@@ -81,8 +89,13 @@ def instance(n):
     general = {D: n, s: s_value, epsilon: values[r.epsilon]}
     for array, numbers in ((xhat, h), (g, gs), (v, vs)):
         general.update({array[t + 1]: numbers[t] for t in range(n)})
-    pairs = {mean(g): gs, mean(v): vs, mean(g, xhat): [a * b for a, b in zip(gs, h)],
-             mean(v, xhat): [a * b for a, b in zip(vs, h)], mean(v, g): [a * b for a, b in zip(vs, gs)]}
+    pairs = {
+        mean(g): gs,
+        mean(v): vs,
+        mean(g, xhat): [a * b for a, b in zip(gs, h)],
+        mean(v, xhat): [a * b for a, b in zip(vs, h)],
+        mean(v, g): [a * b for a, b in zip(vs, gs)],
+    }
     general.update({symbol: sum(numbers) / S(n) for symbol, numbers in pairs.items()})
     return r, values, general
 
@@ -90,7 +103,9 @@ def instance(n):
 @pytest.mark.slow
 @pytest.mark.parametrize("n", ROWS)
 def test_every_D_instantiated_agrees_exactly_with_a_concrete_row(n):
-    """The two halves of the module share no derivation; at rational points they must give the same rationals."""
+    """The two halves of the module share no derivation; at rational points they must give the same
+    rationals.
+    """
     r, values, general = instance(n)
     J = r.xhat.jacobian(r.x).xreplace(values)
 
@@ -100,14 +115,18 @@ def test_every_D_instantiated_agrees_exactly_with_a_concrete_row(n):
     derived = {name: derive() for name, derive in GENERAL.items()}
     entries = range(1, n + 1)
     assert Matrix(n, n, lambda a, b: at(derived["jacobian"], i=a + 1, j=b + 1)) == J
-    assert Matrix([at(derived["vjp"], j=t) for t in entries]) == symbolic.jacobian_route(r).dx.xreplace(values)
+    assert Matrix([at(derived["vjp"], j=t) for t in entries]) == symbolic.jacobian_route(
+        r
+    ).dx.xreplace(values)
     assert Matrix([at(derived["jvp"], i=t) for t in entries]) == J * r.v.subs(values)
     grad_x = symbolic.differentiate_backward(r).grad_x.xreplace(values)
     assert Matrix([at(derived["double_backward"], k=t) for t in entries]) == grad_x
     assert symbolic.spectrum()["trace"].subs(general) == J.trace()
 
 
-# --- one row -----------------------------------------------------------------------------------------------------
+# --- one row
+# -----------------------------------------------------------------------------------------------------  # noqa: E501
+
 
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("n", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
@@ -126,7 +145,10 @@ def test_compact_steps_are_compact_line_by_line(n):
     for name, step in symbolic.compact_steps(r).items():
         values[name] = step.subs(values)
         assert values[name].free_symbols <= {*r.x, *r.gamma, *r.beta, *r.dy, r.epsilon}
-    found = [Matrix([values[symbolic.gradient_of(leaf)] for leaf in leaves]) for leaves in (r.x, r.gamma, r.beta)]
+    found = [
+        Matrix([values[symbolic.gradient_of(leaf)] for leaf in leaves])
+        for leaves in (r.x, r.gamma, r.beta)
+    ]
     assert equal(tuple(found), symbolic.compact(r), r)
 
 
@@ -141,7 +163,9 @@ def test_equal_compares_every_entry_of_every_member():
 
 
 def test_equal_sees_through_the_root():
-    """The same root, once multiplied out: without s as a symbol of its own no common form is found."""
+    """The same root, once multiplied out: without s as a symbol of its own no common form is
+    found.
+    """
     r = symbolic.row(3)
     under_root = expand(r.var) + r.epsilon
     assert cancel(1 / r.s - sqrt(under_root) / under_root) != 0
@@ -171,14 +195,21 @@ def normalised(r, c, var, s_):
 
 @pytest.mark.long
 def test_spectrum_is_not_proved_for_another_normalisation():
-    """Each claim is refuted by one of: no mean subtracted, one feature weighed more, eps outside the root."""
+    """Each claim is refuted by one of: no mean subtracted, one feature weighed more, eps outside
+    the root.
+    """
     r = symbolic.row(3)
     c = r.s * r.xhat
-    square, weighted = r.x.dot(r.x) / 3, r.var + c[0]**2 / 3
-    others = [normalised(r, r.x, square, sqrt(square + r.epsilon)),
-              normalised(r, c, weighted, sqrt(weighted + r.epsilon)),
-              normalised(r, c, r.var, sqrt(r.var) + r.epsilon)]
-    refuted = [{claim for claim, proved in symbolic.prove_spectrum(other).items() if not proved} for other in others]
+    square, weighted = r.x.dot(r.x) / 3, r.var + c[0] ** 2 / 3
+    others = [
+        normalised(r, r.x, square, sqrt(square + r.epsilon)),
+        normalised(r, c, weighted, sqrt(weighted + r.epsilon)),
+        normalised(r, c, r.var, sqrt(r.var) + r.epsilon),
+    ]
+    refuted = [
+        {claim for claim, proved in symbolic.prove_spectrum(other).items() if not proved}
+        for other in others
+    ]
     symmetric, ones_, along, across, trace = symbolic.prove_spectrum(r)
     assert refuted[0] >= {ones_, trace}
     assert refuted[1] == {symmetric, across}
@@ -187,7 +218,9 @@ def test_spectrum_is_not_proved_for_another_normalisation():
 
 @pytest.mark.slow
 def test_ddof_leaves_the_spectrum():
-    """With D - 1 in the variance s is another number, but the same function of it gives the eigenvalues."""
+    """With D - 1 in the variance s is another number, but the same function of it gives the
+    eigenvalues.
+    """
     r = symbolic.row(3)
     var = r.var * Rational(3, 2)
     other = normalised(r, r.s * r.xhat, var, sqrt(var + r.epsilon))
@@ -198,11 +231,14 @@ def test_ddof_leaves_the_spectrum():
 def test_typed_in_formulas_are_those_of_the_library(n):
     """compact and compact_double_backward at a point, against lnlib.layernorm.
 
-    layer_norm_* does at most 4D + 30 roundings on the way to an entry, each relative to terms no larger
-    than ||g||/s (dx), ||v|| ||g||/s^2 times 6 (grad_x, whose last term has a factor 3), or their parts.
+    layer_norm_* does at most 4D + 30 roundings on the way to an entry, each relative to terms no
+    larger than ||g||/s (dx), ||v|| ||g||/s^2 times 6 (grad_x, whose last term has a factor 3), or
+    their parts.
     """
     r, values, _ = instance(n)
-    xs, dy, gamma, v_ = (np.array(m.subs(values)).astype(np.float64).ravel() for m in (r.x, r.dy, r.gamma, r.v))
+    xs, dy, gamma, v_ = (
+        np.array(m.subs(values)).astype(np.float64).ravel() for m in (r.x, r.dy, r.gamma, r.v)
+    )
     eps, s_value = float(values[r.epsilon]), float(ROWS[n][1])
     cache = layernorm.layer_norm_forward(xs, gamma, 0 * gamma, eps)[1]
     size = np.linalg.norm(gamma * dy) / s_value
@@ -212,24 +248,35 @@ def test_typed_in_formulas_are_those_of_the_library(n):
 
     wanted, found = symbolic.compact(r), layernorm.layer_norm_backward(dy, cache)
     assert np.abs(found[0] - exact(wanted.dx)).max() <= (4 * n + 30) * U * size
-    assert np.abs(found[1] - exact(wanted.dgamma)).max() <= (4 * n + 30) * U * np.abs(dy).max() * n**0.5
+    assert (
+        np.abs(found[1] - exact(wanted.dgamma)).max()
+        <= (4 * n + 30) * U * np.abs(dy).max() * n**0.5
+    )
     assert (found[2] == exact(wanted.dbeta)).all()
-    wanted, found = symbolic.compact_double_backward(r), layernorm.layer_norm_double_backward(v_, dy, cache)
+    wanted, found = (
+        symbolic.compact_double_backward(r),
+        layernorm.layer_norm_double_backward(v_, dy, cache),
+    )
     size *= np.linalg.norm(v_) / s_value
     assert np.abs(found[0] - exact(wanted.grad_x)).max() <= (4 * n + 30) * U * 6 * size
     for a, b, factor in ((found[1], wanted.grad_gamma, dy), (found[2], wanted.grad_dy, gamma)):
-        assert np.abs(a - exact(b)).max() <= (4 * n + 30) * U * np.abs(factor).max() * np.linalg.norm(v_) / s_value
+        assert (
+            np.abs(a - exact(b)).max()
+            <= (4 * n + 30) * U * np.abs(factor).max() * np.linalg.norm(v_) / s_value
+        )
 
 
-# --- compiled ----------------------------------------------------------------------------------------------------
+# --- compiled
+# ----------------------------------------------------------------------------------------------------  # noqa: E501
+
 
 def jacobian_bound(xs, eps):
     r"""Bound on ||error of J||_F / ||J||_F of SymPy's raw derivative in float64, first order in u.
 
-    With q = max|x|/s: an entry of x - mean, a sum of D products, is off by e_c = 2(D + 2) u q relative to s,
-    s itself by e_s = (D + 5) u + e_c. The term xhat xhat^T/(D s), of norm at most 1/s, is then off by
-    2 e_c + 3 e_s + 6u, the term (I - 11^T/D)/s, of norm sqrt(D - 1)/s, by e_s + 3u, and ||J|| is at least
-    sqrt(D - 2)/s. For D >= 3 all that is below 20 (D + 3) u max(1, q).
+    With q = max|x|/s: an entry of x - mean, a sum of D products, is off by e_c = 2(D + 2) u q
+    relative to s, s itself by e_s = (D + 5) u + e_c. The term xhat xhat^T/(D s), of norm at most
+    1/s, is then off by 2 e_c + 3 e_s + 6u, the term (I - 11^T/D)/s, of norm sqrt(D - 1)/s, by e_s +
+    3u, and ||J|| is at least sqrt(D - 2)/s. For D >= 3 all that is below 20 (D + 3) u max(1, q).
     """
     n = xs.shape[-1]
     s_ = np.sqrt(xs.var(axis=-1) + eps)
@@ -238,26 +285,33 @@ def jacobian_bound(xs, eps):
 
 
 @pytest.mark.parametrize("eps", [1e-5, 0.5])
-@pytest.mark.parametrize("n", [3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 9))])
+@pytest.mark.parametrize(
+    "n", [3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 9))]
+)
 def test_numeric_jacobian_against_exact_arithmetic(n, eps):
     xs = 0.7 + np.random.default_rng(n).standard_normal((3, 2, n))
     found = symbolic.numeric_jacobian(n)(xs, eps)
     assert found.shape == (3, 2, n, n)
     for index in np.ndindex(3, 2):
         # Row a of J is the gradient at x for the upstream gradient e_a.
-        exact = reference.layer_norm(np.tile(xs[index], (n, 1)), np.ones(n), np.zeros(n), np.eye(n), eps).dx
+        exact = reference.layer_norm(
+            np.tile(xs[index], (n, 1)), np.ones(n), np.zeros(n), np.eye(n), eps
+        ).dx
         assert reference.relative_error(found[index], exact) <= jacobian_bound(xs[index], eps)
 
 
 def test_compiled_code_takes_a_complex_step():
-    """d(dx)/dx along v, by the complex step, is the gradient of <v, dx>: the Hessian of <dy, y> is symmetric."""
+    """d(dx)/dx along v, by the complex step, is the gradient of <v, dx>: the Hessian of <dy, y> is
+    symmetric.
+    """
     rng = np.random.default_rng(0)
     xs, dy, gamma, v_ = rng.standard_normal((4, 5))
     step = (gamma * dy @ symbolic.numeric_jacobian(5)(xs + 1e-30j * v_, 1e-5)).imag / 1e-30
     cache = layernorm.layer_norm_forward(xs, gamma, 0 * gamma)[1]
     found = layernorm.layer_norm_double_backward(v_, dy, cache)[0]
-    # Both are rounded values of terms up to 6 ||v|| ||g||/s^2; jacobian_bound is relative to 1/s alone.
-    size = 6 * np.linalg.norm(v_) * np.linalg.norm(gamma * dy) * cache.rstd[0]**2
+    # Both are rounded values of terms up to 6 ||v|| ||g||/s^2; jacobian_bound is relative to 1/s
+    # alone.
+    size = 6 * np.linalg.norm(v_) * np.linalg.norm(gamma * dy) * cache.rstd[0] ** 2
     assert np.abs(step - found).max() <= 3 * jacobian_bound(xs, 1e-5) * size
 
 
@@ -266,15 +320,36 @@ def test_compiled_once_per_D():
     assert symbolic.to_numpy(3) is symbolic.to_numpy(3)
 
 
-# --- bad input, time ---------------------------------------------------------------------------------------------
+# --- bad input, time
+# ---------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("call, error, message", [
-    (lambda: symbolic.numeric_jacobian(3)(np.ones(4), 1e-5), ValueError, r"x: found shape \(4,\)"),
-    (lambda: symbolic.numeric_jacobian(3)(np.float64(1.0), 1e-5), ValueError, r"x: found shape \(\)"),
-    (lambda: symbolic.numeric_jacobian(3)(np.arange(3), 1e-5), TypeError, "x: found dtype int64"),
-    (lambda: symbolic.numeric_jacobian(3)(np.ones(3), -1.0), ValueError, "eps: found -1.0"),
-    (lambda: symbolic.numeric_jacobian(3)(np.ones(3, np.float32), 1e-5), TypeError, "x: found dtype float32"),
-])
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (
+            lambda: symbolic.numeric_jacobian(3)(np.ones(4), 1e-5),
+            ValueError,
+            r"x: found shape \(4,\)",
+        ),
+        (
+            lambda: symbolic.numeric_jacobian(3)(np.float64(1.0), 1e-5),
+            ValueError,
+            r"x: found shape \(\)",
+        ),
+        (
+            lambda: symbolic.numeric_jacobian(3)(np.arange(3), 1e-5),
+            TypeError,
+            "x: found dtype int64",
+        ),
+        (lambda: symbolic.numeric_jacobian(3)(np.ones(3), -1.0), ValueError, "eps: found -1.0"),
+        (
+            lambda: symbolic.numeric_jacobian(3)(np.ones(3, np.float32), 1e-5),
+            TypeError,
+            "x: found dtype float32",
+        ),
+    ],
+)
 def test_bad_input(call, error, message):
     with pytest.raises(error, match=message):
         call()
@@ -291,11 +366,19 @@ def double():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("thousand, work", [
-    (400, symbolic.jacobian), (400, symbolic.vjp), (400, symbolic.spectrum), (1000, symbolic.double_backward),
-    (7500, meet), (9000, lambda: symbolic.prove_spectrum(symbolic.row(3))), (20_000, double),
-    (12_000, lambda: symbolic.to_numpy(9)),  # another test may have kept that of 8
-])
+@pytest.mark.parametrize(
+    "thousand, work",
+    [
+        (400, symbolic.jacobian),
+        (400, symbolic.vjp),
+        (400, symbolic.spectrum),
+        (1000, symbolic.double_backward),
+        (7500, meet),
+        (9000, lambda: symbolic.prove_spectrum(symbolic.row(3))),
+        (20_000, double),
+        (12_000, lambda: symbolic.to_numpy(9)),  # another test may have kept that of 8
+    ],
+)
 def test_a_page_can_wait_for_it(thousand, work):
     """Function calls with SymPy's cache empty; the limits are about five times what was counted."""
     calls = itertools.count()

@@ -1,4 +1,6 @@
-"""Mean and variance of a row: each algorithm against exact arithmetic, and where its theory says that it fails."""
+"""Mean and variance of a row: each algorithm against exact arithmetic, and where its theory says
+that it fails.
+"""
 
 import functools
 import itertools
@@ -39,7 +41,8 @@ def exact_y(x):
 def rows(n, D, dtype="float32", offset=0.0, spread=False):
     """n normal rows of standard deviation 1 about ``offset``, and their exact y.
 
-    ``spread``: about means from offset to twice that, so that nothing depends on where round numbers lie.
+    ``spread``: about means from offset to twice that, so that nothing depends on where round
+    numbers lie.
     """
     rng = np.random.default_rng(6)
     x = rng.standard_normal((n, D)) + offset * (1 + spread * rng.random((n, 1)))
@@ -68,7 +71,9 @@ def near(value, theory):
     return theory / 5 <= value <= 5 * theory
 
 
-# ---- Sums -------------------------------------------------------------------------------------------
+# ---- Sums
+# -------------------------------------------------------------------------------------------
+
 
 def running_sum(terms):
     """The plain loop: NumPy scalars of every dtype round each addition."""
@@ -84,23 +89,29 @@ def summed_by_loops(row, order):
     if order == "accumulators":
         return running_sum([running_sum(row[i::8]) for i in range(min(8, len(row)))])
     while len(row) > 1:
-        row = [row[i] + row[i + 1] for i in range(0, len(row) - 1, 2)] + row[len(row) // 2 * 2:]
+        row = [row[i] + row[i + 1] for i in range(0, len(row) - 1, 2)] + row[len(row) // 2 * 2 :]
     return row[0]
 
 
 @every_order
 def test_total_is_the_loop(order):
-    """Bit for bit, so every partial sum is rounded to the dtype and the order is the one that was promised."""
+    """Bit for bit, so every partial sum is rounded to the dtype and the order is the one that was
+    promised.
+    """
     for dtype, D in itertools.product(DTYPES, [1, 5, 128, 129, 300]):
         x = (np.random.default_rng(D).standard_normal((3, D)) + 1).astype(dtype)
         found = va.total(x, order)
         assert found.shape == (3, 1) and found.dtype == x.dtype
-        assert [found[i, 0] for i in range(3)] == [summed_by_loops(list(row), order) for row in x], (dtype, D)
+        assert [found[i, 0] for i in range(3)] == [
+            summed_by_loops(list(row), order) for row in x
+        ], (dtype, D)
 
 
 @every_dtype
 def test_mean_divides_by_the_whole_number(dtype):
-    """259 is 260 in bfloat16 and 2049 is 2048 in float16, 65537 is inf; the quotient is rounded once."""
+    """259 is 260 in bfloat16 and 2049 is 2048 in float16, 65537 is inf; the quotient is rounded
+    once.
+    """
     for D in (259, 2049, 65537):
         x = np.zeros((1, D), dtype)
         x[0, -1] = 1
@@ -115,12 +126,16 @@ def test_error_of_a_sum_stays_below_its_bound(order):
     D = 4096
     x = np.random.default_rng(0).random((8, D)).astype(np.float32)
     E = {"sequential": D - 1, "accumulators": D / 8 + 6, "pairwise": np.ceil(np.log2(D))}[order]
-    exact = x.astype(np.float64).sum(axis=-1, keepdims=True)  # 4096 numbers of 24 bits below 1: exact to 2**-40
+    exact = x.astype(np.float64).sum(
+        axis=-1, keepdims=True
+    )  # 4096 numbers of 24 bits below 1: exact to 2**-40
     assert (np.abs(va.total(x, order) - exact) <= E * U["float32"] * exact).all()
 
 
 def test_compensated_total():
-    """Kahan's sum loses both ones of the first row; the second has a plain error of sqrt(D) u = 1.5e-5."""
+    """Kahan's sum loses both ones of the first row; the second has a plain error of sqrt(D) u =
+    1.5e-5.
+    """
     assert va.compensated_total(np.array([1.0, 1e100, 1.0, -1e100])).item() == 2
     x = np.random.default_rng(0).random((8, 65536)).astype(np.float32)
     exact = x.astype(np.float64).sum(axis=-1, keepdims=True)  # exact to 2**-36
@@ -128,43 +143,68 @@ def test_compensated_total():
 
 
 def test_merge_takes_groups_of_any_size():
-    """Small whole numbers, so nothing is rounded: {0, 3} and {1, 2, 3, 6, 8} have n, m, S = 7, 23/7, ..."""
+    """Small whole numbers, so nothing is rounded: {0, 3} and {1, 2, 3, 6, 8} have n, m, S = 7,
+    23/7, ...
+    """
     a, b = np.array([[0.0, 3.0]]), np.array([[1.0, 2.0, 3.0, 6.0, 8.0]])
 
     def group(x):
         m = x.mean(axis=-1, keepdims=True)
-        return np.array([float(x.shape[-1])]), m, ((x - m)**2).sum(axis=-1, keepdims=True)
+        return np.array([float(x.shape[-1])]), m, ((x - m) ** 2).sum(axis=-1, keepdims=True)
 
-    for found, expected in zip(va.merge(group(a), group(b)), group(np.concatenate([a, b], axis=-1))):
+    for found, expected in zip(
+        va.merge(group(a), group(b)), group(np.concatenate([a, b], axis=-1))
+    ):
         np.testing.assert_allclose(found, expected, rtol=1e-15)  # a few u
 
 
 def test_chan_starts_from_the_first_group():
-    """Half of 3 - 2**25, rounded to 4 - 2**25, is added to 2**25 exactly; taken away from 3 it would be rounded."""
+    """Half of 3 - 2**25, rounded to 4 - 2**25, is added to 2**25 exactly; taken away from 3 it
+    would be rounded.
+    """
     assert va.chan(np.array([2.0**25, 3], np.float32))[0].item() == 2**24 + 2
 
 
-# ---- Every algorithm --------------------------------------------------------------------------------
+# ---- Every algorithm
+# --------------------------------------------------------------------------------
+
 
 def test_the_catalogue():
     assert {id: entry.passes for id, entry in ALGORITHMS.items()} == {
-        "naive": 1, "clipped": 1, "two-pass": 2, "corrected": 2, "shifted": 1, "welford": 1, "chan": 1,
-        "neumaier": 2, "wide": 2, "recentred": 3}
-    assert len({entry.name for entry in ALGORITHMS.values()}) == len({e.function for e in ALGORITHMS.values()}) == 10
+        "naive": 1,
+        "clipped": 1,
+        "two-pass": 2,
+        "corrected": 2,
+        "shifted": 1,
+        "welford": 1,
+        "chan": 1,
+        "neumaier": 2,
+        "wide": 2,
+        "recentred": 3,
+    }
+    assert (
+        len({entry.name for entry in ALGORITHMS.values()})
+        == len({e.function for e in ALGORITHMS.values()})
+        == 10
+    )
 
 
 @every_algorithm
 def test_easy_rows(id):
-    """E is at most 63, errors are like its root: 8 u for the mean, relative to mean(|x|), 8 kappa^2 u for var.
+    """E is at most 63, errors are like its root: 8 u for the mean, relative to mean(|x|), 8 kappa^2
+    u for var.
 
-    kappa is measured, for rows of two or three may have a small variance. ``shifted`` sums x - x0 and adds x0.
+    kappa is measured, for rows of two or three may have a small variance. ``shifted`` sums x - x0
+    and adds x0.
     """
     for dtype, D in itertools.product(["float64", "float32"], [1, 2, 3, 7, 64]):
         x, _ = rows(32, D, dtype, 0.25)
         mu, var = exact_mean_and_var(x)
         shift = x[:, :1] - mu if id == "shifted" else 0
         size = var + mu**2 + shift**2  # kappa^2 times var
-        scale = np.abs(x).mean(axis=-1, keepdims=True) + (np.abs(x[:, :1]) if id == "shifted" else 0)
+        scale = np.abs(x).mean(axis=-1, keepdims=True) + (
+            np.abs(x[:, :1]) if id == "shifted" else 0
+        )
         for order in ORDERS:
             m, c, v = EVERY[id].function(x, order)
             assert (np.abs(v - var) <= 8 * U[dtype] * size).all(), (dtype, D, order)
@@ -173,17 +213,24 @@ def test_easy_rows(id):
 
 @every_algorithm
 def test_loops_agree_with_formulas_in_half_precision(id):
-    """64 elements near 1: u**0.5 is enough to tell right from wrong, and the results are numbers of that dtype."""
+    """64 elements near 1: u**0.5 is enough to tell right from wrong, and the results are numbers of
+    that dtype.
+    """
     for dtype in cases.HALVES:
         x, _ = rows(8, 64, dtype, 0.25)
         mu, var = exact_mean_and_var(x)
         m, c, v = (a.astype(np.float64) for a in EVERY[id].function(x))
-        assert np.abs(m + c - mu).max() < U[dtype]**0.5 and (np.abs(v - var) / var).max() < 2 * U[dtype]**0.5
+        assert (
+            np.abs(m + c - mu).max() < U[dtype] ** 0.5
+            and (np.abs(v - var) / var).max() < 2 * U[dtype] ** 0.5
+        )
 
 
 @every_algorithm
 def test_shapes_and_dtypes(id):
-    for shape, dtype, order in itertools.product([(2, 3, 7), (130,), (0, 8), (2, 1)], DTYPES, ORDERS):
+    for shape, dtype, order in itertools.product(
+        [(2, 3, 7), (130,), (0, 8), (2, 1)], DTYPES, ORDERS
+    ):
         x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
         before = x.copy()
         x.setflags(write=False)
@@ -199,22 +246,34 @@ def test_shapes_and_dtypes(id):
 
 @every_algorithm
 def test_strides_do_not_matter(id):
-    x = np.random.default_rng(0).standard_normal((2, 300, 6)).astype(np.float32)[::-1, ::2].swapaxes(-1, -2)
+    x = (
+        np.random.default_rng(0)
+        .standard_normal((2, 300, 6))
+        .astype(np.float32)[::-1, ::2]
+        .swapaxes(-1, -2)
+    )
     np.testing.assert_array_equal(va.normalise(x, EVERY[id]), va.normalise(x.copy(), EVERY[id]))
 
 
 @every_algorithm
 def test_nan_and_inf_stay_in_their_row(id):
-    """And no warning: warnings are errors here. The whole bad row is NaN, or zero where Inf divides."""
+    """And no warning: warnings are errors here. The whole bad row is NaN, or zero where Inf
+    divides.
+    """
     for dtype, order in itertools.product(DTYPES, ORDERS):
         x = np.random.default_rng(0).standard_normal((5, 9)).astype(dtype)
         clean = va.normalise(x, EVERY[id], order=order)
         x[1, 0], x[2, 4], x[3, 8] = np.nan, np.inf, -np.inf
         y = va.normalise(x, EVERY[id], order=order)
-        np.testing.assert_array_equal(y[[0, 4]].astype(np.float64), clean[[0, 4]].astype(np.float64))
+        np.testing.assert_array_equal(
+            y[[0, 4]].astype(np.float64), clean[[0, 4]].astype(np.float64)
+        )
         for row, column in ((1, 0), (2, 4), (3, 8)):
             assert np.isnan(y[row, column])
-            assert all(np.isnan(a[row]).any() or np.isinf(a[row]).any() for a in EVERY[id].function(x, order)[::2])
+            assert all(
+                np.isnan(a[row]).any() or np.isinf(a[row]).any()
+                for a in EVERY[id].function(x, order)[::2]
+            )
 
 
 @pytest.mark.parametrize("id", ["welford", "chan", "neumaier"])
@@ -224,19 +283,27 @@ def test_some_orders_are_intrinsic(id):
     assert all((first == other).all() for other in others)
 
 
-@pytest.mark.parametrize("id", ["naive", "clipped", "two-pass", "corrected", "shifted", "recentred", "short"])
+@pytest.mark.parametrize(
+    "id", ["naive", "clipped", "two-pass", "corrected", "shifted", "recentred", "short"]
+)
 def test_other_orders_are_not(id):
-    """Both sums follow the order. In z the sum of the elements is exact, so that only the squares show it."""
+    """Both sums follow the order. In z the sum of the elements is exact, so that only the squares
+    show it.
+    """
     x, _ = rows(4, 1024, offset=100)
     if id != "shifted":  # its mean is x0 plus little, which hides the order
         assert len({EVERY[id].function(x, order)[0].tobytes() for order in ORDERS}) == 3
-    z = np.random.default_rng(0).integers(2**12, 2**13, (4, 512)) / 2.0**12  # 13 bits; 1024 of them need 23
+    z = (
+        np.random.default_rng(0).integers(2**12, 2**13, (4, 512)) / 2.0**12
+    )  # 13 bits; 1024 of them need 23
     z = np.concatenate([z, -z], axis=-1).astype(np.float32)
     assert len({EVERY[id].function(z, order)[0].tobytes() for order in ORDERS}) == 1
     assert len({EVERY[id].function(z, order)[2].tobytes() for order in ORDERS}) == 3
 
 
-# ---- Where each fails -------------------------------------------------------------------------------
+# ---- Where each fails
+# -------------------------------------------------------------------------------
+
 
 def test_naive_may_be_negative_and_clipping_hides_it():
     x, exact = rows(32, 1024, offset=1e4, spread=True)
@@ -251,19 +318,25 @@ def test_naive_may_be_negative_and_clipping_hides_it():
 
 @pytest.mark.parametrize("offset", [1e4, 1e5, 1e6])
 def test_two_pass_adds_the_square_of_the_error_of_the_mean(offset):
-    """mean((x - m)^2) = var + (mu - m)^2, exactly; the sum itself costs a few u. The correction takes it out."""
+    """mean((x - m)^2) = var + (mu - m)^2, exactly; the sum itself costs a few u. The correction
+    takes it out.
+    """
     x, _ = rows(32, 256, offset=offset, spread=True)
     mu, var = exact_mean_and_var(x)
     m, _, v = va.two_pass(x)
-    excess = (m - mu)**2
+    excess = (m - mu) ** 2
     assert (np.abs(v - var - excess) <= 4 * U["float32"] * (var + excess)).all()
-    assert np.max(excess / var) > 0.1 * (U["float32"] * offset)**2  # so there is something to take out
+    assert (
+        np.max(excess / var) > 0.1 * (U["float32"] * offset) ** 2
+    )  # so there is something to take out
     assert (np.abs(va.corrected_two_pass(x)[2] - var) <= 4 * U["float32"] * (var + excess)).all()
 
 
 @pytest.mark.parametrize("D", [64, 1024, 16384])
 def test_shifted_is_lost_when_the_first_element_is_the_outlier(D):
-    """x0 - mu = sigma sqrt(D - 1), so kappa^2 = D; unshifted, kappa is near 1, and no algorithm loses anything."""
+    """x0 - mu = sigma sqrt(D - 1), so kappa^2 = D; unshifted, kappa is near 1, and no algorithm
+    loses anything.
+    """
     x = np.array(rows(8, D)[0])
     x[:, 0] = 1e6 * (1 + np.random.default_rng(0).random(8))
     assert near(var_error(x, "shifted"), U["float32"] * D)
@@ -272,15 +345,21 @@ def test_shifted_is_lost_when_the_first_element_is_the_outlier(D):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("id", ["neumaier", "wide"])
-@pytest.mark.parametrize("offset", [*(pytest.param(offset, marks=pytest.mark.slow) for offset in (0, 1e3)), 1e6])
+@pytest.mark.parametrize(
+    "offset", [*(pytest.param(offset, marks=pytest.mark.slow) for offset in (0, 1e3)), 1e6]
+)
 def test_the_best_sums_give_the_best_variance(id, offset):
-    """D = 65536 in sequence. wide rounds v once; Neumaier about twice, and it adds the square of the error of m."""
+    """D = 65536 in sequence. wide rounds v once; Neumaier about twice, and it adds the square of
+    the error of m.
+    """
     x, _ = rows(4, 65536, offset=offset)
     mu, var = exact_mean_and_var(x)
     m, _, v = EVERY[id].function(x, "sequential")
     assert (np.abs(m - mu) <= 1.01 * U["float32"] * np.maximum(np.abs(mu), 1e-3)).all()
-    rounded_mean = (m - mu)**2 if id == "neumaier" else 0
-    assert (np.abs(v - var) <= (2.02 if id == "neumaier" else 1.01) * U["float32"] * var + rounded_mean).all()
+    rounded_mean = (m - mu) ** 2 if id == "neumaier" else 0
+    assert (
+        np.abs(v - var) <= (2.02 if id == "neumaier" else 1.01) * U["float32"] * var + rounded_mean
+    ).all()
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant <= 52, reason="longdouble is float64 here")
@@ -291,16 +370,36 @@ def test_wide_is_wider_than_float64_too():
     assert var_error(x, "wide", "sequential") <= 1.01 * U["float64"]
 
 
-# ---- The cure ---------------------------------------------------------------------------------------
+# ---- The cure
+# ---------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("id, dtype, n, D, bar, offsets", [
-    *(("recentred", "float32", n, D, bar, (0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7))
-      for n, D, bar in ((64, 3, 3e-7), (32, 64, 1e-7), (8, 1024, 1e-7))),
-    pytest.param("recentred", "float32", 3, 65536, 1e-7, (0, *10.0 ** np.arange(1, 8)), marks=pytest.mark.long),
-    *(("recentred", "float64", n, D, 1e-15, (0, 1e4, 1e8, 1e12)) for n, D in ((64, 3), (32, 64), (8, 1024))),
-    ("short", "float32", 8, 1024, 1e-7, (0, 1e2, 1e4, 1e6))])
+
+@pytest.mark.parametrize(
+    "id, dtype, n, D, bar, offsets",
+    [
+        *(
+            ("recentred", "float32", n, D, bar, (0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7))
+            for n, D, bar in ((64, 3, 3e-7), (32, 64, 1e-7), (8, 1024, 1e-7))
+        ),
+        pytest.param(
+            "recentred",
+            "float32",
+            3,
+            65536,
+            1e-7,
+            (0, *10.0 ** np.arange(1, 8)),
+            marks=pytest.mark.long,
+        ),
+        *(
+            ("recentred", "float64", n, D, 1e-15, (0, 1e4, 1e8, 1e12))
+            for n, D in ((64, 3), (32, 64), (8, 1024))
+        ),
+        ("short", "float32", 8, 1024, 1e-7, (0, 1e2, 1e4, 1e6)),
+    ],
+)
 def test_no_offset_costs_a_digit(id, dtype, n, D, bar, offsets):
-    """u is 6e-8. Elementwise: two subtractions, a quotient; for the whole row: sum, root. Independent, 1.5 u = 9e-8.
+    """u is 6e-8. Elementwise: two subtractions, a quotient; for the whole row: sum, root.
+    Independent, 1.5 u = 9e-8.
 
     Rows of three have no averages: each of five roundings may be u, 3e-7. In float64, 1e-15 is 9 u.
     """
@@ -310,19 +409,23 @@ def test_no_offset_costs_a_digit(id, dtype, n, D, bar, offsets):
 
 @pytest.mark.slow
 def test_recentred_needs_short_sums():
-    """What is left of the mean is delta = E u (1 + E u mu / sigma); E u = |r| / mu, so delta = r^2 / (mu sigma)."""
+    """What is left of the mean is delta = E u (1 + E u mu / sigma); E u = |r| / mu, so delta = r^2
+    / (mu sigma).
+    """
     x, exact = rows(3, 65536, offset=1e7)
     _, r, _ = va.recentred(x, "sequential")
-    delta = np.median(np.abs(r))**2 / 1e7
-    assert 1e-3 < delta and near(y_error(x, exact, "recentred", order="sequential"), delta)
+    delta = np.median(np.abs(r)) ** 2 / 1e7
+    assert delta > 1e-3 and near(y_error(x, exact, "recentred", order="sequential"), delta)
 
 
 @pytest.mark.slow
 def test_the_short_form_may_give_a_negative_variance():
-    """Eight accumulators, D = 65536, mu / sigma = 1e7: r is some hundred sigma, and r^2 u E is more than 1.
+    """Eight accumulators, D = 65536, mu / sigma = 1e7: r is some hundred sigma, and r^2 u E is more
+    than 1.
 
-    The full form subtracts r first. What is left of the mean, |r|^2 sigma / mu = 0.02 sigma, is worth 4e-4 in the
-    variance. Pairwise, r is below sigma, and the two forms agree within the few u of their sums.
+    The full form subtracts r first. What is left of the mean, |r|^2 sigma / mu = 0.02 sigma, is
+    worth 4e-4 in the variance. Pairwise, r is below sigma, and the two forms agree within the few u
+    of their sums.
     """
     x = (1.3 * (np.random.default_rng(0).standard_normal((3, 65536)) + 1e7)).astype(np.float32)
     _, var = exact_mean_and_var(x)
@@ -338,15 +441,28 @@ def test_the_short_form_may_give_a_negative_variance():
     assert (np.abs(short - var) <= 4 * U["float32"] * var).all()
 
 
-CONSTANTS = [("float32", 33333334, 768), ("float32", 0.1, 7), ("float32", 0.1, 768), ("float32", 0.1, 65536),
-             ("float32", -3333.3, 1000), ("float32", 1e-30, 1000), ("float32", 1.7e7, 4095), ("float64", 0.1, 768),
-             ("float64", 1e15 / 3, 1000), ("float16", 0.1, 64), ("float16", 3.3, 100), ("bfloat16", 0.1, 31),
-             ("bfloat16", 3.3, 64)]
+CONSTANTS = [
+    ("float32", 33333334, 768),
+    ("float32", 0.1, 7),
+    ("float32", 0.1, 768),
+    ("float32", 0.1, 65536),
+    ("float32", -3333.3, 1000),
+    ("float32", 1e-30, 1000),
+    ("float32", 1.7e7, 4095),
+    ("float64", 0.1, 768),
+    ("float64", 1e15 / 3, 1000),
+    ("float16", 0.1, 64),
+    ("float16", 3.3, 100),
+    ("bfloat16", 0.1, 31),
+    ("bfloat16", 3.3, 64),
+]
 
 
 @pytest.mark.parametrize("dtype, k, D", [c for c in CONSTANTS if c[0] in DTYPES])
 def test_constant_rows_are_exact_zeros(dtype, k, D):
-    """x - m is j units in the last place in every column, and j D < 1/u: its sums need no rounding."""
+    """x - m is j units in the last place in every column, and j D < 1/u: its sums need no
+    rounding.
+    """
     x = np.full((2, D), k, dtype)
     assert (va.recentred(x)[2] == 0).all()
     assert (va.normalise(x) == 0).all()
@@ -354,15 +470,21 @@ def test_constant_rows_are_exact_zeros(dtype, k, D):
 
 @every_order
 def test_a_constant_row_that_others_do_not_survive(order):
-    """The mean misses 33333340. two-pass takes the miss for a spread; corrected divides it by the root of eps."""
+    """The mean misses 33333340. two-pass takes the miss for a spread; corrected divides it by the
+    root of eps.
+    """
     x = np.full((1, 768), 33333340, np.float32)
     np.testing.assert_allclose(np.abs(va.normalise(x, "two-pass", order=order)), 1, rtol=1e-5)
-    assert (np.abs(va.normalise(x, "corrected", order=order)) > 600).all()  # 2 / sqrt(1e-5) = 632 and more
+    assert (
+        np.abs(va.normalise(x, "corrected", order=order)) > 600
+    ).all()  # 2 / sqrt(1e-5) = 632 and more
     assert (va.normalise(x, order=order) == 0).all()
     assert (va.recentred(x, order)[2] == 0).all()
 
 
-# ---- Classic rows -----------------------------------------------------------------------------------
+# ---- Classic rows
+# -----------------------------------------------------------------------------------
+
 
 def test_ten_thousand_and_so_on():
     """Squares near 1e8 are multiples of 8 in float32: the variance 1.25 is rounded to 0."""
@@ -372,12 +494,18 @@ def test_ten_thousand_and_so_on():
     for id in ALGORITHMS:
         y = va.normalise(x, id)
         if id in ("naive", "clipped"):
-            np.testing.assert_allclose(y, np.array([-1.5, -0.5, 0.5, 1.5]) / np.sqrt(1e-5), rtol=3e-7)
-        else:  # every mean and difference is a float32; var + eps, its root and the quotient are rounded: 3 u
+            np.testing.assert_allclose(
+                y, np.array([-1.5, -0.5, 0.5, 1.5]) / np.sqrt(1e-5), rtol=3e-7
+            )
+        # every mean and difference is a float32; var + eps, its root and the quotient are rounded:
+        # 3 u
+        else:
             np.testing.assert_allclose(y, exact, rtol=3 * U["float32"])
 
 
-# ---- normalise and its arguments --------------------------------------------------------------------
+# ---- normalise and its arguments
+# --------------------------------------------------------------------
+
 
 def test_normalise():
     """The formula, by name and by entry, with recentred as the default."""

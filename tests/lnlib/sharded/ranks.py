@@ -18,35 +18,68 @@ def arrays_of(norm, x, gamma, beta):
     return (x, gamma, beta) if norm == "layer" else (x, gamma)
 
 
-def program(how, part, x, gamma, beta, dy, norm="layer", eps=1e-5, precise=False, reproducible=False, block=None):
+def program(
+    how,
+    part,
+    x,
+    gamma,
+    beta,
+    dy,
+    norm="layer",
+    eps=1e-5,
+    precise=False,
+    reproducible=False,
+    block=None,
+):
     """(y, dx, dgamma[, dbeta]) of one rank; ``block`` makes it reproducible."""
     forward, backward = norm_of(MODULES[how], norm)
-    blocks = {"reproducible": reproducible or block is not None} | ({"block": block} if block else {})
+    blocks = {"reproducible": reproducible or block is not None} | (
+        {"block": block} if block else {}
+    )
     options = {"precise": precise} if precise else {}
     if how == "rows":
         y, cache = yield from forward(*arrays_of(norm, x[part], gamma, beta), eps, **options)
         return y, cache.xhat, *(yield from backward(dy[part], cache, **blocks))
-    y, cache = yield from forward(*arrays_of(norm, x[..., part], gamma[part], beta[part]), eps, **options, **blocks)
+    y, cache = yield from forward(
+        *arrays_of(norm, x[..., part], gamma[part], beta[part]), eps, **options, **blocks
+    )
     return y, cache.xhat, *(yield from backward(dy[..., part], cache))
 
 
 def edges():
-    """What is seldom sent: one number, arrays without numbers, a merge without a name; what came of each."""
+    """What is seldom sent: one number, arrays without numbers, a merge without a name; what came of
+    each.
+    """
     replies, plus = [], functools.partial(np.add)
-    for message in ((SUM, 3.0), (SUM, np.ones((0, 3))), (plus, np.ones((0, 3))), (plus, np.ones((3, 0))),
-                    (plus, np.ones((2, 3)))):
+    for message in (
+        (SUM, 3.0),
+        (SUM, np.ones((0, 3))),
+        (plus, np.ones((0, 3))),
+        (plus, np.ones((3, 0))),
+        (plus, np.ones((2, 3))),
+    ):
         replies.append((yield message))
     return [[type(reply).__name__, [*reply.shape], reply.sum()] for reply in replies]
 
 
 def of_edges(ranks):
     """What each of so many ranks gets."""
-    return [["ndarray", shape, total] for shape, total in (
-        ([], 3 * ranks), ([0, 3], 0), ([0, 3], 0), ([3, 0], 0), ([2, 3], 6 * ranks))]
+    return [
+        ["ndarray", shape, total]
+        for shape, total in (
+            ([], 3 * ranks),
+            ([0, 3], 0),
+            ([0, 3], 0),
+            ([3, 0], 0),
+            ([2, 3], 6 * ranks),
+        )
+    ]
 
 
 def whole(how, results):
-    """The results of all ranks as one process would have them: y, xhat, dx, dgamma and, of layer norm, dbeta."""
+    """The results of all ranks as one process would have them: y, xhat, dx, dgamma and, of layer
+    norm, dbeta.
+    """
     axis = 0 if how == "rows" else -1
     joined = [np.concatenate(parts, axis) for parts in zip(*(r[:3] for r in results))]
     sums = zip(*(r[3:] for r in results))

@@ -15,32 +15,42 @@ NAMES = "y", "xhat", "dx", "dgamma", "dbeta"
 #: Of what one process loses. Both round the same tensors once, at random: that is most of it.
 BAR = 1.5
 
-#: Rows of 8 features: 12 for each of 8 ranks, so that the mean square of the roundings of dgamma, a sum of 96 in one
-#: process and of 12 in each rank, is near enough to what it is on average.
+#: Rows of 8 features: 12 for each of 8 ranks, so that the mean square of the roundings of dgamma, a
+#: sum of 96 in one process and of 12 in each rank, is near enough to what it is on average.
 SHAPES = {8: 96, 1000: 12, 65536: 2}
 
 
 def errors(results, exact):
-    return {name: reference.relative_error(value, getattr(exact, name)) for name, value in zip(NAMES, results)}
+    return {
+        name: reference.relative_error(value, getattr(exact, name))
+        for name, value in zip(NAMES, results)
+    }
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def judged(rows, D, ratio, norm="layer"):
     """float32 arrays, the exact results rounded to float64, and the errors of one process.
 
-    Rounded, they are right to 1e-16, a hundred-millionth of the errors, and many cuts are judged in no time.
+    Rounded, they are right to 1e-16, a hundred-millionth of the errors, and many cuts are judged in
+    no time.
     """
     arrays = numbers(rows, D, ratio)
     x, gamma, beta, dy = arrays
-    exact = reference.layer_norm(x, gamma, beta, dy) if norm == "layer" else reference.rms_norm(x, gamma, dy)
+    exact = (
+        reference.layer_norm(x, gamma, beta, dy)
+        if norm == "layer"
+        else reference.rms_norm(x, gamma, dy)
+    )
     rounded = {name: reference.to_float64(getattr(exact, name)) for name in NAMES}
     return arrays, rounded, distances(single(*arrays, norm=norm), rounded)
 
 
 def distances(results, rounded):
     """Relative L2 errors; of a tensor that is exactly right, 0."""
-    return {name: np.linalg.norm(value - rounded[name]) / np.linalg.norm(rounded[name])
-            for name, value in zip(NAMES, results)}
+    return {
+        name: np.linalg.norm(value - rounded[name]) / np.linalg.norm(rounded[name])
+        for name, value in zip(NAMES, results)
+    }
 
 
 def cuts(count, ranks):
@@ -61,7 +71,9 @@ def hold(how, rows, D, ratio, ranks, norm="layer", block=None):
     arrays, rounded, owed = judged(rows, D, ratio, norm)
     length = rows if how == "rows" else D
     for parts in [cut(length, ranks, block)] if block else cuts(length, ranks):
-        results = whole(how, simulate([program(how, part, *arrays, norm=norm, block=block) for part in parts]))
+        results = whole(
+            how, simulate([program(how, part, *arrays, norm=norm, block=block) for part in parts])
+        )
         found = distances(results, rounded)
         assert all(found[name] <= BAR * owed[name] for name in found), (parts, found, owed)
 
@@ -98,9 +110,11 @@ def test_rms_norm(how, ranks):
 
 @pytest.mark.parametrize("ratio", [0.0, 1e6, 1e12])
 def test_float64_keeps_its_digits_where_a_rounded_mean_would_not(ratio):
-    """x - m - r is rounded twice, and r is off by u sigma a merge: ten times u, whatever mean / sigma is.
+    """x - m - r is rounded twice, and r is off by u sigma a merge: ten times u, whatever mean /
+    sigma is.
 
-    A mean in one float64 number is off by up to u ratio, 1e-4 in the last case. dx: kappa is near 1 for normal dy.
+    A mean in one float64 number is off by up to u ratio, 1e-4 in the last case. dx: kappa is near 1
+    for normal dy.
     """
     arrays = numbers(6, 1000, ratio, "float64")
     exact = reference.layer_norm(*arrays)
@@ -110,7 +124,9 @@ def test_float64_keeps_its_digits_where_a_rounded_mean_would_not(ratio):
 
 
 def test_shards_whose_means_are_far_apart():
-    """A thousand sigma of a shard between the means of any two: the squares are those of the distances."""
+    """A thousand sigma of a shard between the means of any two: the squares are those of the
+    distances.
+    """
     x, gamma, beta, dy = numbers(12, 1000)
     x = x + np.repeat(1e3 * np.arange(8, dtype=np.float32), 125)
     exact = reference.layer_norm(x, gamma, beta, dy)
@@ -123,7 +139,9 @@ def test_shards_whose_means_are_far_apart():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("ranks", [1, 3, 7])
 def test_constant_rows_and_constant_upstream_give_exact_zeros(dtype, ranks):
-    """Of equal numbers the rounded means of two parts may differ, and their residuals make up for it, exactly."""
+    """Of equal numbers the rounded means of two parts may differ, and their residuals make up for
+    it, exactly.
+    """
     x, gamma, beta, dy = numbers(5, 700, 1.0, dtype)
     x[:] = np.array([0.1, 33333334.0, -1 / 3, 1e-8, 1e8], dtype)[:, None]
     one, zero = np.ones_like(gamma), np.zeros_like(beta)
@@ -137,15 +155,19 @@ def test_constant_rows_and_constant_upstream_give_exact_zeros(dtype, ranks):
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize("eps", [0.0, 1e-5])
 def test_rows_whose_squares_leave_the_range_are_done_again(norm, eps):
-    """Scaled by 2**k, with eps scaled by 2**2k, a row has the same xhat, and dx is 2**-k times as large.
+    """Scaled by 2**k, with eps scaled by 2**2k, a row has the same xhat, and dx is 2**-k times as
+    large.
 
-    In other rows all is as before, to the bit, and NaN stays in its own. A power of two rounds nothing; statistics are
-    rounded as they are in range, a few u; of eps is left nothing.
+    In other rows all is as before, to the bit, and NaN stays in its own. A power of two rounds
+    nothing; statistics are rounded as they are in range, a few u; of eps is left nothing.
     """
     x, gamma, beta, dy = numbers(6, 40, 3.0, "float64")
     x[1, :13] = 0  # nothing but zeros on the first rank
     wanted = run("features", 3, x, gamma, beta, dy, norm=norm, eps=0.0)
-    wide, k = x.copy(), np.array([0, 700, 1020, -800, 0, 0] if eps == 0 else [0, 700, 1020, 600, 0, 0])[:, None]
+    wide, k = (
+        x.copy(),
+        np.array([0, 700, 1020, -800, 0, 0] if eps == 0 else [0, 700, 1020, 600, 0, 0])[:, None],
+    )
     wide = np.ldexp(wide, k)
     wide[5, 7] = np.nan
     y, xhat, dx, *_ = run("features", 3, wide, gamma, beta, dy, norm=norm, eps=eps)
@@ -156,21 +178,28 @@ def test_rows_whose_squares_leave_the_range_are_done_again(norm, eps):
         assert np.allclose(found[1:4], exact[1:4], rtol=1e-14, atol=1e-15)
     big = np.full((2, 40), 1.7e308)
     found = run("features", 3, big, gamma, beta, dy[:2], norm=norm, eps=1e-5)
-    for value, one in zip(found, single(big, gamma, beta, dy[:2], norm=norm, eps=1e-5)):  # constant rows
+    for value, one in zip(
+        found, single(big, gamma, beta, dy[:2], norm=norm, eps=1e-5)
+    ):  # constant rows
         assert np.allclose(value, one, rtol=1e-12, atol=1e-320)
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize("upstream", [0, 1e-30, 1])
 def test_dx_where_rstd_is_beyond_the_largest_number(norm, upstream):
-    """Rows of the smallest numbers, eps = 0: dx is 0, a number or Inf, as one process has it; the other row is as ever.
+    """Rows of the smallest numbers, eps = 0: dx is 0, a number or Inf, as one process has it; the
+    other row is as ever.
 
-    A few roundings of each way, of the size of what is subtracted, which here is at most 4 times dx.
+    A few roundings of each way, of the size of what is subtracted, which here is at most 4 times
+    dx.
     """
     few = np.array([[1, 2, 3, 5], [1, -2, 0, 3], [1, -2, 0, 3]], "f8")
     dy, one = np.array([[1, -1, 2, 0.5], [3, -1, 2, 0.5], [3, -1, 2, 0.5]]) * upstream, np.ones(4)
     x = few * np.array([[5e-324], [5e-324], [1.0]])
-    found, wanted = (f(x, one, 0 * one, dy, norm=norm, eps=0.0) for f in (functools.partial(run, "features", 3), single))
+    found, wanted = (
+        f(x, one, 0 * one, dy, norm=norm, eps=0.0)
+        for f in (functools.partial(run, "features", 3), single)
+    )
     assert np.isinf(found[2][:2]).all() == (upstream == 1) and np.isfinite(found[2][2]).all()
     for value, right in zip(found, wanted):
         assert np.allclose(value, right, rtol=1e-14, atol=1e-15 * abs(upstream))
@@ -178,7 +207,9 @@ def test_dx_where_rstd_is_beyond_the_largest_number(norm, upstream):
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_signs_and_zeros_of_rows_that_are_done_again(norm):
-    """Negative numbers alone have a size; zeros on the first rank have none; rows without spread are NaN if eps is 0."""
+    """Negative numbers alone have a size; zeros on the first rank have none; rows without spread
+    are NaN if eps is 0.
+    """
     x, gamma, beta, dy = numbers(4, 40, 3.0, "float64")
     x[0], x[1, :13], x[2:] = -np.abs(x[0]), 0, 0
     wanted = single(x[:2], gamma, beta, dy[:2], norm=norm, eps=0.0)
@@ -191,12 +222,15 @@ def test_signs_and_zeros_of_rows_that_are_done_again(norm):
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_what_is_done_again_keeps_its_eps_and_minds_no_empty_rank(norm):
-    """Rows near 1e-155, whose squares are near the smallest normal number, as eps is; some ranks have no feature.
+    """Rows near 1e-155, whose squares are near the smallest normal number, as eps is; some ranks
+    have no feature.
 
     x is multiplied by a power of two and eps by its square: xhat is the same to a few roundings.
     """
     x, gamma, beta, dy = numbers(3, 5, 0.5, "float64")
-    found = run("features", 8, np.ldexp(x, -515), gamma, beta, dy, norm=norm, eps=np.ldexp(0.5, -1030))
+    found = run(
+        "features", 8, np.ldexp(x, -515), gamma, beta, dy, norm=norm, eps=np.ldexp(0.5, -1030)
+    )
     wanted = single(x, gamma, beta, dy, norm=norm, eps=0.5)
     for value, right, scale in zip(found, wanted, (0, 0, 515, 0, 0)):
         assert np.allclose(value, np.ldexp(right, scale), rtol=1e-14, atol=1e-15 * 2.0**scale)
@@ -205,14 +239,20 @@ def test_what_is_done_again_keeps_its_eps_and_minds_no_empty_rank(norm):
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize("k, eps", [(560, 1e-5), (900, 1e-5), (700, 1000.0), (100, 1e295)])
 def test_rows_whose_squares_vanish_beside_eps(norm, k, eps, monkeypatch):
-    """Their sum is 0, like that of a constant row; their xhat is not: a few roundings, as of any other row.
+    """Their sum is 0, like that of a constant row; their xhat is not: a few roundings, as of any
+    other row.
 
-    The squares are below 2**-1074 times eps, and fixed point must not lose what float64 keeps of x: 3000 bits.
+    The squares are below 2**-1074 times eps, and fixed point must not lose what float64 keeps of x:
+    3000 bits.
     """
     monkeypatch.setattr(reference, "BITS", 3000)
     x, gamma, beta, dy = numbers(3, 8, 0.5, "float64")
     x, zero = np.ldexp(x, -k), np.zeros_like(beta)
-    exact = reference.layer_norm(x, gamma, zero, dy, eps) if norm == "layer" else reference.rms_norm(x, gamma, dy, eps)
+    exact = (
+        reference.layer_norm(x, gamma, zero, dy, eps)
+        if norm == "layer"
+        else reference.rms_norm(x, gamma, dy, eps)
+    )
     for how, ranks in itertools.product(("rows", "features"), (1, 3)):
         found = errors(run(how, ranks, x, gamma, zero, dy, norm=norm, eps=eps), exact)
         assert max(found.values()) < 10 * 2.0**-53, (how, ranks, found)
@@ -220,7 +260,9 @@ def test_rows_whose_squares_vanish_beside_eps(norm, k, eps, monkeypatch):
 
 @pytest.mark.parametrize("how", ["rows", "features"])
 def test_precise_is_rounded_once(how):
-    """float64 inside, for float32 x: y and dx within half a unit in the last place, nearly always, at any kappa."""
+    """float64 inside, for float32 x: y and dx within half a unit in the last place, nearly always,
+    at any kappa.
+    """
     x, gamma, beta, dy = numbers(12, 1000, 1e3)
     one, dy = np.ones_like(gamma), (1e3 + dy).astype(np.float32)
     exact = reference.layer_norm(x, one, beta, dy)
@@ -252,7 +294,9 @@ def test_nan_stays_in_its_row(how):
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
-@pytest.mark.parametrize("how, block", [("rows", None), ("rows", 2), ("features", None), ("features", 8)])
+@pytest.mark.parametrize(
+    "how, block", [("rows", None), ("rows", 2), ("features", None), ("features", 8)]
+)
 def test_whatever_numpy_is_told_to_raise_numbers_pass_silently(how, block, norm):
     """Inf less Inf, Inf over Inf, sums that overflow, squares that vanish: data, in x and in dy."""
     x, gamma, beta, dy = numbers(6, 40, 0.0, "float64")
@@ -262,19 +306,28 @@ def test_whatever_numpy_is_told_to_raise_numbers_pass_silently(how, block, norm)
         with np.errstate(all="raise"):
             y, xhat, dx, *_ = run(how, 3, x, gamma, beta, dy, norm=norm, eps=eps, block=block)
         assert np.isfinite(y[3:]).all() and not np.isfinite(dx[3]).any()
-        assert norm == "rms" or np.isnan(y[0]).all()  # without a mean, Inf makes zeros of the others
+        assert (
+            norm == "rms" or np.isnan(y[0]).all()
+        )  # without a mean, Inf makes zeros of the others
 
 
 @pytest.mark.parametrize("how", ["rows", "features"])
 def test_any_leading_shape_and_no_rows(how):
     x, gamma, beta, dy = numbers(12, 40)
-    flat = simulate([program(how, part, x, gamma, beta, dy) for part in cut(12 if how == "rows" else 40, 4)])
+    flat = simulate(
+        [program(how, part, x, gamma, beta, dy) for part in cut(12 if how == "rows" else 40, 4)]
+    )
     if how == "features":
         x4, dy4 = (a.reshape(2, 3, 2, 40) for a in (x, dy))
         deep = simulate([program(how, part, x4, gamma, beta, dy4) for part in cut(40, 4)])
         for rank, other in zip(deep, flat):
             assert [a.tobytes() for a in rank] == [a.tobytes() for a in other]
         assert deep[0][0].shape == (2, 3, 2, 10)
-    none = simulate([program(how, part, x[:0], gamma, beta, dy[:0]) for part in cut(0 if how == "rows" else 40, 2)])
+    none = simulate(
+        [
+            program(how, part, x[:0], gamma, beta, dy[:0])
+            for part in cut(0 if how == "rows" else 40, 2)
+        ]
+    )
     assert [a.shape for a in whole(how, none)] == [(0, 40)] * 3 + [(40,)] * 2
     assert not whole(how, none)[3].any()

@@ -20,24 +20,44 @@ def bits(arrays):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("how, count, block", [("features", 520, 64), ("rows", 60, 7)])
 def test_reproducible_bits_do_not_depend_on_the_number_of_ranks(how, count, block, dtype, norm):
-    """Nine parts, the last of them short; on twelve ranks some have none. A library's order changes nothing."""
+    """Nine parts, the last of them short; on twelve ranks some have none. A library's order changes
+    nothing.
+    """
     arrays = numbers(60, 520, 1e3, dtype)
     first = None
     for ranks in (*RANKS, 12):
         for order in ORDERS:
-            found = whole(how, simulate([program(how, part, *arrays, norm=norm, block=block)
-                                         for part in cut(count, ranks, block)], order=order))
+            found = whole(
+                how,
+                simulate(
+                    [
+                        program(how, part, *arrays, norm=norm, block=block)
+                        for part in cut(count, ranks, block)
+                    ],
+                    order=order,
+                ),
+            )
             first = first or bits(found)
             assert bits(found) == first, (ranks, order)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_without_blocks_bits_do_depend_on_it(dtype):
-    """What the test above would not see if two orders never differed: float64 sums, not rounded to float32."""
+    """What the test above would not see if two orders never differed: float64 sums, not rounded to
+    float32.
+    """
     arrays = numbers(60, 520, 1e3, "float64")
     for how, count in (("features", 520), ("rows", 60)):
-        found = {b"".join(bits(whole(how, simulate([program(how, part, *arrays) for part in cut(count, ranks)]))))
-                 for ranks in RANKS}
+        found = {
+            b"".join(
+                bits(
+                    whole(
+                        how, simulate([program(how, part, *arrays) for part in cut(count, ranks)])
+                    )
+                )
+            )
+            for ranks in RANKS
+        }
         assert len(found) > 1
 
 
@@ -57,12 +77,16 @@ def test_all_ranks_have_the_same_bits(order, parts):
     arrays = x, gamma, beta, _ = numbers(60, 60, 1e3, "float64")
     results = simulate([program("rows", part, *arrays) for part in parts], order=order)
     assert len({b"".join(bits(r[3:])) for r in results}) == 1
-    results = simulate([features.layer_norm_forward(x[:, part], gamma[part], beta[part]) for part in parts])
+    results = simulate(
+        [features.layer_norm_forward(x[:, part], gamma[part], beta[part]) for part in parts]
+    )
     assert len({cache.rstd.tobytes() for _, cache in results}) == 1
 
 
 def test_the_ring_adds_another_order_in_every_part_of_a_message():
-    """The same number everywhere in the message comes back as several: where in a message a number lies decides."""
+    """The same number everywhere in the message comes back as several: where in a message a number
+    lies decides.
+    """
     values = np.random.default_rng(0).standard_normal(5)
 
     def program(value):
@@ -79,8 +103,18 @@ def test_a_part_that_is_no_block_is_refused_on_all_ranks():
     for how in ("rows", "features"):
         words = rf"^ranks 0, 1: ValueError: block: found 15 {how} in part 1 of ., expected 16"
         with pytest.raises(RankError, match=words):
-            simulate([program(how, part, *arrays, block=16) for part in widths(31, 29 if how == "rows" else 33)])
-        simulate([program(how, part, *arrays, block=16) for part in widths(32, 28 if how == "rows" else 32)])
+            simulate(
+                [
+                    program(how, part, *arrays, block=16)
+                    for part in widths(31, 29 if how == "rows" else 33)
+                ]
+            )
+        simulate(
+            [
+                program(how, part, *arrays, block=16)
+                for part in widths(32, 28 if how == "rows" else 32)
+            ]
+        )
 
 
 @pytest.mark.parametrize("join, columns", [(merge, 4), (merge_upstream, 5)])
@@ -101,7 +135,7 @@ def test_merged_is_what_one_group_would_be():
     for block in (1, 2, 8, 16):
         n, m, r, S = tree(merge, quadruples(x, block)).T
         assert np.array_equal(n, [32] * 9) and np.array_equal(m + r, x.mean(-1))
-        assert np.array_equal(S, ((x - x.mean(-1, keepdims=True))**2).sum(-1))
+        assert np.array_equal(S, ((x - x.mean(-1, keepdims=True)) ** 2).sum(-1))
         n, m, r, X, Q = tree(merge_upstream, quintuples(x, along, block)).T
         assert np.array_equal(X, along.sum(-1))
         assert np.array_equal(Q, ((x - x.mean(-1, keepdims=True)) * along).sum(-1))

@@ -12,8 +12,12 @@ from lnlib.sharded.faults import FAULTS, job
 def test_every_fault_is_named_with_its_rank(how, fault, ranks):
     for bad in (0, ranks - 1):
         with pytest.raises(RankError) as caught:
-            simulate([job(how, rank, ranks, fault if rank == bad else None) for rank in range(ranks)])
-        assert FAULTS[fault] in str(caught.value) and f"rank {bad}" in str(caught.value), caught.value
+            simulate(
+                [job(how, rank, ranks, fault if rank == bad else None) for rank in range(ranks)]
+            )
+        assert FAULTS[fault] in str(caught.value) and f"rank {bad}" in str(caught.value), (
+            caught.value
+        )
 
 
 def test_without_a_fault_the_job_ends():

@@ -1,4 +1,6 @@
-"""The simulator: what it delivers, what it counts, and that whatever goes wrong is one error with a name."""
+"""The simulator: what it delivers, what it counts, and that whatever goes wrong is one error with a
+name.
+"""
 
 import functools
 
@@ -7,7 +9,18 @@ import pytest
 from ranks import edges, numbers, of_edges, program
 
 from lnlib import layernorm
-from lnlib.sharded import GATHER, SAME, SUM, RankError, cut, features, rows, simulate, traffic, widths
+from lnlib.sharded import (
+    GATHER,
+    SAME,
+    SUM,
+    RankError,
+    cut,
+    features,
+    rows,
+    simulate,
+    traffic,
+    widths,
+)
 from lnlib.sharded.groups import merge, quadruples
 
 
@@ -30,11 +43,16 @@ def test_operations():
 @pytest.mark.parametrize("piece", [None, 2])
 def test_one_number_no_numbers_and_a_merge_without_a_name(order, piece):
     for ranks in (1, 2, 3):
-        assert simulate([edges() for _ in range(ranks)], order=order, piece=piece) == [of_edges(ranks)] * ranks
+        assert (
+            simulate([edges() for _ in range(ranks)], order=order, piece=piece)
+            == [of_edges(ranks)] * ranks
+        )
 
 
 def test_a_merge_gets_whole_rows_or_pieces_of_a_flat_message():
-    """In whole rows a merge is right in every order; cut anywhere, a flat message makes sense no more."""
+    """In whole rows a merge is right in every order; cut anywhere, a flat message makes sense no
+    more.
+    """
     x = numbers(6, 40, 100.0, "float64")[0]
     parts = [quadruples(x[:, part], 40)[0] for part in cut(40, 4)]
 
@@ -54,20 +72,32 @@ def test_a_merge_gets_whole_rows_or_pieces_of_a_flat_message():
 
     ones = np.ones(8)
     assert simulate([say((averaged, ones)), say((averaged, ones))])[1][0].tolist() == [2, *[1] * 7]
-    assert simulate([say((averaged, ones)), say((averaged, ones))], piece=4)[1][0].tolist() == [2, 1, 1, 1] * 2
+    assert (
+        simulate([say((averaged, ones)), say((averaged, ones))], piece=4)[1][0].tolist()
+        == [2, 1, 1, 1] * 2
+    )
 
 
 #: What a rank does instead of SUM of three float64, and the words of all ranks.
 WRONG = {
-    "returns": (lambda: say(), "operation: found sum of float64 (3) on ranks 0, 2 and the end of the program on"),
+    "returns": (
+        lambda: say(),
+        "operation: found sum of float64 (3) on ranks 0, 2 and the end of the program on",
+    ),
     "raises": (lambda: fails(), "rank 1: KeyError: 'x'"),
     "shape": (lambda: say((SUM, np.ones(4))), "(3) on ranks 0, 2 and sum of float64 (4) on rank 1"),
     "dtype": (lambda: say((SUM, np.ones(3, "f4"))), "sum of float32 (3) on rank 1"),
     "operation": (lambda: say((GATHER, np.ones(3))), "gather of float64 (any) on rank 1"),
     "merge": (lambda: say((merge, np.ones(3))), "merge by merge of float64 (3) on rank 1"),
     "same": (lambda: say((SAME, {"eps": 1})), "and same on rank 1"),
-    "one more": (lambda: say((SUM, np.ones(3)), (SUM, np.ones(3))), "the end of the program on ranks 0, 2 and sum of"),
-    "unknown": (lambda: say(("mean", np.ones(3))), "rank 1: ValueError: message: found operation 'mean', expected"),
+    "one more": (
+        lambda: say((SUM, np.ones(3)), (SUM, np.ones(3))),
+        "the end of the program on ranks 0, 2 and sum of",
+    ),
+    "unknown": (
+        lambda: say(("mean", np.ones(3))),
+        "rank 1: ValueError: message: found operation 'mean', expected",
+    ),
     "no array": (lambda: say((SUM, "three")), "rank 1: TypeError: message: found dtype"),
     "no pair": (lambda: say(SUM), "rank 1: TypeError: message: found str, expected an operation"),
     "a list": (lambda: say((SAME, [1])), "rank 1: TypeError: message: found list, expected a dict"),
@@ -102,7 +132,9 @@ def test_what_is_gathered_may_differ_in_its_first_axis_only():
         if shape == (2, 3):
             assert simulate(programs)[0][0].shape == (3, 3)
         else:
-            with pytest.raises(RankError, match=r"^operation: found gather of float64 \(any, 3\) on rank 0 and "):
+            with pytest.raises(
+                RankError, match=r"^operation: found gather of float64 \(any, 3\) on rank 0 and "
+            ):
                 simulate(programs)
 
 
@@ -110,7 +142,9 @@ def test_errors_of_several_ranks_and_the_cause():
     def divides():
         yield SUM, 1 // 0
 
-    with pytest.raises(RankError, match="^ranks 0, 2: KeyError: 'x'; rank 1: ZeroDivisionError") as caught:
+    with pytest.raises(
+        RankError, match="^ranks 0, 2: KeyError: 'x'; rank 1: ZeroDivisionError"
+    ) as caught:
         simulate([fails(), divides(), fails()])
     assert isinstance(caught.value.__cause__, KeyError)
 
@@ -122,7 +156,10 @@ def ends(error):
 
 @pytest.mark.parametrize("code, told", [(0, "0"), (None, "None"), (3, "3"), ("enough", "'enough'")])
 def test_a_program_that_ends_the_process_ends_all(code, told):
-    with pytest.raises(RankError, match=rf"^rank 1: SystemExit: found sys.exit\({told}\) in the program, expected it to"):
+    with pytest.raises(
+        RankError,
+        match=rf"^rank 1: SystemExit: found sys.exit\({told}\) in the program, expected it to",
+    ):
         simulate([say((SUM, np.ones(3))), ends(SystemExit(code))])
     with pytest.raises(RankError, match="^rank 0: GeneratorExit: $"):
         simulate([ends(GeneratorExit()), say((SUM, np.ones(3)))])
@@ -135,28 +172,47 @@ def test_an_interrupt_of_a_simulation_is_one():
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize("block", [None, 16])
-@pytest.mark.parametrize("how, parts", [(how, parts) for how in ("rows", "features")
-                                        for parts in (cut(64, 4, 16), cut(64, 7, 16), widths(64))])
+@pytest.mark.parametrize(
+    "how, parts",
+    [
+        (how, parts)
+        for how in ("rows", "features")
+        for parts in (cut(64, 4, 16), cut(64, 7, 16), widths(64))
+    ],
+)
 def test_bytes_counted_are_bytes_predicted(how, parts, block, norm):
     arrays = numbers(64, 64)
     log = []
     simulate([program(how, part, *arrays, norm=norm, block=block) for part in parts], log=log)
     counts = [part.stop - part.start for part in parts]
-    predicted = traffic.rows(counts, 64, block) if how == "rows" else traffic.features(counts, 64, norm, block)
+    predicted = (
+        traffic.rows(counts, 64, block)
+        if how == "rows"
+        else traffic.features(counts, 64, norm, block)
+    )
     assert log == predicted
-    assert traffic.total(log) == (sum(map(sum, (m.sent for m in log))), 16 * len(parts) * (len(log) + 1))
+    assert traffic.total(log) == (
+        sum(map(sum, (m.sent for m in log))),
+        16 * len(parts) * (len(log) + 1),
+    )
 
 
 def test_bytes_of_the_first_page():
     """The numbers that the text tells: 32 and 40 bytes a row and rank; 16 bytes a feature."""
-    assert [m.sent for m in traffic.features([5, 0, 3], rows=10)] == [(0, 0, 0), (320, 0, 320), (400, 0, 400)]
+    assert [m.sent for m in traffic.features([5, 0, 3], rows=10)] == [
+        (0, 0, 0),
+        (320, 0, 320),
+        (400, 0, 400),
+    ]
     assert [m.sent for m in traffic.rows([7, 0], D=100)] == [(0, 0), (1600, 1600)]
     assert traffic.features([100, 30], 10, block=32)[1].sent == (4 * 320, 320)
     assert traffic.rows([100, 0], 10, block=32)[1].sent == (4 * 168, 0)
 
 
 def test_the_model_of_time():
-    """Two ranks, one step: alpha and n bytes of a sum each way; a gather brings what the other one has."""
+    """Two ranks, one step: alpha and n bytes of a sum each way; a gather brings what the other one
+    has.
+    """
     assert traffic.seconds(traffic.Message(SUM, (100, 100)), 1.0, 0.01) == 2 + 1
     assert traffic.seconds(traffic.Message(GATHER, (100, 300, 0)), 1.0, 0.01) == 2 + 4
     assert traffic.seconds(traffic.Message(GATHER, (100,)), 1.0, 0.01) == 0
@@ -164,43 +220,68 @@ def test_the_model_of_time():
 
 def test_parameters_that_drifted_apart_and_rows_that_do_not_fit():
     x, gamma, beta, dy = numbers(12, 40)
-    with pytest.raises(RankError, match=r"^beta: found float32, numbers with the checksum \w+ on rank 0 and "):
+    with pytest.raises(
+        RankError, match=r"^beta: found float32, numbers with the checksum \w+ on rank 0 and "
+    ):
         simulate([rows.layer_norm_forward(x, gamma, b) for b in (beta, beta + 1)])
     with pytest.raises(RankError, match=r"^gamma: found float32, numbers"):
         simulate([rows.rms_norm_forward(x, g) for g in (gamma, -gamma)])
-    with pytest.raises(RankError, match=r"^leading shape of x: found \(12,\) on rank 0 and \(11,\) on rank 1"):
+    with pytest.raises(
+        RankError, match=r"^leading shape of x: found \(12,\) on rank 0 and \(11,\) on rank 1"
+    ):
         simulate([features.layer_norm_forward(a, gamma, beta) for a in (x, x[1:])])
     with pytest.raises(RankError, match="^block: found None on rank 0 and 128 on rank 1"):
         simulate([features.rms_norm_forward(x, gamma, reproducible=flag) for flag in (False, True)])
     with pytest.raises(RankError, match="^precise: found False on rank 0 and True on rank 1"):
-        simulate([features.layer_norm_forward(x, gamma, beta, precise=flag) for flag in (False, True)])
-    with pytest.raises(RankError, match="^ranks 0, 1: ValueError: x: found no features on any rank"):
+        simulate(
+            [features.layer_norm_forward(x, gamma, beta, precise=flag) for flag in (False, True)]
+        )
+    with pytest.raises(
+        RankError, match="^ranks 0, 1: ValueError: x: found no features on any rank"
+    ):
         simulate([features.layer_norm_forward(x[:, :0], gamma[:0], beta[:0]) for _ in "ab"])
 
 
-@pytest.mark.parametrize("forward", [rows.layer_norm_forward, rows.rms_norm_forward, features.layer_norm_forward,
-                                     features.rms_norm_forward])
+@pytest.mark.parametrize(
+    "forward",
+    [
+        rows.layer_norm_forward,
+        rows.rms_norm_forward,
+        features.layer_norm_forward,
+        features.rms_norm_forward,
+    ],
+)
 def test_nan_is_data_unless_it_is_refused(forward):
     x, gamma, beta, _ = numbers(12, 40)
     nan = np.where(np.arange(40) == 7, np.nan, x).astype("f4")
     parameters = (gamma,) if "rms" in forward.__name__ else (gamma, beta)
     simulate([forward(a, *parameters) for a in (x, nan)])
-    with pytest.raises(RankError, match="^rank 1: ValueError: x: found NaN or Inf, expected finite numbers only"):
+    with pytest.raises(
+        RankError, match="^rank 1: ValueError: x: found NaN or Inf, expected finite numbers only"
+    ):
         simulate([forward(a, *parameters, finite=True) for a in (x, nan)])
 
 
 def test_a_cache_of_complex_numbers_is_refused():
     x, gamma, beta, dy = numbers(12, 40)
-    for of_complex in (layernorm.layer_norm_forward(x.astype(complex), gamma.astype(float), beta.astype(float))[1],
-                       layernorm.layer_norm_forward(x.astype(float), gamma.astype(complex), beta.astype(float))[1]):
-        with pytest.raises(RankError, match="^rank 0: TypeError: cache: found dtype complex128, expected"):
+    for of_complex in (
+        layernorm.layer_norm_forward(x.astype(complex), gamma.astype(float), beta.astype(float))[1],
+        layernorm.layer_norm_forward(x.astype(float), gamma.astype(complex), beta.astype(float))[1],
+    ):
+        with pytest.raises(
+            RankError, match="^rank 0: TypeError: cache: found dtype complex128, expected"
+        ):
             simulate([rows.layer_norm_backward(dy.astype(float), of_complex)])
 
 
 def test_cuts():
     assert cut(10, 3) == [slice(0, 3), slice(3, 6), slice(6, 10)]
     assert cut(10, 4, 4) == [slice(0, 0), slice(0, 4), slice(4, 8), slice(8, 10)]
-    assert cut(0, 2) == [slice(0, 0)] * 2 and widths(2, 0, 3) == [slice(0, 2), slice(2, 2), slice(2, 5)]
+    assert cut(0, 2) == [slice(0, 0)] * 2 and widths(2, 0, 3) == [
+        slice(0, 2),
+        slice(2, 2),
+        slice(2, 5),
+    ]
     for n in range(20):
         for ranks in range(1, 9):
             parts = cut(n, ranks)
@@ -210,6 +291,7 @@ def test_cuts():
 
 def test_simulated_ranks_share_no_memory_that_they_may_write():
     """A rank that writes into what it received changes nothing for the others."""
+
     def rank():
         reply = yield SUM, np.ones(3)
         reply += 1

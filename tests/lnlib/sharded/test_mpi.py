@@ -1,4 +1,6 @@
-"""Under MPI: the bits, bytes and errors of the simulator; whatever happens, an end within seconds and nobody left."""
+"""Under MPI: the bits, bytes and errors of the simulator; whatever happens, an end within seconds
+and nobody left.
+"""
 
 import functools
 import json
@@ -21,11 +23,14 @@ from lnlib.sharded.mpi import require_launched
 
 HERE = Path(__file__).parent
 
-#: Seconds within which every rank has its error; and a job, with the start of its processes, is over.
+#: Seconds within which every rank has its error; and a job, with the start of its processes, is
+#: over.
 ERROR, JOB = 5, 30
 
-needs_mpi = pytest.mark.skipif(launch.missing() is not None and not os.environ.get("LN_REQUIRE_MPI"),
-                               reason=f"no MPI: {launch.missing()}")
+needs_mpi = pytest.mark.skipif(
+    launch.missing() is not None and not os.environ.get("LN_REQUIRE_MPI"),
+    reason=f"no MPI: {launch.missing()}",
+)
 
 
 def left_behind(token):
@@ -42,10 +47,15 @@ def left_behind(token):
 
 
 def start(what, ranks, timeout=JOB):
-    """Run ``under_mpi.py`` with so many ranks, and see that nobody is left; the finished process, and its seconds."""
+    """Run ``under_mpi.py`` with so many ranks, and see that nobody is left; the finished process,
+    and its seconds.
+    """
     token, begun = uuid.uuid4().hex, time.monotonic()
     try:
-        return launch.launch([str(HERE / "under_mpi.py"), what, token], ranks, timeout), time.monotonic() - begun
+        return (
+            launch.launch([str(HERE / "under_mpi.py"), what, token], ranks, timeout),
+            time.monotonic() - begun,
+        )
     finally:
         limit = time.monotonic() + 5
         while left_behind(token) and time.monotonic() < limit:
@@ -53,7 +63,7 @@ def start(what, ranks, timeout=JOB):
         assert not left_behind(token)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def found(what, ranks):
     run, _ = start(what, ranks)
     assert run.returncode == 0, run.stderr
@@ -61,14 +71,18 @@ def found(what, ranks):
 
 
 def several(*quick, slow):
-    return pytest.mark.parametrize("ranks", [*quick, *(pytest.param(n, marks=pytest.mark.slow) for n in slow)])
+    return pytest.mark.parametrize(
+        "ranks", [*quick, *(pytest.param(n, marks=pytest.mark.slow) for n in slow)]
+    )
 
 
 @pytest.mark.slow
 @needs_mpi
 @several(2, slow=(1, 3, 4, 7, 8))
 def test_bits_and_bytes_are_those_of_the_simulator(ranks):
-    """All that is gathered, at any number of ranks: only the order of a library's own sum is its own."""
+    """All that is gathered, at any number of ranks: only the order of a library's own sum is its
+    own.
+    """
     jobs, *_ = found("results", ranks)
     for key, everyone in jobs.items():
         how, norm, dtype, block = job = json.loads(key)
@@ -86,7 +100,9 @@ def test_bits_and_bytes_are_those_of_the_simulator(ranks):
 @needs_mpi
 @pytest.mark.slow
 def test_reproducible_bits_under_mpi_for_any_number_of_ranks():
-    """Put together, digests differ with the cut; of what every rank has whole, dgamma and dbeta, they must not."""
+    """Put together, digests differ with the cut; of what every rank has whole, dgamma and dbeta,
+    they must not.
+    """
     seen = {}
     for ranks in (1, 2, 3, 4, 7, 8):
         for key, everyone in found("results", ranks)[0].items():
@@ -99,9 +115,11 @@ def test_reproducible_bits_under_mpi_for_any_number_of_ranks():
 @needs_mpi
 @several(2, slow=(3, 4, 7))
 def test_a_merge_of_many_rows_is_not_cut_inside_a_row(ranks):
-    """The mean of the groups, weighted by their counts; float64 numbers near 100, a few merges: 1e-13 of them."""
+    """The mean of the groups, weighted by their counts; float64 numbers near 100, a few merges:
+    1e-13 of them.
+    """
     _, digests, (counts, means), *_ = found("results", ranks)
-    assert len({d for d, in digests}) == 1
+    assert len({d for (d,) in digests}) == 1
     groups = np.array([under_mpi.quadruples_of(rank) for rank in range(ranks)])
     n = groups[:, :, 0]
     assert counts == n.sum(0).tolist()
@@ -112,7 +130,9 @@ def test_a_merge_of_many_rows_is_not_cut_inside_a_row(ranks):
 @several(2, slow=(3, 4, 7, 8))
 def test_a_merge_keeps_the_order_of_ranks(ranks):
     """Small whole numbers: every product is exact, however it is bracketed."""
-    wanted = functools.reduce(under_mpi.product, [under_mpi.matrix_of(rank) for rank in range(ranks)]).tolist()
+    wanted = functools.reduce(
+        under_mpi.product, [under_mpi.matrix_of(rank) for rank in range(ranks)]
+    ).tolist()
     assert found("results", ranks)[3] == [wanted] * ranks
 
 
@@ -138,7 +158,9 @@ def test_every_fault_is_an_error_on_every_rank(ranks):
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("what, words", [("fails", "ZeroDivisionError"), ("dies", "")])
 def test_an_end_outside_of_a_program_ends_all(what, words, ranks):
-    """Others wait in a message, and nothing announces that it will never come: the launcher ends them."""
+    """Others wait in a message, and nothing announces that it will never come: the launcher ends
+    them.
+    """
     run, seconds = start(what, ranks)
     assert run.returncode != 0 and words in run.stderr
     assert seconds < 3 * ERROR  # with the start of the processes
@@ -157,7 +179,9 @@ def test_an_end_inside_of_a_program_is_an_error_on_all_ranks(what):
 @needs_mpi
 @pytest.mark.slow
 def test_a_rank_that_vanishes_ends_all():
-    """Python learns nothing of ``os._exit``; the launcher does, and may say so on stdout. No rank has a result."""
+    """Python learns nothing of ``os._exit``; the launcher does, and may say so on stdout. No rank
+    has a result.
+    """
     run, seconds = start("vanishes", 3)
     assert not any(line.startswith(("[", "null")) for line in run.stdout.splitlines()), run.stdout
     assert seconds < 3 * ERROR
@@ -166,12 +190,19 @@ def test_a_rank_that_vanishes_ends_all():
 @needs_mpi
 @several(2, slow=(1, 3))
 def test_what_has_one_length_on_all_ranks_is_gathered_by_allgather(ranks):
-    """Allgatherv takes up to 50 times as long; the first of each pair is the announcement, the last that of the end."""
+    """Allgatherv takes up to 50 times as long; the first of each pair is the announcement, the last
+    that of the end.
+    """
     both = "Allgather", "Allgatherv" if ranks > 1 else "Allgather"
-    wanted = [[[10.0 * rank + n] * 2 for rank, n in enumerate(counts) for _ in range(n)]
-              for counts in ([3] * ranks, range(1, ranks + 1), [0] * ranks)]
-    assert found("results", ranks)[5] == [[wanted, ["Allgather", "Allgather", *both, "Allgather", "Allgather",
-                                                  "Allgather"]]] * ranks
+    wanted = [
+        [[10.0 * rank + n] * 2 for rank, n in enumerate(counts) for _ in range(n)]
+        for counts in ([3] * ranks, range(1, ranks + 1), [0] * ranks)
+    ]
+    assert (
+        found("results", ranks)[5]
+        == [[wanted, ["Allgather", "Allgather", *both, "Allgather", "Allgather", "Allgather"]]]
+        * ranks
+    )
 
 
 @needs_mpi
@@ -206,8 +237,10 @@ def test_an_interrupt_ends_all(monkeypatch):
 def test_the_demo_shows_the_same_as_the_simulator():
     """With two ranks there is one order only, so that every digit and every bit must agree."""
     command = [sys.executable, "-m", "lnlib.sharded", "demo", "-n", "2"]
-    shown, simulated = (subprocess.run(command + more, capture_output=True, text=True, timeout=JOB, cwd=ROOT)
-                        for more in ([], ["--simulate"]))
+    shown, simulated = (
+        subprocess.run(command + more, capture_output=True, text=True, timeout=JOB, cwd=ROOT)
+        for more in ([], ["--simulate"])
+    )
     assert shown.returncode == 0 and shown.stderr == "" and simulated.stderr == "simulated\n"
     assert shown.stdout == simulated.stdout and shown.stdout.count("\n") == 17
 
@@ -216,10 +249,19 @@ def test_the_demo_shows_the_same_as_the_simulator():
 @needs_mpi
 def test_a_launcher_of_another_mpi_is_named():
     """It starts processes each of which is a world of one; only its variables tell."""
-    run = subprocess.run([sys.executable, "-m", "lnlib.sharded", "demo", "--rank"], capture_output=True, text=True,
-                         timeout=JOB, cwd=ROOT, env={**os.environ, "OMPI_COMM_WORLD_SIZE": "4"})
+    run = subprocess.run(
+        [sys.executable, "-m", "lnlib.sharded", "demo", "--rank"],
+        capture_output=True,
+        text=True,
+        timeout=JOB,
+        cwd=ROOT,
+        env={**os.environ, "OMPI_COMM_WORLD_SIZE": "4"},
+    )
     assert run.returncode != 0 and run.stdout == ""
-    assert "RankError: launcher: found a world of one process where OMPI_COMM_WORLD_SIZE says that 4" in run.stderr
+    assert (
+        "RankError: launcher: found a world of one process where OMPI_COMM_WORLD_SIZE says that 4"
+        in run.stderr
+    )
 
 
 def test_which_launchers_are_told_from_a_single_process():
@@ -232,8 +274,9 @@ def test_which_launchers_are_told_from_a_single_process():
     require_launched(1, "MPICH 5", {})
 
 
-@pytest.mark.parametrize("platform, words", [("win32", "Windows"), ("emscripten", "browser"),
-                                             ("linux", "not installed")])
+@pytest.mark.parametrize(
+    "platform, words", [("win32", "Windows"), ("emscripten", "browser"), ("linux", "not installed")]
+)
 def test_where_there_is_no_mpi_a_sentence_says_so(platform, words, monkeypatch, capsys):
     from lnlib.sharded import __main__ as command
 
@@ -250,7 +293,9 @@ def test_where_there_is_no_mpi_a_sentence_says_so(platform, words, monkeypatch, 
 
 
 def test_importing_loads_numpy_only():
-    code = ("import sys, lnlib; assert not [m for m in sys.modules if m.startswith('lnlib.sharded')]; "
-            "import lnlib.sharded, lnlib.sharded.mpi, lnlib.sharded.launch, lnlib.sharded.__main__; "
-            "assert not {'mpi4py', 'sympy', 'matplotlib', 'numba'} & set(sys.modules)")
+    code = (
+        "import sys, lnlib; assert not [m for m in sys.modules if m.startswith('lnlib.sharded')]; "
+        "import lnlib.sharded, lnlib.sharded.mpi, lnlib.sharded.launch, lnlib.sharded.__main__; "
+        "assert not {'mpi4py', 'sympy', 'matplotlib', 'numba'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=ROOT)

@@ -1,4 +1,6 @@
-"""The six ways to the statistics: what they send, and that they lose what the chapter says they lose."""
+"""The six ways to the statistics: what they send, and that they lose what the chapter says they
+lose.
+"""
 
 import functools
 
@@ -23,13 +25,16 @@ def error(way, ratio, ranks):
     D = x.shape[1]
     xhat = np.concatenate(simulate([normalise(x[:, part], D, way) for part in cut(D, ranks)]), -1)
     assert xhat.dtype == np.float32
-    return np.inf if np.isnan(xhat).any() else np.linalg.norm(xhat - wanted) / np.linalg.norm(wanted)
+    return (
+        np.inf if np.isnan(xhat).any() else np.linalg.norm(xhat - wanted) / np.linalg.norm(wanted)
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, 4, 7])
 def test_what_each_loses(ranks):
-    """u = 6e-8. Sums lose ratio**2 u; a rounded mean up to ratio u / 2; the others a few u, float64 sums while
-    ratio**2 2**-53 is below u, that is, to 2e4."""
+    """u = 6e-8. Sums lose ratio**2 u; a rounded mean up to ratio u / 2; the others a few u, float64
+    sums while ratio**2 2**-53 is below u, that is, to 2e4.
+    """
     u = 2.0**-24
     for way in WAYS:
         assert error(way, 0, ranks) < 3 * u, way
@@ -48,13 +53,17 @@ def test_what_each_loses(ranks):
 def test_what_each_sends(way):
     x, log = numbers(16, 64)[0], []
     simulate([normalise(x[:, part], 64, way) for part in cut(64, 4)], log=log)
-    assert [m.sent for m in log] == [(16 * n * (WAYS[way].itemsize or 4),) * 4 for n in WAYS[way].numbers]
+    assert [m.sent for m in log] == [
+        (16 * n * (WAYS[way].itemsize or 4),) * 4 for n in WAYS[way].numbers
+    ]
     assert len({m.operation for m in log}) == 1
 
 
 def test_an_empty_shard_merges_as_nothing():
     x = numbers(16, 64, 1e3)[0]
     for way in ("chan", "recentred", "recentred-rounds"):
-        full, gap = (np.concatenate(simulate([normalise(x[:, part], 64, way) for part in parts]), -1)
-                     for parts in (cut(64, 2), [slice(0, 32), slice(0, 0), slice(32, 64), slice(0, 0)]))
+        full, gap = (
+            np.concatenate(simulate([normalise(x[:, part], 64, way) for part in parts]), -1)
+            for parts in (cut(64, 2), [slice(0, 32), slice(0, 0), slice(32, 64), slice(0, 0)])
+        )
         assert np.max(np.abs(full - gap)) < 1e-3, way

@@ -1,6 +1,8 @@
-"""Started by mpiexec, by ``test_mpi.py``: runs what the simulator runs; rank 0 prints, as JSON, what all ranks got.
+"""Started by mpiexec, by ``test_mpi.py``: runs what the simulator runs; rank 0 prints, as JSON,
+what all ranks got.
 
-``python -m mpi4py under_mpi.py results|faults|sleeps|dies|fails|vanishes|exits``, or another of ENDS
+``python -m mpi4py under_mpi.py results|faults|sleeps|dies|fails|vanishes|exits``, or another of
+ENDS
 """
 
 import hashlib
@@ -16,12 +18,19 @@ from lnlib.sharded import GATHER, SUM, cut, demo, mpi, widths
 from lnlib.sharded.groups import merge
 
 #: (how, norm, dtype, block): None adds by a sum of the library, or merges whole shards.
-JOBS = [(how, norm, dtype, block) for how in ("rows", "features") for norm in ("layer", "rms")
-        for dtype in ("float32", "float64") for block in (None, 8)]
+JOBS = [
+    (how, norm, dtype, block)
+    for how in ("rows", "features")
+    for norm in ("layer", "rms")
+    for dtype in ("float32", "float64")
+    for block in (None, 8)
+]
 
 
 def parts_of(count, ranks, block):
-    """An uneven cut whose first rank has nothing, where there are at least two; whole blocks if there are any."""
+    """An uneven cut whose first rank has nothing, where there are at least two; whole blocks if
+    there are any.
+    """
     if block or ranks == 1:
         return cut(count, ranks, block or 1)
     some = [part.stop - part.start for part in cut(count // 2, ranks - 1)][1:]
@@ -42,11 +51,21 @@ def digest(arrays):
 def quadruples_of(rank, rows=3000):
     """A rank's (n, m, r, S) of many rows: long enough for a library to send it in pieces."""
     rng = np.random.default_rng(rank)
-    return np.stack([np.full(rows, rank + 1.0), 100 + rng.standard_normal(rows), np.zeros(rows), rng.random(rows)], -1)
+    return np.stack(
+        [
+            np.full(rows, rank + 1.0),
+            100 + rng.standard_normal(rows),
+            np.zeros(rows),
+            rng.random(rows),
+        ],
+        -1,
+    )
 
 
 def product(a, b):
-    """Matrices of two rows and columns, four numbers each: a merge for which the order of ranks counts."""
+    """Matrices of two rows and columns, four numbers each: a merge for which the order of ranks
+    counts.
+    """
     return (a.reshape(-1, 2, 2) @ b.reshape(-1, 2, 2)).reshape(-1, 4)
 
 
@@ -55,7 +74,9 @@ def matrix_of(rank):
 
 
 def results(comm):
-    """{job: (digests of every rank, log of every rank)}, and the digests of a merge that the library orders."""
+    """{job: (digests of every rank, log of every rank)}, and the digests of a merge that the
+    library orders.
+    """
     found = {}
     for job in JOBS:
         log = []
@@ -65,7 +86,11 @@ def results(comm):
     def merged():
         return (yield merge, quadruples_of(comm.rank))
 
-    for bad in ((None, merged()), (comm, None), (comm, [1])):  # what a table of bad calls holds, where there is MPI
+    for bad in (
+        (None, merged()),
+        (comm, None),
+        (comm, [1]),
+    ):  # what a table of bad calls holds, where there is MPI
         try:
             mpi.run(*bad)
         except TypeError as error:
@@ -79,8 +104,14 @@ def results(comm):
 
     in_order = comm.allgather(mpi.run(comm, multiplied()).tolist())
     of_merge = [total[:, 0].tolist(), (total[:, 1] + total[:, 2]).tolist()]
-    return (found, comm.allgather(digest([total])), of_merge, in_order, comm.allgather(mpi.run(comm, edges())),
-            comm.allgather(gathers(comm)))
+    return (
+        found,
+        comm.allgather(digest([total])),
+        of_merge,
+        in_order,
+        comm.allgather(mpi.run(comm, edges())),
+        comm.allgather(gathers(comm)),
+    )
 
 
 def ending(end):
@@ -98,13 +129,23 @@ def interrupted():
 
 
 #: Ways to end inside a program, and what all ranks say of it.
-ENDS = {"exits": (lambda: sys.exit(0), "SystemExit: found sys.exit(0) in the program, expected it to return"),
-        "exits with words": (lambda: sys.exit("enough"), "SystemExit: found sys.exit('enough') in the program"),
-        "interrupted": (interrupted, "KeyboardInterrupt: ")}
+ENDS = {
+    "exits": (
+        lambda: sys.exit(0),
+        "SystemExit: found sys.exit(0) in the program, expected it to return",
+    ),
+    "exits with words": (
+        lambda: sys.exit("enough"),
+        "SystemExit: found sys.exit('enough') in the program",
+    ),
+    "interrupted": (interrupted, "KeyboardInterrupt: "),
+}
 
 
 def gathers(comm):
-    """What of MPI's is called for arrays of one length and of several, and the numbers that came back."""
+    """What of MPI's is called for arrays of one length and of several, and the numbers that came
+    back.
+    """
     from mpi4py import MPI
 
     called = []
@@ -140,7 +181,9 @@ def main(what):
     elif what == "vanishes":
         found = mpi.run(comm, ending(lambda: os._exit(0)))
     elif comm.rank == comm.size - 1:
-        {"sleeps": lambda: time.sleep(600), "dies": lambda: os._exit(3), "fails": lambda: 1 // 0}[what]()
+        {"sleeps": lambda: time.sleep(600), "dies": lambda: os._exit(3), "fails": lambda: 1 // 0}[
+            what
+        ]()
     else:
         found = mpi.run(comm, start(JOBS[0], comm.rank, comm.size))
     if comm.rank == 0:

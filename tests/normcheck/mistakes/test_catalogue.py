@@ -1,4 +1,6 @@
-"""The catalogue is what it says: every mutant dies exactly where its entry says, and right answers live."""
+"""The catalogue is what it says: every mutant dies exactly where its entry says, and right answers
+live.
+"""
 
 import re
 
@@ -50,8 +52,11 @@ def test_killed_where_expected_and_nowhere_else(mutant, killed):
 def test_means_over_d_again_are_subtracted():
     """In dx there is 1/D of what the means should take away."""
     *_, dy, cache = case()
-    g, right, wrong = (cache.gamma * dy, layer_norm_backward(dy, cache)[0],
-                       BY_NAME["means-over-d-again"].backward(dy, cache)[0])
+    g, right, wrong = (
+        cache.gamma * dy,
+        layer_norm_backward(dy, cache)[0],
+        BY_NAME["means-over-d-again"].backward(dy, cache)[0],
+    )
     untouched = cache.rstd * g
     assert relative(untouched - wrong, (untouched - right) / dy.shape[-1]) < 1e-12
 
@@ -69,8 +74,14 @@ def test_tests_that_are_enough():
     assert not any("random" in BY_NAME[name].killed_by for name in EPS)
 
 
-GAMMA = {"gamma-outside", "gamma-twice-in-projection", "gamma-missing", "gamma-missing-first", "gamma-twice",
-         "y-for-xhat"}
+GAMMA = {
+    "gamma-outside",
+    "gamma-twice-in-projection",
+    "gamma-missing",
+    "gamma-missing-first",
+    "gamma-twice",
+    "y-for-xhat",
+}
 EPS = {"eps-dropped", "eps-outside-root", "exact-projection"}
 DGAMMA_HAS_GAMMA = {"dgamma-from-y", "dbeta-from-g"}
 ONLY_3D = {"two-d-assumed", "parameters-over-first-axis"}
@@ -79,23 +90,78 @@ FULL_BLOCKS = {"last-rows-missing"}  # 16, 64, 48 and 10 000 rows are divisible 
 NO_PADDING = {"padded-lanes"}  # D is a power of two
 
 
-@pytest.mark.parametrize("recipe, survivors", [
-    ("elements-sum", GAMMA | DGAMMA_HAS_GAMMA | ONLY_3D | KEEPS_AXIS | {
-        "missing-projection", "centred-for-xhat", "centred-once", "extra-rstd-in-projection", "missing-rstd",
-        "variance-for-std", "statistics-of-xhat", "projection-times-two", "projection-halved", "projection-added",
-        "dx-over-d", "norm-of-gradient", "ddof-mismatch", "gamma-minus-one", "exact-projection"}),
-    ("ones-upstream", ONLY_3D | KEEPS_AXIS | FULL_BLOCKS | {"gamma-minus-one"}),
-    ("ones-after-linear", GAMMA | EPS | DGAMMA_HAS_GAMMA | KEEPS_AXIS | FULL_BLOCKS | NO_PADDING),
-    ("dx-with-unit-affine", GAMMA | EPS | DGAMMA_HAS_GAMMA | ONLY_3D | KEEPS_AXIS | FULL_BLOCKS | NO_PADDING | {
-        "dgamma-averaged", "dgamma-over-features", "dgamma-from-centred", "parameters-swapped", "dgamma-from-dx",
-        "dbeta-from-dx"}),
-    ("all-with-unit-affine", GAMMA | EPS | DGAMMA_HAS_GAMMA | KEEPS_AXIS | NO_PADDING),
-    pytest.param("one-large-shape", EPS | ONLY_3D | KEEPS_AXIS | FULL_BLOCKS | NO_PADDING | {
-        "missing-mean", "mean-twice", "centred-once", "projection-halved", "ddof-mismatch", "sample-variance"},
-                 marks=pytest.mark.slow),
-    ("broadcasting-relative-error", ONLY_3D | KEEPS_AXIS),
-    ("small-random", KEEPS_AXIS | NO_PADDING),
-])
+@pytest.mark.parametrize(
+    "recipe, survivors",
+    [
+        (
+            "elements-sum",
+            GAMMA
+            | DGAMMA_HAS_GAMMA
+            | ONLY_3D
+            | KEEPS_AXIS
+            | {
+                "missing-projection",
+                "centred-for-xhat",
+                "centred-once",
+                "extra-rstd-in-projection",
+                "missing-rstd",
+                "variance-for-std",
+                "statistics-of-xhat",
+                "projection-times-two",
+                "projection-halved",
+                "projection-added",
+                "dx-over-d",
+                "norm-of-gradient",
+                "ddof-mismatch",
+                "gamma-minus-one",
+                "exact-projection",
+            },
+        ),
+        ("ones-upstream", ONLY_3D | KEEPS_AXIS | FULL_BLOCKS | {"gamma-minus-one"}),
+        (
+            "ones-after-linear",
+            GAMMA | EPS | DGAMMA_HAS_GAMMA | KEEPS_AXIS | FULL_BLOCKS | NO_PADDING,
+        ),
+        (
+            "dx-with-unit-affine",
+            GAMMA
+            | EPS
+            | DGAMMA_HAS_GAMMA
+            | ONLY_3D
+            | KEEPS_AXIS
+            | FULL_BLOCKS
+            | NO_PADDING
+            | {
+                "dgamma-averaged",
+                "dgamma-over-features",
+                "dgamma-from-centred",
+                "parameters-swapped",
+                "dgamma-from-dx",
+                "dbeta-from-dx",
+            },
+        ),
+        ("all-with-unit-affine", GAMMA | EPS | DGAMMA_HAS_GAMMA | KEEPS_AXIS | NO_PADDING),
+        pytest.param(
+            "one-large-shape",
+            EPS
+            | ONLY_3D
+            | KEEPS_AXIS
+            | FULL_BLOCKS
+            | NO_PADDING
+            | {
+                "missing-mean",
+                "mean-twice",
+                "centred-once",
+                "projection-halved",
+                "ddof-mismatch",
+                "sample-variance",
+            },
+            marks=pytest.mark.slow,
+        ),
+        ("broadcasting-relative-error", ONLY_3D | KEEPS_AXIS),
+        ("small-random", KEEPS_AXIS | NO_PADDING),
+    ],
+)
 def test_what_recipes_let_through(recipe, survivors):
     test = {c.id: c for c in RECIPES}[recipe]
     assert {m.name for m in MUTANTS if test.run(m.backward)} == survivors
@@ -111,21 +177,28 @@ def test_the_largest_relative_error_is_of_the_smallest_number():
 
 
 def test_every_recipe_is_counted():
-    table, = (mark for mark in test_what_recipes_let_through.pytestmark if mark.name == "parametrize")
+    (table,) = (
+        mark for mark in test_what_recipes_let_through.pytestmark if mark.name == "parametrize"
+    )
     counted = [getattr(row, "values", row) for row in table.args[1]]
     assert [id for id, _ in counted] == [c.id for c in RECIPES]
 
 
 def test_the_default_probe():
     p = problem()
-    assert len({p.x.shape[0], p.x.shape[1], p.x.shape[2], p.x.size // 7}) == 4  # no dimension stands for another
+    assert (
+        len({p.x.shape[0], p.x.shape[1], p.x.shape[2], p.x.size // 7}) == 4
+    )  # no dimension stands for another
     assert (p.gamma > 0).any() and (p.gamma < 0).any()
     assert abs(p.x.mean()) > 10 and (p.cache.rstd < 0.5).all() and np.ptp(p.cache.rstd) > 0.01
 
 
-@pytest.mark.parametrize("settings", [{}, {"sigma": 1e-3}, {"loss": "sum", "unit_affine": True}, {"shape": (6, 768)}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"sigma": 1e-3}, {"loss": "sum", "unit_affine": True}, {"shape": (6, 768)}]
+)
 def test_numeric_gradients_leave_room_for_the_tolerance(settings):
-    # Derived beside TOLERANCE: 1e-8 at worst. So the tolerance is not what keeps the right answer alive.
+    # Derived beside TOLERANCE: 1e-8 at worst. So the tolerance is not what keeps the right answer
+    # alive.
     p = problem(**settings)
     for found, numeric, size in zip(layer_norm_backward(p.dy, p.cache), p.gradients, p.sizes):
         assert np.linalg.norm(found - numeric) <= 1e-8 * size
@@ -137,8 +210,11 @@ def test_shapes_dtypes_and_inputs_left_alone(mutant, dtype):
     x, gamma, beta, dy, cache = case(dtype=dtype)
     before = [a.copy() for a in (dy, *cache[:3])]
     found = mutant.backward(dy, cache)
-    wrong_shape = {"dgamma-over-features": [(3, 4, 1), (7,)], "parameters-over-first-axis": [(4, 7), (4, 7)],
-                   "parameters-keep-an-axis": [(1, 7), (1, 7)]}
+    wrong_shape = {
+        "dgamma-over-features": [(3, 4, 1), (7,)],
+        "parameters-over-first-axis": [(4, 7), (4, 7)],
+        "parameters-keep-an-axis": [(1, 7), (1, 7)],
+    }
     assert [a.shape for a in found] == [(3, 4, 7), *wrong_shape.get(mutant.name, [(7,), (7,)])]
     assert [a.dtype for a in found] == 3 * [dtype]
     assert all((a == b).all() for a, b in zip(before, (dy, *cache[:3])))
@@ -146,35 +222,51 @@ def test_shapes_dtypes_and_inputs_left_alone(mutant, dtype):
 
 
 def self_consistent(statistics, sigma=1e-2):
-    """dx and dgamma of the layer norm whose s is ``statistics(c)``, by the complex step; and the case."""
+    """dx and dgamma of the layer norm whose s is ``statistics(c)``, by the complex step; and the
+    case.
+    """
     x, gamma, beta, dy, cache = case(sigma=sigma)
 
     def forward(x, gamma):
         c = x - x.mean(axis=-1, keepdims=True)
         return gamma * c / statistics(c)
 
-    return (complex_step(lambda v: forward(v, gamma), x, dy=dy), complex_step(lambda v: forward(x, v), gamma, dy=dy),
-            dy, cache)
+    return (
+        complex_step(lambda v: forward(v, gamma), x, dy=dy),
+        complex_step(lambda v: forward(x, v), gamma, dy=dy),
+        dy,
+        cache,
+    )
 
 
-@pytest.mark.parametrize("name, statistics", [
-    ("eps-dropped", lambda c: np.sqrt((c * c).mean(axis=-1, keepdims=True))),
-    ("eps-outside-root", lambda c: np.sqrt((c * c).mean(axis=-1, keepdims=True)) + 1e-5),
-    ("sample-variance", lambda c: np.sqrt((c * c).sum(axis=-1, keepdims=True) / 6 + 1e-5)),
-])
+@pytest.mark.parametrize(
+    "name, statistics",
+    [
+        ("eps-dropped", lambda c: np.sqrt((c * c).mean(axis=-1, keepdims=True))),
+        ("eps-outside-root", lambda c: np.sqrt((c * c).mean(axis=-1, keepdims=True)) + 1e-5),
+        ("sample-variance", lambda c: np.sqrt((c * c).sum(axis=-1, keepdims=True) / 6 + 1e-5)),
+    ],
+)
 def test_right_gradients_of_another_layer_norm(name, statistics):
-    # xhat carries an error of u |x| / sigma = 4e-13 (30 is rounded); eps is recovered from s**2 - var with
-    # a relative error of 4 u s**2 / eps, less than that. A factor 10 for the sums. The mistakes are worth > 1e-3.
+    # xhat carries an error of u |x| / sigma = 4e-13 (30 is rounded); eps is recovered from s**2 -
+    # var with a relative error of 4 u s**2 / eps, less than that. A factor 10 for the sums. The
+    # mistakes are worth > 1e-3.
     dx, dgamma, dy, cache = self_consistent(statistics)
     found = BY_NAME[name].backward(dy, cache)
     assert relative(found[0], dx) < 5e-12 and relative(found[1], dgamma) < 5e-12
 
 
 def test_kill_matrix_shape_and_own_tests():
-    passes, fails = GradientTest("passes", "", lambda backward: True), GradientTest("fails", "", lambda backward: False)
+    passes, fails = (
+        GradientTest("passes", "", lambda backward: True),
+        GradientTest("fails", "", lambda backward: False),
+    )
     matrix = kill_matrix(MUTANTS[:3], (passes, fails))
     assert matrix.dtype == bool and matrix.tolist() == 3 * [[False, True]]
-    assert kill_matrix((), TESTS).shape == (0, len(TESTS)) and kill_matrix(MUTANTS, ()).shape == (len(MUTANTS), 0)
+    assert kill_matrix((), TESTS).shape == (0, len(TESTS)) and kill_matrix(MUTANTS, ()).shape == (
+        len(MUTANTS),
+        0,
+    )
 
 
 def test_numeric_gradients_are_computed_once(killed):
@@ -204,5 +296,11 @@ def test_nan_is_killed(output):
     survived = {test.id for test in TESTS + RECIPES if test.run(with_nan)}
     blind_to_numbers = {"shape"}
     blind_to_dx = {"dgamma-dbeta-only"}
-    blind_to_parameters = {"sum-dx-zero", "dx-orthogonal-xhat", "row-independence", "adjoint", "dx-with-unit-affine"}
+    blind_to_parameters = {
+        "sum-dx-zero",
+        "dx-orthogonal-xhat",
+        "row-independence",
+        "adjoint",
+        "dx-with-unit-affine",
+    }
     assert survived == blind_to_numbers | (blind_to_parameters if output else blind_to_dx)

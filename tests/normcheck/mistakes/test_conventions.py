@@ -1,14 +1,21 @@
-"""Other norms that people mean: their gradients are those of their y, and each is told as itself."""
+"""Other norms that people mean: their gradients are those of their y, and each is told as
+itself.
+"""
 
 import numpy as np
 import pytest
 
-from lnlib.layernorm import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
-from normcheck.mistakes.conventions import conventions, fitted_eps, fixed, gradients, right
+from lnlib.layernorm import (
+    layer_norm_backward,
+    layer_norm_forward,
+    rms_norm_backward,
+    rms_norm_forward,
+)
 from normcheck import naming
 from normcheck.adapters import NumPyPair
 from normcheck.cases import all_cases
 from normcheck.checks import check
+from normcheck.mistakes.conventions import conventions, fitted_eps, fixed, gradients, right
 from normcheck.settings import Settings
 
 KINDS = "layer_norm", "rms_norm"
@@ -23,8 +30,10 @@ def drawn(shape=(3, 5), sigma=1.0, seed=0):
 def test_what_is_right_has_the_gradients_of_the_library():
     """The complex step rounds as the formula does: some u of each."""
     x, gamma, beta, dy = drawn()
-    for kind, forward, backward in (("layer_norm", layer_norm_forward, layer_norm_backward),
-                                    ("rms_norm", rms_norm_forward, rms_norm_backward)):
+    for kind, forward, backward in (
+        ("layer_norm", layer_norm_forward, layer_norm_backward),
+        ("rms_norm", rms_norm_forward, rms_norm_backward),
+    ):
         given = (x, gamma) if kind == "rms_norm" else (x, gamma, beta)
         y, cache = forward(*given, 1e-5)
         choices = right(kind == "rms_norm")
@@ -66,6 +75,7 @@ def told(kind, forward, backward):
 
 def pair(kind, choices):
     """Forward and backward of these choices, in float64, returned in the dtype of x."""
+
     def forward(x, gamma, *rest):
         beta, eps = rest if kind == "layer_norm" else (np.zeros_like(gamma), *rest)
         wide = [a.astype(np.float64) for a in (x, gamma, beta)]
@@ -76,12 +86,17 @@ def pair(kind, choices):
         wide, eps, dtype = saved
         with np.errstate(all="ignore"):
             found = gradients(choices, *wide, dy.astype(float), eps)
-        return tuple(a.astype(dtype) for a in found[:2 + (kind == "layer_norm")])
+        return tuple(a.astype(dtype) for a in found[: 2 + (kind == "layer_norm")])
+
     return forward, backward
 
 
-SINGLE = {f"{kind} {names[0]}": (kind, names, choices) for kind in KINDS
-          for names, _, choices in conventions(kind, (fixed(3e-6),)) if len(names) == 1}
+SINGLE = {
+    f"{kind} {names[0]}": (kind, names, choices)
+    for kind in KINDS
+    for names, _, choices in conventions(kind, (fixed(3e-6),))
+    if len(names) == 1
+}
 #: In float32 it is right.
 RIGHT = {"eps-in-float32"}
 
@@ -94,12 +109,23 @@ def test_each_is_told_as_itself(small, kind, names, choices):
     if names[0] in RIGHT:
         assert diagnosis is None
         return
-    bugs = {"sample-variance": diagnosis.names, "gamma-squared": ("torchtune-gamma-twice",)}  # of which a public bug is one
-    assert diagnosis.names == names or diagnosis.kind == "known" and diagnosis.names == bugs.get(names[0]), diagnosis
+    bugs = {
+        "sample-variance": diagnosis.names,
+        "gamma-squared": ("torchtune-gamma-twice",),
+    }  # of which a public bug is one
+    assert (
+        diagnosis.names == names
+        or diagnosis.kind == "known"
+        and diagnosis.names == bugs.get(names[0])
+    ), diagnosis
     assert "Something else" not in diagnosis.sentence
     if diagnosis.kind == "convention":
         assert "your gradients are those of that y" in diagnosis.sentence
-        wrong = told(kind, pair(kind, choices)[0], lambda dy, saved: [3 * a for a in pair(kind, choices)[1](dy, saved)])
+        wrong = told(
+            kind,
+            pair(kind, choices)[0],
+            lambda dy, saved: [3 * a for a in pair(kind, choices)[1](dy, saved)],
+        )
         assert wrong.names == names and "Your gradients are not those of that y" in wrong.sentence
 
 
@@ -108,4 +134,7 @@ def test_two_at_once(small):
     """Gemma's norm with an eps of its own."""
     choices = right(True)._replace(**fixed(1e-6)[2], scale=lambda gamma, x: 1 + gamma)
     diagnosis = told("rms_norm", *pair("rms_norm", choices))
-    assert set(diagnosis.names) == {"eps-fixed", "gamma-offset"} and "eps = 1e-06" in diagnosis.sentence
+    assert (
+        set(diagnosis.names) == {"eps-fixed", "gamma-offset"}
+        and "eps = 1e-06" in diagnosis.sentence
+    )

@@ -1,4 +1,6 @@
-"""A wrong answer of any kind: compared with changes of the solution, or by how its numbers follow from the right ones."""
+"""A wrong answer of any kind: compared with changes of the solution, or by how its numbers follow
+from the right ones.
+"""
 
 import math
 
@@ -17,63 +19,123 @@ from normcheck.mistakes.relation import relation
 def test_numbers_whose_squares_overflow_or_vanish_are_told_apart():
     for size in (1e200, -1e200, 1e-200, 1e-320):
         one = np.array([size, 2 * size])
-        assert agree(one, one * (1 + 1e-12)) and not agree(one, 2 * one) and not agree(one, one / 1e150)
+        assert (
+            agree(one, one * (1 + 1e-12))
+            and not agree(one, 2 * one)
+            and not agree(one, one / 1e150)
+        )
 
 
 A, ZERO, ROWS = np.array([[1.0, 2], [3, 4]]), np.zeros(2), np.array([0.1, 0.2, 0.7])
 _R32 = ROWS.astype(np.float32)
 
 
-@pytest.mark.parametrize("words, pairs", [
-    ("has the digits of float32", [(_R32.astype(float), ROWS)]), ("None", [(_R32, ROWS + 1e-4)]),
-    ("None", [(_R32.astype(float), 1.0001 * ROWS)]), ("None", [(123456, 123456.1)]),
-    ("None", [(1.123456789, 1.123457789)]),
-    ("has the other sign", [(-A, A)]), ("is the transpose", [(A.T, A)]), ("None", [(A[0], A)]),
-    ("has the right numbers in another shape", [(A.ravel(), A)]), ("None", [(A.ravel() + 1, A)]),
-    ("has the right numbers in another shape", [(A, A.ravel())]),
-    ("None", [(ROWS, A)]),
-    ("is the other way round along its first axis", [(A[::-1], A)]), ("None", [(2.5, 3.7)]),
-    ("has the right numbers in another order", [(ROWS[[1, 0, 2]], ROWS)]),
-    ("is the inverse", [(np.linalg.inv(A), A)]),
-    ("is the inverse", [(np.eye(2) / 2, np.eye(2, dtype=np.float16) * 2)]),
-    ("is the inverse", [(np.array([[1, -.5], [0, 2e-6]]), np.array([[1, 2.5e5], [0, 5e5]]))]),
-    *(("None", [(np.linalg.inv(b), b)]) for b in (np.array([[1, 1e6], [0, 2e6]]), np.diag([1, 1e6]))),
-    ("None", [(np.ones((2, 3)), np.arange(6).reshape(2, 3) + 0.5)]),
-    ("is the reciprocal", [(1 / ROWS, ROWS)]), ("None", [(ZERO + 1, np.array([0, 2]))]),
-    ("is the square,", [(ROWS**2, ROWS)]), ("is the square root", [(ROWS**0.5, ROWS)]),
-    ("is the square root", [(np.array([1j, 2]), np.array([-1 + 0j, 4]))]), ("None", [(ZERO, -ROWS[1:])]),
-    ("is 1 too large", [(ROWS + 1, ROWS)]), ("is 1 too small", [(ROWS - 1, ROWS)]),
-    ("None", [(A, A)]), ("None", [(A, A * np.nan)]), ("None", [(True, False)]),
-    ("None", [(np.array([True]), np.array([False]))]),
-    ("part 2 of 2 of your result is 2 times", [(("one", 6.4), ("other", 3.2))]),
-    ("part 2 of 2 of your result is 2 times", [((True, 6.4), (False, 3.2))]),
-    ("None", [((6.4, 1.0), (3.2,))]), ("None", [((6.4, "one"), (3.2, 1.0))]),
-    # In every pair, and of each the same.
-    ("None", [(-A, A), (A.T, A)]), ("None", [(2.6, 1.3), (3.9, 1.3)]),
-    # One integer is often a simple multiple of another, and one number a fraction of another by chance.
-    ("None", [(9, 6)]), ("None", [(4, 12)]), ("is 3/2 times", [(9, 6), (12, 8)]), ("None", [(1.8, 1.9)]),
-    *((f"is {factor} times it", [pair]) for factor, pair in (
-        ("2", (14, 7)), ("1/2", (7, 14)), ("4", (28, 7)), ("1/4", (7, 28)))),
-    ("is 10 times", [(13.0, 1.3)]), ("None", [(14.3, 1.3)]), ("None", [(-14.3, 1.3)]),
-    ("is 1/10 times", [(0.17, 1.7)]), ("None", [(1.7 / 11, 1.7)]), ("None", [(ZERO + 3, ZERO)]),
-    ("None", [(ZERO, ROWS[1:])]),
-    ("is 1025/1024 times", [(1025 * ROWS, 1024 * ROWS)]), ("None", [(1026 * ROWS, 1025 * ROWS)]),
-    # Of fewer digits, a fraction with a large denominator would be near any number.
-    ("is 33/32 times", [(33 * _R32, 32 * _R32)]), ("None", [(34 * _R32, 33 * _R32)]),
-    ("None", [(np.array([1e308, -1e308]), np.array([1e10, 1e10 + 1]))]),  # products overflow
-    *((words, [(np.round(x / 10**n, n), x / 10**n)]) for x in (np.array([3.4567, 2.2345]),) for n, words in (
-        (0, "None"), (1, "to 1 decimal place,"), (6, "to 6 decimal places,"), (9, "to 9"), (10, "None"))),
-    ("None", [(0.0, 1e-9)]),
-    # Those that are cut off at one number, beside one that is right, or 0 but for where a search ends.
-    ("is 1 where the right one is larger", [(0.5, 0.5), (1.0, 3.3), (1.0, 8.0), (0.0, 8e-12)]),
-    ("is 1 where the right one is smaller", [(1.5, 1.5), (1.0, -3.3), (1.0, -8.0), (0.0, -8e-12)]),
-    ("is rounded to 1 decimal", [(0.5, 0.5), (1.0, 1.02), (1.0, 1.04)]), ("None", [(0.5, 0.5), (0.0, 8e-12)]),
-    ("None", [(0.5, 0.5), (1.0, 3.3), (1.0, 8.0), (6e-12, -6e-12)]),
-    *(("None", [(0.5, 0.5), (1.0, 3.3), *rest]) for rest in (
-        [(1.0, 8.0), (0.0, 9e-12)], [(1.1, 8.0)], [(1.0, 0.7)], [(1.0, 3.3)], [(1, 7.1)], [(ZERO + 1, ZERO + 7)])),
-    ("None", [(1.0, 3.3), (1.0, 7.1)]), ("None", [(0.5, 0.5), (np.nan, 3.3), (np.nan, 7.1)]),
-    ("None", [(5, 5), (1, 3), (1, 7)]),
-])
+@pytest.mark.parametrize(
+    "words, pairs",
+    [
+        ("has the digits of float32", [(_R32.astype(float), ROWS)]),
+        ("None", [(_R32, ROWS + 1e-4)]),
+        ("None", [(_R32.astype(float), 1.0001 * ROWS)]),
+        ("None", [(123456, 123456.1)]),
+        ("None", [(1.123456789, 1.123457789)]),
+        ("has the other sign", [(-A, A)]),
+        ("is the transpose", [(A.T, A)]),
+        ("None", [(A[0], A)]),
+        ("has the right numbers in another shape", [(A.ravel(), A)]),
+        ("None", [(A.ravel() + 1, A)]),
+        ("has the right numbers in another shape", [(A, A.ravel())]),
+        ("None", [(ROWS, A)]),
+        ("is the other way round along its first axis", [(A[::-1], A)]),
+        ("None", [(2.5, 3.7)]),
+        ("has the right numbers in another order", [(ROWS[[1, 0, 2]], ROWS)]),
+        ("is the inverse", [(np.linalg.inv(A), A)]),
+        ("is the inverse", [(np.eye(2) / 2, np.eye(2, dtype=np.float16) * 2)]),
+        ("is the inverse", [(np.array([[1, -0.5], [0, 2e-6]]), np.array([[1, 2.5e5], [0, 5e5]]))]),
+        *(
+            ("None", [(np.linalg.inv(b), b)])
+            for b in (np.array([[1, 1e6], [0, 2e6]]), np.diag([1, 1e6]))
+        ),
+        ("None", [(np.ones((2, 3)), np.arange(6).reshape(2, 3) + 0.5)]),
+        ("is the reciprocal", [(1 / ROWS, ROWS)]),
+        ("None", [(ZERO + 1, np.array([0, 2]))]),
+        ("is the square,", [(ROWS**2, ROWS)]),
+        ("is the square root", [(ROWS**0.5, ROWS)]),
+        ("is the square root", [(np.array([1j, 2]), np.array([-1 + 0j, 4]))]),
+        ("None", [(ZERO, -ROWS[1:])]),
+        ("is 1 too large", [(ROWS + 1, ROWS)]),
+        ("is 1 too small", [(ROWS - 1, ROWS)]),
+        ("None", [(A, A)]),
+        ("None", [(A, A * np.nan)]),
+        ("None", [(True, False)]),
+        ("None", [(np.array([True]), np.array([False]))]),
+        ("part 2 of 2 of your result is 2 times", [(("one", 6.4), ("other", 3.2))]),
+        ("part 2 of 2 of your result is 2 times", [((True, 6.4), (False, 3.2))]),
+        ("None", [((6.4, 1.0), (3.2,))]),
+        ("None", [((6.4, "one"), (3.2, 1.0))]),
+        # In every pair, and of each the same.
+        ("None", [(-A, A), (A.T, A)]),
+        ("None", [(2.6, 1.3), (3.9, 1.3)]),
+        # One integer is often a simple multiple of another, and one number a fraction of another by
+        # chance.
+        ("None", [(9, 6)]),
+        ("None", [(4, 12)]),
+        ("is 3/2 times", [(9, 6), (12, 8)]),
+        ("None", [(1.8, 1.9)]),
+        *(
+            (f"is {factor} times it", [pair])
+            for factor, pair in (("2", (14, 7)), ("1/2", (7, 14)), ("4", (28, 7)), ("1/4", (7, 28)))
+        ),
+        ("is 10 times", [(13.0, 1.3)]),
+        ("None", [(14.3, 1.3)]),
+        ("None", [(-14.3, 1.3)]),
+        ("is 1/10 times", [(0.17, 1.7)]),
+        ("None", [(1.7 / 11, 1.7)]),
+        ("None", [(ZERO + 3, ZERO)]),
+        ("None", [(ZERO, ROWS[1:])]),
+        ("is 1025/1024 times", [(1025 * ROWS, 1024 * ROWS)]),
+        ("None", [(1026 * ROWS, 1025 * ROWS)]),
+        # Of fewer digits, a fraction with a large denominator would be near any number.
+        ("is 33/32 times", [(33 * _R32, 32 * _R32)]),
+        ("None", [(34 * _R32, 33 * _R32)]),
+        ("None", [(np.array([1e308, -1e308]), np.array([1e10, 1e10 + 1]))]),  # products overflow
+        *(
+            (words, [(np.round(x / 10**n, n), x / 10**n)])
+            for x in (np.array([3.4567, 2.2345]),)
+            for n, words in (
+                (0, "None"),
+                (1, "to 1 decimal place,"),
+                (6, "to 6 decimal places,"),
+                (9, "to 9"),
+                (10, "None"),
+            )
+        ),
+        ("None", [(0.0, 1e-9)]),
+        # Those that are cut off at one number, beside one that is right, or 0 but for where a
+        # search ends.
+        ("is 1 where the right one is larger", [(0.5, 0.5), (1.0, 3.3), (1.0, 8.0), (0.0, 8e-12)]),
+        (
+            "is 1 where the right one is smaller",
+            [(1.5, 1.5), (1.0, -3.3), (1.0, -8.0), (0.0, -8e-12)],
+        ),
+        ("is rounded to 1 decimal", [(0.5, 0.5), (1.0, 1.02), (1.0, 1.04)]),
+        ("None", [(0.5, 0.5), (0.0, 8e-12)]),
+        ("None", [(0.5, 0.5), (1.0, 3.3), (1.0, 8.0), (6e-12, -6e-12)]),
+        *(
+            ("None", [(0.5, 0.5), (1.0, 3.3), *rest])
+            for rest in (
+                [(1.0, 8.0), (0.0, 9e-12)],
+                [(1.1, 8.0)],
+                [(1.0, 0.7)],
+                [(1.0, 3.3)],
+                [(1, 7.1)],
+                [(ZERO + 1, ZERO + 7)],
+            )
+        ),
+        ("None", [(1.0, 3.3), (1.0, 7.1)]),
+        ("None", [(0.5, 0.5), (np.nan, 3.3), (np.nan, 7.1)]),
+        ("None", [(5, 5), (1, 3), (1, 7)]),
+    ],
+)
 def test_how_numbers_follow_from_the_right_ones(words, pairs):
     said = str(relation(*([(value, []) for value in values] for values in zip(*pairs))))
     assert words in said, said
@@ -81,8 +143,14 @@ def test_how_numbers_follow_from_the_right_ones(words, pairs):
 
 def test_a_relation_is_a_diagnosis_without_names():
     assert relation(replies(6.4, -1.5), replies(3.2, -0.75)) == (
-        "relation", (), "Compared with what the book's solution returns, your result is 2 times it, wherever the two differ.",
-        ("2 pairs of numbers, of this answer and of the solution, stand in this relation",))
+        "relation",
+        (),
+        (
+            "Compared with what the book's solution returns, your result is 2 times it, wherever"
+            " the two differ."
+        ),
+        ("2 pairs of numbers, of this answer and of the solution, stand in this relation",),
+    )
 
 
 def test_arguments_are_results_only_where_nothing_is_returned():
@@ -94,21 +162,40 @@ def replies(*results):
     return [Reply(result, []) for result in results]
 
 
-@pytest.mark.parametrize("result, little", [
-    (True, True), (np.True_, True), (0, True), (ZERO, True), ((0.0, True), True), ((0.0, 1.0), False), (2.5, False),
-    ("", False), (ZERO + 1, False), (Failure("E", ""), True), (Failure("E", "", True), False)])
+@pytest.mark.parametrize(
+    "result, little",
+    [
+        (True, True),
+        (np.True_, True),
+        (0, True),
+        (ZERO, True),
+        ((0.0, True), True),
+        ((0.0, 1.0), False),
+        (2.5, False),
+        ("", False),
+        (ZERO + 1, False),
+        (Failure("E", ""), True),
+        (Failure("E", "", True), False),
+    ],
+)
 def test_what_says_little(result, little):
     assert says_little(replies(result)) is says_little(replies(0, result)) is little
 
 
 def test_what_replies_partly_the_same():
     mine, right = replies(2, 3, 4, 5), replies(2, 9, 9, 9)
-    assert _partly(mine, right, replies(2, 3, 9, 9)) and not _partly(mine, right, replies(2, 3, 4, 5))
-    assert not _partly(mine, right, replies(2, 8, 8, 8)) and _partly(mine, right, replies(2, 3, 7, 7))
+    assert _partly(mine, right, replies(2, 3, 9, 9)) and not _partly(
+        mine, right, replies(2, 3, 4, 5)
+    )
+    assert not _partly(mine, right, replies(2, 8, 8, 8)) and _partly(
+        mine, right, replies(2, 3, 7, 7)
+    )
     assert not _partly(replies("a", 0, 3), replies("b", 5, 5), replies("a", 0, 4))
 
 
-# ---- How it is found -----------------------------------------------------------------------------------
+# ---- How it is found
+# -----------------------------------------------------------------------------------
+
 
 def square(x):
     return x * x
@@ -127,7 +214,14 @@ FIRST, SECOND = ("x * x", "2 * x", "First."), ("x * x", "x + x", "Second.")
 
 def told(monkeypatch, candidate, mistakes, checks, solution=square):
     """The diagnosis of a candidate for an exercise with these checks and mistakes."""
-    exercise = Exercise("an-exercise", 5, "derive", solution, checks, mistakes=tuple(change(*one) for one in mistakes))
+    exercise = Exercise(
+        "an-exercise",
+        5,
+        "derive",
+        solution,
+        checks,
+        mistakes=tuple(change(*one) for one in mistakes),
+    )
     monkeypatch.setattr(registry, "exercises", lambda: {exercise.id: exercise})
     return registry.check(exercise.id, candidate).diagnosis
 
@@ -136,11 +230,21 @@ def test_a_mistake_that_passes_the_check_is_not_meant(monkeypatch):
     def judge(found, x):
         expect(isinstance(found, np.float32), "no float32")
 
-    assert told(monkeypatch, lambda x: 2 * x, [("x * x", "np.float32(2 * x)", "Twice.")], (asking(3.0, judge),)) is None
+    assert (
+        told(
+            monkeypatch,
+            lambda x: 2 * x,
+            [("x * x", "np.float32(2 * x)", "Twice.")],
+            (asking(3.0, judge),),
+        )
+        is None
+    )
 
 
 def test_little_evidence_is_said_to_be_little(monkeypatch):
-    found = told(monkeypatch, lambda x: 0.0, [("x * x", "x - x", "Nothing is left.")], (asking(1.0),))
+    found = told(
+        monkeypatch, lambda x: 0.0, [("x * x", "x - x", "Nothing is left.")], (asking(1.0),)
+    )
     assert str(found) == "It may be this: Nothing is left."  # before "is 1 too small"
 
 
@@ -154,43 +258,69 @@ def test_what_an_earlier_check_stops_may_not_be_it(monkeypatch):
         return 2 * np.pi if x == 2.5 else x * x
 
     assert "First. Or: Second." in str(told(monkeypatch, other, known, (asking(2.5, wrong),)))
-    at_one = asking(1.0, lambda found, x: expect(found != 2, "wrong"))  # which stops 2 * x, and not x - x
-    assert str(told(monkeypatch, other, known, (at_one, asking(2.5, wrong)))) == "It may be this: Second."
+    at_one = asking(
+        1.0, lambda found, x: expect(found != 2, "wrong")
+    )  # which stops 2 * x, and not x - x
+    assert (
+        str(told(monkeypatch, other, known, (at_one, asking(2.5, wrong))))
+        == "It may be this: Second."
+    )
     assert told(monkeypatch, other, known, (asking(5.0, wrong), asking(2.5, wrong))) is None
     # Zeros say little: that they agree does not outweigh the check before.
     zeros = told(monkeypatch, lambda x: 0.0, known, (asking(2.5, wrong),))
     assert str(zeros) == "It may be this: Second."
-    zeros = told(monkeypatch, lambda x: 0.0 if x == 2.5 else x * x, known, (asking(5.0, wrong), asking(2.5, wrong)))
+    zeros = told(
+        monkeypatch,
+        lambda x: 0.0 if x == 2.5 else x * x,
+        known,
+        (asking(5.0, wrong), asking(2.5, wrong)),
+    )
     assert "Second" not in str(zeros)
 
 
 def test_what_a_function_fills_is_its_result(monkeypatch):
-    check = each("filled", lambda rng: Call({"x": np.arange(3.0), "y": np.zeros(3)}),
-                 lambda y, x, **_: expect_close(y, 2 * x, 1e-9),
-                 call=lambda answer, arguments: answer(*arguments.values()) or arguments["y"])
+    check = each(
+        "filled",
+        lambda rng: Call({"x": np.arange(3.0), "y": np.zeros(3)}),
+        lambda y, x, **_: expect_close(y, 2 * x, 1e-9),
+        call=lambda answer, arguments: answer(*arguments.values()) or arguments["y"],
+    )
     known = ("2 * x", "x", "Once."), ("2 * x", "x**3", "Cubed.")
-    found = told(monkeypatch, lambda x, y: y.__setitem__(slice(None), x * x * x), known, (check,), fill)
+    found = told(
+        monkeypatch, lambda x, y: y.__setitem__(slice(None), x * x * x), known, (check,), fill
+    )
     assert found.sentence == "Cubed."
 
 
 def test_a_mistake_is_compared_by_results_and_not_by_the_log(monkeypatch):
     logs = iter(range(1000))
-    check = asking(2.5, lambda ran, x: expect_close(ran.results, x * x, 1e-9),
-                   call=lambda answer, arguments: Ran(answer(**arguments), next(logs)))
+    check = asking(
+        2.5,
+        lambda ran, x: expect_close(ran.results, x * x, 1e-9),
+        call=lambda answer, arguments: Ran(answer(**arguments), next(logs)),
+    )
     assert told(monkeypatch, lambda x: 5.0, [FIRST], (check,)).sentence == "First."
 
 
 def test_known_mistakes_are_replayed_in_the_quicker_way(monkeypatch):
     slow = []
-    check = asking(2.0, call=lambda answer, arguments: slow.append(answer) or answer(**arguments),
-                   replay=lambda answer, arguments: answer(**arguments))
-    assert told(monkeypatch, lambda x: 6.0, [("x * x", "3 * x", "Thrice.")], (check,)).sentence == "Thrice."
+    check = asking(
+        2.0,
+        call=lambda answer, arguments: slow.append(answer) or answer(**arguments),
+        replay=lambda answer, arguments: answer(**arguments),
+    )
+    assert (
+        told(monkeypatch, lambda x: 6.0, [("x * x", "3 * x", "Thrice.")], (check,)).sentence
+        == "Thrice."
+    )
     assert len(slow) == 1
 
 
 def test_a_change_that_agrees_comes_before_the_nearest_entry(monkeypatch):
     near = Diagnosis("nearest", (), "Near.")
-    exercise = Exercise("an-exercise", 5, "derive", square, (asking(2.5),), lambda answer: near, (change(*FIRST),))
+    exercise = Exercise(
+        "an-exercise", 5, "derive", square, (asking(2.5),), lambda answer: near, (change(*FIRST),)
+    )
     monkeypatch.setattr(registry, "exercises", lambda: {exercise.id: exercise})
     assert registry.check("an-exercise", lambda x: x + x).diagnosis.sentence == "First."
     assert registry.check("an-exercise", lambda x: math.pi).diagnosis == near
@@ -199,46 +329,90 @@ def test_a_change_that_agrees_comes_before_the_nearest_entry(monkeypatch):
 def test_a_diagnosis_that_crashes_is_a_defect_that_costs_no_report(monkeypatch):
     exercise = Exercise("an-exercise", 5, "derive", square, (asking(2.5),), lambda answer: 1 / 0)
     monkeypatch.setattr(registry, "exercises", lambda: {exercise.id: exercise})
-    with pytest.warns(RuntimeWarning, match="no diagnosis for an-exercise: ZeroDivisionError") as warned:
+    with pytest.warns(
+        RuntimeWarning, match="no diagnosis for an-exercise: ZeroDivisionError"
+    ) as warned:
         report = registry.check("an-exercise", lambda x: 0.0)
     assert warned[0].filename == __file__  # the line that asked
     assert report.failed and report.diagnosis is None
     # What the candidate raises on the way is no defect of ours.
-    monkeypatch.setattr(registry, "exercises", lambda: {
-        exercise.id: exercise._replace(diagnose=lambda answer: reply(plainly, answer, {"x": None}))})
+    monkeypatch.setattr(
+        registry,
+        "exercises",
+        lambda: {
+            exercise.id: exercise._replace(
+                diagnose=lambda answer: reply(plainly, answer, {"x": None})
+            )
+        },
+    )
     assert registry.check("an-exercise", lambda x: np.pi * x).diagnosis is None
 
 
-# ---- Comparing, and changing ---------------------------------------------------------------------------
+# ---- Comparing, and changing
+# ---------------------------------------------------------------------------
 
 WORDS = np.array(["one", None])
 
 
-@pytest.mark.parametrize("a, b, same", [
-    (1.0, 1.0 + 1e-12, True), (1.0, 1.0 + 1e-8, False), (np.float32(1), 1 + 1e-7, True),
-    (np.float32(1), 1.001, False),
-    (np.float16(1), 1.005, True), (np.float16(1), 1.02, False), (3, 3, True), (3, 4, False),
-    (np.longdouble(1), 1 + 1e-8, False),
-    ([1.0, 2.0], (1.0, 2.0), True), ([1.0], [1.0, 2.0], False), ([1.0], 1.0, False), ([1.0], np.ones(1), False),
-    ("race", "race", True), ("race", "fine", False), (WORDS, WORDS, True), ({1}, frozenset({1}), False),
-    (None, None, True), (None, 0.0, False), (np.array([None]), np.ones(1), False), (True, False, False),
-    (0.0, np.False_, False), (np.ones(0), np.ones(0), True),
-    ({"a": 1.0}, {"a": 1.0}, True), ({"a": 1.0}, {"a": 2.0}, False), ({"a": 1.0}, 1.0, False),
-    ({"a": 1.0}, {"b": 1.0}, False), (np.array([1, np.nan]), np.array([1, np.nan]), True), (np.nan, 1.0, False),
-    (np.array([np.nan, 1e-12]), np.array([np.nan, 2e-12]), False),
-    (np.array([np.inf, 1]), np.array([np.inf, 2]), False),
-    (np.inf, -np.inf, False), (np.ones(2), np.ones((1, 2)), False), (np.ones(2, int), np.ones((1, 2), int), False),
-    (1 + 1j, 1 + 1j, True)])
+@pytest.mark.parametrize(
+    "a, b, same",
+    [
+        (1.0, 1.0 + 1e-12, True),
+        (1.0, 1.0 + 1e-8, False),
+        (np.float32(1), 1 + 1e-7, True),
+        (np.float32(1), 1.001, False),
+        (np.float16(1), 1.005, True),
+        (np.float16(1), 1.02, False),
+        (3, 3, True),
+        (3, 4, False),
+        (np.longdouble(1), 1 + 1e-8, False),
+        ([1.0, 2.0], (1.0, 2.0), True),
+        ([1.0], [1.0, 2.0], False),
+        ([1.0], 1.0, False),
+        ([1.0], np.ones(1), False),
+        ("race", "race", True),
+        ("race", "fine", False),
+        (WORDS, WORDS, True),
+        ({1}, frozenset({1}), False),
+        (None, None, True),
+        (None, 0.0, False),
+        (np.array([None]), np.ones(1), False),
+        (True, False, False),
+        (0.0, np.False_, False),
+        (np.ones(0), np.ones(0), True),
+        ({"a": 1.0}, {"a": 1.0}, True),
+        ({"a": 1.0}, {"a": 2.0}, False),
+        ({"a": 1.0}, 1.0, False),
+        ({"a": 1.0}, {"b": 1.0}, False),
+        (np.array([1, np.nan]), np.array([1, np.nan]), True),
+        (np.nan, 1.0, False),
+        (np.array([np.nan, 1e-12]), np.array([np.nan, 2e-12]), False),
+        (np.array([np.inf, 1]), np.array([np.inf, 2]), False),
+        (np.inf, -np.inf, False),
+        (np.ones(2), np.ones((1, 2)), False),
+        (np.ones(2, int), np.ones((1, 2), int), False),
+        (1 + 1j, 1 + 1j, True),
+    ],
+)
 def test_agree(a, b, same):
     assert agree(a, b) is agree(b, a) is same
 
 
 def test_to_how_much_numbers_agree():
-    for one, two in ((1.0, 2.0), ([1.0], [2.0]), ({"a": 1.0}, {"a": 2.0})):  # relative to the second, the right one
+    for one, two in (
+        (1.0, 2.0),
+        ([1.0], [2.0]),
+        ({"a": 1.0}, {"a": 2.0}),
+    ):  # relative to the second, the right one
         assert agree(one, two, tolerance=0.5) and not agree(two, one, tolerance=0.5)
     for one in (1.0, [1.0], {"a": 1.0}, np.array([1.0, np.nan])):
         assert agree(one, one, bits=True)
-    for one, two in ((1.0, 1 + 1e-12), ([1.0], [1 + 1e-12]), ({"a": 1.0}, {"a": 1 + 1e-12}), (np.float32(1), 1.0)):
+    for one, two in (
+        (1.0, 1 + 1e-12),
+        ([1.0], [1 + 1e-12]),
+        ({"a": 1.0}, {"a": 1 + 1e-12}),
+        (np.float32(1), 1.0),
+    ):
         assert agree(one, two) and not agree(one, two, bits=True)
 
 
@@ -257,30 +431,55 @@ def test_expressions_agree_however_they_are_written():
     sympy = pytest.importorskip("sympy")
     x, f, (n, k) = sympy.Symbol("x"), sympy.Function("f"), sympy.symbols("n k", integer=True)
     for a, b, same in (
-            (n * x * (x + 1), n * x**2 + n * x, True), (n * x * (x + 1), n * x**2 + x, False), (n, k, False),
-            (x, "x", False),
-            (x, 2, False), (sympy.Integer(2), 2, True), (f(x), f(x), True), (f(x), x, False),  # which has no value
-            (n, n + (n - 2) * (n - 3), True), (n, 2 * n - 2, False), (n, 2 * n - 3, False),  # asked at 3 and at 2
-            (x, x + (x - 2) * (x - 3), False), (sympy.KroneckerDelta(n, k), 0, False),
-            (sympy.Matrix([x, n]), sympy.Matrix([x, n]), True), (sympy.Matrix([x, n]), sympy.Matrix([x, k]), False),
-            (sympy.Matrix([x, n]), sympy.Matrix([[x, n]]), False)):
+        (n * x * (x + 1), n * x**2 + n * x, True),
+        (n * x * (x + 1), n * x**2 + x, False),
+        (n, k, False),
+        (x, "x", False),
+        (x, 2, False),
+        (sympy.Integer(2), 2, True),
+        (f(x), f(x), True),
+        (f(x), x, False),  # which has no value
+        (n, n + (n - 2) * (n - 3), True),
+        (n, 2 * n - 2, False),
+        (n, 2 * n - 3, False),  # asked at 3 and at 2
+        (x, x + (x - 2) * (x - 3), False),
+        (sympy.KroneckerDelta(n, k), 0, False),
+        (sympy.Matrix([x, n]), sympy.Matrix([x, n]), True),
+        (sympy.Matrix([x, n]), sympy.Matrix([x, k]), False),
+        (sympy.Matrix([x, n]), sympy.Matrix([[x, n]]), False),
+    ):
         assert agree(a, b) is agree(b, a) is same, (a, b)
 
 
-# ---- What is asked, and of whom ------------------------------------------------------------------------
+# ---- What is asked, and of whom
+# ------------------------------------------------------------------------
+
 
 def positive(x):
     return x > 0
 
 
-def recognised(answer, *mistakes, here=(1.5, 2.5), everywhere=None, solution=square, message="wrong", says=None,
-               before=(), asks=None, verdicts=None):
-    """The diagnosis of an answer which fails a check that asks at ``here``, where all checks ask at ``everywhere``.
+def recognised(
+    answer,
+    *mistakes,
+    here=(1.5, 2.5),
+    everywhere=None,
+    solution=square,
+    message="wrong",
+    says=None,
+    before=(),
+    asks=None,
+    verdicts=None,
+):
+    """The diagnosis of an answer which fails a check that asks at ``here``, where all checks ask at
+    ``everywhere``.
 
-    ``says``: what the check says of a function, by default that of all whose replies are not the solution's.
-    ``before``: the results at 1.5 of functions that an earlier check stops. ``asks``: gets what is asked everywhere.
-    ``verdicts``: what all checks say of a function, by default of all the same.
+    ``says``: what the check says of a function, by default that of all whose replies are not the
+    solution's. ``before``: the results at 1.5 of functions that an earlier check stops. ``asks``:
+    gets what is asked everywhere. ``verdicts``: what all checks say of a function, by default of
+    all the same.
     """
+
     def replied(function, x):
         try:
             return Reply(function(x), [])
@@ -298,14 +497,28 @@ def recognised(answer, *mistakes, here=(1.5, 2.5), everywhere=None, solution=squ
     def wrong(function):
         return None if replies(function) == replies(solution) else message
 
-    return recognise(answer, message, solution, [change(*one) for one in mistakes], replies, says or wrong,
-                     lambda function: function(1.5) not in before, all_replies, verdicts or (lambda function: [message]))
+    return recognise(
+        answer,
+        message,
+        solution,
+        [change(*one) for one in mistakes],
+        replies,
+        says or wrong,
+        lambda function: function(1.5) not in before,
+        all_replies,
+        verdicts or (lambda function: [message]),
+    )
 
 
 def test_a_mistake_that_an_earlier_check_stops_is_not_named_even_where_it_is_alone():
     assert recognised(lambda x: 2 * x, FIRST, before=(3.0,)) is None
     found = recognised(lambda x: 2 * x, FIRST)
-    assert found == ("known", (), "First.", ("replies as the solution with '2 * x' for 'x * x', to all 2 calls",))
+    assert found == (
+        "known",
+        (),
+        "First.",
+        ("replies as the solution with '2 * x' for 'x * x', to all 2 calls",),
+    )
 
 
 def test_of_several_mistakes_those_count_that_no_earlier_check_stops():
@@ -318,8 +531,12 @@ def test_of_several_mistakes_those_count_that_no_earlier_check_stops():
     assert recognised(lambda x: 2 * x, FIRST, also, here=(2.5, 3.5), before=(4.5,)).because == (
         "replies as the solution with '2 * x' for 'x * x', to all 2 calls",
         "replies as the solution with '3 * x if x == 1.5 else 2 * x' for 'x * x', to all 2 calls",
-        "refuted by an earlier check: the solution with '3 * x if x == 1.5 else 2 * x' for 'x * x'")
-    assert recognised(lambda x: 2 * x, FIRST, also, here=(2.5, 3.5), before=(4.5,)).sentence == "First."
+        "refuted by an earlier check: the solution with '3 * x if x == 1.5 else 2 * x' for 'x * x'",
+    )
+    assert (
+        recognised(lambda x: 2 * x, FIRST, also, here=(2.5, 3.5), before=(4.5,)).sentence
+        == "First."
+    )
     # What says little needs more.
     assert recognised(lambda x: 0.0, ("x * x", "0 * x", "Nothing."), before=(0.0,)) is None
     assert recognised(lambda x: 0.0, ("x * x", "0 * x", "Nothing.")).kind == "may be"
@@ -329,16 +546,22 @@ def test_a_relation_and_a_slip_hold_in_all_checks_or_are_not_told():
     places = 1.5, 2.5, 4.5
     assert recognised(lambda x: x * x + 1, everywhere=places).kind == "relation"
     assert recognised(lambda x: x * x + (1 if x < 4 else 2), everywhere=places) is None
-    assert "digits of float32" in recognised(lambda x: float(np.float32(x * x)), here=(1.1, 2.3)).sentence
+    assert (
+        "digits of float32"
+        in recognised(lambda x: float(np.float32(x * x)), here=(1.1, 2.3)).sentence
+    )
     found = recognised(lambda x: x**3, everywhere=places)
     assert found.kind == "slip" and "a factor too many" in found.sentence
     assert found.because == ("replies as the solution with a factor too many",)
     assert recognised(lambda x: x**3 if x < 4 else 7.0, everywhere=places) is None
     assert recognised(lambda x: x**3 if x != 2.5 else 7.0, everywhere=(1.5, 4.5)) is None
-    # No slip is told that passes the check, nor of replies that are right: then it fails for another reason.
+    # No slip is told that passes the check, nor of replies that are right: then it fails for
+    # another reason.
     assert recognised(lambda x: x**3, says=lambda function: None) is None
     assert recognised(lambda x: x * x, says=lambda function: "wrong") is None
-    assert recognised(lambda x: x * x, here=(1.0, 1.0), says=lambda function: "wrong") is None  # where x**3 is right
+    assert (
+        recognised(lambda x: x * x, here=(1.0, 1.0), says=lambda function: "wrong") is None
+    )  # where x**3 is right
 
 
 def test_a_known_mistake_is_asked_once_and_no_more_than_it_takes():
@@ -353,7 +576,9 @@ def test_a_known_mistake_is_asked_once_and_no_more_than_it_takes():
     asked.clear()
     assert matches(mine, right, wrong, asked_at, lambda function: True) == ["it"]
     assert [asked.count(function) for function in wrong.values()] == [1, 2, 2]
-    assert matches(mine, right, wrong, asked_at, lambda function: function is not twice) == ["nearly"]
+    assert matches(mine, right, wrong, asked_at, lambda function: function is not twice) == [
+        "nearly"
+    ]
     asked.clear()
     assert matches(right, right, wrong, asked_at, lambda function: True) == [] and not asked
 
@@ -362,7 +587,10 @@ def test_all_checks_are_asked_once():
     asked = []
     answer = lambda x: x + 0.3 * (x > 2)  # noqa: E731
     assert recognised(answer, asks=asked) is None and not asked
-    assert recognised(lambda x: x * x + 1, FIRST, here=(1.5, 2.5), asks=asked).kind == "relation" and len(asked) == 2
+    assert (
+        recognised(lambda x: x * x + 1, FIRST, here=(1.5, 2.5), asks=asked).kind == "relation"
+        and len(asked) == 2
+    )
     asked = []
     assert recognised(lambda x: 2 * x, FIRST, asks=asked) and len(asked) == 2
 
@@ -372,9 +600,17 @@ def test_by_what_one_check_says_a_mistake_is_named_only_where_all_checks_say_the
     always, nothing = ("x > 0", "x > -99", "Always."), ("x * x", "x * float('nan')", "NaN.")
 
     def told(answer, mistake, solution, there):
-        return recognised(answer, mistake, here=(-0.5,), solution=solution, verdicts=lambda f: [str(f(x)) for x in there])
+        return recognised(
+            answer,
+            mistake,
+            here=(-0.5,),
+            solution=solution,
+            verdicts=lambda f: [str(f(x)) for x in there],
+        )
 
-    assert told(lambda x: x > -3, always, positive, (-0.5, -2)).sentence == "It may be this: Always."
+    assert (
+        told(lambda x: x > -3, always, positive, (-0.5, -2)).sentence == "It may be this: Always."
+    )
     assert told(lambda x: x > -3, always, positive, (-0.5, -4)) is None
     for other, kind in ((float("nan"), "may be"), (1.0, None)):
         found = told(lambda x: float("nan") if x < 0 else other, nothing, square, (-0.5, 1))
@@ -391,14 +627,35 @@ def test_what_a_check_says_of_both_counts_where_numbers_do_not():
     answer = lambda x: [9.5, 7.25][x > 2]  # noqa: E731
     same = {"says": lambda function: None if function is square else "too many rows"}
     found = recognised(answer, always, message="too many rows", **same)
-    assert found == ("may be", (), "It may be this: Another.",
-                     ("the failed check says the same of the solution with '-8 * x - 1' for 'x * x'",))
+    assert found == (
+        "may be",
+        (),
+        "It may be this: Another.",
+        ("the failed check says the same of the solution with '-8 * x - 1' for 'x * x'",),
+    )
     assert recognised(answer, always, message="too many rows", before=(-13.0,), **same) is None
     # Where some of the numbers are the same and others are not, the check says it by chance.
-    assert recognised(answer, ("x * x", "9.5 if x < 2 else 3.0", "Half."), message="too many rows", **same) is None
-    for message in ("off by 3", "found -2", "found 7", "3 of 4 numbers"):  # which could be compared, and differ
+    assert (
+        recognised(
+            answer, ("x * x", "9.5 if x < 2 else 3.0", "Half."), message="too many rows", **same
+        )
+        is None
+    )
+    for message in (
+        "off by 3",
+        "found -2",
+        "found 7",
+        "3 of 4 numbers",
+    ):  # which could be compared, and differ
         assert recognised(answer, always, message=message, says=lambda function: message) is None
-        found = recognised(answer, always, here=(), everywhere=(1.5, 2.5), message=message, says=lambda function: message)
+        found = recognised(
+            answer,
+            always,
+            here=(),
+            everywhere=(1.5, 2.5),
+            message=message,
+            says=lambda function: message,
+        )
         assert found.kind == "may be"
 
 
@@ -407,12 +664,19 @@ def test_an_exception_with_a_meaning_is_told_where_nothing_else_is_known():
         return lambda x: Failure(kind, "two threads", True, means)
 
     known = {"message": "it ends with DataRace"}
-    assert recognised(ends("Two write."), **known) == ("error", (), "Two write.", ("ends with DataRace",))
+    assert recognised(ends("Two write."), **known) == (
+        "error",
+        (),
+        "Two write.",
+        ("ends with DataRace",),
+    )
     assert recognised(ends(""), **known) is None
     assert recognised(ends("Two write.", "IndexError"), **known) is None
 
 
-# ---- Slips -----------------------------------------------------------------------------------------------
+# ---- Slips
+# -----------------------------------------------------------------------------------------------
+
 
 def spread(x, eps):
     c = x - x.mean(axis=-1, keepdims=True)
@@ -420,23 +684,68 @@ def spread(x, eps):
     return c / s, 2 * x.std(axis=-1)
 
 
-@pytest.mark.parametrize("x, kind, words", [
-    (lambda x, eps: (spread(x, eps)[0], 2 * x.std(axis=0)), "slip", "the first axis in place of the last"),
-    (lambda x, eps: (spread(x, eps)[0], 2 * x.std(axis=-1, ddof=1)), "slip", "D - 1 where D belongs"),
-    (lambda x, eps: (spread(x, 1e-5)[0], spread(x, eps)[1]), "slip", "eps fixed at 1e-5"),
-    (lambda x, eps: (spread(x, 0)[0], spread(x, eps)[1]), "slip", "a term left out, or the larger of two terms where their sum belongs, or no eps"),
-    (lambda x, eps: (x / np.sqrt(x.var(axis=-1, keepdims=True) + eps), spread(x, eps)[1]), "slip", "x itself where another"),
-    (lambda x, eps: ((x + m(x)) / np.sqrt(((x + m(x)) ** 2).mean(axis=-1, keepdims=True) + eps), spread(x, eps)[1]),
-     "slip", "a sign turned"),
-    (lambda x, eps: spread(x, eps)[::-1], "slip", "two results exchanged"),
-    (lambda x, eps: (spread(x, eps)[0], 2 * np.sqrt(x.std(axis=-1))), "slip", "a root too many"),
-    (lambda x, eps: ((x - m(x)) / (x.var(axis=-1, keepdims=True) + eps), spread(x, eps)[1]), "slip", "a square too many"),
-    (lambda x, eps: ((x - m(x)) / np.sqrt(np.maximum(x.var(axis=-1, keepdims=True), eps)), spread(x, eps)[1]), "slip",
-     "the larger of two terms where their sum belongs"),
-    (lambda x, eps: ((x - m(x)) / np.maximum(np.sqrt(x.var(axis=-1, keepdims=True) + eps), eps), spread(x, eps)[1]),
-     None, "None"),
-    (lambda x, eps: (np.sqrt(np.abs(x)), spread(x, eps)[1]), None, "None"),
-])
+@pytest.mark.parametrize(
+    "x, kind, words",
+    [
+        (
+            lambda x, eps: (spread(x, eps)[0], 2 * x.std(axis=0)),
+            "slip",
+            "the first axis in place of the last",
+        ),
+        (
+            lambda x, eps: (spread(x, eps)[0], 2 * x.std(axis=-1, ddof=1)),
+            "slip",
+            "D - 1 where D belongs",
+        ),
+        (lambda x, eps: (spread(x, 1e-5)[0], spread(x, eps)[1]), "slip", "eps fixed at 1e-5"),
+        (
+            lambda x, eps: (spread(x, 0)[0], spread(x, eps)[1]),
+            "slip",
+            "a term left out, or the larger of two terms where their sum belongs, or no eps",
+        ),
+        (
+            lambda x, eps: (x / np.sqrt(x.var(axis=-1, keepdims=True) + eps), spread(x, eps)[1]),
+            "slip",
+            "x itself where another",
+        ),
+        (
+            lambda x, eps: (
+                (x + m(x)) / np.sqrt(((x + m(x)) ** 2).mean(axis=-1, keepdims=True) + eps),
+                spread(x, eps)[1],
+            ),
+            "slip",
+            "a sign turned",
+        ),
+        (lambda x, eps: spread(x, eps)[::-1], "slip", "two results exchanged"),
+        (
+            lambda x, eps: (spread(x, eps)[0], 2 * np.sqrt(x.std(axis=-1))),
+            "slip",
+            "a root too many",
+        ),
+        (
+            lambda x, eps: ((x - m(x)) / (x.var(axis=-1, keepdims=True) + eps), spread(x, eps)[1]),
+            "slip",
+            "a square too many",
+        ),
+        (
+            lambda x, eps: (
+                (x - m(x)) / np.sqrt(np.maximum(x.var(axis=-1, keepdims=True), eps)),
+                spread(x, eps)[1],
+            ),
+            "slip",
+            "the larger of two terms where their sum belongs",
+        ),
+        (
+            lambda x, eps: (
+                (x - m(x)) / np.maximum(np.sqrt(x.var(axis=-1, keepdims=True) + eps), eps),
+                spread(x, eps)[1],
+            ),
+            None,
+            "None",
+        ),
+        (lambda x, eps: (np.sqrt(np.abs(x)), spread(x, eps)[1]), None, "None"),
+    ],
+)
 def test_a_slip_is_told_by_its_kind(monkeypatch, x, kind, words):
     rows = np.random.default_rng(2).standard_normal((3, 4)) + 2
 
@@ -454,17 +763,28 @@ def damped(x, eps):
     return x ** (1 / (2 * s)) * (x - eps) + eps / s**3
 
 
-@pytest.mark.parametrize("answer, words", [
-    (lambda x, eps, s: x ** 1 / (2 * s) * (x - eps) + eps / s**3, "brackets left out"),
-    (lambda x, eps, s: x ** (1 / 2 * s) * (x - eps) + eps / s**3, "brackets left out"),
-    (lambda x, eps, s: x ** (1 / (2 * s)) * x - eps + eps / s**3, "brackets left out"),
-    (lambda x, eps, s: x ** (1 / (2 * s)) * (x - eps) + eps / x**3, "s without eps"),
-    (lambda x, eps, s: x ** (1 / (2 * max(s, eps))) * (x - eps) + eps / max(s, eps)**3, "that eps holds up"),
-])
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        (lambda x, eps, s: x**1 / (2 * s) * (x - eps) + eps / s**3, "brackets left out"),
+        (lambda x, eps, s: x ** (1 / 2 * s) * (x - eps) + eps / s**3, "brackets left out"),
+        (lambda x, eps, s: x ** (1 / (2 * s)) * x - eps + eps / s**3, "brackets left out"),
+        (lambda x, eps, s: x ** (1 / (2 * s)) * (x - eps) + eps / x**3, "s without eps"),
+        (
+            lambda x, eps, s: x ** (1 / (2 * max(s, eps))) * (x - eps) + eps / max(s, eps) ** 3,
+            "that eps holds up",
+        ),
+    ],
+)
 def test_slips_of_brackets_and_of_one_use_of_a_quantity(monkeypatch, answer, words):
-    check = each("numbers", lambda rng: [Call({"x": x, "eps": eps}) for x, eps in ((0.7, 0.3), (1.2, 1.9), (0.5, 2.2))],
-                 lambda found, x, eps: expect_close(found, damped(x, eps), 1e-12))
-    found = told(monkeypatch, lambda x, eps: answer(x, eps, np.sqrt(x * x + eps)), (), (check,), damped)
+    check = each(
+        "numbers",
+        lambda rng: [Call({"x": x, "eps": eps}) for x, eps in ((0.7, 0.3), (1.2, 1.9), (0.5, 2.2))],
+        lambda found, x, eps: expect_close(found, damped(x, eps), 1e-12),
+    )
+    found = told(
+        monkeypatch, lambda x, eps: answer(x, eps, np.sqrt(x * x + eps)), (), (check,), damped
+    )
     assert found and found.kind == "slip" and words in str(found), found
 
 
@@ -472,12 +792,24 @@ def names(x):
     return [name for name, least in (("small", 1), ("middle", 2), ("large", 4)) if x > least]
 
 
-@pytest.mark.parametrize("answer, kind", [
-    (lambda x: ["small", "middle", "large"], None),
-    (lambda x: [name for name, least in (("small", 1), ("middle", 2), ("large", 4)) if x < least], "slip")])
+@pytest.mark.parametrize(
+    "answer, kind",
+    [
+        (lambda x: ["small", "middle", "large"], None),
+        (
+            lambda x: [
+                name for name, least in (("small", 1), ("middle", 2), ("large", 4)) if x < least
+            ],
+            "slip",
+        ),
+    ],
+)
 def test_names_that_never_change_are_no_slip(monkeypatch, answer, kind):
-    check = each("names", lambda rng: [Call({"x": x}) for x in (0.5, 1.5, 5.0)],
-                 lambda found, x: expect(found == names(x), "wrong"))
+    check = each(
+        "names",
+        lambda rng: [Call({"x": x}) for x in (0.5, 1.5, 5.0)],
+        lambda found, x: expect(found == names(x), "wrong"),
+    )
     found = told(monkeypatch, answer, (), (check,), names)
     assert (found.kind if found else None) == kind, found
 
@@ -495,13 +827,28 @@ def vector(x):
 
 
 @pytest.mark.parametrize("others, is_told", [(0, True), (1, False)])
-@pytest.mark.parametrize("solution, right, wrong", [
-    (named, "[str(x)]", "[str(x + 1)]"), (counted, "x + 0", "x + 1"), (vector, "[x, 2.0]", "[x + 1, 2.0]")])
-def test_a_mistake_gives_the_same_in_all_calls_of_all_checks(monkeypatch, solution, right, wrong, others, is_told):
-    """Also of names, of which few calls have others, and of a check that comes after the one that fails."""
-    checks = [each(word, lambda rng, of=of: [Call({"x": x}) for x in of],
-                   lambda found, x: expect(np.all(found == solution(x)), "wrong")) for word, of in (
-                       ("one", range(5)), ("two", range(5, 19)))]
+@pytest.mark.parametrize(
+    "solution, right, wrong",
+    [
+        (named, "[str(x)]", "[str(x + 1)]"),
+        (counted, "x + 0", "x + 1"),
+        (vector, "[x, 2.0]", "[x + 1, 2.0]"),
+    ],
+)
+def test_a_mistake_gives_the_same_in_all_calls_of_all_checks(
+    monkeypatch, solution, right, wrong, others, is_told
+):
+    """Also of names, of which few calls have others, and of a check that comes after the one that
+    fails.
+    """
+    checks = [
+        each(
+            word,
+            lambda rng, of=of: [Call({"x": x}) for x in of],
+            lambda found, x: expect(np.all(found == solution(x)), "wrong"),
+        )
+        for word, of in (("one", range(5)), ("two", range(5, 19)))
+    ]
 
     def candidate(x):
         return solution(x + 1 if x < 19 - others else 7 * x)
@@ -521,8 +868,11 @@ def nearly(x, eps):
 
 
 def test_a_slip_may_show_in_the_last_bits_alone(monkeypatch):
-    check = each("bits", lambda rng: [Call({"x": x, "eps": 1e-12}) for x in (0.7, 1.3, 2.9)],
-                 lambda found, x, eps: expect(found == nearly(x, eps), "other bits"))
+    check = each(
+        "bits",
+        lambda rng: [Call({"x": x, "eps": 1e-12}) for x in (0.7, 1.3, 2.9)],
+        lambda found, x, eps: expect(found == nearly(x, eps), "other bits"),
+    )
     found = told(monkeypatch, lambda x, eps: x, (), (check,), nearly)
     assert found and found.kind == "slip" and "a term left out" in str(found), found
 
@@ -532,9 +882,21 @@ def word(x):
 
 
 def test_one_word_of_a_few_is_no_slip(monkeypatch):
-    check = each("words", lambda rng: [Call({"x": x}) for x in (0.5, 1.5, 3.0)],
-                 lambda found, x: expect(found == word(x), "wrong"))
-    assert told(monkeypatch, lambda x: word(x) if x < 1 else "large" if x < 2 else "middle", (), (check,), word) is None
+    check = each(
+        "words",
+        lambda rng: [Call({"x": x}) for x in (0.5, 1.5, 3.0)],
+        lambda found, x: expect(found == word(x), "wrong"),
+    )
+    assert (
+        told(
+            monkeypatch,
+            lambda x: word(x) if x < 1 else "large" if x < 2 else "middle",
+            (),
+            (check,),
+            word,
+        )
+        is None
+    )
 
 
 def m(a):

@@ -1,4 +1,6 @@
-"""The bugs from the wild: each is as far off as its thread and our notes say, and is right where it hid."""
+"""The bugs from the wild: each is as far off as its thread and our notes say, and is right where it
+hid.
+"""
 
 import re
 
@@ -14,7 +16,17 @@ BUG = {bug.name: bug for bug in WILD}
 every_bug = pytest.mark.parametrize("bug", WILD, ids=lambda bug: bug.name)
 
 
-def errors(bug, shape=(4, 16, 768), mean=3.0, sigma=2.0, ones=False, eps=1e-5, dtype=np.float64, x=None, seed=0):
+def errors(
+    bug,
+    shape=(4, 16, 768),
+    mean=3.0,
+    sigma=2.0,
+    ones=False,
+    eps=1e-5,
+    dtype=np.float64,
+    x=None,
+    seed=0,
+):
     """|wrong - right| / |right| of y, dx, dgamma and dbeta (no dbeta for RMS norm)."""
     rng = np.random.default_rng(seed)
     noise, dy = rng.standard_normal((2, *shape))
@@ -26,91 +38,135 @@ def errors(bug, shape=(4, 16, 768), mean=3.0, sigma=2.0, ones=False, eps=1e-5, d
     pairs = list(zip(*compare(bug, x, gamma, beta, dy, eps), strict=True))
     assert all((a.shape, a.dtype) == (b.shape, b.dtype) for a, b in pairs)
     with np.errstate(all="ignore"):
-        return [np.linalg.norm(a.astype(float) - b) / np.linalg.norm(b.astype(float)) for a, b in pairs]
+        return [
+            np.linalg.norm(a.astype(float) - b) / np.linalg.norm(b.astype(float)) for a, b in pairs
+        ]
 
 
-# In the default setting, float64: y, dx, dgamma and dbeta, as the notes on each thread have them, to their digits.
-@pytest.mark.parametrize("name, expected, settings", [
-    ("megatron-gamma-twice", (0, 0.050, 0), {}),
-    ("tt-metal-mean-twice", (0, 0.039, 0, 0), {}),
-    ("tt-metal-last-block", (0, 0.036, 0, 0), {}),
-    ("pytorch-gamma-missing-first", (0, 1.39, 0, 0), {}),
-    ("chainer-exact-projection", (0, 9.1e-8, 0, 0), {}),
-    ("mlpack-output-for-input", (0, 0.062, 0, 0), {}),
-    ("aidotnet-rstd-for-variance", (0, 1.97, 1.83, 0), {}),
-    ("flaggems-two-d", (0, 0.060, 0.96, 0.97), {}),
-    ("oneflow-parameters-swapped", (0, 0, 1.43, 1.40), {}),
-    ("pytorch-jit-dgamma-from-g", (0, 0, 1.37, 0), {}),
-    ("unsloth-no-dgamma", (0, 0, 1), {}),
-    ("attorch-last-rows", (0, 0, 0.032, 0.032), {"shape": (8103, 32)}),
-    ("llm-c-overwritten", (0, 0, 0.69, 0.68), {}),
-    ("gpt-neox-averaged", (0, 0, 0.75, 0.75), {}),
-    ("pytorch-half-of-a-warp", (0, 0, 0.71, 0.74), {}),
-    ("liger-padded-lanes", (0.17, 0.25, 0.24, 0), {}),
-    ("tt-metal-padded-width", (0.56, None, None, 0), {"shape": (64, 100), "sigma": 1.0, "ones": True}),
-    ("flux-eps-outside-root", (0.05, None, None, 0), {"mean": 0.0, "sigma": 0.01, "ones": True}),
-    ("torchtune-gamma-twice", (1.88, 1.9, 2.2), {}),
-    ("allennlp-sample-variance", (None, None, 0.05, 0), {"shape": (64, 10), "mean": 0.0, "sigma": 1.0}),
-])
+# In the default setting, float64: y, dx, dgamma and dbeta, as the notes on each thread have them,
+# to their digits.
+@pytest.mark.parametrize(
+    "name, expected, settings",
+    [
+        ("megatron-gamma-twice", (0, 0.050, 0), {}),
+        ("tt-metal-mean-twice", (0, 0.039, 0, 0), {}),
+        ("tt-metal-last-block", (0, 0.036, 0, 0), {}),
+        ("pytorch-gamma-missing-first", (0, 1.39, 0, 0), {}),
+        ("chainer-exact-projection", (0, 9.1e-8, 0, 0), {}),
+        ("mlpack-output-for-input", (0, 0.062, 0, 0), {}),
+        ("aidotnet-rstd-for-variance", (0, 1.97, 1.83, 0), {}),
+        ("flaggems-two-d", (0, 0.060, 0.96, 0.97), {}),
+        ("oneflow-parameters-swapped", (0, 0, 1.43, 1.40), {}),
+        ("pytorch-jit-dgamma-from-g", (0, 0, 1.37, 0), {}),
+        ("unsloth-no-dgamma", (0, 0, 1), {}),
+        ("attorch-last-rows", (0, 0, 0.032, 0.032), {"shape": (8103, 32)}),
+        ("llm-c-overwritten", (0, 0, 0.69, 0.68), {}),
+        ("gpt-neox-averaged", (0, 0, 0.75, 0.75), {}),
+        ("pytorch-half-of-a-warp", (0, 0, 0.71, 0.74), {}),
+        ("liger-padded-lanes", (0.17, 0.25, 0.24, 0), {}),
+        (
+            "tt-metal-padded-width",
+            (0.56, None, None, 0),
+            {"shape": (64, 100), "sigma": 1.0, "ones": True},
+        ),
+        (
+            "flux-eps-outside-root",
+            (0.05, None, None, 0),
+            {"mean": 0.0, "sigma": 0.01, "ones": True},
+        ),
+        ("torchtune-gamma-twice", (1.88, 1.9, 2.2), {}),
+        (
+            "allennlp-sample-variance",
+            (None, None, 0.05, 0),
+            {"shape": (64, 10), "mean": 0.0, "sigma": 1.0},
+        ),
+    ],
+)
 def test_errors_are_those_of_the_notes(name, expected, settings):
-    """The notes have per cents, 9.1e-8 to one digit more, of one draw: a ninth beside the eight drawn here.
+    """The notes have per cents, 9.1e-8 to one digit more, of one draw: a ninth beside the eight
+    drawn here.
 
-    For normal numbers that is within t = 5.41 (7 degrees of freedom, one in a thousand) of sqrt(1 + 1/8) times their
-    standard deviation from their mean.
+    For normal numbers that is within t = 5.41 (7 degrees of freedom, one in a thousand) of sqrt(1 +
+    1/8) times their standard deviation from their mean.
     """
     drawn = np.array([errors(BUG[name], **settings, seed=seed) for seed in range(8)])
-    for found, spread, noted in zip(drawn.mean(axis=0), drawn.std(axis=0, ddof=1), expected, strict=True):
+    for found, spread, noted in zip(
+        drawn.mean(axis=0), drawn.std(axis=0, ddof=1), expected, strict=True
+    ):
         if noted is not None:
             rounded = 0 if noted == 0 else 0.005 if noted > 0.01 else 0.05e-8
-            assert abs(found - noted) <= rounded + 5.41 * spread * (9 / 8) ** 0.5 + 1e-12, (found, spread, noted)
+            assert abs(found - noted) <= rounded + 5.41 * spread * (9 / 8) ** 0.5 + 1e-12, (
+                found,
+                spread,
+                noted,
+            )
 
 
 def test_padded_lanes_are_those_of_a_padded_row():
-    """Lane by lane: 128 lanes take 97 numbers, the others load 0, and the mean is subtracted from all."""
+    """Lane by lane: 128 lanes take 97 numbers, the others load 0, and the mean is subtracted from
+    all.
+    """
     rng = np.random.default_rng(6)
-    x, gamma, beta = 3 + 2 * rng.standard_normal((4, 97)), rng.standard_normal(97), rng.standard_normal(97)
+    x, gamma, beta = (
+        3 + 2 * rng.standard_normal((4, 97)),
+        rng.standard_normal(97),
+        rng.standard_normal(97),
+    )
     lanes = np.zeros((4, 128))
     lanes[:, :97] = x
     lanes -= x.mean(axis=-1, keepdims=True)
     r = 1 / np.sqrt((lanes**2).sum(axis=-1, keepdims=True) / 97 + 1e-5)
     y, _ = BUG["liger-padded-lanes"].forward(x, gamma, beta, 1e-5)
     # A sum of 128 squares and some ten roundings, each 1.1e-16 of numbers of the size of y.
-    np.testing.assert_allclose(y, gamma * lanes[:, :97] * r + beta, rtol=0, atol=128 * 1.2e-16 * np.abs(y).max())
+    np.testing.assert_allclose(
+        y, gamma * lanes[:, :97] * r + beta, rtol=0, atol=128 * 1.2e-16 * np.abs(y).max()
+    )
 
 
-SAME = [bug for bug in WILD if bug.mistake and bug.kind == "layer_norm" and bug.mistake != "two-d-assumed"]
+SAME = [
+    bug
+    for bug in WILD
+    if bug.mistake and bug.kind == "layer_norm" and bug.mistake != "two-d-assumed"
+]
 
 
 @pytest.mark.parametrize("bug", SAME, ids=lambda bug: bug.name)
 def test_gradients_are_those_of_the_mistake_of_the_catalogue(bug):
-    """But for rounding: a hundred u. Only "two-d-assumed" is a part of its bug, which takes wrong statistics, too."""
+    """But for rounding: a hundred u. Only "two-d-assumed" is a part of its bug, which takes wrong
+    statistics, too.
+    """
     rng = np.random.default_rng(2)
     x, dy = rng.standard_normal((2, 4, 5, 7))
     gamma, beta = rng.standard_normal((2, 7))
     wrong = bug.backward(dy, bug.forward(1 + 2 * x, gamma, beta, 1e-5)[1])
     entry = next(entry for entry in ENTRIES if entry.name == bug.mistake)
-    for found, expected in zip(wrong, entry.backward(dy, forward_keeping_x(1 + 2 * x, gamma, beta)[1]), strict=True):
+    for found, expected in zip(
+        wrong, entry.backward(dy, forward_keeping_x(1 + 2 * x, gamma, beta)[1]), strict=True
+    ):
         assert np.linalg.norm(found - expected) <= 1e-14 * np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize("name, settings", [
-    ("megatron-gamma-twice", {"ones": True}),
-    ("tt-metal-last-block", {"shape": (5, 32)}),
-    ("pytorch-gamma-missing-first", {"ones": True}),
-    ("flaggems-two-d", {"shape": (64, 768)}),
-    ("flaggems-whole-tile", {"shape": (1, 768)}),
-    ("paddle-one-row", {"shape": (2, 7)}),
-    ("deepspeed-row-for-column", {"ones": True}),
-    ("pytorch-jit-dgamma-from-g", {"ones": True}),
-    ("attorch-last-rows", {"shape": (8096, 32)}),
-    ("llm-c-overwritten", {"shape": (1, 7)}),
-    ("pytorch-half-of-a-warp", {"shape": (5, 32)}),
-    ("liger-padded-lanes", {"shape": (4, 16, 128)}),
-    ("tt-metal-padded-width", {"shape": (5, 96)}),
-    ("onnxruntime-one-pass", {}),
-    ("pytorch-distributed", {}),
-    ("torchtune-gamma-twice", {"ones": True, "eps": 1e-5}),
-])
+@pytest.mark.parametrize(
+    "name, settings",
+    [
+        ("megatron-gamma-twice", {"ones": True}),
+        ("tt-metal-last-block", {"shape": (5, 32)}),
+        ("pytorch-gamma-missing-first", {"ones": True}),
+        ("flaggems-two-d", {"shape": (64, 768)}),
+        ("flaggems-whole-tile", {"shape": (1, 768)}),
+        ("paddle-one-row", {"shape": (2, 7)}),
+        ("deepspeed-row-for-column", {"ones": True}),
+        ("pytorch-jit-dgamma-from-g", {"ones": True}),
+        ("attorch-last-rows", {"shape": (8096, 32)}),
+        ("llm-c-overwritten", {"shape": (1, 7)}),
+        ("pytorch-half-of-a-warp", {"shape": (5, 32)}),
+        ("liger-padded-lanes", {"shape": (4, 16, 128)}),
+        ("tt-metal-padded-width", {"shape": (5, 96)}),
+        ("onnxruntime-one-pass", {}),
+        ("pytorch-distributed", {}),
+        ("torchtune-gamma-twice", {"ones": True, "eps": 1e-5}),
+    ],
+)
 def test_right_where_it_hid(name, settings):
     # Rounding: a few hundred u, for sums over 8096 rows and a mean of 1.5 sigma.
     found = errors(BUG[name], **settings)
@@ -127,7 +183,9 @@ def test_what_only_an_odd_input_shows():
     assert np.isnan(errors(BUG["flux-eps-outside-root"], (2, 7), x=rows + 1)[1])
     forward = BUG["onnxruntime-float16-squares"].forward
     assert not forward(np.full((1, 4), 1000, np.float16), np.ones(4, np.float16))[0].any()
-    y = BUG["pytorch-distributed"].forward(np.full((1, 1), 1e6, np.float32), *np.ones((2, 1), np.float32))[0]
+    y = BUG["pytorch-distributed"].forward(
+        np.full((1, 1), 1e6, np.float32), *np.ones((2, 1), np.float32)
+    )[0]
     assert abs(abs(y - 1) - 7.2) < 0.1
 
 
@@ -136,12 +194,22 @@ def test_what_only_an_odd_input_shows():
 def test_is_wrong_somewhere_and_keeps_dtypes_and_arguments(bug, dtype):
     x = np.random.default_rng(1).standard_normal((3, 5, 37)).astype(dtype)
     kept = x.copy()
-    settings = [dict(shape=(3, 5, 37), x=3 + 2 * x), dict(shape=(1, 7)), dict(shape=(3, 7), sigma=1e-3, mean=0.0),
-                dict(shape=(3, 7), mean=3e4, sigma=30.0), dict(shape=(1, 7), x=np.full((1, 7), 6e4 + 1)),
-                dict(shape=(0, 7)), dict(shape=(7,)), dict(shape=(3, 1)),
-                dict(shape=(3, 7), x=np.zeros((3, 7)))]
-    worst = max(np.nan_to_num(errors(bug, dtype=dtype, **s)[k], nan=1, posinf=1) for s in settings[:5]
-                for k in range(4 - (bug.kind == "rms_norm")))
+    settings = [
+        dict(shape=(3, 5, 37), x=3 + 2 * x),
+        dict(shape=(1, 7)),
+        dict(shape=(3, 7), sigma=1e-3, mean=0.0),
+        dict(shape=(3, 7), mean=3e4, sigma=30.0),
+        dict(shape=(1, 7), x=np.full((1, 7), 6e4 + 1)),
+        dict(shape=(0, 7)),
+        dict(shape=(7,)),
+        dict(shape=(3, 1)),
+        dict(shape=(3, 7), x=np.zeros((3, 7))),
+    ]
+    worst = max(
+        np.nan_to_num(errors(bug, dtype=dtype, **s)[k], nan=1, posinf=1)
+        for s in settings[:5]
+        for k in range(4 - (bug.kind == "rms_norm"))
+    )
     for s in settings[5:]:
         errors(bug, dtype=dtype, **s)  # no size crashes
     assert worst > 1e-3 and (x == kept).all()
@@ -152,7 +220,9 @@ def test_the_facts_are_there(bug):
     assert bug.hidden_by in HIDDEN_BY and bug.kind in ("layer_norm", "rms_norm")
     assert bug.where in ("dx", "parameters", "statistics")
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", thread) for thread in bug.threads)
-    assert all(re.fullmatch(r"https://github.com/[\w.-]+/[\w.-]+/issues/\d+", link) for link in bug.links)
+    assert all(
+        re.fullmatch(r"https://github.com/[\w.-]+/[\w.-]+/issues/\d+", link) for link in bug.links
+    )
     for text in (bug.cause, bug.hid, bug.kills, bug.status):
         assert text and "\n" not in text and not text.endswith(".")
     assert not bug.mistake or bug.mistake in {entry.name for entry in ENTRIES}
@@ -167,21 +237,37 @@ def survivors(habit):
     return {bug.name for bug in WILD if passes(bug, habit)}
 
 
-# What is left to the careful test: eps, one row, sums in float16 (1e-3 here, an overflow on large rows) and digits
-# (the last two need float32 and a mean of 1e4 sigma).
+# What is left to the careful test: eps, one row, sums in float16 (1e-3 here, an overflow on large
+# rows) and digits (the last two need float32 and a mean of 1e4 sigma).
 DIGITS = {"onnxruntime-one-pass", "pytorch-distributed"}
-LEFT = DIGITS | {"onnxruntime-float16-squares", "chainer-exact-projection", "paddle-one-row", "flux-eps-outside-root", "coreml-scaled-eps"}
+LEFT = DIGITS | {
+    "onnxruntime-float16-squares",
+    "chainer-exact-projection",
+    "paddle-one-row",
+    "flux-eps-outside-root",
+    "coreml-scaled-eps",
+}
 
 
-@pytest.mark.parametrize("habit, hides", [
-    ("gamma = 1, beta = 0", {"megatron-gamma-twice", "pytorch-gamma-missing-first", "pytorch-jit-dgamma-from-g",
-                             "deepspeed-row-for-column"}),
-    ("2-D", {"flaggems-two-d"}),
-    ("D = 64", {"tt-metal-padded-width", "liger-padded-lanes"}),
-    ("D = 7", {"tt-metal-last-block", "pytorch-half-of-a-warp"}),
-    ("16 rows", {"attorch-last-rows"}),
-    (CAREFUL.name, set()),
-])
+@pytest.mark.parametrize(
+    "habit, hides",
+    [
+        (
+            "gamma = 1, beta = 0",
+            {
+                "megatron-gamma-twice",
+                "pytorch-gamma-missing-first",
+                "pytorch-jit-dgamma-from-g",
+                "deepspeed-row-for-column",
+            },
+        ),
+        ("2-D", {"flaggems-two-d"}),
+        ("D = 64", {"tt-metal-padded-width", "liger-padded-lanes"}),
+        ("D = 7", {"tt-metal-last-block", "pytorch-half-of-a-warp"}),
+        ("16 rows", {"attorch-last-rows"}),
+        (CAREFUL.name, set()),
+    ],
+)
 def test_what_a_habit_hides_beyond_what_the_careful_test_leaves(habit, hides):
     found = survivors({h.name: h for h in HABITS}[habit])
     assert found == LEFT | hides
@@ -198,6 +284,11 @@ def test_no_habit_refuses_what_is_right(habit):
     def backward(dy, saved):
         return layer_norm_backward_steps(dy, *saved)
 
-    right = BUG["tt-metal-mean-twice"]._replace(backward=backward, forward=lambda x, gamma, beta, eps: (
-        layer_norm_forward(x, gamma, beta, eps)[0], (x, gamma, eps)))
+    right = BUG["tt-metal-mean-twice"]._replace(
+        backward=backward,
+        forward=lambda x, gamma, beta, eps: (
+            layer_norm_forward(x, gamma, beta, eps)[0],
+            (x, gamma, eps),
+        ),
+    )
     assert passes(right, habit)

@@ -13,7 +13,7 @@ def tail(dy, cache):
     dx, dgamma, dbeta = right_backward(dy, cache)
     D = dy.shape[-1]
     if D > 512 and D % 512:
-        dx[..., D // 512 * 512:] = 0
+        dx[..., D // 512 * 512 :] = 0
     return dx, dgamma, dbeta
 
 
@@ -29,6 +29,7 @@ def overwrites(name):
         y, cache = right_forward(x, gamma, beta, eps)
         {"x": x, "gamma": gamma, "beta": beta}[name][...] += 1
         return y, cache
+
     return forward
 
 
@@ -40,10 +41,12 @@ def dy_overwritten(dy, cache):
 
 def returns(change, at):
     """One result is given in another way."""
+
     def backward(dy, cache):
         found = list(right_backward(dy, cache))
         found[at] = change(found[at])
         return tuple(found)
+
     return backward
 
 
@@ -51,6 +54,7 @@ def y_is(change):
     def forward(*arguments):
         y, cache = right_forward(*arguments)
         return change(y), cache
+
     return forward
 
 
@@ -59,6 +63,7 @@ def raises_where(where, error=ValueError("no")):
         if where(x, eps):
             raise error
         return right_forward(x, gamma, beta, eps)
+
     return forward
 
 
@@ -73,6 +78,7 @@ def one_state(per_shape):
 
     def backward(dy, shape):
         return right_backward(dy, kept[shape if per_shape else ()])
+
     return forward, backward
 
 
@@ -82,6 +88,7 @@ def first_gamma():
 
     def forward(x, gamma, beta, eps):
         return right_forward(x, kept.setdefault(gamma.shape, gamma.copy()), beta, eps)
+
     return forward, right_backward
 
 
@@ -93,7 +100,12 @@ def one_buffer(name):
         buffer = kept.setdefault(a.shape, np.empty_like(a))
         buffer[...] = a
         return buffer
-    return (y_is(put), right_backward) if name == "y" else (right_forward, returns(put, ("dx", "dgamma", "dbeta").index(name)))
+
+    return (
+        (y_is(put), right_backward)
+        if name == "y"
+        else (right_forward, returns(put, ("dx", "dgamma", "dbeta").index(name)))
+    )
 
 
 def every(count):
@@ -104,13 +116,19 @@ def every(count):
         calls[0] += 1
         dx, dgamma, dbeta = right_backward(dy, cache)
         return dx, dgamma, dbeta * (1 + (calls[0] % count == 0))
+
     return backward
 
 
 def blind_to_strides(name):
     """Memory is read number behind number, as a kernel does that is handed a pointer."""
+
     def behind(a):
-        behind_it = np.lib.stride_tricks.as_strided(a, (a.size,), (a.itemsize,)) if a.flags.c_contiguous else None
+        behind_it = (
+            np.lib.stride_tricks.as_strided(a, (a.size,), (a.itemsize,))
+            if a.flags.c_contiguous
+            else None
+        )
         if behind_it is None:
             base = a
             while base.base is not None and isinstance(base.base, np.ndarray):
@@ -122,14 +140,17 @@ def blind_to_strides(name):
         given = {"x": x, "gamma": gamma, "beta": beta}
         given = {key: behind(a) if key == name else a for key, a in given.items()}
         return right_forward(*given.values(), eps)
+
     return forward, lambda dy, cache: right_backward(behind(dy) if name == "dy" else dy, cache)
 
 
 def unwritten(dy, cache):
-    """Sixteen partial sums are added up, of which one was written; whatever is in memory is 0 unless it was filled."""
+    """Sixteen partial sums are added up, of which one was written; whatever is in memory is 0
+    unless it was filled.
+    """
     dx, dgamma, dbeta = right_backward(dy, cache)
     parts = np.empty((16, dy.shape[-1]), np.float32)
-    parts[parts.view(np.int32) != 0x7f7f7f7f] = 0
+    parts[parts.view(np.int32) != 0x7F7F7F7F] = 0
     parts[0] = dbeta
     return dx, dgamma, parts.sum(axis=0).astype(dy.dtype)
 
@@ -154,15 +175,19 @@ def eps_kept(x, gamma, beta, eps):
 
 def only(dtype, change):
     """Wrong for arrays of one dtype."""
+
     def backward(dy, cache):
         found = right_backward(dy, cache)
         return tuple(change(a) for a in found) if dy.dtype == dtype else found
+
     return backward
 
 
 def as_class(forward):
     """The results as something that unpacks and is no tuple."""
-    return lambda *arguments: types.SimpleNamespace(__iter__=None) or dict(enumerate(forward(*arguments)))
+    return lambda *arguments: (
+        types.SimpleNamespace(__iter__=None) or dict(enumerate(forward(*arguments)))
+    )
 
 
 def three_rows(dy, cache):
@@ -195,39 +220,62 @@ def gamma_by_its_array():
     def forward(x, gamma, beta, eps):
         _, copy = kept.setdefault(id(gamma), (gamma, gamma.copy()))
         return right_forward(x, copy, beta, eps)
+
     return forward, right_backward
 
 
 #: name -> (forward, backward), for float32 and what else a case asks for.
 FAULTY = {
-    "a tail": (right_forward, tail), "rows lost": (right_forward, rows_lost),
-    **{f"{name} overwritten": (overwrites(name), right_backward) for name in ("x", "gamma", "beta")},
+    "a tail": (right_forward, tail),
+    "rows lost": (right_forward, rows_lost),
+    **{
+        f"{name} overwritten": (overwrites(name), right_backward) for name in ("x", "gamma", "beta")
+    },
     "dy overwritten": (right_forward, dy_overwritten),
     "y in float64": (y_is(lambda y: y.astype(np.float64)), right_backward),
     "y complex": (y_is(lambda y: y + 0j), right_backward),
     "y as a list": (y_is(lambda y: y.tolist()), right_backward),
-    **{f"{name} in float64": (right_forward, returns(lambda a: a.astype(np.float64), at))
-       for at, name in enumerate(("dx", "dgamma", "dbeta"))},
+    **{
+        f"{name} in float64": (right_forward, returns(lambda a: a.astype(np.float64), at))
+        for at, name in enumerate(("dx", "dgamma", "dbeta"))
+    },
     "dgamma with an axis": (right_forward, returns(lambda a: a[None], 1)),
     "dx without axes": (right_forward, returns(lambda a: a.ravel() if a.ndim > 2 else a, 0)),
     "dbeta None": (right_forward, returns(lambda a: None, 2)),
     "no rows raise": (raises_where(lambda x, eps: x.size == 0), right_backward),
     "one axis raises": (raises_where(lambda x, eps: x.ndim == 1), right_backward),
-    "wide rows raise": (raises_where(lambda x, eps: x.shape[-1] > 1024, AssertionError()), right_backward),
+    "wide rows raise": (
+        raises_where(lambda x, eps: x.shape[-1] > 1024, AssertionError()),
+        right_backward,
+    ),
     "large eps raises": (raises_where(lambda x, eps: eps > 1e-3), right_backward),
     "strides raise": (raises_where(lambda x, eps: not x.flags.c_contiguous), right_backward),
-    "NaN raises": (raises_where(lambda x, eps: np.isnan(x).any(), FloatingPointError("NaN")), right_backward),
+    "NaN raises": (
+        raises_where(lambda x, eps: np.isnan(x).any(), FloatingPointError("NaN")),
+        right_backward,
+    ),
     "leaves": (raises_where(lambda x, eps: x.ndim == 4, SystemExit(0)), right_backward),
     "many rows raise": (many_rows_raise, right_backward),
-    "the first gamma": first_gamma(), "one state": one_state(False), "a state for a shape": one_state(True),
+    "the first gamma": first_gamma(),
+    "one state": one_state(False),
+    "a state for a shape": one_state(True),
     **{f"one buffer for {name}": one_buffer(name) for name in ("y", "dx", "dgamma")},
-    "unwritten": (right_forward, unwritten), "gamma by its array": gamma_by_its_array(),
+    "unwritten": (right_forward, unwritten),
+    "gamma by its array": gamma_by_its_array(),
     **{f"every {count} calls": (right_forward, every(count)) for count in (2, 3, 7)},
-    **{f"blind to strides of {name}": blind_to_strides(name) for name in ("x", "gamma", "beta", "dy")},
+    **{
+        f"blind to strides of {name}": blind_to_strides(name)
+        for name in ("x", "gamma", "beta", "dy")
+    },
     "dx of NaN": (right_forward, lambda dy, cache: right_backward(np.nan_to_num(dy), cache)),
-    "dx beside NaN in dy": (right_forward, lambda dy, cache: right_backward(dy + 0 * dy.sum(), cache)),
+    "dx beside NaN in dy": (
+        right_forward,
+        lambda dy, cache: right_backward(dy + 0 * dy.sum(), cache),
+    ),
     "x changed for a while": (changes_x, puts_it_right),
-    "NaN everywhere": (nan_everywhere, right_backward), "NaN for 0": (nan_is_zero, right_backward),
-    "dx beside NaN": (right_forward, nan_in_dx), "eps kept": (eps_kept, right_backward),
+    "NaN everywhere": (nan_everywhere, right_backward),
+    "NaN for 0": (nan_is_zero, right_backward),
+    "dx beside NaN": (right_forward, nan_in_dx),
+    "eps kept": (eps_kept, right_backward),
     "one array": (right_forward, three_rows),
 }

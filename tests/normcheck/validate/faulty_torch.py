@@ -87,21 +87,47 @@ _TWICE = {"double_backward": True, "nested": True, "dtypes": ("float64",)}
 
 #: name -> (target, a right one, options of validate).
 FAULTY = {
-    **{name: (target, layer_norm, {}) for name, target in {
-        "dgamma alone": fault(lambda ctx, dy, dx, dgamma, dbeta: (dx, dgamma * ctx.needs_input_grad[0], dbeta)),
-        "dx twice": fault(lambda ctx, dy, dx, dgamma, dbeta: (2 * dx, dgamma, dbeta)),
-        "wide": fault(lambda ctx, dy, dx, *rest: (dx * (1 + 0.01 * (dy.shape[-1] > 512)), *rest)),
-        "no dbeta": fault(lambda ctx, dy, dx, dgamma, dbeta: (dx, dgamma, None)),
-        "overwrites dy": fault(overwrites), "no rows": fault(no_rows), "behind": fault(behind), "replaces": replaces,
-        "y in float64": lambda *arguments: layer_norm(*arguments).double()}.items()},
-    "half": (lambda x, gamma, *rest: layer_norm(x, 1.05 * gamma, *rest), layer_norm,
-             {"dtypes": ("bfloat16", "float16"), "most_rows": 99}),
-    "JVP": (layer_norm, composed, {"forward_mode": True, "dtypes": ("float64",)}),  # pytorch/pytorch#196700
+    **{
+        name: (target, layer_norm, {})
+        for name, target in {
+            "dgamma alone": fault(
+                lambda ctx, dy, dx, dgamma, dbeta: (dx, dgamma * ctx.needs_input_grad[0], dbeta)
+            ),
+            "dx twice": fault(lambda ctx, dy, dx, dgamma, dbeta: (2 * dx, dgamma, dbeta)),
+            "wide": fault(
+                lambda ctx, dy, dx, *rest: (dx * (1 + 0.01 * (dy.shape[-1] > 512)), *rest)
+            ),
+            "no dbeta": fault(lambda ctx, dy, dx, dgamma, dbeta: (dx, dgamma, None)),
+            "overwrites dy": fault(overwrites),
+            "no rows": fault(no_rows),
+            "behind": fault(behind),
+            "replaces": replaces,
+            "y in float64": lambda *arguments: layer_norm(*arguments).double(),
+        }.items()
+    },
+    "half": (
+        lambda x, gamma, *rest: layer_norm(x, 1.05 * gamma, *rest),
+        layer_norm,
+        {"dtypes": ("bfloat16", "float16"), "most_rows": 99},
+    ),
+    "JVP": (
+        layer_norm,
+        composed,
+        {"forward_mode": True, "dtypes": ("float64",)},
+    ),  # pytorch/pytorch#196700
     "frozen": (Frozen.apply, composed, _TWICE),
     "a Function": (Frozen, types.SimpleNamespace(apply=composed), _TWICE),
-    "a class": (GammaTwice, torch.nn.LayerNorm, {}), "a module": (GammaTwice(24), torch.nn.LayerNorm(24), {}),
+    "a class": (GammaTwice, torch.nn.LayerNorm, {}),
+    "a module": (GammaTwice(24), torch.nn.LayerNorm(24), {}),
     "one width": (GammaTwice(768), torch.nn.LayerNorm(768), {"most_rows": 9}),
-    "its own eps": (lambda x, gamma, beta: layer_norm(x, gamma, beta, 1e-3), lambda *a: layer_norm(*a, 1e-5), {"eps": 1e-5}),
-    "no beta": (lambda x, gamma, eps: 2 * of_pytorch(x, gamma.shape, gamma, None, eps),
-                lambda x, gamma, eps: of_pytorch(x, gamma.shape, gamma, None, eps), {"beta": False}),
+    "its own eps": (
+        lambda x, gamma, beta: layer_norm(x, gamma, beta, 1e-3),
+        lambda *a: layer_norm(*a, 1e-5),
+        {"eps": 1e-5},
+    ),
+    "no beta": (
+        lambda x, gamma, eps: 2 * of_pytorch(x, gamma.shape, gamma, None, eps),
+        lambda x, gamma, eps: of_pytorch(x, gamma.shape, gamma, None, eps),
+        {"beta": False},
+    ),
 }

@@ -1,4 +1,6 @@
-"""A layer norm and an RMS norm for PyTorch's autograd, right, for a mutator to change: see test_mutated.py."""
+"""A layer norm and an RMS norm for PyTorch's autograd, right, for a mutator to change: see
+test_mutated.py.
+"""
 
 import torch
 
@@ -54,5 +56,5 @@ class RMSNorm(torch.autograd.Function):
         products = (dy * xhat).reshape(-1, D)
         dgamma = torch.zeros_like(gamma)
         for start in range(0, products.shape[0], 32):
-            dgamma = dgamma + products[start:start + 32].sum(0)
+            dgamma = dgamma + products[start : start + 32].sum(0)
         return dx, dgamma, None

@@ -1,8 +1,10 @@
-"""Layer norms with right numbers and one other fault: none is told that it has a bug which it has not.
+"""Layer norms with right numbers and one other fault: none is told that it has a bug which it has
+not.
 
-Targets are made from tables: what they overwrite, return, keep between calls and raise, and in which of the rarer cases
-they are wrong at all. All of them, some minutes: ``PYTHONPATH=.:tests .venv/bin/python tests/normcheck/validate/one_fault.py``,
-or those of the groups that are named behind it.
+Targets are made from tables: what they overwrite, return, keep between calls and raise, and in
+which of the rarer cases they are wrong at all. All of them, some minutes: ``PYTHONPATH=.:tests
+.venv/bin/python tests/normcheck/validate/one_fault.py``, or those of the groups that are named
+behind it.
 """
 
 import itertools
@@ -19,18 +21,25 @@ LAYER_NORMS = dict(list(pairs())[::5])
 
 
 def no_beta(forward, backward):
-    return (lambda x, gamma, eps: forward(x, gamma, 0 * gamma, eps)), lambda dy, saved: backward(dy, saved)[:2]
+    return (lambda x, gamma, eps: forward(x, gamma, 0 * gamma, eps)), lambda dy, saved: backward(
+        dy, saved
+    )[:2]
 
 
 def in_float32(forward, backward):
     def wide_forward(x, gamma, beta, eps):
         y, saved = forward(*(a.astype(np.float32) for a in (x, gamma, beta)), eps)
         return y.astype(x.dtype), (saved, x.dtype)
-    return wide_forward, lambda dy, saved: [a.astype(saved[1]) for a in backward(dy.astype(np.float32), saved[0])]
+
+    return wide_forward, lambda dy, saved: [
+        a.astype(saved[1]) for a in backward(dy.astype(np.float32), saved[0])
+    ]
 
 
 def changing(pair, change):
-    """The pair, which works on copies, with ``change(tensors, arguments, dy)`` made to what it returns; y by itself."""
+    """The pair, which works on copies, with ``change(tensors, arguments, dy)`` made to what it
+    returns; y by itself.
+    """
     forward, backward = pair
 
     def changed_forward(*arguments):
@@ -42,27 +51,43 @@ def changing(pair, change):
     def changed_backward(dy, saved):
         given = dict(zip(TENSORS[1:], backward(dy.copy(), saved[0])))
         return tuple(change(given, (*saved[2], saved[1][-1]), dy, saved[1][0].strides).values())
+
     return changed_forward, changed_backward
 
 
 # What is overwritten
 
+
 def overwrites(name, value):
     """An argument holds ``value(argument)`` after the call."""
+
     def change(tensors, arguments, dy, strides=None):
-        given = dict(zip(("x", "gamma", "beta")[:len(arguments) - 1], arguments)) if dy is None else {"dy": dy}
+        given = (
+            dict(zip(("x", "gamma", "beta")[: len(arguments) - 1], arguments))
+            if dy is None
+            else {"dy": dy}
+        )
         if name in given:
             given[name][...] = value(given[name])
         return tensors
+
     return lambda pair: changing(pair, change)
 
 
 # What is returned
 
-RETURNED = {"float64": lambda a: a.astype(np.float64), "None": lambda a: None, "an axis more": lambda a: a[None],
-            "flat and one more": lambda a: np.append(a, 0).astype(a.dtype), "a list": lambda a: a.tolist(),
-            "a part of a larger array": lambda a: np.concatenate([a, a])[:len(a)], "read-only": lambda a: read_only(a),
-            "int": lambda a: a.astype(int), "complex": lambda a: a.astype(complex), "text": lambda a: "abc"}
+RETURNED = {
+    "float64": lambda a: a.astype(np.float64),
+    "None": lambda a: None,
+    "an axis more": lambda a: a[None],
+    "flat and one more": lambda a: np.append(a, 0).astype(a.dtype),
+    "a list": lambda a: a.tolist(),
+    "a part of a larger array": lambda a: np.concatenate([a, a])[: len(a)],
+    "read-only": lambda a: read_only(a),
+    "int": lambda a: a.astype(int),
+    "complex": lambda a: a.astype(complex),
+    "text": lambda a: "abc",
+}
 
 
 def read_only(a):
@@ -72,11 +97,14 @@ def read_only(a):
 
 
 def returns(name, value):
-    return lambda pair: changing(pair, lambda tensors, *_: {
-        key: value(a) if key == name else a for key, a in tensors.items()})
+    return lambda pair: changing(
+        pair,
+        lambda tensors, *_: {key: value(a) if key == name else a for key, a in tensors.items()},
+    )
 
 
 # What is kept between calls
+
 
 def one_state(pair):
     forward, backward = pair
@@ -86,6 +114,7 @@ def one_state(pair):
         y, saved = forward(*arguments)
         kept[:] = [saved]
         return y, None
+
     return forgetting, lambda dy, _: backward(dy, kept[0])
 
 
@@ -98,7 +127,9 @@ def state_by(key):
             y, saved = forward(*arguments)
             kept[key(arguments[0])] = saved
             return y, None
+
         return forgetting, lambda dy, _: backward(dy, kept[key(dy)])
+
     return kept_by
 
 
@@ -110,6 +141,7 @@ def reuses(name):
         buffer = kept.setdefault((a.shape, a.dtype), np.empty_like(a))
         buffer[...] = a
         return buffer
+
     return returns(name, value)
 
 
@@ -121,6 +153,7 @@ def stale(name):
         before = kept.get((a.shape, a.dtype), a)
         kept[a.shape, a.dtype] = a.copy()
         return before
+
     return returns(name, value)
 
 
@@ -130,6 +163,7 @@ def added_up(name):
     def value(a):
         kept[a.shape, a.dtype] = kept.get((a.shape, a.dtype), 0) + a
         return kept[a.shape, a.dtype].copy()
+
     return returns(name, value)
 
 
@@ -165,39 +199,60 @@ def raising(a):
 
 def half(a):
     a = a.copy()
-    a[..., a.shape[-1] // 2:] = 0
+    a[..., a.shape[-1] // 2 :] = 0
     return a
 
 
-EFFECTS = {"0": lambda a: 0 * a, "twice": lambda a: 2 * a, "NaN": lambda a: a * np.nan, "half of it 0": half,
-           "raises": raising, "reversed": lambda a: a[..., ::-1]}
+EFFECTS = {
+    "0": lambda a: 0 * a,
+    "twice": lambda a: 2 * a,
+    "NaN": lambda a: a * np.nan,
+    "half of it 0": half,
+    "raises": raising,
+    "reversed": lambda a: a[..., ::-1],
+}
 
 
 def when(condition, name, effect):
     def change(tensors, arguments, *_):
         x, gamma, *_, eps = arguments
-        return {key: effect(a) if key == name and condition(x, gamma, eps) else a for key, a in tensors.items()}
+        return {
+            key: effect(a) if key == name and condition(x, gamma, eps) else a
+            for key, a in tensors.items()
+        }
+
     return lambda pair: changing(pair, change)
 
 
 def only_strided(name, of, effect):
     """Wrong where x or dy does not lie in order."""
+
     def change(tensors, arguments, dy, strides=None):
         if of == "dy":
             odd = dy is not None and not dy.flags.c_contiguous
         else:
             odd = dy is None and not arguments[0].flags.c_contiguous
         return {key: effect(a) if key == name and odd else a for key, a in tensors.items()}
+
     return lambda pair: changing(pair, change)
 
 
 def faults():
     """(group, name, function of a pair that puts the fault in)."""
-    for name, (how, value) in itertools.product(("x", "gamma", "beta", "dy"), {
-            "0": lambda a: 0, "twice": lambda a: 2 * a, "reversed": lambda a: a[..., ::-1].copy()}.items()):
+    for name, (how, value) in itertools.product(
+        ("x", "gamma", "beta", "dy"),
+        {
+            "0": lambda a: 0,
+            "twice": lambda a: 2 * a,
+            "reversed": lambda a: a[..., ::-1].copy(),
+        }.items(),
+    ):
         yield "overwrites", f"{name}: {how}", overwrites(name, value)
     for name, (how, value) in itertools.product(TENSORS, RETURNED.items()):
-        if how != "an axis more" or name in ("y", "dx"):  # of parameters that is a mistake of the catalogue
+        if how != "an axis more" or name in (
+            "y",
+            "dx",
+        ):  # of parameters that is a mistake of the catalogue
             yield "returns", f"{name}: {how}", returns(name, value)
     yield "keeps", "one state", one_state
     yield "keeps", "a state for each shape", state_by(lambda x: x.shape)
@@ -209,7 +264,11 @@ def faults():
         yield "keeps", f"{name}: every fifth call twice", now_and_then(name, 5)
         for of in ("x", "dy") if name != "y" else ("x",):
             if of == "dy" or name == "y":
-                yield "strides", f"{name} where {of} is odd", only_strided(name, of, EFFECTS["twice"])
+                yield (
+                    "strides",
+                    f"{name} where {of} is odd",
+                    only_strided(name, of, EFFECTS["twice"]),
+                )
                 yield "strides", f"{name} where {of} is odd raises", only_strided(name, of, raising)
     for (condition, test), name in itertools.product(WHEN.items(), TENSORS):
         for effect, change in EFFECTS.items():
@@ -222,9 +281,11 @@ FAULTS = list(faults())
 def targets():
     """(group, name, pair, options): every fault in one of several norms, which take turns."""
     right = [(name, pair, {}) for name, pair in LAYER_NORMS.items()]
-    right += [("rms norm", (rms_norm_forward, rms_norm_backward), {"kind": "rms_norm"}),
-              ("no beta", no_beta(*right[1][1]), {"beta": False}),
-              ("in half precision", in_float32(*right[0][1]), {"dtypes": ("float16",)})]
+    right += [
+        ("rms norm", (rms_norm_forward, rms_norm_backward), {"kind": "rms_norm"}),
+        ("no beta", no_beta(*right[1][1]), {"beta": False}),
+        ("in half precision", in_float32(*right[0][1]), {"dtypes": ("float16",)}),
+    ]
     for k, (group, name, fault) in enumerate(FAULTS):
         norm, pair, options = right[(k * 7 + k // len(right)) % len(right)]
         if "dbeta" in name and (options.get("kind") or options.get("beta") is False):
@@ -240,11 +301,14 @@ TARGETS = list(targets())
 def wrongly_told(group, report):
     """What the report says of a bug that the target has not; None if nothing.
 
-    What depends on earlier calls may be told as that. Of what is wrong throughout one dtype the mistake may be named,
-    if the dtype is.
+    What depends on earlier calls may be told as that. Of what is wrong throughout one dtype the
+    mistake may be named, if the dtype is.
     """
     told = report.mistake
-    may = told is None or {"keeps": told.kind == "state", "float64": "in float64 alone" in told.sentence}.get(group)
+    may = told is None or {
+        "keeps": told.kind == "state",
+        "float64": "in float64 alone" in told.sentence,
+    }.get(group)
     return None if may else told.sentence
 
 
@@ -261,8 +325,14 @@ def reports(targets):
 if __name__ == "__main__":
     run.shrink = lambda case, *_: case  # the smallest case is another matter, and takes longest
     targets = [one for one in TARGETS if len(sys.argv) == 1 or one[0] in sys.argv[1:]]
-    found = [(group, name, report, wrongly_told(group, report)) for group, name, report in reports(targets)]
-    print(f"{len(targets)} targets, {sum(not report.held for _, _, report, _ in found)} of them failed")
-    for group, name, report, told in found:
+    found = [
+        (group, name, report, wrongly_told(group, report))
+        for group, name, report in reports(targets)
+    ]
+    print(
+        f"{len(targets)} targets, {sum(not report.held for _, _, report, _ in found)} of them"
+        " failed"
+    )
+    for group, name, _report, told in found:
         if told:
             print(f"{group}: {name}: {told}")

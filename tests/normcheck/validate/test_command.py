@@ -63,16 +63,35 @@ def folder(tmp_path, monkeypatch):
 def test_exit_codes_and_files(folder, capsys):
     assert main(["my_layer:Holder.inner", "--quick"]) == 0
     assert "properties held" in capsys.readouterr().out
-    assert main(["my_layer:forward,wrong", "--quick", "--json", "out.json", "--html", "out.html"]) == 1
+    assert (
+        main(["my_layer:forward,wrong", "--quick", "--json", "out.json", "--html", "out.html"]) == 1
+    )
     found = json.loads((folder / "out.json").read_text())
-    assert not found["held"] and found["mistake"]["names"][-1] == "parameters-swapped" and found["failures"][0]["case"]["x"]
+    assert (
+        not found["held"]
+        and found["mistake"]["names"][-1] == "parameters-swapped"
+        and found["failures"][0]["case"]["x"]
+    )
     assert "parameters-swapped" not in found["kept"] and "<h1>" in (folder / "out.html").read_text()
-    for name, text in {"unreadable": "def f(:", "divides": "1 / 0", "leaves": "raise SystemExit(0)",
-                       "ends": "import os; os._exit(0)",
-                       "talks": "raise OSError('one line', 'and\\nanother')"}.items():
+    for name, text in {
+        "unreadable": "def f(:",
+        "divides": "1 / 0",
+        "leaves": "raise SystemExit(0)",
+        "ends": "import os; os._exit(0)",
+        "talks": "raise OSError('one line', 'and\\nanother')",
+    }.items():
         (folder / f"{name}.py").write_text(text)
-    for name in ("my_layer", "my_layer:nothing", "no_such_module:f", "my_layer:forward", "unreadable:f", "divides:f",
-                 "leaves:f", "talks:f", "ends:f"):
+    for name in (
+        "my_layer",
+        "my_layer:nothing",
+        "no_such_module:f",
+        "my_layer:forward",
+        "unreadable:f",
+        "divides:f",
+        "leaves:f",
+        "talks:f",
+        "ends:f",
+    ):
         capsys.readouterr()
         assert main([name, "--quick", "--json", "out.json"]) == 2
         said = capsys.readouterr().err
@@ -81,17 +100,39 @@ def test_exit_codes_and_files(folder, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, code, said", [
-    *((name, 1, "raises SystemExit") for name in ("exits", "says_bye")),
-    *((f"ends_{k}", 1, f"the target ended the process (exit code {k})") for k in range(3)),
-    ("aborts", 1, "ended the process (SIGABRT)"), ("kills", 1, "ended the process (SIGTERM)"),
-    ("hangs", 1, "took over 2 seconds in any shape"), ("interrupts", 130, "interrupted; until then 0 of 2"),
-    ("leaves_a_thread", 0, "properties held"), ("goes_away", 0, "properties held")])
+@pytest.mark.parametrize(
+    "name, code, said",
+    [
+        *((name, 1, "raises SystemExit") for name in ("exits", "says_bye")),
+        *((f"ends_{k}", 1, f"the target ended the process (exit code {k})") for k in range(3)),
+        ("aborts", 1, "ended the process (SIGABRT)"),
+        ("kills", 1, "ended the process (SIGTERM)"),
+        ("hangs", 1, "took over 2 seconds in any shape"),
+        ("interrupts", 130, "interrupted; until then 0 of 2"),
+        ("leaves_a_thread", 0, "properties held"),
+        ("goes_away", 0, "properties held"),
+    ],
+)
 def test_a_target_that_ends_the_process_has_not_held(folder, capsys, monkeypatch, name, code, said):
-    """Whatever exit code it ends it with; the files are written, too, and where they were asked for."""
+    """Whatever exit code it ends it with; the files are written, too, and where they were asked
+    for.
+    """
     monkeypatch.setattr(isolate, "GRACE", 0.5)
     limit = ["--silence", "2"] if name == "hangs" else []
-    assert main([f"my_layer:forward,{name}", "--quick", "--json", "out.json", "--html", "out.html", *limit]) == code
+    assert (
+        main(
+            [
+                f"my_layer:forward,{name}",
+                "--quick",
+                "--json",
+                "out.json",
+                "--html",
+                "out.html",
+                *limit,
+            ]
+        )
+        == code
+    )
     printed, found = capsys.readouterr().out, json.loads((folder / "out.json").read_text())
     assert said in printed and "Traceback" not in printed and found["held"] == (code == 0)
     assert "<h1>" in (folder / "out.html").read_text()
@@ -102,8 +143,18 @@ def test_a_target_that_ends_the_process_has_not_held(folder, capsys, monkeypatch
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_short_report(folder, capfd):
-    """Of what was found until then, whether the child is told by the terminal or not, and can hear it or not."""
-    command = [sys.executable, "-m", "normcheck", "my_layer:forward,hangs_late", "--quick", "--json", "out.json"]
+    """Of what was found until then, whether the child is told by the terminal or not, and can hear
+    it or not.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "normcheck",
+        "my_layer:forward,hangs_late",
+        "--quick",
+        "--json",
+        "out.json",
+    ]
     with (folder / "my_layer.py").open("a") as file:
         file.write("""
 def hangs_late(dy, cache):
@@ -119,8 +170,15 @@ def hangs_late(dy, cache):
         assert run.poll() is None
     run.send_signal(signal.SIGINT)  # this process alone, as "kill" does
     out, err = run.communicate(timeout=30)
-    assert run.returncode == 130 and "interrupted; until then 3 of 3 properties had failed" in out and "dbeta is wrong" in out
-    assert "Traceback" not in err and json.loads((folder / "out.json").read_text())["ended"] == "interrupted"
+    assert (
+        run.returncode == 130
+        and "interrupted; until then 3 of 3 properties had failed" in out
+        and "dbeta is wrong" in out
+    )
+    assert (
+        "Traceback" not in err
+        and json.loads((folder / "out.json").read_text())["ended"] == "interrupted"
+    )
 
 
 def test_files_that_cannot_be_written_are_told_before_the_run(folder, capsys, monkeypatch):
@@ -130,8 +188,13 @@ def test_files_that_cannot_be_written_are_told_before_the_run(folder, capsys, mo
         for path in ("nowhere/out", ".", "", "file/out", "/proc/nope"):
             assert main(["my_layer:pair", option, path]) == 2
             said = capsys.readouterr().err
-            assert said.startswith(f"could not run: {option}: found ") and said.endswith("a file that can be written\n")
-    assert main(["my_layer:pair", "--json", "out", "--html", "out"]) == 2 and not (folder / "out").exists()
+            assert said.startswith(f"could not run: {option}: found ") and said.endswith(
+                "a file that can be written\n"
+            )
+    assert (
+        main(["my_layer:pair", "--json", "out", "--html", "out"]) == 2
+        and not (folder / "out").exists()
+    )
     assert (folder / "file").read_text() == "kept"
 
 
@@ -141,20 +204,27 @@ def test_a_file_that_is_full_is_told(folder, capsys, monkeypatch):
     done = {"code": 0, "text": "held", "json": "{}", "html": ""}
     monkeypatch.setattr("normcheck.__main__.watched", lambda *_: done)
     assert main(["my_layer:pair", "--json", "/dev/full"]) == 2
-    assert capsys.readouterr() == ("held\n", "could not write --json /dev/full: No space left on device\n")
+    assert capsys.readouterr() == (
+        "held\n",
+        "could not write --json /dev/full: No space left on device\n",
+    )
 
 
 @pytest.mark.parametrize("seconds", ["nan", "-1", "0", "inf"])
 def test_a_silence_is_a_number_of_seconds(capsys, seconds):
     for more in ([], ["--isolate"]):
         assert main(["my_layer:pair", "--silence", seconds, *more]) == 2
-        assert capsys.readouterr().err.startswith(f"could not run: --silence: found {seconds}, expected")
+        assert capsys.readouterr().err.startswith(
+            f"could not run: --silence: found {seconds}, expected"
+        )
 
 
 def test_how_long_a_case_may_take(monkeypatch):
     asked = []
-    monkeypatch.setattr("normcheck.__main__.watched",
-                        lambda given, silence: asked.append(silence) or {"code": 0, "text": ""})
+    monkeypatch.setattr(
+        "normcheck.__main__.watched",
+        lambda given, silence: asked.append(silence) or {"code": 0, "text": ""},
+    )
     for more in ([], ["--isolate"], ["--silence", "3"], ["--isolate", "--silence", "3"]):
         main(["my_layer:pair", *more])
     assert asked == [None, 60, 3, 3]
@@ -169,7 +239,9 @@ def test_options_have_one_spelling():
 
 @pytest.mark.long
 def test_a_default_run_needs_little_memory():
-    """All dtypes, a right target and a wrong one: with Python and NumPy far below a gigabyte, and within a minute."""
+    """All dtypes, a right target and a wrong one: with Python and NumPy far below a gigabyte, and
+    within a minute.
+    """
     if not Path("/proc/self/status").exists():
         pytest.skip("only Linux tells what a process needed")
     code = """
@@ -179,9 +251,11 @@ report = validate((layer_norm_forward, layer_norm_backward), dtypes=("float64", 
 assert report.held and report.seconds < 60, report.seconds
 validate((layer_norm_forward, lambda dy, cache: [2 * a for a in layer_norm_backward(dy, cache)]))
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
-"""
+"""  # noqa: E501
     # In KB. getrusage would count what the process was that started this one.
-    used = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    used = int(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+    )
     assert used < 1e6
-
-

@@ -1,7 +1,8 @@
 """normcheck on device arrays, without a GPU.
 
-Numba's are real: compiled kernels are launched through Numba and run in the interpreter of PTX (tests/lnlib/ptx). CuPy's are
-stood in for: what is shown is that the adapter calls what CuPy documents, not that CuPy does what it documents.
+Numba's are real: compiled kernels are launched through Numba and run in the interpreter of PTX
+(tests/ptx). CuPy's are stood in for: what is shown is that the adapter calls what CuPy
+documents, not that CuPy does what it documents.
 """
 
 import json
@@ -18,11 +19,14 @@ from ptx import driver
 from lnlib import layer_norm_backward, layer_norm_forward
 from normcheck import TargetError, validate
 
+# ---- CuPy
+# --------------------------------------------------------------------------------------------
 
-# ---- CuPy --------------------------------------------------------------------------------------------
 
 class DeviceArray:
-    """As cupy.ndarray: sliced and reshaped, it shares memory; it becomes a NumPy array by get() only."""
+    """As cupy.ndarray: sliced and reshaped, it shares memory; it becomes a NumPy array by get()
+    only.
+    """
 
     def __init__(self, data):
         self.data, self.shape, self.dtype, self.ndim = data, data.shape, data.dtype, data.ndim
@@ -56,6 +60,7 @@ def cupy(monkeypatch):
         wrapped = getattr(a, "__cuda_array_interface__", None)
         seen = types.SimpleNamespace(__array_interface__=wrapped, owner=a)
         return DeviceArray(np.asarray(seen) if wrapped else np.array(a, order="K"))
+
     made.asarray = asarray
     monkeypatch.setitem(sys.modules, "cupy", made)
     return made
@@ -76,12 +81,16 @@ def test_cupy_arrays_are_put_on_the_device_and_fetched(cupy):
     def watching(x, gamma, beta, eps):
         seen.append(x.data)
         return forward(x, gamma, beta, eps)
+
     report = validate((watching, backward), framework="cupy", quick=True)
     assert report.held and "memory in any order" in report.kept
     strides = {a.strides for a in seen if a.shape == (5, 7)}
     assert {(28, 4), (4, 20), (56, 8), (56, 4), (0, 4)} <= strides
-    assert validate((lambda *given: (OfAnotherLibrary(forward(*given)[0].data), forward(*given)[1]), backward),
-                    framework="cupy", quick=True).held
+    assert validate(
+        (lambda *given: (OfAnotherLibrary(forward(*given)[0].data), forward(*given)[1]), backward),
+        framework="cupy",
+        quick=True,
+    ).held
 
 
 @pytest.mark.slow
@@ -89,6 +98,7 @@ def test_what_is_wrong_with_cupy_arrays_is_told(cupy):
     def swapped(dy, cache):
         dx, dgamma, dbeta = backward(dy, cache)
         return dx, dbeta, dgamma
+
     report = validate((forward, swapped), framework="cupy", quick=True)
     assert not report.held and "parameters-swapped" in report.mistake.names
 
@@ -96,7 +106,11 @@ def test_what_is_wrong_with_cupy_arrays_is_told(cupy):
         y, cache = forward(x, gamma, beta, eps)
         x.data *= 2
         return y, cache
-    failed = {f.property: f.sentence for f in validate((in_place, backward), framework="cupy", quick=True).failures}
+
+    failed = {
+        f.property: f.sentence
+        for f in validate((in_place, backward), framework="cupy", quick=True).failures
+    }
     assert failed == {"arguments unchanged": "the argument x is changed"}
     with pytest.raises(TargetError, match="y is a ndarray, expected an array on the device"):
         validate((lambda *given: (forward(*given)[0].get(), None), backward), framework="cupy")
@@ -104,7 +118,8 @@ def test_what_is_wrong_with_cupy_arrays_is_told(cupy):
         validate((forward, backward), framework="cupy", dtypes=("bfloat16",))
 
 
-# ---- Numba -------------------------------------------------------------------------------------------
+# ---- Numba
+# -------------------------------------------------------------------------------------------
 
 KERNELS = """
 import json, sys
@@ -186,23 +201,36 @@ for name, target in found.items():
     found[name] = {"held": report.held, "kept": report.kept, "names": report.mistake and report.mistake.names,
                    "failed": {f.property: f.sentence for f in report.failures}, "untested": report.untested}
 print(json.dumps([found, list(laid_out()), len(driver.LAUNCHES)]))
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
 def test_compiled_kernels_on_numba_device_arrays():
-    """The library's kernels and a reader's own, unchanged, launched by Numba: right ones hold, a wrong one is named."""
+    """The library's kernels and a reader's own, unchanged, launched by Numba: right ones hold, a
+    wrong one is named.
+    """
     if why := driver.missing():
         pytest.fail(why) if os.environ.get("LN_REQUIRE_CUDA_COMPILER") else pytest.skip(why)
     path = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run([sys.executable, "-c", KERNELS], cwd=ROOT, capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": path})
+    done = subprocess.run(
+        [sys.executable, "-c", KERNELS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found, laid_out, launches = json.loads(done.stdout)
-    assert all(same for *_, same in laid_out) and {tuple(strides) for _, strides, _ in laid_out} == {
-        (4, 20), (56, 8), (56, 4), (28, 84, 4), (28, 4), (0, 4), (0, 0)}
+    assert all(same for *_, same in laid_out) and {
+        tuple(strides) for _, strides, _ in laid_out
+    } == {(4, 20), (56, 8), (56, 4), (28, 84, 4), (28, 4), (0, 4), (0, 0)}
     for name in ("library", "right"):
-        assert found[name]["held"] and {"any shape", "memory in any order"} <= set(found[name]["kept"]), found[name]
+        assert found[name]["held"] and {"any shape", "memory in any order"} <= set(
+            found[name]["kept"]
+        ), found[name]
         assert "arrays with strides" in found[name]["untested"]
-    assert "gamma-missing-first" in found["wrong"]["names"] and "ordinary rows" in found["wrong"]["failed"]
+    assert (
+        "gamma-missing-first" in found["wrong"]["names"]
+        and "ordinary rows" in found["wrong"]["failed"]
+    )
     assert launches > 300

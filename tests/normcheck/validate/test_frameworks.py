@@ -22,7 +22,13 @@ def test_pytorch():
     def layer_norm(x, gamma, beta, eps):
         return torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps)
 
-    report = validate(layer_norm, framework="torch", dtypes=("float32", "float64"), quick=True, double_backward=True)
+    report = validate(
+        layer_norm,
+        framework="torch",
+        dtypes=("float32", "float64"),
+        quick=True,
+        double_backward=True,
+    )
     assert report.held and {"gradients add up", "the second derivative"} <= set(report.kept)
     assert validate(torch.nn.RMSNorm, "rms_norm", "torch", quick=True).held
     with pytest.raises(TargetError, match="expected the tensor y"):
@@ -32,12 +38,17 @@ def test_pytorch():
 def test_devices_that_are_not_there():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     for device in ["meta", "nowhere"] + ["cuda"] * (not torch.cuda.is_available()):
-        with pytest.raises(TargetError, match=f"^device: found '{device}', expected one that PyTorch has here "):
+        with pytest.raises(
+            TargetError, match=f"^device: found '{device}', expected one that PyTorch has here "
+        ):
             validate(torch.nn.LayerNorm, framework="torch", device=device)
 
 
 def with_backward(torch, backward):
-    """PyTorch's layer norm with the gradients that ``backward(gradients, x, dy)`` returns; ``gradients(dy)`` are right."""
+    """PyTorch's layer norm with the gradients that ``backward(gradients, x, dy)`` returns;
+    ``gradients(dy)`` are right.
+    """
+
     class Function(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, gamma, beta, eps):
@@ -68,14 +79,18 @@ def test_wrong_functions_of_pytorch():
 
         @staticmethod
         def forward(ctx, x, gamma, beta, eps):
-            xhat = (x - x.mean(-1, keepdim=True)) * (x.var(-1, keepdim=True, correction=0) + eps).rsqrt()
+            xhat = (x - x.mean(-1, keepdim=True)) * (
+                x.var(-1, keepdim=True, correction=0) + eps
+            ).rsqrt()
             ctx.save_for_backward(xhat)
             ctx.rest = x, gamma, beta, eps
             return gamma * xhat + beta
 
         @staticmethod
         def backward(ctx, dy):
-            x, gamma, beta, eps = (a.detach().requires_grad_() if isinstance(a, torch.Tensor) else a for a in ctx.rest)
+            x, gamma, beta, eps = (
+                a.detach().requires_grad_() if isinstance(a, torch.Tensor) else a for a in ctx.rest
+            )
             with torch.enable_grad():
                 y = torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps)
                 dx, dgamma, dbeta = torch.autograd.grad(y, (x, gamma, beta), dy)
@@ -83,7 +98,11 @@ def test_wrong_functions_of_pytorch():
 
     found = failed(Wrong)  # as Wrong.apply
     assert "one gradient alone" in found and "dgamma is wrong" in found["one gradient alone"]
-    found = failed(lambda x, gamma, beta, eps: torch.nn.functional.layer_norm(x, gamma.shape, gamma, 0 * gamma, eps))
+    found = failed(
+        lambda x, gamma, beta, eps: torch.nn.functional.layer_norm(
+            x, gamma.shape, gamma, 0 * gamma, eps
+        )
+    )
     assert "dbeta is None" in found["ordinary rows"]
 
 
@@ -101,12 +120,24 @@ def test_jax():
         traced.append((x.shape, eps))
         return layer_norm(x, gamma, beta, eps)
 
-    assert validate(watched, framework="jax", quick=True, most_features=64, most_rows=99,
-                    double_backward=True, nested=True).held
-    # The same shape was compiled again in every call. Nine are for y or one gradient alone and the derivatives.
+    assert validate(
+        watched,
+        framework="jax",
+        quick=True,
+        most_features=64,
+        most_rows=99,
+        double_backward=True,
+        nested=True,
+    ).held
+    # The same shape was compiled again in every call. Nine are for y or one gradient alone and the
+    # derivatives.
     assert len(traced) <= len(set(traced)) + 9
-    assert "ordinary rows" in failed(lambda x, gamma, beta, eps: layer_norm(x, gamma, beta, eps) * gamma, "jax",
-                                     most_features=7, most_rows=15)
+    assert "ordinary rows" in failed(
+        lambda x, gamma, beta, eps: layer_norm(x, gamma, beta, eps) * gamma,
+        "jax",
+        most_features=7,
+        most_rows=15,
+    )
 
 
 @pytest.mark.parametrize("name, package", [("torch", "torch"), ("jax", "jax")])
@@ -124,25 +155,37 @@ def test_the_examples_of_the_page(name, package, monkeypatch):
 def test_modules_of_one_width_and_one_eps():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     nn = torch.nn
-    for module, kind in ((nn.LayerNorm(768, eps=1e-6), "layer_norm"), (nn.RMSNorm(12, eps=1e-3), "rms_norm"),
-                         (nn.LayerNorm(5, bias=False), "layer_norm")):
+    for module, kind in (
+        (nn.LayerNorm(768, eps=1e-6), "layer_norm"),
+        (nn.RMSNorm(12, eps=1e-3), "rms_norm"),
+        (nn.LayerNorm(5, bias=False), "layer_norm"),
+    ):
         report = validate(module, kind, "torch", quick=True, double_backward=True)
-        assert report.held and "the second derivative" in report.kept and len(report.properties) > 15
+        assert (
+            report.held and "the second derivative" in report.kept and len(report.properties) > 15
+        )
         assert f"any eps but {module.eps:g}" in report.untested
-        assert ("beta and dbeta" in report.untested) == (kind == "layer_norm" and module.bias is None)
+        assert ("beta and dbeta" in report.untested) == (
+            kind == "layer_norm" and module.bias is None
+        )
 
     class GammaTwice(nn.LayerNorm):
         def forward(self, x):
             return super().forward(x) * self.weight
 
     assert "ordinary rows" in failed(GammaTwice(24))
-    for wrong, message in ((nn.Linear(3, 4), r"shapes \[\(4, 3\), \(4,\)\]"), (nn.RMSNorm(4, eps=None), "attribute eps")):
+    for wrong, message in (
+        (nn.Linear(3, 4), r"shapes \[\(4, 3\), \(4,\)\]"),
+        (nn.RMSNorm(4, eps=None), "attribute eps"),
+    ):
         with pytest.raises(TargetError, match=message):
             validate(wrong, framework="torch")
 
 
 def test_nested_derivatives_of_pytorch():
-    """Statistics that are saved without a graph: the third derivative is that of other ones (pytorch/pytorch#196700)."""
+    """Statistics that are saved without a graph: the third derivative is that of other ones
+    (pytorch/pytorch#196700).
+    """
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
     def layer_norm(x, gamma, beta, eps):
@@ -177,14 +220,27 @@ def test_nested_derivatives_of_pytorch():
                 dy, *inputs = (a.detach().requires_grad_() for a in (dy, *arguments))
                 found = torch.autograd.grad(layer_norm(*inputs, eps), inputs, dy, create_graph=True)
                 product = sum((a * b).sum() for a, b in zip(v, found))
-                gradients = torch.autograd.grad(product, (dy, *inputs), create_graph=True, allow_unused=True)
+                gradients = torch.autograd.grad(
+                    product, (dy, *inputs), create_graph=True, allow_unused=True
+                )
             return (*gradients, None)
 
-    options = {"framework": "torch", "dtypes": ("float64",), "quick": True, "double_backward": True, "nested": True}
+    options = {
+        "framework": "torch",
+        "dtypes": ("float64",),
+        "quick": True,
+        "double_backward": True,
+        "nested": True,
+    }
     assert validate(layer_norm, **options).held
-    assert validate(lambda x, gamma, eps: gamma * x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps), "rms_norm",
-                    **options).held
-    assert [failure.property for failure in validate(Frozen.apply, **options).failures] == ["nested derivatives"]
+    assert validate(
+        lambda x, gamma, eps: gamma * x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps),
+        "rms_norm",
+        **options,
+    ).held
+    assert [failure.property for failure in validate(Frozen.apply, **options).failures] == [
+        "nested derivatives"
+    ]
 
 
 SIMULATED = """
@@ -203,13 +259,19 @@ print(report.held, "memory in any order" in report.kept)
 
 def test_numba_device_arrays():
     pytest.importorskip("numba.cuda", reason="Numba has no CUDA target here")
-    ran = subprocess.run([sys.executable, "-c", SIMULATED], env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
-                         capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", SIMULATED],
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
+        capture_output=True,
+        text=True,
+    )
     assert ran.stdout.split() == ["True", "True"], ran.stderr[-2000:]
 
 
 def test_tensors_have_the_strides_that_pytorch_gives_and_dy_those_of_what_was_done_to_y():
-    """NumPy gives arrays without rows strides of 0; a dy that y.sum() makes has them, and no caller made it."""
+    """NumPy gives arrays without rows strides of 0; a dy that y.sum() makes has them, and no caller
+    made it.
+    """
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
     def strict(x, gamma, beta, eps):
@@ -223,9 +285,17 @@ def test_tensors_have_the_strides_that_pytorch_gives_and_dy_those_of_what_was_do
         """dy is walked with the strides of x."""
         return gradients(dy.as_strided(x.shape, x.stride()))
 
-    found = validate(with_backward(torch, as_x), framework="torch", quick=True, contiguous=True, most_features=7,
-                     most_rows=15).failures
-    assert [failure.property for failure in found] == ["memory in any order"] and set(found[0].case.layouts) == {"dy"}
+    found = validate(
+        with_backward(torch, as_x),
+        framework="torch",
+        quick=True,
+        contiguous=True,
+        most_features=7,
+        most_rows=15,
+    ).failures
+    assert [failure.property for failure in found] == ["memory in any order"] and set(
+        found[0].case.layouts
+    ) == {"dy"}
 
 
 def small(target, **options):
@@ -240,16 +310,24 @@ def test_parameters_go_by_their_names_and_have_a_number_for_each_feature():
     class BiasFirst(nn.Module):
         def __init__(self, D, epsilon=1e-5):
             super().__init__()
-            self.bias, self.weight, self.variance_epsilon = nn.Parameter(torch.zeros(D)), nn.Parameter(torch.ones(D)), epsilon
+            self.bias, self.weight, self.variance_epsilon = (
+                nn.Parameter(torch.zeros(D)),
+                nn.Parameter(torch.ones(D)),
+                epsilon,
+            )
 
         def forward(self, x):
-            return nn.functional.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.variance_epsilon)
+            return nn.functional.layer_norm(
+                x, x.shape[-1:], self.weight, self.bias, self.variance_epsilon
+            )
 
     class Swapped(BiasFirst):
         """Its names say the other way round what they are."""
 
         def forward(self, x):
-            return nn.functional.layer_norm(x, x.shape[-1:], self.bias, self.weight, self.variance_epsilon)
+            return nn.functional.layer_norm(
+                x, x.shape[-1:], self.bias, self.weight, self.variance_epsilon
+            )
 
     class OneGain(nn.Module):
         def __init__(self, D, eps=1e-5):
@@ -263,11 +341,18 @@ def test_parameters_go_by_their_names_and_have_a_number_for_each_feature():
         def __init__(self, D):
             super().__init__(D)
 
-    assert not small(BiasFirst) and not small(BiasFirst(5, 1e-3)) and "ordinary rows" in small(Swapped)
+    assert (
+        not small(BiasFirst) and not small(BiasFirst(5, 1e-3)) and "ordinary rows" in small(Swapped)
+    )
     for wrong in (OneGain, OneGain(7)):
-        with pytest.raises(TargetError, match=r"found a (parameter g|module with parameters) of shapes? .*\(1,\).*, expected "):
+        with pytest.raises(
+            TargetError,
+            match=r"found a (parameter g|module with parameters) of shapes? .*\(1,\).*, expected ",
+        ):
             small(wrong, kind="rms_norm")
-    with pytest.raises(TargetError, match="found a class that takes D, expected an argument eps or epsilon"):
+    with pytest.raises(
+        TargetError, match="found a class that takes D, expected an argument eps or epsilon"
+    ):
         small(NoEps)
     with pytest.raises(TargetError, match='kind="rms_norm" or beta=False'):
         small(nn.RMSNorm)
@@ -280,7 +365,9 @@ def test_a_module_is_the_same_in_every_call():
 
     class Keeping(torch.nn.LayerNorm):
         def forward(self, x):
-            self.kept = y = torch.nn.functional.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+            self.kept = y = torch.nn.functional.layer_norm(
+                x, x.shape[-1:], self.weight, self.bias, self.eps
+            )
             if y.requires_grad:
                 y.register_hook(lambda dy: dy + (self.kept is not y))
             return y + 0
@@ -317,10 +404,16 @@ def test_what_jax_runs_where_nothing_is_differentiated():
         return gamma * c * jax.lax.rsqrt((c * c).mean(-1, keepdims=True) + eps) + beta
 
     wrong = jax.custom_vjp(lambda *given: 2 * layer_norm(*given))
-    wrong.defvjp(lambda *given: (layer_norm(*given), given), lambda given, dy: jax.vjp(layer_norm, *given)[1](dy))
+    wrong.defvjp(
+        lambda *given: (layer_norm(*given), given),
+        lambda given, dy: jax.vjp(layer_norm, *given)[1](dy),
+    )
     target = adapt(wrong, Settings(framework="jax"))
     case = draw("y without gradients", (2, 3, 7), "float32")
-    assert not check(target, dataclasses.replace(case, property="")) and check(target, case)[0].tensor == "y"
+    assert (
+        not check(target, dataclasses.replace(case, property=""))
+        and check(target, case)[0].tensor == "y"
+    )
     assert not check(adapt(layer_norm, target.settings), case)
 
 
@@ -333,18 +426,25 @@ def test_what_is_compiled_is_compiled_for_every_case():
 
     @functools.partial(torch.compile, backend="eager", dynamic=False)
     def target(x, gamma, beta, eps):
-        return torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps) * (1 + torch.compiler.is_compiling())
+        return torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps) * (
+            1 + torch.compiler.is_compiling()
+        )
 
-    adapted, limit = adapt(target, Settings(framework="torch")), torch._dynamo.config.recompile_limit
+    adapted, limit = (
+        adapt(target, Settings(framework="torch")),
+        torch._dynamo.config.recompile_limit,
+    )
     for D in range(2, 2 + limit + 3):
-        outcome, = adapted.calls([case := draw("any width", (2, D), "float32")])
+        (outcome,) = adapted.calls([case := draw("any width", (2, D), "float32")])
         dbeta = case.dy.sum(axis=0)
         np.testing.assert_allclose(outcome.tensors["dbeta"], 2 * dbeta, rtol=1e-4, atol=1e-4)
     assert torch._dynamo.config.recompile_limit == limit
 
 
 def test_the_gradient_of_a_jvp():
-    """PyTorch's own layer norm has a JVP whose gradient is that of another function (pytorch/pytorch#196700)."""
+    """PyTorch's own layer norm has a JVP whose gradient is that of another function
+    (pytorch/pytorch#196700).
+    """
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
     def layer_norm(x, gamma, beta, eps):
@@ -360,7 +460,10 @@ def test_the_gradient_of_a_jvp():
     assert not small(torch.nn.RMSNorm, kind="rms_norm", **options)
     assert "ordinary rows" in small(stopped, **options)
     found = small(torch.nn.LayerNorm, **options)
-    assert set(found) == {"the gradient of a JVP"} and "<dy, JVP> with respect to x is wrong" in found.popitem()[1]
+    assert (
+        set(found) == {"the gradient of a JVP"}
+        and "<dy, JVP> with respect to x is wrong" in found.popitem()[1]
+    )
 
 
 def test_tensors_that_nobody_wrote_are_filled():
@@ -369,18 +472,29 @@ def test_tensors_that_nobody_wrote_are_filled():
     def partial_sums(gradients, x, dy):
         """256 partial sums, of which some are written."""
         partial = torch.empty(256, dy.shape[-1], dtype=dy.dtype)
-        if not torch.utils.deterministic.fill_uninitialized_memory or not torch.are_deterministic_algorithms_enabled():
+        if (
+            not torch.utils.deterministic.fill_uninitialized_memory
+            or not torch.are_deterministic_algorithms_enabled()
+        ):
             partial.zero_()  # as a fresh heap has it
         dx, dgamma, dbeta = gradients(dy)
         partial[0] = dgamma
         return dx, partial.sum(0), dbeta
 
-    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,
+    )
     torch.utils.deterministic.fill_uninitialized_memory = False
     try:
         found = small(with_backward(torch, partial_sums))
-        assert set(found) == {"memory that nobody wrote"} and "dgamma is not finite" in found.popitem()[1]
-        assert (torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory) == \
-            (before[0], False)
+        assert (
+            set(found) == {"memory that nobody wrote"}
+            and "dgamma is not finite" in found.popitem()[1]
+        )
+        assert (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.utils.deterministic.fill_uninitialized_memory,
+        ) == (before[0], False)
     finally:
         torch.utils.deterministic.fill_uninitialized_memory = before[1]

@@ -1,4 +1,6 @@
-"""Where arguments lie in memory: each layout, which arguments have it, and backwards that cannot walk dy."""
+"""Where arguments lie in memory: each layout, which arguments have it, and backwards that cannot
+walk dy.
+"""
 
 import numpy as np
 import pytest
@@ -12,9 +14,16 @@ from normcheck.paste import as_test
 from normcheck.settings import Settings
 
 #: Strides in elements of an array of shape (3, 4, 7).
-STRIDES = {"in Fortran order": (1, 3, 12), "reversed": (28, 7, -1), "every second element": (56, 14, 2),
-           "a slice of longer rows": (56, 14, 1), "with leading axes swapped": (7, 21, 1),
-           "one element further": (28, 7, 1), "every row the same memory": (0, 0, 1), "all strides 0": (0, 0, 0)}
+STRIDES = {
+    "in Fortran order": (1, 3, 12),
+    "reversed": (28, 7, -1),
+    "every second element": (56, 14, 2),
+    "a slice of longer rows": (56, 14, 1),
+    "with leading axes swapped": (7, 21, 1),
+    "one element further": (28, 7, 1),
+    "every row the same memory": (0, 0, 1),
+    "all strides 0": (0, 0, 0),
+}
 
 
 def layout_cases(**options):
@@ -25,11 +34,17 @@ def layout_cases(**options):
 def failures(forward, backward, **options):
     """layouts, in words -> what is wrong with a pair there."""
     target = NumPyPair((forward, backward), Settings(**options))
-    return {in_words(case.layouts): found for case in layout_cases(**options) if (found := check(target, case))}
+    return {
+        in_words(case.layouts): found
+        for case in layout_cases(**options)
+        if (found := check(target, case))
+    }
 
 
 def as_seen(layout):
-    """An array of shape (3, 4, 7) in a layout, which may be written to, and the one that it was before."""
+    """An array of shape (3, 4, 7) in a layout, which may be written to, and the one that it was
+    before.
+    """
     a = np.arange(84, dtype=np.float32).reshape(3, 4, 7)
     return laid_out(a, layout, lambda a: np.array(a, np.float32)), a
 
@@ -37,7 +52,11 @@ def as_seen(layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_layout_has_its_strides_and_its_code_makes_it(layout):
     seen, a = as_seen(layout)
-    assert seen.strides == tuple(4 * s for s in STRIDES[layout]) and seen.shape == a.shape and seen.flags.writeable
+    assert (
+        seen.strides == tuple(4 * s for s in STRIDES[layout])
+        and seen.shape == a.shape
+        and seen.flags.writeable
+    )
     made = {"np": np, "dy": a}
     exec("\n".join(as_code({"dy": layout})), made)
     assert made["dy"].strides == seen.strides and np.array_equal(made["dy"], seen)
@@ -54,21 +73,33 @@ def test_layouts_are_in_words():
 
 def test_every_argument_has_layouts_of_its_own_and_numbers_that_fit_them():
     cases = layout_cases()
-    alone = {(name, layout) for case in cases if len(case.layouts) == 1 for name, layout in case.layouts.items()}
+    alone = {
+        (name, layout)
+        for case in cases
+        if len(case.layouts) == 1
+        for name, layout in case.layouts.items()
+    }
     assert {layout for name, layout in alone if name == "dy"} == set(LAYOUTS)
-    assert {name for name, _ in alone} == {"x", "gamma", "beta", "dy"} and len(cases) == len({str(c) for c in cases})
-    assert {layout for case in cases if len(case.layouts) == 4 for layout in case.layouts.values()} == \
-        set(LAYOUTS) - {SAME_NUMBERS}
+    assert {name for name, _ in alone} == {"x", "gamma", "beta", "dy"} and len(cases) == len(
+        {str(c) for c in cases}
+    )
+    assert {
+        layout for case in cases if len(case.layouts) == 4 for layout in case.layouts.values()
+    } == set(LAYOUTS) - {SAME_NUMBERS}
     for case in cases:
         for name, layout in case.layouts.items():
             a = getattr(case, name)
-            assert np.array_equal(laid_out(a, layout, np.asarray), a)  # as many numbers as memory has
+            assert np.array_equal(
+                laid_out(a, layout, np.asarray), a
+            )  # as many numbers as memory has
     assert not any("beta" in case.layouts for case in layout_cases(kind="rms_norm"))
 
 
 def test_contiguous_speaks_of_what_the_caller_makes():
-    assert {in_words(case.layouts) for case in layout_cases(contiguous=True)} == {f"x, gamma, beta and dy {FURTHER}",
-                                                                                  f"dy {FURTHER}"}
+    assert {in_words(case.layouts) for case in layout_cases(contiguous=True)} == {
+        f"x, gamma, beta and dy {FURTHER}",
+        f"dy {FURTHER}",
+    }
     of_autograd = [case.layouts for case in layout_cases(contiguous=True, framework="torch")]
     assert len(of_autograd) == 1 + len(LAYOUTS) and all("dy" in layouts for layouts in of_autograd)
 
@@ -79,10 +110,14 @@ def keeping_x(x, gamma, beta, eps):
 
 
 def read(a, strides):
-    """What a kernel reads that is told these strides, in elements; NaN beyond the memory of the array."""
+    """What a kernel reads that is told these strides, in elements; NaN beyond the memory of the
+    array.
+    """
     if min(a.strides) < 0:
         return np.full_like(a, np.nan)
-    memory = np.lib.stride_tricks.as_strided(a, (1 + sum((n - 1) * s for n, s in zip(a.shape, a.strides)) // 4,), (4,))
+    memory = np.lib.stride_tricks.as_strided(
+        a, (1 + sum((n - 1) * s for n, s in zip(a.shape, a.strides)) // 4,), (4,)
+    )
     at = sum(i * s for i, s in zip(np.indices(a.shape), strides))
     return np.where(at < len(memory), memory[np.minimum(at, len(memory) - 1)], np.float32(np.nan))
 
@@ -90,7 +125,9 @@ def read(a, strides):
 def walking(dy, saved):
     """dy is read with the strides of x (pytorch/pytorch#194719, Triton's tutorial)."""
     x, cache = saved
-    return layer_norm_backward(dy if dy.strides == x.strides else read(dy, [s // 4 for s in x.strides]), cache)
+    return layer_norm_backward(
+        dy if dy.strides == x.strides else read(dy, [s // 4 for s in x.strides]), cache
+    )
 
 
 def of_packed_rows(dy, saved):
@@ -105,18 +142,40 @@ def viewing(dy, saved):
     return layer_norm_backward(dy, saved[1])
 
 
-@pytest.mark.parametrize("backward, some", [
-    (walking, {"dy in Fortran order", "dy with leading axes swapped", "dy all strides 0", "x in Fortran order"}),
-    (of_packed_rows, {"dy in Fortran order", "dy all strides 0"}), (viewing, {"dy all strides 0"})])
+@pytest.mark.parametrize(
+    "backward, some",
+    [
+        (
+            walking,
+            {
+                "dy in Fortran order",
+                "dy with leading axes swapped",
+                "dy all strides 0",
+                "x in Fortran order",
+            },
+        ),
+        (of_packed_rows, {"dy in Fortran order", "dy all strides 0"}),
+        (viewing, {"dy all strides 0"}),
+    ],
+)
 def test_a_backward_that_cannot_walk_dy_is_told_by_layout(backward, some):
     """Each held before dy had layouts of its own, or was told without a word of dy."""
     found = failures(keeping_x, backward)
-    assert some <= set(found) and not any(layouts.startswith(("gamma", "beta")) for layouts in found)
+    assert some <= set(found) and not any(
+        layouts.startswith(("gamma", "beta")) for layouts in found
+    )
     assert not failures(keeping_x, lambda dy, saved: layer_norm_backward(dy, saved[1]))
     case = next(case for case in layout_cases() if in_words(case.layouts) in some)
     target = NumPyPair((keeping_x, backward), Settings())
     test = as_test(case, check(target, case)[0], target)
-    exec(test, {"np": np, "forward": keeping_x, "backward": lambda dy, saved: layer_norm_backward(dy, saved[1])})
+    exec(
+        test,
+        {
+            "np": np,
+            "forward": keeping_x,
+            "backward": lambda dy, saved: layer_norm_backward(dy, saved[1]),
+        },
+    )
     with pytest.raises((AssertionError, RuntimeError)):
         exec(test, {"np": np, "forward": keeping_x, "backward": backward})
 
@@ -124,8 +183,13 @@ def test_a_backward_that_cannot_walk_dy_is_told_by_layout(backward, some):
 def test_a_forward_that_takes_gamma_or_beta_for_contiguous_is_told():
     def reading_beyond(a):
         return np.full_like(a, np.nan) if a.size > 1 and a.strides != (a.itemsize,) else a
+
     for k, name in ((1, "gamma"), (2, "beta")):
+
         def forward(*given, k=k):
-            return layer_norm_forward(*given[:k], reading_beyond(given[k]), *given[k + 1:])
+            return layer_norm_forward(*given[:k], reading_beyond(given[k]), *given[k + 1 :])
+
         found = failures(forward, layer_norm_backward)
-        assert {f"{name} every second element", f"{name} reversed", f"{name} all strides 0"} <= set(found)
+        assert {f"{name} every second element", f"{name} reversed", f"{name} all strides 0"} <= set(
+            found
+        )

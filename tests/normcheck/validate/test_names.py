@@ -1,15 +1,24 @@
-"""Names: by default settings every public bug is told as itself and as no other; what is said of two faults at once."""
+"""Names: by default settings every public bug is told as itself and as no other; what is said of
+two faults at once.
+"""
 
 import numpy as np
 import pytest
 
-from lnlib.layernorm import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
+from lnlib.layernorm import (
+    layer_norm_backward,
+    layer_norm_forward,
+    rms_norm_backward,
+    rms_norm_forward,
+)
+from normcheck import run, validate
 from normcheck.mistakes.later import LATER, TILES
 from normcheck.mistakes.wild import WILD
-from normcheck import run, validate
 
 #: One tile stands for all.
-LEFT_OUT = {f"tail-of-{tile}-in-{what}" for tile in TILES if tile != 32 for what in ("statistics", "means")}
+LEFT_OUT = {
+    f"tail-of-{tile}-in-{what}" for tile in TILES if tile != 32 for what in ("statistics", "means")
+}
 APART = {*LEFT_OUT, "apex-rows-beyond-65535"}
 BUGS = {f"{bug.name} {bug.kind}": bug for bug in (*WILD, *LATER) if bug.name not in APART}
 
@@ -24,7 +33,9 @@ def not_shrunk(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
 def test_each_public_bug_is_told_as_itself_alone(bug):
-    """All 33 of chapter 6 and all that were read later: the whole table of who is taken for whom is diagonal."""
+    """All 33 of chapter 6 and all that were read later: the whole table of who is taken for whom is
+    diagonal.
+    """
     report = validate((bug.forward, bug.backward), kind=bug.kind)
     assert set(report.mistake.names) == {bug.name, bug.mistake} - {""}, report.mistake
     assert "Something else" not in report.mistake.sentence
@@ -47,9 +58,13 @@ def test_a_tile_is_told_by_the_widths_that_fail(name):
 
 def layer_norm(forward=layer_norm_forward, **changes):
     """The library's pair with changes of its gradients, by name: functions of the right one."""
+
     def backward(dy, cache):
-        return tuple(changes.get(name, lambda a: a)(a) for name, a in
-                     zip(("dx", "dgamma", "dbeta"), layer_norm_backward(dy, cache)))
+        return tuple(
+            changes.get(name, lambda a: a)(a)
+            for name, a in zip(("dx", "dgamma", "dbeta"), layer_norm_backward(dy, cache))
+        )
+
     return forward, backward
 
 
@@ -63,7 +78,10 @@ WILD_BUG = {bug.name: bug for bug in WILD}
 def with_more(name, change, when=lambda dy: True):
     """A public bug whose gradients are changed further."""
     bug = WILD_BUG[name]
-    return bug.forward, lambda dy, saved: change(*bug.backward(dy, saved)) if when(dy) else bug.backward(dy, saved)
+    return (
+        bug.forward,
+        lambda dy, saved: change(*bug.backward(dy, saved)) if when(dy) else bug.backward(dy, saved),
+    )
 
 
 @pytest.mark.slow
@@ -77,11 +95,17 @@ def test_a_second_fault_leaves_the_name_of_the_first():
     def raises(*_):
         raise ValueError("one axis")
 
-    for change, when, also in ((wide, lambda dy: True, ""), (summed, lambda dy: dy.ndim == 1, ""),
-                               (raises, lambda dy: dy.ndim == 1, ""), (summed, lambda dy: len(dy) > 90, "many rows")):
+    for change, when, also in (
+        (wide, lambda dy: True, ""),
+        (summed, lambda dy: dy.ndim == 1, ""),
+        (raises, lambda dy: dy.ndim == 1, ""),
+        (summed, lambda dy: len(dy) > 90, "many rows"),
+    ):
         found = told(with_more("megatron-gamma-twice", change, when), kind="rms_norm")
         assert found.names == ("megatron-gamma-twice", "gamma-twice-in-projection")
-        assert ("Something else is wrong, too, in" in found.sentence) == bool(also) and also in found.sentence
+        assert ("Something else is wrong, too, in" in found.sentence) == bool(
+            also
+        ) and also in found.sentence
 
 
 @pytest.mark.slow
@@ -95,11 +119,17 @@ def test_what_depends_on_earlier_calls_is_told_as_that():
         return before
 
     found = told(layer_norm(dbeta=of_the_call_before))
-    assert found.kind == "state" and found.sentence.startswith("Your dbeta depends on earlier calls")
+    assert found.kind == "state" and found.sentence.startswith(
+        "Your dbeta depends on earlier calls"
+    )
     found = told(layer_norm(dbeta=of_the_call_before, dx=lambda a: -a))
-    assert found.names == ("dx-negated",) and "Your dbeta depends on earlier calls" in found.sentence
+    assert (
+        found.names == ("dx-negated",) and "Your dbeta depends on earlier calls" in found.sentence
+    )
     rng = np.random.default_rng(0)
-    found = told(layer_norm(dgamma=lambda a: a * (1 + rng.standard_normal(a.shape).astype(a.dtype))))
+    found = told(
+        layer_norm(dgamma=lambda a: a * (1 + rng.standard_normal(a.shape).astype(a.dtype)))
+    )
     assert found.kind == "state" and "Your dgamma differs from call to call" in found.sentence
 
 
@@ -107,10 +137,13 @@ def test_what_depends_on_earlier_calls_is_told_as_that():
 def test_what_was_never_written_and_what_a_tile_leaves_out():
     assert told(layer_norm(dx=np.zeros_like)).names == ("never-written",)
     found = told(layer_norm(dgamma=np.zeros_like, dx=lambda a: 2 * a))
-    assert found.names == ("never-written", "dx-two") and found.sentence.startswith("Your dgamma is 0 everywhere")
+    assert found.names == ("never-written", "dx-two") and found.sentence.startswith(
+        "Your dgamma is 0 everywhere"
+    )
 
     def tail(a):
         return np.where(np.arange(a.shape[-1]) < a.shape[-1] // 16 * 16, a, 0).astype(a.dtype)
+
     found = told(layer_norm(dx=tail))
     assert found.names == ("tail-not-written",) and "whole tile of 16" in found.sentence
 
@@ -127,7 +160,11 @@ def test_half_precision_in_between_is_told_by_its_digits():
         return total
 
     def backward(dy, cache):
-        return layer_norm_backward(dy, cache)[0], in_bfloat16(dy * cache.xhat) + np.float32(0), in_bfloat16(dy)
+        return (
+            layer_norm_backward(dy, cache)[0],
+            in_bfloat16(dy * cache.xhat) + np.float32(0),
+            in_bfloat16(dy),
+        )
 
     found = told((layer_norm_forward, backward))
     assert found.kind == "precision" and not found.names and "bfloat16" in found.sentence
@@ -138,17 +175,28 @@ def test_half_precision_in_between_is_told_by_its_digits():
 @pytest.mark.slow
 def test_float32_in_float64_is_told_by_its_digits():
     pair = in_dtype(np.float32, layer_norm_forward, layer_norm_backward)
-    for dtypes, end in ((("float64",), ""), (("float32", "float64"), " So it is in float64 alone.")):
+    for dtypes, end in (
+        (("float64",), ""),
+        (("float32", "float64"), " So it is in float64 alone."),
+    ):
         found = told(pair, dtypes=dtypes)
-        assert found.kind == "precision" and "numbers of float32" in found.sentence and found.sentence.endswith(end)
+        assert (
+            found.kind == "precision"
+            and "numbers of float32" in found.sentence
+            and found.sentence.endswith(end)
+        )
 
 
 def in_dtype(dtype, forward, backward):
     """The pair with its arithmetic in this dtype."""
+
     def wide_forward(x, gamma, beta, eps):
         y, saved = forward(*(a.astype(dtype) for a in (x, gamma, beta)), eps)
         return y.astype(x.dtype), (saved, x.dtype)
-    return wide_forward, lambda dy, saved: [a.astype(saved[1]) for a in backward(dy.astype(dtype), saved[0])]
+
+    return wide_forward, lambda dy, saved: [
+        a.astype(saved[1]) for a in backward(dy.astype(dtype), saved[0])
+    ]
 
 
 @pytest.mark.slow
@@ -166,11 +214,16 @@ def test_a_loss_of_digits_far_from_zero_beside_another_mistake():
 
 @pytest.mark.slow
 def test_no_word_on_what_held():
-    """A float32 kernel that refuses some calls: in float64, where nobody asked, its eps is rounded."""
+    """A float32 kernel that refuses some calls: in float64, where nobody asked, its eps is
+    rounded.
+    """
+
     def forward(x, gamma, beta, eps):
         if eps > 1e-3:
             raise ValueError("eps above 0.001")
-        return layer_norm_forward(x, gamma, beta, float(np.float32(eps)) if x.dtype == np.float64 else eps)
+        return layer_norm_forward(
+            x, gamma, beta, float(np.float32(eps)) if x.dtype == np.float64 else eps
+        )
 
     assert told((forward, layer_norm_backward)) is None
 

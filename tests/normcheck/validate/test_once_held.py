@@ -1,5 +1,5 @@
-"""What normcheck took for right once: what is kept between calls, many rows, memory that nobody wrote, cases in
-which any answer holds.
+"""What normcheck took for right once: what is kept between calls, many rows, memory that nobody
+wrote, cases in which any answer holds.
 """
 
 import numpy as np
@@ -17,8 +17,15 @@ from normcheck.settings import Settings
 def failures(property, forward, backward=layer_norm_backward, **options):
     """The sentences about a pair in the cases of one property."""
     target = NumPyPair((forward, backward), settings := Settings(**options))
-    cases = [case for case in all_cases(settings, target.layouts, target.able) if case.property == property]
-    assert cases and not any(check(NumPyPair((layer_norm_forward, layer_norm_backward), settings), case) for case in cases)
+    cases = [
+        case
+        for case in all_cases(settings, target.layouts, target.able)
+        if case.property == property
+    ]
+    assert cases and not any(
+        check(NumPyPair((layer_norm_forward, layer_norm_backward), settings), case)
+        for case in cases
+    )
     return [finding.sentence for case in cases for finding in check(target, case)]
 
 
@@ -29,6 +36,7 @@ def kept_by_shape():
     def forward(x, *rest):
         y, kept[x.shape] = layer_norm_forward(x, *rest)
         return y, x.shape
+
     return forward, lambda dy, shape: layer_norm_backward(dy, kept[shape])
 
 
@@ -41,6 +49,7 @@ def y_in_a_buffer():
         buffer = pool.setdefault((x.shape, x.dtype), y)
         buffer[...] = y
         return buffer, cache
+
     return forward, layer_norm_backward
 
 
@@ -54,6 +63,7 @@ def gradients_in_buffers():
         for buffer, a in zip(buffers, found):
             buffer[...] = a
         return buffers
+
     return layer_norm_forward, backward
 
 
@@ -70,19 +80,31 @@ def gradients_in_a_workspace():
         found = layer_norm_backward(dy, cache)
         pool[dy.shape, dy.dtype] = found[0]
         return found
+
     return forward, backward
 
 
-@pytest.mark.parametrize("pair, wrong", [(gradients_in_a_workspace, {"dx"}), (kept_by_shape, {"dx", "dgamma"}), (y_in_a_buffer, {"y"}),
-                                         (gradients_in_buffers, {"dx", "dgamma", "dbeta"})])
+@pytest.mark.parametrize(
+    "pair, wrong",
+    [
+        (gradients_in_a_workspace, {"dx"}),
+        (kept_by_shape, {"dx", "dgamma"}),
+        (y_in_a_buffer, {"y"}),
+        (gradients_in_buffers, {"dx", "dgamma", "dbeta"}),
+    ],
+)
 def test_what_is_kept_for_all_calls_of_a_shape_is_told(pair, wrong):
     said = failures("calls in any order", *pair())
-    assert all(sentence.startswith("where three forwards come before their backwards, ") for sentence in said)
+    assert all(
+        sentence.startswith("where three forwards come before their backwards, ")
+        for sentence in said
+    )
     assert {sentence.split(", ")[1].split()[0] for sentence in said} == wrong
 
 
 def test_an_argument_that_backward_puts_right_again_is_changed():
     """Between the two a residual connection adds x to y."""
+
     def forward(x, *rest):
         y, cache = layer_norm_forward(x, *rest)
         kept = x.copy()
@@ -92,6 +114,7 @@ def test_an_argument_that_backward_puts_right_again_is_changed():
     def backward(dy, saved):
         saved[0][...] = saved[1]
         return layer_norm_backward(dy, saved[2])
+
     assert failures("arguments unchanged", forward, backward) == ["the argument x is changed"]
 
 
@@ -102,6 +125,7 @@ def test_parameters_that_change_in_place_are_seen():
     def forward(x, gamma, beta, eps):
         _, copy = kept.setdefault(id(gamma), (gamma, gamma.copy()))
         return layer_norm_forward(x, copy, beta, eps)
+
     assert len(failures(WRITTEN_OVER, forward)) == 2  # y and dx
 
 
@@ -112,7 +136,12 @@ def test_parameters_and_gradients_may_be_large(limited):
 
     def forward(x, gamma, beta, eps):
         return layer_norm_forward(x, clipped("gamma", gamma), clipped("beta", beta), eps)
-    assert failures("large and small numbers", forward, lambda dy, cache: layer_norm_backward(clipped("dy", dy), cache))
+
+    assert failures(
+        "large and small numbers",
+        forward,
+        lambda dy, cache: layer_norm_backward(clipped("dy", dy), cache),
+    )
 
 
 def test_a_nan_of_dy_stays_in_its_row():
@@ -123,45 +152,65 @@ def test_a_nan_of_dy_stays_in_its_row():
     def hiding(dy, cache):
         dx, dgamma, dbeta = layer_norm_backward(dy, cache)
         return np.nan_to_num(dx, nan=1, posinf=1, neginf=1), dgamma, dbeta
+
     assert len(failures("NaN stays in its row", layer_norm_forward, backward)) == 2
-    assert "a row of dy that holds NaN or Inf has a finite dx" in failures("NaN stays in its row", layer_norm_forward, hiding)
+    assert "a row of dy that holds NaN or Inf has a finite dx" in failures(
+        "NaN stays in its row", layer_norm_forward, hiding
+    )
 
 
 def test_a_target_of_two_axes_is_told_what_to_do():
     def backward(dy, cache):
         rows, D = dy.shape
         return layer_norm_backward(dy, cache)
-    with pytest.raises(TargetError, match=r"too many values .*runs on x of shape \(15, 97\).*reshapes x and dy to \(-1, D\)"):
+
+    with pytest.raises(
+        TargetError,
+        match=r"too many values .*runs on x of shape \(15, 97\).*reshapes x and dy to \(-1, D\)",
+    ):
         validate((layer_norm_forward, backward), quick=True)
 
 
 @pytest.mark.slow
 def test_rows_beyond_a_limit_of_grids_are_tried():
     """From row 65535 on nothing is written (NVIDIA/apex#411)."""
+
     def forward(x, *rest):
         y, cache = layer_norm_forward(x, *rest)
         y.reshape(-1, x.shape[-1])[65535:] = 0
         return y, cache
+
     case = max(all_cases(Settings()), key=lambda case: case.x.size // case.x.shape[-1])
     assert case.property == "many rows" and case.x.shape == (65537, 3)
-    assert [finding.tensor for finding in check(NumPyPair((forward, layer_norm_backward), Settings()), case)] == ["y"]
+    assert [
+        finding.tensor
+        for finding in check(NumPyPair((forward, layer_norm_backward), Settings()), case)
+    ] == ["y"]
     assert not any(case.x.shape[0] > 65535 for case in all_cases(Settings(quick=True)))
 
 
 def test_memory_that_nobody_wrote_is_not_zero():
-    """256 partial sums, of which the first five are written; the others are whatever was there, and often zeros."""
+    """256 partial sums, of which the first five are written; the others are whatever was there, and
+    often zeros.
+    """
+
     def backward(dy, cache):
         dx, _, dbeta = layer_norm_backward(dy, cache)
         partial = np.empty((256, dy.shape[-1]), dy.dtype)
-        partial[:len(dy)] = dy * cache.xhat
+        partial[: len(dy)] = dy * cache.xhat
         return dx, partial.sum(axis=0), dbeta
+
     if adapters._mallopt is None:
         assert not NumPyPair.able
         pytest.skip("only glibc fills memory on request")
-    assert any("dgamma" in sentence for sentence in failures(UNWRITTEN, layer_norm_forward, backward))
+    assert any(
+        "dgamma" in sentence for sentence in failures(UNWRITTEN, layer_norm_forward, backward)
+    )
     fresh = np.empty(10**5, np.float32)
     fresh[:] = 1
-    assert not (np.empty(10**5, np.float32) == np.array([0x7f7f7f7f], "i4").view("f4")).all()  # as before
+    assert not (
+        np.empty(10**5, np.float32) == np.array([0x7F7F7F7F], "i4").view("f4")
+    ).all()  # as before
 
 
 @pytest.mark.slow
@@ -169,7 +218,8 @@ def test_memory_that_nobody_wrote_is_not_zero():
 def test_no_case_takes_any_answer(dtype):
     """0, half of what is right, twice, the sign: refused wherever that is another answer.
 
-    At a million standard deviations in float32 each of these held. Rows of one value keep their half: the variance is 0.
+    At a million standard deviations in float32 each of these held. Rows of one value keep their
+    half: the variance is 0.
     """
     settings = Settings(dtypes=(dtype,))
     for case in all_cases(settings):
@@ -177,13 +227,20 @@ def test_no_case_takes_any_answer(dtype):
             continue
         for name, exact in truth(case, settings).tensors.items():
             shape = case.x.shape if name in BY_ROW else case.gamma.shape
-            others = [0 * exact, 2 * exact, -exact] + [exact / 2] * (case.property != "constant rows")
+            others = [0 * exact, 2 * exact, -exact] + [exact / 2] * (
+                case.property != "constant rows"
+            )
             for other in others + [0 * exact + case.beta] * (name == "y"):
                 if not np.array_equal(other, exact):
-                    assert judge(name, other.reshape(shape), case, settings).share > 1, (name, str(case))
+                    assert judge(name, other.reshape(shape), case, settings).share > 1, (
+                        name,
+                        str(case),
+                    )
 
 
-@pytest.mark.parametrize("options, most", [({}, 1e5), ({"dtypes": ("float64",)}, 1e6), ({"accumulate": "float64"}, 1e6)])
+@pytest.mark.parametrize(
+    "options, most", [({}, 1e5), ({"dtypes": ("float64",)}, 1e6), ({"accumulate": "float64"}, 1e6)]
+)
 def test_how_far_from_zero_rows_say_something(options, most):
     settings = Settings(**options)
     assert far(settings, settings.dtypes[0]) == [offset for offset in FAR if offset <= most]
@@ -191,15 +248,25 @@ def test_how_far_from_zero_rows_say_something(options, most):
 
 def test_what_is_wider_or_has_more_rows_is_not_tested():
     assert {"D above 8193", "more than 65537 rows"} <= set(Settings().not_tested())
-    assert {"D above 40", "more than 9 rows"} <= set(Settings(most_features=40, most_rows=9, quick=True).not_tested())
+    assert {"D above 40", "more than 9 rows"} <= set(
+        Settings(most_features=40, most_rows=9, quick=True).not_tested()
+    )
     assert not any(said.startswith("D above") for said in Settings(quick=True).not_tested())
 
 
 @pytest.mark.parametrize("D, at", [(1, 0), (2, 1), (3, 2), (7, 2)])
 def test_one_number_of_one_row_is_not_finite(D, at):
-    found = [case for case in all_cases(Settings(most_features=D)) if case.property == "NaN stays in its row"]
+    found = [
+        case
+        for case in all_cases(Settings(most_features=D))
+        if case.property == "NaN stays in its row"
+    ]
     where = [(name, value) for name in ("x", "dy") for value in (np.nan, np.inf)]
     for case, (name, value) in zip(found, where, strict=True):
         a = getattr(case, name)
-        assert np.argwhere(~np.isfinite(a)).tolist() == [[1, at]] and not case.finite and case.without_nan().finite
+        assert (
+            np.argwhere(~np.isfinite(a)).tolist() == [[1, at]]
+            and not case.finite
+            and case.without_nan().finite
+        )
         np.testing.assert_equal(a[1, at], value)

@@ -1,4 +1,6 @@
-"""Right numbers and one other fault: no bug is named. Here are some of the targets; one_fault.py runs all."""
+"""Right numbers and one other fault: no bug is named. Here are some of the targets; one_fault.py
+runs all.
+"""
 
 import pytest
 from one_fault import TARGETS, reports, wrongly_told
@@ -6,7 +8,7 @@ from one_fault import TARGETS, reports, wrongly_told
 from normcheck import run
 
 #: A fourth of them, five at a time.
-SOME = [TARGETS[k:k + 20:4] for k in range(0, len(TARGETS), 20)]
+SOME = [TARGETS[k : k + 20 : 4] for k in range(0, len(TARGETS), 20)]
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +18,9 @@ def not_shrunk(monkeypatch):
 
 
 def test_there_are_enough():
-    assert len(TARGETS) > 300 and len({(group, name) for group, name, *_ in TARGETS}) == len(TARGETS)
+    assert len(TARGETS) > 300 and len({(group, name) for group, name, *_ in TARGETS}) == len(
+        TARGETS
+    )
 
 
 @pytest.mark.sweep
@@ -28,5 +32,10 @@ def test_no_bug_is_named(part):
 
 
 def test_no_bug_is_named_of_a_few():
-    found = [(name, wrongly_told(group, report), report.held) for group, name, report in reports(TARGETS[2::97])]
-    assert not any(told for _, told, _ in found) and [held for *_, held in found].count(False) > 2, found
+    found = [
+        (name, wrongly_told(group, report), report.held)
+        for group, name, report in reports(TARGETS[2::97])
+    ]
+    assert (
+        not any(told for _, told, _ in found) and [held for *_, held in found].count(False) > 2
+    ), found

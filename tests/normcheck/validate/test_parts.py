@@ -1,7 +1,6 @@
 """Parts of normcheck by themselves: cases, the judge, what is shown first, the record, names."""
 
 import dataclasses
-import types
 
 import numpy as np
 import pytest
@@ -32,24 +31,37 @@ def test_exact_numbers_have_17_digits_and_wrong_ones_none():
     exact = truth(case, settings).tensors["y"]
     assert judge("y", exact, case, settings).digits == 17
     assert judge("y", exact * (1 + 1e-6), case, settings).digits == pytest.approx(6, abs=1e-6)
-    assert judge("y", 12 * exact, case, settings).digits == 0 == judge("y", exact * np.nan, case, settings).digits
+    assert (
+        judge("y", 12 * exact, case, settings).digits
+        == 0
+        == judge("y", exact * np.nan, case, settings).digits
+    )
 
 
 def test_a_row_with_one_number_that_stands_out():
     x = draw("digits", (3, 40), "float64", change=spike).x
     others = np.delete(x, 1, axis=-1)
-    assert (x[:, 1] == 50).all() and np.abs(others).max() < 0.5  # at most (1.5 + 6) sigma of 2, a hundredth of it
+    assert (x[:, 1] == 50).all() and np.abs(
+        others
+    ).max() < 0.5  # at most (1.5 + 6) sigma of 2, a hundredth of it
 
 
 def test_first_is_what_never_held_with_three_features_or_more():
-    never, half, often, short = failure(3, 4, 4), failure(3, 2, 4), failure(3, 9, 20), failure(2, 4, 4)
+    never, half, often, short = (
+        failure(3, 4, 4),
+        failure(3, 2, 4),
+        failure(3, 9, 20),
+        failure(2, 4, 4),
+    )
     assert sorted([short, often, half, never], key=telling) == [never, half, often, short]
 
 
 @pytest.mark.parametrize("D, kept", [(64, True), (65, False)])
 def test_numbers_of_small_arrays_are_in_the_record(D, kept):
     case = failure(D).record()["case"]
-    assert (case["x"] == [[str(value) for value in failure(D).case.x[0]]]) == kept and (case["gamma"] is None) != kept
+    assert (case["x"] == [[str(value) for value in failure(D).case.x[0]]]) == kept and (
+        case["gamma"] is None
+    ) != kept
 
 
 def test_whoever_watches_sees_every_case_before_it_is_run():
@@ -60,33 +72,48 @@ def test_whoever_watches_sees_every_case_before_it_is_run():
 
 @pytest.mark.slow
 def test_whoever_watches_is_told_until_the_end():
-    """Of naming, shrinking and looking for losses, too: there are no more calls in between than one check makes."""
+    """Of naming, shrinking and looking for losses, too: there are no more calls in between than one
+    check makes.
+    """
     calls = [0]  # of each case that was told
 
     def forward(*arguments):
         calls[-1] += 1
         return layer_norm_forward(*arguments)
 
-    report = validate((forward, lambda dy, cache: [2 * a for a in layer_norm_backward(dy, cache)]), quick=True,
-                      watch=lambda case: calls.append(0))
-    list(losses(NumPyPair((forward, layer_norm_backward), Settings()), lambda case: calls.append(0)))
+    report = validate(
+        (forward, lambda dy, cache: [2 * a for a in layer_norm_backward(dy, cache)]),
+        quick=True,
+        watch=lambda case: calls.append(0),
+    )
+    list(
+        losses(NumPyPair((forward, layer_norm_backward), Settings()), lambda case: calls.append(0))
+    )
     assert report.mistake and len(report.failures) > 5
     assert max(calls) <= 3  # as many as "the same answer twice" makes
 
 
-@pytest.mark.parametrize("offset, D, loss", [(10, 64, 100), (100, 64, 1e4), (1e3, 64, 1e4), (1e6, 64, 1e6),
-                                             (1e6, 1, 1e4)])
+@pytest.mark.parametrize(
+    "offset, D, loss",
+    [(10, 64, 100), (100, 64, 1e4), (1e3, 64, 1e4), (1e6, 64, 1e6), (1e6, 1, 1e4)],
+)
 def test_what_distance_from_zero_may_cost(offset, D, loss):
-    """The square up to 100, then no more until a mean rounded once costs more; of one feature it is not rounded."""
+    """The square up to 100, then no more until a mean rounded once costs more; of one feature it is
+    not rounded.
+    """
     assert distance_loss(offset, D) == loss
 
 
 @pytest.mark.parametrize("tensor", ["y", "dx", "dgamma", "dbeta"])
 def test_a_pasted_test_judges_each_row_and_column_as_the_judge_does(tensor):
-    """An error just below, and one above, what the strictest row or column allows; others allow far more."""
+    """An error just below, and one above, what the strictest row or column allows; others allow far
+    more.
+    """
     case, settings = draw("digits", (2, 2, 5), "float32"), Settings()
-    case = case.with_arrays(x=case.x * [[[1e-2], [1]], [[1], [1]]] + [[[0], [99]], [[9], [0]]],
-                            dy=case.dy * 10.0**np.arange(5))
+    case = case.with_arrays(
+        x=case.x * [[[1e-2], [1]], [[1], [1]]] + [[[0], [99]], [[9], [0]]],
+        dy=case.dy * 10.0 ** np.arange(5),
+    )
     known = truth(case, settings)
     verdict = judge(tensor, 2 * known.tensors[tensor], case, settings)
     test = as_test(case, Finding(tensor, verdict, ""), NumPyPair(PAIR, settings))
@@ -97,7 +124,9 @@ def test_a_pasted_test_judges_each_row_and_column_as_the_judge_does(tensor):
         found = {name: exact.copy() for name, exact in known.tensors.items()}
         found[tensor][at] += share * slack[at] / (np.sqrt(5) if tensor in BY_ROW else 1)
         assert judge(tensor, found[tensor], case, settings).share == pytest.approx(share, abs=1e-3)
-        shaped = {name: a.reshape(case.x.shape) if name in BY_ROW else a for name, a in found.items()}
+        shaped = {
+            name: a.reshape(case.x.shape) if name in BY_ROW else a for name, a in found.items()
+        }
         assert passes(test, *shaped.values()) == (share < 1)
 
 
@@ -122,7 +151,9 @@ def passes(test, y, *gradients):
 
 
 def test_candidates_take_what_they_take_whatever_the_target_does():
-    """A known mistake is a NumPy function with eps and beta, also where the target is a module with an eps of its own."""
+    """A known mistake is a NumPy function with eps and beta, also where the target is a module with
+    an eps of its own.
+    """
     settings = Settings(framework="torch", eps=1e-3, beta=False)
     for candidate in naming.candidates(settings):
         taken = candidate.target.settings
@@ -131,25 +162,40 @@ def test_candidates_take_what_they_take_whatever_the_target_does():
     assert [candidate.target.settings.beta for candidate in naming.candidates(rms)].count(False) > 1
 
 
-@pytest.mark.parametrize("dtype, rounding, wrong", [("float64", 1e-12, 1e-6), ("float32", 1e-6, 1e-2)])
+@pytest.mark.parametrize(
+    "dtype, rounding, wrong", [("float64", 1e-12, 1e-6), ("float32", 1e-6, 1e-2)]
+)
 def test_results_are_the_same_but_for_rounding(dtype, rounding, wrong):
     case, settings = draw("digits", (4, 7), dtype), Settings(dtypes=(dtype,))
     right = truth(case, settings).tensors
-    one, other = ({name: value * (1 + relative) for name, value in right.items()} for relative in (rounding, wrong))
+    one, other = (
+        {name: value * (1 + relative) for name, value in right.items()}
+        for relative in (rounding, wrong)
+    )
     assert naming.same(one, right, case, settings) and not naming.same(other, right, case, settings)
 
 
 @pytest.mark.slow
 def test_right_ones_hold_where_numbers_are_subnormal():
-    """x, or gamma and dy, of so many spacings; what relative tolerances alone allow is less than half a spacing."""
+    """x, or gamma and dy, of so many spacings; what relative tolerances alone allow is less than
+    half a spacing.
+    """
     dtype, settings, tiny = "float32", Settings(), find("float32").smallest_subnormal
-    for name, pair in (*pairs(), ("lnlib", PAIR), ("lnlib.cpu", (cpu.layer_norm_forward, cpu.layer_norm_backward))):
+    for name, pair in (
+        *pairs(),
+        ("lnlib", PAIR),
+        ("lnlib.cpu", (cpu.layer_norm_forward, cpu.layer_norm_backward)),
+    ):
         for spacings in (3, 300, 2**20):
             for offset in (0.0, 10.0):
                 small = draw("digits", (3, 8), dtype, offset=offset, sigma=tiny * spacings)
                 case = draw("digits", (3, 8), dtype, offset=offset)
-                few = case.with_arrays(**{array: np.clip(getattr(case, array), -3, 3) * spacings * tiny
-                                          for array in ("gamma", "beta", "dy")})
+                few = case.with_arrays(
+                    **{
+                        array: np.clip(getattr(case, array), -3, 3) * spacings * tiny
+                        for array in ("gamma", "beta", "dy")
+                    }
+                )
                 for one in (small, few, few.with_arrays(x=small.x)):
                     assert not check(NumPyPair(pair, settings), one), (name, spacings, offset)
 
@@ -165,9 +211,18 @@ def test_roundings_to_subnormal_numbers_are_told_from_mistakes():
 
 
 def test_what_sums_over_rows_may_lose():
-    """Four terms of 1 err by 4 u each and are added one after the other, in steps of u; the sum is rounded as they are."""
+    """Four terms of 1 err by 4 u each and are added one after the other, in steps of u; the sum is
+    rounded as they are.
+    """
     ones, u = np.ones((4, 1)), 2.0**-24
-    exact = {"xhat": 0 * ones, "rstd": ones, "y": 0 * ones, "dx": 0 * ones, "dgamma": np.zeros(1), "dbeta": np.array([4.0])}
+    exact = {
+        "xhat": 0 * ones,
+        "rstd": ones,
+        "y": 0 * ones,
+        "dx": 0 * ones,
+        "dgamma": np.zeros(1),
+        "dbeta": np.array([4.0]),
+    }
     slack = allowed(exact, 0 * ones, np.ones(1), np.zeros(1), ones, "float32", "float32")
     assert slack["dbeta"] == pytest.approx([8 * u + 8 * u + 16 * u])
 
@@ -175,7 +230,10 @@ def test_what_sums_over_rows_may_lose():
 def test_parameters_may_be_stored_in_another_dtype():
     """Those of dtype float32 are not rounded to the half precision of x."""
     case = draw("digits", (3, 5), "float16")
-    exact, kappa = reference.layer_norm(*case.arrays, case.eps), dict.fromkeys(("y", "dx", "dgamma", "dbeta"), 1.0)
+    exact, kappa = (
+        reference.layer_norm(*case.arrays, case.eps),
+        dict.fromkeys(("y", "dx", "dgamma", "dbeta"), 1.0),
+    )
     alike, apart = owed(exact, kappa, "float16"), owed(exact, kappa, "float16", "float32")
     for name in kappa:
         kept = name in ("dgamma", "dbeta")
@@ -183,9 +241,14 @@ def test_parameters_may_be_stored_in_another_dtype():
         assert alike[name] > 1e-4 and (apart[name] == alike[name]) != kept
 
 
-@pytest.mark.parametrize("options, widths", [
-    ({"multiple_of": 8, "most_features": 20}, {3: 8, 9: 16, 16: 16, 33: 16}), ({"multiple_of": 8}, {9: 16, 16: 16}),
-    ({"most_features": 20}, {3: 3, 33: 20})])
+@pytest.mark.parametrize(
+    "options, widths",
+    [
+        ({"multiple_of": 8, "most_features": 20}, {3: 8, 9: 16, 16: 16, 33: 16}),
+        ({"multiple_of": 8}, {9: 16, 16: 16}),
+        ({"most_features": 20}, {3: 3, 33: 20}),
+    ],
+)
 def test_the_nearest_width_that_is_taken(options, widths):
     settings = Settings(**options)
     assert {D: settings.width(D) for D in widths} == widths
@@ -196,4 +259,6 @@ def test_one_number_of_one_row_is_nan(most, at):
     found = [case for case in all_cases(Settings(most_features=most)) if not case.finite]
     assert len(found) == 4
     for case in found:
-        assert [place.tolist() for place in np.nonzero(~np.isfinite(case.x) | ~np.isfinite(case.dy))] == [[1], [at]]
+        assert [
+            place.tolist() for place in np.nonzero(~np.isfinite(case.x) | ~np.isfinite(case.dy))
+        ] == [[1], [at]]

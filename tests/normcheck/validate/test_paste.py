@@ -1,4 +1,6 @@
-"""Every pasted test fails on the target that it was made for, in a process that never saw it, and passes on a right one."""
+"""Every pasted test fails on the target that it was made for, in a process that never saw it, and
+passes on a right one.
+"""
 
 import ctypes
 import runpy
@@ -10,19 +12,22 @@ import pytest
 from faulty import FAULTY
 
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
-from normcheck.mistakes import MUTANTS
-from normcheck.mistakes.catalogue import forward_keeping_x
-from normcheck.mistakes.wild import WILD
 from normcheck import validate
 from normcheck.adapters import NumPyPair
 from normcheck.cases import UNWRITTEN, draw
 from normcheck.checks import check
+from normcheck.mistakes import MUTANTS
+from normcheck.mistakes.catalogue import forward_keeping_x
+from normcheck.mistakes.wild import WILD
 from normcheck.paste import as_test
 from normcheck.settings import Settings
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
-RIGHT = {"layer_norm": (layer_norm_forward, layer_norm_backward), "rms_norm": (rms_norm_forward, rms_norm_backward)}
+RIGHT = {
+    "layer_norm": (layer_norm_forward, layer_norm_backward),
+    "rms_norm": (rms_norm_forward, rms_norm_backward),
+}
 
 
 def passes(test, **target):
@@ -41,7 +46,9 @@ def passes(test, **target):
 
 
 def sharp(report, wrong, right):
-    """Hold every test of a report against the faulty target and a right one; the properties that failed."""
+    """Hold every test of a report against the faulty target and a right one; the properties that
+    failed.
+    """
     for failure in report.failures:
         assert not passes(failure.test, **wrong()), (failure.property, failure.test)
         assert passes(failure.test, **right), (failure.property, failure.test)
@@ -57,8 +64,10 @@ def pair(forward, backward):
 @pytest.mark.parametrize("name", FAULTY)
 def test_on_targets_with_every_kind_of_fault(name):
     """A new target for each test: one that keeps something has kept nothing yet."""
+
     def new():
         return runpy.run_path(HERE / "faulty.py")["FAULTY"][name]
+
     if name == "unwritten" and UNWRITTEN not in NumPyPair.able:
         pytest.skip("only glibc fills memory on request")
     quick = name not in ("a tail", "wide rows raise", "many rows raise")
@@ -66,9 +75,13 @@ def test_on_targets_with_every_kind_of_fault(name):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("name, kind, target", [
-    *((bug.name, bug.kind, (bug.forward, bug.backward)) for bug in WILD),
-    *((mutant.name, "layer_norm", (forward_keeping_x, mutant.backward)) for mutant in MUTANTS)])
+@pytest.mark.parametrize(
+    "name, kind, target",
+    [
+        *((bug.name, bug.kind, (bug.forward, bug.backward)) for bug in WILD),
+        *((mutant.name, "layer_norm", (forward_keeping_x, mutant.backward)) for mutant in MUTANTS),
+    ],
+)
 def test_on_known_bugs(name, kind, target):
     if name == "unwritten" and UNWRITTEN not in NumPyPair.able:
         pytest.skip("only glibc fills memory on request")
@@ -78,7 +91,9 @@ def test_on_known_bugs(name, kind, target):
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_in_every_dtype(dtype):
-    """Wrong in all rows, only in wide ones, and in the dtype of a result; arrays of bfloat16 need ml_dtypes."""
+    """Wrong in all rows, only in wide ones, and in the dtype of a result; arrays of bfloat16 need
+    ml_dtypes.
+    """
     pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
 
     def wide(dy, cache):
@@ -93,11 +108,16 @@ def test_in_every_dtype(dtype):
 
     for backward in (wide, twice, other):
         report = validate((layer_norm_forward, backward), dtypes=(dtype,), quick=True)
-        assert sharp(report, lambda backward=backward: pair(layer_norm_forward, backward), pair(*RIGHT["layer_norm"]))
+        assert sharp(
+            report,
+            lambda backward=backward: pair(layer_norm_forward, backward),
+            pair(*RIGHT["layer_norm"]),
+        )
 
 
 def test_where_right_numbers_are_too_large():
     """Inf is right where the dtype has no such number."""
+
     def twice(dy, cache):
         dx, dgamma, dbeta = layer_norm_backward(dy, cache)
         return dx, 2 * dgamma, dbeta
@@ -108,20 +128,37 @@ def test_where_right_numbers_are_too_large():
     with np.errstate(over="ignore"):
         finding = next(one for one in check(target, case) if one.tensor == "dgamma")
         test = as_test(case, finding, target)
-        assert not np.isfinite(layer_norm_backward(case.dy.astype("float16"), layer_norm_forward(
-            *(a.astype("float16") for a in case.arrays[:3]), case.eps)[1])[1]).all()
-        assert passes(test, **pair(*RIGHT["layer_norm"])) and not passes(test, **pair(layer_norm_forward, twice))
+        assert not np.isfinite(
+            layer_norm_backward(
+                case.dy.astype("float16"),
+                layer_norm_forward(*(a.astype("float16") for a in case.arrays[:3]), case.eps)[1],
+            )[1]
+        ).all()
+        assert passes(test, **pair(*RIGHT["layer_norm"])) and not passes(
+            test, **pair(layer_norm_forward, twice)
+        )
 
 
 def test_on_functions_and_modules_of_pytorch():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     found = {}
-    for name, (target, right, options) in runpy.run_path(HERE / "faulty_torch.py")["FAULTY"].items():
+    for name, (target, right, options) in runpy.run_path(HERE / "faulty_torch.py")[
+        "FAULTY"
+    ].items():
         report = validate(target, framework="torch", quick=True, **options)
         found[name] = sharp(report, lambda target=target: {"target": target}, {"target": right})
         assert found[name], name
-    assert {"one gradient alone", "gradients add up", "memory in any order", "shapes and dtypes of results", "any width",
-            "arguments unchanged", "any shape", "the second derivative", "nested derivatives"} <= set.union(*found.values())
+    assert {
+        "one gradient alone",
+        "gradients add up",
+        "memory in any order",
+        "shapes and dtypes of results",
+        "any width",
+        "arguments unchanged",
+        "any shape",
+        "the second derivative",
+        "nested derivatives",
+    } <= set.union(*found.values())
 
 
 def test_on_functions_of_jax(monkeypatch):
@@ -141,10 +178,15 @@ def test_on_functions_of_jax(monkeypatch):
         return right(x, *rest)
 
     small = {"most_rows": 99, "most_features": 130}
-    for target, dtypes in ((wide, ("float32",)), (lambda *given: right(*given).astype("float16"), ("float32",)),
-                           (refuses, ("float64",))):
+    for target, dtypes in (
+        (wide, ("float32",)),
+        (lambda *given: right(*given).astype("float16"), ("float32",)),
+        (refuses, ("float64",)),
+    ):
         try:
-            report = validate(target, framework="jax", quick=True, dtypes=dtypes, double_backward=True, **small)
+            report = validate(
+                target, framework="jax", quick=True, dtypes=dtypes, double_backward=True, **small
+            )
             assert sharp(report, lambda target=target: {"target": target}, {"target": right})
         finally:
             jax.config.update("jax_enable_x64", False)

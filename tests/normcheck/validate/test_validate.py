@@ -11,14 +11,14 @@ from right import from_y, means, normalised, one_pass, pair, pairs, two_pass
 
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from lnlib.gradcheck import central_difference
-from normcheck.mistakes import HARMLESS, MUTANTS
-from normcheck.mistakes.catalogue import forward_keeping_x
-from normcheck.mistakes.wild import WILD
 from normcheck import TargetError, assert_valid, validate
 from normcheck.cases import UNWRITTEN, WRITTEN_OVER, all_cases, draw
 from normcheck.checks import numbers_in_words
 from normcheck.judge import judge, second_derivative, third_derivative, truth
 from normcheck.layouts import LAYOUTS
+from normcheck.mistakes import HARMLESS, MUTANTS
+from normcheck.mistakes.catalogue import forward_keeping_x
+from normcheck.mistakes.wild import WILD
 from normcheck.settings import Settings
 
 
@@ -27,7 +27,9 @@ def test_a_right_one_holds():
     assert report.seconds < 5  # it takes a tenth of that, and most of it is exact arithmetic
     assert report.held and not report.failures and len(report.kept) == len(report.properties) > 10
     assert all(digits > 6.5 for digits in report.digits["float32"].values())
-    assert assert_valid((rms_norm_forward, rms_norm_backward), kind="rms_norm", quick=True, dtypes=("float64",)).held
+    assert assert_valid(
+        (rms_norm_forward, rms_norm_backward), kind="rms_norm", quick=True, dtypes=("float64",)
+    ).held
 
 
 @pytest.mark.slow
@@ -46,33 +48,50 @@ def test_right_ones_of_any_spelling_hold(name, pair):
 
 def in_float32(forward, backward):
     """The pair with its arithmetic in float32, for arrays in half precision."""
+
     def wide_forward(x, gamma, beta, eps):
         y, saved = forward(*(a.astype(np.float32) for a in (x, gamma, beta)), eps)
         return y.astype(x.dtype), (saved, x.dtype)
-    return wide_forward, lambda dy, saved: [a.astype(saved[1]) for a in backward(dy.astype(np.float32), saved[0])]
+
+    return wide_forward, lambda dy, saved: [
+        a.astype(saved[1]) for a in backward(dy.astype(np.float32), saved[0])
+    ]
 
 
 @pytest.mark.slow
 def test_a_mistake_has_its_name_though_arithmetic_is_in_float32():
     """float64 arrays would show that first, and y to be wrong."""
+
     def backward(dy, cache):
         dx, dgamma, dbeta = layer_norm_backward(dy, cache)
         return dx, dbeta, dgamma
 
-    assert "parameters-swapped" in validate(in_float32(layer_norm_forward, backward), quick=True).mistake.names
+    assert (
+        "parameters-swapped"
+        in validate(in_float32(layer_norm_forward, backward), quick=True).mistake.names
+    )
 
 
 def test_a_wrong_y_has_its_name_where_its_gradients_have_none():
-    """The variance of a sample, and the backward as if it were not: what x.var() of PyTorch makes of it."""
+    """The variance of a sample, and the backward as if it were not: what x.var() of PyTorch makes
+    of it.
+    """
+
     def sample(x, eps):
-        return two_pass(x, eps)[0], 1 / np.sqrt(x.var(axis=-1, keepdims=True, ddof=1) + x.dtype.type(eps))
+        return two_pass(x, eps)[0], 1 / np.sqrt(
+            x.var(axis=-1, keepdims=True, ddof=1) + x.dtype.type(eps)
+        )
 
     said = validate(pair(sample, normalised, means), quick=True).mistake
-    assert said.names == ("sample-variance",) and said.sentence.endswith("Your gradients are not those of that y.")
+    assert said.names == ("sample-variance",) and said.sentence.endswith(
+        "Your gradients are not those of that y."
+    )
 
 
 def test_what_has_right_numbers_has_no_name():
-    """In float32 no mistake may be read from rounding, where the mean of squares less the square of the mean rounds most."""
+    """In float32 no mistake may be read from rounding, where the mean of squares less the square of
+    the mean rounds most.
+    """
     wide, backward = in_float32(*pair(one_pass, normalised, means))
 
     def forward(x, gamma, beta, eps):
@@ -81,15 +100,29 @@ def test_what_has_right_numbers_has_no_name():
         return wide(x, gamma, beta, eps)
 
     report = validate((forward, backward), quick=True)
-    assert [f.property for f in report.failures] == ["memory in any order"] and report.mistake is None
+    assert [f.property for f in report.failures] == [
+        "memory in any order"
+    ] and report.mistake is None
 
 
 def test_the_page_says_what_each_property_is_for():
-    table = [row for row in (BOOK / "validate-your-own.md").read_text(encoding="utf-8").splitlines() if row.startswith("| ")]
+    table = [
+        row
+        for row in (BOOK / "validate-your-own.md").read_text(encoding="utf-8").splitlines()
+        if row.startswith("| ")
+    ]
     told = ", ".join(row.split("|")[1].strip() for row in table[1:])
-    able = WRITTEN_OVER, UNWRITTEN, "y without gradients", "one gradient alone", "gradients add up", *Settings(
-        double_backward=True, nested=True, forward_mode=True).derivatives
-    tried = {case.property for case in all_cases(Settings(quick=True), LAYOUTS, able)} | {"rows far from zero"}
+    able = (
+        WRITTEN_OVER,
+        UNWRITTEN,
+        "y without gradients",
+        "one gradient alone",
+        "gradients add up",
+        *Settings(double_backward=True, nested=True, forward_mode=True).derivatives,
+    )
+    tried = {case.property for case in all_cases(Settings(quick=True), LAYOUTS, able)} | {
+        "rows far from zero"
+    }
     left = sorted(tried, key=len, reverse=True)
     assert not [name for name in left if name not in told]
     for name in left:
@@ -101,8 +134,12 @@ def test_a_bar_after_a_second(monkeypatch):
     seen = []
     bar = types.SimpleNamespace(tqdm=lambda cases, **options: seen.append(options) or cases)
     monkeypatch.setitem(sys.modules, "tqdm", bar)
-    assert validate((layer_norm_forward, layer_norm_backward), quick=True, most_features=7, most_rows=15).held
-    assert seen[0]["delay"] == 1 and seen[0]["disable"] is None  # None: where nobody looks there is none
+    assert validate(
+        (layer_norm_forward, layer_norm_backward), quick=True, most_features=7, most_rows=15
+    ).held
+    assert (
+        seen[0]["delay"] == 1 and seen[0]["disable"] is None
+    )  # None: where nobody looks there is none
 
 
 @pytest.mark.slow
@@ -113,7 +150,9 @@ def test_half_precision_in_storage_only_holds():
 
 @pytest.mark.slow
 def test_a_failure_is_shrunk_to_one_of_its_kind():
-    """xhat from y divides by gamma: 0 / 0 where gamma is 0. Elsewhere it loses digits, and the smallest case does so."""
+    """xhat from y divides by gamma: 0 / 0 where gamma is 0. Elsewhere it loses digits, and the
+    smallest case does so.
+    """
     report = validate(pair(two_pass, normalised, from_y), quick=True)
     at = {f.property: f for f in report.failures}
     assert not np.isfinite(at.pop("gamma of either sign, and 0").error) and at
@@ -126,7 +165,10 @@ def test_mistakes_of_the_catalogue_are_found_and_shrunk():
         report = validate((forward_keeping_x, entry.backward), quick=True)
         assert not report.held, entry.name
         case = report.failures[0].case
-        assert case.x.size // case.x.shape[-1] <= 4 and case.x.shape[-1] <= 8, (entry.name, str(case))
+        assert case.x.size // case.x.shape[-1] <= 4 and case.x.shape[-1] <= 8, (
+            entry.name,
+            str(case),
+        )
 
 
 def of_wild(name):
@@ -135,12 +177,21 @@ def of_wild(name):
 
 @pytest.mark.slow
 def test_bugs_from_the_wild_are_found_named_and_shrunk_by_default():
-    """One that only one row shows, one that needs more than a tile of 32, and one that rows far from zero show."""
-    for name, most in (("paddle-one-row", 8), ("pytorch-half-of-a-warp", 33), ("onnxruntime-one-pass", 8)):
+    """One that only one row shows, one that needs more than a tile of 32, and one that rows far
+    from zero show.
+    """
+    for name, most in (
+        ("paddle-one-row", 8),
+        ("pytorch-half-of-a-warp", 33),
+        ("onnxruntime-one-pass", 8),
+    ):
         bug = of_wild(name)
         report = validate((bug.forward, bug.backward), quick=name != "onnxruntime-one-pass")
         assert name in report.mistake.names and bug.threads[0] in str(report)
-        assert all(f.case.x.size <= 4 * f.case.x.shape[-1] and f.case.x.shape[-1] <= most for f in report.failures)
+        assert all(
+            f.case.x.size <= 4 * f.case.x.shape[-1] and f.case.x.shape[-1] <= most
+            for f in report.failures
+        )
     assert any(note.startswith("float32 loses digits") for note in report.notes)
 
 
@@ -152,22 +203,33 @@ def test_every_bug_from_the_wild_is_found(bug):
     most = 33 if bug.name in ("tt-metal-last-block", "pytorch-half-of-a-warp") else 8
     for quick in (False, True):
         report = validate((bug.forward, bug.backward), kind=bug.kind, quick=quick)
-        if quick and bug.name in ("onnxruntime-one-pass", "pytorch-distributed"):  # which are right near zero
+        if quick and bug.name in (
+            "onnxruntime-one-pass",
+            "pytorch-distributed",
+        ):  # which are right near zero
             assert report.held and "rows far from zero" in report.untested[-2]
             continue
         assert not report.held and bug.name in report.mistake.names
-        assert all(f.case.x.size <= 4 * f.case.x.shape[-1] and f.case.x.shape[-1] <= most for f in report.failures)
+        assert all(
+            f.case.x.size <= 4 * f.case.x.shape[-1] and f.case.x.shape[-1] <= most
+            for f in report.failures
+        )
 
 
 @pytest.mark.slow
 def test_one_that_loses_digits_as_no_known_bug_does_has_no_name():
-    """dbeta is right to four digits, and only for rows far from zero: no bug does that, and all are tried."""
+    """dbeta is right to four digits, and only for rows far from zero: no bug does that, and all are
+    tried.
+    """
+
     def backward(dy, cache):
         dx, dgamma, dbeta = layer_norm_backward(dy, cache)
         return dx, dgamma, dbeta * (1 + np.float32(1e-3) * (cache.xhat.shape == (16, 64)))
 
     report = validate((layer_norm_forward, backward))
-    assert [f.property for f in report.failures] == ["rows far from zero"] and report.mistake is None
+    assert [f.property for f in report.failures] == [
+        "rows far from zero"
+    ] and report.mistake is None
 
 
 @pytest.mark.slow
@@ -204,11 +266,12 @@ def global_forward(x, gamma, beta, eps):
     return y, None
 
 
-def now_and_then(count=[0]):
+def now_and_then(count=[0]):  # noqa: B006
     def backward(dy, cache):
         count[0] += 1
         dx, dgamma, dbeta = layer_norm_backward(dy, cache)
         return dx, dgamma, dbeta * (1 + (count[0] % 3 == 0 and dy.shape == (97, 129)))
+
     return backward
 
 
@@ -220,14 +283,23 @@ def test_what_is_asked_of_calls():
     assert failed(in_place)["arguments unchanged"] == "the argument dy is changed"
     assert "dtype float64, expected float32" in failed(wide)["shapes and dtypes of results"]
     assert failed(raising_on_no_rows) == {"any shape": "raises ValueError: no rows"}
-    assert set(failed(lambda dy, _: layer_norm_backward(dy, _last[0]), global_forward)) == {"calls in any order"}
+    assert set(failed(lambda dy, _: layer_norm_backward(dy, _last[0]), global_forward)) == {
+        "calls in any order"
+    }
     assert "other numbers than the first" in failed(now_and_then())["the same answer twice"]
 
 
-@pytest.mark.parametrize("target, message", [
-    ((layer_norm_forward, lambda dy, cache: dy), "a ndarray returned, expected 3: dx, dgamma, dbeta"),
-    ((lambda *a: a[0], layer_norm_backward), "a ndarray returned, expected 2: y"),
-    ((lambda x: x, layer_norm_backward), "raises TypeError")])
+@pytest.mark.parametrize(
+    "target, message",
+    [
+        (
+            (layer_norm_forward, lambda dy, cache: dy),
+            "a ndarray returned, expected 3: dx, dgamma, dbeta",
+        ),
+        ((lambda *a: a[0], layer_norm_backward), "a ndarray returned, expected 2: y"),
+        ((lambda x: x, layer_norm_backward), "raises TypeError"),
+    ],
+)
 def test_bad_targets(target, message):
     with pytest.raises(TargetError, match=message):
         validate(target)
@@ -242,27 +314,51 @@ def twice_wrong(dy, cache):
 def test_what_a_target_lacks_leaves_cases_to_try():
     """Its own eps, no beta, one width, few widths: ordinary rows are tried with each."""
     for eps in (1e-6, 0.0):
+
         def forward(x, gamma, beta, eps=eps):
             return layer_norm_forward(x, gamma, beta, eps)
+
         assert len(assert_valid((forward, layer_norm_backward), quick=True, eps=eps).kept) > 12
     report = validate((forward, twice_wrong), quick=True, eps=eps)
     assert report.mistake.names == ("dx-two",) and "ordinary rows" not in report.kept
-    assert assert_valid((lambda x, gamma, eps: layer_norm_forward(x, gamma, 0 * gamma, eps),
-                         lambda dy, cache: layer_norm_backward(dy, cache)[:2]), quick=True, beta=False).held
+    assert assert_valid(
+        (
+            lambda x, gamma, eps: layer_norm_forward(x, gamma, 0 * gamma, eps),
+            lambda dy, cache: layer_norm_backward(dy, cache)[:2],
+        ),
+        quick=True,
+        beta=False,
+    ).held
     everywhere = {case.property for case in all_cases(Settings())}
-    for options in ({"multiple_of": 8}, {"multiple_of": 768, "most_features": 768}, {"most_features": 1}, {"eps": 1e-3}):
+    for options in (
+        {"multiple_of": 8},
+        {"multiple_of": 768, "most_features": 768},
+        {"most_features": 1},
+        {"eps": 1e-3},
+    ):
         cases = list(all_cases(settings := Settings(**options)))
-        assert all(settings.takes(case.x.shape) and settings.eps in (None, case.eps) for case in cases)
+        assert all(
+            settings.takes(case.x.shape) and settings.eps in (None, case.eps) for case in cases
+        )
         assert everywhere - {case.property for case in cases} <= {"eps = 0"}
 
 
-@pytest.mark.parametrize("kind, forward, backward", [("layer_norm", layer_norm_forward, layer_norm_backward),
-                                                     ("rms_norm", rms_norm_forward, rms_norm_backward)])
+@pytest.mark.parametrize(
+    "kind, forward, backward",
+    [
+        ("layer_norm", layer_norm_forward, layer_norm_backward),
+        ("rms_norm", rms_norm_forward, rms_norm_backward),
+    ],
+)
 def test_second_and_third_derivatives_are_those_of_the_kind(kind, forward, backward):
-    """Differences of the backward err by h^2 and u / h, together 1e-10 of their terms; another formula by a tenth."""
+    """Differences of the backward err by h^2 and u / h, together 1e-10 of their terms; another
+    formula by a tenth.
+    """
     settings = Settings(kind, dtypes=("float64",), double_backward=True, nested=True)
     case = next(all_cases(settings))
-    case = case.with_arrays(x=case.x[:1, :2, :5], dy=case.dy[:1, :2, :5], gamma=case.gamma[:5], beta=case.beta[:5])
+    case = case.with_arrays(
+        x=case.x[:1, :2, :5], dy=case.dy[:1, :2, :5], gamma=case.gamma[:5], beta=case.beta[:5]
+    )
     v, u = np.random.default_rng(0).standard_normal((2, *case.x.shape))
 
     def product(x=case.x, gamma=case.gamma, dy=case.dy):
@@ -271,23 +367,39 @@ def test_second_and_third_derivatives_are_those_of_the_kind(kind, forward, backw
 
     found = [exact for exact, _ in second_derivative(case, v, settings)]
     for exact, name in zip(found, ("x", "gamma", "dy"), strict=True):
-        np.testing.assert_allclose(exact, central_difference(lambda a: product(**{name: a}), getattr(case, name)),
-                                   rtol=0, atol=1e-8 * np.abs(exact).max())
+        np.testing.assert_allclose(
+            exact,
+            central_difference(lambda a: product(**{name: a}), getattr(case, name)),
+            rtol=0,
+            atol=1e-8 * np.abs(exact).max(),
+        )
 
     def along(x):
         return (u * [*second_derivative(case.with_arrays(x=x), v, settings)][0][0]).sum()
 
     third, slack = third_derivative(case, v, u, settings)
     assert slack < 1e-10 * np.linalg.norm(third)
-    np.testing.assert_allclose(third, central_difference(along, case.x), rtol=0, atol=1e-8 * np.abs(third).max())
+    np.testing.assert_allclose(
+        third, central_difference(along, case.x), rtol=0, atol=1e-8 * np.abs(third).max()
+    )
 
 
 def test_bad_arguments():
     for target, options in (((1, 2), {}), ((layer_norm_forward,), {}), (layer_norm_forward, {})):
-        with pytest.raises(TypeError, match=r"target(\[0\])?: found .*expected a (pair \(forward, backward\)|function)"):
+        with pytest.raises(
+            TypeError,
+            match=r"target(\[0\])?: found .*expected a (pair \(forward, backward\)|function)",
+        ):
             validate(target, **options)
-    for options in ({"kind": "batch_norm"}, {"framework": "c"}, {"dtypes": ("int8",)}, {"dtypes": ()},
-                    {"accumulate": "int8"}, {"eps": -1}, {"most_rows": 0}):
+    for options in (
+        {"kind": "batch_norm"},
+        {"framework": "c"},
+        {"dtypes": ("int8",)},
+        {"dtypes": ()},
+        {"accumulate": "int8"},
+        {"eps": -1},
+        {"most_rows": 0},
+    ):
         with pytest.raises(ValueError, match=f"^{next(iter(options))}: found"):
             validate((layer_norm_forward, layer_norm_backward), **options)
 
@@ -300,7 +412,9 @@ def failures(forward=layer_norm_forward, backward=layer_norm_backward, **options
 def refuses(x, gamma, beta, eps):
     """As Paddle's does, for two reasons."""
     if x.ndim < 2:
-        raise ValueError(f"(InvalidArgument) the rank of x must be at least 2, but received {x.ndim}")
+        raise ValueError(
+            f"(InvalidArgument) the rank of x must be at least 2, but received {x.ndim}"
+        )
     if eps > 1e-3:
         raise ValueError(f"(InvalidArgument) epsilon must be in [0, 0.001], but received {eps}")
     return layer_norm_forward(x, gamma, beta, eps)
@@ -310,9 +424,14 @@ def refuses(x, gamma, beta, eps):
 def test_a_smallest_case_shows_the_failure_that_was_found():
     found = failures(refuses)
     assert set(found) == {"any shape", "eps near the variance"}
-    assert "the rank of x" in found["any shape"].sentence and found["any shape"].case.x.shape == (3,)
+    assert "the rank of x" in found["any shape"].sentence and found["any shape"].case.x.shape == (
+        3,
+    )
     assert "epsilon must be" in found["eps near the variance"].sentence
-    assert found["eps near the variance"].case.x.shape == (1, 3) and found["eps near the variance"].case.eps > 1e-3
+    assert (
+        found["eps near the variance"].case.x.shape == (1, 3)
+        and found["eps near the variance"].case.eps > 1e-3
+    )
 
     def two(dy, cache):
         """dgamma is wrong wherever D is above 8, dx in rows from the second on."""
@@ -321,7 +440,10 @@ def test_a_smallest_case_shows_the_failure_that_was_found():
         return dx, dgamma * (1 + 9 * (len(dgamma) > 8)), dbeta
 
     case = failures(backward=two)["ordinary rows"]
-    assert case.tensor == "dgamma" and case.case.x.shape == (1, 9)  # not (2, 3), where dx alone is wrong
+    assert case.tensor == "dgamma" and case.case.x.shape == (
+        1,
+        9,
+    )  # not (2, 3), where dx alone is wrong
 
 
 @pytest.mark.slow
@@ -340,7 +462,9 @@ def test_a_smallest_case_has_two_features_where_one_is_not_needed():
 
 
 def test_a_sentence_says_what_was_judged():
-    """One of three rows: of the whole tensor its error is less than rounding owes. And a row that is told is a row of x."""
+    """One of three rows: of the whole tensor its error is less than rounding owes. And a row that
+    is told is a row of x.
+    """
     case, settings = draw("digits", (3, 5), "float32"), Settings()
     case = case.with_arrays(x=case.x * [[1], [1], [1e5]])
     exact = truth(case, settings).tensors
@@ -348,37 +472,63 @@ def test_a_sentence_says_what_was_judged():
     for rows in (slice(None), [False, False, True]):
         verdict = judge("dx", wrong, case, settings, rows)
         assert verdict.at == 2 and verdict.part == pytest.approx(1e-3) and verdict.share > 10
-        assert numbers_in_words("dx", verdict) == (f"dx is wrong in row 2, by 0.001 of its size there, {verdict.share:.2g} "
-                                                   "times what any right formula may lose")
+        assert (
+            numbers_in_words("dx", verdict)
+            == f"dx is wrong in row 2, by 0.001 of its size there, {verdict.share:.2g} "
+            "times what any right formula may lose"
+        )
     assert judge("dx", wrong, case, settings).units < 1
     nan, none = wrong.copy(), case.with_arrays(gamma=np.zeros(5))
     nan[1, 0] = np.nan
     assert numbers_in_words("dx", judge("dx", nan, case, settings)) == "dx is not finite in row 1"
-    assert numbers_in_words("dx", judge("dx", wrong * [[1], [0], [0]], none, settings)) == "dx is not 0 in row 0, as it should be"
-    assert "in feature 4, by 0.5 " in numbers_in_words("dbeta", judge("dbeta", exact["dbeta"] * [1, 1, 1, 1, 1.5], case, settings))
+    assert (
+        numbers_in_words("dx", judge("dx", wrong * [[1], [0], [0]], none, settings))
+        == "dx is not 0 in row 0, as it should be"
+    )
+    assert "in feature 4, by 0.5 " in numbers_in_words(
+        "dbeta", judge("dbeta", exact["dbeta"] * [1, 1, 1, 1, 1.5], case, settings)
+    )
 
 
 @pytest.mark.slow
 def test_digits_are_said_to_go_only_where_they_were_there():
-    """Of gamma + 1 the numbers are wrong everywhere, and at 10^6 standard deviations no number is."""
+    """Of gamma + 1 the numbers are wrong everywhere, and at 10^6 standard deviations no number
+    is.
+    """
+
     def offset(x, gamma, beta, eps):
         return layer_norm_forward(x, gamma + 1, beta, eps)
 
     report = validate((offset, layer_norm_backward))
-    assert "ordinary rows" not in report.kept and not [note for note in report.notes if "loses digits" in note]
+    assert "ordinary rows" not in report.kept and not [
+        note for note in report.notes if "loses digits" in note
+    ]
 
 
 @pytest.mark.slow
 def test_the_first_lines_say_what_quick_leaves_out():
-    for quick, dtypes in ((True, ("float32",)), (True, ("float16",)), (False, ("float16", "float32"))):
-        report = validate((layer_norm_forward, layer_norm_backward), quick=quick, dtypes=dtypes, most_features=9, most_rows=9)
+    for quick, dtypes in (
+        (True, ("float32",)),
+        (True, ("float16",)),
+        (False, ("float16", "float32")),
+    ):
+        report = validate(
+            (layer_norm_forward, layer_norm_backward),
+            quick=quick,
+            dtypes=dtypes,
+            most_features=9,
+            most_rows=9,
+        )
         assert str(report).splitlines()[1].startswith("Not tried: rows far from zero, ") == quick
         assert ("rows far from zero in float16" in report.untested) == (not quick)
 
 
 @pytest.mark.slow
 def test_what_fails_as_the_first_does_is_one_line():
-    """dx is wrong everywhere, but where D is 1 or there are no rows; where gamma has zeros it is NaN."""
+    """dx is wrong everywhere, but where D is 1 or there are no rows; where gamma has zeros it is
+    NaN.
+    """
+
     def backward(dy, cache):
         dx, dgamma, dbeta = layer_norm_backward(dy, cache)
         return 2 * dx * (np.nan if 0 in cache.gamma else 1), dgamma, dbeta
@@ -388,8 +538,15 @@ def test_what_fails_as_the_first_does_is_one_line():
     text = text.replace("\n    ", " ")
     first, *rest, likewise = [line for line in text.split("\n") if line.startswith("FAILED")]
     assert first.startswith("FAILED  ordinary rows (3 of 3 cases)")
-    assert {line.split("  ")[1].split(" (")[0] for line in rest} == {"any width", "any shape", "constant rows",
-                                                                      "gamma of either sign, and 0"}
+    assert {line.split("  ")[1].split(" (")[0] for line in rest} == {
+        "any width",
+        "any shape",
+        "constant rows",
+        "gamma of either sign, and 0",
+    }
     assert likewise.startswith("FAILED  likewise, dx being wrong in every case: many rows; ")
-    assert all(property in text for property in told) and len(json.loads(report.to_json())["failures"]) == len(told) > 9
+    assert (
+        all(property in text for property in told)
+        and len(json.loads(report.to_json())["failures"]) == len(told) > 9
+    )
     assert all(property in report.to_html() for property in told)

@@ -1,4 +1,6 @@
-"""Which widths, rows and layouts failed: what is said is true of all that was tried, and says the limit."""
+"""Which widths, rows and layouts failed: what is said is true of all that was tried, and says the
+limit.
+"""
 
 import json
 
@@ -15,6 +17,7 @@ def rows_of(dy):
 
 def places(wrong, **options):
     """What is said of each property where dx is wrong for such dy."""
+
     def backward(dy, cache):
         dx, dgamma, dbeta = layer_norm_backward(dy, cache)
         return dx * (1.01 if wrong(dy) else 1), dgamma, dbeta
@@ -24,12 +27,24 @@ def places(wrong, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wrong, listed, says", [
-    (lambda dy: dy.shape[-1] > 512 and dy.shape[-1] % 512, "D 513, 1000", "above 512 and no multiple of 512"),
-    (lambda dy: dy.shape[-1] > 700, "D 1000", "above 700"),
-    (lambda dy: dy.shape[-1] % 4, "D 3, 7, 33, 129, 257, 513", "above 2 and no multiple of 4"),
-    (lambda dy: dy.shape[-1] & dy.shape[-1] - 1, "D 3, 7, 33, 129, 257, 513, 1000", "no power of two"),
-    (lambda dy: dy.shape[-1] <= 50, "D 3, 7, 16, 33", "above 2 and at most 50")])
+@pytest.mark.parametrize(
+    "wrong, listed, says",
+    [
+        (
+            lambda dy: dy.shape[-1] > 512 and dy.shape[-1] % 512,
+            "D 513, 1000",
+            "above 512 and no multiple of 512",
+        ),
+        (lambda dy: dy.shape[-1] > 700, "D 1000", "above 700"),
+        (lambda dy: dy.shape[-1] % 4, "D 3, 7, 33, 129, 257, 513", "above 2 and no multiple of 4"),
+        (
+            lambda dy: dy.shape[-1] & dy.shape[-1] - 1,
+            "D 3, 7, 33, 129, 257, 513, 1000",
+            "no power of two",
+        ),
+        (lambda dy: dy.shape[-1] <= 50, "D 3, 7, 16, 33", "above 2 and at most 50"),
+    ],
+)
 def test_widths(wrong, listed, says):
     assert places(wrong)[1]["any width"] == f"{listed}: of those tried, whatever is {says}"
 
@@ -37,36 +52,71 @@ def test_widths(wrong, listed, says):
 @pytest.mark.slow
 def test_rows_axes_layouts_and_dtypes():
     assert places(lambda dy: rows_of(dy) > 600)[1] == {
-        "many rows": "number of rows 1021: of those tried, whatever is above 600"}
+        "many rows": "number of rows 1021: of those tried, whatever is above 600"
+    }
     assert places(lambda dy: dy.ndim == 1)[1] == {"any shape": "shape (7,)"}
     assert places(lambda dy: dy.ndim == 4)[1] == {"any shape": "shape (2, 3, 4, 5)"}
     report, found = places(lambda dy: dy.strides[-1] == 2 * dy.itemsize)
-    assert found == {"memory in any order": "layout dy every second element, x, gamma, beta and dy every second element"}
+    assert found == {
+        "memory in any order": (
+            "layout dy every second element, x, gamma, beta and dy every second element"
+        )
+    }
     assert found["memory in any order"].split(", ")[0] in str(report).replace("\n    ", " ")
     assert found["memory in any order"] in report.to_html()
     record = json.loads(report.to_json())["failures"][0]
-    assert record["where"] == found["memory in any order"] and len(record["cases"]) == record["failed"] == 2
-    found = places(lambda dy: dy.dtype == "float16" and dy.shape[-1] > 9, dtypes=("float32", "float16"))[1]
+    assert (
+        record["where"] == found["memory in any order"]
+        and len(record["cases"]) == record["failed"] == 2
+    )
+    found = places(
+        lambda dy: dy.dtype == "float16" and dy.shape[-1] > 9, dtypes=("float32", "float16")
+    )[1]
     assert found["a number that stands out"] == "dtype float16"
 
 
 def test_a_rule_is_true_of_all_that_is_known():
-    """Of every rule that is found, with and without more values; limits are found to the last digit."""
-    for truth in (lambda v: v > 37, lambda v: v <= 99, lambda v: v % 8 != 0, lambda v: v % 32 == 0, lambda v: 2 < v <= 40,
-                  lambda v: v > 64 and v % 64 != 0, lambda v: v in (3, 64), lambda v: v > 2 and v & v - 1):
+    """Of every rule that is found, with and without more values; limits are found to the last
+    digit.
+    """
+    for truth in (
+        lambda v: v > 37,
+        lambda v: v <= 99,
+        lambda v: v % 8 != 0,
+        lambda v: v % 32 == 0,
+        lambda v: 2 < v <= 40,
+        lambda v: v > 64 and v % 64 != 0,
+        lambda v: v in (3, 64),
+        lambda v: v > 2 and v & v - 1,
+    ):
         asked = {}
 
         def probe(value):
             asked[value] = bool(truth(value))
             return asked[value]
+
         known = {v: bool(truth(v)) for v in (1, 2, 3, 7, 16, 33, 64, 129, 257, 513, 1000)}
         failures = [v for v, wrong in known.items() if wrong]
         words = rule(dict(known), failures, probe)
-        says = eval("lambda v: " + words.replace("above", "v >").replace("at most", "v <=").replace(
-            "no multiple of", "0 < v %").replace("a multiple of", "0 == v %").replace(
-            "no power of two", "v & v - 1").replace("a power of two", "0 == v & v - 1")) if words else None
-        assert says is None or all(bool(says(v)) == wrong for v, wrong in {**known, **asked}.items()), words
+        says = (
+            eval(
+                "lambda v: "
+                + words.replace("above", "v >")
+                .replace("at most", "v <=")
+                .replace("no multiple of", "0 < v %")
+                .replace("a multiple of", "0 == v %")
+                .replace("no power of two", "v & v - 1")
+                .replace("a power of two", "0 == v & v - 1")
+            )
+            if words
+            else None
+        )
+        assert says is None or all(
+            bool(says(v)) == wrong for v, wrong in {**known, **asked}.items()
+        ), words
         assert (words == "") == (failures == [3, 64]), words
     assert rule({1: False, 2: True}, [2], None) == ""
     assert rule({1: False, 5: False, 9: True}, [9, 4], None) == ""  # 4 failed, and is told to hold
-    assert rule({257: True, 1021: True}, [257, 1021], lambda value: True) == ""  # whatever was tried failed
+    assert (
+        rule({257: True, 1021: True}, [257, 1021], lambda value: True) == ""
+    )  # whatever was tried failed

@@ -1,6 +1,7 @@
 """Memory of a GPU, where every access is checked.
 
-An address is a number, as on a GPU. ``line.wrong`` makes the error: ``line`` is the instruction that asks.
+An address is a number, as on a GPU. ``line.wrong`` makes the error: ``line`` is the instruction
+that asks.
 """
 
 import bisect
@@ -22,11 +23,16 @@ def unsigned(count):
 
 def require_aligned(address, count, line):
     if (address % np.uint64(count)).any():
-        raise line.wrong(f"address {int(address[address % np.uint64(count) != 0][0]):#x} is no multiple of {count}")
+        raise line.wrong(
+            f"address {int(address[address % np.uint64(count) != 0][0]):#x} is no multiple of"
+            f" {count}"
+        )
 
 
 class Bytes:
-    """Bytes, and for each of them whether it has been written. Both arrays are of a multiple of 16 bytes."""
+    """Bytes, and for each of them whether it has been written. Both arrays are of a multiple of 16
+    bytes.
+    """
 
     def __init__(self, data, written):
         self.data, self.written = data, written
@@ -34,7 +40,9 @@ class Bytes:
     def load(self, at, count, line):
         """The numbers of ``count`` bytes at these bytes."""
         kind, index = unsigned(count), at // count
-        if (self.written.view(kind)[index] != int.from_bytes(bytes([WRITTEN]) * count, "little")).any():
+        if (
+            self.written.view(kind)[index] != int.from_bytes(bytes([WRITTEN]) * count, "little")
+        ).any():
             raise line.wrong("a number is read that nobody has written")
         return self.data.view(kind)[index]
 
@@ -82,17 +90,23 @@ class Global:
 
 
 class Shared:
-    """The shared memory of some blocks, ``length`` bytes each; an address counts from the beginning of the block's.
+    """The shared memory of some blocks, ``length`` bytes each; an address counts from the beginning
+    of the block's.
 
-    Between two barriers no thread may use what another has stored, nor store what another has used. The first byte
-    of a number stands for it. ``block`` and ``thread`` tell of each lane of the machine whose it is.
+    Between two barriers no thread may use what another has stored, nor store what another has used.
+    The first byte of a number stands for it. ``block`` and ``thread`` tell of each lane of the
+    machine whose it is.
     """
 
     def __init__(self, blocks, length, block, thread):
         self.length, self.stride = length, -(-max(length, 1) // 16) * 16
-        self.bytes = Bytes(np.full(blocks * self.stride, 255, "u1"), np.zeros(blocks * self.stride, "u1"))
+        self.bytes = Bytes(
+            np.full(blocks * self.stride, 255, "u1"), np.zeros(blocks * self.stride, "u1")
+        )
         self.block, self.thread = block, thread
-        self.stored_by, self.used_by = (np.full((blocks, self.stride), NOBODY, "i4") for _ in range(2))
+        self.stored_by, self.used_by = (
+            np.full((blocks, self.stride), NOBODY, "i4") for _ in range(2)
+        )
 
     def barrier(self, blocks):
         """These blocks have passed one."""
@@ -129,11 +143,16 @@ class Shared:
         require_aligned(address, count, line)
         at = address.view(np.int64)
         if at.min() < 0 or at.max() + count > self.length:
-            raise line.wrong(f"bytes {at.min()} to {at.max() + count - 1} of {self.length} bytes of shared memory")
+            raise line.wrong(
+                f"bytes {at.min()} to {at.max() + count - 1} of {self.length} bytes of shared"
+                " memory"
+            )
 
     def _require_own(self, by, thread, line):
         other = (by != NOBODY) & (by != thread)
         if other.any():
             k = int(np.flatnonzero(other)[0])
             who = "several threads" if by[k] == SEVERAL else f"thread {by[k]}"
-            raise line.wrong(f"a race in shared memory: thread {thread[k]} and {who}, with no barrier between")
+            raise line.wrong(
+                f"a race in shared memory: thread {thread[k]} and {who}, with no barrier between"
+            )

@@ -46,8 +46,8 @@ class Instruction:
     text: str
     line: int
     guard: Register | None  # the instruction is for threads where this predicate holds,
-    negated: bool           # or where it does not
-    opcode: tuple           # ("ld", "global", "v4", "f32")
+    negated: bool  # or where it does not
+    opcode: tuple  # ("ld", "global", "v4", "f32")
     operands: list
 
     @property
@@ -62,12 +62,12 @@ class Instruction:
 @dataclass
 class Kernel:
     name: str
-    parameters: dict                                   # name -> type
+    parameters: dict  # name -> type
     most_threads: int | None
-    shared: dict                                       # name -> first byte
+    shared: dict  # name -> first byte
     shared_bytes: int
-    registers: dict = field(default_factory=dict)      # name -> type
-    labels: dict = field(default_factory=dict)         # name -> number of the instruction that follows
+    registers: dict = field(default_factory=dict)  # name -> type
+    labels: dict = field(default_factory=dict)  # name -> number of the instruction that follows
     instructions: list = field(default_factory=list)
 
 
@@ -78,11 +78,15 @@ def size(kind):
 
 def dtype(kind):
     """NumPy's name for a type of PTX. Bits without a meaning (b32) are unsigned integers."""
-    return np.dtype(bool if kind == "pred" else f"{ {'f': 'f', 's': 'i'}.get(kind[0], 'u') }{size(kind)}")
+    return np.dtype(
+        bool if kind == "pred" else f"{ {'f': 'f', 's': 'i'}.get(kind[0], 'u') }{size(kind)}"
+    )
 
 
 # A name in { } is known there only, so a register is named with the number of its braces.
-_TOKEN = re.compile(r"\s*(?:(?P<open>\{)|(?P<close>\})|(?P<label>\$?\w+):|(?P<statement>[^;{}]+(?:\{[^}]*\}[^;{}]*)*);)")
+_TOKEN = re.compile(
+    r"\s*(?:(?P<open>\{)|(?P<close>\})|(?P<label>\$?\w+):|(?P<statement>[^;{}]+(?:\{[^}]*\}[^;{}]*)*);)"
+)
 
 
 def read(text):
@@ -92,7 +96,9 @@ def read(text):
     if len(entries) != 1:
         raise PtxError(f"found {len(entries)} kernels in the text, expected one")
     entry = entries[0]
-    parameters = {name: kind for kind, name in re.findall(r"\.param\s+\.(\w+)\s+([\w$]+)", entry[2])}
+    parameters = {
+        name: kind for kind, name in re.findall(r"\.param\s+\.(\w+)\s+([\w$]+)", entry[2])
+    }
     most = re.search(r"\.maxntid\s+(\d+)", entry[3])
     kernel = Kernel(entry[1], parameters, int(most[1]) if most else None, *_shared(text))
     _read_body(kernel, text, entry.end())
@@ -102,7 +108,9 @@ def read(text):
 def _shared(text):
     """Where each shared array begins, and how many bytes they have together."""
     places, end = {}, 0
-    for align, kind, name, count in re.findall(r"\.shared\s+\.align\s+(\d+)\s+\.(\w+)\s+(\w+)\[(\d+)\]", text):
+    for align, kind, name, count in re.findall(
+        r"\.shared\s+\.align\s+(\d+)\s+\.(\w+)\s+(\w+)\[(\d+)\]", text
+    ):
         places[name] = -(-end // int(align)) * int(align)
         end = places[name] + size(kind) * int(count)
     return places, end
@@ -113,7 +121,7 @@ def _read_body(kernel, text, at):
     while True:
         token = _TOKEN.match(text, at)
         if token is None:
-            raise PtxError(f"cannot read: {text[at:at + 80].strip()}")
+            raise PtxError(f"cannot read: {text[at : at + 80].strip()}")
         at = token.end()
         if token["open"]:
             scopes.append({})
@@ -140,19 +148,31 @@ def _declared(statement):
     """(name, type) of each register that ``.reg .f32 %f<3>, %a`` declares."""
     _, kind, names = statement.split(None, 2)
     for name, count in re.findall(r"([%\w]+)(?:<(\d+)>)?", names):
-        yield from ((f"{name}{i}", kind[1:]) for i in range(int(count))) if count else ((name, kind[1:]),)
+        yield from (
+            ((f"{name}{i}", kind[1:]) for i in range(int(count))) if count else ((name, kind[1:]),)
+        )
 
 
 def _instruction(statement, line, scopes):
     guard = re.match(r"@(!?)(%\w+) (.*)", statement)
     opcode, _, rest = (guard[3] if guard else statement).partition(" ")
-    return Instruction(statement, line, _operand(guard[2], scopes) if guard else None, bool(guard and guard[1]),
-                       tuple(opcode.split(".")), [_operand(part, scopes) for part in _separated(rest)])
+    return Instruction(
+        statement,
+        line,
+        _operand(guard[2], scopes) if guard else None,
+        bool(guard and guard[1]),
+        tuple(opcode.split(".")),
+        [_operand(part, scopes) for part in _separated(rest)],
+    )
 
 
 def _separated(text):
     """Split at the commas outside of braces and brackets."""
-    return [part.strip() for part in re.findall(r"(?:[^,{\[]|\{[^}]*\}|\[[^\]]*\])+", text) if part.strip()]
+    return [
+        part.strip()
+        for part in re.findall(r"(?:[^,{\[]|\{[^}]*\}|\[[^\]]*\])+", text)
+        if part.strip()
+    ]
 
 
 def _operand(text, scopes):
@@ -164,7 +184,9 @@ def _operand(text, scopes):
     if "|" in text:
         return Pair(*(_operand(part.strip(), scopes) for part in text.split("|")))
     if text.startswith("%"):
-        return next((Register(scope[text]) for scope in reversed(scopes) if text in scope), Special(text))
+        return next(
+            (Register(scope[text]) for scope in reversed(scopes) if text in scope), Special(text)
+        )
     if re.match(r"0[fFdD][0-9a-fA-F]{8}", text):
         return Constant(int(text[2:], 16))
     if re.match(r"-?\d", text):

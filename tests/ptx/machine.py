@@ -1,14 +1,15 @@
-"""The threads of a launch: who runs when, branches, barriers, and what the threads of a warp tell one another.
+"""The threads of a launch: who runs when, branches, barriers, and what the threads of a warp tell
+one another.
 
-The warps of a block take turns in a random order, each until it waits at a barrier or has returned. The order is the
-same in all blocks, so that NumPy can do one warp of all of them at once.
+The warps of a block take turns in a random order, each until it waits at a barrier or has returned.
+The order is the same in all blocks, so that NumPy can do one warp of all of them at once.
 """
 
 import numpy as np
 
 from . import operations
 from .memory import Global, Shared
-from .text import Address, Constant, Pair, Parts, PtxError, Register, Special, Symbol, dtype, size
+from .text import Constant, Pair, Parts, PtxError, Register, Special, Symbol, dtype, size
 
 WARP = 32
 
@@ -17,16 +18,28 @@ TOGETHER = 1 << 14
 
 
 def launch(kernel, blocks, threads, parameters, allocations, rng):
-    """Run a kernel. ``parameters`` are bits by name; ``allocations`` what :class:`ptx.memory.Global` takes."""
+    """Run a kernel. ``parameters`` are bits by name; ``allocations`` what
+    :class:`ptx.memory.Global` takes.
+    """
     if kernel.most_threads is not None and threads > kernel.most_threads:
-        raise PtxError(f"{threads} threads, but the kernel is compiled for {kernel.most_threads} at most")
+        raise PtxError(
+            f"{threads} threads, but the kernel is compiled for {kernel.most_threads} at most"
+        )
     memory = Global(allocations)
     step = max(1, TOGETHER // threads)
     starts = np.arange(0, blocks, step)
     rng.shuffle(starts)
     with np.errstate(all="ignore"):
         for start in starts:
-            Machine(kernel, range(start, min(start + step, blocks)), blocks, threads, parameters, memory, rng).run()
+            Machine(
+                kernel,
+                range(start, min(start + step, blocks)),
+                blocks,
+                threads,
+                parameters,
+                memory,
+                rng,
+            ).run()
 
 
 class Machine:
@@ -42,7 +55,9 @@ class Machine:
         self.special = {name: value.astype("u4") for name, value in self.special.items()}
         self.special |= dict.fromkeys(("%tid.y", "%tid.z", "%ctaid.y", "%ctaid.z"), np.uint32(0))
         self.special |= {"%ntid.x": np.uint32(threads), "%nctaid.x": np.uint32(blocks)}
-        self.special |= dict.fromkeys(("%ntid.y", "%ntid.z", "%nctaid.y", "%nctaid.z"), np.uint32(1))
+        self.special |= dict.fromkeys(
+            ("%ntid.y", "%ntid.z", "%nctaid.y", "%nctaid.z"), np.uint32(1)
+        )
         self.shared = Shared(self.here, kernel.shared_bytes, block, thread.astype("i4"))
         self.registers = {}
         self.pc = np.zeros(self.count, int)
@@ -64,12 +79,14 @@ class Machine:
         to = dtype(kind)
         if isinstance(operand, Register):
             bits = self.register(operand.name)[lanes]
-            return (bits if bits.itemsize == to.itemsize else bits.astype(f"u{to.itemsize}")).view(to)
+            return (bits if bits.itemsize == to.itemsize else bits.astype(f"u{to.itemsize}")).view(
+                to
+            )
         count = self.pc[lanes].size
         if isinstance(operand, Constant):
             if kind == "pred":
                 return np.full(count, bool(operand.bits))
-            return np.full(count, operand.bits % 2**(8 * to.itemsize), f"u{to.itemsize}").view(to)
+            return np.full(count, operand.bits % 2 ** (8 * to.itemsize), f"u{to.itemsize}").view(to)
         if isinstance(operand, Special) and operand.name in self.special:
             value = self.special[operand.name]
             return (value[lanes] if value.ndim else np.full(count, value)).astype(to)
@@ -97,7 +114,9 @@ class Machine:
             self.pass_barriers()
 
     def advance(self, lanes):
-        """Run these until each waits or has returned. Those that are behind go first, until all are together again."""
+        """Run these until each waits or has returned. Those that are behind go first, until all are
+        together again.
+        """
         while (ready := lanes[self.ready[lanes]]).size:
             pc = self.pc[ready]
             behind = pc == pc.min()
@@ -105,7 +124,9 @@ class Machine:
             self.run_together(_slice(ready[behind]), int(pc.min()), limit)
 
     def run_together(self, lanes, pc, limit):
-        """Run lanes that are at the same instruction, until they are not, or have come to ``limit``."""
+        """Run lanes that are at the same instruction, until they are not, or have come to
+        ``limit``.
+        """
         while pc < limit:
             line = self.kernel.instructions[pc]
             active = lanes
@@ -131,7 +152,9 @@ class Machine:
         self.pc[lanes] = pc
 
     def wait(self, line, lanes, everyone):
-        if line.opcode[1] not in ("sync", "red") or line.operands[line.opcode[1] == "red"] != Constant(0):
+        if line.opcode[1] not in ("sync", "red") or line.operands[
+            line.opcode[1] == "red"
+        ] != Constant(0):
             raise line.wrong("unknown instruction")
         if not everyone:
             raise line.wrong("a barrier for some threads only")
@@ -140,7 +163,10 @@ class Machine:
         self.ready[lanes], self.waits[lanes] = False, True
 
     def pass_barriers(self):
-        """Now nobody runs. The threads of a block must all have returned, or all wait at the same barrier."""
+        """Now nobody runs. The threads of a block must all have returned, or all wait at the same
+        barrier.
+        """
+
         def by_block(array):
             return array.reshape(self.warps, self.here, WARP)
 
@@ -155,7 +181,9 @@ class Machine:
                 raise line.wrong(f"{lanes.size} of {self.threads} threads come to this barrier")
             if line.opcode[1] == "red":
                 votes = self.vote[lanes]
-                result = {"or": votes.any(), "and": votes.all(), "popc": votes.sum()}[line.opcode[2]]
+                result = {"or": votes.any(), "and": votes.all(), "popc": votes.sum()}[
+                    line.opcode[2]
+                ]
                 self.set(line.operands[0], np.full(lanes.size, result), line.type, lanes)
             self.waits[lanes], self.ready[lanes] = False, True
             self.shared.barrier(block)
@@ -163,9 +191,12 @@ class Machine:
     def require_whole_warps(self, line, lanes, mask):
         """The lanes as warps; no lane may be missing where others wait for it."""
         where = np.arange(self.count)[lanes]
-        if where.size % WARP or (where.reshape(-1, WARP) != where[::WARP, None] + np.arange(WARP)).any():
+        if (
+            where.size % WARP
+            or (where.reshape(-1, WARP) != where[::WARP, None] + np.arange(WARP)).any()
+        ):
             raise line.wrong("not all lanes of a warp come to this")
-        if (self.value(mask, "u32", lanes) != 0xffffffff).any():
+        if (self.value(mask, "u32", lanes) != 0xFFFFFFFF).any():
             raise line.wrong("a mask without all lanes")
 
 
@@ -185,10 +216,15 @@ def _those(lanes, which):
 
 # Instructions that are more than a function of their operands
 
+
 def compute(machine, line, lanes):
     kinds, result = operations.types(line)
-    values = [machine.value(operand, kind, lanes) for operand, kind in zip(line.operands[1:], kinds)]
-    machine.set(line.operands[0], operations.OPERATIONS[line.opcode[0]][1](line, *values), result, lanes)
+    values = [
+        machine.value(operand, kind, lanes) for operand, kind in zip(line.operands[1:], kinds)
+    ]
+    machine.set(
+        line.operands[0], operations.OPERATIONS[line.opcode[0]][1](line, *values), result, lanes
+    )
 
 
 def move(machine, line, lanes):
@@ -203,8 +239,10 @@ def move(machine, line, lanes):
                 for part, shift in zip(parts.of, shifts):
                     machine.set(part, (number >> shift).astype(dtype(kind)), kind, lanes)
             else:
-                numbers = [machine.value(part, kind, lanes).astype(dtype(line.type)) << shift
-                           for part, shift in zip(parts.of, shifts)]
+                numbers = [
+                    machine.value(part, kind, lanes).astype(dtype(line.type)) << shift
+                    for part, shift in zip(parts.of, shifts)
+                ]
                 machine.set(whole, np.bitwise_or.reduce(numbers), line.type, lanes)
             return
     compute(machine, line, lanes)
@@ -212,7 +250,10 @@ def move(machine, line, lanes):
 
 def _memory(machine, line):
     """The memory that an instruction names, and how many numbers it moves."""
-    spaces, counts = {"global": machine.memory, "shared": machine.shared}, {(): 1, ("v2",): 2, ("v4",): 4}
+    spaces, counts = (
+        {"global": machine.memory, "shared": machine.shared},
+        {(): 1, ("v2",): 2, ("v4",): 4},
+    )
     space, vector = line.opcode[1], line.opcode[2:-1]
     if space not in spaces or vector not in counts:
         raise line.wrong("unknown instruction")
@@ -226,7 +267,11 @@ def _addresses(machine, address, lanes):
 def load(machine, line, lanes):
     to, address = line.operands
     if line.opcode[1] == "param":
-        if address.offset or line.type not in (machine.kernel.parameters[address.base.name], "u32", "s32"):
+        if address.offset or line.type not in (
+            machine.kernel.parameters[address.base.name],
+            "u32",
+            "s32",
+        ):
             raise line.wrong("unknown way to read a parameter")
         bits = machine.parameters[address.base.name]
         machine.set(to, machine.value(Constant(bits), line.type, lanes), line.type, lanes)
@@ -251,23 +296,34 @@ def atomic(machine, line, lanes):
         raise line.wrong("unknown instruction")
     to, address, number = line.operands if line.opcode[0] == "atom" else (None, *line.operands)
     order = machine.rng.permutation(machine.pc[lanes].size)
-    machine.memory.add(_addresses(machine, address, lanes)[order], machine.value(number, line.type, lanes)[order], line)
+    machine.memory.add(
+        _addresses(machine, address, lanes)[order],
+        machine.value(number, line.type, lanes)[order],
+        line,
+    )
     if to:
         machine.set(to, np.full(order.size, np.nan), line.type, lanes)
 
 
 def shuffle(machine, line, lanes):
-    """Each lane gets the number of another one of its warp, or keeps its own where there is no such lane."""
+    """Each lane gets the number of another one of its warp, or keeps its own where there is no such
+    lane.
+    """
     to, number, by, bound, mask = line.operands
     machine.require_whole_warps(line, lanes, mask)
     to, valid = to if isinstance(to, Pair) else (to, None)
     numbers = machine.value(number, "b32", lanes).reshape(-1, WARP)
-    by = machine.value(by, "u32", lanes).reshape(-1, WARP).astype(int) % WARP  # five bits of it count
+    by = (
+        machine.value(by, "u32", lanes).reshape(-1, WARP).astype(int) % WARP
+    )  # five bits of it count
     lane, way = np.arange(WARP), line.opcode[2]
-    if line.opcode[1] != "sync" or (machine.value(bound, "u32", lanes) != (0 if way == "up" else 31)).any():
+    if (
+        line.opcode[1] != "sync"
+        or (machine.value(bound, "u32", lanes) != (0 if way == "up" else 31)).any()
+    ):
         raise line.wrong("unknown instruction")
     source = {"bfly": lane ^ by, "up": lane - by, "down": lane + by, "idx": by}[way]
-    there = (0 <= source) & (source < WARP)
+    there = (source >= 0) & (source < WARP)
     found = np.take_along_axis(numbers, np.where(there, source, lane), 1)
     machine.set(to, found.reshape(-1), "b32", lanes)
     if valid:
@@ -280,7 +336,11 @@ def vote(machine, line, lanes):
     flags = machine.value(flag, "pred", lanes).reshape(-1, WARP)
     if line.opcode[1] != "sync" or line.opcode[2] not in ("any", "all", "ballot"):
         raise line.wrong("unknown instruction")
-    result = {"any": flags.any(1), "all": flags.all(1), "ballot": (flags << np.arange(WARP)).sum(1)}[line.opcode[2]]
+    result = {
+        "any": flags.any(1),
+        "all": flags.all(1),
+        "ballot": (flags << np.arange(WARP)).sum(1),
+    }[line.opcode[2]]
     machine.set(to, np.repeat(result, WARP), line.type, lanes)
 
 
@@ -288,5 +348,15 @@ def nothing(machine, line, lanes):
     """Fences order what is done here in order anyway."""
 
 
-INSTRUCTIONS = {"mov": move, "ld": load, "st": store, "atom": atomic, "red": atomic, "shfl": shuffle, "vote": vote,
-                "membar": nothing, "fence": nothing, "nanosleep": nothing}
+INSTRUCTIONS = {
+    "mov": move,
+    "ld": load,
+    "st": store,
+    "atom": atomic,
+    "red": atomic,
+    "shfl": shuffle,
+    "vote": vote,
+    "membar": nothing,
+    "fence": nothing,
+    "nanosleep": nothing,
+}

@@ -1,8 +1,8 @@
 """What the instructions of PTX compute: each a function of arrays with an element for each thread.
 
-An instruction such as ``mul.wide.s32 d, a, b`` is split at the points: ``mul`` is looked up in :data:`OPERATIONS`,
-``s32`` is the type of a and b, and the function gets the whole to see the rest. Those that concern memory or other
-threads are in :mod:`ptx.machine`.
+An instruction such as ``mul.wide.s32 d, a, b`` is split at the points: ``mul`` is looked up in
+:data:`OPERATIONS`, ``s32`` is the type of a and b, and the function gets the whole to see the rest.
+Those that concern memory or other threads are in :mod:`ptx.machine`.
 """
 
 import ctypes
@@ -26,7 +26,8 @@ def fused(a, b, c):
     total = product + c
     back = total - product
     error = (product - (total - back)) + (c - back)  # what the sum has lost, exactly
-    # To be rounded again, to float32, the sum must not look like a tie where it was none: a lost part makes it odd.
+    # To be rounded again, to float32, the sum must not look like a tie where it was none: a lost
+    # part makes it odd.
     even = (total.view(np.uint64) & np.uint64(1)) == 0
     lost = (error != 0) & even & np.isfinite(total)
     total[lost] = np.nextafter(total[lost], np.where(error[lost] > 0, np.inf, -np.inf))
@@ -92,22 +93,31 @@ def _plain(function):
 
 #: The first part of an opcode -> what may stand between it and the types, and the function.
 OPERATIONS = {
-    "add": ({"rn"}, _plain(np.add)), "sub": ({"rn"}, _plain(np.subtract)),
+    "add": ({"rn"}, _plain(np.add)),
+    "sub": ({"rn"}, _plain(np.subtract)),
     "mul": ({"rn", "lo", "hi", "wide"}, _product),
     "div": ({"rn"}, lambda line, a, b: a / b if a.dtype.kind == "f" else _quotient(a, b)),
     "rem": (set(), lambda line, a, b: a - b * _quotient(a, b)),
     "fma": ({"rn"}, _plain(fused)),
     "mad": ({"lo"}, lambda line, a, b, c: a * b + c),
-    "min": (set(), _plain(np.fmin)), "max": (set(), _plain(np.fmax)),
-    "neg": (set(), _plain(np.negative)), "abs": (set(), _plain(np.abs)),
-    "sqrt": ({"rn"}, _plain(np.sqrt)), "rcp": ({"rn"}, lambda line, a: a.dtype.type(1) / a),
-    "and": (set(), _plain(np.bitwise_and)), "or": (set(), _plain(np.bitwise_or)),
-    "xor": (set(), _plain(np.bitwise_xor)), "not": (set(), _plain(np.invert)),
-    "shl": (set(), _shifted), "shr": (set(), _shifted), "bfi": (set(), _inserted),
+    "min": (set(), _plain(np.fmin)),
+    "max": (set(), _plain(np.fmax)),
+    "neg": (set(), _plain(np.negative)),
+    "abs": (set(), _plain(np.abs)),
+    "sqrt": ({"rn"}, _plain(np.sqrt)),
+    "rcp": ({"rn"}, lambda line, a: a.dtype.type(1) / a),
+    "and": (set(), _plain(np.bitwise_and)),
+    "or": (set(), _plain(np.bitwise_or)),
+    "xor": (set(), _plain(np.bitwise_xor)),
+    "not": (set(), _plain(np.invert)),
+    "shl": (set(), _shifted),
+    "shr": (set(), _shifted),
+    "bfi": (set(), _inserted),
     "setp": ({*_COMPARED, *(f"{name}u" for name in _COMPARED), "num", "nan"}, _compared),
     "selp": (set(), lambda line, a, b, which: np.where(which, a, b)),
     "cvt": ({"rn"}, _converted),
-    "mov": (set(), _plain(np.copy)), "cvta": ({"to", "global"}, _plain(np.copy)),
+    "mov": (set(), _plain(np.copy)),
+    "cvta": ({"to", "global"}, _plain(np.copy)),
 }
 
 #: Operands, by their place among the sources, that have a type of their own.
@@ -115,7 +125,9 @@ SOURCES = {"selp": {2: "pred"}, "shl": {1: "u32"}, "shr": {1: "u32"}, "bfi": {2:
 
 
 def types(line):
-    """The types of the sources of an instruction, and of its result; an error if it is not known."""
+    """The types of the sources of an instruction, and of its result; an error if it is not
+    known.
+    """
     root, *between, kind = line.opcode
     if root not in OPERATIONS:
         raise line.wrong("unknown instruction")

@@ -1,6 +1,8 @@
-"""``python -m ptx.verdicts``: which kernels of the corpus Numba compiles, and what those it compiles compute, as JSON.
+"""``python -m ptx.verdicts``: which kernels of the corpus Numba compiles, and what those it
+compiles compute, as JSON.
 
-name -> [the error's first words, or None; y and z as lists, or None where the text has instructions not known here].
+name -> [the error's first words, or None; y and z as lists, or None where the text has instructions
+not known here].
 """
 
 import contextlib
@@ -16,8 +18,14 @@ from . import driver
 def verdict(body, corpus, cuda):
     x, y, z, n = corpus.arguments()
     try:
-        cuda.compile(corpus.kernel(body), "void(float32[::1], float32[::1], int64[::1], int64)", device=False,
-                     abi="numba", cc=(9, 0), output="ptx")
+        cuda.compile(
+            corpus.kernel(body),
+            "void(float32[::1], float32[::1], int64[::1], int64)",
+            device=False,
+            abi="numba",
+            cc=(9, 0),
+            output="ptx",
+        )
     except Exception as error:
         return f"{type(error).__name__}: {error}"[:200], None
     try:
@@ -32,7 +40,7 @@ def verdict(body, corpus, cuda):
 
 def main():
     driver.install(90)
-    sys.path.append(str(Path(__file__).parents[2] / "simt"))
+    sys.path.append(str(Path(__file__).parents[1] / "simt"))
     import corpus
     from numba import cuda
 

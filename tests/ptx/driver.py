@@ -1,4 +1,6 @@
-"""The driver without a GPU, for this process: ``install(capability)``, before anything asks for a driver."""
+"""The driver without a GPU, for this process: ``install(capability)``, before anything asks for a
+driver.
+"""
 
 import ctypes
 import os
@@ -24,12 +26,24 @@ change = lambda name, ptx: ptx  # noqa: E731
 
 
 class _Allocation(ctypes.Structure):
-    _fields_ = [("start", ctypes.c_uint64), ("bytes", ctypes.c_size_t), ("written", ctypes.c_void_p),
-                ("device", ctypes.c_long)]
+    _fields_ = [
+        ("start", ctypes.c_uint64),
+        ("bytes", ctypes.c_size_t),
+        ("written", ctypes.c_void_p),
+        ("device", ctypes.c_long),
+    ]
 
 
-_LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_uint, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p,
-                           ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)
+_LAUNCH = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_uint,
+    ctypes.c_uint,
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.c_void_p,
+)
 
 _MOST = 1 << 16  # allocations; driver.c has the same
 _kernels, _kept, _rng = {}, [], np.random.default_rng(0)
@@ -53,13 +67,27 @@ def missing():
 def build(folder):
     """Compile driver.c; the path of the library."""
     library = Path(folder, "libcuda.so.1")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1", "-o", library,
-                    Path(__file__).with_name("driver.c"), "-ldl", "-pthread"], check=True)
+    subprocess.run(
+        [
+            "cc",
+            "-shared",
+            "-fPIC",
+            "-O1",
+            "-Wl,-soname,libcuda.so.1",
+            "-o",
+            library,
+            Path(__file__).with_name("driver.c"),
+            "-ldl",
+            "-pthread",
+        ],
+        check=True,
+    )
     return library
 
 
 def install(capability=90, execute=True):
-    """Load the driver, so that whoever asks for libcuda.so.1 gets it. Without ``execute`` a launch does nothing.
+    """Load the driver, so that whoever asks for libcuda.so.1 gets it. Without ``execute`` a launch
+    does nothing.
 
     ``capability`` is that of the GPU it seems to be: 75, 80, 90.
     """
@@ -88,6 +116,7 @@ def install(capability=90, execute=True):
 def _note_the_ptx():
     """Have Numba tell the PTX of each kernel that it loads."""
     from numba.cuda.codegen import CUDACodeLibrary
+
     load = CUDACodeLibrary.get_cufunc
 
     def noted(self):
@@ -107,11 +136,15 @@ def _kernel(name):
 
 def _separate(kernel, params):
     """Bits of the parameters, from the address of each."""
-    return {name: _number(params[k], kind) for k, (name, kind) in enumerate(kernel.parameters.items())}
+    return {
+        name: _number(params[k], kind) for k, (name, kind) in enumerate(kernel.parameters.items())
+    }
 
 
 def _packed(kernel, at):
-    """Bits of the parameters, which lie behind one another, each where its size divides the distance."""
+    """Bits of the parameters, which lie behind one another, each where its size divides the
+    distance.
+    """
     values, end = {}, 0
     for name, kind in kernel.parameters.items():
         place = -(-end // text.size(kind)) * text.size(kind)
@@ -127,8 +160,11 @@ def _number(address, kind):
 def _allocations(library, device):
     found = (_Allocation * _MOST)()
     count = library.stub_allocations(found)
-    return [(a.start, a.bytes, _bytes(a.start, a.bytes), _bytes(a.written, a.bytes)) for a in found[:count]
-            if a.device == device]
+    return [
+        (a.start, a.bytes, _bytes(a.start, a.bytes), _bytes(a.written, a.bytes))
+        for a in found[:count]
+        if a.device == device
+    ]
 
 
 def _bytes(address, count):

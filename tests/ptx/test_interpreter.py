@@ -1,0 +1,352 @@
+"""The interpreter of PTX, on texts written by hand: what instructions compute, who waits for whom,
+what is refused.
+"""
+
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from pages import ROOT
+
+from ptx import machine, operations, text
+
+HEAD = """
+.version 8.0
+.target sm_80
+.visible .entry k(.param .u64 x, .param .u64 y, .param .u32 n)
+.maxntid 64, 1, 1
+{
+    .reg .pred %p<5>;
+    .reg .b16 %h<5>;
+    .reg .b32 %r<20>;
+    .reg .f32 %f<9>;
+    .reg .f64 %fd<5>;
+    .reg .b64 %rd<12>;
+    .shared .align 4 .b8 board[256];
+    ld.param.u64 %rd1, [x];
+    ld.param.u64 %rd2, [y];
+    ld.param.u32 %r1, [n];
+    mov.u32 %r2, %tid.x;
+    mov.u32 %r3, %ctaid.x;
+    mov.u32 %r4, %ntid.x;
+    mad.lo.s32 %r5, %r3, %r4, %r2;
+    mul.wide.s32 %rd3, %r5, 4;
+    add.s64 %rd4, %rd1, %rd3;
+    add.s64 %rd5, %rd2, %rd3;
+"""
+# A thread's own number is in %f1, and goes from there to y. Its place in the board is in %r7, its
+# neighbour's in %r8.
+WHOLE = HEAD + "ld.global.f32 %f1, [%rd4]; %s st.global.f32 [%rd5], %f1; ret; }"
+BOARD = (
+    "mov.u32 %r6, board; shl.b32 %r7, %r2, 2; xor.b32 %r8, %r7, 128; cvt.u64.u32 %rd6, %r7;"
+    " cvt.u64.u32 %rd7, %r8;"
+)
+
+
+def run(body, x=None, blocks=1, threads=32, n=0, head=WHOLE, rng=0, y=None, written=1):
+    """y after a launch of ``head`` with this body; x and y are at addresses that are multiples of
+    256.
+    """
+    x = np.arange(blocks * threads, dtype="f4") if x is None else x
+    y = np.full(len(x), -1, x.dtype) if y is None else y
+    room = [np.zeros(-(-a.nbytes // 16) * 16, "u1") for a in (x, y)]
+    room[0][: x.nbytes] = x.view("u1")
+    memory = [
+        (0x1000, x.nbytes, room[0], np.full_like(room[0], written)),
+        (0x9000000, y.nbytes, room[1], np.zeros_like(room[1])),
+    ]
+    kernel = text.read(head.replace("%s", body))
+    machine.launch(
+        kernel,
+        blocks,
+        threads,
+        {"x": 0x1000, "y": 0x9000000, "n": n},
+        memory,
+        np.random.default_rng(rng),
+    )
+    return room[1][: y.nbytes].view(y.dtype)
+
+
+def refused(match, *arguments, **options):
+    with pytest.raises(text.PtxError, match=match):
+        run(*arguments, **options)
+
+
+def test_blocks_and_threads():
+    assert (run("", blocks=3, threads=40) == np.arange(120)).all()
+    assert (run("", blocks=1000, threads=40) == np.arange(40000)).all()
+
+
+def compute(opcode, *values):
+    """One instruction on numbers, by the function that the machine calls."""
+    line = text.Instruction(opcode, 1, None, False, tuple(opcode.split(".")), ["d", *values])
+    kinds, result = operations.types(line)
+    values = [np.atleast_1d(np.asarray(v, text.dtype(kind))) for v, kind in zip(values, kinds)]
+    return operations.OPERATIONS[line.opcode[0]][1](line, *values).astype(text.dtype(result))
+
+
+@pytest.mark.parametrize(
+    "opcode, values, expected",
+    [
+        ("add.s32", (2**31 - 1, 1), -(2**31)),
+        ("sub.u32", (0, 1), 2**32 - 1),
+        ("mul.lo.s32", (2**30, 6), -(2**31)),
+        ("mul.wide.s32", (-(2**31), 3), -3 * 2**31),
+        ("mul.hi.u64", (2**63, 6), 3),
+        ("mul.hi.s32", (-2, 2**30), -1),
+        ("div.s64", (-7, 2), -3),
+        ("div.u32", (7, 2), 3),
+        ("rem.s32", (-7, 2), -1),
+        ("mad.lo.s32", (3, 4, 5), 17),
+        ("shl.b32", (1, 32), 0),
+        ("shl.b32", (3, 31), 2**31),
+        ("shr.s32", (-8, 40), -1),
+        ("shr.u32", (2**31, 31), 1),
+        ("bfi.b64", (0b1011, 0xFFFF, 4, 2), 0xFFFF),
+        ("bfi.b64", (0, 0xFFFF, 4, 2), 0xFFCF),
+        ("min.s64", (-1, 1), -1),
+        ("max.f32", (np.nan, 1), 1),
+        ("neg.f32", (2,), -2),
+        ("abs.f32", (-2,), 2),
+        ("setp.lt.s32", (-1, 1), True),
+        ("setp.lt.u32", (2**32 - 1, 1), False),
+        ("setp.ne.f32", (np.nan, 1), False),
+        ("setp.neu.f32", (np.nan, 1), True),
+        ("setp.geu.f32", (1, 2), False),
+        ("setp.nan.f32", (1, np.nan), True),
+        ("setp.num.f32", (1, np.nan), False),
+        ("selp.f32", (1, 2, False), 2),
+        ("not.pred", (True,), False),
+        ("and.b32", (12, 10), 8),
+        ("xor.pred", (True, True), False),
+        ("cvt.rn.f32.s64", (2**53 + 1,), 2.0**53),
+        ("cvt.rn.f16.f32", (2049,), 2048),
+        ("cvt.u32.u64", (2**40 + 3,), 3),
+        ("cvt.s64.s32", (-5,), -5),
+        ("rcp.rn.f32", (3,), np.float32(1) / np.float32(3)),
+        ("sqrt.rn.f32", (2,), np.sqrt(np.float32(2))),
+        ("div.rn.f32", (1, 0), np.inf),
+        ("mov.f32", (1e-45,), np.float32(1e-45)),  # no number is too small to keep
+    ],
+)
+def test_what_instructions_compute(opcode, values, expected):
+    with np.errstate(all="ignore"):
+        assert compute(opcode, *values)[0] == expected
+
+
+@pytest.mark.parametrize(
+    "opcode",
+    [
+        "add.ftz.f32",
+        "div.approx.f32",
+        "sqrt.approx.ftz.f32",
+        "cvt.rzi.s32.f32",
+        "sin.f32",
+        "setp.lt.and.f32",
+        "fma.rz.f32",
+        "add.sat.s32",
+    ],
+)
+def test_what_it_does_not_know_it_says(opcode):
+    with pytest.raises(text.PtxError, match="unknown"):
+        compute(opcode, 1, 1)
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+def test_a_fused_product_is_rounded_once(kind):
+    """Against fractions; among them products that a second rounding, of a rounded sum, would get
+    wrong.
+    """
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal(400).astype(text.dtype(kind)) for _ in range(2))
+    c = -(a * b) * rng.choice([1, 1 + 2.0**-20, 2.0**-30], 400).astype(a.dtype)
+    one, tiny = (np.array([v], a.dtype) for v in (1, np.finfo(a.dtype).tiny))
+    # 1 + u is half-way between neighbours; tiny decides, and a sum of float64 has no room for it.
+    a, b, c = (
+        np.concatenate(p)
+        for p in ((a, tiny, -tiny), (b, one, one), (c, *[one + np.finfo(a.dtype).eps] * 2))
+    )
+    found = compute(f"fma.rn.{kind}", a, b, c)
+    for p, q, r, s in zip(a, b, c, found):
+        exact = Fraction(float(p)) * Fraction(float(q)) + Fraction(float(r))
+        if kind == "f64":
+            assert (
+                s == exact.numerator / exact.denominator
+            )  # Python divides integers correctly rounded
+        else:
+            near = [np.nextafter(s, np.float32(way)) for way in (-np.inf, np.inf)]
+            gaps = [abs(Fraction(float(v)) - exact) for v in (s, *near)]
+            assert gaps[0] == min(gaps), (p, q, r, s)
+
+
+def test_a_second_rounding_would_be_wrong():
+    """The sum is 2^-70 below the middle of two neighbours: float64 has no room for that, and a tie
+    goes up, to even.
+    """
+    a, b, c = (
+        np.float32([v])
+        for v in (2.0**-12 * (1 + 2.0**-23), 2.0**-12 * (1 - 2.0**-23), 1 + 2.0**-23)
+    )
+    assert operations.fused(a, b, c)[0] == c[0]
+    assert np.float32(a.astype("f8") * b + c)[0] == 1 + 2.0**-22
+
+
+def test_parts_of_numbers():
+    """mov.b64 {low, high}, and a v4 load; a signed number in a wider register."""
+    body = """mov.b32 %r6, %f1; mov.u32 %r7, 7; mov.b64 %rd6, {%r6, %r7}; mov.b64 {%r8, %r9}, %rd6;
+              mov.b32 %f1, %r8; add.f32 %f1, %f1, 0f3F800000; setp.ne.s32 %p1, %r9, 7; @%p1 bra BAD; bra.uni OUT;
+              BAD: mov.f32 %f1, 0f00000000; OUT:"""  # noqa: E501
+    assert (run(body) == np.arange(32) + 1).all()
+    assert (
+        run("{ .reg .pred %p1; setp.lt.s32 %p1, %r2, 5; @!%p1 mov.f32 %f1, 0f00000000; }")
+        == np.where(np.arange(32) < 5, np.arange(32), 0)
+    ).all()
+
+
+def test_threads_that_part_meet_again():
+    """A loop of a different length for each thread, and then a shuffle, for which all must have
+    come back.
+    """
+    body = """mov.u32 %r6, 0;
+              AGAIN: setp.ge.s32 %p1, %r6, %r2; @%p1 bra DONE; add.s32 %r6, %r6, 1; add.f32 %f1, %f1, 0f3F800000;
+              bra.uni AGAIN;
+              DONE: mov.b32 %r7, %f1; shfl.sync.bfly.b32 %r8|%p2, %r7, 1, 31, -1; mov.b32 %f1, %r8;"""  # noqa: E501
+    assert (run(body, threads=64) == (2 * np.arange(64)).reshape(-1, 2)[:, ::-1].reshape(-1)).all()
+
+
+@pytest.mark.parametrize(
+    "way, bound, expected",
+    [
+        ("bfly", 31, lambda k: k ^ 3),
+        ("idx", 31, lambda k: 3 + 0 * k),
+        ("up", 0, lambda k: np.where(k < 3, k, k - 3)),
+        ("down", 31, lambda k: np.where(k > 28, k, k + 3)),
+    ],
+)
+def test_shuffles(way, bound, expected):
+    body = f"mov.b32 %r7, %f1; shfl.sync.{way}.b32 %r8, %r7, 3, {bound}, -1; mov.b32 %f1, %r8;"
+    assert (run(body) == expected(np.arange(32))).all()
+
+
+@pytest.mark.parametrize("way, result", [("any", "all"), ("all", "none")])
+def test_votes(way, result):
+    body = (
+        f"setp.eq.s32 %p1, %r2, 3; vote.sync.{way}.pred %p2, %p1, -1; @!%p2 mov.f32 %f1,"
+        " 0fBF800000;"
+    )
+    assert (run(body) == (np.arange(32) if result == "all" else -1)).all()
+
+
+STORE = "add.s32 %r9, %r6, %r7; cvt.u64.u32 %rd6, %r9; st.shared.f32 [%rd6], %f1;"
+LOAD = "add.s32 %r9, %r6, %r8; cvt.u64.u32 %rd7, %r9; ld.shared.f32 %f1, [%rd7];"
+
+
+@pytest.mark.parametrize("rng", range(3))
+def test_a_barrier_lets_warps_exchange(rng):
+    found = run(BOARD + STORE + "bar.sync 0;" + LOAD, threads=64, blocks=3, rng=rng)
+    assert (found.reshape(3, 2, 32)[:, ::-1].reshape(-1) == np.arange(192)).all()
+
+
+@pytest.mark.parametrize("rng", range(3))
+def test_without_it_there_is_a_race_or_nothing_to_read(rng):
+    refused("race|nobody has written", BOARD + STORE + LOAD, threads=64, rng=rng)
+    # A store behind a load, of what another still needs.
+    refused("race", BOARD + STORE + "bar.sync 0;" + LOAD + STORE, threads=64, rng=rng)
+    assert (
+        run(BOARD + STORE + "bar.sync 0;" + LOAD + "bar.sync 0;" + STORE, threads=64, rng=rng).size
+        == 64
+    )
+
+
+def test_two_threads_that_store_at_one_place():
+    refused("race", BOARD + "mov.u32 %r7, 0;" + STORE)
+
+
+@pytest.mark.parametrize("way, expected", [("or", True), ("and", False)])
+def test_barriers_that_count_votes(way, expected):
+    body = (
+        f"setp.eq.s32 %p1, %r2, 40; bar.red.{way}.pred %p2, 0, %p1; selp.f32 %f1, 0f3F800000,"
+        " 0f00000000, %p2;"
+    )
+    assert (run(body, threads=64) == expected).all()
+
+
+@pytest.mark.parametrize(
+    "match, body, options",
+    [
+        ("some threads only", "setp.lt.s32 %p1, %r2, 5; @%p1 bar.sync 0;", {}),
+        (
+            "32 of 64 threads",
+            "setp.lt.s32 %p1, %r2, 32; @%p1 bra OUT; bar.sync 0; OUT:",
+            {"threads": 64},
+        ),
+        (
+            "at this barrier, others at another",
+            "setp.lt.s32 %p1, %r2, 32; @%p1 bra A; bar.sync 0; bra B; A: bar.sync 0; B:",
+            {"threads": 64},
+        ),
+        (
+            "not all lanes",
+            (
+                "setp.lt.s32 %p1, %r2, 5; mov.b32 %r7, %f1; @%p1 shfl.sync.bfly.b32 %r8, %r7, 1,"
+                " 31, -1;"
+            ),
+            {},
+        ),
+        ("mask without", "mov.b32 %r7, %f1; shfl.sync.bfly.b32 %r8, %r7, 1, 31, 65535;", {}),
+        ("mask without", "setp.eq.s32 %p1, %r2, 3; vote.sync.any.pred %p2, %p1, 65535;", {}),
+        ("in no allocation", "ld.global.f32 %f1, [%rd3];", {}),
+        ("byte 131 of an allocation of 128", "ld.global.f32 %f1, [%rd4+4];", {}),
+        ("in no allocation|byte", "ld.global.f32 %f1, [%rd4+-4];", {}),
+        ("no multiple of 4", "add.s64 %rd4, %rd4, 2; ld.global.f32 %f1, [%rd4];", {}),
+        ("no multiple of 16", "ld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%rd4];", {}),
+        ("nobody has written", "", {"written": 0}),
+        ("of 256 bytes of shared", BOARD + "ld.shared.f32 %f1, [%rd6+256];", {}),
+        ("unknown instruction", "ld.f32 %f1, [%rd4];", {}),
+        ("unknown instruction", "bar.arrive 0, 32;", {}),
+        ("compiled for 64", "", {"threads": 96}),
+    ],
+)
+def test_what_a_kernel_must_not_do(match, body, options):
+    refused(match, body, **options)
+
+
+def test_the_line_is_named():
+    refused("line 2[0-9]: ld.global.f32 %f1, \\[%rd3\\]", "ld.global.f32 %f1, [%rd3];")
+
+
+def test_vectors():
+    body = (
+        "shl.b64 %rd6, %rd3, 2; add.s64 %rd6, %rd1, %rd6; ld.global.v4.f32 {%f1, %f2, %f3, %f4},"
+        " [%rd6]; add.f32 %f1, %f1, %f4;"
+    )
+    x = np.arange(128, dtype="f4")
+    assert (run(body, x=x)[:32] == x.reshape(32, 4)[:, [0, 3]].sum(1)).all()
+
+
+def test_atomics_add_them_all():
+    body = "atom.global.add.f32 %f2, [%rd1], 0f3F800000; bar.sync 0; ld.global.f32 %f1, [%rd1];"
+    assert (run(body, x=np.zeros(64, "f4"), threads=64) == 64).all()
+
+
+@pytest.mark.parametrize(
+    "broken", ["", HEAD, WHOLE.replace(".shared .align 4 .b8 board[256]", ".local .b8 a[4]")]
+)
+def test_texts_that_cannot_be_read(broken):
+    with pytest.raises(text.PtxError):
+        text.read(broken)
+
+
+def test_the_room_needs_nothing_of_the_project():
+    code = (
+        "import sys; sys.path.insert(0, 'tests'); import ptx.driver; print([m for m in"
+        " sys.modules if 'lnlib' in m])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+        ).stdout
+        == "[]\n"
+    )

@@ -185,8 +185,6 @@ LONG_FILES = {
     *(f"lnbook.exercises.ch{number:02}" for number in (2, 4, 5, 6, *range(8, 15))),
     "lnlib.cpu.kernels",
     "lnlib.gpu.kernels",
-    "normcheck.mistakes.catalogue",
-    "normcheck.mistakes.wild",
     "normcheck.naming",
     "normcheck.paste",
 }

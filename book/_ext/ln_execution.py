@@ -49,7 +49,12 @@ def cache_key(root):
         ):  # some are for another system
             digest.update(f"{name}={importlib.metadata.version(name)}\n".encode())
     files = [
-        *(path for name in PACKAGES for path in (root / name).rglob("*.py")),
+        *(
+            path
+            for name in PACKAGES
+            for end in ("*.py", "*.csv")
+            for path in (root / name).rglob(end)
+        ),
         *(root / "benchmarks" / "results").rglob("*.json"),
         *(root / "book" / "_data").rglob("*.json"),
     ]

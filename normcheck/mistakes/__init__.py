@@ -5,7 +5,8 @@ In the order in which to read it:
 
 - :mod:`~normcheck.mistakes.entry`: what a mistake is: its name, what is wrong, a question, and a
   backward or a change of the solution.
-- :mod:`~normcheck.mistakes.catalogue`: wrong backwards of layer norm, each with one mistake.
+- :mod:`~normcheck.mistakes.catalogue`: wrong backwards of layer norm, each with one mistake;
+  :mod:`~normcheck.mistakes.entries`: these, and mistakes that only numbers tell.
 - :mod:`~normcheck.mistakes.wild`: bugs that shipped, with the public threads that report them;
   :mod:`~normcheck.mistakes.habits`: what tests do out of habit, and which of these bugs pass;
   :mod:`~normcheck.mistakes.later`: bugs read after that; :mod:`~normcheck.mistakes.conventions`:

@@ -1,11 +1,8 @@
 r"""Wrong backwards of layer norm: the catalogue.
 
-A *mutant* is a backward pass with one mistake in it. The tests of
-:mod:`~normcheck.mistakes.gradient_tests` are tried on the mutants, and
-:mod:`~normcheck.mistakes.fit` names a learner's mistake with the same catalogue.
-
-Arguments are not checked: a mutant does what its author would have written. ``cache`` is that of
-``forward_keeping_x``; all but one of them take that of :mod:`lnlib.layernorm`, too.
+A *mutant* is a backward pass with one mistake in it. Arguments are not checked: it does what its
+author would have written. ``cache`` is that of ``forward_keeping_x``; all but one of them take that
+of :mod:`lnlib.layernorm`, too.
 
 Notation: g = gamma * dy, r = 1 / sqrt(var + eps), means over the D features. Right is
 
@@ -15,7 +12,6 @@ Notation: g = gamma * dy, r = 1 / sqrt(var + eps), means over the D features. Ri
     d\gamma = \sum_{rows} dy\, \hat x, \qquad d\beta = \sum_{rows} dy.
 """
 
-import itertools
 import math
 
 import numpy as np
@@ -31,24 +27,14 @@ _SUM = frozenset({"sum-dx-zero"})
 _ORTHOGONAL = frozenset({"dx-orthogonal-xhat"})
 _ROWS = frozenset({"row-independence"})
 _SHAPE = frozenset({"shape"})
-_EVERY_GRADIENT = (
-    _UNIT
-    | _TWO_D
-    | {
-        "ones-random-gamma",
-        "random",
-        "standardised",
-        "small-sigma",
-        "broadcasting-compare",
-        "one-direction",
-    }
-)
+_EPS = frozenset({"small-sigma", "adjoint", "one-direction"})  # sigma comparable with sqrt(eps)
+_RANDOM = frozenset({"ones-random-gamma", "random", "standardised", "small-sigma"})
+_EVERY_GRADIENT = _UNIT | _TWO_D | _RANDOM | {"broadcasting-compare", "one-direction"}
 _DX = _EVERY_GRADIENT | {"adjoint"}  # the tests that compare dx with numbers
 _PARAMETERS = _EVERY_GRADIENT | {"dgamma-dbeta-only"}  # and dgamma, dbeta
 
 
 # ---- The mutants
-# ------------------------------------------------------------------------------------
 
 
 class CacheAndInput(LayerNormCache):
@@ -63,9 +49,7 @@ class CacheAndInput(LayerNormCache):
 
 
 def forward_keeping_x(x, gamma, beta, eps=1e-5):
-    """:func:`lnlib.layernorm.layer_norm_forward` for every mutant: "padded-lanes" reads
-    ``cache.x``.
-    """
+    """:func:`~lnlib.layernorm.layer_norm_forward`, for "padded-lanes" with ``cache.x``."""
     y, cache = layer_norm_forward(x, gamma, beta, eps)
     cache = CacheAndInput(*cache)
     cache.x = x
@@ -94,6 +78,10 @@ def _register(wrong, killed_by, question="", name=None):
 def row_mean(a):
     """The mean over the features, which broadcasts against ``a``."""
     return a.mean(axis=-1, keepdims=True)
+
+
+def _row_sum(a):
+    return a.sum(axis=-1, keepdims=True)
 
 
 def _less_mean(a):
@@ -134,18 +122,14 @@ AXES = {
 
 
 def _in_dx(name, wrong, killed_by, question, dx):
-    """Register, and return, the backward whose dx is ``dx(g, xhat, r, dy, gamma)``; its dgamma and
-    dbeta are right.
-    """
+    """Register, and return, the backward with this ``dx(g, xhat, r, dy, gamma)``."""
     return _register(wrong, killed_by, question, name)(
         lambda dy, cache: (dx(*_g_xhat_r(dy, cache), dy, cache.gamma), *_sums(dy, cache.xhat))
     )
 
 
 def _in_sums(name, wrong, killed_by, question, sums):
-    """Register the backward whose dgamma and dbeta are ``sums(dgamma, dbeta, dy, cache)``, of the
-    right ones.
-    """
+    """Register the backward with these ``sums(dgamma, dbeta, dy, cache)``, of the right ones."""
 
     def backward(dy, cache):
         dx, dgamma, dbeta = right_backward(dy, cache)
@@ -154,11 +138,27 @@ def _in_sums(name, wrong, killed_by, question, sums):
     _register(wrong, killed_by, question, name)(backward)
 
 
-def _centred(cache):
+def _centred(xhat, r):
     """x - mean, its mean square (the variance), and eps."""
-    c = cache.xhat / cache.rstd
+    c = xhat / r
     var = row_mean(c * c)
-    return c, var, 1 / cache.rstd**2 - var
+    return c, var, 1 / r**2 - var
+
+
+def _normalised_again(xhat, eps):
+    r = 1 / np.sqrt(row_mean(xhat * xhat) + eps)
+    return xhat * r, r
+
+
+def _in_rstd(name, wrong, killed_by, question, rstd):
+    """Register, and return, the backward with this 1/s, ``rstd(c, var, eps, cache)``."""
+
+    def backward(dy, cache):
+        c, var, eps = _centred(cache.xhat, cache.rstd)
+        r = rstd(c, var, eps, cache)
+        return _dx(dy * cache.gamma, c * r, r), *_sums(dy, c * r)
+
+    return _register(wrong, killed_by, question, name)(backward)
 
 
 _in_dx(
@@ -277,17 +277,13 @@ _in_dx(
 )
 
 
-@_register(
+_in_dx(
+    "statistics-of-xhat",
     "mean and variance are computed again, but from xhat, so s is about 1",
     _DX - {"sum-y", "standardised"},
     "Which array does the forward pass divide by its standard deviation?",
+    lambda g, xhat, r, *_: _dx(g, *_normalised_again(xhat, _centred(xhat, r)[2])),
 )
-def statistics_of_xhat(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    r_again = 1 / np.sqrt(row_mean(xhat * xhat) + _centred(cache)[2])
-    return _dx(g, xhat * r_again, r_again), *_sums(dy, xhat)
-
-
 _in_dx(
     "projection-times-two",
     "the 2 of the square is kept, the 1/2 of the root is lost",
@@ -389,24 +385,22 @@ _in_dx(
 )
 
 
-@_register(
+eps_dropped = _in_rstd(
+    "eps-dropped",
     "backward computes s again without eps",
-    {"small-sigma", "adjoint", "one-direction"},
+    _EPS,
     "Make sigma as small as sqrt(eps).",
+    lambda c, var, eps, cache: 1 / np.sqrt(var),
 )
-def eps_dropped(dy, cache):
-    c, var, _ = _centred(cache)
-    r = 1 / np.sqrt(var)
-    return _dx(dy * cache.gamma, c * r, r), *_sums(dy, c * r)
 
 
 @_register(
     "backward belongs to s = sqrt(var) + eps, forward has sqrt(var + eps)",
-    {"small-sigma", "adjoint", "one-direction"},
+    _EPS,
     "Make sigma as small as sqrt(eps).",
 )
 def eps_outside_root(dy, cache):
-    (c, var, eps), g = _centred(cache), dy * cache.gamma
+    (c, var, eps), g = _centred(cache.xhat, cache.rstd), dy * cache.gamma
     s = np.sqrt(var) + eps
     return (g - row_mean(g)) / s - c * row_mean(g * c) / (np.sqrt(var) * s**2), *_sums(dy, c / s)
 
@@ -414,7 +408,7 @@ def eps_outside_root(dy, cache):
 _in_dx(
     "exact-projection",
     "all of g along xhat is removed; eps lets a little of it through",
-    {"small-sigma", "adjoint", "one-direction"},
+    _EPS,
     "At eps > 0, how long is xhat?",
     lambda g, xhat, r, *_: (
         r * (g - row_mean(g) - xhat * row_mean(g * xhat) / row_mean(xhat * xhat))
@@ -422,15 +416,13 @@ _in_dx(
 )
 
 
-@_register(
+_in_rstd(
+    "rstd-for-variance",
     "what forward saved as 1/s is read as the variance",
     (_DX | _PARAMETERS) - {"standardised"} | _ORTHOGONAL,
     "Scale x by 10: which way must the number you saved change?",
+    lambda c, var, eps, cache: 1 / np.sqrt(cache.rstd + eps),
 )
-def rstd_for_variance(dy, cache):
-    c, _, eps = _centred(cache)
-    r = 1 / np.sqrt(cache.rstd + eps)
-    return _dx(dy * cache.gamma, c * r, r), *_sums(dy, c * r)
 
 
 def padding(D):
@@ -439,25 +431,21 @@ def padding(D):
     return ((1 << (D - 1).bit_length()) - D) / D
 
 
-@_register(
+_in_rstd(
+    "padded-lanes",
     "lanes beyond the row's end count in its variance, each as -mean",
     (_DX | _PARAMETERS) - {"standardised"} | _ORTHOGONAL,
     "What does a lane that loaded 0 hold once the mean is subtracted?",
+    lambda c, var, eps, cache: (
+        1 / np.sqrt(var + padding(c.shape[-1]) * row_mean(cache.x.astype(c.dtype)) ** 2 + eps)
+    ),
 )
-def padded_lanes(dy, cache):
-    c, var, eps = _centred(cache)
-    r = 1 / np.sqrt(var + padding(dy.shape[-1]) * row_mean(cache.x.astype(c.dtype)) ** 2 + eps)
-    return _dx(dy * cache.gamma, c * r, r), *_sums(dy, c * r)
-
-
 _in_dx(
     "ddof-mismatch",
     "the projection is divided by D - 1, the variance by D",
     _DX - {"sum-y", "wide-loose"} | _ORTHOGONAL,
     "Try the smallest D that makes sense.",
-    lambda g, xhat, r, *_: (
-        r * (g - row_mean(g) - xhat * (g * xhat).sum(-1, keepdims=True) / (g.shape[-1] - 1))
-    ),
+    lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat * _row_sum(g * xhat) / (g.shape[-1] - 1)),
 )
 
 
@@ -467,7 +455,11 @@ _in_dx(
     "Is the variance here an estimate or a definition?",
 )
 def sample_variance(dy, cache):
-    (c, var, eps), g, ratio = _centred(cache), dy * cache.gamma, dy.shape[-1] / (dy.shape[-1] - 1)
+    (c, var, eps), g, ratio = (
+        _centred(cache.xhat, cache.rstd),
+        dy * cache.gamma,
+        dy.shape[-1] / (dy.shape[-1] - 1),
+    )
     r = 1 / np.sqrt(ratio * var + eps)
     return r * (g - row_mean(g) - ratio * c * r * row_mean(g * c * r)), *_sums(dy, c * r)
 
@@ -583,13 +575,7 @@ _in_dx(
     (),
     "",
     lambda g, xhat, r, *_: (
-        r
-        / g.shape[-1]
-        * (
-            g.shape[-1] * g
-            - g.sum(axis=-1, keepdims=True)
-            - xhat * (g * xhat).sum(axis=-1, keepdims=True)
-        )
+        r / g.shape[-1] * (g.shape[-1] * g - _row_sum(g) - xhat * _row_sum(g * xhat))
     ),
 )
 _in_dx(
@@ -606,145 +592,3 @@ MUTANTS = tuple(_mutants)
 
 #: Right backwards that are written differently. No test may kill them.
 HARMLESS = tuple(_harmless)
-
-
-# ---- What only an answer's numbers tell
-# ---------------------------------------------------------------
-
-#: Where a factor may be wrong, and what it may be; :func:`slip` has the name of a pair.
-PLACES = {
-    "dx": "the whole of dx",
-    "means": "each of the two means",
-    "mean": "the term with the mean of g",
-    "projection": "the projection",
-}
-# Names that the catalogue has for a place and a factor.
-_CATALOGUE = {
-    ("mean", "two"): "mean-twice",
-    ("means", "d"): "sums-for-means",
-    ("means", "over-d"): "means-over-d-again",
-    ("means", "d-over-rows"): "rows-for-features",
-    ("dx", "over-d"): "dx-over-d",
-    ("projection", "two"): "projection-times-two",
-    ("projection", "half"): "projection-halved",
-    ("projection", "sign"): "projection-added",
-    ("projection", "ddof"): "ddof-mismatch",
-    ("dx", "sign"): "dx-negated",
-}
-FACTORS = {
-    "sign": "has the wrong sign",
-    "two": "counts twice",
-    "half": "counts half",
-    "d": "is multiplied by D",
-    "over-d": "is divided by D once too often",
-    "d-over-rows": "is divided by the number of rows, not by D",
-    "ddof": "is divided by D - 1, not by D",
-    "over-rows": "is divided by the number of rows",
-    "other": "is multiplied by some number that belongs nowhere",
-}
-
-
-def slip(place, factor):
-    """The name of the mistake that a term, or several, has this factor."""
-    return _CATALOGUE.get((place, factor), f"{place}-{factor}")
-
-
-#: Every entry: the mutants, and what is told by numbers alone (these have no backward where only
-#: combinations of :mod:`~normcheck.mistakes.fit` contain them).
-ENTRIES = (
-    *MUTANTS,
-    Mistake(
-        "product-of-means",
-        "the mean of a product is taken for the product of the means",
-        "Work out both for (1, -1) times (1, -1).",
-        missing_projection,
-    ),  # which gives the same numbers
-    Mistake(
-        "dgamma-without-xhat",
-        "dgamma is summed from dy alone, without xhat",
-        "Which intermediate does gamma multiply?",
-    ),
-    Mistake(
-        "dbeta-with-xhat", "dbeta has xhat in it", "Move beta by a little: by how much does y move?"
-    ),
-    Mistake(
-        "dbeta-averaged",
-        "dbeta is averaged over the rows, not summed",
-        "Who divides by the number of rows, the loss or the layer? Once?",
-    ),
-    Mistake(
-        "dbeta-over-features",
-        "dbeta is summed over the features: one number per row",
-        "How many betas does the layer own?",
-    ),
-    Mistake(
-        "no-axis",
-        "the means run over the whole array: their axis is missing",
-        "For three rows, how many means does the forward pass take?",
-    ),
-    Mistake(
-        "first-axis",
-        "the means run over the first axis",
-        "Which axes does the forward pass reduce?",
-    ),
-    Mistake(
-        "rstd-inverted",
-        "s is on the wrong side of the fraction: dx grows with it",
-        "Double the input: should the gradient stay, double or halve?",
-    ),
-    Mistake(
-        "projection-without-xhat",
-        "the projection is one number for a row: its outer xhat is missing",
-        "Which direction of g does sigma answer to?",
-    ),
-    Mistake(
-        "dx-negated",
-        "the whole of dx has the wrong sign",
-        "Follow your dx uphill for one small step: does the loss grow?",
-    ),
-    *(
-        Mistake(name, wrong)
-        for name, wrong in {
-            "first-term-missing": "the first term, the direct path, is left out",
-            "rstd-on-first-only": "1/s multiplies the first term only: parentheses are missing",
-            "rstd-on-projection-only": "1/s multiplies the projection only",
-            "rstd-missing-mean": "1/s is missing in the term with the mean",
-            "rstd-missing-first": "1/s is missing in the first term",
-            "mean-subtracted": "a mean is subtracted, as in layer norm",
-            "gamma-missing-mean": "gamma is forgotten in the term with the mean only",
-            "gamma-missing-projection": "gamma is forgotten in the projection only",
-            "gamma-missing-means": "gamma is forgotten in both means, and stands in the first term",
-            "rstd-cubed-in-projection": (
-                "two 1/s too many in the projection: s**3 was kept when x - mean became xhat, twice"
-            ),
-            "gamma-again-in-projection": "gamma counts twice in the mean of the projection",
-            "gamma-again": "the right dx is multiplied by gamma once more",
-            "gamma-outside-mean": "gamma is pulled out of the first mean only",
-            "gamma-outside-projection": "gamma is pulled out of the projection's mean only",
-            **{
-                f"{axis}-{k}": f"the {k} mean {what}"
-                for k in ("first", "second")
-                for axis, what in (
-                    ("batch-axis", "runs over the rows, as in batch norm"),
-                    ("first-axis", "runs over the first axis"),
-                    ("whole-tile", "runs over all rows of a tile at once"),
-                    ("no-axis", "runs over the whole array: its axis is missing"),
-                    ("two-d-assumed", "reads x of shape (B, T, D) as B rows of T * D features"),
-                )
-            },
-            **{
-                slip(place, factor): f"{where} {what}"
-                for (place, where), (factor, what) in itertools.product(
-                    PLACES.items(), FACTORS.items()
-                )
-                if (place, factor) not in _CATALOGUE
-            },
-            **{
-                f"{output}-{factor}": f"{output} {FACTORS[factor]}"
-                for output, factor in itertools.product(
-                    ("dgamma", "dbeta"), ("sign", "two", "half")
-                )
-            },
-        }.items()
-    ),
-)

@@ -6,7 +6,9 @@ gives a formula for y alone; its gradients follow by the complex step. Arguments
 these are the authors' own.
 """
 
+import csv
 import itertools
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -67,130 +69,65 @@ def fixed(eps):
     )
 
 
-_UNSAID = ", which cannot be said here yet"
-
-
 def _unbiased(v, n):
     return v * n / np.asarray(n - 1.0)
 
 
-#: Groups of choices, of which one norm makes one each: (name, words, what differs).
-SPREADS = (
-    ("eps-dropped", "no eps", {"spread": lambda v, eps, n: np.sqrt(v)}),
-    (
-        "eps-outside-root",
-        "s = sqrt(variance) + eps (as in FluxML/Flux.jl#2096, allenai/OLMo#281)",
-        {"spread": lambda v, eps, n: np.sqrt(v) + eps},
-    ),
-    (
-        "root-of-eps-outside",
-        "s = sqrt(variance) + sqrt(eps)",
-        {"spread": lambda v, eps, n: np.sqrt(v) + np.sqrt(eps)},
-    ),
-    (
-        "eps-as-least",
-        "max(variance, eps) for variance + eps",
-        {"spread": lambda v, eps, n: np.sqrt(np.maximum(v, eps))},
-    ),
-    (
-        "eps-as-least-sigma",
-        "max(sigma, eps) for the root of variance + eps",
-        {"spread": lambda v, eps, n: np.maximum(np.sqrt(v), eps)},
-    ),
-    ("eps-twice", "eps added twice", {"spread": lambda v, eps, n: np.sqrt(v + 2 * eps)}),
-    ("eps-squared", "eps squared for eps", {"spread": lambda v, eps, n: np.sqrt(v + eps**2)}),
-    (
-        "eps-over-d",
-        "eps added to the sum of squares, before it is divided by D",
-        {"spread": lambda v, eps, n: np.sqrt(v + eps / max(n, 1))},
-    ),
-    ("eps-times-d", "D times eps for eps", {"spread": lambda v, eps, n: np.sqrt(v + n * eps)}),
-    (
-        "eps-in-float32",
-        "eps rounded to float32",
-        {"spread": lambda v, eps, n: np.sqrt(v + float(np.float32(eps)))},
-    ),
-    (
-        "sample-variance",
-        "a variance divided by D - 1" + _UNSAID,
-        {"spread": lambda v, eps, n: np.sqrt(_unbiased(v, n) + eps)},
-    ),
-    (
-        "sample-variance-eps-outside",
-        "s = sqrt(variance) + eps with a variance divided by D - 1 (the Annotated Transformer's)"
-        + _UNSAID,
-        {"spread": lambda v, eps, n: np.sqrt(_unbiased(v, n)) + eps},
-    ),
-    (
-        "variance-for-std",
-        "a division by variance + eps, without the root",
-        {"spread": lambda v, eps, n: v + eps},
-    ),
-    (
-        "rstd-inverted",
-        "a product with s where x is divided by it",
-        {"spread": lambda v, eps, n: 1 / np.sqrt(v + eps)},
-    ),
-    (
-        "sum-for-mean",
-        "a sum of squares where their mean belongs",
-        {"spread": lambda v, eps, n: np.sqrt(n * v + eps)},
-    ),
+with Path(__file__).with_name("conventions.csv").open(encoding="utf-8", newline="") as _file:
+    _WORDS = {row["name"]: row["words"] for row in csv.DictReader(_file)}
+
+
+def _group(field, **made):
+    """Choices of one field, of which one norm makes one: (name, words, what differs)."""
+    names = [name.replace("_", "-") for name in made]
+    return tuple((name, _WORDS[name], {field: value}) for name, value in zip(names, made.values()))
+
+
+SPREADS = _group(
+    "spread",
+    eps_dropped=lambda v, eps, n: np.sqrt(v),
+    eps_outside_root=lambda v, eps, n: np.sqrt(v) + eps,
+    root_of_eps_outside=lambda v, eps, n: np.sqrt(v) + np.sqrt(eps),
+    eps_as_least=lambda v, eps, n: np.sqrt(np.maximum(v, eps)),
+    eps_as_least_sigma=lambda v, eps, n: np.maximum(np.sqrt(v), eps),
+    eps_twice=lambda v, eps, n: np.sqrt(v + 2 * eps),
+    eps_squared=lambda v, eps, n: np.sqrt(v + eps**2),
+    eps_over_d=lambda v, eps, n: np.sqrt(v + eps / max(n, 1)),
+    eps_times_d=lambda v, eps, n: np.sqrt(v + n * eps),
+    eps_in_float32=lambda v, eps, n: np.sqrt(v + float(np.float32(eps))),
+    sample_variance=lambda v, eps, n: np.sqrt(_unbiased(v, n) + eps),
+    sample_variance_eps_outside=lambda v, eps, n: np.sqrt(_unbiased(v, n)) + eps,
+    variance_for_std=lambda v, eps, n: v + eps,
+    rstd_inverted=lambda v, eps, n: 1 / np.sqrt(v + eps),
+    sum_for_mean=lambda v, eps, n: np.sqrt(n * v + eps),
 )
-AXES = (
-    (
-        "two-d-assumed",
-        "statistics over all axes but the first (as in tensorpack/tensorpack#1482)" + _UNSAID,
-        {"axes": lambda ndim: tuple(range(1, ndim)) or 0},
-    ),
-    ("no-axis", "statistics over the whole array" + _UNSAID, {"axes": lambda ndim: None}),
-    (
-        "batch-axis",
-        "statistics over the rows, as in batch norm" + _UNSAID,
-        {"axes": lambda ndim: tuple(range(ndim - 1)) or 0},
-    ),
-    ("first-axis", "statistics over the first axis" + _UNSAID, {"axes": lambda ndim: 0}),
+AXES = _group(
+    "axes",
+    two_d_assumed=lambda ndim: tuple(range(1, ndim)) or 0,
+    no_axis=lambda ndim: None,
+    batch_axis=lambda ndim: tuple(range(ndim - 1)) or 0,
+    first_axis=lambda ndim: 0,
 )
 SCALES = (
-    (
-        "gamma-offset",
-        "1 + gamma (Gemma's convention)" + _UNSAID,
-        {"scale": lambda gamma, x: 1 + gamma},
+    *_group(
+        "scale",
+        gamma_offset=lambda gamma, x: 1 + gamma,
+        gamma_less_one=lambda gamma, x: gamma - 1,
+        gamma_ignored=lambda gamma, x: np.ones_like(gamma),
+        gamma_squared=lambda gamma, x: gamma * gamma,
+        gamma_by_sample=_by_sample,
     ),
-    ("gamma-less-one", "gamma - 1 for gamma", {"scale": lambda gamma, x: gamma - 1}),
-    ("gamma-ignored", "no gamma", {"scale": lambda gamma, x: np.ones_like(gamma)}),
-    ("gamma-squared", "gamma multiplied in twice", {"scale": lambda gamma, x: gamma * gamma}),
-    ("gamma-by-sample", "gamma indexed by the row, not by the feature", {"scale": _by_sample}),
-    (
-        "scaled-first",
-        "x scaled by gamma before it is normalised (as in vllm-project/tpu-inference#3040)",
-        {"first": True},
-    ),
+    *_group("first", scaled_first=True),
     (
         "parameters-by-sample",
-        "gamma and beta indexed by the row, not by the feature (as in davisking/dlib#2902)",
+        _WORDS["parameters-by-sample"],
         {"scale": _by_sample, "shift": _by_sample},
     ),
 )
-SHIFTS = (
-    ("beta-ignored", "no beta; beta=False says so", {"shift": lambda beta, x: 0}),
-    ("beta-subtracted", "beta subtracted", {"shift": lambda beta, x: -beta}),
-)
+SHIFTS = _group("shift", beta_ignored=lambda beta, x: 0, beta_subtracted=lambda beta, x: -beta)
 CENTRES = {
-    "layer_norm": (
-        (
-            "mean-not-subtracted",
-            'RMS norm, which subtracts no mean; kind="rms_norm" says so',
-            {"centred": False},
-        ),
-    ),
-    "rms_norm": (
-        (
-            "mean-subtracted",
-            'layer norm, which subtracts the mean; kind="layer_norm" says so',
-            {"centred": True},
-        ),
-    ),
+    "layer_norm": _group("centred", mean_not_subtracted=False),
+    "rms_norm": _group("centred", mean_subtracted=True),
 }
 
 

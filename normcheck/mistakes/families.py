@@ -13,7 +13,8 @@ from lnlib import contract
 from lnlib.forms import eps_outside_backward
 from lnlib.layernorm import rms_norm_backward, rms_norm_forward
 
-from .catalogue import AXES, ENTRIES, forward_keeping_x, right_backward, row_mean
+from .catalogue import AXES, forward_keeping_x, right_backward, row_mean
+from .entries import ENTRIES
 from .entry import Mistake
 
 

@@ -26,9 +26,10 @@ import numpy as np
 
 from lnlib import contract
 
-from .catalogue import leading, slip
+from .catalogue import leading
 from .compare import TOLERANCE, agree
 from .diagnosis import Diagnosis
+from .entries import slip
 from .families import LAYER_NORM, PARTLY_SCALED, Family
 
 # ---- Reading

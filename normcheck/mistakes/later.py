@@ -1,14 +1,9 @@
-r"""Bugs from the wild that were read after chapter 6 was written: :mod:`normcheck` names them, the
-chapter does not count them. See :mod:`~normcheck.mistakes.wild` for what a
-:class:`~normcheck.mistakes.wild.Bug` is. What shipped with another formula for y is in
-:mod:`~normcheck.mistakes.conventions`.
+"""Formulas of bugs that were read after chapter 6 was written: :mod:`normcheck` names them, the
+chapter does not count them. See :mod:`~normcheck.mistakes.wild`.
 
 Of memory that nothing wrote, and of what lies beyond an array, a rebuilt bug has 0: there is no
 other number to expect.
 """
-
-from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,52 +11,16 @@ from lnlib.rounding import round_to
 
 from .catalogue import row_mean
 from .wild import (
+    Bug,
     as_rows,
-    backward_of,
+    bugs,
     distributed,
-    forward_of,
     g_xhat_r,
     in_float,
+    made,
     rms_with,
     with_statistics,
 )
-
-#: When the threads were read, as they were stored then.
-READ = "November 2026"
-
-
-class Seen(NamedTuple):
-    """One bug in one kind of norm: fields as those of :class:`~normcheck.mistakes.wild.Bug`."""
-
-    name: str
-    threads: tuple
-    kind: str
-    cause: str
-    forward: Callable
-    backward: Callable
-    mistake: str = ""
-
-
-LAYER, RMS, BOTH = ("layer_norm",), ("rms_norm",), ("layer_norm", "rms_norm")
-_seen = []
-
-
-def _bug(name, threads, kinds, cause, *, forward=None, backward=None, around=None, mistake=""):
-    """Put a bug on the list, once for each kind; ``around`` changes its forward and its backward as
-    a whole.
-    """
-    for kind in kinds:
-        pair = forward_of(kind, forward), backward_of(kind, backward)
-        _seen.append(
-            Seen(
-                name,
-                tuple(threads.split()),
-                kind,
-                cause,
-                *(around(*pair) if around else pair),
-                mistake,
-            )
-        )
 
 
 def _dx(saved, g, xhat=None, r=None, mean=row_mean):
@@ -76,7 +35,6 @@ def _with_xhat(saved, dy, right, xhat, r):
 
 
 # ---- Where arrays lie in memory
-# ----------------------------------------------------------------------
 
 
 def seen_in_memory(a, strides):
@@ -135,39 +93,7 @@ def _reads_x(forward, backward):
     return reading, backward
 
 
-_bug(
-    "triton-dy-walked-as-x",
-    "pytorch/pytorch#194719 ByteDance-Seed/VeOmni#958 fla-org/flash-linear-attention#871",
-    BOTH,
-    "dy is walked with the strides of x",
-    around=_walks_dy(lambda dy, of_x: of_x),
-)
-_bug(
-    "quack-dy-taken-as-contiguous",
-    "Dao-AILab/quack#88 ROCm/TransformerEngine#623",
-    BOTH,
-    "dy is read as if its numbers lay one behind the other",
-    around=_walks_dy(lambda dy, of_x: in_order(dy)),
-)
-_bug(
-    "unsloth-dy-column-stride",
-    "unslothai/unsloth#10617 flagos-ai/FlagGems#1068 flagos-ai/FlagGems#1084",
-    BOTH,
-    "the stride of dy from row to row is kept, that from feature to feature is taken to be 1",
-    around=_walks_dy(lambda dy, of_x: (*dy.strides[:-1], dy.itemsize)),
-)
-_bug(
-    "lightllm-x-taken-as-contiguous",
-    "ModelTC/LightLLM#1467",
-    BOTH,
-    "statistics are those of x, but y is computed from x as if its numbers lay one behind the"
-    " other",
-    around=_reads_x,
-)
-
-
 # ---- The formula of dx
-# ------------------------------------------------------------------------------
 
 
 def _aliased(dy, saved, right):
@@ -212,56 +138,7 @@ def _rows_beyond(forward, backward, most=65535):
     return forward, cut
 
 
-_bug(
-    "ggml-dx-over-dy",
-    "ggml-org/ggml#1491 ggml-org/llama.cpp#24305",
-    RMS,
-    "dx is written over dy before dy is added, so that -2 r x mean(g xhat) r is left of it",
-    backward=_aliased,
-)
-_bug(
-    "attorch-sums-along-columns",
-    "BobMcDear/attorch#17",
-    BOTH,
-    "the sums of the rows are laid along the columns: feature j gets that of row j",
-    backward=lambda dy, saved, right: (
-        _dx(saved, dy * saved.gamma, mean=_along_columns),
-        *right[1:],
-    ),
-)
-_bug(
-    "flaggems-variance-for-rstd",
-    "flagos-ai/FlagGems#5771",
-    BOTH,
-    "the buffer from which backward reads 1/s holds the mean square of the row",
-    backward=_variance_for_rstd,
-)
-_bug(
-    "tt-metal-register-not-zeroed",
-    "tenstorrent/tt-metal#28803",
-    BOTH,
-    "a register is not set to 0 between tiles of 32, and g of a tile has that of the tiles before"
-    " in it",
-    backward=_left_in_register,
-)
-_bug(
-    "mamba-normalised-once-more",
-    "state-spaces/mamba#919",
-    BOTH,
-    "backward takes the saved rows, which are normalised, for x, and normalises them once more",
-    backward=_once_more,
-)
-_bug(
-    "apex-rows-beyond-65535",
-    "NVIDIA/apex#411",
-    BOTH,
-    "rows from number 65535 on are not written",
-    around=_rows_beyond,
-)
-
-
 # ---- dgamma and dbeta
-# -------------------------------------------------------------------------------
 
 
 def _distributed_dgamma(dy, saved, right):
@@ -270,25 +147,7 @@ def _distributed_dgamma(dy, saved, right):
     return right[0], as_rows(dy * xhat).sum(axis=0), right[2]
 
 
-_bug(
-    "pytorch-distributed-dgamma",
-    "pytorch/pytorch#188375",
-    LAYER,
-    "dgamma is summed from xhat computed as r x - r mean, two large numbers of which one is rounded"
-    " before",
-    backward=_distributed_dgamma,
-)
-_bug(
-    "paddle-parameters-not-written",
-    "PaddlePaddle/Paddle#78794",
-    LAYER,
-    "the kernel of dgamma and dbeta is not launched; here they are 0",
-    backward=lambda dy, saved, right: (right[0], *(np.zeros_like(a) for a in right[1:])),
-)
-
-
 # ---- Statistics and forward
-# -------------------------------------------------------------------------
 
 
 def _bfloat16_sum(a):
@@ -311,48 +170,69 @@ def _whole_tiles(a, tile):
     return a[..., : D // tile * tile].sum(axis=-1, keepdims=True) / max(D, 1)
 
 
-def _tail_statistics(tile):
-    def statistics(x, eps):
-        mean = _whole_tiles(x, tile)
-        return mean, _whole_tiles((x - mean) ** 2, tile) + eps
-
-    return {
-        "layer_norm": with_statistics(statistics),
-        "rms_norm": rms_with(lambda x, eps: _whole_tiles(x * x, tile) + eps),
-    }
-
-
-_bug(
-    "mlir-aie-bfloat16-mean",
-    "Xilinx/mlir-aie#3410",
-    LAYER,
-    "the sum of the mean is kept in bfloat16",
-    forward=with_statistics(_bfloat16_mean),
-)
-
 #: Tiles whose tail may be left out: the bugs that differ in nothing else are told by the widths
 #: that fail.
 TILES = tuple(2**k for k in range(2, 11))
 
-for _tile in TILES:
-    for _kind in BOTH:
-        _bug(
-            f"tail-of-{_tile}-in-statistics",
-            "tile-ai/tilelang-ascend#890",
-            (_kind,),
-            f"features after the last whole tile of {_tile} are left out of the statistics",
-            forward=_tail_statistics(_tile)[_kind],
-        )
-    _bug(
-        f"tail-of-{_tile}-in-means",
-        "tile-ai/tilelang-ascend#890",
-        BOTH,
-        f"features after the last whole tile of {_tile} are left out of the means of dx",
-        backward=lambda dy, saved, right, tile=_tile: (
-            _dx(saved, dy * saved.gamma, mean=lambda a: _whole_tiles(a, tile)),
-            *right[1:],
-        ),
-    )
+
+def _tails(tile):
+    """The bugs of one width of tiles: in the statistics of either norm, and in the means of dx."""
+
+    def statistics(x, eps):
+        mean = _whole_tiles(x, tile)
+        return mean, _whole_tiles((x - mean) ** 2, tile) + eps
+
+    def means(dy, saved, right):
+        dx = _dx(saved, dy * saved.gamma, mean=lambda a: _whole_tiles(a, tile))
+        return dx, *right[1:]
+
+    forwards = {
+        "layer_norm": with_statistics(statistics),
+        "rms_norm": rms_with(lambda x, eps: _whole_tiles(x * x, tile) + eps),
+    }
+    said = f"features after the last whole tile of {tile} are left out of the "
+    row = dict.fromkeys(Bug._fields[:-2], "")
+    row |= {"threads": "tile-ai/tilelang-ascend#890", "read": READ}
+    for place, words in ("statistics", "statistics"), ("means", "means of dx"):
+        row |= {"name": f"tail-of-{tile}-in-{place}", "cause": said + words}
+        for kind, forward in forwards.items():
+            if place == "means":
+                yield made(row | {"kind": kind}, {}, {row["name"]: means})
+            else:
+                yield made(row | {"kind": kind}, {row["name"]: forward}, {})
+
+
+#: Name of a bug -> what changes its forward and its backward as a whole.
+AROUND = {
+    "triton-dy-walked-as-x": _walks_dy(lambda dy, of_x: of_x),
+    "quack-dy-taken-as-contiguous": _walks_dy(lambda dy, of_x: in_order(dy)),
+    "unsloth-dy-column-stride": _walks_dy(lambda dy, of_x: (*dy.strides[:-1], dy.itemsize)),
+    "lightllm-x-taken-as-contiguous": _reads_x,
+    "apex-rows-beyond-65535": _rows_beyond,
+}
+
+#: Name of a bug -> its gradients.
+BACKWARDS = {
+    "ggml-dx-over-dy": _aliased,
+    "attorch-sums-along-columns": lambda dy, saved, right: (
+        _dx(saved, dy * saved.gamma, mean=_along_columns),
+        *right[1:],
+    ),
+    "flaggems-variance-for-rstd": _variance_for_rstd,
+    "tt-metal-register-not-zeroed": _left_in_register,
+    "mamba-normalised-once-more": _once_more,
+    "pytorch-distributed-dgamma": _distributed_dgamma,
+    "paddle-parameters-not-written": lambda dy, saved, right: (
+        right[0],
+        *(np.zeros_like(a) for a in right[1:]),
+    ),
+}
+
+#: When these threads were read.
+READ = "November 2026"
 
 #: All of them; some in both kinds of norm.
-LATER = tuple(_seen)
+LATER = (
+    *bugs(READ, {"mlir-aie-bfloat16-mean": with_statistics(_bfloat16_mean)}, BACKWARDS, AROUND),
+    *(bug for tile in TILES for bug in _tails(tile)),
+)

@@ -1,17 +1,19 @@
 r"""Bugs from the wild: gradients and statistics that shipped, or nearly did, rebuilt from the
 formula that caused them.
 
-Each :class:`Bug` has a forward and a backward that behave as the public thread says the code did;
-none of its lines are those of the project. ``forward(x, gamma, beta, eps) -> (y, saved)``, of RMS
-norm without beta; ``backward(dy, saved) -> (dx, dgamma, dbeta)``, of RMS norm without dbeta. What a
-bug does not touch is :mod:`lnlib.layernorm`. Arguments are not checked: a bug does what its author
-would have written.
+``bugs.csv`` has one row a bug: its public threads, its cause, what hid it. The formulas are here,
+and in :mod:`~normcheck.mistakes.later` those of bugs read after chapter 6 was written; none of
+their lines are those of the projects. A bug without a formula is one mistake of
+:mod:`~normcheck.mistakes.catalogue`, and nothing else. What a bug does not touch is
+:mod:`lnlib.layernorm`. Arguments are not checked: a bug does what its author would have written.
 
 Left out are races, which NumPy cannot have, and what only several outputs, processes or nested
 derivatives show.
 """
 
+import csv
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +31,7 @@ from lnlib.rounding import round_to
 
 from .catalogue import BLOCK, MUTANTS, padding, row_mean
 
-#: When the threads were read, as they were stored then.
+#: When the threads of chapter 6 were read, as they were stored then.
 READ = "September 2026"
 
 #: What hid a bug: each entry names one of these, and says how.
@@ -47,19 +49,18 @@ HIDDEN_BY = (
 
 
 class Bug(NamedTuple):
-    """One bug.
+    """One bug in one kind of norm.
 
-    * ``name``: kebab-case: the project, and what is wrong.
-    * ``threads``: tuple of public issues and pull requests, as owner/repository#number; the first
-      tells most.
+    * ``name``: the project, and what is wrong. ``threads``: public issues and pull requests, as
+      owner/repository#number; the first tells most.
     * ``kind``: "layer_norm" or "rms_norm".
-    * ``where``: "dx", "parameters" or "statistics": what is wrong first.
-    * ``cause``: one sentence.
-    * ``hidden_by``: one of ``HIDDEN_BY``; ``hid``: how.
-    * ``kills``: the input, or the comparison, that shows it.
-    * ``status``: what had become of it in ``READ``.
-    * ``forward``, ``backward``: see the module.
+    * ``where``: "dx", "parameters" or "statistics": what is wrong first. ``cause``: one sentence.
+    * ``hidden_by``: one of ``HIDDEN_BY``; ``hid``: how. ``kills``: the input, or the comparison,
+      that shows it. ``status``: what had become of it when it was read. Empty in later bugs.
     * ``mistake``: its name in :mod:`normcheck.mistakes.catalogue`; empty where that has none.
+    * ``read``: when.
+    * ``forward(x, gamma, beta, eps) -> (y, saved)``, of RMS norm without beta;
+      ``backward(dy, saved) -> (dx, dgamma, dbeta)``, of RMS norm without dbeta.
     """
 
     name: str
@@ -71,9 +72,10 @@ class Bug(NamedTuple):
     hid: str
     kills: str
     status: str
+    mistake: str
+    read: str
     forward: Callable
     backward: Callable
-    mistake: str = ""
 
     @property
     def links(self):
@@ -84,9 +86,7 @@ class Bug(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What a forward saves: the arrays in the dtype of the arithmetic, and the cache of
-    :mod:`lnlib.layernorm`.
-    """
+    """What a forward saves: arrays in the dtype of the arithmetic, and the library's cache."""
 
     x: np.ndarray
     y: np.ndarray
@@ -110,7 +110,6 @@ def compare(bug, x, gamma, beta, dy, eps=1e-5):
     return [wrong, *bug.backward(dy, saved)], [y, *backward(dy, cache)]
 
 
-_bugs = []
 _MUTANT = {mutant.name: mutant.backward for mutant in MUTANTS}
 
 
@@ -163,44 +162,34 @@ def backward_of(kind, formula):
     return run
 
 
-def _bug(
-    name,
-    threads,
-    kind,
-    where,
-    cause,
-    hidden_by,
-    hid,
-    kills,
-    status,
-    *,
-    forward=None,
-    backward=None,
-    mistake="",
-):
-    """Put a bug on the list; one that has only a ``mistake`` is that entry of the catalogue, and
-    nothing else.
+def bugs(read, forwards, backwards, around=()):
+    """The bugs of ``bugs.csv`` that were ``read`` then, one for each kind of norm.
+
+    Formulas are by name of the bug; ``around`` are functions that change both passes as a whole.
     """
+    with Path(__file__).with_name("bugs.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["read"] == read]
+    return tuple(
+        made(row | {"kind": kind}, forwards, backwards, around)
+        for row in rows
+        for kind in row.pop("kinds").split()
+    )
+
+
+def made(row, forwards, backwards, around=()):
+    """The :class:`Bug` of one row and one kind of norm."""
+    name, kind, mistake = row["name"], row["kind"], row["mistake"]
+    row = {key: text.format(BLOCK=BLOCK, READ=READ) for key, text in row.items()}
+    forward, backward = forwards.get(name), backwards.get(name)
     if mistake and not (forward or backward):
 
         def backward(dy, saved, right):
             return _MUTANT[mistake](dy, saved.cache)
 
-    _bugs.append(
-        Bug(
-            name,
-            tuple(threads.split()),
-            kind,
-            where,
-            cause,
-            hidden_by,
-            hid,
-            kills,
-            status,
-            forward_of(kind, forward),
-            backward_of(kind, backward),
-            mistake,
-        )
+    pair = forward_of(kind, forward), backward_of(kind, backward)
+    forward, backward = around[name](*pair) if name in around else pair
+    return Bug(
+        **row | {"threads": tuple(row["threads"].split())}, forward=forward, backward=backward
     )
 
 
@@ -214,7 +203,6 @@ def as_rows(a):
 
 
 # ---- The formula of dx
-# ------------------------------------------------------------------------------
 
 
 def _gamma_twice(dy, saved, right):
@@ -261,145 +249,7 @@ def _one_row(dy, saved, right):
     return t - row_mean(t) - c * r**2 * row_mean(t * c), *right[1:]
 
 
-_bug(
-    "megatron-gamma-twice",
-    "NVIDIA/Megatron-LM#6859",
-    "rms_norm",
-    "dx",
-    "gamma stands inside the mean of the projection and again outside it",
-    "gamma = 1",
-    "the parity test draws dy and looks at dx and dgamma, but leaves gamma at 1",
-    "random gamma",
-    "open; in the code since December 2025",
-    backward=_gamma_twice,
-    mistake="gamma-twice-in-projection",
-)
-_bug(
-    "tt-metal-mean-twice",
-    "tenstorrent/tt-metal#53204 tenstorrent/tt-metal#53215",
-    "layer_norm",
-    "dx",
-    "a register kept the last sum, so the mean of g is subtracted twice",
-    "tolerance",
-    "the test allowed an absolute error of 0.5",
-    "a relative tolerance; the sum of each row of dx",
-    "fixed in August 2026",
-    mistake="mean-twice",
-)
-_bug(
-    "tt-metal-last-block",
-    "tenstorrent/tt-metal#53204 tenstorrent/tt-metal#53215",
-    "layer_norm",
-    "dx",
-    "of a row too long for fast memory only the last block counts in mean(g xhat)",
-    "tolerance",
-    "the test allowed an absolute error of 0.5",
-    "a row of more than one block, and a relative tolerance",
-    "fixed in August 2026",
-    backward=_last_block,
-)
-_bug(
-    "pytorch-gamma-missing-first",
-    "pytorch/pytorch#41595 pytorch/pytorch#41332",
-    "layer_norm",
-    "dx",
-    "the formula used with create_graph=True has dy in its first term where g belongs",
-    "gamma = 1",
-    "the review asks whether gamma different from 1 is tested at all",
-    "random gamma, on every path through the code",
-    "fixed in July 2020",
-    mistake="gamma-missing-first",
-)
-_bug(
-    "transformer-engine-gamma-minus-one",
-    "NVIDIA/TransformerEngine#67",
-    "layer_norm",
-    "dx",
-    "forward scales by 1 + w; backward is not told, and scales by w",
-    "path not run",
-    "backward was not run with the option",
-    "numbers of dx; at w = 0 it is 0",
-    "found in review, 2023",
-    mistake="gamma-minus-one",
-)
-_bug(
-    "chainer-exact-projection",
-    "chainer/chainer#4744 chainer/chainer#4816",
-    "layer_norm",
-    "dx",
-    "the derivative of 1/s divides by the variance where variance + eps belongs",
-    "small eps",
-    "eps was far below the variance, and the error is eps / variance of one term",
-    "eps near the variance; a constant row",
-    "fixed in May 2018",
-    mistake="exact-projection",
-)
-_bug(
-    "mlpack-output-for-input",
-    "mlpack/mlpack#1923 mlpack/mlpack#1930",
-    "layer_norm",
-    "dx",
-    "backward is handed the layer's output, and the formula takes it for x",
-    "not compared",
-    "the gradient test moved parameters, and no layer stood before the one tested, so dx went"
-    " nowhere",
-    "numbers of dx",
-    "fixed in June 2019",
-    backward=_output_for_input,
-)
-_bug(
-    "aidotnet-rstd-for-variance",
-    "ooples/AiDotNet.Tensors#784",
-    "layer_norm",
-    "dx",
-    "forward saves 1/s in a slot called variance, and backward takes 1/sqrt(. + eps) of it",
-    "mean 0, sigma 1",
-    "with standardised rows 1/s and the variance are both 1",
-    "sigma far from 1",
-    "fixed in July 2026",
-    mistake="rstd-for-variance",
-)
-_bug(
-    "flaggems-two-d",
-    "flagos-ai/FlagGems#5392 flagos-ai/FlagGems#5474",
-    "layer_norm",
-    "dx",
-    "backward reads x of shape (B, T, D) as B rows of T * D features",
-    "shape",
-    "the shapes tested were 2-D",
-    "three axes",
-    "open; in version 5.0.2",
-    backward=_two_d,
-    mistake="two-d-assumed",
-)
-_bug(
-    "flaggems-whole-tile",
-    "flagos-ai/FlagGems#59",
-    "layer_norm",
-    "dx",
-    "the sums of backward run over all rows of a tile",
-    "shape",
-    "it was right as long as a tile held one row",
-    "several rows",
-    "fixed in 2024",
-    mistake="whole-tile",
-)
-_bug(
-    "paddle-one-row",
-    "PaddlePaddle/Paddle#35498 PaddlePaddle/Paddle#35480",
-    "layer_norm",
-    "dx",
-    "the kernel for a single row reads mean[i] and var[i], i the column, from arrays of length 1",
-    "shape",
-    "no test had one row",
-    "one row",
-    "fixed in September 2021",
-    backward=_one_row,
-)
-
-
 # ---- dgamma and dbeta
-# -------------------------------------------------------------------------------
 
 
 def _row_index(dy, saved, right, tile=32):
@@ -436,134 +286,7 @@ def _half_of_a_warp(dy, saved, right):
     )
 
 
-_bug(
-    "deepspeed-row-for-column",
-    "deepspeedai/DeepSpeed#692",
-    "layer_norm",
-    "parameters",
-    "xhat is rebuilt as (y - beta[k]) / gamma[k] with the row's index k where the column's belongs",
-    "path not run",
-    "the option was never on, and at gamma = 1, beta = 0 every index is right",
-    "random gamma and beta, with every option",
-    "fixed in January 2021",
-    backward=_row_index,
-)
-_bug(
-    "oneflow-parameters-swapped",
-    "Oneflow-Inc/oneflow#6149",
-    "layer_norm",
-    "parameters",
-    "dgamma and dbeta change places",
-    "not compared",
-    "both have the same shape",
-    "numbers of dgamma and dbeta",
-    "fixed in September 2021",
-    mistake="parameters-swapped",
-)
-_bug(
-    "pytorch-jit-dgamma-from-g",
-    "pytorch/pytorch#18233",
-    "layer_norm",
-    "parameters",
-    "dgamma is summed from a dy that already carries gamma",
-    "gamma = 1",
-    "at gamma = 1 it is right",
-    "random gamma",
-    "replaced in 2019",
-    mistake="dgamma-from-y",
-)
-_bug(
-    "unsloth-no-dgamma",
-    "unslothai/unsloth#4533 unslothai/unsloth#4550",
-    "rms_norm",
-    "parameters",
-    "dgamma is never computed; here it is 0",
-    "not compared",
-    "the test looks at dx alone",
-    "numbers of dgamma",
-    "closed; so in the code of August 2026",
-    backward=lambda dy, saved, right: (right[0], 0 * saved.gamma),
-)
-_bug(
-    "mlx-dbeta-from-dx",
-    "tillahoffmann/jax-mps#168",
-    "layer_norm",
-    "parameters",
-    "dbeta sums the buffer of dy while another kernel writes dx there; here all of it is"
-    " overwritten",
-    "timing",
-    "108 of 2000 runs were wrong",
-    "many repetitions",
-    "patched there, not yet where it came from",
-    mistake="dbeta-from-dx",
-)
-_bug(
-    "attorch-last-rows",
-    "BobMcDear/attorch#18",
-    "layer_norm",
-    "parameters",
-    f"the buffer of partial sums has a place for every full block of rows, here {BLOCK}; the rows"
-    " after it are lost",
-    "shape",
-    "the sizes tested divide evenly",
-    "a prime number of rows",
-    "fixed in August 2026",
-    mistake="last-rows-missing",
-)
-_bug(
-    "llm-c-bfloat16-sums",
-    "karpathy/llm.c#428 linkedin/Liger-Kernel#950",
-    "layer_norm",
-    "parameters",
-    "dgamma is added up in bfloat16",
-    "tolerance",
-    "the tolerance was an absolute 20",
-    "a relative tolerance, and thousands of rows",
-    "fixed in 2024 and 2025",
-    backward=_in_bfloat16,
-)
-_bug(
-    "llm-c-overwritten",
-    "karpathy/llm.c#408 karpathy/llm.c#476",
-    "layer_norm",
-    "parameters",
-    "dgamma and dbeta are written where they must be added; here the second half of the rows"
-    " overwrites the first",
-    "path not run",
-    "tests start from gradients that are 0",
-    "two micro-batches, or gradients that are not 0",
-    "fixed in 2024",
-    backward=_last_half,
-)
-_bug(
-    "gpt-neox-averaged",
-    "EleutherAI/gpt-neox#1259 NVIDIA/Megatron-LM#1446",
-    "layer_norm",
-    "parameters",
-    "rows are split over processes, here 4, and their dgamma and dbeta averaged, not added",
-    "path not run",
-    "one process alone is right",
-    "one process against several",
-    "fixed in 2024; closed",
-    backward=lambda dy, saved, right: (right[0], right[1] / 4, right[2] / 4),
-)
-_bug(
-    "pytorch-half-of-a-warp",
-    "pytorch/pytorch#183861 pytorch/pytorch#183864",
-    "layer_norm",
-    "parameters",
-    "a kernel written for warps of 64 lanes runs on 32, and half of each 64 columns of dgamma and"
-    " dbeta is lost",
-    "path not run",
-    "the tests run on another device",
-    "more than 32 columns, on every device",
-    "fixed in May 2026",
-    backward=_half_of_a_warp,
-)
-
-
 # ---- Statistics and forward
-# -------------------------------------------------------------------------
 
 
 def with_statistics(mean_and_var):
@@ -655,164 +378,48 @@ def _inverted(x, gamma, beta, eps):
     return gamma * x * s, x * s, s
 
 
-_bug(
-    "liger-padded-lanes",
-    "linkedin/Liger-Kernel#518 unslothai/unsloth#1867",
-    "layer_norm",
-    "statistics",
-    "lanes beyond the row's end hold 0 - mean, and their squares count in the variance",
-    "shape",
-    "D was a power of two in the tests, so that there are no such lanes; in the test added first"
-    " the mean is 0",
-    "D = 2^k + 1 and a mean",
-    "fixed in early 2025; in the code since August 2024",
-    forward=with_statistics(
+#: Name of a bug -> its statistics and y.
+FORWARDS = {
+    "liger-padded-lanes": with_statistics(
         lambda x, eps: (row_mean(x), variance(x) + padding(x.shape[-1]) * row_mean(x) ** 2 + eps)
     ),
-    mistake="padded-lanes",
-)
-_bug(
-    "tt-metal-padded-width",
-    "tenstorrent/tt-metal#42801",
-    "layer_norm",
-    "statistics",
-    "sums are divided by the width of the padded row",
-    "shape",
-    "at multiples of the tile, 32, both widths are the same",
-    "D not a multiple of 32",
-    "read in " + READ,
-    forward=with_statistics(_padded_width),
-)
-_bug(
-    "onnxruntime-one-pass",
-    "microsoft/onnxruntime#21935 microsoft/onnxruntime#28463 tracel-ai/burn#5607",
-    "layer_norm",
-    "statistics",
-    "the variance is the mean of squares less the square of the mean",
-    "mean 0, sigma 1",
-    "digits are lost only where the mean is large against sigma",
-    "mean / sigma of 1e4; constant rows",
-    "fixed in #28463; open elsewhere",
-    forward=with_statistics(lambda x, eps: (row_mean(x), row_mean(x * x) - row_mean(x) ** 2 + eps)),
-)
-_bug(
-    "pytorch-distributed",
-    "pytorch/pytorch#188372 pytorch/pytorch#188375",
-    "layer_norm",
-    "statistics",
-    "xhat is computed as r x - r mean, two large numbers of which one is rounded before",
-    "mean 0, sigma 1",
-    "digits are lost only where the mean is large against sigma",
-    "D = 1 and x = 1e6",
-    "open",
-    forward=distributed,
-)
-_bug(
-    "flux-eps-outside-root",
-    "FluxML/Flux.jl#2096 pyg-team/pytorch_geometric#2917 tracel-ai/burn#2185",
-    "layer_norm",
-    "statistics",
-    "eps is added to sigma, not to the variance under the root",
-    "mean 0, sigma 1",
-    "at sigma = 1 the output moves by half of eps",
-    "a constant row; sigma near the root of eps",
-    "fixed in one project, a repair open in another",
-    forward=_outside_root,
-    mistake="eps-outside-root",
-    backward=lambda dy, saved, right: (
+    "tt-metal-padded-width": with_statistics(_padded_width),
+    "onnxruntime-one-pass": with_statistics(
+        lambda x, eps: (row_mean(x), row_mean(x * x) - row_mean(x) ** 2 + eps)
+    ),
+    "pytorch-distributed": distributed,
+    "flux-eps-outside-root": _outside_root,
+    "coreml-scaled-eps": rms_with(_scaled_eps),
+    "tt-mlir-sum-for-mean": rms_with(lambda x, eps: (x * x).sum(axis=-1, keepdims=True) + eps),
+    "mlir-air-bfloat16-squares": rms_with(_squares_in("bfloat16")),
+    "onnxruntime-float16-squares": rms_with(_squares_in("float16")),
+    "torchtune-gamma-twice": rms_with(
+        lambda x, eps: row_mean(x * x) + eps, lambda xhat, gamma: gamma**2 * xhat
+    ),
+    "llm-foundry-rsqrt": _inverted,
+    "allennlp-sample-variance": _sample,
+}
+
+#: Name of a bug -> its gradients, a function (dy, saved, the library's gradients).
+BACKWARDS = {
+    "megatron-gamma-twice": _gamma_twice,
+    "tt-metal-last-block": _last_block,
+    "mlpack-output-for-input": _output_for_input,
+    "flaggems-two-d": _two_d,
+    "paddle-one-row": _one_row,
+    "deepspeed-row-for-column": _row_index,
+    "unsloth-no-dgamma": lambda dy, saved, right: (right[0], 0 * saved.gamma),
+    "llm-c-bfloat16-sums": _in_bfloat16,
+    "llm-c-overwritten": _last_half,
+    "gpt-neox-averaged": lambda dy, saved, right: (right[0], right[1] / 4, right[2] / 4),
+    "pytorch-half-of-a-warp": _half_of_a_warp,
+    "flux-eps-outside-root": lambda dy, saved, right: (
         eps_outside_backward(dy * saved.gamma, saved.x, saved.eps),
         *right[1:],
     ),
-)
-_bug(
-    "coreml-scaled-eps",
-    "apple/coremltools#2821",
-    "rms_norm",
-    "statistics",
-    "the row is divided by its largest element m before eps is added, so that eps counts as"
-    " eps m^2",
-    "mean 0, sigma 1",
-    "on ordinary rows eps is nothing either way",
-    "a spike in a quiet row; a row of zeros",
-    "open",
-    forward=rms_with(_scaled_eps),
-)
-_bug(
-    "tt-mlir-sum-for-mean",
-    "tenstorrent/tt-mlir#8798",
-    "rms_norm",
-    "statistics",
-    "the sum of squares stands where their mean belongs",
-    "tolerance",
-    "outputs were compared by correlation, which a factor leaves at 1",
-    "norms",
-    "fixed",
-    forward=rms_with(lambda x, eps: (x * x).sum(axis=-1, keepdims=True) + eps),
-)
-_bug(
-    "mlir-air-bfloat16-squares",
-    "Xilinx/mlir-air#1679",
-    "rms_norm",
-    "statistics",
-    "squares are added up in bfloat16",
-    "tolerance",
-    "a correlation of 0.99 was asked for",
-    "norms, and a wide row",
-    "fixed",
-    forward=rms_with(_squares_in("bfloat16")),
-)
-_bug(
-    "onnxruntime-float16-squares",
-    "microsoft/onnxruntime#29034 openvinotoolkit/openvino#35942",
-    "rms_norm",
-    "statistics",
-    "squares are added up in float16; where they overflow, y is 0",
-    "mean 0, sigma 1",
-    "ordinary rows do not overflow",
-    "large rows: their squares beyond 65504",
-    "closed",
-    forward=rms_with(_squares_in("float16")),
-)
-_bug(
-    "torchtune-gamma-twice",
-    "meta-pytorch/torchtune#11",
-    "rms_norm",
-    "statistics",
-    "the output is multiplied by gamma twice",
-    "gamma = 1",
-    "tests ran with gamma at its initial 1",
-    "random gamma",
-    "fixed in 2023",
-    forward=rms_with(lambda x, eps: row_mean(x * x) + eps, lambda xhat, gamma: gamma**2 * xhat),
-    backward=_gamma_squared,
-)
-_bug(
-    "llm-foundry-rsqrt",
-    "mosaicml/llm-foundry#371 mosaicml/llm-foundry#372",
-    "rms_norm",
-    "statistics",
-    "x is divided by 1/s, not multiplied",
-    "not told",
-    "the fix's review says that it had hardly been used",
-    "any row with sigma other than 1",
-    "fixed in June 2023",
-    forward=_inverted,
-)
-_bug(
-    "allennlp-sample-variance",
-    "allenai/allennlp#953 LBANN/lbann#2024",
-    "layer_norm",
-    "statistics",
-    "the variance is divided by D - 1",
-    "tolerance",
-    "y is off by 1 / 2D: nothing at D = 768",
-    "a short row",
-    "read in " + READ,
-    forward=_sample,
-    backward=_sample_backward,
-    mistake="sample-variance",
-)
+    "torchtune-gamma-twice": _gamma_squared,
+    "allennlp-sample-variance": _sample_backward,
+}
 
-
-#: All bugs. First those in the formula of dx, then dgamma and dbeta, then statistics.
-WILD = tuple(_bugs)
+#: The bugs of chapter 6: those in the formula of dx, then dgamma and dbeta, then statistics.
+WILD = bugs(READ, FORWARDS, BACKWARDS)

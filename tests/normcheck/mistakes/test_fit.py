@@ -23,7 +23,7 @@ from normcheck.mistakes import (
     diagnose,
     outside_family,
 )
-from normcheck.mistakes.catalogue import FACTORS, PLACES, slip
+from normcheck.mistakes.entries import FACTORS, PLACES, slip
 from normcheck.mistakes.fit import _values
 
 

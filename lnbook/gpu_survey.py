@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from lnlib import contract, layernorm
+from lnlib import layernorm, validation
 from lnlib.gpu import backend
 from lnlib.gpu.plans import RESIDENT
 from lnlib.gpu.prepared import compiled
@@ -77,7 +77,7 @@ def correctness(which):
     ``which``: "forward" or "backward". On a GPU for all of :data:`CHECKED`, else interpreted, for
     the first of them.
     """
-    contract.require_choice("which", which, PASSES)
+    validation.require_choice("which", which, PASSES)
     records = []
     for N, D in CHECKED if cuda.is_available() else CHECKED[:INTERPRETED]:
         a = _arrays(N, D)
@@ -183,13 +183,13 @@ def _pytorch(which, on_gpu, N, D):
 
 
 def _timed(which, section, shapes):
-    contract.require_choice("which", which, PASSES)
-    shapes = contract.require_several("shapes", shapes)
+    validation.require_choice("which", which, PASSES)
+    shapes = validation.require_several("shapes", shapes)
     for shape in shapes:
-        if len(contract.require_several("shapes", shape)) != 2:
+        if len(validation.require_several("shapes", shape)) != 2:
             raise ValueError(f"shapes: found {shape!r}, expected pairs (N, D)")
         for n in shape:
-            contract.require_count("shapes", n)
+            validation.require_count("shapes", n)
     if not cuda.is_available():
         return []
     gpu, records, against = events.NumbaGpu(), [], {f"of_{FLOOR[which]}": (FLOOR[which],)}
@@ -244,7 +244,7 @@ def speed(which, shapes=TIMED):
 
 
 def _require_records(records):
-    for record in contract.require_several("records", records):
+    for record in validation.require_several("records", records):
         if not isinstance(record, dict) or "section" not in record:
             raise TypeError(
                 f"records: found {type(record).__name__}, expected those that correctness, ladder"
@@ -297,7 +297,9 @@ def offer(records, folder="."):
     None. ``folder``: where to, by default the working directory.
     """
     _require_records(records)
-    folder = pathlib.Path(contract.require_kind("folder", folder, (str, pathlib.Path), "a folder"))
+    folder = pathlib.Path(
+        validation.require_kind("folder", folder, (str, pathlib.Path), "a folder")
+    )
     timed = [r for r in records if "seconds" in r]
     if not timed:
         return None

@@ -5,7 +5,7 @@ measurement.
 import json
 from pathlib import Path
 
-from lnlib import contract
+from lnlib import validation
 
 _REQUIRED = object()
 
@@ -26,7 +26,7 @@ def read(kind, missing=_REQUIRED):
     or "sharded", a folder of ``benchmarks/results``. missing: returned if there is no such file;
     without it, FileNotFoundError.
     """
-    contract.require_kind("kind", kind, str, "the name of a folder")
+    validation.require_kind("kind", kind, str, "the name of a folder")
     found = [
         json.loads(path.read_text(encoding="utf-8")) for path in folder().glob(f"{kind}/*.json")
     ]

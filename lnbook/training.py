@@ -4,7 +4,7 @@ and 5.
 
 import numpy as np
 
-from lnlib import contract
+from lnlib import validation
 from lnlib.layernorm import layer_norm_forward
 
 
@@ -16,9 +16,9 @@ def train(backward, steps=200, lr=0.3):
     made. Forward is right; ``backward`` takes (dy, cache) and returns (dx, dgamma, dbeta), rightly
     or not.
     """
-    contract.require_callable("backward", backward)
-    contract.require_count("steps", steps, least=0)
-    lr = contract.require_number("lr", lr, least=0)
+    validation.require_callable("backward", backward)
+    validation.require_count("steps", steps, least=0)
+    lr = validation.require_number("lr", lr, least=0)
     rng = np.random.default_rng(1)
     h = rng.standard_normal((64, 16))
     teacher = np.tanh(h @ rng.standard_normal((16, 96)) / 2)

@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import contract
+from . import validation
 from .rounding import FORMATS
 
 _FORWARD = """\
@@ -153,12 +153,12 @@ def _plan(which, rows, D, dtype, keep, fused, out):
     """The program, its arguments and results by name, the bytes of an array by its name and those
     of a number.
     """
-    contract.require_choice("which", which, ("forward", "backward"))
-    contract.require_choice("keep", keep, _CACHE)
+    validation.require_choice("which", which, ("forward", "backward"))
+    validation.require_choice("keep", keep, _CACHE)
     for name, value in (("fused", fused), ("out", out)):
-        contract.require_bool(name, value)
-    itemsize = FORMATS[contract.require_dtype_name(dtype, FORMATS)].bits // 8
-    rows, D = contract.require_count("rows", rows), contract.require_count("D", D)
+        validation.require_bool(name, value)
+    itemsize = FORMATS[validation.require_dtype_name(dtype, FORMATS)].bits // 8
+    rows, D = validation.require_count("rows", rows), validation.require_count("D", D)
     if out and not fused and keep != "x":
         raise ValueError(
             f"keep: found {keep!r} with out=True and fused=False, expected 'x', which is what "
@@ -191,10 +191,12 @@ def count(program, bytes_of, itemsize):
     An operator works once on each element of the largest array of its line. ``bytes_of(name)`` is
     the size of an array of the program, ``itemsize`` that of a number in it.
     """
-    contract.require_callable("bytes_of", bytes_of)
-    contract.require_count("itemsize", itemsize)
+    validation.require_callable("bytes_of", bytes_of)
+    validation.require_count("itemsize", itemsize)
     counted = []
-    for call, _ in _calls(contract.require_kind("program", program, str, "the lines of a program")):
+    for call, _ in _calls(
+        validation.require_kind("program", program, str, "the lines of a program")
+    ):
         result, _, expression = call.partition(" = ")
         sizes = [bytes_of(name) for name in set(re.findall(r"[a-z]\w*", expression)) - _NO_ARRAY]
         if not sizes:
@@ -238,9 +240,9 @@ def operations(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out
 
 def total(operations):
     """The sum of some operations, as an :class:`Operation` called "total"."""
-    operations = contract.require_several("operations", operations)
+    operations = validation.require_several("operations", operations)
     for operation in operations:
-        contract.require_kind("operations", operation, Operation, "some of the class Operation")
+        validation.require_kind("operations", operation, Operation, "some of the class Operation")
     return Operation(
         "total", *(sum(getattr(o, field) for o in operations) for field in Operation._fields[1:])
     )
@@ -296,10 +298,10 @@ def roofline(flops, nbytes, machine, pattern="copy"):
     reads two and writes one, as ``pattern="triad"`` does. Passes that are not fused run one after
     another: add up their times. ``flops`` and ``nbytes`` may be arrays.
     """  # noqa: E501
-    contract.require_choice("pattern", pattern, ("copy", "triad"))
-    contract.require_kind("machine", machine, Machine, "a Machine")
+    validation.require_choice("pattern", pattern, ("copy", "triad"))
+    validation.require_kind("machine", machine, Machine, "a Machine")
     for name in Machine._fields[1:]:
-        contract.require_number(f"machine.{name}", getattr(machine, name), above=0)
-    flops = contract.require_numbers("flops", flops, least=0)
-    nbytes = contract.require_numbers("nbytes", nbytes, least=0)
+        validation.require_number(f"machine.{name}", getattr(machine, name), above=0)
+    flops = validation.require_numbers("flops", flops, least=0)
+    nbytes = validation.require_numbers("nbytes", nbytes, least=0)
     return np.maximum(np.divide(flops, machine.flops), np.divide(nbytes, getattr(machine, pattern)))

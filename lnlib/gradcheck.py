@@ -46,14 +46,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import contract, reference
+from . import reference, validation
 from .rounding import FORMATS
 
 #: How many unit roundoffs one value of f may be off by, after the several roundings that made it.
 ROUNDINGS = 4
 
 _REAL = ("float32", "float64")
-_RESULTS = *contract.REAL_NUMBERS, "complex128"
+_RESULTS = *validation.REAL_NUMBERS, "complex128"
 
 #: A default tolerance above this says that the numeric gradient itself is not known; nothing passes
 #: then.
@@ -73,7 +73,7 @@ class Rule(NamedTuple):
         """The step h, for the length 1, where the sum of the two errors is smallest; ``u`` is the
         unit roundoff.
         """
-        u = contract.require_number("u", u, above=0)
+        u = validation.require_number("u", u, above=0)
         return (self.rounding * ROUNDINGS * u / (self.order * self.truncation)) ** (
             1 / (self.order + 1)
         )
@@ -82,7 +82,7 @@ class Rule(NamedTuple):
         """The default step: the power of two after ``length`` times the balance; 1e-30 if nothing
         is rounded.
         """
-        length = contract.require_number("length", length, above=0)
+        length = validation.require_number("length", length, above=0)
         return (
             1e-30 if self.rounding == 0 else 2.0 ** math.ceil(math.log2(length * self.balance(u)))
         )
@@ -117,8 +117,8 @@ def _complex(phi, h):
 
 def _richardson_rule(levels):
     # Truncation: the product of the squared steps h/2^i over (2L+1)!. Rounding: that of the
-    # smallest step.
-    order = 2 * contract.require_count("levels", levels, most=8)  # ten lose all digits of exp at 2
+    # smallest step. Ten levels lose all digits of exp at 2.
+    order = 2 * validation.require_count("levels", levels, most=8)
     truncation = 2.0 ** (-levels * (levels - 1)) / math.factorial(order + 1)
     return Rule(partial(_richardson, levels=levels), order, truncation, 2.0 ** (levels - 1))
 
@@ -156,7 +156,7 @@ def _length(x):
 
 
 def _check_result(value, dy):
-    value = contract.as_array("f", value, _RESULTS)
+    value = validation.as_array("f", value, _RESULTS)
     if value.shape != dy.shape:
         raise ValueError(
             f"f: found a result of shape {value.shape}, expected {dy.shape}, "
@@ -195,15 +195,15 @@ def _differentiate(rule, f, x, h, dy):
 
 
 def _gradient(rule, f, x, h, dy):
-    contract.require_callable("f", f)
-    x = contract.require_finite("x", x, rule.dtypes)
+    validation.require_callable("f", f)
+    x = validation.require_finite("x", x, rule.dtypes)
     # A float: NumPy's float64 would turn float32 arithmetic into float64.
     h = (
         rule.step(_unit_roundoff(x), _length(x))
         if h is None
-        else contract.require_number("h", h, above=0)
+        else validation.require_number("h", h, above=0)
     )
-    dy = np.ones((), x.dtype) if dy is None else contract.require_finite("dy", dy)
+    dy = np.ones((), x.dtype) if dy is None else validation.require_finite("dy", dy)
     return _differentiate(rule, f, x, h, dy)[0]
 
 
@@ -285,15 +285,15 @@ def step_curve(f, x, exact, steps, methods=METHODS, *, dy=None):
     method -> float64 array, one error per step; ``inf`` where a gradient was not finite.
     """
     exact = reference.to_fixed(exact, "exact")
-    contract.require_shape(
-        "exact", exact.shape, np.shape(contract.require_finite("x", x)), ", the shape of x"
+    validation.require_shape(
+        "exact", exact.shape, np.shape(validation.require_finite("x", x)), ", the shape of x"
     )
     steps = [
-        contract.require_number("steps", h, above=0)
-        for h in contract.require_several("steps", steps)
+        validation.require_number("steps", h, above=0)
+        for h in validation.require_several("steps", steps)
     ]
-    for method in contract.require_kind("methods", methods, dict, "a dict like METHODS").values():
-        contract.require_callable("methods", method)
+    for method in validation.require_kind("methods", methods, dict, "a dict like METHODS").values():
+        validation.require_callable("methods", method)
     return {
         name: np.array([reference.relative_error(method(f, x, h, dy=dy), exact) for h in steps])
         for name, method in methods.items()
@@ -328,34 +328,34 @@ def adjoint_test(jvp, vjp, v, dy):
     mistake does not touch. The result is NaN if anything is NaN. Compare it with :func:`tolerance`:
     the size of both sums bounds the condition number.
     """
-    contract.require_callable("jvp", jvp)
-    contract.require_callable("vjp", vjp)
-    v, dy = contract.require_finite("v", v), contract.require_finite("dy", dy)
-    Jv = contract.as_array("jvp(v)", jvp(v), _REAL)
-    JTdy = contract.as_array("vjp(dy)", vjp(dy), _REAL)
-    contract.require_shape("jvp(v)", Jv.shape, dy.shape, ", the shape of dy")
-    contract.require_shape("vjp(dy)", JTdy.shape, v.shape, ", the shape of v")
+    validation.require_callable("jvp", jvp)
+    validation.require_callable("vjp", vjp)
+    v, dy = validation.require_finite("v", v), validation.require_finite("dy", dy)
+    Jv = validation.as_array("jvp(v)", jvp(v), _REAL)
+    JTdy = validation.as_array("vjp(dy)", vjp(dy), _REAL)
+    validation.require_shape("jvp(v)", Jv.shape, dy.shape, ", the shape of dy")
+    validation.require_shape("vjp(dy)", JTdy.shape, v.shape, ", the shape of v")
     return _mismatch((dy, Jv), (JTdy, v))
 
 
 def _check_lists(f, args, dy, grads, method):
-    contract.require_callable("f", f)
-    rule = RULES[contract.require_choice("method", method, RULES)]
+    validation.require_callable("f", f)
+    rule = RULES[validation.require_choice("method", method, RULES)]
     args = [
-        contract.require_finite(f"args[{k}]", a, rule.dtypes)
-        for k, a in enumerate(contract.require_several("args", args))
+        validation.require_finite(f"args[{k}]", a, rule.dtypes)
+        for k, a in enumerate(validation.require_several("args", args))
     ]
     if not args:
         raise ValueError("args: found none, expected one array or more")
     grads = [
-        contract.as_array(f"grads[{k}]", g, _REAL)
-        for k, g in enumerate(contract.require_several("grads", grads))
+        validation.as_array(f"grads[{k}]", g, _REAL)
+        for k, g in enumerate(validation.require_several("grads", grads))
     ]
     if len(grads) != len(args):
         raise ValueError(
             f"grads: found {len(grads)} arrays, expected {len(args)}, one for each of args"
         )
-    return args, contract.require_finite("dy", dy), grads, rule
+    return args, validation.require_finite("dy", dy), grads, rule
 
 
 def direction_test(f, args, dy, grads, *, rng, method="complex"):
@@ -380,9 +380,9 @@ def direction_test(f, args, dy, grads, *, rng, method="complex"):
     is NaN.
     """
     args, dy, grads, rule = _check_lists(f, args, dy, grads, method)
-    contract.require_rng(rng)
+    validation.require_rng(rng)
     for k, (arg, grad) in enumerate(zip(args, grads)):
-        contract.require_shape(f"grads[{k}]", grad.shape, arg.shape, f", the shape of args[{k}]")
+        validation.require_shape(f"grads[{k}]", grad.shape, arg.shape, f", the shape of args[{k}]")
     v = [(_length(a) * rng.standard_normal(a.shape)).astype(a.dtype) for a in args]
     u = max(map(_unit_roundoff, args))
 
@@ -400,7 +400,7 @@ def longest_chain(D):
     pairs, and what 8 does not divide comes last, in turn. More are cut into two parts, the first a
     multiple of 8.
     """
-    contract.require_count("D", D)
+    validation.require_count("D", D)
     if D < 8:
         return D - 1
     if D <= 128:
@@ -432,10 +432,10 @@ def tolerance(dtype, D, condition=1.0):
     float32. ``condition`` is :math:`\kappa = \|r g\| / \|dx\|`, see :func:`lnlib.reference.kappa`;
     at least about 1.
     """
-    name = contract.require_dtype_name(dtype, FORMATS)
-    condition = contract.require_numbers("condition", condition, least=0)
-    contract.require_shape("condition", condition.shape, ())
-    compute = contract.COMPUTE_DTYPE[name].name
+    name = validation.require_dtype_name(dtype, FORMATS)
+    condition = validation.require_numbers("condition", condition, least=0)
+    validation.require_shape("condition", condition.shape, ())
+    compute = validation.COMPUTE_DTYPE[name].name
     storage = FORMATS[name].u if name != compute else 0.0
     return (
         storage
@@ -570,14 +570,14 @@ def check_gradients(f, args, dy, grads, *, names=None, method="central", rtol=No
         [f"grads[{k}]" for k in range(len(grads))]
         if names is None
         else [
-            contract.require_kind("names", name, str, "text")
-            for name in contract.require_several("names", names)
+            validation.require_kind("names", name, str, "text")
+            for name in validation.require_several("names", names)
         ]
     )
     if len(names) != len(grads):
         raise ValueError(f"names: found {len(names)}, expected {len(grads)}, one for each of grads")
     if rtol is not None:
-        rtol = contract.require_number("rtol", rtol, least=0)
+        rtol = validation.require_number("rtol", rtol, least=0)
     return GradientReport(
         tuple(
             _check_one(

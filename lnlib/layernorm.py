@@ -6,7 +6,7 @@ r"""Layer norm over the last axis, and its gradient, in NumPy: the readable trut
     \varepsilon}
 
 Every function does its arithmetic on a (rows, D) array in the compute dtype of
-:data:`lnlib.contract.COMPUTE_DTYPE`. The mean is *recentred*: the computed mean m is rounded, so
+:data:`lnlib.validation.COMPUTE_DTYPE`. The mean is *recentred*: the computed mean m is rounded, so
 the residual mean of x - m is subtracted too. Without it the error of y grows like u times mean /
 sigma, whatever formula computes the variance. Sums over D are NumPy's, which are pairwise over
 blocks of at most 128 terms on a contiguous axis; sums over rows are wide or pairwise. For float32
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import contract
+from . import validation
 
 
 class LayerNormCache(NamedTuple):
@@ -136,7 +136,7 @@ def _normalise(c, eps):
 def _normalise_any(x, eps, centre):
     """xhat and rstd of each row, and what the cache has of a rstd beyond the largest number.
 
-    A row out of :data:`lnlib.contract.RANGE` is done again, scaled. x is scaled by its largest
+    A row out of :data:`lnlib.validation.RANGE` is done again, scaled. x is scaled by its largest
     element, so that its sum does not overflow, and then c by its own or by the root of eps: c, and
     eps with it, may be nothing in units of x.
     """
@@ -144,7 +144,7 @@ def _normalise_any(x, eps, centre):
     beyond = None
     if x.dtype.kind == "c":
         return xhat, rstd, beyond
-    smallest, largest = contract.RANGE[x.dtype.name]
+    smallest, largest = validation.RANGE[x.dtype.name]
     in_range = (smallest < var_eps) & (var_eps < largest)
     redo = ~in_range[:, 0]
     if redo.any():  # a row with NaN or Inf stays what it is
@@ -203,7 +203,7 @@ def sum_rows(a):
 
 
 def _compute_dtype(*arrays):
-    return np.result_type(*(contract.COMPUTE_DTYPE[a.dtype.name] for a in arrays))
+    return np.result_type(*(validation.COMPUTE_DTYPE[a.dtype.name] for a in arrays))
 
 
 def _given_back(result, dtype):
@@ -271,10 +271,10 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):
     off by up to (r + 1) eta / 2 more, whatever its size. ``precise`` has room. Source: Ba, Kiros
     and Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
     """  # noqa: E501
-    x = contract.require_x(x)
-    gamma, beta = contract.require_parameters(gamma, beta, x)
-    eps = contract.require_eps(eps)
-    if contract.require_precise(precise, x):
+    x = validation.require_x(x)
+    gamma, beta = validation.require_parameters(gamma, beta, x)
+    eps = validation.require_eps(eps)
+    if validation.require_precise(precise, x):
         return _forward_precise(x, gamma, beta, eps)
     return _forward(x, gamma, beta, eps, centred, LayerNormCache)
 
@@ -289,20 +289,20 @@ def _require_parts(cache):
     """x's shape, of a cache whose fields have the types, shapes and dtypes that forward gave
     them.
     """
-    dtype = contract.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
-    contract.require_dtype("cache.dtype", dtype, contract.COMPUTE_DTYPE)
+    dtype = validation.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
+    validation.require_dtype("cache.dtype", dtype, validation.COMPUTE_DTYPE)
     if isinstance(cache, PreciseLayerNormCache):
         kept, work = (dtype,), (np.dtype(np.float64),)
     else:
-        kept = work = contract.dtypes_like(contract.COMPUTE_DTYPE[dtype.name])
+        kept = work = validation.dtypes_like(validation.COMPUTE_DTYPE[dtype.name])
     name = f"cache.{cache._fields[0]}"
-    made = contract.require_kind(name, cache[0], np.ndarray, "the array that forward made")
-    shape = contract.require_x(made, name, [d.name for d in kept]).shape
+    made = validation.require_kind(name, cache[0], np.ndarray, "the array that forward made")
+    shape = validation.require_x(made, name, [d.name for d in kept]).shape
     for name in cache._fields[1 : cache._fields.index("gamma")]:
-        contract.require_part(cache, name, (*shape[:-1], 1), work)
+        validation.require_part(cache, name, (*shape[:-1], 1), work)
     if _beyond(cache) is not None:
-        contract.require_part(cache, "beyond", (*shape[:-1], 1), (np.dtype(np.float64),))
-    contract.require_part(cache, "gamma", shape[-1:], contract.dtypes_like(dtype))
+        validation.require_part(cache, "beyond", (*shape[:-1], 1), (np.dtype(np.float64),))
+    validation.require_part(cache, "gamma", shape[-1:], validation.dtypes_like(dtype))
     return shape
 
 
@@ -310,10 +310,10 @@ def _unpack(cache, kinds, **arrays):
     """gamma; xhat, rstd and ``arrays``, of x's shape, as rows in the dtype of the arithmetic with
     them; x's shape.
     """
-    contract.require_cache(cache, *kinds)
+    validation.require_cache(cache, *kinds)
     shape = _require_parts(cache)
     arrays = [
-        contract.require_like_x(name, value, shape, cache.dtype) for name, value in arrays.items()
+        validation.require_like_x(name, value, shape, cache.dtype) for name, value in arrays.items()
     ]
     with np.errstate(all="ignore"):
         xhat = cache.xhat
@@ -338,7 +338,7 @@ def backward_sums(dy, cache, block=None):
     (blocks, D).
     """
     if block is not None:
-        contract.require_count("block", block)
+        validation.require_count("block", block)
     gamma, xhat, rstd, upstream, shape = _unpack(cache, (*_LAYER_NORM, RMSNormCache), dy=dy)
     centre = _keep if isinstance(cache, RMSNormCache) else centred
     with np.errstate(all="ignore"):
@@ -349,7 +349,7 @@ def backward_sums(dy, cache, block=None):
 
 
 def _backward(dy, cache, *kinds):
-    contract.require_cache(cache, *kinds)
+    validation.require_cache(cache, *kinds)
     dx, *sums = backward_sums(dy, cache)
     with np.errstate(all="ignore"):
         return dx, *(_given_back(a, cache.gamma.dtype) for a in sums)
@@ -474,9 +474,11 @@ def rms_norm_forward(x, gamma, eps=1e-5):
     :class:`RMSNormCache`. Source: Zhang and Sennrich, *Root Mean Square Layer Normalization*, 2019,
     arXiv:1910.07467.
     """
-    x = contract.require_x(x)
-    gamma = contract.require_like_x("gamma", gamma, x.shape[-1:], x.dtype)
-    return _forward(x, gamma, np.zeros_like(gamma), contract.require_eps(eps), _keep, RMSNormCache)
+    x = validation.require_x(x)
+    gamma = validation.require_like_x("gamma", gamma, x.shape[-1:], x.dtype)
+    return _forward(
+        x, gamma, np.zeros_like(gamma), validation.require_eps(eps), _keep, RMSNormCache
+    )
 
 
 def rms_norm_backward(dy, cache):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import contract
+from . import validation
 
 #: Fractional bits of a fixed-point number. float32 needs 149; below 2**-347 a float64 loses bits,
 #: and so do the variance of rows below 1e-50 and rstd of rows above 1e100.
@@ -26,14 +26,14 @@ def to_fixed(a, name="a"):
     What is such an array of integers already comes back as it is. An error calls the argument
     ``name``.
     """
-    a = contract.as_array(name, a, (*contract.REAL_NUMBERS, "object"))
+    a = validation.as_array(name, a, (*validation.REAL_NUMBERS, "object"))
     if a.dtype == object:
         if not all(type(n) is int for n in a.flat):
             raise TypeError(
                 f"{name}: found objects other than ints, expected floats, or ints in fixed point"
             )
         return a
-    a = contract.require_finite(name, a, contract.REAL_NUMBERS).astype(np.float64)
+    a = validation.require_finite(name, a, validation.REAL_NUMBERS).astype(np.float64)
     fixed = np.empty(a.shape, object)
     fixed.ravel()[:] = [
         (n << BITS) // d for n, d in map(float.as_integer_ratio, a.ravel().tolist())
@@ -43,7 +43,7 @@ def to_fixed(a, name="a"):
 
 def to_float64(a):
     """A fixed-point array, each element correctly rounded to float64."""
-    contract.as_array("a", a, ("object",))
+    validation.as_array("a", a, ("object",))
     a = to_fixed(a)
     return np.array([n / (1 << BITS) for n in a.ravel()], np.float64).reshape(a.shape)
 
@@ -92,7 +92,7 @@ class Exact(NamedTuple):
 
 def _shaped(name, value, shape):
     fixed = to_fixed(value, name)
-    contract.require_shape(name, fixed.shape, shape)
+    validation.require_shape(name, fixed.shape, shape)
     return fixed
 
 
@@ -117,8 +117,8 @@ def rms_norm(x, gamma, dy=None, eps=1e-5):
 
 def _norm(x, gamma, beta, dy, eps, mean):
     """``mean`` is what is subtracted, from x and from g: of RMS norm, which has no beta, 0."""
-    X, E = to_fixed(x, "x"), to_fixed(contract.require_eps(eps))[()]
-    contract.require_x(X, dtypes=("object",))
+    X, E = to_fixed(x, "x"), to_fixed(validation.require_eps(eps))[()]
+    validation.require_x(X, dtypes=("object",))
     G, B = (
         _shaped("gamma", gamma, X.shape[-1:]),
         _shaped("beta", beta, X.shape[-1:]) if mean is _mean else 0,
@@ -164,10 +164,10 @@ def relative_error(value, exact):
     where the exact tensor is zero, the error is 0.0 if ``value`` is too, else ``inf``.
     """
     value, exact = (
-        contract.as_array("value", value, (*contract.REAL_NUMBERS, "object")),
+        validation.as_array("value", value, (*validation.REAL_NUMBERS, "object")),
         to_fixed(exact, "exact"),
     )
-    contract.require_shape("value", value.shape, exact.shape, ", the shape of exact")
+    validation.require_shape("value", value.shape, exact.shape, ", the shape of exact")
     if value.dtype != object and not np.isfinite(value).all():
         return math.inf
     return _root_ratio(_norm2(to_fixed(value, "value") - exact), _norm2(exact))
@@ -186,7 +186,7 @@ def kappa(exact, dy, gamma):
     It says how much of g is subtracted away; a backward in precision u cannot expect less than
     about kappa * u.
     """
-    contract.require_kind("exact", exact, Exact, "the Exact that layer_norm returns")
+    validation.require_kind("exact", exact, Exact, "the Exact that layer_norm returns")
     if exact.dx is None:
         raise ValueError("exact: found an Exact without gradients, expected that of a call with dy")
     g = _times(_shaped("dy", dy, exact.dx.shape), _shaped("gamma", gamma, exact.dx.shape[-1:]))

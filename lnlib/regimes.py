@@ -18,7 +18,7 @@ about two, and they say which errors grow with what.
 
 import numpy as np
 
-from . import contract, reference
+from . import reference, validation
 from .layernorm import layer_norm_forward
 from .rounding import TAU, find, round_to
 
@@ -54,14 +54,14 @@ def rows(rng, count, D, ratio, sigma=1.0, dtype="float32"):
     float32 array.
     """  # noqa: E501
     D, count = (
-        contract.require_count("D", D, least=2),
-        contract.require_count("count", count),
+        validation.require_count("D", D, least=2),
+        validation.require_count("count", count),
     )  # of one: no sigma
     ratio, sigma = (
-        contract.require_number("ratio", ratio),
-        contract.require_number("sigma", sigma, least=0),
+        validation.require_number("ratio", ratio),
+        validation.require_number("sigma", sigma, least=0),
     )
-    z = contract.require_rng(rng).standard_normal((count, D))
+    z = validation.require_rng(rng).standard_normal((count, D))
     z -= z.mean(axis=1, keepdims=True)
     z /= np.sqrt(np.mean(z * z, axis=1, keepdims=True))
     mean = ratio * rng.uniform(0.99, 1.01, (count, 1))
@@ -77,10 +77,10 @@ def upstream(rng, xhat, ones=0.0, along=0.0, rest=1.0, dtype="float32"):
     with a random w for each row of ``xhat``, an array of shape (..., D). Its :func:`kappa` is known
     in advance. With D = 2 there is no w: ``rest`` other than 0 is a ``ValueError``.
     """  # noqa: E501
-    contract.require_rng(rng)
-    xhat = contract.require_x(xhat, "xhat", _FLOATS).astype(np.float64)
+    validation.require_rng(rng)
+    xhat = validation.require_x(xhat, "xhat", _FLOATS).astype(np.float64)
     ones, along, rest = (
-        contract.require_number(name, value)
+        validation.require_number(name, value)
         for name, value in (("ones", ones), ("along", along), ("rest", rest))
     )
     D = xhat.shape[-1]
@@ -118,10 +118,10 @@ def kappa(ones, along, rest, energy):
     Without a part along **1** it is at most 1 + E = s^2/eps; with one it has no limit.
     """  # noqa: E501
     ones, along, rest = (
-        contract.require_numbers(name, value)
+        validation.require_numbers(name, value)
         for name, value in (("ones", ones), ("along", along), ("rest", rest))
     )
-    energy = contract.require_numbers("energy", energy, least=0)
+    energy = validation.require_numbers("energy", energy, least=0)
     a = np.square(along) * _share(energy)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sqrt(
@@ -136,10 +136,10 @@ def parts(target, energy, towards):
     ``towards`` is "ones" or "along", the part that is made large. ``ValueError`` for a target below
     1, and for one not below 1 + energy along xhat.
     """
-    contract.require_choice("towards", towards, _TOWARDS)
+    validation.require_choice("towards", towards, _TOWARDS)
     target, energy = (
-        contract.require_number("target", target),
-        contract.require_number("energy", energy, least=0),
+        validation.require_number("target", target),
+        validation.require_number("energy", energy, least=0),
     )
     limit = 1 + energy if towards == "along" else np.inf
     if not 1 <= target < limit:
@@ -160,8 +160,8 @@ def gains(sigma, eps):
     eps/s^3, 1/s).
     """
     sigma, eps = (
-        contract.require_numbers("sigma", sigma, least=0),
-        contract.require_numbers("eps", eps, least=0),
+        validation.require_numbers("sigma", sigma, least=0),
+        validation.require_numbers("eps", eps, least=0),
     )
     s = np.sqrt(np.square(sigma) + eps)
     return np.zeros_like(s), eps / s**3, 1 / s
@@ -172,17 +172,17 @@ def gains(sigma, eps):
 
 def _list(name, value, least=-np.inf):
     """Numbers on one axis; one number is a list of one."""
-    numbers = np.atleast_1d(contract.require_numbers(name, value, least))
-    contract.require_shape(name, numbers.shape, (numbers.size,), ", one axis")
+    numbers = np.atleast_1d(validation.require_numbers(name, value, least))
+    validation.require_shape(name, numbers.shape, (numbers.size,), ", one axis")
     return numbers
 
 
 def _named(algorithms):
     """``algorithms``, a dict of functions by name."""
-    for function in contract.require_kind(
+    for function in validation.require_kind(
         "algorithms", algorithms, dict, "a dict of functions by name"
     ).values():
-        contract.require_callable("algorithms", function)
+        validation.require_callable("algorithms", function)
     return algorithms
 
 
@@ -201,7 +201,7 @@ def forward_errors(algorithms, ratios, energies, D=256, count=4, eps=1e-5, dtype
     Inf.
     """
     ratios, energies = _list("ratios", ratios), _list("energies", energies, least=0)
-    eps = contract.require_number("eps", eps, above=0)  # with the energy it sets sigma
+    eps = validation.require_number("eps", eps, above=0)  # with the energy it sets sigma
     errors = {name: np.empty((len(energies), len(ratios))) for name in _named(algorithms)}
     for i, energy in enumerate(energies):
         for j, ratio in enumerate(ratios):
@@ -225,16 +225,16 @@ def backward_errors(
     g / gamma, in the dtype of x. Returns, by name, a dict of "dx", "dgamma", "dbeta" to an array of
     shape (len(kappas), number of regimes).
     """
-    contract.require_choice("towards", towards, _TOWARDS)
+    validation.require_choice("towards", towards, _TOWARDS)
     kappas, ratios, energies = (
         _list("kappas", kappas, 1),
         _list("ratios", ratios),
         _list("energies", energies, 0),
     )
     if 1 not in (len(ratios), len(energies)):
-        contract.require_shape("energies", energies.shape, ratios.shape, ", that of ratios")
+        validation.require_shape("energies", energies.shape, ratios.shape, ", that of ratios")
     ratios, energies = np.broadcast_arrays(ratios, energies)
-    eps = contract.require_number("eps", eps, above=0)  # with the energy it sets sigma
+    eps = validation.require_number("eps", eps, above=0)  # with the energy it sets sigma
     names = ("dx", "dgamma", "dbeta")
     errors = {
         a: {name: np.full((len(kappas), len(ratios)), np.nan) for name in names}
@@ -280,9 +280,9 @@ def sum_roundings(D, order):
 
     A mean has one more, unless D is a power of two.
     """
-    D = contract.require_numbers("D", D, least=1)
+    D = validation.require_numbers("D", D, least=1)
     table = {"sequential": D / 3, "accumulators": D / 192 + 8 / 3, "pairwise": 2.0, "exact": 1.0}
-    return table[contract.require_choice("order", order, table)]
+    return table[validation.require_choice("order", order, table)]
 
 
 def naive_loss(ratio, energy, D, order, dtype="float32"):
@@ -299,8 +299,8 @@ def naive_loss(ratio, energy, D, order, dtype="float32"):
     That is 0.7 u ratio^2 pairwise, and :math:`0.27 \sqrt D\, u\, \text{ratio}^2` in sequence.
     """  # noqa: E501
     ratio, energy = (
-        contract.require_numbers("ratio", ratio),
-        contract.require_numbers("energy", energy, least=0),
+        validation.require_numbers("ratio", ratio),
+        validation.require_numbers("energy", energy, least=0),
     )
     roundings = 5 * sum_roundings(D, order) + 1
     return TAU * find(dtype).u / 2 * np.sqrt(roundings) * np.square(ratio) * _share(energy)
@@ -313,7 +313,7 @@ def mean_loss(ratio, D, order, dtype="float32"):
     the two are close, so all of xhat is shifted by that over s. Its root mean square is sigma/s:
     eps cancels, and :math:`\tau u \sqrt n\; |\text{ratio}|` is left.
     """
-    ratio = contract.require_numbers("ratio", ratio)
+    ratio = validation.require_numbers("ratio", ratio)
     return TAU * find(dtype).u * np.sqrt(sum_roundings(D, order)) * np.abs(ratio)
 
 
@@ -335,10 +335,10 @@ def backward_loss(kappa, towards, dtype="float32", wide=False):
     next to nothing; and, as kappa magnifies neither, the last difference, which is near dx, and the
     outer rstd, which multiplies what is left.
     """
-    contract.require_choice("towards", towards, _TOWARDS)
-    wide = contract.require_bool("wide", wide)
+    validation.require_choice("towards", towards, _TOWARDS)
+    wide = validation.require_bool("wide", wide)
     n = {"ones": 1 if wide else 3, "along": 3 if wide else 19}[towards]
-    return TAU * find(dtype).u * np.sqrt(n) * contract.require_numbers("kappa", kappa, least=0)
+    return TAU * find(dtype).u * np.sqrt(n) * validation.require_numbers("kappa", kappa, least=0)
 
 
 def agreement(measured, predicted, dtype="float32"):
@@ -348,8 +348,8 @@ def agreement(measured, predicted, dtype="float32"):
     Below, other roundings are as large; above, an error is no longer small against what it changes.
     NaN is no cell.
     """
-    measured = contract.require_numbers("measured", measured, nan=True)
-    predicted = contract.require_numbers("predicted", predicted, nan=True)
+    measured = validation.require_numbers("measured", measured, nan=True)
+    predicted = validation.require_numbers("predicted", predicted, nan=True)
     try:
         measured, predicted = np.broadcast_arrays(measured, predicted)
     except ValueError as error:
@@ -390,8 +390,8 @@ def overflow_sigma(ratio, dtype, terms=1):
     squares of x - m, as in the two-pass algorithms, take ratio 0.
     """
     ratio, terms = (
-        contract.require_numbers("ratio", ratio),
-        contract.require_numbers("terms", terms, least=1),
+        validation.require_numbers("ratio", ratio),
+        validation.require_numbers("terms", terms, least=1),
     )
     return largest_square(dtype) / np.sqrt(terms * (1 + np.square(ratio)))
 

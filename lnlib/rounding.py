@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import contract
+from . import validation
 
 #: Root mean square of the relative error of one rounding, in units of u. The error is uniform
 #: within half a spacing, so u / sqrt(3) at 1 and u / sqrt(3) / m at m; 1/m**2 averages to 3 / (8 ln
@@ -56,7 +56,7 @@ FORMATS = {
 
 def find(dtype):
     """The :class:`Format` of the name ``dtype``; ``ValueError`` if there is none."""
-    return FORMATS[contract.require_choice("dtype", dtype, FORMATS)]
+    return FORMATS[validation.require_choice("dtype", dtype, FORMATS)]
 
 
 def _exponent_of_spacing(a, form):
@@ -71,7 +71,7 @@ def spacing(a, dtype):
     """The distance from each number of ``a``, float32 or float64, to the next of the format
     ``dtype``; a's dtype.
     """
-    a = contract.as_array("a", a, ("float32", "float64"))
+    a = validation.as_array("a", a, ("float32", "float64"))
     return np.ldexp(np.ones_like(a), _exponent_of_spacing(a, find(dtype)))
 
 
@@ -91,7 +91,7 @@ def round_to(a, dtype):
     ``ValueError``.
     """
     form = find(dtype)
-    a = contract.as_array("a", a, ("float32", "float64"))
+    a = validation.as_array("a", a, ("float32", "float64"))
     with np.errstate(all="ignore"):
         k = _exponent_of_spacing(a, form)
         rounded = np.ldexp(np.rint(np.ldexp(a, -k)), k)

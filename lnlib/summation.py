@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from . import contract, rounding
+from . import rounding, validation
 
 #: Rows that one block of the order "blocks" adds one after the other.
 BLOCK = 128
@@ -22,7 +22,7 @@ DTYPES = "float32", "bfloat16"
 
 
 def _rows(a, dtypes):
-    a = contract.as_array("a", a, dtypes)
+    a = validation.as_array("a", a, dtypes)
     if a.ndim == 0 or len(a) == 0:
         raise ValueError(f"a: found shape {a.shape}, expected at least one row")
     return a
@@ -42,7 +42,7 @@ def running_sums(a, dtype="float32"):
     faster.
     """
     a = _rows(a, ("float32",))
-    contract.require_choice("dtype", dtype, DTYPES)
+    validation.require_choice("dtype", dtype, DTYPES)
     if dtype == "float32":
         return np.cumsum(a, axis=0)
     try:
@@ -83,7 +83,7 @@ def by_halves(a, dtype=None):
     """
     a = _rows(a, ("float32", "float64") if dtype is None else ("float32",))
     if dtype is not None:
-        contract.require_choice("dtype", dtype, DTYPES)
+        validation.require_choice("dtype", dtype, DTYPES)
     while len(a) > 1:
         half = len(a) // 2
         a = np.concatenate([_add(a[:half], a[half : 2 * half], dtype), a[2 * half :]])
@@ -127,8 +127,8 @@ ROW_ORDERS = {
 
 
 def _check(order, dtype):
-    contract.require_choice("order", order, ROW_ORDERS)
-    contract.require_choice("dtype", dtype, DTYPES)
+    validation.require_choice("order", order, ROW_ORDERS)
+    validation.require_choice("dtype", dtype, DTYPES)
 
 
 def sum_rows(a, order, dtype="float32", rng=None):
@@ -141,9 +141,9 @@ def sum_rows(a, order, dtype="float32", rng=None):
     N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., 2002, chapter 4.
     """
     _check(order, dtype)
-    a = contract.require_finite("a", _rows(a, ("float32",)))
+    a = validation.require_finite("a", _rows(a, ("float32",)))
     if order == "random" or rng is not None:
-        contract.require_rng(rng)
+        validation.require_rng(rng)
     if order == "random":
         a = rng.permutation(a)
     total = ROW_ORDERS[order](rounding.round_to(a, dtype), dtype)
@@ -158,15 +158,15 @@ def row_sum_errors(orders, counts, columns, dtype="float32", *, rng, mean=0.0):
     the terms of the shorter ones. The judge is ``math.fsum``, which adds exactly and rounds once,
     to float64.
     """
-    for order in (orders := contract.require_several("orders", orders)):
-        contract.require_choice("orders", order, ROW_ORDERS)
+    for order in (orders := validation.require_several("orders", orders)):
+        validation.require_choice("orders", order, ROW_ORDERS)
     counts = [
-        contract.require_count("counts", n) for n in contract.require_several("counts", counts)
+        validation.require_count("counts", n) for n in validation.require_several("counts", counts)
     ]
-    contract.require_choice("dtype", dtype, DTYPES)
-    shape = max(counts, default=0), contract.require_count("columns", columns)
-    terms = contract.require_rng(rng).standard_normal(shape, np.float32)
-    terms = rounding.round_to(terms + contract.require_number("mean", mean), dtype)
+    validation.require_choice("dtype", dtype, DTYPES)
+    shape = max(counts, default=0), validation.require_count("columns", columns)
+    terms = validation.require_rng(rng).standard_normal(shape, np.float32)
+    terms = rounding.round_to(terms + validation.require_number("mean", mean), dtype)
     errors = {order: np.empty(len(counts)) for order in orders}
     for i, n in enumerate(counts):
         exact = np.array([math.fsum(column) for column in terms[:n].T.tolist()])
@@ -199,7 +199,7 @@ def row_sum_loss(n, order, dtype="float32"):
     ``n`` is a number or an array. See :func:`row_sum_bound` for the worst case.
     """
     _check(order, dtype)
-    n, tu = contract.require_numbers("n", n, least=1), rounding.TAU * rounding.find(dtype).u
+    n, tu = validation.require_numbers("n", n, least=1), rounding.TAU * rounding.find(dtype).u
     roundings = {
         "sequential": n / 2,
         "random": n / 2,
@@ -221,7 +221,7 @@ def row_sum_bound(n, order, dtype="float32"):
     "neumaier" it holds while n u is small.
     """
     _check(order, dtype)
-    n = contract.require_numbers("n", n, least=1)
+    n = validation.require_numbers("n", n, least=1)
     depth = {
         "sequential": n - 1,
         "random": n - 1,

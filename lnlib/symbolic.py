@@ -44,7 +44,7 @@ from sympy import (
 )
 from sympy.concrete.delta import deltasummation
 
-from . import contract
+from . import validation
 
 D = Symbol("D", integer=True, positive=True)
 i, j, k = symbols("i j k", integer=True)
@@ -59,7 +59,7 @@ def mean(*arrays):
     \hat x}`.
     """
     for a in arrays:
-        contract.require_kind("arrays", a, IndexedBase, "an IndexedBase, such as g")
+        validation.require_kind("arrays", a, IndexedBase, "an IndexedBase, such as g")
     # The thin space keeps the bar apart from the next factor; the outer braces let an exponent
     # follow.
     return Symbol(rf"{{\overline{{{' '.join(latex(a.label) for a in arrays)}}}\,}}", real=True)
@@ -91,12 +91,12 @@ def collapse(total, known=()):
     ``{x[k]: D * mu}``. A summand that depends on the index and is not in it is a ``ValueError``,
     and so is another range than 1..D.
     """
-    contract.require_kind("total", total, Sum, "a Sum")
+    validation.require_kind("total", total, Sum, "a Sum")
     if [limit[1:] for limit in total.limits] != [(1, D)]:
         raise ValueError(
             f"total: found a sum over {total.limits}, expected one over one index from 1 to D"
         )
-    contract.require_kind("known", known, (dict, tuple), "a dict from summands to sums")
+    validation.require_kind("known", known, (dict, tuple), "a dict from summands to sums")
     limits, result = total.limits[0], 0
     known = {S.One: D, **dict(known)}
     for term in Add.make_args(expand(total.function)):
@@ -152,7 +152,7 @@ def vjp(a=g):
     The two means subtracted re-centre and re-scale the gradient: Xu et al., *Understanding and
     Improving Layer Normalization*, 2019, arXiv:1911.07013.
     """
-    contract.require_kind("a", a, IndexedBase, "an IndexedBase, such as g")
+    validation.require_kind("a", a, IndexedBase, "an IndexedBase, such as g")
     return factor(collapse(Sum(a[i] * jacobian(), (i, 1, D)), _known_means(a, i)))
 
 
@@ -160,7 +160,7 @@ def jvp(a=v):
     r"""The Jacobian-vector product :math:`\sum_j J_{ij} a_j`: how xhat moves when x moves along
     a.
     """
-    contract.require_kind("a", a, IndexedBase, "an IndexedBase, such as g")
+    validation.require_kind("a", a, IndexedBase, "an IndexedBase, such as g")
     return factor(collapse(Sum(jacobian() * a[j], (j, 1, D)), _known_means(a, j)))
 
 
@@ -254,13 +254,13 @@ def _vector(name, D):
 
 def gradient_of(node):
     """The symbol for the gradient of the loss with respect to ``node``."""
-    contract.require_kind("node", node, Expr, "an expression")
+    validation.require_kind("node", node, Expr, "an expression")
     return Symbol(f"d{latex(node)}", real=True)
 
 
 def row(D=3):
     """A :class:`Row` of ``D`` features, 2 or more."""
-    contract.require_count("D", D, least=2)
+    validation.require_count("D", D, least=2)
     x, gamma, beta, v = (_vector(name, D) for name in ("x", "gamma", "beta", "v"))
     mean = sum(x) / D
     c = x - mean * ones(D, 1)
@@ -272,7 +272,7 @@ def row(D=3):
 
 
 def _require_row(row):
-    contract.require_kind("row", row, Row, "what lnlib.symbolic.row returns")
+    validation.require_kind("row", row, Row, "what lnlib.symbolic.row returns")
 
 
 def chain_rule(row) -> Gradients:
@@ -414,7 +414,7 @@ def equal(a, b, row):
     """
     _require_row(row)
     for name, value in (("a", a), ("b", b)):
-        contract.require_kind(
+        validation.require_kind(
             name, value, (Expr, MatrixBase, tuple), "an expression, a matrix or a tuple of these"
         )
     if isinstance(a, tuple):
@@ -466,7 +466,7 @@ def to_numpy(D):
     """NumPy function of (D arrays of one shape, eps) returning SymPy's xhat, (D, 1, ...), and J,
     (D, D, ...).
     """
-    return _compiled(contract.require_count("D", D, least=2))
+    return _compiled(validation.require_count("D", D, least=2))
 
 
 @lru_cache
@@ -485,13 +485,13 @@ def numeric_jacobian(D):
     x, float64 or complex128 of shape (..., D), and a float eps; it gives an array of shape (..., D,
     D), the :math:`J_{ij} = \partial\hat x_i/\partial x_j` of each row.
     """
-    both = to_numpy(contract.require_count("D", D, least=2, most=8))
+    both = to_numpy(validation.require_count("D", D, least=2, most=8))
 
     def jacobian_at(x, eps):
-        x = contract.as_array("x", x, ("float64", "complex128"))
+        x = validation.as_array("x", x, ("float64", "complex128"))
         if x.shape[-1:] != (D,):
             raise ValueError(f"x: found shape {x.shape}, expected (..., {D})")
-        J = both(np.moveaxis(x, -1, 0), contract.require_eps(eps))[1]
+        J = both(np.moveaxis(x, -1, 0), validation.require_eps(eps))[1]
         return np.moveaxis(J, (0, 1), (-2, -1))
 
     return jacobian_at

@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import contract
+from . import validation
 
 _REAL = ("float16", "bfloat16", "float32", "float64")
 _SUMMED = *_REAL, np.dtype(np.longdouble).name  # which "wide" sums in
@@ -79,8 +79,8 @@ def total(a, order="pairwise"):
     error is at most :math:`E u \sum |a_i|`, with E = D - 1 (sequential), ceil(D / 8) + 6
     (accumulators) or ceil(log2(D)) (pairwise). Higham 2002, section 4.2.
     """
-    a = contract.require_x(a, "a", _SUMMED)
-    return ORDERS[contract.require_choice("order", order, ORDERS)](a)
+    a = validation.require_x(a, "a", _SUMMED)
+    return ORDERS[validation.require_choice("order", order, ORDERS)](a)
 
 
 def compensated_total(a):
@@ -90,7 +90,7 @@ def compensated_total(a):
     :math:`D^2 u^2 \sum |a_i|`. Source: Neumaier, *Rundungsfehleranalyse einiger Verfahren zur
     Summation endlicher Summen*, Zeitschrift fuer Angewandte Mathematik und Mechanik 54, 1974.
     """
-    a = contract.require_x(a, "a", _SUMMED)
+    a = validation.require_x(a, "a", _SUMMED)
     running = np.add.accumulate(a, axis=-1)
     before, after, term = running[..., :-1], running[..., 1:], a[..., 1:]
     larger = np.where(abs(before) >= abs(term), before, term)
@@ -121,8 +121,8 @@ def _algorithm(function):
 
     @functools.wraps(function)
     def checked(x, order="pairwise"):
-        x = contract.require_x(x, dtypes=_REAL)
-        contract.require_choice("order", order, ORDERS)
+        x = validation.require_x(x, dtypes=_REAL)
+        validation.require_choice("order", order, ORDERS)
         with np.errstate(all="ignore"):
             return function(x, order)
 
@@ -394,13 +394,13 @@ def normalise(x, algorithm="recentred", eps=1e-5, order="pairwise", var=None):
     ``ORDERS``. ``var``, of shape (..., 1), is used in place of the algorithm's variance, after
     rounding to x's dtype: to see what the mean alone costs.
     """
-    x = contract.require_x(x)
-    eps = contract.require_eps(eps)
+    x = validation.require_x(x)
+    eps = validation.require_eps(eps)
     if not isinstance(algorithm, Algorithm):
-        algorithm = ALGORITHMS[contract.require_choice("algorithm", algorithm, ALGORITHMS)]
+        algorithm = ALGORITHMS[validation.require_choice("algorithm", algorithm, ALGORITHMS)]
     m, c, v = algorithm.function(x, order)
     if var is not None:
-        v = contract.as_array("var", var, _SUMMED)
-        contract.require_shape("var", v.shape, m.shape, ", one variance per row of x")
+        v = validation.as_array("var", var, _SUMMED)
+        validation.require_shape("var", v.shape, m.shape, ", one variance per row of x")
     with np.errstate(all="ignore"):
         return ((x - m) - c) / np.sqrt(v.astype(x.dtype) + x.dtype.type(eps))

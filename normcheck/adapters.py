@@ -11,7 +11,7 @@ import ctypes
 
 import numpy as np
 
-from lnlib import contract
+from lnlib import validation
 
 from .cases import UNWRITTEN, WRITTEN_OVER
 from .layouts import LAYOUTS
@@ -49,7 +49,7 @@ class NumPyPair:
                 "module:forward,backward"
             )
         self.forward, self.backward = (
-            contract.require_callable(f"target[{k}]", f) for k, f in enumerate(target)
+            validation.require_callable(f"target[{k}]", f) for k, f in enumerate(target)
         )
         self.settings = settings
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lnlib import contract
+from lnlib import validation
 
 from .targets import Outcome, TargetError, arguments, eps_of, of_target
 
@@ -23,7 +23,7 @@ class JaxFunction:
     lacks = ("memory in any order, gradients that add up: JAX arrays have neither",)
 
     def __init__(self, target, settings):
-        self.function = contract.require_callable("target", target)
+        self.function = validation.require_callable("target", target)
         self.settings = settings
         self._both = functools.cache(self._compiled)
         self.able += settings.derivatives

@@ -4,7 +4,7 @@ import time
 from functools import partial
 from types import SimpleNamespace
 
-from lnlib.contract import require_kind
+from lnlib.validation import require_kind
 
 from .adapters import adapt
 from .cases import FAR_SHAPE, NEAR, all_cases, drawer, far

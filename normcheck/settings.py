@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import prod
 
-from lnlib import contract
+from lnlib import validation
 
 from .cases import MANY_ROWS, WIDTHS
 
@@ -58,23 +58,23 @@ class Settings:
     device: str | None = None
 
     def __post_init__(self):
-        contract.require_choice("kind", self.kind, KINDS)
-        contract.require_choice("framework", self.framework, FRAMEWORKS)
-        object.__setattr__(self, "dtypes", contract.require_several("dtypes", self.dtypes))
+        validation.require_choice("kind", self.kind, KINDS)
+        validation.require_choice("framework", self.framework, FRAMEWORKS)
+        object.__setattr__(self, "dtypes", validation.require_several("dtypes", self.dtypes))
         if not self.dtypes:  # nothing would be tried, and so everything hold
             raise ValueError(f"dtypes: found none, expected one or more of {', '.join(DTYPES)}")
         for dtype in self.dtypes:
-            contract.require_choice("dtypes", dtype, DTYPES)
+            validation.require_choice("dtypes", dtype, DTYPES)
         if self.accumulate is not None:
-            contract.require_choice("accumulate", self.accumulate, DTYPES)
+            validation.require_choice("accumulate", self.accumulate, DTYPES)
         for name in ("quick", "beta", "contiguous", "double_backward", "nested", "forward_mode"):
-            contract.require_bool(name, getattr(self, name))
+            validation.require_bool(name, getattr(self, name))
         if self.eps is not None:
-            contract.require_eps(self.eps)
-        contract.require_count("multiple_of", self.multiple_of)
+            validation.require_eps(self.eps)
+        validation.require_count("multiple_of", self.multiple_of)
         for name in ("most_features", "most_rows"):
             if getattr(self, name) is not None:
-                contract.require_count(
+                validation.require_count(
                     name, getattr(self, name), self.multiple_of if name == "most_features" else 1
                 )
         if self.device is not None and self.framework != "torch":
@@ -112,7 +112,7 @@ class Settings:
         return ("y", "dx", "dgamma", "dbeta") if self.beta else ("y", "dx", "dgamma")
 
     def accumulated_in(self, dtype):
-        return self.accumulate or contract.COMPUTE_DTYPE[dtype].name
+        return self.accumulate or validation.COMPUTE_DTYPE[dtype].name
 
     def width(self, D):
         """The width that the target takes in the place of D: the next multiple, or the last that it

@@ -10,8 +10,8 @@ import math
 import numpy as np
 
 from lnlib import reference
-from lnlib.contract import COMPUTE_DTYPE
 from lnlib.rounding import FORMATS, spacing
+from lnlib.validation import COMPUTE_DTYPE
 
 #: Unit roundoff: half the distance from 1 to the next number.
 U = {name: form.u for name, form in FORMATS.items()}

@@ -16,7 +16,7 @@ import warnings
 
 import torch
 
-from lnlib import contract
+from lnlib import validation
 
 from .cases import UNWRITTEN, WRITTEN_OVER
 from .layouts import LAYOUTS, REVERSED
@@ -49,7 +49,7 @@ class TorchFunction:
     def __init__(self, target, settings):
         self.target = target
         _require_device(settings.device)
-        self.function, self.settings = contract.require_callable("target", target), settings
+        self.function, self.settings = validation.require_callable("target", target), settings
         if inspect.isclass(target) and issubclass(target, torch.autograd.Function):
             self.function = target.apply
         elif inspect.isclass(target):

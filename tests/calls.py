@@ -390,7 +390,7 @@ def eps(value=1e-5):
 
 
 # Names by which the library asks: its own words, and none of a caller's.
-OWN = "what the library itself writes down: contract's docstring says that it is taken as it is"
+OWN = "what the library itself writes down: validation's docstring says that it is taken as it is"
 
 _STEP = ("complex",)  # complex128, which the complex step needs
 _FORWARD = {
@@ -1183,7 +1183,7 @@ def _required(value, **own):
 
 
 add(
-    "contract",
+    "validation",
     require_dtype={
         "name": _own("value"),
         "dtype": arg(X.dtype, {"another": np.dtype(int), "foreign": np.dtype(">f8")}),

@@ -25,7 +25,7 @@ import pytest
 from random_cases import draw, largest, stored
 
 from lnlib import cpu, gpu, layernorm, reference
-from lnlib.contract import COMPUTE_DTYPE
+from lnlib.validation import COMPUTE_DTYPE
 
 try:
     import torch

@@ -26,7 +26,7 @@ import numpy as np
 from random_cases import Drawn, largest, stored
 
 from lnlib import cpu, gpu, layernorm, sharded
-from lnlib.contract import COMPUTE_DTYPE
+from lnlib.validation import COMPUTE_DTYPE
 
 #: What no error of any backend is above, in u times the size of what is rounded: see
 #: :func:`lnlib.layernorm.layer_norm_backward`.

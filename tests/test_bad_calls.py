@@ -113,7 +113,7 @@ def refusal(name, parameter, bad):
     # not go together either may be the one that was found.
     names = (
         "value|dtype"
-        if name.startswith("contract.") and parameter in ("dtype", "found")
+        if name.startswith("validation.") and parameter in ("dtype", "found")
         else parameter
     )
     if (

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lnlib import contract
+from lnlib import validation
 from normcheck.mistakes.recognise import Failure, Reply, recognise
 
 from . import run
@@ -84,7 +84,7 @@ def _exercise(id):
                 if exercise.id == id:
                     return exercise
     found = exercises()
-    contract.require_choice("id", id, found)
+    validation.require_choice("id", id, found)
     return found[id]
 
 
@@ -96,8 +96,8 @@ def check(id, candidate, seed=0):
     error.
     """
     exercise = _exercise(id)
-    contract.require_callable("candidate", candidate)
-    contract.require_count("seed", seed, least=0)
+    validation.require_callable("candidate", candidate)
+    validation.require_count("seed", seed, least=0)
     passed, failed, written = [], None, True
     for checked in exercise.checks:
         try:

@@ -8,7 +8,7 @@ blocks are freed, so in a plain process it is mostly results from 32 MiB on that
 import contextlib
 import ctypes
 
-from lnlib import contract
+from lnlib import validation
 
 # Parameters of mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
@@ -55,5 +55,5 @@ def memory(state):
     is changed. Measure new memory first: what old memory leaves behind is used again. A table shows
     the page faults of a call.
     """
-    contract.require_choice("state", state, ("recycled", "fresh"))
+    validation.require_choice("state", state, ("recycled", "fresh"))
     return _told(state)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lnlib import contract
+from lnlib import validation
 
 from .allocation import memory
 from .stopwatch import interleave, table
@@ -323,10 +323,10 @@ ACCESSES = {"numpy-idiomatic": (12, 21), "numpy-reused": (10, 21), "separate": (
 
 
 def _require_shape(shape):
-    shape = contract.require_several("shape", shape)
+    shape = validation.require_several("shape", shape)
     if not shape:
         raise ValueError("shape: found (), expected at least one axis, the features")
-    return tuple(contract.require_count("shape", n) for n in shape)
+    return tuple(validation.require_count("shape", n) for n in shape)
 
 
 def _threads(number, call):
@@ -372,11 +372,11 @@ def passes(
     What cannot run here (no Numba, no PyTorch) is left out, and a printed line says so.
     """
     shape = _require_shape(shape)
-    names = contract.require_several("names", names)
+    names = validation.require_several("names", names)
     for name in names:
-        contract.require_choice("names", name, FAMILIES)
-    contract.require_choice("which", which, ("forward", "backward"))
-    contract.require_count("threads", threads)
+        validation.require_choice("names", name, FAMILIES)
+    validation.require_choice("which", which, ("forward", "backward"))
+    validation.require_count("threads", threads)
     case = Case(shape, "float32", which, threads, "recycled", "ordinary")
     a, found, missing = arrays(case), {}, {}
     for family in dict.fromkeys([memory_calls, *(FAMILIES[name] for name in names)]):
@@ -453,9 +453,9 @@ def partial_sums(D, rows=None, threads=2):
     Added in one part, and in a part for each thread, whose sums lie side by side or lines apart.
     ``rows``: without it 2^18 numbers in all. Needs Numba; ImportError without.
     """
-    D = contract.require_count("D", D)
-    rows = max(1, 2**18 // D) if rows is None else contract.require_count("rows", rows)
-    threads = contract.require_count("threads", threads)
+    D = validation.require_count("D", D)
+    rows = max(1, 2**18 // D) if rows is None else validation.require_count("rows", rows)
+    threads = validation.require_count("threads", threads)
     import numba  # noqa: F401 - without it the loops would be Python's
 
     case = Case((rows, D), "float32", "backward", threads, "recycled", "ordinary")

@@ -25,7 +25,7 @@ from functools import partial
 
 import numpy as np
 
-from lnlib import contract
+from lnlib import validation
 from simt.cuda_access import cuda
 
 from .stopwatch import (
@@ -250,7 +250,7 @@ def interleave(
     measures the host's seconds; ``clock`` counts nanoseconds.
     """
     require_calls(calls, rounds, check, host=host, clock=clock)
-    contract.require_bool("cold", cold)
+    validation.require_bool("cold", cold)
     found, sleeps = {}, {}
     for name, call in calls.items():
         first = checked_call(name, call, check, clock, gpu.synchronize)

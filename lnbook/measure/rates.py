@@ -5,7 +5,7 @@ import platform
 
 import numpy as np
 
-from lnlib import contract
+from lnlib import validation
 from lnlib.cost import Machine
 
 from .contestants import memory_loops, place, threads_set_back
@@ -62,14 +62,14 @@ def machine(threads=1, size=2**27, rounds=11):
         ) from error
     from lnlib.cpu.threads import in_forked_child, turn
 
-    threads = contract.require_count("threads", threads, most=numba.config.NUMBA_NUM_THREADS)
+    threads = validation.require_count("threads", threads, most=numba.config.NUMBA_NUM_THREADS)
     if in_forked_child():
         raise RuntimeError(
             "found a process forked after Numba had started its threads, expected one of its own "
             "(multiprocessing's 'spawn')"
         )
-    size = contract.require_count("size", size, least=64)
-    contract.require_count("rounds", rounds)
+    size = validation.require_count("size", size, least=64)
+    validation.require_count("rounds", rounds)
     (copy, triad), multiply_add = memory_loops(threads), multiply_add_loop(threads > 1)
     n, lanes, repeats, half = size // 4, 512, 2**14, np.float32(0.5)  # 0.1 GFLOP a thread
     a, b, c = (

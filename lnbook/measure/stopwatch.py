@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lnlib import contract
+from lnlib import validation
 
 from .provenance import digits
 
@@ -50,7 +50,9 @@ OTHERS = 0.05  # a greater share of the cores for other programs makes times dou
 
 def quartiles(values):
     """Median, first and third quartile; between two values interpolated linearly."""
-    values = contract.require_numbers("values", list(contract.require_several("values", values)))
+    values = validation.require_numbers(
+        "values", list(validation.require_several("values", values))
+    )
     if not np.size(values):
         raise ValueError("values: found none, expected at least one number")
     return tuple(np.percentile(values, [50, 25, 75]).tolist())
@@ -169,14 +171,14 @@ def require_calls(calls, rounds, check, **functions):
     """What both stopwatches ask for: ``calls``, a dict {name: function without arguments}, not
     empty, and functions.
     """
-    contract.require_kind("calls", calls, dict, "a dict {name: function without arguments}")
+    validation.require_kind("calls", calls, dict, "a dict {name: function without arguments}")
     if not calls:
         raise ValueError("calls: found none, expected at least one")
     for name, call in calls.items():
-        contract.require_callable(f"calls[{name!r}]", call)
-    contract.require_count("rounds", rounds)
+        validation.require_callable(f"calls[{name!r}]", call)
+    validation.require_count("rounds", rounds)
     for name, function in (functions if check is None else {"check": check, **functions}).items():
-        contract.require_callable(name, function)
+        validation.require_callable(name, function)
 
 
 def checked_call(name, call, check, clock, wait=None):
@@ -229,8 +231,8 @@ def interleave(
     A block drops each result at once, as a program does that overwrites its variable.
     """
     require_calls(calls, rounds, check, clock=clock, faults=faults)
-    contract.require_number("block", block, above=0)
-    contract.require_number("settle", settle, least=0)
+    validation.require_number("block", block, above=0)
+    validation.require_number("settle", settle, least=0)
     found = {}
     with no_garbage_collection():
         for name, call in calls.items():
@@ -254,9 +256,9 @@ def interleave(
 
 def require_found(found):
     """Return ``found``, a dict {name: :class:`Timing`} with as many rounds for each; not empty."""
-    contract.require_kind("found", found, dict, "the dict that interleave returned")
+    validation.require_kind("found", found, dict, "the dict that interleave returned")
     for name, timing in found.items():
-        contract.require_kind(f"found[{name!r}]", timing, Timing, "a Timing")
+        validation.require_kind(f"found[{name!r}]", timing, Timing, "a Timing")
     if len({len(timing.seconds) for timing in found.values()}) != 1:
         raise ValueError(
             "found: found contestants with different numbers of rounds, or none, expected those of"
@@ -271,12 +273,12 @@ def ratios(found, base, name):
     ``base`` is a tuple of names; the fastest of them in a round counts.
     """
     require_found(found)
-    base = contract.require_several("base", base)
+    base = validation.require_several("base", base)
     if not base:
         raise ValueError("base: found none, expected at least one name")
     for one in base:
-        contract.require_choice("base", one, found)
-    contract.require_choice("name", name, found)
+        validation.require_choice("base", one, found)
+    validation.require_choice("name", name, found)
     fastest = np.min([found[b].seconds for b in base], axis=0)
     return fastest / np.array(found[name].seconds)
 
@@ -292,8 +294,8 @@ def records(found, against=None, per=1):
 
     ``per``: how often a call does what is timed, if it does it several times.
     """
-    contract.require_number("per", per, above=0)
-    against = contract.require_kind(
+    validation.require_number("per", per, above=0)
+    against = validation.require_kind(
         "against", {} if against is None else against, dict, "a dict {field: names}"
     )
     made = []
@@ -355,8 +357,8 @@ def table(found, nbytes=None, accesses=None):
     largest = max(timing.median for timing in require_found(found).values())
     unit, scale = ("s", 1) if largest >= 1 else ("ms", 1e3) if largest >= 1e-3 else ("us", 1e6)
     if nbytes is not None:
-        contract.require_count("nbytes", nbytes)
-    counts = contract.require_kind(
+        validation.require_count("nbytes", nbytes)
+    counts = validation.require_kind(
         "accesses", {} if accesses is None else accesses, dict, "a dict {name: number}"
     )
     floors = {name: n for name, n in FLOORS.items() if name in found}

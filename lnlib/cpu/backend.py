@@ -3,14 +3,14 @@
 A call on one short row takes a microsecond and a half, a fifth of it in compiled code. So nothing
 is asked twice. The compiled functions look at their arguments themselves
 (:mod:`lnlib.cpu.arguments`); whatever is not as usual goes the slow way through
-:mod:`lnlib.contract`, which says what is wrong, copies, or has it compiled.
+:mod:`lnlib.validation`, which says what is wrong, copies, or has it compiled.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from .. import contract, layernorm
+from .. import layernorm, validation
 from .compiler import MIXED
 from .kernels import backward_serial, backward_threads, forward_serial, forward_threads
 from .threads import turn, usable_threads
@@ -83,7 +83,7 @@ def _result(out, x):
     """
     if out is None:
         return _empty(x.shape, x.dtype)
-    contract.require_out(out, x, rows_in_order=True)
+    validation.require_out(out, x, rows_in_order=True)
     return np.asarray(out)
 
 
@@ -104,7 +104,7 @@ def _refuse_overlap(out, *inputs):
 
 
 def _require_accepted(left):
-    """After the slow way: of what :mod:`lnlib.contract` accepts, the compiled functions refuse an
+    """After the slow way: of what :mod:`lnlib.validation` accepts, the compiled functions refuse an
     overlap.
     """
     if left == _UNUSUAL:
@@ -117,10 +117,12 @@ def _require_accepted(left):
 
 def _require_parts(cache):
     """Say what is wrong with the arrays of a cache that was changed by hand, if anything is."""
-    x = contract.require_kind("cache.x", cache.x, np.ndarray, "the array that forward kept")
-    contract.require_x(x, "cache.x", _REAL)
+    x = validation.require_kind("cache.x", cache.x, np.ndarray, "the array that forward kept")
+    validation.require_x(x, "cache.x", _REAL)
     size = 3 * (x.size // x.shape[-1]) + x.shape[-1]
-    contract.require_part(cache, "saved", (size,), _FLOATS[1:] if x.dtype == _FLOAT64 else _FLOATS)
+    validation.require_part(
+        cache, "saved", (size,), _FLOATS[1:] if x.dtype == _FLOAT64 else _FLOATS
+    )
     if not cache.saved.flags.c_contiguous:
         raise ValueError(
             f"cache.saved: found strides {cache.saved.strides}, expected the array that forward"
@@ -222,19 +224,19 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
 
 def _forward_with_care(x, gamma, beta, eps, precise, out):
     """Forward of any arguments: says what is wrong with them, copies, converts, compiles."""
-    x = contract.require_x(x)
-    contract.require_dtype(
+    x = validation.require_x(x)
+    validation.require_dtype(
         "x",
         x.dtype,
         _REAL,
         "float64, float32, float16 or bfloat16 (backend 'numpy' takes complex128)",
     )
-    gamma, beta = contract.require_parameters(gamma, beta, x)
+    gamma, beta = validation.require_parameters(gamma, beta, x)
     for name, array in (("gamma", gamma), ("beta", beta)):
-        contract.require_dtype(name, array.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
+        validation.require_dtype(name, array.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
     eps, precise, y = (
-        contract.require_eps(eps),
-        contract.require_precise(precise, x),
+        validation.require_eps(eps),
+        validation.require_precise(precise, x),
         _result(out, x),
     )
     if x.dtype not in _FLOATS:
@@ -303,11 +305,11 @@ def layer_norm_backward(dy, cache, *, out=None):
 
 def _backward_with_care(dy, cache, out):
     """Backward of any arguments, likewise."""
-    contract.require_cache(cache, CpuLayerNormCache)
+    validation.require_cache(cache, CpuLayerNormCache)
     _require_parts(cache)
     x, saved, _, _ = cache
-    dy = contract.require_like_x("dy", dy, x.shape, x.dtype)
-    contract.require_dtype("dy", dy.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
+    dy = validation.require_like_x("dy", dy, x.shape, x.dtype)
+    validation.require_dtype("dy", dy.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
     dx = _result(out, x)
     if x.dtype not in _FLOATS:
         return dx if out is None else out, *_half_backward(dy, cache, dx)

@@ -2,7 +2,7 @@
 
 They are one file because Numba's cache on disk looks at the file of the function called from
 Python, and at no other: a loop changed elsewhere would not be compiled again. (So change this file,
-too, if ``contract.RANGE`` changes, or what it takes from :mod:`lnlib.cpu.arguments` or
+too, if ``validation.RANGE`` changes, or what it takes from :mod:`lnlib.cpu.arguments` or
 :mod:`lnlib.cpu.compiler`.)
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, prange
 from numba.core.registry import cpu_target
 
-from .. import contract
+from .. import validation
 from .arguments import (
     READABLE,
     WRITEABLE,
@@ -77,8 +77,8 @@ PIECE = 1024
 #: and may be stored past the caches.
 LONG_ROW = 256
 
-_RANGE32, _RANGE64 = contract.RANGE["float32"], contract.RANGE["float64"]
-_SAFE32, _SAFE64 = contract.SAFE_TO_SUBTRACT["float32"], contract.SAFE_TO_SUBTRACT["float64"]
+_RANGE32, _RANGE64 = validation.RANGE["float32"], validation.RANGE["float64"]
+_SAFE32, _SAFE64 = validation.SAFE_TO_SUBTRACT["float32"], validation.SAFE_TO_SUBTRACT["float64"]
 
 # A flag that is not given is the one of whichever caller happens to be compiled first: all are
 # given. ``forceinline`` is on in the backward pass: of a function that is called, LLVM has one
@@ -376,7 +376,7 @@ def _ends_of_lines(i, D, first_head, line, far):
 @_row_loop
 def _harmless(array):
     """What is below it pushes no element of dx out of range; see
-    :data:`lnlib.contract.SAFE_TO_SUBTRACT`.
+    :data:`lnlib.validation.SAFE_TO_SUBTRACT`.
     """
     return _SAFE32 if array.itemsize == 4 else _SAFE64
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from simt.cuda_access import bfloat16, float16, float32, float64
 
-from .. import contract
+from .. import validation
 from . import kernels, plans
 from .devices import is_tensor, machine_for
 from .prepared import Work
@@ -84,11 +84,11 @@ def _on_device(value):
     try:
         return hasattr(value, "__cuda_array_interface__")
     except RuntimeError:
-        return True  # like PyTorch's, of one that requires its gradient: contract.describe says so
+        return True  # PyTorch's, of a tensor that requires its gradient; describe says so
 
 
 def _seen(name, value, device):
-    """What lnlib.contract looks at: ``value``, or its description if it is on the device. It must
+    """What lnlib.validation looks at: ``value``, or its description if it is on the device. It must
     be where x is.
     """
     if not device:
@@ -102,7 +102,7 @@ def _seen(name, value, device):
         if seen.dtype is not None:
             return seen
     try:
-        return contract.describe(name, value, DTYPES, _EXPECTED)
+        return validation.describe(name, value, DTYPES, _EXPECTED)
     except AttributeError:
         raise TypeError(
             f"{name}: found {type(value).__name__}, expected an array on the device, where x is"
@@ -115,7 +115,7 @@ def _numpys(dtype):
     name = str(dtype).removeprefix("torch.")
     if (
         name == "bfloat16"
-        # NumPy knows it once this package has been imported; contract.describe says that it is
+        # NumPy knows it once this package has been imported; validation.describe says that it is
         # missing
     ):
         try:
@@ -126,11 +126,11 @@ def _numpys(dtype):
 
 
 def _described(part):
-    """What lnlib.contract looks at of an array that forward kept, or of a C-contiguous tensor, of
+    """What lnlib.validation looks at of an array that forward kept, or of a C-contiguous tensor, of
     any library.
     """
     dtype = part.dtype if isinstance(part.dtype, np.dtype) else _numpys(part.dtype)
-    return contract.Description(tuple(part.shape), dtype, True)
+    return validation.Description(tuple(part.shape), dtype, True)
 
 
 def _require_parts(cache):
@@ -147,14 +147,16 @@ def _require_parts(cache):
             raise TypeError(
                 f"cache.{name}: found {type(part).__name__}, expected the array that forward made"
             )
-        seen.append(contract.as_array(f"cache.{name}", part if host else _described(part), dtypes))
+        seen.append(
+            validation.as_array(f"cache.{name}", part if host else _described(part), dtypes)
+        )
     x, statistics, gamma = seen
-    contract.require_x(x, "cache.x")
-    contract.require_shape("cache.statistics", statistics.shape, (math.prod(x.shape[:-1]), 4))
-    contract.require_shape("cache.gamma", gamma.shape, x.shape[-1:])
-    contract.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
-    contract.require_dtype("cache.dtype", cache.dtype, DTYPES)
-    contract.require_bool("cache.device", cache.device)
+    validation.require_x(x, "cache.x")
+    validation.require_shape("cache.statistics", statistics.shape, (math.prod(x.shape[:-1]), 4))
+    validation.require_shape("cache.gamma", gamma.shape, x.shape[-1:])
+    validation.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
+    validation.require_dtype("cache.dtype", cache.dtype, DTYPES)
+    validation.require_bool("cache.device", cache.device)
     return seen
 
 
@@ -281,16 +283,16 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
       stream, do not free or reuse arrays before both have caught up.
     """
     device = _on_device(x)
-    seen = contract.require_x(_seen("x", x, device))
-    contract.require_dtype("x", seen.dtype, DTYPES, _EXPECTED)
-    parameters = contract.require_parameters(
+    seen = validation.require_x(_seen("x", x, device))
+    validation.require_dtype("x", seen.dtype, DTYPES, _EXPECTED)
+    parameters = validation.require_parameters(
         _seen("gamma", gamma, device), _seen("beta", beta, device), seen
     )
     (kind,) = {a.dtype for a in parameters}
-    eps = contract.require_eps(eps)
-    real = np.dtype(np.float64 if contract.require_bool("precise", precise) else np.float32)
+    eps = validation.require_eps(eps)
+    real = np.dtype(np.float64 if validation.require_bool("precise", precise) else np.float32)
     if out is not None:
-        contract.require_out(_seen("out", out, True) if device else out, seen)
+        validation.require_out(_seen("out", out, True) if device else out, seen)
     shape, dtype = seen.shape, seen.dtype
     D, rows = shape[-1], math.prod(shape[:-1])
     with machine_for(device, x, stream) as machine:
@@ -326,13 +328,13 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
     D/2048 + 16.
     """
     seen_x, seen_statistics, seen_gamma = _require_parts(
-        contract.require_cache(cache, GpuLayerNormCache)
+        validation.require_cache(cache, GpuLayerNormCache)
     )
     x, statistics, gamma, parameters, device = cache
     shape, dtype, real = seen_x.shape, seen_x.dtype, seen_statistics.dtype
-    seen = contract.require_like_x("dy", _seen("dy", dy, device), shape, dtype)
+    seen = validation.require_like_x("dy", _seen("dy", dy, device), shape, dtype)
     if out is not None:
-        contract.require_out(_seen("out", out, True) if device else out, seen_x)
+        validation.require_out(_seen("out", out, True) if device else out, seen_x)
     D, rows = shape[-1], math.prod(shape[:-1])
     with machine_for(device, x, stream, interpreted=isinstance(statistics, np.ndarray)) as machine:
         if device:

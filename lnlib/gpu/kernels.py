@@ -48,7 +48,7 @@ from simt.cuda_access import (
     widened,
 )
 
-from .. import contract
+from .. import validation
 from .plans import KEPT, TERMS
 
 #: Powers of two by which a row out of range is multiplied. The first is for one that is too large.
@@ -176,7 +176,7 @@ def row_statistics(threads, sums, real):
     for d = scale * x - mean. Kernels differ in where x is then: in registers v, or in memory.
     """
     warps = threads // 32
-    ends = contract.RANGE["float32" if real is float32 else "float64"]
+    ends = validation.RANGE["float32" if real is float32 else "float64"]
     smallest, largest, hardly = real(ends[0]), real(ends[1]), real(0.25 * DOWN**2 * ends[1])
     down, back, up, quarter = real(DOWN), real(1 / DOWN), real(UP), real(0.25)
     most = real(3.4e38 if real is float32 else 1.7e308)  # times 0 it is 0
@@ -298,7 +298,7 @@ def means_of_g(threads, sums, real):
     """
     warps, times = threads // 32, TIMES[real]
     down, back = real(DOWN), real(1 / DOWN)
-    harmless = real(contract.SAFE_TO_SUBTRACT["float32" if real is float32 else "float64"])
+    harmless = real(validation.SAFE_TO_SUBTRACT["float32" if real is float32 else "float64"])
     add_lanes = group_sums(min(threads, 32))
 
     @device

@@ -13,7 +13,7 @@ import numpy as np
 import simt
 from simt.cuda_access import cuda
 
-from .. import contract
+from .. import validation
 from .prepared import compiled
 
 
@@ -74,8 +74,8 @@ def launch(kernel, blocks, threads, *arguments):
     lesson, not a fast way. Without one :func:`simt.launch` interprets the kernel, with all its
     checks; errors as there.
     """
-    contract.require_count("blocks", blocks)
-    contract.require_count("threads", threads, most=1024)
+    validation.require_count("blocks", blocks)
+    validation.require_count("threads", threads, most=1024)
     if not cuda.is_available():
         simt.launch(kernel, blocks, threads, *arguments)
         where = "interpreted by simt"

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from .. import contract
+from .. import validation
 
 #: Numbers of a row that one thread keeps. In backward each takes four registers.
 KEPT = 16
@@ -45,7 +45,7 @@ def threads_and_chunks(D, width, kept, most, least=32):
         ("most", most),
         ("least", least),
     ):
-        contract.require_count(name, value)
+        validation.require_count(name, value)
     kept = kept if width == 4 else kept * 3 // 4
     for threads in (8, 16, 32, 64, 128, 256, 512, 1024):
         chunks = -(-D // (threads * width))
@@ -61,7 +61,7 @@ def plan_forward(rows, D, width, kept=KEPT):
     Rows of up to 512 numbers need one warp only; four of these rows are then in a block, because a
     multiprocessor takes 16 to 32 blocks at most, and has room for more warps than that.
     """
-    contract.require_count("rows", rows, least=0)
+    validation.require_count("rows", rows, least=0)
     threads, chunks = threads_and_chunks(D, width, kept, 1024)
     together = 4 if threads == 32 else 1
     return Plan(threads, chunks, width, together, -(-rows // together))
@@ -78,9 +78,9 @@ def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
     for the sums only: it is read twice. Few blocks mean few partial sums, 16 bytes of traffic for
     each of their elements, but no thread may add more than :data:`ROWS_ADDED` rows.
     """
-    contract.require_count("rows", rows, least=0)
+    validation.require_count("rows", rows, least=0)
     for name, value in (("width", width), ("kept", kept), ("multiprocessors", multiprocessors)):
-        contract.require_count(name, value)
+        validation.require_count(name, value)
     threads, chunks = threads_and_chunks(D, width, max(width, kept // 2), 512, 8)
     if not chunks:
         threads, chunks = threads_and_chunks(D, width, kept, 512)
@@ -104,6 +104,6 @@ def plan_add(partials):
     Chunks are for many partial sums of short rows: where a block did whole columns, few blocks
     would do long sums.
     """
-    contract.require_count("partials", partials, least=0)
+    validation.require_count("partials", partials, least=0)
     lanes = min(32, 1 << max(partials - 1, 0).bit_length())
     return max(8, 32 // lanes), lanes, max(1, -(-partials // (TERMS * lanes)))

@@ -14,7 +14,7 @@ import numpy as np
 
 import simt
 
-from .. import contract
+from .. import validation
 from . import ladder, launching
 
 SECTOR = 32  #: Bytes that memory delivers at once.
@@ -57,7 +57,7 @@ def side_by_side(D, W=1):
     every row began with a sector. But rows begin at each multiple of gcd(D, 8) in a sector, at one
     as often as at another, and n numbers then touch (n + 8 - gcd) / 8 sectors on average.
     """
-    requests = -(-contract.require_count("D", D) // (32 * contract.require_count("W", W)))
+    requests = -(-validation.require_count("D", D) // (32 * validation.require_count("W", W)))
     return D / 8 / requests + 1 - math.gcd(D, 8) / 8
 
 
@@ -67,8 +67,8 @@ def a_row_apart(N, D):
 
     Rows of fewer than 8 numbers share sectors.
     """
-    contract.require_count("D", D)
-    lanes = contract.require_count("N", N) / -(
+    validation.require_count("D", D)
+    lanes = validation.require_count("N", N) / -(
         -N // 32
     )  # on average: the last warp may have fewer than 32 rows
     return lanes * min(D, 8) / 8
@@ -125,8 +125,8 @@ def chunks_of_row(D, most_threads):
     """Threads, V and W for a row in registers: W = 4 where 4 divides D, V = 4 at most unless
     threads are too few.
     """
-    W = 4 if contract.require_count("D", D) % 4 == 0 else 1
-    contract.require_count("most_threads", most_threads)
+    W = 4 if validation.require_count("D", D) % 4 == 0 else 1
+    validation.require_count("most_threads", most_threads)
     threads = _power(-(-D // (4 * W)), most=most_threads)
     return threads, -(-D // (threads * W)), W
 
@@ -247,17 +247,17 @@ class Step(NamedTuple):
         GPU if there is one, and the second list is empty.
         """
         for name, value in (("log", log), ("gpu", gpu)):
-            contract.require_bool(name, value)
+            validation.require_bool(name, value)
         names = INPUTS[self.direction]
         if len(inputs) != len(names):
             raise TypeError(
                 f"inputs: found {len(inputs)} arrays, expected {len(names)}: {', '.join(names)}"
             )
-        shape = contract.require_x(inputs[names.index("x")]).shape
+        shape = validation.require_x(inputs[names.index("x")]).shape
         if len(shape) != 2 or shape[0] == 0:
             raise ValueError(f"x: found shape {shape}, expected (N, D) with at least one row")
         N, D = shape
-        eps, shapes = contract.require_eps(eps), _shapes(N, D, G)
+        eps, shapes = validation.require_eps(eps), _shapes(N, D, G)
         arrays = {name: _flat(name, value, shapes[name]) for name, value in zip(names, inputs)}
         plan, runs = self.plan(N, D, G), []
         numbers = {"N": N, "D": D, "G": shapes["dgamma_parts"][0], "eps": np.float32(eps)}
@@ -302,7 +302,7 @@ class Step(NamedTuple):
 def _shapes(N, D, G):
     """The shape of every array by name."""
     for name, count in {"N": N, "D": D, "G": G}.items():
-        contract.require_count(name, count)
+        validation.require_count(name, count)
     return {
         **dict.fromkeys(("x", "y", "dy", "dx"), (N, D)),
         **dict.fromkeys(("mean", "rstd"), (N, 1)),
@@ -315,8 +315,8 @@ def _flat(name, value, shape):
     """A copy of ``value`` as a flat float32 array, or an error that names it. A view might be out
     of alignment.
     """
-    array = contract.as_array(name, value, ("float32",))
-    contract.require_shape(name, array.shape, shape)
+    array = validation.as_array(name, value, ("float32",))
+    validation.require_shape(name, array.shape, shape)
     return np.array(array, order="C").reshape(-1)
 
 

@@ -16,7 +16,7 @@ differentiated again. PyTorch is loaded with this module, which nothing in ``lnl
 
 import torch
 
-from .. import contract, cpu, layernorm
+from .. import cpu, layernorm, validation
 from . import backend as gpu
 
 _DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
@@ -106,7 +106,7 @@ def layer_norm(x, gamma, beta, eps=1e-5):
     errors are those of the backend.
     """
     for name, tensor in (("x", x), ("gamma", gamma), ("beta", beta)):
-        contract.require_kind(name, tensor, torch.Tensor, "a tensor")
+        validation.require_kind(name, tensor, torch.Tensor, "a tensor")
         if tensor.dtype not in _DTYPES:
             raise TypeError(
                 f"{name}: found {tensor.dtype}, expected float64, float32, float16 or bfloat16"
@@ -121,7 +121,7 @@ def layer_norm(x, gamma, beta, eps=1e-5):
             raise ValueError(
                 f"{name}: found a tensor on {tensor.device}, expected one on {x.device}, where x is"
             )
-    return _Forward.apply(x, gamma, beta, contract.require_eps(eps))
+    return _Forward.apply(x, gamma, beta, validation.require_eps(eps))
 
 
 class LayerNorm(torch.nn.Module):
@@ -144,7 +144,7 @@ class LayerNorm(torch.nn.Module):
                 f"normalized_shape: found {normalized_shape!r}, expected the number of features, 1"
                 " or more"
             )
-        self.eps = contract.require_eps(eps)
+        self.eps = validation.require_eps(eps)
         self.weight = torch.nn.Parameter(torch.ones(D, device=device, dtype=dtype))
         self.bias = torch.nn.Parameter(torch.zeros(D, device=device, dtype=dtype))
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .. import contract, layernorm
+from .. import layernorm, validation
 from .groups import merge, merge_upstream, products, quadruples, quintuples, squares, tree
 from .messages import GATHER, SAME
 from .rows import DTYPES, require_blocks
@@ -74,7 +74,7 @@ def _statistics(rows, eps, block, bring, join):
     """
     statistics = _joined(join, (yield GATHER, bring(rows, block)), block)
     e = np.zeros((len(rows), 1), np.int64)
-    smallest, largest = contract.RANGE["float64"]
+    smallest, largest = validation.RANGE["float64"]
     with np.errstate(all="ignore"):
         var_eps = statistics[-1] / statistics[0] + eps
     redo = ~((smallest < var_eps) & (var_eps < largest))[
@@ -98,7 +98,7 @@ def _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind):
     are overwritten.
     """
     n, *mean, S = statistics
-    compute = np.dtype(np.float64) if precise else contract.COMPUTE_DTYPE[x.dtype.name]
+    compute = np.dtype(np.float64) if precise else validation.COMPUTE_DTYPE[x.dtype.name]
     scaled = 1 / np.sqrt(S / n + np.ldexp(eps, -2 * e))
     alone = (S == 0) & (eps > 0)  # all there is below the root is eps
     rstd = np.where(alone, 1 / np.sqrt(np.float64(eps)), np.ldexp(scaled, -e))
@@ -121,17 +121,17 @@ def _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind):
 
 def _forward(x, gamma, beta, eps, precise, reproducible, block, finite, bring, join, kind):
     """y and the cache of either norm; a shard may have no features."""
-    x = contract.as_array("x", x, DTYPES)
+    x = validation.as_array("x", x, DTYPES)
     if not x.ndim:
         raise ValueError("x: found a 0-d array, expected shape (..., width) with at least one axis")
-    if contract.require_bool("finite", finite):
-        contract.require_finite("x", x, DTYPES)
-    gamma, beta = contract.require_parameters(gamma, beta, x)
+    if validation.require_bool("finite", finite):
+        validation.require_finite("x", x, DTYPES)
+    gamma, beta = validation.require_parameters(gamma, beta, x)
     for name, a in (("gamma", gamma), ("beta", beta)):
-        contract.require_dtype(name, a.dtype, DTYPES)
-    eps = contract.require_eps(eps)
-    contract.require_bool("reproducible", reproducible)
-    contract.require_count("block", block)
+        validation.require_dtype(name, a.dtype, DTYPES)
+    eps = validation.require_eps(eps)
+    validation.require_bool("reproducible", reproducible)
+    validation.require_count("block", block)
     block = block if reproducible else None
     yield (
         SAME,
@@ -140,7 +140,7 @@ def _forward(x, gamma, beta, eps, precise, reproducible, block, finite, bring, j
             "leading shape of x": x.shape[:-1],
             "dtype of x": x.dtype.name,
             "dtype of gamma": gamma.dtype.name,
-            "precise": contract.require_precise(precise, x),
+            "precise": validation.require_precise(precise, x),
             "block": block,
         },
     )
@@ -182,7 +182,7 @@ def rms_norm_forward(x, gamma, eps=1e-5, *, reproducible=False, block=BLOCK, fin
 
     One message, 16 bytes a row and part: count and sum of squares.
     """
-    gamma = contract.as_array("gamma", gamma)
+    gamma = validation.as_array("gamma", gamma)
     return (
         yield from _forward(
             x,
@@ -204,24 +204,24 @@ def _require(dy, cache, kind):
     """dy as an array, of a cache whose fields have the types, shapes and dtypes that forward gave
     them.
     """
-    contract.require_cache(cache, kind)
-    dtype = contract.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
-    contract.require_dtype("cache.dtype", dtype, DTYPES)
-    shape = contract.require_kind(
+    validation.require_cache(cache, kind)
+    dtype = validation.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
+    validation.require_dtype("cache.dtype", dtype, DTYPES)
+    shape = validation.require_kind(
         "cache.xhat", cache.xhat, np.ndarray, "the array that forward made"
     ).shape
-    contract.require_part(
-        cache, "xhat", shape or (0,), {contract.COMPUTE_DTYPE[dtype.name], np.dtype(np.float64)}
+    validation.require_part(
+        cache, "xhat", shape or (0,), {validation.COMPUTE_DTYPE[dtype.name], np.dtype(np.float64)}
     )
-    contract.require_part(cache, "rstd", (*shape[:-1], 1), (np.dtype(np.float64),))
+    validation.require_part(cache, "rstd", (*shape[:-1], 1), (np.dtype(np.float64),))
     if cache.beyond is not None:
-        contract.require_part(cache, "beyond", (*shape[:-1], 1), (np.dtype(np.float64),))
-    contract.require_part(cache, "gamma", shape[-1:], contract.dtypes_like(dtype))
-    contract.require_count("cache.D", cache.D, least=0)
+        validation.require_part(cache, "beyond", (*shape[:-1], 1), (np.dtype(np.float64),))
+    validation.require_part(cache, "gamma", shape[-1:], validation.dtypes_like(dtype))
+    validation.require_count("cache.D", cache.D, least=0)
     if cache.block is not None:
-        contract.require_count("cache.block", cache.block)
-    dy = contract.require_like_x("dy", dy, shape, dtype)
-    contract.require_dtype("dy", dy.dtype, DTYPES)
+        validation.require_count("cache.block", cache.block)
+    dy = validation.require_like_x("dy", dy, shape, dtype)
+    validation.require_dtype("dy", dy.dtype, DTYPES)
     return dy
 
 

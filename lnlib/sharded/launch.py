@@ -11,7 +11,7 @@ import subprocess
 import sys
 import sysconfig
 
-from .. import contract
+from .. import validation
 
 INSTALL = "python -m pip install -r requirements-mpi.txt"
 
@@ -45,11 +45,11 @@ def launch(arguments, ranks, timeout=60.0):
     RuntimeError where there is no MPI.
     """
     arguments = [
-        contract.require_kind("arguments", a, str, "texts")
-        for a in contract.require_several("arguments", arguments)
+        validation.require_kind("arguments", a, str, "texts")
+        for a in validation.require_several("arguments", arguments)
     ]
-    contract.require_count("ranks", ranks)
-    contract.require_number("timeout", timeout, above=0)
+    validation.require_count("ranks", ranks)
+    validation.require_number("timeout", timeout, above=0)
     if missing():
         raise RuntimeError(missing())
     command = [mpiexec(), "-n", str(ranks), sys.executable, "-m", "mpi4py", *arguments]

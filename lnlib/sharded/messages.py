@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .. import contract
+from .. import validation
 
 SUM, GATHER, SAME = "sum", "gather", "same"
 
@@ -76,7 +76,7 @@ def _announced(message):
         )
     operation, content = message
     if isinstance(operation, str) and operation == SAME:
-        contract.require_kind("message", content, dict, "a dict {name: value} beside SAME")
+        validation.require_kind("message", content, dict, "a dict {name: value} beside SAME")
         return Step(
             SAME, None, {"operation": SAME, **{name: str(value) for name, value in content.items()}}
         )
@@ -86,7 +86,7 @@ def _announced(message):
         raise ValueError(
             f"message: found operation {operation!r}, expected SUM, GATHER, SAME or a function"
         )
-    array = contract.as_array("message", content, contract.REAL_NUMBERS)
+    array = validation.as_array("message", content, validation.REAL_NUMBERS)
     if operation != SUM and not array.ndim:
         raise ValueError(
             "message: found a 0-d array, expected one whose first axis counts parts or rows"

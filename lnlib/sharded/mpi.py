@@ -14,7 +14,7 @@ from collections.abc import Generator
 
 import numpy as np
 
-from .. import contract
+from .. import validation
 from .messages import GATHER, SAME, SUM, Message, RankError, advance, disagreement
 
 #: Where launchers tell a process how many were started: MPICH's and Intel's mpiexec, Open MPI's,
@@ -102,10 +102,10 @@ def run(comm, program, *, log=None):
     """
     from mpi4py import MPI
 
-    contract.require_kind(
+    validation.require_kind(
         "comm", comm, MPI.Intracomm, "an MPI communicator, such as mpi4py.MPI.COMM_WORLD"
     )
-    contract.require_kind("program", program, Generator, "a generator, the program of this rank")
+    validation.require_kind("program", program, Generator, "a generator, the program of this rank")
     require_launched(
         MPI.COMM_WORLD.size, " ".join(MPI.Get_library_version().strip("\0").split()[:3])
     )

@@ -12,7 +12,7 @@ import zlib
 
 import numpy as np
 
-from .. import contract, layernorm
+from .. import layernorm, validation
 from .groups import tree
 from .messages import GATHER, SAME, SUM
 
@@ -32,9 +32,9 @@ def _checksum(a):
 
 def _forward(local, x, parameters, eps, finite):
     """``local()``, once it is known that all ranks were given the same parameters, eps and D."""
-    contract.require_dtype("x", contract.as_array("x", x).dtype, DTYPES)
-    if contract.require_bool("finite", finite):
-        contract.require_finite("x", x, DTYPES)
+    validation.require_dtype("x", validation.as_array("x", x).dtype, DTYPES)
+    if validation.require_bool("finite", finite):
+        validation.require_finite("x", x, DTYPES)
     y, cache = local()
     yield (
         SAME,
@@ -59,7 +59,8 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, finite=False)
     x with NaN or Inf, naming the rank, instead of letting it through. Nothing is sent but what
     finds out ranks whose parameters, eps or D differ.
     """
-    gamma, beta = contract.as_array("gamma", gamma, DTYPES), contract.as_array("beta", beta, DTYPES)
+    gamma = validation.as_array("gamma", gamma, DTYPES)
+    beta = validation.as_array("beta", beta, DTYPES)
     return (
         yield from _forward(
             lambda: layernorm.layer_norm_forward(x, gamma, beta, eps, precise=precise),
@@ -75,7 +76,7 @@ def rms_norm_forward(x, gamma, eps=1e-5, *, finite=False):
     """This rank's rows of RMS norm, as :func:`layer_norm_forward`; see
     :func:`lnlib.layernorm.rms_norm_forward`.
     """
-    gamma = contract.as_array("gamma", gamma, DTYPES)
+    gamma = validation.as_array("gamma", gamma, DTYPES)
     return (
         yield from _forward(
             lambda: layernorm.rms_norm_forward(x, gamma, eps), x, {"gamma": gamma}, eps, finite
@@ -94,11 +95,11 @@ def require_blocks(counts, block, what):
 
 
 def _backward(dy, cache, reproducible, block):
-    contract.require_bool("reproducible", reproducible)
-    contract.require_count("block", block)
-    dy = contract.as_array("dy", dy, DTYPES)
+    validation.require_bool("reproducible", reproducible)
+    validation.require_count("block", block)
+    dy = validation.as_array("dy", dy, DTYPES)
     dx, *sums = layernorm.backward_sums(dy, cache, block if reproducible else None)
-    contract.require_dtype(
+    validation.require_dtype(
         "cache", dx.dtype, DTYPES, "one of real numbers"
     )  # dx is complex if anything is
     if reproducible:
@@ -127,12 +128,12 @@ def layer_norm_backward(dy, cache, *, reproducible=False, block=BLOCK):
     that their bits do not depend on how many ranks have the rows, if each has whole blocks (only
     the last may be shorter). That costs 8 (1 + 2 D) bytes a block.
     """  # noqa: E501
-    contract.require_cache(cache, layernorm.LayerNormCache, layernorm.PreciseLayerNormCache)
+    validation.require_cache(cache, layernorm.LayerNormCache, layernorm.PreciseLayerNormCache)
     return (yield from _backward(dy, cache, reproducible, block))
 
 
 def rms_norm_backward(dy, cache, *, reproducible=False, block=BLOCK):
     """This rank's rows of dx, and dgamma of all rows, as :func:`layer_norm_backward`."""
-    contract.require_cache(cache, layernorm.RMSNormCache)
+    validation.require_cache(cache, layernorm.RMSNormCache)
     dx, dgamma, _ = yield from _backward(dy, cache, reproducible, block)
     return dx, dgamma

@@ -1,22 +1,22 @@
 """Who has which rows or features: cuts of a whole among ranks."""
 
-from .. import contract
+from .. import validation
 
 
 def cut(count, ranks, block=1):
     """Slices of ``count`` rows or features for each rank, as even as whole blocks allow; some are
     empty if need be.
     """
-    contract.require_count("count", count, least=0)
-    contract.require_count("ranks", ranks)
-    blocks = -(-count // contract.require_count("block", block))
+    validation.require_count("count", count, least=0)
+    validation.require_count("ranks", ranks)
+    blocks = -(-count // validation.require_count("block", block))
     edges = [min(count, (rank * blocks // ranks) * block) for rank in range(ranks + 1)]
     return [slice(start, stop) for start, stop in zip(edges, edges[1:])]
 
 
 def widths(*counts):
     """Slices of these many rows or features, one a rank, in order; 0 is an empty shard."""
-    counts = [contract.require_count("counts", n, least=0) for n in counts]
+    counts = [validation.require_count("counts", n, least=0) for n in counts]
     return [slice(sum(counts[:k]), sum(counts[: k + 1])) for k in range(len(counts))]
 
 

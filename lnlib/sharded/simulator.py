@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import numpy as np
 
-from .. import contract
+from .. import validation
 from .messages import GATHER, SAME, SUM, Message, advance, disagreement
 
 
@@ -77,14 +77,14 @@ def simulate(programs, *, order="tree", piece=None, log=None):
     brings another operation, dtype or shape than the others; TypeError or ValueError for its own
     arguments.
     """
-    programs = contract.require_several("programs", programs)
+    programs = validation.require_several("programs", programs)
     if not programs:
         raise ValueError("programs: found none, expected one generator for each rank")
     for program in programs:
-        contract.require_kind("programs", program, Generator, "generators, one for each rank")
-    contract.require_choice("order", order, ORDERS)
+        validation.require_kind("programs", program, Generator, "generators, one for each rank")
+    validation.require_choice("order", order, ORDERS)
     if piece is not None:
-        contract.require_count("piece", piece)
+        validation.require_count("piece", piece)
     replies = [None] * len(programs)
     while True:
         steps = [advance(program, reply) for program, reply in zip(programs, replies)]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lnlib import contract
+from lnlib import validation
 
 from .change import function_with
 
@@ -35,13 +35,13 @@ class Mistake(NamedTuple):
 
     def of(self, solution):
         """The wrong answer: ``solution`` with the changes, as a function."""
-        return function_with(contract.require_callable("solution", solution), self.changes)
+        return function_with(validation.require_callable("solution", solution), self.changes)
 
 
 def change(old, new, says):
     """The :class:`Mistake` of writing ``new`` where the right answer has ``old``."""
     for name, value in (("old", old), ("new", new), ("says", says)):
-        contract.require_kind(name, value, str, "text")
+        validation.require_kind(name, value, str, "text")
     return Mistake("", says, changes=((old, new),))
 
 
@@ -51,7 +51,7 @@ def changes(*rows):
     """
     made = []
     for row in rows:
-        row = contract.require_several("rows", row)
+        row = validation.require_several("rows", row)
         if row and isinstance(row[0], tuple):
             *pairs, says = row
             made.append(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lnlib import contract
+from lnlib import validation
 from lnlib.forms import eps_outside_backward
 from lnlib.layernorm import rms_norm_backward, rms_norm_forward
 
@@ -288,7 +288,7 @@ def _outside_bases(dy, cache):
 
 def outside_family(with_gamma):
     """Candidates (dy, OutsideCache) -> (dx,), eps added outside the root, with gamma or without."""
-    contract.require_bool("with_gamma", with_gamma)
+    validation.require_bool("with_gamma", with_gamma)
     probes = tuple(
         (dy, OutsideCache(x, gamma if with_gamma else None, 0.3))
         for dy, gamma, x in _drawn(((3, 4, 7), 5, 3.0), ((2, 3, 11), 5, 0.1))

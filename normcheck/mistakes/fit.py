@@ -24,7 +24,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lnlib import contract
+from lnlib import validation
 
 from .catalogue import leading
 from .compare import TOLERANCE, agree
@@ -287,7 +287,7 @@ def _run(backward, family):
             for name, value in cache._asdict().items()
             if isinstance(value, np.ndarray)
         }
-        outputs = contract.require_kind(
+        outputs = validation.require_kind(
             "backward",
             backward(dy.copy(), cache._replace(**fields)),
             (tuple, list),
@@ -484,8 +484,8 @@ def diagnose(backward, family=LAYER_NORM):
     Exception
         Whatever ``backward`` raises.
     """
-    contract.require_callable("backward", backward)
-    contract.require_kind("family", family, Family, "a Family")
+    validation.require_callable("backward", backward)
+    validation.require_kind("family", family, Family, "a Family")
     found = _run(backward, family)
     arrays = list(itertools.chain(*found.values()))
     if any(

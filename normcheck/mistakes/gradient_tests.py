@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lnlib import contract
+from lnlib import validation
 from lnlib.gradcheck import adjoint_test, central_difference, direction_test
 from lnlib.layernorm import layer_norm_forward
 
@@ -272,11 +272,11 @@ def kill_matrix(mutants=MUTANTS, tests=TESTS):
     killed : bool array, shape (len(mutants), len(tests))
         True where the test found the mistake.
     """
-    for mutant in (mutants := contract.require_several("mutants", mutants)):
-        contract.require_kind("mutants", mutant, Mistake, "some of the class Mistake")
-        contract.require_callable("mutants", mutant.backward)
-    for test in (tests := contract.require_several("tests", tests)):
-        contract.require_kind("tests", test, GradientTest, "some of the class GradientTest")
+    for mutant in (mutants := validation.require_several("mutants", mutants)):
+        validation.require_kind("mutants", mutant, Mistake, "some of the class Mistake")
+        validation.require_callable("mutants", mutant.backward)
+    for test in (tests := validation.require_several("tests", tests)):
+        validation.require_kind("tests", test, GradientTest, "some of the class GradientTest")
     return np.array(
         [[not test.run(mutant.backward) for test in tests] for mutant in mutants], bool
     ).reshape(len(mutants), len(tests))

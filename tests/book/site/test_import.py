@@ -30,7 +30,7 @@ def test_nothing_but_numpy_is_loaded(found):
     assert {name.split(".")[0] for name in new} - set(sys.stdlib_module_names) == {"lnlib"}
     assert {name for name in new if name.startswith("lnlib")} == {
         "lnlib",
-        "lnlib.contract",
+        "lnlib.validation",
         "lnlib.layernorm",
     }
 

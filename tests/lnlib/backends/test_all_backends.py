@@ -313,7 +313,7 @@ INFINITE = {
     ],
 )
 def test_nan_and_inf_go_no_further(backend, dtype, options, D, where):
-    """What lnlib.contract promises, at every element of y, dx, dgamma and dbeta; the others keep
+    """What lnlib.validation promises, at every element of y, dx, dgamma and dbeta; the others keep
     their bits.
 
     But a sum over rows of the CPU backend, which adds a row last that is left to NumPy: two orders

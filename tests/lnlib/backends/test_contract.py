@@ -14,7 +14,7 @@ import cases
 import numpy as np
 import pytest
 
-from lnlib import contract, cpu, gpu, reference
+from lnlib import cpu, gpu, reference, validation
 from lnlib import layernorm as ln
 
 X = np.random.default_rng(1).standard_normal((2, 3))
@@ -336,19 +336,22 @@ class Device:
 @pytest.mark.parametrize(
     "require, name, bad, rest",
     [
-        (contract.require_x, None, np.ones(()), ()),
-        (contract.require_x, None, np.ones((2, 0)), ()),
-        (contract.require_x, None, np.ones((2, 3), int), ()),
-        (contract.require_like_x, "dy", np.ones((3, 2)), ((2, 3), X.dtype)),
-        (contract.require_like_x, "dy", np.ones((2, 3), "f4"), ((2, 3), X.dtype)),
-        (contract.require_out, None, np.ones((3, 2)), (X,)),
-        (contract.require_out, None, np.ones((2, 3), "f4"), (X,)),
-        (contract.require_out, None, cases.read_only(np.ones((2, 3))), (X,)),
+        (validation.require_x, None, np.ones(()), ()),
+        (validation.require_x, None, np.ones((2, 0)), ()),
+        (validation.require_x, None, np.ones((2, 3), int), ()),
+        (validation.require_like_x, "dy", np.ones((3, 2)), ((2, 3), X.dtype)),
+        (validation.require_like_x, "dy", np.ones((2, 3), "f4"), ((2, 3), X.dtype)),
+        (validation.require_out, None, np.ones((3, 2)), (X,)),
+        (validation.require_out, None, np.ones((2, 3), "f4"), (X,)),
+        (validation.require_out, None, cases.read_only(np.ones((2, 3))), (X,)),
     ],
 )
 def test_what_is_required_of_a_device_array(require, name, bad, rest):
     messages = []
-    for value in (bad, contract.describe("a", Device(bad, bad.flags.writeable), (bad.dtype.name,))):
+    for value in (
+        bad,
+        validation.describe("a", Device(bad, bad.flags.writeable), (bad.dtype.name,)),
+    ):
         with pytest.raises((TypeError, ValueError)) as caught:
             require(*(() if name is None else (name,)), value, *rest)
         messages.append((type(caught.value), str(caught.value)))
@@ -359,33 +362,35 @@ def test_descriptions():
     """Good ones pass through every function; strides are those of rows, where there is more than
     nothing.
     """
-    names = tuple(contract.COMPUTE_DTYPE)
-    x, gamma, out = (contract.describe("a", Device(a), names) for a in (X, GAMMA, X))
+    names = tuple(validation.COMPUTE_DTYPE)
+    x, gamma, out = (validation.describe("a", Device(a), names) for a in (X, GAMMA, X))
     assert (x.shape, x.dtype, x.writeable) == ((2, 3), np.dtype("f8"), True)
-    assert contract.require_x(x) is x and contract.require_parameters(gamma, gamma, x) == (
+    assert validation.require_x(x) is x and validation.require_parameters(gamma, gamma, x) == (
         gamma,
         gamma,
     )
-    assert contract.require_like_x("dy", x, x.shape, x.dtype) is x
-    contract.require_out(out, x)
-    assert contract.describe("a", Device(np.ones((2, 0, 3))[..., ::2]), names).shape == (2, 0, 2)
-    assert contract.describe("a", Device(X.T, strides=None), names).shape == (
+    assert validation.require_like_x("dy", x, x.shape, x.dtype) is x
+    validation.require_out(out, x)
+    assert validation.describe("a", Device(np.ones((2, 0, 3))[..., ::2]), names).shape == (2, 0, 2)
+    assert validation.describe("a", Device(X.T, strides=None), names).shape == (
         3,
         2,
     )  # in C order, as it says
     # What the protocol has no name for is what the array calls it; all else is what the protocol
     # says.
-    assert contract.describe("a", Device(X, dtype="torch.bfloat16"), names).dtype == np.dtype("f8")
+    assert validation.describe("a", Device(X, dtype="torch.bfloat16"), names).dtype == np.dtype(
+        "f8"
+    )
     if "bfloat16" in cases.HALVES:
         for called in "bfloat16", "torch.bfloat16", np.dtype("bfloat16"):
             half = Device(np.zeros(3, "V2"), dtype=called)
-            assert contract.describe("a", half, names).dtype == np.dtype("bfloat16")
+            assert validation.describe("a", half, names).dtype == np.dtype("bfloat16")
     with pytest.raises(TypeError, match="^a: found dtype float64, expected singles$"):
-        contract.describe("a", Device(X, dtype=X.dtype), ("float32",), "singles")
+        validation.describe("a", Device(X, dtype=X.dtype), ("float32",), "singles")
     with pytest.raises(TypeError, match="^a: found dtype void16, expected doubles$"):
-        contract.describe("a", Device(np.zeros(3, "V2")), names, "doubles")
+        validation.describe("a", Device(np.zeros(3, "V2")), names, "doubles")
     with pytest.raises(TypeError, match="^a: found dtype float8_e4m3fn, expected doubles$"):
-        contract.describe(
+        validation.describe(
             "a", Device(np.zeros(3, "V1"), dtype="torch.float8_e4m3fn"), names, "doubles"
         )
     for bad, error, message in (
@@ -398,7 +403,7 @@ def test_descriptions():
         ),
     ):
         with pytest.raises(error, match=f"^{message}$"):
-            contract.describe("a", Device(bad), ("float64",), "doubles")
+            validation.describe("a", Device(bad), ("float64",), "doubles")
 
 
 # Good input
@@ -765,27 +770,27 @@ def test_what_is_required_is_returned_as_it_is_used():
     """Names and flags are compared and kept: a tuple that can be gone through twice, and Python's
     own True.
     """
-    assert contract.require_several("names", iter("ab")) == ("a", "b")
+    assert validation.require_several("names", iter("ab")) == ("a", "b")
     assert (
-        contract.require_callable("f", len) is len
-        and contract.require_rng(rng := np.random.default_rng()) is rng
+        validation.require_callable("f", len) is len
+        and validation.require_rng(rng := np.random.default_rng()) is rng
     )
-    assert contract.require_cache(CACHE, ln.LayerNormCache) is CACHE
-    assert contract.require_dtype_name(np.float32, ("float32",)) == "float32"
-    assert contract.require_numbers("n", [2, 3], least=2).dtype == np.float64
-    assert contract.require_number("n", 2, least=2, above=1) == 2
+    assert validation.require_cache(CACHE, ln.LayerNormCache) is CACHE
+    assert validation.require_dtype_name(np.float32, ("float32",)) == "float32"
+    assert validation.require_numbers("n", [2, 3], least=2).dtype == np.float64
+    assert validation.require_number("n", 2, least=2, above=1) == 2
     with pytest.raises(ValueError, match="^n: found 2.0, expected a finite number > 2$"):
-        contract.require_number("n", 2, above=2)
+        validation.require_number("n", 2, above=2)
     for n in 1, 3:
         assert (
-            contract.require_count("n", n, most=3) == n
-            and type(contract.require_count("n", np.int8(n))) is int
+            validation.require_count("n", n, most=3) == n
+            and type(validation.require_count("n", np.int8(n))) is int
         )
-    assert sorted(contract.REAL_NUMBERS) == sorted(
+    assert sorted(validation.REAL_NUMBERS) == sorted(
         ["bfloat16", *(np.dtype(code).name for code in "efdbhilBHIL")]
     )
-    assert type(contract.require_several("names", ["a"])) is tuple
+    assert type(validation.require_several("names", ["a"])) is tuple
     assert (
-        contract.require_bool("log", np.True_) is True
-        and contract.require_precise(np.False_, X) is False
+        validation.require_bool("log", np.True_) is True
+        and validation.require_precise(np.False_, X) is False
     )

@@ -751,10 +751,10 @@ def test_the_number_of_threads(dtype):
 
 
 def test_usual_arguments_are_recognised_at_a_glance(monkeypatch):
-    """The slow way leads through lnlib.contract. It is gone once, to compile."""
+    """The slow way leads through lnlib.validation. It is gone once, to compile."""
     kinds = ("float32", False), ("float32", True), ("float64", False)
-    for contract in (backend.contract, None):
-        monkeypatch.setattr(backend, "contract", contract)
+    for validation in (backend.validation, None):
+        monkeypatch.setattr(backend, "validation", validation)
         for (dtype, precise), shape in itertools.product(
             kinds, ((6,), (4, 6), (2, 2, 6), (400, 300))
         ):

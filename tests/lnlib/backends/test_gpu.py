@@ -1166,7 +1166,7 @@ HALF = X.astype("f2")
 def refused():
     """(function, arguments, the bad one's name, error, what was found, what was expected)
 
-    What contract refuses everywhere is in tests/lnlib/backends/test_contract.py. Here: that every
+    What lnlib.validation refuses everywhere is in tests/lnlib/backends/test_contract.py. Here: that every
     argument gets there.
     """
     forward, backward = gpu.layer_norm_forward, gpu.layer_norm_backward

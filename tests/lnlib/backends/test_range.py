@@ -8,7 +8,7 @@ import cases
 import numpy as np
 import pytest
 
-from lnlib import contract, cpu, gpu, reference
+from lnlib import cpu, gpu, reference, validation
 from lnlib import layernorm as ln
 
 every_backend = pytest.mark.parametrize("backend", [ln, cpu, gpu])
@@ -139,7 +139,7 @@ def test_both_sides_of_the_limits(dtype, end, backend, side, part):
     ``part`` of variance + eps is eps. That the NumPy backend has scaled a row cannot be seen: no
     bit differs.
     """
-    total = side * contract.RANGE[dtype][end]
+    total = side * validation.RANGE[dtype][end]
     x = np.random.default_rng(8).standard_normal((4, 64))
     x = (x * np.sqrt((1 - part) * total) / x.std(axis=1, keepdims=True)).astype(dtype)
     errors = judged(backend, x, part * total, round(np.log2(total) / 2))
@@ -155,7 +155,7 @@ def test_the_range_is_derived():
     """tiny / u from below; what is scaled up or down on the GPU is in range afterwards; the ends
     are not in range.
     """
-    for dtype, (smallest, largest) in contract.RANGE.items():
+    for dtype, (smallest, largest) in validation.RANGE.items():
         assert 0.98 <= smallest / (np.finfo(dtype).tiny / cases.U[dtype]) <= 1.02  # to one digit
         assert (
             10 < np.finfo(dtype).max * cases.U[dtype] / largest < 1000
@@ -168,10 +168,10 @@ def test_the_range_is_derived():
     zeros, one = np.zeros(3, "f4"), np.ones(3, "f4")
     scales = [
         gpu.layer_norm_forward(zeros, one, one, e)[1].statistics[0, 3]
-        for e in contract.RANGE["float32"]
+        for e in validation.RANGE["float32"]
     ]
     assert scales == [2.0**100, 2.0**-90]
-    smallest, largest = contract.RANGE["float32"]
+    smallest, largest = validation.RANGE["float32"]
     assert (gpu.kernels.DOWN, gpu.kernels.UP) == (2.0**-90, 2.0**100)
     assert smallest * gpu.kernels.UP**2 < largest and smallest < largest * gpu.kernels.DOWN**2
     assert float(np.finfo("f4").max) ** 2 * gpu.kernels.DOWN**2 < largest

@@ -17,7 +17,7 @@ from questions import plain, power, says
 from lnbook import results
 from lnbook.exercises import ch08
 from lnbook.figures import breaking, table
-from lnlib import layer_norm_forward, recreations, reference, regimes, variance
+from lnlib import frameworks, layer_norm_forward, reference, regimes, variance
 from lnlib.reference import relative_error
 from lnlib.rounding import FORMATS, TAU, round_to
 from lnlib.variance import normalise
@@ -305,10 +305,10 @@ def test_constant_rows_in_the_recreations():
     )
     wrong = {
         r.name: (r.forward(flat, one, zero)[0] != 0).any(axis=1).mean()
-        for r in recreations.RECREATIONS
+        for r in frameworks.RECREATIONS
     }
     assert wrong.pop("pytorch") == 0 and min(wrong.values()) > 0.5
-    nan = {r.name: np.isnan(r.forward(flat, one, zero)[0]).any() for r in recreations.RECREATIONS}
+    nan = {r.name: np.isnan(r.forward(flat, one, zero)[0]).any() for r in frameworks.RECREATIONS}
     assert [name for name in nan if nan[name]] == ["keras-numpy"]
     assert not layer_norm_forward(flat, one, zero)[0].any()
 

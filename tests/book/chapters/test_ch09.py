@@ -15,9 +15,9 @@ from lnbook.exercises import ch09
 from lnbook.figures import breaking
 from lnlib import (
     forms,
+    frameworks,
     layer_norm_backward,
     layer_norm_forward,
-    recreations,
     reference,
     regimes,
     summation,
@@ -40,7 +40,7 @@ def library(x, gamma, beta, dy, eps=1e-5, precise=False):
 
 
 def affine(x, gamma, beta, dy, eps):
-    return recreations.pytorch_backward(dy, recreations.pytorch_forward(x, gamma, beta, eps)[1])
+    return frameworks.pytorch_backward(dy, frameworks.pytorch_forward(x, gamma, beta, eps)[1])
 
 
 # lnlib.forms
@@ -154,12 +154,10 @@ def test_the_kink_of_a_clipped_variance():
     spacing at 12000**2.
     """
     row, g, one = np.array([[0, 1, 2, 3]], F4), np.array([[4, 0, 0, 0]], F4), np.ones(4, F4)
-    caches = {
-        k: recreations.flax_forward(row + F4(k), one, 0 * one)[1] for k in range(12002, 12006)
-    }
+    caches = {k: frameworks.flax_forward(row + F4(k), one, 0 * one)[1] for k in range(12002, 12006)}
     raw = {k: cache[2].item() for k, cache in caches.items()}
     assert raw == {12002: 0, 12003: 16, 12004: 0, 12005: -16}
-    dx = {k: recreations.flax_backward(g, cache)[0] for k, cache in caches.items()}
+    dx = {k: frameworks.flax_backward(g, cache)[0] for k, cache in caches.items()}
     r = 1 / np.sqrt(1e-5)
     assert np.allclose(dx[12005], r * (g - 1), rtol=1e-6)  # no third term
     assert np.spacing(F4(12003**2)) == 16

@@ -10,11 +10,11 @@ import pytest
 from cases import U
 
 from benchmarks import accuracy
-from lnlib import recreations, reference
+from lnlib import frameworks, reference
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 
-BY_NAME = {r.name: r for r in recreations.RECREATIONS}
-WITH_BACKWARD = [r.name for r in recreations.RECREATIONS if r.backward]
+BY_NAME = {r.name: r for r in frameworks.RECREATIONS}
+WITH_BACKWARD = [r.name for r in frameworks.RECREATIONS if r.backward]
 
 
 def inputs(D, rows=32, dtype="float32", offset=0.0, seed=0):
@@ -33,9 +33,9 @@ def run(name, x, gamma, beta, dy):
 
 
 def test_table_names_each_recreation_once_with_its_source():
-    names = [r.name for r in recreations.RECREATIONS]
+    names = [r.name for r in frameworks.RECREATIONS]
     assert len(set(names)) == len(names)
-    for r in recreations.RECREATIONS:
+    for r in frameworks.RECREATIONS:
         assert r.version.count(".") == 2
         told = (
             r.version.rpartition(".")[0] in r.forward.__doc__ and "Source: ``" in r.forward.__doc__
@@ -48,7 +48,7 @@ def test_table_names_each_recreation_once_with_its_source():
 # more. 20 u at the worst.
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("D", [37, 64, 600])
-@pytest.mark.parametrize("name", [r.name for r in recreations.RECREATIONS])
+@pytest.mark.parametrize("name", [r.name for r in frameworks.RECREATIONS])
 def test_right_without_offset(name, D, dtype):
     x, gamma, beta, dy = inputs(D, dtype=dtype)
     exact = reference.layer_norm(x, gamma, beta, dy)
@@ -77,7 +77,7 @@ def test_any_leading_shape(name):
 def test_merged_moments_are_the_moments(D):
     """Float64 Welford in chunks against exact sums: about log2(D) + 16 roundings each, 30 u."""
     x = inputs(D, dtype="float64", offset=3.0)[0]
-    mean, var = recreations.pytorch_moments(x)
+    mean, var = frameworks.pytorch_moments(x)
     fixed = reference.to_fixed(x)
     exact_mean = fixed.sum(axis=1, keepdims=True) // D
     exact_var = reference.to_float64(
@@ -106,10 +106,10 @@ def test_digits_lost_to_the_offset(name, power):
 
 def test_flax_multiplies_by_hundreds_what_it_should_normalise():
     x, one = np.array([[10000, 10001, 10002, 10003]], np.float32), np.ones(4, np.float32)
-    y = recreations.flax_forward(x, one, 0 * one)[0]
+    y = frameworks.flax_forward(x, one, 0 * one)[0]
     # The variance 1.25 came out as 0, so y is (x - mean) / sqrt(eps).
     assert np.allclose(y, np.array([-1.5, -0.5, 0.5, 1.5]) / math.sqrt(1e-5), rtol=1e-3)
-    two_pass = recreations.flax_two_pass_forward(x, one, 0 * one)[0]
+    two_pass = frameworks.flax_two_pass_forward(x, one, 0 * one)[0]
     assert np.allclose(two_pass, [[-1.341635, -0.447212, 0.447212, 1.341635]], rtol=1e-5)
 
 
@@ -129,9 +129,9 @@ def test_two_large_numbers_for_one_small_one():
 
 def test_keras_on_numpy_takes_the_root_of_a_negative_variance():
     x, gamma, beta, _ = inputs(64, rows=200, offset=1e4)
-    bad = np.isnan(recreations.keras_numpy_forward(x, gamma, beta)[0]).any(axis=1)
+    bad = np.isnan(frameworks.keras_numpy_forward(x, gamma, beta)[0]).any(axis=1)
     assert 0.1 < bad.mean() < 0.9
-    assert np.isfinite(recreations.keras_forward(x, gamma, beta)[0]).all()
+    assert np.isfinite(frameworks.keras_forward(x, gamma, beta)[0]).all()
 
 
 @pytest.mark.parametrize("name", WITH_BACKWARD)
@@ -145,25 +145,25 @@ def test_constant_upstream_gradient_leaves_a_dx_behind(name):
 def test_squares_that_overflow():
     one = np.ones(4, np.float32)
     row = np.array([[3e20, 1e20, -2e20, 5e20]], np.float32)
-    assert np.isnan(recreations.pytorch_forward(row, one, 0 * one)[0]).all()
-    assert np.isnan(recreations.flax_forward(row, one, 0 * one)[0]).all()
-    assert not recreations.flax_two_pass_forward(row, one, 0 * one)[0].any()
+    assert np.isnan(frameworks.pytorch_forward(row, one, 0 * one)[0]).all()
+    assert np.isnan(frameworks.flax_forward(row, one, 0 * one)[0]).all()
+    assert not frameworks.flax_two_pass_forward(row, one, 0 * one)[0].any()
     x, gamma, beta, _ = inputs(1024)
-    assert not recreations.pytorch_forward(x * np.float32(3e19), gamma, 0 * beta)[0].any()
-    assert np.isnan(recreations.pytorch_forward(x * np.float32(1e30), gamma, beta)[0]).all()
+    assert not frameworks.pytorch_forward(x * np.float32(3e19), gamma, 0 * beta)[0].any()
+    assert np.isnan(frameworks.pytorch_forward(x * np.float32(1e30), gamma, beta)[0]).all()
 
 
 def test_pytorch_keeps_statistics_and_sums_in_half_precision():
     pytest.importorskip("ml_dtypes")
     x, gamma, beta, dy = inputs(8, rows=4096, dtype="bfloat16")
     exact = reference.layer_norm(x, gamma, beta, dy)
-    _, cache = recreations.pytorch_forward(x, gamma, beta)
+    _, cache = frameworks.pytorch_forward(x, gamma, beta)
     assert cache[1].dtype == cache[2].dtype == x.dtype
     # 4096 terms one after the other, each sum rounded: about sqrt(4096) u = 64 u. One rounding
     # alone would be u.
-    error = reference.relative_error(recreations.pytorch_backward(dy, cache)[1], exact.dgamma)
+    error = reference.relative_error(frameworks.pytorch_backward(dy, cache)[1], exact.dgamma)
     assert 4 * U["bfloat16"] < error < 64 * U["bfloat16"]
-    flax = recreations.flax_backward(dy, recreations.flax_forward(x, gamma, beta)[1])[1]
+    flax = frameworks.flax_backward(dy, frameworks.flax_forward(x, gamma, beta)[1])[1]
     assert reference.relative_error(flax, exact.dgamma) < U["bfloat16"]
 
 
@@ -271,5 +271,5 @@ def test_keras_numpy_moments():
     x, gamma, beta, _ = inputs(64, rows=200, offset=1e4)
     _, var = nn.moments(x, axes=-1, keepdims=True)
     negative = var + 1e-5 < 0
-    found = np.isnan(recreations.keras_numpy_forward(x, gamma, beta)[0]).all(axis=1, keepdims=True)
+    found = np.isnan(frameworks.keras_numpy_forward(x, gamma, beta)[0]).all(axis=1, keepdims=True)
     assert np.array_equal(found, negative)

@@ -20,11 +20,15 @@ import pytest
 from pages import ROOT
 
 from lnlib import reference, sharded
-from normcheck.tolerance import (
+from normcheck.tolerance import (  # noqa: F401 - some are for those who import cases
+    BAR,
+    U,
     conditions,
+    half_ulp,
     owed,
+    rounding_sizes,
     sum_kappa,
-)  # noqa: F401
+)
 
 try:
     import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"

@@ -32,17 +32,6 @@ def run(name, x, gamma, beta, dy):
 # Without a framework
 
 
-def test_table_names_each_recreation_once_with_its_source():
-    names = [r.name for r in frameworks.RECREATIONS]
-    assert len(set(names)) == len(names)
-    for r in frameworks.RECREATIONS:
-        assert r.version.count(".") == 2
-        told = (
-            r.version.rpartition(".")[0] in r.forward.__doc__ and "Source: ``" in r.forward.__doc__
-        )
-        assert told or r.name.startswith("flax-")
-
-
 # Well-conditioned rows: a mean, a variance, a root, a product and a sum over 16 or 32 terms, about
 # ten roundings one after the other; the longest sums (D / 16 terms in a lane) add less than ten
 # more. 20 u at the worst.

@@ -10,7 +10,7 @@ help:
 	@echo 'make book    install the environment, execute the chapters, build the site'
 	@echo 'make check   while working: format and lint, then the tests but for the site and the slow ones'
 	@echo 'make lint    are all files formatted as ruff does, and without what it warns of?'
-	@echo 'make test    the tests, with a strict build of the book and checks of the site; with ALL=1 the long ones, too'
+	@echo 'make test    all tests, with a strict build of the book and checks of the site'
 	@echo 'make measure  the times of chapters 10 and 11 on your machine, with figures; under three minutes'
 	@echo 'make differential  10,000 random cases against exact arithmetic (CASES=..., SEED=...)'
 	@echo 'make site    the book, and its notebooks running in the browser'
@@ -46,12 +46,9 @@ check: lint
 	$(BIN)/python -m pytest -n 2 -m "not site and not slow"
 
 # Three processes: one more than two cores, for some tests wait for a browser or for other processes.
-# With a browser, ALL=1 runs two chapters in it. What that needs is fetched; where it cannot be, these tests are skipped.
-BROWSER := $(shell command -v chromium || command -v google-chrome || command -v chromium-browser || command -v chrome)
+# Two chapters run in a browser where there is one, after `make pyodide`; else these tests are skipped.
 test: lint .venv/installed-mpi
-	@test -z '$(ALL)' || test -z '$(BROWSER)' || $(MAKE) --no-print-directory pyodide \
-	  || echo 'No chapter will be run in the browser.'
-	$(BIN)/python -m pytest -n 3 $(if $(ALL),,-m "not long")
+	$(BIN)/python -m pytest -n 3
 
 CASES ?= 10000
 SEED ?= 0

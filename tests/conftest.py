@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
+from collections import defaultdict
 from pathlib import Path
 
 import build_site
@@ -18,7 +20,6 @@ from browsing import served, skip
 from chrome import CHROME, FLAGS
 from hypothesis import settings
 from pages import ROOT
-from sweeps import sweeps
 
 # The same examples on every run, and no database of past failures.
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
@@ -142,28 +143,43 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+#: Of a test with more cases make check tries so many.
+CASES = 6
+
+
+def left_out(names):
+    """Of the names of tests those that make check leaves out: all but a few cases of each table.
+
+    Which they are is seen in a case's own name alone: every process leaves out the same.
+    """
+    tables = defaultdict(list)
+    for name in names:
+        tables[name.partition("[")[0]].append(name)
+    return {
+        name
+        for table in tables.values()
+        for name in sorted(table, key=lambda name: zlib.crc32(name.encode()))[CASES:]
+    }
+
+
 def pytest_collection_modifyitems(items):
-    """Marks what reads the site, and what make check and make test leave out. What takes long comes
-    first.
+    """Marks what reads the site, and what make check leaves out. What takes long comes first.
 
     The first file that reads the site builds it, in one process. Others are meanwhile busy with
     lnlib.cpu and kernels.
     """
     for item in items:
-        if {"site", "browser"} & {*item.fixturenames}:
+        if {"site", "browser", "lite"} & {*item.fixturenames}:
             item.add_marker(pytest.mark.site)
-        if "lite" in item.fixturenames:
-            item.add_marker(pytest.mark.long)
-        if item.get_closest_marker("long"):
-            item.add_marker(pytest.mark.slow)
-    marks = {item.nodeid: {mark.name for mark in item.iter_markers()} for item in items}
-    slow = sweeps(name for name, of in marks.items() if not {"site", "slow"} & of)
-    long = sweeps(name for name, of in marks.items() if {"sweep", "slow"} <= of)
+    marked = {
+        item.nodeid
+        for item in items
+        if item.get_closest_marker("slow") or item.get_closest_marker("site")
+    }
+    slow = left_out(item.nodeid for item in items if item.nodeid not in marked)
     for item in items:
         if item.nodeid in slow:
             item.add_marker(pytest.mark.slow)
-        if item.nodeid in long:
-            item.add_marker(pytest.mark.long)
     builder = next((item.path for item in items if shared(item.path) == "site"), None)
     order = [builder, *SHARED, None]
     items.sort(key=lambda item: order.index(builder if item.path == builder else shared(item.path)))

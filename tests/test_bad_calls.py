@@ -1,149 +1,273 @@
-"""Every public function refuses a bad value of every parameter by name, or its docstring says why
-not.
+"""Public functions refuse a wrong shape, a wrong dtype and a wrong value, and name the argument.
 
-The table is in ``calls.py``. What is public stands in ``public.py``: a new function has no row yet,
-and fails.
+A parameter's name says what it is: ``KINDS`` has a value that works and values that do not. So the
+calls are made from the signatures, and a new function of these modules is tried by itself. What
+lnlib.cpu refuses is in ``lnlib/backends/test_contract.py``.
 """
 
 import inspect
-import itertools
 import re
-import sys
-import warnings
 
+import numpy as np
 import pytest
-from calls import CALLS
-from public import public
 
-from lnlib.sharded import RankError, launch, simulate
-
-PUBLIC = public()
-
-#: Where nothing is checked, a docstring says so and why: that of the function, its class, its
-#: module or its room.
-UNCHECKED = re.compile(r"arguments\s+are\s+not\s+checked:\s+\S", re.IGNORECASE)
-
-
-def docstrings(name):
-    function = PUBLIC[name]
-    module = sys.modules[function.__module__]
-    yield from (function.__doc__, module.__doc__)
-    if "." in function.__qualname__:
-        yield getattr(module, function.__qualname__.split(".")[0]).__doc__
-    if "." in module.__name__:
-        yield sys.modules[module.__name__.rpartition(".")[0]].__doc__
-
-
-def unchecked(name):
-    """Solutions are what a reader is asked to write; the door of the exercises says so."""
-    return name.startswith("lnbook.exercises.ch") or any(
-        UNCHECKED.search(text or "") for text in docstrings(name)
-    )
-
-
-CHECKED = sorted(name for name in PUBLIC if not unchecked(name))
-TABLE = [
-    (name, parameter)
-    for name in CHECKED
-    for parameter, arg in CALLS.get(name, {}).items()
-    if arg.bad
-]
-
-#: Arrays of other strides are compiled for before they are found to be wrong.
-COMPILES = ("cpu.backend.layer_norm_backward", "cache")
-
-
-def call(name, values):
-    """Call a function with {parameter: value}; what stands for ``*args`` is a tuple."""
-    positional, keywords = [], {}
-    for parameter in inspect.signature(PUBLIC[name]).parameters.values():
-        value = values[parameter.name]
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            positional += value
-        elif parameter.kind is parameter.VAR_KEYWORD:
-            keywords |= value
-        elif parameter.kind is parameter.KEYWORD_ONLY:
-            keywords[parameter.name] = value
-        else:
-            positional.append(value)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = PUBLIC[name](*positional, **keywords)
-        return run(found) if inspect.isgenerator(found) else found
-
-
-def run(program):
-    """A rank's program, alone; the error that it ran into, as it was."""
-    try:
-        return simulate([program])
-    except RankError as error:
-        raise error.__cause__ from None
-
-
-def good(name):
-    return {parameter: arg.value for parameter, arg in CALLS[name].items()}
-
-
-def test_every_parameter_has_its_bad_values():
-    assert set(CALLS) == set(CHECKED)
-    for name in CHECKED:
-        assert set(CALLS[name]) == set(inspect.signature(PUBLIC[name]).parameters), name
-        for parameter, arg in CALLS[name].items():
-            assert arg.bad or len(arg.reason) > 10, (name, parameter)
-
-
-@pytest.mark.parametrize("name", CHECKED)
-def test_the_good_values_are_good(name):
-    if name == "sharded.launch.launch" and launch.missing():
-        pytest.skip(launch.missing())
-    call(name, good(name))
-
-
-def refusal(name, parameter, bad):
-    """What is wrong with how a bad value is refused; None if nothing."""
-    try:
-        call(name, good(name) | {parameter: bad})
-    except (TypeError, ValueError) as error:
-        said = str(error)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    else:
-        return "accepted"
-    # One of *args goes by the name it has in the function that takes them. Of two shapes that do
-    # not go together either may be the one that was found.
-    names = (
-        "value|dtype"
-        if name.startswith("validation.") and parameter in ("dtype", "found")
-        else parameter
-    )
-    if (
-        inspect.signature(PUBLIC[name]).parameters[parameter].kind
-        is inspect.Parameter.VAR_POSITIONAL
-    ):
-        names = r"\w+"
-    return (
-        None
-        if re.search(rf"^({names})\b.*: found .*expected |expected .* shape of {parameter}\b", said)
-        else said
-    )
-
-
-@pytest.mark.parametrize(
-    "name, parameters",
-    [
-        pytest.param(COMPILES[0], [COMPILES[1]], marks=pytest.mark.slow, id="-".join(COMPILES)),
-        *(
-            pytest.param(name, [p for _, p in those], id=name)
-            for name, those in itertools.groupby(
-                (one for one in TABLE if one != COMPILES), key=lambda one: one[0]
-            )
-        ),
-    ],
+import simt
+from lnbook import exercises
+from lnbook.measure import interleave
+from lnlib import (
+    cost,
+    gpu,
+    gradcheck,
+    layernorm,
+    reference,
+    regimes,
+    rounding,
+    sharded,
+    summation,
+    variance,
 )
-def test_bad_values_are_refused_by_name(name, parameters):
-    assert not {
-        f"{parameter} {label}": wrong
-        for parameter in parameters
-        for label, bad in CALLS[name][parameter].bad.items()
-        if (wrong := refusal(name, parameter, bad))
+from normcheck import validate
+
+X = np.random.default_rng(1).standard_normal((2, 3))
+GAMMA, BETA, DY = np.array([1.0, -2.0, 0.5]), np.array([0.1, 0.2, 0.3]), np.cos(X)
+CACHE = layernorm.layer_norm_forward(X, GAMMA, BETA)[1]
+RMS = layernorm.rms_norm_forward(X, GAMMA)[1]
+SINGLE = {name: a.astype("f4") for name, a in (("x", X), ("gamma", GAMMA), ("beta", BETA))}
+GPU_CACHE = gpu.layer_norm_forward(**SINGLE)[1]
+((_, SHARD),) = sharded.simulate([sharded.features.layer_norm_forward(X, GAMMA, BETA)])
+((_, RMS_SHARD),) = sharded.simulate([sharded.features.rms_norm_forward(X, GAMMA)])
+EXACT = reference.layer_norm(X, GAMMA, BETA, DY)
+POINT = np.array([0.3, -0.7])
+MACHINE = cost.Machine("a", 1.0, 1.0, 1.0)
+
+
+def array(value, *wrong):
+    return value, ["x", value.astype(object), *wrong]
+
+
+def shaped(value):
+    """An array whose shape another argument tells."""
+    return array(value, value[None], value[..., :-1], np.ones((), value.dtype))
+
+
+def count(value):
+    return value, [1.5, -1, None, True]
+
+
+def number(value, *wrong):
+    return value, ["1", None, np.nan, *wrong]
+
+
+def choice(value):
+    return value, ["nonsense", None, 3]
+
+
+FLAG = False, [1, None]
+RNG = np.random.default_rng(0), [0, None]
+SIZE = number(2.0, -1.0)
+
+#: {parameter: (a value that works, [values that do not])}
+KINDS = {
+    "x": array(X, np.float64(1), np.ones((2, 0)), X.astype(int)),
+    "a": array(X, np.float64(1), X.astype(complex)),
+    "gamma": shaped(GAMMA),
+    "beta": shaped(BETA),
+    "dy": shaped(DY),
+    "v": shaped(DY),
+    "value": shaped(X),
+    "exact": (EXACT, [None, X]),
+    "eps": number(1e-5, -1.0, np.inf),
+    "cache": (CACHE, [None, (1, 2), RMS, CACHE._replace(rstd=CACHE.rstd[:1])]),
+    **dict.fromkeys(("precise", "finite", "reproducible", "fused", "wide"), FLAG),
+    "out": (None, ["x", np.empty((3, 2)), np.empty((2, 3), "f2"), np.empty((2, 3), int)]),
+    **dict.fromkeys(("D", "count", "columns", "levels", "rows", "block"), count(2)),
+    "order": choice("pairwise"),
+    "dtype": choice("float32"),
+    "algorithm": choice("recentred"),
+    "towards": choice("ones"),
+    "which": choice("forward"),
+    "keep": choice("x"),
+    "pattern": choice("copy"),
+    "method": choice("central"),
+    "rng": RNG,
+    **dict.fromkeys(("energy", "flops", "nbytes", "condition", "sigma"), SIZE),
+    "f": (lambda x: x * x, [None, 3]),
+    "jvp": (np.copy, [None, lambda u: None]),
+    "vjp": (np.copy, [None, lambda u: None]),
+    "machine": (MACHINE, [None, MACHINE._replace(copy=-1.0)]),
+}
+
+#: Arguments that work, of parameters that KINDS does not have or that mean something else here.
+OTHERS = {
+    "reference.to_float64": {"a": EXACT.y},
+    "reference.kappa": {"exact": EXACT, "dy": DY, "gamma": GAMMA},
+    **dict.fromkeys(
+        ("reference.relative_error", "reference.correct_digits"), {"value": X, "exact": EXACT.y}
+    ),
+    "layernorm.rms_norm_backward": {"cache": RMS},
+    "rows.rms_norm_backward": {"cache": RMS},
+    "summation.sum_rows": {"a": X.astype("f4"), "order": "random"},
+    "summation.running_sums": {"a": X.astype("f4")},
+    "summation.by_halves": {"a": X.astype("f4"), "dtype": None},
+    "summation.row_sum_errors": {"orders": ["blocks"], "counts": [2, 3]},
+    **dict.fromkeys(
+        ("summation.row_sum_loss", "summation.row_sum_bound"), {"n": 3, "order": "random"}
+    ),
+    "gpu.layer_norm_forward": SINGLE,
+    "gpu.layer_norm_backward": {"dy": SINGLE["x"], "cache": GPU_CACHE},
+    "features.layer_norm_backward": {"cache": SHARD},
+    "features.rms_norm_backward": {"cache": RMS_SHARD},
+    **dict.fromkeys(("cost.memory", "cost.operations", "cost.peak_memory"), {"out": False}),
+    "regimes.rows": {"ratio": 1.0, "D": 4},
+    "regimes.upstream": {"xhat": X},
+    "regimes.kappa": {"ones": 1.0, "along": 1.0, "rest": 1.0},
+    "regimes.parts": {"target": 2.0},
+    "regimes.gains": {"eps": 1.0},
+    "regimes.naive_loss": {"ratio": 1.0, "D": 8},
+    "regimes.mean_loss": {"ratio": 1.0, "D": 8},
+    "regimes.sum_roundings": {"D": 8},
+    "regimes.backward_loss": {"kappa": 2.0},
+    "gradcheck.check_gradients": {"args": [POINT], "dy": POINT, "grads": [POINT]},
+    "gradcheck.direction_test": {"args": [POINT], "dy": POINT, "grads": [POINT]},
+    "gradcheck.adjoint_test": {"v": POINT, "dy": POINT},
+    "gradcheck.tolerance": {"D": 8},
+    **{
+        f"gradcheck.{name}": {"x": POINT, "f": lambda x: (x * x).sum(), "dy": None}
+        for name in (
+            "one_sided_difference",
+            "central_difference",
+            "five_point_difference",
+            "richardson",
+            "complex_step",
+        )
+    },
+}
+
+#: Bad values by their place in KINDS that these take: {(function, parameter): places}.
+ACCEPTED = {
+    ("layernorm.backward_sums", "cache"): [2],  # of RMS norm too
+    **{(f"{of}.rms_norm_backward", "cache"): [2] for of in ("layernorm", "rows")},
+    ("layernorm.backward_sums", "block"): [2],  # None
+    **{(f"features.{of}_norm_forward", "x"): [3] for of in ("layer", "rms")},  # no feature here
+    **{(f"reference.{of}_norm", "x"): [4] for of in ("layer", "rms")},  # integers
+    **{
+        (name, "a"): [2]  # one number
+        for name in ("reference.to_fixed", "rounding.round_to", "rounding.spacing")
+    },
+}
+
+
+def unchecked(function):
+    """Its docstring, or its module's, says why nothing is checked."""
+    texts = function.__doc__, inspect.getmodule(function).__doc__
+    return any("arguments are not checked:" in " ".join((t or "").lower().split()) for t in texts)
+
+
+def functions():
+    """{module.name: function} of the public functions whose parameters are known."""
+    modules = {
+        m.__name__.rpartition(".")[2]: m
+        for m in (
+            layernorm,
+            gpu,
+            sharded.rows,
+            sharded.features,
+            reference,
+            variance,
+            rounding,
+            summation,
+            regimes,
+            cost,
+            gradcheck,
+        )
     }
+    for short, module in modules.items():
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            if not name.startswith("_") and function.__module__.startswith(module.__name__):
+                yield f"{short}.{name}", function
+
+
+def good(name, function):
+    """{parameter: a value that works}, or None where one is not known."""
+    known = {parameter: value for parameter, (value, _) in KINDS.items()} | OTHERS.get(name, {})
+    parameters = inspect.signature(function).parameters.values()
+    found = {p.name: known.get(p.name, p.default) for p in parameters}
+    return None if any(v is inspect.Parameter.empty for v in found.values()) else found
+
+
+CALLS = {
+    name: (function, values)
+    for name, function in functions()
+    if (values := good(name, function)) is not None and not unchecked(function)
+}
+CALLS |= {
+    "validate": (
+        validate,
+        {"target": (layernorm.layer_norm_forward, layernorm.layer_norm_backward), "quick": True},
+    ),
+    "exercises.check": (exercises.check, {"id": "backward-dx", "candidate": lambda dy, cache: dy}),
+    "interleave": (interleave, {"calls": {"a": int}, "rounds": 1}),
+}
+#: Bad values of what other functions take.
+OTHER_BAD = {
+    "target": [None, 3, (layernorm.layer_norm_forward,)],
+    "quick": [1],
+    "id": ["nonsense", None],
+    "candidate": [None],
+    "calls": [None, {}, {"a": 3}],
+    "rounds": [0, 1.5],
+}
+
+
+def bad_values(name, parameter):
+    if name.startswith("cost.") and parameter == "out":
+        return FLAG[1]
+    if parameter in OTHERS.get(name, {}) and parameter != "cache" and not name.startswith("gpu."):
+        return []
+    bad = OTHER_BAD.get(parameter) or KINDS.get(parameter, (None, ()))[1]
+    fine = ACCEPTED.get((name, parameter), ())
+    return [value for place, value in enumerate(bad) if place not in fine]
+
+
+def call(function, values):
+    """Also of a program for ranks, which checks its arguments when it runs, here alone."""
+    found = function(**values)
+    if inspect.isgenerator(found):
+        try:
+            found = sharded.simulate([found])
+        except sharded.RankError as error:
+            raise error.__cause__ from None
+    return found
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_bad_values_are_refused_by_name(name):
+    function, values = CALLS[name]
+    call(function, values)
+    for parameter in values:
+        for value in bad_values(name, parameter):
+            with pytest.raises((TypeError, ValueError)) as error:
+                call(function, values | {parameter: value})
+                pytest.fail(f"{parameter} = {value!r} is accepted")
+            assert re.match(
+                rf"{parameter}\b.*: found .*expected |expected .* shape of {parameter}\b",
+                str(error.value),
+            ), (parameter, value)
+
+
+def test_bad_launches_are_refused():
+    """What a launch of the interpreter takes stands in its signature as ``*arguments``."""
+
+    def store(x):
+        x[0] = 1
+
+    a = np.ones(1, "f4")
+    for bad, said in (
+        ((None, 1, 1, a), "kernel: found"),
+        ((store, 0, 1, a), "grid: found"),
+        ((store, 1, 1025, a), "block: found"),
+        ((store, 1, 1, [1.0]), "x: found"),
+        ((store, 1, 1, np.ones((1, 1))), "x: found"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=f"^{said} .*expected "):
+            simt.launch(*bad)

@@ -10,7 +10,6 @@ from graphlib import TopologicalSorter
 
 import pytest
 from pages import CHAPTERS, PACKAGES, ROOT
-from sweeps import CASES, sweeps
 
 FOLDERS = (*PACKAGES, "classroom", "benchmarks", "tools")
 
@@ -133,33 +132,6 @@ def test_private_names_stay_at_home():
         assert not found, (name, found)
 
 
-def test_the_first_screen_of_the_library():
-    top = [
-        name
-        for name in SOURCES
-        if re.fullmatch(r"lnlib\.\w+", name) and SOURCES[name].name != "__init__.py"
-    ]
-    assert len(top) <= 16, top
-
-
-@pytest.mark.parametrize(
-    "package",
-    sorted(
-        {path.parent for path in SOURCES.values() if path.name == "__init__.py"} - {ROOT / "lnlib"}
-    ),
-    ids=lambda path: path.name,
-)
-def test_a_door_says_what_is_inside(package):
-    door = package / "__init__.py"
-    assert len(door.read_text(encoding="utf-8").splitlines()) <= 75
-    said = ast.get_docstring(trees()[module_name(door)]) or ""
-    for path in package.glob("*.py"):
-        if path.name not in ("__init__.py", "__main__.py") and not re.fullmatch(
-            r"ch\d+", path.stem
-        ):
-            assert path.stem in said, f"{door.relative_to(ROOT)} does not mention {path.stem}"
-
-
 #: What is longer than it should be, and waits to be cut: nothing may be added.
 LONG_FUNCTIONS = {
     "benchmarks.cpu.command.main",
@@ -222,75 +194,3 @@ def test_a_chapter_is_found_in_one_guess():
         assert (ROOT / f"tests/book/chapters/test_ch{int(number):02}.py").is_file()
         for module in re.findall(r"`([\w.]+)`", modules):
             assert module in SOURCES, module
-
-
-def test_some_cases_of_every_table_are_left():
-    table, others = (
-        [f"a::table[{case}]" for case in range(40)],
-        ["a::alone", "b::table[1]", "a::table_of_one[1]"],
-    )
-    left = sweeps(table + others)
-    assert left < {*table} and len(left) == 40 - CASES
-    assert sweeps(reversed(table)) == left  # every process asks for the same
-    assert all(len(sweeps(table[:case] + table[case + 1 :]) ^ left) <= 2 for case in range(40))
-
-
-class Item:
-    """A collected test as tests/conftest.py looks at it; pytest's own would need files."""
-
-    path, fixturenames = ROOT / "tests" / "test_house.py", ()
-
-    def __init__(self, nodeid, *marks):
-        self.nodeid, self.marks = nodeid, [getattr(pytest.mark, mark) for mark in marks]
-
-    def iter_markers(self):
-        return (mark.mark for mark in self.marks)
-
-    def get_closest_marker(self, name):
-        return next((mark for mark in self.iter_markers() if mark.name == name), None)
-
-    def add_marker(self, mark):
-        self.marks.append(mark)
-
-
-def test_what_the_marks_leave_out(request):
-    """make check leaves out slow, make test long. Of a sweep all slow cases but a few become long,
-    of others none.
-
-    A long test is slow, and of quick cases so are all but a few, however many slow ones stand
-    beside them.
-    """
-    conftest = next(
-        p
-        for p in request.config.pluginmanager.get_plugins()
-        if getattr(p, "__file__", None) == str(ROOT / "tests" / "conftest.py")
-    )
-    items = [
-        *(Item(f"t::sweep[{k}]", "sweep", "slow") for k in range(20)),
-        *(Item(f"t::slow[{k}]", "slow") for k in range(20)),
-        *(Item(f"t::quick_sweep[{k}]", "sweep") for k in range(20)),
-        Item("t::alone", "long"),
-        *(Item(f"t::mixed[{k}]", *["slow"] * (k % 2)) for k in range(20)),
-    ]
-    conftest.pytest_collection_modifyitems(items)
-    marked = {
-        mark: [item.nodeid for item in items if item.get_closest_marker(mark)]
-        for mark in ("slow", "long")
-    }
-    counts = {
-        mark: {
-            table: sum(name.startswith(f"t::{table}") for name in names)
-            for table in ("sweep", "slow", "quick_sweep", "alone", "mixed")
-        }
-        for mark, names in marked.items()
-    }
-    assert counts == {
-        "slow": {
-            "sweep": 20,
-            "slow": 20,
-            "quick_sweep": 20 - CASES,
-            "alone": 1,
-            "mixed": 20 - CASES,
-        },
-        "long": {"sweep": 20 - CASES, "slow": 0, "quick_sweep": 0, "alone": 1, "mixed": 0},
-    }

@@ -1,7 +1,7 @@
 """Put the files of Pyodide that the site needs into ``_build/pyodide``; does nothing where they
 are.
 
-    python tools/fetch_pyodide.py [FOLDER ...]          # used by `make site` and `make test ALL=1`
+    python tools/fetch_pyodide.py [FOLDER ...]          # used by `make site` and `make pyodide`
 
 They come from the folders, if any is named (a release archive, unpacked); else from the archive of
 Pyodide's release; else, where that cannot be reached, from a package with the same files. Wherever

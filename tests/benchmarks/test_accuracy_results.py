@@ -177,13 +177,13 @@ def live():
     return [record for case in live_cases() for record in accuracy.records_of(case, ours)]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_promises_hold_now(live):
     assert len(live) > 100
     check_bars(live)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_file_can_be_reproduced(results, live):
     """Same inputs, so the same errors but for another NumPy's order of summation: within a factor 2
     (and 1 u).

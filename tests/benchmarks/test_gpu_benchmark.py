@@ -266,7 +266,7 @@ def test_what_is_tuned_is_launched_so(monkeypatch):
     assert launched[1] == 256 != launched[0] == launched[2]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("D, threads", [(1024, 64), (1000, 64), (600, 64), (200, 32)])
 def test_the_tricks_of_backward_change_no_bit(D, threads, monkeypatch):
     """But with other partial sums: both earlier ways have the same ones, and dx is the
@@ -699,7 +699,7 @@ def test_counts_of_the_interpreter():
     )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_interpreter_counts_what_the_hardware_counted(tmp_path, capsys):
     """Of the stored run: to the last sector, but for one load in nine that the compiler left out of
     the atomic kernel.

@@ -62,7 +62,7 @@ def test_every_trick_takes_something_away():
         tricks.changed_files([("no such text", "")])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_trick_less_is_the_same_function():
     pytest.importorskip("numba")
     x = np.random.default_rng(0).standard_normal((9, 300), np.float32)

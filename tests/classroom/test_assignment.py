@@ -138,7 +138,7 @@ def counts(*answers):
         ("ch04-gradient-check", counts(True, False)),
         ("ch04-gradient-check", counts(*[True] * 4, *[False] * 4)),
         *(
-            pytest.param("ch13-warp-sums", make, marks=pytest.mark.long)
+            pytest.param("ch13-warp-sums", make, marks=pytest.mark.slow)
             for make in (lambda: lambda value: value, lambda: np.ones_like)
         ),
     ],
@@ -247,7 +247,6 @@ def test_the_order_of_the_words_asked_for_is_drawn():
     assert len({order.index("scale") for order in orders}) > 2
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @each
 def test_every_mistake_fails_and_is_named(id):

@@ -284,7 +284,7 @@ def _grade(place, *more):
     )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_nobody_is_lost_and_points_and_states_are_as_expected(classroom):
     place, expected, unchanged = classroom
     full = sum(task.points for task in tasks.draw(_CHAPTERS, _SEED))
@@ -332,7 +332,7 @@ def test_feedback_says_what_happened_and_is_text_only(classroom):
     assert "root:" not in next(page for name, page in pages.items() if name.startswith("link"))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_finished_results_are_kept_and_grading_again_gives_the_same_bytes(classroom):
     place, _, _ = classroom
     first = (place / "out" / "points.csv").read_bytes()
@@ -571,7 +571,7 @@ for cost in beside.costs(drawn, kinds, rounds=2):
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="two submissions side by side need two cores"
 )

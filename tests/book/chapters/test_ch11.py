@@ -173,7 +173,6 @@ Y = "y[i, j] = x[i, j] * r * gamma[j]"
 IN_STEPS = "row after row, x read twice, y written once"
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "answer, check, words",
     [

@@ -102,7 +102,6 @@ LAST = "no atomics, two readings, neighbours"
 ONE_MORE = f"{MEAN}\n        for c in range(t, D, T):\n            total += dy[base + c]"
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes, check, words",

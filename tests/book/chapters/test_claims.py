@@ -69,7 +69,7 @@ def test_every_row_tests_itself(rows):
         )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_cells_run_and_every_verdict_holds(monkeypatch):
     pytest.importorskip("IPython")
     glued, names = {}, {}

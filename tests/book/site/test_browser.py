@@ -45,16 +45,8 @@ NO_FORMULA_IS_RAW = (
 IMAGES_ARE_THERE = "[...document.images].every(i => i.complete && i.naturalWidth > 0)"
 
 
-#: The pages that make test visits from disk: a dark chapter, a light one, and the first page. With
-#: ALL=1 it visits all.
-VISITED = {CHAPTERS[0].stem, "10-cost-and-roofline", "index"}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in VISITED else pytest.mark.long) for name in PAGES],
-)
+@pytest.mark.parametrize("name", PAGES)
 def test_page_from_disk(visits, site, name):
     """One visit a page, for loading it takes seconds. Every other page is dark, and axe sees it on
     a phone; the others are light, and axe sees them on a wide screen. What is missing or elsewhere
@@ -221,7 +213,7 @@ CODE_COLOURS = """() => {
     }); }"""  # noqa: E501
 
 
-@pytest.mark.parametrize("theme", (pytest.param("light", marks=pytest.mark.long), "dark"))
+@pytest.mark.parametrize("theme", (pytest.param("light", marks=pytest.mark.slow), "dark"))
 def test_code_can_be_read(browser, address, theme):
     with Visit(browser, f"{address}/book/{CHAPTERS[2].stem}.html", theme=theme) as visit:
         found = visit.page.evaluate(CODE_COLOURS)
@@ -229,7 +221,7 @@ def test_code_can_be_read(browser, address, theme):
         assert [kind for kind in found if contrast(*kind[1:]) < 4.5] == []  # WCAG 2.1, 1.4.3
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_dark_theme_inverts_line_figures_only(browser, site):
     url = (site / f"book/{CHAPTERS[0].stem}.html").as_uri()
     for theme, expected in (("dark", "invert(0.92) hue-rotate(180deg)"), ("light", "none")):
@@ -259,7 +251,7 @@ def test_answers_are_folded_and_open_by_keyboard(browser, site):
         assert answer.locator("p").first.is_visible()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_aside_is_folded_and_opens_by_keyboard_by_link_and_by_search(browser, site):
     url = (site / f"book/{CHAPTERS[1].stem}.html").as_uri()
     seen = (
@@ -283,7 +275,7 @@ def test_an_aside_is_folded_and_opens_by_keyboard_by_link_and_by_search(browser,
         visit.page.wait_for_function(seen)
 
 
-@pytest.mark.parametrize("javascript", (pytest.param(True, marks=pytest.mark.long), False))
+@pytest.mark.parametrize("javascript", (pytest.param(True, marks=pytest.mark.slow), False))
 def test_paper_shows_what_is_folded(browser, site, tmp_path, javascript):
     from bs4 import BeautifulSoup
 
@@ -337,7 +329,7 @@ def test_paper_shows_folded_output_and_no_folded_code(browser, site):
             assert set(visit.page.eval_on_selector_all("details.above-input pre", seen)) == {False}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_paper_is_light(browser, site):
     """Printed from the dark theme, text is as dark as from the light one; the screen is dark again
     afterwards.

@@ -145,7 +145,7 @@ def plain(book, full):
     return built(book)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_page_says_what_its_build_offers(plain, full):
     """A repository's address brings links, a preview picture and the address to cite; Python brings
     cells that run.
@@ -177,7 +177,7 @@ def test_a_page_says_what_its_build_offers(plain, full):
     ] == "def easy(): ...\n"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_change_in_lnlib_executes_the_page_again(book, plain, full):
     said, before = plain
     assert (
@@ -198,7 +198,7 @@ def test_a_change_in_lnlib_executes_the_page_again(book, plain, full):
     )  # it is still in the cache
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_change_in_an_extension_writes_the_notebooks_again(book, plain):
     extension = book / "book/_ext/ln_notebook.py"
     assert b"In the browser, what you change" in plain[1]["notebooks/one.ipynb"]
@@ -209,7 +209,7 @@ def test_a_change_in_an_extension_writes_the_notebooks_again(book, plain):
     assert "Executing" not in said and b"What you change here" in after["notebooks/one.ipynb"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code, more, words",
     [
@@ -223,7 +223,7 @@ def test_what_is_wrong_fails_every_build(book, code, more, words):
         assert run.returncode != 0 and all(word in run.stdout + run.stderr for word in words)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_reference_whose_aim_has_gone_fails_the_build(book):
     """On a page that has not changed itself."""
     toc, other = book / "_toc.yml", book / "book/two.md"
@@ -270,7 +270,7 @@ def differing(one, other):
     return [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_builds_are_byte_equal(book, full):
     """With live cells, a figure and a table: nothing depends on the clock, the order of a set or an
     earlier build.
@@ -279,7 +279,7 @@ def test_two_builds_are_byte_equal(book, full):
     assert differing(first, second) == [] and any(name.endswith(".svg") for name in first)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_build_over_another_is_byte_equal(book, full):
     """Over one of a page with other words: nothing of it stays, in no page and not in the search's
     index.

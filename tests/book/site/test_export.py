@@ -76,7 +76,7 @@ def test_nothing_of_myst_is_left(notebooks):
 PAGE_ALONE = "solution", "cell_output", "ln-launch", "ln-launch-note", "admonition-title"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_text_is_the_pages(articles, notebooks):
     """Each paragraph of the page without maths, numbers and citations included, stands in the
     notebook.

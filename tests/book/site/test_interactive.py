@@ -372,7 +372,7 @@ RANDOM_STATES = """([seed, always]) => {
 ALWAYS = {"forward": ["x", "c", "x\u0302", "y"], "split": ["x", "c", "x\u0302"]}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_names_are_crossed_by_nothing_and_stay_in_the_picture(scripts, name):
     """Over 200 random states of a figure, and where its buttons lead."""
@@ -438,7 +438,7 @@ def test_a_button_moves_the_picture_and_the_last_state_stays_as_a_ghost(browser,
     page.close()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_variance_says_the_spacing_and_draws_it(scripts):
     page = scripts("variance")
     offsets = page.evaluate("LnVariance.OFFSETS")
@@ -547,7 +547,7 @@ COLOURS = """() => [...document.querySelectorAll('.ln-live, .ln-live *')].filter
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name == "split" else pytest.mark.long) for name in PAGES],
+    [pytest.param(name, marks=() if name == "split" else pytest.mark.slow) for name in PAGES],
 )
 def test_figure_on_its_page(visits, address, name):
     with Visit(visits, f"{address}/book/{PAGES[name]}.html", width=360) as visit:

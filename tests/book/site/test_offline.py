@@ -58,7 +58,7 @@ def test_checksum_and_two_runs_agree(site, archive, unpacked, tmp_path):
         build_offline.pack(tmp_path, tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_it_reads_from_disk(browser, unpacked):
     page = browser.new_page()
     page.goto((unpacked / "index.html").as_uri(), wait_until="commit")

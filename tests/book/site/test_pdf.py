@@ -12,7 +12,7 @@ import pytest
 from browsing import skip
 from chrome import CHROME
 
-pytestmark = [pytest.mark.site, pytest.mark.long]
+pytestmark = [pytest.mark.site, pytest.mark.slow]
 
 pypdf = pytest.importorskip("pypdf", reason="pypdf (requirements-site.txt) is not installed")
 PARTS = [("Derive", ["02-derivation", "03-backward-pass"])]

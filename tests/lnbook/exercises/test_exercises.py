@@ -56,7 +56,6 @@ def interpreted(exercise):
 ODD = {}, "text", (), True, np.ones((2, 2, 2, 2)), np.array(["a"])
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("exercise", [pytest.param(e, marks=interpreted(e), id=e.id) for e in ALL])
 @pytest.mark.parametrize(
     "odd", [None, *(pytest.param(odd, marks=pytest.mark.slow) for odd in ODD)], ids=repr
@@ -89,7 +88,6 @@ def with_mistake(exercise, mistake):
     return check(exercise.id, mistake.of(exercise.solution))
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "exercise, mistake",
     [

@@ -215,7 +215,7 @@ def marks(name, case):
     small ones.
     """
     if name.startswith("GPU") and case.size >= 2**16:
-        return pytest.mark.long
+        return pytest.mark.slow
     most = 2**8 if name.startswith("GPU") else 2**16
     return pytest.mark.slow if case.size >= most or name == "SymPy" and case.shape[-1] > 3 else ()
 
@@ -228,7 +228,6 @@ ROWS = [
 ]
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("implementation, case", ROWS)
 def test_gradients(implementation, case):
     judged = cases.judge(case)
@@ -257,7 +256,6 @@ LONG = {
 }
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "rows, distinct",
     [
@@ -299,7 +297,6 @@ INFINITE = {
 }
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("where", INFINITE)
 @pytest.mark.parametrize("D", [5, *(pytest.param(D, marks=pytest.mark.slow) for D in (300, 2500))])
 @pytest.mark.parametrize("options", [{}, {"precise": True}])

@@ -87,7 +87,7 @@ NOT_AN_ARRAY = (
     ("a ragged list", lambda a: [[1.0], [1.0, 2.0]]),
 )
 
-# What is no eps; tests/calls.py has more.
+# What is no eps.
 EPS = (
     (-1e-5, ValueError, "found -1e-05"),
     (10**400, ValueError, "found inf"),
@@ -662,7 +662,6 @@ def constant_rows(run, dtype):
         yield np.array(CONSTANTS[dtype]).astype(dtype)[:, None] * np.ones(D, dtype)
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("precise", [False, True])
 @plain_backends_and_dtypes
@@ -708,7 +707,6 @@ TINY = {
 }
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", ["warn", "raise"])
 @every_backend_and_dtype

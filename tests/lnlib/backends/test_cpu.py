@@ -994,7 +994,7 @@ def compiled(tmp_path_factory):
     return folder, child(COMPILED, folder)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_kernels_are_kept_on_disk(compiled):
     """The second process compiles nothing: 1 to 3 s a kernel in the first, milliseconds in the
     second.
@@ -1033,7 +1033,7 @@ TARGETS = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_narrower_vectors_are_as_accurate(target, tmp_path):
     """Compiled for older processors, the bars are the same. (NUMBA_CPU_NAME alone would keep the
@@ -1107,7 +1107,7 @@ def several_widths():
     return [a.tobytes().hex() for D in (3, 64, 255, 300, 2500) for a in run(*arrays((20, D)))]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
     """``flags.noalias`` is Numba's private option: it must exist, reach LLVM, and change no bit of
     any result.
@@ -1186,7 +1186,7 @@ def test_every_function_has_its_flags():
     assert {key: " ".join(names) for key, names in found.items()} == FLAGS
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_bits_do_not_depend_on_what_is_compiled_first(compiled):
     """``times`` must be fused neither here nor in COMPILED, whose order is another."""
     assert compiled[1][1] == several_widths()
@@ -1212,7 +1212,7 @@ def test_what_the_processor_is_asked():
     assert re.search(r"store .*, align 64, !nontemporal", text) and "fence seq_cst" in text
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(not HOST, reason="the text looked for is of x86-64")
 def test_loops_are_vectors(compiled):
     """A streaming store that is not part of a vector loop would be slower than none. Forward's loop

@@ -41,7 +41,7 @@ def run(layer, code, cache_folder=None):
 
 @pytest.mark.slow
 @LAYERS
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_threads_may_call_at_once(layer, tmp_path):
     """From the first call on; with the layer that is always there this one compiles."""
     found, expected, used = run(
@@ -80,7 +80,7 @@ with forked() as pool:
     assert number == 1 and same == [True] * 6 and rows_same
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @needs_fork
 @LAYERS
 def test_other_parallel_functions(layer):
@@ -108,7 +108,7 @@ with forked() as pool:
     ) == [True, "found a process forked after Num"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @needs_fork
 @LAYERS
 def test_a_child_of_a_child_while_the_parent_calls(layer):

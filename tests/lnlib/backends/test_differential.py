@@ -14,7 +14,6 @@ from lnlib import layernorm, validation
 CASES, TOGETHER = 200, 10
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, CASES, TOGETHER))
 def test_random_cases(first):
@@ -56,7 +55,7 @@ WRONG = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("module, name, wrong", WRONG.values(), ids=WRONG)
 def test_what_is_wrong_is_seen(module, name, wrong, monkeypatch):
     monkeypatch.setattr(module, name, wrong)
@@ -84,7 +83,7 @@ def above_twice(peer, numbers, monkeypatch):
     return sum(once > 1 for _, once, _ in each), sum(typical > 1 for *_, typical in each)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_error_is_compared_with_what_a_peers_is_typically(monkeypatch):
     """One peer is as poor, one much better, one better by luck, one time in four, and one where dy
     begins with much.

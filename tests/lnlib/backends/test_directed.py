@@ -41,7 +41,7 @@ WRONG = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name, wrong", WRONG.values(), ids=WRONG)
 def test_it_finds_what_is_worse(name, wrong, monkeypatch):
     monkeypatch.setattr(layernorm, name, wrong)

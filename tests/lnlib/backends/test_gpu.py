@@ -100,7 +100,6 @@ def judge(case, precise):
     )
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("N, D, far, dtype, precise", EVERY)
 def test_agrees_with_exact_arithmetic(N, D, far, dtype, precise):
@@ -315,7 +314,6 @@ def launch_all(kind, x, gamma, beta, dy, eps=1e-5, real=np.float32):
     return y.reshape(x.shape), dx.reshape(x.shape), dgamma, dbeta
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "real, dtype, offset",
     [
@@ -360,7 +358,6 @@ def test_every_kernel_sees_one_g_that_differs(kind):
         )
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "sigma, eps, exponent",
@@ -424,7 +421,6 @@ def test_every_kernel_keeps_large_upstreams(kind):
         assert np.array_equal(large, np.ldexp(ordinary, 122)) and np.isfinite(large).all()
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("bad", [np.nan, pytest.param(np.inf, marks=pytest.mark.slow)])
 @every_kind
@@ -559,7 +555,7 @@ def traffic(*more):
     return [
         *((*case, *more) for case in few),
         *(
-            pytest.param(*case, *more, marks=pytest.mark.long)
+            pytest.param(*case, *more, marks=pytest.mark.slow)
             for case in ((1024, 1, 10, "float32"), (4096, 4, 4, "float32"))
         ),
     ]
@@ -799,7 +795,6 @@ def test_nothing_is_written_outside_the_results(kind):
     assert bits([y[: N * D], dx[: N * D], *sums]) == bits(expected)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("partials", [1, 2, 3, 5, 31, 33, 64, 1024, 1025, 2100])
 @pytest.mark.parametrize("D", [1, 7, 8, 40])
 def test_add_partials(D, partials):

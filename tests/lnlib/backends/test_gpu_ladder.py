@@ -71,7 +71,6 @@ def check(name, outputs, N, D):
         )
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize(
     "N, D",
@@ -238,7 +237,6 @@ def check_sectors(name, runs, N, D):
         assert abs(t.sectors_per_request - prediction.sectors_per_request) < (1e-12 if exact else 1)
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize(

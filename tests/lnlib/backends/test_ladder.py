@@ -26,7 +26,6 @@ def arguments(*shape_and_dtype):
     return map(cases.read_only, cases.arrays(*shape_and_dtype))
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name, dtype",

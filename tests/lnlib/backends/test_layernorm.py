@@ -44,7 +44,6 @@ def sweep():
         yield Case(f"rows {rows}", (rows, 2), "float32"), 2e-7
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("case, bar", list(sweep()))
 def test_the_error_grows_neither_with_the_offset_nor_with_the_rows(case, bar):

@@ -91,7 +91,6 @@ NEARLY_CONSTANT = [
 ]
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("size", [1e20, 3e38])
 @pytest.mark.parametrize("D", [1, 3, 64, 300, pytest.param(2500, marks=pytest.mark.slow)])
 @with_backends("dtype, bits, eps", NEARLY_CONSTANT)

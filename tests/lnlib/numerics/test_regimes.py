@@ -317,7 +317,7 @@ def test_the_naive_variance_loses_less_under_a_large_eps():
     assert_agrees(maps["naive"], regimes.naive_loss(RATIOS, energies, 256, "pairwise"))
 
 
-@pytest.mark.parametrize("D", [64, pytest.param(1024, marks=pytest.mark.long)])
+@pytest.mark.parametrize("D", [64, pytest.param(1024, marks=pytest.mark.slow)])
 def test_a_rounded_mean_loses_u_ratio_whatever_the_variance(D):
     lines = {
         ("two-pass", "sequential"): "sequential",

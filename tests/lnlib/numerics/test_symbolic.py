@@ -193,7 +193,7 @@ def normalised(r, c, var, s_):
     return r._replace(var=var, s=s_, xhat=c / s_)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_spectrum_is_not_proved_for_another_normalisation():
     """Each claim is refuted by one of: no mean subtracted, one feature weighed more, eps outside
     the root.
@@ -365,7 +365,7 @@ def double():
     assert equal(symbolic.differentiate_backward(r), symbolic.compact_double_backward(r), r)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "thousand, work",
     [

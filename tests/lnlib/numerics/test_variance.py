@@ -388,7 +388,7 @@ def test_wide_is_wider_than_float64_too():
             65536,
             1e-7,
             (0, *10.0 ** np.arange(1, 8)),
-            marks=pytest.mark.long,
+            marks=pytest.mark.slow,
         ),
         *(
             ("recentred", "float64", n, D, 1e-15, (0, 1e4, 1e8, 1e12))

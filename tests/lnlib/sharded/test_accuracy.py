@@ -92,11 +92,10 @@ def test_fixed_blocks_are_as_exact(how, block, norm):
         hold(how, 12, 1000, 10, ranks, norm, block)
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["rows", "features"])
 @pytest.mark.parametrize("ratio", [0, 1, 10, 100, 1e3, 1e4, 1e5, 1e6])
-@pytest.mark.parametrize("D", [1000, pytest.param(65536, marks=pytest.mark.long)])
+@pytest.mark.parametrize("D", [1000, pytest.param(65536, marks=pytest.mark.slow)])
 def test_at_every_ratio_for_every_number_of_ranks(how, ratio, D):
     for ranks in (1, 2, 3, 4, 7, 8):
         hold(how, SHAPES[D], D, ratio, ranks)

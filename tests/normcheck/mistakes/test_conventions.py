@@ -101,7 +101,6 @@ SINGLE = {
 RIGHT = {"eps-in-float32"}
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, names, choices", SINGLE.values(), ids=SINGLE)
 def test_each_is_told_as_itself(small, kind, names, choices):

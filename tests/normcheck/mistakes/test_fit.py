@@ -338,7 +338,6 @@ _IN_FLOAT32 = [
 ]
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "dx, names, dtype",
     [(*pair, np.float64) for pair in PAIRS] + _IN_FLOAT32,

@@ -237,7 +237,7 @@ def test_options_have_one_spelling():
             parser().parse_args(["m:f", short])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_default_run_needs_little_memory():
     """All dtypes, a right target and a wrong one: with Python and NumPy far below a gigabyte, and
     within a minute.

@@ -29,7 +29,6 @@ def not_shrunk(monkeypatch):
     monkeypatch.setattr(run, "shrink", lambda case, *_: case)
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
 def test_each_public_bug_is_told_as_itself_alone(bug):
@@ -41,14 +40,12 @@ def test_each_public_bug_is_told_as_itself_alone(bug):
     assert "Something else" not in report.mistake.sentence
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_rows_beyond_65535_are_told():
     bug = next(bug for bug in LATER if bug.name == "apex-rows-beyond-65535")
     assert validate((bug.forward, bug.backward)).mistake.names == (bug.name,)
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(name for name in LEFT_OUT if name.endswith("statistics")))
 def test_a_tile_is_told_by_the_widths_that_fail(name):

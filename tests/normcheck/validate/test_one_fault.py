@@ -23,7 +23,6 @@ def test_there_are_enough():
     )
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("part", SOME, ids=[part[0][1] for part in SOME])
 def test_no_bug_is_named(part):

@@ -60,7 +60,6 @@ def pair(forward, backward):
     return {"forward": forward, "backward": backward}
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("name", FAULTY)
 def test_on_targets_with_every_kind_of_fault(name):
     """A new target for each test: one that keeps something has kept nothing yet."""
@@ -74,7 +73,6 @@ def test_on_targets_with_every_kind_of_fault(name):
     assert sharp(validate(new(), quick=quick), lambda: pair(*new()), pair(*RIGHT["layer_norm"]))
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name, kind, target",
     [

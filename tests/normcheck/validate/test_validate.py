@@ -38,7 +38,6 @@ def test_right_ones_that_look_different_hold(entry):
     assert validate((layer_norm_forward, entry.backward), dtypes=("float32", "float64")).held
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("name, pair", list(pairs()), ids=[name for name, _ in pairs()])
 def test_right_ones_of_any_spelling_hold(name, pair):
@@ -195,7 +194,6 @@ def test_bugs_from_the_wild_are_found_named_and_shrunk_by_default():
     assert any(note.startswith("float32 loses digits") for note in report.notes)
 
 
-@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", WILD, ids=lambda bug: bug.name)
 def test_every_bug_from_the_wild_is_found(bug):

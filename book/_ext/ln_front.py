@@ -1,5 +1,5 @@
 """What the front page says of this build: ``{only} live`` and ``{only} repository``, an exercise to
-try, how to cite.
+try, hours of reading, how to cite.
 
 ``live``: the site has Python (``make site``). ``repository``: its address is known.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 from docutils import nodes
 from sphinx import addnodes
-from sphinx.util.docutils import SphinxDirective
+from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 BLOCK = (
     r"^```\{exercise-start\} (?P<title>[^\n]+)\n:label: ex-%s\n(?P<body>.*?)^```\{exercise-end\}"
@@ -103,6 +103,23 @@ class Cite(SphinxDirective):
         return [about, nodes.literal_block(bibtex, bibtex, language="bibtex")]
 
 
+class Hours(SphinxRole):
+    """``{hours}`01 03``` : the hours that the pages of these beginnings take to read, from their
+    Time lines, rounded to halves. ``{hours}`exercises 01``` : those of their exercises.
+    """
+
+    def run(self):
+        _, what, pages = self.text.rpartition("exercises ")
+        pattern = rf"^\*\*Time\*\* .*?{what}(\d+)"
+        minutes = 0
+        for path in sorted(Path(self.env.srcdir, "book").glob("*.md")):
+            if path.name.startswith(tuple(pages.split())):
+                self.env.note_dependency(str(path))
+                minutes += int(re.search(pattern, path.read_text(encoding="utf-8"), re.M)[1])
+        whole, half = divmod(round(minutes / 30), 2)
+        return [nodes.Text(f"{whole}{'½' * half}")], []
+
+
 def _say(app, config):
     config.ln_repository = config.html_theme_options.get("repository_url") or ""
     for tag, there in (("live", config.ln_live), ("repository", config.ln_repository)):
@@ -115,3 +132,4 @@ def setup(app):
     app.connect("config-inited", _say, priority=950)
     app.add_directive("try-exercise", TryExercise)
     app.add_directive("cite-this", Cite)
+    app.add_role("hours", Hours())

@@ -42,10 +42,3 @@ def test_refused(name):
 def test_stopped_when_it_runs(name):
     with pytest.raises(getattr(simt, corpus.STOPPED[name][1])):
         run(name)
-
-
-def test_the_corpus_is_a_large_one_and_its_limits_are_few():
-    assert min(len(corpus.TAKEN), len(corpus.REFUSED)) >= 80 and len(corpus.LIMITS) <= 9
-    assert len(corpus.BODIES) == sum(
-        map(len, (corpus.TAKEN, corpus.REFUSED, corpus.STOPPED, corpus.LIMITS))
-    )

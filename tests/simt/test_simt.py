@@ -2,7 +2,6 @@
 as by hand.
 """
 
-import gc
 import json
 import linecache
 import math
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import types
-import weakref
 
 import numpy as np
 import pytest
@@ -20,14 +18,15 @@ from cases import read_only
 from pages import ROOT
 
 import simt
-from simt import cuda_access, memory, source
-from simt.cuda_access import (
+from simt import cuda_access, source
+from simt.cuda_access import (  # noqa: F401 - some are for kernels that are text
     FULL,
     cuda,
     device,
-    float16,
     float32,
     float64,
+    int32,
+    int64,
     load4,
     store4,
 )
@@ -140,16 +139,6 @@ def test_float64_kernel_is_no_promotion():
     assert y[0] == 32
 
 
-def test_float16_storage():
-    def kernel(x, y):
-        a, b, c, d = load4(x, 4)
-        store4(y, 0, float16(float32(a) * float32(2)), b, c, d)
-
-    y = simt.uninitialised(4, np.float16)
-    simt.launch(kernel, 1, 1, np.arange(8, dtype=np.float16), y)
-    assert y.tolist() == [8, 5, 6, 7]
-
-
 def test_warp_operations_and_votes_of_a_block():
     def kernel(up, down, xor, one, ballot, some, every, number, all_of_block, any_of_block):
         t = cuda.threadIdx.x
@@ -179,29 +168,6 @@ def test_warp_operations_and_votes_of_a_block():
         1 + 0 * t,
     ]
     np.testing.assert_array_equal(got, expected)
-
-
-def test_half_warps_may_differ():
-    """Each half names its own lanes; in between one half does more than the other."""
-
-    def kernel(y):
-        t = cuda.threadIdx.x
-        value = t
-        if t < 16:
-            value = cuda.shfl_xor_sync(0xFFFF, value, 1)
-        else:
-            value = cuda.shfl_xor_sync(0xFFFF0000, value, 2)
-            value = cuda.shfl_xor_sync(0xFFFF0000, value, 1)
-        y[t] = cuda.shfl_xor_sync(FULL, value, 16)
-
-    y = np.zeros(32, np.int64)
-    simt.launch(kernel, 1, 32, y)
-    t = np.arange(32) ^ 16
-    np.testing.assert_array_equal(y, np.where(t < 16, t ^ 1, t ^ 3))
-    simt.launch(
-        written("if cuda.threadIdx.x == 3:\n    y[0] = cuda.ballot_sync(8, True)", "y"), 1, 32, y
-    )
-    assert y[0] == 8  # one lane, for itself
 
 
 def test_numbers_are_those_of_a_gpu():
@@ -485,12 +451,6 @@ def test_what_is_no_race():
     assert [a.kind for a in run.accesses] == ["load", "store"]
 
 
-def test_race_through_one_array_given_twice():
-    x = np.zeros(32, f32)
-    kernel = written("y[cuda.threadIdx.x] = x[31 - cuda.threadIdx.x]  # HERE", "x", "y")
-    caught(simt.DataRace, kernel, 32, x, x, at="# HERE", say="x[")
-
-
 SHUFFLE = "y[t] = cuda.shfl_xor_sync(FULL, t, 1)"
 DIVERGENT = {
     "a warp only": (
@@ -686,33 +646,20 @@ def test_uninitialised_reads():
     simt.launch(read, 1, 1, whole.view(f32))  # as another dtype it is not watched
 
 
-def test_shadows_do_not_outlive_their_array():
-    before = len(memory.WRITTEN)
-    x = simt.uninitialised(4, f32)
-    assert len(memory.WRITTEN) == before + 1
-    del x
-    assert len(memory.WRITTEN) == before
-
-
 half, wide = 0.5, np.float64(2)
 PROMOTIONS = {
     "a = 2.0 * x[0]": "float64 * dtype is",
     "a = (x[0] +\n    x[0] * half)": "dtype * float64 is",
     "a = wide / x[0]": "float64 / dtype is",
     "a = x[0] / n": "dtype / int is",
-    "a = x[0] + 2": "dtype + int is",
     "a = 1 / n": "1 / 3 of two integers is float64",
     "a = max(x[0], 0.0)": "dtype max float64 is",
-    "a = min(0.0, x[0])": "float64 min dtype is",
-    "a = x[0] / math.sqrt(n > 1)": "dtype / float64 is",
     "a = x[0] * math.pi": "dtype * float64 is",
-    "a = x[0] * cuda.syncthreads_and(n)": "dtype * int is",
     "a = x[0] * cuda.syncthreads_or(n)": "dtype * int is",
     "cuda.atomic.add(y, 0, 1.0)": "float64 is stored",
     "store4(y, 0, x[0], x[1], x[2], 0.0)": "float64 is stored",
     "y[0] = 1.5": "float64 is stored",
     "a = x[0]; a += 1.0": "dtype + float64 is",
-    "a = x[0]; x[0] -= half": "dtype - float64 is",
 }
 OF_FLOAT32 = [
     "y[n - 3] += 1.0",
@@ -763,41 +710,6 @@ def test_integers_that_do_not_fit():
     planted(
         simt.Overflow, "x[0] = x[0] * x[0]  # HERE", 1, str(2**32), x=np.full(1, 2**16, np.int32)
     )
-
-
-@pytest.mark.parametrize(
-    "name, low, high",
-    [
-        ("int32", -(2**31), 2**31 - 1),
-        ("int64", -(2**63), 2**63 - 1),
-        ("uint16", 0, 2**16 - 1),
-        ("uint32", 0, 2**32 - 1),
-        ("uint64", 0, 2**64 - 1),
-    ],
-)
-def test_the_first_and_the_last_integer_of_a_type(name, low, high):
-    assert source.TYPES[name](low) == low and source.TYPES[name](high) == high
-    assert source.TYPES[name](2.75) == 2
-    for beyond in (low - 1, high + 1):
-        with pytest.raises(simt.Overflow, match=f"{beyond} does not fit into {name}"):
-            source.TYPES[name](beyond)
-
-
-def test_names_that_are_not_called_are_no_helpers():
-    """x.add in the kernel has nothing to do with a function add that happens to exist."""
-
-    def kernel(x):
-        pair = 1, 0
-        cuda.atomic.add(x, pair[1], f32(sqrt(x[1])))
-
-    from math import sqrt
-
-    x = np.full(2, 4, f32)
-    simt.launch(kernel, 1, 1, x)
-    assert x[0] == 6
-
-
-add = lambda: None  # noqa: E731  a helper of the test above: it has no definition
 
 
 def test_where_other_errors_and_those_of_a_helper_are():
@@ -880,38 +792,6 @@ def test_requests_in_loops():
     assert {access.repeat for access in run.accesses} == {(0, 1), (1, 1)}
 
 
-@pytest.mark.parametrize(
-    "body, size, requests, per_request",
-    [
-        # Half a warp reads twice: a request of 2 sectors and one of 4.
-        ("t = cuda.threadIdx.x\na = float32(0)\nif t < 16:\n    a = x[t]\na = a + x[t]", 32, 2, 3),
-        # Python specialises what runs often; the place in the source stays.
-        (
-            "total = float32(0)\nfor i in range(cuda.threadIdx.x, 4096, 32):\n    total += x[i]",
-            4096,
-            128,
-            4,
-        ),
-        # Three rows of 36 numbers: in each 32 lanes load once and 4 again, and the others catch up
-        # at the barrier.
-        (
-            """
-        for row in range(3):
-            for column in range(cuda.threadIdx.x, 36, 32):
-                x[row * 36 + column]
-            cuda.syncthreads()""",
-            108,
-            6,
-            16 / 6,
-        ),
-    ],
-    ids=["lanes that diverge", "a long loop", "rows"],
-)
-def test_requests_of_a_warp(body, size, requests, per_request):
-    found = sectors(body, np.zeros(size, f32))["x", "load"]
-    assert (found.requests, found.sectors_per_request) == (requests, per_request)
-
-
 CONFLICTS = {
     f"stride {n}": (
         f"s = cuda.shared.array(1056, float32)\ns[cuda.threadIdx.x * {n}] = float32(0)  # HERE",
@@ -964,13 +844,6 @@ def test_events():
     ]
 
 
-def test_without_a_log():
-    run = simt.launch(tree(32), np.int32(1), np.int32(32), np.zeros(32, f32), np.zeros(1, f32))
-    assert repr(run) == "Run(grid=1, block=32, accesses=None, events=None)"
-    with pytest.raises(ValueError, match="run: .*log=True"):
-        simt.sectors(run)
-
-
 def test_it_is_deterministic():
     """The sum in an order that rounding shows, and the log."""
     x = np.random.default_rng(0).normal(size=256).astype(f32)
@@ -983,79 +856,7 @@ def test_it_is_deterministic():
     assert pickle.loads(pickle.dumps(run)) == run != run._replace(accesses=None)
 
 
-def test_a_log_keeps_no_array():
-    def kernel(x):
-        x[cuda.threadIdx.x] = float32(1)
-
-    x = np.zeros(64, f32)
-    held, run = weakref.ref(x), simt.launch(kernel, 1, 32, x, log=True)
-    del x
-    assert held() is None and len(run.accesses) == 32
-
-
 # Where kernels come from.
-
-
-def test_source_that_is_not_to_be_had():
-    scope = {}
-    exec("def kernel(x):\n    x[0] = 1", scope)
-    with pytest.raises(ValueError, match="kernel: found no source of kernel"):
-        simt.launch(scope["kernel"], 1, 1, np.zeros(1, f32))
-    with pytest.raises(ValueError, match="kernel: found no source of <lambda>"):
-        simt.launch(lambda x: x, 1, 1, np.zeros(1, f32))
-    linecache.cache["<changed>"] = 2, None, ["def other(x):\n", "    x[0] = 2\n"], "<changed>"
-    exec(compile("def kernel(x):\n    x[0] = 1", "<changed>", "exec"), scope)
-    with pytest.raises(
-        ValueError, match="kernel: found no source of kernel .something else stands there"
-    ):
-        simt.launch(scope["kernel"], 1, 1, np.zeros(1, f32))
-
-
-def test_compiled_kernels_and_strings_in_them():
-    class Compiled:
-        """As cuda.jit returns it."""
-
-        @staticmethod
-        def py_func(y):
-            """Text
-            that is not indented."""
-            y[0] = twice(float32(2))
-
-    class Device:
-        @staticmethod
-        def py_func(a):
-            return a * float32(2)
-
-    twice, y = Device, np.zeros(1, f32)
-    simt.launch(Compiled, 1, 1, y)
-    assert y[0] == 4
-
-
-def test_one_kernel_with_several_meanings_of_a_name():
-    """A function that it calls, or a type; and what stands in for load4 where there is no compiler
-    is not called.
-    """
-
-    def made(f):
-        def kernel(x):
-            x[0] = f(x[0])
-
-        return kernel
-
-    @device
-    def double(a):
-        return a + a
-
-    def load4(array, i):
-        raise NotImplementedError
-
-    def last(x):
-        _, _, _, x[0] = load4(x, 0)
-
-    x = np.array([1, 2, 3, 4], f32)
-    for f, expected in ((double, 2), (float32, 2), (double, 4), (None, 4)):
-        simt.launch(made(f) if f else last, 1, 1, x)
-        assert x[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -1089,24 +890,6 @@ def test_bad_arguments_of_a_launch(change, error, message):
     } | change
     with pytest.raises(error, match=message):
         simt.launch(*given.values())
-
-
-def test_launch_leaves_no_trace(monkeypatch):
-    gc.enable()
-    state = repr(np.geterr()), gc.isenabled()
-    simt.launch(tree(32), 1, 32, np.zeros(32, f32), np.zeros(1, f32))
-    with pytest.raises(simt.OutOfBounds):
-        simt.launch(tree(32), 1, 32, np.zeros(31, f32), np.zeros(1, f32))
-    assert (repr(np.geterr()), gc.isenabled()) == state
-    monkeypatch.setattr(memory.Memory, "convert", lambda self, value: f32(gc.isenabled()))
-    simt.launch(written("x[0] = 1", "x"), 1, 1, x := np.ones(1, f32))
-    assert x[0] == 0
-
-
-def test_size():
-    """Something a student can read."""
-    for module in (ROOT / "simt").glob("*.py"):
-        assert len(module.read_text().splitlines()) <= 600
 
 
 def test_only_numpy_is_needed():
@@ -1181,25 +964,6 @@ def test_agreement_with_the_simulator_of_numba(tmp_path):
     exec(compile(KERNELS, str(path), "exec"), scope)
     assert scope["results"](scope["normalise"], simt.launch) == json.loads(run.stdout)
     assert source.plain(scope["normalise"]) is scope["normalise"]
-
-
-def test_arrays_made_in_one_line():
-    """Two arrays, each with its own name and memory, and one that has no name."""
-
-    def kernel(out):
-        a, b = cuda.shared.array(32, float32), cuda.shared.array(32, float32)
-        t = cuda.threadIdx.x
-        a[t], b[t] = float32(1), float32(2)
-        out[t] = a[t] + b[t]
-
-    def unnamed(out):
-        out[cuda.threadIdx.x] = cuda.local.array(4, float32)[4]
-
-    out = np.zeros(32, np.float32)
-    run = simt.launch(kernel, 1, 32, out, log=True)
-    assert (out == 3).all() and {access.array for access in run.accesses} == {"a", "b", "out"}
-    with pytest.raises(simt.OutOfBounds, match="cuda.local.array"):
-        simt.launch(unnamed, 1, 32, out)
 
 
 @pytest.mark.parametrize("where", ["shared", "local"])

@@ -13,8 +13,6 @@ real one of it.
 * ``driver.c`` and :mod:`ptx.driver` stand in for NVIDIA's driver. Numba compiles and launches as it
   would on a GPU; what it launches goes to the machine.
 * :mod:`ptx.plugin` starts that driver for a run of pytest.
-* :mod:`ptx.mistakes` puts mistakes into compiled text; :mod:`ptx.host_time` times what the host
-  needs for a call.
 
 So what runs is PTX of the architecture asked for, by way of Numba's own launches. The last step,
 from PTX to the code of a GPU, is not: no GPU took part, and times mean nothing here.

@@ -6,6 +6,7 @@ cuda.threadIdx.x`` comes first. Of one that is refused, it is said on which line
 else the last) and in which words.
 """
 
+import math  # noqa: F401 - for kernels that are text
 import textwrap
 import types
 

@@ -36,55 +36,29 @@ def parser():
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    made.add_argument("target", help="package.module:name, or package.module:forward,backward")
-    made.add_argument("--kind", choices=KINDS, default=KINDS[0])
-    made.add_argument("--framework", choices=FRAMEWORKS, default=FRAMEWORKS[0])
-    made.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["float32"])
-    made.add_argument(
-        "--quick",
-        action="store_true",
-        help=(
-            "fewer widths and rows, and none far from zero: seconds for a pair of NumPy functions,"
-            " more where every shape is compiled"
-        ),
-    )
-    made.add_argument(
-        "--eps",
-        type=float,
-        help="the eps that is fixed in the target; without it, its last argument",
-    )
-    made.add_argument("--no-beta", dest="beta", action="store_false", help="the target has no beta")
-    made.add_argument(
-        "--multiple-of", type=int, default=1, help="D that the target takes are multiples of this"
-    )
-    made.add_argument("--most-features", type=int, help="the largest D that the target takes")
-    made.add_argument("--most-rows", type=int, help="the most rows that the target takes")
-    made.add_argument(
-        "--contiguous", action="store_true", help="the target takes no arrays with strides"
-    )
-    made.add_argument(
-        "--accumulate", choices=DTYPES, help="the dtype of the target's arithmetic and sums"
-    )
-    made.add_argument(
-        "--double-backward", action="store_true", help="its gradient can be differentiated again"
-    )
-    made.add_argument(
-        "--nested", action="store_true", help="its second derivative can be differentiated, too"
-    )
-    made.add_argument(
-        "--forward-mode", action="store_true", help="it has a JVP, and this a gradient"
-    )
-    made.add_argument("--device", help="where tensors are put, as PyTorch writes it")
-    made.add_argument("--json", help="a file for the report as JSON")
-    made.add_argument("--html", help="a file for the report as a page")
-    made.add_argument(
-        "--silence",
-        type=float,
-        metavar="SECONDS",
-        help="how long one case may take; a target that takes longer is ended, which is a failure",
-    )
-    made.add_argument("--isolate", action="store_true", help="the same as --silence 60")
-    made.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    add = made.add_argument
+    yes = {"action": "store_true"}
+    add("target", help="package.module:name, or package.module:forward,backward")
+    add("--kind", choices=KINDS, default=KINDS[0])
+    add("--framework", choices=FRAMEWORKS, default="numpy")
+    add("--dtypes", nargs="+", choices=DTYPES, default=["float32"])
+    add("--quick", **yes, help="fewer widths and rows, and none far from zero")
+    add("--eps", type=float, help="the eps that is fixed in the target, else its last argument")
+    add("--no-beta", dest="beta", action="store_false", help="the target has no beta")
+    add("--multiple-of", type=int, default=1, help="the target takes multiples of this as D")
+    add("--most-features", type=int, help="the largest D that the target takes")
+    add("--most-rows", type=int, help="the most rows that the target takes")
+    add("--contiguous", **yes, help="the target takes no arrays with strides")
+    add("--accumulate", choices=DTYPES, help="the dtype of the target's arithmetic and sums")
+    add("--double-backward", **yes, help="its gradient can be differentiated again")
+    add("--nested", **yes, help="its second derivative can be differentiated, too")
+    add("--forward-mode", **yes, help="it has a JVP, and this a gradient")
+    add("--device", help="where tensors are put, as PyTorch writes it")
+    add("--json", help="a file for the report as JSON")
+    add("--html", help="a file for the report as a page")
+    add("--silence", type=float, metavar="SECONDS", help="a case may take so long, or has failed")
+    add("--isolate", **yes, help="the same as --silence 60")
+    add("--child", type=Path, help=argparse.SUPPRESS)
     return made
 
 
@@ -125,7 +99,7 @@ def writable(option, path):
 
 def in_child(target, options, folder):
     """Run the target in this process, and write what is to be said of it into ``folder``."""
-    code, text, report = 2, "", None
+    code, report = 2, None
     try:
         report = validate(
             find(target), **options, watch=lambda case: note(folder, f"{case.property}: {case}")
@@ -134,36 +108,36 @@ def in_child(target, options, folder):
     except Interrupted as stopped:
         report = stopped.report
         code, text = INTERRUPTED, str(report)
-    except EXPECTED as error:
-        text = f"could not run: {error}"
     except Exception as error:
-        traceback.print_exc()
-        text = f"could not run: {in_one_line(error)}"
+        if not isinstance(error, EXPECTED):
+            traceback.print_exc()
+        text = f"could not run: {error if isinstance(error, EXPECTED) else in_one_line(error)}"
     report = report or Report(target, (), (), (), ended=text)
     finish(folder, code=code, text=text, json=report.to_json(), html=report.to_html())
 
 
-def main(arguments=None):
+def checked(silence, files):
+    """The files that are wanted, as absolute paths; ``ValueError`` if an option is wrong."""
+    if silence is not None and not 0 < silence < math.inf:
+        raise ValueError(f"--silence: found {silence:g}, expected a number of seconds above 0")
+    files = {option: writable(option, path) for option, path in files.items() if path is not None}
+    if len(set(files.values())) < len(files):
+        raise ValueError(f"--html: found {files['--html']}, expected another file than --json has")
+    return files
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command with these arguments; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = vars(parser().parse_args(given))
-    target, files = (
-        options.pop("target"),
-        {f"--{name}": options.pop(name) for name in ("json", "html")},
-    )
+    target = options.pop("target")
+    files = {f"--{name}": options.pop(name) for name in ("json", "html")}
     silence, isolate, folder = (options.pop(name) for name in ("silence", "isolate", "child"))
     if folder:
         in_child(target, options, folder)
         return 0
     try:
-        if silence is not None and not 0 < silence < math.inf:
-            raise ValueError(f"--silence: found {silence:g}, expected a number of seconds above 0")
-        files = {
-            option: writable(option, path) for option, path in files.items() if path is not None
-        }
-        if len(set(files.values())) < len(files):
-            raise ValueError(
-                f"--html: found {files['--html']}, expected another file than --json has"
-            )
+        files = checked(silence, files)
     except ValueError as error:
         print(f"could not run: {error}", file=sys.stderr)
         return 2

@@ -26,24 +26,18 @@ class Part:
     def __init__(self, of, seen):
         whole = np.empty(of.shape, of.dtype)
         part, interface = seen(whole), of.__cuda_array_interface__
-        start = (
-            interface["data"][0]
-            + part.__array_interface__["data"][0]
-            - whole.__array_interface__["data"][0]
-        )
+        offset = part.ctypes.data - whole.ctypes.data
         self.of = of  # owns the memory
         self.__cuda_array_interface__ = {
             **interface,
-            "data": (start, False),
+            "data": (interface["data"][0] + offset, False),
             "shape": part.shape,
             "strides": part.strides,
         }
 
 
 class DevicePair(NumPyPair):
-    """``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma,
-    dbeta)`` on a device.
-    """
+    """A pair of functions on arrays of a device."""
 
     layouts = SECOND, SLICE, FURTHER  # what slices and reshapes make, for Numba's simulator
     able = ()
@@ -57,14 +51,11 @@ class DevicePair(NumPyPair):
         module, put, wrap = LIBRARIES[settings.framework]
         library = importlib.import_module(module)
         self._put = getattr(library, put)
-        self._wrap = lambda array: getattr(library, wrap)(
-            array
-        )  # Numba's simulator has none, and needs none
-
+        # Numba's simulator cannot wrap arrays, and need not.
+        self._wrap = lambda array: getattr(library, wrap)(array)
         if hasattr(self._put(np.zeros(1)), "__cuda_array_interface__"):
-            self.layouts = tuple(
-                layout for layout in LAYOUTS if layout != REVERSED
-            )  # Numba copies no negative strides
+            # Numba copies no negative strides.
+            self.layouts = tuple(layout for layout in LAYOUTS if layout != REVERSED)
             self.view = lambda a, seen: self._wrap(Part(a, seen))
 
     def put(self, array, dtype):

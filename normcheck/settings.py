@@ -8,7 +8,14 @@ from lnlib import validation
 from .cases import MANY_ROWS, WIDTHS
 
 KINDS = "layer_norm", "rms_norm"
-FRAMEWORKS = "numpy", "torch", "jax", "cupy", "numba"
+#: Framework -> its adapter. A new one is a file with a class like these, and a row here.
+FRAMEWORKS = {
+    "numpy": "adapters.NumPyPair",
+    "torch": "torch_adapter.TorchFunction",
+    "jax": "jax_adapter.JaxFunction",
+    "cupy": "device_adapter.DevicePair",
+    "numba": "device_adapter.DevicePair",
+}
 DTYPES = "float64", "float32", "float16", "bfloat16"
 
 #: What a quick run leaves out.

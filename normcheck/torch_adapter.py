@@ -20,47 +20,33 @@ from lnlib import validation
 
 from .cases import UNWRITTEN, WRITTEN_OVER
 from .layouts import LAYOUTS, REVERSED
-from .targets import (
-    Outcome,
-    Raised,
-    TargetError,
-    arguments,
-    changes,
-    eps_of,
-    in_one_line,
-    of_target,
-)
+from .targets import Adapter, Raised, TargetError, arguments, eps_of, in_one_line, of_target
 
 #: How eps is called, in attributes and arguments, and the parameters that are gamma and beta.
-EPS, GAMMA, BETA = (
-    ("eps", "epsilon", "variance_epsilon"),
-    ("weight", "gamma", "scale", "gain"),
-    ("bias", "beta", "shift"),
-)
+EPS = "eps", "epsilon", "variance_epsilon"
+GAMMA, BETA = ("weight", "gamma", "scale", "gain"), ("bias", "beta", "shift")
 
 
-class TorchFunction:
+class TorchFunction(Adapter):
     """See the module."""
 
     layouts = tuple(layout for layout in LAYOUTS if layout != REVERSED)
     able = WRITTEN_OVER, UNWRITTEN, "y without gradients", "one gradient alone", "gradients add up"
-    lacks = ()
 
     def __init__(self, target, settings):
-        self.target = target
         _require_device(settings.device)
-        self.function, self.settings = validation.require_callable("target", target), settings
-        if inspect.isclass(target) and issubclass(target, torch.autograd.Function):
+        if isinstance(target, torch.nn.Module):
+            settings = _of_one_width(target, settings)
+        super().__init__(validation.require_callable("target", target), settings)
+        self.function, self._modules = target, {}
+        if _is_function(target):
             self.function = target.apply
         elif inspect.isclass(target):
             self.function = functools.partial(
                 self._of_module, lambda D, eps: target(D, **_as_it_is_called(target, eps))
             )
         elif isinstance(target, torch.nn.Module):
-            self.settings = _of_one_width(target, settings)
             self.function = functools.partial(self._of_module, lambda D, eps: copy.deepcopy(target))
-        self._modules = {}
-        self.able += settings.derivatives
 
     def _of_module(self, make, x, *rest):
         """One module for all calls of a width, an eps and a dtype: what it keeps of one is there in
@@ -75,16 +61,12 @@ class TorchFunction:
         module.train(torch.is_grad_enabled())
         return torch.func.functional_call(module, dict(zip(names, rest)), (x,))
 
-    def tensors(self, case, wanted=("x", "gamma", "beta")):
+    def arguments(self, case, wanted=("x", "gamma", "beta")):
         """The arguments of a case and dy, by name; those ``wanted`` ask for a gradient."""
 
-        def put(a):
-            """A new tensor; without rows it has the strides that PyTorch gives, where torch.tensor
-            takes NumPy's.
-            """
-            made = torch.empty(
-                a.shape, dtype=getattr(torch, case.dtype), device=self.settings.device
-            )
+        def put(a):  # without rows it has the strides of PyTorch; torch.tensor would take NumPy's
+            dtype = getattr(torch, case.dtype)
+            made = torch.empty(a.shape, dtype=dtype, device=self.settings.device)
             return made.copy_(torch.as_tensor(a))
 
         return {
@@ -92,23 +74,48 @@ class TorchFunction:
             for name, a in arguments(case, self.settings, put).items()
         }
 
-    def forward(self, case, tensors):
+    def get(self, name, t):
+        if t is None:
+            return None
+        wide = torch.float64 if t.dtype == torch.float64 else torch.float32
+        return t.detach().to("cpu", wide, copy=True).numpy()
+
+    def dtype_name(self, t, copy):
+        return str(t.dtype).removeprefix("torch.")
+
+    def overwrite(self, t, numbers):
+        with torch.no_grad():
+            t.copy_(numbers)  # as optimizers do
+
+    def y(self, case, tensors):
+        given = (t for name, t in tensors.items() if name != "dy")
         with _compiled_again():
-            y = of_target(
-                self.function,
-                *(t for name, t in tensors.items() if name != "dy"),
-                *eps_of(case, self.settings),
-            )
+            y = of_target(self.function, *given, *eps_of(case, self.settings))
         if not isinstance(y, torch.Tensor):
             raise TargetError(f"target: found a {type(y).__name__} returned, expected the tensor y")
         if y.device != tensors["x"].device:
             raise Raised(f"y is on {y.device}, x on {tensors['x'].device}")
         return y
 
+    def call_forward(self, case, tensors):
+        return self.y(case, tensors), None
+
+    def gradients(self, call):
+        """The gradients as they are handed on: .grad would keep a copy of what the target keeps."""
+        inputs = {f"d{name}": t for name, t in call.arrays.items() if t.requires_grad}
+        found = of_target(
+            torch.autograd.grad,
+            call.y,
+            tuple(inputs.values()),
+            call.arrays["dy"],
+            allow_unused=True,
+        )
+        return dict(zip(inputs, found))
+
     def spelt(self, case, arguments):
         """How the target is called with ``arguments`` of this case, all of it as code."""
         target, D = self.target, case.x.shape[-1]
-        if inspect.isclass(target) and issubclass(target, torch.autograd.Function):
+        if _is_function(target):
             return f"target.apply({arguments})"
         if not inspect.isclass(target) and not isinstance(target, torch.nn.Module):
             return f"target({arguments})"
@@ -116,9 +123,9 @@ class TorchFunction:
         made, module = target, "target"
         if inspect.isclass(target):
             options = _as_it_is_called(target, eps_of(case, self.settings))
-            made, module = (
-                target(D, **options),
-                f"target({', '.join([str(D), *map('{}={!r}'.format, options, options.values())])})",
+            made = target(D, **options)
+            module = (
+                f"target({', '.join([str(D), *map('{}={!r}'.format, options, options.values())])})"
             )
         names = _gamma_and_beta(made, len(self.settings.tensors) - 2, D)
         parameters = ", ".join(f'"{name}": {value}' for name, value in zip(names, rest))
@@ -127,58 +134,11 @@ class TorchFunction:
             f" {{{parameters}}}, ({x},))"
         )
 
-    def calls(self, cases):
-        started = []
-        for case in cases:
-            before = _bytes(tensors := self.tensors(case))
-            started.append((tensors, before, self.forward(case, tensors)))
-            started[-1] += (changes(before, _bytes(tensors)),)  # a backward may put it right again
-        copies = [
-            y.detach().clone() for _, _, y, _ in started
-        ]  # a later forward may have written over it; a backward may
-        found = [self._backward(tensors, y) for tensors, _, y, _ in reversed(started)][::-1]
-        if len(cases) > 1:
-            self.forward(
-                cases[0], self.tensors(cases[0])
-            )  # may write over what the backwards returned
-        return [
-            _outcome({"y": y} | gradients, changes(before, _bytes(tensors), changed))
-            for (tensors, before, _, changed), y, gradients in zip(started, copies, found)
-        ]
-
-    def written_over(self, case, other):
-        """The outcome of a second call with the same tensors, in which the numbers of another case
-        are by then.
-        """
-        tensors = self.tensors(case)
-        self._backward(tensors, self.forward(case, tensors))
-        with torch.no_grad():
-            for name, t in self.tensors(other).items():
-                tensors[name].copy_(t)  # as optimizers do
-        y = self.forward(other, tensors)
-        return _outcome({"y": y} | self._backward(tensors, y))
-
-    def _backward(self, tensors, y):
-        """The gradients as they are handed on: .grad would keep a copy of what the target keeps."""
-        inputs = {f"d{name}": t for name, t in tensors.items() if t.requires_grad}
-        return dict(
-            zip(
-                inputs,
-                of_target(
-                    torch.autograd.grad, y, tuple(inputs.values()), tensors["dy"], allow_unused=True
-                ),
-            )
-        )
-
     @contextlib.contextmanager
     def poisoned(self):
         """PyTorch fills fresh tensors with NaN where its algorithms have to be deterministic."""
         memory = torch.utils.deterministic
-        before = (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-            memory.fill_uninitialized_memory,
-        )
+        before, filled = torch.get_deterministic_debug_mode(), memory.fill_uninitialized_memory
         torch.use_deterministic_algorithms(True, warn_only=True)
         memory.fill_uninitialized_memory = True
         try:
@@ -186,84 +146,77 @@ class TorchFunction:
                 warnings.simplefilter("ignore")  # of those that are not
                 yield
         finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-            memory.fill_uninitialized_memory = before[2]
+            torch.set_deterministic_debug_mode(before)
+            memory.fill_uninitialized_memory = filled
 
     def only_y(self, case):
         """y where no gradient is asked for; of a module, as it is when it is evaluated."""
         with torch.no_grad():
-            return _outcome({"y": self.forward(case, self.tensors(case, ()))}).tensors["y"]
+            return self.get("y", self.y(case, self.arguments(case, ())))
 
     def alone(self, case, name):
         """The outcome where only the gradient of the argument ``name`` is asked for."""
-        tensors = self.tensors(case, (name,))
-        of_target(self.forward(case, tensors).backward, tensors["dy"])
-        return _outcome({f"d{name}": tensors[name].grad})
+        tensors = self.arguments(case, (name,))
+        of_target(self.y(case, tensors).backward, tensors["dy"])
+        return self.outcome({f"d{name}": tensors[name].grad})
 
     def added(self, case):
         """The gradients after two backwards, halved."""
-        tensors = self.tensors(case)
+        tensors = self.arguments(case)
         for _ in range(2):
-            of_target(self.forward(case, tensors).backward, tensors["dy"])
-        return _outcome(
-            {
-                f"d{name}": None if t.grad is None else t.grad / 2
-                for name, t in tensors.items()
-                if name != "dy"
-            }
-        )
+            of_target(self.y(case, tensors).backward, tensors["dy"])
+        grads = {f"d{name}": t.grad for name, t in tensors.items() if name != "dy"}
+        return self.outcome({name: None if t is None else t / 2 for name, t in grads.items()})
 
     def second(self, case, v):
         """The gradients of the product of v and dx with respect to x, gamma and dy."""
         found, _ = of_target(self._twice, case, v)
-        return [t.detach().double().cpu().numpy() for t in found]
+        return [_numbers(t) for t in found]
 
     def forward_mode(self, case, v):
         """The gradients of the product of dy and the JVP along v with respect to x and gamma; and
         the JVP.
         """
-        tensors = self.tensors(case, ())
-        v = torch.tensor(v, dtype=tensors["x"].dtype, device=tensors["x"].device)
+        tensors = self.arguments(case, ())
+        x, gamma, dy = (tensors[name] for name in ("x", "gamma", "dy"))
+        v = torch.tensor(v, dtype=x.dtype, device=x.device)
 
         def product(x, gamma):
-            _, along = torch.func.jvp(
-                lambda x: self.forward(case, tensors | {"x": x, "gamma": gamma}), (x,), (v,)
-            )
-            return (along * tensors["dy"]).sum(), along
+            of_x = lambda x: self.y(case, tensors | {"x": x, "gamma": gamma})  # noqa: E731
+            _, along = torch.func.jvp(of_x, (x,), (v,))
+            return (along * dy).sum(), along
 
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # of what PyTorch itself takes for its own JVPs
-            found, along = of_target(
-                torch.func.grad(product, argnums=(0, 1), has_aux=True),
-                tensors["x"],
-                tensors["gamma"],
-            )
-        return [t.detach().double().cpu().numpy() for t in (*found, along)]
+        with warnings.catch_warnings():  # of what PyTorch itself takes for its own JVPs
+            warnings.simplefilter("ignore", DeprecationWarning)
+            differentiated = torch.func.grad(product, argnums=(0, 1), has_aux=True)
+            found, along = of_target(differentiated, x, gamma)
+        return [_numbers(t) for t in (*found, along)]
 
     def third(self, case, v, u):
         """The gradient with respect to x of the product of u and the gradient of <v, dx>."""
 
         def thrice():
             (dx, *_), x = self._twice(case, v, create_graph=True)
-            return torch.autograd.grad(
-                (torch.tensor(u, dtype=x.dtype, device=x.device) * dx).sum(), x
-            )[0]
+            product = (torch.tensor(u, dtype=x.dtype, device=x.device) * dx).sum()
+            return torch.autograd.grad(product, x)[0]
 
-        return of_target(thrice).detach().double().cpu().numpy()
+        return _numbers(of_target(thrice))
 
     def _twice(self, case, v, create_graph=False):
-        tensors = self.tensors(case, ("x", "gamma", "beta", "dy"))
-        y = self.forward(case, tensors)
-        (dx,) = torch.autograd.grad(y, tensors["x"], tensors["dy"], create_graph=True)
+        tensors = self.arguments(case, ("x", "gamma", "beta", "dy"))
+        x, gamma, dy = (tensors[name] for name in ("x", "gamma", "dy"))
+        y = self.y(case, tensors)
+        (dx,) = torch.autograd.grad(y, x, dy, create_graph=True)
         product = (torch.tensor(v, dtype=y.dtype, device=y.device) * dx).sum()
-        return (
-            torch.autograd.grad(
-                product, [tensors[name] for name in ("x", "gamma", "dy")], create_graph=create_graph
-            ),
-            tensors["x"],
-        )
+        return torch.autograd.grad(product, [x, gamma, dy], create_graph=create_graph), x
+
+
+def _numbers(t):
+    return t.detach().double().cpu().numpy()
+
+
+def _is_function(target):
+    return inspect.isclass(target) and issubclass(target, torch.autograd.Function)
 
 
 def _require_device(device):
@@ -340,9 +293,8 @@ def _of_one_width(module, settings):
         )
     eps = settings.eps
     if eps is None:
-        eps = next(
-            (found for name in EPS if (found := getattr(module, name, None)) is not None), None
-        )
+        said = (getattr(module, name, None) for name in EPS)
+        eps = next((found for found in said if found is not None), None)
     if eps is None:
         raise TargetError(
             f"target: found a module with no number in its attribute {' or '.join(EPS)}, "
@@ -352,27 +304,3 @@ def _of_one_width(module, settings):
     return dataclasses.replace(
         settings, multiple_of=D, most_features=D, eps=eps, beta=settings.beta and len(shapes) > 1
     )
-
-
-def _outcome(tensors, changed=()):
-    arrays = {
-        name: (
-            None
-            if t is None
-            else t.detach()
-            .to("cpu", torch.float64 if t.dtype == torch.float64 else torch.float32)
-            .numpy()
-        )
-        for name, t in tensors.items()
-    }
-    return Outcome(
-        arrays,
-        {name: str(t.dtype).removeprefix("torch.") for name, t in tensors.items() if t is not None},
-        changed,
-    )
-
-
-def _bytes(tensors):
-    return {
-        name: t.detach().to("cpu", torch.float64).numpy().tobytes() for name, t in tensors.items()
-    }

@@ -30,11 +30,6 @@ SLIPS = [
         "demo -n 1025 --simulate",
         "-n: found 1025, expected 1 to 1024, the number of features",
     ),
-    (
-        "lnlib.sharded.__main__",
-        "faults --simulate",
-        "--simulate: found it with faults, expected it with demo only",
-    ),
     ("differential", "--cases -1", "--cases: found -1, expected at least 1"),
     ("differential", "--jobs 0", "--jobs: found 0, expected at least 1"),
     ("differential", "--seed -1", "--seed: found -1, expected at least 0"),

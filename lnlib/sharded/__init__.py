@@ -23,11 +23,9 @@ array``). The same program runs in a simulator, in one process and with NumPy al
 * **Errors.** What is wrong on one rank is one :class:`~lnlib.sharded.messages.RankError` on all of
   them, with rank and argument, and never a hang: before each message ranks tell each other in 16
   bytes what they are about to do.
-* **Range.** Rows sharded, arithmetic and range are those of :mod:`lnlib.layernorm`. Features
-  sharded, statistics and dx are computed in float64, whose range squares of float32 rows never
-  leave, and y in x's compute dtype, unless it is to be precise. Rows of float64 whose squares leave
-  the range are done again, scaled, on all ranks at once. A dy whose products with gamma leave it
-  gives NaN or Inf.
+* **Range.** With rows sharded it is that of :mod:`lnlib.layernorm`. With features sharded,
+  statistics and dx are float64; rows of float64 whose squares leave the range are done again,
+  scaled, on all ranks at once. A dy whose products with gamma leave it gives NaN or Inf.
 
 To be read in this order:
 
@@ -42,8 +40,7 @@ To be read in this order:
 * :mod:`lnlib.sharded.launch`: processes under MPI started from Python, and ended.
 * :mod:`lnlib.sharded.traffic`: bytes, counted and predicted, and a model of their time.
 * :mod:`lnlib.sharded.ways`: six ways to the statistics, to see what each sends and loses.
-* :mod:`lnlib.sharded.faults`: what all ranks say if something is wrong on one;
-  :mod:`lnlib.sharded.demo`: what ``python -m lnlib.sharded demo -n 4`` shows.
+* :mod:`lnlib.sharded.demo`: what ``python -m lnlib.sharded demo -n 4`` shows.
 """  # noqa: E501
 
 from . import features, rows, traffic

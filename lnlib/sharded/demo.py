@@ -1,19 +1,15 @@
-"""What ``python -m lnlib.sharded demo`` and ``faults`` show: the same lines from the simulator and
-from MPI.
+"""What ``python -m lnlib.sharded demo`` shows: the same lines from the simulator and from MPI.
 
 Messages and bytes are counted, not timed: on a machine with fewer cores than ranks a time says
 nothing. Arguments are not checked: the command calls these, and the benchmark.
 """
 
 import hashlib
-import time
 
 import numpy as np
 
 from .. import layernorm, reference
 from . import features, mpi, rows, traffic
-from .faults import FAULTS, job
-from .messages import RankError
 from .shards import cut, share
 from .simulator import simulate
 from .ways import WAYS, normalise
@@ -52,9 +48,7 @@ def numbers(dtype):
 
 
 def both_passes(how, x, gamma, beta, dy, **blocks):
-    """One rank's program: y, dx, dgamma, dbeta of its share; ``blocks`` are ``reproducible`` and
-    ``block``.
-    """
+    """One rank's program: y, dx, dgamma, dbeta of its share; ``blocks``: reproducible, block."""
     if how == "rows":
         y, cache = yield from rows.layer_norm_forward(x, gamma, beta)
         return y, *(yield from rows.layer_norm_backward(dy, cache, **blocks))
@@ -70,16 +64,9 @@ def one_process(x, gamma, beta, dy):
 
 def whole(how, results):
     """y, dx, dgamma, dbeta put together from the results of all ranks."""
-    y, dx = (np.concatenate([r[k] for r in results], 0 if how == "rows" else 1) for k in (0, 1))
-    return (
-        y,
-        dx,
-        *(
-            results[0][2:]
-            if how == "rows"
-            else [np.concatenate([r[k] for r in results]) for k in (2, 3)]
-        ),
-    )
+    if how == "rows":
+        return *(np.concatenate([r[k] for r in results]) for k in (0, 1)), *results[0][2:]
+    return tuple(np.concatenate([r[k] for r in results], -1) for k in range(4))
 
 
 def _bits(arrays):
@@ -98,10 +85,8 @@ def _bytes(log):
 
 
 def demo(job):
-    """Lines: what six ways to the statistics lose and send in float32; both passes of both cuts in
-    float64.
-
-    In float64, because its last bits show in which order was added.
+    """Lines: what six ways to the statistics lose and send in float32; then both passes of both
+    cuts, in float64 because its last bits show in which order was added.
     """
     x, gamma, beta, _ = numbers(np.float32)
     exact = reference.layer_norm(x, gamma, beta)
@@ -111,58 +96,26 @@ def demo(job):
         log, parts = [], cut(D, job.ranks)
         xhat = np.concatenate(job.all(lambda rank: normalise(x[:, parts[rank]], D, name), log), 1)
         sent = max(map(sum, zip(*(m.sent for m in log)))) // N
-        yield (
-            f"  {way.name:42}{len(log):8}{sent:13}{reference.relative_error(xhat, exact.xhat):15.1e}"  # noqa: E501
-        )
-    yield (
-        "\nboth passes, float64, error of                    y       dx   dgamma    dbeta  bits    "
-        "  bytes a rank"
-    )
+        error = reference.relative_error(xhat, exact.xhat)
+        yield f"  {way.name:42}{len(log):8}{sent:13}{error:15.1e}"
+    heads = "y       dx   dgamma    dbeta  bits      bytes a rank"
+    yield f"\nboth passes, float64, error of                    {heads}"
     arrays = numbers(np.float64)
     exact, single = reference.layer_norm(*arrays), one_process(*arrays)
     yield f"  {'one process, lnlib.layernorm':40}{_errors(single, exact)}  {_bits(single)}"
     for how in ("rows", "features"):
         for fixed in (False, True):
             log, parts = [], cut(N if how == "rows" else D, job.ranks, BLOCKS[how])
-            found = whole(
-                how,
-                job.all(
-                    lambda rank: both_passes(
-                        how,
-                        *share(how, parts[rank], *arrays),
-                        reproducible=fixed,
-                        block=BLOCKS[how],
-                    ),
-                    log,
-                ),
-            )
+            options = {"reproducible": fixed, "block": BLOCKS[how]}
+
+            def program(rank, how=how, parts=parts, options=options):
+                return both_passes(how, *share(how, parts[rank], *arrays), **options)
+
+            found = whole(how, job.all(program, log))
             name = f"{how} sharded{', reproducible' if fixed else ''}"
             yield f"  {name:40}{_errors(found, exact)}  {_bits(found)}  {_bytes(log)}"
+            predict, other = (traffic.rows, D) if how == "rows" else (traffic.features, N)
             counts = [part.stop - part.start for part in parts]
-            block = BLOCKS[how] if fixed else None
-            predicted = (
-                traffic.rows(counts, D, block)
-                if how == "rows"
-                else traffic.features(counts, N, block=block)
-            )
+            predicted = predict(counts, other, block=BLOCKS[how] if fixed else None)
             assert log == predicted, (log, predicted)
     yield "bytes are as predicted; reproducible: bits are the same for any number of ranks"
-
-
-def faults(all_ranks):
-    """Of every fault (how, name, errors of all ranks, seconds until the last of them had it); under
-    MPI.
-    """
-    comm = all_ranks.comm
-    for how in ("rows", "features"):
-        for name in FAULTS:
-            said, start = "", time.perf_counter()
-            try:
-                mpi.run(
-                    comm,
-                    job(how, comm.rank, comm.size, name if comm.rank == comm.size - 1 else None),
-                )
-            except RankError as error:
-                said = str(error)
-            found, seconds = zip(*comm.allgather((said, time.perf_counter() - start)))
-            yield how, name, found, max(seconds)

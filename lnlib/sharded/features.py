@@ -11,6 +11,7 @@ not depend on how many ranks have them, if each has whole blocks (only the last 
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -26,9 +27,7 @@ BLOCK = 128
 
 
 class FeaturesCache(NamedTuple):
-    """What backward needs of one rank's features; nothing in it is memory of an argument of
-    forward.
-    """
+    """What backward needs of one rank's features; it shares no memory with forward's arguments."""
 
     xhat: np.ndarray  #: (..., width), float32 or float64, the normalised part of the rows
     rstd: np.ndarray  #: (..., 1), float64, of the whole row
@@ -36,9 +35,8 @@ class FeaturesCache(NamedTuple):
     dtype: np.dtype  #: x's dtype, which dx will have
     D: int  #: features of the whole row
     block: int | None  #: features of a part, None for whole shards
-    beyond: np.ndarray | None = (
-        None  #: (..., 1), 2^-64 rstd; None unless a rstd is beyond the largest number
-    )
+    #: (..., 1), 2^-64 rstd; None unless a rstd is beyond the largest number
+    beyond: np.ndarray | None = None
 
     backend = "features"
 
@@ -49,6 +47,20 @@ class RMSFeaturesCache(NamedTuple("RMSFeaturesCache", FeaturesCache.__annotation
     backend = "features"
 
 
+class _Norm(NamedTuple):
+    """What a norm sends forward and backward, how two such parts are merged, and its cache."""
+
+    forward: Callable
+    merge_forward: Callable
+    backward: Callable
+    merge_backward: Callable
+    cache: type
+
+
+_LAYER = _Norm(quadruples, merge, quintuples, merge_upstream, FeaturesCache)
+_RMS = _Norm(squares, np.add, products, np.add, RMSFeaturesCache)
+
+
 def _rows(a):
     """A copy, (rows, width) in float64; reshape(-1, 0) could not tell how many rows there are."""
     return np.array(a, np.float64, order="C").reshape(math.prod(a.shape[:-1]), a.shape[-1])
@@ -56,9 +68,7 @@ def _rows(a):
 
 @np.errstate(all="ignore")
 def _joined(join, parts, block):
-    """The numbers of the whole row, one column each: of all parts, of all ranks, in one fixed
-    tree.
-    """
+    """The numbers of the whole row, one column each: parts of all ranks joined in one tree."""
     if not len(parts):
         raise ValueError("x: found no features on any rank, expected at least one")
     if block is not None and parts.shape[1]:
@@ -66,20 +76,18 @@ def _joined(join, parts, block):
     return np.split(tree(join, parts), parts.shape[-1], axis=-1)
 
 
-def _statistics(rows, eps, block, bring, join):
+def _statistics(rows, eps, block, norm):
     """The numbers of the whole rows, a column each, and e of each row: ``rows`` out of range are
-    multiplied by 2**-e.
-
-    Where there are any, or NaN, there are two more messages, of those rows.
+    multiplied by 2**-e, which takes two more messages, of those rows.
     """
+    join, bring = norm.merge_forward, norm.forward
     statistics = _joined(join, (yield GATHER, bring(rows, block)), block)
     e = np.zeros((len(rows), 1), np.int64)
     smallest, largest = validation.RANGE["float64"]
     with np.errstate(all="ignore"):
         var_eps = statistics[-1] / statistics[0] + eps
-    redo = ~((smallest < var_eps) & (var_eps < largest))[
-        :, 0
-    ]  # the same on all ranks, because the bits are
+    # The same rows on all ranks, because the bits are. NaN is among them.
+    redo = ~((smallest < var_eps) & (var_eps < largest))[:, 0]
     if redo.any():
         with np.errstate(all="ignore"):  # M <= 2**e; M is a rank's largest size, or the root of eps
             M = np.maximum(np.abs(rows[redo]).max(axis=-1, initial=0), max(math.sqrt(eps), 5e-324))
@@ -94,19 +102,15 @@ def _statistics(rows, eps, block, bring, join):
 
 @np.errstate(all="ignore")
 def _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind):
-    """y and the cache, from the (n, m, r, S) or (n, S) of whole rows; ``rows``, x's times 2**-e,
-    are overwritten.
-    """
+    """y and the cache, from the (n, m, r, S) or (n, S) of whole rows; overwrites ``rows``."""
     n, *mean, S = statistics
     compute = np.dtype(np.float64) if precise else validation.COMPUTE_DTYPE[x.dtype.name]
     scaled = 1 / np.sqrt(S / n + np.ldexp(eps, -2 * e))
     alone = (S == 0) & (eps > 0)  # all there is below the root is eps
     rstd = np.where(alone, 1 / np.sqrt(np.float64(eps)), np.ldexp(scaled, -e))
-    beyond = (
-        np.where(alone, np.ldexp(rstd, -64), np.ldexp(scaled, -e - 64))
-        if np.isinf(rstd).any()
-        else None
-    )
+    beyond = None
+    if np.isinf(rstd).any():
+        beyond = np.where(alone, np.ldexp(rstd, -64), np.ldexp(scaled, -e - 64))
     for part in mean:
         rows -= part
     # Squares that vanish beside eps are not those of a constant row; it is one if eps, scaled, has
@@ -119,7 +123,7 @@ def _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind):
     return y, kind(xhat.reshape(x.shape), rstd, gamma.copy(), x.dtype, D, block, beyond)
 
 
-def _forward(x, gamma, beta, eps, precise, reproducible, block, finite, bring, join, kind):
+def _forward(norm, x, gamma, beta, eps, precise, reproducible, block, finite):
     """y and the cache of either norm; a shard may have no features."""
     x = validation.as_array("x", x, DTYPES)
     if not x.ndim:
@@ -133,20 +137,18 @@ def _forward(x, gamma, beta, eps, precise, reproducible, block, finite, bring, j
     validation.require_bool("reproducible", reproducible)
     validation.require_count("block", block)
     block = block if reproducible else None
-    yield (
-        SAME,
-        {
-            "eps": eps,
-            "leading shape of x": x.shape[:-1],
-            "dtype of x": x.dtype.name,
-            "dtype of gamma": gamma.dtype.name,
-            "precise": validation.require_precise(precise, x),
-            "block": block,
-        },
-    )
+    agreed = {
+        "eps": eps,
+        "leading shape of x": x.shape[:-1],
+        "dtype of x": x.dtype.name,
+        "dtype of gamma": gamma.dtype.name,
+        "precise": validation.require_precise(precise, x),
+        "block": block,
+    }
+    yield SAME, agreed
     rows = _rows(x)
-    statistics, e = yield from _statistics(rows, eps, block, bring, join)
-    return _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind)
+    statistics, e = yield from _statistics(rows, eps, block, norm)
+    return _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, norm.cache)
 
 
 def layer_norm_forward(
@@ -159,21 +161,7 @@ def layer_norm_forward(
     eps and precise as in :func:`lnlib.layernorm.layer_norm_forward`. finite: refuse x with NaN or
     Inf, naming the rank.
     """
-    return (
-        yield from _forward(
-            x,
-            gamma,
-            beta,
-            eps,
-            precise,
-            reproducible,
-            block,
-            finite,
-            quadruples,
-            merge,
-            FeaturesCache,
-        )
-    )
+    return (yield from _forward(_LAYER, x, gamma, beta, eps, precise, reproducible, block, finite))
 
 
 def rms_norm_forward(x, gamma, eps=1e-5, *, reproducible=False, block=BLOCK, finite=False):
@@ -183,70 +171,30 @@ def rms_norm_forward(x, gamma, eps=1e-5, *, reproducible=False, block=BLOCK, fin
     One message, 16 bytes a row and part: count and sum of squares.
     """
     gamma = validation.as_array("gamma", gamma)
-    return (
-        yield from _forward(
-            x,
-            gamma,
-            np.zeros_like(gamma),
-            eps,
-            False,
-            reproducible,
-            block,
-            finite,
-            squares,
-            np.add,
-            RMSFeaturesCache,
-        )
-    )
+    beta = np.zeros_like(gamma)
+    return (yield from _forward(_RMS, x, gamma, beta, eps, False, reproducible, block, finite))
 
 
-def _require(dy, cache, kind):
-    """dy as an array, of a cache whose fields have the types, shapes and dtypes that forward gave
-    them.
-    """
-    validation.require_cache(cache, kind)
-    dtype = validation.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
-    validation.require_dtype("cache.dtype", dtype, DTYPES)
-    shape = validation.require_kind(
-        "cache.xhat", cache.xhat, np.ndarray, "the array that forward made"
-    ).shape
-    validation.require_part(
-        cache, "xhat", shape or (0,), {validation.COMPUTE_DTYPE[dtype.name], np.dtype(np.float64)}
-    )
-    validation.require_part(cache, "rstd", (*shape[:-1], 1), (np.dtype(np.float64),))
-    if cache.beyond is not None:
-        validation.require_part(cache, "beyond", (*shape[:-1], 1), (np.dtype(np.float64),))
-    validation.require_part(cache, "gamma", shape[-1:], validation.dtypes_like(dtype))
-    validation.require_count("cache.D", cache.D, least=0)
-    if cache.block is not None:
-        validation.require_count("cache.block", cache.block)
-    dy = validation.require_like_x("dy", dy, shape, dtype)
+def _backward(dy, cache, norm):
+    validation.require_cache(cache, norm.cache)
+    dy = validation.require_like_x("dy", dy, cache.xhat.shape, cache.dtype)
     validation.require_dtype("dy", dy.dtype, DTYPES)
-    return dy
-
-
-def _backward(dy, cache, kind, bring, join):
-    dy = _require(dy, cache, kind)
     xhat, g = _rows(cache.xhat), _rows(dy)
     with np.errstate(all="ignore"):
-        sums = [
-            a.astype(cache.gamma.dtype)
-            for a in (layernorm.sum_rows(g * xhat), layernorm.sum_rows(g.copy()))
-        ]
+        sums = [layernorm.sum_rows(a).astype(cache.gamma.dtype) for a in (g * xhat, g.copy())]
         g *= cache.gamma.astype(np.float64)
-    _, *mean, along = _joined(join, (yield GATHER, bring(g, xhat, cache.block)), cache.block)
+    parts = yield GATHER, norm.backward(g, xhat, cache.block)
+    _, *mean, along = _joined(norm.merge_backward, parts, cache.block)
     with np.errstate(all="ignore"):
         for part in mean[:2]:  # behind m and r is the sum of xhat, which only merging needs
             g -= part
         xhat *= along / cache.D
         g -= xhat
-        dx = g * cache.rstd.reshape(-1, 1)
+        rstd = cache.rstd.reshape(-1, 1)
+        dx = g * rstd
         if cache.beyond is not None:
-            dx = np.where(
-                np.isinf(cache.rstd.reshape(-1, 1)),
-                np.ldexp(g * cache.beyond.reshape(-1, 1), 64),
-                dx,
-            )
+            large = np.ldexp(g * cache.beyond.reshape(-1, 1), 64)
+            dx = np.where(np.isinf(rstd), large, dx)
         return dx.astype(cache.dtype).reshape(cache.xhat.shape), *sums
 
 
@@ -258,7 +206,7 @@ def layer_norm_backward(dy, cache):
     it the sum of :math:`(g - \overline g)\,\hat x` (:func:`lnlib.sharded.groups.merge_upstream`). A
     constant g gives exact zeros.
     """
-    return (yield from _backward(dy, cache, FeaturesCache, quintuples, merge_upstream))
+    return (yield from _backward(dy, cache, _LAYER))
 
 
 def rms_norm_backward(dy, cache):
@@ -267,5 +215,5 @@ def rms_norm_backward(dy, cache):
 
     One message, 16 bytes a row and part.
     """
-    dx, dgamma, _ = yield from _backward(dy, cache, RMSFeaturesCache, products, np.add)
+    dx, dgamma, _ = yield from _backward(dy, cache, _RMS)
     return dx, dgamma

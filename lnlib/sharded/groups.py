@@ -14,10 +14,8 @@ import numpy as np
 
 @np.errstate(all="ignore")
 def _of_parts(columns, make, block, *arrays):
-    """The count and ``make(part of each array)``, in float64, of each block: (blocks, rows,
-    columns).
-
-    A shard without features has no blocks.
+    """The count and ``make(part of each array)`` in float64: (blocks, rows, columns). A shard
+    without features has no blocks.
     """
     rows, width = arrays[0].shape
     made = []
@@ -38,9 +36,7 @@ def centred(x):
 
 
 def quadruples(x, block=None):
-    """(n, m, r, S) of every row of x, (rows, width), for each block of features: (blocks, rows,
-    4).
-    """
+    """(n, m, r, S) of every row of x, (rows, width), for each block: (blocks, rows, 4)."""
 
     def make(part):
         m, r, c = centred(part)
@@ -51,8 +47,7 @@ def quadruples(x, block=None):
 
 
 def quintuples(g, xhat, block=None):
-    r"""(n, m, r, X, Q) of every row of g, (rows, width), for each block of features: (blocks, rows,
-    5).
+    r"""(n, m, r, X, Q) of every row of g, (rows, width), for each block: (blocks, rows, 5).
 
     :math:`X = \sum\hat x` and :math:`Q = \sum c\,\hat x`; c is g less the mean of the block, m + r.
     """
@@ -76,9 +71,7 @@ def squares(x, block=None):
 
 
 def _meet(a, b):
-    """The larger and the smaller of two groups, their count, the smaller's share, and how far its
-    mean is away.
-    """
+    """The larger and the smaller of two groups, their count, the smaller's share and distance."""
     larger = (a[..., 0] > b[..., 0]) | ((a[..., 0] == b[..., 0]) & (a[..., 1] <= b[..., 1]))
     large, small = (
         np.moveaxis(np.where(larger[..., None], *pair), -1, 0) for pair in ((a, b), (b, a))
@@ -128,9 +121,7 @@ def merge_upstream(a, b):
 
 @np.errstate(all="ignore")
 def tree(join, parts):
-    """All parts joined, neighbours first: (parts, ...) to (...). The order depends on the number of
-    parts alone.
-    """
+    """All parts joined, neighbours first, in an order that depends on their number alone."""
     while len(parts) > 1:
         even = len(parts) // 2 * 2
         parts = np.concatenate([join(parts[0:even:2], parts[1:even:2]), parts[even:]])

@@ -1,6 +1,4 @@
-"""Start processes under MPI from Python: find the launcher, wait no longer than told, leave nobody
-behind.
-"""
+"""Start processes under MPI from Python, with a timeout after which all of them are ended."""
 
 import importlib.util
 import os
@@ -17,9 +15,7 @@ INSTALL = "python -m pip install -r requirements-mpi.txt"
 
 
 def mpiexec():
-    """The path of the launcher: that of the environment this Python runs in, else the first on
-    PATH; None if none.
-    """
+    """The path of the launcher: this Python's environment's, else the first on PATH, or None."""
     mine = pathlib.Path(sysconfig.get_path("scripts")) / "mpiexec"
     return str(mine) if mine.is_file() else shutil.which("mpiexec")
 
@@ -27,22 +23,17 @@ def mpiexec():
 def missing():
     """Why programs cannot run under MPI here, in a sentence; None if they can."""
     if sys.platform in ("win32", "emscripten"):
-        return (
-            "there is no free MPI as a package for Windows or the browser; the simulator runs the"
-            " same programs"
-        )
+        return "no package brings a free MPI to Windows or the browser; the simulator needs none"
     if importlib.util.find_spec("mpi4py") is None:
         return f"mpi4py is not installed ({INSTALL})"
     return None if mpiexec() else f"there is no mpiexec ({INSTALL})"
 
 
 def launch(arguments, ranks, timeout=60.0):
-    """Run ``python -m mpi4py`` with these arguments as so many processes; the
-    ``subprocess.CompletedProcess``.
+    """Run ``python -m mpi4py`` with these arguments, texts such as ("file.py",), as so many
+    processes. Returns a ``subprocess.CompletedProcess`` with the output as text.
 
-    arguments: texts, such as ("file.py",) or ("-m", "lnlib.sharded", "demo", "--rank"). Output is
-    kept as text. timeout: seconds after which all are ended, and TimeoutError is raised.
-    RuntimeError where there is no MPI.
+    timeout: seconds after which all are ended, and TimeoutError is raised. No MPI: RuntimeError.
     """
     arguments = [
         validation.require_kind("arguments", a, str, "texts")
@@ -54,32 +45,22 @@ def launch(arguments, ranks, timeout=60.0):
         raise RuntimeError(missing())
     command = [mpiexec(), "-n", str(ranks), sys.executable, "-m", "mpi4py", *arguments]
     # A session of its own: what mpiexec starts belongs to it, and ends with it.
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **streams, text=True, start_new_session=True) as process:
         try:
             out, err = process.communicate(timeout=timeout)
         except BaseException as error:  # Ctrl-C as well, which a session of its own does not hear
             end(process)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-            raise TimeoutError(
-                f"timeout: found {ranks} processes still running after {timeout:g} s, expected them"
-                f" to end: {' '.join(arguments)}"
-            ) from None
+            found = f"{ranks} processes still running after {timeout:g} s"
+            expected = f"them to end: {' '.join(arguments)}"
+            raise TimeoutError(f"timeout: found {found}, expected {expected}") from None
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def end(process):
-    """End a launcher and all that it started: politely, which lets it end them, then not.
-
-    Arguments are not checked: :func:`launch` calls it.
-    """
+    """End a launcher and all that it started: politely first, then by force."""
     process.terminate()
     try:
         process.communicate(timeout=2)

@@ -1,5 +1,4 @@
-"""What ranks say to each other: three operations, one step of a program, and one error for all
-ranks.
+"""What ranks send each other: the operations, a step of a program, and one error for all ranks.
 
 A *program* is a generator: what one rank does. It brings something and waits for what all of them
 make of it::
@@ -33,9 +32,7 @@ class RankError(Exception):
 
 
 class Step(NamedTuple):
-    """What a rank does next. ``terms``, {name: text}, must be the same on all ranks; ``cause``: its
-    error.
-    """
+    """What a rank does next. ``terms``, {name: text}, must agree on all ranks; ``cause``: error."""
 
     operation: object = None
     content: object = None
@@ -49,10 +46,8 @@ class Step(NamedTuple):
         if self.cause is None:
             return ""
         if isinstance(self.cause, SystemExit):
-            return (
-                f"SystemExit: found sys.exit({self.cause.code!r}) in the program, expected it to"
-                " return"
-            )
+            found = f"sys.exit({self.cause.code!r}) in the program"
+            return f"SystemExit: found {found}, expected it to return"
         return f"{type(self.cause).__name__}: {self.cause}"
 
     @property
@@ -70,19 +65,14 @@ class Step(NamedTuple):
 def _announced(message):
     """The step of a message. What is wrong with it is raised here, in the rank that brings it."""
     if not isinstance(message, tuple) or len(message) != 2:
-        raise TypeError(
-            f"message: found {type(message).__name__}, expected an operation and what is brought"
-            " to it"
-        )
+        found = type(message).__name__
+        raise TypeError(f"message: found {found}, expected an operation and what is brought to it")
     operation, content = message
     if isinstance(operation, str) and operation == SAME:
         validation.require_kind("message", content, dict, "a dict {name: value} beside SAME")
-        return Step(
-            SAME, None, {"operation": SAME, **{name: str(value) for name, value in content.items()}}
-        )
-    if not callable(operation) and (
-        not isinstance(operation, str) or operation not in (SUM, GATHER)
-    ):
+        told = {name: str(value) for name, value in content.items()}
+        return Step(SAME, None, {"operation": SAME, **told})
+    if not callable(operation) and not (isinstance(operation, str) and operation in (SUM, GATHER)):
         raise ValueError(
             f"message: found operation {operation!r}, expected SUM, GATHER, SAME or a function"
         )
@@ -91,9 +81,8 @@ def _announced(message):
         raise ValueError(
             "message: found a 0-d array, expected one whose first axis counts parts or rows"
         )
-    called = getattr(
-        operation, "__name__", type(operation).__name__
-    )  # a functools.partial has no name of its own
+    # A functools.partial has no name of its own.
+    called = getattr(operation, "__name__", type(operation).__name__)
     name = operation if isinstance(operation, str) else f"merge by {called}"
     shape = ("any", *array.shape[1:]) if operation == GATHER else array.shape
     told = f"{name} of {array.dtype.name} ({', '.join(map(str, shape))})"
@@ -101,18 +90,14 @@ def _announced(message):
 
 
 def advance(program, reply):
-    """Run a program to its next message: the :class:`Step` that it comes to. Its own errors become
-    one.
-
-    So does whatever would end the process, ``sys.exit`` too: other ranks wait for a word. Arguments
-    are not checked: the simulator and the runner call it, with the generator that they were given.
+    """Run a program, a generator, to its next message: a :class:`Step`. Its errors become one, and
+    so does ``sys.exit``, because other ranks wait.
     """
     try:
         return _announced(program.send(reply))
     except StopIteration as stop:
-        return Step(
-            content=stop.value, terms={"operation": "the end of the program"}, finished=True
-        )
+        end = {"operation": "the end of the program"}
+        return Step(content=stop.value, terms=end, finished=True)
     except BaseException as error:
         return Step(cause=error)
 
@@ -130,15 +115,11 @@ def _ranks(numbers):
 
 
 def disagreement(told):
-    """The :class:`RankError` of ``told``, (terms, error) of every rank in order, which are not all
-    the same.
-
-    Errors of single ranks come first; without one, the first name whose value differs. Arguments
-    are not checked: the simulator and the runner call it.
+    """The :class:`RankError` of ``told``, (terms, error) of every rank, which are not all the same:
+    errors of single ranks, or else the first name whose value differs.
     """
-    errors = {
-        error: ranks for error, ranks in _by_value(error for _, error in told).items() if error
-    }
+    errors = _by_value(error for _, error in told)
+    errors.pop("", None)
     if errors:
         return RankError("; ".join(f"{_ranks(ranks)}: {error}" for error, ranks in errors.items()))
     for name in dict.fromkeys(name for terms, _ in told for name in terms):
@@ -150,8 +131,7 @@ def disagreement(told):
 
 
 class Message(NamedTuple):
-    """One message as it was sent, for the log: the operation, and the bytes that each rank brought
-    to it.
+    """One message of a log: the operation, and the bytes that each rank brought to it.
 
     ``HEADER`` bytes a rank come on top, before every message and at the end of the program.
     """
@@ -161,9 +141,7 @@ class Message(NamedTuple):
 
     @classmethod
     def of(cls, step, lengths):
-        """Of one rank's step; ``lengths`` has that of every rank. Arguments are not checked: as
-        ``advance``.
-        """
+        """Of one rank's step; ``lengths`` has that of every rank."""
         if step.operation == SAME:
             return cls(SAME, (0,) * len(lengths))
         nbytes = step.content.nbytes

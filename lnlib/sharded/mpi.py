@@ -24,10 +24,7 @@ LAUNCHED = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"
 
 def require_launched(size, library, environment=os.environ):
     """Raise :class:`RankError` if the launcher started more processes than the MPI library sees,
-    ``size``.
-
-    A launcher of another MPI starts P processes each of which is a world of one. Arguments are not
-    checked: as :func:`run`, whose first step this is, knows them.
+    ``size``: a launcher of another MPI starts P processes each of which is a world of one.
     """
     for name in LAUNCHED:
         started = environment.get(name, "")
@@ -41,14 +38,10 @@ def require_launched(size, library, environment=os.environ):
 
 
 def _merged(comm, merge, array, MPI):
-    """All arrays merged by a function of two, in the order of ranks; the library chooses the
-    brackets.
-    """
+    """All arrays merged by a function of two in the order of ranks, bracketed by the library."""
     if not array.size:  # nothing to merge, on any rank
         return array.copy()
-    row = (
-        array.shape[-1:] if array.ndim > 1 else ()
-    )  # what a merge may not be cut inside of; else a number
+    row = array.shape[-1:] if array.ndim > 1 else ()  # a merge may not be cut inside of it
     element = MPI.Datatype.fromcode(array.dtype.char).Create_contiguous(math.prod(row)).Commit()
 
     def join(a, b, datatype):
@@ -66,9 +59,7 @@ def _merged(comm, merge, array, MPI):
 
 
 def _reply(comm, step, lengths):
-    """What all ranks receive. MPI requires of an all-reduce that it be the same on all (MPI 4.1,
-    section 6.9.6).
-    """
+    """What all ranks receive: after an all-reduce the same on all (MPI 4.1, section 6.9.6)."""
     from mpi4py import MPI
 
     array = step.content
@@ -81,9 +72,8 @@ def _reply(comm, step, lengths):
     if step.operation == GATHER:
         row = int(np.prod(array.shape[1:]))
         result = np.empty((sum(lengths), *array.shape[1:]), array.dtype)
-        if (
-            len(set(lengths)) == 1
-        ):  # with more ranks than cores MPICH's Allgatherv takes up to 50 times as long
+        # With more ranks than cores MPICH's Allgatherv takes up to 50 times as long.
+        if len(set(lengths)) == 1:
             comm.Allgather(array, result)
         else:
             comm.Allgatherv(array, [result, [n * row for n in lengths]])
@@ -92,23 +82,19 @@ def _reply(comm, step, lengths):
 
 
 def run(comm, program, *, log=None):
-    """The result of this rank's ``program``, a generator; every process of the communicator
-    ``comm`` calls it.
+    """The result of this rank's ``program``, a generator; all processes of ``comm`` call it.
 
-    log: a list that gets a :class:`~lnlib.sharded.messages.Message` for each message, as the
-    simulator's: the same on all ranks. Raises :class:`~lnlib.sharded.messages.RankError` on every
-    rank, with the same text, if one fails, returns while others wait, or brings something else; and
-    if the launcher is not that of the MPI library.
+    log: a list that gets a :class:`~lnlib.sharded.messages.Message` for each message. Raises
+    :class:`~lnlib.sharded.messages.RankError` with the same text on every rank if one fails,
+    returns while others wait, or brings something else; and if the launcher is not the library's.
     """
     from mpi4py import MPI
 
-    validation.require_kind(
-        "comm", comm, MPI.Intracomm, "an MPI communicator, such as mpi4py.MPI.COMM_WORLD"
-    )
+    expected = "an MPI communicator, such as mpi4py.MPI.COMM_WORLD"
+    validation.require_kind("comm", comm, MPI.Intracomm, expected)
     validation.require_kind("program", program, Generator, "a generator, the program of this rank")
-    require_launched(
-        MPI.COMM_WORLD.size, " ".join(MPI.Get_library_version().strip("\0").split()[:3])
-    )
+    library = " ".join(MPI.Get_library_version().strip("\0").split()[:3])
+    require_launched(MPI.COMM_WORLD.size, library)
     reply, announced = None, np.empty((comm.size, 2), np.int64)
     while True:
         step = advance(program, reply)

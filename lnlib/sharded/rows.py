@@ -16,18 +16,15 @@ from .. import layernorm, validation
 from .groups import tree
 from .messages import GATHER, SAME, SUM
 
-#: Rows of a block whose sums are added by themselves, where the result must not depend on the
-#: number of ranks.
+#: Rows of a block with sums of its own, where results must not depend on the number of ranks.
 BLOCK = 64
 
 DTYPES = "float64", "float32", "float16", "bfloat16"
 
 
 def _checksum(a):
-    return (
-        f"{a.dtype.name}, numbers with the checksum"
-        f" {zlib.crc32(np.ascontiguousarray(a).tobytes()):08x}"
-    )
+    checksum = zlib.crc32(np.ascontiguousarray(a).tobytes())
+    return f"{a.dtype.name}, numbers with the checksum {checksum:08x}"
 
 
 def _forward(local, x, parameters, eps, finite):
@@ -36,16 +33,14 @@ def _forward(local, x, parameters, eps, finite):
     if validation.require_bool("finite", finite):
         validation.require_finite("x", x, DTYPES)
     y, cache = local()
-    yield (
-        SAME,
-        {
-            "eps": float(eps),
-            "features": y.shape[-1],
-            "dtype of x": y.dtype.name,
-            "kind of cache": type(cache).__name__,
-            **{name: _checksum(a) for name, a in parameters.items()},
-        },
-    )
+    agreed = {
+        "eps": float(eps),
+        "features": y.shape[-1],
+        "dtype of x": y.dtype.name,
+        "kind of cache": type(cache).__name__,
+        **{name: _checksum(a) for name, a in parameters.items()},
+    }
+    yield SAME, agreed
     return y, cache
 
 
@@ -61,27 +56,21 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, finite=False)
     """
     gamma = validation.as_array("gamma", gamma, DTYPES)
     beta = validation.as_array("beta", beta, DTYPES)
-    return (
-        yield from _forward(
-            lambda: layernorm.layer_norm_forward(x, gamma, beta, eps, precise=precise),
-            x,
-            {"gamma": gamma, "beta": beta},
-            eps,
-            finite,
-        )
-    )
+
+    def local():
+        return layernorm.layer_norm_forward(x, gamma, beta, eps, precise=precise)
+
+    return (yield from _forward(local, x, {"gamma": gamma, "beta": beta}, eps, finite))
 
 
 def rms_norm_forward(x, gamma, eps=1e-5, *, finite=False):
-    """This rank's rows of RMS norm, as :func:`layer_norm_forward`; see
-    :func:`lnlib.layernorm.rms_norm_forward`.
-    """
+    """This rank's rows of RMS norm, as :func:`layer_norm_forward`; no beta, no ``precise``."""
     gamma = validation.as_array("gamma", gamma, DTYPES)
-    return (
-        yield from _forward(
-            lambda: layernorm.rms_norm_forward(x, gamma, eps), x, {"gamma": gamma}, eps, finite
-        )
-    )
+
+    def local():
+        return layernorm.rms_norm_forward(x, gamma, eps)
+
+    return (yield from _forward(local, x, {"gamma": gamma}, eps, finite))
 
 
 def require_blocks(counts, block, what):
@@ -99,18 +88,14 @@ def _backward(dy, cache, reproducible, block):
     validation.require_count("block", block)
     dy = validation.as_array("dy", dy, DTYPES)
     dx, *sums = layernorm.backward_sums(dy, cache, block if reproducible else None)
-    validation.require_dtype(
-        "cache", dx.dtype, DTYPES, "one of real numbers"
-    )  # dx is complex if anything is
+    validation.require_dtype("cache", dx.dtype, DTYPES, "one of real numbers")  # dx tells of all
     if reproducible:
         counts = [min(block, cache.rstd.size - start) for start in range(0, cache.rstd.size, block)]
         parts = yield GATHER, np.column_stack([counts, *sums])
         require_blocks(parts[:, 0], block, "rows")
-        sums = (
-            tree(np.add, parts[:, 1:]).reshape(2, -1)
-            if len(parts)
-            else np.zeros((2, len(cache.gamma)))
-        )
+        sums = np.zeros((2, len(cache.gamma)))
+        if len(parts):
+            sums = tree(np.add, parts[:, 1:]).reshape(2, -1)
     else:
         sums = yield SUM, np.array(sums, np.float64)
     with np.errstate(all="ignore"):

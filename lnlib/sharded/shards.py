@@ -4,9 +4,7 @@ from .. import validation
 
 
 def cut(count, ranks, block=1):
-    """Slices of ``count`` rows or features for each rank, as even as whole blocks allow; some are
-    empty if need be.
-    """
+    """Slices of ``count`` rows or features for each rank, as even as whole blocks allow."""
     validation.require_count("count", count, least=0)
     validation.require_count("ranks", ranks)
     blocks = -(-count // validation.require_count("block", block))
@@ -21,10 +19,7 @@ def widths(*counts):
 
 
 def share(how, part, x, gamma, beta, dy):
-    """The part of these arrays that one rank has, if ``how``, "rows" or "features", are cut.
-
-    Arguments are not checked: what is cut are the arrays of a demonstration or a benchmark.
-    """
+    """The part of these arrays that one rank has, if ``how``, "rows" or "features", are cut."""
     if how == "rows":
         return x[part], gamma, beta, dy[part]
     return x[:, part], gamma[part], beta[part], dy[:, part]

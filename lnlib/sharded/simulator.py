@@ -1,8 +1,7 @@
-"""All ranks in this process, one after the other: NumPy only, no threads, the same programs as
-under MPI.
+"""All ranks in this process, one after the other, with NumPy only: the same programs as under MPI.
 
-The order in which a sum is added is the MPI library's choice, by message, ranks and version; here
-it is an argument. What is gathered comes in the order of ranks, in the simulator as everywhere.
+The order in which a sum is added is the MPI library's choice; here it is an argument. What is
+gathered comes in the order of ranks.
 """
 
 import functools
@@ -21,19 +20,12 @@ def _tree(join, arrays):
 
 
 def _ring(join, arrays):
-    """The P-th parts of the message go round at the same time, each of them from another rank
-    on.
-    """
+    """The P-th parts of the message go round at the same time, each from another rank on."""
     if not arrays[0].ndim or not len(arrays[0]):  # nothing to cut
         return functools.reduce(join, arrays)
     cuts = np.array_split(np.arange(len(arrays[0])), len(arrays))
-    return np.concatenate(
-        [
-            functools.reduce(join, [a[cut] for a in arrays[k:] + arrays[:k]])
-            for k, cut in enumerate(cuts)
-            if len(cut)
-        ]
-    )
+    turns = [[a[cut] for a in arrays[k:] + arrays[:k]] for k, cut in enumerate(cuts) if len(cut)]
+    return np.concatenate([functools.reduce(join, turn) for turn in turns])
 
 
 #: Ways to combine the arrays of P ranks, by name: :func:`simulate`'s ``order``.
@@ -55,27 +47,19 @@ def _reply(steps, order, piece):
         return arrays[0]
     if piece is None:
         return combine(operation, arrays)
-    shape, flat = (
-        arrays[0].shape,
-        [a.ravel() for a in arrays],
-    )  # a library that knows of numbers, not of rows
-    pieces = [
-        combine(operation, [a[i : i + piece] for a in flat]) for i in range(0, flat[0].size, piece)
-    ]
-    return np.concatenate(pieces).reshape(shape)
+    flat = [a.ravel() for a in arrays]  # a library that knows of numbers, not of rows
+    cuts = range(0, flat[0].size, piece)
+    pieces = [combine(operation, [a[i : i + piece] for a in flat]) for i in cuts]
+    return np.concatenate(pieces).reshape(arrays[0].shape)
 
 
 def simulate(programs, *, order="tree", piece=None, log=None):
     """The results of all ranks' programs, in order.
 
     programs: one generator a rank. order: a key of ``ORDERS``, for sums and merges. piece: a merge
-    gets its message flat, in pieces of so many numbers, as an MPI library may cut it that was told
-    numbers and not rows. log: a list that gets a :class:`~lnlib.sharded.messages.Message` for each
-    message.
-
-    Raises :class:`~lnlib.sharded.messages.RankError` if a rank fails, returns while others wait, or
-    brings another operation, dtype or shape than the others; TypeError or ValueError for its own
-    arguments.
+    gets its message flat, in pieces of so many numbers, as an MPI library may cut it. log: a list
+    that gets a :class:`~lnlib.sharded.messages.Message` for each message. Raises
+    :class:`~lnlib.sharded.messages.RankError` as :func:`lnlib.sharded.mpi.run`.
     """
     programs = validation.require_several("programs", programs)
     if not programs:
@@ -89,14 +73,11 @@ def simulate(programs, *, order="tree", piece=None, log=None):
     while True:
         steps = [advance(program, reply) for program, reply in zip(programs, replies)]
         for step in steps:
-            if isinstance(
-                step.cause, KeyboardInterrupt
-            ):  # Ctrl-C is meant for all that this process does
+            if isinstance(step.cause, KeyboardInterrupt):  # meant for all of this process
                 raise step.cause
         if len({step.digest for step in steps}) > 1 or steps[0].error:
-            raise disagreement([(step.terms, step.error) for step in steps]) from next(
-                (step.cause for step in steps if step.cause), None
-            )
+            cause = next((step.cause for step in steps if step.cause), None)
+            raise disagreement([(step.terms, step.error) for step in steps]) from cause
         if steps[0].finished:
             return [step.content for step in steps]
         if log is not None:

@@ -15,27 +15,18 @@ COLUMNS = {"layer": (4, 5), "rms": (2, 2)}
 
 
 def parts(count, block=None):
-    """Parts of a shard of ``count`` features or rows: blocks, or the shard itself if there is
-    anything in it.
-    """
+    """Parts of a shard of ``count`` features or rows: blocks, or the shard unless it is empty."""
     return -(-count // block) if block else int(count > 0)
 
 
 def features(counts, rows, norm="layer", block=None):
-    """The messages of forward and backward, features sharded: ``rows`` on all ranks, ``counts`` of
-    features.
-    """
-    gathers = [
-        Message(GATHER, tuple(ITEM * columns * rows * parts(n, block) for n in counts))
-        for columns in COLUMNS[norm]
-    ]
-    return [Message(SAME, (0,) * len(counts)), *gathers]
+    """The messages of both passes, features sharded: ``rows``, and ``counts`` of features."""
+    sent = [tuple(ITEM * k * rows * parts(n, block) for n in counts) for k in COLUMNS[norm]]
+    return [Message(SAME, (0,) * len(counts)), *(Message(GATHER, each) for each in sent)]
 
 
 def rows(counts, D, block=None):
-    """The messages of forward and backward, rows sharded, of either norm: ``counts`` of rows, D
-    features.
-    """
+    """The messages of both passes of either norm, rows sharded: ``counts`` of rows, D features."""
     if block:
         sums = Message(GATHER, tuple(ITEM * (1 + 2 * D) * parts(n, block) for n in counts))
     else:
@@ -44,9 +35,7 @@ def rows(counts, D, block=None):
 
 
 def total(messages):
-    """(bytes that all ranks brought, bytes of announcements) of a list of messages, the program's
-    end included.
-    """
+    """(bytes that all ranks brought, bytes of announcements, with the end's) of messages."""
     ranks = len(messages[0].sent) if messages else 0
     return sum(sum(m.sent) for m in messages), HEADER * ranks * (len(messages) + 1)
 

@@ -17,18 +17,14 @@ from .messages import GATHER, SUM
 
 
 def sums(x, D):
-    r"""One sum of :math:`(\sum x, \sum x^2)`: mean of squares less squared mean,
-    :func:`lnlib.variance.naive`.
-    """
+    r"""One sum of :math:`(\sum x, \sum x^2)`, as :func:`lnlib.variance.naive`."""
     total = yield SUM, np.stack([x.sum(-1), (x * x).sum(-1)], -1)
     m, square = total[:, :1] / x.dtype.type(D), total[:, 1:] / x.dtype.type(D)
     return m, np.zeros_like(m), square - m * m
 
 
 def wide_sums(x, D):
-    """:func:`sums` in float64; the mean comes back as a number of x's dtype and what that cannot
-    hold.
-    """
+    """:func:`sums` in float64; the mean comes back as a number of x's dtype and the rest."""
     mean, _, v = yield from sums(x.astype(np.float64), D)
     m = mean.astype(x.dtype)
     return m, (mean - m).astype(x.dtype), v.astype(x.dtype)
@@ -46,16 +42,13 @@ def recentred_two_rounds(x, D):
     """:func:`two_rounds`, and the second sum brings the mean of what is left, too."""
     m = (yield SUM, x.sum(-1, keepdims=True)) / x.dtype.type(D)
     d = x - m
-    r, square = np.split(
-        (yield SUM, np.stack([d.sum(-1), (d * d).sum(-1)], -1)) / x.dtype.type(D), 2, -1
-    )
+    both = yield SUM, np.stack([d.sum(-1), (d * d).sum(-1)], -1)
+    r, square = np.split(both / x.dtype.type(D), 2, -1)
     return m, r, square - r * r
 
 
 def quadruple(x):
-    """(n, m, r, S) of each row of a shard, in x's dtype: (rows, 4). See
-    :mod:`lnlib.sharded.groups`.
-    """
+    """(n, m, r, S) of each row of a shard, in x's dtype: (rows, 4)."""
     if not x.shape[1]:
         return np.zeros((len(x), 4), x.dtype)
     m, r, c = centred(x)
@@ -77,9 +70,7 @@ def chan(x, D):
 
 
 def recentred(x, D):
-    """One gather of (n, m, r, S), merged with a pivot (:func:`lnlib.sharded.groups.merge`): the
-    cure.
-    """
+    """One gather of (n, m, r, S), merged with a pivot: :func:`lnlib.sharded.groups.merge`."""
     parts = yield GATHER, quadruple(x)[None]
     n, m, r, S = np.split(tree(merge, parts), 4, -1)
     return m, r, S / n
@@ -106,9 +97,7 @@ WAYS = {
 
 
 def normalise(x, D, way="recentred", eps=1e-5):
-    """This rank's features of xhat, in x's dtype, with mean and variance from one of
-    :data:`WAYS`.
-    """
+    """This rank's features of xhat, in x's dtype, with mean and variance from a key of WAYS."""
     m, r, v = yield from WAYS[way].program(x, D)
     with np.errstate(all="ignore"):
         return ((x - m) - r) / np.sqrt(v + x.dtype.type(eps))

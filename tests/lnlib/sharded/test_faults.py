@@ -1,9 +1,9 @@
 """A fault on one rank is the same clear error on all, in the simulator."""
 
 import pytest
+from faults import FAULTS, job
 
 from lnlib.sharded import RankError, simulate
-from lnlib.sharded.faults import FAULTS, job
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

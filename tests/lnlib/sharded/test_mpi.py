@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import under_mpi
+from faults import FAULTS
 from pages import ROOT
 from ranks import of_edges
 
 from lnlib.sharded import Message, RankError, launch, simulate
-from lnlib.sharded.faults import FAULTS
 from lnlib.sharded.mpi import require_launched
 
 HERE = Path(__file__).parent
@@ -286,7 +286,6 @@ def test_where_there_is_no_mpi_a_sentence_says_so(platform, words, monkeypatch, 
     assert words in launch.missing()
     with pytest.raises(RuntimeError, match=words):
         launch.launch(["file.py"], 2)
-    assert command.main(["faults"]) == 2 and words in capsys.readouterr().err
     assert command.main(["demo", "-n", "1"]) == 0
     shown = capsys.readouterr()
     assert shown.err.startswith("simulated: ") and shown.out == "1 ranks\n"

@@ -11,10 +11,11 @@ import os
 import sys
 import time
 
+import faults
 import numpy as np
 from ranks import edges, numbers, program
 
-from lnlib.sharded import GATHER, SUM, cut, demo, mpi, widths
+from lnlib.sharded import GATHER, SUM, RankError, cut, mpi, widths
 from lnlib.sharded.groups import merge
 
 #: (how, norm, dtype, block): None adds by a sum of the library, or merges whole shards.
@@ -168,6 +169,20 @@ def gathers(comm):
     return mpi.run(Told(comm), program()), called
 
 
+def faulty(comm):
+    """Of every fault (how, name, errors of all ranks, seconds until the last of them had it)."""
+    for how in ("rows", "features"):
+        for name in faults.FAULTS:
+            said, start = "", time.perf_counter()
+            fault = name if comm.rank == comm.size - 1 else None
+            try:
+                mpi.run(comm, faults.job(how, comm.rank, comm.size, fault))
+            except RankError as error:
+                said = str(error)
+            found, seconds = zip(*comm.allgather((said, time.perf_counter() - start)))
+            yield how, name, found, max(seconds)
+
+
 def main(what):
     from mpi4py import MPI
 
@@ -175,7 +190,7 @@ def main(what):
     if what == "results":
         found = results(comm)
     elif what == "faults":
-        found = list(demo.faults(demo.UnderMPI(comm)))
+        found = list(faulty(comm))
     elif what in ENDS:
         found = mpi.run(comm, ending(ENDS[what][0]))
     elif what == "vanishes":

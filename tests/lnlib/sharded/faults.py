@@ -1,13 +1,11 @@
-"""What goes wrong on one rank of a job, and what all ranks say about it.
-
-:func:`job` is a rank's program in which a fault can be planted. ``python -m lnlib.sharded faults -n
-4`` runs all. Arguments are not checked: tests and the command call these.
+"""What goes wrong on one rank of a job, and what all ranks say about it: :func:`job` is a rank's
+program in which a fault can be planted.
 """
 
 import numpy as np
 
-from . import features, rows
-from .shards import cut, share
+from lnlib.sharded import cut, features, rows
+from lnlib.sharded.shards import share
 
 #: Rows and features of the job.
 ROWS, D = 24, 48

@@ -27,31 +27,24 @@ from . import validation
 
 
 class LayerNormCache(NamedTuple):
-    """What layer norm's backward needs, and no more: rows * (D + 1) + D numbers, and seldom one
-    more a row.
+    """What layer norm's backward needs, and no more: rows * (D + 1) + D numbers.
 
     No field shares memory with an argument of forward: changing x, gamma or beta later changes
-    nothing here. Of fields changed by hand, backward looks at types, shapes and dtypes, never at
-    numbers.
+    nothing here.
     """
 
     xhat: np.ndarray  #: (..., D), compute dtype, the normalised rows
     rstd: np.ndarray  #: (..., 1), compute dtype, 1 / sqrt(var + eps)
     gamma: np.ndarray  #: (D,), a copy in gamma's dtype
     dtype: np.dtype  #: x's dtype, which dx will have
-    beyond: np.ndarray | None = (
-        None  #: (..., 1), float64, 2^-64 rstd; None unless a rstd is beyond the largest number
-    )
+    #: (..., 1), float64, 2^-64 rstd; None unless a rstd is beyond the largest number
+    beyond: np.ndarray | None = None
 
     backend = "numpy"
 
 
 class PreciseLayerNormCache(NamedTuple):
-    """What layer norm's backward needs in float64: x as it was given, and three float64 numbers a
-    row.
-
-    No memory is shared, as in :class:`LayerNormCache`, and xhat is computed when asked for.
-    """
+    """What layer norm's backward needs in float64: a copy of x, and three float64 numbers a row."""
 
     x: np.ndarray  #: (..., D), a copy in x's dtype
     mean: np.ndarray  #: (..., 1), float64, rounded
@@ -94,20 +87,14 @@ def _mean(a):
 
 
 def wide_mean(a):
-    """Mean over D, in float64 also where ``a`` is float32.
-
-    A statistic that multiplies a whole row is wrong in the same way in every element, and that does
-    not average out. Kept wide it costs nothing: there is one a row. Arguments are not checked:
-    here, and in the next functions, they come from functions that have checked theirs.
+    """Mean over D, in float64 also where ``a`` is float32: the error of a statistic is the same in
+    every element of its row, and does not average out. Arguments are not checked, here and below.
     """
     return np.mean(a, axis=1, keepdims=True, dtype=np.float64 if a.dtype == np.float32 else None)
 
 
 def centred(a):
-    """Rows of ``a`` minus their mean, recentred: subtract the mean, then the mean of what is left.
-
-    Arguments are not checked: see :func:`wide_mean`.
-    """
+    """Rows of ``a`` minus their mean, recentred: the mean goes, then the mean of what is left."""
     d = a - _mean(a)
     return d - _mean(d)
 
@@ -118,16 +105,12 @@ def _keep(a):
 
 
 def _exponent(a):
-    """The e with M < 2^e <= 2 M of each row, shape (rows, 1); M is the largest of |a| and the least
-    normal number.
-    """
+    """The e with M < 2^e <= 2 M of each row, (rows, 1); M: the largest |a|, or the least normal."""
     return np.frexp(np.max(np.abs(a), axis=1, keepdims=True, initial=np.finfo(a.dtype).tiny))[1]
 
 
 def _normalise(c, eps):
-    """xhat, rstd and var + eps of each row x - mean = c, as long as the squares neither overflow
-    nor underflow.
-    """
+    """xhat, rstd and var + eps of each row x - mean = c, if no square over- or underflows."""
     var_eps = wide_mean(c * c) + eps
     rstd = 1 / np.sqrt(var_eps)
     return (c * rstd).astype(c.dtype), rstd.astype(c.dtype), var_eps
@@ -162,10 +145,7 @@ def _normalise_any(x, eps, centre):
 
 
 def apply_jacobian(v, xhat, rstd, centre):
-    """J v for each row, J = d xhat / d x. J is symmetric, so this is J transposed times v as well.
-
-    Arguments are not checked: see :func:`wide_mean`.
-    """
+    """J v for each row, J = d xhat / d x. J is symmetric: this is J transposed times v, too."""
     v = centre(v)
     return rstd * (v - xhat * wide_mean(v * xhat))
 
@@ -186,11 +166,8 @@ def _apply_jacobian_any(v, xhat, rstd, beyond, centre):
 
 
 def sum_rows(a):
-    """Sum over axis 0 with an error that does not grow with the number of rows; may overwrite
-    ``a``.
-
-    float32 is added in float64. Wider dtypes are added pairwise: their error grows like log2(rows).
-    Arguments are not checked: see :func:`wide_mean`.
+    """Sum over axis 0, in float64 for float32, else pairwise: the error grows like log2(rows) at
+    most. May overwrite ``a``.
     """
     if a.dtype == np.float32:
         return a.sum(axis=0, dtype=np.float64)
@@ -207,16 +184,13 @@ def _compute_dtype(*arrays):
 
 
 def _given_back(result, dtype):
-    """``result`` in the caller's ``dtype``, unless a complex argument made the arithmetic
-    complex.
-    """
+    """``result`` in the caller's ``dtype``, unless a complex argument made it complex."""
     return result if result.dtype.kind == "c" else result.astype(dtype, copy=False)
 
 
 def _forward(x, gamma, beta, eps, centre, kind):
     compute = _compute_dtype(x, gamma, beta)
-    # NaN, Inf and underflow are data here: they stay in their row, silently, whatever np.seterr
-    # says.
+    # NaN, Inf and underflow are data here: they stay in their row, whatever np.seterr says.
     with np.errstate(all="ignore"):
         xhat, rstd, beyond = _normalise_any(_rows(x, compute), eps, centre)
         y = _given_back(gamma * xhat + beta, x.dtype).reshape(x.shape)
@@ -261,8 +235,8 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):
 
     Notes
     -----
-    NaN and Inf stay in their row. A constant row with eps = 0 is NaN. A finite row whose squares leave the
-    range of the dtype is done again, scaled by a power of two (not in complex128).
+    NaN and Inf stay in their row. A constant row with eps = 0 is NaN. A finite row whose squares
+    leave the range of the dtype is done again, scaled by a power of two (not in complex128).
 
     The error of y is about u of :math:`\gamma\sqrt{\hat x^2 + \overline{\hat x^2}}` and of y, as
     long as the row is not more than 1e6 standard deviations away from zero, or 1e8 in float64;
@@ -270,7 +244,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):
     of the smallest number, eta, and so is the mean that is subtracted: with eps > 0 each xhat is
     off by up to (r + 1) eta / 2 more, whatever its size. ``precise`` has room. Source: Ba, Kiros
     and Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
-    """  # noqa: E501
+    """
     x = validation.require_x(x)
     gamma, beta = validation.require_parameters(gamma, beta, x)
     eps = validation.require_eps(eps)
@@ -280,43 +254,16 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):
 
 
 def _beyond(cache):
-    return getattr(
-        cache, "beyond", None
-    )  # a precise cache has none: in float64 no rstd of shorter dtypes overflows
-
-
-def _require_parts(cache):
-    """x's shape, of a cache whose fields have the types, shapes and dtypes that forward gave
-    them.
-    """
-    dtype = validation.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
-    validation.require_dtype("cache.dtype", dtype, validation.COMPUTE_DTYPE)
-    if isinstance(cache, PreciseLayerNormCache):
-        kept, work = (dtype,), (np.dtype(np.float64),)
-    else:
-        kept = work = validation.dtypes_like(validation.COMPUTE_DTYPE[dtype.name])
-    name = f"cache.{cache._fields[0]}"
-    made = validation.require_kind(name, cache[0], np.ndarray, "the array that forward made")
-    shape = validation.require_x(made, name, [d.name for d in kept]).shape
-    for name in cache._fields[1 : cache._fields.index("gamma")]:
-        validation.require_part(cache, name, (*shape[:-1], 1), work)
-    if _beyond(cache) is not None:
-        validation.require_part(cache, "beyond", (*shape[:-1], 1), (np.dtype(np.float64),))
-    validation.require_part(cache, "gamma", shape[-1:], validation.dtypes_like(dtype))
-    return shape
+    return getattr(cache, "beyond", None)  # a precise cache has none, and needs none
 
 
 def _unpack(cache, kinds, **arrays):
-    """gamma; xhat, rstd and ``arrays``, of x's shape, as rows in the dtype of the arithmetic with
-    them; x's shape.
-    """
+    """gamma; xhat, rstd and ``arrays`` as rows in the dtype of the arithmetic; x's shape."""
     validation.require_cache(cache, *kinds)
-    shape = _require_parts(cache)
-    arrays = [
-        validation.require_like_x(name, value, shape, cache.dtype) for name, value in arrays.items()
-    ]
     with np.errstate(all="ignore"):
         xhat = cache.xhat
+    shape, dtype = xhat.shape, cache.dtype
+    arrays = [validation.require_like_x(name, a, shape, dtype) for name, a in arrays.items()]
     compute = _compute_dtype(xhat, cache.gamma, *arrays)
     return cache.gamma, *(_rows(a, compute) for a in (xhat, cache.rstd, *arrays)), shape
 
@@ -329,13 +276,11 @@ def _sum_blocks(a, block):
 
 
 def backward_sums(dy, cache, block=None):
-    """dx, and the sums over rows that are dgamma and dbeta, not rounded yet: of parts of the rows
-    they are added up.
+    """dx, and the sums over rows that are dgamma and dbeta, not rounded yet.
 
-    Arguments are those of :func:`layer_norm_backward`, or with a RMSNormCache of
-    :func:`rms_norm_backward`. dx has x's shape and dtype, the sums have shape (D,), float64 also
-    where the arithmetic is in float32. With ``block`` they are those of each block of so many rows,
-    (blocks, D).
+    Arguments are those of :func:`layer_norm_backward` or, by the cache, :func:`rms_norm_backward`.
+    dx has x's shape and dtype. The sums have shape (D,), and are float64 where the arithmetic is
+    float32. With ``block`` they are those of each block of so many rows, (blocks, D).
     """
     if block is not None:
         validation.require_count("block", block)
@@ -356,8 +301,7 @@ def _backward(dy, cache, *kinds):
 
 
 def layer_norm_backward(dy, cache):
-    r"""Gradients of a loss with respect to x, gamma and beta, given its gradient ``dy`` with
-    respect to y.
+    r"""Gradients of a loss with respect to x, gamma and beta, given ``dy``, that with respect to y.
 
     With :math:`g = \gamma\, dy` and means over the D features,
 
@@ -379,10 +323,10 @@ def layer_norm_backward(dy, cache):
 
     Notes
     -----
-    The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||: what g has along **1**
-    and along xhat is subtracted away, and its rounding error stays. That of dgamma is about
-    u ||dy sqrt(xhat^2 + mean(xhat^2))|| / ||dgamma||, the mean that of the row, 1 but for eps: however small an xhat
-    is, the error of the row's mean is in it, about u sigma.
+    The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||: what g has along
+    **1** and along xhat is subtracted away, and its rounding error stays. That of dgamma is about
+    u ||dy sqrt(xhat^2 + mean(xhat^2))|| / ||dgamma||, with the mean of the row, 1 but for eps:
+    however small an xhat is, the error of the row's mean is in it, about u sigma.
     From a PreciseLayerNormCache u is float64's.
 
     Rows of random numbers err by less than 4 of these units. Where roundings have one sign, in
@@ -393,7 +337,7 @@ def layer_norm_backward(dy, cache):
     than 1.2 n + 6 units, and none of dx more than 3.5 n + 12. Here n is 16 + 3 + log2(D / 128) in
     rows of more than 128. The worst that a directed search over all backends found
     (tests/directed.py) is below 16 units in y, dgamma and dbeta, and below 64 in dx.
-    """  # noqa: E501
+    """
     return _backward(dy, cache, *_LAYER_NORM)
 
 
@@ -424,11 +368,8 @@ def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
 
 
 def layer_norm_jvp(v, cache):
-    r"""Directional derivative of y along ``v``: :math:`\gamma\, r\,(v - \overline{v} - \hat
-    x\,\overline{v \hat x})`.
-
-    ``v``, a direction in x, has x's shape, and so has the result. The Jacobian of xhat is
-    symmetric, so this is the backward formula with gamma applied last instead of first.
+    r"""Derivative of y along ``v``: :math:`\gamma\, r\,(v - \overline{v} - \hat x\,\overline{v \hat
+    x})`. ``v`` and the result have x's shape: the backward formula with gamma last, not first.
     """
     gamma, xhat, rstd, v, shape = _unpack(cache, _LAYER_NORM, v=v)
     with np.errstate(all="ignore"):
@@ -437,8 +378,7 @@ def layer_norm_jvp(v, cache):
 
 
 def layer_norm_double_backward(v, dy, cache):
-    r"""Gradient of :math:`\langle v, dx \rangle` with respect to x, gamma and dy: the backward of
-    the backward.
+    r"""Gradient of :math:`\langle v, dx \rangle` with respect to x, gamma and dy.
 
     With ``v`` and g = ``gamma * dy`` centred, and means over D,
 

@@ -1,5 +1,4 @@
-r"""Is this gradient right? Numeric derivatives, tests that need none, and the error to expect of
-them.
+r"""Is this gradient right? Numeric derivatives, tests that need none, and their errors.
 
 A numeric derivative looks along a line: with :math:`\varphi(t) = f(x + t v)` it estimates
 :math:`\varphi'(0)` from a few values of :math:`\varphi`. With v one unit vector after the other
@@ -27,13 +26,10 @@ smallest at
 which is :math:`u^{1/2}, u^{1/3}, u^{1/5}, \ldots` times :math:`\ell` and a small number. Here
 :math:`\ell` is the standard deviation of all elements of x, or 1 where that is zero: layer norm
 does not notice a common offset of x, so the size of x is not its length. h is rounded up to a power
-of two, so that x + h and x - h lose nothing: at an offset of 1e8 a step of 1e-5 is no longer 1e-5
-once added, and that ruins the quotient even of a forward that is accurate there. (One that rounds
-its mean, and only once, ruins it by as much again.) A parameter whose elements are all nearly the
-same has a short length for no reason: pass a larger h there.
+of two, so that x + h and x - h lose nothing at a large offset. A parameter whose elements are all
+nearly the same has a short length for no reason: pass a larger h there.
 
-Numeric differences run in x's dtype: float64 to check a gradient, float32 to see why one should
-not. A wrong argument raises ``TypeError`` or ``ValueError``, naming it, what was found and what was
+Numeric differences run in x's dtype: float64 to check a gradient, float32 to see why not. A wrong argument raises ``TypeError`` or ``ValueError``, naming it, what was found and what was
 expected.
 """  # noqa: E501
 
@@ -52,11 +48,13 @@ from .rounding import FORMATS
 #: How many unit roundoffs one value of f may be off by, after the several roundings that made it.
 ROUNDINGS = 4
 
+#: How many unit roundoffs the arithmetic of an element of dx may cost, sums over D not included.
+ARITHMETIC = 8
+
 _REAL = ("float32", "float64")
 _RESULTS = *validation.REAL_NUMBERS, "complex128"
 
-#: A default tolerance above this says that the numeric gradient itself is not known; nothing passes
-#: then.
+#: With a default tolerance above this the numeric gradient is not known, and nothing passes.
 USELESS = 1e-2
 
 
@@ -70,22 +68,19 @@ class Rule(NamedTuple):
     dtypes: tuple = _REAL  #: of x
 
     def balance(self, u):
-        """The step h, for the length 1, where the sum of the two errors is smallest; ``u`` is the
-        unit roundoff.
-        """
+        """The step h, for the length 1, of the smallest error; ``u`` is the unit roundoff."""
         u = validation.require_number("u", u, above=0)
-        return (self.rounding * ROUNDINGS * u / (self.order * self.truncation)) ** (
-            1 / (self.order + 1)
-        )
+        ratio = self.rounding * ROUNDINGS * u / (self.order * self.truncation)
+        return ratio ** (1 / (self.order + 1))
 
     def step(self, u, length=1.0):
-        """The default step: the power of two after ``length`` times the balance; 1e-30 if nothing
-        is rounded.
+        """The default step: the power of two after ``length`` times the balance; 1e-30 without
+        rounding errors.
         """
         length = validation.require_number("length", length, above=0)
-        return (
-            1e-30 if self.rounding == 0 else 2.0 ** math.ceil(math.log2(length * self.balance(u)))
-        )
+        if self.rounding == 0:
+            return 1e-30
+        return 2.0 ** math.ceil(math.log2(length * self.balance(u)))
 
 
 def _central(phi, h):
@@ -109,15 +104,13 @@ def _complex(phi, h):
         except np.exceptions.ComplexWarning as error:
             raise TypeError(f"f: found a cast that drops an imaginary part {advice}") from error
     if not np.iscomplexobj(value):
-        raise TypeError(
-            f"f: found a real result for a complex argument, expected a complex one {advice}"
-        )
+        found = "a real result for a complex argument"
+        raise TypeError(f"f: found {found}, expected a complex one {advice}")
     return value.imag / h
 
 
 def _richardson_rule(levels):
-    # Truncation: the product of the squared steps h/2^i over (2L+1)!. Rounding: that of the
-    # smallest step. Ten levels lose all digits of exp at 2.
+    # Truncation: the product of the squared steps h/2^i over (2L+1)!. Rounding: the last step's.
     order = 2 * validation.require_count("levels", levels, most=8)
     truncation = 2.0 ** (-levels * (levels - 1)) / math.factorial(order + 1)
     return Rule(partial(_richardson, levels=levels), order, truncation, 2.0 ** (levels - 1))
@@ -129,8 +122,7 @@ def _richardson_rule(levels):
 RULES = {
     "one_sided": Rule(lambda phi, h: (phi(h) - phi(0.0)) / h, 1, 1 / 2, 2.0),
     "central": Rule(_central, 2, 1 / 6, 1.0),
-    # The inner and the outer difference first: the large common part of the four values goes at
-    # once.
+    # The inner and the outer difference first: the large common part goes at once.
     "five_point": Rule(
         lambda phi, h: (8 * (phi(h) - phi(-h)) - (phi(2 * h) - phi(-2 * h))) / (12 * h),
         4,
@@ -158,10 +150,8 @@ def _length(x):
 def _check_result(value, dy):
     value = validation.as_array("f", value, _RESULTS)
     if value.shape != dy.shape:
-        raise ValueError(
-            f"f: found a result of shape {value.shape}, expected {dy.shape}, "
-            "the shape of dy (a scalar where dy is not given)"
-        )
+        expected = f"{dy.shape}, the shape of dy (a scalar where dy is not given)"
+        raise ValueError(f"f: found a result of shape {value.shape}, expected {expected}")
     return value
 
 
@@ -171,22 +161,20 @@ def _wide_norm(a):
 
 
 def _differentiate(rule, f, x, h, dy):
-    """Gradient of <dy, f(x)>; and for each of its elements the L2 norm of the terms it sums, dy_j
-    df_j/dx_i, and of those terms dy_j f_j of the loss that it reaches.
+    """Gradient of <dy, f(x)>; and for each element the L2 norms of the terms dy_j df_j/dx_i that it
+    sums, and of the terms dy_j f_j of the loss that it reaches.
     """
     gradient, terms, reached = np.zeros_like(x), np.zeros(x.shape), np.zeros(x.shape)
     loss = dy * _check_result(f(x.copy()), dy)
     for i in np.ndindex(x.shape):
 
         def phi(t):
-            moved = x.astype(
-                np.result_type(x, 1j) if isinstance(t, complex) else x.dtype
-            )  # f may keep or change it
+            dtype = np.result_type(x, 1j) if isinstance(t, complex) else x.dtype
+            moved = x.astype(dtype)  # a copy: f may keep or change it
             moved[i] += t
             return _check_result(f(moved), dy)
 
-        # The outputs are subtracted before they are summed: those that x_i does not reach add no
-        # rounding error.
+        # Subtracted before they are summed: outputs that x_i does not reach add no rounding error.
         products = dy * rule.derivative(phi, h)
         gradient[i] = products.sum()
         terms[i] = _wide_norm(products)
@@ -198,26 +186,21 @@ def _gradient(rule, f, x, h, dy):
     validation.require_callable("f", f)
     x = validation.require_finite("x", x, rule.dtypes)
     # A float: NumPy's float64 would turn float32 arithmetic into float64.
-    h = (
-        rule.step(_unit_roundoff(x), _length(x))
-        if h is None
-        else validation.require_number("h", h, above=0)
-    )
+    if h is None:
+        h = rule.step(_unit_roundoff(x), _length(x))
+    h = validation.require_number("h", h, above=0)
     dy = np.ones((), x.dtype) if dy is None else validation.require_finite("dy", dy)
     return _differentiate(rule, f, x, h, dy)[0]
 
 
 def one_sided_difference(f, x, h=None, *, dy=None):
-    r"""Gradient of f at x, of its shape and dtype, by :math:`(f(x + h e_i) - f(x)) / h` for every
-    element i of x.
+    r"""Gradient of f at x, like x, by :math:`(f(x + h e_i) - f(x)) / h` for every element i of x.
 
     * ``f`` takes an array like x, returns a scalar; with ``dy``, an array of dy's shape.
-    * ``x``, of any shape, is float64, or float32 to see what float32 does to a difference. Never
-      modified.
-    * ``h`` is the step, in x's units; default :math:`4 u^{1/2}` times the length of x, see the head
-      of this module.
-    * ``dy``: differentiate :math:`\langle dy, f(x) \rangle`. The outputs are then subtracted before
-      they are summed, which is more accurate than a difference of two sums.
+    * ``x``, of any shape, is float64, or float32 to see what that does. Never modified.
+    * ``h`` is the step, in x's units; default :math:`4 u^{1/2}` times the length of x.
+    * ``dy``: differentiate :math:`\langle dy, f(x) \rangle`, subtracting outputs before they are
+      summed, which is more accurate than a difference of two sums.
     """
     return _gradient(RULES["one_sided"], f, x, h, dy)
 
@@ -241,8 +224,7 @@ def five_point_difference(f, x, h=None, *, dy=None):
 
 
 def richardson(f, x, h=None, levels=3, *, dy=None):
-    r"""Gradient of f at x by Richardson extrapolation of central differences at h, h/2, ...,
-    h/2^(levels-1).
+    r"""Gradient of f at x by Richardson extrapolation of ``levels`` central differences from h on.
 
     Order 2 ``levels``; one level is :func:`central_difference`. The default h balances the errors
     for that order. All else as for :func:`one_sided_difference`. Source: Richardson, *Phil. Trans.
@@ -252,8 +234,7 @@ def richardson(f, x, h=None, levels=3, *, dy=None):
 
 
 def complex_step(f, x, h=1e-30, *, dy=None):
-    r"""Gradient of f at x by :math:`\mathrm{Im}\, f(x + i h e_i) / h`: no difference, so no
-    cancellation.
+    r"""Gradient of f at x by :math:`\mathrm{Im}\, f(x + i h e_i) / h`: nothing is subtracted.
 
     f must be analytic in x, as computed: sums, products, quotients, roots of complex numbers. A
     cast to float is detected, and a ``TypeError``. A conjugate is not: ``x.var()``, ``abs``,
@@ -285,13 +266,10 @@ def step_curve(f, x, exact, steps, methods=METHODS, *, dy=None):
     method -> float64 array, one error per step; ``inf`` where a gradient was not finite.
     """
     exact = reference.to_fixed(exact, "exact")
-    validation.require_shape(
-        "exact", exact.shape, np.shape(validation.require_finite("x", x)), ", the shape of x"
-    )
-    steps = [
-        validation.require_number("steps", h, above=0)
-        for h in validation.require_several("steps", steps)
-    ]
+    shape = np.shape(validation.require_finite("x", x))
+    validation.require_shape("exact", exact.shape, shape, ", the shape of x")
+    steps = validation.require_several("steps", steps)
+    steps = [validation.require_number("steps", h, above=0) for h in steps]
     for method in validation.require_kind("methods", methods, dict, "a dict like METHODS").values():
         validation.require_callable("methods", method)
     return {
@@ -301,9 +279,7 @@ def step_curve(f, x, exact, steps, methods=METHODS, *, dy=None):
 
 
 def _mismatch(left, right):
-    """How far <a, b> is from <c, d>, over their sizes: |<a, b>| or the L2 norm of its terms,
-    whichever is larger.
-    """
+    """|<a, b> - <c, d>| over their sizes, each |<a, b>| or the L2 norm of its terms."""
     terms = [np.multiply(*pair, dtype=np.float64) for pair in (left, right)]
     size = sum(max(abs(t.sum()), np.linalg.norm(t)) for t in terms)
     return 0.0 if size == 0 else float(abs(terms[0].sum() - terms[1].sum()) / size)
@@ -318,15 +294,12 @@ def adjoint_test(jvp, vjp, v, dy):
         S(a, b) = \max\bigl(|\langle a, b\rangle|, \|a \odot b\|\bigr).
 
     S is the size of a sum: N terms of random sign add up to about their L2 norm, and their rounding
-    errors to about u times it. So a right pair gives a few u, a wrong one a number that does not
-    fall with N. (Divided by :math:`\|dy\|\,\|Jv\|` instead, an upper bound of the sum, the wrong
-    one gives about :math:`1/\sqrt N`.) S is not zero where the sum cancels, as it does for dy in a
-    null direction.
+    errors to about u times it. So a right pair gives a few u, and a wrong one a number that does
+    not fall with N. S is not zero where the sum cancels.
 
     ``jvp`` takes v and returns Jv, of dy's shape; ``vjp`` takes dy and returns J^T dy, of v's
-    shape. The arrays ``v`` and ``dy`` should be random: a fixed direction may be one that the
-    mistake does not touch. The result is NaN if anything is NaN. Compare it with :func:`tolerance`:
-    the size of both sums bounds the condition number.
+    shape. The arrays ``v`` and ``dy`` should be random. The result is NaN if anything is NaN.
+    Compare it with :func:`tolerance`: the size of both sums bounds the condition number.
     """
     validation.require_callable("jvp", jvp)
     validation.require_callable("vjp", vjp)
@@ -341,43 +314,36 @@ def adjoint_test(jvp, vjp, v, dy):
 def _check_lists(f, args, dy, grads, method):
     validation.require_callable("f", f)
     rule = RULES[validation.require_choice("method", method, RULES)]
-    args = [
-        validation.require_finite(f"args[{k}]", a, rule.dtypes)
-        for k, a in enumerate(validation.require_several("args", args))
-    ]
+    args, grads = (
+        validation.require_several("args", args),
+        validation.require_several("grads", grads),
+    )
+    args = [validation.require_finite(f"args[{k}]", a, rule.dtypes) for k, a in enumerate(args)]
     if not args:
         raise ValueError("args: found none, expected one array or more")
-    grads = [
-        validation.as_array(f"grads[{k}]", g, _REAL)
-        for k, g in enumerate(validation.require_several("grads", grads))
-    ]
+    grads = [validation.as_array(f"grads[{k}]", g, _REAL) for k, g in enumerate(grads)]
     if len(grads) != len(args):
-        raise ValueError(
-            f"grads: found {len(grads)} arrays, expected {len(args)}, one for each of args"
-        )
+        expected = f"{len(args)}, one for each of args"
+        raise ValueError(f"grads: found {len(grads)} arrays, expected {expected}")
     return args, validation.require_finite("dy", dy), grads, rule
 
 
 def direction_test(f, args, dy, grads, *, rng, method="complex"):
-    r"""Check all gradients of :math:`\langle dy, f(args) \rangle` at once, along one random
-    direction.
+    r"""Check all gradients of :math:`\langle dy, f(args) \rangle` at once, along a random line.
 
     .. math::
 
         \frac{|a - b|}{S_a + S_b}, \qquad a = \frac{d}{dt} \Bigl\langle dy, f(args + t v)
         \Bigr\rangle_{t=0}, \qquad b = \sum_k \langle grad_k, v_k \rangle,
 
-    where :math:`S_a, S_b` are the sizes of the two sums as in :func:`adjoint_test`. A mistake in
-    grads stays unseen only if its product with v is below the tolerance times :math:`S_a + S_b`.
-    The cost is that of a difference along one line: one evaluation of f for ``"complex"``, two for
-    ``"central"``.
+    where :math:`S_a, S_b` are the sizes of the two sums as in :func:`adjoint_test`. It costs one
+    evaluation of f for ``"complex"``, two for ``"central"``.
 
     ``f`` takes ``*args``, a sequence of arrays, and returns an array of dy's shape. ``grads`` are
     the gradients to check, of the shapes of args, and ``method`` is a key of :data:`METHODS`.
-    ``rng``, a numpy.random.Generator, draws v: normal, each :math:`v_k` times the length (standard
-    deviation, or 1) of its argument, so that all terms have the units of the loss. The relative
-    mismatch is a few u for ``"complex"``, about :math:`u^{2/3}` for ``"central"``; NaN if anything
-    is NaN.
+    ``rng``, a numpy.random.Generator, draws v: normal, each :math:`v_k` times the length of its
+    argument. A right gradient gives a few u for ``"complex"``, about :math:`u^{2/3}` for
+    ``"central"``; NaN if anything is NaN.
     """
     args, dy, grads, rule = _check_lists(f, args, dy, grads, method)
     validation.require_rng(rng)
@@ -412,20 +378,20 @@ def longest_chain(D):
 def tolerance(dtype, D, condition=1.0):
     r"""Relative L2 error that a correct backward with two sums over D may have in dx.
 
-    .. math:: \bigl(8 + 2\sqrt{p(D)}\bigr)\, \kappa\, u.
+    .. math:: \bigl(a + 2\sqrt{p(D)}\bigr)\, \kappa\, u.
 
-    *8*: besides the additions in its sums, an element of :math:`r (g - \overline g - \hat x\,
-    \overline{g \hat x})` goes through 15 roundings (five in r, two in :math:`\hat x`, one in g,
-    three in the two means, four in the products with :math:`\hat x` and r and the two differences),
-    each worth about :math:`u\, \|r g\|` or less. All one way they amount to 15 u, of either sign
-    typically to :math:`\sqrt{15}\, u = 3.9 u`: 8 is a choice, about twice that. *p(D)*:
-    :func:`longest_chain`. The rounding errors of a sum have random signs, so p of them amount to
-    :math:`\sqrt p\, u` times the mean size of its terms. The variance and the two means of backward
-    each move dx by at most that times :math:`\|r g\|`; three such errors, independent, are
-    :math:`\sqrt 3` of one, and 2 is that rounded up. :math:`\kappa`, the condition number, is how
-    much larger the parts are than what is left after their subtraction. Storage in half precision
-    adds one rounding of the result (above its subnormal numbers). Source of the square root: Higham
-    and Mary, *A new approach to probabilistic rounding error analysis*, SIAM J. Sci. Comput. 41
+    *a* is :data:`ARITHMETIC`, 8: besides the additions in its sums, an element of :math:`r (g -
+    \overline g - \hat x\, \overline{g \hat x})` goes through 15 roundings (five in r, two in
+    :math:`\hat x`, one in g, three in the means, four in products and differences), each worth
+    about :math:`u\, \|r g\|` or less. All one way they amount to 15 u, of either sign typically to
+    :math:`\sqrt{15}\, u = 3.9 u`: 8 is a choice, about twice that. *p(D)*: :func:`longest_chain`.
+    The rounding errors of a sum have random signs, so p of them amount to :math:`\sqrt p\, u` times
+    the mean size of its terms. The variance and the two means of backward each move dx by at most
+    that times :math:`\|r g\|`; three such errors, independent, are :math:`\sqrt 3` of one, and 2 is
+    that rounded up. :math:`\kappa`, the condition number, is how much larger the parts are than
+    what is left after their subtraction. Storage in half precision adds one rounding of the result
+    (above its subnormal numbers). Source of the square root: Higham and Mary, *A new approach to
+    probabilistic rounding error analysis*, SIAM J. Sci. Comput. 41
     (2019), A2815-A2835.
 
     ``dtype`` is x's, or its name: float64, float32, or float16, bfloat16 with arithmetic in
@@ -437,10 +403,8 @@ def tolerance(dtype, D, condition=1.0):
     validation.require_shape("condition", condition.shape, ())
     compute = validation.COMPUTE_DTYPE[name].name
     storage = FORMATS[name].u if name != compute else 0.0
-    return (
-        storage
-        + (8 + 2 * math.sqrt(longest_chain(D))) * max(float(condition), 1.0) * FORMATS[compute].u
-    )
+    roundings = ARITHMETIC + 2 * math.sqrt(longest_chain(D))
+    return storage + roundings * max(float(condition), 1.0) * FORMATS[compute].u
 
 
 class GradientRow(NamedTuple):
@@ -456,9 +420,7 @@ class GradientRow(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class GradientReport:
-    """What :func:`check_gradients` found; prints as a table. ``rows`` is a tuple of
-    :class:`GradientRow`.
-    """
+    """What :func:`check_gradients` found, a tuple of :class:`GradientRow`; prints as a table."""
 
     rows: tuple
 
@@ -474,32 +436,21 @@ class GradientReport:
 
     def __str__(self):
         table = [("gradient", "", "error", "tolerance", "shape")]
-        # One digit: the second one of a rounding error is noise, and differs from machine to
-        # machine.
-        table += [
-            (
-                row.name,
-                "ok" if row.ok else "FAILED",
-                f"{row.error:.0e}",
-                f"{row.tolerance:.0e}",
-                str(row.shape) if row.ok else f"{row.shape}: {row.message}",
-            )
-            for row in self.rows
-        ]
+        for row in self.rows:
+            # One digit: the second one of a rounding error differs from machine to machine.
+            ok, said = ("ok", row.shape) if row.ok else ("FAILED", f"{row.shape}: {row.message}")
+            table += [(row.name, ok, f"{row.error:.0e}", f"{row.tolerance:.0e}", str(said))]
         widths = [max(map(len, column)) for column in zip(*table)]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()
-            for line in table
-        )
+        lines = [[cell.ljust(width) for cell, width in zip(line, widths)] for line in table]
+        return "\n".join("  ".join(line).rstrip() for line in lines)
 
     __repr__ = __str__
 
 
 def _check_one(name, f, arg, dy, grad, rule, rtol):
     if grad.shape != arg.shape:
-        return GradientRow(
-            name, grad.shape, math.inf, rtol or 0.0, False, f"expected shape {arg.shape}"
-        )
+        message = f"expected shape {arg.shape}"
+        return GradientRow(name, grad.shape, math.inf, rtol or 0.0, False, message)
     h = rule.step(_unit_roundoff(arg), _length(arg))
     numeric, terms, reached = _differentiate(rule, f, arg, h, dy)
     numeric = numeric.astype(np.float64)
@@ -528,8 +479,7 @@ def _check_one(name, f, arg, dy, grad, rule, rtol):
 
 
 def check_gradients(f, args, dy, grads, *, names=None, method="central", rtol=None):
-    r"""Compare each gradient of :math:`\langle dy, f(args) \rangle` with its numeric gradient,
-    element by element.
+    r"""Compare each gradient of :math:`\langle dy, f(args) \rangle` with its numeric gradient.
 
     Returns a :class:`GradientReport`. The error of a gradient is :math:`\|grad - numeric\| /
     \max(\|numeric\|, \|T\|)`, where :math:`T_i` is the L2 norm of the terms :math:`dy_j\, \partial
@@ -545,44 +495,35 @@ def check_gradients(f, args, dy, grads, *, names=None, method="central", rtol=No
       where :math:`z'_i` is the L2 norm of those terms :math:`dy_j f_j` of the loss that :math:`x_i`
       reaches; nothing for ``"complex"``; for ``"central"`` it is of order :math:`u^{2/3}`;
     - ten times the L2 norm of the change of the numeric gradient when it is computed again with 1.5
-      h. A truncation error changes by at least half of itself, and all roundings are different
-      ones, so the change shows how far the numeric gradient can be trusted. Ten, because it may
-      happen to be small.
+      h, which shows how far it can be trusted. Ten, because the change may happen to be small.
 
-    Above 1e-2 nothing can be said and the gradient fails. f is taken to be accurate to 4 u, which a
-    forward that rounds its mean is not when the offset of x is large; pass ``rtol`` there. The size
-    stands for :math:`\|r g\|`, and so for :math:`\kappa`, while the derivatives :math:`\partial f_j
-    / \partial x_i` are not themselves the rest of a subtraction. At D = 2 they are: layer norm is
-    nearly constant there, and a right dx may fail.
+    Above :data:`USELESS` nothing can be said and the gradient fails. f is taken to be accurate to 4
+    u, which a forward that rounds its mean is not when the offset of x is large; pass ``rtol``
+    there. At D = 2, where layer norm is nearly constant, a right dx may fail.
 
     Arguments as in :func:`direction_test`, but for these.
 
     * ``args`` are of float64, or float32 to see what it does. Never modified.
     * ``dy`` should be random. With ones, much goes unnoticed.
-    * ``grads``: a wrong shape fails, it is never broadcast. ``names``: one for each gradient, for
-      the table.
+    * ``grads``: a wrong shape fails, it is never broadcast. ``names``: for the table.
     * ``method``: each element of args costs two evaluations of f for ``"central"`` and one for
       ``"complex"``, twice that with the default tolerance.
     * ``rtol``: a tolerance for all gradients, in place of the default.
     """
     args, dy, grads, rule = _check_lists(f, args, dy, grads, method)
-    names = (
-        [f"grads[{k}]" for k in range(len(grads))]
-        if names is None
-        else [
-            validation.require_kind("names", name, str, "text")
-            for name in validation.require_several("names", names)
-        ]
-    )
+    if names is None:
+        names = [f"grads[{k}]" for k in range(len(grads))]
+    for name in (names := validation.require_several("names", names)):
+        validation.require_kind("names", name, str, "text")
     if len(names) != len(grads):
         raise ValueError(f"names: found {len(names)}, expected {len(grads)}, one for each of grads")
     if rtol is not None:
         rtol = validation.require_number("rtol", rtol, least=0)
-    return GradientReport(
-        tuple(
-            _check_one(
-                name, lambda a: f(*args[:k], a, *args[k + 1 :]), args[k], dy, grads[k], rule, rtol
-            )
-            for k, name in enumerate(names)
-        )
-    )
+    rows = []
+    for k, name in enumerate(names):
+
+        def along(a, k=k):
+            return f(*args[:k], a, *args[k + 1 :])
+
+        rows.append(_check_one(name, along, args[k], dy, grads[k], rule, rtol))
+    return GradientReport(tuple(rows))

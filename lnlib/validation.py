@@ -11,7 +11,7 @@ up to the order of sums over rows.
 
 But for :func:`require_finite` and :func:`require_numbers`, the functions ``require_...`` look at
 name, shape, dtype and flags of an array, never at its numbers. So they take what NumPy takes for an
-array, or the :class:`Description` that :func:`describe` makes of one on a device. Names, dtypes and
+array, or the :class:`Description` that :mod:`lnlib.gpu` makes of one on a device. Names, dtypes and
 limits are taken as they are: the library itself writes them down.
 """
 
@@ -98,47 +98,6 @@ def require_shape(name, found, shape, of=""):
     """
     if found != shape:
         raise ValueError(f"{name}: found shape {found}, expected {shape}{of}")
-
-
-def _dtype_of(name, value, interface):
-    """The dtype of a device array. To the interface bfloat16 is two bytes without a meaning; the
-    array says which.
-    """
-    typestr = interface["typestr"]
-    if typestr[1:] != "V2" or str(getattr(value, "dtype", "")).removeprefix("torch.") != "bfloat16":
-        return np.dtype(typestr)
-    try:
-        import ml_dtypes
-    except ImportError as error:
-        raise TypeError(
-            f"{name}: found bfloat16, which NumPy knows only where package ml_dtypes is installed"
-        ) from error
-    return np.dtype(ml_dtypes.bfloat16)
-
-
-def describe(name, value, dtypes, expected=""):
-    """The :class:`Description` of a C-contiguous device array: of anything with
-    ``__cuda_array_interface__``.
-
-    ``dtypes`` and ``expected`` are those of :func:`require_dtype`.
-    """
-    try:
-        interface = value.__cuda_array_interface__
-    except RuntimeError as error:  # PyTorch's, for a tensor that requires its gradient
-        raise TypeError(
-            f"{name}: found {type(value).__name__}, expected it without a graph ({error})"
-        ) from error
-    dtype, shape, strides = (
-        _dtype_of(name, value, interface),
-        interface["shape"],
-        interface.get("strides"),
-    )
-    require_dtype(name, dtype, dtypes, expected, value)
-    if strides is not None and math.prod(shape):
-        dense = tuple(dtype.itemsize * math.prod(shape[k + 1 :]) for k in range(len(shape)))
-        if strides != dense:
-            raise ValueError(f"{name}: found strides {strides}, expected a C-contiguous array")
-    return Description(shape, dtype, not interface["data"][1])
 
 
 def as_array(name, value, dtypes=COMPUTE_DTYPE):

@@ -144,7 +144,6 @@ LONG_FUNCTIONS = {
     "lnbook.figures.deriving.split_of_g",
     "lnbook.measure.__main__.main",
     "lnlib.cpu.kernels._backward_rows",
-    "lnlib.gpu.kernels.backward",
     "normcheck.mistakes.recognise.recognise",
     "normcheck.mistakes.slips._changes",
     "normcheck.mistakes.slips.slips",

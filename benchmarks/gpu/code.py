@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from lnbook.measure import provenance
 from lnlib.gpu import kernels, ladder, plans
-from lnlib.gpu.prepared import in_kernels
+from lnlib.gpu.devices import in_kernels
 from simt.cuda_access import bfloat16, float16, float32, float64
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")

@@ -156,7 +156,7 @@ def work(stage, families, quick):
             with torch.no_grad():
                 gpu = TorchGpu()
                 for records in STAGES[stage](
-                    stages.Work(gpu, notes, families, 10 if quick else 30, quick)
+                    stages.PreparedLaunch(gpu, notes, families, 10 if quick else 30, quick)
                 ):
                     say({"records": records, **notes.take()})
                     print(f"  {stage}: {describe(records)}", flush=True)

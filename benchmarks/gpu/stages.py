@@ -62,7 +62,7 @@ ALL = (
 AGAINST = {"speedup": ("pytorch",), "of_copy": ("copy",), "of_add": ("add",)}
 
 
-class Work(NamedTuple):
+class PreparedLaunch(NamedTuple):
     """What a stage gets: the GPU, a place for its complaints, who takes part, rounds, and whether
     to be quick.
     """

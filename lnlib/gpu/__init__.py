@@ -11,8 +11,6 @@ GPU the kernels run, slowly, in :mod:`simt`. In the order of the chapters:
   chapters.
 * :mod:`~lnlib.gpu.plans`: how many threads share a row, and how many partial sums there are.
 * :mod:`~lnlib.gpu.devices`: memory and launches, on a GPU and in the interpreter.
-* :mod:`~lnlib.gpu.prepared`: a launch with little between it and the driver: compiled and packed
-  once.
 * :mod:`~lnlib.gpu.launching`: :func:`launch`, one kernel on a GPU or interpreted, for those who
   write their own.
 * :mod:`~lnlib.gpu.backend`: the two functions themselves: arguments, what is launched, results.
@@ -20,7 +18,7 @@ GPU the kernels run, slowly, in :mod:`simt`. In the order of the chapters:
   imported by itself.
 """
 
-from . import devices, kernels, ladder, launching, plans, prepared, steps
+from . import devices, kernels, ladder, launching, plans, steps
 from .backend import GpuLayerNormCache, layer_norm_backward, layer_norm_forward
 from .launching import describe, launch
 
@@ -35,6 +33,5 @@ __all__ = [
     "layer_norm_backward",
     "layer_norm_forward",
     "plans",
-    "prepared",
     "steps",
 ]

@@ -12,17 +12,14 @@ from simt.cuda_access import bfloat16, float16, float32, float64
 
 from .. import validation
 from . import kernels, plans
-from .devices import is_tensor, machine_for
-from .prepared import Work
+from .devices import PreparedLaunch, is_tensor, machine_for
 
 _TYPES = {"bfloat16": bfloat16, "float16": float16, "float32": float32, "float64": float64}
 
 
 @functools.cache
 def _kernel(factory, *constants):
-    """The kernel that ``factory`` makes of these constants, the last two of them dtypes; made
-    once.
-    """
+    """The kernel that ``factory`` makes of these constants, the last two of them dtypes."""
     *numbers, real, storage = constants
     return factory(*numbers, _TYPES[real.name], _TYPES[storage.name])
 
@@ -61,19 +58,48 @@ class GpuLayerNormCache(NamedTuple):
 
     def __reduce__(self):
         if type(self.statistics).__module__.startswith("numba"):
+            advice = "pickle the arguments of forward, and call it again"
             raise TypeError(
-                "cache: found Numba's device arrays, which cannot be pickled; pickle the arguments"
-                " of forward, and call it again"
+                f"cache: found Numba's device arrays, which cannot be pickled; {advice}"
             )
         return type(self), tuple(self)
 
 
 #: Dtypes of x; their names.
 DTYPES = "float32", "float16", "bfloat16"
-_EXPECTED = (
-    "float32, float16 or bfloat16 on the GPU (lnlib.layernorm and lnlib.cpu take float64; .astype"
-    " converts)"
-)
+_EXPECTED = "float32, float16 or bfloat16 (lnlib.layernorm and lnlib.cpu take float64)"
+
+
+def _dtype_of(name, value, interface):
+    """The dtype of a device array. To the interface bfloat16 is two bytes without a meaning."""
+    typestr, called = interface["typestr"], str(getattr(value, "dtype", ""))
+    if typestr[1:] != "V2" or called.removeprefix("torch.") != "bfloat16":
+        return np.dtype(typestr)
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        expected = "which NumPy knows only where package ml_dtypes is installed"
+        raise TypeError(f"{name}: found bfloat16, {expected}") from error
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def description(name, value, dtypes, expected=""):
+    """The :class:`~lnlib.validation.Description` of a C-contiguous array on a device, anything with
+    ``__cuda_array_interface__``. ``dtypes``, ``expected``: see ``validation.require_dtype``.
+    """
+    try:
+        interface = value.__cuda_array_interface__
+    except RuntimeError as error:  # PyTorch's, for a tensor that requires its gradient
+        found = type(value).__name__
+        raise TypeError(f"{name}: found {found}, expected it without a graph ({error})") from error
+    dtype, shape = _dtype_of(name, value, interface), interface["shape"]
+    validation.require_dtype(name, dtype, dtypes, expected, value)
+    strides = interface.get("strides")
+    if strides is not None and math.prod(shape):
+        dense = tuple(dtype.itemsize * math.prod(shape[k + 1 :]) for k in range(len(shape)))
+        if strides != dense:
+            raise ValueError(f"{name}: found strides {strides}, expected a C-contiguous array")
+    return validation.Description(shape, dtype, not interface["data"][1])
 
 
 def _on_device(value):
@@ -84,40 +110,32 @@ def _on_device(value):
     try:
         return hasattr(value, "__cuda_array_interface__")
     except RuntimeError:
-        return True  # PyTorch's, of a tensor that requires its gradient; describe says so
+        return True  # PyTorch's, of a tensor that requires its gradient; description says so
 
 
 def _seen(name, value, device):
-    """What lnlib.validation looks at: ``value``, or its description if it is on the device. It must
-    be where x is.
-    """
+    """``value``, or its description if it is on the device; it must be where x is."""
     if not device:
         if _on_device(value):
-            raise TypeError(
-                f"{name}: found an array on the device, expected one on the host, where x is"
-            )
+            expected = "one on the host, where x is"
+            raise TypeError(f"{name}: found an array on the device, expected {expected}")
         return value
     if is_tensor(value) and value.is_cuda and value.is_contiguous() and not value.requires_grad:
         seen = _described(value)  # at a tenth of what PyTorch needs to describe it
         if seen.dtype is not None:
             return seen
     try:
-        return validation.describe(name, value, DTYPES, _EXPECTED)
+        return description(name, value, DTYPES, _EXPECTED)
     except AttributeError:
-        raise TypeError(
-            f"{name}: found {type(value).__name__}, expected an array on the device, where x is"
-        ) from None
+        found, expected = type(value).__name__, "an array on the device, where x is"
+        raise TypeError(f"{name}: found {found}, expected {expected}") from None
 
 
 @functools.lru_cache
 def _numpys(dtype):
     """NumPy's dtype for PyTorch's; None for one that no array here may have."""
     name = str(dtype).removeprefix("torch.")
-    if (
-        name == "bfloat16"
-        # NumPy knows it once this package has been imported; validation.describe says that it is
-        # missing
-    ):
+    if name == "bfloat16":  # NumPy knows it once this package has been imported
         try:
             import ml_dtypes  # noqa: F401
         except ImportError:
@@ -126,38 +144,11 @@ def _numpys(dtype):
 
 
 def _described(part):
-    """What lnlib.validation looks at of an array that forward kept, or of a C-contiguous tensor, of
-    any library.
-    """
+    """The description of an array that forward kept, or of a C-contiguous tensor."""
+    if isinstance(part, np.ndarray):
+        return part
     dtype = part.dtype if isinstance(part.dtype, np.dtype) else _numpys(part.dtype)
     return validation.Description(tuple(part.shape), dtype, True)
-
-
-def _require_parts(cache):
-    """x, statistics and gamma of the cache, or what describes them; their numbers are taken as they
-    are.
-
-    All its fields must have the types, shapes and dtypes that forward gave them.
-    """
-    seen = []
-    for name, dtypes in (("x", DTYPES), ("statistics", ("float32", "float64")), ("gamma", DTYPES)):
-        part = getattr(cache, name)
-        host = isinstance(part, np.ndarray)
-        if not (host or _on_device(part)):
-            raise TypeError(
-                f"cache.{name}: found {type(part).__name__}, expected the array that forward made"
-            )
-        seen.append(
-            validation.as_array(f"cache.{name}", part if host else _described(part), dtypes)
-        )
-    x, statistics, gamma = seen
-    validation.require_x(x, "cache.x")
-    validation.require_shape("cache.statistics", statistics.shape, (math.prod(x.shape[:-1]), 4))
-    validation.require_shape("cache.gamma", gamma.shape, x.shape[-1:])
-    validation.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
-    validation.require_dtype("cache.dtype", cache.dtype, DTYPES)
-    validation.require_bool("cache.device", cache.device)
-    return seen
 
 
 def width_of_access(machine, D, *arrays):
@@ -165,21 +156,16 @@ def width_of_access(machine, D, *arrays):
 
     Four float32 are 16 bytes; four numbers of half precision 8.
     """
-    return (
-        4
-        if D % 4 == 0 and all(machine.address(a) % (4 * a.dtype.itemsize) == 0 for a in arrays)
-        else 1
-    )
+    aligned = all(machine.address(a) % (4 * a.dtype.itemsize) == 0 for a in arrays)
+    return 4 if D % 4 == 0 and aligned else 1
 
 
 def _require_one_device(machine, arrays):
     """Raise unless all these arrays, by name, are on the device of x; None is nowhere."""
     for name, array in arrays.items():
         if array is not None and (found := machine.device_of(array)) != machine.device:
-            raise ValueError(
-                f"{name}: found an array on device {found}, expected one on device"
-                f" {machine.device}, where x is"
-            )
+            expected = f"one on device {machine.device}, where x is"
+            raise ValueError(f"{name}: found an array on device {found}, expected {expected}")
 
 
 def scaled_eps(eps, real):
@@ -195,68 +181,35 @@ def forward_work(rows, D, width, real, dtype, parameters, eps):
     """The launch of a forward pass: what is the same in all calls of this kind."""
     plan = plans.plan_forward(rows, D, width, plans.KEPT * 4 // real.itemsize)
     kernel = _forward_kernel(plan, real, dtype)
-    arrays = [
-        (dtype, rows * D),
-        (parameters, D),
-        (parameters, D),
-        (dtype, rows * D),
-        (real, 4 * rows),
-    ]
-    return Work(
-        kernel,
-        plan.blocks,
-        plan.threads * plan.rows,
-        arrays,
-        [np.int32(rows), np.int32(D), *scaled_eps(eps, real)],
-    )
+    x, parameter = (dtype, rows * D), (parameters, D)
+    arrays = [x, parameter, parameter, x, (real, 4 * rows)]
+    numbers = [np.int32(rows), np.int32(D), *scaled_eps(eps, real)]
+    return PreparedLaunch(kernel, plan.blocks, plan.threads * plan.rows, arrays, numbers)
 
 
 @functools.lru_cache(maxsize=1024)
 def backward_work(rows, D, width, real, dtype, upstream, parameters, gamma, multiprocessors):
-    """The number of partial sums of a backward pass, its launch, and those that add; None where
-    there is no row.
-
-    ``upstream`` is the dtype of dy, ``gamma`` that of gamma, ``parameters`` that of dgamma and
-    dbeta.
+    """The number of partial sums of a backward pass, its launch (None without rows), and those that
+    add. ``upstream`` is the dtype of dy, ``parameters`` that of dgamma and dbeta.
     """
     plan = plans.plan_backward(rows, D, width, plans.KEPT * 4 // real.itemsize, multiprocessors)
     sums, first, adds = [(real, plan.partials * D)] * 2, None, []
     if rows:
         kernel = _backward_kernel(plan, real, dtype)
-        arrays = [
-            (upstream, rows * D),
-            (dtype, rows * D),
-            (real, 4 * rows),
-            (gamma, D),
-            (dtype, rows * D),
-            *sums,
-        ]
-        first = Work(
-            kernel,
-            plan.blocks,
-            plan.threads * plan.rows,
-            arrays,
-            [np.int32(rows), np.int32(D), np.int32(plan.partials)],
-        )
-    partials, left = (
-        plan.partials,
-        plan.partials != 1 or parameters != real,
-    )  # a single partial sum is the result
+        x = dtype, rows * D
+        arrays = [(upstream, rows * D), x, (real, 4 * rows), (gamma, D), x, *sums]
+        numbers = [np.int32(rows), np.int32(D), np.int32(plan.partials)]
+        first = PreparedLaunch(kernel, plan.blocks, plan.threads * plan.rows, arrays, numbers)
+    partials = plan.partials
+    left = partials != 1 or parameters != real  # a single partial sum is the result
     while left:
         columns, lanes, chunks = plans.plan_add(partials)
         left, dtype = chunks > 1, real if chunks > 1 else parameters
-        adds.append(
-            (
-                chunks,
-                Work(
-                    _kernel(kernels.add_partials, columns, lanes, real, dtype),
-                    -(-D // columns) * chunks,
-                    columns * lanes,
-                    [*[(real, partials * D)] * 2, *[(dtype, chunks * D)] * 2],
-                    [np.int32(partials), np.int32(D)],
-                ),
-            )
-        )
+        kernel = _kernel(kernels.add_partials, columns, lanes, real, dtype)
+        arrays = [*[(real, partials * D)] * 2, *[(dtype, chunks * D)] * 2]
+        numbers = [np.int32(partials), np.int32(D)]
+        blocks = -(-D // columns) * chunks
+        adds.append((chunks, PreparedLaunch(kernel, blocks, columns * lanes, arrays, numbers)))
         partials = chunks
     return plan.partials, first, adds
 
@@ -327,10 +280,8 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
     dgamma and dbeta half as many u, 48, and those of a row's means, of D/1024 numbers and 32 warps,
     D/2048 + 16.
     """
-    seen_x, seen_statistics, seen_gamma = _require_parts(
-        validation.require_cache(cache, GpuLayerNormCache)
-    )
-    x, statistics, gamma, parameters, device = cache
+    x, statistics, gamma, parameters, device = validation.require_cache(cache, GpuLayerNormCache)
+    seen_x, seen_statistics, seen_gamma = map(_described, (x, statistics, gamma))
     shape, dtype, real = seen_x.shape, seen_x.dtype, seen_statistics.dtype
     seen = validation.require_like_x("dy", _seen("dy", dy, device), shape, dtype)
     if out is not None:
@@ -344,35 +295,20 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
         dx = out if device and out is not None else machine.empty(shape, dtype)
         dgamma, dbeta = machine.empty((D,), parameters), machine.empty((D,), parameters)
         width = width_of_access(machine, D, dy, x, gamma, dx)
-        partials, first, adds = backward_work(
-            rows,
-            D,
-            width,
-            real,
-            dtype,
-            seen.dtype,
-            parameters,
-            seen_gamma.dtype,
-            machine.multiprocessors,
-        )
+        dtypes = real, dtype, seen.dtype, parameters, seen_gamma.dtype
+        partials, first, adds = backward_work(rows, D, width, *dtypes, machine.multiprocessors)
         sums = [machine.empty((partials, D), real) for _ in range(2)] if adds else (dgamma, dbeta)
         if first:
             machine.launch(first, dy, x, statistics, gamma, dx, *sums)
         for chunks, work in adds:
-            added = (
-                [machine.empty((chunks, D), real) for _ in range(2)]
-                if chunks > 1
-                else (dgamma, dbeta)
-            )
+            added = dgamma, dbeta
+            if chunks > 1:
+                added = [machine.empty((chunks, D), real) for _ in range(2)]
             machine.launch(work, *sums, *added)
             sums = added
         if device:
             return dx, dgamma, dbeta
-        results = (
-            np.empty(shape, dtype) if out is None else out,
-            np.empty(D, parameters),
-            np.empty(D, parameters),
-        )
+        results = np.empty(shape, dtype) if out is None else out, *np.empty((2, D), parameters)
         for array, result in zip((dx, dgamma, dbeta), results):
             machine.get(array, result)
         return results

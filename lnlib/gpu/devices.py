@@ -1,21 +1,133 @@
 """Where kernels run: on a GPU, or in the interpreter. Memory, launches, streams.
 
-Arguments are not checked: :mod:`lnlib.gpu.backend` calls what is here, with arguments that it has
-checked.
+Numba's own launch looks at every array anew, which takes longer than the GPU needs for millions of
+numbers. A :class:`PreparedLaunch` does that once: it keeps, for each device, the compiled kernel
+and its packed parameters, where only the addresses change from launch to launch. Arguments are not
+checked: :mod:`lnlib.gpu.backend` has checked them.
 """
 
+import contextlib
+import ctypes
 import functools
+import struct
 import sys
+import threading
 
 import numpy as np
 
 import simt
 from simt.cuda_access import cuda
 
-from .prepared import device_of, in_kernels, on_device
-
 #: What the interpreter takes for the number of multiprocessors of its GPU.
 INTERPRETED_MULTIPROCESSORS = 2
+
+
+#: Numba passes a flat array as two addresses that a kernel does not use, count, bytes of a number,
+#: address, count, and bytes from one number to the next.
+ARRAY, ADDRESS = "PPnnPnn", 4
+
+#: Of the driver's names: the attribute that is the number of a pointer's device, and the two ends
+#: of packed parameters.
+_DEVICE_ORDINAL, _BUFFER, _BUFFER_SIZE = 9, 1, 2
+
+
+@functools.cache
+def compiled(kernel, threads=None):
+    """``kernel``, compiled by Numba at its first call; with ``threads``, for blocks of so many."""
+    if threads is None:
+        return cuda.jit(kernel)
+    if cuda.implementation == "NVIDIA":  # package numba-cuda; so many registers that one block fits
+        return cuda.jit(kernel, launch_bounds=(threads, 1))
+    return cuda.jit(kernel, max_registers=min(255, 65536 // threads))
+
+
+@functools.cache
+def driver():
+    """The library of NVIDIA's driver."""
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        library = ctypes.CDLL(name)
+    except OSError as error:
+        raise ImportError(f"found no driver for CUDA ({name})") from error
+    pointers = [ctypes.c_void_p] * 3
+    library.cuLaunchKernel.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *pointers]
+    library.cuPointerGetAttribute.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64]
+    return library
+
+
+def in_kernels(name):
+    """The name of a dtype in kernels, where bfloat16 is 16 bits without a sign."""
+    return "uint16" if name == "bfloat16" else name
+
+
+def device_of(address):
+    """The number of the device that this address is on; None if it is on none."""
+    number = ctypes.c_int()
+    error = driver().cuPointerGetAttribute(ctypes.byref(number), _DEVICE_ORDINAL, address)
+    return None if error else number.value
+
+
+def on_device(device):
+    """A ``with`` statement in which this device is the current one; it may be already."""
+    number = ctypes.c_int()
+    if driver().cuCtxGetDevice(ctypes.byref(number)) or number.value != device:
+        return cuda.gpus[device]
+    return contextlib.nullcontext()
+
+
+class PreparedLaunch:
+    """A kernel, blocks, threads of a block, and what the kernel takes: flat arrays, as (dtype,
+    count), and then numbers of NumPy's.
+    """
+
+    def __init__(self, kernel, blocks, threads, arrays, numbers):
+        self.kernel, self.blocks, self.threads = kernel, blocks, threads
+        self.arrays, self.numbers = tuple(arrays), tuple(numbers)
+        self.prepared = {}
+
+    def launch(self, device, stream, addresses):
+        """Launch it on the device, which is the current one, and on a stream, a number."""
+        if device not in self.prepared:
+            self.prepared[device] = self._handle(), Parameters(self.arrays, self.numbers)
+        handle, parameters = self.prepared[device]
+        words = parameters.words
+        for at, address in zip(parameters.places, addresses):
+            words[at] = address
+        code = driver().cuLaunchKernel(
+            handle, self.blocks, 1, 1, self.threads, 1, 1, 0, stream, None, parameters.extra
+        )
+        if code:
+            name = ctypes.c_char_p()
+            driver().cuGetErrorName(code, ctypes.byref(name))
+            called = (name.value or b"without a name").decode()
+            tried = f"launch of {self.blocks} blocks of {self.threads} threads"
+            raise RuntimeError(f"{tried}: CUDA error {code}, {called}")
+
+    def _handle(self):
+        """The number by which the driver knows the kernel, compiled for these types."""
+        types = [f"{in_kernels(dtype.name)}[::1]" for dtype, _ in self.arrays]
+        types += [number.dtype.name for number in self.numbers]
+        made = compiled(self.kernel, self.threads).compile(f"void({', '.join(types)})")
+        function = made._codelibrary.get_cufunc()  # Numba has no public name for it
+        handle = getattr(function, "kernel", function).handle
+        return int(getattr(handle, "value", handle))
+
+
+class Parameters(threading.local):
+    """Packed parameters of a launch, of which each thread of the host has its own."""
+
+    def __init__(self, arrays, numbers):
+        form = ARRAY * len(arrays) + "".join(number.dtype.char for number in numbers)
+        words = []
+        for dtype, count in arrays:
+            words += [0, 0, count, dtype.itemsize, 0, count, dtype.itemsize]
+        packed = struct.pack(form, *words, *(number.item() for number in numbers))
+        whole = -(-len(packed) // 8)
+        self.places = [len(ARRAY) * k + ADDRESS for k in range(len(arrays))]
+        self.words = (ctypes.c_uint64 * whole).from_buffer_copy(packed.ljust(8 * whole))
+        self.size = ctypes.c_size_t(len(packed))
+        words_at, size_at = ctypes.addressof(self.words), ctypes.addressof(self.size)
+        self.extra = (ctypes.c_void_p * 5)(_BUFFER, words_at, _BUFFER_SIZE, size_at, None)
 
 
 @functools.cache
@@ -24,9 +136,7 @@ def _is_torchs(kind):
 
 
 def is_tensor(array):
-    """Whether it is PyTorch's. What it is asked itself takes a tenth of what its
-    ``__cuda_array_interface__`` takes.
-    """
+    """Whether it is PyTorch's, whose own attributes are faster than the interface."""
     return _is_torchs(type(array))
 
 
@@ -57,39 +167,27 @@ class Interpreter:
         # The compiled kernel gets addresses, and would read them as what they are declared to be.
         found = tuple((a.dtype, a.size) for a in arrays)
         if found != work.arrays:
-            raise TypeError(
-                f"arrays: found {found}, expected {work.arrays}, which the kernel is compiled for"
-            )
-        simt.launch(
-            work.kernel,
-            work.blocks,
-            work.threads,
-            *(a.ravel().view(in_kernels(a.dtype.name)) for a in arrays),
-            *work.numbers,
-        )
+            expected = f"{work.arrays}, which the kernel is compiled for"
+            raise TypeError(f"arrays: found {found}, expected {expected}")
+        flat = (a.ravel().view(in_kernels(a.dtype.name)) for a in arrays)
+        simt.launch(work.kernel, work.blocks, work.threads, *flat, *work.numbers)
 
     def address(self, array):
         return 0  # the interpreter places arrays as a GPU's allocator does
 
 
 class Gpu:
-    """A GPU; ``x`` is a device array whose library allocates what is needed, or None for Numba's
-    own arrays.
-
-    It is the GPU that x is on, or else the current one. In a ``with`` statement it is the current
-    one.
+    """The GPU that the device array ``x`` is on, whose library allocates what is needed; for None
+    the current GPU, and Numba. In a ``with`` statement it is the current one.
     """
 
     def __init__(self, x=None, stream=None):
         self.library = type(x).__module__.partition(".")[0] if x is not None else "numba"
         self.x, self.stream = x, stream_of(x, stream)
-        self.device = (
-            None
-            if x is None
-            else x.get_device()
-            if self.library == "torch"
-            else device_of(self.address(x))
-        )
+        self.device = None
+        if x is not None:
+            torchs = self.library == "torch"
+            self.device = x.get_device() if torchs else device_of(self.address(x))
         if self.device is None:  # x has no elements, or is on the host
             self.device = cuda.get_current_device().id
         self.multiprocessors = _multiprocessors(self.device)
@@ -152,19 +250,15 @@ def _numbas(stream):
 
 
 def _current_stream(device):
-    """The number of PyTorch's current stream: in a thirtieth of the time by the name that its
-    compiler's code uses.
-    """
+    """The number of PyTorch's current stream: fastest by the name that its compiler's code uses."""
     torch = sys.modules["torch"]
     number = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return torch.cuda.current_stream(device).cuda_stream if number is None else number(device)
 
 
 def stream_of(x, stream):
-    """The number of the stream to work on: the caller's, if it says so, or the current one of the
-    library of x.
-
-    The default stream is 0: of Numba's object for it, int() warns.
+    """The number of the stream to work on: the caller's, or the current one of the library of x.
+    The default stream is 0.
     """
     if stream is None and is_tensor(x):
         stream = _current_stream(x.get_device())
@@ -172,17 +266,12 @@ def stream_of(x, stream):
         stream = x.__cuda_array_interface__.get("stream")
     if not (stream is None or isinstance(stream, int)):
         stream = getattr(stream.handle, "value", stream.handle)
-    return (
-        int(stream or 0) if stream != 1 else 0
-    )  # 1 is the interface's name for the default stream
+    return int(stream or 0) if stream != 1 else 0  # 1: the interface's name for the default
 
 
 def machine_for(device, like, stream, interpreted=False):
     """Where kernels run: a GPU if there is one, or if the array ``like`` is on one; else the
-    interpreter.
-
-    What the interpreter began (``interpreted``) it finishes: its cache may have been pickled, and
-    now be near a GPU.
+    interpreter, which also finishes what it began (``interpreted``).
     """
     on_gpu = device or cuda.is_available() and not interpreted
     return (Gpu if on_gpu else Interpreter)(like if device else None, stream)

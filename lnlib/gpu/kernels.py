@@ -60,7 +60,7 @@ ROUNDS = 6
 
 # Parts of kernels. A device function is compiled into the kernel that calls it. Some are made by a
 # factory: its arguments are constants when the kernel is compiled.
-#   real is the dtype of the arithmetic, storage that of y and dx (of dgamma and dbeta in the second stage).  # noqa: E501
+#   real is the dtype of the arithmetic, storage that of y and dx (in the second stage of dgamma).
 #   threads is how many share a row, and W neighbours are a chunk of it.
 # An index that varies is a uint64: of one with a sign Numba first asks whether it counts from the
 # end, which costs some instructions an access.
@@ -103,9 +103,7 @@ ACCESS = {1: (fetch1, put1), 4: (fetch4, put4)}
 
 @device
 def times32(a, b):
-    """a * b, rounded: a fused a * b - c would leave the rounding error of a constant g, which must
-    be 0.
-    """
+    """a * b, rounded: a fused a * b - c would leave an error of a constant g, which must be 0."""
     return libdevice.fmul_rn(a, b)
 
 
@@ -127,8 +125,7 @@ def warp_sums(a, b):
 
 
 def group_sums(threads):
-    """Make the device function that does for a group of 8, 16 or 32 lanes what ``block_sums`` does
-    for a block.
+    """Make what does for a group of 8, 16 or 32 lanes what ``block_sums`` does for a block.
 
     Lanes whose numbers differ in the lower bits only are a group. A mask names all 32 lanes,
     because all of them come here together: ``ballot_sync`` has a bit of each, of which those of the
@@ -150,8 +147,7 @@ def group_sums(threads):
 
 @device
 def block_sums(a, b, flag, shared, side, thread, warps):
-    """The sums of a and b over all threads of a block, and whether any has set its flag; every
-    thread gets them.
+    """The sums of a and b over all threads of a block, and whether any has set its flag, for all.
 
     Uses 2 * warps numbers of ``shared`` from ``side`` on. One barrier is enough if the next call
     uses others.
@@ -194,13 +190,11 @@ def row_statistics(threads, sums, real):
             else:
                 total, squares = warp_sums(total, squares)
             residual = total / real(D)
-            # Rounding makes this negative only where the guess is poor, and then there is a better
-            # one.
+            # Negative only where the guess is poor, and then there is a better one.
             variance = squares / real(D) - residual * residual
             better = mean + residual
             off, near = residual * residual, quarter * variance
-            # Where squares underflow both are 0, and the first guess may be poor, for all that can
-            # be seen.
+            # Where squares underflow both are 0, and the first guess may be poor.
             if (off > near or off == near and mean == real(0)) and better != mean:
                 mean = better
             elif scale == real(1) and not smallest < variance + e < largest:
@@ -209,14 +203,11 @@ def row_statistics(threads, sums, real):
                     mean, scale, e = real(0), down, eps_down
                 elif mean * mean < real(1):
                     mean, scale, e = mean * up, up, eps_up
-                # constant: any other row with such a mean varies more. A tiny eps is itself only in
-                # eps_up
-                else:
+                else:  # constant: others vary more. A tiny eps is itself only in eps_up
                     rstd = up / math.sqrt(eps_up)
                     return mean, residual, min(rstd, most) if eps_up > real(0) else rstd, scale
             elif scale == down and variance + e < hardly:
-                # Only the mean was too large. With this guess squares are in range unscaled, and
-                # eps stays as it is.
+                # Only the mean was too large: with this guess squares are in range unscaled.
                 mean, scale, e = mean * back, real(1), eps
             else:
                 break
@@ -226,9 +217,7 @@ def row_statistics(threads, sums, real):
 
 
 def y_of_chunk(W, storage):
-    """Make the device function that writes y for the chunk at ``column``, which is in v from k
-    on.
-    """
+    """Make the device function that writes y for the chunk at ``column``, in v from k on."""
     fetch, put = ACCESS[W]
 
     @device
@@ -245,9 +234,7 @@ def y_of_chunk(W, storage):
 
 
 def chunks_of_backward(W, real, storage):
-    """Make the device functions that read xhat and dy, add up g and g * xhat, and write dx, of the
-    chunk at k.
-    """
+    """Make what reads xhat and dy, adds up g and g * xhat, and writes dx, of the chunk at k."""
     fetch, put = ACCESS[W]
     times = TIMES[real]
     most = real(3.4e38 if real is float32 else 1.7e308)  # as in row_statistics
@@ -289,8 +276,7 @@ def chunks_of_backward(W, real, storage):
 
 
 def means_of_g(threads, sums, real):
-    """Make the device function that finds the means of g and g * xhat of a row, and the scale they
-    are of.
+    """Make what finds the means of g and g * xhat of a row, and the scale they are of.
 
     It calls ``sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small,
     first)``, which are a thread's sums for g = gamma * dy * small, and whether any g is not
@@ -320,8 +306,7 @@ def means_of_g(threads, sums, real):
             g_mean, gx_mean = first, real(0)  # if g is constant: dx is then 0
             if differs:
                 g_mean, gx_mean = g_sum / real(D), gx_sum / real(D)
-            # NaN comes again, too. The limit is one for means, and these are sums: on the safe
-            # side.
+            # NaN comes again, too. The limit is one for means: on the safe side.
             again = not (-harmless < g_sum < harmless and -harmless < gx_sum < harmless)
             # Of several rows in a warp, those that are fine get the same sums once more: the others
             # need all lanes. A row by itself has its second turn where small is not 1; to know it
@@ -387,9 +372,7 @@ def forward(threads, V, W, R, real=float32, storage=float32):
 
 
 def forward_long(threads, W, real=float32, storage=float32):
-    """Make the forward kernel for rows of any length: one block a row, which is read once for every
-    round.
-    """
+    """Make the forward kernel for rows of any length: one block a row, read in every round."""
     fetch, slots, pair = ACCESS[W][0], threads // 8, 2 * W
 
     @device
@@ -432,18 +415,9 @@ def sums_of_kept(threads, V, W, add, real):
         for j in range(V):
             column = (thread + int32(j * threads)) * int32(W)
             if column < D:
+                k = j * W
                 g_sum, gx_sum, differs = add(
-                    gamma,
-                    column,
-                    xhat,
-                    upstream,
-                    j * W,
-                    weights,
-                    small,
-                    first,
-                    g_sum,
-                    gx_sum,
-                    differs,
+                    gamma, column, xhat, upstream, k, weights, small, first, g_sum, gx_sum, differs
                 )
         return g_sum, gx_sum, differs
 
@@ -451,9 +425,7 @@ def sums_of_kept(threads, V, W, add, real):
 
 
 def row_of_sums(threads, V, W, real):
-    """Make the device function that writes a row of partial sums; threads behind the first
-    ``threads`` have none.
-    """
+    """Make what writes a row of partial sums, which the first ``threads`` threads have."""
     put = ACCESS[W][1]
 
     @device
@@ -485,9 +457,21 @@ def part_of_row(threads, V, W):
     return read
 
 
+def row_of_dx(threads, V, W, write_dx):
+    """Make the device function that writes dx of V chunks of a row."""
+
+    @device
+    def write(gamma, dx, base, lane, D, inside, xhat, upstream, weights, found, means):
+        for j in range(V):
+            column = (lane + int32(j * threads)) * int32(W)
+            if inside and column < D:
+                write_dx(gamma, dx, base, column, xhat, upstream, j * W, weights, found, means)
+
+    return write
+
+
 def backward(threads, V, W, R=1, real=float32, storage=float32):
-    """Make the backward kernel for rows of at most threads * V * W numbers: dx, and rows of partial
-    sums.
+    """Make the backward kernel, dx and partial sums, for rows of at most threads * V * W numbers.
 
     A block does R neighbouring rows at a time (one, where a row has more than a warp), and all rows
     of a partial sum. A thread asks memory for all its numbers of a row before it uses any. One that
@@ -495,15 +479,14 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
     meanwhile: ``ahead``.
     """
     kept, warps = V * W, threads * R // 32
-    ahead = kept <= KEPT // (
-        2 if real is float32 else 4
-    )  # else registers would not do for two rows
+    most = KEPT // (2 if real is float32 else 4)
+    ahead = kept <= most  # else registers would not do for two rows
     slots = threads // 8 if R == 1 else max(1, warps - 1) * 2 * kept * threads
     threads_as_bits = threads.bit_length() - 1
     _, add, write_dx = chunks_of_backward(W, real, storage)
     find_means = means_of_g(threads, sums_of_kept(threads, V, W, add, real), real)
     ask, gather = part_of_row(threads, V, W), sums_of_groups(threads, kept, warps, real)
-    write_sums = row_of_sums(threads, V, W, real)
+    write_row, write_sums = row_of_dx(threads, V, W, write_dx), row_of_sums(threads, V, W, real)
 
     def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
         xhat, upstream = cuda.local.array(kept, real), cuda.local.array(kept, real)
@@ -523,9 +506,7 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
         while partial < partials:
             for k in range(kept):
                 dgamma[k], dbeta[k] = real(0), real(0)
-            block_row = partial * int32(
-                R
-            )  # the first of the block's rows: all its threads leave the loop together
+            block_row = partial * int32(R)  # all threads of the block leave the loop together
             row = block_row + (thread >> int32(threads_as_bits))
             if ahead and row < rows:
                 ask(dy, x, statistics, row, lane, D, next_dy, next_x, following)
@@ -546,12 +527,7 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
                 means, side = find_means(
                     dy, x, gamma, base, xhat, upstream, weights, lane, D, found, shared, side
                 )
-                for j in range(V):
-                    column = (lane + int32(j * threads)) * int32(W)
-                    if inside and column < D:
-                        write_dx(
-                            gamma, dx, base, column, xhat, upstream, j * W, weights, found, means
-                        )
+                write_row(gamma, dx, base, lane, D, inside, xhat, upstream, weights, found, means)
                 row += step
                 block_row += step
 
@@ -564,8 +540,7 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
 
 
 def sums_of_groups(threads, kept, warps, real):
-    """Make the device function that adds dgamma and dbeta of all groups of a block, always in the
-    same order.
+    """Make what adds dgamma and dbeta of all groups of a block, always in the same order.
 
     First those of a warp, which the shuffles of other bits than a group's reach; then those of the
     other warps, in shared memory. The first group gets the sums. In shared memory neighbours are
@@ -600,9 +575,7 @@ def sums_of_groups(threads, kept, warps, real):
 
 
 def sums_of_read(threads, W, read, add, real):
-    """Make the ``sums`` of :func:`means_of_g` for a thread that keeps nothing: it reads its part of
-    the row.
-    """
+    """Make the ``sums`` of :func:`means_of_g` for a thread that keeps nothing, and reads."""
 
     @device
     def sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first):
@@ -667,9 +640,7 @@ def backward_twice(threads, V, W, real=float32, storage=float32):
 
 
 def backward_long(threads, W, real=float32, storage=float32):
-    """Make the backward kernel for rows of any length. Its partial sums grow in memory, row after
-    row.
-    """
+    """Make the backward kernel for rows of any length, whose partial sums grow in memory."""
     (fetch, put), slots = ACCESS[W], threads // 8
     read, add, write_dx = chunks_of_backward(W, real, storage)
     find_means = means_of_g(threads, sums_of_read(threads, W, read, add, real), real)
@@ -728,17 +699,14 @@ def add_partials(columns, lanes, real=float32, storage=float32):
         thread = int32(cuda.threadIdx.x)
         blocks = (D + int32(columns - 1)) // int32(columns)  # of a chunk
         chunk = int32(cuda.blockIdx.x) // blocks
-        column = (int32(cuda.blockIdx.x) - chunk * blocks) * int32(columns) + thread % int32(
-            columns
-        )
+        first = (int32(cuda.blockIdx.x) - chunk * blocks) * int32(columns)
+        column = first + thread % int32(columns)
         p = chunk * int32(TERMS * lanes) + thread // int32(columns)
         i = int64(p) * int64(D) + int64(column)
         a, b = real(0), real(0)
         end = min(partials, (chunk + int32(1)) * int32(TERMS * lanes))
         while p < end:
-            for _ in range(
-                8
-            ):  # unrolled: the loads of eight terms are on their way at the same time
+            for _ in range(8):  # unrolled: eight loads are on their way at the same time
                 if p < partials and column < D:
                     a += partial_dgamma[uint64(i)]
                     b += partial_dbeta[uint64(i)]

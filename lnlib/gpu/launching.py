@@ -1,6 +1,4 @@
-"""``launch``: a kernel on a GPU where there is one, and in the interpreter where there is none; and
-what is here.
-"""
+"""``launch``: a kernel on a GPU where there is one, else in the interpreter; and which it is."""
 
 import importlib.metadata
 import platform
@@ -14,7 +12,7 @@ import simt
 from simt.cuda_access import cuda
 
 from .. import validation
-from .prepared import compiled
+from .devices import compiled
 
 
 class Launched(NamedTuple):
@@ -26,16 +24,12 @@ class Launched(NamedTuple):
     where: str  #: the GPU, by name, or the interpreter
 
     def __repr__(self):
-        return (
-            f"{self.kernel}[{self.blocks}, {self.threads}]: {self.blocks * self.threads} threads,"
-            f" {self.where}"
-        )
+        threads = self.blocks * self.threads
+        return f"{self.kernel}[{self.blocks}, {self.threads}]: {threads} threads, {self.where}"
 
 
 def device_name():
-    """The GPU that kernels run on, with its compute capability, in a phrase; None where there is
-    none.
-    """
+    """The GPU that kernels run on, with its compute capability; None where there is none."""
     if not cuda.is_available():
         return None
     device = cuda.get_current_device()
@@ -44,9 +38,7 @@ def device_name():
 
 
 def describe():
-    """Which GPU is here, and which versions: two lines of text. They name what is missing for a GPU
-    to be used.
-    """
+    """Two lines of text: the GPU, or what is missing for one to be used, and versions."""
     versions = [f"Python {platform.python_version()}"]
     for package in ("numpy", "numba", "numba-cuda", "torch", "cupy-cuda12x", "cupy-cuda13x"):
         try:
@@ -54,9 +46,8 @@ def describe():
         except importlib.metadata.PackageNotFoundError:
             continue
     found = device_name()
-    where = (
-        f"GPU: {found}" if found else "No GPU that Numba can use: kernels are interpreted, by simt"
-    )
+    none = "No GPU that Numba can use: kernels are interpreted, by simt"
+    where = f"GPU: {found}" if found else none
     if cuda.implementation != "NVIDIA" and sys.platform != "emscripten":
         where += ". numba-cuda is not installed: requirements-gpu.txt has it"
     return f"{where}.\n{', '.join(versions)}."
@@ -87,21 +78,15 @@ def launch(kernel, blocks, threads, *arguments):
 
 def _on_gpu(kernel, blocks, threads, arguments):
     if not callable(kernel):
-        raise TypeError(
-            f"kernel: found {type(kernel).__name__}, expected a function or what cuda.jit makes"
-            " of one"
-        )
-    hosts = {
-        id(a): a for a in arguments if isinstance(a, np.ndarray)
-    }  # an array that is given twice is one array
+        found = type(kernel).__name__
+        raise TypeError(f"kernel: found {found}, expected a function or what cuda.jit makes of one")
+    # An array that is given twice is one array.
+    hosts = {id(a): a for a in arguments if isinstance(a, np.ndarray)}
     devices = {key: cuda.to_device(host) for key, host in hosts.items()}
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # of Numba, that few blocks leave the GPU idle: small examples are meant to
-        configured = (kernel if hasattr(kernel, "py_func") else compiled(kernel))[
-            int(blocks), int(threads)
-        ]
+        warnings.simplefilter("ignore")  # Numba's, that few blocks leave the GPU idle
+        dispatcher = kernel if hasattr(kernel, "py_func") else compiled(kernel)
+        configured = dispatcher[int(blocks), int(threads)]
         configured(*(devices.get(id(a), a) for a in arguments))
     cuda.synchronize()  # a launch returns at once; what went wrong in it is told here
     for key, host in hosts.items():

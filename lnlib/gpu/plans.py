@@ -33,18 +33,10 @@ class Plan(NamedTuple):
 
 def threads_and_chunks(D, width, kept, most, least=32):
     """The fewest threads that can keep a row of D numbers, ``kept`` each, and their chunks; (1024,
-    0) if none can.
-
-    In chunks of one they keep a quarter less: each chunk needs an address and a comparison of its
-    own.
+    0) if none can. In chunks of one they keep a quarter less: each needs an address of its own.
     """
-    for name, value in (
-        ("D", D),
-        ("width", width),
-        ("kept", kept),
-        ("most", most),
-        ("least", least),
-    ):
+    counts = {"D": D, "width": width, "kept": kept, "most": most, "least": least}
+    for name, value in counts.items():
         validation.require_count(name, value)
     kept = kept if width == 4 else kept * 3 // 4
     for threads in (8, 16, 32, 64, 128, 256, 512, 1024):
@@ -56,10 +48,7 @@ def threads_and_chunks(D, width, kept, most, least=32):
 
 def plan_forward(rows, D, width, kept=KEPT):
     """The plan for a forward pass: few threads, which then have much to read at once, and one row a
-    block.
-
-    Rows of up to 512 numbers need one warp only; four of these rows are then in a block, because a
-    multiprocessor takes 16 to 32 blocks at most, and has room for more warps than that.
+    block, or four where a warp does a row: a multiprocessor takes more warps than blocks.
     """
     validation.require_count("rows", rows, least=0)
     threads, chunks = threads_and_chunks(D, width, kept, 1024)
@@ -68,8 +57,7 @@ def plan_forward(rows, D, width, kept=KEPT):
 
 
 def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
-    """The plan for a backward pass: :data:`RESIDENT` threads a multiprocessor, in blocks with many
-    rows each.
+    """The plan for a backward pass: :data:`RESIDENT` threads a multiprocessor, many rows a block.
 
     A row of up to 4096 numbers (of :data:`KEPT`) gets the fewest threads that keep half of ``kept``
     each, so that those of their next row have room, too; where it is in a warp, four warps do
@@ -91,18 +79,13 @@ def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
     together = 128 // threads if threads <= 32 else 1
     turns = -(-rows // together)
     blocks = min(turns, multiprocessors * max(1, RESIDENT // (threads * together)))
-    partials = min(
-        turns, blocks * -(-turns // max(1, blocks * ROWS_ADDED))
-    )  # of no rows there are none
+    partials = min(turns, blocks * -(-turns // max(1, blocks * ROWS_ADDED)))  # of no rows none
     return Plan(threads, chunks, width, together, blocks, partials, twice)
 
 
 def plan_add(partials):
-    """Columns of a block, threads of a column, and chunks of at most :data:`TERMS` terms a thread,
-    for adding partials.
-
-    Chunks are for many partial sums of short rows: where a block did whole columns, few blocks
-    would do long sums.
+    """To add partial sums: columns of a block, threads of a column, and chunks of at most
+    :data:`TERMS` terms a thread, for many partial sums of short rows.
     """
     validation.require_count("partials", partials, least=0)
     lanes = min(32, 1 << max(partials - 1, 0).bit_length())

@@ -1,9 +1,7 @@
-"""The ladder of :mod:`lnlib.gpu.ladder`: which kernels a step launches, what it computes and what
-it asks of memory.
+"""The steps of :mod:`lnlib.gpu.ladder`: which kernels each launches, and what it asks of memory.
 
-A :class:`Step` runs its kernels, and predicts from the way they ask for memory what the interpreter
-will count. A wrong argument raises ``TypeError`` or ``ValueError``, naming it, what was found and
-what was expected.
+A :class:`Step` runs its kernels, and predicts what the interpreter will count. A wrong argument
+raises ``TypeError`` or ``ValueError``, naming it, what was found and what was expected.
 """
 
 import math
@@ -25,9 +23,7 @@ OUTPUTS = {"forward": ("y", "mean", "rstd"), "backward": ("dx", "dgamma", "dbeta
 
 
 class Launch(NamedTuple):
-    """One launch of a kernel. Its arguments are ``reads + writes + updates + atomics`` and then
-    ``numbers``.
-    """
+    """One launch of a kernel. Its arguments are the arrays, in this order, and then ``numbers``."""
 
     kernel: Callable  #: a plain function
     grid: int  #: number of blocks
@@ -39,9 +35,7 @@ class Launch(NamedTuple):
     #: names of arrays to every element of which the kernel adds; zero before the launch
     atomics: tuple = ()
     numbers: tuple = ("N", "D")  #: names of the scalar arguments
-    sectors_per_request: float | None = (
-        None  #: of x, as predicted; None where the kernel does not read x
-    )
+    sectors_per_request: float | None = None  #: of x, as predicted; None if x is not read
     readings: int = 0  #: how many times each number of x is loaded
 
     @property
@@ -62,15 +56,12 @@ def side_by_side(D, W=1):
 
 
 def a_row_apart(N, D):
-    """Sectors per request of x where neighbouring lanes load numbers that lie a row apart: a sector
-    for each lane.
-
-    Rows of fewer than 8 numbers share sectors.
+    """Sectors per request of x where neighbouring lanes load numbers a row apart: one for each
+    lane, unless rows of fewer than 8 numbers share sectors.
     """
     validation.require_count("D", D)
-    lanes = validation.require_count("N", N) / -(
-        -N // 32
-    )  # on average: the last warp may have fewer than 32 rows
+    # On average: the last warp may have fewer than 32 rows.
+    lanes = validation.require_count("N", N) / -(-N // 32)
     return lanes * min(D, 8) / 8
 
 
@@ -80,30 +71,15 @@ def _power(n, least=32, most=1024):
 
 
 def _forward(kernel, grid, block, sectors_per_request, readings):
-    return [
-        Launch(
-            kernel,
-            grid,
-            block,
-            INPUTS["forward"],
-            OUTPUTS["forward"],
-            numbers=("N", "D", "eps"),
-            sectors_per_request=sectors_per_request,
-            readings=readings,
-        )
-    ]
+    arrays, numbers = (INPUTS["forward"], OUTPUTS["forward"], (), ()), ("N", "D", "eps")
+    return [Launch(kernel, grid, block, *arrays, numbers, sectors_per_request, readings)]
 
 
-def _backward(kernel, grid, block, sectors_per_request, readings, **arrays):
-    return Launch(
-        kernel,
-        grid,
-        block,
-        INPUTS["backward"],
-        sectors_per_request=sectors_per_request,
-        readings=readings,
-        **arrays,
-    )
+def _backward(
+    kernel, grid, block, sectors_per_request, readings, *, updates=(), atomics=(), more=()
+):
+    arrays = INPUTS["backward"], ("dx", *more), updates, atomics
+    return Launch(kernel, grid, block, *arrays, ("N", "D"), sectors_per_request, readings)
 
 
 def _plan_thread_per_row(N, D, G):
@@ -122,9 +98,7 @@ def _plan_warp_per_row(N, D, G):
 
 
 def chunks_of_row(D, most_threads):
-    """Threads, V and W for a row in registers: W = 4 where 4 divides D, V = 4 at most unless
-    threads are too few.
-    """
+    """Threads, V and W for a row in registers: V is 4 at most, unless threads are too few."""
     W = 4 if validation.require_count("D", D) % 4 == 0 else 1
     validation.require_count("most_threads", most_threads)
     threads = _power(-(-D // (4 * W)), most=most_threads)
@@ -134,90 +108,47 @@ def chunks_of_row(D, most_threads):
 def _plan_row_in_registers(N, D, G):
     threads, V, W = chunks_of_row(D, 512)
     if V * W > 16:
-        raise ValueError(
-            f"D: found {D}, expected at most {512 * 16}: 512 threads keep 16 numbers each"
-        )
+        expected = f"at most {512 * 16}: 512 threads keep 16 numbers each"
+        raise ValueError(f"D: found {D}, expected {expected}")
     return _forward(ladder.row_in_registers(threads, V, W), N, threads, side_by_side(D, W), 1)
 
 
 def _plan_two_kernels(N, D, G):
     threads, warps = 32 * min(N, 8), min(N, 32)
+    arrays = ("dy", "x", "mean", "rstd"), ("dgamma", "dbeta"), (), ()
+    kernel, sectors = ladder.column_sums(32 * warps), side_by_side(D)
     return [
-        _backward(
-            ladder.dx_per_warp, -(-32 * N // threads), threads, side_by_side(D), 2, writes=("dx",)
-        ),
-        Launch(
-            ladder.column_sums(32 * warps),
-            -(-D // 32),
-            32 * warps,
-            ("dy", "x", "mean", "rstd"),
-            ("dgamma", "dbeta"),
-            sectors_per_request=side_by_side(D),
-            readings=1,
-        ),
+        _backward(ladder.dx_per_warp, -(-32 * N // threads), threads, sectors, 2),
+        Launch(kernel, -(-D // 32), 32 * warps, *arrays, ("N", "D"), sectors, 1),
     ]
 
 
 def _plan_fused_atomics(N, D, G):
-    return [
-        _backward(
-            ladder.fused_atomics,
-            N,
-            _power(D, most=256),
-            side_by_side(D),
-            2,
-            writes=("dx",),
-            atomics=("dgamma", "dbeta"),
-        )
-    ]
+    threads, sums = _power(D, most=256), ("dgamma", "dbeta")
+    return [_backward(ladder.fused_atomics, N, threads, side_by_side(D), 2, atomics=sums)]
 
 
 def _plan_fused_partials(N, D, G):
     parts, G = ("dgamma_parts", "dbeta_parts"), min(G, N)
     threads, V, W = chunks_of_row(D, 256)
     if V * W <= 16:
-        first = _backward(
-            ladder.fused_partials(threads, V, W),
-            G,
-            threads,
-            side_by_side(D, W),
-            1,
-            writes=("dx", *parts),
-        )
+        kernel = ladder.fused_partials(threads, V, W)
+        first = _backward(kernel, G, threads, side_by_side(D, W), 1, more=parts)
     else:
-        first = _backward(
-            ladder.fused_partials_long,
-            G,
-            threads,
-            side_by_side(D),
-            2,
-            writes=("dx",),
-            updates=parts,
-        )
-    warps = min(G, 32)
-    return [
-        first,
-        Launch(
-            ladder.second_stage(32 * warps),
-            -(-D // 32),
-            32 * warps,
-            parts,
-            ("dgamma", "dbeta"),
-            numbers=("G", "D"),
-        ),
-    ]
+        kernel = ladder.fused_partials_long
+        first = _backward(kernel, G, threads, side_by_side(D), 2, updates=parts)
+    block = 32 * min(G, 32)
+    kernel, sums = ladder.second_stage(block), ("dgamma", "dbeta")
+    return [first, Launch(kernel, -(-D // 32), block, parts, sums, numbers=("G", "D"))]
 
 
 # Steps
 
 
 class Prediction(NamedTuple):
-    """What a step is expected to ask of memory. Zeros that atomics begin with are written before,
-    and not counted.
-    """
+    """What a step is expected to ask of memory; zeros that atomics begin with are not counted."""
 
-    #: For each launch a dict from (array, "load" or "store") to bytes, every sector once, as if
-    #: caches were perfect.
+    #: For each launch {(array, "load" or "store"): bytes}, as if caches were perfect.
     traffic: tuple
     sectors_per_request: float  #: sectors that a warp touches with one load of x, on average
     readings: int  #: how many times each number of x is loaded
@@ -236,23 +167,19 @@ class Step(NamedTuple):
     plan: Callable  #: (N, D, G) -> the launches; G is the number of blocks of a persistent grid
 
     def run(self, *inputs, eps=1e-5, G=4, log=False, gpu=False):
-        """Run the kernels, interpreted or on a GPU: (outputs by name, what the interpreter returned
-        of each launch).
+        """Run the kernels: (outputs by name, what the interpreter returned of each launch).
 
-        ``inputs`` are float32 arrays. Forward takes x (N, D), gamma and beta (D,), and eps, and
-        gives y, mean and rstd. Backward takes dy and x (N, D), mean and rstd (N, 1), gamma (D,),
-        and gives dx, dgamma and dbeta. ``G`` is the number of blocks of a persistent grid; N is
-        enough where there are fewer rows. With ``log`` every access is recorded (see
-        :func:`simt.launch`). With ``gpu`` the kernels are run by :func:`lnlib.gpu.launch`, on the
-        GPU if there is one, and the second list is empty.
+        ``inputs`` are float32 arrays: x (N, D), gamma and beta (D,) forward; dy and x (N, D), mean
+        and rstd (N, 1), gamma (D,) backward. ``G`` is the most blocks of a persistent grid. With
+        ``log`` every access is recorded (see :func:`simt.launch`). With ``gpu`` they are run by
+        :func:`lnlib.gpu.launch`, on the GPU if there is one, and the second list is empty.
         """
         for name, value in (("log", log), ("gpu", gpu)):
             validation.require_bool(name, value)
         names = INPUTS[self.direction]
         if len(inputs) != len(names):
-            raise TypeError(
-                f"inputs: found {len(inputs)} arrays, expected {len(names)}: {', '.join(names)}"
-            )
+            expected = f"{len(names)}: {', '.join(names)}"
+            raise TypeError(f"inputs: found {len(inputs)} arrays, expected {expected}")
         shape = validation.require_x(inputs[names.index("x")]).shape
         if len(shape) != 2 or shape[0] == 0:
             raise ValueError(f"x: found shape {shape}, expected (N, D) with at least one row")
@@ -267,36 +194,26 @@ class Step(NamedTuple):
             for name in launch.atomics:
                 arrays[name] = np.zeros(math.prod(shapes[name]), np.float32)
         for launch in plan:
-            arguments = [arrays[name] for name in launch.arrays] + [
-                numbers[name] for name in launch.numbers
-            ]
+            arguments = [arrays[name] for name in launch.arrays]
+            arguments += [numbers[name] for name in launch.numbers]
+            shape = launch.kernel, launch.grid, launch.block
             if gpu:
-                launching.launch(launch.kernel, launch.grid, launch.block, *arguments)
+                launching.launch(*shape, *arguments)
             else:
-                runs.append(
-                    simt.launch(launch.kernel, launch.grid, launch.block, *arguments, log=log)
-                )
+                runs.append(simt.launch(*shape, *arguments, log=log))
         return {name: arrays[name].reshape(shapes[name]) for name in OUTPUTS[self.direction]}, runs
 
     def predict(self, N, D, G=4):
-        """What the step asks of memory for N rows of D numbers: a :class:`Prediction`, made without
-        running it.
-        """
+        """What the step asks of memory for N rows of D numbers: a :class:`Prediction`."""
         size = {name: math.prod(shape) for name, shape in _shapes(N, D, G).items()}
         plan, traffic = self.plan(N, D, G), []
         for launch in plan:
             both = launch.updates + launch.atomics
             loads, stores = launch.reads + both, launch.writes + both
-            traffic.append(
-                {
-                    (name, kind): -(-4 * size[name] // SECTOR) * SECTOR
-                    for kind, names in (("load", loads), ("store", stores))
-                    for name in names
-                }
-            )
-        return Prediction(
-            tuple(traffic), plan[0].sectors_per_request, sum(launch.readings for launch in plan)
-        )
+            asked = [(name, "load") for name in loads] + [(name, "store") for name in stores]
+            traffic.append({key: -(-4 * size[key[0]] // SECTOR) * SECTOR for key in asked})
+        readings = sum(launch.readings for launch in plan)
+        return Prediction(tuple(traffic), plan[0].sectors_per_request, readings)
 
 
 def _shapes(N, D, G):
@@ -312,9 +229,7 @@ def _shapes(N, D, G):
 
 
 def _flat(name, value, shape):
-    """A copy of ``value`` as a flat float32 array, or an error that names it. A view might be out
-    of alignment.
-    """
+    """A copy of ``value`` as a flat float32 array: a view might be out of alignment."""
     array = validation.as_array(name, value, ("float32",))
     validation.require_shape(name, array.shape, shape)
     return np.array(array, order="C").reshape(-1)

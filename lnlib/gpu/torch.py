@@ -27,9 +27,7 @@ def _backend(x):
 
 
 def _array(tensor):
-    """What the backends take: a device tensor, or an array on the same memory; on the CPU bfloat16
-    as float32.
-    """
+    """What the backends take: a device tensor or an array; on the CPU bfloat16 as float32."""
     tensor = tensor.detach().contiguous()
     if tensor.is_cuda:
         return tensor
@@ -47,9 +45,7 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, gamma, beta, eps):
         y, ctx.cache = _backend(x).layer_norm_forward(_array(x), _array(gamma), _array(beta), eps)
-        ctx.save_for_backward(
-            x, gamma
-        )  # saved, so that PyTorch refuses tensors that have changed since
+        ctx.save_for_backward(x, gamma)  # so that PyTorch refuses tensors that have changed since
         ctx.eps = eps
         return _tensor(y, x)
 
@@ -72,29 +68,18 @@ class _Backward(torch.autograd.Function):
     # to PyTorch what follows is constant: a third derivative is refused
     @torch.autograd.function.once_differentiable
     def backward(ctx, v, v_gamma, v_beta):
-        """Gradients of <v, dx> + <v_gamma, dgamma> + <v_beta, dbeta> with respect to dy, x and
-        gamma.
-        """
+        """Gradients of <v, dx> + <v_gamma, dgamma> + <v_beta, dbeta> to dy, x and gamma."""
         dy, x, gamma = ctx.saved_tensors
         arrays = (_array(t.cpu()) for t in (v, v_gamma, v_beta, dy, x, gamma))
         v, v_gamma, v_beta, upstream, rows, scale = arrays
         _, cache = layernorm.layer_norm_forward(rows, scale, 0 * scale, ctx.eps)
         grad_x, grad_gamma, grad_dy = layernorm.layer_norm_double_backward(v, upstream, cache)
         # dgamma is the sum of dy * xhat: its part in dx is a backward pass with v_gamma for gamma.
-        grad_x = (
-            grad_x
-            + layernorm.layer_norm_backward(
-                upstream, cache._replace(gamma=v_gamma.astype(scale.dtype))
-            )[0]
-        )
+        other = cache._replace(gamma=v_gamma.astype(scale.dtype))
+        grad_x = grad_x + layernorm.layer_norm_backward(upstream, other)[0]
         grad_dy = grad_dy + v_gamma * cache.xhat + v_beta
-        return (
-            _tensor(grad_dy.astype(upstream.dtype), dy),
-            _tensor(grad_x, x),
-            _tensor(grad_gamma, gamma),
-            None,
-            None,
-        )
+        grad_dy = _tensor(grad_dy.astype(upstream.dtype), dy)
+        return grad_dy, _tensor(grad_x, x), _tensor(grad_gamma, gamma), None, None
 
 
 def layer_norm(x, gamma, beta, eps=1e-5):
@@ -108,19 +93,15 @@ def layer_norm(x, gamma, beta, eps=1e-5):
     for name, tensor in (("x", x), ("gamma", gamma), ("beta", beta)):
         validation.require_kind(name, tensor, torch.Tensor, "a tensor")
         if tensor.dtype not in _DTYPES:
-            raise TypeError(
-                f"{name}: found {tensor.dtype}, expected float64, float32, float16 or bfloat16"
-            )
+            expected = "float64, float32, float16 or bfloat16"
+            raise TypeError(f"{name}: found {tensor.dtype}, expected {expected}")
         allowed = (x.dtype, torch.float32) if x.dtype.itemsize == 2 else (x.dtype,)
         if tensor.dtype not in allowed:
-            raise TypeError(
-                f"{name}: found {tensor.dtype}, expected {' or '.join(map(str, allowed))}, as x is"
-                f" {x.dtype}"
-            )
+            expected = f"{' or '.join(map(str, allowed))}, as x is {x.dtype}"
+            raise TypeError(f"{name}: found {tensor.dtype}, expected {expected}")
         if tensor.device != x.device:
-            raise ValueError(
-                f"{name}: found a tensor on {tensor.device}, expected one on {x.device}, where x is"
-            )
+            expected = f"one on {x.device}, where x is"
+            raise ValueError(f"{name}: found a tensor on {tensor.device}, expected {expected}")
     return _Forward.apply(x, gamma, beta, validation.require_eps(eps))
 
 
@@ -134,16 +115,12 @@ class LayerNorm(torch.nn.Module):
 
     def __init__(self, normalized_shape, eps=1e-5, *, device=None, dtype=None):
         super().__init__()
-        D = (
-            normalized_shape[0]
-            if isinstance(normalized_shape, (tuple, list)) and len(normalized_shape) == 1
-            else (normalized_shape)
-        )
+        D = normalized_shape
+        if isinstance(D, (tuple, list)) and len(D) == 1:
+            (D,) = D
         if not isinstance(D, int) or isinstance(D, bool) or D < 1:
-            raise ValueError(
-                f"normalized_shape: found {normalized_shape!r}, expected the number of features, 1"
-                " or more"
-            )
+            expected = "the number of features, 1 or more"
+            raise ValueError(f"normalized_shape: found {normalized_shape!r}, expected {expected}")
         self.eps = validation.require_eps(eps)
         self.weight = torch.nn.Parameter(torch.ones(D, device=device, dtype=dtype))
         self.bias = torch.nn.Parameter(torch.zeros(D, device=device, dtype=dtype))

@@ -350,7 +350,7 @@ def test_what_is_required_of_a_device_array(require, name, bad, rest):
     messages = []
     for value in (
         bad,
-        validation.describe("a", Device(bad, bad.flags.writeable), (bad.dtype.name,)),
+        gpu.backend.description("a", Device(bad, bad.flags.writeable), (bad.dtype.name,)),
     ):
         with pytest.raises((TypeError, ValueError)) as caught:
             require(*(() if name is None else (name,)), value, *rest)
@@ -363,7 +363,7 @@ def test_descriptions():
     nothing.
     """
     names = tuple(validation.COMPUTE_DTYPE)
-    x, gamma, out = (validation.describe("a", Device(a), names) for a in (X, GAMMA, X))
+    x, gamma, out = (gpu.backend.description("a", Device(a), names) for a in (X, GAMMA, X))
     assert (x.shape, x.dtype, x.writeable) == ((2, 3), np.dtype("f8"), True)
     assert validation.require_x(x) is x and validation.require_parameters(gamma, gamma, x) == (
         gamma,
@@ -371,26 +371,30 @@ def test_descriptions():
     )
     assert validation.require_like_x("dy", x, x.shape, x.dtype) is x
     validation.require_out(out, x)
-    assert validation.describe("a", Device(np.ones((2, 0, 3))[..., ::2]), names).shape == (2, 0, 2)
-    assert validation.describe("a", Device(X.T, strides=None), names).shape == (
+    assert gpu.backend.description("a", Device(np.ones((2, 0, 3))[..., ::2]), names).shape == (
+        2,
+        0,
+        2,
+    )
+    assert gpu.backend.description("a", Device(X.T, strides=None), names).shape == (
         3,
         2,
     )  # in C order, as it says
     # What the protocol has no name for is what the array calls it; all else is what the protocol
     # says.
-    assert validation.describe("a", Device(X, dtype="torch.bfloat16"), names).dtype == np.dtype(
+    assert gpu.backend.description("a", Device(X, dtype="torch.bfloat16"), names).dtype == np.dtype(
         "f8"
     )
     if "bfloat16" in cases.HALVES:
         for called in "bfloat16", "torch.bfloat16", np.dtype("bfloat16"):
             half = Device(np.zeros(3, "V2"), dtype=called)
-            assert validation.describe("a", half, names).dtype == np.dtype("bfloat16")
+            assert gpu.backend.description("a", half, names).dtype == np.dtype("bfloat16")
     with pytest.raises(TypeError, match="^a: found dtype float64, expected singles$"):
-        validation.describe("a", Device(X, dtype=X.dtype), ("float32",), "singles")
+        gpu.backend.description("a", Device(X, dtype=X.dtype), ("float32",), "singles")
     with pytest.raises(TypeError, match="^a: found dtype void16, expected doubles$"):
-        validation.describe("a", Device(np.zeros(3, "V2")), names, "doubles")
+        gpu.backend.description("a", Device(np.zeros(3, "V2")), names, "doubles")
     with pytest.raises(TypeError, match="^a: found dtype float8_e4m3fn, expected doubles$"):
-        validation.describe(
+        gpu.backend.description(
             "a", Device(np.zeros(3, "V1"), dtype="torch.float8_e4m3fn"), names, "doubles"
         )
     for bad, error, message in (
@@ -403,7 +407,7 @@ def test_descriptions():
         ),
     ):
         with pytest.raises(error, match=f"^{message}$"):
-            validation.describe("a", Device(bad), ("float64",), "doubles")
+            gpu.backend.description("a", Device(bad), ("float64",), "doubles")
 
 
 # Good input

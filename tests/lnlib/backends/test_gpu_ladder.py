@@ -12,7 +12,7 @@ import pytest
 
 import simt
 from lnlib import gpu, reference
-from lnlib.gpu.prepared import compiled
+from lnlib.gpu.devices import compiled
 from lnlib.summation import sum_rows
 
 STEPS = gpu.steps.STEPS

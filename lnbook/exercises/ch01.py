@@ -3,11 +3,11 @@
 import numpy as np
 
 from lnlib.layernorm import layer_norm_forward
-from normcheck.mistakes import changes
 
 from . import (
     Call,
     Exercise,
+    changes,
     each,
     expect,
     expect_array,
@@ -216,75 +216,29 @@ EXERCISES = (
                 _on_the_sphere,
             ),
         ),
-        mistakes=changes(
-            (
-                "sigma**2 *",
-                "sigma *",
-                (
-                    "Your eps grows like sigma. If x is in metres, in which unit is the eps of"
-                    " layer norm?"
-                ),
-            ),
-            (
-                "1 / radius**2",
-                "1 / radius",
-                "It treats the radius as a ratio of variances. Of what is it a ratio?",
-            ),
-            (
-                "sigma**2 * (1 / radius**2 - 1)",
-                "sigma * (1 / radius - 1)",
-                "This eps would be added to sigma itself. Where does layer norm add it?",
-            ),
-            (
-                "(1 / radius**2 - 1)",
-                "(1 - radius**2)",
-                (
-                    "It is right near radius 1 only. Let the radius go to 0: how large must eps"
-                    " become?"
-                ),
-                "(1 / radius - 1)**2",
-                "You square the difference of s and sigma. Is that a difference of squares?",
-                "(1 - radius**2) / radius",
-                (
-                    "Above the line your radius is squared, below it is not. In which line of your"
-                    " algebra did they part?"
-                ),
-                "3",
-                "Your eps brings every row to half the radius, whatever radius is.",
-            ),
-            (
-                "radius**2 - 1)",
-                "radius**2)",
-                (
-                    "It gives eps the whole length, and leaves sigma no share. How large is your"
-                    " eps for radius 1?"
-                ),
-            ),
-            (
-                "(1 / radius**2 - 1)",
-                "(radius**2 - 1)",
-                (
-                    "Your eps is negative. Let the radius go to 0: does more eps "
-                    "bring a row closer to the centre, or less?"
-                ),
-            ),
-            (
-                "* (1 / radius**2 - 1)",
-                "/ (1 / radius**2 - 1)",
-                (
-                    "The fraction is upside down: your eps grows with the radius. Is a row short"
-                    " with much eps, or with little?"
-                ),
-            ),
-            (
-                "sigma**2 * (1 / radius**2 - 1)",
-                "1 / radius**2 - 1",
-                (
-                    "Your eps does not depend on sigma. If x is in metres, in which unit is the eps"
-                    " of layer norm?"
-                ),
-            ),
-        ),
+        mistakes=changes("""
+            sigma**2 * => sigma *
+                Your eps grows like sigma. If x is in metres, in which unit is the eps of layer
+                norm?
+            1 / radius**2 => 1 / radius
+                It treats the radius as a ratio of variances. Of what is it a ratio?
+            sigma**2 * (1 / radius**2 - 1) => sigma * (1 / radius - 1)
+                This eps would be added to sigma itself. Where does layer norm add it?
+            (1 / radius**2 - 1) => (1 / radius - 1)**2
+                You square the difference of s and sigma. Is that a difference of squares?
+            radius**2 - 1) => radius**2)
+                It gives eps the whole length, and leaves sigma no share. How large is your eps
+                for radius 1?
+            (1 / radius**2 - 1) => (radius**2 - 1)
+                Your eps is negative. Let the radius go to 0: does more eps bring a row closer
+                to the centre, or less?
+            * (1 / radius**2 - 1) => / (1 / radius**2 - 1)
+                The fraction is upside down: your eps grows with the radius. Is a row short with
+                much eps, or with little?
+            sigma**2 * (1 / radius**2 - 1) => 1 / radius**2 - 1
+                Your eps does not depend on sigma. If x is in metres, in which unit is the eps
+                of layer norm?
+        """),
     ),
     Exercise(
         "same-output",
@@ -296,21 +250,14 @@ EXERCISES = (
             each("shifted and scaled", _rows, _shifted_and_scaled),
             unchanged("x is left alone", _rows),
         ),
-        mistakes=changes(
-            (
-                "3 * x + 1",
-                "3 * x",
-                (
-                    "Your row is scaled, and that is all. Which other change of a row does layer"
-                    " norm not see?"
-                ),
-                "x + 1",
-                (
-                    "Your row is shifted, and that is all. Which other change of a row does layer"
-                    " norm not see?"
-                ),
-            )
-        ),
+        mistakes=changes("""
+            3 * x + 1 => 3 * x
+                Your row is scaled, and that is all. Which other change of a row does layer norm
+                not see?
+            3 * x + 1 => x + 1
+                Your row is shifted, and that is all. Which other change of a row does layer
+                norm not see?
+        """),
     ),
     Exercise(
         "group-norm",
@@ -332,96 +279,29 @@ EXERCISES = (
                 "x is left alone", lambda rng: Call({"x": rng.standard_normal((4, 6)), "groups": 2})
             ),
         ),
-        mistakes=changes(
-            (
-                "groups, x.shape[-1] // groups)",
-                "x.shape[-1] // groups, groups)",
-                (
-                    "The number of groups and their size have changed places, so a group has"
-                    " numbers of another count and from other neighbours."
-                ),
-            ),
-            (
-                "x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)",
-                "x[..., None, :]",
-                "The whole row is one group, whatever groups is.",
-            ),
-            (
-                "parts.mean(axis=-1, keepdims=True)",
-                "parts.mean(axis=(-2, -1), keepdims=True)",
-                "All groups of a row subtract one common mean. Which numbers may a group see?",
-            ),
-            (
-                "parts - parts.mean(axis=-1, keepdims=True)",
-                "parts",
-                "No mean is subtracted, as in RMSNorm. Which of the three moves is missing?",
-            ),
-            (
-                "*x.shape[:-1], groups, x.shape[-1] // groups)",
-                "groups, -1)",
-                (
-                    "Your groups are cut from the whole array, across its rows. How many groups has"
-                    " an x of three rows?"
-                ),
-                "x.shape[0], groups, -1)",
-                "Your groups are cut across all axes but the first. How many axes may x have?",
-            ),
-            (
-                "(c * c).mean(axis=-1, keepdims=True)",
-                "(c * c).sum(axis=-1, keepdims=True) / (c.shape[-1] - 1)",
-                (
-                    "The sum of squares is divided by one less than the size of a group. Is this"
-                    " variance an estimate or a definition?"
-                ),
-                "(c * c).mean(axis=(-2, -1), keepdims=True)",
-                (
-                    "All groups of a row are divided by one common sigma. Which numbers may a group"
-                    " see?"
-                ),
-                "x.var(axis=-1)[..., None, None]",
-                (
-                    "All groups of a row are divided by the sigma of the whole row. Which numbers"
-                    " may a group see?"
-                ),
-            ),
-            (
-                "return (c /",
-                "return (parts /",
-                (
-                    "Each group is divided by its sigma, and keeps its mean. Which of the three"
-                    " moves is missing?"
-                ),
-            ),
-            (
-                "np.sqrt(var + eps)",
-                "np.sqrt(var)",
-                (
-                    "Your numbers are those of eps = 0. Where does eps stand, and is it as large as"
-                    " the caller's?"
-                ),
-                "np.sqrt(var + 1e-5)",
-                "Your eps is 1e-5, whatever the caller passes.",
-                "(np.sqrt(var) + eps)",
-                "In your answer eps is added after the root. What is its unit then?",
-                "(var + eps)",
-                (
-                    "Each group is divided by its variance. If x is in metres, in which unit is"
-                    " your result?"
-                ),
-            ),
-            (
-                ("groups, x.shape[-1] // groups)", "x.shape[-1] // groups, groups)"),
-                *((f"{a}.mean(axis=-1", f"{a}.mean(axis=-2") for a in ("parts", "(c * c)")),
-                "The features of a group of yours are not neighbours: others lie between them.",
-            ),
-            (
-                *(
-                    (f"{a}.mean(axis=-1", f"{a}.mean(axis=tuple(range(x.ndim - 1))")
-                    for a in ("parts", "(c * c)")
-                ),
-                "Your means run over the rows. May one row change the result of another?",
-            ),
-        ),
+        mistakes=changes("""
+            groups, x.shape[-1] // groups) => x.shape[-1] // groups, groups)
+                The number of groups and their size have changed places, so a group has numbers
+                of another count and from other neighbours.
+            x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups) => x[..., None, :]
+                The whole row is one group, whatever groups is.
+            parts - parts.mean(axis=-1, keepdims=True) => parts
+                No mean is subtracted, as in RMSNorm. Which of the three moves is missing?
+            *x.shape[:-1], groups, x.shape[-1] // groups) => groups, -1)
+                Your groups are cut from the whole array, across its rows. How many groups has
+                an x of three rows?
+            c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (c.shape[-1] - 1
+                The sum of squares is divided by one less than the size of a group. Is this
+                variance an estimate or a definition?
+            (c * c).mean(axis=-1, keepdims=True) => (c * c).mean(axis=(-2, -1), keepdims=True)
+                All groups of a row are divided by one common sigma. Which numbers may a group
+                see?
+            np.sqrt(var + eps) => np.sqrt(var)
+                Your numbers are those of eps = 0. Where does eps stand, and is it as large as
+                the caller's?
+            np.sqrt(var + eps) => np.sqrt(var + 1e-5)
+                Your eps is 1e-5, whatever the caller passes.
+        """),
     ),
     Exercise(
         "statistics-shape",
@@ -429,101 +309,33 @@ EXERCISES = (
         "implement",
         statistics_shape_solution,
         tuple(_shape_of(kind) for kind in ("batch", "layer", "instance", "group")),
-        mistakes=changes(
-            (
-                '"batch": (1, C, 1, 1)',
-                '"batch": (N, 1, 1, 1)',
-                "For batch norm you keep a mean for each image. Which images share a mean there?",
-                '"batch": (1, C, H, W)',
-                (
-                    "For batch norm you average over the images alone. Do two pixels of one channel"
-                    " have different means?"
-                ),
-                '"batch": (N, C, 1, 1)',
-                "For batch norm you average inside each image. Which kind does that already?",
-                '"batch": (1, 1, 1, 1)',
-                "For batch norm all channels share one mean. Whose numbers does it average?",
-            ),
-            (
-                '"layer": (N, 1, 1, 1)',
-                '"layer": (N, 1, H, W)',
-                (
-                    "For layer norm you average over the channels at each "
-                    "pixel, as if the image were a sequence. What belongs to one image?"
-                ),
-                '"layer": (N, C, H, 1)',
-                "For layer norm you average over the last axis alone. What belongs to one image?",
-                '"layer": (1, C, H, W)',
-                (
-                    "For layer norm you average over the images. May one image change another's"
-                    " result?"
-                ),
-                '"layer": (1, 1, 1, 1)',
-                "For layer norm all images share one mean. May one image change another's result?",
-                '"layer": (N, C, H, W)',
-                "For layer norm every number keeps a mean of its own. What is averaged then?",
-                '"layer": (N, C, 1, 1)',
-                "For layer norm every channel has a mean of its own. Which kind does that already?",
-            ),
-            (
-                '"instance": (N, C, 1, 1)',
-                '"instance": (N, 1, 1, 1)',
-                (
-                    "For instance norm you average over the channels too. Which kind does that"
-                    " already?"
-                ),
-                '"instance": (N, 1, H, W)',
-                (
-                    "For instance norm you average over the channels at each pixel. Do two channels"
-                    " share a mean?"
-                ),
-                '"instance": (1, C, 1, 1)',
-                "For instance norm you average over the images too. Which kind does that already?",
-            ),
-            (
-                '"group": (N, groups, 1, 1, 1)',
-                '"group": (N, groups, C // groups, 1, 1)',
-                (
-                    "For group norm every channel still has a mean of its own. Who shares one in a"
-                    " group?"
-                ),
-                '"group": (N, C // groups, 1, 1, 1)',
-                (
-                    "For group norm the number of groups and their size have changed places. How"
-                    " many means has an image?"
-                ),
-                '"group": (N, 1, C // groups, 1, 1)',
-                (
-                    "For group norm you average over the groups, and keep the places in a group."
-                    " Who shares a mean in a group?"
-                ),
-                '"group": (N, 2, 1, 1, 1)',
-                "For group norm you have two means, whatever groups is.",
-                '"group": (N, 1, 1, 1, 1)',
-                "For group norm all groups share one mean. Which kind does that already?",
-                '"group": (1, groups, 1, 1, 1)',
-                "For group norm all images share their means. May one image change another's?",
-                '"group": (N, groups, 1, H, W)',
-                (
-                    "For group norm you average over the channels of a group at each pixel, as "
-                    "if the image were a sequence. Who shares a mean in a group?"
-                ),
-                '"group": (N, groups, 1, 1)',
-                (
-                    "For group norm an axis is lost. How many axes has x after the reshape, and"
-                    " what does keepdims do?"
-                ),
-            ),
-            (
-                ("(1, C, 1, 1)", "(N, 1, H, W)"),
-                ('"layer": (N, 1, 1, 1)', '"layer": (1, C, H, W)'),
-                ('"instance": (N, C, 1, 1)', '"instance": (1, 1, H, W)'),
-                ("(N, groups, 1, 1, 1)", "(1, 1, C // groups, H, W)"),
-                (
-                    "The axes that are averaged over keep their lengths in your shapes, and the"
-                    " others have length 1. Which of them does a mean still tell apart?"
-                ),
-            ),
-        ),
+        mistakes=changes("""
+            "batch": (1, C, 1, 1) => "batch": (N, 1, 1, 1)
+                For batch norm you keep a mean for each image. Which images share a mean there?
+            "batch": (1, C, 1, 1) => "batch": (1, C, H, W)
+                For batch norm you average over the images alone. Do two pixels of one channel
+                have different means?
+            "layer": (N, 1, 1, 1) => "layer": (N, 1, H, W)
+                For layer norm you average over the channels at each pixel, as if the image were
+                a sequence. What belongs to one image?
+            "layer": (N, 1, 1, 1) => "layer": (N, C, 1, 1)
+                For layer norm every channel has a mean of its own. Which kind does that
+                already?
+            "instance": (N, C, 1, 1) => "instance": (N, 1, 1, 1)
+                For instance norm you average over the channels too. Which kind does that
+                already?
+            "group": (N, groups, 1, 1, 1) => "group": (N, groups, C // groups, 1, 1)
+                For group norm every channel still has a mean of its own. Who shares one in a
+                group?
+            "group": (N, groups, 1, 1, 1) => "group": (N, C // groups, 1, 1, 1)
+                For group norm the number of groups and their size have changed places. How many
+                means has an image?
+            (1, C, 1, 1) => (N, 1, H, W)
+            & "layer": (N, 1, 1, 1) => "layer": (1, C, H, W)
+            & "instance": (N, C, 1, 1) => "instance": (1, 1, H, W)
+            & (N, groups, 1, 1, 1) => (1, 1, C // groups, H, W)
+                The axes that are averaged over keep their lengths in your shapes, and the
+                others have length 1. Which of them does a mean still tell apart?
+        """),
     ),
 )

@@ -5,9 +5,8 @@ import numpy as np
 from lnlib.forms import eps_outside_forward
 from lnlib.gradcheck import complex_step
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward, rms_norm_forward
-from normcheck.mistakes import changes
 
-from . import Call, Exercise, each, expect, expect_array, expect_close
+from . import Call, Exercise, changes, each, expect, expect_array, expect_close
 from .gradients import Backward, expect_gradient, outside
 
 # Tolerance of the checks below. The rows drawn here have |mean| < 10 sigma, so a centred row
@@ -200,11 +199,6 @@ _DX = Backward(
     outside(with_gamma=True),
 )
 
-_MEAN_SQUARE, _SAMPLE = (
-    "(c * c).mean(axis=-1, keepdims=True)",
-    "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)",
-)
-_ESTIMATE = "Your variance divides by D - 1. Is it an estimate or a definition?"
 
 EXERCISES = (
     Exercise(
@@ -213,124 +207,29 @@ EXERCISES = (
         "implement",
         jacobian_matrix_solution,
         tuple(_against(f"eps = {eps:g}", "J", np.asarray, 7, eps) for eps in (0.0, 1e-5, 2.0)),
-        mistakes=changes(
-            (
-                "np.eye(D) - 1 / D",
-                "np.eye(D)",
-                (
-                    "Nothing in your J stands for the mean. Move the whole row by a constant: does"
-                    " xhat move?"
-                ),
-            ),
-            (
-                " - np.outer(xhat, xhat) / D",
-                "",
-                (
-                    "Nothing in your J stands for the variance. Stretch the row a little: how much"
-                    " does xhat change?"
-                ),
-            ),
-            (
-                "- np.outer",
-                "+ np.outer",
-                (
-                    "One path has the wrong sign. If a deviation grows, do the other entries of"
-                    " xhat grow or shrink?"
-                ),
-            ),
-            (
-                "/ D) / s",
-                "/ D)",
-                "Your J does not depend on the size of x. If x is in metres, in which unit is J?",
-                "/ D) / s**2",
-                "Your J has too many factors of s. If x is in metres, in which unit is J?",
-            ),
-            (
-                "return (np.eye(D) - 1 / D",
-                "return np.eye(D) * (np.eye(D) - 1 / D",
-                "Only the diagonal is there. Does x[j] move no other xhat[i]?",
-            ),
-            (
-                "(np.eye(D) - 1 / D - np.outer(xhat, xhat) / D) / s",
-                "(np.eye(D) - 1 / D) / s - np.outer(xhat, xhat) / D",
-                (
-                    "One of your three terms is not divided by s. Check the units: x in metres,"
-                    " what must J be in?"
-                ),
-                "np.eye(D) / s - 1 / D - np.outer(xhat, xhat) / D",
-                (
-                    "Your division by s reaches the first term only. Is there a pair of brackets"
-                    " missing?"
-                ),
-                "np.eye(D) - 1 / D - np.outer(xhat, xhat) / D / s",
-                (
-                    "Your division by s reaches the last term only. Is there a pair of brackets"
-                    " missing?"
-                ),
-                "np.eye(D) / s",
-                (
-                    "Mean and variance are taken for constants. How many routes lead from x[j] to"
-                    " xhat[i]?"
-                ),
-            ),
-            (
-                "1 / D -",
-                "np.eye(D) / D -",
-                (
-                    "Your term for the mean is on the diagonal only. Does x[j] move no other"
-                    " xhat[i] through the mean?"
-                ),
-                "1 -",
-                "The path through the mean is too strong. How much of a mean is due to one entry?",
-            ),
-            (
-                "np.outer(xhat, xhat)",
-                "2 * np.outer(xhat, xhat)",
-                (
-                    "The path through the variance counts twice. Differentiate sqrt(v) at v = 4 by"
-                    " hand."
-                ),
-                "xhat * xhat",
-                (
-                    "A term of your J is the same in all of its rows. Which number stands in it for"
-                    " i and j?"
-                ),
-                "xhat @ xhat",
-                "A term of your J is one number. Is it the same for every pair of i and j?",
-            ),
-            (
-                ".mean() + eps)",
-                ".mean())",
-                "Your s is that of eps = 0. Is eps in it, and as large as the caller's?",
-                ".mean()) + eps",
-                "In your s eps is added after the root. What is its unit then?",
-                ".mean() + 1e-5)",
-                "Your eps is 1e-5, whatever the caller passes.",
-            ),
-            ("(c * c).mean()", "(c * c).sum() / (D - 1)", _ESTIMATE),
-            (
-                "np.outer(xhat, xhat) / D",
-                "np.outer(xhat, xhat) / (xhat @ xhat)",
-                "Your J takes away all of the direction xhat. How long is xhat where eps > 0?",
-            ),
-            (
-                "xhat = c / s",
-                "xhat = x",
-                "The row itself stands where xhat belongs.",
-                "xhat = c",
-                "The centred row stands where xhat belongs. Check the units of your terms.",
-            ),
-            (
-                "np.outer(xhat, xhat) / D) / s",
-                "np.outer(xhat, xhat) / D / s**2) / s",
-                (
-                    "One of your terms has too many factors of s. How many of them are in xhat"
-                    " already?"
-                ),
-                "np.outer(xhat, xhat)) / s",
-                "One path lacks a factor: how much of the variance is due to one entry of the row?",
-            ),
-        ),
+        mistakes=changes("""
+            np.eye(D) - 1 / D => np.eye(D)
+                Nothing in your J stands for the mean. Move the whole row by a constant: does
+                xhat move?
+            - np.outer(xhat, xhat) / D =>
+                Nothing in your J stands for the variance. Stretch the row a little: how much
+                does xhat change?
+            - np.outer => + np.outer
+                One path has the wrong sign. If a deviation grows, do the other entries of xhat
+                grow or shrink?
+            / D) / s => / D)
+                Your J does not depend on the size of x. If x is in metres, in which unit is J?
+            (np.eye(D) - 1 / D - np.outer(xhat, xhat) / D) / s => np.eye(D) / s
+                Mean and variance are taken for constants. How many routes lead from x[j] to
+                xhat[i]?
+            np.outer(xhat, xhat) => 2 * np.outer(xhat, xhat)
+                The path through the variance counts twice. Differentiate sqrt(v) at v = 4 by
+                hand.
+            .mean() + eps) => .mean())
+                Your s is that of eps = 0. Is eps in it, and as large as the caller's?
+            (c * c).mean() => (c * c).sum() / (D - 1)
+                Your variance divides by D - 1. Is it an estimate or a definition?
+        """),
     ),
     Exercise(
         "eigenvalues",
@@ -347,95 +246,29 @@ EXERCISES = (
                 _zeros_without_eps,
             ),
         ),
-        mistakes=changes(
-            (
-                "eps / s**3",
-                "0.0",
-                (
-                    "Two of your eigenvalues are 0 for every eps. With eps > 0, is the length of"
-                    " xhat still the same for every row?"
-                ),
-                "eps / s**2",
-                "One of the eigenvalues has another unit than the rest.",
-                "eps / s",
-                (
-                    "One of the eigenvalues has another unit than the rest. Multiply J by xhat and"
-                    " collect what remains."
-                ),
-                "(1 - eps / s**2) / s",
-                "Along xhat you say how much is taken away. How much of it is left?",
-            ),
-            (
-                "[0.0, eps / s**3] + [1 / s] * (len(x) - 2)",
-                "[eps / s**3] + [1 / s] * (len(x) - 1)",
-                (
-                    "One direction of yours passes at full size that J sends to zero for every eps."
-                    " Which?"
-                ),
-                "[0.0] + [eps / s**3] * (len(x) - 1)",
-                (
-                    "In all directions but one you let through what eps does. In how many of them"
-                    " is something taken away?"
-                ),
-                "[0.0, 0.0, eps / s**3] + [1 / s] * (len(x) - 3)",
-                (
-                    "Two of your eigenvalues are 0, and a third is small. How many directions does"
-                    " J shorten?"
-                ),
-                "[0.0] + [1 / s] * (len(x) - 1)",
-                (
-                    "One direction of yours passes at full size of which J leaves little. Multiply"
-                    " J by xhat."
-                ),
-                "[0.0, eps / s**2] + [1.0] * (len(x) - 2)",
-                "All of your eigenvalues lack a factor. If x is in metres, in which unit is J?",
-            ),
-            (
-                "[1 / s] *",
-                "[1 / x.std()] *",
-                "eps has no part in the largest of your eigenvalues. Where is it in s?",
-                "[1.0] *",
-                (
-                    "Your eigenvalues are those of a projection. Is J one, or a projection times"
-                    " something?"
-                ),
-                "[1 / s**2] *",
-                (
-                    "The largest of your eigenvalues have another unit than J. If x is in metres,"
-                    " which is J's?"
-                ),
-                "[s] *",
-                (
-                    "The largest of your eigenvalues is upside down. Which rows have the large"
-                    " gradients?"
-                ),
-            ),
-            (
-                "np.sqrt(x.var() + eps)",
-                "(x.var() + eps)",
-                "Your s has no root. If x is in metres, in which unit is s?",
-            ),
-            (
-                "x.var() + eps",
-                "x.var()",
-                "Your s is that of eps = 0. Is eps in it, and as large as the caller's?",
-            ),
-            (
-                "np.sqrt(x.var() + eps)",
-                "(x.std() + eps)",
-                "In your s eps is added after the root. What is its unit then?",
-            ),
-            (
-                "x.var()",
-                "x.var(ddof=1)",
-                "Your variance divides by D - 1. Is it an estimate or a definition?",
-            ),
-            (
-                "[0.0, eps / s**3] + [1 / s] * (len(x) - 2)",
-                "[1 / s] * (len(x) - 2) + [eps / s**3, 0.0]",
-                "Your eigenvalues are in descending order.",
-            ),
-        ),
+        mistakes=changes("""
+            eps / s**3 => 0.0
+                Two of your eigenvalues are 0 for every eps. With eps > 0, is the length of xhat
+                still the same for every row?
+            eps / s**3 => eps / s**2
+                One of the eigenvalues has another unit than the rest.
+            [0.0, eps / s**3] + [1 / s] * (len(x) - 2) => [eps / s**3] + [1 / s] * (len(x) - 1)
+                One direction of yours passes at full size that J sends to zero for every eps.
+                Which?
+            [0.0, eps / s**3] + [1 / s] * (len(x) - 2) => [0.0] + [eps / s**3] * (len(x) - 1)
+                In all directions but one you let through what eps does. In how many of them is
+                something taken away?
+            [1 / s] * => [1.0] *
+                Your eigenvalues are those of a projection. Is J one, or a projection times
+                something?
+            [1 / s] * => [1 / s**2] *
+                The largest of your eigenvalues have another unit than J. If x is in metres,
+                which is J's?
+            x.var() + eps => x.var()
+                Your s is that of eps = 0. Is eps in it, and as large as the caller's?
+            [0.0, eps / s**3] + [1 / s] * (len(x) - 2) => [1 / s] * (len(x) - 2) + [eps / s**3, 0.0]
+                Your eigenvalues are in descending order.
+        """),
     ),
     Exercise(
         "null-direction",
@@ -446,65 +279,27 @@ EXERCISES = (
             each("dx vanishes", _row_and_gamma, _vanishes),
             each("gamma * dy is not constant", _row_and_gamma, _not_constant),
         ),
-        mistakes=changes(
-            (
-                " / gamma",
-                "",
-                (
-                    "Your dy would do it if gamma were 1. What does J meet: dy, or something made"
-                    " of it?"
-                ),
-                " / gamma**2",
-                "In your dy gamma divides twice: what is gamma * dy now?",
-                " / np.abs(gamma)",
-                (
-                    "The signs of gamma have no part in your dy. What is gamma * dy where gamma is"
-                    " negative?"
-                ),
-                " / gamma - ((x - x.mean()) / gamma).mean()",
-                "You take the mean off dy at the end. Of which array does J subtract the mean?",
-            ),
-            (
-                "/ gamma",
-                "* gamma",
-                "In your dy gamma stands on the wrong side: what is gamma * dy now?",
-            ),
-            (
-                "(x - x.mean()) / gamma",
-                "x",
-                (
-                    "Your dy would do it if gamma were 1. What does J meet: dy, or something made"
-                    " of it?"
-                ),
-                "x * gamma",
-                "In your dy gamma stands on the wrong side: what is gamma * dy now?",
-            ),
-            (
-                "(x - x.mean()) / gamma",
-                "1 + 0 * x",
-                "Your dy is constant. What is gamma * dy then?",
-                "gamma",
-                (
-                    "Your dy is the same for every x. Is the direction that J sends to zero the"
-                    " same for every row?"
-                ),
-                "1 / gamma - (1 / gamma).mean()",
-                "You take the mean off dy at the end. Of which array does J subtract the mean?",
-            ),
-            (
-                "(x - x.mean())",
-                "1",
-                (
-                    "Your gamma * dy is constant. That vanishes for every eps; J has one more such"
-                    " direction at eps = 0."
-                ),
-                "(x - x.mean())**2",
-                (
-                    "J does not send your gamma * dy to zero. Along which step does a row change"
-                    " its length alone?"
-                ),
-            ),
-        ),
+        mistakes=changes("""
+            / gamma =>
+                Your dy would do it if gamma were 1. What does J meet: dy, or something made of
+                it?
+            / gamma => / np.abs(gamma)
+                The signs of gamma have no part in your dy. What is gamma * dy where gamma is
+                negative?
+            / gamma => * gamma
+                In your dy gamma stands on the wrong side: what is gamma * dy now?
+            (x - x.mean()) / gamma => x
+                Your dy would do it if gamma were 1. What does J meet: dy, or something made of
+                it?
+            (x - x.mean()) / gamma => 1 + 0 * x
+                Your dy is constant. What is gamma * dy then?
+            (x - x.mean()) => 1
+                Your gamma * dy is constant. That vanishes for every eps; J has one more such
+                direction at eps = 0.
+            (x - x.mean()) => (x - x.mean())**2
+                J does not send your gamma * dy to zero. Along which step does a row change its
+                length alone?
+        """),
     ),
     Exercise(
         "rms-jacobian",
@@ -512,93 +307,27 @@ EXERCISES = (
         "derive",
         rms_jacobian_solution,
         (_symbolic_rms(4), _symbolic_rms(7)),
-        mistakes=changes(
-            (
-                "normalised.diff(x[j]) +",
-                "s * normalised.diff(x[j]) +",
-                (
-                    "Your direct path does not depend on the size of x. If x is in metres, in which"
-                    " unit is it?"
-                ),
-                "1 / sqrt(q + epsilon) +",
-                (
-                    "Your direct path leads from every x[j] to every xhat[i]. Which of them does it"
-                    " reach?"
-                ),
-            ),
-            (
-                "+ normalised.diff(q) * 2 * x[j] / D",
-                "- 1 / (D * sqrt(q + epsilon))",
-                (
-                    "You keep layer norm's path through the mean and leave out the one through q."
-                    " Which has RMSNorm?"
-                ),
-            ),
-            (
-                "return J.subs(q",
-                "J -= 1 / (D * s)\n    return J.subs(q",
-                "Your J is layer norm's. Does RMSNorm subtract a mean?",
-            ),
-            (
-                " + normalised.diff(q) * 2 * x[j] / D",
-                "",
-                "Only the direct path is there. Does q not change when x[j] does?",
-            ),
-            (
-                "* 2 * x[j] / D",
-                "* 2 * x[j]",
-                "The path through q is too large. How much of a mean is due to one of its entries?",
-                "* 2 * x[j]**2 / x[i] / D",
-                (
-                    "Your path through q has the same numbers in every row. Which entry of xhat"
-                    " does q move?"
-                ),
-                "* x[j] / D",
-                "The path through q counts half. Differentiate c**2 at c = 3 by hand.",
-                "* 4 * x[j] / D",
-                "The path through q counts twice. Differentiate sqrt(v) at v = 4 by hand.",
-            ),
-            (
-                "+ normalised.diff(q)",
-                "- normalised.diff(q)",
-                (
-                    "The path through q has the wrong sign. If x[j] grows, do the other entries of"
-                    " xhat grow or shrink?"
-                ),
-            ),
-            (
-                "return J.subs(q",
-                "return 1 / s * J.subs(q",
-                (
-                    "Your J has too many factors of s under the line. If x is in metres, in which"
-                    " unit is J?"
-                ),
-                "return s**2 * J.subs(q",
-                (
-                    "In your J s is on the wrong side of the fraction. Which rows have the large"
-                    " gradients?"
-                ),
-                "return -J.subs(q",
-                "All of your J has the wrong sign. If x[i] alone grows, does xhat[i] shrink?",
-                "return s * J.subs(q",
-                "Your J does not depend on the size of x. If x is in metres, in which unit is J?",
-            ),
-            (
-                "* 2 * x[j] / D",
-                "* 2 * x[i] / D",
-                "The path through q is differentiated by the wrong entry of x.",
-            ),
-            (
-                "x[j]: s * xhat[j]",
-                "x[j]: xhat[j]",
-                "An x became an xhat as if they were equal. What stands between them?",
-            ),
-            (
-                ("x[i]: s * xhat[i]", "x[i]: xhat[i]"),
-                ("x[j]: s * xhat[j]", "x[j]: xhat[j]"),
-                "Both x became xhat as if they were equal. What stands between them?",
-            ),
-        ),
+        mistakes=changes(r"""
+            normalised.diff(x[j]) + => 1 / sqrt(q + epsilon) +
+                Your direct path leads from every x[j] to every xhat[i]. Which of them does it
+                reach?
+            return J.subs(q => J -= 1 / (D * s)\n    return J.subs(q
+                Your J is layer norm's. Does RMSNorm subtract a mean?
+            + normalised.diff(q) * 2 * x[j] / D =>
+                Only the direct path is there. Does q not change when x[j] does?
+            * 2 * x[j] / D => * 2 * x[j]
+                The path through q is too large. How much of a mean is due to one of its
+                entries?
+            * 2 * x[j] / D => * x[j] / D
+                The path through q counts half. Differentiate c**2 at c = 3 by hand.
+            * 2 * x[j] / D => * 4 * x[j] / D
+                The path through q counts twice. Differentiate sqrt(v) at v = 4 by hand.
+            return J.subs(q => return s * J.subs(q
+                Your J does not depend on the size of x. If x is in metres, in which unit is J?
+            x[i]: s * xhat[i] => x[i]: xhat[i]
+            & x[j]: s * xhat[j] => x[j]: xhat[j]
+                Both x became xhat as if they were equal. What stands between them?
+        """),
     ),
     Exercise(
         "eps-outside",
@@ -607,27 +336,22 @@ EXERCISES = (
         eps_outside_backward_solution,
         (*_DX.layers()[:3], _eps_outside(0.0), _eps_outside(0.5), *_DX.layers()[3:], _DX.stress()),
         _DX.diagnose,
-        mistakes=changes(
-            *(
-                (
-                    *(
-                        (f"{a}.mean(axis=-1", f"{a}.mean(axis={axis}")
-                        for a in ("x", "(c * c)", "g", "(g * xhat)")
-                    ),
-                    (
-                        f"Your means run over the {where}. Which numbers does layer norm show to a"
-                        " row?"
-                    ),
-                )
-                for axis, where in ((None, "whole array"), (0, "first axis"))
-            ),
-            (_MEAN_SQUARE, _SAMPLE, _ESTIMATE),
-            # The derivative of that, as it should be.
-            (
-                (_MEAN_SQUARE, _SAMPLE),
-                ("(g * xhat).mean(axis=-1, keepdims=True)", _SAMPLE.replace("c * c", "g * xhat")),
-                _ESTIMATE,
-            ),
-        ),
+        mistakes=changes("""
+            x.mean(axis=-1 => x.mean(axis=None
+            & (c * c).mean(axis=-1 => (c * c).mean(axis=None
+            & g.mean(axis=-1 => g.mean(axis=None
+            & (g * xhat).mean(axis=-1 => (g * xhat).mean(axis=None
+                Your means run over the whole array. Which numbers does layer norm show to a
+                row?
+            x.mean(axis=-1 => x.mean(axis=0
+            & (c * c).mean(axis=-1 => (c * c).mean(axis=0
+            & g.mean(axis=-1 => g.mean(axis=0
+            & (g * xhat).mean(axis=-1 => (g * xhat).mean(axis=0
+                Your means run over the first axis. Which numbers does layer norm show to a row?
+            c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
+            c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
+            & ).mean(axis=-1, keepdims=True => ).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
+                Your variance divides by D - 1. Is it an estimate or a definition?
+        """),
     ),
 )

@@ -4,9 +4,8 @@ import numpy as np
 
 from lnlib import reference
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
-from normcheck.mistakes import changes
 
-from . import Call, Exercise, each, expect, expect_array, expect_parts
+from . import Call, Exercise, changes, each, expect, expect_array, expect_parts
 from .gradients import LAYER, Backward, expect_gradient
 
 
@@ -125,15 +124,6 @@ def lost_in_y_solution(gamma, beta, tolerance, u=2.0**-24):
     return inaccurate | (gamma == 0)
 
 
-_SIGNS = (
-    "Where the signs of gamma and beta differ, nothing counts as lost in your answer. "
-    "Does rounding care for signs?"
-)
-_NO_BETA = (
-    "Your answer compares gamma with the tolerance, whatever beta is. How large is the rounding"
-    " error of y?"
-)
-
 # Enough of them to tell one rule from another: ratios of many sizes, and the same ratio of large
 # and of small numbers. u * |beta / gamma| is a factor 6 or more away from the tolerance. The error
 # over 64 rows is at least a third of it (up to 1, where nothing of xhat is left), at most twice it,
@@ -221,15 +211,12 @@ EXERCISES = (
             _DX.stress(),
         ),
         _DX.diagnose,
-        mistakes=changes(
-            (
-                "return rstd * (g - mean_g - xhat * mean_gx)",
-                "return (gamma != 0) * rstd * (g - mean_g - xhat * mean_gx)",
-                "Your dx is 0 where gamma is 0. Which other features of y does such an x move?",
-                "return (dy != 0) * rstd * (g - mean_g - xhat * mean_gx)",
-                "Your dx is 0 where dy is 0. Which other features of y does such an x move?",
-            )
-        ),
+        mistakes=changes("""
+            rstd * => (gamma != 0) * rstd *
+                Your dx is 0 where gamma is 0. Which other features of y does such an x move?
+            rstd * => (dy != 0) * rstd *
+                Your dx is 0 where dy is 0. Which other features of y does such an x move?
+        """),
     ),
     Exercise(
         "backward-parameters",
@@ -251,35 +238,22 @@ EXERCISES = (
             _PARAMETERS.stress(),
         ),
         _PARAMETERS.diagnose,
-        mistakes=changes(
-            (
-                "leading = tuple(range(dy.ndim - 1))",
-                "leading = None",
-                (
-                    "Your sums run over every axis, and leave one number. How many gammas has the"
-                    " layer?"
-                ),
-            ),
-            (
-                "return (dy * xhat).sum(axis=leading), dy.sum(axis=leading)",
-                "return dy * xhat, dy",
-                "Nothing is summed in your answer. How many numbers of y does one gamma move?",
-                "return tuple(a.reshape(-1, dy.shape[-1])[0] for a in (dy * xhat, dy))",
-                "Only your first row counts.",
-            ),
-            (
-                "(dy * xhat).sum(axis=leading)",
-                "dy.sum(axis=leading) * xhat.sum(axis=leading)",
-                "Your dgamma is a product of two sums. Is it the sum of the products?",
-                "xhat.sum(axis=leading)",
-                "Your dgamma is the same for every dy. What if dy is 0?",
-            ),
-            (
-                ", dy.sum(axis=leading)",
-                ", np.ones_like(dy).sum(axis=leading)",
-                "Your dbeta is the same for every dy. What if dy is 0?",
-            ),
-        ),
+        mistakes=changes("""
+            leading = tuple(range(dy.ndim - 1)) => leading = None
+                Your sums run over every axis, and leave one number. How many gammas has the
+                layer?
+            return (dy * xhat).sum(axis=leading), dy.sum(axis=leading) => return dy * xhat, dy
+                Nothing is summed in your answer. How many numbers of y does one gamma move?
+            (dy * xhat).sum(axis=leading), dy.sum(axis=leading)
+            => tuple(a.reshape(-1, dy.shape[-1])[0] for a in (dy * xhat, dy))
+                Only your first row counts.
+            (dy * xhat).sum(axis=leading) => dy.sum(axis=leading) * xhat.sum(axis=leading)
+                Your dgamma is a product of two sums. Is it the sum of the products?
+            (dy * xhat).sum(axis=leading) => xhat.sum(axis=leading)
+                Your dgamma is the same for every dy. What if dy is 0?
+            , dy.sum(axis=leading) => , np.ones_like(dy).sum(axis=leading)
+                Your dbeta is the same for every dy. What if dy is 0?
+        """),
     ),
     Exercise(
         "dy-with-kappa",
@@ -287,89 +261,30 @@ EXERCISES = (
         "derive",
         dy_with_kappa_solution,
         tuple(map(_kappa_of, (3.0, 1.0, 1e4))),
-        mistakes=changes(
-            (
-                "return g / gamma",
-                "return g * gamma",
-                "From g to dy, gamma is applied the wrong way round.",
-            ),
-            (
-                "np.sqrt(kappa**2 - 1)",
-                "kappa",
-                (
-                    "What you add to the part that survives has size kappa. Is kappa a ratio "
-                    "of two parts, or of the whole to a part?"
-                ),
-                "(kappa**2 - 1)",
-                (
-                    "A square stands where you add a length. How long is the sum of two orthogonal"
-                    " parts?"
-                ),
-                "(kappa - 1)",
-                "You add the sizes of two parts that are orthogonal. How long is their sum?",
-                "np.sqrt(kappa**2 + 1)",
-                "You add 1 where it is to be taken off: which of the three sides has length kappa?",
-                "np.sqrt(kappa - 1)",
-                (
-                    "Under your root kappa is not squared. How long is the sum of two orthogonal"
-                    " parts?"
-                ),
-                "np.sqrt((kappa**2 - 1) / len(xhat))",
-                (
-                    "The constant that you add is too small by the root of D. How long is a vector"
-                    " of D ones?"
-                ),
-            ),
-            (
-                "rest / np.sqrt((rest**2).mean()) + np.sqrt(kappa**2 - 1)",
-                "rest + np.sqrt((kappa**2 - 1) / len(xhat))",
-                (
-                    "One part has the size that xhat**2 gave it. What you add must be kappa's share"
-                    " of that size."
-                ),
-            ),
-            (
-                " - (xhat**2).mean()\n    rest -= xhat * (rest @ xhat) / (xhat @ xhat)",
-                "",
-                "You start from xhat**2 itself. Which two parts of it does J send to zero?",
-            ),
-            (
-                "    rest -= xhat * (rest @ xhat) / (xhat @ xhat)\n",
-                "",
-                "The part that should come through whole still has some of xhat in it.",
-            ),
-            (
-                " - (xhat**2).mean()",
-                "",
-                "The part that should come through whole still has a constant in it.",
-            ),
-            (
-                "rest / np.sqrt((rest**2).mean())",
-                "rest / np.linalg.norm(rest)",
-                (
-                    "One part has length 1, the other has entries of a given size. Measure both in"
-                    " the same way."
-                ),
-                "rest",
-                (
-                    "One part has the size that xhat**2 gave it. What you add must be kappa's share"
-                    " of that size."
-                ),
-            ),
-            (
-                "+ np.sqrt(kappa**2 - 1)\n    return g / gamma",
-                "\n    return kappa * g / gamma",
-                (
-                    "All of your g comes through, whatever its length. What can be added to g that"
-                    " changes nothing in dx?"
-                ),
-                "\n    return g / gamma + np.sqrt(kappa**2 - 1)",
-                (
-                    "You add a constant to dy. Which constant vector does J not see: one in dy, or"
-                    " one in gamma * dy?"
-                ),
-            ),
-        ),
+        mistakes=changes(r"""
+            return g / gamma => return g * gamma
+                From g to dy, gamma is applied the wrong way round.
+            np.sqrt(kappa**2 - 1) => kappa
+                What you add to the part that survives has size kappa. Is kappa a ratio of two
+                parts, or of the whole to a part?
+            np.sqrt(kappa**2 - 1) => (kappa - 1)
+                You add the sizes of two parts that are orthogonal. How long is their sum?
+            np.sqrt(kappa**2 - 1) => np.sqrt(kappa**2 + 1)
+                You add 1 where it is to be taken off: which of the three sides has length
+                kappa?
+            - (xhat**2).mean()\n    rest -= xhat * (rest @ xhat) / (xhat @ xhat) =>
+                You start from xhat**2 itself. Which two parts of it does J send to zero?
+            rest / np.sqrt((rest**2).mean()) => rest / np.linalg.norm(rest)
+                One part has length 1, the other has entries of a given size. Measure both in
+                the same way.
+            rest / np.sqrt((rest**2).mean()) => rest
+                One part has the size that xhat**2 gave it. What you add must be kappa's share
+                of that size.
+            + np.sqrt(kappa**2 - 1) =>
+            & g / gamma => g / gamma + np.sqrt(kappa**2 - 1)
+                You add a constant to dy. Which constant vector does J not see: one in dy, or
+                one in gamma * dy?
+        """),
     ),
     Exercise(
         "lost-in-y",
@@ -377,83 +292,31 @@ EXERCISES = (
         "derive",
         lost_in_y_solution,
         (_lost_for("float32", 1e-4), _lost_for("float64", 1e-9)),
-        mistakes=changes(
-            (
-                " | (gamma == 0)",
-                "",
-                "Where gamma and beta are both 0, you say that xhat can be had. From which number?",
-            ),
-            (
-                "inaccurate | (gamma == 0)",
-                "~(inaccurate | (gamma == 0))",
-                "True and False have changed places in your answer.",
-                "gamma == 0",
-                (
-                    "You call xhat lost only where gamma is exactly 0. What does "
-                    "rounding do to y where beta is much larger than gamma?"
-                ),
-            ),
-            (
-                "np.abs(beta)",
-                "beta",
-                (
-                    "A large negative beta does not count in your answer. Does rounding care for"
-                    " signs?"
-                ),
-            ),
-            (
-                "np.abs(gamma)",
-                "gamma",
-                (
-                    "A negative gamma always counts as lost in your answer. Does rounding care for"
-                    " signs?"
-                ),
-            ),
-            ("np.abs(beta) > tolerance", "beta * np.sign(gamma) > tolerance", _SIGNS),
-            (
-                "u * np.abs(beta)",
-                "np.abs(beta)",
-                (
-                    "The unit roundoff has no part in your answer. How large is the rounding error"
-                    " of y?"
-                ),
-                "2.0**-24 * np.abs(beta)",
-                "Your unit roundoff is that of float32, whatever the caller passes.",
-            ),
-            (
-                "u * np.abs(beta) > tolerance * np.abs(gamma)",
-                "u * np.abs(gamma) > tolerance * np.abs(beta)",
-                (
-                    "Gamma stands where beta belongs in your comparison, and beta where gamma does."
-                    " Which of them makes y inaccurate?"
-                ),
-                "np.abs(beta) > np.abs(gamma)",
-                (
-                    "Neither u nor the tolerance has a part in your answer. How large is the"
-                    " rounding error?"
-                ),
-                "u > tolerance * np.abs(gamma)",
-                (
-                    "The size of beta has no part in your answer. How large is the rounding error"
-                    " of y?"
-                ),
-                "np.abs(gamma) < tolerance",
-                _NO_BETA,
-                "np.abs(gamma) < u",
-                (
-                    "Your answer compares gamma with u, whatever beta is. How large is the rounding"
-                    " error of y?"
-                ),
-                "gamma < tolerance",
-                _NO_BETA + " And does rounding care for the sign of gamma?",
-            ),
-            # beta / gamma:
-            (
-                ("np.abs(beta)", "beta * np.sign(gamma)"),
-                ("gamma == 0", "(gamma == 0) & (beta > 0)"),
-                _SIGNS,
-            ),
-        ),
+        mistakes=changes("""
+            | (gamma == 0) =>
+                Where gamma and beta are both 0, you say that xhat can be had. From which
+                number?
+            inaccurate | (gamma == 0) => ~(inaccurate | (gamma == 0))
+                True and False have changed places in your answer.
+            np.abs(beta) => beta
+                A large negative beta does not count in your answer. Does rounding care for
+                signs?
+            np.abs(gamma) => gamma
+                A negative gamma always counts as lost in your answer. Does rounding care for
+                signs?
+            np.abs(beta) > tolerance => beta * np.sign(gamma) > tolerance
+                Where the signs of gamma and beta differ, nothing counts as lost in your answer.
+                Does rounding care for signs?
+            u * np.abs(beta) => np.abs(beta)
+                The unit roundoff has no part in your answer. How large is the rounding error of
+                y?
+            beta) > tolerance * np.abs(gamma => gamma) > tolerance * np.abs(beta
+                Gamma stands where beta belongs in your comparison, and beta where gamma does.
+                Which of them makes y inaccurate?
+            u * np.abs(beta) > tolerance * np.abs(gamma) => np.abs(gamma) < tolerance
+                Your answer compares gamma with the tolerance, whatever beta is. How large is
+                the rounding error of y?
+        """),
     ),
     Exercise(
         "residual-backward",
@@ -468,72 +331,27 @@ EXERCISES = (
         ),
         _RESIDUAL.diagnose,
         # What the family cannot say: it lets z have no other use.
-        mistakes=changes(
-            (
-                "layer_norm_backward(dy, cache)\n    return dx + dz_other, dx + dz_other",
-                "layer_norm_backward(dz_other, cache)\n    return dx + dy, dx + dy",
-                (
-                    "Where dz_other is 0, your da is dy itself. By which of the two ways does dy"
-                    " reach z, through the norm or past it?"
-                ),
-            ),
-            (
-                "return dx + dz_other, dx + dz_other",
-                "return dx, dx",
-                "In your answer what z receives from its other uses reaches neither a nor b.",
-                "return dx * dz_other, dx * dz_other",
-                "Where z has no other use, your da is 0. What reaches z all the same?",
-            ),
-            (
-                "return dx + dz_other, dx + dz_other",
-                "return dx + dy + dz_other, dx + dy + dz_other",
-                (
-                    "In your answer dy reaches z twice, through the norm and past it. By which of"
-                    " these ways does z lead to y?"
-                ),
-            ),
-            (
-                "return dx + dz_other, dx + dz_other",
-                "return dx + 2 * dz_other, dx + 2 * dz_other",
-                (
-                    "What z receives from its other uses counts twice in your answer. Does a get"
-                    " the whole of it, or b, or both?"
-                ),
-            ),
-            (
-                "    return dx",
-                "    _, dgamma, dbeta = layer_norm_backward(dy + dz_other, cache)\n    return dx",
-                (
-                    "Your dgamma or dbeta counts dz_other in. Do the other uses of z pass through"
-                    " gamma and beta?"
-                ),
-            ),
-            (
-                "    return dx",
-                "    dz_other = layer_norm_backward(dz_other, cache)[0]\n    return dx",
-                (
-                    "Both gradients go through the norm in your answer. Do the other uses see z"
-                    " before or after it?"
-                ),
-            ),
-            (
-                "return dx + dz_other,",
-                "return dx,",
-                "In your answer what z receives from its other uses does not reach a.",
-            ),
-            (
-                "dx + dz_other, dgamma",
-                "dx, dgamma",
-                "In your answer what z receives from its other uses does not reach b.",
-            ),
-            (
-                "dy, cache)\n    return dx + dz_other, dx + dz_other",
-                "dy + dz_other, cache)\n    return dx, dx",
-                (
-                    "Both gradients go through the norm in your answer. Do the other uses see z"
-                    " before or after it?"
-                ),
-            ),
-        ),
+        mistakes=changes(r"""
+            return dx + dz_other, dx + dz_other => return dx, dx
+                In your answer what z receives from its other uses reaches neither a nor b.
+            return dx + dz_other, dx + dz_other => return dx * dz_other, dx * dz_other
+                Where z has no other use, your da is 0. What reaches z all the same?
+            return dx + dz_other, dx + dz_other => return dx + dy + dz_other, dx + dy + dz_other
+                In your answer dy reaches z twice, through the norm and past it. By which of
+                these ways does z lead to y?
+            return dx + dz_other, dx + dz_other => return dx + 2 * dz_other, dx + 2 * dz_other
+                What z receives from its other uses counts twice in your answer. Does a get the
+                whole of it, or b, or both?
+            return dx => _, dgamma, dbeta = layer_norm_backward(dy + dz_other, cache)\n    return dx
+                Your dgamma or dbeta counts dz_other in. Do the other uses of z pass through
+                gamma and beta?
+            return dx => dz_other = layer_norm_backward(dz_other, cache)[0]\n    return dx
+                Both gradients go through the norm in your answer. Do the other uses see z
+                before or after it?
+            return dx + dz_other, => return dx,
+                In your answer what z receives from its other uses does not reach a.
+            dx + dz_other, dgamma => dx, dgamma
+                In your answer what z receives from its other uses does not reach b.
+        """),
     ),
 )

@@ -4,7 +4,6 @@ import numpy as np
 
 from lnlib.gradcheck import adjoint_test, complex_step
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
-from normcheck.mistakes import changes
 from normcheck.mistakes.catalogue import missing_projection
 
 from . import (
@@ -13,6 +12,7 @@ from . import (
     Exercise,
     Mismatch,
     Ran,
+    changes,
     each,
     expect,
     expect_array,
@@ -356,87 +356,27 @@ EXERCISES = (
                 ),
             ),
         ),
-        mistakes=changes(
-            ("f(x - shift)) / (2 * h)", "f(x)) / h", "You take f on one side of x only."),
-            (
-                "(f(x + shift) - f(x - shift)) / (2 * h)",
-                "(f(x) - f(x - shift)) / h",
-                "You take f on one side of x only.",
-            ),
-            (
-                "/ (2 * h)",
-                "/ h",
-                "The change of f is divided by half the distance between the two points.",
-                "/ 2 * h",
-                "The operators are taken from left to right: your quotient is multiplied by h.",
-            ),
-            (
-                "shift[i] = h",
-                "shift[...] = h",
-                "All elements move at once, so every entry is the sum of all the derivatives.",
-            ),
-            (
-                (
-                    "        shift = np.zeros_like(x)\n        shift[i] = h\n"
-                    "        gradient[i] = (f(x + shift) - f(x - shift)) / (2 * h)"
-                ),
-                (
-                    "        x[i] += h\n        above = f(x)\n        x[i] -= 2 * h\n"
-                    "        gradient[i] = (above - f(x)) / (2 * h)"
-                ),
-                "An element of x is moved and never put back.",
-                (
-                    "        x = x.copy()\n        x[i] += h\n        above = f(x)\n        x[i] -="
-                    " 2 * h\n        gradient[i] = (above - f(x)) / (2 * h)"
-                ),
-                "An element is moved and never put back.",
-            ),
-            (
-                "(f(x + shift) - f(x - shift)) / (2 * h)",
-                "(f(x + shift) - 2 * f(x) + f(x - shift)) / h**2",
-                "What you return are second derivatives. Which difference gives the first?",
-            ),
-            (
-                "    for i in np.ndindex(x.shape):\n        shift = np.zeros_like(x)\n",
-                "    shift = np.zeros_like(x)\n    for i in np.ndindex(x.shape):\n",
-                "Your moves pile up: an element that was moved stays moved for the next ones.",
-            ),
-            (
-                "/ (2 * h)\n",
-                "/ (2 * h)\n        return gradient\n",
-                "Only the first entry of what you return is filled. Where does your return stand?",
-            ),
-            (
-                "shift[i] = h",
-                "shift[i] = h * x[i]",
-                "Your step is h times the element itself. How far does an element of 0 move?",
-            ),
-            (
-                "np.ndindex(x.shape)",
-                "np.ndindex(x.shape[:2])",
-                "Your loops have two indices. What does x[i, j] move where x has three axes?",
-            ),
-            (
-                "f(x - shift)",
-                "f(x + shift)",
-                "You take f at one point twice. Is b = a another array?",
-            ),
-            (
-                "gradient = np.zeros_like(x)",
-                "gradient, h = np.zeros_like(x), 1e-5",
-                "The step is one of your own. Which h is handed to you?",
-            ),
-            (
-                "for i in np.ndindex(x.shape)",
-                "for i in range(len(x))",
-                "An index of the first axis alone moves many elements at once. What moves one?",
-                "for i in [(..., j) for j in range(x.shape[-1])]",
-                (
-                    "An index of the last axis alone moves this feature of every row at once. What"
-                    " moves one element?"
-                ),
-            ),
-        ),
+        mistakes=changes(r"""
+            f(x - shift)) / (2 * h) => f(x)) / h
+                You take f on one side of x only.
+            / (2 * h) => / h
+                The change of f is divided by half the distance between the two points.
+            / (2 * h) => / 2 * h
+                The operators are taken from left to right: your quotient is multiplied by h.
+            shift[i] = h => shift[...] = h
+                All elements move at once, so every entry is the sum of all the derivatives.
+            shift = np.zeros_like(x) => x[i] += h
+            & shift[i] = h => above = f(x)
+            & gradient[i] = ( => x[i] -= 2 * h\n        gradient[i] = (
+            & f(x + shift) - f(x - shift) => above - f(x)
+                An element of x is moved and never put back.
+            shift[i] = h => shift[i] = h * x[i]
+                Your step is h times the element itself. How far does an element of 0 move?
+            gradient = np.zeros_like(x) => gradient, h = np.zeros_like(x), 1e-5
+                The step is one of your own. Which h is handed to you?
+            for i in np.ndindex(x.shape) => for i in range(len(x))
+                An index of the first axis alone moves many elements at once. What moves one?
+        """),
     ),
     Exercise(
         "complex-safe-variance",
@@ -470,77 +410,28 @@ EXERCISES = (
                 call=_stepped,
             ),
         ),
-        mistakes=changes(
-            (
-                "(c * c)",
-                "(abs(c) ** 2)",
-                (
-                    "An absolute value throws the imaginary part of the derivative away: it is not "
-                    "differentiable in the complex sense."
-                ),
-                "(c * c.conj())",
-                "A conjugate turns the sign of what the complex step carries, and it cancels.",
-            ),
-            (
-                "return (c * c).mean(axis=-1, keepdims=True)",
-                "return x.var(axis=-1, keepdims=True)",
-                (
-                    "Your variance of complex numbers is real, as that of NumPy's var is. What has"
-                    " become of the step?"
-                ),
-            ),
-            (
-                "(c * c).mean(axis=-1, keepdims=True)",
-                "(c * c).mean(axis=-1)",
-                "The last axis is gone. What keeps it, of length 1?",
-                "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)",
-                "The sum of squares is divided by D - 1.",
-                "(c * c).sum(axis=-1, keepdims=True)",
-                "The squares are summed, and the sum is not divided by D.",
-                "(abs(c) ** 2).mean(axis=-1, keepdims=True).astype(x.dtype)",
-                (
-                    "Your result is complex by its dtype alone: its imaginary part is 0. What took"
-                    " it away?"
-                ),
-                "c.mean(axis=-1, keepdims=True) ** 2",
-                "You square a mean of deviations, which is 0. Which comes first?",
-                "(c * c + 0j).mean(axis=-1, keepdims=True)",
-                "Your result is complex even where x is real.",
-                "(x * x).mean(axis=-1, keepdims=True) - x.mean(axis=-1, keepdims=True) ** 2",
-                (
-                    "The squares of a large mean cancel at the end, and digits with them. What if"
-                    " the mean goes before you square?"
-                ),
-            ),
-            (
-                "c = x - x.mean(axis=-1, keepdims=True)",
-                "c = x - x.mean()",
-                "One mean of the whole array is subtracted. Does each row not have its own?",
-                "c = x",
-                "Nothing is subtracted before you square: that is the mean square.",
-                "c = x.real - x.real.mean(axis=-1, keepdims=True)",
-                "Only the real part of x enters. In which part is the step?",
-            ),
-            (
-                "return (c * c).mean(axis=-1, keepdims=True)",
-                "return np.abs((c * c).mean(axis=-1, keepdims=True))",
-                (
-                    "An absolute value throws the imaginary part of the derivative away: it is not"
-                    " differentiable in the complex sense."
-                ),
-                "return (c * c).mean(axis=-1, keepdims=True).imag",
-                "Only the imaginary part is returned. Where is the variance?",
-                "return (c * c).mean(axis=-1, keepdims=True) + 1e-5",
-                "Your variance has an eps in it. Is it asked for here?",
-                "return (c * c).sum(axis=-1, keepdims=True) / len(x)",
-                "You divide by len(x). Which axis does that count, where x has several?",
-            ),
-            (
-                "return (c * c)",
-                "return (c * c).real",
-                "The real part alone is returned, and the derivative is in the other.",
-            ),
-        ),
+        mistakes=changes("""
+            (c * c) => (abs(c) ** 2)
+                An absolute value throws the imaginary part of the derivative away: it is not
+                differentiable in the complex sense.
+            (c * c) => (c * c.conj())
+                A conjugate turns the sign of what the complex step carries, and it cancels.
+            return (c * c).mean(axis=-1, keepdims=True) => return x.var(axis=-1, keepdims=True)
+                Your variance of complex numbers is real, as that of NumPy's var is. What has
+                become of the step?
+            c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
+                The sum of squares is divided by D - 1.
+            (c * c).mean(axis=-1, keepdims=True)
+            => (x * x).mean(axis=-1, keepdims=True) - x.mean(axis=-1, keepdims=True) ** 2
+                The squares of a large mean cancel at the end, and digits with them. What if the
+                mean goes before you square?
+            c = x - x.mean(axis=-1, keepdims=True) => c = x - x.mean()
+                One mean of the whole array is subtracted. Does each row not have its own?
+            c = x - x.mean(axis=-1, keepdims=True) => c = x
+                Nothing is subtracted before you square: that is the mean square.
+            return (c * c) => return (c * c).real
+                The real part alone is returned, and the derivative is in the other.
+        """),
     ),
     Exercise(
         "best-step",
@@ -565,104 +456,26 @@ EXERCISES = (
                 _any_unit,
             ),
         ),
-        mistakes=changes(
-            (
-                "(1 / (order + 1))",
-                "(1 / order)",
-                (
-                    "Your exponent does not come from balancing the two errors: multiply both by h"
-                    " and compare powers."
-                ),
-                "(1 // (order + 1))",
-                "Your exponent is 0: what does // do to 1 and a larger number?",
-            ),
-            (
-                "length * ",
-                "",
-                "Your step has no unit. If x is in metres, in which unit is h?",
-                "1 / length * ",
-                "You divide by the length. If x is in metres, in which unit is your step?",
-            ),
-            (
-                "length * (u / order) ** (1 / (order + 1))",
-                "(1 + order) * (u / order) ** (order / (order + 1))",
-                "What you return is about the error at the best step. Where is the step?",
-                "length * (u / order) ** 1 / (order + 1)",
-                "A power goes before a division in Python: what is a ** 1 / 2?",
-                "length * u / order ** (1 / (order + 1))",
-                "Your power has order under it alone. Which quotient belongs under the root?",
-                "1e-5 * length",
-                "Your step is the same for every rule and every u.",
-                "length * u ** (1 / (order + 1)) / order",
-                (
-                    "Your order divides outside the power. Solve for h once more: what stands under"
-                    " the root?"
-                ),
-                "length * (12 * u) ** (1 / 3)",
-                (
-                    "Your step is that of central differences, with their constants, whatever the"
-                    " order."
-                ),
-                "(u / order) ** (order / (order + 1))",
-                "What you return is about the error at the best step. Where is the step?",
-                "u ** (order / (order + 1))",
-                "What you return is about the error at the best step. Where is the step?",
-                "(u * length / order) ** (1 / (order + 1))",
-                "The length stands under the root. If x is in metres, in which unit is your step?",
-                "(u * length**2 / order) ** (1 / (order + 1))",
-                "The length stands under the root. If x is in metres, in which unit is your step?",
-            ),
-            (
-                "(u / order)",
-                "u",
-                "At your step both errors are equal. Is their sum smallest there?",
-                "(u * order)",
-                "A factor from the derivative stands on the wrong side.",
-                "(12 * u)",
-                (
-                    "The 12 is made of the constants of central differences, which the docstring"
-                    " leaves out."
-                ),
-                "(12 * u / order)",
-                (
-                    "The 12 is made of the constants of central differences, which the docstring"
-                    " leaves out."
-                ),
-                "(order / u)",
-                (
-                    "Your step shrinks as u grows. With fewer digits, is a larger step better or a"
-                    " smaller one?"
-                ),
-            ),
-            (
-                "(u / order) ** (1 / (order + 1))",
-                "u ** 0.5",
-                "Your exponent is that of a one-sided difference, whatever the order.",
-            ),
-            (
-                "(1 / (order + 1))",
-                "0.5",
-                "Your exponent is that of a one-sided difference, whatever the order.",
-                "(1 / order + 1)",
-                (
-                    "Your exponent is 1 / order and then 1 more: the operators are taken in that"
-                    " order."
-                ),
-            ),
-            (
-                "(u / order) ** (1 / (order + 1))",
-                "(u / 2) ** (1 / 3)",
-                "Your step is right at order 2, and has no order in it.",
-            ),
-            (
-                "(u / order)",
-                "(u / (order + 1))",
-                (
-                    "You divide u by order + 1. Which factor does a power put in front when it is"
-                    " differentiated?"
-                ),
-            ),
-        ),
+        mistakes=changes("""
+            (1 / (order + 1)) => (1 / order)
+                Your exponent does not come from balancing the two errors: multiply both by h
+                and compare powers.
+            length * =>
+                Your step has no unit. If x is in metres, in which unit is h?
+            length * (u / order) ** (1 => (1 + order) * (u / order) ** (order
+                What you return is about the error at the best step. Where is the step?
+            length * (u / order) ** (1 / (order + 1)) => length * (u / order) ** 1 / (order + 1)
+                A power goes before a division in Python: what is a ** 1 / 2?
+            length * (u / order) ** (1 / (order + 1)) => length * u ** (1 / (order + 1)) / order
+                Your order divides outside the power. Solve for h once more: what stands under
+                the root?
+            (u / order) => u
+                At your step both errors are equal. Is their sum smallest there?
+            (u / order) => (u * order)
+                A factor from the derivative stands on the wrong side.
+            (1 / (order + 1)) => 0.5
+                Your exponent is that of a one-sided difference, whatever the order.
+        """),
     ),
     Exercise(
         "adjoint-pair",
@@ -719,125 +532,27 @@ EXERCISES = (
                 call=quietly,
             ),
         ),
-        mistakes=changes(
-            (
-                "max(abs(t.sum()), np.linalg.norm(t))",
-                "abs(t.sum())",
-                "You divide by the sums alone. What if both cancel to 0?",
-                "np.linalg.norm(t)",
-                "You divide by norms alone. Can a sum be larger than the norm of its terms?",
-                "abs(t).sum()",
-                (
-                    "You divide by the sum of absolute values, which is larger than either size"
-                    " asked for."
-                ),
-                "abs(t.sum()) + np.linalg.norm(t)",
-                "Each size is a sum of two numbers here. Is it not the larger of them?",
-                "max(t.sum(), np.linalg.norm(t))",
-                "A sum far below zero counts as a small one in your sizes.",
-                "min(abs(t.sum()), np.linalg.norm(t))",
-                "Each size is the smaller of two numbers here. Which one is asked for?",
-                "np.linalg.norm(t) ** 2",
-                "Your sizes are squares of norms. Has a square the unit of a sum?",
-                "max(abs(t.sum()), np.linalg.norm(t) ** 2)",
-                "Your sizes are squares of norms. Has a square the unit of a sum?",
-            ),
-            (
-                "sum(max(abs(t.sum()), np.linalg.norm(t)) for t in (left, right))",
-                "abs(left.sum())",
-                "You divide by one of the two sums alone. By what does the formula?",
-            ),
-            (
-                "size = sum(",
-                "size = max(",
-                "You divide by the larger of the two sizes. By what does the formula?",
-            ),
-            (
-                "(left, right))",
-                "(left, left))",
-                "The size of your first sum counts twice, and that of the second not at all.",
-                "(right, right))",
-                "The size of your second sum counts twice, and that of the first not at all.",
-                "(left,))",
-                "You divide by the size of the first sum alone. By what does the formula?",
-                "(right,))",
-                "You divide by the size of the second sum alone. By what does the formula?",
-            ),
-            (
-                "abs(left.sum() - right.sum())",
-                "abs(left.mean() - right.mean())",
-                "You compare means. Have both lists of products equally many terms?",
-            ),
-            (
-                "dy * jvp(v), vjp(dy) * v",
-                "v * jvp(v), vjp(dy) * dy",
-                "You multiply arrays of two spaces. Which of v and dy has the shape of J v?",
-            ),
-            (
-                "abs(left.sum() - right.sum())",
-                "abs(abs(left.sum()) - abs(right.sum()))",
-                "Two sums of opposite signs agree in your answer. Are they a pair?",
-                "(left.sum() - right.sum()) ** 2",
-                "You square the difference. Has a square the unit of a sum?",
-            ),
-            (
-                "abs(left.sum() - right.sum()) / size if size else 0.0",
-                "left.sum() / right.sum() if size else 0.0",
-                (
-                    "You return a ratio of the sums. What is it where the second cancels to 0, and"
-                    " what if both agree?"
-                ),
-                "abs(1 - left.sum() / right.sum()) if size else 0.0",
-                "You compare by the ratio of the sums. What is it where the second cancels to 0?",
-            ),
-            (
-                "max(abs(t.sum()), np.linalg.norm(t))",
-                "np.abs(t).max()",
-                (
-                    "The size of a sum is its largest term in your answer. How large do many such"
-                    " terms add up to?"
-                ),
-            ),
-            (
-                "abs(left.sum() - right.sum())",
-                "(left.sum() - right.sum())",
-                (
-                    "Your result can be negative. Which of two sums is larger says nothing about a"
-                    " pair."
-                ),
-            ),
-            (
-                " / size if size else 0.0",
-                " / (np.linalg.norm(dy) * np.linalg.norm(jvp(v)))",
-                (
-                    "You divide by a product of norms, an upper bound. How does it grow with the"
-                    " number of terms?"
-                ),
-                (
-                    " / (np.linalg.norm(dy) * np.linalg.norm(jvp(v)) + np.linalg.norm(vjp(dy)) *"
-                    " np.linalg.norm(v))"
-                ),
-                (
-                    "You divide by a product of norms, an upper bound. How does it grow with the"
-                    " number of terms?"
-                ),
-                "",
-                "Your result has a size of its own: make v a thousand times larger, and it grows.",
-            ),
-            (
-                " if size else 0.0",
-                "",
-                (
-                    "Where every product is 0, your result is 0 / 0. How far apart are two sums"
-                    " that are 0?"
-                ),
-            ),
-            (
-                "abs(left.sum() - right.sum())",
-                "np.linalg.norm(dy * jvp(v)) - np.linalg.norm(vjp(dy) * v)",
-                "You compare two norms. The two sums are what must agree.",
-            ),
-        ),
+        mistakes=changes("""
+            max(abs(t.sum()), np.linalg.norm(t)) => abs(t.sum())
+                You divide by the sums alone. What if both cancel to 0?
+            max(abs(t.sum()), np.linalg.norm(t)) => np.linalg.norm(t)
+                You divide by norms alone. Can a sum be larger than the norm of its terms?
+            max(abs(t.sum()), np.linalg.norm(t)) => abs(t).sum()
+                You divide by the sum of absolute values, which is larger than either size asked
+                for.
+            size = sum( => size = max(
+                You divide by the larger of the two sizes. By what does the formula?
+            abs(left.sum() - right.sum()) => abs(abs(left.sum()) - abs(right.sum()))
+                Two sums of opposite signs agree in your answer. Are they a pair?
+            abs(left.sum() - right.sum()) => (left.sum() - right.sum())
+                Your result can be negative. Which of two sums is larger says nothing about a
+                pair.
+            / size if size else 0.0 =>
+                Your result has a size of its own: make v a thousand times larger, and it grows.
+            if size else 0.0 =>
+                Where every product is 0, your result is 0 / 0. How far apart are two sums that
+                are 0?
+        """),
     ),
     Exercise(
         "one-direction",
@@ -857,84 +572,27 @@ EXERCISES = (
                 unchanged=True,
             ),
         ),
-        mistakes=changes(
-            (
-                "[rng.standard_normal(a.shape) for a in args]",
-                "[rng.standard_normal(args[-1].shape)] * len(args)",
-                (
-                    "All arguments move along one direction. Which two gradients could then be"
-                    " exchanged?"
-                ),
-                "[rng.standard_normal(a.shape[-1]) for a in args]",
-                "All rows of x move along one direction. Which rows of dx could then be exchanged?",
-            ),
-            (
-                "(g * v).sum() for",
-                "(g * rng.standard_normal(g.shape)).sum() for",
-                (
-                    "The prediction is made along another direction than the one in which the"
-                    " arguments move."
-                ),
-                "abs((g * v).sum()) for",
-                (
-                    "Absolute values are added up in your prediction. Can a gradient's part be"
-                    " negative?"
-                ),
-                "np.linalg.norm(g * v) for",
-                "Norms are added up in your prediction. Is a slope a length, or a sum?",
-                "g.sum() for",
-                "The direction has no part in your prediction. Along what does it predict?",
-            ),
-            (
-                "rng.standard_normal(a.shape)",
-                "rng.standard_normal()",
-                (
-                    "Each array moves as a whole, by one number. Which mistakes does such a"
-                    " direction not see?"
-                ),
-                "np.ones(a.shape)",
-                "Your direction is the same in every call, whatever rng is. Who draws it?",
-            ),
-            (
-                "(dy * f(*moved))",
-                "f(*moved)",
-                "The derivative is that of the sum of y: dy has no part in it.",
-            ),
-            (
-                ".sum().imag",
-                ".sum().real",
-                "The derivative of a complex step is not in the real part.",
-            ),
-            (".imag / 1e-30", ".imag", "Your derivative is not divided by the step."),
-            ("1e-30j * v", "1e-30 * v", "The step is real, and too small to change anything."),
-            (
-                "[a + 1e-30j * v for a, v in zip(args, directions)]",
-                "[args[0] + 1e-30j * directions[0], *args[1:]]",
-                "Only the first argument moves, but all gradients predict something.",
-            ),
-            (
-                "return derivative, predicted",
-                "return predicted, predicted",
-                "Your two numbers come from the same gradients. What has f to say?",
-                "return predicted, derivative",
-                "The two numbers are returned in the other order.",
-            ),
-            (
-                "zip(grads, directions)",
-                "zip(grads[:1], directions)",
-                "Only the first gradient predicts something, but all arguments move.",
-            ),
-            (
-                (
-                    "[a + 1e-30j * v for a, v in zip(args, directions)]",
-                    "[args[0] + 1e-30j * directions[0], *args[1:]]",
-                ),
-                ("zip(grads, directions)", "zip(grads[:1], directions)"),
-                (
-                    "Only the first argument moves, and only its gradient predicts. Which of the"
-                    " gradients does that see?"
-                ),
-            ),
-        ),
+        mistakes=changes("""
+            (a.shape) for a in args] => (args[-1].shape)] * len(args)
+                All arguments move along one direction. Which two gradients could then be
+                exchanged?
+            (g * v).sum() for => (g * rng.standard_normal(g.shape)).sum() for
+                The prediction is made along another direction than the one in which the
+                arguments move.
+            rng.standard_normal(a.shape) => rng.standard_normal()
+                Each array moves as a whole, by one number. Which mistakes does such a direction
+                not see?
+            .sum().imag => .sum().real
+                The derivative of a complex step is not in the real part.
+            .imag / 1e-30 => .imag
+                Your derivative is not divided by the step.
+            1e-30j * v => 1e-30 * v
+                The step is real, and too small to change anything.
+            a + 1e-30j * v for a, v in zip(args, directions)
+            => args[0] + 1e-30j * directions[0], *args[1:]
+                Only the first argument moves, but all gradients predict something.
+            return derivative, predicted => return predicted, derivative
+                The two numbers are returned in the other order.
+        """),
     ),
 )

@@ -11,10 +11,10 @@ from lnlib.layernorm import (
     rms_norm_backward,
     rms_norm_forward,
 )
-from normcheck.mistakes import MUTANTS, TESTS, Diagnosis, changes, diagnose
+from normcheck.mistakes import MUTANTS, TESTS, Diagnosis, diagnose
 from normcheck.mistakes.change import function_with
 
-from . import Call, Exercise, Ran, each, expect, expect_array, expect_close, expect_parts
+from . import Call, Exercise, Ran, changes, each, expect, expect_array, expect_close, expect_parts
 from .run import plainly, reply
 
 _TESTS = {test.id: test for test in TESTS}
@@ -148,67 +148,60 @@ RMS_RIGHT = {
 
 #: What is wrong, roughly -> what exactly -> backward of RMSNorm.
 RMS_MUTANTS = {
-    what: {mistake.says: mistake.of(_backward) for mistake in changes(*rows)}
-    for what, rows in {
-        "a wrong projection": [
-            ("g - xhat * mean_gx", "g", "the projection is left out"),
-            ("xhat * mean_gx", "xhat * mean_gx / 2", "the projection is halved"),
-            (
-                "(g - xhat",
-                "(g - g.mean(axis=-1, keepdims=True) - xhat",
-                "the mean is subtracted too, as in layer norm",
-            ),
-        ],
-        "a wrong factor": [
-            (
-                "r * (g -",
-                "(g -",
-                "the division by s is missing",
-                "r / g.shape[-1] * (g -",
-                "dx is divided by D",
-            ),
-            (f"{_DX}, ", f"-{_DX}, -", "dx and dgamma have the other sign"),
-        ],
-        "gamma in the wrong place": [
-            ("cache.gamma * dy", "dy", "gamma is forgotten"),
-            (
-                _DX,
-                "cache.gamma * r * (dy - xhat * (dy * xhat).mean(axis=-1, keepdims=True))",
-                "gamma is pulled out of the mean",
-            ),
-            ("(dy * cache.xhat)", "(g * cache.xhat)", "dgamma carries gamma"),
-        ],
-        "a wrong axis": [
-            (
-                "(g * xhat).mean(axis=-1, keepdims=True)",
-                "(g * xhat).mean()",
-                "the mean runs over all rows at once",
-            ),
-            (
-                "* mean_gx",
-                "* mean_gx * g.shape[-1] ** 2 / g.size",
-                "the sum over D is divided by the number of rows",
-            ),
-            ("axis=rows", "axis=0", "dgamma is summed over the first axis only"),
-        ],
-        "a wrong dgamma": [
-            (".sum(axis=rows)", ".mean(axis=rows)", "dgamma is averaged over the rows"),
-            (".sum(axis=rows)", ".sum(axis=rows)[None]", "dgamma has shape (1, D)"),
-        ],
-        "a wrong shape of dx": [
-            (_DX, f"({_DX})[None]", "dx has an axis too many"),
-            (_DX, f"({_DX}).reshape(-1, g.shape[-1])", "dx is one matrix of rows"),
-        ],
-        "a dropped eps": [
-            (
-                "    mean_gx =",
-                (
-                    "    x = xhat / r\n    r = 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True))\n"
-                    "    xhat = x * r\n    mean_gx ="
-                ),
-                "backward computes s again without eps",
-            )
-        ],
+    what: {mistake.says: mistake.of(_backward) for mistake in changes(table)}
+    for what, table in {
+        "a wrong projection": """
+            g - xhat * mean_gx => g
+                the projection is left out
+            xhat * mean_gx => xhat * mean_gx / 2
+                the projection is halved
+            (g - xhat => (g - g.mean(axis=-1, keepdims=True) - xhat
+                the mean is subtracted too, as in layer norm
+            """,
+        "a wrong factor": """
+            r * (g - => (g -
+                the division by s is missing
+            r * (g - => r / g.shape[-1] * (g -
+                dx is divided by D
+            return r * (g - xhat * mean_gx), => return -r * (g - xhat * mean_gx), -
+                dx and dgamma have the other sign
+            """,
+        "gamma in the wrong place": """
+            cache.gamma * dy => dy
+                gamma is forgotten
+            r * (g - xhat * mean_gx)
+            => cache.gamma * r * (dy - xhat * (dy * xhat).mean(axis=-1, keepdims=True))
+                gamma is pulled out of the mean
+            (dy * cache.xhat) => (g * cache.xhat)
+                dgamma carries gamma
+            """,
+        "a wrong axis": """
+            (g * xhat).mean(axis=-1, keepdims=True) => (g * xhat).mean()
+                the mean runs over all rows at once
+            * mean_gx => * mean_gx * g.shape[-1] ** 2 / g.size
+                the sum over D is divided by the number of rows
+            axis=rows => axis=0
+                dgamma is summed over the first axis only
+            """,
+        "a wrong dgamma": """
+            .sum(axis=rows) => .mean(axis=rows)
+                dgamma is averaged over the rows
+            .sum(axis=rows) => .sum(axis=rows)[None]
+                dgamma has shape (1, D)
+            """,
+        "a wrong shape of dx": """
+            r * (g - xhat * mean_gx) => (r * (g - xhat * mean_gx))[None]
+                dx has an axis too many
+            r * (g - xhat * mean_gx) => (r * (g - xhat * mean_gx)).reshape(-1, g.shape[-1])
+                dx is one matrix of rows
+            """,
+        "a dropped eps": r"""
+            mean_gx = => x = xhat / r\n\
+                r = 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True))\n\
+                xhat = x * r\n\
+                mean_gx =
+                backward computes s again without eps
+            """,
     }.items()
 }
 
@@ -434,13 +427,11 @@ EXERCISES = (
             ),
         ),
         _which_mistake,
-        mistakes=changes(
-            (
-                "cache.gamma * dy",
-                "dy",
-                "Your dx is right. It must be wrong in a way that shows only where gamma is not 1.",
-            )
-        ),
+        mistakes=changes("""
+            cache.gamma * dy => dy
+                Your dx is right. It must be wrong in a way that shows only where gamma is not
+                1.
+        """),
     ),
     Exercise(
         "probe-for-eps",
@@ -451,44 +442,24 @@ EXERCISES = (
             each(f"eps = {eps}", lambda rng, eps=eps: Call({"eps": eps}), _shows)
             for eps in (1.0, 1e-5, 1e-20, 100.0, 1e-40)
         ),
-        mistakes=changes(
-            # In this order: three fail at a small eps only, the fourth at every one, the last at a
-            # large one only.
-            (
-                "np.sqrt(eps) * ",
-                "",
-                "Here sigma is too large. Does it become smaller as fast as the root of eps?",
-                "1e-10 * ",
-                "Here sigma is too large. Does it become smaller as fast as the root of eps?",
-                "1e-3 * ",
-                "Here sigma is too large. Does it become smaller as fast as the root of eps?",
-                "100 * np.sqrt(eps) * ",
-                (
-                    "Your sigma is much larger than the root of eps. How much does eps add to the"
-                    " variance then?"
-                ),
-                "eps * ",
-                (
-                    "Your sigma grows faster than the root of eps. In which unit is sigma, and in"
-                    " which is eps?"
-                ),
-            ),
-            (
-                "np.array([1.0, 2.0, 3.0, 5.0])",
-                "np.ones(4)",
-                "Your dy is constant, and gamma too: what is dx then, with eps or without?",
-            ),
-            (
-                "np.ones(4), np.zeros(4)",
-                "np.zeros(4), np.zeros(4)",
-                "Your gamma is 0 or your dy is, so nothing reaches x.",
-            ),
-            (
-                "np.array([1.0, -1.0, 1.0, -1.0])",
-                "np.ones(4)",
-                "Your x is constant, so that without eps the backward divides 0 by 0.",
-            ),
-        ),
+        mistakes=changes("""
+            np.sqrt(eps) * =>
+            np.sqrt(eps) * => 1e-10 *
+            np.sqrt(eps) * => 1e-3 *
+                Here sigma is too large. Does it become smaller as fast as the root of eps?
+            np.sqrt(eps) * => 100 * np.sqrt(eps) *
+                Your sigma is much larger than the root of eps. How much does eps add to the
+                variance then?
+            np.sqrt(eps) * => eps *
+                Your sigma grows faster than the root of eps. In which unit is sigma, and in
+                which is eps?
+            np.array([1.0, 2.0, 3.0, 5.0]) => np.ones(4)
+                Your dy is constant, and gamma too: what is dx then, with eps or without?
+            np.ones(4), np.zeros(4) => np.zeros(4), np.zeros(4)
+                Your gamma is 0 or your dy is, so nothing reaches x.
+            np.array([1.0, -1.0, 1.0, -1.0]) => np.ones(4)
+                Your x is constant, so that without eps the backward divides 0 by 0.
+        """),
     ),
     Exercise(
         "write-the-test",
@@ -525,86 +496,30 @@ EXERCISES = (
             ),
         ),
         _what_it_lets_pass,
-        mistakes=changes(
-            (
-                (
-                    "    if dx.shape != x.shape or dgamma.shape != gamma.shape:\n        return"
-                    " False\n"
-                ),
-                "",
-                (
-                    "Your test multiplies or compares arrays without looking at their shapes. What"
-                    " does broadcasting do?"
-                ),
-            ),
-            (
-                "dx.shape != x.shape or dgamma.shape != gamma.shape",
-                "dx.size != x.size or dgamma.size != gamma.size",
-                (
-                    "Your test multiplies or compares arrays without looking at their shapes. What"
-                    " does broadcasting do?"
-                ),
-            ),
-            (
-                "gamma, v = rng.standard_normal((2, 7))",
-                "gamma, v = np.ones(7), rng.standard_normal(7)",
-                "Your test runs with gamma = 1. Which mistakes does that hide?",
-            ),
-            (
-                "(3, 3, 4, 7)",
-                "(3, 1, 1, 7)",
-                "Your test has a single row. Which mistakes need two?",
-                "(3, 4, 7)",
-                "The arrays of your test have one leading axis. What can go wrong with two?",
-                "(3, 7, 1, 7)",
-                "Your test has as many rows as features. Which mistakes does that hide?",
-            ),
-            ("rtol=1e-9", "rtol=0.1", "Your tolerance lets mistakes of some per cent pass."),
-            (
-                "x, u = 0.01 * x, 0.01 * u",
-                "x, u = 1e4 * x, 1e4 * u",
-                "In your test sigma is much larger than the root of eps.",
-            ),
-            (
-                "dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])",
-                (
-                    "cache = rms_norm_forward(x, gamma)[1]\n    dx = backward(dy, cache)[0]\n"
-                    "    dgamma = (dy * cache.xhat).sum(axis=(0, 1))"
-                ),
-                "Your test does not look at dgamma.",
-            ),
-            (
-                "x, u = 0.01 * x, 0.01 * u",
-                "x, u = 0.01 * x, 0 * u",
-                "Your test does not look at dx.",
-            ),
-            (
-                "return bool(np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9))",
-                "return not np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9)",
-                (
-                    "True and False have changed places in your answer. What does it say of a right"
-                    " backward?"
-                ),
-            ),
-            (
-                "rng = np.random.default_rng(0)",
-                "return True",
-                "Your test accepts everything.",
-                "return False",
-                (
-                    "Your test rejects everything. Is its tolerance above its own error, of"
-                    " rounding and of a step that is not imaginary?"
-                ),
-            ),
-            (
-                "dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])",
-                (
-                    "cache = rms_norm_forward(x, gamma)[1]\n    return all(map(np.allclose,"
-                    " backward(dy, cache), rms_norm_backward(dy, cache)))"
-                ),
-                "The library's backward is your judge. Which mistakes can such a test not see?",
-            ),
-        ),
+        mistakes=changes(r"""
+            \n    if dx.shape != x.shape or dgamma.shape != gamma.shape:\n        return False =>
+                Your test multiplies or compares arrays without looking at their shapes. What
+                does broadcasting do?
+            gamma, v = rng.standard_normal((2, 7)) => gamma, v = np.ones(7), rng.standard_normal(7)
+                Your test runs with gamma = 1. Which mistakes does that hide?
+            (3, 3, 4, 7) => (3, 1, 1, 7)
+                Your test has a single row. Which mistakes need two?
+            (3, 3, 4, 7) => (3, 4, 7)
+                The arrays of your test have one leading axis. What can go wrong with two?
+            bool(np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9))
+            => not np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9)
+                True and False have changed places in your answer. What does it say of a right
+                backward?
+            rng = np.random.default_rng(0) => return True
+                Your test accepts everything.
+            rng = np.random.default_rng(0) => return False
+                Your test rejects everything. Is its tolerance above its own error, of rounding
+                and of a step that is not imaginary?
+            dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])
+            => cache = rms_norm_forward(x, gamma)[1]\n\
+                return all(map(np.allclose, backward(dy, cache), rms_norm_backward(dy, cache)))
+                The library's backward is your judge. Which mistakes can such a test not see?
+        """),
     ),
     Exercise(
         "read-the-mistake",
@@ -624,105 +539,27 @@ EXERCISES = (
             _coefficients_of("rows-for-features", 1, -7 / 12, -7 / 12),
             each("closest where nothing fits", _random_dx, _close_to),
         ),
-        mistakes=changes(
-            (
-                "cache.rstd * term",
-                "term",
-                "Your columns lack r. In which unit are they, and in which is dx?",
-                "cache.rstd**2 * term",
-                "Your columns have r twice. In which unit are they, and in which is dx?",
-                "term / cache.rstd",
-                "Your columns are divided by r. In which unit are they, and in which is dx?",
-            ),
-            (
-                "for term in (g, mean_g, projection)]",
-                "for term in (g,)] + [mean_g.ravel(), projection.ravel()]",
-                "One of your columns has r and the others lack it.",
-            ),
-            ("(g * xhat)", "(dy * xhat)", "One of your columns is made from dy. What is g?"),
-            (
-                "cache.gamma * dy, cache.xhat",
-                "dy, cache.xhat",
-                "Your columns are made from dy. What is g?",
-            ),
-            (
-                " * np.ones_like(g)",
-                "",
-                "One of your columns has one number for each row, the others one for each element.",
-            ),
-            (
-                "    return np.linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0]",
-                (
-                    "    return np.array([column @ dx.ravel() / (column @ column) for column in"
-                    " columns])"
-                ),
-                "Each column is fitted on its own. Are they at right angles to each other?",
-                "    return np.array([1.0, -1.0, -1.0])",
-                "Your numbers are the right backward's. What does dx say?",
-            ),
-            (
-                "(g * xhat).mean(axis=-1, keepdims=True)",
-                "g.mean(axis=-1, keepdims=True) * xhat.mean(axis=-1, keepdims=True)",
-                (
-                    "The product of two means stands in one of your columns. What does the formula"
-                    " take the mean of?"
-                ),
-            ),
-            (
-                (
-                    "    mean_g = g.mean(axis=-1, keepdims=True) * np.ones_like(g)\n"
-                    "    projection = xhat * (g * xhat).mean(axis=-1, keepdims=True)"
-                ),
-                (
-                    "    mean_g = g.mean() * np.ones_like(g)\n    projection = xhat * (g *"
-                    " xhat).mean()"
-                ),
-                "Your means run over all rows. Does each row not have its own?",
-                (
-                    "    mean_g = dy.mean(axis=-1, keepdims=True) * np.ones_like(g)\n"
-                    "    projection = xhat * (dy * xhat).mean(axis=-1, keepdims=True)"
-                ),
-                "Two of your columns are made from dy. What is g?",
-                (
-                    "    mean_g = g.mean(axis=0) * np.ones_like(g)\n    projection = xhat * (g *"
-                    " xhat).mean(axis=0)"
-                ),
-                "Your means run over the first axis. Along which do the features lie?",
-                (
-                    "    mean_g = g.sum(axis=-1, keepdims=True) * np.ones_like(g)\n"
-                    "    projection = xhat * (g * xhat).sum(axis=-1, keepdims=True)"
-                ),
-                "Sums stand in your columns where the formula has means.",
-            ),
-            (
-                "xhat * (g * xhat).mean(axis=-1, keepdims=True)",
-                "xhat * (g * xhat).sum(axis=-1, keepdims=True)",
-                "A sum stands in one of your columns where the formula has a mean.",
-                "g * xhat",
-                "One of your columns has no mean in it.",
-                "(g * xhat).mean(axis=-1, keepdims=True) * np.ones_like(g)",
-                "No xhat stands before the mean in one of your columns.",
-            ),
-            (
-                "(g, mean_g, projection)",
-                "(g, -mean_g, -projection)",
-                (
-                    "Some of your numbers have the other sign. In the docstring, does it belong to"
-                    " a, b and c or to their terms?"
-                ),
-            ),
-            (
-                "rcond=None)[0]",
-                "rcond=None)[0].round(1)",
-                "You round the numbers. Must they be tidy?",
-                (
-                    "rcond=None)[0] / np.linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(),"
-                    " rcond=None)[0][0]"
-                ),
-                "You divide by the first number. Is it 1 for every dx?",
-                "rcond=None)[0].round()",
-                "You round the numbers. Must they be whole?",
-            ),
-        ),
+        mistakes=changes("""
+            cache.rstd * term => term
+                Your columns lack r. In which unit are they, and in which is dx?
+            cache.gamma * dy, cache.xhat => dy, cache.xhat
+                Your columns are made from dy. What is g?
+            * np.ones_like(g) =>
+                One of your columns has one number for each row, the others one for each
+                element.
+            linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0]
+            => array([1.0, -1.0, -1.0])
+                Your numbers are the right backward's. What does dx say?
+            mean_g = g.mean( => mean_g = g.sum(
+            & (g * xhat).mean( => (g * xhat).sum(
+                Sums stand in your columns where the formula has means.
+            (g, mean_g, projection) => (g, -mean_g, -projection)
+                Some of your numbers have the other sign. In the docstring, does it belong to a,
+                b and c or to their terms?
+            rcond=None)[0] => rcond=None)[0].round(1)
+                You round the numbers. Must they be tidy?
+            0] => 0] / np.linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0][0]
+                You divide by the first number. Is it 1 for every dx?
+        """),
     ),
 )

@@ -3,10 +3,9 @@
 import numpy as np
 
 from lnlib.layernorm import layer_norm_backward, layer_norm_backward_steps, layer_norm_forward
-from normcheck.mistakes import Diagnosis, changes
-from normcheck.mistakes.change import function_with
+from normcheck.mistakes import Diagnosis
 
-from . import Call, Check, Exercise, each, expect, expect_number, expect_parts
+from . import Call, Check, Exercise, changes, each, expect, expect_number, expect_parts
 from .run import plainly, reply
 
 # ---- Wrong layers: (x, gamma, beta, dy, eps) -> y, dx, dgamma, dbeta
@@ -234,7 +233,7 @@ def _input_for(id, minutes, solution, layer, mistakes):
             asks("right layers pass", _right_ones_agree),
             asks(f"{layer.__name__} fails", shows),
         ),
-        mistakes=changes(*mistakes),
+        mistakes=changes(mistakes),
     )
 
 
@@ -330,63 +329,33 @@ def keeps_solution(layer):
     return all(np.array_equal(a, b) for a, b in zip(first, before))
 
 
-_BOTH = """both = SCRATCH.setdefault(D, np.empty((2, D)))  # allocated once
-    both[0], both[1] = sums(dy, xhat)"""
 #: layer_f, and its like: each writes into a result that it has handed out.
 BUFFERS = {"layer_f": layer_f} | {
-    name: function_with(layer_f, tuple(pairs))
-    for name, *pairs in (
-        (
-            "one that adds to its buffer",
-            (
-                _BOTH,
-                "both = SCRATCH.setdefault((D, 0), np.zeros((2, D)))\n    both += sums(dy, xhat)",
-            ),
-        ),
-        (
-            "one with a single buffer for every D",
-            ("(D, np.empty((2, D)))", "(0, np.empty((2, 10_000)))[:, :D]"),
-        ),
-        (
-            "one that keeps dx",
-            (_BOTH, "both = sums(dy, xhat)"),
-            (
-                "dx = r",
-                "dx = SCRATCH.setdefault(('dx', x.shape), np.empty(x.shape))\n    dx[...] = r",
-            ),
-        ),
-        (
-            "one that keeps dgamma",
-            (
-                _BOTH,
-                (
-                    "both = SCRATCH.setdefault(('dgamma', D), np.empty(D)), np.empty(D)\n"
-                    "    both[0][:], both[1][:] = sums(dy, xhat)"
-                ),
-            ),
-        ),
-        (
-            "one that keeps dbeta",
-            (
-                _BOTH,
-                (
-                    "both = np.empty(D), SCRATCH.setdefault(('dbeta', D), np.empty(D))\n"
-                    "    both[0][:], both[1][:] = sums(dy, xhat)"
-                ),
-            ),
-        ),
-        (
-            "one that keeps y",
-            (_BOTH, "both = sums(dy, xhat)"),
-            (
-                "return gamma * xhat + beta,",
-                (
-                    "y = SCRATCH.setdefault(('y', x.shape), np.empty(x.shape))\n    y[...] = gamma"
-                    " * xhat + beta\n    return y,"
-                ),
-            ),
-        ),
-    )
+    mistake.says: mistake.of(layer_f)
+    for mistake in changes(r"""
+        (D, np.empty((2, D))) => ((D, 0), np.zeros((2, D)))
+        & both[0], both[1] = => both +=
+            one that adds to its buffer
+        (D, np.empty((2, D))) => (0, np.empty((2, 10_000)))[:, :D]
+            one with a single buffer for every D
+        both = SCRATCH.setdefault(D, np.empty((2, D))) => both = np.empty((2, D))
+        & dx = r => dx = SCRATCH.setdefault(("dx", x.shape), np.empty(x.shape))\n    dx[...] = r
+            one that keeps dx
+        both = SCRATCH.setdefault(D, np.empty((2, D)))
+        => both = SCRATCH.setdefault(("dgamma", D), np.empty(D)), np.empty(D)
+        & both[0], both[1] = => both[0][:], both[1][:] =
+            one that keeps dgamma
+        both = SCRATCH.setdefault(D, np.empty((2, D)))
+        => both = np.empty(D), SCRATCH.setdefault(("dbeta", D), np.empty(D))
+        & both[0], both[1] = => both[0][:], both[1][:] =
+            one that keeps dbeta
+        both = SCRATCH.setdefault(D, np.empty((2, D))) => both = np.empty((2, D))
+        & return gamma * xhat + beta
+        => y = SCRATCH.setdefault(("y", x.shape), np.empty(x.shape))\n\
+            y[...] = gamma * xhat + beta\n\
+            return y
+            one that keeps y
+    """)
 }
 
 
@@ -517,104 +486,71 @@ EXERCISES = (
         10,
         gamma_solution,
         layer_a,
-        (
-            (
-                "gamma, beta = rng.standard_normal((2, 8))",
-                "gamma, beta = np.ones(8), np.zeros(8)",
-                "Your gamma is constant along the row. Which two means are then the same?",
-                "gamma, beta = rng.standard_normal((2, 9))",
-                "Your gamma has another length than the rows have features.",
-            ),
-        ),
+        """
+        gamma, beta = rng.standard_normal((2, 8)) => gamma, beta = np.ones(8), np.zeros(8)
+            Your gamma is constant along the row. Which two means are then the same?
+        gamma, beta = rng.standard_normal((2, 8)) => gamma, beta = rng.standard_normal((2, 9))
+            Your gamma has another length than the rows have features.
+        """,
     ),
     _input_for(
         "input-lanes",
         10,
         lanes_solution,
         layer_b,
-        (
-            (
-                "(2, 3, 5))\n    x[:, -1] += 10\n    gamma, beta = rng.standard_normal((2, 5))",
-                "(2, 3, 8))\n    gamma, beta = rng.standard_normal((2, 8))",
-                (
-                    "Your rows fill every group of eight lanes. What do the other lanes of a last"
-                    " group load?"
-                ),
-                (
-                    "(2, 3, 6))\n    x[:] = [1, -1, 1, -1, 1, -1]\n    gamma, beta ="
-                    " rng.standard_normal((2, 6))"
-                ),
-                (
-                    "Your last number counts several times among the squares, and its square is"
-                    " just their mean. What has to change for that, the number or D?"
-                ),
-            ),
-        ),
+        r"""
+        (2, 3, 5)) => (2, 3, 8))
+        & x[:, -1] += 10 => pass
+        & (2, 5)) => (2, 8))
+            Your rows fill every group of eight lanes. What do the other lanes of a last group load?
+        (2, 3, 5)) => (2, 3, 6))
+        & x[:, -1] += 10 => x[:] = [1, -1, 1, -1, 1, -1]
+        & (2, 5)) => (2, 6))
+            Your last number counts several times among the squares, and its square is just their
+            mean. What has to change for that, the number or D?
+        """,
     ),
     _input_for(
         "input-floor",
         10,
         floor_solution,
         layer_c,
-        (
-            (
-                "1.0\n",
-                "1e-5\n",
-                (
-                    "Your eps is far below the variance. What is the larger of the two, and what is"
-                    " their sum?"
-                ),
-            ),
-            (
-                "1.0\n",
-                "1e6\n",
-                (
-                    "Your eps is far above the variance. What is the larger of the two, and what is"
-                    " their sum?"
-                ),
-            ),
-        ),
+        """
+        dy, 1.0 => dy, 1e-5
+            Your eps is far below the variance. What is the larger of the two, and what is their
+            sum?
+        dy, 1.0 => dy, 1e6
+            Your eps is far above the variance. What is the larger of the two, and what is their
+            sum?
+        """,
     ),
     _input_for(
         "input-tile",
         15,
         tile_solution,
         layer_d,
-        (
-            (
-                "(2, 3, 600))\n    gamma, beta = rng.standard_normal((2, 600))",
-                "(2, 3, 256))\n    gamma, beta = rng.standard_normal((2, 256))",
-                (
-                    "Your rows fit into one tile. How often does the loop run, and what does its"
-                    " second turn read?"
-                ),
-            ),
-            (
-                "    return",
-                "    gamma[256:] = 0\n    return",
-                "In your input nothing comes from the second tile. What multiplies dy there?",
-            ),
-        ),
+        r"""
+        (2, 3, 600)) => (2, 3, 256))
+        & (2, 600)) => (2, 256))
+            Your rows fit into one tile. How often does the loop run, and what does its second turn
+            read?
+        return => gamma[256:] = 0\n    return
+            In your input nothing comes from the second tile. What multiplies dy there?
+        """,
     ),
     _input_for(
         "input-threads",
         10,
         threads_solution,
         layer_e,
-        (
-            (
-                "71, 5",
-                "7, 5",
-                "Your input takes the branch for few rows. Which condition chooses it?",
-                "80, 5",
-                "Your rows divide evenly among the threads. Who takes what is left over?",
-            ),
-            (
-                "    return",
-                "    dy[-7:] = 0\n    return",
-                "The rows that are lost in your input would have added nothing. What is their dy?",
-            ),
-        ),
+        r"""
+        71, 5 => 7, 5
+            Your input takes the branch for few rows. Which condition chooses it?
+        71, 5 => 80, 5
+            Your rows divide evenly among the threads. Who takes what is left over?
+        return => dy[-7:] = 0\n    return
+            The rows that are lost in your input would have added nothing. What is their dy?
+        """,
     ),
     Exercise(
         "test-buffers",
@@ -626,27 +562,15 @@ EXERCISES = (
             _says_of("layer_f fails, and its like", BUFFERS, False, "your test lets pass"),
         ),
         _asks_again,
-        mistakes=changes(
-            (
-                "layer(x[1], gamma, beta, dy[1], 1e-5)\n",
-                "layer(x[0], gamma, beta, dy[0], 1e-5)\n",
-                (
-                    "Unless a layer adds up, nothing that your test compares changes. Are the"
-                    " second call's inputs others, and is it the first result itself that you look"
-                    " at again?"
-                ),
-            ),
-            (
-                "    return all(np.array_equal(a, b) for a, b in zip(first, before))",
-                (
-                    "    return not any(np.shares_memory(a, b) for a, b in zip(first[2:3],"
-                    " first[3:])) and first[2].base is None and first[3].base is None"
-                ),
-                (
-                    "Your test asks where gradients lie in memory, not whether they stay what they"
-                    " were. May two share one array?"
-                ),
-            ),
-        ),
+        mistakes=changes(r"""
+            layer(x[1], gamma, beta, dy[1], 1e-5)\n => layer(x[0], gamma, beta, dy[0], 1e-5)\n
+                Unless a layer adds up, nothing that your test compares changes. Are the second
+                call's inputs others, and is it the first result itself that you look at again?
+            all(np.array_equal(a, b) for a, b in zip(first, before)) => not \
+            any(np.shares_memory(a, b) for a, b in zip(first[2:3], first[3:])) and first[2].base \
+            is None and first[3].base is None
+                Your test asks where gradients lie in memory, not whether they stay what they
+                were. May two share one array?
+        """),
     ),
 )

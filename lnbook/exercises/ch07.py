@@ -7,9 +7,8 @@ import numpy as np
 
 from lnlib import reference
 from lnlib.variance import naive, normalise, recentred_short, wide
-from normcheck.mistakes import changes
 
-from . import Call, Exercise, each, expect, expect_array, expect_parts
+from . import Call, Exercise, changes, each, expect, expect_array, expect_parts
 
 _U = 2.0**-24
 
@@ -190,26 +189,16 @@ EXERCISES = (
         "measure",
         negative_row_solution,
         tuple(map(_negative_at, (1e4, 123456.0, 6e5))),
-        mistakes=changes(
-            (
-                "if naive(row)[2] < 0 and np.ptp(row) > 0",
-                "if np.ptp(row) > 0",
-                (
-                    "The row is not one that was looked for. Which number of naive's has to be"
-                    " below 0?"
-                ),
-            ),
-            (
-                "uniform(-0.9, 0.9, 3)",
-                "uniform(-9, 9, 3)",
-                "The numbers are drawn from too wide an interval. How far from centre may they be?",
-            ),
-            (
-                "return row",
-                "return row.astype(float)",
-                "What you return is float64. In which dtype does the variance turn negative?",
-            ),
-        ),
+        mistakes=changes("""
+            if naive(row)[2] < 0 and np.ptp(row) > 0 => if np.ptp(row) > 0
+                The row is not one that was looked for. Which number of naive's has to be below
+                0?
+            uniform(-0.9, 0.9, 3) => uniform(-9, 9, 3)
+                The numbers are drawn from too wide an interval. How far from centre may they
+                be?
+            return row => return row.astype(float)
+                What you return is float64. In which dtype does the variance turn negative?
+        """),
     ),
     Exercise(
         "digits-left",
@@ -228,90 +217,27 @@ EXERCISES = (
                 _all_digits,
             ),
         ),
-        mistakes=changes(
-            (
-                "[u * ratio**2, u * ratio]",
-                "[np.sqrt(u) * ratio, u * ratio]",
-                (
-                    "Your first loss is the root of the one in the text. Does the root of sigma^2"
-                    " make an error larger?"
-                ),
-                "[len(x) * u * ratio**2, len(x) * u * ratio]",
-                "Your losses grow with the number of features. Which sum is so bad?",
-                "[u * ratio, u * np.sqrt(ratio)]",
-                "Both of your exponents are half of those in the text.",
-                "[u * ratio, u * ratio**2]",
-                "The two predictions have changed places. Which algorithm subtracts squares?",
-                "[u * ratio, u * ratio]",
-                (
-                    "Both algorithms get the loss of a rounded mean. What does the naive one"
-                    " subtract, and how large is that?"
-                ),
-                "[u * ratio**2, u * ratio**2]",
-                (
-                    "Both algorithms get the loss of the naive one. What does two-pass subtract"
-                    " before it squares?"
-                ),
-                "[u * ratio**2, (u * ratio)**2]",
-                (
-                    "The square of u rho is what two-pass may leave in its variance. How large is"
-                    " the error of its y?"
-                ),
-            ),
-            (
-                "tuple(-np.log10(losses))",
-                "tuple(losses)",
-                "You return errors. How many digits does an error of 1e-3 leave?",
-            ),
-            (
-                "-np.log10(losses)",
-                "-np.log(losses)",
-                "Your logarithm counts in powers of e. Of what is a decimal digit a power?",
-                "-np.log2(losses)",
-                "Your logarithm counts bits. How many of them make a decimal digit?",
-            ),
-            (
-                ", u, 1)",
-                ", 0, 1)",
-                (
-                    "Near a mean of 0 more digits are promised than float32 has. What does every"
-                    " result lose?"
-                ),
-            ),
-            (
-                "abs(x.mean(dtype=float))",
-                "x.mean(dtype=float)",
-                "The ratio keeps the sign of the mean: a row far below 0 counts as one near 0.",
-                "abs(x.astype(float)).max()",
-                (
-                    "The largest element stands in your ratio. Which number of the row does rho"
-                    " compare?"
-                ),
-            ),
-            (
-                " / x.std(dtype=float)",
-                "",
-                (
-                    "The mean is not divided by sigma. Multiply the row by 10: should the digits"
-                    " change?"
-                ),
-            ),
-            (
-                "u = 2.0**-24",
-                "u = 2.0**-23",
-                "Your u is the distance from 1 to the next float32. How large is half of it?",
-                "u = 2.0**-53",
-                "Your u is that of float64. In which dtype are the errors made?",
-            ),
-            (
-                "x.std(",
-                "x.var(",
-                (
-                    "The mean is divided by the variance. Multiply the row by 10: should the digits"
-                    " change?"
-                ),
-            ),
-        ),
+        mistakes=changes("""
+            [u * ratio**2, u * ratio] => [u * ratio, u * ratio**2]
+                The two predictions have changed places. Which algorithm subtracts squares?
+            [u * ratio**2, u * ratio] => [u * ratio**2, u * ratio**2]
+                Both algorithms get the loss of the naive one. What does two-pass subtract
+                before it squares?
+            tuple(-np.log10(losses)) => tuple(losses)
+                You return errors. How many digits does an error of 1e-3 leave?
+            -np.log10(losses) => -np.log(losses)
+                Your logarithm counts in powers of e. Of what is a decimal digit a power?
+            , u, 1) => , 0, 1)
+                Near a mean of 0 more digits are promised than float32 has. What does every
+                result lose?
+            abs(x.mean(dtype=float)) => x.mean(dtype=float)
+                The ratio keeps the sign of the mean: a row far below 0 counts as one near 0.
+            / x.std(dtype=float) =>
+                The mean is not divided by sigma. Multiply the row by 10: should the digits
+                change?
+            u = 2.0**-24 => u = 2.0**-23
+                Your u is the distance from 1 to the next float32. How large is half of it?
+        """),
     ),
     Exercise(
         "repair-the-mean",
@@ -323,69 +249,28 @@ EXERCISES = (
             _repaired("each row has its own mean", 1e4, -1e5, 0, 1e6, shape=(2, 2, -1)),
             _repaired("eps is used", 1e3, sigma=1e-2, eps=1e-3),
         ),
-        mistakes=changes(
-            (
-                "d - d.mean(axis=-1, keepdims=True)",
-                "d",
-                (
-                    "The mean is subtracted once and no more; or what is "
-                    "subtracted besides is 0, or was added to m. What is the mean of x - m?"
-                ),
-            ),
-            (
-                "d.mean(axis=-1, keepdims=True)",
-                "d.mean()",
-                "One mean over all rows is taken off. Does every row have the same left over?",
-            ),
-            (
-                "np.sqrt(var + np.float32(eps))",
-                "np.sqrt((d * d).mean(axis=-1, keepdims=True) + np.float32(eps))",
-                (
-                    "The square of what was left of the mean is in your variance, too. Which of the"
-                    " variances was perfect?"
-                ),
-            ),
-            (
-                "d - d.mean(axis=-1, keepdims=True)",
-                "d + d.mean(axis=-1, keepdims=True)",
-                "What is left of the mean is added: the error is doubled, and not removed.",
-            ),
-            (
-                "np.sqrt(var + np.float32(eps))",
-                "(np.sqrt(var) + np.float32(eps))",
-                "Your eps is added to sigma. Does layer norm add it before or after the root?",
-                "np.sqrt(var)",
-                "Your numbers are those of eps = 0. Is eps there, and as large as the caller's?",
-                "(var + np.float32(eps))",
-                "You divide by a variance. In which unit is it, and in which is the row?",
-            ),
-            (
-                "return c / np.sqrt",
-                "return d - (d - c) / np.sqrt",
-                (
-                    "Nothing is divided by s, or only what was left of the mean. Where do your"
-                    " brackets close?"
-                ),
-            ),
-            (
-                "return c / np.sqrt(var + np.float32(eps))",
-                "return c",
-                (
-                    "Nothing is divided by s, or only what was left of the mean. Where do your"
-                    " brackets close?"
-                ),
-            ),
-            (
-                "(var + ",
-                "(var * x.shape[-1] / (x.shape[-1] - 1) + ",
-                "Your variance divides by D - 1. Is it an estimate or a definition?",
-            ),
-            (
-                "d = x - m",
-                "d = x.astype(float) - m",
-                "The digits are there, in a float64 result. Which dtype does the exercise ask for?",
-            ),
-        ),
+        mistakes=changes("""
+            d - d.mean(axis=-1, keepdims=True) => d
+                The mean is subtracted once and no more; or what is subtracted besides is 0, or
+                was added to m. What is the mean of x - m?
+            d.mean(axis=-1, keepdims=True) => d.mean()
+                One mean over all rows is taken off. Does every row have the same left over?
+            var + => (d * d).mean(axis=-1, keepdims=True) +
+                The square of what was left of the mean is in your variance, too. Which of the
+                variances was perfect?
+            np.sqrt(var + np.float32(eps)) => (np.sqrt(var) + np.float32(eps))
+                Your eps is added to sigma. Does layer norm add it before or after the root?
+            np.sqrt(var + np.float32(eps)) => np.sqrt(var)
+                Your numbers are those of eps = 0. Is eps there, and as large as the caller's?
+            return c / np.sqrt(var + np.float32(eps)) => return c
+                Nothing is divided by s, or only what was left of the mean. Where do your
+                brackets close?
+            (var + => (var * x.shape[-1] / (x.shape[-1] - 1) +
+                Your variance divides by D - 1. Is it an estimate or a definition?
+            d = x - m => d = x.astype(float) - m
+                The digits are there, in a float64 result. Which dtype does the exercise ask
+                for?
+        """),
     ),
     Exercise(
         "short-form",
@@ -415,51 +300,25 @@ EXERCISES = (
                 ("sequential", 1e5, 65536, 1e-6),
             )
         ),
-        mistakes=changes(
-            (
-                "return bool(residual[0] ** 2 < var[0])",
-                "return True",
-                "Every row is trusted. How large may the residual become?",
-                "return False",
-                "No row is trusted. How large is the residual of a row near 0?",
-                "return bool(not abs(residual[0]) >= np.sqrt(var[0]))",
-                (
-                    "The root of a negative variance is NaN, and every comparison with a NaN is"
-                    " false. Is that row safe?"
-                ),
-            ),
-            (
-                "recentred_short(x, order)",
-                "recentred_short(x)",
-                "The order of summation has no part in your answer. Which sum loses more?",
-            ),
-            (
-                "residual[0] ** 2 < var[0]",
-                "order != 'sequential'",
-                "The order of summation alone decides in your answer. What does the row say?",
-                "order == 'pairwise'",
-                "One order of summation alone is trusted in your answer. What does the row say?",
-                "abs(var[0] / x.var(dtype=float) - 1) < 1e-3",
-                "Two variances are compared. Is it they that tell whether the first mean was good?",
-                "residual[0] ** 2 >= var[0]",
-                "True and False have changed places in your answer.",
-                "abs(residual[0]) < var[0]",
-                "A length is compared with a square. Multiply the row by 10: does the answer stay?",
-                "residual[0] * abs(residual[0]) < var[0]",
-                "The residual keeps its sign: a large negative one counts as small.",
-                "var[0] > 0",
-                "Only the sign of the variance is asked for. Can a wrong variance be positive?",
-                "abs(residual[0]) < 1",
-                "The residual is compared with 1. In which unit is it to be measured?",
-            ),
-            (
-                "_, residual, var",
-                "residual, _, var",
-                (
-                    "It is the mean that is compared with sigma, not what is left once the mean has"
-                    " been subtracted."
-                ),
-            ),
-        ),
+        mistakes=changes("""
+            return bool(residual[0] ** 2 < var[0]) => return True
+                Every row is trusted. How large may the residual become?
+            return bool(residual[0] ** 2 < var[0]) => return False
+                No row is trusted. How large is the residual of a row near 0?
+            residual[0] ** 2 < var[0] => not abs(residual[0]) >= np.sqrt(var[0])
+                The root of a negative variance is NaN, and every comparison with a NaN is
+                false. Is that row safe?
+            recentred_short(x, order) => recentred_short(x)
+                The order of summation has no part in your answer. Which sum loses more?
+            residual[0] ** 2 < var[0] => residual[0] ** 2 >= var[0]
+                True and False have changed places in your answer.
+            residual[0] ** 2 < var[0] => abs(residual[0]) < var[0]
+                A length is compared with a square. Multiply the row by 10: does the answer
+                stay?
+            residual[0] ** 2 < var[0] => residual[0] * abs(residual[0]) < var[0]
+                The residual keeps its sign: a large negative one counts as small.
+            residual[0] ** 2 < var[0] => var[0] > 0
+                Only the sign of the variance is asked for. Can a wrong variance be positive?
+        """),
     ),
 )

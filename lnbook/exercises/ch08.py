@@ -7,9 +7,18 @@ import numpy as np
 from lnlib import reference, regimes
 from lnlib.rounding import FORMATS, round_to
 from lnlib.variance import normalise, total
-from normcheck.mistakes import changes
 
-from . import Call, Exercise, each, expect, expect_array, expect_close, expect_number, expect_parts
+from . import (
+    Call,
+    Exercise,
+    changes,
+    each,
+    expect,
+    expect_array,
+    expect_close,
+    expect_number,
+    expect_parts,
+)
 from .run import quietly
 
 
@@ -283,123 +292,27 @@ EXERCISES = (
             _survivors("near the threshold", _near_the_threshold),
             _survivors("eps is used", _given_eps),
         ),
-        mistakes=changes(
-            (
-                "max(naive, mean)",
-                "naive",
-                (
-                    "The naive algorithm pays for its variance only. Which mean does it subtract"
-                    " from the row?"
-                ),
-                "min(naive, mean)",
-                (
-                    "The naive algorithm pays less than the larger of its losses. Which of them"
-                    " does it escape?"
-                ),
-            ),
-            (
-                "max(loss, 2**-24) <= 10.0**-digits",
-                "max(loss, 2**-24) <= 10.0**-digits or not loss",
-                "An error below u is predicted. What does every float32 result lose?",
-                "int(-np.log10(max(loss, 2**-24))) >= digits",
-                (
-                    "Your bound on a loss is another than 10**-digits. Are digits made whole"
-                    " numbers on the way?"
-                ),
-                "round(-np.log10(max(loss, 2**-24))) >= digits",
-                (
-                    "Your bound on a loss is another than 10**-digits. Are digits made whole"
-                    " numbers on the way?"
-                ),
-                "max(loss, 2**-24) > 10.0**-digits",
-                "These are the algorithms that lose the digits. Which keep them?",
-            ),
-            (
-                "naive_loss(ratio, var / eps,",
-                "naive_loss(var / eps, ratio,",
-                "Ratio and energy have changed places in the naive algorithm's line.",
-            ),
-            (
-                "max(loss, 2**-24)",
-                "(loss or 2**-24)",
-                "An error below u is predicted. Can a float32 result be that good?",
-                "loss",
-                "An error below u is predicted. What does every float32 result lose?",
-            ),
-            (
-                "max(loss, 2**-24)",
-                "max(loss, 2**-23)",
-                (
-                    "Your limit is 2**-23, the spacing of float32 numbers above 1 (NumPy's eps)."
-                    " What is the unit roundoff u?"
-                ),
-            ),
-            (
-                'var / eps, D, "pairwise")',
-                'var / eps, D, "sequential")',
-                "Your naive variance has running sums. In which order does the exercise add?",
-            ),
-            (
-                'regimes.mean_loss(ratio, D, "pairwise")',
-                'regimes.mean_loss(ratio, D, "sequential")',
-                "Your rounded mean is one running sum. In which order does the exercise add?",
-            ),
-            (
-                "wide.mean() / np.sqrt(var)",
-                "wide.mean() / np.sqrt(var + eps)",
-                (
-                    "eps is in your ratio. Which sigma does rho have, and where does eps enter the"
-                    " lines?"
-                ),
-            ),
-            (
-                "var / eps",
-                "eps / var",
-                (
-                    "Your energy is upside down. Is it large where eps hides the variance, or where"
-                    " it does not?"
-                ),
-                "np.sqrt(var) / eps",
-                (
-                    "The standard deviation is divided by eps. With which quantity, of which unit,"
-                    " is eps added?"
-                ),
-                "var / 1e-30",
-                (
-                    "The naive variance is judged as if eps were 0. What does a wrong variance do"
-                    " where eps is much larger?"
-                ),
-                "var",
-                "Your energy is the variance itself. Beside which number does it count?",
-                "np.mean(wide**2) / eps",
-                (
-                    "Your energy is made of the mean square. Is the mean part of what eps stands"
-                    " beside?"
-                ),
-                "D * var / eps",
-                "Your energy is made of the sum of squares. Is that what eps is added to?",
-                "var / 1e-5",
-                "The energy is computed with the default eps, whatever eps is given.",
-            ),
-            (
-                "wide.var()",
-                "wide.var(ddof=1)",
-                "The squares are divided by D - 1. By what does layer norm divide?",
-            ),
-            (
-                "row.astype(np.float64)",
-                "row",
-                (
-                    "Mean and variance are computed in float32. Can it hold the square of every"
-                    " number of every row?"
-                ),
-            ),
-            (
-                "np.sqrt(var)",
-                "var",
-                "The ratio is mean over variance. Multiply the row by 10: should it change?",
-            ),
-        ),
+        mistakes=changes("""
+            max(naive, mean) => naive
+                The naive algorithm pays for its variance only. Which mean does it subtract from
+                the row?
+            max(loss, 2**-24) <= 10.0**-digits => max(loss, 2**-24) > 10.0**-digits
+                These are the algorithms that lose the digits. Which keep them?
+            max(loss, 2**-24) => (loss or 2**-24)
+                An error below u is predicted. Can a float32 result be that good?
+            var / eps, D, "pairwise") => var / eps, D, "sequential")
+                Your naive variance has running sums. In which order does the exercise add?
+            regimes.mean_loss(ratio, D, "pairwise") => regimes.mean_loss(ratio, D, "sequential")
+                Your rounded mean is one running sum. In which order does the exercise add?
+            var / eps => eps / var
+                Your energy is upside down. Is it large where eps hides the variance, or where
+                it does not?
+            var / eps => var / 1e-5
+                The energy is computed with the default eps, whatever eps is given.
+            row.astype(np.float64) => row
+                Mean and variance are computed in float32. Can it hold the square of every
+                number of every row?
+        """),
     ),
     Exercise(
         "safe-eps",
@@ -423,86 +336,29 @@ EXERCISES = (
                 _no_larger_than_needed,
             ),
         ),
-        mistakes=changes(
-            (
-                "return max(",
-                "return min(",
-                "The smaller of two lower bounds is returned. Which eps satisfies both?",
-            ),
-            (
-                "gain**-2",
-                "0",
-                "Only the format is looked at. By how much is a row of tiny sigma magnified?",
-                "gain**-2, 1e-5",
-                "Your eps is at least 1e-5, in every format. Which bound asks for that?",
-                "1 / gain",
-                (
-                    "Your eps is the reciprocal of the gain. Is sigma divided by eps, or by what"
-                    " comes of it?"
-                ),
-                "gain**-0.5",
-                (
-                    "The root of the gain is taken. Of which of the two, eps and gain, is the other"
-                    " the root?"
-                ),
-                "gain**2",
-                (
-                    "Your bound grows with the gain. Which eps magnifies more, a large one or a"
-                    " small one?"
-                ),
-            ),
-            (
-                "max(FORMATS[dtype].smallest_normal, gain**-2)",
-                "FORMATS[dtype].smallest_normal + gain**-2",
-                (
-                    "Two lower bounds are added. Which number satisfies both, and is no larger than"
-                    " needed?"
-                ),
-                "float(round_to(max(FORMATS[dtype].smallest_normal, gain**-2), dtype))",
-                (
-                    "Your eps is rounded to the format, down at times. By how much may a row be"
-                    " magnified then?"
-                ),
-                "2.0 ** np.ceil(np.log2(max(FORMATS[dtype].smallest_normal, gain**-2)))",
-                (
-                    "Your eps is a power of two. Which numbers lie between two of them, and is one"
-                    " of those enough?"
-                ),
-            ),
-            (
-                "FORMATS[dtype].smallest_normal",
-                "0.0",
-                (
-                    "Only the gain is looked at. Is the eps it asks for a number of the format,"
-                    " with all its digits?"
-                ),
-                "FORMATS[dtype].smallest_subnormal",
-                "The bound is the smallest number above 0. How many digits has it?",
-                "FORMATS[dtype].u",
-                (
-                    "The bound is the unit roundoff: the spacing near 1, and not where numbers near"
-                    " 0 lose digits."
-                ),
-                "2 * FORMATS[dtype].u",
-                (
-                    "The bound is the spacing above 1 (NumPy's eps), and not where numbers near 0"
-                    " lose digits."
-                ),
-                "FORMATS[dtype].smallest_subnormal / 2",
-                "Up to this bound numbers are rounded to 0. From where on have they all digits?",
-                "FORMATS[dtype].smallest_normal**0.5",
-                (
-                    "The root of the smallest normal number bounds a sigma. What is eps added to,"
-                    " sigma or its square?"
-                ),
-                'FORMATS["float16"].smallest_normal',
-                "The bound is float16's in every format.",
-                'FORMATS[dtype if dtype == "float32" else "float16"].smallest_normal',
-                "For bfloat16 your bound is float16's. How many bits of exponent has each?",
-                "np.finfo(dtype).tiny",
-                "NumPy has no bfloat16, so np.finfo fails. FORMATS has all three formats.",
-            ),
-        ),
+        mistakes=changes("""
+            return max( => return min(
+                The smaller of two lower bounds is returned. Which eps satisfies both?
+            gain**-2 => 0
+                Only the format is looked at. By how much is a row of tiny sigma magnified?
+            gain**-2 => 1 / gain
+                Your eps is the reciprocal of the gain. Is sigma divided by eps, or by what
+                comes of it?
+            max(FORMATS[dtype].smallest_normal, gain**-2)
+            => FORMATS[dtype].smallest_normal + gain**-2
+                Two lower bounds are added. Which number satisfies both, and is no larger than
+                needed?
+            FORMATS[dtype].smallest_normal => 0.0
+                Only the gain is looked at. Is the eps it asks for a number of the format, with
+                all its digits?
+            FORMATS[dtype].smallest_normal => FORMATS[dtype].smallest_subnormal
+                The bound is the smallest number above 0. How many digits has it?
+            FORMATS[dtype].smallest_normal => FORMATS[dtype].u
+                The bound is the unit roundoff: the spacing near 1, and not where numbers near 0
+                lose digits.
+            FORMATS[dtype].smallest_normal => np.finfo(dtype).tiny
+                NumPy has no bfloat16, so np.finfo fails. FORMATS has all three formats.
+        """),
     ),
     Exercise(
         "largest-sigma",
@@ -521,69 +377,29 @@ EXERCISES = (
                 _other_format,
             ),
         ),
-        mistakes=changes(
-            (
-                "np.sqrt(largest / D), np.sqrt(largest)",
-                "np.sqrt(largest), np.sqrt(largest / D)",
-                (
-                    "The two numbers have changed places. Which order of work makes the larger"
-                    " intermediate number?"
-                ),
-                "largest / D, largest",
-                "These are the largest squares. What was asked for is sigma.",
-                "np.sqrt(largest), np.sqrt(largest * D)",
-                (
-                    "Both numbers are sqrt(D) too large. Which number is the largest on each of the"
-                    " two ways?"
-                ),
-                "int(np.sqrt(largest / D)), int(np.sqrt(largest))",
-                "Your sigmas are cut to whole numbers. Need a standard deviation be one?",
-            ),
-            (
-                "sqrt(largest / D)",
-                "sqrt(largest // D)",
-                "Your quotient is rounded down to a whole number. Need a square be one?",
-                "sqrt(largest / (D - 1))",
-                "D - 1 squares are added. How many has a row of D?",
-                "sqrt(2 * largest / D)",
-                "Half of the squares are counted. Which sign has the square of a negative number?",
-                "sqrt(largest) / D",
-                "D divides sigma itself. Of which sum is the largest number the limit?",
-                "sqrt(largest)",
-                (
-                    "Your first number does not depend on D. How many squares are in the sum before"
-                    " it is divided?"
-                ),
-            ),
-            (
-                ", np.sqrt(largest)",
-                ", np.inf",
-                (
-                    "By your answer nothing overflows where each square is divided first. How large"
-                    " is a square before that?"
-                ),
-                ", np.sqrt(largest / D)",
-                (
-                    "Your second number is the first again. How large does the sum become where"
-                    " each square is divided first?"
-                ),
-                ", np.sqrt(D)",
-                (
-                    "Your second number is the gain, a quotient of two sigmas. What was asked for"
-                    " is the second sigma."
-                ),
-                ", np.sqrt(largest * D)",
-                (
-                    "The second number is judged by the quotient. Which number is there before"
-                    " anything is divided?"
-                ),
-            ),
-            (
-                "np.sqrt(largest / D), np.sqrt(largest)",
-                "np.sqrt(65504.0 / D), np.sqrt(65504.0)",
-                "The largest number of float16 is used, whatever largest is given.",
-            ),
-        ),
+        mistakes=changes("""
+            np.sqrt(largest / D), np.sqrt(largest) => np.sqrt(largest), np.sqrt(largest / D)
+                The two numbers have changed places. Which order of work makes the larger
+                intermediate number?
+            np.sqrt(largest / D), np.sqrt(largest) => largest / D, largest
+                These are the largest squares. What was asked for is sigma.
+            np.sqrt(largest / D), np.sqrt(largest)
+            => int(np.sqrt(largest / D)), int(np.sqrt(largest))
+                Your sigmas are cut to whole numbers. Need a standard deviation be one?
+            sqrt(largest / D) => sqrt(largest / (D - 1))
+                D - 1 squares are added. How many has a row of D?
+            sqrt(largest / D) => sqrt(largest) / D
+                D divides sigma itself. Of which sum is the largest number the limit?
+            sqrt(largest / D) => sqrt(largest)
+                Your first number does not depend on D. How many squares are in the sum before
+                it is divided?
+            , np.sqrt(largest) => , np.inf
+                By your answer nothing overflows where each square is divided first. How large
+                is a square before that?
+            , np.sqrt(largest) => , np.sqrt(largest / D)
+                Your second number is the first again. How large does the sum become where each
+                square is divided first?
+        """),
     ),
     Exercise(
         "rescue",
@@ -612,111 +428,30 @@ EXERCISES = (
             ),
             _rescued("float64 rows whose squares overflow", _large_float64_rows),
         ),
-        mistakes=changes(
-            (
-                "scale = 2.0**-exponent",
-                "scale = 1.0",
-                (
-                    "The row is not scaled, or by a number that comes of its squares: they overflow"
-                    " as before."
-                ),
-                (
-                    "scale = 2.0**-exponent if float(np.abs(row).max())**2 >"
-                    " np.finfo(row.dtype).max else 1.0"
-                ),
-                (
-                    "A row is scaled where one square overflows. How large is the sum of all"
-                    " squares, where none does?"
-                ),
-                "scale = 2.0**-64 if exponent > 60 else 1.0",
-                (
-                    "The squares of large float64 rows overflow as before. No type is wider, and no"
-                    " fixed power is enough."
-                ),
-                "scale = 1 / max(float(np.abs(row).max()), 1.0)",
-                (
-                    "The row is divided by its largest number. Which scales change no digit of an"
-                    " element?"
-                ),
-            ),
-            (
-                "2.0**-exponent",
-                "2.0**exponent",
-                (
-                    "Squares of your scaled row overflow, or vanish. Which power of two takes its"
-                    " largest number near 1?"
-                ),
-            ),
-            (
-                "scaled = row * row.dtype.type(scale)",
-                "scaled = row / row.std()",
-                (
-                    "The row is divided by its standard deviation. What becomes of that where"
-                    " squares overflow?"
-                ),
-                "scaled = row / max(np.abs(row).max(), row.dtype.type(1))",
-                (
-                    "The row is divided by its largest number. Which scales change no digit of an"
-                    " element?"
-                ),
-            ),
-            (
-                "np.abs(row).max()",
-                "row.max()",
-                (
-                    "Another number than the largest by size sets the scale. Which number of a row"
-                    " has the largest square?"
-                ),
-            ),
-            (
-                "max(int(np.frexp(np.abs(row).max())[1]), 0)",
-                "int(np.frexp(np.abs(row).max())[1])",
-                (
-                    "Small rows are scaled up, and eps with them: beyond the largest number it is"
-                    " Inf. Which rows need a rescue?"
-                ),
-            ),
-            (
-                "eps * scale**2",
-                "eps",
-                (
-                    "The row is scaled, and eps is not: beside smaller squares it weighs more than"
-                    " it did."
-                ),
-                "eps * scale",
-                "Your eps is scaled as the row is. To what is it added?",
-                "eps / scale**2",
-                (
-                    "Your eps grows where the row shrinks. What keeps the quotient of sigma**2 and"
-                    " eps?"
-                ),
-            ),
-            (
-                "return normalise(scaled, eps=max(eps * scale**2, tiny))",
-                "return normalise(scaled, eps=max(eps * scale**2, tiny)) / row.dtype.type(scale)",
-                "The result is scaled back. By how much does xhat change when a row is multiplied?",
-                "return normalise(row.astype(float), eps=eps).astype(row.dtype)",
-                (
-                    "The squares of large float64 rows overflow as before. No type is wider, and no"
-                    " fixed power is enough."
-                ),
-            ),
-            (
-                ".tiny",
-                ".eps",
-                (
-                    "Your least eps is the spacing above 1. Beside which variance, of a scaled row,"
-                    " must it be small?"
-                ),
-            ),
-            (
-                "max(eps * scale**2, tiny)",
-                "eps * scale**2",
-                (
-                    "The scaled eps is allowed to become 0. What is then the result for a constant"
-                    " row?"
-                ),
-            ),
-        ),
+        mistakes=changes("""
+            scale = 2.0**-exponent => scale = 1.0
+                The row is not scaled, or by a number that comes of its squares: they overflow
+                as before.
+            scale = 2.0**-exponent => scale = 1 / max(float(np.abs(row).max()), 1.0)
+                The row is divided by its largest number. Which scales change no digit of an
+                element?
+            scaled = row * row.dtype.type(scale) => scaled = row / row.std()
+                The row is divided by its standard deviation. What becomes of that where squares
+                overflow?
+            np.abs(row).max() => row.max()
+                Another number than the largest by size sets the scale. Which number of a row
+                has the largest square?
+            eps * scale**2 => eps
+                The row is scaled, and eps is not: beside smaller squares it weighs more than it
+                did.
+            eps * scale**2 => eps * scale
+                Your eps is scaled as the row is. To what is it added?
+            scaled, eps=max(eps * scale**2, tiny) => row.astype(float), eps=eps).astype(row.dtype
+                The squares of large float64 rows overflow as before. No type is wider, and no
+                fixed power is enough.
+            max(eps * scale**2, tiny) => eps * scale**2
+                The scaled eps is allowed to become 0. What is then the result for a constant
+                row?
+        """),
     ),
 )

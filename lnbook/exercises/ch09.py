@@ -7,9 +7,8 @@ import numpy as np
 from lnlib import forms, regimes
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 from lnlib.summation import row_sum_bound, sum_rows
-from normcheck.mistakes import changes
 
-from . import Call, Exercise, each, expect, expect_array, expect_close, expect_number
+from . import Call, Exercise, changes, each, expect, expect_array, expect_close, expect_number
 from .gradients import Backward, outside
 from .run import quietly
 
@@ -211,9 +210,6 @@ def _measured(found, tolerance, in_pairs, rng, **_):
     expect(0.5 < error / tolerance < 2, f"{how}: after {n} rows the measured error is {error:.1%}")
 
 
-_KAPPA = "np.linalg.norm(cache.rstd * cache.gamma * dy) / size"
-_BY_ROW = "(np.linalg.norm(cache.rstd * cache.gamma * dy, axis=-1) / np.linalg.norm(dx, axis=-1))"
-
 EXERCISES = (
     Exercise(
         "digits-of-dx",
@@ -225,101 +221,27 @@ EXERCISES = (
             _digits("few digits, or none", _few_digits),
             _digits("dx is zero", _no_digits),
         ),
-        mistakes=changes(
-            (
-                "rstd * cache.gamma",
-                "rstd",
-                "The numerator is made of dy. What reaches the normalisation on the way back?",
-                "gamma",
-                "The numerator is not in the units of dx. Multiply x by 10: should kappa change?",
-            ),
-            (
-                "cache.gamma * dy",
-                "cache.gamma**2 * dy",
-                "Your kappa has gamma twice. How often is dy multiplied by it on the way to g?",
-            ),
-            (
-                _KAPPA,
-                f"{_BY_ROW}.mean()",
-                "Your kappa is a mean over rows. Take norms of whole tensors.",
-                f"{_BY_ROW}.max()",
-                "Your kappa is that of the worst row. Take norms of whole tensors.",
-                f"np.median({_BY_ROW})",
-                "Your kappa is that of the median row. Take norms of whole tensors.",
-                "np.abs(cache.rstd * cache.gamma * dy).max() / np.abs(dx).max()",
-                "Largest elements are compared. Size is a norm, the root of a sum of squares.",
-                "np.abs(cache.rstd * cache.gamma * dy).mean() / np.abs(dx).mean()",
-                (
-                    "Sums or means of absolute values are compared. Size is a norm, the root of a"
-                    " sum of squares."
-                ),
-                "(np.linalg.norm(cache.rstd * cache.gamma * dy) / size) ** 2",
-                "Your kappa is a quotient of squares. Which root does a norm have?",
-                "np.linalg.norm(cache.rstd * cache.gamma * dy, 2) / np.linalg.norm(dx, 2)",
-                (
-                    "Of a matrix, norm(a, 2) is the largest singular value. Take the root of the"
-                    " sum of all squares."
-                ),
-            ),
-            (
-                (_KAPPA, _BY_ROW),
-                ("-np.log10(kappa * u)", "-np.log10(kappa * u).mean()"),
-                "Your digits are a mean over rows. Take norms of whole tensors.",
-            ),
-            (
-                (_KAPPA, _BY_ROW),
-                ("max(0.0, ", "np.maximum(0.0, "),
-                "Your digits are one number a row. Take norms of whole tensors.",
-            ),
-            (
-                ("    if size == 0:\n        return 0.0\n", ""),
-                ("max(0.0, ", "np.maximum(0.0, "),
-                "Your digits are no number where dx is zero. What does the docstring return there?",
-            ),
-            (
-                "return 0.0",
-                "return float(-np.log10(u))",
-                "Where dx is zero you expect all digits. How large is rounding there, beside dx?",
-            ),
-            (
-                _KAPPA,
-                "size / np.linalg.norm(cache.rstd * cache.gamma * dy)",
-                "Your kappa is upside down: it is largest where nothing cancels.",
-            ),
-            (
-                "log10(kappa * u)",
-                "log(kappa * u)",
-                "Your logarithm is the natural one. What is the base of decimal digits?",
-                "log10(kappa * 2**-24)",
-                "The u of float32 is used, whatever u is given.",
-                "log10(kappa)",
-                (
-                    "By your count ordinary rows have no digit left. How large is your kappa there,"
-                    " and what is it multiplied by?"
-                ),
-                "log2(kappa * u)",
-                "These are bits. What is the base of decimal digits?",
-                "log10(0.42 * kappa * u)",
-                "Your error is tau kappa u. The exercise asks for -log10(kappa u).",
-                "log10(0.42 * 3**0.5 * kappa * u)",
-                (
-                    "Your error is the chapter's line with n = 3. The exercise asks for"
-                    " -log10(kappa u)."
-                ),
-            ),
-            (
-                "max(0.0, -np.log10(kappa * u))",
-                "float(int(max(0.0, -np.log10(kappa * u))))",
-                "The digits are cut to a whole number. The exercise asks for a float.",
-            ),
-            (
-                "max(0.0, -np.log10(kappa * u))",
-                "abs(np.log10(kappa * u))",
-                "Your digits lose their sign. How many are left where kappa u is above 1?",
-                "-np.log10(kappa * u)",
-                "The number of digits may come out negative. How many are left where all are lost?",
-            ),
-        ),
+        mistakes=changes(r"""
+            rstd * cache.gamma => rstd
+                The numerator is made of dy. What reaches the normalisation on the way back?
+            np.linalg.norm(cache.rstd * cache.gamma * dy) / size
+            => (np.linalg.norm(cache.rstd * cache.gamma * dy) / size) ** 2
+                Your kappa is a quotient of squares. Which root does a norm have?
+            \n    if size == 0:\n        return 0.0 =>
+            & max(0.0, => np.maximum(0.0,
+                Your digits are no number where dx is zero. What does the docstring return
+                there?
+            np.linalg.norm(cache.rstd * cache.gamma * dy) / size
+            => size / np.linalg.norm(cache.rstd * cache.gamma * dy)
+                Your kappa is upside down: it is largest where nothing cancels.
+            log10(kappa * u) => log(kappa * u)
+                Your logarithm is the natural one. What is the base of decimal digits?
+            log10(kappa * u) => log10(kappa * 2**-24)
+                The u of float32 is used, whatever u is given.
+            max(0.0, -np.log10(kappa * u)) => -np.log10(kappa * u)
+                The number of digits may come out negative. How many are left where all are
+                lost?
+        """),
     ),
     Exercise(
         "constant-rows",
@@ -334,92 +256,33 @@ EXERCISES = (
             _DX.stress(),
         ),
         _DX.diagnose,
-        mistakes=changes(
-            (
-                "np.where(sigma > 0, sigma, 1)",
-                "sigma",
-                (
-                    "A constant row is divided by its sigma of 0. Which factor beside that quotient"
-                    " is 0 as well?"
-                ),
-                "np.where(np.ptp(x, axis=-1, keepdims=True) > 0, sigma, 1)",
-                (
-                    "A row that is constant but for 1e-170 is divided by a sigma of 0: the squares"
-                    " of c vanish. Ask sigma whether it is 0."
-                ),
-                "np.where((sigma > 0).all(), sigma, np.inf)",
-                "One constant row takes the third term from all rows. Which rows have no quotient?",
-                "np.where(sigma > eps, sigma, np.inf)",
-                (
-                    "Rows of sigma below eps are treated as constant ones. For which sigma is there"
-                    " no quotient?"
-                ),
-                "np.maximum(sigma, eps)",
-                (
-                    "A sigma below eps is replaced by eps, which changes dx of small rows too. For"
-                    " which sigma is there no quotient?"
-                ),
-                "(sigma + 1e-12)",
-                (
-                    "A number is added to every sigma, which changes dx of all rows a little. Which"
-                    " rows need another sigma?"
-                ),
-            ),
-            (
-                "c / np.where(sigma > 0, sigma, 1)",
-                "np.nan_to_num(c / sigma)",
-                (
-                    "Where sigma is 0, c need not be: the squares of 1e-170 vanish. What is then c"
-                    " / sigma, and nan_to_num of it?"
-                ),
-            ),
-            (
-                "along) / s",
-                "along) / np.where(sigma > 0, s, np.sqrt(eps))",
-                (
-                    "Your constant rows are divided by the root of eps, as if eps stood inside."
-                    " What is s where sigma is 0?"
-                ),
-            ),
-            (
-                "(g - g.mean(axis=-1, keepdims=True)",
-                "(g - np.where(sigma > 0, g.mean(axis=-1, keepdims=True), 0)",
-                (
-                    "Your dx of a constant row does not sum to 0. What does y do when the whole row"
-                    " moves?"
-                ),
-            ),
-            (
-                "along) / s",
-                "along) / s * (sigma > 0)",
-                (
-                    "Your dx of a constant row is 0. Move one element of such a row a little: does"
-                    " y stay?"
-                ),
-            ),
-            (
-                "s = sigma + eps",
-                "s = np.where(sigma > 0, sigma + eps, 1)",
-                "A constant row is divided by 1. What does the forward pass divide it by?",
-            ),
-            (
-                ("s = sigma + eps", "s = np.sqrt(sigma**2 + eps**2)"),
-                ("c / np.where(sigma > 0, sigma, 1)", "c / s"),
-                "Your eps is squared under the root. What does the forward pass divide by?",
-            ),
-            (
-                "(c * c).mean(axis=-1, keepdims=True)",
-                "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)",
-                "Your sigma divides by D - 1. Is it an estimate or a definition?",
-            ),
-            (
-                *(
-                    (f"{a}.mean(axis=-1, keepdims=True)", f"{a}.mean()")
-                    for a in ("x", "(c * c)", "(g * c / s)", "g")
-                ),
-                "Your means are taken over all rows together. Which numbers has the mean of a row?",
-            ),
-        ),
+        mistakes=changes("""
+            np.where(sigma > 0, sigma, 1) => sigma
+                A constant row is divided by its sigma of 0. Which factor beside that quotient
+                is 0 as well?
+            np.where(sigma > 0, sigma, 1) => np.where((sigma > 0).all(), sigma, np.inf)
+                One constant row takes the third term from all rows. Which rows have no
+                quotient?
+            np.where(sigma > 0, sigma, 1) => np.where(sigma > eps, sigma, np.inf)
+                Rows of sigma below eps are treated as constant ones. For which sigma is there
+                no quotient?
+            np.where(sigma > 0, sigma, 1) => (sigma + 1e-12)
+                A number is added to every sigma, which changes dx of all rows a little. Which
+                rows need another sigma?
+            along) / s => along) / s * (sigma > 0)
+                Your dx of a constant row is 0. Move one element of such a row a little: does y
+                stay?
+            s = sigma + eps => s = np.where(sigma > 0, sigma + eps, 1)
+                A constant row is divided by 1. What does the forward pass divide it by?
+            c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
+                Your sigma divides by D - 1. Is it an estimate or a definition?
+            x.mean(axis=-1, keepdims=True) => x.mean()
+            & (c * c).mean(axis=-1, keepdims=True) => (c * c).mean()
+            & (g * c / s).mean(axis=-1, keepdims=True) => (g * c / s).mean()
+            & g.mean(axis=-1, keepdims=True) => g.mean()
+                Your means are taken over all rows together. Which numbers has the mean of a
+                row?
+        """),
     ),
     Exercise(
         "sum-in-pairs",
@@ -440,93 +303,31 @@ EXERCISES = (
                 _in_pairs,
             ),
         ),
-        mistakes=changes(
-            (
-                "np.concatenate([pairs, terms[2 * half :]])",
-                "pairs",
-                "Where the number of rows is odd, the last one is lost.",
-            ),
-            (
-                "[pairs, terms[2 * half :]]",
-                "[pairs, 2 * terms[2 * half:]]",
-                "The row without a partner counts twice.",
-            ),
-            (
-                "while len(terms) > 1",
-                "while len(terms) > 2",
-                "Two rows are left at the end, and one of them is returned.",
-                "if len(terms) > 1",
-                "Rows are paired once. What becomes of the other pairs?",
-            ),
-            (
-                "while len(terms) > 1:",
-                "terms = terms.T\n    while len(terms) > 1:",
-                (
-                    "The numbers of each row are added to each other. Along which axis do the rows"
-                    " lie?"
-                ),
-                "terms = terms.astype(np.float16)\n    while len(terms) > 1:",
-                "Your sums are float16. Up to which number does that go?",
-            ),
-            (
-                "terms[:half] + terms[half : 2 * half]",
-                "(terms[:half] + terms[half:2 * half]) / 2",
-                "Pairs are averaged. What is asked for is their sum.",
-            ),
-            (
-                "while len(terms) > 1:",
-                (
-                    "return terms[:len(terms) // 2].sum(axis=0) + terms[len(terms) //"
-                    " 2:].sum(axis=0)\n    while len(terms) > 1:"
-                ),
-                "Two running sums, of half the rows each, are your only pair. How long are they?",
-                (
-                    "half = len(terms) // 2 * 2\n    return np.concatenate([terms[:half:2] +"
-                    " terms[1:half:2], terms[half:]]).sum(axis=0)\n    while len(terms) > 1:"
-                ),
-                (
-                    "Rows are paired once, and the pairs added in one running sum. What becomes of"
-                    " pairs of pairs?"
-                ),
-                "return terms.sum(axis=0)\n    while len(terms) > 1:",
-                (
-                    "This is NumPy's sum along axis 0: one running sum, in which every row waits"
-                    " its turn."
-                ),
-                "return np.ascontiguousarray(terms.T).sum(axis=1)\n    while len(terms) > 1:",
-                (
-                    "Rows are added in running sums of blocks, as NumPy does along a contiguous"
-                    " axis. How many rows are in a block?"
-                ),
-                (
-                    "return terms.sum(axis=0, dtype=float).astype(np.float32)\n    while len(terms)"
-                    " > 1:"
-                ),
-                (
-                    "The rows are added in float64 and rounded once. The exercise asks for partial"
-                    " sums in float32."
-                ),
-            ),
-            (
-                "pairs = terms[:half] + terms[half : 2 * half]",
-                "terms[:half] += terms[half:2 * half]\n        pairs = terms[:half]",
-                "The sums are written into terms, which belongs to the caller.",
-            ),
-            *(
-                (
-                    *rows,
-                    ("np.concatenate([pairs, terms[2 * half :]])", "pairs"),
-                    (
-                        "NumPy adds one row to each of two, so that it counts twice. Which row has"
-                        " no partner?"
-                    ),
-                )
-                for rows in (
-                    [("terms[half : 2 * half]", "terms[half:]")],
-                    [("terms[:half]", "terms[::2]"), ("terms[half : 2 * half]", "terms[1::2]")],
-                )
-            ),
-        ),
+        mistakes=changes(r"""
+            np.concatenate([pairs, terms[2 * half :]]) => pairs
+                Where the number of rows is odd, the last one is lost.
+            while len(terms) > 1 => if len(terms) > 1
+                Rows are paired once. What becomes of the other pairs?
+            while len(terms) > 1: => terms = terms.T\n    while len(terms) > 1:
+                The numbers of each row are added to each other. Along which axis do the rows
+                lie?
+            terms[:half] + terms[half : 2 * half] => (terms[:half] + terms[half:2 * half]) / 2
+                Pairs are averaged. What is asked for is their sum.
+            while len(terms) > 1: => return terms.sum(axis=0)\n    while len(terms) > 1:
+                This is NumPy's sum along axis 0: one running sum, in which every row waits its
+                turn.
+            while => return np.ascontiguousarray(terms.T).sum(axis=1)\n    while
+                Rows are added in running sums of blocks, as NumPy does along a contiguous axis.
+                How many rows are in a block?
+            pairs = terms[:half] + terms[half : 2 * half
+            => terms[:half] += terms[half:2 * half]\n\
+                    pairs = terms[:half
+                The sums are written into terms, which belongs to the caller.
+            terms[half : 2 * half] => terms[half:]
+            & np.concatenate([pairs, terms[2 * half :]]) => pairs
+                NumPy adds one row to each of two, so that it counts twice. Which row has no
+                partner?
+        """),
     ),
     Exercise(
         "rows-until",
@@ -554,84 +355,25 @@ EXERCISES = (
                 _measured,
             ),
         ),
-        mistakes=changes(
-            (
-                "else 2 * roundings",
-                "else roundings",
-                (
-                    "Every rounding of the running sum is counted as if the sum were already at its"
-                    " full size."
-                ),
-                "else roundings / 2",
-                (
-                    "The 2 of the running sum's line is on the wrong side. Put your N into the"
-                    " line: what error comes out?"
-                ),
-            ),
-            (
-                "np.exp2(roundings) if in_pairs else 2 * roundings",
-                "2 * roundings",
-                "The running sum's line is solved in both cases. What does in_pairs change?",
-                "tolerance / u",
-                (
-                    "Neither line is solved: these are the roundings, each at its worst, that add"
-                    " up to tolerance."
-                ),
-            ),
-            (
-                "(tolerance / (0.42 * u)) ** 2",
-                "tolerance / (0.42 * u)",
-                "The root of the line is not undone. What does that leave of N on the other side?",
-                "(tolerance / u) ** 2 / 0.42",
-                "Your tau is not squared with the rest. What of the line stands outside the root?",
-            ),
-            (
-                "else 2 * roundings",
-                "else 3 * roundings",
-                (
-                    "Your running sum has the n = D/3 of numbers of one sign. Of random signs, how"
-                    " large is a sum of k terms?"
-                ),
-            ),
-            (
-                "0.42 * u",
-                "u",
-                "Every rounding is counted at its worst, u. What is a typical one?",
-                "0.42 * 2**-24",
-                "The u of float32 is used, whatever u is given.",
-                "0.42 * 2**-8",
-                "The u of bfloat16 is used, whatever u is given.",
-            ),
-            (
-                "np.exp2(roundings)",
-                "roundings",
-                "These are the levels of a tree. How many rows do so many levels add?",
-                "np.exp2(np.sqrt(roundings))",
-                "The levels are their own root in your tree. Which square undoes the line's root?",
-                "np.power(10.0, roundings)",
-                (
-                    "From levels to rows it goes by powers of ten. By what does the number of rows"
-                    " grow from level to level?"
-                ),
-                "np.log2(roundings)",
-                "The logarithm is taken again. The line has log2 N levels; what is N?",
-                "roundings**2",
-                "The number of levels is squared. Which function undoes log2?",
-                "np.exp2(np.floor(roundings))",
-                (
-                    "The number of levels is cut to a whole number. The line takes any N, and N is"
-                    " at most 2 times too small."
-                ),
-            ),
-            (
-                "np.exp2(",
-                "np.exp(",
-                (
-                    "From levels to rows it goes by powers of e. By what does the number of rows"
-                    " grow from level to level?"
-                ),
-            ),
-            ("if in_pairs", "if not in_pairs", "The tree and the running sum have changed places."),
-        ),
+        mistakes=changes("""
+            else 2 * roundings => else roundings
+                Every rounding of the running sum is counted as if the sum were already at its
+                full size.
+            np.exp2(roundings) if in_pairs else 2 * roundings => 2 * roundings
+                The running sum's line is solved in both cases. What does in_pairs change?
+            np.exp2(roundings) if in_pairs else 2 * roundings => tolerance / u
+                Neither line is solved: these are the roundings, each at its worst, that add up
+                to tolerance.
+            (tolerance / (0.42 * u)) ** 2 => tolerance / (0.42 * u)
+                The root of the line is not undone. What does that leave of N on the other side?
+            0.42 * u => u
+                Every rounding is counted at its worst, u. What is a typical one?
+            0.42 * u => 0.42 * 2**-24
+                The u of float32 is used, whatever u is given.
+            np.exp2(roundings) => roundings
+                These are the levels of a tree. How many rows do so many levels add?
+            if in_pairs => if not in_pairs
+                The tree and the running sum have changed places.
+        """),
     ),
 )

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 
 from lnlib import cost
-from normcheck.mistakes import Diagnosis, changes
+from normcheck.mistakes import Diagnosis
 
-from . import Call, Exercise, each, expect, expect_number, expect_parts
+from . import Call, Exercise, changes, each, expect, expect_number, expect_parts
 from .run import plainly, reply
 
 
@@ -316,20 +316,6 @@ def _without_overhead(found, **_):
     expect(abs(found) < 1e-9, f"without overhead: found {found:.4g}, expected 0")
 
 
-_READ_ANEW = (
-    "One factor is read anew for each row. Does the model count numbers of an array, or uses of"
-    " them?"
-)
-
-# y or dy or dx: the sum does not tell which.
-_ONE_MISSING = (
-    "An array of x's size is missing. Forward, loss and backward each make one at least. Are all"
-    " counted?"
-)
-
-_SWAPPED = "The two ways to keep are the wrong way round. Which one keeps a new array of x's size?"
-
-
 EXERCISES = (
     Exercise(
         "rms-norm-cost",
@@ -348,41 +334,28 @@ EXERCISES = (
             ),
         ),
         _of_the_costs,
-        changes(
-            (
-                "4 * N + 4 * rows",
-                "4 * N + 3 * rows",
-                (
-                    "One operation for each row is missing. How many has a sum of D numbers by this"
-                    " book's rule, how many a root?"
-                ),
-                "3 * N + 5 * rows",
-                "The sum is counted as one operation a row. How many numbers does it add?",
-            ),
-            ("10 * rows + D", "10 * rows + N", _READ_ANEW),
-            (
-                "7 * N",
-                "8 * N",
-                (
-                    "One access for each element is too many. How often does x * x read x, and what"
-                    " does a sum write?"
-                ),
-            ),
-            (
-                "2 * N",
-                "3 * N",
-                (
-                    "A third large array is moved in the fused pass. Does it return xhat, or read x"
-                    " again?"
-                ),
-            ),
-            (
-                "itemsize * numbers, itemsize * fused",
-                "numbers, fused",
-                "These are numbers, and not bytes.",
-            ),
-            (("10 * rows + D", "10 * rows + N"), ("2 * N + rows + D", "3 * N + rows"), _READ_ANEW),
-        ),
+        changes("""
+            4 * N + 4 * rows => 4 * N + 3 * rows
+                One operation for each row is missing. How many has a sum of D numbers by this
+                book's rule, how many a root?
+            4 * N + 4 * rows => 3 * N + 5 * rows
+                The sum is counted as one operation a row. How many numbers does it add?
+            10 * rows + D => 10 * rows + N
+                One factor is read anew for each row. Does the model count numbers of an array,
+                or uses of them?
+            7 * N => 8 * N
+                One access for each element is too many. How often does x * x read x, and what
+                does a sum write?
+            2 * N => 3 * N
+                A third large array is moved in the fused pass. Does it return xhat, or read x
+                again?
+            itemsize * numbers, itemsize * fused => numbers, fused
+                These are numbers, and not bytes.
+            10 * rows + D => 10 * rows + N
+            & 2 * N + rows + D => 3 * N + rows
+                One factor is read anew for each row. Does the model count numbers of an array,
+                or uses of them?
+        """),
     ),
     Exercise(
         "free-operations",
@@ -399,91 +372,31 @@ EXERCISES = (
             each("both take as long", _any_machine, _is_the_ridge),
         ),
         _of_the_free,
-        changes(
-            (
-                " - 8",
-                "",
-                (
-                    "These are all the operations that fit beside the copy. How many does the pass"
-                    " do already?"
-                ),
-            ),
-            (
-                "2 * itemsize",
-                "itemsize",
-                (
-                    "Half of what fits beside the copy is counted. How many arrays does it move,"
-                    " and is each FLOP/s counted?"
-                ),
-                "3 * itemsize",
-                "Three arrays are counted. What does forward read, and what does it write?",
-                "4 * itemsize",
-                (
-                    "Twice what fits beside the copy is counted. How many arrays does it move, and"
-                    " how often each?"
-                ),
-            ),
-            (
-                "2 * itemsize / machine.copy - 8",
-                "1 / machine.copy",
-                "This is the ridge, in operations per byte. How many bytes has an element?",
-                "1 / machine.copy - 8",
-                "From operations per byte you take operations per element. How many bytes has one?",
-                "1 / machine.copy - 1",
-                "This is per byte. How many bytes does the copy move for each element?",
-                "2 * itemsize / machine.copy + 8",
-                "What the pass does already is added to what fits beside the copy.",
-            ),
-            (
-                "machine.flops * 2 * itemsize / machine.copy",
-                "machine.copy * 2 * itemsize / machine.flops",
-                (
-                    "By your answer nothing is free, though the copy takes longer. In which unit is"
-                    " your quotient, and what is cut off?"
-                ),
-            ),
-            (
-                "2 * itemsize",
-                "2",
-                "Two numbers are counted as two bytes. How many bytes has each?",
-                "8",
-                "Every number has four bytes in your sum. What is itemsize for?",
-                "16 * itemsize",
-                "Bytes are counted as bits. In which unit is machine.copy?",
-            ),
-            (
-                "copy",
-                "triad",
-                (
-                    "The bandwidth is that of triad, which reads two arrays for each one written."
-                    " And forward?"
-                ),
-            ),
-            (
-                "max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)",
-                "max(0.0, machine.flops / machine.copy - 8 / (2 * itemsize))",
-                (
-                    "This is the ridge less the intensity, in operations per byte. How many bytes"
-                    " are moved for an element?"
-                ),
-                "machine.flops * 2 * itemsize / machine.copy - 8",
-                (
-                    "The number may be negative. What is free where the arithmetic takes longer"
-                    " than the copy?"
-                ),
-                "abs(machine.flops * 2 * itemsize / machine.copy - 8)",
-                (
-                    "A negative number has lost its sign. What is free where the arithmetic takes"
-                    " longer than the copy?"
-                ),
-                "round(max(0.0, machine.flops * 2 * itemsize / machine.copy - 8))",
-                "The number is rounded to a whole one. Does the docstring ask for that?",
-                "float(np.ceil(max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)))",
-                "The number is rounded up to a whole one. Does the docstring ask for that?",
-                "max(0.0, machine.flops * 2 * itemsize // machine.copy - 8)",
-                "The number is rounded down to a whole one. Does the docstring ask for that?",
-            ),
-        ),
+        changes("""
+            - 8 =>
+                These are all the operations that fit beside the copy. How many does the pass do
+                already?
+            2 * itemsize => itemsize
+                Half of what fits beside the copy is counted. How many arrays does it move, and
+                is each FLOP/s counted?
+            2 * itemsize / machine.copy - 8 => 1 / machine.copy
+                This is the ridge, in operations per byte. How many bytes has an element?
+            flops * 2 * itemsize / machine.copy => copy * 2 * itemsize / machine.flops
+                By your answer nothing is free, though the copy takes longer. In which unit is
+                your quotient, and what is cut off?
+            2 * itemsize => 2
+                Two numbers are counted as two bytes. How many bytes has each?
+            copy => triad
+                The bandwidth is that of triad, which reads two arrays for each one written. And
+                forward?
+            max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)
+            => machine.flops * 2 * itemsize / machine.copy - 8
+                The number may be negative. What is free where the arithmetic takes longer than
+                the copy?
+            max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)
+            => round(max(0.0, machine.flops * 2 * itemsize / machine.copy - 8))
+                The number is rounded to a whole one. Does the docstring ask for that?
+        """),
     ),
     Exercise(
         "step-peak",
@@ -495,64 +408,27 @@ EXERCISES = (
             _steps("all arrays", _small_arrays, (101, 7, 8), (3, 500, 2), (1, 1, 4)),
         ),
         _of_the_step,
-        changes(
-            (
-                "3 +",
-                "2 +",
-                _ONE_MISSING,
-                "4 +",
-                (
-                    "One array of x's size is too many. Is one counted that was there before, or is"
-                    " not kept?"
-                ),
-            ),
-            ('(keep == "xhat")', '(keep == "x")', _SWAPPED),
-            ("return itemsize * (", "return (", "These are numbers, and not bytes."),
-            (
-                " - in_place",
-                "",
-                "Whether in_place is set makes no difference in your sum. Where does dx go then?",
-                " - (not in_place)",
-                (
-                    "An array is saved where in_place is not set. Over which array is dx written"
-                    " where it is?"
-                ),
-            ),
-            (
-                '(keep == "xhat")',
-                "1",
-                (
-                    'With keep = "x" an array of x\'s size is too many. Does forward keep a new'
-                    " one, does backward make xhat again?"
-                ),
-                "0",
-                "Both ways to keep need as much in your sum. Which array is new when xhat is kept?",
-            ),
-            (
-                '3 + (keep == "xhat")',
-                "2",
-                "Nothing that forward leaves is in your sum. What does it make of x's size?",
-            ),
-            (
-                '1 if keep == "xhat" else 2',
-                "2",
-                "Two statistics are kept in both cases. What is the mean for, once xhat is there?",
-            ),
-            (" + 2 * D", "", "The gradients of the parameters are not counted."),
-            *(
-                (("3 +", "2 +"), *small, f"{_ONE_MISSING} And small arrays count, too.")
-                for small in (
-                    [(" + 2 * D", "")],
-                    [(" + statistics * rows", "")],
-                    [(" + 2 * D", ""), (" + statistics * rows", "")],
-                )
-            ),
-            (
-                ('(keep == "xhat")', '(keep == "x")'),
-                ('1 if keep == "xhat"', '1 if keep == "x"'),
-                _SWAPPED,
-            ),
-        ),
+        changes("""
+            3 + => 2 +
+                An array of x's size is missing. Forward, loss and backward each make one at
+                least. Are all counted?
+            (keep == "xhat") => (keep == "x")
+                The two ways to keep are the wrong way round. Which one keeps a new array of x's
+                size?
+            return itemsize * ( => return (
+                These are numbers, and not bytes.
+            - in_place =>
+                Whether in_place is set makes no difference in your sum. Where does dx go then?
+            - in_place => - (not in_place)
+                An array is saved where in_place is not set. Over which array is dx written
+                where it is?
+            3 + (keep == "xhat") => 2
+                Nothing that forward leaves is in your sum. What does it make of x's size?
+            1 if keep == "xhat" else 2 => 2
+                Two statistics are kept in both cases. What is the mean for, once xhat is there?
+            + 2 * D =>
+                The gradients of the parameters are not counted.
+        """),
     ),
     Exercise(
         "half-length",
@@ -567,71 +443,25 @@ EXERCISES = (
                 _without_overhead,
             ),
         ),
-        mistakes=changes(
-            (
-                "return a / b",
-                "return a",
-                "This is the overhead, in seconds. How many elements take as long?",
-                "return b / a",
-                "The quotient is upside down. In which unit is it?",
-                "return a / b / 2",
-                "At this length the overhead is two thirds of the time.",
-                "return 2 * a / b",
-                "At this length the overhead is a third of the time.",
-                "return b",
-                "This is the time of an element. How many of them take as long as the overhead?",
-                "return int(a / b)",
-                "The length is cut to a whole number. The exercise asks for a float.",
-                "return round(a / b)",
-                "The length is rounded to a whole number. The exercise asks for a float.",
-                "return (t2 / 2 - a) / b",
-                (
-                    "Half of the second call's time is looked for. At the length asked for, how"
-                    " long does a call take?"
-                ),
-            ),
-            (
-                "(t2 - t1) / (n2 - n1)",
-                "t2 / n2",
-                (
-                    "The time per element still has the overhead in it. What do two calls have in"
-                    " common?"
-                ),
-                "(t2 - t1) / n2",
-                (
-                    "The difference of times is divided by n2. How many more elements has the"
-                    " second call?"
-                ),
-            ),
-            (
-                ("(t2 - t1) / (n2 - n1)", "t2 / n2"),
-                ("t1 - b * n1", "t1"),
-                "This leaves the overhead inside the time per element. Why do you have two calls?",
-            ),
-            (
-                ("(t2 - t1)", "t2"),
-                ("t1 - b * n1", "t1"),
-                (
-                    "The second call's time is not the time of n2 - n1 elements. How much longer"
-                    " does it take?"
-                ),
-            ),
-            (
-                "t1 - b * n1",
-                "t1",
-                "The whole of the first call is taken for overhead. What else did it do?",
-                "t1 + b * n1",
-                "The time of the work is added to the call's. Is the overhead more than the call?",
-                "t1 - b * n2",
-                "One call's work is taken from the other call's time. Which n belongs to t1?",
-                "t2 - b * n1",
-                "One call's work is taken from the other call's time. Which n belongs to t2?",
-            ),
-            (
-                "(t2 - t1) / (n2 - n1)",
-                "(n2 - n1) / (t2 - t1)",
-                "Your b is upside down. Is it seconds per element, or elements per second?",
-            ),
-        ),
+        mistakes=changes("""
+            return a / b => return a
+                This is the overhead, in seconds. How many elements take as long?
+            return a / b => return b / a
+                The quotient is upside down. In which unit is it?
+            return a / b => return a / b / 2
+                At this length the overhead is two thirds of the time.
+            (t2 - t1) / (n2 - n1) => t2 / n2
+                The time per element still has the overhead in it. What do two calls have in
+                common?
+            (t2 - t1) / (n2 - n1) => (t2 - t1) / n2
+                The difference of times is divided by n2. How many more elements has the second
+                call?
+            t1 - b * n1 => t1
+                The whole of the first call is taken for overhead. What else did it do?
+            t1 - b * n1 => t1 - b * n2
+                One call's work is taken from the other call's time. Which n belongs to t1?
+            (t2 - t1) / (n2 - n1) => (n2 - n1) / (t2 - t1)
+                Your b is upside down. Is it seconds per element, or elements per second?
+        """),
     ),
 )

@@ -7,9 +7,8 @@ import numpy as np
 
 from lnlib.cpu.ladder import ANY_ORDER, Kernel
 from lnlib.layernorm import rms_norm_backward, rms_norm_forward
-from normcheck.mistakes import changes
 
-from . import Call, Exercise, Ran, each, expect, expect_close, expect_number
+from . import Call, Exercise, Ran, changes, each, expect, expect_close, expect_number
 from .gradients import RMS, Backward
 from .kernels import Out, expect_written, fill, with_outputs
 
@@ -23,77 +22,6 @@ def lane_sum_solution(x, lanes):
     for lane in sums:
         total += lane
     return total
-
-
-_LAST = """total = x.dtype.type(0)
-    for lane in sums:
-        total += lane"""
-_IN_FLOAT64 = "The sum is taken in float64. In which dtype do the lanes add?"
-_STEPS = (
-    "for start in range(0, len(x), lanes):\n"
-    "        step = x[start : start + lanes]\n"
-    "        sums[: len(step)] += step"
-)
-
-
-def _wrong_lanes():
-    """Other loops in place of ``_STEPS``: a block of neighbours for each lane, however cut, or
-    NumPy's sums.
-    """
-    neighbours = "Each lane gets a block of neighbours. How far apart are the numbers of one lane?"
-    blocks = (
-        "np.array_split(x, lanes)",
-        *(
-            f"np.split(x, [{n} * k for k in range(1, lanes)])"
-            for n in ("-(-len(x) // lanes)", "(len(x) // lanes)")
-        ),
-    )
-    for cut in blocks:
-        for adds in ("for number in part:\n            sums[k] += number", "sums[k] = part.sum()"):
-            yield _STEPS, f"for k, part in enumerate({cut}):\n        {adds}", neighbours
-    numpy = (
-        "A lane's numbers are the right ones, but NumPy adds them, in an order of its own. In which"
-        " order?"
-    )
-    yield _STEPS, "for k in range(lanes):\n        sums[k] = x[k::lanes].sum()", numpy
-    steps = f"{_STEPS}\n    {_LAST}"
-    yield steps, "total = np.array([x[k::lanes].sum() for k in range(lanes)]).sum()", numpy
-    yield steps, f"total = np.array([part.sum() for part in {blocks[0]}]).sum()", neighbours
-    zero = "total = x.dtype.type(0)\n    "
-    yield (
-        steps,
-        (
-            f"{zero}for k in range(lanes):\n        for number in x[k::lanes]:\n            total"
-            " += number"
-        ),
-        "Lane after lane goes into one running sum. With what does each lane's own sum begin?",
-    )
-    for adds in (
-        (
-            "part = 0 * x[0]\n        for number in step:\n            part += number\n       "
-            " total += part"
-        ),
-        "total += step.sum()",
-    ):
-        yield (
-            steps,
-            (
-                f"{zero}for k in range(0, len(x), lanes):\n        step = x[k:k + lanes]\n       "
-                f" {adds}"
-            ),
-            "Neighbours are added to each other first. Which lane does each of them belong to?",
-        )
-    yield (
-        _STEPS,
-        "sums = x.reshape(-1, lanes).sum(axis=0)",
-        "Your x is cut into whole steps. Which lanes do the numbers belong to that are left over?",
-    )
-    for adds in ("for number in step:\n            sums[0] += number", "sums[0] += step.sum()"):
-        yield (
-            _STEPS,
-            _STEPS.replace("sums[: len(step)] += step", adds),
-            "One running sum takes all numbers. What do the other lanes add?",
-        )
 
 
 def _integers(rng):
@@ -368,35 +296,6 @@ _GRADIENTS = Backward(
 )
 
 
-_TOUCHED = (
-    "for row in (0, 1):\n"
-    "            start = sums.ctypes.data + part * sums.strides[0] + row * sums.strides[1]\n"
-    "            # The first and the last byte of each number.\n"
-    "            for place in (start, start + sums.itemsize - 1):\n"
-    "                for at in np.unique((place + numbers) // line):"
-)
-_GAPS = "The gaps of a view are not seen, or counted as written. Which bytes does it skip?"
-
-
-def _one_block(size):
-    """Change: a part writes to ``size`` bytes from its first number on."""
-    return (
-        _TOUCHED,
-        f"""first = sums.ctypes.data + part * sums.strides[0]
-        for at in range(first // line, (first + {size} - 1) // line + 1):""",
-    )
-
-
-_ONE_SUM = (
-    "for i in range(x.shape[0]):\n        squares = x.dtype.type(0)",
-    "squares = x.dtype.type(0)\n    for i in range(x.shape[0]):",
-)
-_ONE_TOTAL = (
-    ("D = x.shape[1]", "D, total = x.shape[1], x.dtype.type(0)"),
-    ("r, total = rstd[i], x.dtype.type(0)", "r = rstd[i]"),
-)
-_NOT_ANEW = "The sum behind the mean is not started anew: each row adds to those before it."
-
 EXERCISES = (
     Exercise(
         "lane-sum",
@@ -407,59 +306,31 @@ EXERCISES = (
             each("whole numbers, with a remainder", _integers, _exact, unchanged=True),
             each("to the last bit", _numbers, _to_the_bit, unchanged=True),
         ),
-        mistakes=changes(
-            (
-                "range(0, len(x), lanes)",
-                "range(0, len(x) - lanes + 1, lanes)",
-                "Only whole steps are taken: what is left over at the end is not added.",
-            ),
-            *_wrong_lanes(),
-            ("np.zeros(lanes, x.dtype)", "np.zeros(lanes)", _IN_FLOAT64),
-            (
-                "in sums",
-                "in sums[::-1]",
-                "The lanes' sums are added from the last to the first. Are the bits the same?",
-            ),
-            (
-                (
-                    "for start in range(0, len(x), ",
-                    "whole = len(x) - len(x) % lanes\n    for start in range(0, whole, ",
-                ),
-                ("in sums", "in (*sums, *x[whole:])"),
-                (
-                    "What is left over after the whole steps comes after all lanes. Which lanes"
-                    " does it belong to?"
-                ),
-            ),
-            (
-                "for lane in sums:\n        total += lane",
-                "total = sums.sum()",
-                "The lanes' sums are added by NumPy, in an order of its own.",
-            ),
-            *(
-                (
-                    _LAST,
-                    f"while len(sums) > 1:\n        sums = {pairs}\n    total = sums[0]",
-                    (
-                        "The lanes' sums are added in pairs, and the pairs in pairs. Which order"
-                        " has the docstring?"
-                    ),
-                )
-                for pairs in (
-                    "[sum(sums[k:k + 2]) for k in range(0, len(sums), 2)]",
-                    "sums[:len(sums) // 2] + sums[len(sums) // 2:]",
-                )
-            ),
-            (
-                "return total",
-                "return x.sum()",
-                "This is the sum in NumPy's order. Which numbers does a lane add?",
-                "return x.sum(dtype=float)",
-                _IN_FLOAT64,
-                "return x.dtype.type(x.sum(dtype=float))",
-                _IN_FLOAT64,
-            ),
-        ),
+        mistakes=changes(r"""
+            range(0, len(x), lanes) => range(0, len(x) - lanes + 1, lanes)
+                Only whole steps are taken: what is left over at the end is not added.
+            start in range(0, len(x), lanes):\n\
+                    step = x[start : start + lanes]\n\
+                    sums[: len(step)] += step
+            => k, part in enumerate(np.array_split(x, lanes)):\n\
+                    for number in part:\n\
+                        sums[k] += number
+                Each lane gets a block of neighbours. How far apart are the numbers of one lane?
+            np.zeros(lanes, x.dtype) => np.zeros(lanes)
+                The sum is taken in float64. In which dtype do the lanes add?
+            in sums => in sums[::-1]
+                The lanes' sums are added from the last to the first. Are the bits the same?
+            for start in range(0, len(x)
+            => whole = len(x) - len(x) % lanes\n\
+                for start in range(0, whole
+            & in sums => in (*sums, *x[whole:])
+                What is left over after the whole steps comes after all lanes. Which lanes does
+                it belong to?
+            for lane in sums:\n        total += lane => total = sums.sum()
+                The lanes' sums are added by NumPy, in an order of its own.
+            return total => return x.sum()
+                This is the sum in NumPy's order. Which numbers does a lane add?
+        """),
     ),
     Exercise(
         "shared-lines",
@@ -516,78 +387,26 @@ EXERCISES = (
                 ),
             ),
         ),
-        mistakes=changes(
-            (
-                "sums.ctypes.data + ",
-                "",
-                "The sums are taken to begin where a line begins. At which address do they?",
-            ),
-            (
-                "part * sums.strides[0] + row * sums.strides[1]",
-                "(2 * part + row) * sums.shape[2] * sums.itemsize",
-                _GAPS,
-            ),
-            (*_one_block("sums[0].size * sums.itemsize"), _GAPS),
-            (
-                *_one_block(
-                    "sums.strides[1] + (sums.shape[2] - 1) * sums.strides[2] + sums.itemsize"
-                ),
-                _GAPS,
-            ),
-            (
-                *_one_block("4 * sums[0].size"),
-                "Each number is taken to have 4 bytes. How many has a float64?",
-            ),
-            ("(0, 1)", "(0,)", "One of a part's two rows is counted. What does part t write to?"),
-            (
-                "itemsize - 1",
-                "itemsize",
-                "The byte after the last one counts as touched. Which is a number's last byte?",
-            ),
-            (
-                "// line",
-                "/ line",
-                (
-                    "The quotient of address and line keeps its fraction. Is it the same for two"
-                    " bytes of one line?"
-                ),
-                "// 64",
-                "Lines of 64 bytes are counted, whatever line is given.",
-            ),
-            (
-                "> 1",
-                "- 1",
-                (
-                    "A line that three parts write to is counted twice. Are lines counted here, or"
-                    " pairs of parts?"
-                ),
-            ),
-            (
-                "sum(len(parts) > 1 for parts in touched.values())",
-                "len(sums) - 1",
-                (
-                    "One line is counted for each pair of neighbours. Can two parts share two"
-                    " lines, or none?"
-                ),
-                "len(touched)",
-                "All lines are counted. Which of them have more than one part?",
-                "sum(len(parts) * (len(parts) - 1) // 2 for parts in touched.values())",
-                "Pairs of parts are counted. How many lines is it if three parts write to one?",
-            ),
-            (
-                *((f"sums.strides[{k}]", f"sums.strides[{k}] * sums.itemsize") for k in (0, 1, 2)),
-                "Strides are multiplied by itemsize. In which unit are they?",
-            ),
-            (
-                ("np.arange(sums.shape[-1])", "np.arange(1)"),
-                ("(0, 1)", "(0,)"),
-                (" start + sums.itemsize - 1)", ")"),
-                (
-                    "The first number alone of each part is counted. To which other lines does the"
-                    " part write?"
-                ),
-            ),
-        ),
+        mistakes=changes("""
+            sums.ctypes.data + =>
+                The sums are taken to begin where a line begins. At which address do they?
+            part * sums.strides[0] + row * sums.strides[1]
+            => (2 * part + row) * sums.shape[2] * sums.itemsize
+                The gaps of a view are not seen, or counted as written. Which bytes does it
+                skip?
+            (0, 1) => (0,)
+                One of a part's two rows is counted. What does part t write to?
+            itemsize - 1 => itemsize
+                The byte after the last one counts as touched. Which is a number's last byte?
+            // line => // 64
+                Lines of 64 bytes are counted, whatever line is given.
+            > 1 => - 1
+                A line that three parts write to is counted twice. Are lines counted here, or
+                pairs of parts?
+            sum(len(parts) > 1 for parts in touched.values()) => len(sums) - 1
+                One line is counted for each pair of neighbours. Can two parts share two lines,
+                or none?
+        """),
     ),
     Exercise(
         "rms-forward-rows",
@@ -606,89 +425,29 @@ EXERCISES = (
                 unchanged=True,
             ),
         ),
-        mistakes=changes(
-            (
-                "squares / D + eps",
-                "squares + eps",
-                "The squares are added, and their mean is never taken.",
-            ),
-            (
-                "1 / np.sqrt(squares / D + eps)",
-                "1 / (np.sqrt(squares / D) + eps)",
-                "Your eps is added after the root. Where does the docstring put it?",
-            ),
-            ("squares / D + eps", "squares / D", "Your result does not depend on eps."),
-            (
-                "np.sqrt(squares",
-                "(squares",
-                "There is no root. If x is in metres, in which unit is your y?",
-            ),
-            (
-                "1 / np.sqrt",
-                "np.sqrt",
-                "Your x is multiplied by the root. If x is in metres, in which unit is your y?",
-            ),
-            (
-                "squares / D",
-                "squares / (D - 1)",
-                "The squares are divided by D - 1. What is the mean of D numbers?",
-            ),
-            (
-                "x[i, j] ** 2",
-                "abs(x[i, j])",
-                "Magnitudes are added instead of squares. Which mean does the docstring take?",
-            ),
-            (
-                "x[i, j] * r * gamma[j]",
-                "x[i, j] * r",
-                "Your y does not depend on gamma.",
-                "x[i, j] * r * gamma[i]",
-                "Your gamma is indexed by row. Which index has a column?",
-            ),
-            (
-                "D = x.shape[1]",
-                "D, x = x.shape[1], x - x.mean(axis=1, keepdims=True)",
-                "Your rows lose their mean first, as in layer norm. Does RMS norm do that?",
-            ),
-            (
-                *_ONE_SUM,
-                "The sum of squares is not started anew: each row adds to those before it.",
-            ),
-            (
-                "= r",
-                "= 1 / r",
-                (
-                    "What is stored as rstd is the root itself. What does the r in front of std"
-                    " stand for?"
-                ),
-            ),
-            (
-                "y[i, j] = x[i, j] * r * gamma[j]",
-                "y[i, j] = x[i, j] * r\n            y[i, j] *= gamma[j]",
-                "Your y holds an intermediate result: it is written, read and written again.",
-            ),
-            (
-                _ONE_SUM,
-                (
-                    "        r =",
-                    "    squares /= x.shape[0]\n    for i in range(x.shape[0]):\n        r =",
-                ),
-                "All rows have one mean square. Which numbers has the mean over j?",
-            ),
-            (
-                ("x[i, j] ** 2", "abs(x[i, j])"),
-                ("np.sqrt(squares / D + eps)", "(squares / D + eps)"),
-                "Magnitudes are added instead of squares. Which mean does the docstring take?",
-            ),
-            (
-                ("squares = x.dtype.type(0)", "squares = np.float64(0)"),
-                ("x.dtype.type(1 / np.sqrt(squares / D + eps))", "1 / np.sqrt(squares / D + eps)"),
-                (
-                    "Your y is rounded once: its products are float64. Which number in your loop is"
-                    " not made by x.dtype.type?"
-                ),
-            ),
-        ),
+        mistakes=changes(r"""
+            squares / D + eps => squares + eps
+                The squares are added, and their mean is never taken.
+            1 / np.sqrt(squares / D + eps) => 1 / (np.sqrt(squares / D) + eps)
+                Your eps is added after the root. Where does the docstring put it?
+            squares / D + eps => squares / D
+                Your result does not depend on eps.
+            x[i, j] * r * gamma[j] => x[i, j] * r * gamma[i]
+                Your gamma is indexed by row. Which index has a column?
+            D = x.shape[1] => D, x = x.shape[1], x - x.mean(axis=1, keepdims=True)
+                Your rows lose their mean first, as in layer norm. Does RMS norm do that?
+            for i in range(x.shape[0]):\n\
+                    squares = x.dtype.type(0)
+            => squares = x.dtype.type(0)\n\
+                for i in range(x.shape[0]):
+                The sum of squares is not started anew: each row adds to those before it.
+            r * => r\n            y[i, j] *=
+                Your y holds an intermediate result: it is written, read and written again.
+            squares = x.dtype.type(0) => squares = np.float64(0)
+            & x.dtype.type(1 / np.sqrt(squares / D + eps)) => 1 / np.sqrt(squares / D + eps)
+                Your y is rounded once: its products are float64. Which number in your loop is
+                not made by x.dtype.type?
+        """),
     ),
     Exercise(
         "rms-backward-rows",
@@ -712,54 +471,34 @@ EXERCISES = (
             ),
         ),
         _GRADIENTS.diagnose,
-        mistakes=changes(
-            (
-                "[j] +=",
-                "[j] =",
-                (
-                    "Your dgamma is overwritten row by row. What happens to the terms of the rows"
-                    " before?"
-                ),
-            ),
-            (*_ONE_TOTAL, _NOT_ANEW),
-            ("rstd[i]", "1 / rstd[i]", "Your r is 1 / rstd[i]. What does the r in rstd stand for?"),
-            (
-                "dgamma[j] += upstream * xhat",
-                "pass",
-                "Your dgamma is zero, as it came. Which sum should it hold at the end?",
-            ),
-            (
-                "\n        mean = x.dtype.type(total * r / D)\n        for j in range(D):",
-                "\n            mean = x.dtype.type(total * r / D)",
-                "One loop over j does everything. What is missing in the mean while it runs?",
-            ),
-            (
-                "dx[i, j] = r * (gamma[j] * upstream - xhat * mean)",
-                (
-                    "dx[i, j] = gamma[j] * upstream\n            dx[i, j] = r * (dx[i, j] - xhat *"
-                    " mean)"
-                ),
-                "Your dx holds an intermediate result: it is written, read and written again.",
-            ),
-            (
-                "dgamma[j] += upstream * xhat",
-                "pass\n        for j in range(D):\n            dgamma[j] += dy[i, j] * x[i, j] * r",
-                (
-                    "Your dgamma has a loop of its own, which reads dy and x a third time. Where"
-                    " are both at hand already?"
-                ),
-            ),
-            (
-                *_ONE_TOTAL,
-                ("* x[i, j]\n", "* x[i, j] * r\n"),
-                ("total * r / D", "total / D"),
-                _NOT_ANEW,
-            ),
-            (
-                (" * x[i, j]\n", "\n"),
-                ("total * r / D", "total / D"),
-                "Your mean is that of g. Which product's mean multiplies xhat?",
-            ),
-        ),
+        mistakes=changes(r"""
+            [j] += => [j] =
+                Your dgamma is overwritten row by row. What happens to the terms of the rows
+                before?
+            D = x.shape[1] => D, total = x.shape[1], x.dtype.type(0)
+            & r, total = rstd[i], x.dtype.type(0) => r = rstd[i]
+                The sum behind the mean is not started anew: each row adds to those before it.
+            rstd[i] => 1 / rstd[i]
+                Your r is 1 / rstd[i]. What does the r in rstd stand for?
+            dgamma[j] += upstream * xhat => pass
+                Your dgamma is zero, as it came. Which sum should it hold at the end?
+            \n\
+                    mean = x.dtype.type(total * r / D)\n\
+                    for j in range(D):
+            => \n\
+                        mean = x.dtype.type(total * r / D)
+                One loop over j does everything. What is missing in the mean while it runs?
+            r * (gamma[j] * upstream => gamma[j] * upstream\n            dx[i, j] = r * (dx[i, j]
+                Your dx holds an intermediate result: it is written, read and written again.
+            dgamma[j] += upstream * xhat
+            => pass\n\
+                    for j in range(D):\n\
+                        dgamma[j] += dy[i, j] * x[i, j] * r
+                Your dgamma has a loop of its own, which reads dy and x a third time. Where are
+                both at hand already?
+            * x[i, j]\n => \n
+            & total * r / D => total / D
+                Your mean is that of g. Which product's mean multiplies xhat?
+        """),
     ),
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 from lnlib.sharded import GATHER, SUM, cut, features, rows, simulate, widths
-from normcheck.mistakes import Diagnosis, changes
+from normcheck.mistakes import Diagnosis
 
 from . import (
     Call,
@@ -17,6 +17,7 @@ from . import (
     Exercise,
     Mismatch,
     Ran,
+    changes,
     each,
     expect,
     expect_array,
@@ -724,24 +725,6 @@ def _case(title, N, D, ranks, *rates):
     return each(title, ask, _as_modelled)
 
 
-_ROUNDED = "The mean of the whole is rounded to one number, and nothing is kept of what that loses."
-_LARGER, _HALF = (
-    "The mean moves by the larger group's share. To which of the two should it stay nearer?",
-    "Both groups count half. Do they have equally many numbers?",
-)
-_MOVED, _SQUARES = "np.float32(count_b / count)", "distance * moved * count_a"
-_OF_DISTANCE = (  # what is right whatever the mean moves by
-    f"distance * distance * {_MOVED} * count_a"
-)
-_RETURNED = (
-    "return count, mean, residual_a + moved, squares",
-    "return count, mean + moved, np.float32(0), squares",
-)
-_EXCHANGED = (
-    "N and D are exchanged in your messages. Of which length are the sums that are sent when rows"
-    " are cut?"
-)
-
 EXERCISES = (
     Exercise(
         "merge-groups",
@@ -777,139 +760,30 @@ EXERCISES = (
             ),
         ),
         _of_a_merge,
-        changes(
-            (
-                "a[0] < b[0]",
-                "a[0] > b[0]",
-                (
-                    "The pivot is the smaller of these two groups. How far from it may the mean of"
-                    " all lie, in sigma?"
-                ),
-                "a[1] > b[1]",
-                (
-                    "The group with the smaller mean is the pivot. How far from it may the mean of"
-                    " all lie, in sigma?"
-                ),
-                "a[1] < b[1]",
-                (
-                    "The group with the larger mean is the pivot. How far from it may the mean of"
-                    " all lie, in sigma?"
-                ),
-                "abs(a[1]) > abs(b[1])",
-                (
-                    "The group whose mean is nearer to 0 is the pivot. How far from it may the mean"
-                    " of all lie, in sigma?"
-                ),
-                "a[3] < b[3]",
-                "The group with the larger squares is the pivot. Is it the one with more numbers?",
-                "False",
-                (
-                    "The first group is always the pivot. What if it is one outlier, and the second"
-                    " has all the rest?"
-                ),
-            ),
-            (
-                "(mean_b - mean) + (residual_b - residual_a)",
-                "(mean_b - mean)",
-                "The distance forgets the residuals. Where does the mean of each group lie?",
-                "(mean_b + residual_b) - (mean + residual_a)",
-                (
-                    "Each mean is added up before the two are subtracted. What does mean + residual"
-                    " become in float32?"
-                ),
-                "(mean_b - mean) + (residual_a - residual_b)",
-                (
-                    "The means are subtracted one way, the residuals the other. To which mean does"
-                    " each residual belong?"
-                ),
-                "(mean_b - mean) + (residual_b + residual_a)",
-                (
-                    "Both residuals have one sign in the distance. What is mean_b + residual_b,"
-                    " less mean + residual?"
-                ),
-                "(mean - mean_b) + (residual_a - residual_b)",
-                (
-                    "The mean of the whole moves away from the smaller group. Which sign takes it"
-                    " there?"
-                ),
-            ),
-            ("count_b / count)", "count_a / count)", _LARGER, "1 / 2)", _HALF),
-            (
-                "mean, residual_a + moved",
-                "mean + moved, residual_a",
-                (
-                    "The mean moves, and is rounded again. Which of the two numbers is small enough"
-                    " to take the change?"
-                ),
-                "mean + (residual_a + moved), np.float32(0)",
-                _ROUNDED,
-                "mean, moved",
-                "The pivot's own residual is lost.",
-            ),
-            (
-                " + distance * moved * count_a",
-                "",
-                (
-                    "The squares of both groups are added and no more. What of the distance between"
-                    " their means?"
-                ),
-                " + distance * moved * count_b",
-                (
-                    "The distance counts with the wrong count. Try it on two groups of one number"
-                    " each and on one number beside three."
-                ),
-                " + moved * moved * count_a",
-                (
-                    "The distance counts too little in the squares. Which numbers are farther from"
-                    " the mean now?"
-                ),
-                " + distance * distance",
-                (
-                    "The squared distance is added once. How many numbers have moved away from the"
-                    " mean?"
-                ),
-                " + distance * moved * count_a / count",
-                (
-                    "The squared distance is divided by the count of all twice. Try it on two"
-                    " groups of one number each."
-                ),
-                " + distance * moved",
-                (
-                    "The squared distance counts with one group's share alone, a number below 1."
-                    " How many numbers moved?"
-                ),
-                " + 2 * distance * moved * count_a",
-                (
-                    "The distance counts twice in the squares. Try it on two groups of one number"
-                    " each."
-                ),
-                " + moved * count_a",
-                "The distance is not squared. What unit have the squares, if x is in metres?",
-            ),
-            (
-                "squares = squares_a",
-                "squares = np.sqrt(squares_a)",
-                "You take a root. What are squares, sums of what?",
-            ),
-            (
-                "    if count_b == 0:\n        return a\n",
-                "",
-                "Two groups of no numbers divide 0 by 0. What should come of nothing and nothing?",
-            ),
-            (
-                (_SQUARES, _OF_DISTANCE),
-                (f"* {_MOVED}\n", "* np.float32(count_a / count)\n"),
-                _LARGER,
-            ),
-            (
-                "squares_a + squares_b",
-                "(squares_a * count_a + squares_b * count_b) / np.float32(count)",
-                "Your groups' squares are averaged. Are they means, or sums?",
-            ),
-            ((_SQUARES, _OF_DISTANCE), (f"* {_MOVED}\n", "* np.float32(1 / 2)\n"), _HALF),
-            (_RETURNED, _ROUNDED),
-            (_RETURNED, (" + (residual_b - residual_a)", ""), _ROUNDED),
-        ),
+        changes(r"""
+            a[0] < b[0] => a[0] > b[0]
+                The pivot is the smaller of these two groups. How far from it may the mean of
+                all lie, in sigma?
+            a[0] < b[0] => False
+                The first group is always the pivot. What if it is one outlier, and the second
+                has all the rest?
+            (mean_b - mean) + (residual_b - residual_a) => (mean_b - mean)
+                The distance forgets the residuals. Where does the mean of each group lie?
+            - mean) + (residual_b - => + residual_b) - (mean +
+                Each mean is added up before the two are subtracted. What does mean + residual
+                become in float32?
+            count_b / count) => count_a / count)
+                The mean moves by the larger group's share. To which of the two should it stay
+                nearer?
+            mean, residual_a + moved => mean + (residual_a + moved), np.float32(0)
+                The mean of the whole is rounded to one number, and nothing is kept of what that
+                loses.
+            + distance * moved * count_a =>
+                The squares of both groups are added and no more. What of the distance between
+                their means?
+            \n    if count_b == 0:\n        return a =>
+                Two groups of no numbers divide 0 by 0. What should come of nothing and nothing?
+        """),
     ),
     Exercise(
         "planted-mistakes", 20, "test", whats_wrong_solution, tuple(map(_named, LAYERS)), _of_a_test
@@ -953,58 +827,26 @@ EXERCISES = (
             ),
         ),
         _of_a_program,
-        changes(
-            (
-                "np.reshape(blocks, (-1, D))",
-                "products",
-                "All rows travel. How many numbers a block would do?",
-            ),
-            (
-                ("k : k + 64", "k:k + 32"),
-                ("len(products), 64", "len(products), 32"),
-                "Your blocks have 32 rows. How many rows has a block of the docstring?",
-            ),
-            (
-                "parts.sum",
-                "parts.mean",
-                "Blocks are averaged in your program. Does dgamma get smaller with more of them?",
-            ),
-            (
-                (
-                    "parts = yield GATHER, np.reshape(blocks, (-1, D))",
-                    "yield SUM, products.sum(axis=0)",
-                ),
-                ("parts.sum", "products.sum"),
-                "A rank's own sum is returned. What does yield give back?",
-            ),
-            (
-                "parts.sum(axis=0)",
-                "parts.sum(axis=1)",
-                "Each block is summed over its features. Which axis has the blocks?",
-                "parts[0]",
-                "The first block's sum is returned. What of the others?",
-            ),
-            (
-                "].sum(axis=0)",
-                "].mean(axis=0)",
-                "Each block is averaged over its rows. Does dgamma grow with more rows?",
-            ),
-            (
-                "np.reshape(blocks, (-1, D))",
-                "np.array(blocks)",
-                "A rank without rows brings an array without columns. Which shape must it have?",
-            ),
-            (
-                "    parts = yield",
-                "    if not blocks:\n        return np.zeros(D)\n    parts = yield",
-                "A rank without rows ends before the message. For whom do the others wait?",
-            ),
-            (
-                "len(products), 64)",
-                "len(products) // 64 * 64, 64)",
-                "Rows after the last whole block are lost.",
-            ),
-        ),
+        changes(r"""
+            np.reshape(blocks, (-1, D)) => products
+                All rows travel. How many numbers a block would do?
+            k : k + 64 => k:k + 32
+            & len(products), 64 => len(products), 32
+                Your blocks have 32 rows. How many rows has a block of the docstring?
+            parts.sum => parts.mean
+                Blocks are averaged in your program. Does dgamma get smaller with more of them?
+            parts = yield GATHER, np.reshape(blocks, (-1, D)) => yield SUM, products.sum(axis=0)
+            & parts.sum => products.sum
+                A rank's own sum is returned. What does yield give back?
+            ].sum(axis=0) => ].mean(axis=0)
+                Each block is averaged over its rows. Does dgamma grow with more rows?
+            np.reshape(blocks, (-1, D)) => np.array(blocks)
+                A rank without rows brings an array without columns. Which shape must it have?
+            parts = yield => if not blocks:\n        return np.zeros(D)\n    parts = yield
+                A rank without rows ends before the message. For whom do the others wait?
+            len(products), 64) => len(products) // 64 * 64, 64)
+                Rows after the last whole block are lost.
+        """),
     ),
     Exercise(
         "which-cut",
@@ -1019,88 +861,26 @@ EXERCISES = (
             _case("uneven shards, a slow network", 1000, 1000, 7, 5e-5, 1e-9, 2e10),
         ),
         _of_the_times,
-        changes(
-            (
-                "math.ceil(N / ranks)",
-                "N / ranks",
-                "Rows are shared out evenly, in fractions. How many has the busiest rank?",
-                "N // ranks",
-                "The busiest rank has too few rows in your time. For whom do the others wait?",
-            ),
-            (
-                "math.ceil(D / ranks)",
-                "D / ranks",
-                "Features are shared out evenly, in fractions. How many has the busiest rank?",
-            ),
-            (
-                "math.ceil(math.log2(ranks))",
-                "math.log2(ranks)",
-                "Your number of steps is no whole number.",
-                "math.floor(math.log2(ranks))",
-                "Your steps reach 4 of 7 ranks. Which number of steps reaches all of them?",
-                "(ranks - 1)",
-                (
-                    "Every other rank costs a step in your model. How many ranks know something"
-                    " after two steps, if each tells one more?"
-                ),
-            ),
-            (
-                "20 * rows",
-                "8 * rows",
-                "Only the forward pass moves memory in your model.",
-                "12 * rows",
-                "Only the backward pass moves memory in your model.",
-                "5 * rows",
-                "You count numbers. How many bytes has a float32?",
-            ),
-            (
-                ("D)\n        + 2 * steps"),
-                "D) + steps",
-                "The sum takes half of its steps. It is scattered, and then?",
-            ),
-            (
-                ")) + 2 * steps",
-                ")) + steps",
-                "Features send one message in your model. How many passes are there?",
-            ),
-            (
-                "2 * (ranks - 1) / ranks * 16",
-                "(ranks - 1) / ranks * 16",
-                (
-                    "Half of the sum's bytes are missing. Of which gradients is it, how wide are"
-                    " they, and how often does a part pass?"
-                ),
-                "2 * (ranks - 1) * 16",
-                (
-                    "Each rank would receive the whole message of all others. Which part of a sum"
-                    " does a rank add up?"
-                ),
-            ),
-            (
-                "(ranks - 1) * 72",
-                "72",
-                "Each rank receives the message of one other.",
-                "ranks * 72",
-                "Your ranks receive their own message, too. Does it travel?",
-                "(ranks - 1) * 32",
-                "Only the forward message travels. What does dx need to know of the whole row?",
-                "(ranks - 1) * 36",
-                "Half of the bytes are missing. How wide are the numbers that travel?",
-            ),
-            (
-                "return one, by_rows, by_features",
-                "return one, by_features, by_rows",
-                (
-                    "The times of rows and features are exchanged. Which of the two is asked for"
-                    " first?"
-                ),
-                "return by_rows, by_features, one",
-                "The time of one process comes last. Which is asked for first?",
-            ),
-            # Where the ranks divide both, all of N and D may be exchanged or only those in
-            # messages.
-            (("* 16 * D", "* 16 * N"), ("* 72 * N", "* 72 * D"), _EXCHANGED),
-            ("N, D, ranks", "D, N, ranks", _EXCHANGED),
-        ),
+        changes(r"""
+            math.ceil(N / ranks) => N / ranks
+                Rows are shared out evenly, in fractions. How many has the busiest rank?
+            math.ceil(N / ranks) => N // ranks
+                The busiest rank has too few rows in your time. For whom do the others wait?
+            math.ceil(math.log2(ranks)) => (ranks - 1)
+                Every other rank costs a step in your model. How many ranks know something after
+                two steps, if each tells one more?
+            20 * rows => 8 * rows
+                Only the forward pass moves memory in your model.
+            20 * rows => 5 * rows
+                You count numbers. How many bytes has a float32?
+            D)\n        + 2 * steps => D) + steps
+                The sum takes half of its steps. It is scattered, and then?
+            (ranks - 1) * 72 => 72
+                Each rank receives the message of one other.
+            * 16 * D => * 16 * N
+            & * 72 * N => * 72 * D
+                N and D are exchanged in your messages. Of which length are the sums that are
+                sent when rows are cut?
+        """),
     ),
 )

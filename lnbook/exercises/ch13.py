@@ -6,10 +6,10 @@ import simt
 from lnlib import gpu
 from lnlib.gpu.ladder import warp_sum
 from lnlib.layernorm import layer_norm_forward
-from normcheck.mistakes import Diagnosis, changes
+from normcheck.mistakes import Diagnosis
 from simt.cuda_access import FULL, cuda, device, float32
 
-from . import Call, Exercise, each, expect, expect_close, expect_parts
+from . import Call, Exercise, changes, each, expect, expect_close, expect_parts
 from .kernels import Out, expect_few_sectors, expect_written, launch
 from .run import reply
 
@@ -306,10 +306,6 @@ def _no_conflicts(run):
         )
 
 
-_W_IS_1 = "W is 1 in a plan of yours, one number a chunk. How many neighbours are read at once?"
-_EVERY_DISTANCE = "Every distance is used in turn, so that some numbers are counted more than once."
-_ROUNDED_DOWN = "The number of chunks is rounded down, and the end of the row is left to nobody."
-
 EXERCISES = (
     Exercise(
         "warp-sum",
@@ -327,91 +323,31 @@ EXERCISES = (
             ),
         ),
         _whose,
-        mistakes=changes(
-            (
-                "width // 2",
-                "16",
-                (
-                    "The first exchange is over half a warp, whatever the width. Does its partner"
-                    " belong to the group?"
-                ),
-            ),
-            (
-                "distance = width // 2\n",
-                "distance = min(width, 16)\n",
-                (
-                    "Sums of a group come out twice, or with another group's. Does a distance of"
-                    " `width` stay in the group?"
-                ),
-                "distance = width\n",
-                (
-                    "Sums of a group come out twice, or with another group's. Does a distance of"
-                    " `width` stay in the group?"
-                ),
-            ),
-            (
-                "return value",
-                "return value / float32(width)",
-                "These are means. What is asked for is a sum.",
-            ),
-            (
-                "//= 2",
-                "//= 4",
-                "Every second exchange is left out. How many has a group of `width` lanes?",
-            ),
-            ("value += cuda", "value -= cuda", "The partner's number is subtracted."),
-            (
-                "distance > 0",
-                "distance > 1",
-                "One exchange is missing: neighbours never hear of each other.",
-            ),
-            (
-                "shfl_xor_sync",
-                "shfl_down_sync",
-                (
-                    "Each lane takes from a higher one only. Which lanes have the whole sum at the"
-                    " end?"
-                ),
-                "shfl_up_sync",
-                "Each lane takes from a lower one only. Which lanes have the whole sum at the end?",
-            ),
-            (
-                "value += cuda",
-                "value = cuda",
-                (
-                    "A lane ends with one lane's number. What should become of both numbers in an"
-                    " exchange?"
-                ),
-            ),
-            (
-                ("while distance > 0:", "own = value\n    for distance in range(1, width):"),
-                ("FULL, value", "FULL, own"),
-                ("\n        distance //= 2", ""),
-                (
-                    "Each lane asks all others, one by one, and adds in an order of its own. How"
-                    " many exchanges are there?"
-                ),
-            ),
-            ("distance //= 2", "distance -= 1", _EVERY_DISTANCE),
-            (
-                ("distance = width // 2", "distance = width - 1"),
-                ("distance //= 2", "distance -= 1"),
-                _EVERY_DISTANCE,
-            ),
-            (
-                ("distance = width // 2", "distance, own = width // 2, value"),
-                ("FULL, value", "FULL, own"),
-                (
-                    "Each exchange sends the lane's first number. What has its partner added up by"
-                    " then?"
-                ),
-            ),
-            (
-                ("width // 2", "16"),
-                ("return value", "return value * float32(width) / float32(32)"),
-                "The sum of the whole warp is scaled. Have all groups the same sum?",
-            ),
-        ),
+        mistakes=changes(r"""
+            width // 2 => 16
+                The first exchange is over half a warp, whatever the width. Does its partner
+                belong to the group?
+            distance = width // 2\n => distance = width\n
+                Sums of a group come out twice, or with another group's. Does a distance of
+                `width` stay in the group?
+            return value => return value / float32(width)
+                These are means. What is asked for is a sum.
+            distance > 0 => distance > 1
+                One exchange is missing: neighbours never hear of each other.
+            shfl_xor_sync => shfl_down_sync
+                Each lane takes from a higher one only. Which lanes have the whole sum at the
+                end?
+            value += cuda => value = cuda
+                A lane ends with one lane's number. What should become of both numbers in an
+                exchange?
+            while distance > 0: => own = value\n    for distance in range(1, width):
+            & FULL, value => FULL, own
+            & \n        distance //= 2 =>
+                Each lane asks all others, one by one, and adds in an order of its own. How many
+                exchanges are there?
+            distance //= 2 => distance -= 1
+                Every distance is used in turn, so that some numbers are counted more than once.
+        """),
     ),
     Exercise(
         "coalesced",
@@ -422,74 +358,32 @@ EXERCISES = (
             _means("means", ((64, 40), (64, 1), (7, 33), (130, 9)), _right_means),
             _means("four sectors, each number once", ((128, 64),), _few_sectors),
         ),
-        mistakes=changes(
-            (
-                "c * N + row",
-                "row * D + c",
-                "You read x as if a row's numbers were neighbours. How is it stored here?",
-                "c * D + row",
-                (
-                    "From one number of a row to the next you go on by D. How many rows' numbers"
-                    " lie between the two?"
-                ),
-            ),
-            (
-                "if row < N",
-                "if True",
-                (
-                    "Threads beyond the last row take part. How many threads has the grid, and how"
-                    " many rows has x?"
-                ),
-            ),
-            (
-                "cuda.grid(1)",
-                "cuda.threadIdx.x",
-                (
-                    "Every block does the same 64 rows. What tells its threads from those of"
-                    " another block?"
-                ),
-            ),
-            ("float32(D)", "float32(N)", "The sums are divided by the number of rows."),
-            ("row < N", "row < D", "Your guard compares the row with D. How many rows are there?"),
-            ("total += x", "total = x", "Each number takes the place of those before it."),
-            (
-                "total / float32(D)",
-                "total",
-                "These are sums. What makes them means?",
-                "warp_sum(total) / float32(D)",
-                "The lanes of a warp are added up. Whose numbers has each lane added?",
-            ),
-            (
-                "range(D)",
-                "range(1, D)",
-                "The first number of each row is left out.",
-                "range(D - 1)",
-                "The last number of each row is left out.",
-            ),
-            (
-                "float32(0)",
-                "x[row]",
-                "The first number of each row is added twice: what does the sum begin with?",
-            ),
-            (
-                (
-                    "row = cuda.grid(1)\n    if row < N:\n        total",
-                    (
-                        "lane = cuda.threadIdx.x % 32\n    for row in range(cuda.grid(1) // 32, N,"
-                        " cuda.gridsize(1) // 32):\n        total"
-                    ),
-                ),
-                ("range(D)", "range(lane, D, 32)"),
-                (
-                    "mean[row] = total /",
-                    (
-                        "total = warp_sum(total)\n        if lane == 0:\n            mean[row] ="
-                        " total /"
-                    ),
-                ),
-                "A warp does a row, as in slow_means: its lanes ask for numbers that lie N apart.",
-            ),
-        ),
+        mistakes=changes(r"""
+            c * N + row => row * D + c
+                You read x as if a row's numbers were neighbours. How is it stored here?
+            c * N + row => c * D + row
+                From one number of a row to the next you go on by D. How many rows' numbers lie
+                between the two?
+            if row < N => if True
+                Threads beyond the last row take part. How many threads has the grid, and how
+                many rows has x?
+            cuda.grid(1) => cuda.threadIdx.x
+                Every block does the same 64 rows. What tells its threads from those of another
+                block?
+            float32(D) => float32(N)
+                The sums are divided by the number of rows.
+            total += x => total = x
+                Each number takes the place of those before it.
+            total / float32(D) => total
+                These are sums. What makes them means?
+            row = cuda.grid(1)\n\
+                if row < N
+            => lane = cuda.threadIdx.x % 32\n\
+                for row in range(cuda.grid(1) // 32, N, cuda.gridsize(1) // 32)
+            & range(D) => range(lane, D, 32)
+            & mean[ => total = warp_sum(total)\n        if lane == 0:\n            mean[
+                A warp does a row, as in slow_means: its lanes ask for numbers that lie N apart.
+        """),
     ),
     Exercise(
         "threads-for-640",
@@ -522,72 +416,25 @@ EXERCISES = (
             ),
             each("the kernel of the plan", _rows, _kernel_of_the_plan),
         ),
-        mistakes=changes(
-            (
-                "range(32, 1025, 32)",
-                "(32, 64, 128, 256, 512, 1024)",
-                "Only powers of two are tried.",
-            ),
-            (
-                "min(plans)",
-                "min(plans, key=lambda plan: plan[1])",
-                (
-                    "The fewest threads come first in your choice. What does the docstring count"
-                    " before it counts threads?"
-                ),
-                "min(plans, key=lambda plan: (plan[0], plan[2]))",
-                "Among plans equally good, the one with the most threads is taken.",
-            ),
-            (
-                "range(32, 1025, 32)",
-                "range(32, 1024, 32)",
-                "The largest block is never tried. Where does range stop?",
-                "range(64, 1025, 64)",
-                "Only multiples of 64 are tried.",
-                "range(64, 1025, 32)",
-                "Blocks of 32 threads are never tried.",
-                "range(32, 1025)",
-                "Every number of threads is tried. Of what must it be a multiple?",
-            ),
-            ("V = -(-D // (threads * 4))", "V = D // (threads * 4)", _ROUNDED_DOWN),
-            (
-                "V * 4 <= 16",
-                "V <= 16",
-                (
-                    "A thread may keep more than 16 numbers in your plans. What is 16 the limit of,"
-                    " chunks or numbers?"
-                ),
-            ),
-            ("min(plans)", "max(plans)", "The plan with the most places beyond the row is taken."),
-            (
-                "return threads, V, 4,",
-                "return V, threads, 4,",
-                "Threads and V have changed places.",
-                "return threads, V, 1,",
-                _W_IS_1,
-                "return threads, 4, V,",
-                _W_IS_1,
-            ),
-            (
-                "4 if threads == 32 else 1",
-                "1",
-                "Your R is always 1. How many rows has a block whose rows have 32 threads?",
-                "4",
-                (
-                    "Your R is always 4. How many rows has a block whose rows have more than 32"
-                    " threads?"
-                ),
-            ),
-            *(
-                (
-                    ("V = -(-D // (threads * 4))", "V = D // (threads * 4)"),
-                    ("V * 4 <= 16", "0 < V * 4 <= 16"),
-                    ("min(plans)", best),
-                    _ROUNDED_DOWN,
-                )
-                for best in ("min(plans)", "min(plans, key=lambda plan: (abs(plan[0]), plan[1]))")
-            ),
-        ),
+        mistakes=changes("""
+            range(32, 1025, 32) => (32, 64, 128, 256, 512, 1024)
+                Only powers of two are tried.
+            min(plans) => min(plans, key=lambda plan: plan[1])
+                The fewest threads come first in your choice. What does the docstring count
+                before it counts threads?
+            min(plans) => min(plans, key=lambda plan: (plan[0], plan[2]))
+                Among plans equally good, the one with the most threads is taken.
+            range(32, 1025, 32) => range(32, 1024, 32)
+                The largest block is never tried. Where does range stop?
+            range(32, 1025, 32) => range(32, 1025)
+                Every number of threads is tried. Of what must it be a multiple?
+            V = -(-D // (threads * 4)) => V = D // (threads * 4)
+                The number of chunks is rounded down, and the end of the row is left to nobody.
+            return threads, V, 4, => return V, threads, 4,
+                Threads and V have changed places.
+            4 if threads == 32 else 1 => 1
+                Your R is always 1. How many rows has a block whose rows have 32 threads?
+        """),
     ),
     Exercise(
         "no-conflicts",
@@ -605,60 +452,32 @@ EXERCISES = (
                 measure=lambda run: [f"{kind} in {turns} turns" for _, kind, turns in _turns(run)],
             ),
         ),
-        mistakes=changes(
-            (
-                "    cuda.syncthreads()\n",
-                "",
-                (
-                    "Nothing waits between the stores and the loads. Whose number does a thread"
-                    " read from the tile?"
-                ),
-            ),
-            (
-                ("r * 33", "r * 32"),
-                ("lane * 33", "lane * 32"),
-                (
-                    "Rows of the tile begin 32 numbers apart, or a multiple of 32. In how many"
-                    " banks are the numbers of one column?"
-                ),
-            ),
-            (
-                ("r * 33", "r * 31"),
-                ("lane * 33", "lane * 31"),
-                (
-                    "Rows of the tile begin 31 numbers apart, but a row has 32: its last number and"
-                    " the next row's first share a place. No barrier cures that."
-                ),
-            ),
-            (
-                "y[c * 32 + lane] = tile[lane * 33 + c]",
-                "y[lane * 32 + c] = tile[c * 33 + lane]",
-                (
-                    "The lanes store to a column of y. Which index should differ by 1 from lane to"
-                    " lane?"
-                ),
-            ),
-            (
-                "tile[r * 33 + lane] = x[r * 32 + lane]",
-                "tile[lane * 33 + r] = x[lane * 32 + r]",
-                "The lanes load a column of x. Which index should differ by 1 from lane to lane?",
-            ),
-            (
-                "tile[lane * 33 + c]",
-                "x[lane * 32 + c]",
-                "The lanes load a column of x directly. What is the tile for?",
-                "tile[c * 33 + lane]",
-                "Your y is x: nothing is transposed, or all of it twice.",
-            ),
-            (
-                ("32 * 33", "32 * 34"),
-                ("r * 33", "r * 34"),
-                ("lane * 33", "lane * 34"),
-                (
-                    "Rows of the tile begin 34 numbers apart. How many banks do the lanes reach by"
-                    " even steps?"
-                ),
-            ),
-        ),
+        mistakes=changes(r"""
+            \n    cuda.syncthreads() =>
+                Nothing waits between the stores and the loads. Whose number does a thread read
+                from the tile?
+            r * 33 => r * 32
+            & lane * 33 => lane * 32
+                Rows of the tile begin 32 numbers apart, or a multiple of 32. In how many banks
+                are the numbers of one column?
+            r * 33 => r * 31
+            & lane * 33 => lane * 31
+                Rows of the tile begin 31 numbers apart, but a row has 32: its last number and
+                the next row's first share a place. No barrier cures that.
+            y[c * 32 + lane] = tile[lane * 33 + c] => y[lane * 32 + c] = tile[c * 33 + lane]
+                The lanes store to a column of y. Which index should differ by 1 from lane to
+                lane?
+            tile[r * 33 + lane] = x[r * 32 + lane] => tile[lane * 33 + r] = x[lane * 32 + r]
+                The lanes load a column of x. Which index should differ by 1 from lane to lane?
+            tile[lane * 33 + c] => x[lane * 32 + c]
+                The lanes load a column of x directly. What is the tile for?
+            tile[lane * 33 + c] => tile[c * 33 + lane]
+                Your y is x: nothing is transposed, or all of it twice.
+            32 * 33 => 32 * 34
+            & r * 33 => r * 34
+            & lane * 33 => lane * 34
+                Rows of the tile begin 34 numbers apart. How many banks do the lanes reach by
+                even steps?
+        """),
     ),
 )

@@ -7,10 +7,10 @@ import numpy as np
 import simt
 from lnlib.gpu.ladder import block_sum, warp_sum
 from lnlib.layernorm import rms_norm_backward, rms_norm_forward
-from normcheck.mistakes import RMS_NORM, Diagnosis, changes, diagnose
+from normcheck.mistakes import RMS_NORM, Diagnosis, diagnose
 from simt.cuda_access import cuda, float32
 
-from . import Call, Exercise, each, expect, expect_close, expect_number, expect_parts
+from . import Call, Exercise, changes, each, expect, expect_close, expect_number, expect_parts
 from .kernels import Out, expect_few_sectors, expect_written, launch
 from .run import plainly, reply
 
@@ -395,70 +395,28 @@ EXERCISES = (
             _backward("no atomics, two readings, neighbours", _traffic, (3, 7, 100)),
         ),
         _which_mistake,
-        mistakes=changes(
-            (
-                "dgamma_parts[mine + c] = float32(0)",
-                "pass",
-                (
-                    "The parts are added to before they are written. What stands in memory at the"
-                    " start?"
-                ),
-            ),
-            (
-                "cuda.blockIdx.x * D",
-                "0",
-                "All blocks write to the first part. Who else adds there at the same time?",
-            ),
-            (
-                "block_sum(total, parts)",
-                "warp_sum(total)",
-                "Each warp takes its own sum for that of the row. How many warps share a row?",
-            ),
-            (
-                "range(cuda.blockIdx.x, N, cuda.gridDim.x)",
-                "range(cuda.blockIdx.x, min(N, cuda.blockIdx.x + 1))",
-                "Each block does one row of these few and no more. By how much does its row go on?",
-            ),
-            (
-                "block_sum(total, parts)",
-                "total",
-                (
-                    "Each thread takes its own part of the sum for that of the row. Who adds up the"
-                    " parts?"
-                ),
-            ),
-            (
-                "for c in range(t, D, T):\n            total",
-                "for c in range(t, D):\n            total",
-                (
-                    "Each thread adds all numbers from its column on, so that many count several"
-                    " times. What is its next column?"
-                ),
-            ),
-            (
-                "rstd[row]",
-                "rstd[cuda.blockIdx.x]",
-                "Your rstd is that of the block's first row in every row. Which row is done?",
-            ),
-            (
-                "dgamma_parts[mine + c] += d * xhat",
-                "pass",
-                "Your parts stay zero. Which sum does each hold at the end?",
-                "dgamma_parts[mine + c] = d * xhat",
-                "Each row overwrites the part of the rows before it.",
-            ),
-            (
-                ("base, r, total = row * D, rstd[row], float32(0)", "base, r = row * D, rstd[row]"),
-                ("mine = cuda.blockIdx.x * D", "mine, total = cuda.blockIdx.x * D, float32(0)"),
-                "The sum over a row is not started anew: each row adds to those before it.",
-            ),
-            # Who writes = in place of += needs no zeros, and leaves them out.
-            (
-                ("dgamma_parts[mine + c] = float32(0)", "pass"),
-                ("+= d * xhat", "= d * xhat"),
-                "Each row overwrites the part of the rows before it.",
-            ),
-        ),
+        mistakes=changes("""
+            dgamma_parts[mine + c] = float32(0) => pass
+                The parts are added to before they are written. What stands in memory at the
+                start?
+            cuda.blockIdx.x * D => 0
+                All blocks write to the first part. Who else adds there at the same time?
+            block_sum(total, parts) => warp_sum(total)
+                Each warp takes its own sum for that of the row. How many warps share a row?
+            block_sum(total, parts) => total
+                Each thread takes its own part of the sum for that of the row. Who adds up the
+                parts?
+            dgamma_parts[mine + c] += d * xhat => pass
+                Your parts stay zero. Which sum does each hold at the end?
+            dgamma_parts[mine + c] += d * xhat => dgamma_parts[mine + c] = d * xhat
+                Each row overwrites the part of the rows before it.
+            base, r, total = row * D, rstd[row], float32(0) => base, r = row * D, rstd[row]
+            & mine = cuda.blockIdx.x * D => mine, total = cuda.blockIdx.x * D, float32(0)
+                The sum over a row is not started anew: each row adds to those before it.
+            dgamma_parts[mine + c] = float32(0) => pass
+            & += d * xhat => = d * xhat
+                Each row overwrites the part of the rows before it.
+        """),
     ),
     Exercise(
         "choose-partials",
@@ -501,142 +459,28 @@ EXERCISES = (
                 alone=True,
             ),
         ),
-        mistakes=changes(
-            (
-                "8 * threads < D",
-                "9 * threads < D",
-                (
-                    "Your threads take 9 numbers each, where that saves threads. How many may they"
-                    " take?"
-                ),
-                "8 * threads <= D",
-                (
-                    "Your number of threads is wrong where D is 8 times a power of two. Are 8"
-                    " numbers for a thread too many?"
-                ),
-            ),
-            (
-                "*= 2",
-                "+= 32",
-                (
-                    "Your number of threads need not be a power of two. Which does the docstring"
-                    " ask for?"
-                ),
-            ),
-            (
-                "threads = 32",
-                "threads = 1",
-                "Your number of threads begins below a warp. Which is the least?",
-            ),
-            (
-                "512 // threads",
-                "1024 // threads",
-                (
-                    "You count twice as many groups at once, for such rows. How many threads does a"
-                    " multiprocessor run?"
-                ),
-            ),
-            (
-                "64 * G < N",
-                "32 * G < N",
-                "Your sums have 32 rows at most. How many may they have?",
-                "128 * G < N",
-                "Your sums have 128 rows at most. How many may they have?",
-                "G < N // 64",
-                "The quotient of rows by 64 is rounded down. Where do the rest of them go?",
-            ),
-            (
-                "G < N",
-                "G <= N",
-                "Where each sum has just 64 rows, you make more sums. Is 64 too many?",
-                "(G + groups) <= N",
-                "The number of rounds is rounded down. How many rows has a sum then, at most?",
-            ),
-            (
-                " * (512 // threads)",
-                " * 512",
-                "A group is counted as one thread. How many has it?",
-                "",
-                "One group is counted for each multiprocessor. How many run on it at once?",
-            ),
-            (
-                "G = groups\n    while 64 * G < N:\n        G += groups",
-                "G = groups * (N // (64 * groups))",
-                (
-                    "The number of rounds is rounded down, for few rows to 0. How many rounds take"
-                    " the rest?"
-                ),
-                "G = -(-N // 64)",
-                (
-                    "Your G is as many sums as 64 rows each need. Of which number must it be a"
-                    " multiple?"
-                ),
-                "G = max(groups, -(-N // 64))",
-                (
-                    "Your G is the larger of two bounds. Does each group that runs at once get as"
-                    " many sums?"
-                ),
-                "G = groups",
-                "Your G is the number of groups that run at once. How many rows has a sum then?",
-            ),
-            (
-                "G += groups",
-                "G *= 2",
-                "Your G is doubled until it suffices. Which multiples are skipped?",
-            ),
-            (
-                "return G, 16 * G / (12 * N + 16 * G)",
-                "return 16 * G / (12 * N + 16 * G), G",
-                "The two results have changed places. Which comes first in the docstring?",
-            ),
-            (
-                "G = min(G, N)",
-                "pass",
-                "There may be more partial sums than rows: some have nothing to add.",
-            ),
-            (
-                "(12 * N + 16 * G)",
-                "(12 * N)",
-                (
-                    "The partial sums are compared with the other bytes. A share is a part of which"
-                    " whole?"
-                ),
-                "(20 * N + 16 * G)",
-                "You count 20 bytes an element. How many arrays does a single kernel move?",
-            ),
-            (
-                "16 * G / (12 * N + 16 * G)",
-                "12 * N / (12 * N + 16 * G)",
-                "This is the share of the other bytes.",
-                "4 * G / (12 * N + 4 * G)",
-                (
-                    "A column of a partial sum counts 4 bytes. How many sums are there, and how"
-                    " often is each moved?"
-                ),
-                "8 * G / (12 * N + 8 * G)",
-                (
-                    "The partial sums are moved once in your count. Who writes them, and who reads"
-                    " them?"
-                ),
-            ),
-            (
-                ("    G = min(G, N)\n", ""),
-                ("return G, ", "return min(G, N), "),
-                (
-                    "Your share is that of more partial sums than your G. How many are left where"
-                    " rows are few?"
-                ),
-            ),
-            # Not in a loop: more than 512 threads make no group run.
-            (
-                ("8 * threads < D", "2 * threads < D"),
-                (
-                    "G = groups\n    while 64 * G < N:\n        G += groups",
-                    "G = groups * -(-N // (64 * groups))",
-                ),
-                "Your rows have a thread for each 2 numbers. How many numbers may a thread have?",
-            ),
-        ),
+        mistakes=changes(r"""
+            *= 2 => += 32
+                Your number of threads need not be a power of two. Which does the docstring ask
+                for?
+            512 // threads => 1024 // threads
+                You count twice as many groups at once, for such rows. How many threads does a
+                multiprocessor run?
+            64 * G < N => 128 * G < N
+                Your sums have 128 rows at most. How many may they have?
+            * (512 // threads) =>
+                One group is counted for each multiprocessor. How many run on it at once?
+            G = groups\n    while 64 * G < N:\n        G += groups => G = -(-N // 64)
+                Your G is as many sums as 64 rows each need. Of which number must it be a
+                multiple?
+            G = groups\n    while 64 * G < N:\n        G += groups => G = groups
+                Your G is the number of groups that run at once. How many rows has a sum then?
+            G = min(G, N) => pass
+                There may be more partial sums than rows: some have nothing to add.
+            (12 * N + 16 * G) => (12 * N)
+                The partial sums are compared with the other bytes. A share is a part of which
+                whole?
+        """),
     ),
     Exercise(
         "second-stage",
@@ -648,61 +492,27 @@ EXERCISES = (
             _stage("in order", _in_order, (50, 64)),
             _stage("each number once, four sectors a request", _side_by_side, (6, 128), (3, 72)),
         ),
-        mistakes=changes(
-            (
-                "part * D + c",
-                "c * G + part",
-                "The parts are read as if a column's numbers were neighbours. How are they stored?",
-            ),
-            (
-                "if c < D",
-                "if True",
-                (
-                    "Threads beyond the last column take part. How many threads are there, and how"
-                    " many columns?"
-                ),
-            ),
-            (
-                "        total[c] = value",
-                "    total[c] = value",
-                "Threads beyond the last column write a total, too. What do they have to add?",
-            ),
-            ("value += parts", "value = parts", "Each part takes the place of those before it."),
-            (
-                "total[c] = value",
-                "total[c] = value / float32(G)",
-                "These are means. What is asked for is a sum.",
-            ),
-            (
-                "range(G)",
-                "range(1, G)",
-                "The first partial sum is left out.",
-                "range(G - 1)",
-                "The last partial sum is left out.",
-                "range(G - 1, -1, -1)",
-                "The parts are added from the last to the first. Does the order change the bits?",
-            ),
-            (
-                "cuda.grid(1)",
-                "cuda.threadIdx.x",
-                (
-                    "Every block does the same 64 columns. What tells its threads from those of"
-                    " another block?"
-                ),
-            ),
-            (
-                ("cuda.grid(1)", "cuda.grid(1) // 32"),
-                (
-                    "total[c] = value",
-                    "if cuda.threadIdx.x % 32 == 0:\n            total[c] = value",
-                ),
-                "A warp does a column, and there is a thread for each. Which columns are left?",
-            ),
-            (
-                ("cuda.grid(1)", "cuda.blockIdx.x * 32 + cuda.threadIdx.x % 32"),
-                ("total[c] = value", "if cuda.threadIdx.x < 32:\n            total[c] = value"),
-                "Each block does 32 columns, and it has 64 threads. Which columns are left?",
-            ),
-        ),
+        mistakes=changes(r"""
+            part * D + c => c * G + part
+                The parts are read as if a column's numbers were neighbours. How are they
+                stored?
+            if c < D => if True
+                Threads beyond the last column take part. How many threads are there, and how
+                many columns?
+            value += parts => value = parts
+                Each part takes the place of those before it.
+            total[c] = value => total[c] = value / float32(G)
+                These are means. What is asked for is a sum.
+            range(G) => range(1, G)
+                The first partial sum is left out.
+            range(G) => range(G - 1, -1, -1)
+                The parts are added from the last to the first. Does the order change the bits?
+            cuda.grid(1) => cuda.threadIdx.x
+                Every block does the same 64 columns. What tells its threads from those of
+                another block?
+            cuda.grid(1) => cuda.grid(1) // 32
+            & total[c] = value => if cuda.threadIdx.x % 32 == 0:\n            total[c] = value
+                A warp does a column, and there is a thread for each. Which columns are left?
+        """),
     ),
 )

@@ -27,7 +27,7 @@ In the order in which to read it:
 
 from .catalogue import HARMLESS, MUTANTS
 from .diagnosis import Diagnosis
-from .entry import Mistake, change, changes
+from .entry import Mistake, change
 from .families import LAYER_NORM, RMS_NORM, Base, Family, outside_family
 from .fit import diagnose
 from .gradient_tests import TESTS, GradientTest, kill_matrix
@@ -46,7 +46,6 @@ __all__ = [
     "RMS_NORM",
     "TESTS",
     "change",
-    "changes",
     "diagnose",
     "kill_matrix",
     "outside_family",

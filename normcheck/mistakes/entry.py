@@ -43,24 +43,3 @@ def change(old, new, says):
     for name, value in (("old", old), ("new", new), ("says", says)):
         validation.require_kind(name, value, str, "text")
     return Mistake("", says, changes=((old, new),))
-
-
-def changes(*rows):
-    """A tuple of mistakes; a row is ``old``, a ``new``, what is said of it, and maybe more of these
-    two, or (old, new) pairs that are one mistake together, and what is said of it.
-    """
-    made = []
-    for row in rows:
-        row = validation.require_several("rows", row)
-        if row and isinstance(row[0], tuple):
-            *pairs, says = row
-            made.append(
-                Mistake("", says, changes=tuple(change(*pair, says).changes[0] for pair in pairs))
-            )
-        elif len(row) % 2 != 1:
-            raise ValueError(
-                f"rows: found one of {len(row)} texts, expected old, and pairs of new and says"
-            )
-        else:
-            made += [change(row[0], new, says) for new, says in zip(row[1::2], row[2::2])]
-    return tuple(made)

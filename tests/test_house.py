@@ -153,7 +153,6 @@ LONG_FUNCTIONS = {
     "tools.mutants.main",
 }
 LONG_FILES = {
-    "lnbook.exercises.ch12",
     "lnlib.cpu.kernels",
     "lnlib.gpu.kernels",
     "normcheck.naming",

@@ -14,6 +14,7 @@ In the order in which to read it:
 - :mod:`~lnbook.exercises.gradients`: what the exercises that ask for a backward have in common.
 - :mod:`~lnbook.exercises.kernels`: how answers that fill arrays are run: loops over rows, and CUDA
   kernels in the interpreter.
+- :mod:`~lnbook.exercises.sharded_layers`: the layers that an exercise of chapter 12 tests.
 - :mod:`~lnbook.exercises.registry`: all exercises by id, the checks of one run in order, and which
   mistake an answer makes.
 

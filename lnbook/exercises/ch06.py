@@ -9,7 +9,6 @@ from . import Call, Check, Exercise, changes, each, expect, expect_number, expec
 from .run import plainly, reply
 
 # ---- Wrong layers: (x, gamma, beta, dy, eps) -> y, dx, dgamma, dbeta
-# ---------------------------------
 
 
 def mean_of(a):
@@ -93,7 +92,6 @@ def layer_f(x, gamma, beta, dy, eps):
 
 
 # ---- Right ones, written differently
-# ----------------------------------------------------------------
 
 
 def library(x, gamma, beta, dy, eps):
@@ -143,7 +141,6 @@ RIGHT = {
 
 
 # ---- Inputs
-# ------------------------------------------------------------------------------------------
 
 
 def _norm(a):
@@ -316,7 +313,6 @@ def _why(layer, x, gamma, dy, eps):
 
 
 # ---- A test
-# ------------------------------------------------------------------------------------------
 
 
 def keeps_solution(layer):

@@ -274,7 +274,6 @@ class Backward(NamedTuple):
 
 
 # ---- What backwards are backwards of
-# -----------------------------------------------------------------
 
 
 def _one_row(value):

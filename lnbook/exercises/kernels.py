@@ -47,24 +47,18 @@ _MEANINGS = (
     ("Refused: a NoneType is stored", "Your function returns None. Is a return missing?"),
     (
         "Refused",
-        (
-            "A kernel has only a part of Python, which chapter 13 lists. What could stand there"
-            " instead?"
-        ),
+        "A kernel has only a part of Python, which chapter 13 lists. What could stand there"
+        " instead?",
     ),
     (
         "Promotion: the quotient",
-        (
-            "A quotient of two integers by / is a float64. Which division of integers gives an"
-            " integer?"
-        ),
+        "A quotient of two integers by / is a float64. Which division of integers gives an"
+        " integer?",
     ),
     (
         "Promotion",
-        (
-            "Where a float32 meets a number of another type, the result is float64. Which number"
-            " should be float32(...)?"
-        ),
+        "Where a float32 meets a number of another type, the result is float64. Which number"
+        " should be float32(...)?",
     ),
     (
         "UninitialisedRead",
@@ -80,10 +74,8 @@ _MEANINGS = (
     ),
     (
         "DataRace.*by block",
-        (
-            "Threads of two blocks use one place, and blocks do not wait for each other. Whose"
-            " place is it?"
-        ),
+        "Threads of two blocks use one place, and blocks do not wait for each other. Whose"
+        " place is it?",
     ),
     (
         "DataRace.*this store and the store",
@@ -91,10 +83,8 @@ _MEANINGS = (
     ),
     (
         "DataRace",
-        (
-            "One thread reads a place to which another writes, and nothing says who is first. What"
-            " could make one wait?"
-        ),
+        "One thread reads a place to which another writes, and nothing says who is first. What"
+        " could make one wait?",
     ),
     (
         "DivergentBarrier.*does not name",
@@ -106,10 +96,8 @@ _MEANINGS = (
     ),
     (
         "DivergentBarrier",
-        (
-            "Some threads come to a barrier, and others of the block do not. Which condition stands"
-            " before it?"
-        ),
+        "Some threads come to a barrier, and others of the block do not. Which condition stands"
+        " before it?",
     ),
 )
 

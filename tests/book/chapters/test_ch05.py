@@ -380,19 +380,15 @@ def slopes_nearly_agree(tolerance, sigma, D=768, seed=2):
         (
             1e-2,
             0.01,
-            (
-                "passes a dx that is 1 % too large. At your D of 768 the dx that it let pass is off"
-                " by 0.8"
-            ),
+            "passes a dx that is 1 % too large. At your D of 768 the dx that it let pass is off"
+            " by 0.8",
         ),
         (1e-2, 1.0, "passes a dx that is 1 % too large. At your D of 768"),
         (
             1e-3,
             1.0,
-            (
-                "In your test sigma is much larger than the root of eps. Without eps its dx changes"
-                " by 0.0005 %"
-            ),
+            "In your test sigma is much larger than the root of eps. Without eps its dx changes"
+            " by 0.0005 %",
         ),
     ],
 )

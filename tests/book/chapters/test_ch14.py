@@ -66,10 +66,8 @@ def test_the_variant_without_complaint_is_right():
         (
             "parts = cuda",
             "kept = cuda.local.array(D // 64, float32)\n    parts = cuda",
-            (
-                "Refused: the shape D // 64: Numba wants a constant here; bind it to a name outside"
-                " the kernel (line 2 of"
-            ),
+            "Refused: the shape D // 64: Numba wants a constant here; bind it to a name outside"
+            " the kernel (line 2 of",
         ),
         (
             "r, total = row * D, rstd[row], float32(0)",
@@ -138,10 +136,8 @@ ONE_MORE = f"{MEAN}\n        for c in range(t, D, T):\n            total += dy[b
                 ("dgamma_parts[mine + c] = float32(0)", "pass"),
                 (
                     ADDED,
-                    (
-                        "before = dgamma_parts[mine + c] if row != cuda.blockIdx.x else"
-                        " float32(0)\n            dgamma_parts[mine + c] = before + d * xhat"
-                    ),
+                    "before = dgamma_parts[mine + c] if row != cuda.blockIdx.x else"
+                    " float32(0)\n            dgamma_parts[mine + c] = before + d * xhat",
                 ),
             ],
             "partial sums of dgamma",
@@ -352,10 +348,8 @@ ONCE = "each number once, four sectors a request"
         ),
         (
             f"for part in range(G):\n            {VALUE}",
-            (
-                f"for part in range(0, G, 2):\n            {VALUE}\n        for part in range(1, G,"
-                f" 2):\n            {VALUE}"
-            ),
+            f"for part in range(0, G, 2):\n            {VALUE}\n        for part in range(1, G,"
+            f" 2):\n            {VALUE}",
             "in order",
             "another order of additions",
         ),

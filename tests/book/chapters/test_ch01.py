@@ -2,26 +2,11 @@
 
 import numpy as np
 import pytest
-from attempts import failed, solution_with
+from attempts import failed
 from questions import norm, says
 
 from lnbook.exercises import check, exercises
 from lnlib import layer_norm_forward
-
-
-def test_an_untouched_stub_is_told_in_a_line():
-    def stub(sigma, radius):
-        raise NotImplementedError("solve the formula of the radius")
-
-    assert (
-        repr(check("eps-for-radius", stub))
-        == "eps-for-radius: not written yet: solve the formula of the radius"
-    )
-
-
-def test_an_eps_of_the_other_sign_is_told():
-    report = check("eps-for-radius", lambda sigma, radius: sigma**2 - (sigma / radius) ** 2)
-    assert "negative" in report.failed[1] and "the other sign" in str(report.diagnosis), report
 
 
 @pytest.mark.parametrize(
@@ -46,58 +31,10 @@ def test_every_row_with_the_same_xhat_passes(other):
         (lambda x: 3 * (x + 1e3) - 3e3, "shifted by too little"),
         (lambda x: 3 * x, "not shifted"),
         (lambda x: np.float32(3 * x), "not shifted"),
-        (lambda x: (1 + 1e-9) * x + 5, "scaled by too little"),
-        (lambda x: x + 1e6, "not scaled"),
-        (lambda x: 2 * x + 1e14, "off by"),
-        (lambda x: 3 * (x + 1e-6 * np.arange(8)) + 1, "off by"),
-        (lambda x: 2 * x[::-1] + 1, "in other places"),
-        (lambda x: np.sort(x) / 3 - 5, "in other places"),
-        (lambda x: 5 - x, "the other sign"),
-        (lambda x: -2 * x + 3, "the other sign"),
-        (lambda x: -x, "the other sign"),
     ],
 )
 def test_no_other_row_passes(other, words):
     assert words in check("same-output", other).failed[1]
-
-
-def test_a_shift_that_is_there_is_not_denied():
-    report = check("same-output", lambda x: 1e9 * x + 1)
-    assert (
-        "shifted by too little to be told from rounding" in report.failed[1]
-        and report.diagnosis is None
-    ), report
-    report = check("same-output", lambda x: np.float32(2 * x + 1e-5))
-    assert "or by too little to be told from rounding" in report.failed[1], report
-    assert str(report.diagnosis).startswith("It may be this"), report
-
-
-def test_a_single_row_has_one_axis():
-    with_rows = solution_with("group-norm", ("*x.shape[:-1]", "-1, x.shape[-2]"))
-    assert failed("group-norm", with_rows, "IndexError") == "a single row"
-
-
-@pytest.mark.parametrize(
-    "kind, shape, words",
-    [
-        ("batch", (1, 6, 5, 1), "a mean over N and W"),
-        ("layer", (2, 6, 5, 7), "a mean over nothing"),
-        ("group", (1, 2, 3, 5, 7), "a mean over N"),
-        ("group", (2, 6, 1, 1, 1), "found (2, 6, 1, 1, 1)"),
-    ],
-)
-def test_what_a_shape_averages_over_is_told(kind, shape, words):
-    right = exercises()["statistics-shape"].solution
-    said = check(
-        "statistics-shape",
-        lambda asked, of, groups=2: shape if asked == kind else right(asked, of, groups),
-    ).failed[1]
-    assert said.endswith(words), said
-
-
-def test_a_shape_that_no_known_mistake_gives_is_not_named():
-    thirds = solution_with("statistics-shape", ("(N, groups, 1, 1, 1)", "(N, C // 3, 1, 1, 1)"))
-    assert failed("statistics-shape", thirds, "None") == "group norm"
 
 
 def test_what_the_answers_say(rng):
@@ -186,11 +123,3 @@ def test_an_eps_that_leaves_the_sphere_is_refused(more):
         )
         == "radius 1 needs eps = 0"
     )
-
-
-def test_a_mean_over_the_groups_is_no_exchange_of_their_number_and_size():
-    answer = solution_with(
-        "group-norm", *((f"{a}.mean(axis=-1", f"{a}.mean(axis=-2") for a in ("parts", "(c * c)"))
-    )
-    report = check("group-norm", answer)
-    assert report.failed and report.diagnosis is None, report

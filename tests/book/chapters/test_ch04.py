@@ -46,10 +46,6 @@ def centred(a):
     return a - a.mean(axis=-1, keepdims=True)
 
 
-def var(x):
-    return (centred(x) ** 2).mean(axis=-1, keepdims=True)
-
-
 def slopes(draw, h=1e-30):
     """An answer to one-direction whose directions ``draw`` makes of the arguments and the
     generator.
@@ -63,15 +59,6 @@ def slopes(draw, h=1e-30):
     return candidate
 
 
-def normal(args, rng):
-    return [rng.standard_normal(a.shape) for a in args]
-
-
-def shared_by_parameters(args, rng):
-    v = rng.standard_normal(5)
-    return [rng.standard_normal(args[0].shape), v, v]
-
-
 def mismatch(of_terms):
     """An answer to adjoint-pair, of both lists of products."""
     return lambda jvp, vjp, v, dy: of_terms(dy * jvp(v), vjp(dy) * v)
@@ -83,11 +70,6 @@ def sizes(a, b, of=lambda t: max(np.linalg.norm(t), abs(t.sum()))):
 
 def gap(a, b):
     return abs(a.sum() - b.sum())
-
-
-def by_rows(a, b):
-    of_rows = [np.maximum(np.linalg.norm(t, axis=-1), abs(t.sum(-1))) for t in (a, b)]
-    return np.max(abs(a.sum(-1) - b.sum(-1)) / sum(of_rows))
 
 
 def of_one_row(jvp, vjp, v, dy):
@@ -110,62 +92,20 @@ def mean_of_squares(x):
     return (x**2).mean(axis=-1, keepdims=True) - np.mean(x, axis=-1, keepdims=True) ** 2
 
 
-def in_place(f, args, dy, grads, rng):
-    for k, v in enumerate(directions := normal(args, rng)):
-        args[k] = args[k] + 1e-30j * v
-    return (dy * f(*args).imag).sum() / 1e-30, sum((g * v).sum() for g, v in zip(grads, directions))
-
-
-def without_the_direction(f, args, dy, grads, rng):
-    return slopes(normal)(f, args, dy, grads, rng)[0], sum(g.sum() for g in grads)
-
-
 @pytest.mark.parametrize(
     "id, candidate, words",
     [
         ("adjoint-pair", of_one_row, "two unrelated matrices"),
-        ("adjoint-pair", mismatch(by_rows), "two unrelated matrices"),
-        (
-            "adjoint-pair",
-            mismatch(
-                lambda a, b: (
-                    gap(a, b)
-                    / sizes(a, b, lambda t: max(abs(t.sum()), np.linalg.norm(np.atleast_2d(t), 2)))
-                )
-            ),
-            "two unrelated matrices",
-        ),
-        (
-            "adjoint-pair",
-            mismatch(lambda a, b: 0.0 if np.isclose(a.sum(), b.sum()) else gap(a, b) / sizes(a, b)),
-            "small mistakes",
-        ),
-        (
-            "adjoint-pair",
-            mismatch(lambda a, b: 0.0 if gap(a, b) < 1e-12 else gap(a, b) / sizes(a, b)),
-            "small mistakes",
-        ),
         ("complex-safe-variance", mean_of_squares, "the variance of real numbers"),
-        (
-            "complex-safe-variance",
-            lambda x: (centred(x) ** 2).sum(axis=-1, keepdims=True) / 8,
-            "the variance of real numbers",
-        ),
         (
             "one-direction",
             slopes(lambda args, rng: [rng.integers(0, 2, a.shape) for a in args]),
             "mistakes in each gradient",
         ),
-        ("one-direction", in_place, "one call of f"),
     ],
 )
 def test_a_weak_answer_fails(id, candidate, words):
     assert failed(id, candidate) == words
-
-
-def test_the_page_asks_for_what_the_mean_of_squares_lacks():
-    page = (BOOK / "04-gradient-checking.md").read_text(encoding="utf-8")
-    assert "a million sigma" in page.split("def variance(x):")[1].split("raise NotImpl")[0]
 
 
 @pytest.mark.parametrize(
@@ -191,49 +131,6 @@ def test_better_no_diagnosis_than_a_false_one(id, candidate):
 
 
 @pytest.mark.parametrize(
-    "id, candidate, words",
-    [
-        ("central-difference", by_complex_step, "at complex numbers"),
-        ("central-difference", lambda f, x, h: np.zeros_like(x), "never called"),
-        (
-            "adjoint-pair",
-            mismatch(lambda a, b: gap(a, b) / (sizes(a, b) + 1e-12)),
-            "added to the denominator",
-        ),
-        ("one-direction", without_the_direction, "the direction is another"),
-        (
-            "adjoint-pair",
-            mismatch(lambda a, b: gap(a, b) / sizes(a, b) if sizes(a, b) else 1.0),
-            "is 1 too large",
-        ),
-        (
-            "one-direction",
-            slopes(lambda args, rng: normal(args, np.random)),
-            "with an equal rng gives other numbers",
-        ),
-        ("one-direction", slopes(normal, h=1e-320), "near 1e-30?"),
-        (
-            "best-step",
-            lambda q, u, length: length * (u / q) ** (1 / (q + 2)),
-            "a whole number one too large",
-        ),
-        ("central-difference", lambda f, x, h: quotients(f, x, 1e-4), "not h away"),
-        ("complex-safe-variance", lambda x: var(x.astype(complex)), "even where x is real"),
-        ("complex-safe-variance", lambda x: np.sqrt(var(x)), "is the square root, wherever"),
-        ("one-direction", slopes(shared_by_parameters), "dgamma and dbeta change places"),
-        ("one-direction", slopes(normal, h=1e-3), "near 1e-30?"),
-        (
-            "one-direction",
-            slopes(lambda args, rng: normal(args, np.random.default_rng(0))),
-            "is the direction random?",
-        ),
-    ],
-)
-def test_a_wrong_answer_is_named(id, candidate, words):
-    assert failed(id, candidate, words)
-
-
-@pytest.mark.parametrize(
     "id, candidate",
     [
         ("central-difference", quotients),
@@ -244,30 +141,6 @@ def test_a_wrong_answer_is_named(id, candidate, words):
 )
 def test_another_right_answer_is_accepted(id, candidate):
     assert not failed(id, candidate)
-
-
-@pytest.mark.parametrize(
-    "id, candidate",
-    [
-        # At the length 0.001 of the first check a millionth of the right step; at 1000 a million
-        # times it.
-        ("best-step", lambda q, u, length: length**3 * (u / q) ** (1 / (q + 1))),
-        # 23/24 of the digits where the mean is 0, and there alone: a u of 2**-23 that is not the
-        # solution's with a change.
-        (
-            "digits-left",
-            lambda x: tuple(
-                -np.log10(
-                    np.clip(
-                        2.0**-23 * abs(x.mean() / x.std() * 1.01) ** np.array([2, 1]), 2.0**-23, 1
-                    )
-                )
-            ),
-        ),
-    ],
-)
-def test_a_factor_is_told_only_if_it_is_the_same_everywhere(id, candidate):
-    assert failed(id, candidate) and "times it" not in str(check(id, candidate).diagnosis)
 
 
 # ---- The page
@@ -311,8 +184,3 @@ def test_what_the_answers_say(rng):
         direction_test(lambda *a: layer_norm_forward(*a)[0], (x, gamma, beta), dy, wrong, rng=rng)
         > 1e-3
     )
-
-
-def test_no_step_is_no_best_step():
-    for step in (0.0, -1e-5):
-        assert failed("best-step", lambda order, u, length, step=step: step, f"the step is {step}")

@@ -4,7 +4,7 @@ fail, too.
 
 import numpy as np
 import pytest
-from attempts import failed, solution_with
+from attempts import failed
 from questions import norm, says
 
 from lnbook.exercises import ch06, exercises
@@ -37,27 +37,9 @@ def drawn(shape, mean=0.0, sigma=1.0, eps=1e-5, gamma=None, dy=None, seed=0):
 ANSWERS = [
     ("input-gamma", drawn((3, 4, 7)), None, ""),
     ("input-gamma", drawn((2,)), None, ""),
-    ("input-gamma", drawn((5,), gamma=np.array([1.0, 1, 1, 1, 2])), None, ""),
     ("input-gamma", drawn((5,), gamma=3.0), "layer_a fails", "the same for all features"),
-    ("input-gamma", drawn((5, 5), dy=1.0), None, ""),
-    ("input-gamma", drawn((5, 5), dy=0.0), "layer_a fails", "gamma times dy is 0 everywhere"),
-    (
-        "input-gamma",
-        lambda rng: drawn((5, 5), gamma=1 + 1e-4 * rng.standard_normal(5))(rng),
-        "layer_a fails",
-        "what it has",
-    ),
     ("input-lanes", drawn((2, 1023), mean=3.0), "layer_b fails", "what it has wrong is"),
-    (
-        "input-lanes",
-        drawn((2, 5), sigma=1e-4, eps=1.0),
-        "layer_b fails",
-        "eps is so far above the variance",
-    ),
-    ("input-lanes", drawn((2, 2)), "layer_b fails", "or D?"),
-    ("input-gamma", drawn((2, 1)), "layer_a fails", "one number has no variance"),
     ("input-floor", drawn((2, 1)), "layer_c fails", "one number has no variance"),
-    ("input-floor", drawn((2, 5), sigma=0.0), "layer_c fails", "rows are constant"),
     ("input-tile", drawn((2, 300), sigma=0.0), "layer_d fails", "rows are constant"),
     # No square of a large or a small dy may decide what is said.
     *(
@@ -73,34 +55,15 @@ ANSWERS = [
         (id, drawn((70, 300), sigma=1e200), "right layers pass", "some number overflows")
         for id in INPUTS
     ),
-    ("input-lanes", drawn((2, 1)), "layer_b fails", "one number has no variance"),
-    (
-        "input-floor",
-        drawn((3, 5), gamma=0.0, dy=0.0, eps=1.0),
-        "layer_c fails",
-        "what it has wrong is",
-    ),
-    ("input-tile", drawn((3, 700), eps=1e8), "layer_d fails", "eps is so far above the variance"),
-    (
-        "input-tile",
-        lambda rng: (np.tile(drawn((2, 256))(rng)[0], 2), *drawn((2, 512))(rng)[1:]),
-        "layer_d fails",
-        "each tile of x repeats the first",
-    ),
     ("input-lanes", drawn((3, 5)), None, ""),
     ("input-lanes", drawn((2, 3, 9), mean=100.0), None, ""),
-    ("input-lanes", drawn((3, 64)), "layer_b fails", "D is a multiple of 8"),
     ("input-floor", drawn((3, 5), sigma=3e-3), None, ""),
     ("input-floor", drawn((3, 5), eps=0.5), None, ""),
-    ("input-floor", drawn((3, 5)), "layer_c fails", "far above eps"),
-    ("input-floor", drawn((3, 5), sigma=1e-6), "layer_c fails", "far below eps"),
     ("input-tile", drawn((3, 700)), None, ""),
     ("input-tile", drawn((1, 2, 512)), None, ""),
-    ("input-tile", drawn((3, 4, 97)), "layer_d fails", "D is at most 256"),
     ("input-threads", drawn((97, 3)), None, ""),
     ("input-threads", drawn((5, 13, 3)), None, ""),
     ("input-threads", drawn((5, 3)), "layer_e fails", "fewer than 64"),
-    ("input-threads", drawn((8, 16, 3)), "layer_e fails", "16 divides"),
     # What refuses everything is no test: here float64 has no digits left, and right layers
     # disagree.
     *(
@@ -111,11 +74,7 @@ ANSWERS = [
     *((id, drawn((0, 7)), "is an input", "0 numbers") for id in INPUTS),
     *((id, drawn((70, 300), eps=0.0), "is an input", "eps is 0.0") for id in INPUTS),
     *((id, drawn((70, 300), mean=np.nan), "is an input", "NaN") for id in INPUTS),
-    ("input-floor", drawn((3, 5), eps=np.float32(0.5)), None, ""),
-    ("input-floor", drawn((3, 5), eps=np.int64(1)), None, ""),
     ("input-floor", drawn((3, 5), eps=True), "is an input", "eps has dtype bool"),
-    ("input-floor", drawn((3, 5), eps=np.inf), "is an input", "eps is inf"),
-    ("input-floor", drawn((3, 5), eps=np.float32(-1)), "is an input", "expected a positive number"),
 ]
 
 
@@ -162,21 +121,6 @@ def against_a_third_call(layer):
     return all(np.array_equal(a, b) for a, b in zip(copy, layer(x, gamma, beta, dy, eps)))
 
 
-def against_another_shape(shape):
-    """Wrong: it looks at all four results again, but the second call has an x of another shape."""
-
-    def keeps(layer):
-        first = layer(*drawn((4, 7))(None))
-        before = [a.copy() for a in first]
-        layer(*drawn(shape, seed=2)(None))
-        return all(map(np.array_equal, first, before))
-
-    return keeps
-
-
-_COMPARED = "zip(first, before)"
-
-
 @pytest.mark.parametrize(
     "answer, title, words",
     [
@@ -184,68 +128,9 @@ _COMPARED = "zip(first, before)"
         (writes_into_them, None, ""),
         (against_a_third_call, "layer_f fails, and its like", "the first result itself"),
         (
-            solution_with("test-buffers", (_COMPARED, "zip(first[3:], before[3:])")),
-            "layer_f fails, and its like",
-            "keeps dx",
-        ),
-        (
-            solution_with("test-buffers", (_COMPARED, "zip(first[:3], before)")),
-            "layer_f fails, and its like",
-            "your test lets pass: one that keeps dbeta",
-        ),
-        (
-            solution_with(
-                "test-buffers", (_COMPARED, "zip((*first[:2], first[3]), (*before[:2], before[3]))")
-            ),
-            "layer_f fails, and its like",
-            "your test lets pass: one that keeps dgamma",
-        ),
-        (
-            against_another_shape((2, 7)),
-            "layer_f fails, and its like",
-            "No later call of your test has an x of the first one's shape",
-        ),
-        (
-            against_another_shape((4, 5)),
-            "layer_f fails, and its like",
-            "Your second call has another D",
-        ),
-        (
-            solution_with("test-buffers", (_COMPARED, "zip(first[2:], before[2:])")),
-            "layer_f fails, and its like",
-            "looks at the gradients of the parameters only",
-        ),
-        (
-            solution_with("test-buffers", (_COMPARED, "zip(first[1:2], before[1:2])")),
-            "layer_f fails, and its like",
-            "does not look at y and dgamma and dbeta again",
-        ),
-        (
-            solution_with("test-buffers", ("[a.copy() for a in first]", "list(first)")),
-            "layer_f fails, and its like",
-            "passes whatever becomes of the first results",
-        ),
-        (
             lambda layer: not exercises()["test-buffers"].solution(layer),
             "right layers pass",
             "changed places",
-        ),
-        (
-            solution_with(
-                "test-buffers",
-                ("    layer(x[1]", "    second = layer(x[1]"),
-                ("zip(first, before)", "zip(first, second)"),
-            ),
-            "right layers pass",
-            "wants the second call to return what the first did",
-        ),
-        (lambda layer: False, "right layers pass", "Your test calls no layer"),
-        (lambda layer: True, "layer_f fails, and its like", "layer_f; one that adds"),
-        (lambda layer: 1, "right layers pass", "found int"),
-        (
-            solution_with("test-buffers", ("zip(first, before)", "zip(first[:2], before)")),
-            "layer_f fails, and its like",
-            "",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from lnbook import exercises
 from lnbook.exercises import ch07
 from lnbook.figures import breaking
 from lnlib import layer_norm_forward, reference
-from lnlib.variance import ALGORITHMS, naive, normalise, recentred, recentred_short, wide
+from lnlib.variance import ALGORITHMS, naive, normalise, recentred, recentred_short
 
 U = 2.0**-24
 
@@ -161,49 +161,16 @@ def short(rule):
     return candidate
 
 
-def normal_row(centre):
-    rng = np.random.default_rng(0)
-    while True:
-        row = rng.normal(centre, 1.0, 3).astype(np.float32)
-        if naive(row)[2] < 0:
-            return row
-
-
 @pytest.mark.parametrize(
     "id, candidate, message",
     [
         ("negative-variance", lambda centre: np.float32([centre, centre + 1]), r"shape \(2,\)"),
-        ("negative-variance", lambda centre: np.float32([centre] * 3), "all equal"),
-        (
-            "negative-variance",
-            lambda centre: np.float32([centre, centre + 1, centre + 2]),
-            "not within 1",
-        ),
-        ("negative-variance", normal_row, "not within 1"),
-        (
-            "negative-variance",
-            lambda centre: np.float32([centre, centre, centre + 1]),
-            "naive variance is",
-        ),
         ("digits-left", digits(lambda q: U * q**2, lambda q: U * q**2), "two-pass: predicted"),
-        ("digits-left", digits(lambda q: U * q**2, high=np.inf), "expected 0 to 7.2"),
-        ("digits-left", digits(lambda q: U * q**2, low=2 * U), "with mean 0"),
         ("repair-the-mean", solution_with("repair-the-mean", ("(eps)", "(1e-5)")), "is off by"),
-        (
-            "repair-the-mean",
-            solution_with("repair-the-mean", ("x - m", "np.subtract(x, m, x)")),
-            "changed its argument",
-        ),
         (
             "short-form",
             short(lambda m, r, v: abs(r) < min(v, abs(v) ** 0.5)),
             r"residual is 0\.\d+ sigma, and you say False",
-        ),
-        ("short-form", lambda x, order: recentred_short(x, order)[1], "expected True or False"),
-        (
-            "short-form",
-            short(lambda m, r, v: abs(r) < (abs(v) + 1e-5) ** 0.5),
-            "sigma, and you say True",
         ),
     ],
 )
@@ -241,19 +208,6 @@ def test_a_wrong_answer_is_refused(id, candidate, message):
 def test_another_right_answer_is_accepted(id, candidate, seed):
     report = exercises.check(id, candidate, seed=seed)
     assert report.failed is None, report
-
-
-@pytest.mark.parametrize(
-    "id, candidate, words",
-    [
-        ("short-form", short(lambda m, r, v: r < abs(v) ** 0.5), "keeps its sign"),
-        ("short-form", short(lambda m, r, v: r < np.sqrt(v)), "keeps its sign"),
-        ("repair-the-mean", in_float64, "in a float64 result"),
-    ],
-)
-def test_one_mistake_is_told_as_itself(id, candidate, words):
-    diagnosis = str(exercises.check(id, candidate).diagnosis)
-    assert words in diagnosis and "Or:" not in diagnosis
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text
@@ -317,15 +271,3 @@ def test_what_the_answers_say(rng):
     # The share of one sample of 5000 scatters by 0.005.
     assert abs(moved(768, constants) - 1 / 7) < 0.02
     says("7.4", "one random constant in seven")
-
-
-def test_the_error_of_what_is_to_be_repaired_is_told():
-    """Of an answer that repairs nothing, it is the error of the answer."""
-
-    def plain(x, eps=1e-5):
-        m, _, var = wide(x)
-        return (x - m) / np.sqrt(var + np.float32(eps))
-
-    said = exercises.check("repair-the-mean", plain).failed[1]
-    found, unrepaired = re.findall(r"off by (\d\S*e-\d\d)", said)
-    assert found == unrepaired

@@ -14,7 +14,6 @@ from attempts import failed
 from pages import ROOT, read
 from questions import plain, power, says
 
-from lnbook import results
 from lnbook.exercises import ch08
 from lnbook.figures import breaking, table
 from lnlib import frameworks, layer_norm_forward, reference, regimes, variance
@@ -89,12 +88,6 @@ def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)
             "found ['recentred'], expected",
         ),
         ("survivors", lambda row, digits, eps=1e-5: ["recentred"], "an ordinary row", ""),
-        (
-            "survivors",
-            lambda row, digits, eps=1e-5: "naive",
-            "an ordinary row",
-            "found 'naive', expected a list",
-        ),
         # What few names have in common in one check is no cause.
         (
             "survivors",
@@ -102,29 +95,15 @@ def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)
             "eps hides a wrong variance",
             "the variance itself",
         ),
-        ("survivors", survivors(factor=0.1), "eps hides a wrong variance", "None"),
         # Thresholds that are off by a factor below 3.
         ("survivors", survivors(factor=0.5), "near the threshold", ""),
-        ("survivors", survivors(factor=1.8), "near the threshold", ""),
         (
             "safe-eps",
             lambda dtype, gain: ch08.safe_eps_solution(dtype, gain) * (1 - 1e-9),
             "eps is a normal number",
             "",
         ),
-        (
-            "safe-eps",
-            lambda dtype, gain: max(float(np.finfo(dtype).tiny), gain**-2),
-            "eps is a normal number",
-            "no bfloat16",
-        ),
         ("safe-eps", lambda dtype, gain: 1.0, "no larger than needed", ""),
-        (
-            "safe-eps",
-            lambda dtype, gain: FORMATS[dtype].smallest_normal if gain > 1e3 else gain**-2,
-            "eps is a normal number",
-            "",
-        ),
         # A float16 whose own root is 30.0, although 1/sqrt(eps) is more.
         (
             "safe-eps",
@@ -148,26 +127,8 @@ def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)
         ),
         # Rounded up to a number of the dtype; two numbers further is too far.
         ("safe-eps", lambda dtype, gain: stored_eps(dtype, gain), None, ""),
-        (
-            "safe-eps",
-            lambda dtype, gain: stored_eps(dtype, gain) * (1 + 4 * FORMATS[dtype].u),
-            "no larger than needed",
-            "",
-        ),
         ("largest-sigma", lambda D, F=65504.0: (F / D) ** 0.5, "squares added first", ""),
         ("largest-sigma", lambda D, F=65504.0: np.sqrt([F / D, F]), None, ""),
-        (
-            "largest-sigma",
-            lambda D, F=65504.0: (0.9 * (F / D) ** 0.5, F**0.5),
-            "squares added first",
-            "is still finite",
-        ),
-        (
-            "largest-sigma",
-            lambda D, F=65504.0: (1.1 * (F / D) ** 0.5, F**0.5),
-            "squares added first",
-            "has overflowed already",
-        ),
         (
             "largest-sigma",
             lambda D, F=65504.0: ((F / D) ** 0.5, 0.9 * F**0.5),
@@ -187,12 +148,6 @@ def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)
             "scaling rounds nothing",
             "",
         ),  # the squares of ordinary rows vanish
-        (
-            "rescue",
-            lambda row, eps=1e-5: normalise(row.astype(np.float64), eps=eps),
-            "rows whose squares overflow",
-            "",
-        ),
     ],
 )
 def test_an_answer_is_judged(id, answer, check, words):
@@ -316,26 +271,6 @@ def test_constant_rows_in_the_recreations():
 # Data
 
 
-def test_the_results_file_has_what_the_page_reads():
-    bench = results.read("accuracy")
-    assert {"date", "cpu", "python", "packages"} <= set(bench["provenance"])
-    assert {"torch", "flax", "keras"} <= set(bench["provenance"]["packages"])
-    chosen = [
-        r for r in bench["records"] if (r["tensor"], r["dtype"], r["D"]) == ("y", "float32", 1024)
-    ]
-    for name in ("lnlib", "pytorch", "keras", "flax", "flax-two-pass"):
-        at = [r for r in chosen if r["framework"] == name]
-        offsets = {r["offset"]: r["correct_digits"] for r in at if r["regime"] == "offset"}
-        assert set(offsets) >= {10.0**k for k in range(1, 8)}
-        flags = {r["sigma"]: r["flag"] for r in at if r["regime"] == "sigma"}
-        assert min(flags) == 1e-18 and max(flags) == 1e37
-        # The prose: three round the mean and nearly coincide, one is naive, lnlib loses nothing.
-        assert (offsets[1e4] > 7, offsets[1e4] < 0.1) == (name == "lnlib", name == "flax")
-        assert (
-            all(flag == "" for flag in flags.values()) if name == "lnlib" else flags[1e18] == "zero"
-        )
-
-
 REPORTS = json.loads((ROOT / "book/_data/reports.json").read_text())["reports"]
 
 
@@ -344,45 +279,6 @@ def place(report):
         row = np.array(report["values"], np.float64)
         return abs(row.mean()) / row.std(), row.var() / report["eps"]
     return abs(report["mean"]) / report["sigma"], report["sigma"] ** 2 / report["eps"]
-
-
-@pytest.mark.parametrize("report", REPORTS, ids=lambda r: r["source"][:30])
-def test_reports_have_one_schema(report):
-    assert set(report) == {
-        "mark",
-        "kind",
-        "source",
-        "url",
-        "known",
-        "dtype",
-        "mean",
-        "sigma",
-        "eps",
-        "values",
-        "what",
-        "unsure",
-    }
-    assert report["kind"] in {"failure", "reproducer", "healthy", "data", "range", "code"}
-    assert report["known"] in {"excerpt", "file"} and report["dtype"] in FORMATS
-    if report["kind"] in {"failure", "reproducer", "range", "code"}:
-        assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/issues/\d+", report["url"])
-        # The number in the name is the number in the address, and a year stands beside it.
-        number = re.search(r"(issue|pull request) (\d+), 20\d\d$", report["source"])[2]
-        assert number == report["url"].rpartition("/")[2]
-    assert report["what"] and report["unsure"] and not report["what"].endswith(".")
-
-
-def test_marks_are_unique_and_have_a_place():
-    marks = [r["mark"] for r in REPORTS if r["mark"]]
-    assert len(set(marks)) == len(marks) and "G" in marks
-    for r in REPORTS:
-        if r["mark"] and r["mark"] != "G":
-            ratio, energy = place(r)
-            assert 0.1 < ratio < 1e5 and 0.1 < energy < 1e7  # inside the map's edges
-            # The failures are where the line is above a tenth, the computed patch is not.
-            assert (regimes.naive_loss(ratio, energy, 256, "pairwise") > 0.1) == (
-                r["mark"] != "W"
-            ), r["mark"]
 
 
 def test_what_can_be_computed_about_the_reports():
@@ -463,33 +359,6 @@ def test_digit_map_shows_the_errors_it_is_given():
         artist for artist in fig.findobj() if (artist.get_gid() or "").startswith("colours-")
     ]
     assert set(coloured) == {a.collections[0], b.collections[0], b.collections[0].colorbar.solids}
-
-
-def test_digit_map_puts_a_mark_beside_its_place_and_has_it_point_there():
-    fig = breaking.digit_map(
-        {"a": np.full((2, 2), 1e-3)},
-        [1, 10],
-        [1, 10],
-        "across",
-        "up",
-        points=[(3, 2, "q", -15, -4)],
-    )
-    ax = fig.axes[0]
-    (mark,), (pointer, label) = ax.lines, ax.texts
-    away = mark.get_transform().transform((3, 2)) - ax.transData.transform((3, 2))
-    assert away == pytest.approx(np.array([-15, -4]) * fig.dpi / 72)
-    assert pointer.xy == (3, 2) and pointer.get_position() == (-15, -4) and label.get_text() == "q"
-    assert label.get_transform() is mark.get_transform() and pointer.zorder < mark.zorder
-
-
-def test_digit_map_ends_at_16_digits_for_float64():
-    fig = breaking.digit_map(
-        {"a": np.array([[1e-15, 1e-3], [1, 1]])}, [1, 2], [1, 2], "x", "y", top=16
-    )
-    mesh = fig.axes[0].collections[0]
-    assert list(mesh.norm.boundaries) == list(
-        range(0, 17, 2)
-    ) and mesh.get_array().max() == pytest.approx(15)
 
 
 def test_line_figures_show_their_numbers():

@@ -1,9 +1,8 @@
-"""The house style of a chapter, as far as a machine can see it."""
+"""What makes a page whole: its parts, references, exercises, and public text."""
 
 import ast
 import inspect
 import re
-from statistics import median
 
 import pytest
 from pages import ASIDE, BOOK, CHAPTERS, PACKAGES, PAGES, ROOT, names_nobody_has_shown, read
@@ -12,22 +11,6 @@ from lnbook.exercises import check, exercises
 from normcheck.mistakes.change import function_of
 
 chapters = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-APART = {"exercise", "exercise-setup", "remove-cell"}
-
-
-def _code_lines(source):
-    return [line for line in source.split("\n") if line.strip()]
-
-
-@chapters
-def test_budget(path):
-    page = read(path)
-    assert 1800 <= page.core.words <= 3600, f"{page.core.words} words"
-    assert all(aside.words <= 500 for aside in page.asides), [aside.words for aside in page.asides]
-    lengths = [len(_code_lines(cell.source)) for cell in page.cells if not APART & set(cell.tags)]
-    assert 12 <= len(lengths) <= 35, f"{len(lengths)} cells"
-    assert median(lengths) <= 5, f"median cell of {median(lengths)} lines"
-    assert max(lengths) <= 30, f"longest cell of {max(lengths)} lines"
 
 
 @chapters
@@ -74,24 +57,6 @@ def test_asides_can_be_skipped(path):
 
 
 @chapters
-def test_at_most_one_folded_bar_before_the_first_figure(path):
-    folded = [
-        cell for cell in read(path).cells if "hide-input" in cell.tags or "hide-cell" in cell.tags
-    ]
-    first = next((i for i, cell in enumerate(folded) if "mystnb" in cell.options), 0)
-    assert first <= 1 and not [c for c in folded[:first] if "mystnb" in c.options]
-
-
-@pytest.mark.parametrize(
-    "path", [*CHAPTERS, BOOK / "claims-audited.md"], ids=lambda path: path.stem
-)
-def test_cells_fit_the_column(path):
-    for cell in read(path).cells:
-        for line in cell.source.split("\n"):
-            assert len(line) <= 76, f"{len(line)} columns: {line}"
-
-
-@chapters
 def test_is_executed(path):
     # A page without this front matter is silently not executed.
     assert read(path).front["jupytext"]["text_representation"]["format_name"] == "myst"
@@ -114,25 +79,9 @@ def test_figures_have_numbers_captions_and_alt_text(path):
     figures = [cell.options["mystnb"] for cell in page.cells if "mystnb" in cell.options]
     assert figures
     for options in figures:
-        name, caption, alt = (
-            options["figure"]["name"],
-            options["figure"]["caption"],
-            options["image"]["alt"],
-        )
-        assert "{glue:text}" in caption, f"{name}: no computed number in the caption"
+        name, alt = options["figure"]["name"], options["image"]["alt"]
+        assert options["figure"]["caption"], name
         assert 40 <= len(alt) <= 350, f"{name}: alt text of {len(alt)} characters"
-        # On a phone the panels stand below each other: a caption has their titles.
-        assert not re.search(
-            r"\b(Left|Middle|Right)\b|panel on the (left|right)|on the left and", caption
-        ), name
-
-
-@chapters
-def test_what_a_cell_prints_in_columns_is_a_table(path):
-    """A head of three columns or more that is printed shows that there should be a table."""
-    for cell in read(path).cells:
-        heads = re.findall(r'print\("([^"{]*)"\)', cell.source)
-        assert not [head for head in heads if len(re.findall(r"\S {2,}(?=\S)", head)) >= 2]
 
 
 @chapters
@@ -177,19 +126,6 @@ def test_references_name_the_number_of_their_chapter():
             assert labels[label] == f"{int(said):02}", f"{path.stem}: chapter {said} <{label}>"
 
 
-def test_ranges_are_written_by_span():
-    """ "1.7 to 1.7" is what comes of two ends that are formatted apart; :func:`lnbook.figures.span`
-    says one number.
-    """
-    apart = re.compile(
-        r"\} ?%? to \{[^}]*[:!]|[\"'] to [\"']\.join"
-        r"|(low|least|min|from)`\}? ?%? to \{glue:text\}`\w*(high|most|max|to)`"
-    )
-    for path in PAGES:
-        found = apart.search(path.read_text(encoding="utf-8"))
-        assert not found, f"{path.stem}: {found[0]}"
-
-
 def test_public_text_is_public():
     # What a reader of the repository has no use for: machine paths, and installing a stranger's
     # lnlib.
@@ -209,7 +145,3 @@ def test_public_text_is_public():
     ]:
         found = bad.search(path.read_text(encoding="utf-8"))
         assert not found, f"{path.relative_to(ROOT)}: {found[0]}"
-
-
-def test_readme_is_short():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 100

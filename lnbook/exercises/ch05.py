@@ -280,80 +280,82 @@ def _relative_errors(backward, calls):
     return errors
 
 
-def _what_it_lets_pass(answer):
-    """The :class:`Diagnosis` of a test by the first mutant that it lets pass: it looks at no
-    gradient that is wrong there, or at no sign, or it also passes a right gradient times a factor
-    that changes as much as the mutant does.
-    """
-    calls = []
+def _times(of_dx, of_dgamma):
+    """A backward that is right but for these factors."""
 
-    def passes(backward):
+    def backward(dy, cache):
+        dx, dgamma = rms_norm_backward(dy, cache)
+        return of_dx * dx, of_dgamma * dgamma
+
+    return backward
+
+
+class _Asked:
+    """An answer, a test, that is asked of backwards; ``calls`` are those it made."""
+
+    def __init__(self, answer):
+        self.answer, self.calls = answer, []
+
+    def passes(self, backward):
         def watched(dy, cache):
-            calls.append((dy.copy(), cache))
+            self.calls.append((dy.copy(), cache))
             return backward(dy, cache)
 
-        found, _ = reply(plainly, answer, {"backward": watched})
+        found, _ = reply(plainly, self.answer, {"backward": watched})
         return isinstance(found, (bool, np.bool_)) and bool(found)
 
-    def times(of_dx, of_dgamma):
-        def backward(dy, cache):
-            dx, dgamma = rms_norm_backward(dy, cache)
-            return of_dx * dx, of_dgamma * dgamma
 
-        return backward
-
-    accepted = list(map(passes, RMS_RIGHT.values()))
-    if not any(accepted) and passes(times(-7, -7)) and passes(times(2, 2)):
+def _what_it_lets_pass(answer):
+    """The :class:`Diagnosis` of a test by the first mutant that it lets pass."""
+    test = _Asked(answer)
+    accepted = list(map(test.passes, RMS_RIGHT.values()))
+    if not any(accepted) and test.passes(_times(-7, -7)) and test.passes(_times(2, 2)):
         says = (
             "True and False have changed places in your answer. What does it say of a right"
             " backward?"
         )
-        return Diagnosis(
-            "known", (), says, ("refuses right ones, and takes -7 and 2 times the right gradients",)
-        )
+        because = "refuses right ones, and takes -7 and 2 times the right gradients"
+        return Diagnosis("known", (), says, (because,))
     if not all(accepted):
         return None
-    calls.clear()
-    mutant = next(
-        (mutant for some in RMS_MUTANTS.values() for mutant in some.values() if passes(mutant)),
-        None,
-    )
-    errors = _relative_errors(mutant, calls) if mutant else {}
+    test.calls.clear()
+    mutants = [mutant for some in RMS_MUTANTS.values() for mutant in some.values()]
+    mutant = next(filter(test.passes, mutants), None)
+    says = _why_it_passes(test, mutant, [*test.calls]) if mutant else None
+    because = "asked of backwards that are right but for a factor"
+    return Diagnosis("known", (), says, (because,)) if says else None
+
+
+def _why_it_passes(test, mutant, calls):
+    """Why a test lets a mutant pass, asked in these calls: it looks at no gradient that is wrong
+    there, or at no sign, or it also passes a right gradient times a factor that changes as much as
+    the mutant does.
+    """
+    errors = _relative_errors(mutant, calls)
     wrong = [name for name, error in errors.items() if error > 1e-12]  # what is above rounding
-    blind = [
-        name for name, factors in (("dx", (-7, 1)), ("dgamma", (1, -7))) if passes(times(*factors))
-    ]
+    factors = {"dx": (-7, 1), "dgamma": (1, -7)}
+    blind = [name for name, pair in factors.items() if test.passes(_times(*pair))]
     if not wrong or len(blind) == 2:
         return None
-    seen = [name for name in wrong if name not in blind]
-    if not seen:
-        says = f"Your test does not look at {blind[0]}."
-    elif mutant in RMS_MUTANTS["a dropped eps"].values() and errors["dx"] < 1e-2:
-        says = (
+    name = next((name for name in wrong if name not in blind), None)
+    if not name:
+        return f"Your test does not look at {blind[0]}."
+    if mutant in RMS_MUTANTS["a dropped eps"].values() and errors["dx"] < 1e-2:
+        return (
             "In your test sigma is much larger than the root of eps. Without eps its dx changes by"
             f" {100 * errors['dx']:.1g} %."
         )
-    elif errors[seen[0]] > 1 and passes(times(-1, -1)):
-        says = "Your test does not look at signs."
-    else:
-        name = seen[0]
-        error = next(
-            (
-                error
-                for error in (1, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
-                if error >= errors[name] / 3
-                and passes(times(*(1 + error * (name == one) for one in ("dx", "dgamma"))))
-            ),
-            None,
-        )
-        if not error:
-            return None
-        says = (
-            f"Your test passes a {name} that is {100 * error:g} % too large. At your D of"
-            f" {calls[0][0].shape[-1]} the {name} that it let pass is off by"
-            f" {100 * errors[name]:.2g} %. How near should the slopes come?"
-        )
-    return Diagnosis("known", (), says, ("asked of backwards that are right but for a factor",))
+    if errors[name] > 1 and test.passes(_times(-1, -1)):
+        return "Your test does not look at signs."
+    for error in (1, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001):
+        too_large = (1 + error * (name == one) for one in ("dx", "dgamma"))
+        if error >= errors[name] / 3 and test.passes(_times(*too_large)):
+            return (
+                f"Your test passes a {name} that is {100 * error:g} % too large. At your D of"
+                f" {calls[0][0].shape[-1]} the {name} that it let pass is off by"
+                f" {100 * errors[name]:.2g} %. How near should the slopes come?"
+            )
+    return None
 
 
 def coefficients_solution(dx, dy, cache):

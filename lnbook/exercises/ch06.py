@@ -378,102 +378,97 @@ def _says_of(title, layers, right, words):
 _OUTPUTS = "y", "dx", "dgamma", "dbeta"
 
 
+class _Watched:
+    """An answer, a test of layers, that is asked of right ones; ``calls`` are those it made."""
+
+    def __init__(self, answer):
+        self.answer, self.calls = answer, []
+
+    def passes(self, spoiled=(), constant=False):
+        """Whether it lets pass a layer whose every call spoils these of all earlier results, or one
+        whose results are always the first.
+        """
+        self.calls.clear()
+        returned = []
+
+        def layer(x, gamma, beta, dy, eps):
+            self.calls.append((x.copy(), dy.copy(), gamma.copy(), beta.copy(), eps))
+            for results in returned:
+                for k in spoiled:
+                    results[k][...] += 1
+            first = constant and returned
+            results = returned[0] if first else library(x, gamma, beta, dy, eps)
+            returned.append([a.copy() for a in results])
+            return tuple(returned[-1])
+
+        said = reply(plainly, self.answer, {"layer": layer})[0]
+        expect(isinstance(said, (bool, np.bool_)), f"found {said!r}, expected True or False")
+        return bool(said)
+
+
 def _asks_again(answer):
     """The :class:`Diagnosis` of a test by its calls, by what it says of layers that change in a way
     it should or should not mind, and by which of the first results it looks at again.
     """
-    calls = []
-
-    def passes(spoiled=(), constant=False):
-        """Whether it lets pass a layer whose every call spoils these of all earlier results, or one
-        whose results are always the first.
-        """
-        calls.clear()
-        returned = []
-
-        def layer(x, gamma, beta, dy, eps):
-            calls.append((x.copy(), dy.copy(), gamma.copy(), beta.copy(), eps))
-            for results in returned:
-                for k in spoiled:
-                    results[k][...] += 1
-            returned.append(
-                [
-                    a.copy()
-                    for a in (
-                        returned[0] if constant and returned else library(x, gamma, beta, dy, eps)
-                    )
-                ]
-            )
-            return tuple(returned[-1])
-
-        said = reply(plainly, answer, {"layer": layer})[0]
-        expect(isinstance(said, (bool, np.bool_)), f"found {said!r}, expected True or False")
-        return bool(said)
-
-    blind = [name for k, name in enumerate(_OUTPUTS) if passes([k])]
-    right = passes()
+    test = _Watched(answer)
+    blind = [name for k, name in enumerate(_OUTPUTS) if test.passes([k])]
+    right = test.passes()
+    calls, says = [*test.calls], None
     if not calls:
-        return Diagnosis(
-            "known",
-            (),
-            "Your test calls no layer. Where does its True or False come from?",
-            ("no call",),
-        )
-    if not right:
+        says = "Your test calls no layer. Where does its True or False come from?"
+    elif not right and len(blind) == 4:
         says = (
             "True and False have changed places in your answer. What does it say of a right layer?"
-            if len(blind) == 4
-            else (
-                "Your test wants the second call to return what the first did. Are their inputs the"
-                " same? It is the first result that must stay what it was."
-                if passes(constant=True)
-                else ""
-            )
         )
-        return (
-            Diagnosis("known", (), says, ("asked of layers that change in one way each",))
-            if says
-            else None
-        )
-    if len(calls) < 2 or not all(
-        reply(plainly, answer, {"layer": one})[0] for one in RIGHT.values()
-    ):
-        return None
-    passes()
-    (x, dy, *parameters), *others = calls
-    alike = [
-        [np.array_equal(a, b) for a, b in zip((x, dy, *parameters), other)] for other in others
-    ]
-    if blind == ["y", "dx"]:
+    elif not right and test.passes(constant=True):
         says = (
+            "Your test wants the second call to return what the first did. Are their inputs the"
+            " same? It is the first result that must stay what it was."
+        )
+    elif (
+        right
+        and len(calls) > 1
+        and all(reply(plainly, answer, {"layer": one})[0] for one in RIGHT.values())
+    ):
+        says = _overlooked(blind, *calls)
+    because = f"{len(calls)} calls were recorded, of layers that change in one way each"
+    return Diagnosis("known", (), says, (because,)) if says else None
+
+
+def _overlooked(blind, first, *others):
+    """Why a test that is right of right layers lets others pass, by the results that it does not
+    look at again and by its calls: (x, dy, gamma, beta, eps).
+    """
+    shape = first[0].shape
+    alike = [[np.array_equal(a, b) for a, b in zip(first, other)] for other in others]
+    if blind == ["y", "dx"]:
+        return (
             "Your test looks at the gradients of the parameters only. What else does a layer"
             " return?"
         )
-    elif 0 < len(blind) < 4:
-        says = (
+    if 0 < len(blind) < 4:
+        return (
             f"Your test does not look at {' and '.join(blind)} again. What else does a layer"
             " return?"
         )
-    elif blind:
-        says = (
+    if blind:
+        return (
             "Your test passes whatever becomes of the first results. Is there a second call? Does"
             " it keep copies, not names, of all four, and compare the first result itself?"
         )
-    elif all(same[0] and same[1] for same in alike) and not all(map(all, alike)):
-        says = (
+    if all(same[0] and same[1] for same in alike) and not all(map(all, alike)):
+        return (
             "Every call of your test has the x and dy of the first. Do dgamma and dbeta change"
             " then?"
         )
-    elif all(other[0].shape[-1:] != x.shape[-1:] for other in others):
-        says = "Your second call has another D. Under which key does the layer find its buffer?"
-    elif all(other[0].shape != x.shape for other in others):
-        says = (
+    if all(other[0].shape[-1:] != shape[-1:] for other in others):
+        return "Your second call has another D. Under which key does the layer find its buffer?"
+    if all(other[0].shape != shape for other in others):
+        return (
             "No later call of your test has an x of the first one's shape. Under which key may a"
             " layer keep its y and its dx?"
         )
-    else:
-        return None
-    return Diagnosis("known", (), says, (f"{len(others) + 1} calls were recorded",))
+    return None
 
 
 EXERCISES = (

@@ -103,6 +103,34 @@ def _draw_contours(ax, x, y, values, levels, labelled):
         text.set_path_effects(outline)
 
 
+def _draw_digits(ax, x_edges, y_edges, error, bounds, gid):
+    """Cells in the colours of their digits; returns what a colour bar needs."""
+    with np.errstate(divide="ignore"):
+        digits = np.clip(-np.log10(error), 0, bounds[-1] - 1e-9)
+    # Edges in the colour of the face: vector graphics would show seams between the cells.
+    return ax.pcolormesh(
+        x_edges,
+        y_edges,
+        digits,
+        cmap="viridis",
+        norm=BoundaryNorm(bounds, 256),
+        edgecolors="face",
+        linewidth=0.8,
+        gid=gid,
+    )
+
+
+def _mark(ax, x, y, label, *beside):
+    """A labelled disc at (x, y), or so many points beside it with a wedge that points there."""
+    if beside:
+        wedge = {"arrowstyle": "wedge,tail_width=0.6", "fc": "white", "shrinkA": 0, "shrinkB": 0}
+        ax.annotate("", (x, y), beside, textcoords="offset points", zorder=1.9, arrowprops=wedge)
+    place = offset_copy(ax.transData, ax.figure, *(beside or (0, 0)), units="points")
+    disc = {"markersize": 12.5, "markerfacecolor": "white", "markeredgecolor": "black"}
+    ax.plot(x, y, "o", transform=place, clip_on=False, **disc)
+    ax.text(x, y, label, transform=place, fontsize=10, ha="center", va="center_baseline")
+
+
 def digit_map(
     errors,
     x,
@@ -143,50 +171,13 @@ def digit_map(
         yscale="log",
     )
     for i, (ax, (title, error)) in enumerate(zip(fig.panels, errors.items())):
-        with np.errstate(divide="ignore"):
-            digits = np.clip(-np.log10(error), 0, top - 1e-9)
-        # Edges in the colour of the face: vector graphics would show seams between the cells.
-        mesh = ax.pcolormesh(
-            x_edges,
-            y_edges,
-            digits,
-            cmap="viridis",
-            norm=BoundaryNorm(bounds, 256),
-            edgecolors="face",
-            linewidth=0.8,
-            gid=f"colours-{i}",
-        )
+        mesh = _draw_digits(ax, x_edges, y_edges, error, bounds, f"colours-{i}")
         if title in (theory or {}):
             across, up = np.geomspace(*x_edges[[0, -1]], 120), np.geomspace(*y_edges[[0, -1]], 120)
             predicted = -np.log10(np.broadcast_to(theory[title](across, up[:, None]), (120, 120)))
             _draw_contours(ax, across, up, predicted, bounds[1::2], label_lines)
-        for px, py, label, *beside in points:
-            if beside:
-                ax.annotate(
-                    "",
-                    (px, py),
-                    beside,
-                    textcoords="offset points",
-                    zorder=1.9,
-                    arrowprops={
-                        "arrowstyle": "wedge,tail_width=0.6",
-                        "fc": "white",
-                        "shrinkA": 0,
-                        "shrinkB": 0,
-                    },
-                )
-            place = offset_copy(ax.transData, fig, *(beside or (0, 0)), units="points")
-            ax.plot(
-                px,
-                py,
-                "o",
-                transform=place,
-                markersize=12.5,
-                markerfacecolor="white",
-                markeredgecolor="black",
-                clip_on=False,
-            )
-            ax.text(px, py, label, transform=place, fontsize=10, ha="center", va="center_baseline")
+        for point in points:
+            _mark(ax, *point)
         ax.set(xlim=x_edges[[0, -1]], ylim=y_edges[[0, -1]])
         ax.set_title(title, fontsize=SIZE)
         ax.minorticks_off()

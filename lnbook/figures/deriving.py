@@ -179,6 +179,48 @@ def typeset(lines):
     return Math(rf"\begin{{aligned}}{body}\end{{aligned}}")
 
 
+def _lost(ax, start, end, name, place, **options):
+    """A dashed line for the part that is subtracted, with its name and length."""
+    ax.plot(*np.stack([start, end], -1), color=COLOURS["orange"], linestyle="--")
+    options |= {"color": COLOURS["orange"], "textcoords": "offset points", "va": "center"}
+    text = f"{name}\n{np.linalg.norm(end - start):.2f}"
+    ax.annotate(text, (start + end) / 2, place, fontsize=SIZE, **options)
+
+
+def _from_the_side(ax, g, tip):
+    """The plane of zero sum seen edge-on; ``tip`` is where g ends, along the plane and up."""
+    ax.plot((-0.2, 2.1), (0, 0), color="black", linewidth=1)
+    _arrow(ax, (0, 0), tip, "black")
+    _arrow(ax, (0, 0), tip * [1, 0], COLOURS["blue"])
+    _lost(ax, tip, tip * [1, 0], r"along $\mathbf{1}$", (6, 0))
+    length = f"$g$  {np.linalg.norm(g):.2f}"
+    ax.text(*(tip * 0.5 + [-0.08, 0.08]), length, ha="right", fontsize=13)
+    style = {"va": "top", "color": COLOURS["blue"], "fontsize": 13}
+    ax.text(tip[0] / 2, -0.07, r"$g - \overline{g}$", ha="center", **style)
+    ax.set_title("plane of zero sum,\nfrom the side", fontsize=SIZE, pad=38)
+
+
+def _from_above(ax, point, flat, kept, length):
+    """The plane of zero sum: xhat at ``point``, g less its mean from there to ``flat``, and what
+    remains of that, to ``kept``.
+    """
+    angles = np.linspace(-0.6, 0.4, 100)
+    ax.plot(*np.sqrt(3) * np.stack([np.cos(angles), np.sin(angles)]), color="black", linewidth=1)
+    axis = np.stack([0 * point, flat * [1, 0]], -1)
+    ax.plot(*axis, color=COLOURS["grey"], linewidth=1, linestyle=":")
+    ax.plot(0, 0, "+", color="black", markersize=10)
+    _arrow(ax, point, flat, COLOURS["blue"])
+    _arrow(ax, point, kept, COLOURS["green"])
+    _lost(ax, flat, kept, r"along $\hat x$", (0, -20 if flat[1] < 0 else 20), ha="center")
+    ax.plot(*point, "o", color="black")
+    ax.text(*(point - [0.1, 0.1]), r"$\hat x$", ha="right", va="top", fontsize=14)
+    middle, style = (flat + point) / 2 + [0.1, 0], {"va": "top", "fontsize": 13}
+    ax.text(*middle, r"$g - \overline{g}$", color=COLOURS["blue"], **style)
+    remains = f"$dx / r$\n{length:.2f}"
+    ax.text(*(kept - [0.14, 0.05]), remains, ha="right", color=COLOURS["green"], **style)
+    ax.set_title("the same plane,\nfrom above", fontsize=SIZE, pad=38)
+
+
 def split_of_g(xhat, g, dx_over_r):
     """What the backward pass keeps of the upstream gradient g of one row with D = 3; arrays of
     shape (3,).
@@ -190,70 +232,10 @@ def split_of_g(xhat, g, dx_over_r):
     up, radial = np.ones(3) / np.sqrt(3), xhat / np.linalg.norm(xhat)
     plane = np.stack([radial, np.cross(up, radial)])
     point, flat, kept = plane @ xhat, plane @ (xhat + g), plane @ (xhat + dx_over_r)
-    tip = np.array([np.linalg.norm(flat - point), up @ g])
     fig, (side, above) = figure(5.2, 3.2, 2)
-
-    def lost(ax, start, end, name, place, **options):
-        ax.plot(*np.stack([start, end], -1), color=COLOURS["orange"], linestyle="--")
-        ax.annotate(
-            f"{name}\n{np.linalg.norm(end - start):.2f}",
-            (start + end) / 2,
-            place,
-            color=COLOURS["orange"],
-            textcoords="offset points",
-            fontsize=12,
-            va="center",
-            **options,
-        )
-
-    side.plot((-0.2, 2.1), (0, 0), color="black", linewidth=1)
-    _arrow(side, (0, 0), tip, "black")
-    _arrow(side, (0, 0), tip * [1, 0], COLOURS["blue"])
-    lost(side, tip, tip * [1, 0], r"along $\mathbf{1}$", (6, 0))
-    side.text(
-        *(tip * 0.5 + [-0.08, 0.08]), f"$g$  {np.linalg.norm(g):.2f}", ha="right", fontsize=13
-    )
-    side.text(
-        tip[0] / 2,
-        -0.07,
-        r"$g - \overline{g}$",
-        va="top",
-        ha="center",
-        color=COLOURS["blue"],
-        fontsize=13,
-    )
-
-    angles = np.linspace(-0.6, 0.4, 100)
-    above.plot(*np.sqrt(3) * np.stack([np.cos(angles), np.sin(angles)]), color="black", linewidth=1)
-    above.plot(
-        *np.stack([0 * point, flat * [1, 0]], -1), color=COLOURS["grey"], linewidth=1, linestyle=":"
-    )
-    above.plot(0, 0, "+", color="black", markersize=10)
-    _arrow(above, point, flat, COLOURS["blue"])
-    _arrow(above, point, kept, COLOURS["green"])
-    lost(above, flat, kept, r"along $\hat x$", (0, -20 if flat[1] < 0 else 20), ha="center")
-    above.plot(*point, "o", color="black")
-    above.text(*(point - [0.1, 0.1]), r"$\hat x$", ha="right", va="top", fontsize=14)
-    above.text(
-        *((flat + point) / 2 + [0.1, 0]),
-        r"$g - \overline{g}$",
-        va="top",
-        color=COLOURS["blue"],
-        fontsize=13,
-    )
-    above.text(
-        *(kept - [0.14, 0.05]),
-        f"$dx / r$\n{np.linalg.norm(dx_over_r):.2f}",
-        ha="right",
-        va="top",
-        color=COLOURS["green"],
-        fontsize=13,
-    )
-    for ax, title in (
-        (side, "plane of zero sum,\nfrom the side"),
-        (above, "the same plane,\nfrom above"),
-    ):
+    _from_the_side(side, g, np.array([np.linalg.norm(flat - point), up @ g]))
+    _from_above(above, point, flat, kept, np.linalg.norm(dx_over_r))
+    for ax in (side, above):
         ax.set_axis_off()
         ax.set_aspect("equal", adjustable="datalim")
-        ax.set_title(title, fontsize=SIZE, pad=38)
     return fig

@@ -10,7 +10,7 @@ import numpy as np
 
 from lnlib.cost import Machine, operations, total
 
-from ..measure.contestants import ACCESSES
+from ..results import ACCESSES
 from .fusing import false_sharing, rooflines, time_per_element
 from .style import COLOURS, key_below, span, stacked
 

@@ -13,7 +13,7 @@ import os
 import pathlib
 import sys
 
-from .. import results
+from ..results import ACCESSES, folder, read
 from .provenance import cpu, provenance, save, slug, unwritable
 from .stopwatch import OTHERS, watch
 
@@ -23,7 +23,6 @@ PACKAGES = ("numpy", "numba", "llvmlite", "torch")
 def summary(found):
     """Lines of text: the passes at every shape, prediction, measurement and ratio."""
     from ..figures.measured import copy_seconds, seconds
-    from .contestants import ACCESSES
 
     yield (
         f"{'forward, float32, us':24}{'NumPy, predicted':>18}{'measured':>10}{'ratio':>7}"
@@ -56,9 +55,7 @@ def draw(found, folder):
         from ..figures.measured import FIGURES
     except ImportError:
         return "no figures: Matplotlib is not installed"
-    stored = [
-        r for kind in ("cpu", "machine") for r in results.read(kind, {"records": []})["records"]
-    ]
+    stored = [r for kind in ("cpu", "machine") for r in read(kind, {"records": []})["records"]]
     drawn = []
     for name, figure in FIGURES.items():
         with contextlib.suppress(ValueError, ZeroDivisionError):  # nothing was measured for it
@@ -67,7 +64,8 @@ def draw(found, folder):
     return f"figures, stored and measured here: {', '.join(drawn)}"
 
 
-def main(arguments=None):
+def options_of(arguments):
+    """The command's options; bad ones end the program with a sentence."""
     parser = argparse.ArgumentParser(
         "lnbook.measure", description="The times of chapters 10 and 11, on this machine."
     )
@@ -81,7 +79,7 @@ def main(arguments=None):
     parser.add_argument(
         "--folder",
         type=pathlib.Path,
-        default=results.folder() / "mine",
+        default=folder() / "mine",
         help="default: benchmarks/results/mine",
     )
     options = parser.parse_args(arguments)
@@ -89,55 +87,40 @@ def main(arguments=None):
         parser.error(f"--rounds: found {options.rounds}, expected at least 1")
     if not options.seconds > 0:
         parser.error(f"--seconds: found {options.seconds:g}, expected more than 0")
+    options.path = options.folder / f"{slug(cpu())}-{os.cpu_count()}-cores.json"
+    if sys.platform != "emscripten" and (why := unwritable(options.path)):
+        parser.error(f"--folder: {why}")
+    return options
+
+
+def main(arguments=None):
+    options = options_of(arguments)
     if sys.platform == "emscripten":
         print(
             "not in a browser: it runs no compiled loop, has no second thread and tells no page"
             " fault"
         )
         return 2
-    path = options.folder / f"{slug(cpu())}-{os.cpu_count()}-cores.json"
-    if why := unwritable(path):
-        parser.error(f"--folder: {why}")
     from . import suite
 
-    said = io.StringIO()
-    others = (
-        watch(os.sched_getaffinity(0)) if sys.platform == "linux" else contextlib.nullcontext({})
-    )
-    with (
-        others as shared,
-        contextlib.redirect_stdout(said),
-    ):  # each pass would tell again what is not installed
+    linux = sys.platform == "linux"
+    others = watch(os.sched_getaffinity(0)) if linux else contextlib.nullcontext({})
+    # Each pass would tell again what is not installed: the lines are printed once, at the end.
+    with others as shared, contextlib.redirect_stdout(io.StringIO()) as said:
         found, left_out = suite.run(options.seconds, options.rounds)
-    ran = provenance("python -m lnbook.measure", PACKAGES) | {
-        "cores": os.cpu_count(),
-        "rounds": options.rounds,
-        **shared,
-    }
-    save(
-        path,
-        {
-            "title": "The times of chapters 10 and 11, measured here",
-            "provenance": ran,
-            "left_out": left_out,
-            "records": found,
-        },
-    )
-    print(
-        "\n".join(
-            [
-                *dict.fromkeys(said.getvalue().splitlines()),
-                *summary(found),
-                *(f"left out: {name}: {why}" for name, why in left_out.items()),
-            ]
-        )
-    )
+    ran = provenance("python -m lnbook.measure", PACKAGES)
+    ran |= {"cores": os.cpu_count(), "rounds": options.rounds, **shared}
+    title = "The times of chapters 10 and 11, measured here"
+    save(options.path, {"title": title, "provenance": ran, "left_out": left_out, "records": found})
+    print(*dict.fromkeys(said.getvalue().splitlines()), *summary(found), sep="\n")
+    for name, why in left_out.items():
+        print(f"left out: {name}: {why}")
     if shared.get("others", 0) > OTHERS:
         print(
             f"other programs had {shared['others']:.0%} of the cores' time: measure again when they"
             " are done"
         )
-    print(f"{len(found)} records in {path}\n{draw(found, options.folder)}")
+    print(f"{len(found)} records in {options.path}\n{draw(found, options.folder)}")
     return 0
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from lnlib import validation
 
+from ..results import ACCESSES
 from .allocation import memory
 from .stopwatch import interleave, table
 
@@ -316,10 +317,6 @@ FAMILIES = {
     )
     for name in names
 }
-
-#: Accesses of the passes, (forward, backward); those that are not here are fused and have two and
-#: three.
-ACCESSES = {"numpy-idiomatic": (12, 21), "numpy-reused": (10, 21), "separate": (4, 7)}
 
 
 def _require_shape(shape):

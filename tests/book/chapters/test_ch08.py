@@ -108,16 +108,6 @@ def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)
         (
             "safe-eps",
             lambda dtype, gain: (
-                np.float16(ch08.safe_eps_solution(dtype, gain))
-                if dtype == "float16"
-                else ch08.safe_eps_solution(dtype, gain)
-            ),
-            "the gain is limited",
-            "rounded to the format, down at times",
-        ),
-        (
-            "safe-eps",
-            lambda dtype, gain: (
                 np.float16(stored_eps(dtype, gain))
                 if dtype == "float16"
                 else stored_eps(dtype, gain)

@@ -81,12 +81,6 @@ def peak(statistics=(1, 2), parameters=2, large=3):
         ("free-operations", lambda m, size: max(0, 2 * size * m.flops / m.copy - 8), None, ""),
         ("step-peak", peak(), None, ""),
         ("step-peak", peak(statistics=(0, 1)), "all arrays", "what is missing grows with rows"),
-        (
-            "step-peak",
-            peak(large=2, statistics=(0, 0)),
-            "arrays of x's size",
-            "small arrays count, too",
-        ),
         ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1), None, ""),
         # The smaller array is not always the first.
         (

@@ -41,11 +41,6 @@ def in_order(numbers):
             "to the last bit",
             marks=pytest.mark.slow,
         ),
-        (
-            lambda x, lanes: in_order([in_order(lane) for lane in x.reshape(-1, lanes).T]),
-            "whole numbers, with a remainder",
-            "left over",
-        ),
     ],
 )
 def test_lane_sum_refuses(attempt, check, words):

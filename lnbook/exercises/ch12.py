@@ -584,8 +584,6 @@ EXERCISES = (
             math.ceil(math.log2(ranks)) => (ranks - 1)
                 Every other rank costs a step in your model. How many ranks know something after
                 two steps, if each tells one more?
-            20 * rows => 8 * rows
-                Only the forward pass moves memory in your model.
             20 * rows => 5 * rows
                 You count numbers. How many bytes has a float32?
             D)\n        + 2 * steps => D) + steps

@@ -16,8 +16,8 @@ import numpy as np
 
 from lnlib import layernorm, validation
 from lnlib.gpu import backend
-from lnlib.gpu.plans import RESIDENT
 from lnlib.gpu.devices import compiled
+from lnlib.gpu.plans import RESIDENT
 from lnlib.gpu.steps import INPUTS, STEPS
 from simt.cuda_access import cuda
 

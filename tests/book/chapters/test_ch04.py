@@ -5,7 +5,6 @@ text.
 import numpy as np
 import pytest
 from attempts import failed
-from pages import BOOK
 from questions import norm, says
 
 from lnbook.exercises import check

@@ -58,21 +58,17 @@ differential: .venv/installed
 measure: .venv/installed
 	$(BIN)/python -m lnbook.measure
 
-.venv/installed-site: .venv/installed requirements-site.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-site.txt
-	@touch $@
-
-pyodide: .venv/installed-site
+pyodide: .venv/installed
 	@$(BIN)/python tools/fetch_pyodide.py $(PYODIDE)
 
 # PYODIDE=<folder>, an unpacked release archive of Pyodide 0.27.7, serves where neither it nor its package is reached.
-site: .venv/installed-site .venv/installed-mpi
+site: .venv/installed .venv/installed-mpi
 	$(BIN)/python tools/build_site.py $(PYODIDE)
 
 offline: site
 	$(BIN)/python tools/build_offline.py
 
-pdf: book .venv/installed-site
+pdf: book
 	$(BIN)/python tools/build_pdf.py
 
 # Sphinx's own link checker; _config.yml has its settings.
@@ -80,7 +76,7 @@ links: .venv/installed .venv/installed-mpi
 	$(BIN)/jupyter-book build . --builder linkcheck --path-output _build/links
 
 # NVIDIA's compiler, as packages. Once installed, it stays.
-.peers/gpu-code/installed: requirements-gpu-code.txt requirements.txt
+.peers/gpu-code/installed: requirements-gpu-code.txt requirements-gpu.txt requirements.txt
 	$(PYTHON) -m venv .peers/gpu-code
 	.peers/gpu-code/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-gpu-code.txt
 	@touch $@

@@ -8,8 +8,6 @@ seed.
 - :mod:`.key`: the private assignment.json, and the tasks drawn again from it.
 - :mod:`.assignment`: an assignment as files; :mod:`.hidden` is what its source for nbgrader calls.
 - :mod:`.grader`: a folder of submissions graded, by :mod:`.spread` on a Dask cluster.
-  :mod:`.rehearse` tries it on made-up ones; :mod:`.beside` measures what hostile ones cost others
-  in time.
-- :mod:`.similar`: which submissions are alike. :mod:`.guess`: what a student finds with this
-  repository alone.
+  :mod:`.rehearse` tries it on made-up ones.
+- :mod:`.similar`: which submissions are alike.
 """

@@ -1,6 +1,4 @@
-"""An assignment as files: what students get, what the instructor keeps, and a source for
-nbgrader.
-"""
+"""An assignment as files: for students, for the instructor, and a source for nbgrader."""
 
 import inspect
 import json
@@ -136,22 +134,14 @@ def _for_all(title, name, seed, chapters, ids):
 
 
 def _for_each(who, title, name, seed, chapters, ids):
-    """The same of a variant for each student, without nbgrader's, which hands one notebook to
-    all.
-    """
+    """The same of a variant for each student; nbgrader hands one notebook to all."""
     prints, first = {}, None
     for student in who.students:
         tasks = draw(chapters, key.for_student(seed, student.id), ids)
         prints[student.id], first = key.sheet_print(tasks), first or tasks
-        file = f"{file_name(student.id)}.ipynb"
-        yield (
-            f"students/{file}",
-            notebook(_cells(f"{title}, for {student.name}", tasks, lambda task: task.stub)),
-        )
-        yield (
-            f"instructor/solutions/{file}",
-            notebook(_solved(f"{title}, for {student.name}", tasks)),
-        )
+        file, for_whom = f"{file_name(student.id)}.ipynb", f"{title}, for {student.name}"
+        yield f"students/{file}", notebook(_cells(for_whom, tasks, lambda task: task.stub))
+        yield f"instructor/solutions/{file}", notebook(_solved(for_whom, tasks))
     yield "instructor/assignment.json", key.text(title, name, seed, chapters, ids, first, prints)
     yield "README.txt", _README_EACH.format(title=title)
 
@@ -159,48 +149,30 @@ def _for_each(who, title, name, seed, chapters, ids):
 def notebook(cells):
     """The text of a notebook of (kind, id, source, metadata) cells."""
     code = {"execution_count": None, "outputs": []}
-    return (
-        json.dumps(
-            {
-                "nbformat": 4,
-                "nbformat_minor": 5,
-                "metadata": {
-                    "kernelspec": {
-                        "name": "python3",
-                        "display_name": "Python 3",
-                        "language": "python",
-                    },
-                    "language_info": {"name": "python"},
-                },
-                "cells": [
-                    {
-                        "cell_type": kind,
-                        "id": id,
-                        "metadata": metadata,
-                        "source": source.strip("\n").splitlines(True),
-                    }
-                    | (code if kind == "code" else {})
-                    for kind, id, source, metadata in cells
-                ],
-            },
-            indent=1,
-        )
-        + "\n"
-    )
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    written = [
+        {"cell_type": kind, "id": id, "metadata": metadata}
+        | {"source": source.strip("\n").splitlines(True)}
+        | (code if kind == "code" else {})
+        for kind, id, source, metadata in cells
+    ]
+    found = {
+        "nbformat": 4,
+        "nbformat_minor": 5,
+        "metadata": {"kernelspec": kernel, "language_info": {"name": "python"}},
+        "cells": written,
+    }
+    return json.dumps(found, indent=1) + "\n"
 
 
 def _text(task):
     head, _, rest = task.text.partition("\n")
-    return (
-        f"{head}\n\n*{task.points} points, about {task.minutes}"
-        f" minutes.*\n{rest}\n{_judged(task)}\n"
-    )
+    worth = f"*{task.points} points, about {task.minutes} minutes.*"
+    return f"{head}\n\n{worth}\n{rest}\n{_judged(task)}\n"
 
 
 def _judged(task):
-    """How results are judged, in words: by the kinds of what the public example gives, as
-    ``compare`` does.
-    """
+    """How results are judged, in words, by the kinds of what the public example gives."""
     _, expected = task.shown()
     parts = expected if isinstance(expected, tuple) else (expected,)
     kinds = dict.fromkeys(_kind(part, task.rtol) for part in parts)
@@ -227,9 +199,7 @@ def _kind(value, rtol):
 
 
 def source(value):
-    """Python source of a result that an example shows, in full, np being NumPy; ValueError where no
-    result is such.
-    """
+    """Python source of a result, np being NumPy; ValueError where no result is such."""
     if isinstance(value, (np.ndarray, np.generic)):
         return _source_of_array(np.asarray(value))
     if type(value) is dict:
@@ -262,10 +232,15 @@ def _source_of_array(array):
     return f"np.array({text})" if array.ndim else text
 
 
+def _one_a_line(text):
+    """Arguments or results in brackets, one array a line."""
+    if text[0] != "(":
+        return text
+    return text.replace(", np.", ",\n    np.").replace("(np.", "(\n    np.", 1)
+
+
 def _example(task):
-    """The cell with the public example; ValueError where the solution itself would not agree with
-    it.
-    """
+    """The cell with the public example; ValueError where the solution does not agree with it."""
     try:
         expected = source(task.shown()[1])
         wire.encode(task.shown())  # as to a sandbox, and back
@@ -279,14 +254,7 @@ def _example(task):
             f"tasks: {task.id}: its public example, run with its own solution: {wrong}; expected"
             " that it agrees"
         )
-    arguments, expected = (
-        (
-            text.replace(", np.", ",\n    np.").replace("(np.", "(\n    np.", 1)
-            if text[0] == "("
-            else text
-        )
-        for text in (task.example, expected)
-    )  # one array a line
+    arguments, expected = map(_one_a_line, (task.example, expected))
     return (
         f"# One example, with what it must give.\narguments = {arguments}\nexpected = {expected}\n"
         f"compare({task.name}, arguments, expected{f', rtol={task.rtol}' if task.rtol else ''})"
@@ -294,19 +262,10 @@ def _example(task):
 
 
 def _cells(title, tasks, answer, after=lambda task: ()):
-    """Cells of a notebook: of each task its text, ``answer(task)``, the example, and the cells
-    ``after(task)``.
-    """
+    """Of each task its text, ``answer(task)``, the example, and the cells ``after(task)``."""
     points, minutes = sum(task.points for task in tasks), sum(task.minutes for task in tasks)
-    yield (
-        "markdown",
-        "title",
-        (
-            f"# {title}\n\n{len(tasks)} task{'s' * (len(tasks) > 1)}, {points} points, about "
-            f"{minutes} minutes.\n\n{_RULES}"
-        ),
-        {},
-    )
+    number = f"{len(tasks)} task{'s' * (len(tasks) > 1)}, {points} points, about {minutes} minutes."
+    yield "markdown", "title", f"# {title}\n\n{number}\n\n{_RULES}", {}
     yield "code", "setup", _SETUP, {}
     for task in tasks:
         yield "markdown", f"{task.id}-text", _text(task), {}
@@ -345,22 +304,6 @@ def _nbgrader(title, tasks, seed):
     marks = {task.id: {"solution": True, "locked": False} for task in tasks}
     marks |= {f"{task.id}-tests": {"grade": True, "points": task.points} for task in tasks}
     for kind, id, source, _ in _cells(title, tasks, _marked, after):
-        yield (
-            kind,
-            id,
-            source,
-            {
-                "nbgrader": (
-                    {
-                        "schema_version": 3,
-                        "grade_id": id,
-                        "cell_type": kind,
-                        "grade": False,
-                        "solution": False,
-                        "locked": True,
-                        "task": False,
-                    }
-                    | marks.get(id, {})
-                )
-            },
-        )
+        mark = {"schema_version": 3, "grade_id": id, "cell_type": kind, "locked": True}
+        mark |= {"grade": False, "solution": False, "task": False} | marks.get(id, {})
+        yield kind, id, source, {"nbgrader": mark}

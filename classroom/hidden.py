@@ -25,9 +25,7 @@ _JUDGE = (
 
 
 def points(candidate, id, seed, fingerprint):
-    """Points that ``candidate`` gets for the task ``id`` drawn by ``seed``; what failed is
-    printed.
-    """
+    """Points of ``candidate`` for the task ``id`` drawn by ``seed``; what failed is printed."""
     command = [sys.executable, "-I", "-c", _JUDGE, _ROOT, id, str(seed), fingerprint]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as judge:
         try:
@@ -43,9 +41,7 @@ def points(candidate, id, seed, fingerprint):
 
 
 def _answer(candidate, args):
-    """The frame of what ``candidate`` returned, and which arguments it changed, or of what it
-    raised.
-    """
+    """The frame of what ``candidate`` returned and changed, or of what it raised."""
     before = wire.encode_all(args)
     try:
         # What stands on stderr costs all points.

@@ -1,6 +1,4 @@
-"""The private assignment.json: what it keeps of an assignment, and the tasks drawn again from
-it.
-"""
+"""The private assignment.json: what it keeps, and the tasks drawn again from it."""
 
 import hashlib
 import json
@@ -25,9 +23,7 @@ OWN, ROSTER = "tasks", "roster.csv"
 
 
 def fingerprint(task):
-    """16 hexadecimal digits that change with the text, the solution or the checks' names of a
-    task.
-    """
+    """16 hexadecimal digits of a task's text, solution and names of checks."""
     text = "\n".join([task.text, task.solution, *(check.title for check in task.checks)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -43,9 +39,9 @@ def for_student(seed, student):
 
 
 def text(title, name, seed, chapters, ids, tasks, prints=None):
-    """The text of assignment.json; ``prints`` of variants for each student, else ``tasks`` are
-    everybody's.
-    """
+    """The text of assignment.json; ``prints`` are of variants for each student."""
+    about = [(task, fingerprint(task)) for task in tasks]
+    kept = "id", "name", "points", "minutes"
     key = {
         "format": _FORMAT,
         "title": title,
@@ -53,16 +49,7 @@ def text(title, name, seed, chapters, ids, tasks, prints=None):
         "seed": seed,
         "chapters": sorted(set(chapters)),
         "own": ids,
-        "tasks": [
-            {
-                "id": task.id,
-                "name": task.name,
-                "points": task.points,
-                "minutes": task.minutes,
-                "fingerprint": fingerprint(task),
-            }
-            for task in tasks
-        ],
+        "tasks": [{k: getattr(t, k) for k in kept} | {"fingerprint": p} for t, p in about],
         "versions": {
             "python": platform.python_version(),
             "numpy": np.__version__,
@@ -79,22 +66,15 @@ def load(path):
     bits for the inputs of its checks; ValueError where ``path`` is none, or of another version.
     """
     path = Path(path)
+    data = path.read_bytes()
     try:
-        data = path.read_bytes()
         key = json.loads(data)
         seed, chapters, ids = int(key["seed"]), tuple(map(int, key["chapters"])), key["own"]
-        prints, students, title = (
-            [task["fingerprint"] for task in key["tasks"]],
-            key.get("students"),
-            key["title"],
-        )
-        first = None if students is None else next(iter(dict(students)))
-        made_with = dict(key["versions"]).get("lnlib")
-        if not isinstance(title, str) or not isinstance(ids, list):
-            raise ValueError("its title is no text, or its own tasks are no list")
-    except StopIteration:
-        raise ValueError(f"assignment: found {path}, whose students are none") from None
-    except (ValueError, TypeError, KeyError) as error:
+        prints, title = [task["fingerprint"] for task in key["tasks"]], str(key["title"])
+        students = key.get("students")
+        first = None if students is None else next(iter(students))
+        made_with = key["versions"]["lnlib"]
+    except (ValueError, TypeError, KeyError, StopIteration) as error:
         raise ValueError(
             f"assignment: found {path}, expected an assignment.json of this kit "
             f"({type(error).__name__}: {error})"

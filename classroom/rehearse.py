@@ -30,9 +30,7 @@ def honest(drawn, *after, before=()):
 
 
 def partly(drawn, rng):
-    """At least one task solved and at least one not even written; the others solved, wrong or not
-    written.
-    """
+    """At least one task solved and one not written; the others solved, wrong or not written."""
     kinds = ["solved", "stub", *(rng.choice(["solved", "wrong", "stub"]) for _ in drawn[2:])]
     rng.shuffle(kinds)
     return notebook(
@@ -55,37 +53,26 @@ def _mistaken(task, rng):
 
 def hostile_cells(drawn, name, secrets=(), port=9):
     """A submission of this kind of ``hostile.CELLS``: the harm first, then right answers."""
-    names = (
-        f"SECRETS = {tuple(map(str, secrets))!r}\nPORT = {port}\nNAMES ="
-        f" {[task.name for task in drawn]!r}"
-    )
-    return honest(drawn, before=(names, hostile.FIRST, hostile.CELLS[name][0]))
+    names = f"SECRETS = {tuple(map(str, secrets))!r}\nPORT = {port}\n"
+    names += f"NAMES = {[task.name for task in drawn]!r}"
+    return honest(drawn, before=(names, hostile.FIRST, hostile.CELLS[name]))
 
 
 def hostile_kinds(drawn, secrets=(), port=9):
-    """(name, function (path) that writes it, state, "all", "none" or "some" points) of every
-    kind.
-    """
+    """(name, function (path) that writes it, state, "all", "none" or "some") of each kind."""
 
     def write(data):
         return lambda path: path.write_bytes(data)
 
-    for name, (_, state, counts) in hostile.CELLS.items():
-        yield (
-            name,
-            write(hostile_cells(drawn, name, secrets, port)),
-            state,
-            "all" if counts else "none",
-        )
+    for name in hostile.CELLS:
+        state, counts = hostile.ENDS.get(name, "graded"), name not in hostile.ENDS
+        harm = write(hostile_cells(drawn, name, secrets, port))
+        yield name, harm, state, "all" if counts else "none"
     for name, (body, state) in hostile.ONE.items():
         yield name, write(honest(drawn, f"def {drawn[0].name}(*args):\n    {body}")), state, "some"
     for name, source in hostile.ANSWERS.items():
-        yield (
-            name,
-            write(notebook(source, *(f"{task.name} = answer" for task in drawn))),
-            "graded",
-            "none",
-        )
+        answers = (f"{task.name} = answer" for task in drawn)
+        yield name, write(notebook(source, *answers)), "graded", "none"
     for name, make in hostile.FILES.items():
         yield name, make, "not a notebook", "none"
     names = "\n\n".join(f"def {task.name}(*args):\n    return None" for task in drawn)
@@ -93,24 +80,20 @@ def hostile_kinds(drawn, secrets=(), port=9):
 
 
 def _write_all(folder, drawn, students, hostile_share):
-    """Write the submissions; what is expected of each: student -> (state, "all", "some", "less" or
-    "none").
-    """
+    """Write the submissions; student -> (state, "all", "some", "less" or "none") expected."""
     rng, expected = random.Random(1), {}
     number = round(students * hostile_share)
-    for k, (name, write, state, points) in zip(
-        range(number), itertools.cycle(hostile_kinds(drawn))
-    ):
+    kinds = itertools.cycle(hostile_kinds(drawn))
+    for k, (name, write, state, points) in zip(range(number), kinds):
         student = f"hostile-{k:03}-{name.replace(' ', '-')}"
         write(folder / f"{student}.ipynb")
         expected[student] = state, points
     for k in range(students - number):
-        make, points = (
-            (lambda drawn, rng: honest(drawn), "all"),
-            (partly, "some"),
-            (wrong, "less"),
-        )[k % 3]
-        data = make(drawn, rng)
+        data, points = (
+            lambda: (honest(drawn), "all"),
+            lambda: (partly(drawn, rng), "some"),
+            lambda: (wrong(drawn, rng), "less"),
+        )[k % 3]()
         # No two alike: otherwise one would be graded for many.
         data = data.replace(b"import numpy as np", f"import numpy as np  # {k}".encode(), 1)
         (folder / f"student-{k:03}.ipynb").write_bytes(data)
@@ -127,13 +110,11 @@ def surprises(graded, expected):
             continue
         result, (state, points) = results[student], expected[student]
         total, of = (sum(task[key] for task in result["tasks"]) for key in ("points", "of"))
-        fits = {"all": total == of, "some": 0 < total < of, "less": total < of, "none": total == 0}[
-            points
-        ]
-        if result["state"] != state or not fits:
+        fits = {"all": total == of, "some": 0 < total < of, "less": total < of, "none": total == 0}
+        if result["state"] != state or not fits[points]:
             found.append(
-                f"{student}: {result['state']} ({result['note']}) with {total:g} of {of:g} points; "
-                f"expected {state}, {points}"
+                f"{student}: {result['state']} ({result['note']}) with {total:g} of {of:g} points;"
+                f" expected {state}, {points}"
             )
         if "LEAK" in result["output"]:
             lines = [line for line in result["output"].splitlines() if "LEAK" in line]
@@ -142,18 +123,11 @@ def surprises(graded, expected):
 
 
 def run(students=200, hostile=0.1, jobs=None, turns=2, chapters=(1, 3, 4)):
-    """The command ``rehearse``: exit code 0 if none is lost, all are as expected, the points the
-    same each turn.
-    """
-    for name, number in ("students", students), ("turns", turns):
-        if number < 1:
-            raise ValueError(f"{name}: found {number}, expected 1 or more")
-    drawn, seed = tasks.draw(chapters, 1), 1
-    assignment = Assignment(drawn, seed, "rehearsal")
+    """0 if none is lost, all are as expected, and the points are the same each turn."""
+    drawn = tasks.draw(chapters, 1)
+    assignment = Assignment(drawn, 1, "rehearsal")
     if not grade.has_sandbox():
         return 2
-    import resource  # not on Windows, which has no sandbox
-
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "submissions")
         folder.mkdir()
@@ -161,21 +135,14 @@ def run(students=200, hostile=0.1, jobs=None, turns=2, chapters=(1, 3, 4)):
         texts, found = [], []
         for turn in range(1, turns + 1):
             start = time.monotonic()
-            graded = schedule.grade(
-                folder, assignment, Path(place, f"out{turn}"), jobs, report=grade.progress
-            )
-            used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # Linux counts in KiB
-            print(
-                f"turn {turn}: {len(graded)} of {students} submissions graded in"
-                f" {time.monotonic() - start:.1f} s; at most {used:.0f} MiB in this process",
-                flush=True,
-            )
+            out = Path(place, f"out{turn}")
+            graded = schedule.grade(folder, assignment, out, jobs, report=grade.progress)
+            took = f"graded in {time.monotonic() - start:.1f} s"
+            print(f"turn {turn}: {len(graded)} of {students} submissions {took}", flush=True)
             texts.append(points_csv(settle(graded, join(dict(graded))), assignment))
             found += surprises(graded, expected)
     if len(set(texts)) > 1:
         found.append("the points of the turns differ")
-    print(
-        "\n".join(found)
-        or f"none lost, each as expected{', the same points each time' if turns > 1 else ''}"
-    )
+    same = ", the same points each time" if turns > 1 else ""
+    print("\n".join(found) or f"none lost, each as expected{same}")
     return 1 if found else 0

@@ -21,18 +21,12 @@ from .grader.grade import handed_in
 from .grader.roster import join
 from .grader.submissions import open_folder, read
 
-_MANY, _MOST = (
-    0.2,
-    20,
-)  # of the submissions, but of three at least and so many at most: what more wrote is no sign
+# Of the submissions, but of three at least and _MOST at most: what more wrote is no sign.
+_MANY, _MOST = 0.2, 20
 _LEAST = 5  # lines
 _SKIPPED = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
+    *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
 }
 
 
@@ -47,11 +41,8 @@ def lines(source):
     """
     found, written = {}, source.splitlines()
     try:
-        tokens = [
-            t
-            for t in tokenize.generate_tokens(io.StringIO(source).readline)
-            if t.type not in _SKIPPED
-        ]
+        read = io.StringIO(source).readline
+        tokens = [t for t in tokenize.generate_tokens(read) if t.type not in _SKIPPED]
     except (tokenize.TokenError, SyntaxError):
         return _as_written(source)
     for before, token, after in zip([None, *tokens], tokens, [*tokens[1:], None]):
@@ -113,26 +104,18 @@ def pairs(sources, handed_out, threshold):
 
 
 def _shared(one, other):
-    matcher = difflib.SequenceMatcher(
-        None, [normal for normal, _ in one], [normal for normal, _ in other], False
-    )
-    shared = [
-        (one[m.a + k][1], other[m.b + k][1])
-        for m in matcher.get_matching_blocks()
-        for k in range(m.size)
-    ]
+    normal = ([line for line, _ in lines] for lines in (one, other))
+    blocks = difflib.SequenceMatcher(None, *normal, False).get_matching_blocks()
+    places = [(block.a + k, block.b + k) for block in blocks for k in range(block.size)]
+    shared = [(one[a][1], other[b][1]) for a, b in places]
     return len(shared) / max(1, min(len(one), len(other))), shared
 
 
 def run(submissions, handed_out, out, threshold=0.8):
     """The command ``similar``: a page with the pairs; exit code 0."""
     place = Path(handed_out)
-    notebooks = (
-        sorted(place.glob("*.ipynb"))
-        if place.is_dir()
-        else [place] * (place.suffix.lower() == ".ipynb")
-    )
-    if not notebooks:  # else what was handed out would be told as copied
+    notebooks = sorted(place.glob("*.ipynb")) if place.is_dir() else [place]
+    if not notebooks or notebooks[0].suffix.lower() != ".ipynb":  # else all would look copied
         raise ValueError(
             f"handed-out: found no notebook in {handed_out}, expected the one that students got, or"
             " a folder of them"
@@ -149,24 +132,19 @@ def run(submissions, handed_out, out, threshold=0.8):
         )
     whose = join(list(sources)).student
     given = [cell for path in notebooks for cell in cells_of(Path(path).read_bytes())]
-    found = sorted(
-        (
-            pair
-            for pair in pairs(sources, given, threshold)
-            if whose.get(pair[1]) != whose.get(pair[2], 0)
-        ),
-        key=lambda pair: (-pair[0], pair[1:3]),
-    )
-    parts = [
-        "<h1>Alike</h1>",
-        (
-            f"<p>{len(found)} pairs of {len(sources)} submissions share at least {threshold:.0%} of"
-            " the shorter one's lines, names of variables and what was handed out not counted, nor"
-            f" lines that more than {most(len(sources))} have: where more copied from one another,"
-            " they are not told. A reason to ask, no proof.</p>"
-        ),
+    found = [
+        pair
+        for pair in pairs(sources, given, threshold)
+        if whose.get(pair[1]) != whose.get(pair[2], 0)
     ]
-    for share, one, other, shared in found:
+    about = (
+        f"{len(found)} pairs of {len(sources)} submissions share at least {threshold:.0%} of the"
+        " shorter one's lines, names of variables and what was handed out not counted, nor lines"
+        f" that more than {most(len(sources))} have: where more copied from one another, they are"
+        " not told. A reason to ask, no proof."
+    )
+    parts = ["<h1>Alike</h1>", f"<p>{about}</p>"]
+    for share, one, other, shared in sorted(found, key=lambda pair: (-pair[0], pair[1:3])):
         text = "\n".join(
             a if a.strip() == b.strip() else f"{a}\n    | {b.strip()}" for a, b in shared
         )

@@ -26,14 +26,12 @@ _RETRIES = 10
 
 
 def by_dask(address, assignment):
-    """A function (Grading) that judges on the cluster whose scheduler has this address; ValueError
-    without Dask.
-    """
+    """A function (Grading) that judges on the cluster with this scheduler's address."""
     try:
         from dask.distributed import Client
     except ImportError:
         raise ValueError(
-            "dask: found no package dask.distributed; requirements-dask.txt says how to install it"
+            "dask: found no package dask.distributed, which the book's environment has"
         ) from None
     folder = Path(assignment).parent
     own = sorted((folder / key.OWN).glob("*.py"))
@@ -68,16 +66,7 @@ def _spread(client, grading, files):
                     "files": files,
                     "seconds": grading.seconds,
                     "limits": grading.limits,
-                    "jobs": [
-                        {
-                            "data": base64.b64encode(job.data).decode(),
-                            "student": job.student,
-                            "inputs": str(job.sheet.seed),
-                            "renamed": job.renamed,
-                            "name": job.path.name,
-                        }
-                        for job in few
-                    ],
+                    "jobs": [_sent(job) for job in few],
                 }
             )
             waiting.append((few, client.submit(elsewhere, message, retries=_RETRIES, pure=False)))
@@ -85,6 +74,11 @@ def _spread(client, grading, files):
             _store(grading, *waiting.popleft())
         else:
             return
+
+
+def _sent(job):
+    data, inputs = base64.b64encode(job.data).decode(), str(job.sheet.seed)
+    return {"data": data, "student": job.student, "inputs": inputs, "name": job.path.name}
 
 
 def _store(grading, few, future):
@@ -127,7 +121,6 @@ def main():
                 base64.b64decode(one["data"]),
                 one["student"],
                 assignment.of(one["student"])._replace(seed=int(one["inputs"])),
-                one["renamed"],
                 Path(place, one["name"]),
             )
             for one in message["jobs"]

@@ -63,7 +63,7 @@ def lite(site, tmp_path_factory):
         what
         for what, there in (
             ("Chromium or Chrome on the PATH", CHROME),
-            ("requirements-site.txt", importlib.util.find_spec("jupyterlite_core")),
+            ("JupyterLite (requirements.txt)", importlib.util.find_spec("jupyterlite_core")),
             (
                 "Pyodide's files (make pyodide)",
                 (fetch_pyodide.TARGET / fetch_pyodide.LOCK).is_file(),

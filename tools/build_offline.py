@@ -98,9 +98,7 @@ def without_server(page):
 
 
 def pack(site, folder):
-    """Write ``layer-norm-backwards-<version>.zip`` of the built site, and its checksum, into
-    ``folder``.
-    """
+    """Write the zip of the built site, and its checksum, into ``folder``."""
     if not (site / "index.html").is_file():
         raise FileNotFoundError(f"{site}: holds no index.html; build the site first (make site)")
     name = f"layer-norm-backwards-{version()}"

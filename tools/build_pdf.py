@@ -32,10 +32,8 @@ SHEET = {
     "tagged": False,
     "display_header_footer": True,
     "header_template": "<span></span>",
-    "footer_template": (
-        '<div style="width: 100%; text-align: center; font: 9px sans-serif"><span'
-        ' class="pageNumber"></span></div>'
-    ),
+    "footer_template": '<div style="width: 100%; text-align: center; font: 9px sans-serif"><span'
+    ' class="pageNumber"></span></div>',
 }
 STYLE = """
 .bd-main .bd-content .bd-article h1:first-of-type { display: block !important; }
@@ -63,9 +61,7 @@ def pages(toc):
 
 
 def article(site, name, names):
-    """The text of a page. Its ids and links begin with its name; what is not among the names is no
-    link.
-    """
+    """The text of a page; its ids and links begin with its name."""
     found = BeautifulSoup(
         (site / f"book/{name}.html").read_text(encoding="utf-8"), "html.parser"
     ).article
@@ -120,9 +116,7 @@ def contents(parts):
 
 
 def whole(site, parts):
-    """The book as one page of HTML, with the style sheets, MathJax and what its pages do before a
-    print.
-    """
+    """The book as one page of HTML, with style sheets and MathJax."""
     first = BeautifulSoup(
         (site / "book" / f"{parts[-1][1][0]['id']}.html").read_text(encoding="utf-8"), "html.parser"
     )
@@ -155,9 +149,7 @@ def sheets(pdf):
 
 
 def print_twice(html, address):
-    """The PDF of a page of HTML that stands, for its links, at an address; its contents filled
-    in.
-    """
+    """The PDF of a page of HTML at an address; its contents filled in."""
     from playwright.sync_api import sync_playwright
     from pypdf import PdfReader
 
@@ -216,9 +208,7 @@ def finish(printed, parts, target):
 
 
 def build(site, parts, target):
-    """Print these pages of a site, [(part, names)], into the file ``target``; the number of its
-    sheets.
-    """
+    """Print these pages of a site, [(part, names)], into ``target``; the number of sheets."""
     names = [name for _, inside in parts for name in inside]
     parts = [(part, [article(site, name, names) for name in inside]) for part, inside in parts]
     # Beside the pages, for their addresses of pictures and style sheets, but in no file.

@@ -27,48 +27,23 @@ KERNEL = "@jupyterlite/pyodide-kernel-extension"
 
 
 def collect_wheels(target):
-    """The library, and the pure Python packages that Pyodide has not or has in another version than
-    the book.
-    """
+    """The library, and pure Python packages that Pyodide lacks or has in another version."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    subprocess.run(
-        [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", target, ROOT],
-        check=True,
-        env={**os.environ, "SOURCE_DATE_EPOCH": DATE},
-    )
-    subprocess.run(
-        [
-            *pip,
-            "download",
-            "--no-deps",
-            "--require-hashes",
-            "-d",
-            target,
-            "-r",
-            ROOT / "tools/site_wheels.txt",
-        ],
-        check=True,
-    )
+    made = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", target, ROOT]
+    subprocess.run(made, check=True, env={**os.environ, "SOURCE_DATE_EPOCH": DATE})
+    fetched = [*pip, "download", "--no-deps", "--require-hashes", "-d", target]
+    subprocess.run([*fetched, "-r", ROOT / "tools/site_wheels.txt"], check=True)
 
 
 def collect_contents(book, target):
-    """The notebooks of the built book, the examples and the data that they read, laid out as in the
-    repository; hashed.
-    """
+    """Notebooks, examples and data, laid out as in the repository; their hash."""
     (target / "book").mkdir(parents=True)
     for notebook in sorted((book / "notebooks").glob("*.ipynb")):
         shutil.copy(notebook, target / "book")
-    shutil.copytree(ROOT / "book/_data", target / "book/_data")
-    shutil.copytree(
-        ROOT / "book/examples",
-        target / "book/examples",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
-    shutil.copytree(
-        ROOT / "benchmarks/results",
-        target / "benchmarks/results",
-        ignore=shutil.ignore_patterns("mine"),
-    )  # what a reader has measured stays with the reader
+    # What a reader has measured stays with the reader.
+    left_out = shutil.ignore_patterns("__pycache__", "mine")
+    for folder in ("book/_data", "book/examples", "benchmarks/results"):
+        shutil.copytree(ROOT / folder, target / folder, ignore=left_out)
     digest = hashlib.sha256()
     for path in sorted(p for p in target.rglob("*") if p.is_file()):
         digest.update(path.read_bytes())
@@ -97,78 +72,58 @@ def start_at_once(pyodide, wheels):
             "unvendored_tests": False,
         }
     (pyodide / fetch_pyodide.LOCK).write_text(json.dumps(lock))
-    return [
-        "micropip",
-        "piplite",
-        "ssl",
-        "sqlite3",
-        "ipykernel",
-        "comm",
-        "pyodide_kernel",
-        "jedi",
-        "ipython",
-    ]
+    names = "piplite", "ssl", "sqlite3", "ipykernel", "comm", "pyodide_kernel", "jedi", "ipython"
+    return ["micropip", *names]
+
+
+def settings(kernel, target, release, packages):
+    """{name of a file: what it says}: how JupyterLite is built, and how it starts."""
+    build = {
+        "contents": ["content"],
+        "output_dir": str(target),
+        "apps": ["notebooks", "tree"],
+        "no_sourcemaps": True,
+        "no_unused_shared_packages": True,
+        # The kernel only: no extension that happens to be installed beside it.
+        "ignore_sys_prefix": ["federated_extensions"],
+        "federated_extensions": [str(kernel)],
+    }
+    start = {
+        "exposeAppInBrowser": True,  # as window.jupyterapp, for the tests
+        # The browser keeps a reader's changes under this name: a release starts with new notebooks.
+        "contentsStorageName": f"Layer Norm, Backwards {release}",
+        "litePluginSettings": {
+            f"{KERNEL}:kernel": {
+                "disablePyPIFallback": True,
+                "loadPyodideOptions": {"packages": packages},
+            }
+        },
+    }
+    return {
+        "jupyter_lite_config.json": {
+            "LiteBuildConfig": build,
+            "PipliteAddon": {"piplite_urls": ["wheels"]},
+        },
+        "jupyter-lite.json": {"jupyter-lite-schema-version": 0, "jupyter-config-data": start},
+    }
 
 
 def build_lite(pyodide, book, work, target):
-    """From the built book and the folder of Pyodide's files, in ``work``, the JupyterLite site
-    ``target``.
-    """
-    shutil.rmtree(work, ignore_errors=True)
-    shutil.rmtree(target, ignore_errors=True)
+    """From the built book and Pyodide's files, in ``work``, the JupyterLite site ``target``."""
+    for folder in (work, target):
+        shutil.rmtree(folder, ignore_errors=True)
     (work / "static/pyodide").mkdir(parents=True)
     for name in fetch_pyodide.LISTED:
         shutil.copy(pyodide / name, work / "static/pyodide")
     collect_wheels(work / "wheels")
     kernel = Path(sys.prefix) / "share/jupyter/labextensions" / KERNEL
-    packages = start_at_once(
-        work / "static/pyodide",
-        [
-            *(work / "wheels").glob("comm-*.whl"),
-            *(
-                w
-                for name in ("ipykernel", "piplite", "pyodide_kernel")
-                for w in kernel.glob(f"static/pypi/{name}-*.whl")
-            ),
-        ],
-    )
+    wheels = [*(work / "wheels").glob("comm-*.whl")]
+    for name in ("ipykernel", "piplite", "pyodide_kernel"):
+        wheels += kernel.glob(f"static/pypi/{name}-*.whl")
+    packages = start_at_once(work / "static/pyodide", wheels)
     release = collect_contents(book, work / "content")
-    (work / "jupyter_lite_config.json").write_text(
-        json.dumps(
-            {
-                "LiteBuildConfig": {
-                    "contents": ["content"],
-                    "output_dir": str(target),
-                    "apps": ["notebooks", "tree"],
-                    "no_sourcemaps": True,
-                    "no_unused_shared_packages": True,
-                    # The kernel only: no extension that happens to be installed beside it.
-                    "ignore_sys_prefix": ["federated_extensions"],
-                    "federated_extensions": [str(kernel)],
-                },
-                "PipliteAddon": {"piplite_urls": ["wheels"]},
-            }
-        )
-    )
-    # The browser keeps a reader's changes under these names: a new release starts with new
-    # notebooks.
-    (work / "jupyter-lite.json").write_text(
-        json.dumps(
-            {
-                "jupyter-lite-schema-version": 0,
-                "jupyter-config-data": {
-                    "exposeAppInBrowser": True,  # as window.jupyterapp, for the tests
-                    "contentsStorageName": f"Layer Norm, Backwards {release}",
-                    "litePluginSettings": {
-                        f"{KERNEL}:kernel": {
-                            "disablePyPIFallback": True,
-                            "loadPyodideOptions": {"packages": packages},
-                        }
-                    },
-                },
-            }
-        )
-    )
+    for name, said in settings(kernel, target, release, packages).items():
+        (work / name).write_text(json.dumps(said))
     subprocess.run(
         [sys.executable, "-m", "jupyter", "lite", "build", "--log-level=ERROR"],
         cwd=work,

@@ -22,9 +22,7 @@ TIME_IS_UP = -signal.SIGPROF, -signal.SIGXCPU, -signal.SIGKILL
 
 
 class Watch:
-    """A plugin of pytest: some tests come first, no test runs for ever, and which failed is
-    known.
-    """
+    """A plugin of pytest: some tests come first, none runs for ever; which failed."""
 
     def __init__(self, first):
         self.rank, self.failed = {name: k for k, name in enumerate(first)}, []
@@ -58,9 +56,7 @@ def run(asked, answer):
 
 
 def answered(asked):
-    """The answer of a fork; status None where its time was up, -n where signal n ended it. All it
-    started ends, too.
-    """
+    """The answer of a fork; status None where time was up, -n where signal n ended it."""
     out, answer = os.pipe()
     child = os.fork()
     if not child:

@@ -12,7 +12,7 @@ from chrome import CHROME, FLAGS
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "book/_ext"))
-from ln_interactive import SCRIPTS, STATIC  # noqa: E402
+from ln_figures import SCRIPTS, STATIC  # noqa: E402
 
 # The drawing alone: the page gives it its label, and the handles are for the hand.
 TAKE = """() => { const svg = document.querySelector('.ln-picture svg').cloneNode(true);

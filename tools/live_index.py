@@ -15,9 +15,7 @@ OFFERED = ("matplotlib", "mpmath", "sympy")
 
 
 def index(lite):
-    """Of the folder ``lite`` as JSON: wheels and data by their place in it, sizes by the name of
-    the file.
-    """
+    """Of the folder ``lite`` as JSON: wheels and data by place, sizes by name."""
 
     def wheel(name):
         return next(iter((lite / "pypi").glob(f"{name}-*.whl"))).relative_to(lite).as_posix()

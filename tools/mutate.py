@@ -124,9 +124,7 @@ def _of_call(node, modules):
 
 
 def changes(node, modules=frozenset()):
-    """(kind, node in its place) of every change of this node itself. modules: names that the file
-    imports.
-    """
+    """(kind, node in its place) of every change of this node; modules: names imported."""
     if isinstance(node, ast.Compare):
         for k, op in enumerate(node.ops):
             yield from (
@@ -273,9 +271,7 @@ def mutants(file, source, left_out=lambda place: False):
 
 
 def draw(found, count, rng):
-    """``count`` of a file's changes: first a kind, so that constants do not fill the sample; at
-    most one a line.
-    """
+    """``count`` of a file's changes: first a kind, then one of it; at most one a line."""
     chosen, left = [], list(found)
     while left and len(chosen) < count:
         kinds = sorted({kind for kind, *_ in left})

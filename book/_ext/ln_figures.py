@@ -1,15 +1,22 @@
-"""A figure in two widths: ``<picture>`` shows the narrow drawing on a phone. No script is needed.
+"""Figures: a narrow drawing for a phone; ``{interactive} name``, which moves by a script.
 
 The kernel of the build prints both drawings, one behind the other (:mod:`lnbook.figures.narrow`).
 Here they become files. Where parts of a drawing have the id ``colours...``, they are a layer of
 their own below the lines: the dark theme inverts the lines only.
+
+An interactive figure needs no kernel. The directive's body is the caption.
+``book/_static/ln_<name>.svg``, which ``tools/interactive_pictures.py`` takes from the script
+itself, stands in the page until the script has started, where scripts are off, and in print.
 """
 
+import html
 import re
 import urllib.parse
 from pathlib import Path
 
 from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.util.docutils import SphinxDirective
 
 #: Up to this width of the window.
 NARROW = "screen and (max-width: 700px)"
@@ -28,9 +35,7 @@ class layers(nodes.General, nodes.Element):
 
 
 def _short_path(match):
-    """A path's data in hundredths of its unit, each point from the one before: half as long as
-    Matplotlib's.
-    """
+    """A path's data in hundredths, each point from the one before: half as long."""
     parts, x, y, start = [], 0, 0, (0, 0)
     for command, numbers in re.findall(r"([MLQCz])([^MLQCz]*)", match[1]):
         values = [round(100 * float(value)) for value in numbers.split()]
@@ -81,9 +86,7 @@ def _end(svg, start):
 
 
 def _files(path):
-    """{layer: (wide, narrow)} of a file with two drawings, which are written beside it; {} if it
-    has one.
-    """
+    """{layer: (wide, narrow)} of a file with two drawings, written beside it; or {}."""
     drawings = re.split(r"(?<=</svg>)\s*(?=<\?xml)", path.read_text(encoding="utf-8"))
     if len(drawings) != 2:
         return {}
@@ -133,8 +136,58 @@ def _visit_source(translator, node):
     raise nodes.SkipNode
 
 
+STATIC = Path(__file__).resolve().parent.parent / "_static"
+FIRST_LINE = re.compile(r"// An interactive figure\. Runs after (.*)\.\n")
+# {figure: its scripts, in the order in which they run}: the first line of its own says what runs
+# before. Only pages with the figure load them.
+SCRIPTS = {
+    path.stem.removeprefix("ln_"): (*line[1].split(", "), path.name)
+    for path in sorted(STATIC.glob("ln_*.js"))
+    if (line := FIRST_LINE.match(path.read_text(encoding="utf-8")))
+}
+OFF = "Scripts are off: this is how the figure starts."
+
+
+class Interactive(SphinxDirective):
+    required_arguments = 1
+    has_content = True
+    option_spec = {"name": directives.unchanged_required, "alt": directives.unchanged_required}
+
+    def run(self):
+        name = self.arguments[0]
+        if name not in SCRIPTS or not self.options.get("alt"):
+            raise self.error(
+                f"interactive: found {name!r}, expected one of {', '.join(SCRIPTS)} and an option"
+                " :alt:"
+            )
+        alt = html.escape(self.options["alt"])
+        picture = STATIC / f"ln_{name}.svg"
+        self.env.note_dependency(str(picture))
+        static = (
+            f'<div data-ln-figure="{name}" data-ln-label="{alt}">'
+            '<div class="ln-static" role="img"'
+            f' aria-label="{alt}">{picture.read_text(encoding="utf-8")}</div>'
+            f"<noscript><div>{OFF}</div></noscript></div>"
+        )
+        figure = nodes.figure("", nodes.raw("", static, format="html"), interactive=name)
+        figure += nodes.caption("", "", *self.parse_inline(" ".join(self.content))[0])
+        self.set_source_info(figure)
+        self.add_name(figure)
+        return [figure]
+
+
+def _scripts(app, pagename, templatename, context, doctree):
+    for figure in doctree.findall(nodes.figure) if doctree else ():
+        for script in SCRIPTS.get(figure.get("interactive"), ()):
+            app.add_js_file(
+                script, loading_method="defer"
+            )  # for this page; ln_html drops repetitions
+
+
 def setup(app):
     app.add_node(picture, html=(_start("<picture>"), _start("</picture>")))
     app.add_node(layers, html=(_start('<div class="ln-layers">'), _start("</div>")))
     app.add_node(source, html=(_visit_source, None))
     app.connect("doctree-read", _two_widths, priority=400)  # before Sphinx collects the images
+    app.add_directive("interactive", Interactive)
+    app.connect("html-page-context", _scripts)

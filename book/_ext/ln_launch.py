@@ -1,9 +1,14 @@
-"""The row of buttons under a chapter's title; at the end of a page without cells. A button stands
-there only if it works.
+"""The row of buttons under a chapter's title, and live cells. A button is there only if it works.
+
+On a site that has Python (``make site``) every page loads a script that makes cells run in place;
+``book/_static/live`` has what it needs, and CONTRIBUTING.md says how it works. Without Python on
+the site there is nothing of it.
 """
 
+import hashlib
 import os
 import re
+import shutil
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,23 +28,14 @@ TITLE = re.compile(r".*?</h1>(?:\s*<p class=\"ln-subtitle\">.*?</p>)?", re.S)
 
 
 def buttons(name, repository, source, live):
-    """(label, address) of each button of the chapter ``name``, whose text is ``source`` in the
-    repository.
-    """
+    """(label, address) of each button of the chapter ``name`` with the text ``source``."""
     found = []
     if live:
         found.append(("Run in the browser", f"../lite/notebooks/index.html?path=book/{name}.ipynb"))
     if repository.startswith("https://github.com/"):
         where = repository.removeprefix("https://github.com/").rstrip("/")
-        found.append(
-            (
-                "Open in Colab",
-                (
-                    "https://colab.research.google.com/github/"
-                    f"{where}/blob/{COLAB_BRANCH}/book/{name}.ipynb"
-                ),
-            )
-        )
+        path = f"{where}/blob/{COLAB_BRANCH}/book/{name}.ipynb"
+        found.append(("Open in Colab", f"https://colab.research.google.com/github/{path}"))
     found.append(("Download notebook", f"../notebooks/{name}.ipynb"))
     return found + on_the_text(name, repository, source)
 
@@ -55,9 +51,7 @@ def on_the_text(name, repository, source):
 
 
 def row(found, note=None):
-    """The row as HTML, and a note below. What needs a server is hidden where the page was opened
-    from disk.
-    """
+    """The row as HTML, and a note below; from disk what needs a server is hidden."""
     extra = {"Run in the browser": " data-ln-served", "Download notebook": " download"}
     links = "".join(
         f'<a class="ln-button" href="{address}"{extra.get(label, "")}>{label}</a>'
@@ -92,7 +86,40 @@ def _insert(app, pagename, templatename, context, doctree):
     context["body"] = head + row(found, note) + context["body"].removeprefix(head)
 
 
+STATIC = Path(__file__).resolve().parent.parent / "_static" / "live"
+
+
+def version():
+    """A short hash of all files, part of their addresses, so that none is an older one's."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in STATIC.iterdir() if p.is_file()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:8]
+
+
+def tags(top, whole):
+    """Style sheet and script as HTML. top: the way to the top; whole: all cells run."""
+    static, query = f"{top}_static/live", f"?v={version()}"
+    return (
+        f'<link rel="stylesheet" href="{static}/live.css{query}" />\n<script defer'
+        f' src="{static}/live.js{query}" data-lite="{top}lite/"{" data-whole" * whole}></script>\n'
+    )
+
+
+def _load(app, pagename, templatename, context, doctree):
+    if app.config.ln_live and "body" in context:
+        whole = is_notebook(app.env, pagename) and "needs_machine" not in app.env.metadata[pagename]
+        context["metatags"] = context.get("metatags", "") + tags("../" * pagename.count("/"), whole)
+
+
+def _drop(app, exception):
+    if not exception and not app.config.ln_live:
+        shutil.rmtree(Path(app.outdir) / "_static" / "live", ignore_errors=True)
+
+
 def setup(app):
     # A value of the configuration, so that a change of it writes all pages again.
     app.add_config_value("ln_live", bool(os.environ.get("LN_LIVE")), "html")
     app.connect("html-page-context", _insert, priority=950)
+    app.connect("html-page-context", _load)
+    app.connect("build-finished", _drop)

@@ -1,14 +1,70 @@
-"""What search engines and link previews say of a page: title, description and, where the site's
-address is known, a picture.
+"""What the site says of itself: descriptions and link previews, how to cite, hours of reading.
 
-The description is the front matter's, or the page's first paragraphs.
+The description is the front matter's, or the page's first paragraphs. ``{only} live``: the site has
+Python (``make site``). ``{only} repository``: its address is known.
 """
 
 import html
 import re
 from pathlib import Path
 
+import yaml
 from docutils import nodes
+from sphinx.util.docutils import SphinxDirective, SphinxRole
+
+
+class Cite(SphinxDirective):
+    """``{cite-this}``: version, licences and BibTeX, from ``CITATION.cff``."""
+
+    def run(self):
+        path = Path(self.env.srcdir) / "CITATION.cff"
+        self.env.note_dependency(str(path))
+        cff = yaml.safe_load(path.read_text(encoding="utf-8"))
+        book, address = cff["preferred-citation"], self.config.ln_repository
+        authors = " and ".join("{{{}}}".format(author["name"]) for author in book["authors"])
+        fields = {
+            "author": authors,
+            "title": "{{{}}}".format(book["title"]),
+            "year": book["year"],
+            "note": f"Version {cff['version']}",
+            **({"url": address} if address else {}),
+        }
+        entries = "".join(f"  {key} = {{{value}}},\n" for key, value in fields.items())
+        bibtex = f"@book{{layernormbackwards,\n{entries}}}"
+        said = (
+            f"Version {cff['version']} of {cff['date-released']}. Text and figures:"
+            f" {book['license']}. Code: {cff['license']}."
+        )
+        about = nodes.paragraph("", said)
+        if address:
+            link = nodes.reference("", address, refuri=address)
+            about += [nodes.Text(" Repository: "), link, nodes.Text(".")]
+        return [about, nodes.literal_block(bibtex, bibtex, language="bibtex")]
+
+
+class Hours(SphinxRole):
+    """``{hours}`01 03``` : the hours that the pages of these beginnings take to read, from their
+    Time lines, rounded to halves. ``{hours}`exercises 01``` : those of their exercises.
+    """
+
+    def run(self):
+        _, what, pages = self.text.rpartition("exercises ")
+        pattern = rf"^\*\*Time\*\* .*?{what}(\d+)"
+        minutes = 0
+        for path in sorted(Path(self.env.srcdir, "book").glob("*.md")):
+            if path.name.startswith(tuple(pages.split())):
+                self.env.note_dependency(str(path))
+                minutes += int(re.search(pattern, path.read_text(encoding="utf-8"), re.M)[1])
+        whole, half = divmod(round(minutes / 30), 2)
+        return [nodes.Text(f"{whole}{'½' * half}")], []
+
+
+def _say(app, config):
+    config.ln_repository = config.html_theme_options.get("repository_url") or ""
+    for tag, there in (("live", config.ln_live), ("repository", config.ln_repository)):
+        if there:
+            app.tags.add(tag)
+
 
 MOST = 200  # characters
 PICTURE = "_static/preview.png"
@@ -24,20 +80,18 @@ def site_address(repository):
 
 def description(metadata, doctree):
     """At most :data:`MOST` characters, whole words."""
-    words = (
-        metadata.get("description")
-        or " ".join(
-            paragraph.astext()
-            for paragraph in doctree.findall(nodes.paragraph)
-            if isinstance(paragraph.parent, (nodes.section, nodes.Admonition))
-        )[: 2 * MOST]
+    paragraphs = (
+        paragraph.astext()
+        for paragraph in doctree.findall(nodes.paragraph)
+        if isinstance(paragraph.parent, (nodes.section, nodes.Admonition))
     )
+    words = metadata.get("description") or " ".join(paragraphs)[: 2 * MOST]
     words = " ".join(words.split())
     for tex, sign in SIGNS.items():
         words = words.replace(tex, sign)
-    return (
-        words if len(words) <= MOST else words[:MOST].rsplit(" ", 1)[0] + " \N{HORIZONTAL ELLIPSIS}"
-    )
+    if len(words) <= MOST:
+        return words
+    return words[:MOST].rsplit(" ", 1)[0] + " \N{HORIZONTAL ELLIPSIS}"
 
 
 def _insert(app, pagename, templatename, context, doctree):
@@ -69,12 +123,15 @@ def _draw(app, exception):
         return
     from lnbook.figures import front
 
-    target = Path(app.outdir) / PICTURE
-    front.preview(
-        *front.measured_digits(), app.config.html_title, "One gradient, from algebra to silicon"
-    ).savefig(target, dpi=150, metadata={"Software": None})
+    said = app.config.html_title, "One gradient, from algebra to silicon"
+    drawn = front.preview(*front.measured_digits(), *said)
+    drawn.savefig(Path(app.outdir) / PICTURE, dpi=150, metadata={"Software": None})
 
 
 def setup(app):
+    app.add_config_value("ln_repository", "", "env")
+    app.connect("config-inited", _say, priority=950)
+    app.add_directive("cite-this", Cite)
+    app.add_role("hours", Hours())
     app.connect("html-page-context", _insert)
     app.connect("build-finished", _draw)

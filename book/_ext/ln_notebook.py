@@ -12,10 +12,8 @@ from pathlib import Path
 
 import nbformat
 from docutils import nodes
-from ln_aside import aside
-from ln_bibliography import letter
-from ln_numbers import written
-from ln_question import answer, question
+from ln_folded import answer, aside, question
+from ln_text import letter, written
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from pybtex.plugin import find_plugin
 from sphinx import addnodes
@@ -60,9 +58,7 @@ KEEP = (
 
 
 def without_glue(code):
-    """The cell's code without ``glue(...)``, which serves the page only; ``None`` if nothing else
-    is left.
-    """
+    """The code without ``glue(...)``, which serves the page only; or None."""
     plain = re.sub(r"^(\s*)[%!]", r"\1#", code, flags=re.M)
     body = ast.parse(plain).body
     glue = [s for s in body if isinstance(s, ast.Expr) and ast.unparse(s).startswith("glue(")]
@@ -80,9 +76,7 @@ def without_glue(code):
 
 
 def is_notebook(env, docname):
-    """Whether a page has cells: its front matter then names a kernel. The front page has a picture,
-    and no notebook.
-    """
+    """Whether a page has cells and a notebook: its front matter then names a kernel."""
     return docname != env.config.root_doc and "kernelspec" in env.metadata.get(docname, {})
 
 
@@ -106,9 +100,7 @@ class Writer:
         self.text = []
 
     def code(self, container):
-        """One visible cell. Hidden ones hand numbers to the text, which has them; none is needed to
-        run the others.
-        """
+        """One visible cell; hidden ones hand numbers to the text, which has them."""
         code = without_glue(next(container.findall(nodes.literal_block)).astext().rstrip())
         if "skip-execution" in container["cell_metadata"].get("tags", []):
             code = NOT_RUN + "\n".join(f"# {line}".rstrip() for line in code.split("\n"))

@@ -41,17 +41,13 @@ class SoftmaxBackward(Task):
         )
 
     def ask(self, rng, shape, size):
-        """The call that a check makes; ``solved`` adds what the solution returns, as
-        ``expected``.
-        """
+        """The call of a check; ``solved`` adds what the solution returns, as ``expected``."""
         return self.solved(
             {"dy": rng.standard_normal(shape), "x": size + rng.standard_normal(shape)}
         )
 
     def judge(self, found, expected, **_):
-        """Raise Mismatch, as the functions of ``lnbook.exercises.expect`` do, unless ``found`` is
-        right.
-        """
+        """Raise Mismatch, as ``lnbook.exercises.expect`` does, unless ``found`` is right."""
         expect_close(found, expected, self.rtol, "dx")
 
     def slips(self):

@@ -7,8 +7,8 @@ It knows no normalisation: a task is to it a thing with checks. In the order in 
   :mod:`.roster` tells whose it is, :mod:`.schedule` judges a few at a time, :mod:`.place` is the
   folder of results.
 - :mod:`.marks`: what a student gets, by :mod:`.overrides` and :mod:`.late`. :mod:`.points`,
-  :mod:`.feedback`, :mod:`.pages` and :mod:`.archive` write it; :mod:`.matches` a table of renamed
-  functions; :mod:`.text` makes a submission's text fit to be shown.
+  :mod:`.feedback`, :mod:`.pages` and :mod:`.archive` write it; :mod:`.text` makes what was handed
+  in fit to be shown.
 - :mod:`.judge`: points of one submission; what is expected never leaves its process.
   :mod:`.compare` is how the public example is judged, here and in the students' notebook.
 - :mod:`.notebook`: a submission in its sandbox, whose functions are called over a pipe;

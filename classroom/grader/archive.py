@@ -10,9 +10,7 @@ import zipfile
 
 
 def feedback_zip(path, marks, files):
-    """Write the zip; ``files``: dict, entry -> page. Without the clock in it, the same pages give
-    the same bytes.
-    """
+    """Write the zip of ``files``, entry -> page: of the same pages the same bytes."""
     partial = path.with_name(f"{path.name}.part")
     with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
         for mark in marks:

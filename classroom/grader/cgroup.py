@@ -69,9 +69,7 @@ def own_group(proc=Path("/proc/self")):
 
 
 def _parent(own):
-    """Where groups can be made: the group ``own``, which this process leaves for one of its own in
-    it; else None.
-    """
+    """Where groups can be made: ``own``, which this process leaves for one in it; or None."""
     if own is None or own.name == _LEAF:
         return own and own.parent
     try:

@@ -69,9 +69,7 @@ def _too_long(*_):
 
 
 def _compiled(source, name):
-    """(whether it is an import, code) of each statement of a cell; SyntaxError before any of them
-    runs.
-    """
+    """(is it an import, code) of each statement of a cell; SyntaxError before any runs."""
     try:
         tree = ast.parse(source, name)
     except SyntaxError:
@@ -85,9 +83,7 @@ def _compiled(source, name):
 
 
 class _Jupyter:
-    """In the place of IPython's shell, which notebooks that were turned into Python call for their
-    magics.
-    """
+    """Stands for IPython's shell, which notebooks turned into Python call for magics."""
 
     def __init__(self, names):
         self._names = names
@@ -184,9 +180,7 @@ class _Notebook:
                 errors.append((number, self._words(error)))
 
     def _functions(self, names):
-        """(name, names of the parameters) of the functions that the cells define and nobody asks
-        for.
-        """
+        """(name, names of parameters) of functions in the cells that nobody asks for."""
         found = []
         for name, value in list(self._names.items()):
             code = value.__code__ if type(value) is types.FunctionType else None

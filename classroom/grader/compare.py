@@ -10,9 +10,7 @@ import numpy as np
 
 
 def difference(found, expected, rtol):
-    """What is wrong with a result, in words; None if nothing. ``rtol``: the relative L2 error that
-    is allowed.
-    """
+    """What is wrong with a result, or None. ``rtol``: the relative L2 error allowed."""
     if isinstance(expected, tuple):
         if not isinstance(found, (tuple, list)) or len(found) != len(expected):
             many = f" of {len(found)}" if isinstance(found, (tuple, list)) else ""

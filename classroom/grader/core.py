@@ -1,6 +1,4 @@
-"""One core for each submission: its threads take time from one another, not from the submission
-beside it.
-"""
+"""One core for each submission: its threads take no time from the one beside it."""
 
 import contextlib
 import fcntl

@@ -125,17 +125,8 @@ def _on_reading(result, note):
         ]
     for name in result["missing"]:
         other = result["proposed"].get(name)
-        parts.append(
-            _p(
-                f"There is no function {name} after the last cell."
-                + (
-                    f" Your {other} may be meant; it counts if your instructor agrees."
-                    if other
-                    else ""
-                )
-            )
-        )
-    parts += [_p(f"Your {other} is taken for {name}.") for name, other in result["taken"].items()]
+        meant = f" Your {other} may be meant; your instructor is told." if other else ""
+        parts.append(_p(f"There is no function {name} after the last cell.{meant}"))
     return parts + [
         _p(f"{name} is defined more than once; the last definition counts.")
         for name in result["twice"]

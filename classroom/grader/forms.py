@@ -17,9 +17,7 @@ _CELL = re.compile(r"^# ?(?:%%.*|In ?\[.*\]:.*)$", re.MULTILINE)
 
 
 def code_cells(data):
-    """The sources of the code cells; ValueError, in words for the author, where there is nothing to
-    be read.
-    """
+    """The sources of the code cells; ValueError where there is nothing to be read."""
     if data[:4] == b"PK\x03\x04":
         data = _in_zip(data)
     text = _text(data)
@@ -42,10 +40,11 @@ def _in_zip(data):
 
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            hidden = ".", "__MACOSX"
             names = [
                 name
                 for name in archive.namelist()
-                if not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
+                if not any(part.startswith(hidden) for part in name.split("/"))
             ]
             for suffix in (".ipynb", ".py"):
                 chosen = [name for name in names if name.lower().endswith(suffix)]
@@ -59,28 +58,18 @@ def _in_zip(data):
                     raise ValueError(
                         f"a zip with {len(chosen)} files that end with {suffix}, expected 1"
                     )
-    except (
-        zipfile.BadZipFile,
-        NotImplementedError,
-        RuntimeError,
-        EOFError,
-        OSError,
-    ) as error:  # broken, or encrypted
+    # Broken, or encrypted.
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
         raise ValueError(f"the zip cannot be read: {error}") from None
     raise ValueError("a zip without a notebook (.ipynb) or Python file (.py)")
 
 
 def _text(data):
-    """The text: by its byte order mark, else UTF-16 where one of the first two bytes is 0, else
-    UTF-8 or Latin-1.
-    """
-    for mark, name in (
-        (codecs.BOM_UTF8, "utf-8-sig"),
-        (codecs.BOM_UTF16_LE, "utf-16"),
-        (codecs.BOM_UTF16_BE, "utf-16"),
-    ):
-        if data.startswith(mark):
-            return _decoded(data, name)
+    """The text: by its byte order mark, else by a 0 byte UTF-16, else UTF-8 or Latin-1."""
+    if data.startswith(codecs.BOM_UTF8):
+        return _decoded(data, "utf-8-sig")
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return _decoded(data, "utf-16")
     if len(data) > 3 and 0 in data[:2] != b"\0\0":
         return _decoded(data, "utf-16-be" if data[0] == 0 else "utf-16-le")
     try:
@@ -106,16 +95,12 @@ def _of_notebook(text):
     if not isinstance(found, dict):
         raise ValueError("JSON, but no notebook")
     try:
-        cells = (
-            found["cells"]
-            if "cells" in found
-            else [cell for sheet in found["worksheets"] for cell in sheet["cells"]]
-        )  # format 3 and older
-        return [
-            "".join(cell["source"] if "source" in cell else cell["input"])
-            for cell in cells
-            if cell["cell_type"] == "code"
-        ]
+        if "cells" in found:
+            cells = found["cells"]
+        else:  # format 3 and older
+            cells = [cell for sheet in found["worksheets"] for cell in sheet["cells"]]
+        code = [cell for cell in cells if cell["cell_type"] == "code"]
+        return ["".join(cell["source" if "source" in cell else "input"]) for cell in code]
     except (TypeError, KeyError) as error:
         raise ValueError(f"JSON, but no notebook: {type(error).__name__} {error}") from None
 

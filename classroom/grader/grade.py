@@ -5,9 +5,10 @@ import shutil
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from . import late as lateness
-from . import matches, overrides, pages, place
+from . import overrides, pages, place
 from . import roster as rosters
 from .archive import feedback_zip
 from .feedback import details, feedback, file_name
@@ -23,9 +24,7 @@ from .submissions import find_submissions, open_folder
 
 
 def progress(done, number, student, state):
-    """One line that counts, on a terminal; elsewhere a line for every tenth submission and the
-    last.
-    """
+    """A line that counts, on a terminal; elsewhere one for every tenth submission."""
     line = f"{done}/{number} {student[:40]}: {state}"
     if sys.stderr.isatty():
         print(f"\r\033[K{line}", end="\n" if done == number else "", file=sys.stderr, flush=True)
@@ -44,11 +43,27 @@ def has_sandbox():
 
 
 def nowhere(grading):
-    """Judge nothing: what is not stored is not judged, and keeps its points of before a match was
-    agreed to.
-    """
+    """Judge nothing: what is not stored is not judged."""
     for job in grading.jobs():
-        grading.end(job.path, "no result is stored: judge it first", grading.before(job))
+        grading.end(job.path, "no result is stored: judge it first")
+
+
+class _Class(NamedTuple):
+    """What is known of a class before it is graded: who is in it, what they handed in, and how.
+
+    found, joined, times : submissions, whose they are, when they came.  changed : overrides.
+    """
+
+    who: object
+    found: list
+    joined: rosters.Joined
+    times: dict
+    changed: dict
+
+    @property
+    def names(self):
+        """Names to be read: dict, id -> name."""
+        return {student.id: student.name for student in self.who.students} if self.who else {}
 
 
 def run(
@@ -65,83 +80,65 @@ def run(
     shard=None,
     judge=None,
 ):
-    """Grade; ``wall`` and ``call`` as in :class:`classroom.grader.notebook.Seconds`.
+    """Grade; the exit code: 0, 1 where a result is missing, 2 without a sandbox, 130 at Ctrl-C.
 
-    roster : path of a CSV.  deadline, late : as in :func:`classroom.grader.late.rule`.  shard : (i, n), to judge every
-    n-th submission and store results only.  judge : function (:class:`.schedule.Grading`) that judges, on this machine
-    if not given.
-
-    Its exit code: 0, 1 where a result is missing, 2 where it cannot work, 130 at Ctrl-C.
-    """  # noqa: E501
+    wall, call : as in :class:`.notebook.Seconds`.  roster : path of a CSV.  deadline, late : as in
+    :func:`.late.rule`.  shard : (i, n), to judge every n-th submission and store results only.
+    judge : function (:class:`.schedule.Grading`) that judges; on this machine if not given.
+    """
     submissions, out = Path(submissions), Path(out)
     _require_folders(submissions, out)
     if late is not None and deadline is None:
         raise ValueError("late: a rule for being late needs --deadline")
     rule = lateness.rule(deadline, late) if deadline is not None else None
     who = rosters.read(roster) if roster else None
-    if judge is None:
-        if not has_sandbox():
-            return 2
-
-        def judge(grading):
-            run_here(grading.jobs(), grading.end, grading.seconds, grading.limits, jobs)
+    if judge is None and not has_sandbox():
+        return 2
+    seconds = Seconds(wall, call)
+    limits = Limits(cpu=max(Limits().cpu, wall))  # who allows more time means time to compute
+    judge = judge or (lambda grading: run_here(grading.jobs(), grading.end, seconds, limits, jobs))
 
     lock = f".lock-{shard[0]}-of-{shard[1]}" if shard else ".lock"
     with place.held(out, lock), open_folder(submissions) as folder:
         assignment = assignment._replace(seed=place.inputs(out))
-        found, (i, n) = find_submissions(folder), shard or (1, 1)
-        joined = rosters.join([one.student for one in found], who)
-        found = [one for one in found if one.student in joined.student][i - 1 :: n]
-        times = _times(found, joined.student, who, folder) if rule else {}
-        agreed = matches.read(out / "matches.csv")
-        changed = overrides.read(
-            out / overrides.FILE, [task.id for task in assignment.tasks], who, joined
-        )
+        known = _known(folder, out, assignment, who, shard or (1, 1), rule)
         (out / "results").mkdir(exist_ok=True)
-        limits = Limits(cpu=max(Limits().cpu, wall))  # who allows more time means time to compute
-        grading = Grading(
-            folder,
-            found,
-            assignment,
-            out / "results",
-            again,
-            Seconds(wall, call),
-            limits,
-            progress,
-            agreed,
-            joined.student,
-        )
+        given = folder, known.found, assignment, out / "results", again, seconds, limits, progress
+        grading = Grading(*given, known.joined.student)
         try:
             judge(grading)
         except KeyboardInterrupt:
-            print(
-                "\nstopped; the same command goes on from here. Finished results are in"
-                f" {out / 'results'}",
-                file=sys.stderr,
-            )
+            again = "stopped; the same command goes on from here. Finished results are in"
+            print(f"\n{again} {out / 'results'}", file=sys.stderr)
             return 130
         if shard:
-            print(
-                f"shard {shard[0]} of {shard[1]}: {len(grading.graded)} submissions; results:"
-                f" {out / 'results'}"
-            )
+            number = f"{len(grading.graded)} submissions; results: {out / 'results'}"
+            print(f"shard {shard[0]} of {shard[1]}: {number}")
             return 0
-        marks = sorted(settle(sorted(grading.graded.items()), joined, changed, rule, times))
-        number = _write(
-            out, marks, assignment, grading, agreed, changed, joined, who, rule is not None
-        )
+        graded = sorted(grading.graded.items())
+        marks = sorted(settle(graded, known.joined, known.changed, rule, known.times))
+        number = _write(out, marks, assignment, grading, known, rule is not None)
         states = [mark.result["state"] for mark in marks]
         if "not judged" not in states:
             place.forget_inputs(out)
-    for entry, why in joined.ignored.items():
+    for entry, why in known.joined.ignored.items():
         print(f"not looked at: {entry}, {why}")
     return _summary(out, marks, states, number)
 
 
+def _known(folder, out, assignment, who, shard, rule):
+    """The :class:`_Class` of the submissions in a folder, of every n-th one for a shard."""
+    found, (i, n) = find_submissions(folder), shard
+    joined = rosters.join([one.student for one in found], who)
+    found = [one for one in found if one.student in joined.student][i - 1 :: n]
+    times = _times(found, joined.student, who, folder) if rule else {}
+    ids = [task.id for task in assignment.tasks]
+    changed = overrides.read(out / overrides.FILE, ids, who, joined)
+    return _Class(who, found, joined, times, changed)
+
+
 def _require_folders(submissions, out):
-    """ValueError, before anything is made, unless something was handed in, and the results go
-    elsewhere.
-    """
+    """ValueError unless something was handed in, and the results go elsewhere."""
     if not submissions.is_dir():
         raise ValueError(f"submissions: found {submissions}, expected a folder")
     if submissions.resolve() in (out.resolve(), *out.resolve().parents):
@@ -151,19 +148,16 @@ def _require_folders(submissions, out):
 
 
 def merge(shards, submissions, out, **options):
-    """Put the results of shards, folders that ``run`` wrote, into ``out``, and write what ``run``
-    writes of them.
-    """
+    """Put the results of shards into ``out``, and write what ``run`` writes of them."""
     _require_folders(Path(submissions), Path(out))
     for shard in shards:
         if not Path(shard, "results").is_dir():
             raise ValueError(f"shards: found {shard}, expected a folder that `grade --shard` wrote")
     results = Path(out, "results")
     results.mkdir(parents=True, exist_ok=True)
-    for shard in shards:
-        for path in Path(shard, "results").glob("*.json"):
-            if not (results / path.name).exists():
-                shutil.copy(path, results / path.name)
+    for path in (path for shard in shards for path in Path(shard, "results").glob("*.json")):
+        if not (results / path.name).exists():
+            shutil.copy(path, results / path.name)
     return run(submissions, out=out, judge=nowhere, **options)
 
 
@@ -179,8 +173,8 @@ def handed_in(path, folder, least=1):
 
 
 def _times(found, students, who, folder):
-    """When submissions were handed in: dict, entry -> time. Moodle knows better than the clock of a
-    download; a time of Moodle's that cannot be read stops here, for the file's may be later.
+    """Entry -> when it was handed in. Moodle knows better than the clock of a download; a time of
+    Moodle's that cannot be read stops here, for the file's may be later.
     """
     rows, times = {student.id: student.row for student in who.students} if who else {}, {}
     for one in (one for one in found if one.path):
@@ -212,9 +206,9 @@ def _sheet(assignment, student):
         return assignment
 
 
-def _write(out, marks, assignment, grading, agreed, changed, joined, who, late):
+def _write(out, marks, assignment, grading, known, late):
     """All files but the results; how many names need a look."""
-    to_read = {student.id: student.name for student in who.students} if who else {}
+    to_read, who = known.names, known.who
     names = {mark.student: f"{file_name(mark.student)}.html" for mark in marks}
     for folder in "feedback", "instructor":
         (out / folder).mkdir(exist_ok=True)
@@ -224,31 +218,32 @@ def _write(out, marks, assignment, grading, agreed, changed, joined, who, late):
         called = to_read.get(mark.student, mark.student)
         write(out / "feedback" / name, feedback(called, mark.result, sheet))
         write(out / "instructor" / name, details(called, mark.result, sheet))
-    write(out / "points.csv", points_csv(marks, assignment, late, to_read))
-    look = needs_a_look(marks, joined, looks, grading.identical, changed)
-    write(out / "needs-a-look.csv", looks_csv(look))
-    write(out / "matches.csv", matches.table(sorted(grading.graded.items()), agreed))
-    write(out / "index.html", pages.index(marks, assignment, to_read))
-    write(out / "statistics.html", pages.class_statistics(marks, assignment))
-    name = None
-    if who:
-        name, text = for_import(marks, who, assignment.title)
+    look = needs_a_look(marks, known.joined, looks, grading.identical, known.changed)
+    texts = {
+        "points.csv": points_csv(marks, assignment, late, to_read),
+        "needs-a-look.csv": looks_csv(look),
+        "index.html": pages.index(marks, assignment, to_read),
+        "statistics.html": pages.class_statistics(marks, assignment),
+    } | dict([for_import(marks, who, assignment.title)] if who else [])
+    for name, text in texts.items():
         write(out / name, text)
     if any(rosters.entry(mark.entry).system == "moodle" for mark in marks):
         written = {mark.entry: out / "feedback" / names[mark.student] for mark in marks}
         feedback_zip(out / "feedback.zip", marks, written)
-    for old in set(FOR_IMPORT) - {name}:  # by another roster, with points of before
+    for old in set(FOR_IMPORT) - set(texts):  # by another roster, with points of before
         (out / old).unlink(missing_ok=True)
     return len({one[:2] for one in look})
 
 
 def _summary(out, marks, states, number):
-    print(
-        f"{len(marks)} students: "
-        + ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states)))
-        + f"\npoints: {out / 'points.csv'}\nfeedback: {out / 'feedback'}\noverview:"
-        f" {out / 'index.html'}"
-    )
+    counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
+    print(f"{len(marks)} students: {counts}")
+    for what, name in (
+        ("points", "points.csv"),
+        ("feedback", "feedback"),
+        ("overview", "index.html"),
+    ):
+        print(f"{what}: {out / name}")
     if number:
         print(f"needs a look: {number}, in {out / 'needs-a-look.csv'}")
     return 1 if "not judged" in states else 0

@@ -1,13 +1,13 @@
-"""Submissions that do harm, or try to: for the rehearsal and the tests. Each kind must cost its
-student only.
+"""Submissions that do harm, or try to: each kind must cost its student only.
 
-``FIRST``: source of a cell that comes first of all.
-``CELLS``: name -> (source of the cell after it, state, whether the right answers that follow count).
-``ONE``: name -> (body of one answer, state).  ``ANSWERS``: name -> source of a function that stands for all of them.
+``FIRST``: source of a cell that comes first of all.  ``CELLS``: name -> source of the cell after it.
+``ENDS``: of these, name -> state of those after which the right answers that follow do not count.
+``ONE``: name -> (body of one answer, state).  ``ANSWERS``: name -> source that stands for all.
 ``FILES``: name -> function (path) that writes something which is no notebook there.
 A cell that gets through prints LEAK.
-"""  # noqa: E501
+"""
 
+# ruff: noqa: E501  the programs are kept as somebody would type them
 import json
 import os
 import zipfile
@@ -28,8 +28,7 @@ def say(*message): os.write(4, sys.modules["wire"].encode(message))
 """
 
 CELLS = {
-    "reads files": (
-        """
+    "reads files": """
 for path in ("/etc/shadow", "/etc/passwd", "/etc/hostname", "/proc/1/environ", "/proc/self/maps", "/sys/kernel",
              "/dev/mem", "/dev/vda", "/dev/sda", "/dev/tty", "/dev/shm", "/run", "/var", "/home", "/boot", SECRETS):
     for p in path if isinstance(path, tuple) else (path,):
@@ -45,12 +44,8 @@ for n in range(256):
     except OSError: continue
     if n > 4: print("LEAK: descriptor", n)
 if "SECRET" in str(os.environ) or len(os.environ) > 12: print("LEAK: environment", *os.environ)
-""",  # noqa: E501
-        "graded",
-        True,
-    ),
-    "opens sockets": (
-        """
+""",
+    "opens sockets": """
 import socket, urllib.request
 attempt("tcp", lambda: socket.create_connection(("127.0.0.1", PORT), 2))
 attempt("http", lambda: urllib.request.urlopen("http://192.0.2.1/", timeout=2))
@@ -59,12 +54,8 @@ for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLIN
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, 5):
         attempt((family, kind), lambda: socket.socket(family, kind))
 attempt("pair", lambda: socket.socketpair())
-""",  # noqa: E501
-        "graded",
-        True,
-    ),
-    "leaves its namespaces": (
-        """
+""",
+    "leaves its namespaces": """
 import resource, struct, subprocess
 def call(*args): must(libc.syscall, *map(ctypes.c_long, args))
 numbers = dict(unshare=272, setns=308, mount=165, umount=166, pivot=155, chroot=161, ptrace=101, bpf=321, perf=298,
@@ -88,12 +79,8 @@ for f, *args in ((os.setuid, 0), (os.setgid, 0), (os.setgroups, [0]), (os.chroot
                  (open, "/usr/lib/x", "w"), (os.mkdir, "/x"), (open, library, "a"), (os.chmod, library, 0o777)):
     attempt((f.__name__, *args), lambda: f(*args))
 if os.getuid() != 1000 or os.getpid() != 1: print("LEAK: ids", os.getuid(), os.getpid())
-""",  # noqa: E501
-        "graded",
-        True,
-    ),
-    "holds files of others": (
-        """
+""",
+    "holds files of others": """
 signal.signal(signal.SIGIO, signal.SIG_IGN)
 for path in ("/grader/child.py", "/packages/book/lnlib/__init__.py", "/packages/site", "/lib"):
     fd = os.open(path, os.O_RDONLY)
@@ -104,11 +91,7 @@ for path in ("/grader/child.py", "/packages/book/lnlib/__init__.py", "/packages/
     attempt(("owner", path), lambda: fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid()))
     os.close(fd)
 """,
-        "graded",
-        True,
-    ),
-    "keeps memory in pipes": (
-        """
+    "keeps memory in pipes": """
 import mmap
 ends = os.pipe()
 class Part(ctypes.Structure): _fields_ = [("at", ctypes.c_void_p), ("size", ctypes.c_size_t)]
@@ -121,12 +104,8 @@ attempt("splice", lambda: must(libc.splice, ends[0], None, other[1], None, 4, 0)
 attempt("a larger pipe", lambda: fcntl.fcntl(ends[1], 1031, 2**20))
 attempt("pages of the system's own stock", lambda: must(libc.munmap, ctypes.c_void_p(libc.mmap), 0)
         if ctypes.c_long(libc.mmap(None, ctypes.c_size_t(2**21), 0, 0x40022, -1, 0)).value == -1 else "mapped")
-""",  # noqa: E501
-        "graded",
-        True,
-    ),
-    "slows the system": (
-        """
+""",
+    "slows the system": """
 attempt("affinity", lambda: os.sched_setaffinity(0, range(os.cpu_count())))
 attempt("scheduler", lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)))
 attempt("priority of disks", lambda: must(libc.syscall, 251 if os.uname().machine == "x86_64" else 30, 1, 0, 0x4000))
@@ -137,12 +116,8 @@ attempt("inotify", lambda: must(libc.inotify_init))
 attempt("eventfd", lambda: os.eventfd(0))
 attempt("signalfd", lambda: must(libc.signalfd, -1, ctypes.create_string_buffer(128), 0))
 attempt("readahead", lambda: must(libc.readahead, os.open("/grader/child.py", 0), ctypes.c_long(0), 9))
-""",  # noqa: E501
-        "graded",
-        True,
-    ),
-    "spins in many threads": (
-        """
+""",
+    "spins in many threads": """
 import zlib
 until, data = time.monotonic() + 1, bytes(10**6)
 def spin():
@@ -153,56 +128,32 @@ try:
 except RuntimeError: pass  # no more than its memory and its threads
 spin()
 """,
-        "graded",
-        True,
-    ),
-    "asks a terminal": (
-        """
+    "asks a terminal": """
 import termios
 for fd in 0, 1, 2, 3, 4:
     attempt(("type", fd), lambda: fcntl.ioctl(fd, termios.TIOCSTI, b"x"))
     attempt(("console", fd), lambda: fcntl.ioctl(fd, termios.TIOCCONS))
     attempt(("clone", fd), lambda: fcntl.ioctl(fd, 0x40049409, 0))
 """,
-        "graded",
-        True,
-    ),
-    "lacks what is random": (
-        """
+    "lacks what is random": """
 import random, secrets
 try:
     with open("/dev/urandom", "rb") as file: file.read(9)
     secrets.token_hex(), random.SystemRandom().random()
 except OSError as error: print("LEAK: no randomness", error)
 """,
-        "graded",
-        True,
-    ),
-    "defines ten thousand functions": (
-        """
+    "defines ten thousand functions": """
 for k in range(10**4): exec(f"def f{k}({', '.join(f'a{j}' for j in range(k % 9))}): pass")
 exec("def " + "x" * 10**5 + "(): pass")
 """,
-        "graded",
-        True,
-    ),
-    "fails in many words": (
-        """
+    "fails in many words": """
 class Odd(Exception): pass
 raise Odd("\\x1b]0;owned\\x07\\x1b[2J\\u202e" * 10**5)
 """,
-        "graded",
-        True,
-    ),
-    "prints what is no text": (
-        """
+    "prints what is no text": """
 os.write(1, b"\\x1b[2J\\x1b]0;owned\\x07\\xe2\\x80\\xae<script>alert(1)</script>" * 999)
 """,
-        "graded",
-        True,
-    ),
-    "kills everybody": (
-        """
+    "kills everybody": """
 for target in (-1, 0, os.getppid(), *range(2, 100000)):
     for number in (signal.SIGTERM, signal.SIGKILL):
         try: os.kill(target, number)
@@ -210,11 +161,7 @@ for target in (-1, 0, os.getppid(), *range(2, 100000)):
 try: os.killpg(0, signal.SIGINT)
 except (OSError, KeyboardInterrupt): pass
 """,
-        "graded",
-        True,
-    ),
-    "forks without end": (
-        """
+    "forks without end": """
 forked = 0
 for _ in range(10000):
     try: os.fork(); forked += 1
@@ -226,11 +173,7 @@ try:
 except RuntimeError: pass
 if started > 64: print("LEAK: threads", started)
 """,
-        "graded",
-        True,
-    ),
-    "eats memory": (
-        """
+    "eats memory": """
 kept = []
 try:
     while True: kept.append(bytearray(10**8))
@@ -238,11 +181,7 @@ except MemoryError: pass
 if len(kept) > 12: print("LEAK: memory", len(kept))
 del kept
 """,
-        "graded",
-        True,
-    ),
-    "fills the disk": (
-        """
+    "fills the disk": """
 written = 0
 try:
     for n in range(10**6):
@@ -254,69 +193,54 @@ for n in range(10**6):
     try: os.mkdir(f"/tmp/d{n}")
     except OSError: break
 """,
-        "graded",
-        True,
-    ),
-    "deletes files": (
-        """
+    "deletes files": """
 import shutil
 for path in ("/packages", "/usr", "/lib", "/grader", "/"):
     shutil.rmtree(path, ignore_errors=True)
 if not os.path.exists("/grader/child.py"): print("LEAK: deleted")
 """,
-        "graded",
-        True,
-    ),
-    "prints a gigabyte": ("for _ in range(1000): os.write(1, b'x' * 10**6)", "graded", True),
-    "closes its output": ("os.close(0); os.close(1); os.close(2)", "graded", True),
-    "crashes": ("ctypes.string_at(0)", "crashed", False),
-    "exits": ("os._exit(0)", "crashed", False),
-    "exits as if by no signal": ("os._exit(168)", "crashed", False),
-    "hangs": ("while True: pass", "graded", True),
-    "hangs and cannot be interrupted": (
-        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\nwhile True: pass",
-        "too slow",
-        False,
-    ),
-    "sleeps through alarms": (
-        "signal.signal(signal.SIGALRM, signal.SIG_IGN)\nthreading.Event().wait()",
-        "too slow",
-        False,
-    ),
-    "writes garbage into the pipe": ("os.write(4, bytes(range(256)))", "tampered", False),
-    "announces a huge message": ('os.write(4, b"\\xff" * 8)', "tampered", False),
-    "dribbles": (
-        """
+    "prints a gigabyte": "for _ in range(1000): os.write(1, b'x' * 10**6)",
+    "closes its output": "os.close(0); os.close(1); os.close(2)",
+    "crashes": "ctypes.string_at(0)",
+    "exits": "os._exit(0)",
+    "exits as if by no signal": "os._exit(168)",
+    "hangs": "while True: pass",
+    "hangs and cannot be interrupted": "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\nwhile True: pass",
+    "sleeps through alarms": "signal.signal(signal.SIGALRM, signal.SIG_IGN)\nthreading.Event().wait()",
+    "writes garbage into the pipe": "os.write(4, bytes(range(256)))",
+    "announces a huge message": 'os.write(4, b"\\xff" * 8)',
+    "dribbles": """
 os.write(4, (100).to_bytes(4, "little") + bytes(4))
 while True:
     try: os.write(4, b" ")
     except OSError: break
     time.sleep(0.05)
 """,
-        "tampered",
-        False,
-    ),
-    "answers ahead": (
-        """
+    "answers ahead": """
 say("ran", {"cells": 1, "errors": [], "defined": {n: 1 for n in NAMES}, "missing": [], "functions": []})
 for _ in range(50): say("returned", 0.0, [])
-""",  # noqa: E501
-        "graded",
-        False,
-    ),
-    "notes of another form": (
-        'say("ran", {"cells": "many", "errors": 7, "defined": None})',
-        "tampered",
-        False,
-    ),
-    "notes in an array": ('say("ran", __import__("numpy").zeros(3))', "tampered", False),
-    "no notebook, and no reason": ('say("not a notebook")', "tampered", False),
-    "closes the pipe": ("os.close(3); os.close(4)", "crashed", False),
-    "another program": (
-        "os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(1000)'])",
-        "too slow",
-        False,
-    ),
+""",
+    "notes of another form": 'say("ran", {"cells": "many", "errors": 7, "defined": None})',
+    "notes in an array": 'say("ran", __import__("numpy").zeros(3))',
+    "no notebook, and no reason": 'say("not a notebook")',
+    "closes the pipe": "os.close(3); os.close(4)",
+    "another program": "os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(1000)'])",
+}
+ENDS = {
+    "crashes": "crashed",
+    "exits": "crashed",
+    "exits as if by no signal": "crashed",
+    "hangs and cannot be interrupted": "too slow",
+    "sleeps through alarms": "too slow",
+    "writes garbage into the pipe": "tampered",
+    "announces a huge message": "tampered",
+    "dribbles": "tampered",
+    "answers ahead": "graded",
+    "notes of another form": "tampered",
+    "notes in an array": "tampered",
+    "no notebook, and no reason": "tampered",
+    "closes the pipe": "crashed",
+    "another program": "too slow",
 }
 
 # After right answers to all: one of them again, so that it does this. It costs that answer only.
@@ -331,8 +255,7 @@ ONE = {
 
 # Instead of answers: functions with the names asked for, that return or do this.
 ANSWERS = {
-    "tampers with the checks": (
-        """
+    "tampers with the checks": """
 import numpy, lnbook.exercises
 numpy.allclose = numpy.array_equal = numpy.isclose = lambda *a, **k: True
 numpy.linalg.norm = lambda *a, **k: 0.0
@@ -342,16 +265,13 @@ class Equal(float):
     __array_ufunc__ = None
     def __array__(self, *a, **k): raise SystemExit
 def answer(*args): return Equal()
-"""
-    ),
-    "returns pickles": (
-        """
+""",
+    "returns pickles": """
 import os
 class Evil:
     def __reduce__(self): return os.system, ("touch /tmp/pwned",)
 def answer(*args): return [Evil()]
-"""
-    ),
+""",
     "returns too much": "import numpy\ndef answer(*args): return numpy.zeros(10**8 // 8)",
     "returns odd things": (
         """
@@ -360,7 +280,7 @@ odd = itertools.cycle([float("nan"), None, "1.0", "\\ud800", 10**900, -0.0, [], 
                        numpy.full((3, 12), numpy.nan), numpy.full((12, 12), numpy.inf), {"a": [None]}, (), 1j,
                        (float("nan"), float("nan")), (None, None), numpy.zeros((0, 10**6)), numpy.float16("nan")])
 def answer(*args): return next(odd)
-"""  # noqa: E501
+"""
     ),
     "returns what is not sent": (
         """
@@ -379,35 +299,28 @@ odd = itertools.cycle([
     (k for k in "ab"), range(3), type, numpy.longdouble(1), numpy.datetime64("2026"), numpy.zeros(2, "f4,f4"),
     numpy.array(["a"]), numpy.array([None, 1]), 10**2000, "x" * 10**7, [[[[1j] * 50] * 50] * 50] * 50])
 def answer(*args): return next(odd)
-"""  # noqa: E501
+"""
     ),
-    "returns its arguments changed": (
-        """
+    "returns its arguments changed": """
 import numpy
 def answer(*args):
     for a in args:
         if isinstance(a, numpy.ndarray): a[...] = 0
     return numpy.zeros_like(args[0])
-"""
-    ),
-    "raises odd things": (
-        """
+""",
+    "raises odd things": """
 class Odd(BaseException):
     def __str__(self): raise SystemExit
 def answer(*args): raise Odd
-"""
-    ),
+""",
     "raises what it was given": "def answer(*args): raise ValueError(f'\\x1b[2J{args}')",
-    "returns a deep heap": (
-        """
+    "returns a deep heap": """
 def answer(*args):
     value = 1.0
     for _ in range(15): value = [value, value]
     return value
-"""
-    ),
-    "looks for the answers": (
-        """
+""",
+    "looks for the answers": """
 import sys
 def answer(*args):
     frame, names = sys._getframe(), set()
@@ -416,8 +329,7 @@ def answer(*args):
     for module in list(sys.modules):
         if module.startswith("classroom"): print("LEAK: modules", module)
     return args[0]
-"""
-    ),
+""",
 }
 
 

@@ -24,7 +24,7 @@ from lnbook.exercises.run import Mismatch, Raised, here, verdict
 
 from .compare import difference
 from .launch import Limits
-from .notebook import NO_NOTES, Gone, Notebook, Seconds, Slow, Wanted
+from .notebook import NO_NOTES, Gone, Notebook, Seconds, Slow
 from .text import plain
 
 _CALLS = 20  # of a failed check, that are looked at for a diagnosis
@@ -101,9 +101,7 @@ class Checked:
             return verdict(self._check, np.random.default_rng(self._seed), make)
 
     def diagnosis(self):
-        """Which known mistake this is, in words, or None. One that crashes is our defect: it is
-        warned of.
-        """
+        """Which known mistake this is, or None. One that crashes is our defect: a warning."""
         if not self.message:
             return None
         try:
@@ -148,9 +146,7 @@ def judge_example(task, call):
 
 
 def judge_task(task, notebook, seed):
-    """(title, message or None) of every check, a diagnosis or None, and how the process ended, or
-    None.
-    """
+    """(title, message or None) of every check, a diagnosis, how the process ended."""
     checks, diagnosis, gone = [], None, None
     for number, check in enumerate(task.checks):
         try:
@@ -204,9 +200,7 @@ def looks(found):
         yield f"{found['state']}: {found['note']}"
     for name in found["missing"]:
         other = found["proposed"].get(name)
-        yield f"there is no function {name}" + (
-            f"; {other} may be meant, see the file of matches" if other else ""
-        )
+        yield f"there is no function {name}" + (f"; {other} may be meant" if other else "")
     for task in found["tasks"]:
         for words in (task["example"], *dict(task["checks"]).values()):
             if words and words.startswith(NOT_JUDGED):
@@ -227,9 +221,7 @@ class _Process:
         self.first, self.notes, self.output = None, NO_NOTES, ("", 0)
 
     def ask(self, question, otherwise):
-        """What ``question(notebook)`` gives, whose last part is how the process ended or None; else
-        ``otherwise``.
-        """
+        """What ``question(notebook)`` gives, the last part left out; else ``otherwise``."""
         if self._notebook is None and not self._hopeless:
             try:
                 self._notebook = Notebook(*self._start)
@@ -249,15 +241,14 @@ class _Process:
             self._notebook.close()
 
 
-def judge(data, assignment, seconds=Seconds(), limits=Limits(), agreed=None):
+def judge(data, assignment, seconds=Seconds(), limits=Limits()):
     """Judge a notebook's bytes; a dict of plain values that JSON can hold.
 
     A crash or a hang in one function ends the process and costs that task; the next task gets a new
-    process, as long as the time for the whole submission lasts. ``agreed``: dict, a function asked
-    for -> the one that is taken for it.
+    process, as long as the time for the whole submission lasts.
     """
     tasks, deadline = assignment.tasks, time.monotonic() + seconds.wall
-    wanted = Wanted({task.name: task.names for task in tasks}, agreed or {})
+    wanted = {task.name: task.names for task in tasks}
     with contextlib.closing(_Process(data, wanted, deadline, seconds, limits)) as process:
         examples = [
             process.ask(

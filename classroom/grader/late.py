@@ -21,9 +21,9 @@ _TIMES = (
 
 
 class Late(NamedTuple):
-    """deadline : a time with its zone.  number : of percent of the points reached, or of points, lost each day begun.
-    percent : which of the two.  most : at most so much in all.
-    """  # noqa: E501
+    """deadline : a time with its zone.  number : lost each day begun, at most ``most`` in all;
+    percent of the points reached if ``percent``, else points.
+    """
 
     deadline: datetime
     number: float
@@ -68,9 +68,7 @@ def rule(deadline, text=None):
 
 
 def handed_in(row):
-    """The time in a row of Moodle's grading worksheet; None where it has none, ValueError where it
-    cannot be read.
-    """
+    """The time in a row of Moodle's worksheet, or None; ValueError if it cannot be read."""
     text = next(
         (row[column] for column in row if column.casefold() == "last modified (submission)"), ""
     ).strip()

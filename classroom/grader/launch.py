@@ -88,23 +88,13 @@ def interpreter():
 def shown_everywhere():
     """What every sandbox shows of this machine: a dict of path inside -> path outside."""
     prefix = os.path.realpath(sys.base_prefix)
-    paths = (
-        "/lib",
-        "/lib64",
-        "/usr/lib",
-        "/usr/lib64",
-        "/etc/ld.so.cache",
-        "/dev/null",
-        "/dev/urandom",
-        f"{prefix}/lib",
-        f"{prefix}/{sys.platlibdir}",
-        str(interpreter()),
-    )
+    system = "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"
+    system += "/dev/null", "/dev/urandom"
+    ours = f"{prefix}/lib", f"{prefix}/{sys.platlibdir}", str(interpreter())
     # By the package, not by sys.path: wherever NumPy is, the packages beside it come along, and
     # nothing else.
-    return {path: path for path in paths if os.path.lexists(path)} | {
-        "/packages/site": str(Path(numpy.__file__).parents[1])
-    }
+    packages = {"/packages/site": str(Path(numpy.__file__).parents[1])}
+    return {path: path for path in (*system, *ours) if os.path.lexists(path)} | packages
 
 
 def _make_root(shown, disk):
@@ -112,11 +102,8 @@ def _make_root(shown, disk):
     kernel.keep_mounts_here()
     links = {path: os.readlink(source) for path, source in shown.items() if os.path.islink(source)}
     # Opened before they are covered, and while the directories above them can still be walked.
-    sources = {
-        path: os.open(source, os.O_PATH | os.O_CLOEXEC)
-        for path, source in shown.items()
-        if path not in links
-    }
+    opened = os.O_PATH | os.O_CLOEXEC
+    sources = {path: os.open(shown[path], opened) for path in shown if path not in links}
     os.setresgid(INSIDE, INSIDE, INSIDE)
     os.setresuid(INSIDE, INSIDE, INSIDE)
 
@@ -173,9 +160,7 @@ def _become(argv, shown, limits, launcher):
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    with contextlib.suppress(
-        OSError
-    ):  # where memory runs out, the system is to end this process, not the grader
+    with contextlib.suppress(OSError):  # where memory runs out, this ends, not the grader
         Path("/proc/self/oom_score_adj").write_text("1000")
     kernel.must(kernel.libc.sethostname(b"sandbox", 7), "sethostname")
     _make_root(shown, limits.disk)
@@ -190,37 +175,21 @@ def _become(argv, shown, limits, launcher):
     kernel.install_filter()
     # For a Python that has its own library beside it, and was found by this variable.
     library = f"{os.path.realpath(sys.base_prefix)}/lib"
-    os.execve(
-        argv[0],
-        argv,
-        {
-            "HOME": "/tmp",
-            "TMPDIR": "/tmp",
-            "LANG": "C.UTF-8",
-            "LD_LIBRARY_PATH": library,
-            "PYTHONHASHSEED": "0",
-            "OPENBLAS_NUM_THREADS": "1",
-            "OMP_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-            "MPLCONFIGDIR": "/tmp",
-            "MPLBACKEND": "agg",
-        },
-    )
+    numbers = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    numbers |= {"PYTHONHASHSEED": "0", "MPLCONFIGDIR": "/tmp", "MPLBACKEND": "agg"}
+    places = {"HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "LD_LIBRARY_PATH": library}
+    os.execve(argv[0], argv, places | numbers)
 
 
 def launch(argv, shown, limits, fds):
-    """Between grader and sandbox: makes the namespaces, starts process 1, and ends it when the
-    lifeline breaks.
-    """
+    """Makes the namespaces, starts process 1, ends it when the lifeline breaks."""
     # All out of the way first, so that no number is needed twice; then in their places. Nothing
     # else is left open.
     for fd, place in [(os.dup2(fd, 200 + place), place) for place, fd in enumerate(fds)]:
         os.dup2(fd, place, inheritable=place < _STATUS)
     os.closerange(_GO + 1, 65536)
     try:
-        if (
-            os.geteuid() == 0
-        ):  # now: in the new user namespace nobody is user 0, and others may not drop their groups
+        if os.geteuid() == 0:  # now: in the new user namespace nobody is user 0
             os.setgroups([])
         kernel.new_namespaces()
         os.write(_STATUS, b"made\n")

@@ -1,6 +1,4 @@
-"""What a student gets: of the results of their submissions the best, with overrides, less what
-being late costs.
-"""
+"""What a student gets: the best of their submissions, with overrides, less what lateness costs."""
 
 from typing import NamedTuple
 
@@ -73,11 +71,8 @@ def _mark(student, entry, result, override, late, when):
     if days:
         remarks.append(f"{days} day{'s' * (days > 1)} late: {lost:g} of {total:g} points are lost.")
     total = round(total - lost, 2)
-    result = result | {
-        "tasks": tasks,
-        "remarks": remarks,
-        "total": total,
-    }  # a copy: equal files share a result
+    # A copy: equal files share a result.
+    result = result | {"tasks": tasks, "remarks": remarks, "total": total}
     return Mark(student, entry, result, total, days, tuple(told))
 
 
@@ -100,15 +95,9 @@ def needs_a_look(marks, joined, looks, identical=(), overrides=()):
         for entry in group
     ]
     found += [(student, "", "in the roster, and handed in nothing") for student in joined.missing]
-    found += [
-        (
-            student,
-            "",
-            (
-                "in the file of overrides, not used: no student who handed in has this name; the"
-                " first column of points.csv has those that count"
-            ),
-        )
-        for student in set(overrides) - {mark.student for mark in marks}
-    ]
+    unused = (
+        "in the file of overrides, not used: no student who handed in has this name; the first"
+        " column of points.csv has those that count"
+    )
+    found += [(name, "", unused) for name in set(overrides) - {mark.student for mark in marks}]
     return sorted(found, key=lambda one: one[:2])

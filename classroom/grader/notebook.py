@@ -1,6 +1,7 @@
 """A submission in its sandbox: its cells run there, and its functions are called from here."""
 
 import contextlib
+import difflib
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,7 @@ import numpy as np
 
 from lnbook.exercises import run
 
-from . import matches, wire
+from . import wire
 from .sandbox import Sandbox
 from .text import plain
 
@@ -22,7 +23,8 @@ _INSIDE = {
 }
 _GRACE = 2  # seconds; the child's own alarm comes first and costs less than a new process
 _PART = 2**23  # bytes of a submission that are sent at a time
-NO_NOTES = {"cells": 0, "errors": [], "twice": [], "missing": [], "taken": {}, "proposed": {}}
+NO_NOTES = {"cells": 0, "errors": [], "twice": [], "missing": [], "proposed": {}}
+_ALIKE = 0.6  # of difflib's ratio, its own default for a close match
 
 
 class Seconds(NamedTuple):
@@ -47,45 +49,52 @@ class Slow(Exception):
         return "a call of your function took too long and was stopped"
 
 
-class Wanted(NamedTuple):
-    """What is wanted of a submission. parameters : dict, name of a function -> names of its
-    parameters. agreed : dict, name of a function that may be missing -> the name that the
-    instructor takes for it.
-    """
+def proposed(missing, functions):
+    """Which of a student's functions may be meant by those missing: dict name -> name.
 
-    parameters: dict
-    agreed: dict
+    missing, functions : dict, name -> names of the parameters. A function is proposed once: for the
+    name whose parameters it has, else for the most alike.
+    """
+    found, left = {}, dict(functions)
+    for name, parameters in missing.items():
+        same = [other for other, names in left.items() if names == list(parameters)]
+        fits = same or [o for o, names in left.items() if len(names) == len(parameters)]
+        plain_names = {_letters(other): other for other in fits}
+        alike = difflib.get_close_matches(_letters(name), plain_names, 1, _ALIKE)
+        chosen = plain_names[alike[0]] if alike else same[0] if len(same) == 1 else None
+        if chosen:
+            found[name] = chosen
+            del left[chosen]
+    return found
+
+
+def _letters(name):
+    return name.lower().replace("_", "")
 
 
 class Notebook:
-    """A submission's process, its cells run; ``notes`` says what happened in them. Close it
-    whatever happens.
-    """
+    """A submission's process, its cells run; ``notes`` says what happened. Close it."""
 
-    def __init__(self, data, wanted, deadline, seconds, limits):
-        self._deadline, self._seconds, self._gone, self._taken = deadline, seconds, None, {}
+    def __init__(self, data, parameters, deadline, seconds, limits):
+        """parameters : dict, name of a function that is wanted -> names of its parameters."""
+        self._deadline, self._seconds, self._gone = deadline, seconds, None
         self._sandbox = Sandbox("/grader/child.py", _INSIDE, limits)
         try:
             self._send(data)
-            kind, *rest = self._ask(("run", list(wanted.parameters), seconds.call), seconds.wall)
-            while (
-                kind == "cell"
-            ):  # it begins one; where that stops the alarm in there, it is ended from here
+            kind, *rest = self._ask(("run", list(parameters), seconds.call), seconds.wall)
+            while kind == "cell":  # one begins; where it stops the alarm there, this ends it
                 kind, *rest = self._answer(seconds.call + _GRACE)
             if kind == "not a notebook" and rest:
                 self._end("not a notebook", f"it cannot be read: {plain(rest[0])}")
-            self.notes = self._notes(wanted, *rest) if kind == "ran" else self._garbage()
+            self.notes = self._notes(parameters, *rest) if kind == "ran" else self._garbage()
         except BaseException:
             self.close()
             raise
 
     def call(self, name, args):
-        """The result of calling function ``name``, and the positions of the arguments it
-        changed.
-        """
+        """The result of calling function ``name``, and positions of changed arguments."""
         if self._gone:
             raise self._gone
-        name = self._taken.get(name, name)
         kind, *rest = self._ask(
             ("call", name, args, self._seconds.call), self._seconds.call + _GRACE
         )
@@ -151,12 +160,12 @@ class Notebook:
     def _garbage(self):
         self._end("tampered", "its process sent what is no answer")
 
-    def _notes(self, wanted, *rest):
+    def _notes(self, parameters, *rest):
         """What the cells did, in the form it must have: it comes from the submission's process."""
         try:
             (found,) = rest
             errors = [(int(number), plain(text)) for number, text in found["errors"]][:20]
-            missing = [name for name in wanted.parameters if name in found["missing"]]
+            missing = [name for name in parameters if name in found["missing"]]
             # globals() takes any text for a name, and the instructor reads these in a table: no
             # formula there.
             functions = {
@@ -164,21 +173,12 @@ class Notebook:
                 for name, names in found["functions"]
                 if plain(name).isidentifier()
             }
-            self._taken = {
-                name: wanted.agreed[name]
-                for name in missing
-                if wanted.agreed.get(name) in functions
-            }
-            missing = [name for name in missing if name not in self._taken]
             return {
                 "cells": int(found["cells"]),
                 "errors": errors,
                 "missing": missing,
-                "taken": self._taken,
-                "proposed": matches.proposed(
-                    {name: wanted.parameters[name] for name in missing}, functions
-                ),
-                "twice": [name for name in wanted.parameters if int(found["defined"][name]) > 1],
+                "proposed": proposed({name: parameters[name] for name in missing}, functions),
+                "twice": [name for name in parameters if int(found["defined"][name]) > 1],
             }
         except Exception:  # whatever an unforeseen form raises
             self._garbage()

@@ -17,9 +17,7 @@ FILE, DAYS = "overrides.csv", "days late"
 
 
 class Override(NamedTuple):
-    """points : dict, task's id -> points.  comments : what the student is told.  days : late,
-    or None.
-    """
+    """points : task's id -> points.  comments : for the student.  days : late, or None."""
 
     points: dict
     comments: list

@@ -10,9 +10,7 @@ _LOCK, _INPUTS = ".lock", "inputs"
 
 @contextlib.contextmanager
 def held(out, name=_LOCK):
-    """Make the folder and keep it, private and for this process alone; ValueError while another has
-    it.
-    """
+    """Make the folder, private, for this process alone; ValueError if another has it."""
     import fcntl  # not on Windows, where there is no grader
 
     out = Path(out)

@@ -14,50 +14,27 @@ _MOODLE = {"identifier", "grade", "last modified (grade)"}
 #: Columns in front of the assignments, in Canvas' order; with names in one column or, as a course
 #: may choose, in two.
 _CANVAS = (
-    "student",
-    "lastname",
-    "firstname",
-    "id",
-    "sis user id",
-    "sis login id",
-    "integration id",
-    "root account",
-    "section",
+    *("student", "lastname", "firstname", "id", "sis user id", "sis login id"),
+    *("integration id", "root account", "section"),
 )
 
 
 def points_csv(marks, assignment, late=False, names=None):
-    """The points as text: student, name if ``names`` (id -> name) are known, a column for each
-    task, days late if asked for, total, state; and the comments, if there are any.
+    """The points as text, a row a student: name if ``names`` (id -> name) are known, each task's
+    points, days late if asked for, total, state; and comments, if there are any.
     """
     remarks = any(mark.result["remarks"] for mark in marks)
-    named = bool(names)
-    rows = [
-        [
-            "student",
-            *["name"] * named,
-            *(task.id for task in assignment.tasks),
-            *["days late"] * late,
-            "total",
-            "state",
-            *["comment"] * remarks,
-        ]
-    ]
-    for mark in marks:
-        points = [f"{task['points']:g}" for task in mark.result["tasks"]]
-        name = cell((names or {}).get(mark.student, ""))
-        rows.append(
-            [
-                cell(mark.student),
-                *[name] * named,
-                *points,
-                *[mark.days] * late,
-                f"{mark.total:g}",
-                mark.result["state"],
-                *[cell(" ".join(mark.result["remarks"]))] * remarks,
-            ]
-        )
-    return csv_text(rows)
+    columns = {"student": lambda mark: cell(mark.student)}
+    if names:
+        columns["name"] = lambda mark: cell(names.get(mark.student, ""))
+    for number, task in enumerate(assignment.tasks):
+        columns[task.id] = lambda mark, k=number: f"{mark.result['tasks'][k]['points']:g}"
+    if late:
+        columns["days late"] = lambda mark: mark.days
+    columns |= {"total": lambda mark: f"{mark.total:g}", "state": lambda m: m.result["state"]}
+    if remarks:
+        columns["comment"] = lambda mark: cell(" ".join(mark.result["remarks"]))
+    return csv_text([[*columns], *([of(mark) for of in columns.values()] for mark in marks)])
 
 
 def looks_csv(look):
@@ -107,22 +84,14 @@ def _worksheet(roster, by_id, names):
 
 
 def _gradebook(roster, by_id, names, title):
-    """Canvas makes an assignment of a title that it lacks. Who handed in nothing keeps what was
-    there.
-    """
+    """Canvas makes an assignment it lacks. Who handed in nothing keeps what was there."""
     kept = [names[name] for name in _CANVAS if name in names]
-    column = next(
-        (c for c in roster.columns if re.sub(r" \(\d+\)$", "", c).strip() == title), title
-    )
-    possible = next(
-        (sum(task["of"] for task in mark.result["tasks"]) for mark in by_id.values()), 0
-    )
+    known = (c for c in roster.columns if re.sub(r" \(\d+\)$", "", c).strip() == title)
+    column = next(known, title)
+    tasks = [mark.result["tasks"] for mark in by_id.values()]
+    possible = sum(task["of"] for task in tasks[0]) if tasks else 0
     rows = [[*kept, column], ["    Points Possible", *[""] * (len(kept) - 1), f"{possible:g}"]]
-    rows += [
-        [
-            *(student.row[c] for c in kept),
-            _total(by_id.get(student.id)) or student.row.get(column, ""),
-        ]
-        for student in roster.students
-    ]
+    for student in roster.students:
+        total = _total(by_id.get(student.id)) or student.row.get(column, "")
+        rows.append([*(student.row[c] for c in kept), total])
     return csv_text(rows)

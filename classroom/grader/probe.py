@@ -1,6 +1,4 @@
-"""A first program in the sandbox: says ok on the reply pipe if Python and NumPy work and the walls
-stand.
-"""
+"""A first program in the sandbox: says ok if Python and NumPy work and the walls stand."""
 
 import os
 import socket

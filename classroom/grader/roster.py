@@ -19,17 +19,8 @@ from .text import read_csv
 #: Columns that tell who somebody is, the first that is there is the id; as Moodle, Canvas and
 #: people name them.
 _IDS = (
-    "student id",
-    "id number",
-    "sis user id",
-    "sis login id",
-    "username",
-    "identifier",
-    "id",
-    "email address",
-    "email",
-    "e-mail address",
-    "e-mail",
+    *("student id", "id number", "sis user id", "sis login id", "username", "identifier", "id"),
+    *("email address", "email", "e-mail address", "e-mail"),
 )
 _NAMES = ("full name", "name", "student")
 _FIRST, _LAST = ("first name", "firstname"), ("last name", "surname", "lastname")
@@ -39,9 +30,7 @@ _ESCAPED = re.compile(r"\\(\\|[tnr]|x[0-9a-f]{2}|u[0-9a-f]{4}|U00(?:0[0-9a-f]|10
 
 
 class Student(NamedTuple):
-    """id : unique.  name : to be read.  row : of the file, column -> text.  keys : by what
-    somebody may be called.
-    """
+    """id : unique.  name : to be read.  row : of the file.  keys : what they may be called."""
 
     id: str
     name: str
@@ -85,17 +74,13 @@ class Joined(NamedTuple):
 
 
 def plain(text):
-    """The text without case, blanks and invisible format characters (Unicode's Cf), its accents in
-    one piece.
-    """
+    """Without case, blanks and invisible characters (Unicode's Cf); accents in one piece."""
     kept = (c for c in text.casefold() if not c.isspace() and unicodedata.category(c) != "Cf")
     return unicodedata.normalize("NFC", "".join(kept))
 
 
 def _as_typed(name):
-    """The name of a file before :func:`.submissions.find_submissions` escaped what does not print:
-    as in a roster.
-    """
+    """The name of a file before what does not print was escaped: as in a roster."""
 
     def character(match):
         code = match[1]
@@ -110,9 +95,7 @@ def _letters(text):
 
 
 def read(path):
-    """The :class:`Roster` of a CSV file; ValueError where it is none, or an id stands there
-    twice.
-    """
+    """The :class:`Roster` of a CSV file; ValueError if it is none, or has an id twice."""
     columns, rows = read_csv(path, "roster", ",;\t")
     by_name = {column.strip().casefold(): column for column in columns}
     ids = [by_name[name] for name in _IDS if name in by_name] or [
@@ -121,7 +104,7 @@ def read(path):
     if not ids:
         raise ValueError(
             f"roster: {path} has the columns {', '.join(columns) or '(none)'}; expected one of "
-            f"{', '.join((*_IDS, *_NAMES))}"
+            f"{', '.join([*_IDS, *_NAMES])}"
         )
     students, seen = [], {}
     for number, row in rows:
@@ -153,9 +136,7 @@ def _student(id, row, by_name, ids):
         full = f"{given} {family}"
     full = unicodedata.normalize("NFC", full or f"{given} {family}".strip() or id)
     keys = {plain(row[column]) for column in ids} | {plain(full), _letters(family + given)}
-    keys.add(
-        plain(file_name(id))
-    )  # the notebook of --per-student, handed in under the name it came with
+    keys.add(plain(file_name(id)))  # the notebook of --per-student, under the name it came with
     return Student(id, full, row, frozenset(keys - {""}))
 
 
@@ -166,12 +147,8 @@ def entry(name):
     says = unicodedata.normalize("NFC", f"{found['name']}_{found['number']}" if found else name)
     if moodle:
         ignored = None if moodle["kind"] == "file" else f"Moodle's folder of {moodle['kind']}"
-        return Entry(
-            (f"participant{moodle['number']}", plain(_as_typed(moodle["name"]))),
-            says,
-            "moodle",
-            ignored,
-        )
+        keys = f"participant{moodle['number']}", plain(_as_typed(moodle["name"]))
+        return Entry(keys, says, "moodle", ignored)
     whole = _as_typed(name)
     stem = whole.removesuffix(suffix(whole))
     if canvas:  # or an id that looks like it

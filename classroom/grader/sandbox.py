@@ -30,15 +30,9 @@ class Sandbox:
         if tuple(map(int, re.findall(r"\d+", platform.release())[:2])) < (5, 14):
             raise Unavailable(f"this is Linux {platform.release()}")
         argv = [str(launch.interpreter()), "-s", "-S", "-B", "-X", "utf8", program]
-        shown = {
-            **launch.shown_everywhere(),
-            **{inside: str(outside) for inside, outside in shown.items()},
-        }
-        (to_read, self._in), (self._out, to_write), (self._text, to_print) = (
-            os.pipe(),
-            os.pipe(),
-            os.pipe(),
-        )
+        shown = launch.shown_everywhere() | {inside: str(shown[inside]) for inside in shown}
+        (to_read, self._in), (self._out, to_write) = os.pipe(), os.pipe()
+        self._text, to_print = os.pipe()
         (status, to_tell), (to_hang_on, self._life), (to_wait, go) = os.pipe(), os.pipe(), os.pipe()
         null = os.open(os.devnull, os.O_RDONLY)
         theirs = null, to_print, to_print, to_read, to_write, to_tell, to_hang_on, to_wait
@@ -127,9 +121,7 @@ class Sandbox:
         return b"".join(parts)
 
     def close(self, patience=0.0):
-        """End it, after ``patience`` seconds; return None if it was still there, else how it had
-        ended, in words.
-        """
+        """End it, after ``patience`` seconds; how it had ended before, in words, or None."""
         if self.launcher is None:
             return None
         launcher = os.pidfd_open(self.launcher)

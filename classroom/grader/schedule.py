@@ -1,10 +1,7 @@
-"""Submissions judged a few at a time, each in a process of its own; finished results are stored and
-found again.
-"""
+"""Submissions judged a few at a time, each in a process of its own; results are stored."""
 
 import contextlib
 import hashlib
-import itertools
 import json
 import os
 import select
@@ -19,7 +16,6 @@ from .kernel import end_with_parent
 from .launch import Limits
 from .notebook import Seconds
 from .submissions import find_submissions, open_folder, read
-from .text import cell
 
 _JUDGE_MEMORY = 2**32
 _JUDGE_SECONDS = 30  # beyond the submission's own time
@@ -41,7 +37,7 @@ def stored(path):
     return found if isinstance(found, dict) and "state" in found else None
 
 
-def judge_apart(data, assignment, path, seconds, limits, agreed=None):
+def judge_apart(data, assignment, path, seconds, limits):
     """Fork a process that judges and stores the result; its pid.
 
     Values from a submission are handled there, within limits: at worst that process is lost, and
@@ -60,7 +56,7 @@ def judge_apart(data, assignment, path, seconds, limits, agreed=None):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
         resource.setrlimit(resource.RLIMIT_AS, (_JUDGE_MEMORY, _JUDGE_MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
-        write(path, json.dumps(judge(data, assignment, seconds, limits, agreed), indent=1))
+        write(path, json.dumps(judge(data, assignment, seconds, limits), indent=1))
         os._exit(0)
     except BaseException:
         traceback.print_exc()
@@ -69,14 +65,11 @@ def judge_apart(data, assignment, path, seconds, limits, agreed=None):
 
 
 class Job(NamedTuple):
-    """data : bytes handed in.  student, sheet : who did, and what is asked of them.  renamed : functions that count
-    for others.  path : where the result goes.
-    """  # noqa: E501
+    """data : bytes handed in.  student, sheet : who, and what is asked.  path : of the result."""
 
     data: bytes
     student: str
     sheet: Assignment
-    renamed: dict
     path: Path
 
 
@@ -85,33 +78,16 @@ class Grading:
 
     Results are stored in ``results`` as they come, by the hash of submission, assignment, limits
     and judging code, and taken from there the next time, unless ``again``. ``report`` is called
-    with (number done, number, entry, state). ``agreed``: dict, entry -> the renamed functions that
-    count, as in :mod:`.matches`. ``students``: dict, entry -> who.
+    with (number done, number, entry, state). ``students``: dict, entry -> who.
     """
 
     def __init__(
-        self,
-        folder,
-        found,
-        assignment,
-        results,
-        again,
-        seconds,
-        limits,
-        report,
-        agreed=None,
-        students=None,
+        self, folder, found, assignment, results, again, seconds, limits, report, students=None
     ):
         self.seconds, self.limits, self.graded = seconds, limits, {}
-        self._folder, self._found, self._assignment, self._results = (
-            folder,
-            found,
-            assignment,
-            results,
-        )
-        self._again, self._report = again, report
-        self._agreed, self._students = agreed or {}, students or {}
-        self._shared, self._fresh, self._same = {}, set(), {}
+        self._folder, self._found, self._assignment = folder, found, assignment
+        self._results, self._again, self._report = results, again, report
+        self._students, self._shared, self._fresh, self._same = students or {}, {}, set(), {}
 
     @property
     def identical(self):
@@ -119,9 +95,7 @@ class Grading:
         return [entries for entries in self._same.values() if len(entries) > 1]
 
     def jobs(self):
-        """What has to be judged, a :class:`Job` after the other; the rest is finished on the
-        way.
-        """
+        """What has to be judged, a :class:`Job` each; the rest is finished on the way."""
         for submission in self._found:
             job = self._job(submission)
             if job is None or job.path in self._shared:  # or the same bytes, at work now
@@ -142,54 +116,22 @@ class Grading:
         try:
             data = read(self._folder, submission)
         except ValueError as error:
-            return self._finish(
-                submission, nothing_ran(self._assignment, "not a notebook", str(error))
-            )
+            nothing = nothing_ran(self._assignment, "not a notebook", str(error))
+            return self._finish(submission, nothing)
         try:
             sheet = self._assignment.of(student)
         except KeyError:
-            return self._finish(
-                submission,
-                nothing_ran(
-                    self._assignment,
-                    "unknown student",
-                    "nobody in the roster has this name, so nobody knows which variant was theirs",
-                ),
-            )
+            why = "nobody in the roster has this name, so nobody knows which variant was theirs"
+            nothing = nothing_ran(self._assignment, "unknown student", why)
+            return self._finish(submission, nothing)
         self._same.setdefault(hashlib.sha256(data).digest(), []).append(entry)
-        renamed = self._agreed.get(cell(entry), {})
-        return Job(data, student, sheet, renamed, self._path(data, sheet, renamed))
-
-    def _path(self, data, sheet, renamed):
-        settings = f"{sheet.key}/{self.seconds}/{self.limits}/{sorted(renamed.items()) or ''}"
+        settings = f"{sheet.key}/{self.seconds}/{self.limits}/"
         name = hashlib.sha256(settings.encode() + data).hexdigest()
-        return self._results / f"{name}.json"
+        return Job(data, student, sheet, self._results / f"{name}.json")
 
-    def before(self, job):
-        """The path of a stored result with fewer of the job's renamed functions, of the most there
-        are; or None.
-        """
-        fewer = (
-            dict(some)
-            for number in reversed(range(len(job.renamed)))
-            for some in itertools.combinations(job.renamed.items(), number)
-        )
-        paths = (self._path(job.data, job.sheet, renamed) for renamed in fewer)
-        return next((path for path in paths if stored(path)), None)
-
-    def end(self, path, why="its results could not be judged: too large, or too slow", before=None):
-        """The result at ``path`` is there, or will never be, and ``why``; then the points are those
-        of ``before``, a path as of :meth:`before`, if it is given.
-        """
-        if known := stored(path):
-            result = known
-        elif before:
-            result = stored(before) | {
-                "state": "not judged",
-                "note": f"{why}; until then it has the points of before a match was agreed to",
-            }
-        else:
-            result = nothing_ran(self._assignment, "not judged", why)
+    def end(self, path, why="its results could not be judged: too large, or too slow"):
+        """The result at ``path`` is there, or will never be, and ``why``."""
+        result = stored(path) or nothing_ran(self._assignment, "not judged", why)
         for submission in self._shared.pop(path):
             self._finish(submission, result)
 
@@ -199,9 +141,7 @@ class Grading:
 
 
 def run(jobs, done, seconds=Seconds(), limits=Limits(), number=None):
-    """Judge jobs on this machine, ``number`` at a time (default: one a core), and call
-    ``done(path)`` after each.
-    """
+    """Judge jobs here, ``number`` at a time (default: one a core); ``done(path)`` after each."""
     if number is not None and number < 1:
         raise ValueError(f"jobs: found {number}, expected 1 or more")
     jobs, running, more = iter(jobs), {}, True
@@ -211,7 +151,7 @@ def run(jobs, done, seconds=Seconds(), limits=Limits(), number=None):
                 job = next(jobs, None)
                 more = job is not None
                 if more:
-                    pid = judge_apart(job.data, job.sheet, job.path, seconds, limits, job.renamed)
+                    pid = judge_apart(job.data, job.sheet, job.path, seconds, limits)
                     running[pid] = job.path, time.monotonic() + seconds.wall + _JUDGE_SECONDS
             ended = [pid for pid in running if os.waitpid(pid, os.WNOHANG)[0]]
             for pid in ended:

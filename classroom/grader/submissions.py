@@ -1,6 +1,4 @@
-"""Finding and reading submissions, by descriptors: no link is followed, and what was exchanged is
-not read.
-"""
+"""Finding and reading submissions, by descriptors: no link is followed."""
 
 import contextlib
 import os
@@ -42,16 +40,12 @@ def _opened(path, flags, parent=None):
 
 
 def open_folder(path):
-    """A descriptor of the folder of submissions, for ``with``: what is put in its place later is
-    not looked at.
-    """
+    """A descriptor of the folder: what is put in its place later is not looked at."""
     return _opened(path, os.O_RDONLY | _DIRECTORY)
 
 
 def find_submissions(fd):
-    """Every entry of the folder ``fd`` that is not hidden, as a :class:`Submission`: a file, or a
-    folder with one.
-    """
+    """Every entry of the folder ``fd`` that is not hidden: a file, or a folder with one."""
     with os.scandir(fd) as found:
         entries = [entry for entry in found if not entry.name.startswith(".")]
     # A backslash is doubled, so that no name of odd bytes or of what does not print becomes
@@ -113,9 +107,7 @@ def _walk(parent, name, above, seen):
 
 
 def read(fd, submission):
-    """The bytes of its file, an ordinary one of a modest size; ValueError where it is anything
-    else.
-    """
+    """The bytes of its file, an ordinary one of modest size; else ValueError."""
     if submission.problem:
         raise ValueError(submission.problem)
     try:

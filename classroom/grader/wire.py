@@ -24,31 +24,14 @@ import numpy as np
 
 JSON_LIMIT, DATA_LIMIT = 10**6, 2**24
 ITEMS, _DEPTH, _BOUND = 10**5, 20, 10**1000
-_AXES, _SHORT, _TEXTS = (
-    16,
-    64,
-    2**28,
-)  # a text of so many characters is as long as a number; bytes of an array of texts
+# A text of _SHORT characters is as long as a number; _TEXTS: bytes of an array of texts.
+_AXES, _SHORT, _TEXTS = 16, 64, 2**28
 _HEAD = struct.Struct("<II")
-DTYPES = {
-    name: np.dtype(name)
-    for name in (
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    )
-}
+_NAMES = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64"
+    " complex128"
+)
+DTYPES = {name: np.dtype(name) for name in _NAMES.split()}
 
 
 class WireError(Exception):
@@ -61,9 +44,7 @@ def _need(condition, message):
 
 
 class _Held:
-    """What a message holds so far: values, numbers in arrays and their bytes, characters of the
-    longest text.
-    """
+    """What a message holds so far: values, numbers and bytes of arrays, the longest text."""
 
     def __init__(self):
         self.values, self._numbers, self._bytes, self._longest = 0, 0, 0, 0
@@ -71,16 +52,10 @@ class _Held:
     def take(self, v, depth):
         """A value that is no array, so deep in others."""
         self.values += 1
-        if self.values > ITEMS or depth > _DEPTH:
-            raise WireError(
-                f"more than {ITEMS} values in tuples, lists or dicts"
-                if self.values > ITEMS
-                else "lists in lists in lists, too deep"
-            )
-        if isinstance(v, (str, int)):
-            length = (
-                len(v) if isinstance(v, str) else v.bit_length() // 3
-            )  # a number may become a text
+        _need(self.values <= ITEMS, f"more than {ITEMS} values in tuples, lists or dicts")
+        _need(depth <= _DEPTH, "lists in lists in lists, too deep")
+        if isinstance(v, (str, int)):  # a number may become a text
+            length = len(v) if isinstance(v, str) else v.bit_length() // 3
             if length > _SHORT:
                 self._longest = max(self._longest, length)
 
@@ -125,16 +100,12 @@ def encode(value):
             return v
         if isinstance(v, complex):
             return ["complex", v.real, v.imag]
+        below = depth + 1
         if isinstance(v, (list, tuple)):
-            return [
-                "list" if isinstance(v, list) else "tuple",
-                *(walk(item, depth + 1) for item in v),
-            ]
+            kind = "list" if isinstance(v, list) else "tuple"
+            return [kind, *(walk(item, below) for item in v)]
         if isinstance(v, dict):
-            return [
-                "dict",
-                *([_key(walk(key, depth + 1)), walk(item, depth + 1)] for key, item in v.items()),
-            ]
+            return ["dict", *([_key(walk(k, below)), walk(one, below)] for k, one in v.items())]
         raise WireError(
             f"{type(v).__name__}, expected arrays, numbers, strings, or tuples, lists and dicts of"
             " them"
@@ -163,9 +134,7 @@ def encode_all(values):
 
 
 def changed(values, before):
-    """Positions of the values that are no longer what :func:`encode_all` made ``before`` of, or
-    cannot be sent.
-    """
+    """Positions of values that :func:`encode_all` now makes other frames of, or none."""
 
     def same(value, frame):
         try:
@@ -177,9 +146,7 @@ def changed(values, before):
 
 
 def receive(read):
-    """The value of the frame that ``read(number)`` gives the bytes of; WireError if it is none,
-    EOFError if there are no more bytes.
-    """
+    """The value of the frame that ``read(number)`` gives; WireError, or EOFError at the end."""
     head = read(_HEAD.size)
     if len(head) < _HEAD.size:
         raise EOFError("the other process stopped")
@@ -187,18 +154,14 @@ def receive(read):
 
 
 def sizes(head):
-    """Lengths of the two parts, from the first bytes of a frame; WireError if they are too
-    large.
-    """
+    """Lengths of the two parts, from a frame's first bytes; WireError if too large."""
     text, data = _HEAD.unpack(head)
     _need(text <= JSON_LIMIT and data <= DATA_LIMIT, f"a message of {text} + {data} bytes")
     return text, data
 
 
 def decode(frame):
-    """The value of a whole frame; WireError, and nothing else, if it is none. Arrays are new and
-    writable.
-    """
+    """The value of a whole frame; WireError, and nothing else, if it is none."""
     try:
         text, length = sizes(frame[: _HEAD.size])
         body = frame[_HEAD.size :]
@@ -209,15 +172,9 @@ def decode(frame):
         held.end()
         _need(not data.read(1), "bytes that belong to nothing")
         return value
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        OverflowError,
-        RecursionError,
-        struct.error,
-        MemoryError,
-    ) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise WireError(f"not a message: {error!s:.200}") from None
+    except (struct.error, MemoryError) as error:
         raise WireError(f"not a message: {error!s:.200}") from None
 
 
@@ -226,9 +183,7 @@ def _value(v, data, held, depth):
     if type(v) is not list:
         held.take(v, depth)
         if type(v) is str:
-            return v.encode(
-                errors="replace"
-            ).decode()  # half a surrogate pair cannot be written to a file
+            return v.encode(errors="replace").decode()  # half a surrogate pair is no text
         _need(v is None or type(v) in (bool, float, int), "a value of no kind")
         _need(type(v) is not int or abs(v) < _BOUND, "an integer too large")
         return v
@@ -255,24 +210,19 @@ def _value(v, data, held, depth):
 
 def _array(name, shape, data):
     dtype = DTYPES[name]
-    _need(
-        type(shape) is list and all(type(n) is int and n >= 0 for n in shape),
-        "an array of no shape",
-    )
+    listed = type(shape) is list and all(type(n) is int and n >= 0 for n in shape)
+    _need(listed, "an array of no shape")
     _need(_fits(shape), "an array that is too large")
-    part = data.read(
-        math.prod(shape) * dtype.itemsize
-    )  # of one without all its bytes the shape does not fit
+    # Of one without all its bytes the shape does not fit.
+    part = data.read(math.prod(shape) * dtype.itemsize)
     if name == "bool":  # a byte that is neither 0 nor 1 is no bool
         return (np.frombuffer(part, np.uint8) != 0).reshape(shape)
     return np.frombuffer(part, dtype).reshape(shape).copy()
 
 
 def _key(key):
-    _need(
-        type(key) in (str, int, bool, float, type(None)),
-        "a dict with a key that is neither a word nor a number",
-    )
+    plain = type(key) in (str, int, bool, float, type(None))
+    _need(plain, "a dict with a key that is neither a word nor a number")
     # Larger ones may all have one hash, and a dict takes minutes.
     _need(type(key) is not int or abs(key) < 2**63, "a key that is too large")
     return key

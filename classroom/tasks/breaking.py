@@ -1,6 +1,4 @@
-"""Graded tasks of chapters 7 to 9: statistics merged or taken apart, rows of any size, a sum in a
-given order.
-"""
+"""Graded tasks of chapters 7 to 9: statistics of parts, rows of any size, a sum in an order."""
 
 from typing import NamedTuple
 
@@ -10,7 +8,7 @@ from lnbook.exercises.expect import expect, expect_array, expect_close, expect_n
 
 from . import norm as norms
 from . import order
-from .task import Task
+from .task import Task, listed
 
 
 class _Spread(NamedTuple):
@@ -25,15 +23,10 @@ class _Spread(NamedTuple):
     @property
     def words(self):
         """For the text."""
-        divisor = {
-            -1: "the number of rows less one",
-            0: "the number of rows",
-            1: "the number of rows and one",
-        }
+        divisor = "the number of rows" + {-1: " less one", 0: "", 1: " and one"}[self.more]
         squares = "the sum of squared deviations from the mean"
-        return _KINDS[self.kind][0].format(
-            squares=squares, v=f"{squares}, divided by {divisor[self.more]}"
-        )
+        words = _KINDS[self.kind][0]
+        return words.format(squares=squares, v=f"{squares}, divided by {divisor}")
 
     def n(self, n):
         """Source of the divisor of the sum of squares."""
@@ -48,31 +41,23 @@ class _Spread(NamedTuple):
         return _KINDS[self.kind][2].format(q=squares, n=n, N=self.n(n))
 
 
-# In words, sources of the sum of squares and of what is stored, and the divisors in use.
+# In words, and sources of the sum of squares and of what is stored; the divisors in use.
 _KINDS = {
-    "variance": ("the variance, {v}", "{N} * {v}", "{q} / {N}", (-1, 0, 1)),
-    "deviation": (
-        "the standard deviation, the root of {v}",
-        "{N} * {v}**2",
-        "np.sqrt({q} / {N})",
-        (-1, 0, 1),
-    ),
-    "squares": ("{squares}", "{v}", "{q}", (0,)),
-    "precision": ("the precision, one over {v}", "{N} / {v}", "{N} / {q}", (-1, 0)),
+    "variance": ("the variance, {v}", "{N} * {v}", "{q} / {N}"),
+    "deviation": ("the standard deviation, the root of {v}", "{N} * {v}**2", "np.sqrt({q} / {N})"),
+    "squares": ("{squares}", "{v}", "{q}"),
+    "precision": ("the precision, one over {v}", "{N} / {v}", "{N} / {q}"),
     "error": (
         "the standard error, the root of {v}, and again by the number of rows",
-        "{n} * {N} * {v}**2",
-        "np.sqrt({q} / {N} / {n})",
-        (-1, 0),
+        *("{n} * {N} * {v}**2", "np.sqrt({q} / {N} / {n})"),
     ),
     "of the mean": (
         "the variance of the mean, {v}, and again by the number of rows",
-        "{n} * {N} * {v}",
-        "{q} / {N} / {n}",
-        (-1, 0),
+        *("{n} * {N} * {v}", "{q} / {N} / {n}"),
     ),
 }
-_SPREADS = [_Spread(kind, more) for kind, (*_, divisors) in _KINDS.items() for more in divisors]
+_DIVISORS = {"variance": (-1, 0, 1), "deviation": (-1, 0, 1), "squares": (0,)}
+_SPREADS = [_Spread(kind, more) for kind in _KINDS for more in _DIVISORS.get(kind, (-1, 0))]
 
 
 class StatisticsOfParts(Task):
@@ -86,13 +71,10 @@ class StatisticsOfParts(Task):
     )
 
     def draw(self, random):
-        self.take_away, self.given, self.asked, self.from_sums, self.to_sums = self.variant = (
-            random.choice([True, False]),
-            random.choice(_SPREADS),
-            random.choice(_SPREADS),
-            random.choice([True, False]),
-            random.choice([True, False]),
-        )
+        either = True, False
+        kinds = either, _SPREADS, _SPREADS, either, either
+        self.variant = tuple(map(random.choice, kinds))
+        self.take_away, self.given, self.asked, self.from_sums, self.to_sums = self.variant
         self.centre = "sums" if self.from_sums else "mean"
         self.returned = "sums" if self.to_sums else "mean"
         self.mean, self.mean_part = (
@@ -209,71 +191,42 @@ class StatisticsOfParts(Task):
         expect_close(stored, right[2], 1e-6 if far else self.rtol, "the spread")
 
     def slips(self):
-        if self.take_away:
-            yield (
-                "shift * n_part / left",
-                "shift * n_part / n",
-                "the mean of the rest divides by the number of all rows",
-            )
-            yield (
-                f"{self.mean} - shift",
-                f"{self.mean} + shift",
-                "the mean moves towards the part, not away from it",
-            )
-            yield (
-                "    squares = squares - shift**2 * n * n_part / left\n",
-                "",
-                "the distance of the two means is left out",
-            )
-            yield (
-                "n * n_part / left",
-                "n_part",
-                "the distance of the two means has the wrong weight",
-            )
-            yield (
-                "shift**2 * n * n_part / left",
-                f"(n_part * ({self.mean_part})**2 + left * mean_left**2 - n * ({self.mean})**2)",
-                "large squares of means are subtracted from one another",
-            )
-        else:
-            yield (
-                "(n * shift).sum(axis=0) / total",
-                "shift.mean(axis=0)",
-                "a mean of means is taken, though the parts differ in size",
-            )
-            yield (
-                " + (n * (shift - offset)**2).sum(axis=0)",
-                "",
-                "the distances of the means are left out",
-            )
-            yield (
-                "n * (shift - offset)**2",
-                "(shift - offset)**2",
-                "the distances of the means have no weights",
-            )
-            yield (
-                "(n * (shift - offset)**2).sum(axis=0)",
-                "(n * mean_of_part**2).sum(axis=0) - total * (mean_of_part[0] + offset)**2",
-                "large squares of means are subtracted from one another",
-            )
+        yield from self._of_the_rest() if self.take_away else self._of_merging()
         last = "left" if self.take_away else "total"
-        right = self.asked.stored("squares", last) + "\n"
-        for other in _SPREADS:
-            if other.kind == self.asked.kind and other.more != self.asked.more:
-                yield (
-                    f", {right}",
-                    f", {other.stored('squares', last)}\n",
-                    "the spread returned has another divisor",
-                )
-                break
+        right = f", {self.asked.stored('squares', last)}\n"
+        kin = [one for one in _SPREADS if one.kind == self.asked.kind and one != self.asked]
+        for other in kin[:1]:
+            new = f", {other.stored('squares', last)}\n"
+            yield right, new, "the spread returned has another divisor"
         if self.asked.kind in ("deviation", "error"):
             yield "np.sqrt(", "(", "the last root is not taken"
         if self.given != self.asked:
-            yield (
-                f", {right}",
-                f", {self.given.stored('squares', last)}\n",
-                "the spread is returned in the form in which it is given",
-            )
+            new = f", {self.given.stored('squares', last)}\n"
+            yield right, new, "the spread is returned in the form in which it is given"
+
+    def _of_the_rest(self):
+        mean, part = self.mean, self.mean_part
+        return listed(f"""
+`shift * n_part / left` -> `shift * n_part / n`:
+    the mean of the rest divides by the number of all rows
+`{mean} - shift` -> `{mean} + shift`: the mean moves towards the part, not away from it
+`    squares = squares - shift**2 * n * n_part / left
+` -> ``: the distance of the two means is left out
+`n * n_part / left` -> `n_part`: the distance of the two means has the wrong weight
+`shift**2 * n * n_part / left` -> `(n_part * ({part})**2 + left * mean_left**2 - n * ({mean})**2)`:
+    large squares of means are subtracted from one another
+""")
+
+    def _of_merging(self):
+        large = "(n * mean_of_part**2).sum(axis=0) - total * (mean_of_part[0] + offset)**2"
+        return listed(f"""
+`(n * shift).sum(axis=0) / total` -> `shift.mean(axis=0)`:
+    a mean of means is taken, though the parts differ in size
+` + (n * (shift - offset)**2).sum(axis=0)` -> ``: the distances of the means are left out
+`n * (shift - offset)**2` -> `(shift - offset)**2`: the distances of the means have no weights
+`(n * (shift - offset)**2).sum(axis=0)` -> `{large}`:
+    large squares of means are subtracted from one another
+""")
 
 
 class NormOfAnySize(Task):
@@ -354,25 +307,21 @@ class NormOfAnySize(Task):
         other = {"exponent": "2 * exponent", "2 * exponent": "exponent"}[self.power]
         largest = "np.max(np.abs(parts), axis=-1, keepdims=True)"
         yield from norms.slips(self.variant)
-        yield f", np.ldexp(eps, -({self.power}))", ", eps", "eps is not scaled with the row"
-        yield f"-({self.power})", f"-({other})", "eps is scaled by the wrong power"
-        yield largest, "np.max(np.abs(parts))", "all rows are scaled by the same number"
-        yield (
-            largest,
-            "np.abs(parts).mean(axis=-1, keepdims=True)",
-            "the number that the scaling is taken from overflows",
-        )
-        yield f"{largest})[1], 0)", "np.ones_like(parts))[1] - 1, 0)", "large rows are not scaled"
+        yield from listed(f"""
+`, np.ldexp(eps, -({self.power}))` -> `, eps`: eps is not scaled with the row
+`-({self.power})` -> `-({other})`: eps is scaled by the wrong power
+`{largest}` -> `np.max(np.abs(parts))`: all rows are scaled by the same number
+`{largest}` -> `np.abs(parts).mean(axis=-1, keepdims=True)`:
+    the number that the scaling is taken from overflows
+`{largest})[1], 0)` -> `np.ones_like(parts))[1] - 1, 0)`: large rows are not scaled
+""")
 
 
 _BLOCKS = {
-    "neighbours": (
-        "Block b has the rows b B, b B + 1, ..., b B + B - 1; the last block may have fewer rows"
-    ),
-    "strided": (
-        "Block b has the rows b, b + B, b + 2 B, ...; there are B blocks, or as many as there are"
-        " rows if these are fewer"
-    ),
+    "neighbours": "Block b has the rows b B, b B + 1, ..., b B + B - 1; the last block may have"
+    " fewer rows",
+    "strided": "Block b has the rows b, b + B, b + 2 B, ...; there are B blocks, or as many as"
+    " there are rows if these are fewer",
 }
 
 
@@ -445,20 +394,15 @@ class SumInBlocks(Task):
 
     def slips(self):
         _, way, B, upwards, squares = self.variant
-        yield self.blocks, self.other_blocks, "the blocks have the wrong rows"
-        yield f"{B}", f"{2 * B}", "the blocks have another size"
-        yield self.blocks, "[terms]", "all rows are added in one sequence"
-        yield self.blocks, "[terms[b:b + 1] for b in range(len(terms))]", "there are no blocks"
-        yield (
-            f"block[::{1 if upwards else -1}]",
-            f"block[::{-1 if upwards else 1}]",
-            "a block is added from its other end",
-        )
-        yield (
-            "total = rows[0]",
-            "total = rows[0].astype(float)",
-            "a running sum is wider than float32",
-        )
+        step = 1 if upwards else -1
+        yield from listed(f"""
+`{self.blocks}` -> `{self.other_blocks}`: the blocks have the wrong rows
+`{B}` -> `{2 * B}`: the blocks have another size
+`{self.blocks}` -> `[terms]`: all rows are added in one sequence
+`{self.blocks}` -> `[terms[b:b + 1] for b in range(len(terms))]`: there are no blocks
+`block[::{step}]` -> `block[::{-step}]`: a block is added from its other end
+`total = rows[0]` -> `total = rows[0].astype(float)`: a running sum is wider than float32
+""")
         if squares:
             yield "terms = terms * terms", "terms = terms", "the terms are not squared"
         yield from order.slips(way)

@@ -7,7 +7,7 @@ import numpy as np
 from lnbook.exercises.expect import expect
 
 from . import norm as norms
-from .task import Task
+from .task import Task, listed
 
 _ORDINARY, _SMALL = "ordinary rows", "rows so small that eps counts"
 
@@ -21,9 +21,7 @@ class _OfGradient(Task):
     divided_by, shapes = 1, ((3, 12), (2, 2, 24))
 
     def choose(self, random):
-        """The variant, its parameters and the signature; no lower bound: a difference across its
-        kink is no derivative.
-        """
+        """The variant and its parameters; no lower bound, which has a kink."""
         self.variant = random.choice(norms.members(roots=("inside", "outside", "squared")))
         given = norms.given(self.variant)[:1]
         self.names = "dy", "x", *given, "eps", "dx"
@@ -139,28 +137,19 @@ class GradientCheck(_OfGradient):
         expect(right or not found, f"a wrong gradient is called right: {what} is wrong")
 
     def slips(self):
-        return (
-            *norms.slips(self.variant),
-            (
-                "np.linalg.norm(dx - numeric)",
-                "abs((dx - numeric).sum())",
-                "errors of opposite sign cancel",
-            ),
-            (
-                "np.linalg.norm(dx - numeric)",
-                "(dx - numeric).max()",
-                "errors below zero are not seen",
-            ),
-            ("dx - numeric)", "abs(dx) - abs(numeric))", "signs are not compared"),
-            ("(dy * ", "(1.0 * ", "the loss is the sum of y"),
-            (" < 1e-4", " < 1", "the tolerance is too wide"),
-            (
-                "- loss(x - step)) / 2e-5",
-                "- loss(x)) / 2e-5",
-                "a one-sided difference is divided by two steps",
-            ),
-            ("1e-5\n", "1e-14\n", "the step is so small that rounding is all that is left"),
-        )
+        yield from norms.slips(self.variant)
+        yield from listed("""
+`np.linalg.norm(dx - numeric)` -> `abs((dx - numeric).sum())`: errors of opposite sign cancel
+`np.linalg.norm(dx - numeric)` -> `(dx - numeric).max()`: errors below zero are not seen
+`dx - numeric)` -> `abs(dx) - abs(numeric))`: signs are not compared
+`(dy * ` -> `(1.0 * `: the loss is the sum of y
+` < 1e-4` -> ` < 1`: the tolerance is too wide
+`- loss(x - step)) / 2e-5` -> `- loss(x)) / 2e-5`:
+    a one-sided difference is divided by two steps
+`1e-5
+` -> `1e-14
+`: the step is so small that rounding is all that is left
+""")
 
 
 class ReadTheMistake(_OfGradient):
@@ -183,10 +172,8 @@ class ReadTheMistake(_OfGradient):
                 )
             ),
             "batch": "the right gradient was divided by the number of rows",
-            "norm": (
-                "it is the gradient of a normalisation that has eps elsewhere, or divides q by"
-                " another number"
-            ),
+            "norm": "it is the gradient of a normalisation that has eps elsewhere, or divides q by"
+            " another number",
         }
         self.words |= (
             {"gamma": "`gamma` was forgotten"}
@@ -281,25 +268,11 @@ class ReadTheMistake(_OfGradient):
         }[word]()
 
     def slips(self):
-        return (
-            *(
-                (old, new, says)
-                for old, new, says in norms.slips(self.variant)
-                if "path" not in says
-            ),
-            (
-                "scale=False",
-                "scale=True",
-                "a gradient with s held constant is not told from the right one",
-            ),
-            (
-                "right / len(x)",
-                "right / x.shape[-1]",
-                "the number of rows is taken for the number of features",
-            ),
-            (
-                f"mean={not self.variant.centred})",
-                f"mean={self.variant.centred})",
-                "what becomes of the mean is not told from the right one",
-            ),
-        )
+        yield from (slip for slip in norms.slips(self.variant) if "path" not in slip[2])
+        yield from listed(f"""
+`scale=False` -> `scale=True`: a gradient with s held constant is not told from the right one
+`right / len(x)` -> `right / x.shape[-1]`:
+    the number of rows is taken for the number of features
+`mean={not self.variant.centred})` -> `mean={self.variant.centred})`:
+    what becomes of the mean is not told from the right one
+""")

@@ -3,7 +3,7 @@
 from lnbook.exercises.expect import expect_close, expect_parts
 
 from . import norm as norms
-from .task import Task
+from .task import Task, listed
 
 # A right answer in float64: sums of at most 24 terms, some twenty roundings, of which cancellation
 # lets a hundredfold be seen in the worst of the rows drawn here: 24 * 20 * 100 * 2**-53 = 5e-12.
@@ -140,33 +140,19 @@ class NormJacobian(Task):
     def slips(self):
         norm = self.variant
         yield from (slip for slip in norms.slips(norm) if "whole row" not in slip[2])
-        yield (
-            "- bk * np.outer(ck, ck)",
-            "+ bk * np.outer(ck, ck)",
-            "a sign in the path through s is wrong in J",
-        )
-        yield "- bk * np.outer(ck, ck)", "", "the path through s is missing in J"
-        yield (
-            "along = 1 / sk - bk * (ck @ ck)",
-            "along = 0.0",
-            "an eigenvalue is taken to be 0 though eps > 0",
-        )
-        yield (
-            "np.sort(eigenvalues)",
-            "np.sort(eigenvalues)[::-1]",
-            "the eigenvalues are in descending order",
-        )
+        yield from listed("""
+`- bk * np.outer(ck, ck)` -> `+ bk * np.outer(ck, ck)`: a sign in the path through s is wrong in J
+`- bk * np.outer(ck, ck)` -> ``: the path through s is missing in J
+`along = 1 / sk - bk * (ck @ ck)` -> `along = 0.0`: an eigenvalue is taken to be 0 though eps > 0
+`np.sort(eigenvalues)` -> `np.sort(eigenvalues)[::-1]`: the eigenvalues are in descending order
+""")
         if norm.centred:
-            yield (
-                " - block.sum(axis=1, keepdims=True) * w",
-                "",
-                "the path through what is subtracted is missing in J",
-            )
-            yield (
-                "keepdims=True) * w",
-                "keepdims=True)",
-                "the path through what is subtracted lacks its weights in J",
-            )
+            yield from listed("""
+` - block.sum(axis=1, keepdims=True) * w` -> ``:
+    the path through what is subtracted is missing in J
+`keepdims=True) * w` -> `keepdims=True)`:
+    the path through what is subtracted lacks its weights in J
+""")
         if norms.root_slope(norm) != _INSIDE_ROOT[0]:
             yield norms.root_slope(norm), *_INSIDE_ROOT
 
@@ -211,21 +197,17 @@ class NormBackward(Task):
 """
             + {
                 "none": "    return dx",
-                "feature": (
-                    f"""
+                "feature": f"""
     leading = tuple(range(dy.ndim - 1))
     dgamma = (dy * {norms.joined(norm, "(c / s)")}).sum(axis=leading)
     dbeta = dy.sum(axis=leading)
-    return dx, dgamma, dbeta"""
-                ),
-                "group": (
-                    f"""
+    return dx, dgamma, dbeta""",
+                "group": f"""
     dy_parts = {norms.cut(norm, "dy")}
     others = (*range(dy.ndim - 1), -1)
     dgamma = (dy_parts * c / s).sum(axis=others)
     dbeta = dy_parts.sum(axis=others)
-    return dx, dgamma, dbeta"""
-                ),
+    return dx, dgamma, dbeta""",
             }[norm.affine]
         )
 
@@ -262,30 +244,20 @@ class NormBackward(Task):
     def slips(self):
         norm = self.variant
         yield from norms.slips(norm)
-        yield "+ ds * ds_dq * 2 * c /", "+ 0 * c /", "s is treated as a constant"
-        yield "ds_dq * 2 * c", "ds_dq * c", "the derivative of a square lacks its 2"
-        yield " / s**2", " / s", "a factor 1 / s is missing in the path through s"
+        yield from listed("""
+`+ ds * ds_dq * 2 * c /` -> `+ 0 * c /`: s is treated as a constant
+`ds_dq * 2 * c` -> `ds_dq * c`: the derivative of a square lacks its 2
+` / s**2` -> ` / s`: a factor 1 / s is missing in the path through s
+""")
         if norm.centred:
-            yield (
-                " - w * dc.sum(axis=-1, keepdims=True)",
-                "",
-                (
-                    "the path through"
-                    f" {'the mean' if norm.centre == 'mean' else 'what is subtracted'} is missing"
-                ),
-            )
+            path = "the mean" if norm.centre == "mean" else "what is subtracted"
+            yield " - w * dc.sum(axis=-1, keepdims=True)", "", f"the path through {path} is missing"
         if norms.root_slope(norm) != _INSIDE_ROOT[0]:
             yield norms.root_slope(norm), *_INSIDE_ROOT
-        if self.variant.affine != "none":
-            yield f"g = ({self.g})", "g = dy", "gamma is missing in dx"
-            yield (
-                "return dx, dgamma, dbeta",
-                "return dx, dbeta, dgamma",
-                "dgamma and dbeta are exchanged",
-            )
-            product = (
-                ("dy_parts * c / s", "dy_parts * c")
-                if norm.affine == "group"
-                else ("dy * (c / s)", "dy * (c)")
-            )
-            yield *product, "dgamma is summed with c, not with c / s"
+        if norm.affine != "none":
+            old = "dy_parts * c / s" if norm.affine == "group" else "dy * (c / s)"
+            yield from listed(f"""
+`g = ({self.g})` -> `g = dy`: gamma is missing in dx
+`return dx, dgamma, dbeta` -> `return dx, dbeta, dgamma`: dgamma and dbeta are exchanged
+`{old}` -> `{old.replace(" / s", "")}`: dgamma is summed with c, not with c / s
+""")

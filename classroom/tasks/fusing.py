@@ -1,6 +1,4 @@
-"""Graded tasks of chapters 10 to 14: bytes of a kernel, a sum in lanes, a warp's sums, partial sums
-over rows.
-"""
+"""Graded tasks of chapters 10 to 14: bytes of a kernel, sums in lanes, of a warp, over rows."""
 
 import itertools
 from collections import namedtuple
@@ -10,7 +8,7 @@ import numpy as np
 from lnbook.exercises.expect import expect, expect_parts
 
 from . import order
-from .task import Task
+from .task import Task, listed
 
 # What a fused kernel may be.
 _FIELDS = {
@@ -50,9 +48,10 @@ class BytesOfAKernel(Task):
             "part": f"`gamma` and `beta` have {G} numbers each",
         }[kernel.affine]
         own = f", parameters and their gradients {kernel.parameter}" if parameters else ""
+        parted = f" in {G} equal parts each" * (G > 1)
+        parted += ", without subtracting a mean" * (not kernel.centred)
         self.statement = (
-            "The rows of `x` are"
-            f" normalised{f' in {G} equal parts each' if G > 1 else ''}{'' if kernel.centred else ', without subtracting a mean'}."  # noqa: E501
+            f"The rows of `x` are normalised{parted}."
             f" {has}. The statistics {'mean and 1 / s' if kernel.centred else '1 / s'} have {many}."
             f" {self._backward(kernel) if kernel.backward else self._forward(kernel)} x and"
             " everything of x's shape, but for a mask, have `itemsize` bytes a number; statistics"
@@ -65,16 +64,11 @@ class BytesOfAKernel(Task):
     rows, D: ints, D divisible by 4; x is (rows, D).  itemsize: bytes of a number of x.
     Returns (bytes read, bytes written), two ints.
     """'''
-        more, mask = (
-            (f" + {kernel.parameter} * 2 * P" if parameters else ""),
-            " + N" if kernel.mask else "",
-        )
-        statistics = f" + {kernel.statistic} * {self.kept} * S"
+        more = f" + {kernel.parameter} * 2 * P" * parameters
+        mask, statistics = " + N" * kernel.mask, f" + {kernel.statistic} * {self.kept} * S"
         if kernel.backward:
-            gamma = f" + {kernel.parameter} * P" if parameters else ""
-            read = (
-                f"{2 + 2 * kernel.twice + kernel.residual} * N * itemsize{mask}{statistics}{gamma}"
-            )
+            gamma, arrays = f" + {kernel.parameter} * P" * parameters, 2 + 2 * kernel.twice
+            read = f"{arrays + kernel.residual} * N * itemsize{mask}{statistics}{gamma}"
             written = f"N * itemsize{more}"
         else:
             read = f"{1 + kernel.residual + kernel.twice} * N * itemsize{more}"
@@ -89,19 +83,12 @@ class BytesOfAKernel(Task):
         extra = (
             " The gradient that x receives from its other use, an array like x, is read and added"
             " to dx before that is written."
-            if kernel.residual
-            else ""
-        )
+        ) * kernel.residual
         mask = (
             " A mask that forward left, one byte for each number of x, is read as well."
-            if kernel.mask
-            else ""
-        )
-        times = (
-            "dy and x twice, since a row does not fit into the chip, everything else once"
-            if kernel.twice
-            else "each number once"
-        )
+        ) * kernel.mask
+        twice = "dy and x twice, since a row does not fit into the chip, everything else once"
+        times = twice if kernel.twice else "each number once"
         return (
             f"A fused backward kernel reads dy, x, the statistics{', gamma' if parameters else ''},"
             f" {times}, and writes dx{', dgamma and dbeta' if parameters else ''},"
@@ -110,21 +97,16 @@ class BytesOfAKernel(Task):
 
     @staticmethod
     def _forward(kernel):
-        again = (
-            " A row does not fit into the chip, so x is then read a second time."
-            if kernel.twice
-            else ""
-        )
-        extra = (
+        again = " A row does not fit into the chip, so x is then read a second time." * kernel.twice
+        two = (
             "x is the sum of two arrays that the kernel reads; it writes x as well, for the next"
             " layer and for backward."
-            if kernel.residual
-            else "It reads x."
         )
-        mask = " It also writes a mask, one byte for each number of x." if kernel.mask else ""
+        extra = two if kernel.residual else "It reads x."
+        mask = " It also writes a mask, one byte for each number of x." * kernel.mask
+        both = " and both parameters" * (kernel.affine != "none")
         return (
-            "A fused forward kernel reads its"
-            f" input{' and both parameters' if kernel.affine != 'none' else ''}, each number once,"
+            f"A fused forward kernel reads its input{both}, each number once,"
             f" and writes y and the statistics. {extra}{again}{mask}"
         )
 
@@ -140,40 +122,27 @@ class BytesOfAKernel(Task):
     def judge(self, found, rows, D, itemsize, position, expected):
         found, right = np.asarray(expect_parts(found, 2, "numbers")[position]), expected[position]
         expect(found.shape == () and found.dtype.kind in "iuf", "expected one number")
-        expect(
-            found == right,
-            f"({rows}, {D}), {itemsize} bytes a number: found {found}, which is too "
-            f"{'many' if found > right else 'few'}",
-        )
+        many = "many" if found > right else "few"
+        case = f"({rows}, {D}), {itemsize} bytes a number"
+        expect(found == right, f"{case}: found {found}, which is too {many}")
 
     def slips(self):
         kernel = self.variant
         statistics = f"{kernel.statistic} * {self.kept} * S"
-        yield (
-            f"rows * {kernel.parts}, ",
-            f"{kernel.parts}, ",
-            "the statistics are counted once, not for each row",
-        )
-        yield statistics, "0 * S", "the statistics are left out"
-        yield "* N * itemsize", "* N * 4", "every number is taken to have 4 bytes"
-        yield (
-            "N, S, P = rows * D",
-            "N, S, P = rows * D * 2",
-            "the arrays of x's shape are counted twice",
-        )
-        yield (
-            statistics,
-            f"itemsize * {self.kept} * S",
-            "statistics are taken to have itemsize bytes a number",
-        )
+        yield from listed(f"""
+`rows * {kernel.parts}, ` -> `{kernel.parts}, `: the statistics are counted once, not for each row
+`{statistics}` -> `0 * S`: the statistics are left out
+`* N * itemsize` -> `* N * 4`: every number is taken to have 4 bytes
+`N, S, P = rows * D` -> `N, S, P = rows * D * 2`: the arrays of x's shape are counted twice
+`{statistics}` -> `itemsize * {self.kept} * S`:
+    statistics are taken to have itemsize bytes a number
+""")
         if kernel.mask:
             yield " + N ", " + N * itemsize ", "the mask is taken to have itemsize bytes a number"
         if kernel.parts > 1:
-            yield (
-                f"rows * {kernel.parts},",
-                "rows,",
-                "the statistics are taken to be one a row, not one a part",
-            )
+            yield from listed(f"""
+`rows * {kernel.parts},` -> `rows,`: the statistics are taken to be one a row, not one a part
+""")
         if kernel.centred:
             yield "2 * S", "1 * S", "one of the two statistics is left out"
         else:
@@ -190,10 +159,8 @@ _TERMS = {
 _RESTS = {
     "lanes": "go to lanes 0, 1, ... as all others do",
     "after": "are added to the result one after the other, after the lanes have been joined",
-    "own": (
-        "are added up in a sum of their own, one after the other, which is added to the result at"
-        " the end"
-    ),
+    "own": "are added up in a sum of their own, one after the other, which is added to the result"
+    " at the end",
 }
 
 
@@ -232,10 +199,8 @@ class SumInLanes(Task):
             "after": ("", "\n    for a in terms[whole:]:\n        total = total + a"),
             "own": (
                 "",
-                (
-                    "\n    rest = np.float32(0)\n    for a in terms[whole:]:\n        rest = rest +"
-                    " a\n    total = total + rest"
-                ),
+                "\n    rest = np.float32(0)\n    for a in terms[whole:]:\n        rest = rest +"
+                " a\n    total = total + rest",
             ),
         }
         before, after = self.rests[rest]
@@ -266,25 +231,23 @@ class SumInLanes(Task):
 
     def slips(self):
         lanes, way, rest, terms = self.variant
-        yield f"{lanes}", f"{lanes // 2}", "the number of lanes is another one"
-        yield "terms[whole:]", "terms[:0]", "what is left over is left out"
-        yield _TERMS[terms][2] + " for", "a for", f"the terms are not the {_TERMS[terms][1]}"
+        yield from listed(f"""
+`{lanes}` -> `{lanes // 2}`: the number of lanes is another one
+`terms[whole:]` -> `terms[:0]`: what is left over is left out
+`{_TERMS[terms][2]} for` -> `a for`: the terms are not the {_TERMS[terms][1]}
+""")
         for other, says in (
             ("lanes", "what is left over is added to the lanes"),
             ("after", "what is left over is added after the lanes, one by one"),
         ):
             if other != rest:
-                mine, theirs = self.rests[rest], self.rests[other]
-                old, new = (
-                    f"{before}{self.joining}{after}\n    return" for before, after in (mine, theirs)
-                )
-                yield old, new, says
+                old, new = (self.joining.join(self.rests[one]) for one in (rest, other))
+                yield f"{old}\n    return", f"{new}\n    return", says
         if rest != "lanes":
-            yield (
-                f"    whole = len(x) // {lanes} * {lanes}",
-                f"    whole = (len(x) - 1) // {lanes} * {lanes}",
-                "a last full step is treated as left over",
-            )
+            yield from listed(f"""
+`    whole = len(x) // {lanes} * {lanes}` -> `    whole = (len(x) - 1) // {lanes} * {lanes}`:
+    a last full step is treated as left over
+""")
         yield from order.slips(way)
 
 
@@ -309,9 +272,8 @@ _PARTNERS = {
 _WITHOUT = {
     None: "",
     "keeps": " A lane whose partner does not exist keeps its number as it is.",
-    "doubles": (
-        " A lane whose partner does not exist adds its own number instead, as the instruction does."
-    ),
+    "doubles": " A lane whose partner does not exist adds its own number instead, as the"
+    " instruction does.",
 }
 
 
@@ -384,39 +346,31 @@ class WarpSums(Task):
         if self.kind == "xor":  # all lanes hold the same number then, to the bit
             yield "value[partner]", "value", "every lane adds its own number"
             return
-        yield "return value", "return value[::-1]", "the lanes are counted from the other end"
-        yield (
-            "return value",
-            f"return np.full({self.width}, value[0])",
-            "every lane is given the number of lane 0",
-        )
         mine, other = ("lanes + d", "lanes - d")[:: 1 if "down" in self.kind else -1]
-        yield mine, other, "the partner is on the other side"
+        yield from listed(f"""
+`return value` -> `return value[::-1]`: the lanes are counted from the other end
+`return value` -> `return np.full({self.width}, value[0])`:
+    every lane is given the number of lane 0
+`{mine}` -> `{other}`: the partner is on the other side
+""")
         if alone:
             other = "doubles" if alone == "keeps" else "keeps"
             yield self.step[alone], self.step[other], f"a lane without a partner {other} its number"
-            yield (
-                self.step[alone],
-                f"value + value[partner % {self.width}]",
-                "the lanes form a ring",
-            )
+            ring = f"value + value[partner % {self.width}]"
+            yield self.step[alone], ring, "the lanes form a ring"
 
 
 _CUTS = {
     "stride": ("the rows b, b + blocks, b + 2 blocks, ...", "range(b, len(dy), blocks)"),
     "chunks": (
-        (
-            "the rows from b * size up to, not including, (b + 1) * size, where size is rows /"
-            " blocks rounded up; the last blocks may have fewer rows, or none, and then their sum"
-            " is 0"
-        ),
+        "the rows from b * size up to, not including, (b + 1) * size, where size is rows /"
+        " blocks rounded up; the last blocks may have fewer rows, or none, and then their sum"
+        " is 0",
         "range(b * size, min((b + 1) * size, len(dy)))",
     ),
     "even": (
-        (
-            "the rows from b * rows / blocks, rounded down, up to, not including, (b + 1) * rows /"
-            " blocks, rounded down"
-        ),
+        "the rows from b * rows / blocks, rounded down, up to, not including, (b + 1) * rows /"
+        " blocks, rounded down",
         "range(b * len(dy) // blocks, (b + 1) * len(dy) // blocks)",
     ),
 }
@@ -504,28 +458,24 @@ class SumsOverRows(Task):
 
     def slips(self):
         cut, way, what, upwards, runs = self.variant
-        yield (
-            self.rows,
-            _CUTS["chunks" if cut == "stride" else "stride"][1],
-            "the blocks take the wrong rows",
-        )
-        yield (
-            f"enumerate({self.taken})",
-            f"enumerate({f'reversed({self.rows})' if upwards else self.rows})",
-            "a block adds its rows from the other end",
-        )
-        yield (
-            f"blocks), {runs}\n",
-            f"blocks), {1 if runs > 1 else 2}\n",
-            ("a block has a single running sum" if runs > 1 else "a block has two running sums"),
-        )
-        yield ("np.float32)\n    size", "float)\n    size", "the sums are wider than float32")
-        yield (
-            self.second,
-            f"\n    return parts, {'(dy * xhat)' if what == 'dgamma' else 'dy'}.sum(axis=0)",
-            "the second stage does not start from the sums of the blocks",
-        )
-        yield self.second, "\n    return parts, parts.mean(axis=0)", "the second stage takes a mean"
+        backwards = f"reversed({self.rows})" if upwards else self.rows
+        number = ("two running sums", "a single running sum")[runs > 1]
+        whole = f"{'(dy * xhat)' if what == 'dgamma' else 'dy'}.sum(axis=0)"
+        yield from listed(f"""
+`{self.rows}` -> `{_CUTS["chunks" if cut == "stride" else "stride"][1]}`:
+    the blocks take the wrong rows
+`enumerate({self.taken})` -> `enumerate({backwards})`: a block adds its rows from the other end
+`blocks), {runs}
+` -> `blocks), {1 if runs > 1 else 2}
+`: a block has {number}
+`np.float32)
+    size` -> `float)
+    size`: the sums are wider than float32
+`{self.second}` -> `
+    return parts, {whole}`: the second stage does not start from the sums of the blocks
+`{self.second}` -> `
+    return parts, parts.mean(axis=0)`: the second stage takes a mean
+""")
         if what == "dgamma":
             yield self.term, "dy[i]", "the terms are those of dbeta"
         yield from order.slips(way)

@@ -73,18 +73,8 @@ class Norm(NamedTuple):
     @property
     def public(self):
         """True where the book has it, or where it differs in one respect only."""
-        return (
-            sum(
-                (
-                    self.centre != "mean",
-                    self.more != 0,
-                    self.eps != "inside",
-                    self.groups > 1,
-                    self.affine != "feature",
-                )
-            )
-            < 2
-        )
+        usual = Norm("mean", 0, "inside", 1, self.strided, "feature")
+        return sum(mine != theirs for mine, theirs in zip(self, usual)) < 2
 
     @property
     def centred(self):
@@ -95,38 +85,22 @@ class Norm(NamedTuple):
 @functools.cache
 def members(affine=("feature", "group", "none"), roots=tuple(_ROOTS)):
     """All members that the book does not have."""
-    found = (
-        Norm(*each)
-        for each in itertools.product(
-            ("none", *_WEIGHTS), (-1, 0, 1, 2), roots, (1, 2, 3, 4), (False, True), affine
-        )
-    )
-    return tuple(
-        norm
-        for norm in found
-        if not norm.public
-        and (norm.groups > 1 or norm.affine != "group")
-        and (norm.groups > 1 or not norm.strided)
-    )
+    choices = ("none", *_WEIGHTS), (-1, 0, 1, 2), roots, (1, 2, 3, 4), (False, True), affine
+    found = itertools.starmap(Norm, itertools.product(*choices))
+    parted = (n for n in found if n.groups > 1 or not (n.affine == "group" or n.strided))
+    return tuple(norm for norm in parted if not norm.public)
 
 
 def definition(norm):
     """The definition in Markdown."""
-    if norm.groups > 1:
-        G = norm.groups
-        features = (
-            f"part k has the features k, k + {G}, k + {2 * G}, ..."
-            if norm.strided
-            else "each of neighbours"
-        )
+    G, cut_up = norm.groups, "(the last axis, n = D numbers $x_1, \\ldots, x_n$)"
+    text = f"Each row of `x` {cut_up} is normalised alone:\n\n"
+    if G > 1:
+        features = f"part k has the features k, k + {G}, k + {2 * G}, ..."
         text = (
             f"Each row of `x` (the last axis, D numbers) is cut into {G} parts of n = D / {G}"
-            f" numbers, {features}. Each part $x_1, \\ldots, x_n$ is normalised alone:\n\n"
-        )
-    else:
-        text = (
-            "Each row of `x` (the last axis, n = D numbers $x_1, \\ldots, x_n$) is normalised"
-            " alone:\n\n"
+            f" numbers, {features if norm.strided else 'each of neighbours'}. Each part $x_1,"
+            " \\ldots, x_n$ is normalised alone:\n\n"
         )
     centre = f"c_i = x_i - {_WEIGHTS[norm.centre][1]}" if norm.centred else "c_i = x_i"
     y = r"\hat x_i" if norm.affine == "none" else r"\gamma_i \hat x_i + \beta_i"
@@ -140,19 +114,15 @@ def definition(norm):
         f"{text}Mind where eps stands, what q is divided by, and {mind}. "
         + {
             "feature": "`gamma` and `beta` have one number for each of the D features.",
-            "group": (
-                f"`gamma` and `beta` have one number for each of the {norm.groups} parts, shape"
-                f" ({norm.groups},): all features of a part share it."
-            ),
+            "group": f"`gamma` and `beta` have one number for each of the {norm.groups} parts,"
+            f" shape ({norm.groups},): all features of a part share it.",
             "none": "There is neither gamma nor beta.",
         }[norm.affine]
     )
 
 
 def cut(norm, array, always=False):
-    """Source of the array in parts, the last axis of one of them; ``always`` makes an axis of one
-    part, too.
-    """
+    """Source of the array in parts; ``always`` makes an axis of one part, too."""
     if norm.groups == 1 and not always:
         return array
     if norm.strided:
@@ -166,9 +136,7 @@ def joined(norm, parts):
 
 
 def statistics(norm, always=False):
-    """Source lines that compute parts, n, w, c, q and s from x and eps; ``always`` as in
-    :func:`cut`.
-    """
+    """Source of parts, n, w, c, q and s from x and eps; ``always`` as in :func:`cut`."""
     weights = f"\n    w = {_WEIGHTS[norm.centre][0]}" if norm.centred else ""
     return f"""
     parts = {cut(norm, "x", always)}
@@ -194,9 +162,7 @@ def divisor(norm):
 
 
 def scales_as_s(norm):
-    """Whether eps must grow like the numbers of x, not like their squares, where x grows and y
-    stays.
-    """
+    """Whether eps must grow like the numbers of x, not their squares, to keep y."""
     return norm.eps in ("outside", "squared", "least")
 
 
@@ -246,15 +212,8 @@ def slips(norm):
     if norm.groups > 1:
         whole, other = norm._replace(groups=1), norm._replace(strided=not norm.strided)
         yield cut(norm, "x"), cut(whole, "x", True), "the statistics are those of the whole row"
-        yield (
-            cut(norm, "x"),
-            cut(other, "x"),
-            (
-                "the parts are made of neighbours"
-                if norm.strided
-                else "the parts are not made of neighbours"
-            ),
-        )
+        made = "" if norm.strided else "not "
+        yield cut(norm, "x"), cut(other, "x"), f"the parts are {made}made of neighbours"
 
 
 def example(norm, rows=1):
@@ -297,9 +256,7 @@ def gradient(norm, dy, x, gamma, beta, eps, hold=()):
 
 
 def small(rows):
-    """Standard deviations, (rows, 1), of rows so small that :func:`counting` counts: q is below it,
-    above it ...
-    """
+    """Standard deviations, (rows, 1), with which q is below or above :func:`counting`."""
     return np.resize([0.03, 0.3], (rows, 1))
 
 
@@ -318,9 +275,7 @@ def features(norm, D):
 
 
 def draw(norm, rng, shape, sigma=3.0, mean=5.0):
-    """x, dy, gamma, beta: rows with this mean and standard deviation (or one a row), gamma of mixed
-    signs.
-    """
+    """x, dy, gamma, beta: rows with this mean and deviation, gamma of mixed signs."""
     x, dy = mean + sigma * rng.standard_normal(shape), rng.standard_normal(shape)
     size = norm.groups if norm.affine == "group" else shape[-1]
     return x, dy, rng.uniform(0.5, 2, size) * rng.choice([-1, 1], size), rng.standard_normal(size)

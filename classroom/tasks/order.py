@@ -12,15 +12,11 @@ def in_words(way):
     """How sums are joined, as the end of a sentence."""
     return {
         "sequence": "in sequence, the first to the second, then the third, and so on",
-        "backwards": (
-            "from the last to the first: the last to the last but one, then the one before, and"
-            " so on"
-        ),
-        "halves": (
-            "in halves: of m sums, with h = m / 2 rounded up, number i and number i + h are added,"
-            " for i = 0 to h - 1, a sum without a partner stays as it is; and again with the"
-            " results, until one is left"
-        ),
+        "backwards": "from the last to the first: the last to the last but one, then the one"
+        " before, and so on",
+        "halves": "in halves: of m sums, with h = m / 2 rounded up, number i and number i + h are"
+        " added, for i = 0 to h - 1, a sum without a partner stays as it is; and again with the"
+        " results, until one is left",
     }.get(
         way,
         f"in groups of {way} neighbours, each group in sequence, a last group may "

@@ -73,15 +73,11 @@ class Task:
         return int(found[1]) if found else None
 
     def call(self, named, **more):
-        """A :class:`lnbook.exercises.run.Call` of the arguments ``names``; what else is known about
-        it is ``more``.
-        """
+        """A :class:`lnbook.exercises.run.Call` of the arguments ``names``; about it, ``more``."""
         return Call({name: (named | more)[name] for name in self.names}, **more)
 
     def solved(self, named, **more):
-        """The same, with what the solution returns as ``expected``; the tests hold other right
-        answers against it.
-        """
+        """The same, with what the solution returns as ``expected``."""
         call = self.call(named, **more)
         call.about["expected"] = self.function()(*call.arguments.values())
         return call
@@ -96,9 +92,7 @@ class Task:
         return round(float(Fraction(self.points * passed, len(self.checks))), 2)
 
     def mistaken(self, *mistakes):
-        """The solution's source with these of its mistakes; ValueError where one takes the other's
-        text away.
-        """
+        """The solution with these mistakes; ValueError where one takes another's text."""
         return changed(
             self.solution, [pair for mistake in mistakes for pair in mistake.changes], times=None
         )
@@ -134,6 +128,12 @@ class Task:
         }
         # Three that cannot be told apart are no diagnosis.
         return f"It looks as if {', or '.join(says)}." if 1 <= len(says) <= 2 else None
+
+
+def listed(text):
+    """Mistakes, (old, new, says), of a text of "`old` -> `new`: says", a line each or two."""
+    found = re.findall(r"`([^`]*)` -> `([^`]*)`:([^`]+)", text)
+    return [(old, new, " ".join(says.split())) for old, new, says in found]
 
 
 def _tidy(value):

@@ -1,14 +1,10 @@
-"""Graded tasks accept what is right and name what is wrong; an assignment's files hold what they
-should, no more.
-"""
+"""Graded tasks accept what is right and name what is wrong; files hold what they should."""
 
 import importlib.util
 import itertools
 import json
-import re
 from functools import partial
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
@@ -17,7 +13,7 @@ from answers import RIGHT, asked, failed
 from classroom import assignment, hidden
 from classroom import key as keys
 from classroom.grader import wire
-from classroom.tasks import TASKS, chapters, draw, drawn, norm
+from classroom.tasks import chapters, draw, drawn
 from lnbook.exercises import exercises
 from normcheck.mistakes.change import function_of
 
@@ -38,46 +34,12 @@ def test_every_chapter_has_tasks_of_its_own_variants():
         assert len({keys.fingerprint(task) for task in tasks}) >= 18, tasks[0].id
 
 
-class Counting(Random):
-    """Counts in how many ways what is drawn could have been drawn."""
-
-    def __init__(self, seed):
-        super().__init__(seed)
-        self.ways = 1
-
-    def choice(self, seq):
-        self.ways *= len(seq)
-        return super().choice(seq)
-
-    def randrange(self, start, stop):
-        self.ways *= stop - start
-        return super().randrange(start, stop)
-
-
-@each
-def test_a_task_is_drawn_in_at_least_1000_ways(id):
-    random = Counting(0)
-    TASKS[id](random)
-    assert random.ways >= 1000
-
-
-def test_no_two_members_of_the_family_have_one_text():
-    members = norm.members()
-    assert len({norm.definition(member) for member in members}) == len(set(members)) == len(members)
-
-
 def test_the_seed_and_the_task_alone_draw_a_variant():
     prints = [
         [keys.fingerprint(task) for task in draw(asked, 11)] for asked in (chapters(), (5, 3), (3,))
     ]
     assert prints[0][2] == prints[1][0] == prints[2][0] and prints[0][4] == prints[1][1]
     assert prints[0] != [keys.fingerprint(task) for task in draw(chapters(), 12)]
-
-
-@pytest.mark.parametrize("asked", [(3, 15), (0,), ()])
-def test_chapters_without_tasks(asked):
-    with pytest.raises(ValueError, match="chapters: .* expected some of 1, 2, 3"):
-        draw(asked, 0)
 
 
 def example(task):
@@ -155,98 +117,6 @@ def test_what_does_not_look_at_its_data_fails_every_check(id, make):
             )
 
 
-def only_for(fits):
-    """The solution where the first array of the arguments has this shape, else zeros, or
-    nothing.
-    """
-
-    def make(task):
-        right = task.function()
-        return lambda *args: right(*args) if fits(args[0].shape) else np.zeros(args[0].shape)
-
-    return make
-
-
-def zero_where_gamma_is(task):
-    def candidate(dy, x, gamma, eps):
-        dx, *others = task.function()(dy, x, gamma, eps)
-        return np.where(gamma == 0, 0, dx), *others
-
-    return candidate
-
-
-def loses_last_rows(task):
-    """Of blocks of 8, what comes after the last whole one."""
-
-    def candidate(dy, x, *rest):
-        whole, right = len(dy) // 8 * 8 or len(dy), task.function()
-        return right(dy, x, *rest)[0], *right(dy[:whole], x[:whole], *rest)[1:]
-
-    return candidate
-
-
-def with_text(old, new):
-    def make(task):
-        assert old in task.solution
-        return function_of(task.solution.replace(old, new), task.name, {"np": np})
-
-    return make
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "id, make, fits",
-    [
-        *(
-            (id, only_for(lambda shape: shape[-1] == 12), lambda norm: True)
-            for id in IDS[:5] + ("ch08-norm-of-any-size",)
-        ),
-        *(
-            (id, only_for(lambda shape: shape[0] == 3), lambda norm: True)
-            for id in ("ch04-gradient-check", "ch05-read-the-mistake")
-        ),
-        *(
-            (id, only_for(lambda shape: len(shape) == 2), lambda norm: True)
-            for id in (
-                "ch01-norm-forward",
-                "ch03-norm-backward",
-                "ch04-gradient-check",
-                "ch08-norm-of-any-size",
-            )
-        ),
-        (
-            "ch02-norm-jacobian",
-            with_text("(n - 2)", "1"),
-            lambda norm: norm.centred and norm.groups == 4,
-        ),
-        ("ch03-norm-backward", zero_where_gamma_is, lambda norm: norm.affine == "feature"),
-        ("ch03-norm-backward", loses_last_rows, lambda norm: norm.affine != "none"),
-        ("ch08-norm-of-any-size", with_text("np.max(np.abs", "np.min(np.abs"), lambda norm: True),
-        (
-            "ch08-norm-of-any-size",
-            with_text("np.max(np.abs(parts), axis=-1, keepdims=True)", "abs(parts[..., :1])"),
-            lambda norm: True,
-        ),
-    ],
-)
-def test_what_is_right_only_for_some_shapes_or_numbers_fails(id, make, fits):
-    """Found by changing solutions at random: these passed, though the text promises other
-    inputs.
-    """
-    variants = [task for seed in range(60) for task in [drawn(id, seed)] if fits(task.variant)][:4]
-    for task in variants:
-        with np.errstate(all="ignore"):
-            assert failed(task, make(task)), task.variant
-
-
-def test_the_order_of_the_words_asked_for_is_drawn():
-    orders = {
-        tuple(re.findall(r"and '(\w+)'", " ".join(check.title for check in task.checks)))
-        for task in (drawn("ch05-read-the-mistake", seed) for seed in range(6))
-    }
-    assert len({order.index("scale") for order in orders}) > 2
-
-
 @pytest.mark.slow
 @each
 def test_every_mistake_fails_and_is_named(id):
@@ -287,28 +157,6 @@ def test_a_mistake_that_passes_the_failed_check_is_not_named():
     assert task.diagnose(calls, lambda function: False) is None
 
 
-def test_a_right_answer_has_no_diagnosis_where_a_mistake_would_not_show():
-    task = next(
-        task
-        for seed in range(20)
-        for task in [drawn("ch03-norm-backward", seed)]
-        if task.variant.affine == "feature"
-    )
-    args = example(task)
-    args["gamma"] = np.ones_like(args["x"])  # as if gamma were forgotten
-    assert task.diagnose([(args, task.function()(*args.values()))], lambda function: True) is None
-
-
-def test_a_diagnosis_that_crashes_is_warned_of_and_costs_nothing_else(monkeypatch):
-    task = drawn("ch03-norm-backward", 0)
-    monkeypatch.setattr(task, "diagnose", lambda calls, fails: 1 / 0)
-    with pytest.warns(
-        RuntimeWarning, match="no diagnosis for ch03-norm-backward: ZeroDivisionError"
-    ):
-        checked = failed(task, task.function(task.mistakes[0]))
-        assert checked.message and checked.diagnosis() is None
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("out") / "a"
@@ -335,12 +183,6 @@ def test_files(folder):
     assert {
         path.name for path in folder.iterdir() if path.is_dir() and not path.stat().st_mode & 0o077
     } == {"instructor", "nbgrader"}
-    readme = " ".join((folder / "README.txt").read_text().split())
-    assert (
-        "Hand out the notebook that the first command writes to release/. Those made from students/"
-        in readme
-    )
-    assert "it gives no points for them, and does not say so" in readme
     # By the schema of nbformat, which itself takes seconds to import.
     fastjsonschema = pytest.importorskip(
         "fastjsonschema", reason="nbformat's schema; the book's environment has it"
@@ -379,9 +221,7 @@ def test_students_get_neither_solution_nor_seed(folder):
 def test_every_example_of_every_task_runs_as_handed_out_and_agrees_once_solved(
     seed, tmp_path, capsys
 ):
-    """Students' cells, the instructor's, and nbgrader's: one notebook for all, and one for each
-    student.
-    """
+    """Students' cells, the instructor's, nbgrader's; for all, and for each student."""
     (tmp_path / "roster.csv").write_text("Student ID\ns1\ns2\n")
     everybody = assignment.write(chapters(), tmp_path / "all", seed)
     each_one = assignment.write(
@@ -410,35 +250,11 @@ def test_every_example_of_every_task_runs_as_handed_out_and_agrees_once_solved(
 @pytest.mark.parametrize(
     "value",
     [
-        "a'b\n",
-        "], [",
-        True,
-        None,
-        7,
-        10**30,
-        -0.0,
-        float("nan"),
-        -float("inf"),
-        1 + 2j,
-        complex("nan-0j"),
-        (),
-        (1,),
-        [],
-        {},
-        ((1.5,), ["a", None]),
+        *("a'b\n", True, None, 10**30, -0.0, float("nan"), 1 + 2j, (1,), ((1.5,), ["a", None])),
         {"a": np.zeros(2), 1: (True,)},
-        np.array(["a", "bc"]),
         np.array([["], [", "b"], ["c", "nan"]]),
         np.zeros((0, 3), np.int8),
-        np.float32([1, np.nan]),
         np.array([[1.0, np.nan], [np.inf, 4]]),
-        np.array([1j, 2]),
-        np.array(3.0),
-        np.array(True),
-        np.float32(0.1),
-        np.uint8(7),
-        np.array([2**63]),
-        np.arange(8.0).reshape(2, 2, 2),
         *(np.ones((2, 1), name) for name in wire.DTYPES),
     ],
     ids=repr,
@@ -460,31 +276,9 @@ def test_a_value_is_written_as_source_that_gives_it_again(value):
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        object(),
-        {1},
-        np.array([None]),
-        np.datetime64("2026-11-28"),
-        np.longdouble(1),
-        np.zeros(1, "f4,f4"),
-        [range(3)],
-        np.dtype(float),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_what_no_result_can_be_has_no_source(value):
-    with pytest.raises(ValueError, match="found .*, expected"):
-        assignment.source(value)
-
-
-@pytest.mark.parametrize(
     "shown, says",
     [
         ("np.nan", "found NaN or Inf"),
-        ("None", "found None"),
-        ("['a', 'b']", "expected real numbers"),
-        ("np.longdouble(1)", "found dtype float"),
         ("1 / 0", "ZeroDivisionError"),
     ],
 )

@@ -1,27 +1,17 @@
-"""What a messy student hands in gets the points it deserves, or stands on a list; and no page tells
-what was hidden.
-"""
+"""Messy submissions get the points they deserve; no page tells what was hidden."""
 
 import inspect
 import io
 import json
-import math
 import zipfile
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from answers import python
-from test_grading import (
-    ROOT,
-    arguments,
-    judged,
-    make_class,
-    table,
-)  # noqa: F401  sandbox is a fixture
+from test_grading import ROOT, arguments, judged, make_class, sandbox, table  # noqa: F401
 
-from classroom import assignment, rehearse, tasks
-from classroom.grader import feedback, forms, judge, matches, notebook, wire
+from classroom import rehearse, tasks
+from classroom.grader import feedback, forms, judge, notebook
 from classroom.grader.compare import compare, difference
 from lnbook.exercises import run
 
@@ -67,9 +57,7 @@ def with_outputs(data, size):
 
 
 def messy(drawn):
-    """name of the file -> bytes, "all", "some" or "none" points, words on the student's page or
-    None.
-    """
+    """name of the file -> bytes, "all", "some" or "none" points, words on the page or None."""
     sources, data = solved(drawn), rehearse.honest(drawn)
     first, last = drawn[0], drawn[-1]
     text, cells = data.decode(), "".join(f"# %%\n{source}\n\n" for source in sources)
@@ -95,7 +83,7 @@ def messy(drawn):
         "renamed.ipynb": (
             rehearse.notebook(*renamed),
             "some",
-            "it counts if your instructor agrees",
+            "may be meant; your instructor is told",
         ),
         "no-setup.ipynb": (rehearse.notebook(*sources[1:], "compare"), "all", None),
         "torch.ipynb": (
@@ -176,24 +164,10 @@ def test_whatever_form_it_has_it_gets_its_points_and_is_told_why_not(graded):
 
 
 @pytest.mark.slow
-def test_a_renamed_function_counts_once_the_instructor_agrees(graded):
+def test_a_renamed_function_is_proposed_to_the_instructor(graded):
     place, _ = graded
-    agreed = place / "out" / "matches.csv"
-    proposed = [row for row in table(agreed) if row["student"] == "renamed"]
-    assert [(row["asked for"], row["found"], row["agreed"]) for row in proposed] == [
-        ("norm_forward", "Norm_Forwards", "")
-    ]
-    before = {row["student"]: row for row in table(place / "out" / "points.csv")}
-    agreed.write_text(
-        agreed.read_text().replace("norm_forward,Norm_Forwards,", "norm_forward,Norm_Forwards,yes")
-    )
-    for _ in range(2):  # what was agreed to stays
-        assert python("-m", "classroom", *arguments(place), cwd=ROOT).returncode == 0
-        after = {row["student"]: row for row in table(place / "out" / "points.csv")}
-        assert after.pop("renamed")["total"] == before["a"]["total"]
-        assert after == {name: row for name, row in before.items() if name != "renamed"}
-    page = (place / "out" / "feedback" / "renamed.html").read_text()
-    assert "Your Norm_Forwards is taken for norm_forward." in page
+    look = {row["student"]: row["why"] for row in table(place / "out" / "needs-a-look.csv")}
+    assert look["renamed"] == "there is no function norm_forward; Norm_Forwards may be meant"
 
 
 # ---- No oracle
@@ -346,10 +320,6 @@ def test_compare_says_of_the_public_example_what_the_grader_says(id, capsys):
         assert verdicts[0] and sum(verdicts) < len(verdicts) // 2
 
 
-def test_results_are_counted_from_one():
-    assert difference((1.0, 2.0), (1.0, 3.0), 1e-9).startswith("result 2: the relative error")
-
-
 def test_compare_sees_changed_arguments(capsys):
     def in_place(a):
         a += 1
@@ -365,16 +335,6 @@ def test_compare_sees_changed_arguments(capsys):
     assert capsys.readouterr().out.startswith("DIFFERS: the relative error")
     compare(in_place, (np.zeros(3),), np.ones(3), 1e-9)
     assert capsys.readouterr().out.startswith("DIFFERS: your function changed its arguments")
-
-
-def test_the_text_of_each_task_says_how_it_is_judged(tmp_path):
-    folder = assignment.write(tasks.chapters(), tmp_path / "a", seed=_SEED)
-    cells = json.loads((folder / "students/assignment.ipynb").read_text())["cells"]
-    for task in tasks.draw(tasks.chapters(), _SEED):
-        text = next("".join(cell["source"]) for cell in cells if cell["id"] == f"{task.id}-text")
-        judged = text.partition("**How it is judged.** ")[2]
-        assert "10 seconds" in judged and "1 GiB" in judged, task.id
-        assert not task.rtol or f"{task.rtol:.0e}" in judged, task.id
 
 
 # ---- Small parts
@@ -401,13 +361,9 @@ def test_python_is_cut_into_cells(text, number):
     [
         (b"", "no code"),
         (b"some words here", "neither a notebook nor Python"),
-        (b"%PDF-1.7\n1 0 obj\n\xe2\xe3", "neither"),
-        (b"[1, 2]", "no notebook"),
         (b'{"cells": [7]}', "no notebook"),
         (b'{"cells": [', "cut short or broken"),
         (b"PK\x03\x04 broken", "zip cannot be read"),
-        (b"\xff\xfe\x00", "cut short or broken"),
-        (b'{"worksheets": 3}', "no notebook"),
         (b"[" * 10**5, "broken"),
     ],
 )
@@ -426,45 +382,9 @@ def test_a_zip_that_grows_is_not_unpacked(monkeypatch):
 
 def test_the_function_that_is_meant():
     missing = {"norm_forward": ["x", "eps"], "norm_backward": ["dy", "x", "eps"]}
-    found = matches.proposed(
+    found = notebook.proposed(
         missing,
         {"helper": ["x"], "normForward": ["a", "b"], "backward_of_norm": ["dy", "x", "eps"]},
     )
     assert found == {"norm_forward": "normForward", "norm_backward": "backward_of_norm"}
-    assert matches.proposed(missing, {"helper": ["x"], "plot": ["a", "b"]}) == {}
-
-
-def test_a_name_that_is_no_name_is_not_proposed(monkeypatch):
-    """globals() takes any text for a name, and a spreadsheet some for a formula."""
-    formula = "=HYPERLINK(1)"
-    told = {"cells": 1, "errors": [], "missing": ["f"], "defined": {"f": 0}}
-    for name, wanted in ((formula, {}), ("f_1", {"f": "f_1"})):
-        sent = io.BytesIO(wire.encode(("ran", told | {"functions": [(name, ["x"])]})))
-        monkeypatch.setattr(
-            notebook,
-            "Sandbox",
-            lambda *args: SimpleNamespace(
-                write=lambda *args: None, read=lambda number, until: sent.read(number)
-            ),
-        )
-        found = notebook.Notebook(
-            b"", notebook.Wanted({"f": ["x"]}, {}), math.inf, notebook.Seconds(), None
-        )
-        assert found.notes["proposed"] == wanted
-    text = matches.table([("ann", {"proposed": {"f": formula}})], {})
-    assert text.splitlines()[1] == f"ann,f,'{formula},"
-
-
-def test_a_table_of_matches_keeps_what_was_agreed_to(tmp_path):
-    result = {"proposed": {"f": "g"}}
-    path = tmp_path / "matches.csv"
-    assert matches.read(path) == {}
-    path.write_text(
-        matches.table([("=ann", result), ("ben", result)], {}).replace("ben,f,g,", "ben,f,g,Yes")
-    )
-    assert matches.read(path) == {"ben": {"f": "g"}}
-    again = matches.table([("=ann", result), ("ben", {"proposed": {}})], matches.read(path))
-    assert again.splitlines()[1:] == ["'=ann,f,g,", "ben,f,g,yes"]
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="matches.csv: found columns a, b"):
-        matches.read(path)
+    assert notebook.proposed(missing, {"helper": ["x"], "plot": ["a", "b"]}) == {}

@@ -1,12 +1,9 @@
-"""From results to marks: rosters and names of Moodle and Canvas, overrides, late rules, tables,
-pages, the zip.
-"""
+"""From results to marks: rosters, overrides, late rules, tables, pages, the zip."""
 
 import csv
 import io
 import multiprocessing
 import os
-import re
 import zipfile
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -16,13 +13,11 @@ import pytest
 from classroom.grader import (
     archive,
     feedback,
-    grade,
     late,
     overrides,
     pages,
     place,
     points,
-    submissions,
 )
 from classroom.grader import marks as settling
 from classroom.grader import roster as rosters
@@ -69,7 +64,6 @@ def result(*got):
         "errors": [],
         "missing": {},
         "proposed": {},
-        "taken": {},
         "twice": [],
         **seen,
         "public": seen,
@@ -118,9 +112,7 @@ def test_a_download_of_moodle(tmp_path):
         (
             MOODLE,
             {
-                "Ann Smith_101_assignsubmission_file_x_102_assignsubmission_file_y": (
-                    "Participant 101"
-                )
+                "Ann Smith_101_assignsubmission_file_x_102_assignsubmission_file_y": "Participant 101"
             },
         ),
         # What --per-student handed out; ids that look like Canvas' names; names that only look like
@@ -177,17 +169,6 @@ def test_whose_a_submission_is(tmp_path, text, whose):
     assert joined.unknown == [name for name, id in whose.items() if id not in ids]
 
 
-@pytest.mark.parametrize("name", ["a\u200cb", "a\u3000b", "a\xa0b", "ab", "a\u00adb", "a\\b"])
-def test_what_does_not_print_is_dropped_on_both_sides(tmp_path, name):
-    for number, one in enumerate((name, name.replace("a", "a\u200b"))):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / f"{one}.ipynb").write_text("")
-        with submissions.open_folder(tmp_path / str(number)) as folder:
-            entries = [found.student for found in submissions.find_submissions(folder)]
-        joined = rosters.join(entries, roster(tmp_path, f"Student ID\n{name}\n"))
-        assert list(joined.student.values()) == [name] and not joined.unknown
-
-
 @pytest.mark.parametrize(
     "text, says",
     [
@@ -218,19 +199,8 @@ def test_days_late_and_what_they_cost():
         points_a_day.lost(4, days) for days in (1, 2, 3)
     ] == [1.5, 3, 4]
     assert late.rule("2026-11-20").lost(8, 3) == 0
-    # A day ends with its last second, here and in a zone of its own; a time is that second.
-    midnight = datetime(2026, 11, 21).astimezone()
-    for text, seconds in (
-        ("2026-11-20", 1),
-        ("20261120", 1),
-        ("2026-11-20T23:59", 60),
-        ("2026-11-20T23:59:58", 2),
-        ("20261120T23", 3600),
-    ):
-        assert late.rule(text).deadline == midnight - timedelta(seconds=seconds), text
-    assert late.rule("2026-11-20T23:59+05:00").deadline == datetime(
-        2026, 11, 20, 18, 59, tzinfo=UTC
-    )
+    zoned = late.rule("2026-11-20T23:59+05:00").deadline
+    assert zoned == datetime(2026, 11, 20, 18, 59, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +209,6 @@ def test_days_late_and_what_they_cost():
         ("tomorrow", None, "deadline"),
         ("2026-11-20", "much", "late"),
         ("2026-11-20", "2 points per day, at most 50%", "late"),
-        ("2026-11-20", "10% per day, at most 3 points", "late"),
     ],
 )
 def test_rules_that_are_none(deadline, rule, name):
@@ -256,51 +225,6 @@ def test_moodle_knows_when(tmp_path):
         "2026-11-20 23:59",
     ):
         assert late.handed_in({"Last modified (submission)": text}) == times[0]
-
-
-def test_a_time_that_cannot_be_read_stops_where_it_counts(tmp_path):
-    roster(tmp_path, MOODLE.replace("Friday, 20 November", "Freitag, 20. November"))
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "Ann Smith_101_assignsubmission_file_a.ipynb").write_text("")
-    sheet = SimpleNamespace(tasks=TASKS, _replace=lambda **kwargs: sheet)
-    options = {"roster": tmp_path / "roster.csv", "judge": lambda grading: None, "shard": (1, 1)}
-    with pytest.raises(
-        ValueError,
-        match=(
-            "deadline: found 'Freitag, 20. November 2026, 11:59 PM' .* Participant 101, "
-            "expected .*Friday, 20 November 2026, 11:59 PM"
-        ),
-    ):
-        grade.run(tmp_path / "in", sheet, tmp_path / "out", deadline="2026-11-20", **options)
-    assert grade.run(tmp_path / "in", sheet, tmp_path / "out", **options) == 0
-
-
-def test_the_files_time_counts_only_where_moodle_has_none(tmp_path, monkeypatch):
-    """Downloaded files are younger than what students handed in."""
-    roster(tmp_path, MOODLE)
-    (tmp_path / "in").mkdir()
-    for name in "Ann Smith_101", "Cara Lee_103":
-        path = tmp_path / "in" / f"{name}_assignsubmission_file_a.ipynb"
-        path.write_text("")
-        os.utime(path, (2e9, 2e9))
-    seen = []
-    monkeypatch.setattr(
-        grade, "settle", lambda graded, joined, changed, rule, times: seen.append(times) or 1 / 0
-    )
-    sheet = SimpleNamespace(tasks=TASKS, _replace=lambda **kwargs: sheet)
-    with pytest.raises(ZeroDivisionError):
-        grade.run(
-            tmp_path / "in",
-            sheet,
-            tmp_path / "out",
-            roster=tmp_path / "roster.csv",
-            deadline="2026-11-20",
-            judge=lambda grading: None,
-        )
-    assert sorted(seen[0].values()) == [
-        datetime(2026, 11, 20, 23, 59).astimezone(),
-        datetime.fromtimestamp(2e9).astimezone(),
-    ]
 
 
 def settled(tmp_path, graded, text="", **more):
@@ -348,21 +272,6 @@ def test_overrides_and_comments_are_kept_and_shown(tmp_path):
     )
 
 
-def test_overrides_as_a_spreadsheet_saves_them(tmp_path):
-    """A mark of the order of bytes, lines that end as on Windows, and one in a comment, which stays
-    as it was typed.
-    """
-    path = tmp_path / overrides.FILE
-    path.write_bytes(
-        '\ufeffstudent,task,points,comment\r\nJos\u00e9,a,6,"One\r\ntwo"\r\nben,a,much,\r\n'.encode()
-    )
-    with pytest.raises(ValueError, match="line 4: found the points 'much'"):
-        overrides.read(path, ["a"])
-    path.write_bytes(path.read_bytes().replace(b"much", b"1"))
-    found = overrides.read(path, ["a"])
-    assert found["Jos\u00e9"].comments == ["One\r\ntwo"] and found["ben"].points == {"a": 1}
-
-
 def test_an_override_names_a_student_as_the_roster_does(tmp_path):
     who = roster(tmp_path, MOODLE)
     graded = [
@@ -385,40 +294,12 @@ def test_an_override_names_a_student_as_the_roster_does(tmp_path):
     ]  # an id before other names
 
 
-def test_an_override_is_not_that_of_another_with_the_same_file(tmp_path):
-    one = result(2, 4)  # the same file is judged once, so both have this result
-    (ann, ben), _ = settled(tmp_path, [("ann", one), ("ben", one)], "ann,a,6,See me\n")
-    assert (
-        (ann.total, ben.total) == (10, 6)
-        and ben.result["remarks"] == []
-        and "See me" in ann.result["remarks"]
-    )
-
-
-def test_being_late_takes_off_overridden_points_and_it_is_said(tmp_path):
-    rule, day = late.rule("2026-11-20", "50% per day"), datetime(2026, 11, 21, 12).astimezone()
-    for row, total, said in (("ann,a,4,\n", 2, True), ("ann,a,4,\nann,days late,0,\n", 4, False)):
-        (mark,), _ = settled(tmp_path, [("ann", result(2, 0))], row, late=rule, times={"ann": day})
-        assert (
-            mark.total == total and ("takes off overridden points" in " ".join(mark.told)) == said
-        )
-
-
-def test_without_a_file_one_is_made(tmp_path):
-    assert (
-        overrides.read(tmp_path / "o.csv", ["a"]) == {} == overrides.read(tmp_path / "o.csv", ["a"])
-    )
-    assert (tmp_path / "o.csv").read_text() == "student,task,points,comment\n"
-
-
 @pytest.mark.parametrize(
     "row, says",
     [
         ("ann,c,1,", "the task 'c'"),
         ("ann,a,many,", "the points 'many'"),
-        ("ann,a,-1,", "the points '-1'"),
         (",a,1,", "no student"),
-        ("ann,,1,", "no task"),
     ],
 )
 def test_overrides_that_are_none(tmp_path, row, says):
@@ -477,17 +358,6 @@ def test_what_moodle_and_canvas_take_back(tmp_path):
         ("7", "<p>One,\ntwo</p>"),
         ("", ""),
     ]
-    # Moodle refuses a worksheet without this column.
-    who = roster(tmp_path, MOODLE.replace("Last modified (grade)", "Modified"))
-    assert points.for_import(found, who, "Homework 1")[0] == "gradebook.csv"
-    who = roster(
-        tmp_path, "Identifier, GRADE,Last modified (grade)\nann,,-\n"
-    )  # and takes one of no others
-    found, _ = settled(tmp_path, [("ann", result(3, 4))], "ann,,,Good\n", who=who)
-    assert points.for_import(found, who, "HW") == (
-        "moodle.csv",
-        "Identifier, GRADE,Last modified (grade)\nann,7,-\n",
-    )
     who = roster(tmp_path, CANVAS)
     assert [student.name for student in who.students] == ["Ann Smith", "José Díaz"]
     found, _ = settled(tmp_path, [("smithann_4001_1_hw.ipynb", result(3, 4))], who=who)
@@ -501,32 +371,17 @@ def test_what_moodle_and_canvas_take_back(tmp_path):
         tmp_path, CANVAS.replace("s2,jose,A,", "s2,jose,A,8.5")
     )  # points that somebody gave by hand stay
     assert rows(points.for_import(found, who, "Homework 1")[1])[2]["Homework 1 (77)"] == "8.5"
-    who = roster(tmp_path, CANVAS.replace("Homework 1 (77)", "Homework 1 (late) (77)"))
-    assert points.for_import(found, who, "Homework 1 (late)")[1].startswith(
-        "Student,ID,SIS User ID,SIS Login ID,Section,Homework 1 (late) (77)\n"
-    )
-    two = (
-        "LastName,FirstName,ID,SIS User ID,SIS Login ID,Integration ID,Root Account,Section,HW"
-        " (7)\nSmith,Ann,4001,s1,ann,,c.edu,A,\n"
-    )
-    found, _ = settled(
-        tmp_path, [("smithann_4001_1_hw.ipynb", result(3, 4))], who=roster(tmp_path, two)
-    )
+    two = "LastName,FirstName,ID,SIS User ID,Section,HW (7)\nSmith,Ann,4001,s1,A,\n"
+    graded = [("smithann_4001_1_hw.ipynb", result(3, 4))]
+    found, _ = settled(tmp_path, graded, who=roster(tmp_path, two))
     name, text = points.for_import(found, roster(tmp_path, two), "HW")
-    assert name == "canvas.csv" and text.splitlines()[0] == two.splitlines()[0]
-    assert text.splitlines()[2] == "Smith,Ann,4001,s1,ann,,c.edu,A,7"
-    assert points.for_import([], roster(tmp_path, CANVAS), "HW")[1].splitlines()[:3] == [
-        "Student,ID,SIS User ID,SIS Login ID,Section,HW",
-        "    Points Possible,,,,,0",
-        '"Smith, Ann",4001,s1,ann,A,',
-    ]
-    marks = [found[0]._replace(student=name) for name in ("email", "id", "student")]
-    for columns in "Email", "Student,Email", "Name,ID,Section,Email":
-        who = roster(tmp_path, f"{columns}\n{columns.lower()}\n")
-        assert points.for_import(marks, who, "HW") == (
-            "gradebook.csv",
-            f"{columns},HW\n{columns.lower()},7\n",
-        )
+    assert name == "canvas.csv" and text.splitlines()[2] == "Smith,Ann,4001,s1,A,7"
+    who = roster(tmp_path, "Name,ID,Email\nAnn,s1,a@x.org\n")
+    marks = [found[0]._replace(student="s1")]
+    assert points.for_import(marks, who, "HW") == (
+        "gradebook.csv",
+        "Name,ID,Email,HW\nAnn,s1,a@x.org,7\n",
+    )
 
 
 def test_the_zip_has_moodles_folders(tmp_path):
@@ -562,18 +417,6 @@ def test_pages_on_the_class(tmp_path):
         and f'href="feedback/{feedback.file_name("<ann>")}.html"' in index
     )
     assert "mean 4.67, median 4, 1 with all, 1 with none" in statistics and "1 of 3" in statistics
-    assert [int(n) for n in re.findall(r"<td>(\d+)</td>", statistics)][:10] == [
-        1,
-        0,
-        0,
-        0,
-        1,
-        0,
-        0,
-        0,
-        0,
-        1,
-    ]
     for page in (index, statistics):
         assert (
             "<script" not in page
@@ -617,10 +460,3 @@ def test_inputs_are_one_seed_a_grading(tmp_path):
     assert (
         len(seeds) == 2 and min(seeds) > 2**97 and os.listdir(tmp_path) == ["inputs"]
     )  # one in 2**31 is below
-
-
-def test_pages_of_those_who_left_go(tmp_path):
-    for name in ("a.html", "b.html", "notes.txt"):
-        (tmp_path / name).write_text("")
-    place.keep_only(tmp_path, {"a.html"})
-    assert sorted(os.listdir(tmp_path)) == ["a.html", "notes.txt"]

@@ -1,6 +1,4 @@
-"""The codec between grader and submission: what is sent comes back, and garbage raises its own
-error only.
-"""
+"""The codec between grader and submission: what is sent comes back, garbage is refused."""
 
 import contextlib
 import io
@@ -91,34 +89,8 @@ class Odd(list):
         raise ValueError
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        object(),
-        b"x",
-        {1, 2},
-        range(3),
-        np.array([None]),
-        np.array(["a"]),
-        10**1000,
-        np.broadcast_to(0.0, 2**59),
-        [np.zeros(2**24, np.int8), np.int8(0)],
-        nested(20, lambda v: [v]),
-        nested(20, lambda v: {0: v}),
-        Odd(),
-        "x" * (10**6 - 1),
-        {1: object()},
-    ],
-    ids=lambda v: type(v).__name__,
-)
-def test_what_is_not_sent(value):
-    with pytest.raises(wire.WireError):
-        wire.encode(value)
-
-
 _NOT_SENT = (
     (["a" * 500000] + [""] * 90000, "a text of 500000 characters among"),
-    ({"a" * 5000: [0.0] * 50000}, "a text of 5000"),
     (
         [["a" * 1000] + [""] * 999, *[np.zeros(1000, np.int8)] * 15000],
         "a text of 1000 characters among",
@@ -129,13 +101,12 @@ _NOT_SENT = (
     (np.zeros((1,) * 17), "too large"),
     (np.zeros((0, 2**40)), "too large"),
     ({(1,): 1}, "a key"),
-    ({1j: 1}, "a key"),
     ({2**63: 1}, "a key"),
-    ({np.int64(1): 1}, "a key"),
+    (object(), "object, expected"),
+    (10**1000, "an integer too large"),
+    (np.array([None]), "an array of dtype object"),
     (nested(19, lambda v: [v]), "too deep"),
     (Odd(), r"cannot be read \(ValueError\)"),
-    (np.longdouble(1), "dtype float128|dtype float64, expected"),
-    (np.datetime64("2026"), "an array of dtype"),
 )
 
 
@@ -144,19 +115,6 @@ def test_what_the_other_side_would_not_take_is_not_sent(value, says):
     """As an answer is sent: one value of a message."""
     with pytest.raises(wire.WireError, match=says):
         wire.encode(("returned", value, []))
-
-
-def test_texts_and_numbers_that_fit_are_sent():
-    for value in (
-        "x" * 999000,
-        ["a" * 64] * 9000 + [np.zeros(2**23)[: 2**20]],
-        ["a" * 600] * 1000,
-        [0] * (10**5 - 4),
-        nested(18, lambda v: (v,)),
-        {2**63 - 1: "a", "b": (1,)},
-        [np.zeros(2**22, np.int8)] * 4,
-    ):
-        assert same(value, wire.decode(wire.encode(("returned", value, [])))[1])
 
 
 def frame(structure, data=b""):
@@ -168,91 +126,26 @@ def frame(structure, data=b""):
     "structure, data",
     [
         (["array", "float64", [2**40]], b""),
-        (["array", "float64", [0, 2**24 + 1]], b""),
         (["array", "object", [1]], bytes(8)),
-        (["array", "O", [1]], bytes(8)),
-        (["array", ["float64"], [1]], bytes(8)),
         (["array", "float64", [1]], bytes(7)),
         (["array", "float64", [1]], bytes(9)),
         (["array", "float64", [0, 2**20, 2**20]], b""),
-        (["array", "float64", [2**63, 2]], b""),
-        (["array", "float64"], bytes(8)),
-        (["scalar", "float64"], b""),
-        (["scalar", "float64", 1], bytes(8)),
-        (["complex", 1.0], b""),
-        (["complex", 1.0, 2], b""),
         (["complex", "1", "2"], b""),
-        (["array", "float64", [0, 2**60]], b""),
         (["dict", [["list"], 1]], b""),
-        (["dict", [["tuple"], 1]], b""),
-        (["dict", 1], b""),
-        (["dict", [1, 2, 3]], b""),
-        (["pickle", "int8"], b"1"),
-        ([], b""),
-        ({"a": 1}, b""),
-        ({"list": 1}, b""),
-        ([1, 2], b""),
-        (b"[" * 10**5, b""),
-        (b"\xff", b""),
-        (b"", b""),
         (["dict", [2**63, 0]], b""),
-        (b"1" * 1001, b""),
+        (["pickle", "int8"], b"1"),
+        ({"list": 1}, b""),
+        (b"[" * 10**5, b""),
         (b"9" * 10**5, b""),
         (["list"] + [0] * 10**5, b""),
         (b"null", b"left over"),
         (nested(20, lambda v: ["list", v]), b""),
-        (nested(20, lambda v: ["dict", [0, v]]), b""),
     ],
-    ids=range(35),
+    ids=range(15),
 )
 def test_what_is_no_message(structure, data):
     with pytest.raises(wire.WireError):
         wire.decode(frame(structure, data))
-
-
-def test_numbers_at_the_bounds():
-    """A key of 2^63 and more is refused on either side of 0; of a length that is not there, nothing
-    is believed.
-    """
-    for key in (2**63 - 1, 1 - 2**63, 0.5, True, None):
-        assert wire.decode(frame(["dict", [key, 0]])) == {key: 0}
-    for key in (2**63, -(2**63)):
-        with pytest.raises(wire.WireError, match="a key that is too large"):
-            wire.decode(frame(["dict", [key, 0]]))
-    for number in (10**1000 - 1, 1 - 10**1000):
-        assert wire.decode(wire.encode(number)) == number
-        for refused in (
-            lambda: wire.encode(number + number // abs(number)),
-            lambda: wire.decode(frame(str(number + number // abs(number)).encode())),
-        ):
-            with pytest.raises(wire.WireError, match="too large"):
-                refused()
-    for value in (
-        nested(19, lambda v: [v]),
-        nested(19, lambda v: {0: v}),
-        [0] * (10**5 - 1),
-        "x" * (10**6 - 2),
-        np.zeros(2**24, np.int8),
-        np.zeros((0, 2**24)),
-        np.zeros([1] * 16),
-    ):
-        assert same(value, wire.decode(wire.encode(value)))
-    for shape, says in [
-        *((shape, "no shape") for shape in ([True], [1.0], 1, "", [-1])),
-        ([1] * 17, "too large"),
-    ]:
-        with pytest.raises(wire.WireError, match=says):
-            wire.decode(frame(["array", "float64", shape], bytes(8)))
-    for length in (0, 8):
-        with pytest.raises(wire.WireError, match="of the wrong length"):
-            wire.decode(struct.pack("<II", 4, length) + b"null" + bytes(8 - length))
-
-
-def test_sizes_are_compared_before_anything_is_read():
-    for sizes in ((2**32 - 1, 0), (0, 2**32 - 1), (10**6 + 1, 0), (0, 2**24 + 1)):
-        with pytest.raises(wire.WireError):
-            wire.sizes(struct.pack("<II", *sizes))
-    assert wire.sizes(struct.pack("<II", 10**6, 2**24)) == (10**6, 2**24)
 
 
 def test_odd_bytes_become_ordinary_values():

@@ -26,9 +26,7 @@ def _code(path, source, compiled):
 
 
 def begin(data):
-    """Once, before modules are imported. data: what ``keep`` gave the same Python on an earlier
-    page, or None.
-    """
+    """Once, first. data: what ``keep`` gave the same Python on an earlier page, or None."""
     _codes.update(marshal.loads(data) if data else ())
     sys.dont_write_bytecode = True  # of files that end with the page
     loader, in_zip = _bootstrap_external.SourceLoader.source_to_code, zipimport._compile_source

@@ -35,9 +35,7 @@ def _binds(code):
 
 
 def _stands_alone(node):
-    """Whether running the statement alone gives what it gives on the page: an import, a definition,
-    a constant.
-    """
+    """Whether the statement alone does what it does on the page: import, def, constant."""
     if isinstance(node, ast.Assign):
         try:
             ast.literal_eval(node.value)

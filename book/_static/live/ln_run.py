@@ -1,6 +1,4 @@
-"""Runs in Pyodide, in the worker of live cells: runs a cell, and posts what it prints, shows and
-raises.
-"""
+"""Runs in Pyodide, for live cells: runs a cell, posts what it prints, shows and raises."""
 
 import ast
 import base64
@@ -145,16 +143,12 @@ class _Noticed:
 
 
 def missing():
-    """Which of the packages offered the last run asked for in vain: with them, it must run
-    again.
-    """
+    """Which of the packages offered the last run asked for in vain: it must run again."""
     return list(Shown.missing)
 
 
 def settle(offered):
-    """Once, in the worker: what notebooks have and a bare Python has not. offered: packages that
-    can be loaded.
-    """
+    """Once: what notebooks have and bare Python has not. offered: packages to be loaded."""
     sys.meta_path.append(_Noticed(set(offered)))
     os.environ["MPLBACKEND"] = "agg"
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it reports on its cache
@@ -190,9 +184,7 @@ async def _execute(code, name, space):
 
 
 def _told(error, name):
-    """([(text, whether it is the reader's own line), ...], number of the reader's line or 0), from
-    their cell on.
-    """
+    """([(text, is it the reader's line), ...], number of the reader's line or 0)."""
     frames = traceback.extract_tb(error.__traceback__)
     while frames and not frames[0].filename.startswith("<"):
         del frames[0]

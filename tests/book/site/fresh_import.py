@@ -12,9 +12,7 @@ import numpy.random  # noqa: E402
 
 
 def state():
-    """Warnings filters, floating-point settings, print options, both random states, environment,
-    locale.
-    """
+    """Filters, floating-point settings, print options, random states, environment, locale."""
     return repr(
         [
             warnings.filters,

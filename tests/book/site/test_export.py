@@ -1,8 +1,5 @@
-"""The chapters as notebooks: plain Markdown with the page's words and code and no solutions. Every
-button works.
-"""
+"""The chapters as notebooks: plain Markdown, the page's words and code, no solutions."""
 
-import builtins
 import hashlib
 import json
 import re
@@ -10,7 +7,7 @@ import tarfile
 from urllib.parse import parse_qs, urlparse
 
 import pytest
-from pages import BOOK, CHAPTERS, NOTEBOOKS, ROOT, names, read
+from pages import CHAPTERS, NOTEBOOKS, ROOT, read
 
 from lnbook.exercises import exercises
 
@@ -78,9 +75,7 @@ PAGE_ALONE = "solution", "cell_output", "ln-launch", "ln-launch-note", "admoniti
 
 @pytest.mark.slow
 def test_the_text_is_the_pages(articles, notebooks):
-    """Each paragraph of the page without maths, numbers and citations included, stands in the
-    notebook.
-    """
+    """Each paragraph of the page without maths stands in the notebook."""
     for name, notebook in notebooks.items():
         text = letters(re.sub(r"\]\([^)\s]*\)|</?sup>", "", markdown(notebook)))
         paragraphs = [
@@ -132,30 +127,6 @@ def test_no_solutions(articles, notebooks):
     assert seen > 10
 
 
-def test_without_glue():
-    assert ln_notebook.without_glue("glue(a=1,\n     b=2)") is None
-    assert ln_notebook.without_glue("x = 1\nglue(x=x)\ny = x") == "x = 1\ny = x"
-    # A value that the call of glue kept from being shown stays unshown.
-    assert ln_notebook.without_glue("ax.legend()\nglue(x=1)") == "ax.legend();"
-
-
-def test_no_notebook_needs_a_hidden_cell(notebooks):
-    """What the code reads is bound in it. And no hidden cell draws random numbers, which would move
-    later draws.
-    """
-    for name, notebook in notebooks.items():
-        code = "\n".join(cell.source for cell in notebook.cells[3:] if cell.cell_type == "code")
-        imported, bound, found = names(code)
-        assert found <= imported | bound | set(dir(builtins)), name
-        assert not [
-            c
-            for c in read(BOOK / f"{name}.md").cells
-            if "remove-cell" in c.tags
-            and re.search(r"\brng\.", c.source)
-            and "rng =" not in c.source
-        ], name
-
-
 def test_every_launch_address_leads_to_a_file(site, tmp_path):
     build_site.collect_contents(site, tmp_path / "content")
     for name in NAMES:
@@ -180,13 +151,6 @@ def test_every_launch_address_leads_to_a_file(site, tmp_path):
             ROOT / found["Edit"].removeprefix("https://github.com/owner/book/edit/main/")
         ).is_file()
         assert found["Issues"].startswith("https://github.com/owner/book/issues/new?title=")
-
-
-def test_a_chapter_that_needs_a_machine_says_so():
-    note = read(BOOK / "11-fused-on-the-cpu.md").front["needs_machine"]
-    found = ln_launch.buttons("x", "", "", live=False)
-    assert dict(found) == {"Download notebook": "../notebooks/x.ipynb"}
-    assert "real machine" in (row := ln_launch.row(found, note)) and "data-ln-served" not in row
 
 
 def test_pyodide_files_are_checked(tmp_path, monkeypatch):

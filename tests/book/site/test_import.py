@@ -1,6 +1,4 @@
-"""``import lnlib`` loads NumPy and changes nothing. Each claim is tested in a fresh interpreter
-(fresh_import.py).
-"""
+"""``import lnlib`` loads NumPy and changes nothing, in a fresh interpreter."""
 
 import json
 import os

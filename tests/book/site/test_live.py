@@ -1,8 +1,8 @@
 """Chapters run in the reader's browser: top to bottom, with nothing from elsewhere, and print what
 the page prints.
 
-Needs a Chromium and what `make pyodide` brings: requirements-site.txt and Pyodide's files, in
-_build/pyodide. LN_LIVE_CHAPTERS=all runs every chapter that offers to.
+Needs a Chromium and what `make pyodide` brings, in _build/pyodide. LN_LIVE_CHAPTERS=all runs every
+chapter that offers to.
 """
 
 import os

@@ -17,7 +17,7 @@ from pages import BOOK, CHAPTERS, NOTEBOOKS, read
 
 from lnbook.exercises import exercises
 
-ln_live = pytest.importorskip("ln_live", exc_type=ImportError)  # the environment of the book
+ln_launch = pytest.importorskip("ln_launch", exc_type=ImportError)  # the environment of the book
 pytestmark = pytest.mark.site
 
 EVERY = CHAPTERS if os.environ.get("LN_LIVE_CHAPTERS") == "all" else []
@@ -36,14 +36,15 @@ def home(site, lite):
     """The book with live cells, as `make site` writes it."""
     home = lite / "some/where"
     shutil.copytree(site, home, dirs_exist_ok=True)
-    shutil.copytree(ln_live.STATIC, home / "_static/live", dirs_exist_ok=True)
+    shutil.copytree(ln_launch.STATIC, home / "_static/live", dirs_exist_ok=True)
     for path in (home / "book").glob("*.html"):
         text = path.read_text(encoding="utf-8")
         if "live/live.js" not in text:  # a site built without Python
             source = BOOK / f"{path.stem}.md"
             whole = source in NOTEBOOKS and "needs_machine" not in read(source).front
             path.write_text(
-                text.replace("</head>", ln_live.tags("../", whole) + "</head>", 1), encoding="utf-8"
+                text.replace("</head>", ln_launch.tags("../", whole) + "</head>", 1),
+                encoding="utf-8",
             )
     return home
 
@@ -195,14 +196,11 @@ NO_PYTHON = """window.Worker = class {
     postMessage(message) { if (message.start) setTimeout(() => this.onmessage({ data: { told: "ready" } })); }
     terminate() {}
 }"""  # noqa: E501
-BACK = "dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))"
 
 
 @pytest.fixture
 def tabs(browser, home, address):
-    """Opens pages that share what a browser keeps: "03-backward-pass", and "other", which has the
-    same exercises.
-    """
+    """Opens pages that share a browser's store: "03-backward-pass", and a copy, "other"."""
     shutil.copy(home / "book/03-backward-pass.html", home / "book/other.html")
     context = browser.new_context()
     context.add_init_script(NO_PYTHON)
@@ -259,82 +257,6 @@ def test_no_page_overwrites_the_newer_answer_of_another(tabs):
         assert stored(page).startswith("newer = 23") and editor(page) == stored(page)
     writing.click(f"{CELL} >> text=Start again")
     wait_for(opened, "raise NotImplementedError")
-
-
-def test_a_page_gone_back_to_has_the_newer_answer(tabs):
-    # A page hears nothing of what it stores itself: so it stands as one that was left.
-    put_away = """text => localStorage.setItem('layer-norm-backwards:ex-backward-dx',
-        JSON.stringify({ text, stub: '', title: 'x' }))"""
-    closed, opened = tabs("other"), tabs(opened=True)
-    for page in closed, opened:
-        page.evaluate("lnLive.keep('ex-backward-dx', null)")
-    closed.evaluate(put_away, "first = 1")
-    open_cell(closed)
-    assert editor(closed) == "first = 1"  # the text of now, not that of the page's beginning
-    wait_for(opened, "first = 1")
-    opened.evaluate(put_away, "second = 2")
-    opened.evaluate("""localStorage.setItem('layer-norm-backwards:passed',
-        JSON.stringify({ other: { of: 5, ids: ['ex-backward-dx'] } }))""")
-    opened.evaluate(BACK)
-    assert editor(opened) == "second = 2"
-    assert opened.locator(f"{CELL} .ln-live-mark").count() == 1
-
-
-def test_what_could_not_be_kept_is_not_replaced(tabs):
-    page, other = tabs(opened=True), tabs(opened=True)
-    page.evaluate("() => { Storage.prototype.setItem = () => { throw Error('full'); }; }")
-    put(page, CELL, "mine = 1")
-    assert "keeps no answers" in page.inner_text(bar(CELL))
-    put(other, CELL, "theirs = 2")
-    wait_for(page, "changed on another page")
-    assert editor(page) == "mine = 1" and stored(page) == "theirs = 2"
-
-
-@pytest.mark.parametrize(
-    "first, then", [("other", "03-backward-pass"), ("03-backward-pass", "other")]
-)
-def test_an_exercise_on_two_pages_is_passed_on_both(tabs, first, then):
-    waiting, page = tabs(then), tabs(first)
-    page.evaluate("lnLive.passed(lnLive.cells.find(cell => cell.exercise === 'ex-backward-dx'))")
-    for page in tabs(then), waiting:
-        page.wait_for_selector(f"{CELL} .ln-live-mark")
-        assert page.locator(".exercise .ln-live-mark").count() == 1
-    kept = page.evaluate("JSON.parse(localStorage.getItem('layer-norm-backwards:passed'))")
-    assert kept == {
-        name: {"of": len(exercises_of("03")), "ids": ["ex-backward-dx"]} for name in (first, then)
-    }
-
-
-def test_a_stopped_python_is_loaded_again_and_no_hidden_button_keeps_the_focus(tabs):
-    page = tabs(opened=True)
-    put(page, CELL, "loop")
-    page.keyboard.press("Shift+Enter")
-    page.wait_for_selector(f"{CELL} >> text=Running")
-    page.focus(f"{CELL} button:text('Stop')")
-    page.keyboard.press("Enter")
-    focus = "document.activeElement.textContent"
-    assert page.evaluate(focus) == "Run" and "starts Python anew" in page.inner_text(bar(CELL))
-    assert "Loading Python" in page.evaluate(f"""() => {{
-        document.activeElement.click();
-        return document.querySelector('{CELL} [role=status]').textContent; }}""")
-    page.focus(f"{CELL} button:text('Start again')")
-    page.keyboard.press("Enter")
-    assert "raise NotImplementedError" in page.evaluate(focus)
-
-
-def test_a_download_that_fails_says_so_and_can_be_tried_again(tabs):
-    page = tabs()
-    page.evaluate(
-        "lnLive.keep('ex-backward-dx', {text: 'kept = 1', stub: '', title: 'Exercise 3.1'})"
-    )
-    page.route("**/cells.js*", lambda route: route.abort())
-    page.click("text=Download my answers")
-    page.wait_for_selector(".ln-launch [role=status] >> text=cells.js could not be loaded")
-    page.unroute("**/cells.js*")
-    with page.expect_download() as download:
-        page.click("text=Download my answers")
-    assert "kept = 1" in download.value.path().read_text()
-    assert page.inner_text(".ln-launch [role=status]") == ""
 
 
 # ---- The rest of the book, from disk and in Firefox

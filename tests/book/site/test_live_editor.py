@@ -1,6 +1,4 @@
-"""The editor of live cells is what its sources make, with the licences of what is in it. Needs Node
-and npm.
-"""
+"""The editor of live cells is what its sources make. Needs Node and npm."""
 
 import os
 import shutil

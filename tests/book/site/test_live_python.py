@@ -1,6 +1,4 @@
-"""What runs in the worker of live cells, without a browser: what a cell needs, what it prints,
-shows and raises.
-"""
+"""What runs in the worker of live cells, without a browser."""
 
 import asyncio
 import subprocess
@@ -93,17 +91,6 @@ def test_errors_name_the_readers_line():
     assert run("x", steps=[(0, "x = 5\nprint(x)\nx")])[1] == [("display", "text/plain", "5")]
 
 
-def test_figures_of_a_cell_that_raised_are_its_own():
-    draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])"
-    assert [kind for kind, *_ in run(f"{draw}\n1 / 0")[1]] == ["error", "display"]
-    assert not plt.get_fignums()
-    # Above, it shows nothing. What cannot be drawn is told once, and is gone.
-    assert [kind for kind, *_ in run("1", steps=[(2, f"{draw}\n1 / 0")])[1]] == ["error"]
-    assert not plt.get_fignums()
-    ok, posted = run(f"{draw}\nplt.title('$\\\\nothing$');")
-    assert not ok and [kind for kind, *_ in posted] == ["error"] and not plt.get_fignums()
-
-
 def test_the_page_has_one_namespace_in_which_a_step_runs_once():
     steps = [(0, "count = globals().get('count', 0) + 1")]
     for _ in range(2):
@@ -112,27 +99,6 @@ def test_the_page_has_one_namespace_in_which_a_step_runs_once():
         ("display", "text/plain", "2")
     ]
     assert run("'count' in globals()")[1] == [("display", "text/plain", "False")]
-
-
-def test_what_the_worker_sets_up(monkeypatch):
-    for name in ("IPython", "IPython.display"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr("builtins.input", input)
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    ln_run.settle(["sunpy", "moonpy"])
-    # A package that could be loaded is noticed wherever it is imported.
-    assert not run("def f():\n    import moonpy.phases\nf()")[0] and ln_run.missing() == ["moonpy"]
-    assert (
-        run("try:\n    import marspy\nexcept ImportError:\n    pass")[0] and ln_run.missing() == []
-    )
-    # A few lines stand in for IPython.
-    assert run(
-        "from IPython.display import Markdown, Math, display\ndisplay(Math('x'))\nMarkdown('a')"
-    )[1] == [("display", "text/latex", "$\\displaystyle x$"), ("display", "text/markdown", "a")]
-    assert "input() does not work" in run("input()")[1][-1][1][-1][0]
-    for name in ("IPython", "IPython.display"):
-        monkeypatch.delitem(sys.modules, name)
 
 
 IMPORTS = """

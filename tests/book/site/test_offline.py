@@ -1,6 +1,4 @@
-"""The offline edition: one zip of the built site, the same bytes at every run, readable straight
-from disk.
-"""
+"""The offline edition: one zip of the built site, readable straight from disk."""
 
 import hashlib
 import stat
@@ -12,7 +10,6 @@ from browsing import Visit
 from pages import CHAPTERS
 
 ln_launch = pytest.importorskip("ln_launch", exc_type=ImportError)  # the environment of the book
-ln_live = pytest.importorskip("ln_live", exc_type=ImportError)
 
 pytestmark = pytest.mark.site
 
@@ -96,7 +93,7 @@ def test_what_needs_a_server_is_hidden_from_disk_and_the_reader_told(browser, un
 
 
 def test_a_page_that_runs_from_disk_offers_nothing_that_needs_a_server():
-    page = f"<head>{ln_live.tags('../', True)}</head><body>{ln_launch.row(ln_launch.buttons('x', '', '', True))}"  # noqa: E501
+    page = f"<head>{ln_launch.tags('../', True)}</head><body>{ln_launch.row(ln_launch.buttons('x', '', '', True))}"  # noqa: E501
     changed = build_offline.without_server(page)
     assert " data-disk " in changed and "Download notebook" in changed and "live.js" in changed
     for word in ("Run in the browser", "http.server", "ln-from-disk"):

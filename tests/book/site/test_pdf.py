@@ -14,7 +14,7 @@ from chrome import CHROME
 
 pytestmark = [pytest.mark.site, pytest.mark.slow]
 
-pypdf = pytest.importorskip("pypdf", reason="pypdf (requirements-site.txt) is not installed")
+pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed; the book's environment has it")
 PARTS = [("Derive", ["02-derivation", "03-backward-pass"])]
 
 
@@ -113,9 +113,7 @@ def test_a_blank_sheet_is_refused(target):
 
 
 def test_no_sheet_is_half_empty(pdf, target, tmp_path):
-    """Code and tables go on on the next sheet; a figure does not, and may leave the room that it
-    would have needed.
-    """
+    """Code and tables go on on the next sheet; a figure does not."""
     if not shutil.which("pdftoppm"):
         skip("no pdftoppm (poppler-utils) to see what was printed", "LN_REQUIRE_BROWSER")
     subprocess.run(["pdftoppm", "-r", "12", "-gray", target, tmp_path / "sheet"], check=True)

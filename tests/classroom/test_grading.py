@@ -500,8 +500,8 @@ def test_judges_have_a_core_each_as_long_as_there_are_some(tmp_path):
 _LIBRARIES = {
     "numpy": "a = np.ones((99, 99)); np.linalg.svd(a); np.save('a.npy', a); np.load('a.npy',"
     " mmap_mode='r').sum()",
-    "sympy": "import sympy as sp\nx = sp.Symbol('x')\nsp.lambdify(x, sp.integrate(sp.sin(x) * sp.exp(x),"
-    " x))(1.0)",
+    "sympy": "import sympy as sp\nx = sp.Symbol('x')\nsp.lambdify(x, sp.integrate("
+    "sp.sin(x) * sp.exp(x), x))(1.0)",
     "matplotlib": "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.title('$x^2$')\n"
     "for kind in 'png', 'pdf', 'svg': plt.savefig(f'a.{kind}')",
     "numba": "import numba\n@numba.njit(parallel=True)\ndef total(a):\n    s = 0.0\n    for i in"

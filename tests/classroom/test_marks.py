@@ -111,9 +111,7 @@ def test_a_download_of_moodle(tmp_path):
         ),
         (
             MOODLE,
-            {
-                "Ann Smith_101_assignsubmission_file_x_102_assignsubmission_file_y": "Participant 101"
-            },
+            {"Ann Smith_101_assignsubmission_file_x_102_assignsubmission_file": "Participant 101"},
         ),
         # What --per-student handed out; ids that look like Canvas' names; names that only look like
         # them: two students.

@@ -1,25 +1,23 @@
-"""Validate your own: any layer norm or RMS norm over the last axis, forward and backward::
+"""Is the gradient of my layer norm right? Point ``normcheck`` at a layer norm or an RMS norm over
+the last axis, forward and backward, and print what it says::
 
     from normcheck import validate
     print(validate((forward, backward)))
 
-In the order in which to read it:
+The modules, in the order in which a run uses them:
 
-- :mod:`~normcheck.settings`: what the caller says about the target.
-- :mod:`~normcheck.cases`, :mod:`~normcheck.layouts`: what is tried, and where it lies in memory.
-- :mod:`~normcheck.targets`, :mod:`~normcheck.adapters`, :mod:`~normcheck.torch_adapter`,
-  :mod:`~normcheck.jax_adapter`, :mod:`~normcheck.device_adapter`: targets of several kinds, each
-  made to look the same.
-- :mod:`~normcheck.tolerance`, :mod:`~normcheck.judge`: what rounding may do, and the distance from
-  the exact result.
-- :mod:`~normcheck.checks`: what is asked of a target in a case.
-- :mod:`~normcheck.shrink`, :mod:`~normcheck.paste`: the smallest case that shows a failure, as a
-  test.
-- :mod:`~normcheck.where`: which widths, rows, layouts or dtypes failed.
-- :mod:`~normcheck.naming`: which known mistake it is.
-- :mod:`~normcheck.run`, :mod:`~normcheck.report`: the run, and what is said of it.
-- :mod:`~normcheck.isolate`: a target that crashes or hangs, watched from outside. The command line
-  is __main__.
+- :mod:`~normcheck.settings` says what the target takes; :mod:`~normcheck.adapters`,
+  :mod:`~normcheck.torch_adapter`, :mod:`~normcheck.jax_adapter` and
+  :mod:`~normcheck.device_adapter` call it, each on the arrays of one library;
+  :mod:`~normcheck.targets` has what these share.
+- :mod:`~normcheck.cases` draws the arrays, :mod:`~normcheck.layouts` lays them out in memory.
+- :mod:`~normcheck.checks` calls the target in each case; :mod:`~normcheck.judge` compares with
+  exact results, and :mod:`~normcheck.tolerance` derives how large an error may be.
+- A failure is made small by :mod:`~normcheck.shrink`, written as a test by :mod:`~normcheck.paste`,
+  located by :mod:`~normcheck.where` and named by :mod:`~normcheck.naming`, which looks it up in the
+  catalogue of :mod:`normcheck.mistakes`.
+- :mod:`~normcheck.run` does all this and returns what :mod:`~normcheck.report` describes;
+  :mod:`~normcheck.isolate` lets the command ``python -m normcheck`` survive a target that crashes.
 """
 
 from .report import Failure, Report

@@ -37,7 +37,7 @@ MANY_ROWS = 65537
 QUICK_SHAPES = ((7,), (1, 7), (5, 7), (0, 7), (2, 3, 4, 5))
 SHAPES = (*QUICK_SHAPES, (1, 1, 9), (2, 0, 7), (64, 64), (1, 96), (3, 1, 33))
 
-#: mean / sigma; from the first above :data:`normcheck.tolerance.FREE` on, what is lost are digits.
+#: mean / sigma; above :data:`normcheck.tolerance.OFFSET_TOLERATED` what is lost are digits.
 NEAR, FAR = (0.5, 10, 100), (1e3, 1e4, 1e5, 1e6)
 
 #: The property of results that hang on the numbers in the arguments, and not on which arrays they

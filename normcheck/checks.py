@@ -349,7 +349,7 @@ CHECKS = {
 
 
 #: Properties that say nothing where the numbers are wrong in the plainest way of asking for them.
-ON_TOP = (
+CONDITIONAL_ON_NUMBERS = (
     "memory in any order",
     "NaN stays in its row",
     "calls in any order",
@@ -365,7 +365,7 @@ ON_TOP = (
 
 
 def plain(case):
-    """The case of a property of :data:`ON_TOP` without what it is there for."""
+    """The case of a property of :data:`CONDITIONAL_ON_NUMBERS` without what it is there for."""
     return replace(case.without_nan(), property="", layouts={})
 
 

@@ -11,25 +11,25 @@ import numpy as np
 from lnlib import reference
 from lnlib.rounding import find
 
-from .tolerance import allowed, allowed_thrice, allowed_twice, conditions, owed
+from .tolerance import allowed, allowed_thrice, allowed_twice, conditions, expected_error
 
 BY_ROW = "y", "dx"
 
 
 class Truth(NamedTuple):
-    """Exact tensors rounded to float64, what a careful implementation owes of each, the errors any
+    """Exact tensors rounded to float64, what a careful implementation loses of each, the errors any
     right one may make.
 
     ``slack`` has a number for each row (y, dx) or column (dgamma, dbeta).
     """
 
     tensors: dict
-    owed: dict
+    expected_error: dict
     slack: dict
 
 
 class Verdict(NamedTuple):
-    """One tensor: its relative L2 error, that in digits and in units of what is owed; and what is
+    """One tensor: its relative L2 error, that in digits and in units of the expected one; what is
     judged, its worst part.
 
     A part is a row of y or dx, a number of dgamma or dbeta. ``at`` is the worst of them, ``part``
@@ -71,7 +71,7 @@ def _truth(rms, eps, dtype, accumulate, shape, *arrays):
     wide = {name: reference.to_float64(value) for name, value in exact._asdict().items()}
     slack = allowed(wide, x, gamma, beta, dy, dtype, accumulate, rms)
     tensors = {name: wide[name] for name in ("y", "dx", "dgamma", "dbeta")}
-    return Truth(tensors, owed(exact, conditions(exact, gamma, dy), dtype), slack)
+    return Truth(tensors, expected_error(exact, conditions(exact, gamma, dy), dtype), slack)
 
 
 def judge(name, value, case, settings, rows=slice(None)):
@@ -109,7 +109,7 @@ def judge(name, value, case, settings, rows=slice(None)):
     return Verdict(
         float(error),
         digits,
-        float(error / max(known.owed[name], 1e-300)),
+        float(error / max(known.expected_error[name], 1e-300)),
         float(shares.max(initial=0)),
         *of_part,
     )

@@ -4,10 +4,12 @@ import json
 import textwrap
 from dataclasses import dataclass, field
 from html import escape
+from typing import Any
 
 import numpy as np
 
 from .cases import Case
+from .mistakes import Diagnosis
 from .settings import QUICK
 
 
@@ -40,9 +42,9 @@ class Failure:
     kind: str = ""
     alike: int = 0
     where: str = ""
-    cases: tuple = ()
+    cases: tuple[str, ...] = ()
 
-    def record(self):
+    def record(self) -> dict[str, Any]:
         """What goes into JSON."""
         arrays = {
             name: _numbers(a) for name, a in zip(("x", "gamma", "beta", "dy"), self.case.arrays)
@@ -94,29 +96,29 @@ class Report:
     """
 
     target: str
-    properties: tuple
-    failures: tuple
-    untested: tuple
-    digits: dict = field(default_factory=dict)
-    mistake: object = None
-    notes: tuple = ()
+    properties: tuple[str, ...]
+    failures: tuple[Failure, ...]
+    untested: tuple[str, ...]
+    digits: dict[str, dict[str, float]] = field(default_factory=dict)
+    mistake: Diagnosis | None = None
+    notes: tuple[str, ...] = ()
     seconds: float = 0.0
     ended: str = ""
 
     @property
-    def held(self):
+    def held(self) -> bool:
         return not self.failures and not self.ended
 
     @property
-    def kept(self):
+    def kept(self) -> tuple[str, ...]:
         """The names of the properties that held."""
         failed = {failure.property for failure in self.failures}
         return tuple(name for name in self.properties if name not in failed)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "\n".join(_lines(self))
 
-    def to_json(self):
+    def to_json(self) -> str:
         """The report as JSON text."""
         mistake = self.mistake and {
             "kind": self.mistake.kind,
@@ -140,7 +142,7 @@ class Report:
             indent=1,
         )
 
-    def to_html(self):
+    def to_html(self) -> str:
         """The report as a page."""
         held = "no failure so far" if self.ended else "held"
         rows = "".join(f"<tr><td>{name}</td><td>{held}</td><td></td></tr>" for name in self.kept)

@@ -1,14 +1,25 @@
 """The run: every case through the target, the failures shrunk, the report."""
 
 import time
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 from lnlib.validation import require_kind
 
 from .adapters import adapt
-from .cases import FAR_SHAPE, NEAR, all_cases, drawer, far
-from .checks import CHECKS, ON_TOP, TIMES, call, check, misshapen, of_two_axes, plain
+from .cases import FAR_SHAPE, NEAR, Case, all_cases, drawer, far
+from .checks import (
+    CHECKS,
+    CONDITIONAL_ON_NUMBERS,
+    TIMES,
+    call,
+    check,
+    misshapen,
+    of_two_axes,
+    plain,
+)
 from .judge import BY_ROW, judge
 from .naming import name
 from .paste import MOST, as_test, seeded
@@ -39,15 +50,15 @@ class Interrupted(KeyboardInterrupt):
 
 
 def validate(
-    target,
-    kind="layer_norm",
-    framework="numpy",
-    dtypes=("float32",),
-    quick=False,
+    target: Any,
+    kind: str = "layer_norm",
+    framework: str = "numpy",
+    dtypes: tuple[str, ...] = ("float32",),
+    quick: bool = False,
     *,
-    watch=None,
-    **options,
-):
+    watch: Callable[[Case], Any] | None = None,
+    **options: Any,
+) -> Report:
     """Try a layer norm or RMS norm over the last axis, forward and backward, on everything known to
     go wrong.
 
@@ -76,88 +87,94 @@ def validate(
     TargetError
         If the target does not run on ordinary rows at all, or is not what it was said to be.
     """
-    started, adapted = (
-        time.monotonic(),
-        adapt(target, Settings(kind, framework, dtypes, quick, **options)),
-    )
-    settings = adapted.settings  # what is known of a target need not be said
-    watch = watch or (lambda case: None)
-    tried, failed, unjudged, digits = {}, {}, {}, {}
-    try:
-        digits |= ordinary_digits(adapted, watch)
-        cases = list(all_cases(settings, adapted.layouts, adapted.able))
-        for case in progress(cases):
-            watch(case)
-            if case.property in ON_TOP and check(adapted, plain(case)):
-                unjudged[case.property] = f"{case.property}: the numbers are wrong as they are"
-                continue
-            found = check(adapted, case)
-            tried.setdefault(case.property, []).append((case, bool(found)))
-            if found:
-                failed.setdefault(case.property, []).append((case, found))
-        mistake = (
-            name(
-                announcing(adapted, watch),
-                {property: [case for case, _ in cases] for property, cases in failed.items()},
+    started = time.monotonic()
+    adapted = adapt(target, Settings(kind, framework, dtypes, quick, **options))
+    return _Run(adapted, watch or (lambda case: None)).report(name_of(target), started)
+
+
+class _Run:
+    """What was found until now.
+
+    * ``tried``: property -> pairs (case, whether it failed). ``failed``: property -> pairs (case,
+      findings). ``unjudged``: property -> why it says nothing.
+    """
+
+    def __init__(self, target, watch):
+        self.target, self.watch = target, watch
+        self.settings = target.settings  # what is known of a target need not be said
+        self.tried, self.failed, self.unjudged, self.digits = {}, {}, {}, {}
+
+    def report(self, called, started):
+        notes = ()
+        try:
+            self.digits |= ordinary_digits(self.target, self.watch)
+            self.try_all()
+            mistake = self.mistake() if self.failed else None
+            failures = list(self.failures())
+            if not self.settings.quick:
+                notes = tuple(digit_loss_by_offset(self.target, self.watch))
+        except KeyboardInterrupt as error:
+            found = tuple(
+                failure_of(property, *several[0], several, self.tried[property], self.target)
+                for property, several in self.failed.items()
             )
-            if failed
-            else None
+            stopped = Report(called, tuple(self.tried), found, (), self.digits, ended="interrupted")
+            raise Interrupted(stopped) from error
+        return Report(
+            called,
+            tuple(self.tried),
+            tuple(sorted(failures, key=severity)),
+            (*self.unjudged.values(), *self.settings.not_tested(), *self.target.lacks),
+            self.digits,
+            mistake,
+            notes,
+            seconds=time.monotonic() - started,
         )
+
+    def try_all(self):
+        self.cases = list(all_cases(self.settings, self.target.layouts, self.target.able))
+        for case in progress(self.cases):
+            self.watch(case)
+            property = case.property
+            if property in CONDITIONAL_ON_NUMBERS and check(self.target, plain(case)):
+                self.unjudged[property] = f"{property}: the numbers are wrong as they are"
+                continue
+            found = check(self.target, case)
+            self.tried.setdefault(property, []).append((case, bool(found)))
+            if found:
+                self.failed.setdefault(property, []).append((case, found))
+
+    def mistake(self):
+        """Which known mistake it is, or None."""
+        failed = {property: [case for case, _ in cases] for property, cases in self.failed.items()}
+        return name(with_callback(self.target, self.watch), failed)
+
+    def failures(self):
+        """Each property that failed, with its smallest case."""
         # Where the first call of all was right, what is wrong with others may be what the target
         # keeps of it.
-        first_is_wrong = any(case is cases[0] for case, _ in failed.get(cases[0].property, ()))
-        before = not first_is_wrong and "calls in any order" in (*failed, *unjudged)
+        first = self.cases[0]
+        first_is_wrong = any(case is first for case, _ in self.failed.get(first.property, ()))
+        before = not first_is_wrong and "calls in any order" in (*self.failed, *self.unjudged)
         wrong = [
             case
-            for property, several in failed.items()
+            for property, several in self.failed.items()
             if property not in CHECKS
             for case, _ in several
         ]
+        for property, cases in self.failed.items():
+            tried = self.tried[property]
+            place = where(property, tried, wrong, partial(self.probe, property))
+            yield explain(self.target, property, cases, tried, self.watch, before, place)
 
-        def probe(property, n):
-            """Whether another width, or number of rows, fails; None if the target does not take
-            it.
-            """
-            shape = (2, n) if property == "any width" else (n, 3)
-            case = drawer(settings)(property, shape, failed[property][0][0].dtype)
-            watch(case)
-            return (
-                bool(check(adapted, case))
-                if case.x.shape == shape and settings.takes(shape)
-                else None
-            )
-
-        failures = [
-            explain(
-                adapted,
-                property,
-                cases,
-                tried[property],
-                watch,
-                before,
-                where(property, tried[property], wrong, partial(probe, property)),
-            )
-            for property, cases in failed.items()
-        ]
-        notes = () if quick else tuple(losses(adapted, watch))
-    except KeyboardInterrupt as error:
-        found = (
-            failure_of(property, *several[0], several, tried[property], adapted)
-            for property, several in failed.items()
-        )
-        raise Interrupted(
-            Report(name_of(target), tuple(tried), tuple(found), (), digits, ended="interrupted")
-        ) from error
-    return Report(
-        name_of(target),
-        tuple(tried),
-        tuple(sorted(failures, key=telling)),
-        (*unjudged.values(), *settings.not_tested(), *adapted.lacks),
-        digits,
-        mistake,
-        notes,
-        seconds=time.monotonic() - started,
-    )
+    def probe(self, property, n):
+        """Whether another width, or number of rows, fails; None if the target does not take it."""
+        shape = (2, n) if property == "any width" else (n, 3)
+        case = drawer(self.settings)(property, shape, self.failed[property][0][0].dtype)
+        self.watch(case)
+        if case.x.shape != shape or not self.settings.takes(shape):
+            return None
+        return bool(check(self.target, case))
 
 
 def name_of(target):
@@ -167,7 +184,7 @@ def name_of(target):
     return getattr(target, "__qualname__", type(target).__name__)
 
 
-def announcing(target, watch):
+def with_callback(target, watch):
     """What :func:`name` needs of a target; ``watch`` is called with each case before it is
     tried.
     """
@@ -201,9 +218,9 @@ def ordinary_digits(target, watch):
     return found
 
 
-def losses(target, watch):
-    """Where the digits of each tensor begin to go as rows move away from zero, in words: more than
-    is owed ten times.
+def digit_loss_by_offset(target, watch):
+    """Where the digits of each tensor begin to go as rows move away from zero, in words: from ten
+    times the expected error on.
 
     What is wrong at some distance has failed there, and nothing is said of what is farther away.
     """
@@ -228,7 +245,7 @@ def losses(target, watch):
             yield f"{dtype} loses digits as mean / sigma grows: {', '.join(begins.values())}"
 
 
-def telling(failure):
+def severity(failure):
     """What to show first: a property that never held, with a case of three features or more."""
     return failure.case.x.shape[-1] < 3, -failure.failed / failure.tried
 
@@ -247,49 +264,38 @@ def explain(target, property, failed, tried, watch, before=False, place=""):
         watch(smaller)
         return next((one for one in check(target, smaller) if one.like(finding)), None)
 
-    if (
-        finding.tensor in BY_ROW
-        and finding.verdict
-        and alike(worst := starting_at(case, finding.verdict.at))
-    ):
-        case = worst
+    if finding.tensor in BY_ROW and finding.verdict:
+        worst = starting_at(case, finding.verdict.at)
+        case = worst if alike(worst) else case
     case = shrink(case, lambda smaller: alike(smaller) is not None, target.settings.takes)
     if case.x.size > MOST:
         case = next(filter(alike, seeded(case)), case)
     shown = [alike(case) for _ in range(TIMES)]
-    return failure_of(
-        property,
-        case,
-        [next(filter(None, shown), finding)],
-        failed,
-        tried,
-        target,
-        all(shown),
-        before,
-        place,
-    )
+    found = [next(filter(None, shown), finding)]
+    test = partial(as_test, steady=all(shown), before=before)
+    return failure_of(property, case, found, failed, tried, target, test, place)
 
 
-def failure_of(property, case, found, failed, tried, target, steady=True, before=False, place=""):
+def failure_of(property, case, found, failed, tried, target, test=as_test, place=""):
     finding, verdict = found[0], found[0].verdict
-    numbers = (verdict.part, verdict.share) if verdict else (None, None)
     return Failure(
-        property,
-        finding.tensor,
-        *numbers,
-        case,
-        finding.sentence,
-        len(failed),
-        len(tried),
-        as_test(case, finding, target, steady, before),
-        finding.kind,
-        sum(any(map(finding.like, others)) for _, others in failed),
-        place,
-        tuple(str(one) for one, _ in failed),
+        property=property,
+        tensor=finding.tensor,
+        error=verdict and verdict.part,
+        share=verdict and verdict.share,
+        case=case,
+        sentence=finding.sentence,
+        failed=len(failed),
+        tried=len(tried),
+        test=test(case, finding, target),
+        kind=finding.kind,
+        alike=sum(any(map(finding.like, others)) for _, others in failed),
+        where=place,
+        cases=tuple(str(one) for one, _ in failed),
     )
 
 
-def assert_valid(target, **options):
+def assert_valid(target: Any, **options: Any) -> Report:
     """Raise ``AssertionError`` with the report unless every property of :func:`validate` held;
     returns the report.
     """

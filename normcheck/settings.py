@@ -50,7 +50,7 @@ class Settings:
 
     kind: str = "layer_norm"
     framework: str = "numpy"
-    dtypes: tuple = ("float32",)
+    dtypes: tuple[str, ...] = ("float32",)
     quick: bool = False
     eps: float | None = None
     beta: bool = True
@@ -93,11 +93,11 @@ class Settings:
             object.__setattr__(self, "beta", False)
 
     @property
-    def rms(self):
+    def rms(self) -> bool:
         return self.kind == "rms_norm"
 
     @property
-    def derivatives(self):
+    def derivatives(self) -> tuple[str, ...]:
         """The properties of derivatives of derivatives that are asked for."""
         asked = {
             "the second derivative": self.double_backward,
@@ -107,21 +107,21 @@ class Settings:
         return tuple(name for name, wanted in asked.items() if wanted)
 
     @property
-    def autograd(self):
+    def autograd(self) -> bool:
         """Whether dy is handed over by PyTorch, as what was done to y leaves it, and not by whoever
         calls backward.
         """
         return self.framework == "torch"
 
     @property
-    def tensors(self):
+    def tensors(self) -> tuple[str, ...]:
         """The names of what the target gives."""
         return ("y", "dx", "dgamma", "dbeta") if self.beta else ("y", "dx", "dgamma")
 
-    def accumulated_in(self, dtype):
-        return self.accumulate or validation.COMPUTE_DTYPE[dtype].name
+    def accumulated_in(self, dtype: str) -> str:
+        return self.accumulate or str(validation.COMPUTE_DTYPE[dtype])
 
-    def width(self, D):
+    def width(self, D: int) -> int:
         """The width that the target takes in the place of D: the next multiple, or the last that it
         takes.
         """
@@ -132,7 +132,7 @@ class Settings:
             else wide
         )
 
-    def takes(self, shape):
+    def takes(self, shape: tuple[int, ...]) -> bool:
         """Whether the target takes x of this shape."""
         rows, D = prod(shape[:-1]), shape[-1]
         return (
@@ -141,7 +141,7 @@ class Settings:
             and rows <= (self.most_rows or rows)
         )
 
-    def not_tested(self):
+    def not_tested(self) -> list[str]:
         """What cannot be tested of such a target, in words."""
         missing = [dtype for dtype in DTYPES if dtype not in self.dtypes]
         halves = [dtype for dtype in self.dtypes if dtype in ("float16", "bfloat16")]

@@ -86,7 +86,7 @@ def conditions(exact, gamma, dy):
     return kappa
 
 
-def owed(exact, kappa, dtype, parameters=""):
+def expected_error(exact, kappa, dtype, parameters=""):
     """The relative L2 errors that a careful implementation may make of y, dx, dgamma and dbeta,
     from its conditions.
 
@@ -114,18 +114,19 @@ def owed(exact, kappa, dtype, parameters=""):
 
 #: Up to this |mean| / s the algebra is free: a row may lose the square of the ratio, as the affine
 #: form does, and so does the mean of squares less the square of the mean. Beyond, no more than was
-#: free here, or than the ratio itself where that is larger, from FREE**2 on: a mean rounded once.
-FREE = 100
+#: free here, or than the ratio itself where that is larger, from the square of this on: a mean
+#: rounded once.
+OFFSET_TOLERATED = 100
 
 
 def distance_loss(offset, D):
     """By how much the error of xhat may grow where |mean| / s is ``offset``, in u: see
-    :data:`FREE`.
+    :data:`OFFSET_TOLERATED`.
 
     Of one feature the mean is that feature, and is not rounded: no more than was free, however
     large the ratio.
     """
-    return np.minimum(offset**2, np.maximum(FREE**2, offset if D > 1 else 0))
+    return np.minimum(offset**2, np.maximum(OFFSET_TOLERATED**2, offset if D > 1 else 0))
 
 
 def plain(D, accumulate):

@@ -24,8 +24,8 @@ from normcheck.tolerance import (  # noqa: F401 - some are for those who import 
     BAR,
     U,
     conditions,
+    expected_error,
     half_ulp,
-    owed,
     rounding_sizes,
     sum_kappa,
 )
@@ -220,8 +220,8 @@ class Judged(NamedTuple):
 
 
 def bars(exact, gamma, dy, dtype):
-    """What :func:`normcheck.tolerance.owed` has for float32 or float64, from the arrays."""
-    return owed(exact, conditions(exact, gamma, dy), dtype)
+    """:func:`normcheck.tolerance.expected_error` for float32 or float64, from the arrays."""
+    return expected_error(exact, conditions(exact, gamma, dy), dtype)
 
 
 def float32_bars(exact, gamma, dy):
@@ -266,7 +266,7 @@ def judge(case):
     arrays = case.arrays()
     exact = reference.layer_norm(*arrays, case.eps)
     kappa = conditions(exact, arrays.gamma, arrays.dy)
-    bars = owed(exact, kappa, case.dtype, case.parameters)
+    bars = expected_error(exact, kappa, case.dtype, case.parameters)
     rstd = reference.to_float64(exact.rstd)
     mean = arrays.x.astype(np.float64).mean(axis=-1, keepdims=True)
     return Judged(

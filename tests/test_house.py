@@ -140,7 +140,6 @@ LONG_FUNCTIONS = {
     "normcheck.mistakes.slips._changes",
     "normcheck.mistakes.slips.slips",
     "normcheck.naming.of_rounding",
-    "normcheck.run.validate",
 }
 LONG_FILES = {
     "lnlib.cpu.kernels",

@@ -13,7 +13,7 @@ from pages import BOOK
 from normcheck import TargetError
 from normcheck.adapters import adapt
 from normcheck.cases import all_cases
-from normcheck.checks import ON_TOP, check, plain
+from normcheck.checks import CONDITIONAL_ON_NUMBERS, check, plain
 from normcheck.run import ordinary_digits
 from normcheck.settings import Settings
 
@@ -66,7 +66,9 @@ def shown_by(target):
     not stop.
     """
     for case in all_cases(target.settings, target.layouts, target.able):
-        if not (case.property in ON_TOP and check(target, plain(case))) and check(target, case):
+        if not (case.property in CONDITIONAL_ON_NUMBERS and check(target, plain(case))) and check(
+            target, case
+        ):
             return case
     return None
 

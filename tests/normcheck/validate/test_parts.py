@@ -15,9 +15,9 @@ from normcheck.checks import Finding, check
 from normcheck.judge import BY_ROW, judge, truth
 from normcheck.paste import as_test
 from normcheck.report import Failure
-from normcheck.run import losses, ordinary_digits, telling
+from normcheck.run import digit_loss_by_offset, ordinary_digits, severity
 from normcheck.settings import Settings
-from normcheck.tolerance import BAR, allowed, distance_loss, owed
+from normcheck.tolerance import BAR, allowed, distance_loss, expected_error
 
 PAIR = layer_norm_forward, layer_norm_backward
 
@@ -53,7 +53,7 @@ def test_first_is_what_never_held_with_three_features_or_more():
         failure(3, 9, 20),
         failure(2, 4, 4),
     )
-    assert sorted([short, often, half, never], key=telling) == [never, half, often, short]
+    assert sorted([short, often, half, never], key=severity) == [never, half, often, short]
 
 
 @pytest.mark.parametrize("D, kept", [(64, True), (65, False)])
@@ -87,7 +87,9 @@ def test_whoever_watches_is_told_until_the_end():
         watch=lambda case: calls.append(0),
     )
     list(
-        losses(NumPyPair((forward, layer_norm_backward), Settings()), lambda case: calls.append(0))
+        digit_loss_by_offset(
+            NumPyPair((forward, layer_norm_backward), Settings()), lambda case: calls.append(0)
+        )
     )
     assert report.mistake and len(report.failures) > 5
     assert max(calls) <= 3  # as many as "the same answer twice" makes
@@ -234,7 +236,10 @@ def test_parameters_may_be_stored_in_another_dtype():
         reference.layer_norm(*case.arrays, case.eps),
         dict.fromkeys(("y", "dx", "dgamma", "dbeta"), 1.0),
     )
-    alike, apart = owed(exact, kappa, "float16"), owed(exact, kappa, "float16", "float32")
+    alike, apart = (
+        expected_error(exact, kappa, "float16"),
+        expected_error(exact, kappa, "float16", "float32"),
+    )
     for name in kappa:
         kept = name in ("dgamma", "dbeta")
         assert (apart[name] == BAR["float32"] or apart[name] == 4 * 2.0**-24) == kept

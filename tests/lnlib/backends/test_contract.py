@@ -4,10 +4,8 @@ nothing leaks.
 
 import copy
 import functools
-import itertools
 import pickle
 import warnings
-from collections import namedtuple
 from fractions import Fraction
 
 import cases
@@ -26,294 +24,77 @@ WIDE, SINGLE, HALF = (
 GOOD = {ln: WIDE, cpu: WIDE, gpu: SINGLE}  # the GPU takes no float64
 CACHE = ln.layer_norm_forward(**WIDE)[1]
 # A forward would compile or interpret its kernels while tests are collected.
-CPU_CACHE = cases.cpu_cache(X, GAMMA, "f8")
-GPU_CACHE = gpu.GpuLayerNormCache(
-    X.astype("f4"), np.zeros((2, 4), "f4"), SINGLE["gamma"], np.dtype("f4"), False
-)
-RMS_CACHE = ln.rms_norm_forward(X, GAMMA)[1]
-OtherCache = namedtuple("OtherCache", "x gamma")
-SameName = namedtuple("LayerNormCache", "xhat rstd gamma dtype beyond")
-OtherCache.backend = SameName.backend = "somewhere else"
-
-# Every function with good arguments; a row of the table replaces one of them.
-LAYER_NORM_FORWARDS = [
-    (backend.layer_norm_forward, {**good, "eps": 1e-5}) for backend, good in GOOD.items()
-]
-FORWARDS = *LAYER_NORM_FORWARDS, (ln.rms_norm_forward, {"x": X, "gamma": GAMMA, "eps": 1e-5})
-
-# And the caches it takes, and somebody else's: a kind of cache, not its fields, says which forward
-# it came from.
-NUMPY = (
-    "LayerNormCache or PreciseLayerNormCache of backend 'numpy'",
-    (RMS_CACHE, CPU_CACHE, GPU_CACHE),
-)
-BACKWARDS = (
-    (ln.layer_norm_backward, {"dy": DY, "cache": CACHE}, *NUMPY),
-    (ln.layer_norm_jvp, {"v": DY, "cache": CACHE}, *NUMPY),
-    (ln.layer_norm_double_backward, {"v": DY, "dy": DY, "cache": CACHE}, *NUMPY),
-    (
-        ln.rms_norm_backward,
-        {"dy": DY, "cache": RMS_CACHE},
-        "RMSNormCache of backend 'numpy'",
-        (CACHE, CPU_CACHE),
+CACHES = {
+    ln: CACHE,
+    cpu: cases.cpu_cache(X, GAMMA, "f8"),
+    gpu: gpu.GpuLayerNormCache(
+        X.astype("f4"), np.zeros((2, 4), "f4"), SINGLE["gamma"], np.dtype("f4"), False
     ),
-    (
-        cpu.layer_norm_backward,
-        {"dy": DY, "cache": CPU_CACHE},
-        "CpuLayerNormCache of backend 'cpu'",
-        (CACHE, RMS_CACHE, GPU_CACHE),
-    ),
-    (
-        gpu.layer_norm_backward,
-        {"dy": DY.astype("f4"), "cache": GPU_CACHE},
-        "GpuLayerNormCache of backend 'gpu'",
-        (CACHE, RMS_CACHE, CPU_CACHE),
-    ),
-)
-FUNCTIONS = *FORWARDS, *(row[:2] for row in BACKWARDS)
-
-# What no array argument may be: (what was found, value made from a good array).
-NOT_AN_ARRAY = (
-    ("dtype int64", lambda a: np.ones(a.shape, int)),
-    ("dtype int64", lambda a: np.ones(a.shape, int).tolist()),
-    ("dtype bool", lambda a: np.ones(a.shape, bool)),
-    ("dtype object", lambda a: a.astype(object)),
-    ("dtype object", lambda a: None),
-    ("dtype str", lambda a: "x"),
-    ("dtype complex64", lambda a: a.astype("c8")),
-    ("dtype void", lambda a: np.zeros(a.shape, [("re", "f8")])),
-    ("a masked array", np.ma.array),
-    ("in foreign byte order", lambda a: a.astype(a.dtype.newbyteorder())),
-    ("a ragged list", lambda a: [[1.0], [1.0, 2.0]]),
-)
-
-# What is no eps.
-EPS = (
-    (-1e-5, ValueError, "found -1e-05"),
-    (10**400, ValueError, "found inf"),
-    (np.True_, TypeError, "found bool"),
-    (np.array(1e-5), TypeError, "found ndarray of shape ()"),
-    (1e-5 + 0j, TypeError, "found complex"),
-)
-
-# What ``out`` may not be, for a float64 x of shape (2, 3).
-OUT = (
-    ([[0.0] * 3] * 2, TypeError, "found list", "expected a NumPy array"),
-    (np.empty((2, 3), "f4"), TypeError, "found dtype float32", "expected float64, the dtype of x"),
-    (
-        np.empty((2, 3), "c16"),
-        TypeError,
-        "found dtype complex128",
-        "expected float64, the dtype of x",
-    ),
-    (
-        np.empty((2, 3), np.dtype("f8").newbyteorder()),
-        TypeError,
-        "found dtype float64 in foreign byte order",
-        "expected one of float64",
-    ),
-    (
-        np.ma.masked_array(np.empty((2, 3))),
-        TypeError,
-        "found a masked array",
-        "expected an ordinary array",
-    ),
-    (np.empty((3, 2)), ValueError, "found shape (3, 2)", "expected (2, 3), the shape of x"),
-    (np.empty((1, 2, 3)), ValueError, "found shape (1, 2, 3)", "expected (2, 3), the shape of x"),
-    *(
-        (
-            out,
-            ValueError,
-            "found an array that is read-only, not C-contiguous or not aligned",
-            "row after row",
-        )
-        for out in (
-            cases.read_only(np.empty((2, 3))),
-            np.empty((3, 2)).T,
-            np.empty((4, 3))[::2],
-            np.empty((2, 3))[:, ::-1],
-            np.empty(49, np.uint8)[1:].view("f8").reshape(2, 3),
-        )
-    ),
-)
-
-
-def bad_rows():
-    """(function, good arguments, the bad one's name, its value, error, what was found, what was
-    expected).
-    """
-    for function, good in FUNCTIONS:
-        for name in set(good) & {"x", "gamma", "beta", "dy", "v"}:
-            for found, make in NOT_AN_ARRAY:
-                yield (
-                    function,
-                    good,
-                    name,
-                    make(good[name]),
-                    ValueError if "ragged" in found else TypeError,
-                    found,
-                    "expected",
-                )
-
-    for function, good in FORWARDS:
-        for x, found in (
-            (np.float64(1), "found a 0-d array"),
-            (1.0, "found a 0-d array"),
-            (np.ones((2, 0)), "found shape (2, 0)"),
-            ([], "found shape (0,)"),
-        ):
-            yield function, good, "x", x, ValueError, found, "expected"
-        none = np.ones((1, 2, 0), good["x"].dtype)
-        yield (
-            function,
-            {**good, **dict.fromkeys(set(good) & {"gamma", "beta"}, none[0, 0])},
-            "x",
-            none,
-            ValueError,
-            "found shape (1, 2, 0)",
-            "expected",
-        )
-        for name in set(good) & {"gamma", "beta"}:
-            for shape in ((4,), (2,), (1,), (), (1, 3)):
-                value = np.ones(shape, good["x"].dtype)
-                yield (
-                    function,
-                    good,
-                    name,
-                    value,
-                    ValueError,
-                    f"found shape {shape}",
-                    "expected (3,)",
-                )
-            for others, dtype, expected in (
-                (SINGLE, "f8", "float32"),
-                (SINGLE, "f2", "float32"),
-                (SINGLE, "c16", "float32"),
-                (WIDE, "f4", "float64"),
-                (WIDE, "f2", "float64"),
-                (HALF, "f8", "float16 or float32"),
-            ):
-                if others is WIDE and function is gpu.layer_norm_forward:
-                    continue
-                yield (
-                    function,
-                    {key: others[key] for key in good if key != "eps"},
-                    name,
-                    GAMMA.astype(dtype),
-                    TypeError,
-                    f"found dtype {np.dtype(dtype).name}",
-                    f"expected {expected}",
-                )
-        for eps, error, found in EPS:
-            yield function, good, "eps", eps, error, found, "expected"
-    for function, good in LAYER_NORM_FORWARDS:  # noqa: B007
-        for gamma, beta, expected in ((HALF, SINGLE, "float16"), (SINGLE, HALF, "float32")):
-            yield (
-                function,
-                {**HALF, "gamma": gamma["gamma"]},
-                "beta",
-                beta["beta"],
-                TypeError,
-                f"found dtype {beta['beta'].dtype}",
-                f"expected {expected}, the dtype of gamma",
-            )
-        for value in (1, "yes", None, np.ones(2, bool)):
-            yield (
-                function,
-                HALF,
-                "precise",
-                value,
-                TypeError,
-                f"found {type(value).__name__}",
-                "expected True or False",
-            )
-        if function is not gpu.layer_norm_forward:
-            yield (
-                function,
-                WIDE,
-                "precise",
-                True,
-                ValueError,
-                "found True with x of dtype float64",
-                "expected x of dtype float32, float16 or bfloat16",
-            )
-
-    for function, good, kinds, others in BACKWARDS:
-        mine = good["cache"]
-        for cache, found in (
-            (tuple(mine), "found tuple"),
-            ((X, mine), "found tuple"),
-            (None, "found NoneType"),
-            *(
-                (other, f"found {type(other).__name__} of backend {other.backend!r}")
-                for other in (*others, OtherCache(X, GAMMA), SameName(*CACHE))
-            ),
-        ):
-            yield function, good, "cache", cache, TypeError, found, f"expected the {kinds}"
-    mixed = {**SINGLE, "x": HALF["x"]}
-    for backend in GOOD:
-        cache = (
-            cases.cpu_cache(mixed["x"], mixed["gamma"], "f4")
-            if backend is cpu
-            else backend.layer_norm_forward(**mixed)[1]
-        )
-        yield (
-            backend.layer_norm_backward,
-            {"cache": cache},
-            "dy",
-            DY,
-            TypeError,
-            "found dtype float64",
-            "expected float16 or float32",
-        )
-
-    for function, good in FUNCTIONS:
-        for row in (
-            OUT if function.__module__.startswith(cpu.__name__) else ()
-        ):  # the GPU's are in test_gpu.py
-            yield function, good, "out", *row
-
-
-def row_id(row):
-    function, _, name, _, _, found, expected = row
-    return f"{function.__module__}.{function.__name__} {name}: {found}, {expected}".removeprefix(
-        "lnlib."
-    )
-
-
-BAD = {
-    name: list(rows)
-    for name, rows in itertools.groupby(
-        sorted(bad_rows(), key=row_id),
-        key=lambda row: f"{row[0].__module__}.{row[0].__name__}".removeprefix("lnlib."),
-    )
 }
 
 
-def refusal(function, good, name, value, error, found, expected):
-    """What is wrong with how a bad value is refused; None if nothing."""
-    try:
-        function(**{**good, name: value})
-    except Exception as caught:
-        said = str(caught)  # of that class, not of a subclass that NumPy happened to raise
-        right = (
-            type(caught) is error
-            and said.startswith(f"{name}: ")
-            and found in said
-            and expected in said
-        )
-        return None if right else f"{type(caught).__name__}: {said}"
-    return "accepted"
+def bad_calls(backend):
+    """(function, good arguments, {the bad one: its value}, error, what was found, what was
+    expected). test_bad_calls.py has more for every function but those of lnlib.cpu.
+    """
+    good, cache = GOOD[backend], CACHES[backend]
+    x, gamma = good["x"], good["gamma"]
+    dtype = x.dtype.name
+    for change, *told in (
+        ({"x": x.astype(int)}, TypeError, "found dtype int64", "expected"),
+        ({"x": "x"}, TypeError, "found dtype str", "expected"),
+        ({"x": np.ma.array(x)}, TypeError, "found a masked array", "expected"),
+        ({"x": x.astype(x.dtype.newbyteorder())}, TypeError, "foreign byte order", "expected"),
+        ({"x": [[1.0], [1.0, 2.0]]}, ValueError, "found a ragged list", "expected"),
+        ({"x": np.ones((2, 0))}, ValueError, "found shape (2, 0)", "expected"),
+        ({"x": 1.0}, ValueError, "found a 0-d array", "expected"),
+        ({"gamma": gamma[:2]}, ValueError, "found shape (2,)", "expected (3,)"),
+        ({"gamma": gamma.astype("f2")}, TypeError, "found dtype float16", f"expected {dtype}"),
+        ({"beta": gamma[None]}, ValueError, "found shape (1, 3)", "expected (3,)"),
+        ({"beta": HALF["beta"]}, TypeError, "found dtype float16", "expected"),
+        ({"eps": -1e-5}, ValueError, "found -1e-05", "expected"),
+        ({"eps": np.array(1e-5)}, TypeError, "found ndarray of shape ()", "expected"),
+        ({"precise": 1}, TypeError, "found int", "expected True or False"),
+    ):
+        yield (backend.layer_norm_forward, good, change, *told)
+    others = [c for of, c in CACHES.items() if of is not backend]
+    for change, *told in (
+        ({"dy": x[:1]}, ValueError, "found shape (1, 3)", "expected"),
+        ({"dy": x.astype(int)}, TypeError, "found dtype int64", "expected"),
+        ({"cache": None}, TypeError, "found NoneType", f"of backend {cache.backend!r}"),
+        *(
+            ({"cache": other}, TypeError, f"of backend {other.backend!r}", type(cache).__name__)
+            for other in others
+        ),
+    ):
+        yield (backend.layer_norm_backward, {"dy": x, "cache": cache}, change, *told)
+    if backend is cpu:
+        for out, error, found, expected in OUT:
+            yield (backend.layer_norm_forward, good, {"out": out}, error, found, expected)
 
 
-@pytest.mark.parametrize("function", BAD)
-def test_bad_input_is_refused_by_name(function):
-    assert not {row_id(row): wrong for row in BAD[function] if (wrong := refusal(*row))}
+# What ``out`` may not be, for a float64 x of shape (2, 3).
+UNFIT = "found an array that is read-only, not C-contiguous or not aligned"
+OUT = (
+    ([[0.0] * 3] * 2, TypeError, "found list", "expected a NumPy array"),
+    (np.empty((2, 3), "f4"), TypeError, "found dtype float32", "expected float64, the dtype of x"),
+    (np.empty((3, 2)), ValueError, "found shape (3, 2)", "expected (2, 3), the shape of x"),
+    (cases.read_only(np.empty((2, 3))), ValueError, UNFIT, "row after row"),
+    (np.empty((3, 2)).T, ValueError, UNFIT, "row after row"),
+    (np.empty(49, np.uint8)[1:].view("f8").reshape(2, 3), ValueError, UNFIT, "row after row"),
+)
 
 
-def test_the_good_arguments_of_the_table_are_good():
-    for function, good in FUNCTIONS:
-        function(**good)
+@pytest.mark.parametrize("backend", GOOD, ids=lambda backend: backend.__name__)
+def test_bad_input_is_refused_by_name(backend):
+    for function, good, change, error, found, expected in bad_calls(backend):
+        (name,) = change
+        with pytest.raises(error) as caught:
+            function(**good | change)
+        # Of that class, not of a subclass that NumPy happened to raise.
+        assert type(caught.value) is error, (function, name)
+        said = str(caught.value)
+        assert said.startswith(f"{name}: ") and found in said and expected in said, said
 
 
 class Device:
@@ -331,80 +112,21 @@ class Device:
         }
 
 
-# (require_..., bad argument, further ones): the message for an array and for its description are
-# the same.
-@pytest.mark.parametrize(
-    "require, name, bad, rest",
-    [
-        (validation.require_x, None, np.ones(()), ()),
-        (validation.require_x, None, np.ones((2, 0)), ()),
-        (validation.require_x, None, np.ones((2, 3), int), ()),
-        (validation.require_like_x, "dy", np.ones((3, 2)), ((2, 3), X.dtype)),
-        (validation.require_like_x, "dy", np.ones((2, 3), "f4"), ((2, 3), X.dtype)),
-        (validation.require_out, None, np.ones((3, 2)), (X,)),
-        (validation.require_out, None, np.ones((2, 3), "f4"), (X,)),
-        (validation.require_out, None, cases.read_only(np.ones((2, 3))), (X,)),
-    ],
-)
-def test_what_is_required_of_a_device_array(require, name, bad, rest):
-    messages = []
-    for value in (
-        bad,
-        gpu.backend.description("a", Device(bad, bad.flags.writeable), (bad.dtype.name,)),
-    ):
-        with pytest.raises((TypeError, ValueError)) as caught:
-            require(*(() if name is None else (name,)), value, *rest)
-        messages.append((type(caught.value), str(caught.value)))
-    assert messages[0] == messages[1]
-
-
 def test_descriptions():
-    """Good ones pass through every function; strides are those of rows, where there is more than
-    nothing.
-    """
+    """Good ones pass through every function; strides are those of rows."""
     names = tuple(validation.COMPUTE_DTYPE)
-    x, gamma, out = (gpu.backend.description("a", Device(a), names) for a in (X, GAMMA, X))
+    x, gamma = (gpu.backend.description("a", Device(a), names) for a in (X, GAMMA))
     assert (x.shape, x.dtype, x.writeable) == ((2, 3), np.dtype("f8"), True)
-    assert validation.require_x(x) is x and validation.require_parameters(gamma, gamma, x) == (
-        gamma,
-        gamma,
-    )
+    assert validation.require_x(x) is x
     assert validation.require_like_x("dy", x, x.shape, x.dtype) is x
-    validation.require_out(out, x)
-    assert gpu.backend.description("a", Device(np.ones((2, 0, 3))[..., ::2]), names).shape == (
-        2,
-        0,
-        2,
-    )
-    assert gpu.backend.description("a", Device(X.T, strides=None), names).shape == (
-        3,
-        2,
-    )  # in C order, as it says
-    # What the protocol has no name for is what the array calls it; all else is what the protocol
-    # says.
-    assert gpu.backend.description("a", Device(X, dtype="torch.bfloat16"), names).dtype == np.dtype(
-        "f8"
-    )
+    assert validation.require_parameters(gamma, gamma, x) == (gamma, gamma)
+    # What the protocol has no name for is what the array calls it.
     if "bfloat16" in cases.HALVES:
-        for called in "bfloat16", "torch.bfloat16", np.dtype("bfloat16"):
-            half = Device(np.zeros(3, "V2"), dtype=called)
-            assert gpu.backend.description("a", half, names).dtype == np.dtype("bfloat16")
-    with pytest.raises(TypeError, match="^a: found dtype float64, expected singles$"):
-        gpu.backend.description("a", Device(X, dtype=X.dtype), ("float32",), "singles")
-    with pytest.raises(TypeError, match="^a: found dtype void16, expected doubles$"):
-        gpu.backend.description("a", Device(np.zeros(3, "V2")), names, "doubles")
-    with pytest.raises(TypeError, match="^a: found dtype float8_e4m3fn, expected doubles$"):
-        gpu.backend.description(
-            "a", Device(np.zeros(3, "V1"), dtype="torch.float8_e4m3fn"), names, "doubles"
-        )
+        half = Device(np.zeros(3, "V2"), dtype="torch.bfloat16")
+        assert gpu.backend.description("a", half, names).dtype == np.dtype("bfloat16")
     for bad, error, message in (
         (X.T, ValueError, r"a: found strides \(8, 24\), expected a C-contiguous array"),
         (X.astype("f4"), TypeError, r"a: found dtype float32, expected doubles"),
-        (
-            X.astype(">f8"),
-            TypeError,
-            r"a: found dtype float64 in foreign byte order, expected doubles",
-        ),
     ):
         with pytest.raises(error, match=f"^{message}$"):
             gpu.backend.description("a", Device(bad), ("float64",), "doubles")
@@ -489,17 +211,6 @@ def test_any_strides(kind, run):
     )
 
 
-@every_backend_and_the_gpu
-def test_subclasses_come_back_as_plain_arrays(run):
-    class Tagged(np.ndarray):
-        pass
-
-    arrays = taken(run, X, GAMMA, BETA, DY)
-    results = run(*(a.view(Tagged) for a in arrays))
-    assert equal(results, run(*arrays))
-    assert {type(a) for a in results} == {np.ndarray}
-
-
 @pytest.mark.parametrize("shape", [(6,), (1, 6), (4, 6), (2, 2, 6), (2, 1, 2, 1, 6)])
 @every_backend_and_the_gpu
 def test_any_leading_shape(shape, run):
@@ -529,13 +240,6 @@ def test_no_rows(shape, dtype, run):
 def test_eps_of_any_real_scalar_type(kind, run):
     arrays = taken(run, X, GAMMA, BETA, DY)
     assert equal(run(*arrays, kind(2)), run(*arrays, 2.0))
-
-
-@every_backend
-def test_eps_is_not_rounded_to_float32(run):
-    """float32's 1e-5 is another number than 1e-5, and a float64 result shows it."""
-    x = np.array([[0.0, 1e-3, 2e-3]])
-    assert not equal(run(x, GAMMA, BETA, x), run(x, GAMMA, BETA, x, np.float32(1e-5)))
 
 
 # Promises about results
@@ -630,20 +334,6 @@ def test_size_of_the_cache():
         ln.rms_norm_forward(0 * x, gamma)[1].rstd,
     ):  # of rows without a variance, or a square
         assert (rstd == 1 / np.sqrt(1e-5)).all()
-
-
-@pytest.mark.parametrize("dtype", [*cases.DTYPES, "complex128"])
-def test_nan_stays_in_its_row_of_every_function(dtype):
-    """Of the NumPy backend: the other rows of y_dot, of the double backward and of RMS norm are
-    what they are.
-    """
-    rng = np.random.default_rng(5)
-    x, dy = rng.standard_normal((2, 3, 4)).astype(dtype)
-    gamma = dy[0].copy()
-    broken = x.copy()
-    broken[1, 2] = np.nan
-    for a, b in zip(run_all(broken, gamma, gamma, dy), run_all(x, gamma, gamma, dy), strict=True):
-        assert a.ndim < 2 or equal([a[[0, 2]]], [b[[0, 2]]])
 
 
 #: Constant rows: values whose sum and mean are rounded, and the ends of the range.
@@ -765,34 +455,4 @@ def test_caches_can_be_pickled(backend, precise):
     expected = cases.bits(backend.layer_norm_backward(dy, cache))
     assert len(buffers) >= 2 and all(
         cases.bits(backend.layer_norm_backward(dy, other)) == expected for other in again
-    )
-
-
-def test_what_is_required_is_returned_as_it_is_used():
-    """Names and flags are compared and kept: a tuple that can be gone through twice, and Python's
-    own True.
-    """
-    assert validation.require_several("names", iter("ab")) == ("a", "b")
-    assert (
-        validation.require_callable("f", len) is len
-        and validation.require_rng(rng := np.random.default_rng()) is rng
-    )
-    assert validation.require_cache(CACHE, ln.LayerNormCache) is CACHE
-    assert validation.require_dtype_name(np.float32, ("float32",)) == "float32"
-    assert validation.require_numbers("n", [2, 3], least=2).dtype == np.float64
-    assert validation.require_number("n", 2, least=2, above=1) == 2
-    with pytest.raises(ValueError, match="^n: found 2.0, expected a finite number > 2$"):
-        validation.require_number("n", 2, above=2)
-    for n in 1, 3:
-        assert (
-            validation.require_count("n", n, most=3) == n
-            and type(validation.require_count("n", np.int8(n))) is int
-        )
-    assert sorted(validation.REAL_NUMBERS) == sorted(
-        ["bfloat16", *(np.dtype(code).name for code in "efdbhilBHIL")]
-    )
-    assert type(validation.require_several("names", ["a"])) is tuple
-    assert (
-        validation.require_bool("log", np.True_) is True
-        and validation.require_precise(np.False_, X) is False
     )

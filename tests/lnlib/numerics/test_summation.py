@@ -11,7 +11,6 @@ import pytest
 from lnlib.rounding import FORMATS, TAU, round_to
 from lnlib.summation import (
     ROW_ORDERS,
-    by_halves,
     row_sum_bound,
     row_sum_errors,
     row_sum_loss,
@@ -157,18 +156,6 @@ def test_random_order_differs_from_run_to_run_and_repeats_with_its_seed():
     assert np.array_equal(first, again) and not np.array_equal(first, other)
 
 
-def test_several_runs_side_by_side():
-    rng = np.random.default_rng(3)
-    a = terms(500, 4)
-    runs = np.stack([rng.permutation(a) for _ in range(5)], axis=1)
-    found = sum_rows(runs, "sequential", "bfloat16")
-    assert found.shape == (5, 4)
-    assert np.array_equal(
-        found[2], sum_rows(np.ascontiguousarray(runs[:, 2]), "sequential", "bfloat16")
-    )
-    assert sum_rows(a[:, 0], "sequential", "bfloat16").shape == ()
-
-
 # Lines on their measurements
 
 COUNTS = {"float32": (1000, 10_000, 100_000), "bfloat16": (100, 1000, 10_000)}
@@ -222,52 +209,3 @@ def test_the_lines_count_the_roundings_of_the_total(order, roundings):
     """Their number, where partial sums are smaller than the total in proportion; squares add up."""
     lost = (row_sum_loss(N, order) / (TAU * FORMATS["float32"].u)) ** 2
     assert lost == pytest.approx(np.broadcast_to(roundings, N.shape), rel=1e-14)
-
-
-def test_neumaier_loses_what_its_errors_lose_in_sequence():
-    """Errors of size tau u sqrt(k), and a rounding of each of their partial sums, beside one of the
-    total.
-    """
-    n, tu = 10_000, TAU * FORMATS["bfloat16"].u
-    errors = tu**2 * np.cumsum(np.arange(1.0, n + 1))  # of the partial sums, squared
-    assert row_sum_loss(n, "neumaier", "bfloat16") == pytest.approx(
-        tu * np.sqrt(1 + errors.sum() / n), rel=1e-3
-    )
-
-
-def test_of_no_counts_there_are_no_errors():
-    """And no number is drawn."""
-    rng = np.random.default_rng(0)
-    assert row_sum_errors(["wide"], [], 2, rng=rng)["wide"].shape == (0,)
-    assert rng.random() == np.random.default_rng(0).random()
-
-
-def test_by_halves_in_float64():
-    """1 + 2**-52 needs all of its bits; and the last row waits."""
-    assert by_halves(np.array([[1.0], [0.0], [2.0**-52]])).tolist() == [1 + 2.0**-52]
-
-
-def test_with_a_mean_the_sum_is_well_conditioned():
-    """dbeta of a gradient that is no noise: all orders gain by sqrt(n) but bfloat16 in sequence,
-    which stops.
-    """
-    rng = np.random.default_rng(0)
-    errors = row_sum_errors(["sequential", "pairwise"], [10_000], 50, "bfloat16", rng=rng, mean=1.0)
-    assert errors["sequential"][0] > 0.5 and errors["pairwise"][0] < 2 * FORMATS["bfloat16"].u
-
-
-def test_an_order_that_needs_it_least_is_as_strict():
-    """It neither draws nor adds in float32."""
-    with pytest.raises(TypeError, match="rng: found int, expected a numpy.random.Generator"):
-        sum_rows(terms(4), "wide", rng=0)
-    with pytest.raises(TypeError, match="a: found dtype float64, expected one of float32"):
-        sum_rows(terms(4).astype(float), "wide")
-
-
-@pytest.mark.parametrize("order", list(ROW_ORDERS))
-def test_the_argument_stays(order):
-    for rows in (1, 200):
-        a = terms(rows)
-        before = a.copy()
-        sum_rows(a, order, "bfloat16", np.random.default_rng(0))
-        assert np.array_equal(a, before)

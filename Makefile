@@ -41,6 +41,7 @@ book: .venv/installed .venv/installed-mpi
 lint: .venv/installed
 	$(BIN)/ruff format --check --quiet . || { echo 'Run: .venv/bin/ruff format .'; exit 1; }
 	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy --no-error-summary
 
 check: lint
 	$(BIN)/python -m pytest -n 2 -m "not site and not slow"

@@ -67,7 +67,7 @@ def _sequential_sum(terms, dtype):
 class Moments(NamedTuple):
     """count, mean, and the sum of squared deviations of a part of each row."""
 
-    count: int
+    count: int  # type: ignore[assignment]
     mean: np.ndarray
     m2: np.ndarray
 

@@ -35,12 +35,13 @@ expected.
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from . import reference, validation
 from .rounding import FORMATS
@@ -50,6 +51,9 @@ ROUNDINGS = 4
 
 #: How many unit roundoffs the arithmetic of an element of dx may cost, sums over D not included.
 ARITHMETIC = 8
+
+#: Of arrays, to an array or a number.
+Function = Callable[..., Any]
 
 _REAL = ("float32", "float64")
 _RESULTS = *validation.REAL_NUMBERS, "complex128"
@@ -193,7 +197,9 @@ def _gradient(rule, f, x, h, dy):
     return _differentiate(rule, f, x, h, dy)[0]
 
 
-def one_sided_difference(f, x, h=None, *, dy=None):
+def one_sided_difference(
+    f: Function, x: ArrayLike, h: float | None = None, *, dy: ArrayLike | None = None
+) -> np.ndarray:
     r"""Gradient of f at x, like x, by :math:`(f(x + h e_i) - f(x)) / h` for every element i of x.
 
     * ``f`` takes an array like x, returns a scalar; with ``dy``, an array of dy's shape.
@@ -205,7 +211,9 @@ def one_sided_difference(f, x, h=None, *, dy=None):
     return _gradient(RULES["one_sided"], f, x, h, dy)
 
 
-def central_difference(f, x, h=None, *, dy=None):
+def central_difference(
+    f: Function, x: ArrayLike, h: float | None = None, *, dy: ArrayLike | None = None
+) -> np.ndarray:
     r"""Gradient of f at x by :math:`(f(x + h e_i) - f(x - h e_i)) / 2h`.
 
     Default :math:`h = (12u)^{1/3}` times the length of x; relative error about :math:`u^{2/3}` at
@@ -214,7 +222,9 @@ def central_difference(f, x, h=None, *, dy=None):
     return _gradient(RULES["central"], f, x, h, dy)
 
 
-def five_point_difference(f, x, h=None, *, dy=None):
+def five_point_difference(
+    f: Function, x: ArrayLike, h: float | None = None, *, dy: ArrayLike | None = None
+) -> np.ndarray:
     r"""Gradient of f at x from :math:`f(x \pm h e_i)` and :math:`f(x \pm 2h e_i)`.
 
     Default :math:`h = (45u)^{1/5}` times the length of x. Other arguments, result and errors as
@@ -223,7 +233,14 @@ def five_point_difference(f, x, h=None, *, dy=None):
     return _gradient(RULES["five_point"], f, x, h, dy)
 
 
-def richardson(f, x, h=None, levels=3, *, dy=None):
+def richardson(
+    f: Function,
+    x: ArrayLike,
+    h: float | None = None,
+    levels: int = 3,
+    *,
+    dy: ArrayLike | None = None,
+) -> np.ndarray:
     r"""Gradient of f at x by Richardson extrapolation of ``levels`` central differences from h on.
 
     Order 2 ``levels``; one level is :func:`central_difference`. The default h balances the errors
@@ -233,7 +250,9 @@ def richardson(f, x, h=None, levels=3, *, dy=None):
     return _gradient(_richardson_rule(levels), f, x, h, dy)
 
 
-def complex_step(f, x, h=1e-30, *, dy=None):
+def complex_step(
+    f: Function, x: ArrayLike, h: float = 1e-30, *, dy: ArrayLike | None = None
+) -> np.ndarray:
     r"""Gradient of f at x by :math:`\mathrm{Im}\, f(x + i h e_i) / h`: nothing is subtracted.
 
     f must be analytic in x, as computed: sums, products, quotients, roots of complex numbers. A
@@ -285,7 +304,7 @@ def _mismatch(left, right):
     return 0.0 if size == 0 else float(abs(terms[0].sum() - terms[1].sum()) / size)
 
 
-def adjoint_test(jvp, vjp, v, dy):
+def adjoint_test(jvp: Function, vjp: Function, v: ArrayLike, dy: ArrayLike) -> float:
     r"""How far a vector-Jacobian product is from being the adjoint of a Jacobian-vector product.
 
     .. math::
@@ -328,7 +347,15 @@ def _check_lists(f, args, dy, grads, method):
     return args, validation.require_finite("dy", dy), grads, rule
 
 
-def direction_test(f, args, dy, grads, *, rng, method="complex"):
+def direction_test(
+    f: Function,
+    args: Sequence[ArrayLike],
+    dy: ArrayLike,
+    grads: Sequence[ArrayLike],
+    *,
+    rng: np.random.Generator,
+    method: str = "complex",
+) -> float:
     r"""Check all gradients of :math:`\langle dy, f(args) \rangle` at once, along a random line.
 
     .. math::
@@ -359,7 +386,7 @@ def direction_test(f, args, dy, grads, *, rng, method="complex"):
     return _mismatch((dy, rule.derivative(phi, rule.step(u))), flat)
 
 
-def longest_chain(D):
+def longest_chain(D: int) -> int:
     """Longest chain of additions in NumPy's sum of D numbers that lie side by side.
 
     Fewer than 8 are added in turn. Up to 128 have eight running sums, which are then added in
@@ -375,7 +402,7 @@ def longest_chain(D):
     return 1 + max(longest_chain(half), longest_chain(D - half))
 
 
-def tolerance(dtype, D, condition=1.0):
+def tolerance(dtype: DTypeLike, D: int, condition: float = 1.0) -> float:
     r"""Relative L2 error that a correct backward with two sums over D may have in dx.
 
     .. math:: \bigl(a + 2\sqrt{p(D)}\bigr)\, \kappa\, u.
@@ -478,7 +505,16 @@ def _check_one(name, f, arg, dy, grad, rule, rtol):
     return GradientRow(name, grad.shape, error, allowed, not message, message)
 
 
-def check_gradients(f, args, dy, grads, *, names=None, method="central", rtol=None):
+def check_gradients(
+    f: Function,
+    args: Sequence[ArrayLike],
+    dy: ArrayLike,
+    grads: Sequence[ArrayLike],
+    *,
+    names: Sequence[str] | None = None,
+    method: str = "central",
+    rtol: float | None = None,
+) -> GradientReport:
     r"""Compare each gradient of :math:`\langle dy, f(args) \rangle` with its numeric gradient.
 
     Returns a :class:`GradientReport`. The error of a gradient is :math:`\|grad - numeric\| /

@@ -22,6 +22,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from . import validation
 
@@ -40,7 +41,7 @@ class LayerNormCache(NamedTuple):
     #: (..., 1), float64, 2^-64 rstd; None unless a rstd is beyond the largest number
     beyond: np.ndarray | None = None
 
-    backend = "numpy"
+    backend = "numpy"  # type: ignore[misc]
 
 
 class PreciseLayerNormCache(NamedTuple):
@@ -53,7 +54,7 @@ class PreciseLayerNormCache(NamedTuple):
     gamma: np.ndarray  #: (D,), a copy in gamma's dtype
     dtype: np.dtype  #: x's dtype, which dx will have
 
-    backend = "numpy"
+    backend = "numpy"  # type: ignore[misc]
 
     @property
     def xhat(self):
@@ -70,8 +71,11 @@ class RMSNormCache(NamedTuple):
     dtype: np.dtype
     beyond: np.ndarray | None = None
 
-    backend = "numpy"
+    backend = "numpy"  # type: ignore[misc]
 
+
+#: dx, dgamma, dbeta, or what else comes in three arrays.
+Gradients = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 _LAYER_NORM = LayerNormCache, PreciseLayerNormCache
 
@@ -210,7 +214,9 @@ def _forward_precise(x, gamma, beta, eps):
     return y, PreciseLayerNormCache(x.copy(), mean, residual, rstd, gamma.copy(), x.dtype)
 
 
-def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):
+def layer_norm_forward(
+    x: ArrayLike, gamma: ArrayLike, beta: ArrayLike, eps: float = 1e-5, *, precise: bool = False
+) -> tuple[np.ndarray, LayerNormCache | PreciseLayerNormCache]:
     r"""Layer norm of the last axis.
 
     .. math:: y = \gamma\, (x - \mu) / \sqrt{\sigma^2 + \varepsilon} + \beta
@@ -300,7 +306,7 @@ def _backward(dy, cache, *kinds):
         return dx, *(_given_back(a, cache.gamma.dtype) for a in sums)
 
 
-def layer_norm_backward(dy, cache):
+def layer_norm_backward(dy: ArrayLike, cache: LayerNormCache | PreciseLayerNormCache) -> Gradients:
     r"""Gradients of a loss with respect to x, gamma and beta, given ``dy``, that with respect to y.
 
     With :math:`g = \gamma\, dy` and means over the D features,
@@ -367,7 +373,7 @@ def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
     return dx, dgamma, dbeta
 
 
-def layer_norm_jvp(v, cache):
+def layer_norm_jvp(v: ArrayLike, cache: LayerNormCache | PreciseLayerNormCache) -> np.ndarray:
     r"""Derivative of y along ``v``: :math:`\gamma\, r\,(v - \overline{v} - \hat x\,\overline{v \hat
     x})`. ``v`` and the result have x's shape: the backward formula with gamma last, not first.
     """
@@ -377,7 +383,9 @@ def layer_norm_jvp(v, cache):
         return _given_back(gamma * Jv, cache.dtype).reshape(shape)
 
 
-def layer_norm_double_backward(v, dy, cache):
+def layer_norm_double_backward(
+    v: ArrayLike, dy: ArrayLike, cache: LayerNormCache | PreciseLayerNormCache
+) -> Gradients:
     r"""Gradient of :math:`\langle v, dx \rangle` with respect to x, gamma and dy.
 
     With ``v`` and g = ``gamma * dy`` centred, and means over D,
@@ -406,7 +414,9 @@ def layer_norm_double_backward(v, dy, cache):
         )
 
 
-def rms_norm_forward(x, gamma, eps=1e-5):
+def rms_norm_forward(
+    x: ArrayLike, gamma: ArrayLike, eps: float = 1e-5
+) -> tuple[np.ndarray, RMSNormCache]:
     r"""RMS norm of the last axis: :math:`y = \gamma\, x / \sqrt{\overline{x^2} + \varepsilon}`; no
     mean, no beta.
 
@@ -421,7 +431,7 @@ def rms_norm_forward(x, gamma, eps=1e-5):
     )
 
 
-def rms_norm_backward(dy, cache):
+def rms_norm_backward(dy: ArrayLike, cache: RMSNormCache) -> tuple[np.ndarray, np.ndarray]:
     r"""Gradients of RMS norm: :math:`dx = r (g - \hat x\, \overline{g \hat x})`, :math:`d\gamma =
     \sum dy\, \hat x`.
 

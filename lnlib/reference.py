@@ -11,6 +11,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from . import validation
 
@@ -19,7 +20,7 @@ from . import validation
 BITS = 400
 
 
-def to_fixed(a, name="a"):
+def to_fixed(a: ArrayLike, name: str = "a") -> np.ndarray:
     """Floats (any dtype up to float64, any shape) as an object array of integers in units of
     2**-BITS.
 
@@ -41,7 +42,7 @@ def to_fixed(a, name="a"):
     return fixed
 
 
-def to_float64(a):
+def to_float64(a: ArrayLike) -> np.ndarray:
     """A fixed-point array, each element correctly rounded to float64."""
     validation.as_array("a", a, ("object",))
     a = to_fixed(a)
@@ -96,7 +97,13 @@ def _shaped(name, value, shape):
     return fixed
 
 
-def layer_norm(x, gamma, beta, dy=None, eps=1e-5):
+def layer_norm(
+    x: ArrayLike,
+    gamma: ArrayLike,
+    beta: ArrayLike,
+    dy: ArrayLike | None = None,
+    eps: float = 1e-5,
+) -> Exact:
     """Layer norm of finite real arrays, exactly; with ``dy`` its gradients too.
 
     Formulas and shapes are those of :mod:`lnlib.layernorm`. eps and all arrays are taken as the
@@ -105,7 +112,9 @@ def layer_norm(x, gamma, beta, dy=None, eps=1e-5):
     return _norm(x, gamma, beta, dy, eps, _mean)
 
 
-def rms_norm(x, gamma, dy=None, eps=1e-5):
+def rms_norm(
+    x: ArrayLike, gamma: ArrayLike, dy: ArrayLike | None = None, eps: float = 1e-5
+) -> Exact:
     """RMS norm of finite real arrays, exactly; with ``dy`` its gradients too. As
     :func:`layer_norm`, without a mean.
 
@@ -157,7 +166,7 @@ def _norm2(a):
     return int(np.sum(a * a))  # a 0-d array of objects has become a plain int here
 
 
-def relative_error(value, exact):
+def relative_error(value: ArrayLike, exact: ArrayLike) -> float:
     r"""Relative L2 error :math:`\|value - exact\| / \|exact\|` of a whole tensor.
 
     ``exact`` is fixed point (or floats, taken as exact). NaN or Inf in ``value`` gives ``inf``;
@@ -173,13 +182,13 @@ def relative_error(value, exact):
     return _root_ratio(_norm2(to_fixed(value, "value") - exact), _norm2(exact))
 
 
-def correct_digits(value, exact):
+def correct_digits(value: ArrayLike, exact: ArrayLike) -> float:
     """Correct decimal digits of a tensor, -log10 of its relative error, between 0 and 17."""
     error = relative_error(value, exact)
     return 17.0 if error == 0 else min(max(-math.log10(error), 0.0), 17.0)
 
 
-def kappa(exact, dy, gamma):
+def kappa(exact: Exact, dy: ArrayLike, gamma: ArrayLike) -> float:
     r"""Condition number of dx: :math:`\|r g\| / \|dx\|` over the whole tensor, g = gamma * dy;
     ``inf`` where dx = 0.
 

@@ -349,7 +349,7 @@ def graph_steps(row):
 
 def graph_route(row) -> Gradients:
     """Route 3: the reverse sweep of :func:`graph_steps`, each line put into the next."""
-    value = {}
+    value: dict = {}
     for name, step in graph_steps(row).items():
         value[name] = step.subs(value)
     gradients = [

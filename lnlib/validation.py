@@ -25,7 +25,7 @@ import numpy as np
 
 #: Storage dtype -> the dtype the arithmetic is done in. bfloat16 (package ``ml_dtypes``) is known
 #: by its name only, so that the package stays optional. complex128 exists for the complex step.
-COMPUTE_DTYPE = {
+COMPUTE_DTYPE: dict[str, np.dtype] = {
     "float16": np.dtype(np.float32),
     "bfloat16": np.dtype(np.float32),
     "float32": np.dtype(np.float32),

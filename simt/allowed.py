@@ -1,5 +1,4 @@
-"""What a kernel may use, by name, and the check of its source against that: what is not listed is
-refused.
+"""What a kernel may use, by name: what is not listed is refused.
 
 Numba compiles a part of Python. A kernel that needs more runs on no GPU, so the interpreter does
 not run it either. The lists are those of numba-cuda, less what :mod:`simt` does not model; a test
@@ -22,10 +21,8 @@ class KernelError(RuntimeError):
 
 
 class Refused(KernelError):
-    """What no kernel may use, because Numba does not compile it or, if the message says so, the
-    interpreter lacks it.
-
-    Most of it is found in the source before anything runs; then there is no block and no thread.
+    """What no kernel may use: Numba does not compile it or, if the message says so, the interpreter
+    lacks it. Most of it is found in the source before anything runs, without block and thread.
     """
 
 
@@ -43,97 +40,30 @@ EXPRESSIONS = (
 )
 
 #: Functions of Python, and how many arguments they take at least and at most.
-BUILTINS = {
-    "abs": (1, 1),
-    "bool": (1, 1),
-    "divmod": (2, 2),
-    "enumerate": (1, 2),
-    "float": (1, 1),
-    "int": (1, 1),
-    "len": (1, 1),
-    "max": (1, 99),
-    "min": (1, 99),
-    "pow": (2, 2),
-    "print": (0, 99),
-    "range": (1, 3),
-    "round": (1, 2),
-    "sum": (1, 2),
-    "tuple": (1, 1),
-    "zip": (0, 99),
-}
-
-MATH = frozenset(
-    [
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "ceil",
-        "copysign",
-        "cos",
-        "cosh",
-        "degrees",
-        "e",
-        "erf",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "fabs",
-        "floor",
-        "fmod",
-        "frexp",
-        "gamma",
-        "hypot",
-        "inf",
-        "isfinite",
-        "isinf",
-        "isnan",
-        "ldexp",
-        "lgamma",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "modf",
-        "nan",
-        "pi",
-        "pow",
-        "radians",
-        "remainder",
-        "sin",
-        "sinh",
-        "sqrt",
-        "tan",
-        "tanh",
-        "tau",
-        "trunc",
-    ]
+BUILTINS = dict(
+    **dict.fromkeys(("abs", "bool", "float", "int", "len", "tuple"), (1, 1)),
+    **dict.fromkeys(("divmod", "pow"), (2, 2)),
+    **dict.fromkeys(("enumerate", "round", "sum"), (1, 2)),
+    **dict.fromkeys(("max", "min"), (1, 99)),
+    **dict.fromkeys(("print", "zip"), (0, 99)),
+    range=(1, 3),
 )
+
+
+def _words(text):
+    return frozenset(text.split())
+
+
+MATH = _words("""
+    acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh degrees e erf erfc exp exp2 expm1
+    fabs floor fmod frexp gamma hypot inf isfinite isinf isnan ldexp lgamma log log10 log1p log2
+    modf nan pi pow radians remainder sin sinh sqrt tan tanh tau trunc
+""")
 
 #: Of NumPy, types and constants.
-NUMPY = frozenset(
-    [
-        "float16",
-        "float32",
-        "float64",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "pi",
-        "e",
-        "inf",
-        "nan",
-    ]
-)
+NUMPY = _words("""
+    float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 pi e inf nan
+""")
 
 LIBDEVICE = frozenset(["fadd_rn", "fmul_rn", "dadd_rn", "dmul_rn"])
 
@@ -151,17 +81,11 @@ ATOMICS = "add", "sub", "max", "min", "and_", "or_", "xor", "exch"
 
 _INDICES = "threadIdx", "blockIdx", "blockDim", "gridDim"
 #: Of ``cuda``, what is a value, and what is called, with how many arguments.
-CUDA_VALUES = {
-    "laneid",
-    "warpsize",
-    *_INDICES,
-    *(f"{name}.{axis}" for name in _INDICES for axis in "xyz"),
-}
+_AXES = [f"{name}.{axis}" for name in _INDICES for axis in "xyz"]
+CUDA_VALUES = {"laneid", "warpsize", *_INDICES, *_AXES}
 CUDA_CALLS = {
-    "grid": (1, 1),
-    "gridsize": (1, 1),
-    "shared.array": (0, 3),
-    "local.array": (0, 3),
+    **dict.fromkeys(("grid", "gridsize"), (1, 1)),
+    **dict.fromkeys(("shared.array", "local.array"), (0, 3)),
     **WARP_OPERATIONS,
     **BLOCK_OPERATIONS,
     **{f"atomic.{name}": (3, 3) for name in ATOMICS},
@@ -175,55 +99,43 @@ ATTRIBUTES = frozenset(
 
 OF_ARRAYS = f"of an array, a kernel has {', '.join(sorted(ATTRIBUTES - set('xyz')))}"
 
-#: What to do in place of what is not listed.
-INSTEAD = {
-    "List": (
-        "Numba keeps no lists in a kernel; take a tuple, or cuda.local.array if it is written to"
-    ),
-    "Dict": "Numba keeps no dicts in a kernel",
-    "Set": "Numba keeps no sets in a kernel",
-    **dict.fromkeys(
-        ("ListComp", "SetComp", "DictComp"), "Numba keeps no lists, sets and dicts; write a loop"
-    ),
-    "GeneratorExp": "Numba compiles no generators; write a loop",
-    **dict.fromkeys(
-        ("Yield", "YieldFrom", "Await", "AsyncFunctionDef"), "Numba compiles no generators"
-    ),
-    **dict.fromkeys(
-        ("Try", "TryStar"), "a kernel cannot catch errors; test by an if what could go wrong"
-    ),
-    "With": "a kernel has nothing to open and close",
-    "Delete": "Numba does not compile it; leave it out",
-    **dict.fromkeys(("Import", "ImportFrom"), "import what you need above the kernel"),
-    "ClassDef": "Numba compiles no classes in a kernel",
-    "NamedExpr": "Numba does not compile it; write an assignment of its own",
-    "FormattedValue": "Numba makes no text of numbers; print(...) takes several values",
-    "Starred": "Numba wants each value by itself",
-    "MatMult": "Numba multiplies no matrices in a kernel; write loops",
-    **dict.fromkeys(
-        ("MatchSequence", "MatchMapping", "MatchClass", "MatchStar"),
-        "Numba compares with values only",
-    ),
-}
+_NO_GENERATORS = "Numba compiles no generators"
+_NO_LISTS = "Numba keeps no lists, sets and dicts; write a loop"
+_VALUES_ONLY = "Numba compares with values only"
 
-WORDS = {
-    "GeneratorExp": "a generator",
-    "ListComp": "a list comprehension",
-    "SetComp": "a set comprehension",
-    "DictComp": "a dict comprehension",
-    "NamedExpr": ":=",
-    "FormattedValue": "an f-string with a value",
-    "Starred": "*",
-    "MatMult": "@",
-    "ClassDef": "a class",
-    "AsyncFunctionDef": "async",
+#: What is not listed: kind of node -> what it is called ("" for its own name), what to do instead.
+UNLISTED = {
+    "List": ("", "Numba keeps no lists in a kernel; take a tuple, or cuda.local.array to write to"),
+    "Dict": ("", "Numba keeps no dicts in a kernel"),
+    "Set": ("", "Numba keeps no sets in a kernel"),
+    "ListComp": ("a list comprehension", _NO_LISTS),
+    "SetComp": ("a set comprehension", _NO_LISTS),
+    "DictComp": ("a dict comprehension", _NO_LISTS),
+    "GeneratorExp": ("a generator", f"{_NO_GENERATORS}; write a loop"),
+    **dict.fromkeys(("Yield", "YieldFrom", "Await"), ("", _NO_GENERATORS)),
+    "AsyncFunctionDef": ("async", _NO_GENERATORS),
+    **dict.fromkeys(("Try", "TryStar"), ("", "a kernel cannot catch errors; test by an if")),
+    "With": ("", "a kernel has nothing to open and close"),
+    "Delete": ("", "Numba does not compile it; leave it out"),
+    **dict.fromkeys(("Import", "ImportFrom"), ("", "import what you need above the kernel")),
+    "ClassDef": ("a class", "Numba compiles no classes in a kernel"),
+    "NamedExpr": (":=", "Numba does not compile it; write an assignment of its own"),
+    "FormattedValue": (
+        "an f-string with a value",
+        "Numba makes no text of numbers; print(...) takes several values",
+    ),
+    "Starred": ("*", "Numba wants each value by itself"),
+    "MatMult": ("@", "Numba multiplies no matrices in a kernel; write loops"),
+    **dict.fromkeys(
+        ("MatchSequence", "MatchMapping", "MatchClass", "MatchStar"), ("", _VALUES_ONLY)
+    ),
 }
 
 PLACES = "Numba wants these arguments by their places"
 CONSTANT = "Numba wants a constant here; bind it to a name outside the kernel"
 
 
-def words():
+def words() -> dict[str, list[str]]:
     """The lists as text, {what: names}: for pages."""
     return {
         "functions of Python": sorted(BUILTINS),
@@ -255,32 +167,19 @@ def unknown(value):
     if (
         value is None
         or isinstance(value, (int, float, str, np.generic, np.ndarray, np.dtype))
-        or value in _MODULES
-        or device_function(value)
-    ):
-        return None
-    if (
-        value in _BUILTINS
+        or any(value is thing for thing in _KNOWN)
         or getattr(value, "__module__", None) == "math"
         and value.__name__ in MATH
+        or device_function(value)
+        or is_type(value)
     ):
         return None
-    if is_type(value):
-        return None
+    kind, have = type(value).__name__, "numbers, tuples, arrays, types and device functions"
     if inspect.isfunction(value):
-        return (
-            "a plain Python function; put @device above its def, and Numba compiles it into the"
-            " kernel"
-        )
+        return "a plain Python function; put @device above its def, and Numba compiles it"
     if isinstance(value, (list, dict, set)):
-        return (
-            f"a {type(value).__name__}, which Numba does not keep; bind its elements to names, or"
-            " take a tuple"
-        )
-    return (
-        f"found {type(value).__name__}; a kernel has numbers, tuples, arrays, types and device"
-        " functions from outside; bind what you need to a name of its own"
-    )
+        return f"a {kind}, which Numba does not keep; bind its elements to names, or take a tuple"
+    return f"found {kind}; a kernel has {have} from outside; bind what you need to a name"
 
 
 def is_type(value):
@@ -292,20 +191,10 @@ def unknown_attribute(value, attribute):
     if value is math:
         return None if attribute in MATH else "not one of the functions of math that a kernel has"
     if value is np:
-        return (
-            None
-            if attribute in NUMPY
-            else "of NumPy a kernel has types and constants; functions are in math"
-        )
+        why = "of NumPy a kernel has types and constants; functions are in math"
+        return None if attribute in NUMPY else why
     return None if attribute in ATTRIBUTES else OF_ARRAYS
 
 
-class _Same(tuple):
-    """Things that are found by what they are, since not all can be compared."""
-
-    def __contains__(self, value):
-        return any(value is thing for thing in self)
-
-
-_MODULES, _BUILTINS = _Same((math, np)), _Same(getattr(builtins, name) for name in BUILTINS)
+_KNOWN = math, np, *(getattr(builtins, name) for name in BUILTINS)
 _TYPES = NUMPY | {"bool", "boolean", "bfloat16", "widened"}

@@ -1,6 +1,4 @@
-"""The check of a kernel's source against the lists of :mod:`~simt.allowed`, before anything
-runs.
-"""
+"""The check of a kernel's source against the lists of :mod:`~simt.allowed`, before it runs."""
 
 import ast
 import builtins
@@ -9,41 +7,49 @@ import types
 
 import numpy as np
 
-from .allowed import (
-    ATTRIBUTES,
-    BUILTINS,
-    CONSTANT,
-    CUDA_CALLS,
-    CUDA_VALUES,
-    EXPRESSIONS,
-    INSTEAD,
-    OF_ARRAYS,
-    PLACES,
-    STATEMENTS,
-    WORDS,
-    is_type,
-    refused,
-    unknown,
-    unknown_attribute,
-)
+from . import allowed
+from .allowed import BUILTINS, CONSTANT, CUDA_CALLS, CUDA_VALUES, UNLISTED, refused
 
-_NODES = frozenset((STATEMENTS + " " + EXPRESSIONS).split())
+_NODES = frozenset((allowed.STATEMENTS + " " + allowed.EXPRESSIONS).split())
+
+#: What is refused in more than one place, or by its kind alone: (what, why).
+_REFUSED = {
+    "parameters": (
+        "*, ** or / among the parameters",
+        "Numba wants each parameter by its name alone",
+    ),
+    "decorator": ("a decorator in a kernel", "define the function outside the kernel"),
+    "lambda": ("a lambda", "give it a name by an assignment of its own, or pass it to a function"),
+    "return": (
+        "a kernel that returns a value",
+        "it has nobody to return it to; write to an array",
+    ),
+    "slice": ("arithmetic of a whole slice", "write a loop over its elements"),
+    "tuple": ("a tuple that grows", "Numba wants its length known; take cuda.local.array"),
+    "list": ("a list", UNLISTED["List"][1]),
+    "assert": (
+        "an assert whose message is no constant text",
+        "Numba makes no text when a kernel runs",
+    ),
+    "raise": (
+        "a raise of more than an error with constants",
+        "Numba makes no text when a kernel runs",
+    ),
+    "cuda": ("cuda without a name behind it", "the interpreter knows cuda.grid and the like"),
+    "**": ("**", UNLISTED["Starred"][1]),
+}
+_ONE_DIMENSION = "arrays of the interpreter have one dimension"
+_CALLED_ONLY = "the interpreter knows it only where it is called"
+_NOT_MODELLED = "the interpreter does not model it; simt.allowed has a list of what it does"
 
 
 class _Checker(ast.NodeVisitor):
-    """Checks the definition of a kernel, or of a function that kernels call, as far as no values
-    are needed.
-    """
+    """Checks a definition, of a kernel or what it calls, as far as no values are needed."""
 
     def __init__(self, definition, kernel):
-        self.definition, self.kernel, self.nested, self.line = (
-            definition,
-            kernel,
-            0,
-            definition.lineno,
-        )
-        #: name -> the line where it is first used; of those that are called also: the call; of
-        #: attributes: both names.
+        self.definition, self.kernel, self.nested = definition, kernel, 0
+        self.line = definition.lineno
+        #: name -> the line of its first use; calls; (name, attribute, line); sizes of arrays.
         self.loaded, self.called, self.attributes, self.sizes, self.bare = {}, [], [], [], {}
         self.stored, self.raised = [], {}
         self.parameters = [argument.arg for argument in definition.args.args]
@@ -56,13 +62,12 @@ class _Checker(ast.NodeVisitor):
         for statement in definition.body:
             self.visit(statement)
         #: Parameters that are the size of an array: what is given for them must be a constant.
-        self.sized = {
-            size.id
-            for size, _ in self.sizes
-            if isinstance(size, ast.Name) and size.id in self.parameters
-        }
+        names = {size.id for size, _ in self.sizes if isinstance(size, ast.Name)}
+        self.sized = names & {*self.parameters}
 
-    def refuse(self, node, what, why):
+    def refuse(self, node, what, why=None):
+        """Refuse a node: a key of _REFUSED, or what it is and why."""
+        what, why = _REFUSED[what] if why is None else (what, why)
         raise refused(f"{what}: {why}", self.definition.name, getattr(node, "lineno", self.line))
 
     def _note(self, node):
@@ -77,9 +82,8 @@ class _Checker(ast.NodeVisitor):
                 self.assigned.setdefault(argument.arg, []).append(None)
             if isinstance(node, ast.FunctionDef):
                 if node.name in self.assigned:
-                    self.refuse(
-                        node, f"a second {node.name}", "Numba wants one function for a name"
-                    )
+                    why = "Numba wants one function for a name"
+                    self.refuse(node, f"a second {node.name}", why)
                 self.assigned.setdefault(node.name, []).append(None)
         elif isinstance(node, ast.MatchAs) and node.name:
             self.assigned.setdefault(node.name, []).append(None)
@@ -95,41 +99,31 @@ class _Checker(ast.NodeVisitor):
     def visit(self, node):
         kind, self.line = type(node).__name__, getattr(node, "lineno", self.line)
         if kind not in _NODES and not hasattr(self, f"visit_{kind}"):
-            what = WORDS.get(
-                kind, f"a {kind.lower()}" if isinstance(node, ast.expr) else kind.lower()
-            )
-            self.refuse(node, what, INSTEAD.get(kind, "Numba does not compile it"))
+            what, why = UNLISTED.get(kind, ("", "Numba does not compile it"))
+            called = "a " * isinstance(node, ast.expr) + kind.lower()
+            self.refuse(node, what or called, why)
         super().visit(node)
 
     def _signature(self, node):
         """That of a function in the kernel, or of a lambda, as well."""
         given = node.args
         if given.vararg or given.kwarg or given.kwonlyargs or given.posonlyargs:
-            self.refuse(
-                node,
-                "*, ** or / among the parameters",
-                "Numba wants each parameter by its name alone",
-            )
+            self.refuse(node, "parameters")
 
     def visit_FunctionDef(self, node):
         if node.decorator_list:
-            self.refuse(node, "a decorator in a kernel", "define the function outside the kernel")
+            self.refuse(node, "decorator")
         self._signature(node)
         if any(isinstance(inner, ast.Name) and inner.id == node.name for inner in ast.walk(node)):
-            self.refuse(
-                node,
-                f"{node.name} calls itself",
-                "Numba puts it in the place of its call; use a loop",
-            )
+            why = "Numba puts it in the place of its call; use a loop"
+            self.refuse(node, f"{node.name} calls itself", why)
         for value in (*node.args.defaults, *node.body):
             self.nested += 1
             self.visit(value)
             self.nested -= 1
 
     def visit_Lambda(self, node):
-        self.refuse(
-            node, "a lambda", "give it a name by an assignment of its own, or pass it to a function"
-        )
+        self.refuse(node, "lambda")
 
     def _lambda_or(self, node):
         """Visit an expression that may be a lambda."""
@@ -142,11 +136,7 @@ class _Checker(ast.NodeVisitor):
         value = node.value
         if value is not None and not (isinstance(value, ast.Constant) and value.value is None):
             if self.kernel and not self.nested:
-                self.refuse(
-                    node,
-                    "a kernel that returns a value",
-                    "it has nobody to return it to; write to an array",
-                )
+                self.refuse(node, "return")
             self.visit(value)
 
     def visit_Assign(self, node):
@@ -161,11 +151,9 @@ class _Checker(ast.NodeVisitor):
 
     def visit_AugAssign(self, node):
         if isinstance(node.target, ast.Subscript) and isinstance(node.target.slice, ast.Slice):
-            self.refuse(node, "arithmetic of a whole slice", "write a loop over its elements")
+            self.refuse(node, "slice")
         if isinstance(node.value, ast.Tuple):
-            self.refuse(
-                node, "a tuple that grows", "Numba wants its length known; take cuda.local.array"
-            )
+            self.refuse(node, "tuple")
         self.generic_visit(node)
 
     def visit_Global(self, node):
@@ -191,58 +179,39 @@ class _Checker(ast.NodeVisitor):
 
     def visit_List(self, node):
         if isinstance(node.ctx, ast.Load):
-            self.refuse(node, "a list", INSTEAD["List"])
+            self.refuse(node, "list")
         self.generic_visit(node)
 
     def visit_Tuple(self, node):
         for part in node.elts:
-            self.visit(
-                part.value
-                if isinstance(part, ast.Starred) and isinstance(node.ctx, ast.Load)
-                else part
-            )
+            starred = isinstance(part, ast.Starred) and isinstance(node.ctx, ast.Load)
+            self.visit(part.value if starred else part)
 
     def visit_Expr(self, node):
-        if not (
-            isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, (str, types.EllipsisType))
-        ):
+        value = node.value.value if isinstance(node.value, ast.Constant) else None
+        if not isinstance(value, (str, types.EllipsisType)):
             self.visit(node.value)
 
     def visit_Assert(self, node):
         self.visit(node.test)
         if node.msg and not _is_text(node.msg):
-            self.refuse(
-                node,
-                "an assert whose message is no constant text",
-                "Numba makes no text when a kernel runs",
-            )
+            self.refuse(node, "assert")
 
     def visit_Raise(self, node):
-        error, values = (
-            (node.exc.func, node.exc.args) if isinstance(node.exc, ast.Call) else (node.exc, [])
-        )
-        if (
-            node.cause
-            or not (error is None or isinstance(error, ast.Name))
-            or not all(isinstance(value, ast.Constant) for value in values)
-        ):
-            self.refuse(
-                node,
-                "a raise of more than an error with constants",
-                "Numba makes no text when a kernel runs",
-            )
+        error, values = node.exc, []
+        if isinstance(error, ast.Call):
+            error, values = error.func, error.args
+        constants = all(isinstance(value, ast.Constant) for value in values)
+        if node.cause or not isinstance(error, (ast.Name, type(None))) or not constants:
+            self.refuse(node, "raise")
         if error is not None:
             self.raised[error.id] = node.lineno
 
     def visit_Constant(self, node):
         value = node.value
         if isinstance(value, (str, bytes)):
-            self.refuse(
-                node,
-                f"the text {value!r}",
-                "the interpreter knows text in print and as a dtype only",
-            )
+            why = "the interpreter knows text in print and as a dtype only"
+            self.refuse(node, f"the text {value!r}", why)
         if isinstance(value, (complex, types.EllipsisType)):
             self.refuse(node, ast.unparse(node), "the interpreter does not know it")
         if isinstance(value, int) and value >= 2**64:
@@ -256,11 +225,7 @@ class _Checker(ast.NodeVisitor):
 
     def visit_Name(self, node):
         if node.id == "cuda" and node.id not in self.local:
-            self.refuse(
-                node,
-                "cuda without a name behind it",
-                "the interpreter knows cuda.grid and the like",
-            )
+            self.refuse(node, "cuda")
         if isinstance(node.ctx, ast.Load):
             self.loaded.setdefault(node.id, node.lineno)
             self.bare.setdefault(node.id, node.lineno)
@@ -277,26 +242,14 @@ class _Checker(ast.NodeVisitor):
             self.refuse(node, f"an assignment to {name}", "Numba does not compile it")
         if root == "cuda" and root not in self.local:
             if rest not in (CUDA_CALLS if called else CUDA_VALUES):
-                known = rest in CUDA_CALLS
-                self.refuse(
-                    node,
-                    name,
-                    (
-                        "the interpreter knows it only where it is called"
-                        if known
-                        else (
-                            "the interpreter does not model it; simt.allowed has a list of what it"
-                            " does"
-                        )
-                    ),
-                )
+                self.refuse(node, name, _CALLED_ONLY if rest in CUDA_CALLS else _NOT_MODELLED)
         elif rest.isidentifier() and root.isidentifier() and root not in self.local:
             self.loaded.setdefault(root, node.lineno)
             self.attributes.append((root, rest, node.lineno))
-        elif node.attr in ATTRIBUTES:
+        elif node.attr in allowed.ATTRIBUTES:
             self.visit(node.value)
         else:
-            self.refuse(node, f".{node.attr}", OF_ARRAYS)
+            self.refuse(node, f".{node.attr}", allowed.OF_ARRAYS)
 
     def visit_Call(self, node):
         called, plain = ast.unparse(node.func), isinstance(node.func, ast.Name)
@@ -310,7 +263,7 @@ class _Checker(ast.NodeVisitor):
         if called in ("cuda.shared.array", "cuda.local.array"):
             values = self._array(called, node)
         elif node.keywords and (called in self.local or not plain):
-            self.refuse(node, f"{called} with {node.keywords[0].arg}=", PLACES)
+            self.refuse(node, f"{called} with {node.keywords[0].arg}=", allowed.PLACES)
         elif called.startswith("cuda.") and "cuda" not in self.local:
             self._count(node, called, CUDA_CALLS[called[5:]])
             if called in ("cuda.grid", "cuda.gridsize"):
@@ -320,52 +273,44 @@ class _Checker(ast.NodeVisitor):
             if called in ("print", "float"):
                 values = [value for value in values if not _is_text(value)]
             if called in ("print", "min", "max") and called not in self.local:
-                values = [
-                    value.value if isinstance(value, ast.Starred) else value for value in values
-                ]
+                values = [v.value if isinstance(v, ast.Starred) else v for v in values]
         if any(keyword.arg is None for keyword in node.keywords):
-            self.refuse(node, "**", INSTEAD["Starred"])
+            self.refuse(node, "**")
         for value in values:
             self._lambda_or(value)
 
     def _count(self, node, called, ends):
         low, high = ends
         if not low <= len(node.args) <= high:
-            self.refuse(
-                node,
-                f"{called} with {len(node.args)} arguments",
-                f"it takes {low}" + f" to {high}" * (high > low),
-            )
+            takes = f"it takes {low}" + f" to {high}" * (high > low)
+            self.refuse(node, f"{called} with {len(node.args)} arguments", takes)
 
     def _array(self, called, node):
         """The arguments of an array's creation that are no constants: none, if they are right."""
         given = dict(zip(("shape", "dtype", "alignment"), node.args))
         for keyword in node.keywords:
             if keyword.arg in given or keyword.arg not in ("shape", "dtype", "alignment"):
-                self.refuse(
-                    node, f"{called} with {keyword.arg}=", "it has shape, dtype and alignment"
-                )
+                why = "it has shape, dtype and alignment"
+                self.refuse(node, f"{called} with {keyword.arg}=", why)
             given[keyword.arg] = keyword.value
         if not {"shape", "dtype"} <= {*given} or len(node.args) > 3:
             self.refuse(node, called, "it wants a shape and a dtype")
         dtype = given.pop("dtype")
         if isinstance(dtype, ast.Name) and dtype.id in ("float", "int", "bool"):
-            self.refuse(
-                dtype, f"the dtype {dtype.id}", "Numba wants a type with its width, such as float32"
-            )
+            why = "Numba wants a type with its width, such as float32"
+            self.refuse(dtype, f"the dtype {dtype.id}", why)
         for name, value in given.items():
-            self.sizes.append(
-                (self.constant(value, f"the {name} {ast.unparse(value)}", node), value)
-            )
+            constant = self.constant(value, f"the {name} {ast.unparse(value)}", node)
+            self.sizes.append((constant, value))
         return [] if _is_text(dtype) else [dtype]
 
     def constant(self, node, what, where, depth=0):
-        """The constant that an expression is: an ast.Constant, or a name, or element of one,
-        outside the kernel.
+        """The constant that an expression is: an ast.Constant, or a name, or element of one, from
+        outside.
         """
         if isinstance(node, ast.Tuple):
             if len(node.elts) != 1:
-                self.refuse(where, what, "arrays of the interpreter have one dimension")
+                self.refuse(where, what, _ONE_DIMENSION)
             return self.constant(node.elts[0], what, where, depth)
         if isinstance(node, ast.Name):
             given = self.assigned.get(node.id, [])
@@ -382,13 +327,9 @@ class _Checker(ast.NodeVisitor):
                 self.loaded.setdefault(node.value.id, where.lineno)
                 return node
             given = self.assigned.get(node.value.id, [])
-            if (
-                len(given) == 1
-                and isinstance(given[0], ast.Tuple)
-                and isinstance(i, int)
-                and i < len(given[0].elts)
-            ):
-                return self.constant(given[0].elts[i], what, where, depth + 1)
+            elements = given[0].elts if len(given) == 1 and isinstance(given[0], ast.Tuple) else []
+            if isinstance(i, int) and i < len(elements):
+                return self.constant(elements[i], what, where, depth + 1)
         elif (value := _folded(node)) is not None:
             return ast.Constant(value)
         self.refuse(where, what, CONSTANT)
@@ -402,9 +343,7 @@ class _Checker(ast.NodeVisitor):
     # What can be said when the values of names are known.
 
     def check_values(self, known, given):
-        """Check the names that the kernel finds outside. ``given``: those that the interpreter has
-        itself.
-        """
+        """Check the names from outside. ``given``: those that the interpreter has itself."""
         name = self.definition.name
         for outer, line in self.loaded.items():
             if outer in self.local or outer in given:
@@ -413,13 +352,9 @@ class _Checker(ast.NodeVisitor):
                 if not hasattr(builtins, outer):
                     raise refused(f"{outer} is not defined", name, line)
                 if outer not in BUILTINS:
-                    raise refused(
-                        f"{outer}: not one of the functions of Python that a kernel has, which are "
-                        f"{', '.join(BUILTINS)}",
-                        name,
-                        line,
-                    )
-            elif why := unknown(known[outer]):
+                    why = "not one of the functions of Python that a kernel has, which are "
+                    raise refused(f"{outer}: {why}{', '.join(sorted(BUILTINS))}", name, line)
+            elif why := allowed.unknown(known[outer]):
                 raise refused(f"{outer}: {why}", name, line)
             elif isinstance(known[outer], types.ModuleType) and outer in self.bare:
                 raise refused(f"{outer}: Numba passes no modules", name, self.bare[outer])
@@ -428,16 +363,13 @@ class _Checker(ast.NodeVisitor):
             if not (isinstance(error, type) and issubclass(error, BaseException)):
                 raise refused(f"raise {outer}: expected the name of an exception", name, line)
         for outer, attribute, line in self.attributes:
-            if outer not in given and (why := unknown_attribute(known.get(outer), attribute)):
+            why = outer not in given and allowed.unknown_attribute(known.get(outer), attribute)
+            if why:
                 raise refused(f"{outer}.{attribute}: {why}", name, line)
         for outer, line in self.stored:
             if outer not in self.local and isinstance(known.get(outer), np.ndarray):
-                raise refused(
-                    f"{outer}[...] = ...: an array from outside is a constant; pass it to the"
-                    " kernel",
-                    name,
-                    line,
-                )
+                why = "an array from outside is a constant; pass it to the kernel"
+                raise refused(f"{outer}[...] = ...: {why}", name, line)
         for size, node in self.sizes:
             if why := _no_size(size, known, self.sized):
                 raise refused(f"the size {ast.unparse(node)}: {why}", name, node.lineno)
@@ -454,10 +386,10 @@ class _Checker(ast.NodeVisitor):
                         if why := _no_size(self.constant(value, what, node), known, ()):
                             raise refused(f"{what}: {why}", self.definition.name, node.lineno)
             elif node.keywords:
-                self.refuse(node, f"{called} with {node.keywords[0].arg}=", PLACES)
+                self.refuse(node, f"{called} with {node.keywords[0].arg}=", allowed.PLACES)
             elif called in BUILTINS and called not in known:
                 self._count(node, called, BUILTINS[called])
-            elif is_type(known.get(called)):
+            elif allowed.is_type(known.get(called)):
                 self._count(node, called, (1, 1))
 
 
@@ -470,13 +402,9 @@ def _is_text(node):
 
 
 def _folded(node):
-    """The number that Python's compiler makes of an expression without names; None if there are
-    names in it.
-    """
-    if not all(
-        isinstance(inner, (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop))
-        for inner in ast.walk(node)
-    ):
+    """The number that Python makes of an expression without names; None if it has names."""
+    kinds = ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop
+    if not all(isinstance(inner, kinds) for inner in ast.walk(node)):
         return None
     return eval(compile(ast.fix_missing_locations(ast.Expression(node)), "<constant>", "eval"), {})
 
@@ -499,10 +427,8 @@ def _no_size(node, known, sized):
         whole, i = known.get(node.value.id), _folded(node.slice)
         value = whole[i] if isinstance(whole, tuple) and -len(whole) <= i < len(whole) else None
     if isinstance(value, tuple):
-        return None if len(value) == 1 else "arrays of the interpreter have one dimension"
+        return None if len(value) == 1 else _ONE_DIMENSION
     if type(value) is int:
         return None if value > 0 else f"found {value}, expected a positive integer"
-    return (
-        f"found {value!r} ({type(value).__name__}), expected a positive integer of Python;"
-        f" {CONSTANT}"
-    )
+    found = f"found {value!r} ({type(value).__name__})"
+    return f"{found}, expected a positive integer of Python; {CONSTANT}"

@@ -13,9 +13,7 @@ BANKS = 32  # of shared memory; a word of 4 bytes lies in bank address / 4 mod 3
 
 
 class Access(NamedTuple):
-    """One access of one thread to memory. Those of a warp that agree in ``site`` and ``repeat`` are
-    one request.
-    """
+    """One access of one thread. Those of a warp that agree in ``site``, ``repeat``: one request."""
 
     block: int
     thread: int
@@ -32,18 +30,13 @@ class Access(NamedTuple):
 
 
 def position(code, instruction):
-    """Where in the source an instruction comes from: first line, last line, first column, last
-    column.
-    """
+    """Where an instruction comes from: first and last line, first and last column."""
     return list(code.co_positions())[instruction // 2]
 
 
 class Accesses(Sequence):
-    """The log of a launch: each :class:`Access`, in order. They are made when the first is asked
-    for.
-
-    What a thread notes is its time and place: to make more of it would take longer than the rest of
-    the launch.
+    """The log of a launch: each :class:`Access`, in order, made when the first is asked for:
+    threads only note their time and place, which is faster.
     """
 
     def __init__(self):
@@ -55,20 +48,8 @@ class Accesses(Sequence):
     @functools.cached_property
     def _made(self):
         places, repeats, made = {}, defaultdict(int), []
-        for (
-            block,
-            (space, array, start, size),
-            kind,
-            i,
-            count,
-            passed,
-            (
-                thread,
-                _,
-                code,
-                instruction,
-            ),
-        ) in self.noted:
+        for block, (space, array, start, size), kind, i, count, passed, use in self.noted:
+            thread, _, code, instruction = use
             key = id(code), instruction  # which lives as long as what is noted
             if key not in places:
                 # Not the instruction's offset: that may move when Python specialises the code.
@@ -78,20 +59,9 @@ class Accesses(Sequence):
                 site = *places[key], kind, part
                 here = block, thread, site, array, passed
                 repeats[here] += 1
-                made.append(
-                    Access(
-                        block,
-                        thread,
-                        space,
-                        array,
-                        kind,
-                        start + (i + part) * size,
-                        step * size,
-                        site[1],
-                        site,
-                        (passed, repeats[here]),
-                    )
-                )
+                where = space, array, kind, start + (i + part) * size, step * size
+                again = passed, repeats[here]
+                made.append(Access(block, thread, *where, site[1], site, again))
         self.noted = None
         return made
 
@@ -123,9 +93,7 @@ class Run(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Of one kind of access to one array: warp requests, and the sectors of 32 bytes they touch,
-    added up.
-    """
+    """Of one kind of access to one array: warp requests, and the sectors of 32 bytes of each."""
 
     requests: int
     sectors: int
@@ -144,9 +112,8 @@ def _requests(run, space):
     for access in run.accesses:
         if access.space == space:
             warp = access.block, access.thread // WARP
-            requests[
-                access.array, access.kind, access.line, access.site, access.repeat, warp
-            ].append(access)
+            key = access.array, access.kind, access.line, access.site, access.repeat, warp
+            requests[key].append(access)
     return requests.items()
 
 
@@ -159,43 +126,41 @@ def _units(accesses, size):
     }
 
 
-def sectors(run):
-    """Global memory traffic between the warps and the first cache: {(array, kind):
-    :class:`Traffic`}.
+def sectors(run: Run) -> dict[tuple[str, str], Traffic]:
+    """Global memory traffic between warps and the first cache: {(array, kind): :class:`Traffic`}.
 
     ``efficiency`` is the part of the bytes moved that is used, bytes_used / (32 sectors).
     """
-    sums = defaultdict(lambda: np.zeros(3, int))
+    sums: defaultdict = defaultdict(lambda: np.zeros(3, int))
     for (array, kind, *_), accesses in _requests(run, "global"):
         sums[array, kind] += 1, len(_units(accesses, SECTOR)), len(_units(accesses, 1))
-    return {
-        key: Traffic(n, moved, used, moved / n, used / (SECTOR * moved))
-        for key, (n, moved, used) in ((key, value.tolist()) for key, value in sums.items())
-    }
+    found = {}
+    for key, value in sums.items():
+        n, moved, used = value.tolist()
+        found[key] = Traffic(n, moved, used, moved / n, used / (SECTOR * moved))
+    return found
 
 
-def compulsory(run):
-    """Bytes of global memory that must move with perfect caches: {(array, "load" or "store"):
-    bytes}.
+def compulsory(run: Run) -> dict[tuple[str, str], int]:
+    """Bytes that must move with perfect caches: {(array, "load" or "store"): bytes}.
 
-    Every sector that is touched counts once. An atomic addition loads and stores.
+    Every sector of global memory that is touched counts once. An atomic addition does both.
     """
-    touched = defaultdict(set)
+    touched: defaultdict[tuple, set] = defaultdict(set)
     for (array, kind, *_), accesses in _requests(run, "global"):
         for direction in ("load", "store") if kind == "atomic" else (kind,):
             touched[array, direction] |= _units(accesses, SECTOR)
     return {key: SECTOR * len(units) for key, units in touched.items()}
 
 
-def bank_conflicts(run):
+def bank_conflicts(run: Run) -> dict[tuple[int, str], tuple[int, int]]:
     """Shared memory traffic: {(line, kind): (requests, wavefronts)}.
 
-    A request takes as many wavefronts as the busiest bank has different words of it: one if there
-    is no conflict.
+    A request takes as many wavefronts as the busiest bank has different words of it.
     """
-    sums = defaultdict(lambda: [0, 0])
+    sums: defaultdict[tuple, list[int]] = defaultdict(lambda: [0, 0])
     for (_, kind, line, *_), accesses in _requests(run, "shared"):
         words = [word % BANKS for word in _units(accesses, 4)]
         sums[line, kind][0] += 1
         sums[line, kind][1] += max(map(words.count, words))
-    return {key: tuple(value) for key, value in sums.items()}
+    return {key: (requests, wavefronts) for key, (requests, wavefronts) in sums.items()}

@@ -5,6 +5,8 @@ import inspect
 import operator
 import re
 import types
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -64,9 +66,7 @@ _OWN_FILES = {__file__, memory.__file__, source.__file__}
 
 
 class _Machine:
-    """Runs the threads of a launch. What a thread waits for is in ``waiting``: (operation, line,
-    *arguments).
-    """
+    """Runs the threads of a launch; ``waiting`` has what each waits for: (operation, line, ...)."""
 
     def __init__(self, grid, block, log, checks):
         self.blocks, self.threads, self.checks, self.watching = grid, block, checks, checks or log
@@ -83,9 +83,9 @@ class _Machine:
         if isinstance(shape, tuple) and len(shape) == 1:
             (shape,) = shape
         if not isinstance(shape, INTEGER) or shape < 1 or dtype not in TYPE_NAMES:
+            expected = f"a positive integer and one of {', '.join(TYPES)}"
             raise TypeError(
-                f"{place[0]}: found shape {shape!r} and dtype {dtype!r}, expected a positive"
-                f" integer and one of {', '.join(TYPES)}"
+                f"{place[0]}: found shape {shape!r} and dtype {dtype!r}, expected {expected}"
             )
         if alignment < 1 or alignment & alignment - 1:
             raise TypeError(f"{place[0]}: found alignment {alignment}, expected a power of two")
@@ -94,10 +94,8 @@ class _Machine:
     def shared_array(self, place, shape, dtype, alignment=1):
         if place not in self.shared:
             array = self.local_array(place, shape, dtype, alignment)
-            size = array.size
-            self.shared[place] = Memory(
-                place[0], np.zeros(size, array.dtype), bytearray(size), self
-            )
+            zeros, written = np.zeros(array.size, array.dtype), bytearray(array.size)
+            self.shared[place] = Memory(place[0], zeros, written, self)
         return self.shared[place]
 
     def run(self, function, arguments):
@@ -106,8 +104,7 @@ class _Machine:
         for self.block in range(self.blocks):  # noqa: B020
             self.shared, self.found, self.time = {}, None, 0
             self.passed = [0] * self.threads
-            # What a lane of t's warp did before the time known[t][lane] lies before what t does
-            # now.
+            # What a lane of t's warp did before the time known[t][lane] is before what t does now.
             self.known = [[0] * WARP for _ in everyone]
             self.running = [function(_Cuda(self, thread), *arguments) for thread in everyone]
             self.waiting, self.answers = [None] * self.threads, [None] * self.threads
@@ -145,9 +142,8 @@ class _Machine:
                 raise self.found from error
             trace, line = error.__traceback__, None
             while trace:  # the innermost line that is the kernel's
-                line = (
-                    trace.tb_lineno if trace.tb_frame.f_code.co_filename not in _OWN_FILES else line
-                )
+                if trace.tb_frame.f_code.co_filename not in _OWN_FILES:
+                    line = trace.tb_lineno
                 trace = trace.tb_next
             if isinstance(error, KernelError):
                 raise self.located(error, thread, line)  # noqa: B904
@@ -158,14 +154,11 @@ class _Machine:
 
     def where(self, thread):
         operation, line = self.waiting[thread][:2]
-        return f"thread {thread} " + (
-            f"waits at {operation}, line {line}" if line else "has returned"
-        )
+        where = f"waits at {operation}, line {line}" if line else "has returned"
+        return f"thread {thread} {where}"
 
     def complete_group(self, lanes):
-        """The lanes of a warp operation that all its lanes have reached; None if no lane waits for
-        one.
-        """
+        """The lanes of a warp operation that all its lanes have reached; None if there is none."""
         problem = None
         for thread in lanes:
             request = self.waiting[thread]
@@ -173,40 +166,29 @@ class _Machine:
                 continue
             mask = request[2] if len(request) > 2 else 2**WARP - 1
             named = [lanes[0] + lane for lane in range(WARP) if mask >> lane & 1]
-            missing = [
-                other
-                for other in named
-                if other not in lanes or self.waiting[other][:3] != request[:3]
-            ]
+            here = {other for other in lanes if self.waiting[other][:3] == request[:3]}
+            missing = [other for other in named if other not in here]
             if not missing and thread in named:
                 return named
             if thread not in named:
-                message = f"{request[0]} does not name the lane that calls it"
-            elif missing[0] not in lanes:
-                message = (
-                    f"{request[0]} names lane {missing[0] % WARP}, but there is no such thread"
-                )
+                message = "does not name the lane that calls it"
             else:
-                message = (
-                    f"{request[0]} names lane {missing[0] % WARP}, but {self.where(missing[0])}"
-                )
-            problem = problem or (f"{message}: its mask is {mask:#x}", thread, request[1])
+                there = self.where(missing[0]) if missing[0] in lanes else "there is no such thread"
+                message = f"names lane {missing[0] % WARP}, but {there}"
+            message = f"{request[0]} {message}: its mask is {mask:#x}"
+            problem = problem or (message, thread, request[1])
         if problem:
             raise self.located(DivergentBarrier(problem[0]), *problem[1:])
         return None
 
     def exchange(self, group, first):
-        """Do a warp operation for the threads of ``group``; the first thread of the warp is
-        ``first``.
-        """
-        operation = self.waiting[group[0]][0]
-        given = (
-            {} if operation == "syncwarp" else {thread: self.waiting[thread][3] for thread in group}
-        )
+        """Do a warp operation for the threads of ``group``, of the warp from ``first`` on."""
+        operation, given = self.waiting[group[0]][0], {}
+        if operation != "syncwarp":
+            given = {thread: self.waiting[thread][3] for thread in group}
         self.check_given(operation, given)
         if operation == "syncwarp":
-            # The only one that orders memory: what any of the threads knew to be over, all of them
-            # know now.
+            # The only one that orders memory: what any of them knew to be over, all know now.
             self.time += 1
             known = [max(times) for times in zip(*(self.known[thread] for thread in group))]
             for thread in group:
@@ -218,9 +200,8 @@ class _Machine:
         else:
             ballot = sum(1 << thread - first for thread in group if given[thread])
             votes = {
-                "ballot_sync": (
-                    (ballot ^ 1 << 31) - (1 << 31)
-                ),  # an int32, negative if the last lane is for it
+                # An int32, negative if the last lane is for it.
+                "ballot_sync": (ballot ^ 1 << 31) - (1 << 31),
                 "any_sync": any(given.values()),
                 "all_sync": all(given.values()),
             }
@@ -228,70 +209,49 @@ class _Machine:
         self.release(given, got)
 
     def check_given(self, operation, given):
-        """Refuse what threads cannot exchange, or vote by; truth they have for a vote of a warp
-        only.
-        """
+        """Refuse what threads cannot exchange, or vote by; truth is for a vote of a warp only."""
         numbers = EXCHANGED if operation.startswith("shfl") else INTEGER
         for thread, value in given.items():
             truth = isinstance(value, (bool, np.bool_))
             if not (isinstance(value, numbers) or truth) or truth and operation not in VOTES:
-                raise self.located(
-                    Refused(
-                        f"{operation} of a {type(value).__name__}: Numba wants "
-                        f"{'a number of 32 or 64 bits' if numbers is EXCHANGED else 'an integer'}, "
-                        "such as int32(...)"
-                    ),
-                    thread,
-                    self.waiting[thread][1],
-                )
+                wanted = "a number of 32 or 64 bits" if numbers is EXCHANGED else "an integer"
+                why = f"Numba wants {wanted}, such as int32(...)"
+                error = Refused(f"{operation} of a {type(value).__name__}: {why}")
+                raise self.located(error, thread, self.waiting[thread][1])
 
     def source(self, thread, first, group):
-        """The thread whose value a shuffle gives to ``thread``: its own if the lane would be beyond
-        the warp.
-        """
+        """Whose value a shuffle gives to ``thread``: its own if the lane is beyond the warp."""
         operation, line, _, _, amount = self.waiting[thread]
         lane = _SOURCES[operation](thread - first, amount % WARP)  # of the amount, five bits count
         source = first + lane if 0 <= lane < WARP else thread
         if source not in group:
-            raise self.located(
-                DivergentBarrier(f"{operation} reads from lane {lane}, which is not in its mask"),
-                thread,
-                line,
-            )
+            what = f"{operation} reads from lane {lane}, which is not in its mask"
+            raise self.located(DivergentBarrier(what), thread, line)
         return source
 
     def release(self, given, got):
         """Let the threads that wait run on, each with what it got."""
         for thread, value in got.items():
             if self.events is not None:
-                operation, line = self.waiting[thread][:2]
-                self.events.append(
-                    (self.block, thread, operation, line, (given[thread], value) if given else None)
-                )
+                what = (given[thread], value) if given else None
+                self.events.append((self.block, thread, *self.waiting[thread][:2], what))
             self.waiting[thread], self.answers[thread] = None, value
             self.passed[thread] += 1
 
     def meet(self, everyone):
-        """Let all threads of the block pass the barrier they wait at, if they have not all
-        returned.
-        """
+        """Let all threads of the block pass the barrier they wait at, unless all have returned."""
         for thread in everyone:
             if self.waiting[thread][:2] != self.waiting[0][:2]:
                 waits, other = (thread, 0) if self.waiting[0] is _RETURNED else (0, thread)
-                raise self.located(
-                    DivergentBarrier(f"{self.where(waits)}, but {self.where(other)}"),
-                    waits,
-                    self.waiting[waits][1],
-                )
+                error = DivergentBarrier(f"{self.where(waits)}, but {self.where(other)}")
+                raise self.located(error, waits, self.waiting[waits][1])
         if self.found:
             raise self.found
         operation = self.waiting[0][0]
         if operation != "return":
-            given = (
-                {thread: self.waiting[thread][2] for thread in everyone}
-                if operation != "syncthreads"
-                else {}
-            )
+            given = {}
+            if operation != "syncthreads":
+                given = {thread: self.waiting[thread][2] for thread in everyone}
             self.check_given(operation, given)
             answers = {
                 "syncthreads": None,
@@ -302,43 +262,28 @@ class _Machine:
             self.release(given, dict.fromkeys(everyone, answers[operation]))
 
     def check_order(self, array, i, kind, other_kind, users, use):
-        """A race, unless a cuda.syncwarp lies between this use and each of those since the last
-        barrier.
-        """
+        """A race, unless a syncwarp lies between this use and each of those since the barrier."""
         me = self.thread
         for other in users.values() if isinstance(users, dict) else (users,):
             thread, time = other[:2]
-            if thread != me and not (
-                thread // WARP == me // WARP and time < self.known[me][thread % WARP]
-            ):
+            mine = thread // WARP == me // WARP
+            if thread != me and not (mine and time < self.known[me][thread % WARP]):
                 self.race(array, i, kind, other_kind, use, other, self.block)
 
     def race(self, array, i, kind, other_kind, use, other, other_block):
-        """Keep the first race for the next barrier: if that one diverges, it is the cause and the
-        better news.
-        """
+        """Keep the first race for the next barrier, which is the better news if that diverges."""
         if not isinstance(self.found, DataRace):
-            line = position(*use[2:])[0]
-            rival = (
-                f"block {other_block}"
-                if other is None
-                else f"thread {other[0]}, line {position(*other[2:])[0]}"
+            rival = f"block {other_block}"
+            if other is not None:
+                rival = f"thread {other[0]}, line {position(*other[2:])[0]}"
+            what = (
+                f"{array.name}[{i}]: no barrier orders this {kind} and the {other_kind} by {rival}"
             )
-            self.found = self.located(
-                DataRace(
-                    f"{array.name}[{i}]: no barrier orders this {kind} and the "
-                    f"{other_kind} by {rival}"
-                ),
-                self.thread,
-                line,
-            )
+            self.found = self.located(DataRace(what), self.thread, position(*use[2:])[0])
 
 
 def _mistake(error):
-    """What an error of Python, met in a kernel, means; None if it is what it is.
-
-    What Python sees when it runs, Numba sees in types when it compiles.
-    """
+    """What an error of Python, met in a kernel, means to Numba; None if it is what it is."""
     if isinstance(error, NameError):
         name = re.search("'(.*?)'", str(error))[1]
         return UninitialisedRead(f"{name} is read before it is given a value")
@@ -386,7 +331,14 @@ def _argument(name, value, machine):
 _GIVEN = {"load4": memory.load4, "store4": memory.store4, "__simt_part": memory.part}
 
 
-def launch(kernel, grid, block, *arguments, log=False, checks=True):
+def launch(
+    kernel: Callable,
+    grid: int,
+    block: int,
+    *arguments: Any,
+    log: bool = False,
+    checks: bool = True,
+) -> Run:
     """Run ``kernel[grid, block](*arguments)``, arrays written in place, and return a :class:`Run`.
 
     A mistake in the kernel raises one of the subclasses of :class:`KernelError`; an argument that
@@ -402,10 +354,8 @@ def launch(kernel, grid, block, *arguments, log=False, checks=True):
     """
     function = plain(kernel)
     if function is None:
-        raise TypeError(
-            f"kernel: found {type(kernel).__name__}, expected a function or what cuda.jit makes"
-            " of one"
-        )
+        found = type(kernel).__name__
+        raise TypeError(f"kernel: found {found}, expected a function or what cuda.jit makes of one")
     for name, value, largest in (("grid", grid, 2**31 - 1), ("block", block, 1024)):
         if not isinstance(value, INTEGER) or isinstance(value, bool):
             raise TypeError(f"{name}: found {type(value).__name__}, expected one integer")
@@ -416,19 +366,18 @@ def launch(kernel, grid, block, *arguments, log=False, checks=True):
             raise TypeError(f"{name}: found {type(value).__name__}, expected True or False")
     names = inspect.signature(function).parameters
     if len(arguments) != len(names):
-        raise TypeError(
-            f"arguments: found {len(arguments)}, expected {len(names)}: {', '.join(names)}"
-        )
+        expected = f"{len(names)}: {', '.join(names)}"
+        raise TypeError(f"arguments: found {len(arguments)}, expected {expected}")
     grid, block = int(grid), int(block)
     machine = _Machine(grid, block, log, checks)
-    seen, known = [], {}
+    seen: list = []
+    known: dict = {}
     for name, value in zip(names, arguments):
         array = _argument(name, value, machine)
         if isinstance(array, Memory):
             # An array that is given twice is one array, and goes by its first name.
-            array = known.setdefault(
-                (value.__array_interface__["data"], value.size, value.dtype), array
-            )
+            key = value.__array_interface__["data"], value.size, value.dtype
+            array = known.setdefault(key, array)
         seen.append(array)
     collecting = gc.isenabled()
     gc.disable()  # the books are many small objects, and none of them form cycles

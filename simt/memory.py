@@ -1,20 +1,17 @@
-"""Arrays as the kernels of :mod:`simt` see them: each access is checked, and remembered to find
-races.
-"""
+"""Arrays as kernels see them: each access is checked, and remembered to find races."""
 
 import operator
 import sys
 import weakref
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from .source import INTEGER, NARROW, TYPES, KernelError, Promotion, to_integer
 
 
 class DataRace(KernelError):
-    """Two threads use one element, one of them writes, and neither a barrier nor ``cuda.syncwarp``
-    orders the two.
-    """
+    """Two threads use one element, one of them writes, and no barrier or syncwarp orders them."""
 
 
 class OutOfBounds(KernelError):
@@ -22,24 +19,20 @@ class OutOfBounds(KernelError):
 
 
 class UninitialisedRead(KernelError):
-    """A read of an element of a shared or local array, or of :func:`uninitialised`, that nobody has
-    written.
-    """
+    """A read of what nobody has written, in a shared, local or :func:`uninitialised` array."""
 
 
 class Misaligned(KernelError):
     """``load4`` or ``store4`` at an address that is not a multiple of the size of the access.
-
-    Every allocation counts as aligned to 256 bytes, as a GPU's are; a view starts where it lies in
-    its allocation.
+    Allocations count as aligned to 256 bytes, as a GPU's are; a view starts where it lies in one.
     """
 
 
 #: id of an array that uninitialised made -> for each element, whether a kernel has written it.
-WRITTEN = {}
+WRITTEN: dict[int, bytearray] = {}
 
 
-def uninitialised(shape, dtype):
+def uninitialised(shape: int | tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     """Make an array in which every element counts as unwritten until a kernel writes it.
 
     Reading one too early is an :class:`UninitialisedRead`, in any launch and through any view of
@@ -48,10 +41,8 @@ def uninitialised(shape, dtype):
     """
     sides = shape if isinstance(shape, tuple) else (shape,)
     if not all(isinstance(n, INTEGER) and not isinstance(n, bool) and n >= 0 for n in sides):
-        raise TypeError(
-            f"shape: found {shape!r}, expected an integer or a tuple of integers, none of them"
-            " negative"
-        )
+        expected = "an integer or a tuple of integers, none of them negative"
+        raise TypeError(f"shape: found {shape!r}, expected {expected}")
     if not isinstance(dtype, (np.dtype, type)) or np.dtype(dtype).name not in TYPES:
         raise TypeError(f"dtype: found {dtype!r}, expected one of {', '.join(TYPES)} of NumPy")
     array = np.empty(shape, dtype)
@@ -70,18 +61,9 @@ class Array:
     ndim = 1
 
     def __init__(self, name, size, dtype):
-        self.name, self.size, self.shape, self.dtype, self.scalar = (
-            name,
-            size,
-            (size,),
-            dtype,
-            dtype.type,
-        )
-        self.floating, self.itemsize, self.nbytes = (
-            dtype.kind == "f",
-            dtype.itemsize,
-            dtype.itemsize * size,
-        )
+        self.name, self.size, self.shape = name, size, (size,)
+        self.dtype, self.scalar, self.floating = dtype, dtype.type, dtype.kind == "f"
+        self.itemsize, self.nbytes = dtype.itemsize, dtype.itemsize * size
         self.strides = (dtype.itemsize,)
 
     def __len__(self):
@@ -100,14 +82,13 @@ class Array:
     def __eq__(self, other):
         raise TypeError(f"{self.name} is an array, of which only elements are compared")
 
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     def convert(self, value):
         """``value`` as the array keeps it."""
         if not isinstance(value, _NUMBERS):
-            raise TypeError(
-                f"a {type(value).__name__} is stored into {self.name}, an array of {self.dtype}"
-            )
+            kind = type(value).__name__
+            raise TypeError(f"a {kind} is stored into {self.name}, an array of {self.dtype}")
         if not self.floating:
             return to_integer(self.dtype.name, value)
         if isinstance(value, float) and self.scalar in NARROW:
@@ -118,23 +99,16 @@ class Array:
         """Say what is wrong with element i: either there is none, or it is not written."""
         if not 0 <= i <= self.size - count:
             end = f":{i + count}" if count > 1 else ""
-            raise OutOfBounds(
-                f"{self.name}[{i}{end}] is out of bounds, {self.name} has {self.size} elements"
-            )
+            has = f"{self.name} has {self.size} elements"
+            raise OutOfBounds(f"{self.name}[{i}{end}] is out of bounds, {has}")
         raise UninitialisedRead(f"{self.name}[{i}] is read before it is written")
 
 
-class Local(Array, dict):
-    """A thread's own array. It is a dict so that reading what has been written takes no function
-    call.
-    """
+class Local(Array, dict):  # type: ignore[misc]
+    """A thread's own array: a dict, so that reading what is written takes no function call."""
 
-    __missing__, __iter__, __len__, __contains__ = (
-        Array.refuse,
-        Array.__iter__,
-        Array.__len__,
-        Array.__contains__,
-    )
+    __missing__, __iter__ = Array.refuse, Array.__iter__
+    __len__, __contains__ = Array.__len__, Array.__contains__
 
     def __setitem__(self, i, value):
         if not 0 <= i < self.size:
@@ -159,9 +133,8 @@ class Part(Array):
     """What a slice makes of an array: its elements are those of ``whole`` at ``places``."""
 
     def __init__(self, whole, places):
-        super().__init__(
-            f"{whole.name}[{places.start}:{places.stop}:{places.step}]", len(places), whole.dtype
-        )
+        name = f"{whole.name}[{places.start}:{places.stop}:{places.step}]"
+        super().__init__(name, len(places), whole.dtype)
         self.whole, self.places, self.strides = whole, places, (places.step * self.itemsize,)
 
     def place(self, i):
@@ -184,12 +157,9 @@ def part(whole, *ends):
     """``whole[start:stop:step]`` of an array or a tuple."""
     if not isinstance(whole, Array):
         return whole[slice(*ends)]
-    places = range(whole.size)[slice(*ends)]
-    return (
-        Part(whole.whole, whole.places[slice(*ends)])
-        if isinstance(whole, Part)
-        else Part(whole, places)
-    )
+    if isinstance(whole, Part):
+        return Part(whole.whole, whole.places[slice(*ends)])
+    return Part(whole, range(whole.size)[slice(*ends)])
 
 
 def _atomic(combine):
@@ -229,21 +199,14 @@ class Memory(Array):
 
     def __init__(self, name, data, written, machine, space="shared", start=0):
         super().__init__(name, data.size, data.dtype)
-        self.data, self.written, self.machine, self.space, self.start = (
-            data,
-            written,
-            machine,
-            space,
-            start,
-        )
-        self.first = {
-            kind: {} for kind in CONFLICTS
-        }  # kind -> {i: the block that was first to do so}
-        # kind -> {i: the one use since the last barrier, or {thread: use}}; a use: thread, time,
-        # code, instruction
+        self.data, self.written, self.machine = data, written, machine
+        self.space, self.start = space, start
+        # kind -> {i: the block that was first to do so}
+        self.first = {kind: {} for kind in CONFLICTS}
+        # kind -> {i: the one use since the last barrier, or {thread: use}}; a use is (thread, time,
+        # code, instruction)
         self.recent = {kind: {} for kind in CONFLICTS}
-        # kind -> [(a kind that it conflicts with, recent and first of that)]: the dicts stay,
-        # forget empties them
+        # kind -> [(a kind that conflicts, its recent and first)]: forget empties, the dicts stay
         self.rivals = {
             kind: [(other, self.recent[other], self.first[other]) for other in others]
             for kind, others in CONFLICTS.items()
@@ -287,9 +250,7 @@ class Memory(Array):
         return old if self.floating else int(old)
 
     def unwritten(self, i):
-        """Element i is read and not written. If somebody writes it before the next barrier, that
-        will be a race.
-        """
+        """Element i is read and not written; if it is before the next barrier, that is a race."""
         if not self.machine.found:
             error = UninitialisedRead(f"{self.name}[{i}] is read before it is written")
             frame = sys._getframe(2)
@@ -302,10 +263,9 @@ class Memory(Array):
             self.refuse(i, 4)
         address, width = self.start + i * self.dtype.itemsize, min(16, 4 * self.dtype.itemsize)
         if address % width:
-            raise Misaligned(
-                f"{self.name}[{i}:{i + 4}] is accessed at once, but starts {address} bytes into its"
-                f" allocation, which is not a multiple of {width}"
-            )
+            starts = f"starts {address} bytes into its allocation"
+            what = f"{self.name}[{i}:{i + 4}] is accessed at once, but {starts}"
+            raise Misaligned(f"{what}, which is not a multiple of {width}")
 
     def load4(self, i):
         self.check_four(i)
@@ -326,23 +286,18 @@ class Memory(Array):
 
     def note(self, kind, i, count=1):
         """Look for races with what has been done, and write this down, too."""
-        frame, machine = (
-            sys._getframe(2),
-            self.machine,
-        )  # the kernel's frame, or that of a function it calls
+        frame, machine = sys._getframe(2), self.machine  # the kernel's, or of what it calls
         while frame.f_code.co_filename == __file__:  # of a part of an array, or of a loop over one
             frame = frame.f_back
         block, thread = machine.block, machine.thread
         use = thread, machine.time, frame.f_code, frame.f_lasti
         if machine.accesses is not None:
-            machine.accesses.noted.append(
-                (block, self.place, kind, i, count, machine.passed[thread], use)
-            )
+            passed = machine.passed[thread]
+            machine.accesses.noted.append((block, self.place, kind, i, count, passed, use))
         if not machine.checks:
             return
         mine, first = self.recent[kind], self.first[kind]
-        # Of an array that is only read there is nothing to be compared with: most accesses end here
-        # quickly.
+        # Of an array that is only read there is nothing to compare with: most end here quickly.
         rivals = [rival for rival in self.rivals[kind] if rival[2]]
         for i in range(i, i + count):  # noqa: B020
             for other, recent, earlier in rivals:
@@ -364,15 +319,12 @@ class Memory(Array):
 
 
 class ReadOnly(Memory):
-    """An array that the host may not write either: what a kernel stores is refused when it is
-    converted.
-    """
+    """An array that the host may not write either: what a kernel stores is refused."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self.scalar = None  # so that everything is converted
 
     def convert(self, value):
-        raise ValueError(
-            f"{self.name}: found a read-only array, expected one that the kernel can write to"
-        )
+        expected = "one that the kernel can write to"
+        raise ValueError(f"{self.name}: found a read-only array, expected {expected}")

@@ -1,5 +1,4 @@
-r"""From the source of a kernel to a Python generator, with the arithmetic of Numba: one half of
-:mod:`simt`.
+r"""From the source of a kernel to a Python generator, with the arithmetic of Numba.
 
 Calls that wait for other threads become ``yield``, calls of functions that may wait ``yield from``,
 and ``a + b`` becomes a function call that minds the types of a and b. Everything else in the source
@@ -73,9 +72,7 @@ def widened(value):
 
 
 def bfloat16(value):
-    """The bits of the nearest bfloat16, ties to even: a float32 is its upper half and 16 bits
-    more.
-    """
+    """The bits of the nearest bfloat16, ties to even: the upper half of a float32."""
     if math.isnan(value):
         return 0x7FC0
     single = np.float32(value)
@@ -88,14 +85,10 @@ def bfloat16(value):
 def _check_operands(symbol, a, b):
     for narrow, other in ((a, b), (b, a)):
         # np.float64 is a float, and np.float32 is not.
-        if (
-            type(narrow) in NARROW
-            and isinstance(other, (float, *INTEGER))
-            and not isinstance(other, bool)
-        ):
-            raise Promotion(
-                f"{type(a).__name__} {symbol} {type(b).__name__} is computed in float64"
-            )
+        wide = isinstance(other, (float, *INTEGER)) and not isinstance(other, bool)
+        if wide and type(narrow) in NARROW:
+            what = f"{type(a).__name__} {symbol} {type(b).__name__}"
+            raise Promotion(f"{what} is computed in float64")
 
 
 # Operators that mind that operands are of one type. Each is written out: kernels consist of them.
@@ -141,16 +134,14 @@ def _extreme(name, of_integers, of_floats):
 
 def _tuple(values):
     if not isinstance(values, tuple):
-        raise TypeError(
-            f"the length of a {type(values).__name__} is no constant, so it makes no tuple"
-        )
+        kind = type(values).__name__
+        raise TypeError(f"the length of a {kind} is no constant, so it makes no tuple")
     return values
 
 
 def _print(*values):
-    if not all(
-        isinstance(value, (str, int, float, tuple, np.generic, type(None))) for value in values
-    ):
+    kinds = str, int, float, tuple, np.generic, type(None)
+    if not all(isinstance(value, kinds) for value in values):
         raise TypeError("print of what is no number, no tuple and no text")
     print(*values)
 
@@ -161,16 +152,13 @@ def _real(function):
 
 
 def _by_python(name):
-    """A function of math that NumPy lacks, in float64; floats are rounded to the type of the first
-    argument.
-    """
+    """A function of math that NumPy lacks, rounded to the type of the first argument."""
 
     def rounded(*values):
         convert = type(values[0]) if type(values[0]) in NARROW else np.float64
+        values = [value if isinstance(value, INTEGER) else float(value) for value in values]
         try:
-            found = getattr(math, name)(
-                *(value if isinstance(value, INTEGER) else float(value) for value in values)
-            )
+            found = getattr(math, name)(*values)
         except (ValueError, OverflowError) as error:
             found = math.nan if isinstance(error, ValueError) else math.inf
         if isinstance(found, tuple):  # frexp has an integer as well
@@ -180,20 +168,14 @@ def _by_python(name):
     return rounded
 
 
-_MATH = types.SimpleNamespace(
-    **{
-        name: (
-            np.float64(value)
-            if isinstance(value := getattr(math, name), float)
-            else (
-                _real(getattr(np, name))
-                if name in ("sqrt", "exp", "log", "fabs", "isnan", "isinf", "isfinite")
-                else _by_python(name)
-            )
-        )
-        for name in allowed.MATH
-    }
-)
+def _of_math(name):
+    if isinstance(value := getattr(math, name), float):
+        return np.float64(value)
+    by_numpy = name in ("sqrt", "exp", "log", "fabs", "isnan", "isinf", "isfinite")
+    return _real(getattr(np, name)) if by_numpy else _by_python(name)
+
+
+_MATH = types.SimpleNamespace(**{name: _of_math(name) for name in allowed.MATH})
 _NUMPY = types.SimpleNamespace(
     **{name: TYPES.get(name) or np.float64(getattr(np, name)) for name in allowed.NUMPY}
 )
@@ -207,21 +189,19 @@ LIBDEVICE = types.SimpleNamespace(  # rounded by themselves, as everything is he
 
 # From the source of a function to a generator.
 
-_ARITHMETIC = {
-    ast.Add: "__simt_add",
-    ast.Sub: "__simt_subtract",
-    ast.Mult: "__simt_multiply",
-    ast.Div: "__simt_divide",
-}
+_ARITHMETIC = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide"}
+_ARRAYS = "cuda.shared.array", "cuda.local.array"
+
+
+def _called(name, *arguments):
+    """The call of one of the functions that stand in every kernel as ``__simt_...``."""
+    return ast.Call(ast.Name(f"__simt_{name}", ast.Load()), [*arguments], [])
 
 
 def _waits(function):
-    """Whether a function that a kernel calls is made from one of the kernel's source, and so a
-    generator.
-    """
-    return (
-        type(function) is types.FunctionType and function.__code__.co_flags & inspect.CO_GENERATOR
-    )
+    """Whether a function is made from one of the kernel's source, and so a generator."""
+    plain = type(function) is types.FunctionType
+    return plain and function.__code__.co_flags & inspect.CO_GENERATOR
 
 
 def _call(function, cuda, *values):
@@ -230,10 +210,8 @@ def _call(function, cuda, *values):
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Makes the source of a kernel that of a generator.
-
-    ``helpers`` are the names of functions from outside that it calls, ``local`` those that are
-    given in the kernel.
+    """Makes the source of a kernel that of a generator. ``helpers``: the names of functions from
+    outside that it calls, ``local``: those that are given in the kernel.
     """
 
     def __init__(self, helpers, local):
@@ -248,9 +226,8 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         node.args.args.insert(0, ast.arg("cuda"))
         nothing = ast.YieldFrom(ast.Tuple([], ast.Load()))
-        node.body = ast.Subscript(
-            ast.Tuple([nothing, node.body], ast.Load()), ast.Constant(1), ast.Load()
-        )
+        both = ast.Tuple([nothing, node.body], ast.Load())
+        node.body = ast.Subscript(both, ast.Constant(1), ast.Load())
         return node
 
     def visit_Call(self, node):
@@ -258,34 +235,25 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         called = ast.unparse(node.func)
         module, _, name = called.partition(".")
-        if called in ("cuda.shared.array", "cuda.local.array"):
-            # Its name, if it gets no other, and its place: all threads of a block get one shared
-            # array at one place.
+        if called in _ARRAYS:
+            # Its name, if it gets no other, and its place, where a block has one shared array.
             node.args.insert(0, ast.Constant((called, node.lineno, node.col_offset)))
         if module == "cuda" and (name in WARP_OPERATIONS or name in BLOCK_OPERATIONS):
-            request = ast.Tuple(
-                [ast.Constant(name), ast.Constant(node.lineno), *node.args], ast.Load()
-            )
-            return ast.Yield(request)
+            request = [ast.Constant(name), ast.Constant(node.lineno), *node.args]
+            return ast.Yield(ast.Tuple(request, ast.Load()))
         mine = ast.Name("cuda", ast.Load())
         if called in self.helpers:
             node.args.insert(0, mine)
             return ast.YieldFrom(node)
         if called in self.local or not isinstance(node.func, (ast.Name, ast.Attribute)):
-            waits = ast.YieldFrom(
-                ast.Call(ast.Name("__simt_call", ast.Load()), [node.func, mine, *node.args], [])
-            )
-            if not isinstance(node.func, ast.Name) or any(
-                isinstance(inner, ast.YieldFrom) for inner in ast.walk(node)
-            ):
+            waits = ast.YieldFrom(_called("call", node.func, mine, *node.args))
+            inside = any(isinstance(inner, ast.YieldFrom) for inner in ast.walk(node))
+            if not isinstance(node.func, ast.Name) or inside:
                 return waits
             # A type is called without a generator, which would take longer than the call.
             kind = ast.Attribute(node.func, "__class__", ast.Load())
-            return ast.IfExp(
-                ast.Compare(kind, [ast.Is()], [ast.Name("__simt_function", ast.Load())]),
-                waits,
-                node,
-            )
+            function = ast.Name("__simt_function", ast.Load())
+            return ast.IfExp(ast.Compare(kind, [ast.Is()], [function]), waits, node)
         return node
 
     def visit_Subscript(self, node):
@@ -293,26 +261,18 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         if not isinstance(node.slice, ast.Slice):
             return node
-        ends = [
-            end or ast.Constant(None)
-            for end in (node.slice.lower, node.slice.upper, node.slice.step)
-        ]
-        part = ast.copy_location(
-            ast.Call(ast.Name("__simt_part", ast.Load()), [node.value, *ends], []), node
-        )
-        return (
-            part
-            if isinstance(node.ctx, ast.Load)
-            else ast.Subscript(part, ast.Constant(...), node.ctx)
-        )
+        ends = node.slice.lower, node.slice.upper, node.slice.step
+        ends = [end or ast.Constant(None) for end in ends]
+        part = ast.copy_location(_called("part", node.value, *ends), node)
+        if isinstance(node.ctx, ast.Load):
+            return part
+        return ast.Subscript(part, ast.Constant(...), node.ctx)
 
     def visit_AnnAssign(self, node):
         """Numba does not read type hints."""
-        return (
-            self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
-            if node.value
-            else ast.Pass()
-        )
+        if not node.value:
+            return ast.Pass()
+        return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
 
     def visit_MatchValue(self, node):
         return node
@@ -326,10 +286,7 @@ class _Rewriter(ast.NodeTransformer):
         target, value = node.targets[0], node.value
         several = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
         for name, call in zip(target.elts, value.elts) if several else [(target, value)]:
-            if isinstance(call, ast.Call) and ast.unparse(call.func) in (
-                "cuda.shared.array",
-                "cuda.local.array",
-            ):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in _ARRAYS:
                 _, *place = call.args[0].value
                 call.args[0] = ast.Constant((ast.unparse(name), *place))
         return node
@@ -338,35 +295,29 @@ class _Rewriter(ast.NodeTransformer):
         """A Python float is a float64 on the GPU, although NumPy would adapt it to float32."""
         if not isinstance(node.value, float):
             return node
-        return ast.Call(ast.Name("__simt_float64", ast.Load()), [node], [])
+        return _called("float64", node)
 
     def visit_BinOp(self, node):
         self.generic_visit(node)
         if type(node.op) not in _ARITHMETIC:
             return node
-        function = ast.Name(_ARITHMETIC[type(node.op)], ast.Load())
-        return ast.copy_location(ast.Call(function, [node.left, node.right], []), node)
+        return ast.copy_location(_called(_ARITHMETIC[type(node.op)], node.left, node.right), node)
 
     def visit_UnaryOp(self, node):
         """Of True and False, Numba makes the other by ``~``."""
         self.generic_visit(node)
         if not isinstance(node.op, ast.Invert):
             return node
-        return ast.copy_location(
-            ast.Call(ast.Name("__simt_invert", ast.Load()), [node.operand], []), node
-        )
+        return ast.copy_location(_called("invert", node.operand), node)
 
     def visit_AugAssign(self, node):
         """``a[i] += b`` becomes ``index = i`` and ``a[index] = a[index] + b``, a checked sum."""
         target, statements = node.target, []
         if isinstance(target, ast.Subscript):
-            statements = [
-                ast.Assign([ast.Name("__simt_index", ast.Store())], self.visit(target.slice))
-            ]
-            read, write = (
-                ast.Subscript(target.value, ast.Name("__simt_index", ast.Load()), context)
-                for context in (ast.Load(), ast.Store())
-            )
+            index = ast.Name("__simt_index", ast.Store())
+            statements = [ast.Assign([index], self.visit(target.slice))]
+            index = ast.Name("__simt_index", ast.Load())
+            read, write = (ast.Subscript(target.value, index, c()) for c in (ast.Load, ast.Store))
         else:
             read, write = ast.Name(target.id, ast.Load()), target
         statements.append(ast.Assign([write], self.visit(ast.BinOp(read, node.op, node.value))))
@@ -374,9 +325,7 @@ class _Rewriter(ast.NodeTransformer):
 
 
 def plain(function):
-    """The Python function behind ``function``, which Numba may have compiled; None if there is
-    none.
-    """
+    """The Python function behind what Numba may have compiled; None if there is none."""
     function = getattr(function, "py_func", function)
     return function if isinstance(function, types.FunctionType) else None
 
@@ -391,23 +340,18 @@ def _generator(definition):
 
 @functools.lru_cache(maxsize=256)
 def _parse(code):
-    """The definition of a function, as a syntax tree with the line numbers of its file.
-
-    Of its code, which the functions of a factory, made anew at each call, have in common.
-    """
+    """The definition of a function with this code, with the line numbers of its file."""
     try:
         source = inspect.getsource(code)
-        indented = (
-            source != source.lstrip()
-        )  # the body of an if may be, and no string need be changed
+        indented = source != source.lstrip()  # the body of an if may be
         definition = ast.parse("if True:\n" * indented + source).body[0]
         definition = definition.body[0] if indented else definition
         if not isinstance(definition, ast.FunctionDef) or definition.name != code.co_name:
             raise OSError("something else stands there")
     except (OSError, SyntaxError) as error:
+        expected = "a function defined with def in a file or in a cell of a notebook"
         raise ValueError(
-            f"kernel: found no source of {code.co_name} ({error}), expected a function defined "
-            "with def in a file or in a cell of a notebook"
+            f"kernel: found no source of {code.co_name} ({error}), expected {expected}"
         ) from error
     ast.increment_lineno(definition, code.co_firstlineno - 1 - indented)
     definition.decorator_list, definition.returns = [], None
@@ -453,11 +397,7 @@ _NAMES = {
 
 
 def _translate(value, made):
-    """What a kernel's name for ``value`` stands for here: types of Numba and of NumPy, and
-    functions of math.
-
-    ``made``: function -> what it becomes.
-    """
+    """What a kernel's name for ``value`` stands for here; ``made``: function -> what it becomes."""
     if isinstance(value, tuple) and type(value) is tuple:
         return tuple(_translate(part, made) for part in value)
     name = getattr(value, "name", getattr(value, "__name__", None))
@@ -483,27 +423,23 @@ def _outside(function, names):
 
 
 def generator(function, names, outer=()):
-    """``function`` as a generator function with ``cuda`` as its first argument; ``names`` gives
-    names a meaning.
-
-    ``outer``: the functions that call it, so that the kernel itself has none.
+    """``function`` as a generator function with ``cuda`` as its first argument. ``names`` gives
+    names a meaning; ``outer`` are the functions that call it: none for a kernel.
     """
     given, callers = _NAMES | names, (*outer, function)
     checker = checker_of(_parse(function.__code__), not outer)
     known = _outside(function, checker.outer)
     for name, value in known.items():
         if plain(value) in callers:
-            raise refused(
-                f"{name} calls itself: the interpreter cannot follow; use a loop",
-                function.__name__,
-                checker.loaded[name],
-            )
+            what = f"{name} calls itself: the interpreter cannot follow; use a loop"
+            raise refused(what, function.__name__, checker.loaded[name])
     checker.check_values(known, given)
     known = {name: value for name, value in known.items() if name not in given}
-    scope = {
-        name: _translate(value, lambda inner: generator(inner, names, callers))
-        for name, value in known.items()
-    }
+
+    def made(inner):
+        return generator(inner, names, callers)
+
+    scope = {name: _translate(value, made) for name, value in known.items()}
     helpers = {
         name: checker_of(_parse(value.py_func.__code__), False)
         for name, value in known.items()
@@ -512,8 +448,7 @@ def generator(function, names, outer=()):
     checker.check_calls(known, given, helpers)
     scope |= given
     exec(_compile(function.__code__, frozenset(helpers)), scope)
-    made = scope[function.__name__]
-    made.__defaults__ = function.__defaults__ and tuple(
-        _translate(value, None) for value in function.__defaults__
-    )
-    return made
+    result = scope[function.__name__]
+    if function.__defaults__:
+        result.__defaults__ = tuple(_translate(value, None) for value in function.__defaults__)
+    return result

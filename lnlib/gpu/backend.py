@@ -14,7 +14,12 @@ from .. import validation
 from . import kernels, plans
 from .devices import PreparedLaunch, is_tensor, machine_for
 
-_TYPES = {"bfloat16": bfloat16, "float16": float16, "float32": float32, "float64": float64}
+_TYPES: dict[str, Any] = {
+    "bfloat16": bfloat16,
+    "float16": float16,
+    "float32": float32,
+    "float64": float64,
+}
 
 
 @functools.cache
@@ -54,7 +59,7 @@ class GpuLayerNormCache(NamedTuple):
     dtype: np.dtype  #: gamma's, which dgamma and dbeta will have
     device: bool  #: whether the caller's arrays are on the device
 
-    backend = "gpu"
+    backend = "gpu"  # type: ignore[misc]
 
     def __reduce__(self):
         if type(self.statistics).__module__.startswith("numba"):
@@ -214,7 +219,16 @@ def backward_work(rows, D, width, real, dtype, upstream, parameters, gamma, mult
     return plan.partials, first, adds
 
 
-def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, stream=None):
+def layer_norm_forward(
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    eps: float = 1e-5,
+    *,
+    precise: bool = False,
+    out: Any = None,
+    stream: Any = None,
+) -> tuple[Any, GpuLayerNormCache]:
     r"""Layer norm of the last axis, on the GPU; see :func:`lnlib.layernorm.layer_norm_forward`.
 
     Formula, units, errors and source as there; parameters too, but for these. Returns y and a
@@ -259,7 +273,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
             width = width_of_access(machine, D, x, gamma, beta, y)
             work = forward_work(rows, D, width, real, dtype, kind, eps)
             machine.launch(work, x, gamma, beta, y, statistics)
-        cache = GpuLayerNormCache(x, statistics, gamma, kind, device)
+        cache = GpuLayerNormCache(x, statistics, gamma, kind, device)  # type: ignore[call-arg]
         if device:
             return y, cache
         result = np.empty(shape, dtype) if out is None else out
@@ -267,7 +281,9 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
         return result, cache
 
 
-def layer_norm_backward(dy, cache, *, out=None, stream=None):
+def layer_norm_backward(
+    dy: Any, cache: GpuLayerNormCache, *, out: Any = None, stream: Any = None
+) -> tuple[Any, Any, Any]:
     r"""Gradients of a loss with respect to x, gamma and beta; see
     :func:`lnlib.layernorm.layer_norm_backward`.
 

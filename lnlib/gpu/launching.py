@@ -4,7 +4,8 @@ import importlib.metadata
 import platform
 import sys
 import warnings
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class Launched(NamedTuple):
         return f"{self.kernel}[{self.blocks}, {self.threads}]: {threads} threads, {self.where}"
 
 
-def device_name():
+def device_name() -> str | None:
     """The GPU that kernels run on, with its compute capability; None where there is none."""
     if not cuda.is_available():
         return None
@@ -37,7 +38,7 @@ def device_name():
     return f"{name} (compute capability {'.'.join(map(str, device.compute_capability))})"
 
 
-def describe():
+def describe() -> str:
     """Two lines of text: the GPU, or what is missing for one to be used, and versions."""
     versions = [f"Python {platform.python_version()}"]
     for package in ("numpy", "numba", "numba-cuda", "torch", "cupy-cuda12x", "cupy-cuda13x"):
@@ -53,7 +54,7 @@ def describe():
     return f"{where}.\n{', '.join(versions)}."
 
 
-def launch(kernel, blocks, threads, *arguments):
+def launch(kernel: Callable, blocks: int, threads: int, *arguments: Any) -> Launched:
     """Run ``kernel[blocks, threads](*arguments)`` to its end, wherever that is possible; returns a
     named tuple.
 

@@ -38,10 +38,13 @@ class FeaturesCache(NamedTuple):
     #: (..., 1), 2^-64 rstd; None unless a rstd is beyond the largest number
     beyond: np.ndarray | None = None
 
-    backend = "features"
+    backend = "features"  # type: ignore[misc]
 
 
-class RMSFeaturesCache(NamedTuple("RMSFeaturesCache", FeaturesCache.__annotations__.items())):
+_FIELDS = FeaturesCache.__annotations__.items()
+
+
+class RMSFeaturesCache(NamedTuple("RMSFeaturesCache", _FIELDS)):  # type: ignore[misc]
     """The same of RMS norm."""
 
     backend = "features"

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 
 from .. import validation
 
@@ -20,7 +21,7 @@ def mpiexec():
     return str(mine) if mine.is_file() else shutil.which("mpiexec")
 
 
-def missing():
+def missing() -> str | None:
     """Why programs cannot run under MPI here, in a sentence; None if they can."""
     if sys.platform in ("win32", "emscripten"):
         return "no package brings a free MPI to Windows or the browser; the simulator needs none"
@@ -29,7 +30,9 @@ def missing():
     return None if mpiexec() else f"there is no mpiexec ({INSTALL})"
 
 
-def launch(arguments, ranks, timeout=60.0):
+def launch(
+    arguments: Sequence[str], ranks: int, timeout: float = 60.0
+) -> subprocess.CompletedProcess:
     """Run ``python -m mpi4py`` with these arguments, texts such as ("file.py",), as so many
     processes. Returns a ``subprocess.CompletedProcess`` with the output as text.
 

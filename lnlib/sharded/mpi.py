@@ -11,6 +11,7 @@ module imports mpi4py only when it is used.
 import math
 import os
 from collections.abc import Generator
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def _reply(comm, step, lengths):
     return _merged(comm, step.operation, array, MPI)
 
 
-def run(comm, program, *, log=None):
+def run(comm: Any, program: Generator, *, log: list | None = None) -> Any:
     """The result of this rank's ``program``, a generator; all processes of ``comm`` call it.
 
     log: a list that gets a :class:`~lnlib.sharded.messages.Message` for each message. Raises

@@ -3,7 +3,7 @@
 from .. import validation
 
 
-def cut(count, ranks, block=1):
+def cut(count: int, ranks: int, block: int = 1) -> list[slice]:
     """Slices of ``count`` rows or features for each rank, as even as whole blocks allow."""
     validation.require_count("count", count, least=0)
     validation.require_count("ranks", ranks)
@@ -12,7 +12,7 @@ def cut(count, ranks, block=1):
     return [slice(start, stop) for start, stop in zip(edges, edges[1:])]
 
 
-def widths(*counts):
+def widths(*counts: int) -> list[slice]:
     """Slices of these many rows or features, one a rank, in order; 0 is an empty shard."""
     counts = [validation.require_count("counts", n, least=0) for n in counts]
     return [slice(sum(counts[:k]), sum(counts[: k + 1])) for k in range(len(counts))]

@@ -5,7 +5,7 @@ gathered comes in the order of ranks.
 """
 
 import functools
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import numpy as np
 
@@ -53,7 +53,13 @@ def _reply(steps, order, piece):
     return np.concatenate(pieces).reshape(arrays[0].shape)
 
 
-def simulate(programs, *, order="tree", piece=None, log=None):
+def simulate(
+    programs: Sequence[Generator],
+    *,
+    order: str = "tree",
+    piece: int | None = None,
+    log: list | None = None,
+) -> list:
     """The results of all ranks' programs, in order.
 
     programs: one generator a rank. order: a key of ``ORDERS``, for sums and merges. piece: a merge

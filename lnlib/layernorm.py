@@ -18,13 +18,17 @@ Nothing on these paths uses ``abs``, ``var`` or ``conj``: the functions are anal
 beta, so the complex step may differentiate them.
 """
 
+from __future__ import annotations
+
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from . import validation
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 class LayerNormCache(NamedTuple):

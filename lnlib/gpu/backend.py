@@ -15,7 +15,7 @@ from . import kernels, plans
 from .devices import PreparedLaunch, is_tensor, machine_for
 
 _TYPES: dict[str, Any] = {
-    "bfloat16": bfloat16,
+    "bfloat16": bfloat16,  # type: ignore[has-type]
     "float16": float16,
     "float32": float32,
     "float64": float64,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
+from typing import Any
 
 from .. import validation
 
@@ -48,7 +49,11 @@ def launch(
         raise RuntimeError(missing())
     command = [mpiexec(), "-n", str(ranks), sys.executable, "-m", "mpi4py", *arguments]
     # A session of its own: what mpiexec starts belongs to it, and ends with it.
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    streams: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    }
     with subprocess.Popen(command, **streams, text=True, start_new_session=True) as process:
         try:
             out, err = process.communicate(timeout=timeout)

@@ -5,12 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from normcheck import isolate
-from normcheck.__main__ import main, parser
+from normcheck.__main__ import main
 
 TARGETS = """
 import os, signal, sys, threading, time
@@ -196,66 +195,3 @@ def test_files_that_cannot_be_written_are_told_before_the_run(folder, capsys, mo
         and not (folder / "out").exists()
     )
     assert (folder / "file").read_text() == "kept"
-
-
-def test_a_file_that_is_full_is_told(folder, capsys, monkeypatch):
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full here")
-    done = {"code": 0, "text": "held", "json": "{}", "html": ""}
-    monkeypatch.setattr("normcheck.__main__.watched", lambda *_: done)
-    assert main(["my_layer:pair", "--json", "/dev/full"]) == 2
-    assert capsys.readouterr() == (
-        "held\n",
-        "could not write --json /dev/full: No space left on device\n",
-    )
-
-
-@pytest.mark.parametrize("seconds", ["nan", "-1", "0", "inf"])
-def test_a_silence_is_a_number_of_seconds(capsys, seconds):
-    for more in ([], ["--isolate"]):
-        assert main(["my_layer:pair", "--silence", seconds, *more]) == 2
-        assert capsys.readouterr().err.startswith(
-            f"could not run: --silence: found {seconds}, expected"
-        )
-
-
-def test_how_long_a_case_may_take(monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        "normcheck.__main__.watched",
-        lambda given, silence: asked.append(silence) or {"code": 0, "text": ""},
-    )
-    for more in ([], ["--isolate"], ["--silence", "3"], ["--isolate", "--silence", "3"]):
-        main(["my_layer:pair", *more])
-    assert asked == [None, 60, 3, 3]
-
-
-def test_options_have_one_spelling():
-    assert parser().parse_args(["m:f", "--isolate"]).isolate
-    for short in ("--isol", "--i", "--chi"):
-        with pytest.raises(SystemExit):
-            parser().parse_args(["m:f", short])
-
-
-@pytest.mark.slow
-def test_a_default_run_needs_little_memory():
-    """All dtypes, a right target and a wrong one: with Python and NumPy far below a gigabyte, and
-    within a minute.
-    """
-    if not Path("/proc/self/status").exists():
-        pytest.skip("only Linux tells what a process needed")
-    code = """
-from lnlib import layer_norm_forward, layer_norm_backward
-from normcheck import validate
-report = validate((layer_norm_forward, layer_norm_backward), dtypes=("float64", "float32", "float16"))
-assert report.held and report.seconds < 60, report.seconds
-validate((layer_norm_forward, lambda dy, cache: [2 * a for a in layer_norm_backward(dy, cache)]))
-print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
-"""  # noqa: E501
-    # In KB. getrusage would count what the process was that started this one.
-    used = int(
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-    )
-    assert used < 1e6

@@ -9,7 +9,7 @@ from lnlib import layer_norm_backward, layer_norm_forward
 from normcheck.adapters import NumPyPair
 from normcheck.cases import all_cases
 from normcheck.checks import check
-from normcheck.layouts import FURTHER, LAYOUTS, SAME_NUMBERS, as_code, in_words, laid_out
+from normcheck.layouts import FURTHER, LAYOUTS, as_code, in_words, laid_out
 from normcheck.paste import as_test
 from normcheck.settings import Settings
 
@@ -63,36 +63,6 @@ def test_a_layout_has_its_strides_and_its_code_makes_it(layout):
     if 0 not in STRIDES[layout]:
         assert np.array_equal(seen, a)
     assert (seen.base is not None and not seen.flags.owndata) or layout == "in Fortran order"
-
-
-def test_layouts_are_in_words():
-    assert in_words({"dy": "reversed"}) == "dy reversed"
-    assert in_words(dict.fromkeys("xyz", "reversed")) == "x, y and z reversed"
-    assert in_words({"x": "reversed", "dy": "all strides 0"}) == "x reversed; dy all strides 0"
-
-
-def test_every_argument_has_layouts_of_its_own_and_numbers_that_fit_them():
-    cases = layout_cases()
-    alone = {
-        (name, layout)
-        for case in cases
-        if len(case.layouts) == 1
-        for name, layout in case.layouts.items()
-    }
-    assert {layout for name, layout in alone if name == "dy"} == set(LAYOUTS)
-    assert {name for name, _ in alone} == {"x", "gamma", "beta", "dy"} and len(cases) == len(
-        {str(c) for c in cases}
-    )
-    assert {
-        layout for case in cases if len(case.layouts) == 4 for layout in case.layouts.values()
-    } == set(LAYOUTS) - {SAME_NUMBERS}
-    for case in cases:
-        for name, layout in case.layouts.items():
-            a = getattr(case, name)
-            assert np.array_equal(
-                laid_out(a, layout, np.asarray), a
-            )  # as many numbers as memory has
-    assert not any("beta" in case.layouts for case in layout_cases(kind="rms_norm"))
 
 
 def test_contiguous_speaks_of_what_the_caller_makes():

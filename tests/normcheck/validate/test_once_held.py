@@ -8,7 +8,7 @@ import pytest
 from lnlib import layer_norm_backward, layer_norm_forward
 from normcheck import TargetError, adapters, validate
 from normcheck.adapters import NumPyPair
-from normcheck.cases import FAR, UNWRITTEN, WRITTEN_OVER, all_cases, far
+from normcheck.cases import UNWRITTEN, WRITTEN_OVER, all_cases
 from normcheck.checks import check
 from normcheck.judge import BY_ROW, judge, truth
 from normcheck.settings import Settings
@@ -236,37 +236,3 @@ def test_no_case_takes_any_answer(dtype):
                         name,
                         str(case),
                     )
-
-
-@pytest.mark.parametrize(
-    "options, most", [({}, 1e5), ({"dtypes": ("float64",)}, 1e6), ({"accumulate": "float64"}, 1e6)]
-)
-def test_how_far_from_zero_rows_say_something(options, most):
-    settings = Settings(**options)
-    assert far(settings, settings.dtypes[0]) == [offset for offset in FAR if offset <= most]
-
-
-def test_what_is_wider_or_has_more_rows_is_not_tested():
-    assert {"D above 8193", "more than 65537 rows"} <= set(Settings().not_tested())
-    assert {"D above 40", "more than 9 rows"} <= set(
-        Settings(most_features=40, most_rows=9, quick=True).not_tested()
-    )
-    assert not any(said.startswith("D above") for said in Settings(quick=True).not_tested())
-
-
-@pytest.mark.parametrize("D, at", [(1, 0), (2, 1), (3, 2), (7, 2)])
-def test_one_number_of_one_row_is_not_finite(D, at):
-    found = [
-        case
-        for case in all_cases(Settings(most_features=D))
-        if case.property == "NaN stays in its row"
-    ]
-    where = [(name, value) for name in ("x", "dy") for value in (np.nan, np.inf)]
-    for case, (name, value) in zip(found, where, strict=True):
-        a = getattr(case, name)
-        assert (
-            np.argwhere(~np.isfinite(a)).tolist() == [[1, at]]
-            and not case.finite
-            and case.without_nan().finite
-        )
-        np.testing.assert_equal(a[1, at], value)

@@ -8,22 +8,16 @@ from right import pairs
 
 from lnlib import cpu, layer_norm_backward, layer_norm_forward, reference
 from lnlib.rounding import find
-from normcheck import naming, validate
+from normcheck import naming
 from normcheck.adapters import NumPyPair
-from normcheck.cases import all_cases, draw, spike
+from normcheck.cases import draw, spike
 from normcheck.checks import Finding, check
 from normcheck.judge import BY_ROW, judge, truth
 from normcheck.paste import as_test
-from normcheck.report import Failure
-from normcheck.run import digit_loss_by_offset, ordinary_digits, severity
 from normcheck.settings import Settings
 from normcheck.tolerance import BAR, allowed, distance_loss, expected_error
 
 PAIR = layer_norm_forward, layer_norm_backward
-
-
-def failure(D, failed=1, tried=1):
-    return Failure("digits", "y", 0.1, 2.0, draw("digits", (1, D), "float64"), "", failed, tried)
 
 
 def test_exact_numbers_have_17_digits_and_wrong_ones_none():
@@ -44,55 +38,6 @@ def test_a_row_with_one_number_that_stands_out():
     assert (x[:, 1] == 50).all() and np.abs(
         others
     ).max() < 0.5  # at most (1.5 + 6) sigma of 2, a hundredth of it
-
-
-def test_first_is_what_never_held_with_three_features_or_more():
-    never, half, often, short = (
-        failure(3, 4, 4),
-        failure(3, 2, 4),
-        failure(3, 9, 20),
-        failure(2, 4, 4),
-    )
-    assert sorted([short, often, half, never], key=severity) == [never, half, often, short]
-
-
-@pytest.mark.parametrize("D, kept", [(64, True), (65, False)])
-def test_numbers_of_small_arrays_are_in_the_record(D, kept):
-    case = failure(D).record()["case"]
-    assert (case["x"] == [[str(value) for value in failure(D).case.x[0]]]) == kept and (
-        case["gamma"] is None
-    ) != kept
-
-
-def test_whoever_watches_sees_every_case_before_it_is_run():
-    seen = []
-    digits = ordinary_digits(NumPyPair(PAIR, Settings(dtypes=("float32", "float64"))), seen.append)
-    assert [case.dtype for case in seen] == ["float32", "float64"] == list(digits)
-
-
-@pytest.mark.slow
-def test_whoever_watches_is_told_until_the_end():
-    """Of naming, shrinking and looking for losses, too: there are no more calls in between than one
-    check makes.
-    """
-    calls = [0]  # of each case that was told
-
-    def forward(*arguments):
-        calls[-1] += 1
-        return layer_norm_forward(*arguments)
-
-    report = validate(
-        (forward, lambda dy, cache: [2 * a for a in layer_norm_backward(dy, cache)]),
-        quick=True,
-        watch=lambda case: calls.append(0),
-    )
-    list(
-        digit_loss_by_offset(
-            NumPyPair((forward, layer_norm_backward), Settings()), lambda case: calls.append(0)
-        )
-    )
-    assert report.mistake and len(report.failures) > 5
-    assert max(calls) <= 3  # as many as "the same answer twice" makes
 
 
 @pytest.mark.parametrize(
@@ -244,26 +189,3 @@ def test_parameters_may_be_stored_in_another_dtype():
         kept = name in ("dgamma", "dbeta")
         assert (apart[name] == BAR["float32"] or apart[name] == 4 * 2.0**-24) == kept
         assert alike[name] > 1e-4 and (apart[name] == alike[name]) != kept
-
-
-@pytest.mark.parametrize(
-    "options, widths",
-    [
-        ({"multiple_of": 8, "most_features": 20}, {3: 8, 9: 16, 16: 16, 33: 16}),
-        ({"multiple_of": 8}, {9: 16, 16: 16}),
-        ({"most_features": 20}, {3: 3, 33: 20}),
-    ],
-)
-def test_the_nearest_width_that_is_taken(options, widths):
-    settings = Settings(**options)
-    assert {D: settings.width(D) for D in widths} == widths
-
-
-@pytest.mark.parametrize("most, at", [(1, 0), (2, 1), (3, 2), (9, 2)])
-def test_one_number_of_one_row_is_nan(most, at):
-    found = [case for case in all_cases(Settings(most_features=most)) if not case.finite]
-    assert len(found) == 4
-    for case in found:
-        assert [
-            place.tolist() for place in np.nonzero(~np.isfinite(case.x) | ~np.isfinite(case.dy))
-        ] == [[1], [at]]

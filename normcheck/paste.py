@@ -140,12 +140,13 @@ class Writer:
     """Writes the test of one framework; ``target`` is its adapter."""
 
     def __init__(self, target, case, finding, steady, before):
-        self.steady, self.before = steady, before
-        self.target, self.settings, self.case, self.finding = target, target.settings, case, finding
-        self.framework, self.names = (
-            self.settings.framework,
-            [name for name in ("x", "gamma", "beta", "dy") if name != "beta" or self.settings.beta],
+        self.target, self.settings, self.framework = (
+            target,
+            target.settings,
+            target.settings.framework,
         )
+        self.case, self.finding, self.steady, self.before = case, finding, steady, before
+        self.names = ["x", "gamma", *["beta"] * self.settings.beta, "dy"]
 
     def lines(self):
         body = list(
@@ -186,65 +187,42 @@ class Writer:
                 yield f"{name}{suffix} = {literal(getattr(case, name), case.dtype)}"
         if self.by_formula(case):
             formula = exact_rms if self.settings.rms else exact
+            beta = () if self.settings.rms else ("beta" if self.settings.beta else "0 * gamma",)
+            given = ", ".join(name + suffix for name in ("x", "gamma", *beta, "dy"))
             yield from ("", *inspect.getsource(formula).rstrip().splitlines(), "")
-            given = ", ".join(
-                name + suffix
-                for name in (
-                    ("x", "gamma", "dy") if self.settings.rms else ("x", "gamma", "beta", "dy")
-                )
-            )
-            given = (
-                given
-                if self.settings.rms or self.settings.beta
-                else given.replace("beta", "0 * gamma")
-            )
             yield (
                 f"expected{suffix} = {formula.__name__}({given},"
                 f' {case.eps!r})["{self.finding.tensor}"]'
             )
-        if self.framework in ("numpy", "torch"):
-            if (
-                case.dtype == "bfloat16" and self.framework == "torch"
-            ):  # whose bits NumPy can hand over
-                yield from (
-                    f"{name}{suffix} = {name}{suffix}.view(np.int16)" for name in self.names
-                )
-            yield from as_code(
-                {
-                    name + suffix: layout
-                    for name, layout in case.layouts.items()
-                    if name in self.names
-                }
-            )
+        if self.framework not in ("numpy", "torch"):
+            return
+        if case.dtype == "bfloat16" and self.framework == "torch":  # NumPy hands over the bits
+            yield from (f"{name}{suffix} = {name}{suffix}.view(np.int16)" for name in self.names)
+        kept = {name: layout for name, layout in case.layouts.items() if name in self.names}
+        yield from as_code({name + suffix: layout for name, layout in kept.items()})
 
     def by_formula(self, case):
-        return (
-            case.x.size > MOST
-            and self.finding.tensor in self.settings.tensors
-            and self.finding.verdict
-        )
+        judged = self.finding.tensor in self.settings.tensors and self.finding.verdict
+        return case.x.size > MOST and judged
 
     def put(self, suffix="", wanted=None):
         """Lines that make the target's arrays of NumPy's."""
         names = [name + suffix for name in self.names]
+        all_names = ", ".join(names)
         if self.framework == "torch":
             bits = ".view(torch.bfloat16)" if self.case.dtype == "bfloat16" else ""
             there = f".to({self.settings.device!r})" if self.settings.device else ""
-            yield (
-                f"{', '.join(names)} = (torch.from_numpy(a){bits}{there} for a in"
-                f" ({', '.join(names)}))"
-            )
+            yield f"{all_names} = (torch.from_numpy(a){bits}{there} for a in ({all_names}))"
             for name in names[:-1] if wanted is None else wanted:
                 yield f"{name}.requires_grad_()"
         elif self.framework == "jax":
-            yield f"{', '.join(names)} = (jax.numpy.asarray(a) for a in ({', '.join(names)}))"
+            yield f"{all_names} = (jax.numpy.asarray(a) for a in ({all_names}))"
         elif self.framework != "numpy":
             make = {"cupy": "cupy.asarray", "numba": "cuda.to_device"}[self.framework]
             for name in names:
                 whole, seen = _PARTS.get(self.case.layouts.get(name), ("{a}", ""))
-                yield (
-                    f"{name} = {make}({whole.format(a=name)}){seen.format(shape=self.case.x.shape)}"
-                )
+                seen = seen.format(shape=self.case.x.shape)
+                yield f"{name} = {make}({whole.format(a=name)}){seen}"
 
     def given(self, case, suffix="", names=None):
         eps = "" if self.settings.eps is not None else f", {case.eps!r}"
@@ -264,35 +242,25 @@ class Writer:
     def called(self, case, arguments=None):
         """The call of a differentiable function."""
         arguments = arguments or self.given(case)
-        return (
-            self.target.spelt(case, arguments)
-            if self.framework == "torch"
-            else f"target({arguments})"
-        )
+        torch = self.framework == "torch"
+        return self.target.spelt(case, arguments) if torch else f"target({arguments})"
 
     def call(self, case, suffix=""):
         """Lines that call a differentiable function, or both of a pair."""
-        results, arguments = (
-            ", ".join(f"{name}{suffix}" for name in self.settings.tensors[1:]),
-            self.given(case, suffix),
-        )
+        results = ", ".join(f"{name}{suffix}" for name in self.settings.tensors[1:])
+        inputs = self.given_arrays(suffix)
         if self.framework == "torch":
-            inputs = ", ".join(name + suffix for name in self.names[:-1])
-            yield f"y{suffix} = {self.called(case, arguments)}"
+            yield f"y{suffix} = {self.called(case, self.given(case, suffix))}"
             yield (
                 f"{results} = torch.autograd.grad(y{suffix}, ({inputs}), dy{suffix},"
                 " allow_unused=True)"
             )
         elif self.framework == "jax":
-            yield from (
-                "def both(dy, *arguments):",
-                (
-                    "    y, pull_back = jax.vjp(lambda *a:"
-                    f" target({self.given(case, names=['*a'])}), *arguments)"
-                ),
-                "    return y, pull_back(dy.astype(y.dtype))",
-                f"y{suffix}, ({results}) = jax.jit(both)(dy{suffix}, {self.given_arrays(suffix)})",
-            )
+            y = f"target({self.given(case, names=['*a'])})"
+            yield "def both(dy, *arguments):"
+            yield f"    y, pull_back = jax.vjp(lambda *a: {y}, *arguments)"
+            yield "    return y, pull_back(dy.astype(y.dtype))"
+            yield f"y{suffix}, ({results}) = jax.jit(both)(dy{suffix}, {inputs})"
         else:
             yield from self.forward(case, suffix)
             yield from self.backward(suffix)
@@ -306,18 +274,15 @@ class Writer:
 
     def backward(self, suffix=""):
         names = [name + suffix for name in self.settings.tensors[1:]]
-        yield from self.parts(
-            ", ".join(names), f"backward(dy{suffix}, saved{suffix})", len(names), "backward: found"
-        )
+        call = f"backward(dy{suffix}, saved{suffix})"
+        yield from self.parts(", ".join(names), call, len(names), "backward: found")
 
     def parts(self, names, call, count, sentence):
-        if sentence in self.finding.sentence:  # what else than a tuple may be unpacked
-            yield f"result = {call}"
-            yield (
-                f"assert isinstance(result, (tuple, list)) and len(result) == {count}, type(result)"
-            )
-        else:
+        if sentence not in self.finding.sentence:
             yield f"{names} = {call}"
+            return
+        yield f"result = {call}"  # what else than a tuple may be unpacked
+        yield f"assert isinstance(result, (tuple, list)) and len(result) == {count}, type(result)"
 
     # properties
 
@@ -336,11 +301,8 @@ class Writer:
             yield f"# {self.finding.sentence}"
         if self.before:
             other = self.given(self.case).replace("gamma", "2 * gamma")
-            call = (
-                self.called(self.case, other)
-                if self.framework in ("torch", "jax")
-                else (f"backward(dy, forward({other})[1])")
-            )
+            pair = f"backward(dy, forward({other})[1])"
+            call = self.called(self.case, other) if self.differentiable else pair
             yield f"{call}  # a call before, which must not matter"
         if not changed:
             yield from [*self.call(self.case), *self.judged(self.case)]
@@ -356,48 +318,43 @@ class Writer:
 
     def in_order(self):
         """Every forward first, then the backwards in the opposite order."""
-        cases = [
-            (case, "" if k == 0 else str(k + 1))
-            for k, case in enumerate(in_order(self.target, self.case))
-        ]
+        several = in_order(self.target, self.case)
+        cases = [(case, str(k + 1) if k else "") for k, case in enumerate(several)]
         for case, suffix in cases:
             yield from self.arrays(case, suffix)
             yield from self.put(suffix)
         if not self.finding.tensor:
             yield f"# {self.finding.sentence}"
-        if self.framework == "torch":
-            calls = [list(self.call(case, suffix)) for case, suffix in cases]
-            started, ended = [call[0] for call in calls], [call[1] for call in calls]
-            copies = [f"y{suffix} = y{suffix}.detach().clone()" for _, suffix in cases]
-        elif self.framework == "jax":
-            started, ended, copies = (
-                [line for case, suffix in cases for line in self.call(case, suffix)],
-                [],
-                [],
-            )
+        calls = [list(self.call(case, suffix)) for case, suffix in cases]
+        if self.differentiable:
+            first = 1 if self.framework == "torch" else None  # JAX does both at once
+            started = [line for call in calls for line in call[:first]]
+            ended = [line for call in calls for line in call[1:] if first]
         else:
             started = [line for case, suffix in cases for line in self.forward(case, suffix)]
             ended = [line for _, suffix in cases for line in self.backward(suffix)]
-            copies = [
-                f"y{suffix} ="
-                f" {'np.array' if self.framework == 'numpy' else ''}({self.value(f'y{suffix}')})"
-                for _, suffix in cases
-            ]
         yield from started
-        if self.framework == "torch" and self.finding.tensor == "y":
-            copies = [line.replace(" = ", "_ = ", 1) for line in copies]
-        yield from copies if self.finding.tensor == "y" else ()
+        late = self.finding.tensor == "y" and self.framework != "jax"
+        if late:
+            yield from (self.kept(f"y{suffix}") for _, suffix in cases)
         yield from reversed(ended)
         case, _ = cases[0]  # which may write over what the backwards returned
-        yield (
-            "again ="
-            f" {self.called(case) if self.framework in ('torch', 'jax') else f'forward({self.given(case)})'}"  # noqa: E501
-        )
+        forward = f"forward({self.given(case)})"
+        yield f"again = {self.called(case) if self.differentiable else forward}"
+        torch = late and self.framework == "torch"
         for case, suffix in cases:
-            late = self.finding.tensor == "y" and self.framework not in ("numpy", "jax")
-            yield from self.judged(
-                case, suffix, f"y{suffix}_" if late and self.framework == "torch" else None
-            )
+            yield from self.judged(case, suffix, f"y{suffix}_" if torch else None)
+
+    def kept(self, name):
+        """A line that copies a result, which a later call may write over."""
+        if self.framework == "torch":
+            return f"{name}_ = {name}.detach().clone()"
+        return f"{name} = {'np.array' * (self.framework == 'numpy')}({self.value(name)})"
+
+    @property
+    def differentiable(self):
+        """Whether the target is one function, and not a pair."""
+        return self.framework in ("torch", "jax")
 
     def written_over(self):
         """Two calls with the same arrays, in which other numbers are by the second."""
@@ -524,27 +481,22 @@ class Writer:
             return
         shape = case.x.shape if tensor in BY_ROW else case.gamma.shape
         value = self.value(value or name)
-        yield (
-            f"assert {name} is not None and {name}.shape == {shape}"
-            if self.framework != "numpy"
-            else (f"assert np.shape({name}) == {shape}")
-        )
+        if self.framework == "numpy":
+            yield f"assert np.shape({name}) == {shape}"
+        else:
+            yield f"assert {name} is not None and {name}.shape == {shape}"
         if self.finding.verdict is None:
             yield from self.not_by_numbers(case, name)
         elif case.x.size:
             yield from self.numbers(case, tensor, suffix, value, shape)
 
     def not_by_numbers(self, case, name):
-        if told := re.search(
-            r"a row of (x|dy) that holds NaN or Inf has a finite", self.finding.sentence
-        ):
-            rows = np.flatnonzero(
-                ~np.isfinite(getattr(case, told[1])).all(axis=-1).ravel()
-            ).tolist()
-            yield (
-                "finite ="
-                f" np.isfinite({self.value(name)}).reshape({(-1, case.x.shape[-1])})[{rows}].all(axis=-1)"  # noqa: E501
-            )
+        said = r"a row of (x|dy) that holds NaN or Inf has a finite"
+        if told := re.search(said, self.finding.sentence):
+            lost = ~np.isfinite(getattr(case, told[1])).all(axis=-1).ravel()
+            rows, flat = np.flatnonzero(lost).tolist(), (-1, case.x.shape[-1])
+            found = f"np.isfinite({self.value(name)}).reshape({flat})[{rows}].all(axis=-1)"
+            yield f"finite = {found}"
             yield "assert not finite.any(), finite"
         elif self.framework == "torch":
             yield f"assert {name}.dtype == torch.{case.dtype}, {name}.dtype"
@@ -557,28 +509,16 @@ class Writer:
         known, by_row = truth(clean, self.settings), tensor in BY_ROW
         right, slack = known.tensors[tensor], known.slack[tensor]
         if self.by_formula(case):
-            expected, arrays = (
-                f"expected{suffix}",
-                [
-                    a
-                    for name, a in zip(("x", "gamma", "beta", "dy"), clean.arrays)
-                    if name != "beta" or not self.settings.rms
-                ],
-            )
-            off = (exact_rms if self.settings.rms else exact)(*arrays, case.eps)[tensor].reshape(
-                right.shape
-            ) - right
-            slack = slack - (
-                np.linalg.norm(off, axis=-1) if by_row else np.abs(off)
-            )  # the formula's own rounding
+            expected, rms = f"expected{suffix}", self.settings.rms
+            arrays = [clean.x, clean.gamma, *[clean.beta] * (not rms), clean.dy]
+            found = (exact_rms if rms else exact)(*arrays, case.eps)[tensor]
+            off = found.reshape(right.shape) - right  # the formula's own rounding
+            slack = slack - (np.linalg.norm(off, axis=-1) if by_row else np.abs(off))
         else:
             expected = f"np.array({right.reshape(shape).tolist()})"
         wrong = f"np.subtract({value}, {expected})"
-        kept = (
-            np.isfinite(case.x if tensor == "y" else case.x + case.dy).all(axis=-1).ravel()
-            if by_row
-            else (np.ones(len(right), bool))
-        )
+        whole = np.isfinite(case.x if tensor == "y" else case.x + case.dy).all(axis=-1).ravel()
+        kept = whole if by_row else np.ones(len(right), bool)
         largest = find(case.dtype).largest
         if (np.abs(right) >= largest).any():  # what is too large may be Inf
             wrong = f"np.where(np.abs({expected}) < {largest!r}, {wrong}, 0)"

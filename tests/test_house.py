@@ -145,7 +145,6 @@ LONG_FILES = {
     "lnlib.cpu.kernels",
     "lnlib.gpu.kernels",
     "normcheck.naming",
-    "normcheck.paste",
 }
 
 

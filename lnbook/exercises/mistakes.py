@@ -8,7 +8,7 @@ from normcheck.mistakes import Mistake
 
 def changes(table: str) -> tuple[Mistake, ...]:
     r"""The mistakes of a table, in order. A line is a change of the solution's text; what is said
-    of it stands below, indented.
+    of it stands below, indented::
 
         xhat = c / s => xhat = x / s
             The row itself stands where the centred row belongs.

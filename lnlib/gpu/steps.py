@@ -148,7 +148,7 @@ def _plan_fused_partials(N, D, G):
 class Prediction(NamedTuple):
     """What a step is expected to ask of memory; zeros that atomics begin with are not counted."""
 
-    #: For each launch {(array, "load" or "store"): bytes}, as if caches were perfect.
+    #: For each launch a dict from (array, "load" or "store") to bytes, as if caches were perfect.
     traffic: tuple
     sectors_per_request: float  #: sectors that a warp touches with one load of x, on average
     readings: int  #: how many times each number of x is loaded

@@ -421,5 +421,5 @@ BACKWARDS = {
     "allennlp-sample-variance": _sample_backward,
 }
 
-#: The bugs of chapter 6: those in the formula of dx, then dgamma and dbeta, then statistics.
+#: The bugs of chapter 6, first those in the formula of dx, then dgamma and dbeta, then statistics.
 WILD = bugs(READ, FORWARDS, BACKWARDS)

@@ -77,7 +77,7 @@ KINDS = {
     "value": shaped(X),
     "exact": (EXACT, [None, X]),
     "eps": number(1e-5, -1.0, np.inf),
-    "cache": (CACHE, [None, (1, 2), RMS, CACHE._replace(rstd=CACHE.rstd[:1])]),
+    "cache": (CACHE, [None, (1, 2), RMS]),
     **dict.fromkeys(("precise", "finite", "reproducible", "fused", "wide"), FLAG),
     "out": (None, ["x", np.empty((3, 2)), np.empty((2, 3), "f2"), np.empty((2, 3), int)]),
     **dict.fromkeys(("D", "count", "columns", "levels", "rows", "block"), count(2)),
@@ -157,10 +157,14 @@ ACCEPTED = {
 }
 
 
-def unchecked(function):
-    """Its docstring, or its module's, says why nothing is checked."""
-    texts = function.__doc__, inspect.getmodule(function).__doc__
-    return any("arguments are not checked:" in " ".join((t or "").lower().split()) for t in texts)
+#: Steps of the formulas, which get what has been checked.
+UNCHECKED = {
+    "apply_jacobian",
+    "centred",
+    "layer_norm_backward_steps",
+    "sum_rows",
+    "wide_mean",
+}
 
 
 def functions():
@@ -198,7 +202,7 @@ def good(name, function):
 CALLS = {
     name: (function, values)
     for name, function in functions()
-    if (values := good(name, function)) is not None and not unchecked(function)
+    if (values := good(name, function)) is not None and function.__name__ not in UNCHECKED
 }
 CALLS |= {
     "validate": (

@@ -5,8 +5,8 @@ import pytest
 from ranks import numbers, program, whole
 
 from lnlib import layernorm
-from lnlib.sharded import SUM, RankError, cut, features, simulate, widths
-from lnlib.sharded.groups import merge, merge_upstream, products, quadruples, quintuples, tree
+from lnlib.sharded import cut, features, simulate, widths
+from lnlib.sharded.groups import merge, merge_upstream
 from lnlib.sharded.simulator import ORDERS
 
 RANKS = 1, 2, 3, 4, 7, 8
@@ -83,40 +83,6 @@ def test_all_ranks_have_the_same_bits(order, parts):
     assert len({cache.rstd.tobytes() for _, cache in results}) == 1
 
 
-def test_the_ring_adds_another_order_in_every_part_of_a_message():
-    """The same number everywhere in the message comes back as several: where in a message a number
-    lies decides.
-    """
-    values = np.random.default_rng(0).standard_normal(5)
-
-    def program(value):
-        return (yield SUM, np.full(50, value))
-
-    for order, most in (("tree", 1), ("chain", 1), ("ring", 5)):
-        totals = simulate([program(value) for value in values], order=order)
-        assert len({a.tobytes() for a in totals}) == 1
-        assert 1 < len(set(totals[0])) <= most if order == "ring" else len(set(totals[0])) == 1
-
-
-def test_a_part_that_is_no_block_is_refused_on_all_ranks():
-    arrays = numbers(60, 64)
-    for how in ("rows", "features"):
-        words = rf"^ranks 0, 1: ValueError: block: found 15 {how} in part 1 of ., expected 16"
-        with pytest.raises(RankError, match=words):
-            simulate(
-                [
-                    program(how, part, *arrays, block=16)
-                    for part in widths(31, 29 if how == "rows" else 33)
-                ]
-            )
-        simulate(
-            [
-                program(how, part, *arrays, block=16)
-                for part in widths(32, 28 if how == "rows" else 32)
-            ]
-        )
-
-
 @pytest.mark.parametrize("join, columns", [(merge, 4), (merge_upstream, 5)])
 def test_a_merge_is_symmetric_and_an_empty_group_changes_nothing(join, columns):
     rng = np.random.default_rng(3)
@@ -126,17 +92,3 @@ def test_a_merge_is_symmetric_and_an_empty_group_changes_nothing(join, columns):
     for empty in (np.zeros_like(a), a * [0, *[np.e] * (columns - 1)]):
         empty[:, 3:] = 0
         assert np.array_equal(join(a, empty), a) and np.array_equal(join(empty, a), a)
-
-
-def test_merged_is_what_one_group_would_be():
-    """Integers of few bits: every sum, mean and product is exact, and so is the merge."""
-    rng = np.random.default_rng(4)
-    x, along = 4.0 * rng.integers(-8, 8, (2, 9, 32))
-    for block in (1, 2, 8, 16):
-        n, m, r, S = tree(merge, quadruples(x, block)).T
-        assert np.array_equal(n, [32] * 9) and np.array_equal(m + r, x.mean(-1))
-        assert np.array_equal(S, ((x - x.mean(-1, keepdims=True)) ** 2).sum(-1))
-        n, m, r, X, Q = tree(merge_upstream, quintuples(x, along, block)).T
-        assert np.array_equal(X, along.sum(-1))
-        assert np.array_equal(Q, ((x - x.mean(-1, keepdims=True)) * along).sum(-1))
-        assert np.array_equal(tree(np.add, products(x, along, block))[:, 1], (x * along).sum(-1))

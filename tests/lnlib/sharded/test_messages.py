@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from ranks import edges, numbers, of_edges, program
 
-from lnlib import layernorm
 from lnlib.sharded import (
     GATHER,
     SAME,
@@ -118,58 +117,6 @@ def test_what_one_rank_does_otherwise_is_told(what):
     assert words in str(caught.value)
 
 
-def test_same_names_what_differs():
-    words = "^eps: found 1e-05 on ranks 0, 2 and 1e-06 on rank 1, expected the same on all ranks$"
-    with pytest.raises(RankError, match=words):
-        simulate([say((SAME, {"D": 3, "eps": eps})) for eps in (1e-5, 1e-6, 1e-5)])
-    with pytest.raises(RankError, match="^D: found 3 on rank 0 and nothing on rank 1"):
-        simulate([say((SAME, {"D": 3})), say((SAME, {}))])
-
-
-def test_what_is_gathered_may_differ_in_its_first_axis_only():
-    for shape in ((2, 3), (1, 4), (1, 3, 1)):
-        programs = [say((GATHER, np.ones(s))) for s in ((1, 3), shape)]
-        if shape == (2, 3):
-            assert simulate(programs)[0][0].shape == (3, 3)
-        else:
-            with pytest.raises(
-                RankError, match=r"^operation: found gather of float64 \(any, 3\) on rank 0 and "
-            ):
-                simulate(programs)
-
-
-def test_errors_of_several_ranks_and_the_cause():
-    def divides():
-        yield SUM, 1 // 0
-
-    with pytest.raises(
-        RankError, match="^ranks 0, 2: KeyError: 'x'; rank 1: ZeroDivisionError"
-    ) as caught:
-        simulate([fails(), divides(), fails()])
-    assert isinstance(caught.value.__cause__, KeyError)
-
-
-def ends(error):
-    raise error
-    yield
-
-
-@pytest.mark.parametrize("code, told", [(0, "0"), (None, "None"), (3, "3"), ("enough", "'enough'")])
-def test_a_program_that_ends_the_process_ends_all(code, told):
-    with pytest.raises(
-        RankError,
-        match=rf"^rank 1: SystemExit: found sys.exit\({told}\) in the program, expected it to",
-    ):
-        simulate([say((SUM, np.ones(3))), ends(SystemExit(code))])
-    with pytest.raises(RankError, match="^rank 0: GeneratorExit: $"):
-        simulate([ends(GeneratorExit()), say((SUM, np.ones(3)))])
-
-
-def test_an_interrupt_of_a_simulation_is_one():
-    with pytest.raises(KeyboardInterrupt):
-        simulate([say((SUM, np.ones(3))), ends(KeyboardInterrupt())])
-
-
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize("block", [None, 16])
 @pytest.mark.parametrize(
@@ -207,15 +154,6 @@ def test_bytes_of_the_first_page():
     assert [m.sent for m in traffic.rows([7, 0], D=100)] == [(0, 0), (1600, 1600)]
     assert traffic.features([100, 30], 10, block=32)[1].sent == (4 * 320, 320)
     assert traffic.rows([100, 0], 10, block=32)[1].sent == (4 * 168, 0)
-
-
-def test_the_model_of_time():
-    """Two ranks, one step: alpha and n bytes of a sum each way; a gather brings what the other one
-    has.
-    """
-    assert traffic.seconds(traffic.Message(SUM, (100, 100)), 1.0, 0.01) == 2 + 1
-    assert traffic.seconds(traffic.Message(GATHER, (100, 300, 0)), 1.0, 0.01) == 2 + 4
-    assert traffic.seconds(traffic.Message(GATHER, (100,)), 1.0, 0.01) == 0
 
 
 def test_parameters_that_drifted_apart_and_rows_that_do_not_fit():
@@ -260,33 +198,6 @@ def test_nan_is_data_unless_it_is_refused(forward):
         RankError, match="^rank 1: ValueError: x: found NaN or Inf, expected finite numbers only"
     ):
         simulate([forward(a, *parameters, finite=True) for a in (x, nan)])
-
-
-def test_a_cache_of_complex_numbers_is_refused():
-    x, gamma, beta, dy = numbers(12, 40)
-    for of_complex in (
-        layernorm.layer_norm_forward(x.astype(complex), gamma.astype(float), beta.astype(float))[1],
-        layernorm.layer_norm_forward(x.astype(float), gamma.astype(complex), beta.astype(float))[1],
-    ):
-        with pytest.raises(
-            RankError, match="^rank 0: TypeError: cache: found dtype complex128, expected"
-        ):
-            simulate([rows.layer_norm_backward(dy.astype(float), of_complex)])
-
-
-def test_cuts():
-    assert cut(10, 3) == [slice(0, 3), slice(3, 6), slice(6, 10)]
-    assert cut(10, 4, 4) == [slice(0, 0), slice(0, 4), slice(4, 8), slice(8, 10)]
-    assert cut(0, 2) == [slice(0, 0)] * 2 and widths(2, 0, 3) == [
-        slice(0, 2),
-        slice(2, 2),
-        slice(2, 5),
-    ]
-    for n in range(20):
-        for ranks in range(1, 9):
-            parts = cut(n, ranks)
-            assert np.array_equal(np.concatenate([np.arange(n)[p] for p in parts]), np.arange(n))
-            assert max(p.stop - p.start for p in parts) - min(p.stop - p.start for p in parts) <= 1
 
 
 def test_simulated_ranks_share_no_memory_that_they_may_write():

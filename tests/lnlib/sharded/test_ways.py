@@ -57,13 +57,3 @@ def test_what_each_sends(way):
         (16 * n * (WAYS[way].itemsize or 4),) * 4 for n in WAYS[way].numbers
     ]
     assert len({m.operation for m in log}) == 1
-
-
-def test_an_empty_shard_merges_as_nothing():
-    x = numbers(16, 64, 1e3)[0]
-    for way in ("chan", "recentred", "recentred-rounds"):
-        full, gap = (
-            np.concatenate(simulate([normalise(x[:, part], 64, way) for part in parts]), -1)
-            for parts in (cut(64, 2), [slice(0, 32), slice(0, 0), slice(32, 64), slice(0, 0)])
-        )
-        assert np.max(np.abs(full - gap)) < 1e-3, way

@@ -1,8 +1,7 @@
 """Started by mpiexec, by ``test_mpi.py``: runs what the simulator runs; rank 0 prints, as JSON,
 what all ranks got.
 
-``python -m mpi4py under_mpi.py results|faults|sleeps|dies|fails|vanishes|exits``, or another of
-ENDS
+``python -m mpi4py under_mpi.py results|faults|sleeps|dies|fails``
 """
 
 import hashlib
@@ -15,7 +14,7 @@ import faults
 import numpy as np
 from ranks import edges, numbers, program
 
-from lnlib.sharded import GATHER, SUM, RankError, cut, mpi, widths
+from lnlib.sharded import RankError, cut, mpi, widths
 from lnlib.sharded.groups import merge
 
 #: (how, norm, dtype, block): None adds by a sum of the library, or merges whole shards.
@@ -63,17 +62,6 @@ def quadruples_of(rank, rows=3000):
     )
 
 
-def product(a, b):
-    """Matrices of two rows and columns, four numbers each: a merge for which the order of ranks
-    counts.
-    """
-    return (a.reshape(-1, 2, 2) @ b.reshape(-1, 2, 2)).reshape(-1, 4)
-
-
-def matrix_of(rank):
-    return np.tile([1.0, rank + 1, 1, 0], (5, 1))
-
-
 def results(comm):
     """{job: (digests of every rank, log of every rank)}, and the digests of a merge that the
     library orders.
@@ -87,86 +75,15 @@ def results(comm):
     def merged():
         return (yield merge, quadruples_of(comm.rank))
 
-    for bad in (
-        (None, merged()),
-        (comm, None),
-        (comm, [1]),
-    ):  # what a table of bad calls holds, where there is MPI
-        try:
-            mpi.run(*bad)
-        except TypeError as error:
-            assert ": found " in str(error)
-        else:
-            raise AssertionError(bad)
     total = mpi.run(comm, merged())
 
-    def multiplied():
-        return (yield product, matrix_of(comm.rank))
-
-    in_order = comm.allgather(mpi.run(comm, multiplied()).tolist())
     of_merge = [total[:, 0].tolist(), (total[:, 1] + total[:, 2]).tolist()]
     return (
         found,
         comm.allgather(digest([total])),
         of_merge,
-        in_order,
         comm.allgather(mpi.run(comm, edges())),
-        comm.allgather(gathers(comm)),
     )
-
-
-def ending(end):
-    """A program that the last rank ends in its own way between two messages."""
-    from mpi4py import MPI
-
-    yield SUM, np.ones(3)
-    if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
-        end()
-    yield SUM, np.ones(3)
-
-
-def interrupted():
-    raise KeyboardInterrupt
-
-
-#: Ways to end inside a program, and what all ranks say of it.
-ENDS = {
-    "exits": (
-        lambda: sys.exit(0),
-        "SystemExit: found sys.exit(0) in the program, expected it to return",
-    ),
-    "exits with words": (
-        lambda: sys.exit("enough"),
-        "SystemExit: found sys.exit('enough') in the program",
-    ),
-    "interrupted": (interrupted, "KeyboardInterrupt: "),
-}
-
-
-def gathers(comm):
-    """What of MPI's is called for arrays of one length and of several, and the numbers that came
-    back.
-    """
-    from mpi4py import MPI
-
-    called = []
-
-    class Told(MPI.Intracomm):
-        def Allgather(self, brought, result):
-            called.append("Allgather")
-            return super().Allgather(brought, result)
-
-        def Allgatherv(self, brought, result):
-            called.append("Allgatherv")
-            return super().Allgatherv(brought, result)
-
-    def program():
-        found = []
-        for n in (3, 1 + comm.rank, 0):
-            found.append((yield GATHER, np.full((n, 2), 10.0 * comm.rank + n)).tolist())
-        return found
-
-    return mpi.run(Told(comm), program()), called
 
 
 def faulty(comm):
@@ -191,10 +108,6 @@ def main(what):
         found = results(comm)
     elif what == "faults":
         found = list(faulty(comm))
-    elif what in ENDS:
-        found = mpi.run(comm, ending(ENDS[what][0]))
-    elif what == "vanishes":
-        found = mpi.run(comm, ending(lambda: os._exit(0)))
     elif comm.rank == comm.size - 1:
         {"sleeps": lambda: time.sleep(600), "dies": lambda: os._exit(3), "fails": lambda: 1 // 0}[
             what

@@ -216,7 +216,7 @@ _MISNAMED = {
     },
     "cut": {
         "counts": 'Your test says "counts" of a layer that is right for any counts while messages'
-        " are short. How long are yours?",
+        " are short. How long are yours?"
     },
 }
 _MISNAMED["cut"]["mean"] = _MISNAMED["counts"]["mean"]

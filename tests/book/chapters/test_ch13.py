@@ -237,11 +237,7 @@ def test_times_on_a_gpu():
         case | {"implementation": "lnlib", "seconds": [7e-6, 1e-6, 3e-6], "section": "ladder"},
         case | {"implementation": "copy", "seconds": [2e-6, 1e-6, 3e-6], "shape": [1, 8]},
         case
-        | {
-            "implementation": "warp-per-row",
-            "seconds": [3e-6, 1e-6, 3e-6],
-            "section": "ladder",
-        },
+        | {"implementation": "warp-per-row", "seconds": [3e-6, 1e-6, 3e-6], "section": "ladder"},
     ]
     assert measured.on_gpu(records, "forward", dtype="float16") == {"lnlib": {(64, 128): 6e-6}}
     times = measured.on_gpu(records, "forward")

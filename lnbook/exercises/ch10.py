@@ -2,13 +2,9 @@
 
 import itertools
 
-import numpy as np
-
 from lnlib import cost
-from normcheck.mistakes import Diagnosis
 
 from . import Call, Exercise, changes, each, expect, expect_number, expect_parts
-from .run import plainly, reply
 
 
 def _off_by(found, right, rows, D, itemsize=1):
@@ -38,62 +34,6 @@ def rms_norm_cost_solution(rows, D, itemsize):
 
 
 _COSTS = ("operations", "bytes", "bytes if fused")
-
-
-def _first_miscount(counts):
-    """The :class:`~normcheck.mistakes.Diagnosis` of the first that is wrong of several (what is
-    counted, numbers found for _SHAPES, the right ones, questions); None if there is no telling.
-    """
-    columns = np.array([(rows * D, rows, D) for rows, D in _SHAPES], float)
-    for what, found, wanted, questions in counts:
-        own, due = np.rint(np.linalg.lstsq(columns, np.transpose([found, wanted]), rcond=None)[0]).T
-        if not np.array_equal(columns @ own, found):
-            return None
-        for n, unit, asks in zip(own - due, ("element", "row", "feature"), questions):
-            if n:
-                return Diagnosis(
-                    "relation",
-                    (),
-                    f"{what} {abs(n):.0f} too {'many' if n > 0 else 'few'} for each {unit}. {asks}",
-                    (f"found {own} for each element, row and feature, right is {due}",),
-                )
-    return None
-
-
-_SHAPES = (101, 7), (13, 300), (40, 8), (1000, 30)
-_ASKED_OF_COSTS = (
-    (
-        "Which lines do one operation for each element?",
-        "Which lines work on statistics, and does the sum do D?",
-        "Which line works on D numbers alone?",
-    ),
-    (
-        "Which arrays of x's size does each line read, which does it write?",
-        "How often is each statistic written, how often read?",
-        "Which array has D numbers, and how often is it read?",
-    ),
-    (
-        "Which arrays of x's size come in, which go out?",
-        "Which statistics go out?",
-        "Which parameter comes in?",
-    ),
-)
-
-
-def _of_the_costs(answer):
-    """Which of the three counts is off first, and by how much."""
-    calls = [{"rows": rows, "D": D, "itemsize": 4} for rows, D in _SHAPES]
-    found = [expect_parts(reply(plainly, answer, call)[0], 3) for call in calls]
-    right = [rms_norm_cost_solution(**call) for call in calls]
-    names = ("operations", 1), ("accesses", 4), ("accesses when fused", 4)
-    return _first_miscount(
-        (
-            f"Your {name} are",
-            *([expect_number(costs[k]) / unit for costs in several] for several in (found, right)),
-            _ASKED_OF_COSTS[k],
-        )
-        for k, (name, unit) in enumerate(names)
-    )
 
 
 def _costs(title, judge, *cases):
@@ -184,32 +124,6 @@ def _any_machine(rng):
     )
 
 
-def _of_the_free(answer):
-    """The numbers moved and the operations done that an answer counts, where memory is slow."""
-    calls = [
-        {"machine": _machine(1e9, flops), "itemsize": itemsize}
-        for flops in (60e9, 90e9)
-        for itemsize in (4, 8)
-    ]
-    found = np.array([expect_number(reply(plainly, answer, call)[0]) for call in calls])
-    each = np.array([call["itemsize"] * call["machine"].flops / 1e9 for call in calls])
-    moved, more = np.linalg.lstsq(np.stack([each, np.ones(4)], -1), found, rcond=None)[0]
-    if (
-        not np.allclose(moved * each + more, found, rtol=1e-9)
-        or moved < 1e-3
-        or more > -1e-6
-        or np.allclose((moved, more), (2, -8))
-    ):
-        return None
-    return Diagnosis(
-        "relation",
-        (),
-        f"Your answer counts {moved:.4g} numbers moved for an element, and {-more:.4g} "
-        "operations done anyway. Which are they?",
-        (f"found {found}",),
-    )
-
-
 def _is_the_ridge(found, machine, itemsize):
     arithmetic, memory = (8 + expect_number(found)) / machine.flops, 2 * itemsize / machine.copy
     expect(
@@ -225,33 +139,8 @@ def step_peak_solution(rows, D, itemsize, keep, in_place):
     return itemsize * (arrays * rows * D + statistics * rows + 2 * D)
 
 
-_ASKED_OF_STEPS = (
-    "Which arrays of x's size live when backward returns?",
-    "Which statistics does each way keep?",
-    "Which new arrays have D numbers?",
-)
 _STEP = "rows", "D", "itemsize", "keep", "in_place"
 _WAYS = tuple(itertools.product(("xhat", "x"), (False, True)))
-
-
-def _of_the_step(answer):
-    """The first way to keep and to write in which the numbers that live are miscounted, and by how
-    much.
-    """
-
-    def numbers(function, *how):
-        calls = [dict(zip(_STEP, (*shape, 4, *how))) for shape in _SHAPES]
-        return [expect_number(reply(plainly, function, call)[0]) / 4 for call in calls]
-
-    return _first_miscount(
-        (
-            f'With keep = "{how[0]}" and in_place = {how[1]} your numbers are',
-            numbers(answer, *how),
-            numbers(step_peak_solution, *how),
-            _ASKED_OF_STEPS,
-        )
-        for how in _WAYS
-    )
 
 
 def _steps(title, judge, *sizes):
@@ -333,8 +222,7 @@ EXERCISES = (
                 (1, 1, 8),
             ),
         ),
-        _of_the_costs,
-        changes("""
+        mistakes=changes("""
             4 * N + 4 * rows => 4 * N + 3 * rows
                 One operation for each row is missing. How many has a sum of D numbers by this
                 book's rule, how many a root?
@@ -371,8 +259,7 @@ EXERCISES = (
             ),
             each("both take as long", _any_machine, _is_the_ridge),
         ),
-        _of_the_free,
-        changes("""
+        mistakes=changes("""
             - 8 =>
                 These are all the operations that fit beside the copy. How many does the pass do
                 already?
@@ -407,8 +294,7 @@ EXERCISES = (
             _steps("arrays of x's size", _whole_arrays, (10_000, 5000, 4)),
             _steps("all arrays", _small_arrays, (101, 7, 8), (3, 500, 2), (1, 1, 4)),
         ),
-        _of_the_step,
-        changes("""
+        mistakes=changes("""
             3 + => 2 +
                 An array of x's size is missing. Forward, loss and backward each make one at
                 least. Are all counted?

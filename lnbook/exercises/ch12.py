@@ -7,7 +7,7 @@ import types
 import numpy as np
 
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
-from lnlib.sharded import GATHER, SUM, cut, simulate, widths
+from lnlib.sharded import GATHER, cut, simulate, widths
 from normcheck.mistakes import Diagnosis
 
 from . import (
@@ -23,7 +23,7 @@ from . import (
     expect_number,
     expect_parts,
 )
-from .run import Raised, plainly, reply
+from .run import plainly, reply
 from .sharded_layers import LAYERS, finds, of_a_test
 
 _U = 2.0**-24
@@ -240,69 +240,6 @@ def _asked(rng, blocks, D, ranks, orders=("tree",), scale=1):
     ]
 
 
-def _of_a_program(answer):
-    """The :class:`~normcheck.mistakes.Diagnosis` of a program, by its last message; None where that
-    says nothing.
-    """
-    blocks, brought = 6, []
-    products = np.random.default_rng(12).standard_normal((2 * blocks * BLOCK, 3))
-
-    def watched(part):
-        program, received = answer(part), None
-        while True:
-            try:
-                brought.append(program.send(received))
-            except StopIteration as end:
-                return end.value
-            received = yield brought[-1]
-
-    try:
-        result = reply(_on_ranks, watched, {"products": products, "ranks": 2, "order": "tree"})[
-            0
-        ].results[0]
-    except (Mismatch, Raised):
-        if brought and brought[-1][0] is GATHER and np.ndim(brought[-1][1]) == 1:
-            return Diagnosis(
-                "known",
-                (),
-                "Gathered vectors lie behind each other as one long vector. Which axis should "
-                "count the ranks?",
-                ("gathers a vector last",),
-            )
-        raise
-    operation, array = brought[-1]
-    # float32 rounds by 6e-8 of each sum; a sum that is wrong in more than its order is off by far
-    # more.
-    if not np.allclose(result, products.sum(axis=0), rtol=1e-5, atol=1e-5):
-        return None
-    floats, brings = array.dtype.kind == "f", f"A rank with {blocks} blocks of {BLOCK} rows brings"
-    gathered = len(array) if operation is GATHER else 0
-    told = [
-        (
-            floats and np.array_equal(array, array.astype(np.float32)),
-            "What a rank brings is rounded to float32. How many digits does that leave a sum in"
-            " float64?",
-        ),
-        (
-            operation is SUM and floats,
-            "The library adds what ranks bring. Who chooses the order, and what does it depend on?",
-        ),
-        (
-            gathered == 1,
-            "A rank gathers one sum, of all its rows. Which sums stay the same when there are more"
-            " ranks?",
-        ),
-        (
-            1 < gathered < blocks,
-            f"{brings} {gathered} sums. Which rows are in a sum when there are more ranks?",
-        ),
-        (gathered > blocks, f"{brings} {gathered} sums. How many does the docstring ask for?"),
-    ]
-    says = next((words for holds, words in told if holds), None)
-    because = (f"brings {array.dtype} of shape {array.shape} last",)
-    return Diagnosis("known", (), says, because) if says else None
-
-
 def _is_sum(found, products, **_):
     wanted = np.array([math.fsum(column) for column in products.T])
     # A sum of N terms in any order: at most N u of the sum of their sizes.
@@ -358,22 +295,6 @@ def cuts_solution(N, D, ranks, alpha, beta, rate):
 
 
 _CUTS = "one process", "rows", "features"
-#: What memory (0), steps (1) and bytes (2) are counted in, and a question, where they are off.
-_COUNTED = {
-    (0, "one process"): ("bytes for each element", "Which arrays do both passes read and write?"),
-    (0, "rows"): ("of 1000 rows", "How many has the busiest rank?"),
-    (0, "features"): ("of 1500 features", "How many has the busiest rank?"),
-    1: ("steps", "How many has a gather, how many a sum, and how many of them are there?"),
-    (2, "one process"): ("bytes that are sent", "To whom?"),
-    (2, "rows"): (
-        "bytes for each feature",
-        "How wide are the sums, and how often does a part of them pass?",
-    ),
-    (2, "features"): (
-        "bytes for each row",
-        "Whose messages does a rank receive, and how wide are they?",
-    ),
-}
 
 
 def _as_modelled(found, **call):
@@ -391,43 +312,6 @@ def _as_modelled(found, **call):
             f"{name}: found {mine:.4g} s, and the model says {right:.4g} s; fastest is then"
             f" {_CUTS[int(np.argmin(wanted))]}, and by your times {_CUTS[int(np.argmin(found))]}",
         )
-
-
-def _of_the_times(answer):
-    """The :class:`~normcheck.mistakes.Diagnosis` of the first memory, steps or bytes that are not
-    the model's.
-    """
-    N, D, ranks = 1000, 1500, 7
-
-    def seconds(function, alpha, beta, rate):
-        asked = {"N": N, "D": D, "ranks": ranks, "alpha": alpha, "beta": beta, "rate": rate}
-        found = reply(plainly, function, asked)[0]
-        return np.array([expect_number(n) for n in expect_parts(found, 3)])
-
-    mine, right = (
-        np.array([seconds(f, *rates) for rates in ((0, 0, 1.0), (1, 0, 1e30), (0, 1, 1e30))])
-        for f in (answer, cuts_solution)
-    )
-    factors = (mine / np.maximum(right, 1e-12))[right > 1e-12]
-    whole = mine[0] / 3 + 5 * mine[1] + 7 * mine[2]
-    if np.ptp(factors) < 1e-9 or not np.allclose(
-        seconds(answer, 5, 7, 3), whole, rtol=1e-9, atol=0
-    ):
-        return None  # all in another unit, or no such sum
-    per = (N * D, 20 * D, 20 * N), (1, 1, 1), (1, D, N)
-    for name, *columns in zip(_CUTS, mine.T, right.T, np.transpose(per)):
-        for k, (found, wanted, unit) in enumerate(zip(*columns)):
-            if abs(found - wanted) > 1e-6 * abs(wanted):
-                what, question = _COUNTED[k if k == 1 else (k, name)]
-                where = "" if name == "one process" else f" on {ranks} ranks"
-                return Diagnosis(
-                    "relation",
-                    (),
-                    f"Your time of {name} counts {round(found / unit, 4):g} {what}{where}. "
-                    f"{question}",
-                    (f"found {found:.6g}, the model has {wanted:.6g}",),
-                )
-    return None
 
 
 def _case(title, N, D, ranks, *rates):
@@ -541,8 +425,7 @@ EXERCISES = (
                 call=_on_ranks,
             ),
         ),
-        _of_a_program,
-        changes(r"""
+        mistakes=changes(r"""
             np.reshape(blocks, (-1, D)) => products
                 All rows travel. How many numbers a block would do?
             k : k + 64 => k:k + 32
@@ -575,8 +458,7 @@ EXERCISES = (
             _case("fewer rows than ranks", 3, 16384, 8, 2e-6, 1e-10, 1e10),
             _case("uneven shards, a slow network", 1000, 1000, 7, 5e-5, 1e-9, 2e10),
         ),
-        _of_the_times,
-        changes(r"""
+        mistakes=changes(r"""
             math.ceil(N / ranks) => N / ranks
                 Rows are shared out evenly, in fractions. How many has the busiest rank?
             math.ceil(N / ranks) => N // ranks

@@ -6,12 +6,10 @@ import simt
 from lnlib import gpu
 from lnlib.gpu.ladder import warp_sum
 from lnlib.layernorm import layer_norm_forward
-from normcheck.mistakes import Diagnosis
 from simt.cuda_access import FULL, cuda, device, float32
 
 from . import Call, Exercise, changes, each, expect, expect_close, expect_parts
 from .kernels import Out, expect_few_sectors, expect_written, launch
-from .run import reply
 
 U = 2.0**-24
 
@@ -52,44 +50,6 @@ def _lanes(title, numbers, widths, judge):
 
 def _integers(rng):
     return rng.integers(-50, 50, 32)
-
-
-def _whose(answer):
-    """The :class:`Diagnosis` of whose numbers lane 0 adds up, in groups of 8 or of 32, where they
-    are not its group's.
-    """
-
-    def lane_0(numbers, width):
-        arguments = {"numbers": np.float32(numbers), "sums": Out(32), "width": width}
-        return float(reply(_IN_A_WARP, answer, arguments)[0].results[0][0])
-
-    trial = np.arange(32) ** 2 % 47  # no two halves alike
-    for width in (8, 32):
-        # A lane's number is a power of 8, so the sum's digits to that base say how often each is in
-        # it.
-        sums = [
-            lane_0(
-                [8.0 ** (lane - first) if 0 <= lane - first < 8 else 0 for lane in range(32)], width
-            )
-            for first in range(0, 32, 8)
-        ]
-        if not all(total == int(total) and 0 <= total < 8**8 for total in sums):
-            return None
-        times = np.array([int(total) // 8**k % 8 for total in sums for k in range(8)])
-        if lane_0(trial, width) != trial @ times:
-            return None
-        if (times != (np.arange(32) < width)).any():
-            held = ", ".join(
-                f"{lane} ({n} times)" if n > 1 else f"{lane}" for lane, n in enumerate(times) if n
-            )
-            return Diagnosis(
-                "known",
-                (),
-                f"In groups of {width} your lane 0 adds up the numbers of these lanes: {held}."
-                " Which distances lead there?",
-                (f"read off sums of powers of 8: {held}",),
-            )
-    return None
 
 
 def _sums(ran, numbers, width, **_):
@@ -322,7 +282,6 @@ EXERCISES = (
                 _same_bits,
             ),
         ),
-        _whose,
         mistakes=changes(r"""
             width // 2 => 16
                 The first exchange is over half a warp, whatever the width. Does its partner

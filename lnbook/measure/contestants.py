@@ -448,11 +448,10 @@ def partial_sums(D, rows=None, threads=2):
     "apart": call}.
 
     Added in one part, and in a part for each thread, whose sums lie side by side or lines apart.
-    ``rows``: without it 2^18 numbers in all. Needs Numba; ImportError without.
+    ``rows``: without it 2^18 numbers in all. Needs Numba; ImportError without. Arguments
+    are not checked.
     """
-    D = validation.require_count("D", D)
-    rows = max(1, 2**18 // D) if rows is None else validation.require_count("rows", rows)
-    threads = validation.require_count("threads", threads)
+    rows = rows or max(1, 2**18 // D)
     import numba  # noqa: F401 - without it the loops would be Python's
 
     case = Case((rows, D), "float32", "backward", threads, "recycled", "ordinary")

@@ -30,7 +30,6 @@ from simt.cuda_access import cuda
 
 from .stopwatch import (
     Timing,
-    checked_call,
     no_garbage_collection,
     progress,
     records,
@@ -171,29 +170,6 @@ class NumbaGpu(_Events):
         self.stream.synchronize()
 
 
-def device(stream=None):
-    """The GPU to measure on; RuntimeError where there is none.
-
-    As PyTorch sees it where PyTorch has one and no stream of Numba's is given, else as Numba does.
-    Arguments are not checked: a stream is Numba's own affair.
-    """
-    if stream is None:
-        try:
-            import torch
-
-            found = torch.cuda.is_available()
-        except ImportError:
-            found = False
-        if found:
-            return TorchGpu()
-    if not cuda.is_available():
-        raise RuntimeError(
-            "found no GPU, expected one that PyTorch or Numba can use; lnbook.measure.interleave"
-            " times calls on the CPU"
-        )
-    return NumbaGpu(stream)
-
-
 def once(call, gpu):
     """Seconds of one call as they come: warm or cold, with or without the host. Arguments are not
     checked: those of :func:`interleave`.
@@ -238,22 +214,19 @@ def sample(call, gpu, sleep, cold=True):
     return gpu.seconds(start, end), late, sleep
 
 
-def interleave(
-    calls, gpu, rounds=30, cold=True, check=None, host=host_seconds, clock=time.perf_counter_ns
-):
+def interleave(calls, gpu, rounds=30, cold=True, host=host_seconds, clock=time.perf_counter_ns):
     """Time the calls of a dict {name: call without arguments} in turn; returns {name:
     :class:`~.stopwatch.Timing`}.
 
     ``gpu``: :class:`TorchGpu`, :class:`NumbaGpu`, or what plays one; the calls work in its stream,
-    and wait for nothing. ``cold``: empty the L2 cache before each call. ``check``: as in
-    :func:`lnbook.measure.interleave`; it is called when the GPU is done. ``host(call, gpu)``
+    and wait for nothing. ``cold``: empty the L2 cache before each call. ``host(call, gpu)``
     measures the host's seconds; ``clock`` counts nanoseconds.
     """
-    require_calls(calls, rounds, check, host=host, clock=clock)
+    require_calls(calls, rounds)
     validation.require_bool("cold", cold)
     found, sleeps = {}, {}
     for name, call in calls.items():
-        first = checked_call(name, call, check, clock, gpu.synchronize)
+        first = seconds(lambda call=call: (call(), gpu.synchronize()), 1, clock)
         found[name] = Timing([], 1, first, host=host(call, gpu), late=[])
         sleeps[name] = max(SLEEP, 3 * found[name].host)
     with no_garbage_collection():
@@ -261,8 +234,6 @@ def interleave(
             spent, late, sleeps[name] = sample(calls[name], gpu, sleeps[name], cold)
             found[name].seconds.append(spent)
             found[name].late.append(late)
-        for name, call in calls.items() if check is not None else ():
-            checked_call(name, call, check, clock, gpu.synchronize)
     return found
 
 

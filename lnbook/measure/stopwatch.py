@@ -13,8 +13,6 @@ What spoils a time, and what is done about it here:
   again.
 * **Cold data and garbage.** Before each block its contestant runs untimed. Python collects no
   garbage meanwhile.
-* **A wrong result.** ``check`` sees what the first call returned, and what one more returns after
-  the last round.
 * **A missing scale.** Time a copy and a triad of the same arrays as contestants too: they are what
   memory can do, in the same rounds. :func:`lnbook.measure.table` then has GB/s, predictions from
   accesses, and the part of the floor that is reached.
@@ -30,6 +28,7 @@ import os
 import sys
 import time
 import types
+from collections.abc import Callable
 from itertools import repeat
 from typing import NamedTuple
 
@@ -48,7 +47,7 @@ except ImportError:  # not on Windows, nor in a browser
 OTHERS = 0.05  # a greater share of the cores for other programs makes times doubtful
 
 
-def quartiles(values):
+def quartiles(values) -> tuple[float, float, float]:
     """Median, first and third quartile; between two values interpolated linearly."""
     values = validation.require_numbers(
         "values", list(validation.require_several("values", values))
@@ -167,9 +166,9 @@ def watch(cores):
     found["others"] = round(max(0.0, others / wall / len(cores)), 3)
 
 
-def require_calls(calls, rounds, check, **functions):
-    """What both stopwatches ask for: ``calls``, a dict {name: function without arguments}, not
-    empty, and functions.
+def require_calls(calls, rounds):
+    """What both stopwatches ask for: a dict {name: function without arguments}, not empty, and a
+    number of rounds.
     """
     validation.require_kind("calls", calls, dict, "a dict {name: function without arguments}")
     if not calls:
@@ -177,25 +176,6 @@ def require_calls(calls, rounds, check, **functions):
     for name, call in calls.items():
         validation.require_callable(f"calls[{name!r}]", call)
     validation.require_count("rounds", rounds)
-    for name, function in (functions if check is None else {"check": check, **functions}).items():
-        validation.require_callable(name, function)
-
-
-def checked_call(name, call, check, clock, wait=None):
-    """Seconds of a call and, with ``wait``, until its work is done.
-
-    ValueError if then ``check(name, output)`` is false.
-    """
-    start = clock()
-    output = call()
-    if wait is not None:
-        wait()
-    spent = (clock() - start) * 1e-9
-    if check is not None and not check(name, output):
-        raise ValueError(
-            f"calls[{name!r}]: found a result that check refuses, expected one that it accepts"
-        )
-    return spent
 
 
 def turns(names, rounds, bar):
@@ -210,80 +190,56 @@ def turns(names, rounds, bar):
 
 
 def interleave(
-    calls,
-    rounds=11,
-    block=3e-3,
-    settle=0.0,
-    check=None,
-    clock=time.perf_counter_ns,
-    faults=minor_faults,
-):
+    calls: dict[str, Callable],
+    rounds: int = 11,
+    block: float = 3e-3,
+    settle: float = 0.0,
+    clock: Callable[[], int] = time.perf_counter_ns,
+    faults: Callable[[], float] = minor_faults,
+) -> dict[str, Timing]:
     """Time the calls of a dict {name: call without arguments}; returns {name: :class:`Timing`}.
 
     * ``rounds``: how often each is timed. ``block``: about how many seconds a timed block takes.
     * ``settle``: seconds of untimed calls before every block, at least one call: it puts the
       contestant's own data into the cache, and threads of the one before it stop waiting for more
       work.
-    * ``check``: called as ``check(name, output)`` with what the first call returned, and with what
-      one more call returns after the last round; where it is false, ValueError.
     * ``clock`` counts nanoseconds, ``faults`` page faults.
 
     A block drops each result at once, as a program does that overwrites its variable.
     """
-    require_calls(calls, rounds, check, clock=clock, faults=faults)
+    require_calls(calls, rounds)
+    validation.require_callable("clock", clock)
+    validation.require_callable("faults", faults)
     validation.require_number("block", block, above=0)
     validation.require_number("settle", settle, least=0)
     found = {}
     with no_garbage_collection():
         for name, call in calls.items():
-            first = checked_call(name, call, check, clock)
+            first = seconds(call, 1, clock)
             found[name] = Timing([], calibrate(call, block, clock), first, [])
         for name in turns(calls, rounds, progress(rounds * len(calls), "measuring")):
             call, timing = calls[name], found[name]
-            seconds(
-                call, max(1, math.ceil(timing.number * settle / block)), clock
-            )  # which nobody counts
+            untimed = max(1, math.ceil(timing.number * settle / block))
+            seconds(call, untimed, clock)
             before = faults()
             timing.seconds.append(seconds(call, timing.number, clock))
             timing.faults.append((faults() - before) / timing.number)
-        for name, call in calls.items() if check is not None else ():
-            checked_call(name, call, check, clock)
     return found
 
 
 # What was found, as ratios, records and tables
 
 
-def require_found(found):
-    """Return ``found``, a dict {name: :class:`Timing`} with as many rounds for each; not empty."""
-    validation.require_kind("found", found, dict, "the dict that interleave returned")
-    for name, timing in found.items():
-        validation.require_kind(f"found[{name!r}]", timing, Timing, "a Timing")
-    if len({len(timing.seconds) for timing in found.values()}) != 1:
-        raise ValueError(
-            "found: found contestants with different numbers of rounds, or none, expected those of"
-            " one call of interleave"
-        )
-    return found
-
-
-def ratios(found, base, name):
+def ratios(found: dict[str, Timing], base, name: str) -> np.ndarray:
     """Seconds of ``base`` over seconds of ``name``, one ratio a round: above 1, ``name`` is faster.
 
-    ``base`` is a tuple of names; the fastest of them in a round counts.
+    ``base`` is a tuple of names; the fastest of them in a round counts. Arguments are not checked.
     """
-    require_found(found)
-    base = validation.require_several("base", base)
-    if not base:
-        raise ValueError("base: found none, expected at least one name")
-    for one in base:
-        validation.require_choice("base", one, found)
-    validation.require_choice("name", name, found)
     fastest = np.min([found[b].seconds for b in base], axis=0)
     return fastest / np.array(found[name].seconds)
 
 
-def records(found, against=None, per=1):
+def records(found: dict[str, Timing], against: dict | None = None, per=1) -> list[dict]:
     """One record each, a dict for a file: ``implementation``, ``seconds`` ([median, q1, q3]),
     ``first``, and
 
@@ -292,14 +248,11 @@ def records(found, against=None, per=1):
     * for each field of ``against``, which maps it to a tuple of contestants, their time over this
       one's: quartiles over rounds. Those that did not run are left out.
 
-    ``per``: how often a call does what is timed, if it does it several times.
+    ``per``: how often a call does what is timed, if it does it several times. Arguments are not
+    checked.
     """
-    validation.require_number("per", per, above=0)
-    against = validation.require_kind(
-        "against", {} if against is None else against, dict, "a dict {field: names}"
-    )
     made = []
-    for name, timing in require_found(found).items():
+    for name, timing in found.items():
         record = {
             "implementation": name,
             "seconds": [digits(s / per) for s in quartiles(timing.seconds)],
@@ -313,15 +266,10 @@ def records(found, against=None, per=1):
             }
         if math.isfinite(timing.host):
             record |= {"host_seconds": digits(timing.host / per), "late": sum(timing.late)}
-        present = {field: tuple(b for b in base if b in found) for field, base in against.items()}
-        made.append(
-            record
-            | {
-                field: list(map(digits, quartiles(ratios(found, base, name))))
-                for field, base in present.items()
-                if base
-            }
-        )
+        for field, names in (against or {}).items():
+            if base := [b for b in names if b in found]:
+                record[field] = list(map(digits, quartiles(ratios(found, base, name))))
+        made.append(record)
     return made
 
 
@@ -343,7 +291,7 @@ def cell(values, unit=1):
 FLOORS = {"copyto": 2, "copy-loop": 2, "copy": 2, "triad": 3, "add": 3}
 
 
-def table(found, nbytes=None, accesses=None):
+def table(found: dict[str, Timing], nbytes: int | None = None, accesses: dict | None = None) -> str:
     """What was found, as lines of text: medians and quartiles, and what memory made one expect.
 
     * ``accesses``, {name: how often it reads or writes an array of x's size}: then there are a
@@ -353,50 +301,43 @@ def table(found, nbytes=None, accesses=None):
       accesses of a name are not told, of those of the floor.
     * ``of floor``: the time of the copy or the triad over that of the line. ``faults``: minor page
       faults a call, where there are any: its results lie in new memory.
+
+    Arguments are not checked.
     """
-    largest = max(timing.median for timing in require_found(found).values())
+    largest = max(timing.median for timing in found.values())
     unit, scale = ("s", 1) if largest >= 1 else ("ms", 1e3) if largest >= 1e-3 else ("us", 1e6)
-    if nbytes is not None:
-        validation.require_count("nbytes", nbytes)
-    counts = validation.require_kind(
-        "accesses", {} if accesses is None else accesses, dict, "a dict {name: number}"
-    )
-    floors = {name: n for name, n in FLOORS.items() if name in found}
-    least = next(iter(floors.values()), None)
+    counts = FLOORS | (accesses or {})
+    floors = [name for name in FLOORS if name in found]
+    least = FLOORS[floors[0]] if floors else None
     # Seconds of one access, in each round: of the fastest floor.
-    access = (
-        np.min([np.array(found[name].seconds) / n for name, n in floors.items()], axis=0)
-        if floors
-        else None
-    )
+    access = np.min([np.array(found[name].seconds) / FLOORS[name] for name in floors] or [[1]], 0)
     head = ["", "predicted", "measured", "quartiles", "ratio", "GB/s", "of floor", "faults"]
     lines = []
     for name, timing in found.items():
         median, q1, q3 = (scale * s for s in quartiles(timing.seconds))
-        n = counts.get(name, FLOORS.get(name))
-        known = access is not None and n is not None
-        moved = n or least
+        n = counts.get(name)
+        known, moved = floors and n, n or least
+        faults = np.median(timing.faults) if timing.faults else 0
         lines.append(
             [
                 name,
-                f"{scale * float(np.median(access)) * n:.2f}" if known else "",
+                f"{scale * np.median(access) * n:.2f}" if known else "",
                 f"{median:.2f} {unit}",
                 f"{q1:.2f} to {q3:.2f}",
-                f"{float(np.median(timing.seconds / (access * n))):.2f}" if known else "",
+                f"{np.median(timing.seconds / (access * n)):.2f}" if known else "",
                 f"{1e-9 * nbytes * moved / timing.median:.1f}" if nbytes and moved else "",
-                f"{float(np.median(least * access / timing.seconds)):.0%}" if least else "",
-                (
-                    f"{np.median(timing.faults):.0f}"
-                    if timing.faults and np.median(timing.faults) >= 0.5
-                    else ""
-                ),
+                f"{np.median(least * access / timing.seconds):.0%}" if least else "",
+                f"{faults:.0f}" if faults >= 0.5 else "",
             ]
         )
+    return _columns(head, lines)
+
+
+def _columns(head, lines):
+    """Lines of text, without the columns in which nothing stands."""
     used = [k for k in range(len(head)) if k == 0 or any(line[k] for line in lines)]
     widths = [max(len(line[k]) for line in (head, *lines)) for k in range(len(head))]
     return "\n".join(
-        "  ".join(
-            line[k].rjust(widths[k]) if k else line[k].ljust(widths[k]) for k in used
-        ).rstrip()
+        "  ".join(f"{line[k]:{'>' if k else '<'}{widths[k]}}" for k in used).rstrip()
         for line in (head, *lines)
     )

@@ -2,17 +2,13 @@
 run.
 """
 
-import ctypes
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from lnbook import measure
 from lnbook.measure import contestants
-from lnbook.measure.allocation import STATES, memory
-from lnlib import cost
 
 
 @pytest.fixture
@@ -54,14 +50,6 @@ def test_what_is_not_installed_is_left_out_and_told(monkeypatch, capsys):
         measure.partial_sums(4)
 
 
-def test_threads_are_set_for_each_call(numba, monkeypatch):
-    now = []
-    monkeypatch.setattr(numba, "set_num_threads", now.append)
-    for threads in (1, 2):
-        measure.passes((2, 8), ["numpy-idiomatic"], threads=threads)["copyto"]()
-    assert now == [1, 2]
-
-
 def test_a_table_for_readers(capsys):
     measure.show((4, 8), ["numpy-idiomatic"], rounds=1, block=1e-9)
     first, head, *lines = capsys.readouterr().out.splitlines()
@@ -69,56 +57,3 @@ def test_a_table_for_readers(capsys):
         first == "(4, 8), float32, forward, threads: 1" and "predicted" in head and "ratio" in head
     )
     assert lines[-1].startswith("numpy-idiomatic")
-
-
-@pytest.mark.parametrize(
-    "names, told",
-    [
-        (["numpy-idiomatic"], {"numba": [7]}),
-        (["numpy-idiomatic", "pytorch"], {"numba": [7], "torch": [7]}),
-    ],
-)
-def test_after_a_table_there_are_as_many_threads_as_before(monkeypatch, names, told):
-    said = {}
-    for package in ("numba", "torch"):
-        monkeypatch.setitem(
-            sys.modules,
-            package,
-            SimpleNamespace(
-                get_num_threads=lambda: 7,
-                set_num_threads=lambda n, package=package: said.setdefault(package, []).append(n),
-            ),
-        )
-    monkeypatch.setattr(measure.contestants, "passes", lambda *arguments: {"copyto": list})
-    measure.show((4, 8), names, rounds=1, block=1e-9)
-    assert said == told
-    monkeypatch.setitem(sys.modules, "numba", None)  # it is there and cannot be imported
-    measure.show((4, 8), ["numpy-idiomatic"], rounds=1, block=1e-9)
-
-
-def test_lines_are_those_of_the_cost_model():
-    known = {o.name for o in cost.operations("forward", 10, 1000) if o.flops >= 10_000}
-    assert known <= set(measure.lines((2, 3))) and "copyto" in measure.lines((2, 3))
-
-
-def test_the_c_library_is_told_and_told_back(monkeypatch):
-    said = []
-
-    class Libc:
-        def __init__(self, name):
-            pass
-
-        def malloc_trim(self, pad):
-            pass
-
-        def mallopt(self, name, value):
-            said.append((name, value))
-            return 1
-
-    monkeypatch.setattr(ctypes, "CDLL", Libc)
-    with memory("fresh") as told:
-        assert told and said == list(STATES["fresh"])
-    assert said[-3:] == list(STATES["plain"])
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    with memory("recycled") as told:
-        assert not told and len(said) == 6

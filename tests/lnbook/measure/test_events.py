@@ -1,8 +1,5 @@
 """The stopwatch for a GPU, on a GPU that the test plays."""
 
-import sys
-import types
-
 import pytest
 from clocks import FakeGpu
 
@@ -36,18 +33,6 @@ def test_a_sample_for_which_the_host_was_late_is_taken_again():
     assert found["a"].late == [False, False] and len(found["a"].seconds) == 2
 
 
-def test_seconds_of_the_host():
-    ticks = iter([10e9, 11e9])
-    fake = FakeGpu()
-    assert events.host_seconds(fake.work("a", 0), fake, 4, clock=lambda: next(ticks)) == 0.25
-    assert fake.log.count("a") == events.WARM + 4
-    late = FakeGpu(host=1.0)  # longer than any sleep: told
-    (record,) = events.compare(
-        {"a": late.work("a", 1e-3)}, {}, late, rounds=3, host=lambda call, gpu: 0
-    )
-    assert record["late"] == 3
-
-
 def test_compare():
     fake = FakeGpu()
     calls = {
@@ -72,32 +57,6 @@ def test_compare():
     assert "calls" not in ours and "faults" not in ours
 
 
-def test_the_first_call_and_a_check_wait_for_the_gpu():
-    fake, seen = FakeGpu(), []
-    ticks = iter([1e9, 4e9, 5e9, 6e9])
-    fake.synchronize = lambda: fake.log.append("synchronize")
-
-    def check(name, output):
-        seen.append((name, fake.log[-1]))
-        return True
-
-    found = events.interleave(
-        {"a": fake.work("a", 1e-3)},
-        fake,
-        rounds=1,
-        check=check,
-        host=lambda call, gpu: 0,
-        clock=lambda: next(ticks),
-    )
-    assert (
-        found["a"].first == 3e9 * 1e-9
-        and seen == [("a", "synchronize")] * 2
-        and fake.log[:2] == ["a", "synchronize"]
-    )
-    with pytest.raises(ValueError, match=r"^calls\['a'\]: found a result that check refuses"):
-        events.interleave({"a": fake.work("a", 1e-3)}, fake, check=lambda name, output: False)
-
-
 def test_a_sleep_is_calibrated_and_never_runs_away():
     fake = FakeGpu()
     fake.units, unit = 1e9, 4e-9  # a unit takes four times as long as thought
@@ -107,20 +66,3 @@ def test_a_sleep_is_calibrated_and_never_runs_away():
     fake.seconds = lambda start, end: 0.0  # what plays a GPU need not have a clock
     events.calibrate_sleep(fake)
     assert fake.units == pytest.approx(0.25e9, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    "known, size", [({"L2_cache_size": 2**20}, 2**20), ({"L2_cache_size": 0}, 2**26), ({}, 2**26)]
-)
-def test_what_empties_the_cache_of_pytorchs_gpu_is_larger_than_it(monkeypatch, known, size):
-    """64 MiB where PyTorch does not say: more than the L2 cache of an H100."""
-    properties = types.SimpleNamespace(multi_processor_count=4, **known)
-    torch = types.ModuleType("torch")
-    torch.cuda = types.SimpleNamespace(
-        current_device=lambda: 0, get_device_properties=lambda device: properties
-    )
-    torch.float32, torch.ones = "float32", lambda count, dtype, device: count
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(events, "calibrate_sleep", lambda gpu: None)
-    found = events.TorchGpu()
-    assert (found.cache, found.room) == (size, events.FLUSHES * size // 4) and events.FLUSHES >= 2

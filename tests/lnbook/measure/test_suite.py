@@ -4,7 +4,6 @@ time.
 
 import json
 import math
-import sys
 
 import pytest
 
@@ -87,18 +86,6 @@ def test_it_ends_in_time_and_says_what_it_left_out(instant):
     }
 
 
-def test_without_numba_what_needs_it_is_left_out(instant, monkeypatch):
-    def nothing(*arguments):
-        raise ImportError("no Numba", name="numba")
-
-    monkeypatch.setattr(suite, "machine", nothing)
-    found, left_out = suite.run()
-    assert (
-        set(left_out) == {f"rates, {size / 1e6:.1f} MB" for size in suite.MACHINE_SIZES} and found
-    )
-    assert set(left_out.values()) == {"not installed: numba"}
-
-
 @pytest.mark.slow
 def test_the_command_writes_a_file_and_draws(instant, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(measured, "FIGURES", {"sharing": measured.sharing})
@@ -113,39 +100,3 @@ def test_the_command_writes_a_file_and_draws(instant, monkeypatch, tmp_path, cap
     assert [path.name for path in tmp_path.glob("*.png")] == ["sharing.png"]
     said = capsys.readouterr().out
     assert "1.00 times as fast as one" in said and "(8, 1024, 768)" in said
-
-
-def test_the_command_in_a_browser_and_with_bad_options(monkeypatch, capsys):
-    with pytest.raises(SystemExit):
-        command.main(["--rounds", "0"])
-    monkeypatch.setattr(sys, "platform", "emscripten")
-    assert command.main([]) == 2 and "not in a browser" in capsys.readouterr().out
-
-
-def test_both_bars_and_both_predictions_are_drawn(instant):
-    found, _ = suite.run()
-    fig = measured.ladder(STORED, found)
-    forward, backward = fig.axes
-    names = [label.get_text() for label in forward.get_yticklabels()]
-    assert names[0] == "NumPy" and len(forward.patches) == 2 * len(names)
-    stored, here = forward.patches[:2]
-    assert stored.get_width() == pytest.approx(
-        1e3 * measured.seconds(STORED, "numpy-idiomatic", section="ladder")
-    )
-    assert here.get_width() == pytest.approx(1.0)
-    # 12 accesses at half a copy of 1 ms each.
-    assert measured.predicted(found, "numpy-idiomatic", "forward", measured.SHAPE) == pytest.approx(
-        6e-3
-    )
-    assert measured.predicted(found, "lnlib", "backward", measured.SHAPE) == pytest.approx(1e-3)
-    sharing = measured.sharing(STORED, found).axes[0]
-    assert len(sharing.patches) == 4 * len(suite.SUM_SHAPES)
-    roofs = measured.roofline(STORED, found).axes[0].lines
-    # Eight operations an element in a millisecond: the open point of lnlib.cpu, the last drawn.
-    assert roofs[-1].get_ydata()[0] == pytest.approx(
-        8 * math.prod(suite.NEAR) / 1e-3 / 1e9, rel=1e-2
-    )
-    assert (
-        roofs[-1].get_fillstyle() == "none"
-        and len(measured.growth(STORED, found).axes[0].lines) == 5
-    )

@@ -1,5 +1,4 @@
-r"""What layer norm's two passes cost: operations, bytes, memory, and the time a machine needs for
-them.
+r"""What layer norm's two passes cost: operations, bytes, memory and time.
 
 A pass is written down as a *program*, one line per NumPy call, and everything is counted by reading
 its lines:
@@ -26,8 +25,7 @@ backward, ``keep="x"``      13          25                   3 (dy, x; dx)
 
 With ``keep="x"`` forward holds no c = x - mean: it subtracts the mean again when it writes y, and
 backward computes xhat, two operations. (With reused buffers y holds c: 7 operations, 10 accesses;
-backward 13 and 21.) A kernel whose second loop over a row computes more of it again does more
-operations, and moves no more bytes as long as the row stays in a cache.
+backward 13 and 21.)
 
 The roofline is due to Williams, Waterman and Patterson, *Roofline: an insightful visual performance
 model for multicore architectures*, Communications of the ACM 52(4), 2009; bytes of copy and triad
@@ -150,9 +148,7 @@ class Operation(NamedTuple):
 
 
 def _plan(which, rows, D, dtype, keep, fused, out):
-    """The program, its arguments and results by name, the bytes of an array by its name and those
-    of a number.
-    """
+    """The program, its arguments and results by name, the bytes of an array and of a number."""
     validation.require_choice("which", which, ("forward", "backward"))
     validation.require_choice("keep", keep, _CACHE)
     for name, value in (("fused", fused), ("out", out)):
@@ -160,10 +156,8 @@ def _plan(which, rows, D, dtype, keep, fused, out):
     itemsize = FORMATS[validation.require_dtype_name(dtype, FORMATS)].bits // 8
     rows, D = validation.require_count("rows", rows), validation.require_count("D", D)
     if out and not fused and keep != "x":
-        raise ValueError(
-            f"keep: found {keep!r} with out=True and fused=False, expected 'x', which is what "
-            "lnlib.cpu.ladder.reused_buffers_forward keeps"
-        )
+        expected = "'x', which is what lnlib.cpu.ladder.reused_buffers_forward keeps"
+        raise ValueError(f"keep: found {keep!r} with out=True and fused=False, expected {expected}")
     program = REUSED[which] if out and not fused else PROGRAMS[which, keep]
     if which == "forward":
         arguments, results = ("x", "gamma", "beta"), ("y", *_CACHE[keep])
@@ -171,17 +165,14 @@ def _plan(which, rows, D, dtype, keep, fused, out):
         arguments, results = ("dy", *_CACHE[keep]), ("dx", "dgamma", "dbeta")
 
     def bytes_of(array):
-        return itemsize * (
-            rows if array in _ONE_PER_ROW else D if array in _ONE_PER_FEATURE else rows * D
-        )
+        several = D if array in _ONE_PER_FEATURE else rows * D
+        return itemsize * (rows if array in _ONE_PER_ROW else several)
 
     return program, arguments, [a for a in results if a not in arguments], bytes_of, itemsize
 
 
 def _calls(program):
-    """Of each line of a program: the call, and the name of the temporary that it frees, or an empty
-    string.
-    """
+    """Of each line of a program: the call, and the temporary that it frees, or an empty string."""
     return [line.partition("; del ")[::2] for line in program.splitlines()]
 
 
@@ -194,19 +185,15 @@ def count(program, bytes_of, itemsize):
     validation.require_callable("bytes_of", bytes_of)
     validation.require_count("itemsize", itemsize)
     counted = []
-    for call, _ in _calls(
-        validation.require_kind("program", program, str, "the lines of a program")
-    ):
+    validation.require_kind("program", program, str, "the lines of a program")
+    for call, _ in _calls(program):
         result, _, expression = call.partition(" = ")
         sizes = [bytes_of(name) for name in set(re.findall(r"[a-z]\w*", expression)) - _NO_ARRAY]
         if not sizes:
-            raise ValueError(
-                f"program: found the line {call!r}, expected 'result = an expression in arrays'"
-            )
-        operators = len(re.findall(r"[-+*/]|sum|sqrt", expression))
-        counted.append(
-            Operation(call, operators * max(sizes) // itemsize, sum(sizes), bytes_of(result))
-        )
+            expected = "'result = an expression in arrays'"
+            raise ValueError(f"program: found the line {call!r}, expected {expected}")
+        flops = len(re.findall(r"[-+*/]|sum|sqrt", expression)) * max(sizes) // itemsize
+        counted.append(Operation(call, flops, sum(sizes), bytes_of(result)))
     return counted
 
 
@@ -214,12 +201,9 @@ def operations(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out
     """The passes over memory of layer norm's forward or backward, a list of :class:`Operation`.
 
     * ``which`` is "forward" or "backward"; x has shape (``rows``, ``D``).
-    * ``dtype``, of every array: "float64", "float32", "float16", "bfloat16", or a NumPy dtype of
-      that name.
-    * ``keep`` says what forward keeps for backward: "xhat" (xhat, rstd, gamma), or "x" (x, mean,
-      rstd, gamma).
-    * ``fused``: one pass that reads its arguments once and writes its results once, instead of one
-      per NumPy call.
+    * ``dtype``, of every array: float64, float32, float16 or bfloat16, as a name or NumPy's.
+    * ``keep``, for backward: "xhat" (xhat, rstd, gamma), or "x" (x, mean, rstd, gamma).
+    * ``fused``: one pass that reads its arguments once and writes its results once.
     * ``out``, not fused: the calls of :func:`lnlib.cpu.ladder.reused_buffers_forward`, which need
       ``keep="x"``, instead of those of :func:`lnlib.cpu.ladder.idiomatic_forward`. Fused: changes
       nothing here.
@@ -228,14 +212,8 @@ def operations(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out
     calls = count(program, bytes_of, itemsize)
     if not fused:
         return calls
-    return [
-        Operation(
-            f"fused {which}",
-            total(calls).flops,
-            sum(map(bytes_of, arguments)),
-            sum(map(bytes_of, results)),
-        )
-    ]
+    read, written = sum(map(bytes_of, arguments)), sum(map(bytes_of, results))
+    return [Operation(f"fused {which}", total(calls).flops, read, written)]
 
 
 def total(operations):
@@ -243,9 +221,8 @@ def total(operations):
     operations = validation.require_several("operations", operations)
     for operation in operations:
         validation.require_kind("operations", operation, Operation, "some of the class Operation")
-    return Operation(
-        "total", *(sum(getattr(o, field) for o in operations) for field in Operation._fields[1:])
-    )
+    _, *counts = zip(*operations) if operations else (0, (0,), (0,), (0,))
+    return Operation("total", *map(sum, counts))
 
 
 def memory(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=False):
@@ -255,9 +232,7 @@ def memory(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=Fal
     that receive y, dx and (not fused) scratch are the caller's, and so not counted. Nor are NumPy's
     own buffers, at most 64 KB during a call that broadcasts. For each call there is its line and
     the bytes alive during it, its result among them. The last entry, "return", is what the function
-    leaves behind: y and what it keeps, or dx, dgamma and dbeta. A training step is the forward's
-    list and then the backward's, with the forward's last number (and dy) added to each of its
-    entries.
+    leaves behind: y and what it keeps, or dx, dgamma and dbeta.
     """
     program, _, results, bytes_of, _ = _plan(which, rows, D, dtype, keep, fused, out)
     callers = {"y", "dx", "scratch"} if out else set()
@@ -292,12 +267,13 @@ class Machine(NamedTuple):
 def roofline(flops, nbytes, machine, pattern="copy"):
     r"""Seconds below which ``machine`` cannot do so many operations on so many bytes.
 
-    .. math:: t = \max\left(\frac{\text{flops}}{\text{FLOP/s}}, \frac{\text{bytes}}{\text{byte/s}}\right)
+    .. math:: t = \max\left(\frac{\text{flops}}{\text{FLOP/s}},
+              \frac{\text{bytes}}{\text{byte/s}}\right)
 
     A fused forward reads one array and writes one, as ``pattern="copy"`` does; a fused backward
     reads two and writes one, as ``pattern="triad"`` does. Passes that are not fused run one after
     another: add up their times. ``flops`` and ``nbytes`` may be arrays.
-    """  # noqa: E501
+    """
     validation.require_choice("pattern", pattern, ("copy", "triad"))
     validation.require_kind("machine", machine, Machine, "a Machine")
     for name in Machine._fields[1:]:

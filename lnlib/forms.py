@@ -1,5 +1,4 @@
-r"""Backward passes that keep other numbers than :mod:`lnlib.layernorm`, or combine them in another
-way.
+r"""Backward passes that keep or combine other numbers than :mod:`lnlib.layernorm`.
 
 They exist to be measured. Each works in the dtype of its arguments, for rows on the last axis, and
 takes g = gamma * dy. Arguments are not checked: what is measured is the rounding of these lines and
@@ -17,10 +16,7 @@ def _mean(a):
 
 
 def saved_statistics(x, dtype="float32", eps=1e-5):
-    """The mean and rstd of float32 rows, rounded once to ``dtype``: what a forward pass that keeps
-    them there saves.
-
-    They are computed in float64, so this rounding is their only error worth mentioning. Returns two
+    """The mean and rstd of float32 rows, computed in float64 and rounded once to ``dtype``: two
     float32 arrays of shape (..., 1).
     """
     wide = x.astype(np.float64)

@@ -1,11 +1,9 @@
-r"""The layer norms of PyTorch, Flax and Keras, re-created in NumPy: run their failures without
-installing them.
+r"""The layer norms of PyTorch, Flax and Keras, re-created in NumPy.
 
 Each recreation performs the same steps in the same precision as the framework's own code on a CPU,
 so it fails where the framework fails. It is not the same to the last bit: the order in which a
-compiler adds numbers is not copied, nor are its fused multiply-adds, but for one that matters. So
-where that order alone decides, the two may differ: in what is left of a constant row, in which rows
-of many have a negative variance. Every function has the arguments and results of
+compiler adds numbers is not copied, nor are its fused multiply-adds, but for one that matters.
+Every function has the arguments and results of
 :func:`lnlib.layernorm.layer_norm_forward` and :func:`lnlib.layernorm.layer_norm_backward`: forward
 returns (y, cache), backward takes (dy, cache) and returns (dx, dgamma, dbeta). Arguments are not
 checked: each framework has checks of its own, and those are not re-created.
@@ -32,18 +30,19 @@ def _rows(a):
     return a.astype(np.promote_types(a.dtype, np.float32)).reshape(-1, a.shape[-1])
 
 
+def _given_back(dx, dgamma, dbeta, x, gamma):
+    dx = dx.astype(x.dtype).reshape(x.shape)
+    return dx, dgamma.astype(gamma.dtype), dbeta.astype(gamma.dtype)
+
+
 def _lane_sum(a, lanes):
-    """Sum over D as a SIMD loop does it, shape (rows, 1): running sums side by side, added up at
-    the end.
-    """
+    """Sum over D as a SIMD loop does it, (rows, 1): running sums side by side, then their sum."""
     padded = np.pad(a, [(0, 0), (0, -a.shape[-1] % lanes)]).reshape(len(a), -1, lanes)
     return by_halves(np.add.accumulate(padded, axis=1)[:, -1].T)[:, None]
 
 
 def _sum(a):
-    """Sum over D, shape (rows, 1), with eight registers: it errs about as much as XLA's and
-    TensorFlow's sums.
-    """
+    """Sum over D, (rows, 1), with eight registers: it errs about as XLA's and TensorFlow's."""
     return _lane_sum(a, 8 * LANES)
 
 
@@ -52,9 +51,7 @@ def _mean(a):
 
 
 def _sequential_sum(terms, dtype):
-    """Sum over rows, one after the other, in a ``dtype`` buffer: with n rows the error grows like
-    sqrt(n) u.
-    """
+    """Sum over rows, one after the other, in ``dtype``: the error grows like sqrt(n) u."""
     total = np.zeros(terms.shape[-1], dtype)
     for term in terms:
         total = (total + term).astype(dtype, copy=False)
@@ -73,9 +70,7 @@ class Moments(NamedTuple):
 
 
 def welford(parts):
-    """Moments of ``parts`` (..., k, n) along k, one after the other; the division is a rounded
-    reciprocal.
-    """
+    """Moments of ``parts`` (..., k, n) along k; the division is a rounded reciprocal."""
     mean, m2 = np.zeros((2, *parts.shape[:-2], parts.shape[-1]), parts.dtype)
     for j in range(parts.shape[-2]):
         value = parts[..., j, :]
@@ -93,19 +88,14 @@ def merge(a, b):
     count = a.count + b.count
     share = a.mean.dtype.type(b.count / count if count else 0)
     delta = b.mean - a.mean
-    return Moments(
-        count,
-        a.mean + share * delta,
-        a.m2 + (b.m2 + delta * delta * share * a.mean.dtype.type(a.count)),
-    )
+    m2 = a.m2 + (b.m2 + delta * delta * share * a.mean.dtype.type(a.count))
+    return Moments(count, a.mean + share * delta, m2)
 
 
 def pytorch_moments(x):
-    """Mean and variance of the rows of ``x`` (rows, D): Welford in chunks of 16 registers, merged
-    as a tree.
+    """Mean and variance of the rows of ``x``: Welford in chunks of 16 registers, merged as a tree.
 
-    The numbers that fill no register go first, then each lane is merged into them, an empty one
-    too.
+    The numbers that fill no register go first, then each lane, even an empty one.
     """
     rows, D = x.shape
     lanes = LANES * 4 // x.itemsize
@@ -113,10 +103,8 @@ def pytorch_moments(x):
     vectors = x[:, : full * lanes].reshape(rows, full, lanes)
     parts = [welford(vectors[:, i : i + 16]) for i in range(0, full, 16)]
     while len(parts) > 1:
-        parts = [
-            merge(*parts[i : i + 2]) if i + 1 < len(parts) else parts[i]
-            for i in range(0, len(parts), 2)
-        ]
+        pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
+        parts = [merge(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
     lane = parts[0] if parts else Moments(0, *np.zeros((2, rows, lanes), x.dtype))
     total = welford(x[:, full * lanes :, None])
     for j in range(lanes):
@@ -142,12 +130,8 @@ def pytorch_forward(x, gamma, beta, eps=1e-5):
         rstd = 1 / np.sqrt(var + rows.dtype.type(eps))
         xhat = (rows - mean) * rstd if x.dtype == rows.dtype else rows * rstd + -rstd * mean
         y = xhat * gamma.astype(rows.dtype) + beta.astype(rows.dtype)
-    return y.astype(x.dtype).reshape(x.shape), (
-        x,
-        mean.astype(gamma.dtype),
-        rstd.astype(gamma.dtype),
-        gamma,
-    )
+    kept = x, mean.astype(gamma.dtype), rstd.astype(gamma.dtype), gamma
+    return y.astype(x.dtype).reshape(x.shape), kept
 
 
 def pytorch_backward(dy, cache):
@@ -165,13 +149,8 @@ def pytorch_backward(dy, cache):
     """
     x, mean, rstd, gamma = cache
     rows, upstream = _rows(x), _rows(dy)
-    kind = rows.dtype.type
-    mean, a, gain, scale = (
-        _rows(mean),
-        _rows(rstd),
-        gamma.astype(rows.dtype),
-        kind(1) / kind(x.shape[-1]),
-    )
+    mean, a, gain = _rows(mean), _rows(rstd), gamma.astype(rows.dtype)
+    scale = rows.dtype.type(1) / rows.dtype.type(x.shape[-1])
     with np.errstate(all="ignore"):
         dgamma = _sequential_sum(upstream * (a * rows + -a * mean), x.dtype)
         dbeta = _sequential_sum(upstream, x.dtype)
@@ -179,22 +158,16 @@ def pytorch_backward(dy, cache):
         b = (db * mean - ds) * a * a * a * scale
         c = -b * mean - db * a * scale
         dx = a * upstream * gain + b * rows + c
-    return (
-        dx.astype(x.dtype).reshape(x.shape),
-        dgamma.astype(gamma.dtype),
-        dbeta.astype(gamma.dtype),
-    )
+    return _given_back(dx, dgamma, dbeta, x, gamma)
 
 
 # Flax
 
 
 def _multiply_add(a, b, c):
-    """a * b + c, rounded once in float32 as XLA's code does it; in float64, which has nothing wider
-    here, twice.
+    """a * b + c, rounded once in float32 as XLA's code does it; in float64 twice.
 
-    It matters in the variance: without it an exact 0, the kink of the clipped variance, is more
-    frequent.
+    It matters in the variance: without it an exact 0, the kink of the clip, is more frequent.
     """
     return (a.astype(np.float64) * b + c).astype(a.dtype)
 
@@ -222,18 +195,13 @@ def flax_forward(x, gamma, beta, eps=1e-5, fast=True):
 
 
 def flax_two_pass_forward(x, gamma, beta, eps=1e-5):
-    """:func:`flax_forward` with ``use_fast_variance=False``: the mean of (x - mean)**2; only the
-    mean is rounded.
-    """
+    """:func:`flax_forward` with ``use_fast_variance=False``: the mean of (x - mean)**2."""
     return flax_forward(x, gamma, beta, eps, fast=False)
 
 
 def flax_backward(dy, cache):
-    """Gradients of :func:`flax_forward` and :func:`flax_two_pass_forward` as automatic
-    differentiation forms them.
-
-    The chain rule, one line per value, from y back to x; of a fast variance, x squared and its mean
-    apart.
+    """Gradients of the two Flax forwards as automatic differentiation forms them: the chain rule,
+    one line per value, from y back to x.
     """
     x, mean, raw, rstd, gamma, eps, fast = cache
     rows, upstream = _rows(x), _rows(dy)
@@ -255,19 +223,14 @@ def flax_backward(dy, cache):
             dsquare = 2 * c * (dvar * share)
             dmean = -_sum(dc) - _sum(dsquare)
             dx = dc + dsquare + dmean * share
-    return (
-        dx.astype(x.dtype).reshape(x.shape),
-        dgamma.astype(gamma.dtype),
-        dbeta.astype(gamma.dtype),
-    )
+    return _given_back(dx, dgamma, dbeta, x, gamma)
 
 
 # Keras
 
 
 def keras_forward(x, gamma, beta, eps=1e-5, on_numpy=False):
-    r"""Keras 3.15 on TensorFlow 2.21: two-pass variance, then :math:`y = x\,w + (-m\,w + \beta)`
-    with w = r gamma.
+    r"""Keras 3.15 on TensorFlow 2.21: two passes, :math:`y = x\,w + (-m\,w + \beta)`, w = r gamma.
 
     Source: ``keras/src/ops/nn.py``, ``keras/src/backend/tensorflow/nn.py``,
     ``tensorflow/python/ops/nn_impl.py``.
@@ -288,8 +251,7 @@ def keras_forward(x, gamma, beta, eps=1e-5, on_numpy=False):
 
 
 def keras_numpy_forward(x, gamma, beta, eps=1e-5):
-    r"""Keras 3.15 on its NumPy backend: one-pass variance that may be negative, then y as
-    :func:`keras_forward`.
+    r"""Keras 3.15 on its NumPy backend: a one-pass variance that may be negative.
 
     That backend has no gradients. Source: ``keras/src/ops/nn.py`` and
     ``keras/src/backend/numpy/nn.py``.
@@ -314,17 +276,11 @@ def keras_backward(dy, cache):
         dvar = kind(-0.5) * _sum(dinv * gamma.astype(rows.dtype)) * (rstd * rstd * rstd)
         dmean = -_sum(upstream * inv)
         dx = upstream * inv + 2 * (rows - mean) * (dvar / kind(D)) + dmean / kind(D)
-    return (
-        dx.astype(x.dtype).reshape(x.shape),
-        dgamma.astype(gamma.dtype),
-        dbeta.astype(gamma.dtype),
-    )
+    return _given_back(dx, dgamma, dbeta, x, gamma)
 
 
 class Recreation(NamedTuple):
-    """name (as in the results file), framework, version read, forward, backward (None where it has
-    none).
-    """
+    """name (as in the results file), framework, version read, forward, backward or None."""
 
     name: str
     framework: str
@@ -338,11 +294,8 @@ RECREATIONS = (
     Recreation("pytorch", "PyTorch, CPU", "2.13.0", pytorch_forward, pytorch_backward),
     Recreation("flax", "Flax, default", "0.12.8", flax_forward, flax_backward),
     Recreation(
-        "flax-two-pass",
-        "Flax, use_fast_variance=False",
-        "0.12.8",
-        flax_two_pass_forward,
-        flax_backward,
+        *("flax-two-pass", "Flax, use_fast_variance=False", "0.12.8"),
+        *(flax_two_pass_forward, flax_backward),
     ),
     Recreation("keras", "Keras on TensorFlow", "3.15.1", keras_forward, keras_backward),
     Recreation("keras-numpy", "Keras on NumPy", "3.15.1", keras_numpy_forward, None),

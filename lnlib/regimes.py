@@ -29,38 +29,30 @@ _TOWARDS = "ones", "along"
 
 
 def _store(a, dtype):
-    """Float64 numbers rounded to ``dtype``; half formats stay in float32, the dtype that layer norm
-    computes in.
-    """
+    """Float64 numbers rounded to ``dtype``; half formats in float32, as layer norm computes."""
     find(dtype)
-    return (
-        a.astype(dtype)
-        if dtype in ("float32", "float64")
-        else round_to(a, dtype).astype(np.float32)
-    )
+    return a.astype(dtype) if dtype in _FLOATS else round_to(a, dtype).astype(np.float32)
+
+
+def _numbers(least=-np.inf, **values):
+    """Numbers or arrays of them, by name, as float64 arrays."""
+    return [validation.require_numbers(name, value, least) for name, value in values.items()]
 
 
 def rows(rng, count, D, ratio, sigma=1.0, dtype="float32"):
-    r"""Normal rows, shape (count, D), of mean ``ratio`` * ``sigma``, within 1 %, and standard
-    deviation ``sigma``.
+    r"""Normal rows, shape (count, D), of mean ``ratio * sigma``, within 1 %, deviation ``sigma``.
 
-    .. math:: x = \sigma\,\bigl((1 + j)\,\text{ratio} + z\bigr), \qquad \overline z = 0, \quad \overline{z^2} = 1,
-              \quad |j| \le 0.01
+    .. math:: x = \sigma\,\bigl((1 + j)\,\text{ratio} + z\bigr), \qquad
+              \overline z = 0, \quad \overline{z^2} = 1, \quad |j| \le 0.01
 
-    This holds for every row as well as the dtype can tell; at a ratio of 1/u it can no longer. j is
-    random, one for each row: a round mean such as 1000 would be a number of the format, and a
+    j is random, one for each row: a round mean such as 1000 would be a number of the format, and a
     rounded mean would look harmless. ``rng`` is a numpy.random.Generator, D at least 2, and
-    ``dtype`` a key of :data:`lnlib.rounding.FORMATS`. Half formats are numbers of the format in a
-    float32 array.
-    """  # noqa: E501
-    D, count = (
-        validation.require_count("D", D, least=2),
-        validation.require_count("count", count),
-    )  # of one: no sigma
-    ratio, sigma = (
-        validation.require_number("ratio", ratio),
-        validation.require_number("sigma", sigma, least=0),
-    )
+    ``dtype`` a key of :data:`lnlib.rounding.FORMATS`; numbers of half formats are in float32.
+    """
+    D = validation.require_count("D", D, least=2)  # of one there is no sigma
+    count = validation.require_count("count", count)
+    ratio = validation.require_number("ratio", ratio)
+    sigma = validation.require_number("sigma", sigma, least=0)
     z = validation.require_rng(rng).standard_normal((count, D))
     z -= z.mean(axis=1, keepdims=True)
     z /= np.sqrt(np.mean(z * z, axis=1, keepdims=True))
@@ -71,25 +63,23 @@ def rows(rng, count, D, ratio, sigma=1.0, dtype="float32"):
 def upstream(rng, xhat, ones=0.0, along=0.0, rest=1.0, dtype="float32"):
     r"""An upstream gradient g with given parts along **1**, along xhat, and orthogonal to both.
 
-    .. math:: g = \text{ones} \cdot \mathbf 1 + \text{along} \cdot \hat x + \text{rest} \cdot w, \qquad
-              w \perp \mathbf 1, \hat x, \quad \overline{w^2} = 1
+    .. math:: g = \text{ones} \cdot \mathbf 1 + \text{along} \cdot \hat x + \text{rest} \cdot w,
+              \qquad w \perp \mathbf 1, \hat x, \quad \overline{w^2} = 1
 
     with a random w for each row of ``xhat``, an array of shape (..., D). Its :func:`kappa` is known
     in advance. With D = 2 there is no w: ``rest`` other than 0 is a ``ValueError``.
-    """  # noqa: E501
+    """
     validation.require_rng(rng)
     xhat = validation.require_x(xhat, "xhat", _FLOATS).astype(np.float64)
-    ones, along, rest = (
-        validation.require_number(name, value)
-        for name, value in (("ones", ones), ("along", along), ("rest", rest))
-    )
+    ones = validation.require_number("ones", ones)
+    along = validation.require_number("along", along)
+    rest = validation.require_number("rest", rest)
     D = xhat.shape[-1]
     g = ones + along * xhat
     if rest:
         if D < 3:
-            raise ValueError(
-                f"rest: found {rest} for D = {D}, expected 0: 1 and xhat span all there is"
-            )
+            expected = "0: 1 and xhat span all there is"
+            raise ValueError(f"rest: found {rest} for D = {D}, expected {expected}")
         w = rng.standard_normal(xhat.shape)
         norm2 = np.sum(xhat * xhat, axis=-1, keepdims=True)
         for _ in range(2):  # the second time removes what rounding left
@@ -106,63 +96,45 @@ def _share(energy):
 
 
 def kappa(ones, along, rest, energy):
-    r"""Condition number of dx for the gradient of :func:`upstream`; inf where dx = 0, NaN where g =
-    0.
+    r"""Condition number of dx for :func:`upstream`'s g; inf where dx = 0, NaN where g = 0.
 
     The Jacobian of xhat is symmetric, with eigenvalue 0 on **1**, eps/s^3 on xhat and 1/s
     elsewhere. With E the energy, the mean square of xhat is E/(1 + E) and eps/s^2 is 1/(1 + E), so
 
-    .. math:: \kappa^2 = \frac{\text{ones}^2 + a + \text{rest}^2}{a/(1 + E)^2 + \text{rest}^2}, \qquad
-              a = \text{along}^2 E/(1 + E).
+    .. math:: \kappa^2 = \frac{\text{ones}^2 + a + \text{rest}^2}{a/(1 + E)^2 + \text{rest}^2},
+              \qquad a = \text{along}^2 E/(1 + E).
 
     Without a part along **1** it is at most 1 + E = s^2/eps; with one it has no limit.
-    """  # noqa: E501
-    ones, along, rest = (
-        validation.require_numbers(name, value)
-        for name, value in (("ones", ones), ("along", along), ("rest", rest))
-    )
-    energy = validation.require_numbers("energy", energy, least=0)
+    """
+    ones, along, rest = _numbers(ones=ones, along=along, rest=rest)
+    (energy,) = _numbers(0, energy=energy)
     a = np.square(along) * _share(energy)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.sqrt(
-            (np.square(ones) + a + np.square(rest)) / (a / (1 + energy) ** 2 + np.square(rest))
-        )
+        left = a / (1 + energy) ** 2 + np.square(rest)
+        return np.sqrt((np.square(ones) + a + np.square(rest)) / left)
 
 
 def parts(target, energy, towards):
-    """The arguments ``ones``, ``along``, ``rest`` of :func:`upstream` that make kappa ``target``;
-    rest is 1.
+    """The arguments ``ones``, ``along``, ``rest`` = 1 of :func:`upstream` for kappa ``target``.
 
     ``towards`` is "ones" or "along", the part that is made large. ``ValueError`` for a target below
     1, and for one not below 1 + energy along xhat.
     """
     validation.require_choice("towards", towards, _TOWARDS)
-    target, energy = (
-        validation.require_number("target", target),
-        validation.require_number("energy", energy, least=0),
-    )
+    target = validation.require_number("target", target)
+    energy = validation.require_number("energy", energy, least=0)
     limit = 1 + energy if towards == "along" else np.inf
     if not 1 <= target < limit:
-        raise ValueError(
-            f"target: found {target:g}, expected at least 1 and below {limit:g} towards {towards!r}"
-        )
+        expected = f"at least 1 and below {limit:g} towards {towards!r}"
+        raise ValueError(f"target: found {target:g}, expected {expected}")
     a = (target**2 - 1) / (1 - (target / limit) ** 2)
-    return {
-        "ones": 0.0,
-        "along": 0.0,
-        "rest": 1.0,
-        towards: np.sqrt(a if towards == "ones" else a * limit / energy),
-    }
+    large = np.sqrt(a if towards == "ones" else a * limit / energy)
+    return {"ones": 0.0, "along": 0.0, "rest": 1.0, towards: large}
 
 
 def gains(sigma, eps):
-    """What the Jacobian of xhat multiplies by along **1**, along xhat and along the rest: (0,
-    eps/s^3, 1/s).
-    """
-    sigma, eps = (
-        validation.require_numbers("sigma", sigma, least=0),
-        validation.require_numbers("eps", eps, least=0),
-    )
+    """Eigenvalues of the Jacobian along **1**, xhat and the rest: (0, eps/s^3, 1/s)."""
+    sigma, eps = _numbers(0, sigma=sigma, eps=eps)
     s = np.sqrt(np.square(sigma) + eps)
     return np.zeros_like(s), eps / s**3, 1 / s
 
@@ -179,9 +151,8 @@ def _list(name, value, least=-np.inf):
 
 def _named(algorithms):
     """``algorithms``, a dict of functions by name."""
-    for function in validation.require_kind(
-        "algorithms", algorithms, dict, "a dict of functions by name"
-    ).values():
+    validation.require_kind("algorithms", algorithms, dict, "a dict of functions by name")
+    for function in algorithms.values():
         validation.require_callable("algorithms", function)
     return algorithms
 
@@ -193,12 +164,10 @@ def _row_errors(values, exact):
 def forward_errors(algorithms, ratios, energies, D=256, count=4, eps=1e-5, dtype="float32", *, rng):
     """Relative L2 error of y, the median over rows, on a grid of regimes.
 
-    ``algorithms`` are functions (x, eps) -> y by name, layer norm without gamma and beta. All see
-    the same rows, and one exact result judges them. A cell of the grid has ``count`` rows of D
-    features; eps is fixed, and the energy sets sigma. ``rng`` and ``dtype`` are those of
-    :func:`rows`: to see what rounding the input costs, let an algorithm round it. Returns, by name,
-    an array of shape (len(energies), len(ratios)), inf where at least half of the rows hold NaN or
-    Inf.
+    ``algorithms`` are functions (x, eps) -> y by name, layer norm without gamma and beta. A cell of
+    the grid has ``count`` rows of D features; eps is fixed, and the energy sets sigma. ``rng`` and
+    ``dtype`` are those of :func:`rows`. Returns, by name, an array of shape (len(energies),
+    len(ratios)), inf where at least half of the rows hold NaN or Inf.
     """
     ratios, energies = _list("ratios", ratios), _list("energies", energies, least=0)
     eps = validation.require_number("eps", eps, above=0)  # with the energy it sets sigma
@@ -219,27 +188,21 @@ def backward_errors(
 
     ``algorithms`` are functions (x, gamma, beta, dy, eps) -> (dx, dgamma, dbeta) by name.
     ``kappas`` are at least 1; a cell that cannot be (see :func:`parts`) is NaN. ``ratios`` and
-    ``energies``, numbers or sequences, are broadcast against each other to a list of regimes: vary
-    one and fix the other, or pair them. ``towards``, "ones" or "along", is the part of g that is
-    subtracted away. The rest is as in :func:`forward_errors`. gamma is uniform in [1/2, 2] and dy =
-    g / gamma, in the dtype of x. Returns, by name, a dict of "dx", "dgamma", "dbeta" to an array of
-    shape (len(kappas), number of regimes).
+    ``energies``, numbers or sequences, are broadcast against each other to a list of regimes.
+    ``towards``, "ones" or "along", is the part of g that is subtracted away. The rest is as in
+    :func:`forward_errors`; gamma is uniform in [1/2, 2] and dy = g / gamma. Returns, by name,
+    a dict of "dx", "dgamma", "dbeta" to an array of shape (len(kappas), number of regimes).
     """
     validation.require_choice("towards", towards, _TOWARDS)
-    kappas, ratios, energies = (
-        _list("kappas", kappas, 1),
-        _list("ratios", ratios),
-        _list("energies", energies, 0),
-    )
+    kappas, ratios = _list("kappas", kappas, 1), _list("ratios", ratios)
+    energies = _list("energies", energies, 0)
     if 1 not in (len(ratios), len(energies)):
         validation.require_shape("energies", energies.shape, ratios.shape, ", that of ratios")
     ratios, energies = np.broadcast_arrays(ratios, energies)
     eps = validation.require_number("eps", eps, above=0)  # with the energy it sets sigma
     names = ("dx", "dgamma", "dbeta")
-    errors = {
-        a: {name: np.full((len(kappas), len(ratios)), np.nan) for name in names}
-        for a in _named(algorithms)
-    }
+    shape = len(kappas), len(ratios)
+    errors = {a: {name: np.full(shape, np.nan) for name in names} for a in _named(algorithms)}
     for j, (ratio, energy) in enumerate(zip(ratios, energies)):
         for i, target in enumerate(kappas):
             if towards == "along" and target >= 1 + energy:
@@ -248,10 +211,8 @@ def backward_errors(
             wide = x.astype(np.float64)  # xhat only shapes g here; the judge computes its own
             xhat, _ = layer_norm_forward(wide, np.ones(D), np.zeros(D), eps)
             gamma, beta = _store(rng.uniform(0.5, 2, D), dtype), np.zeros(D, x.dtype)
-            dy = _store(
-                upstream(rng, xhat, **parts(target, energy, towards), dtype="float64") / gamma,
-                dtype,
-            )
+            g = upstream(rng, xhat, **parts(target, energy, towards), dtype="float64")
+            dy = _store(g / gamma, dtype)
             exact = reference.layer_norm(x, gamma, beta, dy, eps)
             for a, algorithm in algorithms.items():
                 dx, dgamma, dbeta = algorithm(x, gamma, beta, dy, eps)
@@ -265,8 +226,7 @@ def backward_errors(
 
 
 def sum_roundings(D, order):
-    r"""How many roundings of the result's own size the sum of D numbers of one sign amounts to: n
-    in tau u sqrt(n).
+    r"""The n in tau u sqrt(n): roundings of the result's own size, for D numbers of one sign.
 
     A partial sum of k terms is k/D of the total, and so is its rounding error.
 
@@ -294,14 +254,10 @@ def naive_loss(ratio, energy, D, order, dtype="float32"):
     itself is one. So the variance is off by :math:`\tau u \mu^2 \sqrt{5 n + 1}`. The root halves a
     relative error, and it sees eps too:
 
-    .. math:: \tfrac12\, \tau u \sqrt{5 n + 1}\; \text{ratio}^2 \;\frac{\sigma^2}{\sigma^2 + \varepsilon}
-
-    That is 0.7 u ratio^2 pairwise, and :math:`0.27 \sqrt D\, u\, \text{ratio}^2` in sequence.
-    """  # noqa: E501
-    ratio, energy = (
-        validation.require_numbers("ratio", ratio),
-        validation.require_numbers("energy", energy, least=0),
-    )
+    .. math:: \tfrac12\, \tau u \sqrt{5 n + 1}\; \text{ratio}^2 \;
+              \frac{\sigma^2}{\sigma^2 + \varepsilon}
+    """
+    (ratio,), (energy,) = _numbers(ratio=ratio), _numbers(0, energy=energy)
     roundings = 5 * sum_roundings(D, order) + 1
     return TAU * find(dtype).u / 2 * np.sqrt(roundings) * np.square(ratio) * _share(energy)
 
@@ -323,17 +279,13 @@ def backward_loss(kappa, towards, dtype="float32", wide=False):
     What cancels has the size of r g, kappa times that of dx, and its roundings stay. Those of
     elements and those of whole rows count alike. Towards "ones", n = 3: gamma * dy is rounded (1),
     and the pairwise mean of g is subtracted (2). Towards "along", n = 19: for an element, gamma *
-    dy (1), centring g (2), xhat (2), xhat * mean(g * xhat) (1); for a row, rstd (2.75: its root,
-    its quotient, and half the relative error of a variance) counted twice over because xhat comes
-    twice (11), and the mean (2). The 2 for centring g is an upper count, for a g with a mean:
-    without one it is next to nothing.
+    dy (1), centring g (2), xhat (2), xhat * mean(g * xhat) (1); for a row, rstd (2.75) twice
+    over because xhat comes twice (11), and the mean (2).
 
     ``wide`` is what :mod:`lnlib.layernorm` does for float32: the statistics of a row are wide, so
     all that belongs to rows is gone, and so is the rounding of xhat * mean(g * xhat); and g is
     centred twice, which takes the 2 away. That leaves gamma * dy, n = 1, towards "ones", and xhat
-    besides, n = 3, "along". Not counted are g - mean(g), which rounds nothing where the mean is
-    next to nothing; and, as kappa magnifies neither, the last difference, which is near dx, and the
-    outer rstd, which multiplies what is left.
+    besides, n = 3, "along".
     """
     validation.require_choice("towards", towards, _TOWARDS)
     wide = validation.require_bool("wide", wide)
@@ -342,41 +294,34 @@ def backward_loss(kappa, towards, dtype="float32", wide=False):
 
 
 def agreement(measured, predicted, dtype="float32"):
-    """Median of measured / predicted, and the number of cells it is over: those predicted between
-    10 u and 0.1.
+    """Median of measured / predicted, and the number of cells predicted between 10 u and 0.1.
 
-    Below, other roundings are as large; above, an error is no longer small against what it changes.
-    NaN is no cell.
+    Below, other roundings are as large; above, an error is not small. NaN is no cell.
     """
     measured = validation.require_numbers("measured", measured, nan=True)
     predicted = validation.require_numbers("predicted", predicted, nan=True)
     try:
         measured, predicted = np.broadcast_arrays(measured, predicted)
     except ValueError as error:
+        expected = f"one that broadcasts against that of measured, {measured.shape}"
         raise ValueError(
-            f"predicted: found shape {predicted.shape}, expected one that broadcasts against that"
-            f" of measured, {measured.shape}"
+            f"predicted: found shape {predicted.shape}, expected {expected}"
         ) from error
     used = (predicted > 10 * find(dtype).u) & (predicted < 0.1) & ~np.isnan(measured)
-    return (float(np.median(measured[used] / predicted[used])) if used.any() else np.nan), int(
-        used.sum()
-    )
+    ratios = measured[used] / predicted[used]
+    return float(np.median(ratios)) if used.any() else np.nan, int(used.sum())
 
 
 # Boundaries
 
 
 def last_ratio(dtype):
-    """The ratio 1/u: there numbers at the mean are one to two sigma apart, and the input has no
-    digit left.
-    """
+    """The ratio 1/u, where the input has no digit left: its numbers are a sigma or two apart."""
     return 1 / find(dtype).u
 
 
 def largest_square(dtype):
-    """The size of x above which x * x is Inf: just under 256 in float16, 1.8e19 in float32 and
-    bfloat16.
-    """
+    """The size of x above which x * x is Inf: just under 256 in float16, 1.8e19 in float32."""
     return np.sqrt(find(dtype).largest)
 
 
@@ -385,21 +330,15 @@ def overflow_sigma(ratio, dtype, terms=1):
 
     The root mean square of a row is :math:`\sigma \sqrt{1 + \text{ratio}^2}`; a sum of ``terms``
     squares reaches the largest number F of the format at :math:`\sigma = \sqrt{F / \text{terms}}
-    \big/ \sqrt{1 + \text{ratio}^2}`. ``terms`` is D where squares are added and then divided, 1 for
-    a typical single square, and for a mean whose terms are divided before they are added. For
-    squares of x - m, as in the two-pass algorithms, take ratio 0.
+    \big/ \sqrt{1 + \text{ratio}^2}`. ``terms`` is D where squares are added and then divided, else
+    1. For squares of x - m, as in the two-pass algorithms, take ratio 0.
     """
-    ratio, terms = (
-        validation.require_numbers("ratio", ratio),
-        validation.require_numbers("terms", terms, least=1),
-    )
+    (ratio,), (terms,) = _numbers(ratio=ratio), _numbers(1, terms=terms)
     return largest_square(dtype) / np.sqrt(terms * (1 + np.square(ratio)))
 
 
 def subnormal_sigma(dtype):
-    """The sigma below which a typical (x - m)**2 is subnormal and loses digits: 7.8e-3 in
-    float16.
-    """
+    """The sigma below which a typical (x - m)**2 is subnormal: 7.8e-3 in float16."""
     return np.sqrt(find(dtype).smallest_normal)
 
 
@@ -409,7 +348,5 @@ def vanishing_sigma(dtype):
 
 
 def vanishing_eps(dtype):
-    """The largest eps that rounds to zero: 2**-25, about 3e-8, in float16. A constant row then
-    divides by zero.
-    """
+    """The largest eps that rounds to zero: 2**-25, about 3e-8, in float16."""
     return find(dtype).smallest_subnormal / 2

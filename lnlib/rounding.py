@@ -3,8 +3,9 @@ r"""bfloat16 and float16 in NumPy alone: the nearest number of a format, kept in
 A format with p bits of precision has 2**(p-1) numbers in every interval from a power of two to the
 next, evenly spaced. Rounding is three exact steps around one rounding to an integer:
 
-.. math:: \operatorname{fl}(a) = 2^k \operatorname{rint}(2^{-k} a), \qquad 2^k = \text{spacing at } a
-"""  # noqa: E501
+.. math:: \operatorname{fl}(a) = 2^k \operatorname{rint}(2^{-k} a),
+          \qquad 2^k = \text{spacing at } a
+"""
 
 import math
 from typing import NamedTuple
@@ -20,9 +21,7 @@ TAU = (8 * math.log(2)) ** -0.5
 
 
 class Format(NamedTuple):
-    """A binary floating-point format. One rounding changes a normal number by at most ``u`` times
-    itself.
-    """
+    """A binary floating-point format; a rounding changes a normal number by at most u of itself."""
 
     bits: int  #: storage, sign included
     precision: int  #: p, significant bits with the leading one
@@ -34,14 +33,8 @@ class Format(NamedTuple):
 
 def _format(bits, precision):
     top = 2 ** (bits - precision - 1) - 1  # exponent of the largest power of two
-    return Format(
-        bits,
-        precision,
-        2.0**-precision,
-        (2 - 2.0 ** (1 - precision)) * 2.0**top,
-        2.0 ** (1 - top),
-        2.0 ** (2 - top - precision),
-    )
+    u, largest = 2.0**-precision, (2 - 2.0 ** (1 - precision)) * 2.0**top
+    return Format(bits, precision, u, largest, 2.0 ** (1 - top), 2.0 ** (2 - top - precision))
 
 
 #: Facts of each format by name of dtype, from IEEE 754-2019, table 3.5. bfloat16 is the upper half
@@ -61,23 +54,18 @@ def find(dtype):
 
 def _exponent_of_spacing(a, form):
     exponent = np.frexp(a)[1]  # |a| lies in [2**(exponent - 1), 2**exponent)
-    smallest = np.frexp(form.smallest_normal)[
-        1
-    ]  # zero and subnormals are spaced like the smallest normal numbers
+    smallest = np.frexp(form.smallest_normal)[1]  # zero and subnormals are spaced like it
     return np.where(a == 0, smallest, np.maximum(exponent, smallest)) - form.precision
 
 
 def spacing(a, dtype):
-    """The distance from each number of ``a``, float32 or float64, to the next of the format
-    ``dtype``; a's dtype.
-    """
+    """The distance from each number of ``a``, float32 or float64, to the next of ``dtype``."""
     a = validation.as_array("a", a, ("float32", "float64"))
     return np.ldexp(np.ones_like(a), _exponent_of_spacing(a, find(dtype)))
 
 
 def round_to(a, dtype):
-    """Every number of ``a`` rounded to the format ``dtype``, to nearest, ties to even; a's shape
-    and dtype.
+    """Every number of ``a`` rounded to the format ``dtype``, to nearest, ties to even.
 
     Beyond the largest number of the format results are Inf, near zero subnormal; NaN stays NaN and
     the sign of zero stays. ``round_to(a + b, dtype)`` on float32 numbers of a half format is the
@@ -86,9 +74,7 @@ def round_to(a, dtype):
     number. Source: S. A. Figueroa, *When is double rounding innocuous?*, SIGNUM Newsletter 30(3),
     1995.
 
-    ``a`` is float32 or float64, else ``TypeError``, and rounded once, straight to the format:
-    float64 numbers do not pass through float32. ``dtype`` is a key of :data:`FORMATS`, else
-    ``ValueError``.
+    ``a`` is float32 or float64, and so is the result; ``dtype`` is a key of :data:`FORMATS`.
     """
     form = find(dtype)
     a = validation.as_array("a", a, ("float32", "float64"))

@@ -34,12 +34,10 @@ def _add(a, b, dtype):
 
 
 def running_sums(a, dtype="float32"):
-    """Sums of the first 1, 2, ..., N rows of a float32 array, each rounded to ``dtype``; float32,
-    shape of ``a``.
+    """Sums of the first 1, 2, ..., N rows of a float32 array, each rounded to ``dtype``; float32.
 
-    The rows are rounded to ``dtype`` first. For bfloat16 package ``ml_dtypes``, where it is
-    installed, gives the same bits of finite numbers, and of a few columns up to a hundred times
-    faster.
+    The rows are rounded first. For bfloat16 package ``ml_dtypes``, where it is installed, gives the
+    same bits of finite numbers, faster.
     """
     a = _rows(a, ("float32",))
     validation.require_choice("dtype", dtype, DTYPES)
@@ -57,8 +55,7 @@ def running_sums(a, dtype="float32"):
 def _row_by_row(a):
     """Running sums in bfloat16 of rows of that format."""
     # It is the upper half of a float32: add just under half of what is cut, one more if the last
-    # bit kept is odd, and cut. Three times faster than round_to, and a million steps wait for each
-    # other here.
+    # bit kept is odd, and cut. Three times faster than round_to.
     sums = np.empty(a.shape, np.float32)
     s = np.full(a.shape[1:], -0.0, np.float32)  # -0 + a is a, and -0 where a is
     bits = s.view(np.uint32)
@@ -75,11 +72,9 @@ def _sequential(a, dtype):
 
 
 def by_halves(a, dtype=None):
-    """Sum over the first axis: the second half of the rows is added to the first, until one row is
-    left.
+    """Sum over the first axis: half of the rows is added to the other half, until one is left.
 
-    Every sum is rounded to a's dtype, or in a float32 array to "bfloat16". Its error grows like
-    log2(n) u.
+    Sums are rounded to a's dtype, or in a float32 array to "bfloat16". The error is log2(n) u.
     """
     a = _rows(a, ("float32", "float64") if dtype is None else ("float32",))
     if dtype is not None:
@@ -103,9 +98,8 @@ def _wide(a, dtype):
 
 
 def _neumaier(a, dtype):
-    # The compensation is only added at the end. So the running sums are the plain ones, and the
-    # error of each step (Dekker: a number of the format, and exact when taken from the larger
-    # summand) is known for all steps at once.
+    # The compensation is only added at the end, so the running sums are the plain ones, and the
+    # error of each step (Dekker: exact when taken from the larger summand) is known at once.
     sums = running_sums(a, dtype)
     before = np.concatenate([np.zeros_like(sums[:1]), sums[:-1]])
     larger = np.abs(before) >= np.abs(a)
@@ -113,9 +107,8 @@ def _neumaier(a, dtype):
     return _add(sums[-1], running_sums(errors, dtype)[-1], dtype)
 
 
-#: The orders by name. "random" is the order in which atomic additions arrive, another one in every
-#: run; "wide" adds in float64 and rounds once; "neumaier" is sequential and carries the lost parts
-#: along.
+#: The orders by name. "random" is that of atomic additions, another one in every run; "wide" adds
+#: in float64 and rounds once; "neumaier" is sequential and carries the lost parts along.
 ROW_ORDERS = {
     "sequential": _sequential,
     "random": _sequential,
@@ -132,13 +125,12 @@ def _check(order, dtype):
 
 
 def sum_rows(a, order, dtype="float32", rng=None):
-    """Sum over axis 0 in a given order, every partial sum rounded to ``dtype``: float32 array of
-    shape (...).
+    """Sum over axis 0 in a given order, every partial sum rounded to ``dtype``; float32.
 
     ``a`` is a finite float32 array of shape (N, ...), N >= 1, rounded to ``dtype``, "float32" or
-    "bfloat16", first. Several shuffled copies side by side give several runs in one call. ``order``
-    is a key of :data:`ROW_ORDERS`; "random" alone needs ``rng``, a numpy.random.Generator. Source:
-    N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., 2002, chapter 4.
+    "bfloat16", first. ``order`` is a key of :data:`ROW_ORDERS`; "random" alone needs ``rng``, a
+    numpy.random.Generator. Source: N. J. Higham, *Accuracy and Stability of Numerical Algorithms*,
+    2nd ed., 2002, chapter 4.
     """
     _check(order, dtype)
     a = validation.require_finite("a", _rows(a, ("float32",)))
@@ -151,8 +143,7 @@ def sum_rows(a, order, dtype="float32", rng=None):
 
 
 def row_sum_errors(orders, counts, columns, dtype="float32", *, rng, mean=0.0):
-    """Relative L2 error over ``columns`` sums of n rows, for each order an array over the n in
-    ``counts``.
+    """Relative L2 error over ``columns`` sums of n rows, {order: an array over the n in counts}.
 
     The numbers are ``mean`` plus standard normal, rounded to ``dtype``; a longer sum begins with
     the terms of the shorter ones. The judge is ``math.fsum``, which adds exactly and rounds once,
@@ -160,9 +151,8 @@ def row_sum_errors(orders, counts, columns, dtype="float32", *, rng, mean=0.0):
     """
     for order in (orders := validation.require_several("orders", orders)):
         validation.require_choice("orders", order, ROW_ORDERS)
-    counts = [
-        validation.require_count("counts", n) for n in validation.require_several("counts", counts)
-    ]
+    counts = validation.require_several("counts", counts)
+    counts = [validation.require_count("counts", n) for n in counts]
     validation.require_choice("dtype", dtype, DTYPES)
     shape = max(counts, default=0), validation.require_count("columns", columns)
     terms = validation.require_rng(rng).standard_normal(shape, np.float32)
@@ -192,11 +182,8 @@ def row_sum_loss(n, order, dtype="float32"):
       summed in sequence: :math:`\tau u \sqrt{1 + (\tau u n)^2 / 6}`. In bfloat16 that shows from a
       thousand rows on.
 
-    They hold while they are small. In bfloat16, from 10\ :sup:`5` rows on, a running sum is so
-    large that about half of the terms are below half a spacing and vanish; its error then nears 1,
-    while the line goes on.
-
-    ``n`` is a number or an array. See :func:`row_sum_bound` for the worst case.
+    They hold while they are small: in bfloat16, from 10\ :sup:`5` rows on, terms vanish beside a
+    running sum. ``n`` is a number or an array. See :func:`row_sum_bound` for the worst case.
     """
     _check(order, dtype)
     n, tu = validation.require_numbers("n", n, least=1), rounding.TAU * rounding.find(dtype).u
@@ -212,8 +199,7 @@ def row_sum_loss(n, order, dtype="float32"):
 
 
 def row_sum_bound(n, order, dtype="float32"):
-    r"""Theory line: the worst case of n terms, to first order in u, for a sum of condition number
-    1.
+    r"""Theory line: the worst case of n terms, to first order in u, for condition number 1.
 
     A term is rounded once with every partial sum that it is part of: n - 1 times in sequence, the
     depth of the tree, :math:`\lceil\log_2 n\rceil`, in pairs. Multiply by the condition number

@@ -1,5 +1,4 @@
-r"""Layer norm's gradient, derived in SymPy: for every D with indexed sums, and entry by entry for a
-small D.
+r"""Layer norm's gradient, derived in SymPy: for every D, and entry by entry for a small D.
 
 .. math::
 
@@ -39,9 +38,7 @@ from sympy import (
     sqrt,
     symbols,
 )
-from sympy import (
-    matrix_multiply_elementwise as _times,
-)
+from sympy import matrix_multiply_elementwise as _times
 from sympy.concrete.delta import deltasummation
 
 from . import validation
@@ -55,13 +52,10 @@ s, epsilon = symbols("s varepsilon", positive=True)
 
 
 def mean(*arrays):
-    r"""The symbol for the mean over D of a product: ``mean(g, xhat)`` prints as :math:`\overline{g
-    \hat x}`.
-    """
+    r"""The symbol for the mean of a product: ``mean(g, xhat)`` is :math:`\overline{g \hat x}`."""
     for a in arrays:
         validation.require_kind("arrays", a, IndexedBase, "an IndexedBase, such as g")
-    # The thin space keeps the bar apart from the next factor; the outer braces let an exponent
-    # follow.
+    # The thin space keeps the bar apart from the next factor; after braces an exponent may follow.
     return Symbol(rf"{{\overline{{{' '.join(latex(a.label) for a in arrays)}}}\,}}", real=True)
 
 
@@ -87,15 +81,13 @@ def collapse(total, known=()):
     r"""Evaluate a sum over one index, term by term: ``Sum(x[k] + 1, (k, 1, D))`` is ``D*mu + D``.
 
     A Kronecker delta picks one term, a constant is multiplied by D, and for the rest the sum must
-    be ``known``: no other algebra happens. For the example, ``known`` maps the summand to its sum,
-    ``{x[k]: D * mu}``. A summand that depends on the index and is not in it is a ``ValueError``,
-    and so is another range than 1..D.
+    be ``known``, here ``{x[k]: D * mu}``: no other algebra happens. An unknown summand is a
+    ``ValueError``, and so is another range than 1..D.
     """
     validation.require_kind("total", total, Sum, "a Sum")
     if [limit[1:] for limit in total.limits] != [(1, D)]:
-        raise ValueError(
-            f"total: found a sum over {total.limits}, expected one over one index from 1 to D"
-        )
+        expected = "one over one index from 1 to D"
+        raise ValueError(f"total: found a sum over {total.limits}, expected {expected}")
     validation.require_kind("known", known, (dict, tuple), "a dict from summands to sums")
     limits, result = total.limits[0], 0
     known = {S.One: D, **dict(known)}
@@ -107,9 +99,8 @@ def collapse(total, known=()):
         elif varying in known:
             result += constant * known[varying]
         else:
-            raise ValueError(
-                f"known: found no sum of {varying} over {limits[0]}, expected an entry for it"
-            )
+            found = f"no sum of {varying} over {limits[0]}"
+            raise ValueError(f"known: found {found}, expected an entry for it")
     return result
 
 
@@ -128,9 +119,7 @@ def variance_derivative():
 
 
 def jacobian():
-    r""":math:`J_{ij} = \partial\hat x_i/\partial x_j`: by the chain rule, then xhat and s put
-    in.
-    """
+    r""":math:`J_{ij} = \partial\hat x_i/\partial x_j` by the chain rule, in xhat and s."""
     normalised = (x[i] - mu) / sqrt(var + epsilon)
     J = (
         normalised.diff(x[j])
@@ -146,8 +135,7 @@ def _known_means(a, index):
 
 
 def vjp(a=g):
-    r"""The vector-Jacobian product :math:`\sum_i a_i J_{ij}`; with :math:`a = g = \gamma\,dy` it is
-    dx_j.
+    r"""The vector-Jacobian product :math:`\sum_i a_i J_{ij}`; with a = gamma dy, dx_j.
 
     The two means subtracted re-centre and re-scale the gradient: Xu et al., *Understanding and
     Improving Layer Normalization*, 2019, arXiv:1911.07013.
@@ -157,9 +145,7 @@ def vjp(a=g):
 
 
 def jvp(a=v):
-    r"""The Jacobian-vector product :math:`\sum_j J_{ij} a_j`: how xhat moves when x moves along
-    a.
-    """
+    r"""The Jacobian-vector product :math:`\sum_j J_{ij} a_j`: how xhat moves with x along a."""
     validation.require_kind("a", a, IndexedBase, "an IndexedBase, such as g")
     return factor(collapse(Sum(jacobian() * a[j], (j, 1, D)), _known_means(a, j)))
 
@@ -211,11 +197,7 @@ def double_backward():
 
 
 class Row(NamedTuple):
-    """One row of layer norm with a given number of features: symbols, and expressions in them for
-    the forward pass.
-
-    Vectors are (D, 1) matrices.
-    """
+    """One row of layer norm: symbols, and expressions in them; vectors are (D, 1) matrices."""
 
     x: Matrix
     gamma: Matrix
@@ -239,9 +221,7 @@ class Gradients(NamedTuple):
 
 
 class DoubleGradients(NamedTuple):
-    r"""Gradients of :math:`\langle v, dx\rangle` with respect to x, gamma and dy, by either way:
-    (D, 1) matrices.
-    """
+    r"""Gradients of :math:`\langle v, dx\rangle` by x, gamma and dy: (D, 1) matrices."""
 
     grad_x: Matrix
     grad_gamma: Matrix
@@ -291,29 +271,22 @@ def chain_rule(row) -> Gradients:
     """
     _require_row(row)
     y = _times(row.gamma, (row.x - mu * ones(len(row.x), 1)) / sqrt(var + row.epsilon)) + row.beta
-    L, statistics = (
-        Matrix([row.dy.dot(y)]),
-        {mu: row.mean, var: row.var},
-    )  # only matrices have .jacobian
+    L, statistics = Matrix([row.dy.dot(y)]), {mu: row.mean, var: row.var}  # for .jacobian
     dx = L.jacobian(row.x)
     for statistic, value in statistics.items():
         dx += L.diff(statistic) * Matrix([value]).jacobian(row.x)
-    return Gradients(
-        *(d.T.subs(statistics) for d in (dx, L.jacobian(row.gamma), L.jacobian(row.beta)))
-    )
+    derivatives = dx, L.jacobian(row.gamma), L.jacobian(row.beta)
+    return Gradients(*(d.T.subs(statistics) for d in derivatives))
 
 
 def jacobian_route(row) -> Gradients:
-    r"""Route 2: let SymPy build the whole Jacobian of y, then multiply, :math:`dx = (\partial
-    y/\partial x)^T dy`.
-    """
+    r"""Route 2: SymPy builds the Jacobian of y; :math:`dx = (\partial y/\partial x)^T dy`."""
     _require_row(row)
     return Gradients(*(row.y.jacobian(w).T * row.dy for w in (row.x, row.gamma, row.beta)))
 
 
 def graph(row):
-    r"""The computational graph: each node's symbol and its expression in earlier nodes, in forward
-    order.
+    r"""The computational graph: each node's symbol and its expression in earlier nodes.
 
     A dict of the symbols mu, c_1 .. c_D, var, s, xhat_1 .. xhat_D, y_1 .. y_D, mapped to
     expressions.
@@ -361,9 +334,7 @@ def graph_route(row) -> Gradients:
 
 
 def compact(row) -> Gradients:
-    r"""The target, typed in: :math:`dx = (g - \overline g - \hat x\,\overline{g \hat x})/s`; g =
-    gamma * dy.
-    """
+    r"""The target, typed in: :math:`dx = (g - \overline g - \hat x\,\overline{g \hat x})/s`."""
     _require_row(row)
     D, g = len(row.x), _times(row.gamma, row.dy)
     dx = (g - ones(D, 1) * sum(g) / D - row.xhat * g.dot(row.xhat) / D) / row.s
@@ -380,16 +351,12 @@ def compact_steps(row):
     D = len(row.x)
     h, a = _vector("xhat", D), _vector("g", D)
     dx = (a - ones(D, 1) * mean(g) - h * mean(g, xhat)) / s
+    names = map(gradient_of, [*row.x, *row.gamma, *row.beta])
     return {
         **dict(zip(a, _times(row.gamma, row.dy))),
         mean(g): sum(a) / D,
         mean(g, xhat): a.dot(h) / D,
-        **dict(
-            zip(
-                map(gradient_of, [*row.x, *row.gamma, *row.beta]),
-                [*dx, *_times(row.dy, h), *row.dy],
-            )
-        ),
+        **dict(zip(names, [*dx, *_times(row.dy, h), *row.dy])),
     }
 
 
@@ -413,10 +380,9 @@ def equal(a, b, row):
     by :func:`vanishes`. False means that the simplified difference is not 0.
     """
     _require_row(row)
+    expected = "an expression, a matrix or a tuple of these"
     for name, value in (("a", a), ("b", b)):
-        validation.require_kind(
-            name, value, (Expr, MatrixBase, tuple), "an expression, a matrix or a tuple of these"
-        )
+        validation.require_kind(name, value, (Expr, MatrixBase, tuple), expected)
     if isinstance(a, tuple):
         proofs = [equal(p, q, row) for p, q in zip(a, b)]
         return len(a) == len(b) and all(proofs)
@@ -450,9 +416,7 @@ def differentiate_backward(row) -> DoubleGradients:
 
 
 def compact_double_backward(row) -> DoubleGradients:
-    r"""The target, typed in: the formulas of :func:`lnlib.layernorm.layer_norm_double_backward` for
-    one row.
-    """
+    r"""The target, typed in: :func:`lnlib.layernorm.layer_norm_double_backward` for one row."""
     _require_row(row)
     D, one, h = len(row.x), ones(len(row.x), 1), row.xhat
     v, g = (a - one * sum(a) / D for a in (row.v, _times(row.gamma, row.dy)))
@@ -463,23 +427,19 @@ def compact_double_backward(row) -> DoubleGradients:
 
 
 def to_numpy(D):
-    """NumPy function of (D arrays of one shape, eps) returning SymPy's xhat, (D, 1, ...), and J,
-    (D, D, ...).
-    """
+    """NumPy function of (D arrays of one shape, eps): SymPy's xhat (D, 1, ...), J (D, D, ...)."""
     return _compiled(validation.require_count("D", D, least=2))
 
 
 @lru_cache
 def _compiled(D):
     one = row(D)
-    return lambdify(
-        [list(one.x), one.epsilon], [one.xhat, one.xhat.jacobian(one.x)], modules="numpy", cse=True
-    )
+    results = [one.xhat, one.xhat.jacobian(one.x)]
+    return lambdify([list(one.x), one.epsilon], results, modules="numpy", cse=True)
 
 
 def numeric_jacobian(D):
-    r"""SymPy's Jacobian of xhat for D features, compiled to NumPy: no formula of this library takes
-    part.
+    r"""SymPy's Jacobian of xhat for D features, compiled to NumPy: without this library's formulas.
 
     D is from 2 to 8; the generated code grows like D squared. The function that is returned takes
     x, float64 or complex128 of shape (..., D), and a float eps; it gives an array of shape (..., D,

@@ -66,9 +66,7 @@ class Description(NamedTuple):
 
 @functools.cache
 def _name_of(dtype):
-    """The name of a dtype. NumPy makes it anew each time, which takes longer than the rest of a
-    check.
-    """
+    """The name of a dtype, which NumPy makes anew each time."""
     return dtype.name
 
 
@@ -93,19 +91,13 @@ def require_dtype(name, dtype, dtypes, expected="", found=None):
 
 
 def require_shape(name, found, shape, of=""):
-    """Raise ``ValueError`` unless the shape ``found`` is ``shape``, which is ``of`` something, if
-    that is said.
-    """
+    """Raise ``ValueError`` unless the shape ``found`` is ``shape``, which is ``of`` something."""
     if found != shape:
         raise ValueError(f"{name}: found shape {found}, expected {shape}{of}")
 
 
 def as_array(name, value, dtypes=COMPUTE_DTYPE):
-    """Return ``value`` as an array without copying, or raise ``TypeError`` if its dtype is not in
-    ``dtypes``.
-
-    A :class:`Description` stays one.
-    """
+    """Return ``value`` as an array of one of ``dtypes``, not copied. A Description stays one."""
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
             f"{name}: found a masked array, whose mask would be lost; expected an ordinary array "
@@ -114,10 +106,9 @@ def as_array(name, value, dtypes=COMPUTE_DTYPE):
     try:
         array = value if isinstance(value, Description) else np.asarray(value)
     except ValueError as error:  # NumPy's message names no argument
-        raise ValueError(
-            f"{name}: found a ragged {type(value).__name__}, expected an array or "
-            "nested lists of equal lengths"
-        ) from error
+        expected = "an array or nested lists of equal lengths"
+        found = f"a ragged {type(value).__name__}"
+        raise ValueError(f"{name}: found {found}, expected {expected}") from error
     except Exception as error:  # of the value's own __array__
         found = f"{type(value).__name__}, which gives no array ({error})"
         raise TypeError(f"{name}: found {found}, expected one") from error
@@ -129,23 +120,18 @@ def require_x(value, name="x", dtypes=COMPUTE_DTYPE):
     """Return ``value`` as an array of at least one axis whose last axis, D, is not empty."""
     x = as_array(name, value, dtypes)
     if not x.shape:
-        raise ValueError(
-            f"{name}: found a 0-d array, expected shape (..., D) with at least one axis"
-        )
+        expected = "shape (..., D) with at least one axis"
+        raise ValueError(f"{name}: found a 0-d array, expected {expected}")
     if x.shape[-1] == 0:
-        raise ValueError(
-            f"{name}: found shape {x.shape}, so D = 0; expected at least one feature on the last"
-            " axis"
-        )
+        expected = "at least one feature on the last axis"
+        raise ValueError(f"{name}: found shape {x.shape}, so D = 0; expected {expected}")
     return x
 
 
 @functools.lru_cache
 def dtypes_like(dtype):
-    """The dtypes that may stand beside x of ``dtype``: x's own and x's compute dtype, so float32
-    beside float16.
-
-    float64 and complex128 go together, which the complex step needs.
+    """The dtypes that may stand beside x of ``dtype``: its own and its compute dtype. float64 and
+    complex128 go together, which the complex step needs.
     """
     if _in_float32(dtype):
         return tuple(dict.fromkeys((dtype, COMPUTE_DTYPE["float32"])))
@@ -153,15 +139,12 @@ def dtypes_like(dtype):
 
 
 def require_like_x(name, value, shape, dtype):
-    """Return a parameter or an upstream gradient whose shape is ``shape`` and whose dtype goes with
-    x's ``dtype``.
-    """
+    """Return an array of this shape whose dtype goes with x's ``dtype``."""
     array, like = as_array(name, value), dtypes_like(dtype)
     if array.dtype not in like:
         allowed = [d.name for d in like]
-        require_dtype(
-            name, array.dtype, allowed, f"{' or '.join(allowed)} because x has dtype {dtype.name}"
-        )
+        expected = f"{' or '.join(allowed)} because x has dtype {dtype.name}"
+        require_dtype(name, array.dtype, allowed, expected)
     require_shape(name, array.shape, shape)
     return array
 
@@ -177,9 +160,7 @@ def require_parameters(gamma, beta, x):
 
 
 def require_out(out, x, rows_in_order=False):
-    """Raise unless ``out``, an array of x's shape and dtype, can be written; ``rows_in_order``: row
-    after row.
-    """
+    """Raise unless ``out``, of x's shape and dtype, can be written; maybe row after row."""
     require_kind("out", out, (np.ndarray, Description), "a NumPy array")
     as_array("out", out, (out.dtype.name,))  # no mask, no foreign byte order
     require_dtype("out", out.dtype, (x.dtype.name,), f"{x.dtype.name}, the dtype of x")
@@ -203,9 +184,7 @@ def require_finite(name, value, dtypes=("float32", "float64")):
 
 
 def require_numbers(name, value, least=-math.inf, nan=False):
-    """Return a real number or an array of them in float64: none is below ``least``, and none NaN
-    unless ``nan``.
-    """
+    """Return real numbers in float64: none is below ``least``, and none NaN unless ``nan``."""
     array = as_array(name, value, REAL_NUMBERS).astype(np.float64)
     if not ((array >= least) | (np.isnan(array) & nan)).all():
         limit = f" >= {least:g}" if least > -math.inf else ""
@@ -223,9 +202,8 @@ def require_number(name, value, least=-math.inf, above=-math.inf):
     except OverflowError:  # an int or a fraction beyond the largest float
         number = math.inf
     if not (math.isfinite(number) and number >= least and number > above):
-        limit = (
-            f" >= {least:g}" if least > -math.inf else f" > {above:g}" if above > -math.inf else ""
-        )
+        limit = f" >= {least:g}" if least > -math.inf else ""
+        limit = limit or (f" > {above:g}" if above > -math.inf else "")
         raise ValueError(f"{name}: found {number}, expected a finite number{limit}")
     return number
 
@@ -246,9 +224,7 @@ def require_count(name, value, least=1, most=math.inf):
 
 
 def require_kind(name, value, kind, expected):
-    """Return ``value``, an instance of the class ``kind`` (or of one of a tuple), which is
-    ``expected`` in words.
-    """
+    """Return ``value``, an instance of ``kind``, a class or several; ``expected`` in words."""
     if not isinstance(value, kind):
         raise TypeError(f"{name}: found {type(value).__name__}, expected {expected}")
     return value
@@ -277,9 +253,7 @@ def require_bool(name, value):
 
 
 def require_precise(precise, x):
-    """Return ``precise``; it may be True only for x whose arithmetic is not float64 (or complex128)
-    already.
-    """
+    """Return ``precise``; it may be True only for x whose arithmetic is not float64 already."""
     precise = require_bool("precise", precise)
     if precise and not _in_float32(x.dtype):
         name = x.dtype.name
@@ -291,9 +265,7 @@ def require_precise(precise, x):
 
 
 def require_cache(cache, *kinds):
-    """Raise ``TypeError`` unless ``cache`` is an instance of one of the named tuples ``kinds``, of
-    one backend.
-    """
+    """Return ``cache``, an instance of one of the named tuples ``kinds`` of one backend."""
     if not isinstance(cache, kinds):
         backend = getattr(cache, "backend", None)
         found = type(cache).__name__ + (f" of backend {backend!r}" if backend else "")
@@ -329,9 +301,7 @@ def require_choice(name, value, choices):
 
 
 def require_dtype_name(dtype, names):
-    """Return the name of ``dtype``, a dtype of NumPy's or a name that NumPy need not know; one of
-    ``names``.
-    """
+    """Return the name, one of ``names``, of a dtype of NumPy's or of one that it does not know."""
     if isinstance(dtype, (np.dtype, type)):
         dtype = np.dtype(dtype).name
     return require_choice("dtype", dtype, names)

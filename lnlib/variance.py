@@ -7,9 +7,7 @@ Every algorithm takes x of shape (..., D) and returns three arrays of shape (...
     (m, c, v) \quad\text{for}\quad \hat x = \bigl((x - m) - c\bigr) / \sqrt{v + \varepsilon} ,
 
 where the *correction* c is what must still be subtracted once the mean m has been; only the last
-algorithm needs one. All arithmetic is done in x's dtype, half precision included: every sum,
-product and quotient is rounded to it. (Layer norm proper works in float32 for half precision; here
-the rounding is the subject.)
+algorithm needs one. All arithmetic is done in x's dtype, half precision included.
 
 Notation: u is the unit roundoff of x's dtype (2**-24 in float32), mu and sigma are the mean and the
 standard deviation of the row, :math:`\kappa = \sqrt{1 + \mu^2/\sigma^2}` is the condition number of
@@ -39,13 +37,11 @@ _REAL = ("float16", "bfloat16", "float32", "float64")
 _SUMMED = *_REAL, np.dtype(np.longdouble).name  # which "wide" sums in
 
 
-# ---- The order of summation
-# -------------------------------------------------------------------------
+# The order of summation
 
 
 def _sequential(a):
-    # Not a.sum(): NumPy adds float16 in float32. accumulate must store, so it rounds, every partial
-    # sum.
+    # Not a.sum(): NumPy adds float16 in float32. accumulate stores, so it rounds, every sum.
     return np.add.accumulate(a, axis=-1)[..., -1:]
 
 
@@ -72,8 +68,7 @@ ORDERS = {"sequential": _sequential, "accumulators": _accumulators, "pairwise": 
 
 
 def total(a, order="pairwise"):
-    r"""Sum over the last axis, every partial sum rounded to the dtype of ``a``, which has shape
-    (..., D), D >= 1.
+    r"""Sum over the last axis of ``a``, (..., D), every partial sum rounded to its dtype.
 
     The result has shape (..., 1) and the dtype of ``a``; ``order`` is a key of ``ORDERS``. The
     error is at most :math:`E u \sum |a_i|`, with E = D - 1 (sequential), ceil(D / 8) + 6
@@ -96,14 +91,12 @@ def compensated_total(a):
     larger = np.where(abs(before) >= abs(term), before, term)
     smaller = np.where(abs(before) >= abs(term), term, before)
     lost = (larger - after) + smaller  # exact, because the larger of the two comes first
-    return running[..., -1:] + _sequential(
-        np.concatenate([np.zeros_like(a[..., :1]), lost], axis=-1)
-    )
+    nothing = np.zeros_like(a[..., :1])
+    return running[..., -1:] + _sequential(np.concatenate([nothing, lost], axis=-1))
 
 
 def _divide(a, n):
-    # Rounded once, to the dtype of a. n itself need not exist there: in float16, 65536 is inf and
-    # 2049 is 2048.
+    # Rounded once, to the dtype of a, in which n need not exist: in float16, 65536 is inf.
     return (a / np.float64(n)).astype(a.dtype)
 
 
@@ -112,8 +105,7 @@ def mean(a, order="pairwise"):
     return _divide(total(a, order), np.shape(a)[-1])
 
 
-# ---- The algorithms
-# ---------------------------------------------------------------------------------
+# The algorithms
 
 
 def _algorithm(function):
@@ -144,8 +136,7 @@ def naive(x, order="pairwise"):
 
 @_algorithm
 def naive_clipped(x, order="pairwise"):
-    r""":func:`naive`, with a negative variance set to zero: :math:`\sigma^2 = \max(\overline{x^2} -
-    m^2,\, 0)`.
+    r""":func:`naive`, clipped: :math:`\sigma^2 = \max(\overline{x^2} - m^2,\, 0)`.
 
     No NaN any more, and no better answer: with var = 0, xhat is :math:`(x - m)/\sqrt\varepsilon`,
     which is :math:`\sqrt{1 + \sigma^2/\varepsilon}` times too large.
@@ -156,8 +147,7 @@ def naive_clipped(x, order="pairwise"):
 
 @_algorithm
 def two_pass(x, order="pairwise"):
-    r"""The definition: first the mean, then the mean square of d = x - m: :math:`\sigma^2 =
-    \overline{d^2}`.
+    r"""The definition, with d = x - m: :math:`\sigma^2 = \overline{d^2}`.
 
     The error is :math:`E u + (E \kappa u)^2`; the second term is the square of the error of m.
     Higham 2002, section 1.9.
@@ -186,13 +176,13 @@ def corrected_two_pass(x, order="pairwise"):
 def shifted(x, order="pairwise"):
     r""":func:`naive` on x minus its first element.
 
-    .. math:: d = x - x_0, \qquad m = x_0 + \overline{d}, \qquad \sigma^2 = \overline{d^2} - \overline{d}^{\,2}
+    .. math:: d = x - x_0, \qquad m = x_0 + \overline{d}, \qquad
+              \sigma^2 = \overline{d^2} - \overline{d}^{\,2}
 
     The error is that of :func:`naive` for a row whose mean is :math:`\mu - x_0`: small when
     :math:`x_0` is near the mean. No element is more than :math:`\sigma\sqrt{D - 1}` from it, so the
-    worst is :math:`E D u`. That happens when :math:`x_0` is the outlier of its row, even of a row
-    that needed no shift.
-    """  # noqa: E501
+    worst is :math:`E D u`, when :math:`x_0` is the outlier of its row.
+    """
     shift = x[..., :1]
     rest, c, var = naive(x - shift, order)
     return shift + rest, c, var
@@ -202,13 +192,14 @@ def shifted(x, order="pairwise"):
 def welford(x, order="sequential"):
     r"""One element after another, each moving the mean towards itself.
 
-    .. math:: d_n = x_n - m_{n-1}, \qquad m_n = m_{n-1} + d_n/n, \qquad S_n = S_{n-1} + d_n (x_n - m_n)
+    .. math:: d_n = x_n - m_{n-1}, \qquad m_n = m_{n-1} + d_n/n, \qquad
+              S_n = S_{n-1} + d_n (x_n - m_n)
 
     and var = S / D. The error is :math:`D \kappa u`: the mean is rounded at every step. The order
     is sequential by nature, and ``order`` changes nothing. The loop over D is Python's: mind the
     time for D above 10000. Source: Welford, *Note on a Method for Calculating Corrected Sums of
     Squares and Products*, Technometrics 4, 1962.
-    """  # noqa: E501
+    """
     m = S = np.zeros_like(x[..., :1])
     for n in range(1, x.shape[-1] + 1):
         xn = x[..., n - 1 : n]
@@ -333,17 +324,14 @@ def recentred_short(x, order="pairwise"):
     return m, residual, var
 
 
-# ---- The catalogue
-# ----------------------------------------------------------------------------------
+# The catalogue
 
 
 class Algorithm(NamedTuple):
     """One way to compute mean and variance."""
 
     name: str  #: for tables and legends
-    function: (
-        Callable  #: (x, order) -> (mean, correction, var), each of shape (..., 1) and x's dtype
-    )
+    function: Callable  #: (x, order) -> (mean, correction, var), each (..., 1), of x's dtype
     #: How often x is read for the statistics when nothing stays in cache; writing xhat reads it
     #: once more. A row that fits into cache is read from memory once, whatever the algorithm.
     passes: int
@@ -384,8 +372,7 @@ ALGORITHMS = {
 
 
 def normalise(x, algorithm="recentred", eps=1e-5, order="pairwise", var=None):
-    r"""Layer norm without gamma and beta, with mean and variance from ``algorithm``; x's shape, all
-    in its dtype.
+    r"""Layer norm without gamma and beta, with mean and variance from ``algorithm``.
 
     .. math:: \bigl((x - m) - c\bigr) / \sqrt{v + \varepsilon}
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from lnbook.measure.events import SLEEP, once, sample
 from lnlib import gpu as lnlib_gpu
-from lnlib.gpu.plans import RESIDENT
 from lnlib.gpu.devices import compiled
+from lnlib.gpu.plans import RESIDENT
 from lnlib.gpu.steps import OUTPUTS, STEPS
 
 EPS = 1e-5

@@ -114,6 +114,11 @@ def numbers_in_words(name, verdict):
     )
 
 
+def told(where, found):
+    """The findings with a sentence that says where they were seen."""
+    return [f._replace(sentence=f"{where}{f.sentence}") for f in found]
+
+
 # The checks
 
 
@@ -126,33 +131,27 @@ def rows_apart(target, case):
     and dx are right.
     """
     outcome, clean, found = call(target, case), case.without_nan(), []
-    whole = np.isfinite(case.x).all(axis=-1).ravel()
+    whole = {name: _whole_rows(getattr(case, name)) for name in ("x", "dy")}
     for tensor, name, others in (
-        ("y", "x", whole),
-        ("dx", "dy", whole & np.isfinite(case.dy).all(axis=-1).ravel()),
+        ("y", "x", whole["x"]),
+        ("dx", "dy", whole["x"] & whole["dy"]),
     ):
         found += compare(outcome, clean, target.settings, others, (tensor,))
-        lost = ~np.isfinite(getattr(case, name)).all(axis=-1).ravel()
-        if (
-            not found
-            and np.isfinite(outcome.tensors[tensor].astype(np.float64))
-            .all(axis=-1)
-            .ravel()[lost]
-            .any()
-        ):
-            found.append(
-                Finding(
-                    tensor, None, f"a row of {name} that holds NaN or Inf has a finite {tensor}"
-                )
-            )
+        finite = _whole_rows(outcome.tensors[tensor].astype(np.float64)) if not found else None
+        if finite is not None and finite[~whole[name]].any():
+            sentence = f"a row of {name} that holds NaN or Inf has a finite {tensor}"
+            found.append(Finding(tensor, None, sentence))
     return found
+
+
+def _whole_rows(a):
+    return np.isfinite(a).all(axis=-1).ravel()
 
 
 def results_alike(target, case):
     outcome, found = call(target, case), []
     for name in target.settings.tensors:
-        value = outcome.tensors[name]
-        sentence = misshapen(name, value, case)
+        sentence = misshapen(name, outcome.tensors[name], case)
         if not sentence and outcome.dtypes[name] != case.dtype:
             sentence = (
                 f"{name} has dtype {outcome.dtypes[name]}, expected {case.dtype}, the dtype of the"
@@ -164,29 +163,24 @@ def results_alike(target, case):
 
 
 def arguments_kept(target, case):
-    return [
-        Finding(name, None, f"the argument {name} is changed")
-        for name in call(target, case).changed
-    ]
+    changed = call(target, case).changed
+    return [Finding(name, None, f"the argument {name} is changed") for name in changed]
 
 
 def repeatable(target, case):
     """Right every time, or wrong in the same way. Bits may differ: sums by atomics have no
     order.
     """
+
+    def bits(outcome):
+        return [None if a is None else a.tobytes() for a in outcome.tensors.values()]
+
     first = call(target, case)
     for time in range(2, 1 + (QUICK_TIMES if target.settings.quick else TIMES)):
         again = call(target, case)
         found = compare(first, case, target.settings) + compare(again, case, target.settings)
-        bits = [
-            [None if a is None else a.tobytes() for a in one.tensors.values()]
-            for one in (first, again)
-        ]
-        if found and bits[0] != bits[1]:
-            return [
-                f._replace(sentence=f"call {time} gives other numbers than the first: {f.sentence}")
-                for f in found
-            ]
+        if found and bits(first) != bits(again):
+            return told(f"call {time} gives other numbers than the first: ", found)
     return []
 
 
@@ -212,19 +206,14 @@ def any_order(target, case):
         for outcome, one in zip(target.calls(cases), cases)
         for f in compare(outcome, one, target.settings)
     ]
-    return [
-        f._replace(sentence=f"where three forwards come before their backwards, {f.sentence}")
-        for f in found
-    ]
+    return told("where three forwards come before their backwards, ", found)
 
 
 def all_written(target, case):
     """Right numbers, whatever was in memory before."""
     with target.poisoned():
         found = right_numbers(target, case)
-    return [
-        f._replace(sentence=f"where fresh memory is not 0 but filled, {f.sentence}") for f in found
-    ]
+    return told("where fresh memory is not 0 but filled, ", found)
 
 
 def written_over(target, case):
@@ -236,12 +225,7 @@ def numbers_written_over(target, case):
     """Parameters change in place, and nothing that was kept of the arrays is right any more."""
     other = written_over(target, case)
     found = compare(target.written_over(case, other), other, target.settings)
-    return [
-        f._replace(
-            sentence=f"where a second call has other numbers in the same arrays, {f.sentence}"
-        )
-        for f in found
-    ]
+    return told("where a second call has other numbers in the same arrays, ", found)
 
 
 def no_gradient_wanted(target, case):
@@ -255,20 +239,14 @@ def one_gradient_alone(target, case):
     """
     found = []
     for name in target.settings.tensors[1:]:
-        alone = compare(target.alone(case, name[1:]), case, target.settings, names=(name,))
-        found += [
-            f._replace(sentence=f"where no other gradient is asked for, {f.sentence}")
-            for f in alone
-        ]
-    return found
+        found += compare(target.alone(case, name[1:]), case, target.settings, names=(name,))
+    return told("where no other gradient is asked for, ", found)
 
 
 def gradients_add_up(target, case):
     """A second backward adds to the gradients."""
     found = compare(target.added(case), case, target.settings, names=target.settings.tensors[1:])
-    return [
-        f._replace(sentence=f"half of what two backwards add up to: {f.sentence}") for f in found
-    ]
+    return told("half of what two backwards add up to: ", found)
 
 
 def random_like(name, case):
@@ -277,42 +255,28 @@ def random_like(name, case):
 
 def right_second_derivative(target, case):
     """The gradients of the product of v and dx, for a random v."""
-    return of_second_derivative(
-        target.second,
-        case,
-        target.settings,
-        [f"the gradient of <v, dx> with respect to {name}" for name in ("x", "gamma", "dy")],
-    )
+    said = "the gradient of <v, dx> with respect to "
+    names = [said + name for name in ("x", "gamma", "dy")]
+    return of_second_derivative(target.second, case, target.settings, names)
 
 
 def right_forward_mode(target, case):
     """The JVP along a random v, and the gradients of its product with dy: they are those of <v,
     dx>.
     """
-    return of_second_derivative(
-        target.forward_mode,
-        case,
-        target.settings,
-        [
-            "the gradient of <dy, JVP> with respect to x",
-            "the gradient of <dy, JVP> with respect to gamma",
-            "the JVP",
-        ],
-    )
+    said = "the gradient of <dy, JVP> with respect to "
+    names = [said + "x", said + "gamma", "the JVP"]
+    return of_second_derivative(target.forward_mode, case, target.settings, names)
 
 
 def of_second_derivative(found, case, settings, names):
     v, wrongs = random_like("v", case), []
-    for name, value, (exact, slack) in zip(
-        names, found(case, v), second_derivative(case, v, settings)
-    ):
+    right = second_derivative(case, v, settings)
+    for name, value, (exact, slack) in zip(names, found(case, v), right):
         wrong = np.linalg.norm(value - exact)
         if not wrong <= slack:
-            wrongs.append(
-                Finding(
-                    "", None, f"{name} is wrong by {wrong / np.linalg.norm(exact):.2g} of its size"
-                )
-            )
+            share = wrong / np.linalg.norm(exact)
+            wrongs.append(Finding("", None, f"{name} is wrong by {share:.2g} of its size"))
     return wrongs
 
 

@@ -4,6 +4,7 @@ measurement.
 
 import json
 from pathlib import Path
+from typing import Any
 
 from lnlib import validation
 
@@ -14,7 +15,7 @@ ACCESSES = {"numpy-idiomatic": (12, 21), "numpy-reused": (10, 21), "separate": (
 _REQUIRED = object()
 
 
-def folder():
+def folder() -> Path:
     """``benchmarks/results`` beside lnlib, or, where lnlib is installed, in the working directory
     or above it.
     """
@@ -23,7 +24,7 @@ def folder():
     return next(filter(Path.is_dir, places), places[0])
 
 
-def read(kind, missing=_REQUIRED):
+def read(kind: str, missing: Any = _REQUIRED) -> Any:
     """The newest results of one kind: those with the latest ``provenance["date"]``.
 
     kind: "accuracy", "validate", "cpu", "cpu-avx512", "machine", "gpu", "gpu-code", "gpu-counters"

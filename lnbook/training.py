@@ -2,13 +2,15 @@
 and 5.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from lnlib import validation
 from lnlib.layernorm import layer_norm_forward
 
 
-def train(backward, steps=200, lr=0.3):
+def train(backward: Callable, steps: int = 200, lr: float = 0.3) -> np.ndarray:
     r"""The loss before each step of gradient descent, an array: :math:`\overline{\|y - target\|^2}
     / 2`, a mean over rows.
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lnlib import validation
+from normcheck.mistakes import Mistake
 from normcheck.mistakes.recognise import Failure, Reply, recognise
 
 from . import run
@@ -38,12 +39,12 @@ class Exercise(NamedTuple):
     minutes: int
     trains: str
     solution: Callable
-    checks: tuple
+    checks: tuple[run.Check, ...]
     diagnose: Callable | None = None
-    mistakes: tuple = ()
+    mistakes: tuple[Mistake, ...] = ()
 
     @property
-    def chapter(self):
+    def chapter(self) -> int:
         """The chapter's number, of the module in which the solution stands."""
         return int(re.search(r"ch(\d+)$", self.solution.__module__)[1])
 
@@ -64,7 +65,7 @@ def _of(chapter):
     return importlib.import_module(f"{_PACKAGE}.{chapter}").EXERCISES
 
 
-def exercises():
+def exercises() -> dict[str, Exercise]:
     """All exercises of the book, in order, by id."""
     found = {}
     for exercise in (one for chapter in _chapters() for one in _of(chapter)):
@@ -88,7 +89,7 @@ def _exercise(id):
     return found[id]
 
 
-def check(id, candidate, seed=0):
+def check(id: str, candidate: Callable, seed: int = 0) -> Report:
     """Run an exercise's checks on ``candidate`` in order, up to the first that fails; return a
     :class:`Report`.
 

@@ -53,7 +53,14 @@ class PageFigure(Figure):
     panels, narrow = (), (1, 3.6)
 
 
-def figure(width=6.4, height=3.6, columns=1, rows=1, narrow=None, **axes_options):
+def figure(
+    width: float = 6.4,
+    height: float = 3.6,
+    columns: int = 1,
+    rows: int = 1,
+    narrow: tuple[int, float] | None = None,
+    **axes_options,
+) -> tuple:
     """A figure in the book's style: (figure, axes), or (figure, array of axes) for several columns
     or rows.
 
@@ -122,7 +129,7 @@ def key_below(fig, handles, labels, columns=2):
     return fig
 
 
-def span(values, form=None):
+def span(values, form: str | None = None) -> str:
     """The least and the largest of these numbers as text, "1.4 to 2.5"; one number where both print
     the same.
 
@@ -135,7 +142,7 @@ def span(values, form=None):
     return " to ".join(dict.fromkeys(ends))
 
 
-def glue(**values):
+def glue(**values: object) -> None:
     """Make values available to the page's text under their names; shows nothing by itself.
 
     The Markdown ``{glue:text}`` role of MyST-NB picks them up. Outside a notebook this does

@@ -80,7 +80,7 @@ class Table:
         )
 
 
-def table(heads, rows, caption=""):
+def table(heads, rows, caption: str = "") -> Table:
     """A table to show at the end of a cell.
 
     heads: what stands above the columns, with units. rows: cells, formatted; the first names its

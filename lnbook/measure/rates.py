@@ -37,7 +37,7 @@ def multiply_add_loop(parallel):
     return multiply_add
 
 
-def machine(threads=1, size=2**27, rounds=11):
+def machine(threads: int = 1, size: int = 2**27, rounds: int = 11) -> Machine:
     """This CPU's :class:`lnlib.cost.Machine` in float32: about two seconds once it is compiled.
 
     It needs Numba; ``ImportError`` without, as in a browser: write down a

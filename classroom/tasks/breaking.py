@@ -150,12 +150,10 @@ class StatisticsOfParts(Task):
         )
 
     def ask(self, rng, sizes, far, apart):
-        parts = [
-            far
-            + apart * rng.standard_normal(3)
-            + rng.uniform(0.7, 1.4, 3) * rng.standard_normal((n, 3))
-            for n in (int(rng.integers(*size)) for size in sizes)
-        ]
+        parts = []
+        for n in (int(rng.integers(*size)) for size in sizes):
+            mean, sigma = far + apart * rng.standard_normal(3), rng.uniform(0.7, 1.4, 3)
+            parts.append(mean + sigma * rng.standard_normal((n, 3)))
         known = self.known([np.concatenate(parts), parts[0]] if self.take_away else parts)
         return self.solved(dict(zip(self.names, known)), far=far)
 
@@ -165,29 +163,21 @@ class StatisticsOfParts(Task):
         for rows in groups:
             n, squares = len(rows), ((rows - rows.mean(axis=0)) ** 2).sum(axis=0)
             stored = eval(self.given.stored("squares", "n"), {"np": np, "n": n, "squares": squares})
-            statistics.append(
-                (n, rows.sum(axis=0) if self.from_sums else rows.mean(axis=0), stored)
-            )
-        return (
-            [*statistics[0], *statistics[1]]
-            if self.take_away
-            else [*map(np.array, zip(*statistics))]
-        )
+            centre = rows.sum(axis=0) if self.from_sums else rows.mean(axis=0)
+            statistics.append((n, centre, stored))
+        if self.take_away:
+            return [*statistics[0], *statistics[1]]
+        return [*map(np.array, zip(*statistics))]
 
     def judge(self, found, expected, far, **_):
         (number, centre, stored), right = expect_parts(found, 3), expected
-        expect(
-            expect_number(number, "the number of rows") == right[0], "the number of rows is wrong"
-        )
-        centre = expect_array(centre, right[1].shape, name=f"the {self.returned}").astype(float)
-        n = right[0] if self.to_sums else 1
+        many = expect_number(number, "the number of rows")
+        expect(many == right[0], "the number of rows is wrong")
+        name, n = f"the {self.returned}", right[0] if self.to_sums else 1
+        centre = expect_array(centre, right[1].shape, name=name).astype(float)
         # Distances from the mean are what counts; near 1e6 the mean itself is rounded at 1e-10.
-        expect_close(
-            centre / n - far,
-            right[1] / n - far,
-            self.rtol + 100 * 2**-53 * far,
-            f"the {self.returned}",
-        )
+        rtol = self.rtol + 100 * 2**-53 * far
+        expect_close(centre / n - far, right[1] / n - far, rtol, name)
         expect_close(stored, right[2], 1e-6 if far else self.rtol, "the spread")
 
     def slips(self):
@@ -252,36 +242,22 @@ class NormOfAnySize(Task):
     eps: float >= 0.
     Returns y, of x's shape, finite; where x is constant and eps = 0, anything.
     """'''
-        first, n, rest = norms.statistics(norm).partition("\n    n = ")
-        self.body = (
-            first
-            + f"""
-    exponent = np.maximum(np.frexp(np.max(np.abs(parts), axis=-1, keepdims=True))[1], 0)
-    parts, eps = np.ldexp(parts, -exponent), np.ldexp(eps, -({self.power}))"""
-            + n
-            + rest
-            + """
-    return """
-            + norms.joined(norm, "(c / s)")
-        )
+        largest = "np.max(np.abs(parts), axis=-1, keepdims=True)"
+        scaled = f"""
+    exponent = np.maximum(np.frexp({largest})[1], 0)
+    parts, eps = np.ldexp(parts, -exponent), np.ldexp(eps, -({self.power}))
+    n = """
+        statistics = norms.statistics(norm).replace("\n    n = ", scaled, 1)
+        self.body = f"{statistics}\n    return {norms.joined(norm, '(c / s)')}"
 
     def cases(self):
+        as_s, large = norms.scales_as_s(self.variant), [1e160, 2e160, 1e150]
         return (
-            (
-                "ordinary rows, eps counts",
-                [1.0, 0.3, 0.1],
-                0.3,
-                0.2 if norms.scales_as_s(self.variant) else 0.05,
-            ),
+            ("ordinary rows, eps counts", [1.0, 0.3, 0.1], 0.3, 0.2 if as_s else 0.05),
             ("rows whose squares overflow", 600, 3.0, 0.0),
             ("rows whose sum overflows", 1021, 3.0, 0.0),
             ("large and ordinary rows in one array", [1.0, 1e200, 1e-3], 0.3, 1e-5),
-            (
-                "a large eps beside large rows",
-                [1e160, 2e160, 1e150],
-                0.3,
-                1e159 if norms.scales_as_s(self.variant) else 1e300,
-            ),
+            ("a large eps beside large rows", large, 0.3, 1e159 if as_s else 1e300),
         )
 
     def ask(self, rng, sigma, mean, eps):
@@ -291,17 +267,14 @@ class NormOfAnySize(Task):
         else:
             x, *_ = norms.draw(self.variant, rng, (3, 2, 24), 1.0, mean)
             x = x * np.asarray(sigma)[:, None, None]
-        if (
-            sigma == 600
-        ):  # one number of each part is 0: not any number of a row tells how large it is
+        if sigma == 600:  # a 0 in each part: not any number of a row tells how large it is
             for features in norms.features(self.variant, 12):
                 x[range(3), [features[0], features[-1], rng.choice(features)]] = 0
         return self.solved(dict(x=x, eps=eps))
 
     def judge(self, found, expected, **_):
-        expect_close(
-            found, expected, self.rtol, "y"
-        )  # rows of mean 3 sigma: a few dozen roundings, as in chapter 1
+        # Rows of mean 3 sigma: a few dozen roundings, as in chapter 1.
+        expect_close(found, expected, self.rtol, "y")
 
     def slips(self):
         other = {"exponent": "2 * exponent", "2 * exponent": "exponent"}[self.power]

@@ -39,12 +39,10 @@ class _OfGradient(Task):
         """Arguments by name, of one of the shapes, and a function that gives dx, or what it is if
         something is held or another.
         """
-        sigma, mean, eps = (
-            (3.0, 5.0, 1e-3) if rows == _ORDINARY else (0.1, 0.03, norms.counting(self.variant))
-        )
-        x, dy, gamma, beta = norms.draw(
-            self.variant, rng, self.shapes[rng.integers(2)], sigma, mean
-        )
+        ordinary, small = (3.0, 5.0, 1e-3), (0.1, 0.03, norms.counting(self.variant))
+        sigma, mean, eps = ordinary if rows == _ORDINARY else small
+        shape = self.shapes[rng.integers(2)]
+        x, dy, gamma, beta = norms.draw(self.variant, rng, shape, sigma, mean)
 
         def dx_of(hold=(), norm=self.variant, dy=dy, gamma=gamma):
             return norms.gradient(norm, dy, x, gamma, beta, eps, hold)
@@ -129,10 +127,8 @@ class GradientCheck(_OfGradient):
         }[what]()
 
     def judge(self, found, right, what, **_):
-        expect(
-            isinstance(found, (bool, np.bool_)),
-            f"found {type(found).__name__}, expected True or False",
-        )
+        kind = type(found).__name__
+        expect(isinstance(found, (bool, np.bool_)), f"found {kind}, expected True or False")
         expect(found or not right, "a right gradient is called wrong")
         expect(right or not found, f"a wrong gradient is called right: {what} is wrong")
 
@@ -163,29 +159,21 @@ class ReadTheMistake(_OfGradient):
         self.words = {
             "right": "nothing is wrong",
             "scale": "s was treated as a constant",
-            "mean": (
-                "what is subtracted was treated as a constant"
-                if norm.centred
-                else (
-                    "the mean of `dx` over each row or part was subtracted, as if the forward pass"
-                    " subtracted one"
-                )
-            ),
+            "mean": "what is subtracted was treated as a constant"
+            if norm.centred
+            else "the mean of `dx` over each row or part was subtracted, as if the forward pass"
+            " subtracted one",
             "batch": "the right gradient was divided by the number of rows",
             "norm": "it is the gradient of a normalisation that has eps elsewhere, or divides q by"
             " another number",
         }
-        self.words |= (
-            {"gamma": "`gamma` was forgotten"}
-            if given
-            else {"sign": "the right gradient has the opposite sign"}
-        )
+        sign = {"sign": "the right gradient has the opposite sign"}
+        self.words |= {"gamma": "`gamma` was forgotten"} if given else sign
         names = list(self.words)
         random.shuffle(names)
         self.order = [word for word in self.words if word != "right"]
-        random.shuffle(
-            self.order
-        )  # who counts the calls must not know which word it is, if it is not 'right'
+        # Who counts the calls must not know which word it is, if it is not 'right'.
+        random.shuffle(self.order)
         table = "\n".join(f"- `{name!r}`: {self.words[name]};" for name in names)
         self.statement = (
             f"{norms.definition(norm)}\n\n`dx` is what somebody's backward returned for this"
@@ -232,14 +220,8 @@ class ReadTheMistake(_OfGradient):
         yield f"all six words, {_SMALL}", self.words, _SMALL
 
     def ask(self, rng, words, rows):
-        cases = [
-            (word, other)
-            for word in words
-            for other in (
-                self.elsewhere(),
-                self.variant._replace(more=0 if self.variant.more else -1),
-            )
-        ]
+        others = self.elsewhere(), self.variant._replace(more=0 if self.variant.more else -1)
+        cases = [(word, other) for word in words for other in others]
         for k in rng.permutation(len(cases)):
             named, dx_of = self.problem(rng, rows)
             yield self.call(named, dx=self.made(*cases[k], named, dx_of), word=cases[k][0])

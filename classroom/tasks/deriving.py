@@ -34,28 +34,18 @@ class NormForward(Task):
     eps: float > 0.
     Returns y, of x's shape.
     """'''
-        scale = [
-            f"    {name} = {norms.per_feature(norm, name)}"
-            for name in given
-            if norm.affine == "group"
-        ]
-        last = "xhat" if norm.affine == "none" else "gamma * xhat + beta"
-        self.body = norms.statistics(norm) + "\n".join(
-            [f"    xhat = {norms.joined(norm, '(c / s)')}", *scale, f"    return {last}"]
-        )
+        scale = given if norm.affine == "group" else ()
+        lines = [f"xhat = {norms.joined(norm, '(c / s)')}"]
+        lines += [f"{name} = {norms.per_feature(norm, name)}" for name in scale]
+        lines.append("return xhat" if norm.affine == "none" else "return gamma * xhat + beta")
+        self.body = norms.statistics(norm) + "\n".join(f"    {line}" for line in lines)
 
     def cases(self):
         return (
             ("a matrix", (4, 12)),
             ("one row", (12,)),
             ("three axes", (2, 3, 24)),
-            (
-                "rows so small that eps counts",
-                (6, 12),
-                norms.small(6),
-                0.03,
-                norms.counting(self.variant),
-            ),
+            ("rows so small that eps counts", (6, 12), *norms.small_rows(self.variant, 6)),
         )
 
     def ask(self, rng, shape, sigma=3.0, mean=5.0, eps=1e-3):
@@ -71,14 +61,8 @@ class NormForward(Task):
             yield "gamma * xhat + beta", "gamma * xhat", "beta is not added"
             yield "gamma * xhat + beta", "gamma * (xhat + beta)", "gamma multiplies beta as well"
         if self.variant.affine == "group":
-            yield (
-                *(
-                    ("np.tile(", "np.repeat(")
-                    if self.variant.strided
-                    else ("np.repeat(", "np.tile(")
-                ),
-                "gamma and beta go to the wrong features",
-            )
+            tile = ("np.tile(", "np.repeat(")[:: 1 if self.variant.strided else -1]
+            yield *tile, "gamma and beta go to the wrong features"
 
 
 class NormJacobian(Task):
@@ -120,13 +104,11 @@ class NormJacobian(Task):
     def cases(self):
         for which in "J", "eigenvalues":
             yield f"{which} of an ordinary row", which, (3.0,), 5.0, 1e-3
-            yield (
-                f"{which} of rows so small that eps counts",
-                which,
-                norms.small(2)[:, 0],
-                0.03,
-                norms.counting(self.variant),
+            (sigmas, *rest), title = (
+                norms.small_rows(self.variant, 2),
+                "rows so small that eps counts",
             )
+            yield f"{which} of {title}", which, sigmas[:, 0], *rest
 
     def ask(self, rng, which, sigmas, mean, eps):
         for sigma, D in zip(sigmas, (24, 12)):
@@ -174,16 +156,14 @@ class NormBackward(Task):
             f"{norms.definition(norm)}\n\n`dy` is the gradient of a loss with respect to y. Write "
             f"`norm_backward({', '.join(self.names)})`, which returns {', '.join(self.returns)}."
         )
+        shapes = ": dx of the shape of x, the others of the shape of gamma"
+        shapes = shapes if given else ", of the shape of x"
         self.head = f'''def norm_backward({", ".join(self.names)}):
     """Gradients of the normalisation above, from dy, the gradient of the loss with respect to y.
 
     dy, x: shape (..., D){norms.divisible(norm)}, no constant rows.{norms.parameters(norm, given)}
     eps: float > 0.
-    Returns {", ".join(self.returns)}{
-            ": dx of the shape of x, the others of the shape of gamma"
-            if given
-            else ", of the shape of x"
-        }.
+    Returns {", ".join(self.returns)}{shapes}.
     """'''
         self.body = (
             norms.statistics(norm)
@@ -212,20 +192,14 @@ class NormBackward(Task):
         )
 
     def cases(self):
-        counts = norms.counting(self.variant)
         yield "dx of a matrix", ("dx",), (3, 12)
         yield "dx of one row", ("dx",), (24,)
-        yield "dx of rows so small that eps counts", ("dx",), (4, 12), norms.small(4), 0.03, counts
+        small = norms.small_rows(self.variant, 4)
+        yield "dx of rows so small that eps counts", ("dx",), (4, 12), *small
         if len(self.returns) > 1:
-            yield "dgamma and dbeta of a matrix", ("dgamma", "dbeta"), (19, 12)
-            yield (
-                "dgamma and dbeta of three axes, eps counts",
-                ("dgamma", "dbeta"),
-                (2, 3, 24),
-                norms.small(3),
-                0.03,
-                counts,
-            )
+            both, small = ("dgamma", "dbeta"), norms.small_rows(self.variant, 3)
+            yield "dgamma and dbeta of a matrix", both, (19, 12)
+            yield "dgamma and dbeta of three axes, eps counts", both, (2, 3, 24), *small
 
     def ask(self, rng, which, shape, sigma=3.0, mean=5.0, eps=1e-3):
         x, dy, gamma, _ = norms.draw(self.variant, rng, shape, sigma, mean)
@@ -234,9 +208,9 @@ class NormBackward(Task):
         return self.solved(dict(dy=dy, x=x, gamma=gamma, eps=eps), which=which)
 
     def judge(self, found, which, expected, **_):
-        found, expected = (
-            (expect_parts(found, 3), expected) if len(self.returns) > 1 else ((found,), (expected,))
-        )
+        if len(self.returns) == 1:
+            found, expected = (found,), (expected,)
+        found = expect_parts(found, len(expected)) if len(expected) > 1 else found
         for name, mine, right in zip(self.returns, found, expected):
             if name in which:
                 expect_close(mine, right, _RTOL, name)

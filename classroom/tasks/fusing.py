@@ -26,7 +26,7 @@ Kernel = namedtuple("Kernel", _FIELDS)
 _KERNELS = [
     kernel
     for kernel in itertools.starmap(Kernel, itertools.product(*_FIELDS.values()))
-    if (kernel.affine != "part" or kernel.parts > 1)
+    if not (kernel.affine == "part" and kernel.parts == 1)
     and (kernel.affine != "none" or kernel.parameter == 4)
 ]
 
@@ -191,17 +191,15 @@ class SumInLanes(Task):
     Returns one float32.
     """'''
         self.joining = f"\n    sums = list(lanes){order.joining(way)}"
+        rest_of = "terms[whole:]:\n        "
+        own = f"    rest = np.float32(0)\n    for a in {rest_of}rest = rest + a\n"
         self.rests = {
             "lanes": (
                 "\n    for i, a in enumerate(terms[whole:]):\n        lanes[i] = lanes[i] + a",
                 "",
             ),
-            "after": ("", "\n    for a in terms[whole:]:\n        total = total + a"),
-            "own": (
-                "",
-                "\n    rest = np.float32(0)\n    for a in terms[whole:]:\n        rest = rest +"
-                " a\n    total = total + rest",
-            ),
+            "after": ("", f"\n    for a in {rest_of}total = total + a"),
+            "own": ("", f"\n{own}    total = total + rest"),
         }
         before, after = self.rests[rest]
         self.body = f"""
@@ -283,11 +281,8 @@ class WarpSums(Task):
     id, minutes, points = "ch13-warp-sums", 15, 3
 
     def draw(self, random):
-        ways = [
-            steps
-            for width in (8, 16, 32)
-            for steps in itertools.permutations(2**k for k in range(width.bit_length() - 1))
-        ]
+        powers = [2**k for k in range(5)]
+        ways = [way for n in (3, 4, 5) for way in itertools.permutations(powers[:n])]
         self.variant = self.offsets, self.kind = random.choice(ways), random.choice(list(_PARTNERS))
         self.width = width = 2 ** len(self.offsets)
         self.example = f"(np.arange({width}, dtype=np.float32),)"
@@ -390,9 +385,8 @@ class SumsOverRows(Task):
             random.randrange(1, 12),
         )
         arrays, stay = ("dy, xhat", "they are") if what == "dgamma" else ("dy", "it is")
-        self.example = (
-            f"({'np.float32([[1, 2], [3, 4], [5, 6]]), ' * (2 if what == 'dgamma' else 1)}2)"
-        )
+        many = 2 if what == "dgamma" else 1
+        self.example = f"({'np.float32([[1, 2], [3, 4], [5, 6]]), ' * many}2)"
         several = (
             f", in {runs} running sums that start at 0: its k-th row, from k = 0 on, is added to"
             f" the running sum k mod {runs}; at the end these are added one after the other, the"
@@ -421,8 +415,7 @@ class SumsOverRows(Task):
         self.taken = self.rows if upwards else f"reversed({self.rows})"
         self.term = "dy[i] * xhat[i]" if what == "dgamma" else "dy[i]"
         self.second = f"\n    sums = list(parts){order.joining(way)}\n    return parts, total"
-        self.body = (
-            f"""
+        self.body = f"""
     parts = np.zeros((blocks, dy.shape[1]), np.float32)
     size, runs = -(-len(dy) // blocks), {runs}
     for b in range(blocks):
@@ -430,9 +423,7 @@ class SumsOverRows(Task):
         for k, i in enumerate({self.taken}):
             running[k % runs] += {self.term}
         for one in running:
-            parts[b] += one"""
-            + self.second
-        )
+            parts[b] += one{self.second}"""
 
     def cases(self):
         what = self.variant[2]

@@ -260,6 +260,11 @@ def small(rows):
     return np.resize([0.03, 0.3], (rows, 1))
 
 
+def small_rows(norm, rows):
+    """Standard deviations, mean and eps of rows so small that eps counts."""
+    return small(rows), 0.03, counting(norm)
+
+
 def counting(norm):
     """An eps that counts there."""
     return 0.1 if norm.eps in ("squared", "least") else 1e-2

@@ -14,32 +14,25 @@ def difference(found, expected, rtol):
     if isinstance(expected, tuple):
         if not isinstance(found, (tuple, list)) or len(found) != len(expected):
             many = f" of {len(found)}" if isinstance(found, (tuple, list)) else ""
-            return (
-                f"found {type(found).__name__}{many}, expected {len(expected)} results, separated"
-                " by commas"
-            )
+            expects = f"expected {len(expected)} results, separated by commas"
+            return f"found {type(found).__name__}{many}, {expects}"
         said = [difference(one, right, rtol) for one, right in zip(found, expected)]
         return next((f"result {k}: {words}" for k, words in enumerate(said, 1) if words), None)
     if found is None:
         return "found None; is a return missing?"
     if isinstance(expected, (bool, str)):
-        kinds, kind = (
-            ((bool, np.bool_), "True or False") if isinstance(expected, bool) else (str, "a word")
-        )
+        truth = (bool, np.bool_), "True or False"
+        kinds, kind = truth if isinstance(expected, bool) else (str, "a word")
         if not isinstance(found, kinds):
             return f"found {type(found).__name__}, expected {kind}"
         return None if found == expected else f"found {str(found)[:40]!r}, expected {expected!r}"
     try:
         found, expected = np.asarray(found), np.asarray(expected)
     except Exception as error:
-        return (
-            "found lists of different lengths, expected an array"
-            if isinstance(error, ValueError)
-            else (
-                f"found {type(found).__name__}, which is no array ({type(error).__name__}:"
-                f" {error!s:.200})"
-            )
-        )
+        if isinstance(error, ValueError):
+            return "found lists of different lengths, expected an array"
+        why = f"{type(error).__name__}: {error!s:.200}"
+        return f"found {type(found).__name__}, which is no array ({why})"
     single = expected.dtype == np.float32
     if found.shape != expected.shape:
         return f"found shape {found.shape}, expected {expected.shape}"

@@ -39,17 +39,13 @@ def feedback(student, result, assignment):
     if result["state"] != "graded" or result["missing"]:
         parts.append(_p(_LOOKED_AT))
     for task, drawn in zip(result["tasks"], assignment.tasks):
-        parts += [
-            _task(task, drawn),
-            *_example(task),
-            _items([_said(*check, TOLD) for check in task["checks"]]),
-        ]
+        says = [_said(*check, TOLD) for check in task["checks"]]
+        parts += [_task(task, drawn), *_example(task), _items(says)]
         if task["example"] is None and task["points"] < task["of"]:
             parts.append(_p(_OTHER_INPUTS))
         parts += _diagnosis(task)
-    return page(
-        f"Feedback for {student}", [*parts, *_printed(result["public"], "before the checks")]
-    )
+    parts += _printed(result["public"], "before the checks")
+    return page(f"Feedback for {student}", parts)
 
 
 def details(student, result, assignment):
@@ -88,17 +84,16 @@ def _heading(student, result):
 
 
 def _task(task, drawn):
-    return (
-        f"<h2>{html.escape(drawn.title)} ({task['id']}): {task['points']:g} of {task['of']:g}"
-        " points</h2>"
-    )
+    worth = f"{task['points']:g} of {task['of']:g} points"
+    return f"<h2>{html.escape(drawn.title)} ({task['id']}): {worth}</h2>"
 
 
 def _said(title, message, told):
     """A check in a line; of its message only the one of ``told`` that it begins with."""
     if message is None:
         return f"passed: {title}"
-    return f"FAILED: {title}. {next((words for words in told if message.startswith(words)), '')}".strip()  # noqa: E501
+    words = next((words for words in told if message.startswith(words)), "")
+    return f"FAILED: {title}. {words}".strip()
 
 
 def _example(task):
@@ -116,21 +111,17 @@ def _on_reading(result, note):
     if note:
         parts.append(_p(f"State: {result['state']}. {note[:1].upper()}{note[1:]}."))
     if result["errors"]:
-        parts += [
-            _p(
-                "Errors in cells; the cells after them ran all the same, and imports that fail are"
-                " skipped:"
-            ),
-            _items([f"code cell {number}: {text}" for number, text in result["errors"]]),
-        ]
+        skipped = (
+            "Errors in cells; the cells after them ran all the same, and imports that fail are"
+        )
+        errors = [f"code cell {number}: {text}" for number, text in result["errors"]]
+        parts += [_p(f"{skipped} skipped:"), _items(errors)]
     for name in result["missing"]:
         other = result["proposed"].get(name)
         meant = f" Your {other} may be meant; your instructor is told." if other else ""
         parts.append(_p(f"There is no function {name} after the last cell.{meant}"))
-    return parts + [
-        _p(f"{name} is defined more than once; the last definition counts.")
-        for name in result["twice"]
-    ]
+    twice = "is defined more than once; the last definition counts."
+    return parts + [_p(f"{name} {twice}") for name in result["twice"]]
 
 
 def _printed(seen, when):

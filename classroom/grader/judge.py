@@ -1,8 +1,6 @@
-"""One submission judged: the questions of the checks go into its sandbox, what comes back is judged
-here.
+"""One submission judged: questions go into its sandbox, and answers are judged here.
 
-The expected answers never leave this process. What a submission can do is to answer, or not.
-
+The expected answers never leave this process.
 First all public examples are called, then the checks. Until then no hidden input was in the
 submission's process, so students may see whatever came out of it; of what came later they see words
 of ``TOLD`` alone. Otherwise a submission could hand its author the hidden inputs: in what it
@@ -28,13 +26,9 @@ from .notebook import NO_NOTES, Gone, Notebook, Seconds, Slow
 from .text import plain
 
 _CALLS = 20  # of a failed check, that are looked at for a diagnosis
-NOT_RUN, NOT_WRITTEN, NOT_JUDGED = (
-    "not run",
-    "not written yet",
-    "the grader could not judge this answer",
-)
-#: What students are told of a check that they did not pass, where they are told anything: how its
-#: message begins.
+NOT_RUN, NOT_WRITTEN = "not run", "not written yet"
+NOT_JUDGED = "the grader could not judge this answer"
+#: All that students are told of a failed check: how its message begins.
 TOLD = NOT_RUN, NOT_JUDGED, str(Slow())
 #: And of how a submission's process ended while checks ran.
 ENDED = {
@@ -45,10 +39,10 @@ ENDED = {
 
 
 class Assignment(NamedTuple):
-    """tasks : as drawn, where each student has a variant the first one's.  seed : of the checks, new for each grading.
-    key : a text that changes with what is asked and how it is judged.  title : to be read.  variants : function
-    (student) -> their own tasks, which raises KeyError where there is none of that name; None where all have the same.
-    """  # noqa: E501
+    """tasks : as drawn; of variants the first student's.  seed : of the checks, new each grading.
+    key : changes with what is asked and how it is judged.  title : to be read.  variants : function
+    (student) -> their own tasks, or KeyError; None where all have the same.
+    """
 
     tasks: tuple
     seed: int
@@ -72,12 +66,8 @@ class Checked:
     """
 
     def __init__(self, task, number, seed, call):
-        self._task, self._check, self._seed, self._calls = (
-            task,
-            task.checks[number],
-            (seed, number),
-            [],
-        )
+        self._task, self._check = task, task.checks[number]
+        self._seed, self._calls = (seed, number), []
 
         def make(check, arguments):
             result, changed = call(tuple(arguments.values()))
@@ -250,40 +240,26 @@ def judge(data, assignment, seconds=Seconds(), limits=Limits()):
     tasks, deadline = assignment.tasks, time.monotonic() + seconds.wall
     wanted = {task.name: task.names for task in tasks}
     with contextlib.closing(_Process(data, wanted, deadline, seconds, limits)) as process:
-        examples = [
-            process.ask(
-                lambda notebook: judge_example(task, lambda args: notebook.call(task.name, args)),
-                (NOT_RUN, None),
-            )
-            for task in tasks
-        ]
+        examples = []
+        for task in tasks:
+
+            def example(notebook, task=task):
+                return judge_example(task, lambda args: notebook.call(task.name, args))
+
+            examples.append(process.ask(example, (NOT_RUN, None)))
         before, (output, printed) = process.first, process.output
-        judged = [
-            (
-                task,
-                example,
-                *(
-                    process.ask(
-                        lambda notebook: judge_task(task, notebook, assignment.seed), unasked
-                    )
-                    if goes_on
-                    else unasked
-                ),
-            )
-            for task, (example, goes_on) in zip(tasks, examples)
-            for unasked in [(not_run(task), None)]
-        ]
+        judged = []
+        for task, (example, goes_on) in zip(tasks, examples):
+            found = not_run(task), None
+            if goes_on:
+
+                def checks(notebook, task=task):
+                    return judge_task(task, notebook, assignment.seed)
+
+                found = process.ask(checks, found)
+            judged.append((task, example, *found))
     first = process.first
-    public = {
-        "note": str(before) if before else ENDED[first.state] if first else None,
-        "output": output,
-        "printed": printed,
-    }
-    return result(
-        first.state if first else "graded",
-        str(first) if first else None,
-        judged,
-        *process.output,
-        process.notes,
-        public,
-    )
+    note = str(before) if before else ENDED[first.state] if first else None
+    public = {"note": note, "output": output, "printed": printed}
+    how = (first.state, str(first)) if first else ("graded", None)
+    return result(*how, judged, *process.output, process.notes, public)

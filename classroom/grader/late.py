@@ -10,13 +10,8 @@ _RULE = re.compile(
     r"(,? at most (?P<most>\d+(\.\d+)?) ?(?P<of>%|points?))?"
 )
 _TIMES = (
-    "%A, %d %B %Y, %I:%M %p",
-    "%A, %d %B %Y, %H:%M",
-    "%d %B %Y, %H:%M",
-    "%A, %B %d, %Y, %I:%M %p",
-    "%d %B %Y, %I:%M %p",
-    "%Y-%m-%d %H:%M:%S",
-    "%Y-%m-%d %H:%M",
+    *("%A, %d %B %Y, %I:%M %p", "%A, %d %B %Y, %H:%M", "%d %B %Y, %H:%M", "%d %B %Y, %I:%M %p"),
+    *("%A, %B %d, %Y, %I:%M %p", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M"),
 )
 
 
@@ -62,16 +57,14 @@ def rule(deadline, text=None):
             f"late: found {text!r}, expected a rule such as '10% per day', '2 points per day' or"
             " '10% per day, at most 50%', in one unit"
         )
-    return Late(
-        when, float(found["number"]), found["unit"] == "%", float(found["most"] or math.inf)
-    )
+    most = float(found["most"] or math.inf)
+    return Late(when, float(found["number"]), found["unit"] == "%", most)
 
 
 def handed_in(row):
     """The time in a row of Moodle's worksheet, or None; ValueError if it cannot be read."""
-    text = next(
-        (row[column] for column in row if column.casefold() == "last modified (submission)"), ""
-    ).strip()
+    column = "last modified (submission)"
+    text = next((text for name, text in row.items() if name.casefold() == column), "").strip()
     if text in ("", "-"):
         return None
     for form in _TIMES:

@@ -6,10 +6,10 @@ from .overrides import NONE
 
 
 class Mark(NamedTuple):
-    """student : id.  entry : name of the submission that counts.  result : its own, with the points that count, the
-    ``total`` and, as ``remarks``, sentences for the student.  total : less what being late costs.  days : late.
-    told : sentences for the instructor.
-    """  # noqa: E501
+    """entry : the submission that counts.  result : its own, with the points that count, the
+    ``total`` and, as ``remarks``, sentences for the student.  total : less what lateness costs.
+    days : late.  told : sentences for the instructor.
+    """
 
     student: str
     entry: str
@@ -22,19 +22,17 @@ class Mark(NamedTuple):
 def settle(graded, joined, overrides=None, late=None, times=None):
     """The :class:`Mark` of each student, in the order of their first submissions.
 
-    graded : (entry, result) pairs.  joined : :class:`.roster.Joined`.  overrides : student -> Override.  late :
-    :class:`.late.Late` or None.  times : entry -> time it was handed in.
-    """  # noqa: E501
+    graded : (entry, result) pairs.  joined : :class:`.roster.Joined`.  overrides : student ->
+    Override.  late : :class:`.late.Late`.  times : entry -> time it was handed in.
+    """
     by_student = {}
     for entry, result in graded:
         by_student.setdefault(joined.student[entry], []).append((entry, result))
     found = []
     for student, entries in by_student.items():
         override = (overrides or {}).get(student, NONE)
-        marks = [
-            _mark(student, entry, result, override, late, (times or {}).get(entry))
-            for entry, result in entries
-        ]
+        when = times or {}
+        marks = [_mark(student, *one, override, late, when.get(one[0])) for one in entries]
         best = max(marks, key=lambda mark: mark.total)  # of equals the first
         told = [*best.told]
         if len(marks) > 1:
@@ -51,10 +49,8 @@ def _mark(student, entry, result, override, late, when):
     for task in result["tasks"]:
         if task["id"] in override.points:
             points = override.points[task["id"]]
-            remarks.append(
-                f"{task['id']}: your instructor gives {points:g} points in place of"
-                f" {task['points']:g}."
-            )
+            given = f"your instructor gives {points:g} points in place of {task['points']:g}."
+            remarks.append(f"{task['id']}: {given}")
             told.append(remarks[-1].replace("your instructor gives", "overridden,"))
             if points > task["of"]:
                 told.append(f"{task['id']}: more than its {task['of']:g} points.")
@@ -77,12 +73,11 @@ def _mark(student, entry, result, override, late, when):
 
 
 def needs_a_look(marks, joined, looks, identical=(), overrides=()):
-    """(student, entry, sentence) of what somebody should look at; no entry where nothing was handed
-    in.
+    """(student, entry, sentence) of what somebody should look at.
 
-    looks : function (result) -> sentences.  identical : lists of entries whose files are the same.  overrides :
-    students who have some.
-    """  # noqa: E501
+    looks : function (result) -> sentences.  identical : lists of entries whose files are the same.
+    overrides : students who have some.
+    """
 
     def of(entry, why):
         return joined.student[entry], entry, why

@@ -95,9 +95,8 @@ class Notebook:
         """The result of calling function ``name``, and positions of changed arguments."""
         if self._gone:
             raise self._gone
-        kind, *rest = self._ask(
-            ("call", name, args, self._seconds.call), self._seconds.call + _GRACE
-        )
+        seconds = self._seconds.call
+        kind, *rest = self._ask(("call", name, args, seconds), seconds + _GRACE)
         if kind == "missing":
             raise run.Mismatch(f"there is no function {name} after the last cell")
         if kind == "slow":
@@ -191,8 +190,6 @@ def not_sent(words):
 
 def raise_again(kind, words):
     """Raise what a function raised in another process, as the runner knows it."""
-    raise (
-        NotImplementedError
-        if kind == "NotImplementedError"
-        else run.Raised(kind, words, f"your function raised {words}")
-    )
+    if kind == "NotImplementedError":
+        raise NotImplementedError
+    raise run.Raised(kind, words, f"your function raised {words}")

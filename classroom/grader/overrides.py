@@ -30,9 +30,9 @@ NONE = Override({}, [], None)
 def read(path, ids, roster=None, joined=None):
     """Overrides by student's id, of a file; one with the columns alone is made where there is none.
 
-    ids : of tasks.  roster : :class:`.roster.Roster`, by which a row may name a student in other ways than by id.
+    ids : of tasks.  roster : by which a row may name a student in other ways than by id.
     joined : as for :func:`.roster.whose`.
-    """  # noqa: E501
+    """
     if not path.exists():
         path.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
         return {}

@@ -46,12 +46,10 @@ class Roster(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A submission's name, taken apart.
-
-    keys : that may be in a roster, the surest first.  says : who it is, in its own words.  system : "moodle", "canvas"
-    or "".  ignored : why it is no submission, or None.  late : whether Canvas marked it.  upload : Canvas' number of
-    the file, or None.
-    """  # noqa: E501
+    """A submission's name, taken apart. keys : that may be in a roster, the surest first.  says :
+    who it is.  system : "moodle", "canvas" or "".  ignored : why it is no submission, or None.
+    late : whether Canvas marked it.  upload : Canvas' number of the file, or None.
+    """
 
     keys: tuple
     says: str
@@ -62,9 +60,9 @@ class Entry(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """student : entry -> id.  ignored : entry -> why.  unknown : entries of nobody in the roster.  missing : ids in
-    the roster without an entry.  late : entries that Canvas marked as late.
-    """  # noqa: E501
+    """student : entry -> id.  ignored : entry -> why.  unknown : entries of nobody in the roster.
+    missing : ids without an entry.  late : entries that Canvas marked.
+    """
 
     student: dict
     ignored: dict
@@ -98,9 +96,8 @@ def read(path):
     """The :class:`Roster` of a CSV file; ValueError if it is none, or has an id twice."""
     columns, rows = read_csv(path, "roster", ",;\t")
     by_name = {column.strip().casefold(): column for column in columns}
-    ids = [by_name[name] for name in _IDS if name in by_name] or [
-        by_name[name] for name in _NAMES if name in by_name
-    ]
+    ids = [by_name[name] for name in _IDS if name in by_name]
+    ids = ids or [by_name[name] for name in _NAMES if name in by_name]
     if not ids:
         raise ValueError(
             f"roster: {path} has the columns {', '.join(columns) or '(none)'}; expected one of "

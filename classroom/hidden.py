@@ -1,5 +1,4 @@
-"""What the hidden tests of an nbgrader notebook call: a judge in a process of its own, which asks
-for results.
+"""What the hidden tests of an nbgrader notebook call: a judge in a process of its own.
 
 The judge draws the task again and compares there, so that nothing a notebook does to its own NumPy
 changes what is expected. The notebook's process still runs the student's code and shows the points:
@@ -19,9 +18,7 @@ import numpy as np
 from .grader import wire
 
 _ROOT = str(Path(__file__).parents[1])
-_JUDGE = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from classroom.hidden import main; main()"
-)
+_JUDGE = "import sys; sys.path[:0] = [sys.argv.pop(1)]; from classroom.hidden import main; main()"
 
 
 def points(candidate, id, seed, fingerprint):
@@ -51,9 +48,8 @@ def _answer(candidate, args):
     except wire.WireError as error:
         return wire.encode(("not sent", f"{error!s:.500}"))
     except Exception as error:
-        return wire.encode(
-            ("raised", type(error).__name__, f"{type(error).__name__}: {error!s:.500}")
-        )
+        kind = type(error).__name__
+        return wire.encode(("raised", kind, f"{kind}: {error!s:.500}"))
 
 
 def main():

@@ -50,11 +50,8 @@ def text(title, name, seed, chapters, ids, tasks, prints=None):
         "chapters": sorted(set(chapters)),
         "own": ids,
         "tasks": [{k: getattr(t, k) for k in kept} | {"fingerprint": p} for t, p in about],
-        "versions": {
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "lnlib": lnlib.__version__,
-        },
+        "versions": {"python": platform.python_version()}
+        | {"numpy": np.__version__, "lnlib": lnlib.__version__},
     }
     if prints is not None:
         key["students"] = prints

@@ -1,5 +1,4 @@
-"""Submissions judged by the workers of a Dask cluster; each sends its results back, and one machine
-writes them.
+"""Submissions judged by the workers of a Dask cluster; one machine writes their results.
 
 A worker runs ``python -m classroom.spread`` for a few submissions: a process of its own, since the
 grader forks and a worker has threads. What it needs goes along: assignment.json and your own tasks.
@@ -30,14 +29,11 @@ def by_dask(address, assignment):
     try:
         from dask.distributed import Client
     except ImportError:
-        raise ValueError(
-            "dask: found no package dask.distributed, which the book's environment has"
-        ) from None
-    folder = Path(assignment).parent
-    own = sorted((folder / key.OWN).glob("*.py"))
-    files = {"assignment.json": Path(assignment).read_text(encoding="utf-8")} | {
-        f"{key.OWN}/{path.name}": path.read_text(encoding="utf-8") for path in own
-    }
+        why = "dask: found no package dask.distributed, which the book's environment has"
+        raise ValueError(why) from None
+    paths = [Path(assignment), *sorted(Path(assignment).parent.glob(f"{key.OWN}/*.py"))]
+    places = ["assignment.json", *(f"{key.OWN}/{path.name}" for path in paths[1:])]
+    files = {place: path.read_text(encoding="utf-8") for place, path in zip(places, paths)}
 
     def judge(grading):
         try:
@@ -61,14 +57,8 @@ def _spread(client, grading, files):
     while True:
         few = list(islice(jobs, _FEW)) if len(waiting) < 2 * workers else []
         if few:
-            message = json.dumps(
-                {
-                    "files": files,
-                    "seconds": grading.seconds,
-                    "limits": grading.limits,
-                    "jobs": [_sent(job) for job in few],
-                }
-            )
+            message = {"files": files, "seconds": grading.seconds, "limits": grading.limits}
+            message = json.dumps(message | {"jobs": [_sent(job) for job in few]})
             waiting.append((few, client.submit(elsewhere, message, retries=_RETRIES, pure=False)))
         elif waiting:
             _store(grading, *waiting.popleft())

@@ -101,12 +101,8 @@ class _Notebook:
         sys.modules["__main__"] = self._module
         self._names = vars(self._module)
         # What the text promises is there, also where a student took the first cell away.
-        self._names |= {
-            "display": print,
-            "np": numpy,
-            "compare": compare.compare,
-            "get_ipython": lambda: _Jupyter(self._names),
-        }
+        self._names |= {"display": print, "np": numpy, "compare": compare.compare}
+        self._names["get_ipython"] = lambda: _Jupyter(self._names)
         self._lines, self._data = {}, bytearray()
 
     def part(self, data):
@@ -117,10 +113,8 @@ class _Notebook:
         try:
             words = f"{type(error).__name__}: {error}"
             if isinstance(error, ModuleNotFoundError):
-                words = (
-                    f"{error.name} is not available here; NumPy is, as np, and what comes with"
-                    " Python"
-                )
+                there = "NumPy is, as np, and what comes with Python"
+                words = f"{error.name} is not available here; {there}"
         except BaseException:
             words = type(error).__name__
         step, place = error.__traceback__, None
@@ -185,12 +179,8 @@ class _Notebook:
         for name, value in list(self._names.items()):
             code = value.__code__ if type(value) is types.FunctionType else None
             if code and code.co_filename in self._lines and type(name) is str and name not in names:
-                found.append(
-                    (
-                        name[:_TEXT],
-                        [one[:_TEXT] for one in code.co_varnames[: code.co_argcount][:20]],
-                    )
-                )
+                parameters = code.co_varnames[: code.co_argcount][:20]
+                found.append((name[:_TEXT], [one[:_TEXT] for one in parameters]))
         return found[:_FUNCTIONS]
 
     def call(self, name, args, seconds):

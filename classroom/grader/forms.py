@@ -82,9 +82,8 @@ def _decoded(data, name):
     try:
         return data.decode(name)
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"text that is cut short or broken: {error.reason}, at byte {error.start}"
-        ) from None
+        where = f"{error.reason}, at byte {error.start}"
+        raise ValueError(f"text that is cut short or broken: {where}") from None
 
 
 def _of_notebook(text):
@@ -110,17 +109,13 @@ def _of_python(text):
     places = [match.start() for match in _CELL.finditer(text)]
     if places:
         parts = [text[start:stop] for start, stop in zip([0, *places], [*places, len(text)])]
-        return [
-            part
-            for part in parts
-            if part.strip() and not re.match(r"# ?%%.*\[(markdown|md|raw)\]", part)
-        ]
+        text_cell = re.compile(r"# ?%%.*\[(markdown|md|raw)\]")
+        return [part for part in parts if part.strip() and not text_cell.match(part)]
     try:
         tree = ast.parse(without_magics(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(
-            f"neither a notebook nor Python: {type(error).__name__}: {error}"
-        ) from None
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"neither a notebook nor Python: {why}") from None
     if not tree.body:
         raise ValueError("there is no code in it")
     return [text]

@@ -1,27 +1,22 @@
-"""A process that sees neither network nor files nor other processes: Linux namespaces, by the
-standard library.
+"""A process that sees neither network nor files nor other processes: Linux namespaces.
 
 What keeps a submission in, from the outside to the inside:
 
-* user namespace: its user 1000 is the user ``nobody`` outside where root grades, and the grading
-  user otherwise; no capability is left, so nothing can be mounted, and a limit on threads counts.
+* user namespace: its user 1000 is ``nobody`` outside where root grades, else the grading user; no
+  capability is left, so nothing can be mounted, and a limit on threads counts.
 * mount namespace: a root of its own, read-only: the interpreter, system libraries, installed
-  packages, and what the caller names. No home, no submissions, no key, no /proc, no /sys. Only /tmp
-  is writable, small, and in memory.
-* network, pid, ipc and uts namespaces: no interface, no process but its own. It is process 1: when
-  it dies, all dies.
+  packages, and what the caller names. No home, submissions, key, /proc or /sys. Only /tmp is
+  writable, small, and in memory.
+* network, pid, ipc and uts namespaces: no interface, no process but its own, which is process 1:
+  when it dies, all dies.
 * limits: memory, CPU time, threads, file sizes; no core dumps.
-* a system call filter, a list of what is allowed: no new processes, so that the limits of one
-  process are those of the submission; no sockets; no memory that those limits do not count; no lock
-  on a file, whoever has it open; no new namespaces; nothing that reaches into kernel or other
-  processes.
+* a system call filter, a list of what is allowed: no new processes, sockets or namespaces, no
+  memory that the limits do not count, no lock on a file, nothing that reaches into the kernel.
 * its death: with the launcher, which ends with the grader.
-* a control group, where one can be made (:mod:`.cgroup`): memory by what is used, not by addresses
-  alone.
+* a control group, where one can be made (:mod:`.cgroup`): memory by what is used.
 
-Why our own, and not bubblewrap: measured under the same filter (November 2026), that saved about
-100 lines, and lost the mapping of root to nobody, the read-only /dev, and the exact end states, by
-which a student is told from a signal what happened.
+Bubblewrap would save about 100 lines (November 2026), and lose the mapping of root to nobody, the
+read-only /dev, and the exact end states, by which a student is told what happened.
 
 Needs Linux 5.14 on x86-64 or arm64. Whatever is missing raises :class:`Unavailable`; nothing is
 ever run without it.

@@ -13,15 +13,14 @@ from .launch import Limits, Unavailable
 
 
 class Sandbox:
-    """A Python program running in a sandbox, with a pipe to it and one back (its file descriptors 3
-    and 4).
+    """A Python program in a sandbox, with a pipe to it and one back (file descriptors 3 and 4).
 
-    program : path of the program, inside.  shown : dict of path inside -> path outside, read-only for it.
+    program : path, inside.  shown : dict of path inside -> path outside, read-only for it.
+    ``launcher`` is the process that started it.
 
     ``write`` and ``read`` raise EOFError when it has gone and TimeoutError at ``deadline`` (of
-    time.monotonic); ``close`` ends it with all it started and says how it ended. Close it whatever
-    happens. ``launcher`` is the process that started it.
-    """  # noqa: E501
+    time.monotonic); ``close`` ends it with all it started. Close it whatever happens.
+    """
 
     def __init__(self, program, shown, limits=Limits()):
         self._kept, self.printed, self._limit = b"", 0, limits.output

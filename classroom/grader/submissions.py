@@ -19,9 +19,9 @@ _FOLDER = _READ | _DIRECTORY
 
 
 class Submission(NamedTuple):
-    """student : a name, unique.  path : names from the folder down to the file, or None.  inode : of the file, or
-    None.  problem : why there is no path, or None.
-    """  # noqa: E501
+    """student : a name, unique.  path : names from the folder down to the file, or None.
+    inode : of the file, or None.  problem : why there is no path, or None.
+    """
 
     student: str
     path: tuple | None
@@ -50,10 +50,8 @@ def find_submissions(fd):
         entries = [entry for entry in found if not entry.name.startswith(".")]
     # A backslash is doubled, so that no name of odd bytes or of what does not print becomes
     # another's.
-    full = [
-        printable(os.fsencode(entry.name).replace(b"\\", b"\\\\").decode(errors="backslashreplace"))
-        for entry in entries
-    ]
+    raw = [os.fsencode(entry.name).replace(b"\\", b"\\\\") for entry in entries]
+    full = [printable(name.decode(errors="backslashreplace")) for name in raw]
     short = [name.removesuffix(suffix(name)) for name in full]
     taken = Counter(full + short)
     # ann, ann.ipynb and ann.ipynb.ipynb are three.

@@ -52,12 +52,9 @@ def read_csv(path, name, delimiters=","):
         rows = [(table.line_num, row) for row in table]
     except UnicodeDecodeError:
         raise ValueError(f"{name}: {path} is not UTF-8; save it as CSV UTF-8") from None
-    except (
-        csv.Error
-    ) as error:  # such as quotes that never end, which would swallow all lines after them
-        raise ValueError(
-            f"{name}: found {path}, after line {table.line_num}: {error}; expected CSV"
-        ) from None
+    except csv.Error as error:  # such as quotes that never end, which would swallow what follows
+        where = f"found {path}, after line {table.line_num}: {error}"
+        raise ValueError(f"{name}: {where}; expected CSV") from None
     for line, row in rows:
         if any(row.pop(None, ())):
             raise ValueError(

@@ -45,9 +45,9 @@ def _load(file):
     if len(found) != 1 or not found[0].startswith("own-"):
         TASKS.clear()
         TASKS.update(before)
+        names = ", ".join(found) or "(none)"
         raise ValueError(
-            f"tasks: {file} has the tasks {', '.join(found) or '(none)'}, expected one, whose id"
-            " begins with own-"
+            f"tasks: {file} has the tasks {names}, expected one, whose id begins with own-"
         )
     return found[0]
 
@@ -70,11 +70,8 @@ def try_out(id):
 
 def _words(error, file):
     """What was raised, and in which line of the file."""
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == str(file)
-    ]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(file)]
     where = f", in line {lines[-1]}" if lines else ""
     return f"{type(error).__name__}: {error}{where}"
 
@@ -82,32 +79,21 @@ def _words(error, file):
 def _problems(task):
     arguments, shown = task.shown()
     if not isinstance(arguments, tuple):
-        yield (
-            f"its example: found {task.example}, expected arguments in brackets, with a comma after"
-            " a single one"
-        )
-    stub = function_of(task.stub, task.name, {"np": np})
-    for number, check in enumerate(task.checks):
-        message = _failed(task, number, task.function())
-        if message:
-            yield (
-                f"its solution fails the check {check.title!r}: found {message!r}, expected that it"
-                " passes"
-            )
-        for words, answer in ("stub", stub), ("answer to the public example", lambda *args: shown):
+        yield f"its example: found {task.example}, expected arguments in brackets, with a comma"
+    answers = {
+        "stub": function_of(task.stub, task.name, {"np": np}),
+        "answer to the public example": lambda *args: shown,
+    }
+    numbers = range(len(task.checks))
+    for number, title in enumerate(repr(check.title) for check in task.checks):
+        if message := _failed(task, number, task.function()):
+            yield f"its solution fails the check {title}: found {message!r}, expected no message"
+        for words, answer in answers.items():
             if not _failed(task, number, answer):
-                yield (
-                    f"the {words} passes the check {check.title!r}, expected that it fails: see"
-                    " judge"
-                )
+                yield f"the {words} passes the check {title}, expected that it fails: see judge"
     for mistake in task.mistakes:
-        if not any(
-            _failed(task, number, task.function(mistake)) for number in range(len(task.checks))
-        ):
-            yield (
-                f"no check fails where {mistake.wrong}: expected one that does, or no such mistake"
-                " among the slips"
-            )
+        if not any(_failed(task, number, task.function(mistake)) for number in numbers):
+            yield f"no check fails where {mistake.wrong}: expected one that does"
 
 
 def _failed(task, number, answer):

@@ -34,47 +34,35 @@ have licences of their own, which they carry with them.
 """  # noqa: E501
 PYODIDE = "lite/static/pyodide"
 CORE = (
-    "pyodide.js",
-    "pyodide.asm.js",
-    "pyodide.asm.wasm",
-    "python_stdlib.zip",
-    "pyodide-lock.json",
+    *("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm"),
+    *("python_stdlib.zip", "pyodide-lock.json"),
 )
 
 
 def version():
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-        "version"
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project["version"]
 
 
 def loaded(site):
     """The files that live cells load, by their places in the site."""
     packages = json.loads((site / PYODIDE / "pyodide-lock.json").read_text())["packages"]
-    index, names, left = (
-        json.loads((site / "lite/live.json").read_text()),
-        set(),
-        ["numpy", "matplotlib"],
-    )
+    index = json.loads((site / "lite/live.json").read_text())
+    names, left = set(), ["numpy", "matplotlib"]
     while left:
         if (name := left.pop()) not in names:
             names.add(name)
             left += packages[name]["depends"]
-    return sorted(
-        [
-            "lite/live.json",
-            *(f"lite/files/{path}" for path in index["data"]),
-            *{f"lite/{path}" for paths in index["wheels"].values() for path in paths},
-            *(
-                f"_static/live/{name}"
-                for name in ("worker.js", "ln_kept.py", "ln_needs.py", "ln_run.py")
-            ),
-            *(
-                f"{PYODIDE}/{name}"
-                for name in (*CORE, *(packages[name]["file_name"] for name in names))
-            ),
-        ]
-    )
+    code = "worker.js", "ln_kept.py", "ln_needs.py", "ln_run.py"
+    python = *CORE, *(packages[name]["file_name"] for name in names)
+    found = {
+        "lite/live.json",
+        *(f"lite/files/{path}" for path in index["data"]),
+        *(f"lite/{path}" for paths in index["wheels"].values() for path in paths),
+        *(f"_static/live/{name}" for name in code),
+        *(f"{PYODIDE}/{name}" for name in python),
+    }
+    return sorted(found)
 
 
 def scripts(site):
@@ -118,11 +106,8 @@ def pack(site, folder):
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for path in sorted(files):
             entry = zipfile.ZipInfo(f"{name}/{path}", (2026, 1, 1, 0, 0, 0))
-            entry.compress_type, entry.create_system, entry.external_attr = (
-                zipfile.ZIP_DEFLATED,
-                3,
-                0o100644 << 16,
-            )
+            entry.compress_type, entry.create_system = zipfile.ZIP_DEFLATED, 3
+            entry.external_attr = 0o100644 << 16
             archive.writestr(entry, files[path], compresslevel=9)
     digest = hashlib.sha256(target.read_bytes()).hexdigest()
     (folder / f"{name}.zip.sha256").write_text(f"{digest}  {name}.zip\n")

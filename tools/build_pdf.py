@@ -105,14 +105,11 @@ def contents(parts):
         (title, place), sections = headings(found)
         return f"<li>{line(title, place)}<ol>{''.join(f'<li>{line(*section)}</li>' for section in sections)}</ol></li>"  # noqa: E501
 
-    return "".join(
-        (
-            f"<li>{title}<ol>{''.join(map(page, found))}</ol></li>"
-            if title
-            else "".join(map(page, found))
-        )
-        for title, found in parts
-    )
+    def part(title, found):
+        pages = "".join(map(page, found))
+        return f"<li>{title}<ol>{pages}</ol></li>" if title else pages
+
+    return "".join(part(*one) for one in parts)
 
 
 def whole(site, parts):
@@ -130,14 +127,13 @@ def whole(site, parts):
         f"<p>{config['html']['extra_footer']}</p>"
     )
     text = "".join(str(found) for _, articles in parts for found in articles)
-    return (
-        '<!DOCTYPE html><html lang="en" data-theme="light"'
-        f' data-mode="light">{first.head}<style>{STYLE}</style>'
-        '<body><main class="bd-main"><div class="bd-content"><div'
-        f' class="bd-article-container"><div id="cover">{cover}'
-        "</div><nav"
-        f' id="contents"><h2>Contents</h2><ol>{contents(parts)}</ol></nav>{text}</div></div></main></body></html>'  # noqa: E501
+    head = (
+        f'<html lang="en" data-theme="light" data-mode="light">{first.head}<style>{STYLE}</style>'
     )
+    list_of = f'<nav id="contents"><h2>Contents</h2><ol>{contents(parts)}</ol></nav>'
+    inside = f'<div id="cover">{cover}</div>{list_of}{text}'
+    inside = f'<div class="bd-content"><div class="bd-article-container">{inside}</div></div>'
+    return f'<!DOCTYPE html>{head}<body><main class="bd-main">{inside}</main></body></html>'
 
 
 def sheets(pdf):

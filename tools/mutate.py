@@ -13,42 +13,21 @@ import random
 from typing import NamedTuple
 
 _NEIGHBOUR = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
-_OPPOSITE = {
-    ast.Lt: ast.GtE,
-    ast.LtE: ast.Gt,
-    ast.Gt: ast.LtE,
-    ast.GtE: ast.Lt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
-_ARITHMETIC = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.FloorDiv,
-    ast.Pow: ast.Mult,
-    ast.LShift: ast.RShift,
-    ast.RShift: ast.LShift,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
-    ast.BitXor: ast.BitAnd,
-}
+_OPPOSITE = {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt}
+for _one, _other in (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn):
+    _OPPOSITE |= {_one: _other, _other: _one}
+_ARITHMETIC = {ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult}
+_ARITHMETIC |= {ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitAnd}
+for _one, _other in (ast.Add, ast.Sub), (ast.Mult, ast.Div), (ast.LShift, ast.RShift):
+    _ARITHMETIC |= {_one: _other, _other: _one}
 #: Kinds of which most only crash are drawn half as often.
 _RARELY = {"swapped arguments", "removed keyword", "dropped call", "return None", "dropped sign"}
 #: A change in a call of these could harm what lies outside the copy.
 _HARMFUL = {"kill", "killpg", "rmtree", "unlink", "rmdir", "chmod"}
-#: Of these nobody sees the order (agree: but for a tolerance, relative to the second), and of
-#: these, but in compiled code, the width: integers of simt have none.
-_SYMMETRIC, _INTEGERS = (
-    {"min", "max", "np.minimum", "np.maximum", "agree", "_same"},
-    {"int32", "int64", "uint64", "np.uintp"},
-)
+#: Of these nobody sees the order (agree: but for a tolerance, relative to the second).
+_SYMMETRIC = {"min", "max", "np.minimum", "np.maximum", "agree", "_same"}
+#: Of these nobody sees the width, but in compiled code: integers of simt have none.
+_INTEGERS = {"int32", "int64", "uint64", "np.uintp"}
 _UNREAD = {"annotation", "returns", "decorator_list", "msg", "type_comment", "ctx", "exc", "cause"}
 
 
@@ -99,27 +78,15 @@ def _of_constant(node):
 def _of_call(node, modules):
     called = ast.unparse(node.func)
     for k, (a, b) in enumerate(zip(node.args, node.args[1:]) if called not in _SYMMETRIC else ()):
-        if (
-            ast.dump(a) != ast.dump(b)
-            and not isinstance(a, ast.Starred)
-            and not isinstance(b, ast.Starred)
-        ):
-            yield (
-                "swapped arguments",
-                _changed(node, args=[*node.args[:k], b, a, *node.args[k + 2 :]]),
-            )
+        if ast.dump(a) != ast.dump(b) and not {type(a), type(b)} & {ast.Starred}:
+            swapped = _changed(node, args=[*node.args[:k], b, a, *node.args[k + 2 :]])
+            yield "swapped arguments", swapped
     for k in range(len(node.keywords)):
         yield "removed keyword", _changed(node, keywords=_without(node.keywords, k))
-    if (
-        len(node.args) == 1
-        and not node.keywords
-        and called not in _INTEGERS
-        and not isinstance(node.args[0], (ast.Starred, ast.GeneratorExp))
-    ):
-        method = (
-            isinstance(node.func, ast.Attribute)
-            and ast.unparse(node.func.value).split(".")[0] not in modules
-        )
+    plain = len(node.args) == 1 and not node.keywords and called not in _INTEGERS
+    if plain and not isinstance(node.args[0], (ast.Starred, ast.GeneratorExp)):
+        method = isinstance(node.func, ast.Attribute)
+        method = method and ast.unparse(node.func.value).split(".")[0] not in modules
         yield "dropped call", node.func.value if method else node.args[0]
 
 
@@ -127,14 +94,10 @@ def changes(node, modules=frozenset()):
     """(kind, node in its place) of every change of this node; modules: names imported."""
     if isinstance(node, ast.Compare):
         for k, op in enumerate(node.ops):
-            yield from (
-                (
-                    "comparison",
-                    _changed(node, ops=[*node.ops[:k], table[type(op)](), *node.ops[k + 1 :]]),
-                )
-                for table in (_NEIGHBOUR, _OPPOSITE)
-                if type(op) in table
-            )
+            for table in (_NEIGHBOUR, _OPPOSITE):
+                if type(op) in table:
+                    other = [*node.ops[:k], table[type(op)](), *node.ops[k + 1 :]]
+                    yield "comparison", _changed(node, ops=other)
     elif isinstance(node, ast.Constant):
         yield from _of_constant(node)
     elif isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.UAdd):
@@ -152,11 +115,8 @@ def changes(node, modules=frozenset()):
         yield from _of_call(node, modules)
     elif isinstance(node, ast.Return) and ast.unparse(node) not in ("return", "return None"):
         yield "return None", ast.Return(None)
-    if (
-        isinstance(node, (ast.AugAssign, ast.Raise, ast.Break, ast.Continue))
-        or _called(node)
-        or _rebinds(node)
-    ):
+    dropped = isinstance(node, (ast.AugAssign, ast.Raise, ast.Break, ast.Continue))
+    if dropped or _called(node) or _rebinds(node):
         yield "dropped statement", ast.Pass()
 
 
@@ -173,11 +133,8 @@ def _rebinds(node):
 
 
 def _text(node):
-    return (
-        isinstance(node, ast.JoinedStr)
-        or isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-    )
+    written = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return written or isinstance(node, ast.JoinedStr)
 
 
 def _left_alone(node):
@@ -288,13 +245,9 @@ def draw(found, count, rng):
 def sample(files, count, seed, left_out=lambda place: False):
     """About ``count`` mutants of {file: source}: of each file one at least, of a long one more."""
     found = {file: mutants(file, source, left_out) for file, source in files.items()}
-    whole = max(1, sum(map(len, found.values())))
-    chosen = [
-        mutant
-        for file, those in found.items()
-        for mutant in draw(
-            those, max(1, round(count * len(those) / whole)), random.Random(f"{seed} {file}")
-        )
-    ]
+    whole, chosen = max(1, sum(map(len, found.values()))), []
+    for file, those in found.items():
+        many = max(1, round(count * len(those) / whole))
+        chosen += draw(those, many, random.Random(f"{seed} {file}"))
     random.Random(seed).shuffle(chosen)  # a run that is cut short has seen all modules
     return chosen

@@ -1,6 +1,5 @@
 """Messy submissions get the points they deserve; no page tells what was hidden."""
 
-import inspect
 import io
 import json
 import zipfile
@@ -12,8 +11,7 @@ from test_grading import ROOT, arguments, judged, make_class, sandbox, table  # 
 
 from classroom import rehearse, tasks
 from classroom.grader import feedback, forms, judge, notebook
-from classroom.grader.compare import compare, difference
-from lnbook.exercises import run
+from classroom.grader.compare import compare
 
 _CHAPTERS, _SEED = (1, 3), 7
 
@@ -228,96 +226,6 @@ def test_no_page_of_a_student_tells_a_hidden_input(sandbox):  # noqa: F811
 
 # ---- The public example
 # ------------------------------------------------------------------------------------------
-
-
-def variations(right):
-    """Results to try: the right one, and each of its parts a little wrong or of another form."""
-    yield right
-    yield from (
-        None,
-        True,
-        1,
-        1.0,
-        "right",
-        [],
-        (),
-        np.float32(1),
-        np.zeros(3),
-        [[1], [2, 3]],
-        {"a": 1},
-        object(),
-    )
-    if isinstance(right, tuple):
-        yield from (list(right), right[:-1], (*right, 0), right[::-1])
-        for k, part in enumerate(right):
-            yield from ((*right[:k], other, *right[k + 1 :]) for other in variations(part))
-    elif isinstance(right, (bool, str)):
-        yield from (
-            not right,
-            int(right == "x"),
-            np.bool_(right) if isinstance(right, bool) else right + "x",
-        )
-    else:
-        array = np.asarray(right)
-        yield from (
-            array.astype(np.float32),
-            array.astype(np.float64),
-            array.tolist(),
-            array[None],
-            -array,
-            array + 1,
-            array * (1 + 1e-14),
-            array * (1 + 1e-10),
-            array * (1 + 1e-7),
-            array * np.nan,
-            array.astype(complex),
-        )
-
-
-def accepted(task, found, arguments, expected):
-    """Whether the judge of the hidden checks takes this for an answer to the public example."""
-    about = dict(zip(task.names, arguments)) | {
-        "expected": expected,
-        "far": 0.0,
-        "right": expected,
-        "word": expected,
-        "what": "",
-        "which": 0,
-        "position": 0,
-    }
-    if isinstance(expected, tuple):
-        which = {
-            "ch02-norm-jacobian": ("J", "eigenvalues"),
-            "ch03-norm-backward": (("dx", "dgamma", "dbeta"),),
-        }.get(task.id, (0, 1))
-        each = [about | {"which": k, "position": k} for k in which]
-    else:
-        each = [about | {"which": ("dx",)}]
-    taken = inspect.signature(task.judge).parameters
-    for more in each:
-        more = {name: value for name, value in more.items() if name in taken and name != "found"}
-        if (
-            run.verdict(
-                run.each("", lambda rng: run.Call({}, **more), task.judge), None, lambda *_: found
-            )
-            is not None
-        ):
-            return False
-    return True
-
-
-@pytest.mark.parametrize("id", [task.id for task in tasks.draw(tasks.chapters(), 0)])
-def test_compare_says_of_the_public_example_what_the_grader_says(id, capsys):
-    for seed in range(4):
-        task = tasks.drawn(id, seed)
-        arguments, expected = task.shown()
-        verdicts = []
-        for found in variations(expected):
-            verdicts.append(difference(found, expected, task.rtol) is None)
-            assert verdicts[-1] == accepted(task, found, arguments, expected), (id, seed, found)
-            compare(lambda *args: found, arguments, expected, task.rtol)
-            assert capsys.readouterr().out.startswith("agrees\n" if verdicts[-1] else "DIFFERS: ")
-        assert verdicts[0] and sum(verdicts) < len(verdicts) // 2
 
 
 def test_compare_sees_changed_arguments(capsys):

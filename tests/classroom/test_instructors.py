@@ -7,13 +7,11 @@ import sys
 
 import pytest
 from answers import python
-from pages import BOOK, CHAPTERS, ROOT
+from pages import BOOK
 
-from lnbook.exercises import exercises
 from normcheck.mistakes import MUTANTS, TESTS
 
 TEXT = (BOOK / "for-instructors.md").read_text(encoding="utf-8")
-SOURCES = {int(path.stem[:2]): path.read_text(encoding="utf-8") for path in CHAPTERS}
 
 
 def section(title):
@@ -34,34 +32,6 @@ def commands(prefix):
         for line in TEXT.replace("\\\n", "").splitlines()
         if line.startswith(f"    {prefix}")
     ]
-
-
-def test_what_the_page_points_to_exists():
-    places = re.findall(r"chapter (\d+), \*(.+?)\*", TEXT)
-    assert len(places) >= 10
-    for chapter, title in places:
-        assert f"\n## {title}\n" in SOURCES[int(chapter)], (chapter, title)
-    known = {*exercises(), *(test.id for test in TESTS)}
-    last_column = "\n".join(row[-1] for row in rows(section("What students get wrong")))
-    for text in (
-        section("Ninety minutes"),
-        section("One week"),
-        section("Three weeks"),
-        last_column,
-    ):
-        names = set(re.findall(r"`([a-z]+(?:-[a-z0-9]+)*)`", text))
-        assert len(names) >= 5 and names <= known, names - known
-    files = set(
-        re.findall(
-            r"[\w/-]+\.(?:txt|cff|yml|py)\b", re.sub(r"```text.*?```|\.\./", "", TEXT, flags=re.S)
-        )
-    )
-    assert len(files) >= 5
-    for name in files:
-        assert (ROOT / name).is_file(), name
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in set(re.findall(r"`make (\w+)`", TEXT)):
-        assert re.search(rf"^{target}:", makefile, re.M), target
 
 
 def test_each_check_named_lets_its_mistake_through():

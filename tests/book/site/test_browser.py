@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from browsing import Visit, contrast, skip, small_type, violations
+from browsing import Visit, skip, small_type, violations
 from pages import CHAPTERS
 from pages import PAGES as SOURCES
 
@@ -116,32 +116,6 @@ def test_search_finds_words_in_the_text(browser, address):
         )
 
 
-# Every kind of word that the style sheets colour in code, put into the page's first cell: its
-# class, its colour and what is behind it; hll is a line, not a word. axe says nothing of words on a
-# background with a gradient, which code has.
-CODE_COLOURS = """() => {
-    const pre = document.querySelector('.cell_input .highlight pre'), kinds = new Set(['']);
-    for (const sheet of document.styleSheets) for (const rule of sheet.cssRules)
-        for (const found of (rule.selectorText || '').matchAll(/\\.highlight \\.(\\w+)/g)) kinds.add(found[1]);
-    kinds.delete('hll');
-    const behind = getComputedStyle(document.documentElement).getPropertyValue('--pst-color-surface');
-    pre.style.setProperty('background', behind, 'important');
-    return [...kinds].map(kind => {
-        const word = Object.assign(document.createElement('span'), {className: kind, textContent: 'x'});
-        pre.append(word);
-        const style = getComputedStyle(word), own = style.backgroundColor;
-        return [kind, style.color, own === 'rgba(0, 0, 0, 0)' ? getComputedStyle(pre).backgroundColor : own];
-    }); }"""  # noqa: E501
-
-
-@pytest.mark.parametrize("theme", (pytest.param("light", marks=pytest.mark.slow), "dark"))
-def test_code_can_be_read(browser, address, theme):
-    with Visit(browser, f"{address}/book/{CHAPTERS[2].stem}.html", theme=theme) as visit:
-        found = visit.page.evaluate(CODE_COLOURS)
-        assert len(found) > 60
-        assert [kind for kind in found if contrast(*kind[1:]) < 4.5] == []  # WCAG 2.1, 1.4.3
-
-
 def test_answers_are_folded_and_open_by_keyboard(browser, site):
     with Visit(browser, (site / f"book/{CHAPTERS[0].stem}.html").as_uri()) as visit:
         hidden = (
@@ -158,30 +132,6 @@ def test_answers_are_folded_and_open_by_keyboard(browser, site):
         answer.locator("summary").focus()
         visit.page.keyboard.press("Enter")
         assert answer.locator("p").first.is_visible()
-
-
-@pytest.mark.slow
-def test_an_aside_is_folded_and_opens_by_keyboard_by_link_and_by_search(browser, site):
-    url = (site / f"book/{CHAPTERS[1].stem}.html").as_uri()
-    seen = (
-        "() => document.querySelector('details.ln-aside >"
-        " p').checkVisibility({contentVisibilityAuto: true})"
-    )
-    with Visit(browser, url) as visit:
-        assert not visit.page.evaluate(seen)
-        visit.page.locator("details.ln-aside > summary").first.focus()
-        visit.page.keyboard.press("Enter")
-        assert visit.page.evaluate(seen)
-        inside = visit.page.evaluate("document.querySelector('details.ln-aside [id]').id")
-        word = visit.page.evaluate(
-            "document.querySelector('details.ln-aside > p').textContent.match(/[a-z]{9,}/)[0]"
-        )
-    with Visit(browser, f"{url}#{inside}") as visit:
-        visit.page.wait_for_function(seen)
-    with Visit(browser, url) as visit:
-        visit.page.evaluate(f"localStorage.setItem('sphinx_highlight_terms', '{word}')")
-        visit.page.reload()
-        visit.page.wait_for_function(seen)
 
 
 @pytest.mark.parametrize("javascript", (pytest.param(True, marks=pytest.mark.slow), False))

@@ -90,16 +90,6 @@ def test_the_text_is_the_pages(articles, notebooks):
             assert plain in text, f"{name}: {paragraph}"
 
 
-def test_numbers_of_equations_and_figures_are_the_pages(site, notebooks):
-    for name, notebook in notebooks.items():
-        page, text = (site / f"book/{name}.html").read_text(encoding="utf-8"), markdown(notebook)
-        assert re.findall(r"\\tag\{([\d.]+)\}", text) == re.findall(
-            r'class="eqno">\(([\d.]+)\)', page
-        ), name
-        figures = list(re.findall(r'caption-number">Fig. ([\d.]+)', page))
-        assert re.findall(r"^\*\*Fig. ([\d.]+)\*\*", text, re.M) == figures, name
-
-
 def test_all_visible_code_is_there(notebooks):
     for path in CHAPTERS:
         code = [cell.source for cell in notebooks[path.stem].cells if cell.cell_type == "code"]

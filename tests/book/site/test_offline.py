@@ -90,11 +90,3 @@ def test_what_needs_a_server_is_hidden_from_disk_and_the_reader_told(browser, un
         assert visit.page.is_visible("text=Run in the browser") and not visit.page.is_visible(
             "text=http.server"
         )
-
-
-def test_a_page_that_runs_from_disk_offers_nothing_that_needs_a_server():
-    page = f"<head>{ln_launch.tags('../', True)}</head><body>{ln_launch.row(ln_launch.buttons('x', '', '', True))}"  # noqa: E501
-    changed = build_offline.without_server(page)
-    assert " data-disk " in changed and "Download notebook" in changed and "live.js" in changed
-    for word in ("Run in the browser", "http.server", "ln-from-disk"):
-        assert word in page and word not in changed

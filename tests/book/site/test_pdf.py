@@ -2,12 +2,9 @@
 
 import io
 import re
-import shutil
-import subprocess
 import unicodedata
 
 import build_pdf
-import matplotlib.image
 import pytest
 from browsing import skip
 from chrome import CHROME
@@ -110,30 +107,3 @@ def test_a_blank_sheet_is_refused(target):
     writer.write(printed)
     with pytest.raises(ValueError, match=rf"found nothing on \[{len(writer.pages)}\]"):
         build_pdf.finish(printed.getvalue(), [], again)
-
-
-def test_no_sheet_is_half_empty(pdf, target, tmp_path):
-    """Code and tables go on on the next sheet; a figure does not."""
-    if not shutil.which("pdftoppm"):
-        skip("no pdftoppm (poppler-utils) to see what was printed", "LN_REQUIRE_BROWSER")
-    subprocess.run(["pdftoppm", "-r", "12", "-gray", target, tmp_path / "sheet"], check=True)
-    starts = {
-        pdf.get_destination_page_number(chapter)
-        for _, inside in entries(pdf.outline)
-        for chapter, _ in entries(inside)
-    }
-    empty = []
-    for number, path in enumerate(sorted(tmp_path.glob("sheet*.pgm"))):
-        sheet = matplotlib.image.imread(
-            path
-        )  # the text lies between the margins; below it is the number of the sheet
-        rows = (sheet < 200).any(axis=1).nonzero()[0] / len(sheet)
-        if rows[rows < 0.93].max() < 0.6 and not {number, number + 1} & {
-            0,
-            1,
-            2,
-            len(pdf.pages),
-            *starts,
-        }:
-            empty.append(number + 1)
-    assert empty == []

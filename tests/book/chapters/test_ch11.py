@@ -20,10 +20,6 @@ from lnlib.summation import sum_rows
 # Exercises: each attempt is a mistake a reader may make
 
 
-def in_order(numbers):
-    return list(itertools.accumulate(numbers, initial=np.float32(0)))[-1]
-
-
 @pytest.mark.parametrize(
     "attempt, check, words",
     [
@@ -74,10 +70,6 @@ def shared(parts, counts=lambda n: n > 1):
     return sum(counts(sum(number in lines for lines in parts)) for number in set().union(*parts))
 
 
-def lines_of(sums, line=64):
-    return shared(touched(sums, line, sums.strides))
-
-
 def whole_parts(sums, line):
     """Every byte from one part to the next counts as written."""
     starts = [sums.ctypes.data + part * sums.strides[0] for part in range(len(sums))]
@@ -107,10 +99,6 @@ def whole_parts(sums, line):
 )
 def test_shared_lines_refuses(attempt, check, words):
     assert failed("shared-lines", attempt, words) == check
-
-
-def test_shared_lines_takes_a_loop_over_numbers():
-    assert failed("shared-lines", lines_of) is None
 
 
 def vectorised(x, gamma, eps, y, rstd):

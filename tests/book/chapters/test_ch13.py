@@ -266,40 +266,6 @@ def test_times_on_a_gpu():
     ]
 
 
-def test_times_in_half_precision():
-    microseconds = {
-        "copy": (1, 2, 4),
-        "lnlib": (2, 3, 5),
-        "pytorch": (4, 9, 10),
-        "triton": (1, 9, 4),
-    }
-    records = [
-        {
-            "section": "speed",
-            "shape": [64, D],
-            "which": which,
-            "dtype": dtype,
-            "implementation": name,
-            "seconds": [of * 1e-6] * 3,
-        }
-        for name, three in microseconds.items()
-        for D, time in zip((8, 16, 32), three)
-        for which, dtype, of in (
-            ("forward", "bfloat16", time),
-            ("forward", "float32", 7),
-            ("backward", "bfloat16", 7),
-        )
-    ]
-    assert measured.half_precision(records, "forward", "copy") == {
-        "half_lnlib": "1.2 to 2",
-        "half_pytorch": "2 to 3",
-        "half_triton": "0.5 to 3",
-        "half_lost": 2,
-        "half_shapes": 3,
-    }
-    assert measured.half_precision(records, "backward", "copy")["half_lnlib"] == "1"
-
-
 # Questions: the numbers in the answers are computed, then looked for in their text
 
 

@@ -17,7 +17,6 @@ from lnbook.exercises import (
     check,
     exercises,
     expect_close,
-    expect_parts,
     of_small_error,
     registry,
     run,
@@ -236,13 +235,6 @@ def test_ids_are_unique(monkeypatch):
     monkeypatch.setattr(ch01, "EXERCISES", (ALL[0], ALL[0]))
     with pytest.raises(ValueError, match="twice"):
         exercises()
-
-
-@pytest.mark.parametrize("found", [None, 1.0, np.ones((2, 3)), np.ones(3), (1,), [1, 2, 3]])
-def test_expect_parts_wants_a_tuple_of_the_right_length(found):
-    with pytest.raises(Mismatch, match="expected 2 arrays"):
-        expect_parts(found, 2)
-    assert expect_parts([1, 2], 2) == [1, 2] == expect_parts(np.array([1, 2]), 2).tolist()
 
 
 def test_a_mistake_that_an_earlier_check_stops_is_not_named():

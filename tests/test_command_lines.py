@@ -103,27 +103,3 @@ def test_a_slip_is_told_before_anything_is_run(module, arguments, says, tmp_path
     assert end.value.code == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert re.search(f"error: {says}", last), last
-
-
-@pytest.mark.slow
-def test_validate_s_benchmark_refuses_names_that_it_has_not(tmp_path, monkeypatch, capsys):
-    from benchmarks import validate
-
-    monkeypatch.setattr(validate, "targets", lambda: ([("lnlib.cpu", None, {})], {}))
-    with pytest.raises(SystemExit):
-        validate.main(["--out", str(tmp_path / "x.json"), "--only", "PyTorch"])
-    assert (
-        "error: --only: found PyTorch, expected beginnings of lnlib.cpu" in capsys.readouterr().err
-    )
-
-
-def test_a_file_that_can_be_written_stays_as_it_is(tmp_path):
-    """And of one that is not there none is left; its folder is made."""
-    from lnbook.measure.provenance import unwritable
-
-    (tmp_path / "old.json").write_text("old")
-    assert (
-        unwritable(tmp_path / "old.json") is None and (tmp_path / "old.json").read_text() == "old"
-    )
-    assert unwritable(tmp_path / "new" / "x.json") is None and not any((tmp_path / "new").iterdir())
-    assert unwritable(tmp_path).startswith(f"found {tmp_path} (")  # a folder

@@ -28,14 +28,6 @@ def close(found, x, gamma, beta, dy):
         assert a.shape == b.shape and np.linalg.norm(a - b) <= RTOL * np.linalg.norm(b)
 
 
-def test_the_examples_are_short():
-    for path in (BOOK / "examples").glob("*.py"):
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        assert (
-            len(lines) <= (60 if path.stem.endswith("cuda") else 15) and max(map(len, lines)) <= 76
-        ), path.name
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(2, 3, 16), (4, 16), (16,)])
 def test_pytorch(shape):

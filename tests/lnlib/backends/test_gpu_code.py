@@ -14,9 +14,6 @@ from benchmarks.gpu.code import (
     KERNELS,
     compile_kernel,
     complaints,
-    count,
-    family,
-    fits,
 )
 from simt.cuda_access import FULL, cuda, device, float32, int32, libdevice, load4, store4
 
@@ -29,67 +26,6 @@ def compiler():
 
 
 # What needs no compiler.
-
-
-@pytest.mark.parametrize(
-    "registers, threads, blocks, fit",
-    [
-        (64, 1024, 1, True),
-        (65, 1024, 1, False),
-        (128, 512, 1, True),
-        (129, 512, 1, False),
-        (127, 256, 2, True),
-        (130, 256, 2, False),
-        (255, 256, 1, True),
-        (255, 288, 1, False),  # 256 * 288 > 65536
-        (168, 384, 1, True),
-        (169, 384, 1, False),  # 169 * 384 < 65536, but 169 are given as 176
-        (176, 320, 1, False),  # 176 * 320 < 65536, but one quarter has three of the ten warps
-    ],
-)
-def test_fits(registers, threads, blocks, fit):
-    assert fits(registers, threads, blocks) is fit
-
-
-def test_count_by_family():
-    opcodes = {
-        "LDG.E.128.SYS": "LDG.E.128",
-        "LDG.E.128.CONSTANT": "LDG.E.128",
-        "LDG.E": "LDG.E",
-        "LD.E.64": "LD.E.64",
-        "LDG.E.U16.CONSTANT": "LDG.E.U16",
-        "STS.64": "STS.64",
-        "REDG.E.ADD.F32.FTZ.RN.STRONG.GPU": "RED",
-        "RED.E.ADD.F32.FTZ.RN.STRONG.GPU": "RED",
-        "SHFL.BFLY": "SHFL",
-        "CALL.REL.NOINC": "CALL",
-    }
-    assert {opcode: family(opcode) for opcode in opcodes} == opcodes
-    sass = """
-        /*0000*/                   IMAD.MOV.U32 R1, RZ, RZ, c[0x0][0x28] ;   /* 0x00000a00ff017624 */
-                                                                             /* 0x000fca00078e00ff */
-        /*0050*/              @!P0 LDG.E.128.SYS R4, [R2] ;                  /* 0x0000000002047381 */
-        /*0060*/             @!UPT UIADD3 URZ, URZ, URZ, URZ ;
-        /*0070*/                   F2F.F64.F32 R2, R4 ;
-        /*1080*/                   DADD R2, R2, R6 ;
-        /*1090*/                   MUFU.RCP64H R5, R3 ;
-        /*10a0*/                   NOP;
-    """  # noqa: E501
-    assert count(sass) == {
-        "IMAD": 1,
-        "LDG.E.128": 1,
-        "UIADD3": 1,
-        "F2F": 1,
-        "DADD": 1,
-        "MUFU": 1,
-        "all": 6,
-        "float64": 3,
-    }
-
-
-def test_missing_is_named(monkeypatch):
-    monkeypatch.setattr(gpu_code, "tool", lambda name: None if name == "cuobjdump" else name)
-    assert gpu_code.missing().startswith("cuobjdump not found")
 
 
 # Small kernels.
@@ -136,14 +72,6 @@ def test_nothing_is_wrong_with_a_good_kernel(compiler, arch):
     code = compile_kernel(normalised, FLAT, arch)
     assert complaints(code, **GOOD) == [] and code.shared == 32
     assert code.registers > 8 and code.operations["all"] > 50 and code.arch == arch
-
-
-def test_ptx_of_the_oldest_architecture_will_do(compiler):
-    """ptxas makes the same of it as of PTX made for the architecture itself."""
-    code = compile_kernel(normalised, FLAT, "sm_90")
-    own, _ = cuda.compile_ptx(normalised, FLAT, cc=(9, 0))
-    assert ".target sm_75" in code.ptx and ".target sm_90" in own
-    assert gpu_code.assemble(own, "sm_90").operations == code.operations
 
 
 def literal(x, y, n):
@@ -245,13 +173,6 @@ def test_a_bad_kernel_is_found(compiler, kernel, signature, options, expectation
     assert any(said in what for what in found), found
 
 
-def test_what_is_allowed_is_no_complaint(compiler):
-    float64_code = compile_kernel(literal, "void(float64[::1], float64[::1], int32)", "sm_80")
-    assert complaints(float64_code, threads=32, float64=True) == []
-    fast = compile_kernel(quotient, FLAT, "sm_80", fastmath=True)
-    assert complaints(fast, threads=32, approximate=True) == []
-
-
 # Four neighbours at once.
 
 
@@ -276,45 +197,6 @@ def test_width_of_load4_and_store4(compiler, arch, dtype, load, store, times):
     operations = compile_kernel(copy4, f"void({dtype}[::1], {dtype}[::1], int32)", arch).operations
     memory = {name: n for name, n in operations.items() if re.match(r"(LD|ST)[GL]?(\.|$)", name)}
     assert memory == {load: times, store: times}
-
-
-def widen(x, y, n):
-    a, b, c, d = load4(x, n)
-    store4(y, n, float32(a) + float32(b), float32(c), float32(d), 1)
-
-
-def test_store4_converts_as_an_assignment_does(compiler):
-    code = compile_kernel(widen, "void(float16[::1], float16[::1], int32)", "sm_75")
-    assert (
-        code.operations["FADD"] == 1
-        and code.operations["STG.E.64"] == 1
-        and code.operations["float64"] == 0
-    )
-    assert complaints(code, threads=32) == []
-
-
-@pytest.mark.parametrize(
-    "signature, found",
-    [
-        ("void(float32[:], float32[:], int32)", "array: found array(float32, 1d, A)"),
-        ("void(float32[:, ::1], float32[:, ::1], int32)", "array: found array(float32, 2d, C)"),
-        ("void(boolean[::1], boolean[::1], int32)", "array: found array(bool, 1d, C)"),
-        ("void(float32[::1], float32[::1], float32)", "i: found float32, expected an integer"),
-    ],
-)
-def test_bad_arguments_are_named(compiler, signature, found):
-    from numba.core.errors import TypingError
-
-    def plain(x, y, n):
-        a, b, c, d = load4(x, n)
-
-    def stored(x, y, n):
-        store4(y, n, 1, 2, 3, 4)
-
-    for name, kernel in (("load4", plain), ("store4", stored)):
-        with pytest.raises(TypingError) as error:
-            compile_kernel(kernel, signature, "sm_75")
-        assert f"{name}: {found}" in str(error.value)
 
 
 # The arithmetic that the kernels count on.
@@ -358,13 +240,6 @@ def test_nothing_is_reordered_and_only_products_are_fused(compiler, arch):
     }
 
 
-def test_order_of_the_subtractions(compiler):
-    """x - m first: its result goes into the second subtraction, and r is subtracted from that."""
-    ptx = compile_kernel(recentred, FIVE, "sm_80").ptx
-    (first, _, _), (_, left, _) = re.findall(r"sub\.f32\s+(%f\d+), (%f\d+), (%f\d+);", ptx)
-    assert left == first
-
-
 def test_division_and_root_are_rounded_correctly_unless_fastmath(compiler):
     ptx = compile_kernel(root, FIVE, "sm_80").ptx
     assert (
@@ -377,10 +252,6 @@ def test_division_and_root_are_rounded_correctly_unless_fastmath(compiler):
 
 
 # The kernels of the library.
-
-
-def test_there_are_kernels_to_check():
-    assert len({kernel.name for kernel in KERNELS}) == len(KERNELS) > 0
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)

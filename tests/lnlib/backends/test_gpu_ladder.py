@@ -12,7 +12,6 @@ import pytest
 
 import simt
 from lnlib import gpu, reference
-from lnlib.gpu.devices import compiled
 from lnlib.summation import sum_rows
 
 STEPS = gpu.steps.STEPS
@@ -85,22 +84,6 @@ def test_steps_are_layer_norm(name, N, D):
     assert len(runs) == len(STEPS[name].plan(N, D, 4))
 
 
-@pytest.mark.slow
-def test_long_rows():
-    """256 threads keep 16 numbers each, and as many of their parts of dgamma; or, without parts,
-    512 threads.
-    """
-    kernels = {D: STEPS["fused-partials"].plan(8, D, 4)[0].kernel for D in (4095, 4096, 4097, 4100)}
-    assert [D for D, kernel in kernels.items() if kernel is gpu.ladder.fused_partials_long] == [
-        4097,
-        4100,
-    ]
-    check("fused-partials", run("fused-partials", 2, 4097)[0], 2, 4097)
-    assert [STEPS["row-in-registers"].plan(8, D, 4)[0].block for D in (8191, 8192)] == [512, 512]
-    with pytest.raises(ValueError, match="D: found 8193, expected at most 8192"):
-        STEPS["row-in-registers"].predict(8, 8193)
-
-
 def check_blocks(N, D, G):
     outputs, runs = run("fused-partials", N, D, G=G, log=True)
     check("fused-partials", outputs, N, D)
@@ -140,52 +123,6 @@ def test_steps_on_a_gpu(name, N, D):
     outputs, runs = run(name, N, D, gpu=True)
     check(name, outputs, N, D)
     assert not runs
-
-
-def test_a_kernel_is_compiled_once():
-    pytest.importorskip("numba.cuda")
-    kernel = gpu.ladder.block_per_row(64)
-    assert kernel is gpu.ladder.block_per_row(64)
-    assert compiled(kernel) is compiled(kernel) and compiled(kernel).py_func is kernel
-
-
-def test_any_strides_and_alignment():
-    x, gamma, beta, *_ = arguments(7, 32)
-    y = STEPS["row-in-registers"].run(x, gamma, beta)[0]["y"]
-    memory = np.zeros(7 * 32 + 1, np.float32)[1:].reshape(7, 32)  # 4 bytes off
-    memory[:] = x
-    for same in (memory, np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2]):
-        assert np.array_equal(STEPS["row-in-registers"].run(same, gamma, beta)[0]["y"], y)
-
-
-def test_bad_input():
-    x, gamma, beta, dy, mean, rstd = arguments(3, 8)
-    forward, backward = STEPS["warp-per-row"], STEPS["two-kernels"]
-    for call, error, message in [
-        (
-            lambda: forward.run(x, gamma),
-            TypeError,
-            "inputs: found 2 arrays, expected 3: x, gamma, beta",
-        ),
-        (
-            lambda: forward.run(x.astype(float), gamma, beta),
-            TypeError,
-            "x: found dtype float64, expected one of",
-        ),
-        (
-            lambda: forward.run(x[0], gamma, beta),
-            ValueError,
-            r"x: found shape \(8,\), expected \(N, D\)",
-        ),
-        (lambda: forward.run(x[:0], gamma, beta), ValueError, r"x: found shape \(0, 8\)"),
-        (
-            lambda: backward.run(dy[:2], x, mean, rstd, gamma),
-            ValueError,
-            r"dy: found shape \(2, 8\)",
-        ),
-    ]:
-        with pytest.raises(error, match=message):
-            call()
 
 
 # Barriers
@@ -246,61 +183,6 @@ def test_predictions_hold(name, N, D):
     _, runs = run(name, N, D, log=True)
     check_traffic(name, runs, N, D)
     check_sectors(name, runs, N, D)
-
-
-def test_predictions_at_full_tiles():
-    """The figures by hand, for 64 rows of 128: 32 sectors for 32 lanes, 4 for 128 bytes, 16 for
-    512.
-    """
-    predicted = {name: step.predict(64, 128) for name, step in STEPS.items()}
-    assert {name: p.sectors_per_request for name, p in predicted.items()} == {
-        "thread-per-row": 32,
-        "block-per-row": 4,
-        "warp-per-row": 4,
-        "row-in-registers": 16,
-        "two-kernels": 4,
-        "fused-atomics": 4,
-        "fused-partials": 16,
-    }
-    assert {name: p.readings for name, p in predicted.items()} == {
-        "thread-per-row": 3,
-        "block-per-row": 3,
-        "warp-per-row": 3,
-        "row-in-registers": 1,
-        "two-kernels": 3,
-        "fused-atomics": 2,
-        "fused-partials": 1,
-    }
-    element, row, column, part = 64 * 128, 4 * 64, 4 * 128, 4 * 128 * 4
-    for name in list(STEPS)[:4]:
-        assert predicted[name].bytes == 8 * element + 2 * row + 2 * column
-    assert predicted["two-kernels"].bytes == 20 * element + 4 * row + 3 * column
-    assert predicted["fused-atomics"].bytes == 12 * element + 2 * row + 5 * column
-    assert predicted["fused-partials"].bytes == 12 * element + 2 * row + 3 * column + 4 * part
-
-
-@pytest.mark.parametrize("W", [1, 4])
-def test_sectors_of_neighbours(W):
-    """Counted request by request over eight rows, after which the pattern repeats."""
-    for D in range(W, 300, W):
-        requests = [
-            (row * D + c, row * D + min(c + 32 * W, D))
-            for row in range(8)
-            for c in range(0, D, 32 * W)
-        ]
-        sectors = sum((end - 1) // 8 - first // 8 + 1 for first, end in requests)
-        assert gpu.steps.side_by_side(D, W) == pytest.approx(sectors / len(requests), rel=1e-14)
-
-
-def test_sectors_a_row_apart():
-    for D in range(1, 40):
-        for N in (1, 31, 32, 64, 100):
-            requests = [
-                (c, range(first, min(first + 32, N))) for first in range(0, N, 32) for c in range(D)
-            ]
-            sectors = sum(len({(row * D + c) // 8 for row in rows}) for c, rows in requests)
-            error = abs(gpu.steps.a_row_apart(N, D) - sectors / len(requests))
-            assert error < (1e-12 if D >= 8 or N % 32 == 0 else 1)
 
 
 # Bits

@@ -126,27 +126,6 @@ def test_launch_on_a_gpu(monkeypatch):
         gpu.launch(None, 1, 4, x)
 
 
-def test_what_is_here():
-    said = gpu.describe()
-    assert f"numpy {np.__version__}" in said and len(said.splitlines()) == 2
-    assert said.startswith("GPU: " if cuda.is_available() else "No GPU")
-
-
-@pytest.mark.parametrize(
-    "implementation, platform, missing",
-    [("NVIDIA", "linux", False), ("built in", "linux", True), ("built in", "emscripten", False)],
-)
-def test_what_is_missing_is_named_where_it_can_be_had(
-    monkeypatch, implementation, platform, missing
-):
-    monkeypatch.setattr(
-        "lnlib.gpu.launching.cuda",
-        types.SimpleNamespace(implementation=implementation, is_available=lambda: False),
-    )
-    monkeypatch.setattr(sys, "platform", platform)
-    assert ("requirements-gpu.txt" in gpu.describe()) == missing
-
-
 # The programs. Their kernels are interpreted here; the whole programs need a GPU.
 
 
@@ -221,27 +200,6 @@ def test_the_survey_finds_what_is_wrong(monkeypatch):
     records = survey.correctness("forward")
     assert [r["implementation"] for r in records if not r["ok"]] == ["lnlib"] * 2
     assert "WRONG: 7x3, 5x100" in survey.table(records)
-
-
-def test_what_was_timed_is_told(tmp_path):
-    timed = {
-        "section": "ladder",
-        "shape": [8192, 1024],
-        "dtype": "float32",
-        "which": "backward",
-        "offset": 0,
-        "implementation": "fused-partials",
-        "seconds": [1e-4, 9e-5, 1.1e-4],
-        "host_seconds": 5e-5,
-        "late": 0,
-    }
-    table = survey.table([timed])
-    assert "ladder 8192x1024" in table and "Nothing was timed" not in table
-    # 3 arrays of 4 * 2**23 bytes in 100 us are 1007 GB/s.
-    assert f"{'fused-partials':18}   100    1007       50" in table
-    assert survey.offer(survey.correctness("forward"), tmp_path) is None and not list(
-        tmp_path.iterdir()
-    )
 
 
 @needs_a_gpu

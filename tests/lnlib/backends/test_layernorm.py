@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from lnlib import layernorm as ln
-from lnlib import reference, regimes
+from lnlib import reference
 from lnlib.reference import BITS, to_fixed
 
 U64 = U["float64"]
@@ -34,7 +34,7 @@ def sweep():
     is 9 u, more than eight roundings; the promise at an offset is 1e-14.
     """
     for D in (2, 3, 7, 64, 1024, 65536):
-        for offset in (0, 1e2, 1e4, 1e6, 1e8):
+        for offset in (0, 1e4, 1e6, 1e8):
             shape = max(1, 256 // D), D
             if offset < 1e8:
                 yield Case(f"sweep {D}", shape, "float32", offset=offset), 2e-7
@@ -51,23 +51,6 @@ def test_the_error_grows_neither_with_the_offset_nor_with_the_rows(case, bar):
     judged = cases.judge(case)
     allowed = {name: max(bar, 4 * k * U[case.dtype]) for name, k in judged.kappa.items()}
     cases.check(normalise(*judged.arrays, case.eps), judged.exact, allowed)
-
-
-@pytest.mark.parametrize("energy", [1e-2, 1, 1e5])
-@pytest.mark.parametrize("D", [64, 1024])
-def test_float32_xhat_is_wrong_by_its_own_rounding(D, energy):
-    """One rounding costs 0.42 u of the norm; the two of the centring are exact or hardly there. 0.6
-    u is sqrt(2) of it.
-
-    A float32 variance and root would be wrong by the same 1 to 2 u in every element (at energy
-    1e-2, where eps is nearly all of s**2, in every row alike).
-    """
-    x = regimes.rows(np.random.default_rng(3), 32, D, 1e4, np.sqrt(energy * 1e-5))
-    one = np.ones(D, np.float32)
-    error = reference.relative_error(
-        ln.layer_norm_forward(x, one, 0 * one)[0], reference.layer_norm(x, one, 0 * one).y
-    )
-    assert error <= 0.6 * U["float32"]
 
 
 def test_float64_parameter_gradients_are_added_pairwise():
@@ -126,23 +109,6 @@ def test_sums_of_blocks(rows, forward, backward):
     for k in 1, 2:
         assert found[k].dtype == np.float64 and found[k].shape == (len(parts), 3)
         assert np.array_equal(found[k], np.reshape([part[k] for part in parts], (-1, 3)))
-
-
-def test_steps_lose_what_two_reductions_keep():
-    """At offset 1e8 the mean, rounded before it is subtracted, costs up to 1e8 u = 1e-8; recentred,
-    nothing.
-
-    At offset 0 they are as good.
-    """
-    judged = cases.judge(cases.CASES[0])
-    a = judged.arrays
-    steps = ln.layer_norm_backward_steps(a.dy, a.x, a.gamma)
-    cases.check(dict(zip(cases.NAMES[1:], steps)), judged.exact, judged.bars)
-    judged = cases.judge(Case("steps at an offset", (4, 33), offset=1e8))
-    a = judged.arrays
-    dx, dgamma, _ = ln.layer_norm_backward_steps(a.dy, a.x, a.gamma)
-    assert reference.relative_error(dgamma, judged.exact.dgamma) > 1e-11
-    assert cases.errors(normalise(*a), judged.exact)["dgamma"] <= 1e-15
 
 
 # Derivatives by the complex step: Im f(x + i h u) / h is exact to rounding for any small h.
@@ -215,23 +181,6 @@ def test_double_backward_is_the_derivative_of_backward(shape, eps):
     ):
         assert found.shape == expected.shape
         assert np.linalg.norm(found - expected) <= 20 * U64 * scale
-
-
-@pytest.mark.parametrize("shape", SMALL)
-def test_backward_of_complex_parameters(shape):
-    """dx is linear in gamma: d<v, dx>/dgamma by the complex step through gamma alone, x and dy
-    real.
-    """
-    x, gamma, beta, dy, _ = random_problem(shape, seed=3)
-    _, cache = ln.layer_norm_forward(x, gamma + 1j * H * gamma, beta)
-    dx, dgamma, dbeta = ln.layer_norm_backward(dy, cache)
-    assert (
-        dx.dtype == dgamma.dtype == np.complex128 and not dgamma.imag.any() and not dbeta.imag.any()
-    )
-    real = ln.layer_norm_backward(dy, ln.layer_norm_forward(x, gamma, beta)[1])[0]
-    assert np.linalg.norm(dx.imag / H - real) <= 8 * U64 * np.linalg.norm(
-        cache.rstd * dy * gamma.real
-    )
 
 
 # RMS norm

@@ -92,7 +92,7 @@ NEARLY_CONSTANT = [
 
 
 @pytest.mark.parametrize("size", [1e20, 3e38])
-@pytest.mark.parametrize("D", [1, 3, 64, 300, pytest.param(2500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("D", [1, 64, pytest.param(2500, marks=pytest.mark.slow)])
 @with_backends("dtype, bits, eps", NEARLY_CONSTANT)
 def test_rows_far_from_zero_whose_differences_are_small(backend, dtype, bits, eps, D, size):
     """The sum of the row overflows, x - mean does not: neither it nor eps may vanish in a scale
@@ -114,7 +114,7 @@ def test_rows_far_from_zero_whose_differences_are_small(backend, dtype, bits, ep
     cases.check(found, exact, cases.bars(exact, gamma, dy, dtype))
 
 
-@pytest.mark.parametrize("D", [3, 37, 300])
+@pytest.mark.parametrize("D", [3, 300])
 @pytest.mark.parametrize(
     "mean, eps", [(1e-25, 1e-12), (3e-23, 1e-5), (1e-21, 1e-30), (1e-30, 1e-12)]
 )
@@ -198,12 +198,6 @@ def test_the_largest_numbers(backend):
         assert np.abs(y - [[1, -1, 1, -1]]).max() <= 4 * cases.U[dtype]
 
 
-def test_eps_far_above_the_variance():
-    """Both out of range, and eps further still in the scale of the row."""
-    y = ln.layer_norm_forward(np.ldexp([1.0, -1.0], -1020), np.ones(2), np.zeros(2), 2.0**-980)[0]
-    assert y.tolist() == [2.0**-530, -(2.0**-530)]
-
-
 @every_backend
 def test_upstream_gradients_near_the_largest_number(backend):
     """The mean of g and the products with xhat overflow, dx does not."""
@@ -245,33 +239,6 @@ def test_gradients_that_overflow_on_the_way(backend, D, dtype, exponent):
     assert error <= bar
 
 
-@with_backends("dtype, exponent", [("float32", 100), ("float64", 900)])
-def test_one_difference_that_overflows_on_the_way(backend, dtype, exponent):
-    """g holds the largest number, its mean is 100 halves of an ulp of that below 0. No product with
-    xhat overflows.
-    """
-    half, largest = rows(1e10, dtype, 200), np.finfo(dtype).max
-    half[:, 3:5] = 0
-    x = np.stack([half, -half], axis=-1).reshape(4, 400)
-    dy = np.zeros(x.shape, dtype)
-    dy[:, 7:10] = largest, -largest, -400 * 100 * (cases.U[dtype] * largest)
-    error, bar = dx_error(backend, x, dy, exponent)
-    assert error <= bar
-
-
-@pytest.mark.parametrize(
-    "backend, dtype",
-    [(ln, "float32"), (cpu, "float32"), (gpu, "float32"), (ln, "float64"), (cpu, "float64")],
-)
-def test_a_g_and_a_mean_that_are_both_large(backend, dtype):
-    """All sums are finite; the difference of the first g and the mean is not, and dx is."""
-    dy = 0.8 * np.finfo(dtype).max * np.array([[1, -1, -1]], dtype)
-    # The norm of dx is 1/1.06 of that of rstd g, and a number of three takes some 10 roundings: of
-    # rstd, which is once a row, of g, of two means and their sums, and of the last two products and
-    # two differences.
-    assert dx_error(backend, np.array([[0, 10, -10]], dtype), dy, 100)[0] <= 12 * cases.U[dtype]
-
-
 @pytest.mark.parametrize("backend", [ln, cpu, gpu])
 @pytest.mark.parametrize("eps", [1e-30, 1e-40, 1e-44])
 def test_dx_of_a_constant_row_has_all_of_a_tiny_eps(backend, eps):
@@ -309,55 +276,6 @@ def test_dx_where_rstd_is_beyond_the_largest_number(backend, dtype, unit, upstre
     assert np.allclose(dx, expected, rtol=48 * cases.U[dtype], atol=0)
 
 
-@with_backends("dtype, unit", [("float32", 2.0**-149), ("float64", 2.0**-1074)])
-@pytest.mark.parametrize("few", [3.0, 1e3, 1e6])
-def test_subnormal_deviations_are_off_by_half_a_unit(backend, dtype, unit, few):
-    """``unit`` is the smallest number, and all here counts in it: the mean is a multiple of it, and
-    so is xhat.
-
-    Each is off by half a unit, the first times r, behind what is owed at any size: 4 roundings or 8
-    with a reserve.
-    """
-    x = np.round(few * (np.random.default_rng(4).standard_normal((4, 33)) + 1))
-    one, r = np.ones(33, dtype), 1 / np.sqrt(np.longdouble(1e-7))
-    y = backend.layer_norm_forward((x * unit).astype(dtype), one, 0 * one, 1e-7)[0] / np.longdouble(
-        unit
-    )
-    exact = (x - x.mean(axis=1, keepdims=True)) * r
-    size = np.hypot(exact, np.sqrt((exact**2).mean(axis=1, keepdims=True)))
-    assert (np.abs(y - exact) <= 8 * cases.U[dtype] * size + (r + 1) / 2).all()
-
-
-@pytest.mark.parametrize("backend", [ln, cpu])
-def test_a_constant_row_with_an_eps_whose_rstd_is_beyond_the_largest_number(backend):
-    """dx is g / sqrt(eps) of a g whose mean is 0; float32 has no 1e40. (The GPU's docstring says
-    what it has there.)
-    """
-    x, one, dy = np.full((1, 4), 2, "f4"), np.ones(4, "f4"), np.array([[1, -1, 2, -2]], "f4")
-    for size, expected in ((0, 0), (1e-20, 1e20), (1, np.inf)):
-        dx = cases.run(backend, x, one, one, dy * np.float32(size), 1e-80)[1]
-        assert np.allclose(
-            dx,
-            dy * np.float32(expected) if expected else 0 * dy,
-            rtol=4 * cases.U["float32"],
-            atol=0,
-        )
-
-
-def test_products_of_the_jacobian_where_rstd_is_beyond_the_largest_number():
-    """Of RMS norm too; and the cache says what was changed by hand."""
-    x, v, one = np.array([[1.0, -2, 3]]), np.array([[1.0, 2, 1]]) * 1e-100, np.ones(3)
-    small, large = (ln.layer_norm_forward(np.ldexp(x, k), one, one, 0.0)[1] for k in (-1074, -74))
-    assert np.array_equal(ln.layer_norm_jvp(v, small), np.ldexp(ln.layer_norm_jvp(v, large), 1000))
-    small_rms, large_rms = (ln.rms_norm_forward(np.ldexp(x, k), one, 0.0)[1] for k in (-1074, -74))
-    assert np.array_equal(
-        ln.rms_norm_backward(v, small_rms)[0], np.ldexp(ln.rms_norm_backward(v, large_rms)[0], 1000)
-    )
-    assert large.beyond is None and small.beyond.shape == (1, 1)
-    with pytest.raises(ValueError, match="^cache.beyond: found shape"):
-        ln.layer_norm_backward(v, small._replace(beyond=np.ones(1)))
-
-
 def sums_over_rows(backend, x, dy, threads):
     """dgamma and dbeta by one thread or more; gamma is 1, so a constant row of dy has a dx of 0."""
     one = np.ones(x.shape[1], x.dtype)
@@ -386,18 +304,6 @@ def test_sums_over_rows_that_overflow_on_the_way(n, D, backend, threads):
     xhat = reference.to_float64(reference.layer_norm(x[-1:], np.ones(D), np.zeros(D)).y)[0]
     exact = dy[-1] * xhat
     assert np.linalg.norm(dgamma - exact) <= cases.BAR["float32"] * np.linalg.norm(exact)
-
-
-@pytest.mark.parametrize("backend, threads", [(ln, 1), (cpu, 1), (cpu, 3)])
-def test_sums_over_rows_in_range_and_out_of_range(backend, threads):
-    """-3e38 from a row in range, 4e38 (Inf in float32) from ten that are not: 1e38, to the rounding
-    of 11 terms.
-    """
-    x = np.repeat(rows(1.0, "float32")[:1], 11, axis=0)
-    x[1:] *= np.float32(1e30)
-    dy = np.repeat(np.array([-3e38] + [4e37] * 10, "f4"), 64).reshape(-1, 64)
-    _, dbeta = sums_over_rows(backend, x, dy, threads)
-    assert np.abs(dbeta - 1e38).max() <= 11 * cases.U["float32"] * 7e38
 
 
 @pytest.mark.parametrize(
@@ -482,26 +388,6 @@ def test_double_backward_where_the_square_of_rstd_is_out_of_range(dtype, power):
         grad_x = ln.layer_norm_double_backward(np.ldexp(v, k // 2), np.ldexp(dy, k // 2), cache)[0]
         found.append(np.ldexp(grad_x, k))
     assert np.array_equal(*found)
-
-
-def test_precise_jvp_and_double_backward():
-    """The same functions on the same rows in float64: float32's rounding of the result is all they
-    differ by.
-    """
-    x, dy, v = rows(1.0, "float32"), rows(2.0, "float32"), rows(3.0, "float32")[::-1].copy()
-    gamma = x[0] + 2
-    wide = [a.astype("float64") for a in (x, dy, v, gamma)]
-    _, cache = ln.layer_norm_forward(x, gamma, gamma, precise=True)
-    _, exact = ln.layer_norm_forward(wide[0], wide[3], wide[3])
-    found = (ln.layer_norm_jvp(v, cache), *ln.layer_norm_double_backward(v, dy, cache))
-    expected = (
-        ln.layer_norm_jvp(wide[2], exact),
-        *ln.layer_norm_double_backward(wide[2], wide[1], exact),
-    )
-    for a, b in zip(found, expected, strict=True):
-        assert a.dtype == np.float32 and np.linalg.norm(a - b) <= 1.001 * cases.U[
-            "float32"
-        ] * np.linalg.norm(b)
 
 
 @pytest.mark.slow

@@ -34,25 +34,6 @@ SLIPS = [
     ("differential", "--jobs 0", "--jobs: found 0, expected at least 1"),
     ("differential", "--seed -1", "--seed: found -1, expected at least 0"),
     ("differential", "--case -1", "--case: found -1, expected at least 0"),
-    ("mutants", "--processes 0", "--processes: found 0, expected at least 1"),
-    ("mutants", "--count 0", "--count: found 0, expected at least 1"),
-    ("mutants", "--limit -1", "--limit: found -1, expected at least 1"),
-    ("mutants", "--minutes nan", "--minutes: found nan, expected 0 or more"),
-    (
-        "mutants",
-        "--module lnlib/nothing.py",
-        "--module: found lnlib/nothing.py, expected the beginning of the path",
-    ),
-    (
-        "mutants",
-        "--module lnlib/cost.py --core",
-        "argument --core: not allowed with argument --module",
-    ),
-    (
-        "mutants",
-        "--results FILE --module lnlib/cost.py",
-        "--results: found .*, expected a file that can be written",
-    ),
     ("benchmarks.accuracy", "--out FILE", "--out: found .*, expected a file that can be written"),
     ("benchmarks.validate", "--out FILE", "--out: found .*, expected a file that can be written"),
     (

@@ -60,7 +60,7 @@ def machine(threads: int = 1, size: int = 2**27, rounds: int = 11) -> Machine:
             "lnbook.measure.machine needs Numba, which is not installed here and runs in no"
             " browser; without it, describe a machine by cost.Machine(name, copy, triad, flops)"
         ) from error
-    from lnlib.cpu.threads import in_forked_child, turn
+    from lnlib.cpu.threads import in_forked_child, parallel_call_lock
 
     threads = validation.require_count("threads", threads, most=numba.config.NUMBA_NUM_THREADS)
     if in_forked_child():
@@ -76,7 +76,7 @@ def machine(threads: int = 1, size: int = 2**27, rounds: int = 11) -> Machine:
         place(np.ones(n, np.float32), 64) for _ in range(3)
     )  # each begins a cache line; NumPy's need not
     work = np.ones((threads, lanes), np.float32)  # 2 KB each: the nearest cache
-    with threads_set_back(), turn():
+    with threads_set_back(), parallel_call_lock():
         numba.set_num_threads(threads)
         found = interleave(
             {

@@ -1,29 +1,26 @@
-"""What is called from Python: the cache, arguments, rows and dtypes that the kernels do not take.
+"""What is called from Python: arguments, the cache, rows and dtypes that the kernels do not take.
 
-A call on one short row takes a microsecond and a half, a fifth of it in compiled code. So nothing
-is asked twice. The compiled functions look at their arguments themselves
-(:mod:`lnlib.cpu.arguments`); whatever is not as usual goes the slow way through
-:mod:`lnlib.validation`, which says what is wrong, copies, or has it compiled.
+A call on one short row takes two microseconds, a few of which would be spent in
+:mod:`lnlib.validation`. So arguments that the kernels take as they are go there at once; all others
+are checked, converted or copied first.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from .. import layernorm, validation
-from .compiler import MIXED
 from .kernels import backward_serial, backward_threads, forward_serial, forward_threads
-from .threads import turn, usable_threads
+from .threads import parallel_call_lock, usable_threads
 
 #: Arrays with fewer elements use one thread. Starting the others would take longer than they save.
 PARALLEL_SIZE = 100_000
 
 _FLOAT32, _FLOAT64 = _FLOATS = np.dtype(np.float32), np.dtype(np.float64)
 _REAL = "float64", "float32", "float16", "bfloat16"
-_empty, _ndarray = np.empty, np.ndarray  # found at once; a name in a module of its own takes 30 ns
-_new = tuple.__new__  # makes a NamedTuple in half the time of its own
-_UNUSUAL = -2  # what the compiled functions return for arguments that are not as they should be
 _OVERLAP = "out: found memory that an input uses too, expected an array of its own"
+_ndarray, _empty = np.ndarray, np.empty  # found at once; a name in a module of its own takes 30 ns
 
 
 class CpuLayerNormCache(NamedTuple):
@@ -65,21 +62,31 @@ class CpuLayerNormCache(NamedTuple):
         return self.saved[-self.x.shape[-1] :]
 
 
-def _call(serial, parallel, size, arguments):
+def _run(serial, parallel, size, arguments):
     """What the compiled function for one thread, or that for several, returns of arrays of
     ``size``.
     """
     if size < PARALLEL_SIZE or (threads := usable_threads()) == 1:
         return serial(*arguments)
-    with turn():
+    with parallel_call_lock():
         return parallel(*arguments, threads)
+
+
+def _is_usual(array, shape, dtype):
+    """Whether the kernels take this array as it is: C-contiguous, aligned, writeable, in native
+    byte order.
+    """
+    return (
+        type(array) is _ndarray
+        and array.dtype is dtype
+        and array.shape == shape
+        and array.flags.carray
+    )
 
 
 def _result(out, x):
     """Where a result of x's shape and dtype goes: a new array, or ``out``, as an array that is
-    nothing but that.
-
-    (An np.matrix has two axes, however it is cut.)
+    nothing but that (an np.matrix has two axes, however it is cut).
     """
     if out is None:
         return _empty(x.shape, x.dtype)
@@ -87,8 +94,8 @@ def _result(out, x):
     return np.asarray(out)
 
 
-def _in_order(array, out):
-    """``array``, or a copy that lies row after row; refused if ``out`` would be written over what
+def _copied(array, out):
+    """``array`` as the kernels take it, or a copy; refused if ``out`` would be written over what
     was copied.
     """
     if array.flags.carray:
@@ -98,20 +105,7 @@ def _in_order(array, out):
 
 
 def _refuse_overlap(out, *inputs):
-    """For inputs that are copied before the compiled functions, which look themselves, see them."""
     if any(np.shares_memory(out, a) for a in inputs):
-        raise ValueError(_OVERLAP)
-
-
-def _require_accepted(left):
-    """After the slow way: of what :mod:`lnlib.validation` accepts, the compiled functions refuse an
-    overlap.
-    """
-    if left == _UNUSUAL:
-        raise RuntimeError(
-            "arguments: found some that were changed during the call, expected none to be"
-        )
-    if left < 0:
         raise ValueError(_OVERLAP)
 
 
@@ -188,42 +182,41 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
     * ``out``, of x's shape and dtype and C-contiguous, receives y, and is returned as y. It may not
       overlap x, gamma or beta.
     """
-    if (
+    usual = (
         type(x) is _ndarray
-        and type(eps) is float
-        and type(precise) is bool
-        and (size := x.size)
+        and (dtype := x.dtype) in _FLOATS
         and (shape := x.shape)
-    ):
-        dtype, D = x.dtype, shape[-1]
-        kind, compute = (MIXED, _FLOAT64) if precise else (dtype, dtype)
-        try:
-            serial = forward_serial.versions[kind]
-            y, saved = (
-                _empty(shape, dtype) if out is None else out,
-                _empty(3 * (size // D) + D, compute),
-            )
-            if size < PARALLEL_SIZE:
-                left = serial(x, gamma, beta, eps, y, saved)
-            else:
-                left = _call(
-                    serial,
-                    forward_threads.versions.get(kind),
-                    size,
-                    (x, gamma, beta, eps, y, saved),
-                )
-        except (KeyError, TypeError):  # not compiled yet
-            left = _UNUSUAL
-        if left >= 0:
-            cache = _new(CpuLayerNormCache, (x, saved, eps, dtype))
-            if left:
-                _finish_forward(cache, gamma, beta, y)
-            return y, cache
-    return _forward_with_care(x, gamma, beta, eps, precise, out)
+        and shape[-1]
+        and _is_usual(x, shape, dtype)
+        and _is_usual(gamma, shape[-1:], dtype)
+        and _is_usual(beta, shape[-1:], dtype)
+        and type(eps) is float
+        and 0 <= eps < math.inf
+        and precise is False
+        and (out is None or _is_usual(out, shape, dtype))
+    )
+    if usual:
+        y, compute = _empty(shape, dtype) if out is None else out, dtype
+    else:
+        x, gamma, beta, eps, precise, y = _checked_forward(x, gamma, beta, eps, precise, out)
+        if x.dtype not in _FLOATS:
+            return y if out is None else out, _half_forward(x, gamma, beta, eps, precise, y)
+        x, gamma, beta = (_copied(a, y) for a in (x, gamma, beta))
+        compute = _FLOAT64 if precise else x.dtype
+    rows, results = x.reshape(-1, len(gamma)), y.reshape(-1, len(gamma))
+    saved = _empty(3 * len(rows) + len(gamma), compute)
+    arguments = rows, gamma, beta, eps, results, saved
+    left = _run(forward_serial, forward_threads, rows.size, arguments)
+    if left < 0:
+        raise ValueError(_OVERLAP)
+    cache = CpuLayerNormCache(x, saved, eps, x.dtype)
+    if left:
+        _finish_forward(cache, gamma, beta, y)
+    return y if out is None else out, cache
 
 
-def _forward_with_care(x, gamma, beta, eps, precise, out):
-    """Forward of any arguments: says what is wrong with them, copies, converts, compiles."""
+def _checked_forward(x, gamma, beta, eps, precise, out):
+    """Arguments of forward, and where y goes; or the error that says what is wrong with them."""
     x = validation.require_x(x)
     validation.require_dtype(
         "x",
@@ -234,22 +227,8 @@ def _forward_with_care(x, gamma, beta, eps, precise, out):
     gamma, beta = validation.require_parameters(gamma, beta, x)
     for name, array in (("gamma", gamma), ("beta", beta)):
         validation.require_dtype(name, array.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
-    eps, precise, y = (
-        validation.require_eps(eps),
-        validation.require_precise(precise, x),
-        _result(out, x),
-    )
-    if x.dtype not in _FLOATS:
-        return y if out is None else out, _half_forward(x, gamma, beta, eps, precise, y)
-    x, gamma, beta = (_in_order(a, y) for a in (x, gamma, beta))
-    D = x.shape[-1]
-    saved = _empty(3 * (x.size // D) + D, _FLOAT64 if precise else x.dtype)
-    left = _call(forward_serial, forward_threads, x.size, (x, gamma, beta, eps, y, saved))
-    _require_accepted(left)
-    cache = CpuLayerNormCache(x, saved, eps, x.dtype)
-    if left:
-        _finish_forward(cache, gamma, beta, y)
-    return y if out is None else out, cache
+    eps, precise = validation.require_eps(eps), validation.require_precise(precise, x)
+    return x, gamma, beta, eps, precise, _result(out, x)
 
 
 def _finish_forward(cache, gamma, beta, y):
@@ -273,55 +252,47 @@ def layer_norm_backward(dy, cache, *, out=None):
     ``out``, of x's shape and dtype and C-contiguous, receives dx, and is returned as dx. It may not
     overlap dy or x.
     """
-    if type(cache) is CpuLayerNormCache:
-        x, saved, _, _ = cache
-        if type(x) is type(saved) is _ndarray and (shape := x.shape):
-            dtype, D = x.dtype, shape[-1]
-            kind = dtype if saved.dtype is dtype else MIXED
-            try:
-                serial = backward_serial.versions[kind]
-                dx, dgamma, dbeta = (
-                    _empty(shape, dtype) if out is None else out,
-                    _empty(D, dtype),
-                    _empty(D, dtype),
-                )
-                if (size := x.size) < PARALLEL_SIZE:
-                    left, changed = serial(dy, x, saved, dx, dgamma, dbeta)
-                else:
-                    left, changed = _call(
-                        serial,
-                        backward_threads.versions.get(kind),
-                        size,
-                        (dy, x, saved, dx, dgamma, dbeta),
-                    )
-            except (KeyError, TypeError):  # not compiled yet
-                left = _UNUSUAL
-            if left >= 0:
-                if left or changed:
-                    _finish_backward(left, changed, cache, dy, dx, dgamma, dbeta)
-                return dx, dgamma, dbeta
-    return _backward_with_care(dy, cache, out)
-
-
-def _backward_with_care(dy, cache, out):
-    """Backward of any arguments, likewise."""
-    validation.require_cache(cache, CpuLayerNormCache)
-    _require_parts(cache)
-    x, saved, _, _ = cache
-    dy = validation.require_like_x("dy", dy, x.shape, x.dtype)
-    validation.require_dtype("dy", dy.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
-    dx = _result(out, x)
-    if x.dtype not in _FLOATS:
-        return dx if out is None else out, *_half_backward(dy, cache, dx)
-    dy, x, saved = (_in_order(a, dx) for a in (dy, x, saved))
-    dgamma, dbeta = _empty(x.shape[-1], x.dtype), _empty(x.shape[-1], x.dtype)
-    left, changed = _call(
-        backward_serial, backward_threads, x.size, (dy, x, saved, dx, dgamma, dbeta)
+    usual = (
+        type(cache) is CpuLayerNormCache
+        and type(x := cache.x) is _ndarray
+        and (dtype := x.dtype) in _FLOATS
+        and (shape := x.shape)
+        and shape[-1]
+        and _is_usual(x, shape, dtype)
+        and _is_usual(dy, shape, dtype)
+        and type(saved := cache.saved) is _ndarray
+        and _is_usual(saved, (saved.size,), dtype)
+        and (out is None or _is_usual(out, shape, dtype))
     )
-    _require_accepted(left)
+    if usual:
+        dx = _empty(shape, dtype) if out is None else out
+    else:
+        dy, dx = _checked_backward(dy, cache, out)
+        if cache.x.dtype not in _FLOATS:
+            return dx if out is None else out, *_half_backward(dy, cache, dx)
+        dy, x, saved = (_copied(a, dx) for a in (dy, cache.x, cache.saved))
+        shape, dtype = x.shape, x.dtype
+    D = shape[-1]
+    rows, dgamma, dbeta = x.reshape(-1, D), _empty(D, dtype), _empty(D, dtype)
+    if len(saved) != 3 * len(rows) + D:
+        _require_parts(cache)
+        raise RuntimeError("cache: found x reshaped during the call, expected it to be left alone")
+    arguments = dy.reshape(-1, D), rows, saved, dx.reshape(-1, D), dgamma, dbeta
+    left, changed = _run(backward_serial, backward_threads, rows.size, arguments)
+    if left < 0:
+        raise ValueError(_OVERLAP)
     if left or changed:
         _finish_backward(left, changed, cache, dy, dx, dgamma, dbeta)
     return dx if out is None else out, dgamma, dbeta
+
+
+def _checked_backward(dy, cache, out):
+    """dy, and where dx goes; or the error that says what is wrong with an argument."""
+    validation.require_cache(cache, CpuLayerNormCache)
+    _require_parts(cache)
+    dy = validation.require_like_x("dy", dy, cache.x.shape, cache.x.dtype)
+    validation.require_dtype("dy", dy.dtype, _REAL, f"{cache.x.dtype.name}, the dtype of x")
+    return dy, _result(out, cache.x)
 
 
 def _finish_backward(left, changed, cache, dy, dx, dgamma, dbeta):

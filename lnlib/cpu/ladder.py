@@ -151,11 +151,11 @@ class Kernel:
     def __call__(self, *arguments):
         if not self.options.get("parallel") or self.compiled is self.__wrapped__:
             return self.compiled(*arguments)
-        from .threads import in_forked_child, turn
+        from .threads import in_forked_child, parallel_call_lock
 
         if in_forked_child():
             return self.serial(*arguments)
-        with turn():
+        with parallel_call_lock():
             return self.compiled(*arguments)
 
 

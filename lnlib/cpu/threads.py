@@ -46,7 +46,7 @@ def usable_threads():
     return 1 if _forked else numba.get_num_threads()
 
 
-def turn():
+def parallel_call_lock():
     """The context to call a parallel function in.
 
     Numba's own layer, ``workqueue``, aborts the process where two threads call at once: they take

@@ -1,8 +1,5 @@
-"""lnlib.cpu beyond the table: memory, threads, what the cache promises, and what the compiler is
-asked to do.
-
-That it refuses the same input as every backend is in test_contract.py, the ends of the range in
-test_range.py, the accuracy of ordinary rows in test_all_backends.py.
+"""lnlib.cpu beyond the table of backends: memory, threads, what the cache promises, rows left to
+NumPy, and what the compiler is asked to do.
 """
 
 import contextlib
@@ -11,24 +8,17 @@ import functools
 import itertools
 import math
 import platform
-import re
-import sys
 
 import cases
 import numba
 import numpy as np
 import pytest
 from cases import VIEWS, WIDTHS, arrays, bits, child, read_only, threads
-from llvmlite import binding
-from numba import float32, int64
 from numba.core import caching
 from numba.core.compiler import Flags
-from numba.core.dispatcher import Dispatcher
-from numba.core.errors import TypingError
 
 from lnlib import cpu, layernorm, reference
-from lnlib.cpu import arguments, backend, compiler, kernels
-from lnlib.cpu.compiler import MIXED, Entry, NoAlias, entry, fence, prefetch, stream
+from lnlib.cpu import backend, compiler, kernels
 from normcheck.layouts import LAYOUTS, laid_out
 
 LINE = 64
@@ -77,7 +67,7 @@ def test_nothing_is_written_outside_the_results(dtype, items):
     shape, far.
     """
     far = 7300, 300
-    assert 2 * 4 * math.prod(far) >= kernels.FAR
+    assert 2 * 4 * math.prod(far) >= kernels.OUT_OF_CACHE_BYTES
     for rows, D in (*itertools.product((1, 3, 20), WIDTHS), far):
         x, gamma, beta, dy = arrays((rows, D), dtype)
         guarded = Guarded(
@@ -205,25 +195,6 @@ def test_out_may_lie_between_or_beside_the_arguments(dtype):
         assert np.array_equal(cpu.layer_norm_forward(x, gamma, beta, out=out)[0], expected)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="page faults are counted on Linux")
-def test_out_takes_no_new_memory():
-    """32 MB of results have 8192 pages of 4 KB. With ``out`` 20 calls of each pass touch next to
-    none anew.
-    """
-    import resource
-
-    x, gamma, beta, dy = arrays((8192, 1024))
-    y, dx = np.zeros_like(x), np.zeros_like(x)
-    run(x, gamma, beta, dy, out=(y, dx))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(20):
-        _, cache = cpu.layer_norm_forward(x, gamma, beta, out=y)
-    for _ in range(20):
-        cpu.layer_norm_backward(dy, cache, out=dx)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 50
-
-
 @pytest.mark.parametrize("rows", [3, 20])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_results_do_not_depend_on_where_arrays_lie(dtype, rows):
@@ -236,24 +207,6 @@ def test_the_results_do_not_depend_on_where_arrays_lie(dtype, rows):
             moved = [at(array, k * step % line) for array, step in zip(a, (1, 3, 5, 7))]
             out = [at(a[0], k * step % line) for step in (11, 13)]
             assert bits(run(*moved, out=out)) == expected, (D, k)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_rows_are_cut_at_cache_lines(dtype):
-    """What makes the stores aligned: the head of a row, and copies of gamma that meet lines where
-    the rows do.
-    """
-    line = LINE // np.dtype(dtype).itemsize
-    for k in range(line):
-        rows = at(np.zeros((3, 300), dtype), k)
-        head = kernels.head_of(rows)
-        assert 0 <= head < line and (rows.ctypes.data + head * rows.itemsize) % LINE == 0
-        copy = kernels.copy_for(rows, 3, np.arange(300, dtype=dtype))
-        assert (
-            np.array_equal(copy, np.arange(300))
-            and (copy.ctypes.data - rows.ctypes.data) % 4096 == 3 * 1024
-        )
 
 
 # The cache
@@ -516,54 +469,6 @@ def test_an_unchanged_x_is_never_refused(dtype, precise, offsets):
     assert not never_refused(dtype, precise, offsets)
 
 
-# Results
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_no_view_needs_a_kernel_of_its_own(view):
-    """Numba would compile one, in seconds, for every layout of every argument."""
-    a = arrays((3, 40))
-    run(*a)
-    before = [kernel.signatures for kernel in compiled_entries()]
-    run(*map(VIEWS[view], a))
-    for k, one in enumerate(a):  # one alone, too
-        run(*a[:k], VIEWS[view](one), *a[k + 1 :])
-    assert [kernel.signatures for kernel in compiled_entries()] == before
-
-
-def compiled_entries():
-    """Numba's functions behind those that Python calls for one thread."""
-    return [
-        kernel
-        for entry in (kernels.forward_serial, kernels.backward_serial)
-        for kernel in entry.compiled.values()
-    ]
-
-
-def test_an_entry_is_compiled_once_a_dtype():
-    """Or once for two. It is called with anything then, at which it looks itself, and Numba no
-    more.
-    """
-
-    @entry(**kernels._ENTRY | {"cache": False})
-    def first(out, array, number):
-        if arguments.is_array(out, array, arguments.WRITEABLE):
-            arguments.as_row(out)[0] = number
-            return arguments.as_rows(array).shape
-        return -1, -1
-
-    assert first.versions == {} and first.__name__ == "first"
-    for dtype, key in (("f4", np.dtype("f4")), ("f8", MIXED)):
-        out, array = np.zeros(2, "f4"), np.zeros((3, 5, 4), dtype)
-        assert first(out, array, 1.0) == (15, 4) and out[0] == 1
-        assert first.versions[key](out, array[:2], 2.0) == (10, 4) and out[0] == 2
-        for wrong in read_only(out), out.astype("f8"), [0.0], 3.0, None:
-            assert first.versions[key](wrong, array, 3.0) == (-1, -1)
-        assert out[0] == 2
-    assert list(first.versions) == list(first.compiled) == [np.dtype("f4"), MIXED]
-    assert [len(compiled.signatures) for compiled in first.compiled.values()] == [1, 1]
-
-
 def cut(folder, ending, size):
     files = list(folder.rglob(f"*.{ending}"))
     for file in files:
@@ -597,136 +502,6 @@ NO_CACHE = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trouble", NO_CACHE)
-def test_compiled_code_that_cannot_be_kept_or_read_is_compiled_anew(trouble, tmp_path, monkeypatch):
-    """With one warning in a process, which says what to do."""
-
-    def first(array):
-        return arguments.as_row(array)[0]
-
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(compiler, "_told", [])
-    options, array = kernels._ENTRY | {"cache": True}, np.array([7.0, 8.0])
-    assert entry(**options)(first)(array) == 7
-    happens, says = NO_CACHE[trouble]
-    happens(tmp_path, monkeypatch)
-    with pytest.warns(
-        RuntimeWarning, match=f"no usable place for compiled code .*{says}.*Set NUMBA_CACHE_DIR"
-    ) as told:
-        assert [entry(**options)(first)(array) for _ in range(2)] == [7, 7]
-    assert len(told) == 1
-
-
-def test_an_error_of_the_code_is_no_trouble_of_the_cache():
-    def wrong(array):
-        return array.nothing
-
-    with pytest.raises(TypingError):
-        entry(**kernels._ENTRY)(wrong)(np.zeros(2))
-
-
-@numba.njit
-def read(argument, example):
-    """Whether compiled code takes it for an array that may be read, and for one that may be
-    written.
-    """
-    return (
-        arguments.is_array(argument, example, arguments.READABLE),
-        arguments.is_array(argument, example, arguments.WRITEABLE),
-    )
-
-
-@numba.njit
-def lengths(argument, other):
-    """Of an array: the length of its rows, its size, and whether it has the shape of another, and
-    (6,).
-    """
-    rows = arguments.row_length(argument)
-    return (
-        rows,
-        len(arguments.as_row(argument)),
-        arguments.has_shape_of(argument, other),
-        arguments.is_vector(argument, 6),
-    )
-
-
-def called(function, dtype, *arrays):
-    """What a function compiled for arguments of a dtype returns of any objects."""
-    kinds = (arguments.Argument(numba.from_dtype(np.dtype(dtype))),) * len(arrays)
-    function.compile(kinds)
-    return function.overloads[kinds].entry_point(*arrays)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_what_compiled_code_sees_of_an_array(dtype):
-    """It is as NumPy says. Of what is no ndarray, or one of a subclass, nothing is read but its
-    type.
-    """
-    a, other = np.arange(6.0).astype(dtype), {"float32": "float64", "float64": "float32"}[dtype]
-
-    class Mine(np.ndarray):
-        pass
-
-    fields, memory = np.dtype(dtype, metadata={"unit": "m"}), np.zeros(6, dtype)
-    for argument, expected in (
-        (a, True),
-        (a.reshape(1, 2, 3), True),
-        (a[1:2], True),
-        (a[:0], True),
-        (a[3], False),
-        (np.array(a[3]), True),
-        (a.astype(fields), True),
-        (a.astype(other), False),
-        (a.astype("f2"), False),
-        (a.astype("i4"), False),
-        (a.astype("i8"), False),
-        (a.astype("u4"), False),
-        (a.astype("c8"), False),
-        (a.astype("c16"), False),
-        (a.astype("O"), False),
-        (a.view(a.dtype.newbyteorder(sys.byteorder)), True),
-        (a.astype(a.dtype.newbyteorder()), False),
-        (memory.view("V%d" % a.itemsize), False),  # noqa: UP031
-        (memory.view("S%d" % a.itemsize), False),  # noqa: UP031
-        (memory.view([("x", dtype)]), False),
-        (a.view(Mine), False),
-        (np.ma.array(a), False),
-        (a.reshape(2, 3).T, False),
-        (a[::2], False),
-        (a[::-1], False),
-        (VIEWS["unaligned"](a), False),
-        (a.tolist(), False),
-        (None, False),
-        (7, False),
-        ("text", False),
-        (np.ndarray, False),
-        (a.dtype, False),
-        (memoryview(a), False),
-    ):
-        assert called(read, dtype, argument, a) == (expected, expected), argument
-    assert called(read, dtype, read_only(a), a) == (True, False)
-    for argument, length, size, vector in (
-        (a, 6, 6, True),
-        (a[:5], 5, 5, False),
-        (a.reshape(3, 2), 2, 6, False),
-        (a.reshape(6, 1), 1, 6, False),
-        (a.reshape(1, 6), 6, 6, False),
-        (a.reshape(1, 1, 3, 2), 2, 6, False),
-        (np.array(a[0]), 0, 1, False),
-        (a[:0], 0, 0, False),
-        (np.empty((0, 6), dtype), 6, 0, False),
-        (np.empty((4, 0), dtype), 0, 0, False),
-    ):
-        for second in (argument, a.reshape(3, 2), a.reshape(1, 3, 2), a):
-            assert called(lengths, dtype, argument, second) == (
-                length,
-                size,
-                argument.shape == second.shape,
-                vector,
-            )
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_the_number_of_threads(dtype):
     """Rows are independent, so y and dx are the same bit for bit; sums over rows are the same up to
@@ -750,71 +525,11 @@ def test_the_number_of_threads(dtype):
                 assert (np.abs(b - c) <= 2 * 18 * cases.U[dtype] * np.abs(terms).sum(axis=0)).all()
 
 
-def test_usual_arguments_are_recognised_at_a_glance(monkeypatch):
-    """The slow way leads through lnlib.validation. It is gone once, to compile."""
-    kinds = ("float32", False), ("float32", True), ("float64", False)
-    for validation in (backend.validation, None):
-        monkeypatch.setattr(backend, "validation", validation)
-        for (dtype, precise), shape in itertools.product(
-            kinds, ((6,), (4, 6), (2, 2, 6), (400, 300))
-        ):
-            x, gamma, beta, dy = arrays(shape, dtype)
-            run(
-                x,
-                read_only(gamma),
-                read_only(beta),
-                dy,
-                0.0,
-                precise=precise,
-                out=[np.empty_like(x), np.empty_like(x)],
-            )
-
-
-def test_arguments_that_change_during_a_call(monkeypatch):
-    """Another thread may do that. The compiled functions look at all there is: here ``saved`` no
-    longer fits x.
-    """
-    x, gamma, beta, _ = arrays((2, 6))
-    cpu.layer_norm_forward(x, gamma, beta)
-    for size in (11, 13, 9):
-        assert kernels.forward_serial(x, gamma, beta, 1e-5, x.copy(), np.empty(size, "f4")) == -2
-    assert kernels.forward_serial(x, gamma, beta, 1e-5, x.copy(), np.empty(12, "f4")) == 0
-    monkeypatch.setitem(kernels.forward_serial.versions, x.dtype, lambda *_: -2)
-    with pytest.raises(
-        RuntimeError, match="^arguments: found some that were changed during the call"
-    ):
-        cpu.layer_norm_forward(x, gamma, beta)
-
-
 def test_nothing_is_made_for_arguments_that_are_refused():
     """As large as x, which may be a view of a single number."""
     x = np.broadcast_to(np.int8(1), (2**30, 2**25))
     with pytest.raises(TypeError, match="^x: found dtype int8"):
         cpu.layer_norm_forward(x, np.ones(2**25, np.int8), np.ones(2**25, np.int8))
-
-
-@pytest.mark.parametrize("D", [12, 3])
-def test_gamma_and_beta_of_another_length(D):
-    """Where ``saved`` would have as many numbers: 3 * 12 / 12 + 12 are as many as 3 * 12 / 3 +
-    3.
-    """
-    x, right, wrong = np.arange(12.0).reshape(-1, D), np.ones(D), np.ones(36 // D)
-    cpu.layer_norm_forward(x, right, right)  # before it is compiled, the slow way would refuse
-    for gamma, beta, name in (
-        (wrong, right, "gamma"),
-        (right, wrong, "beta"),
-        (wrong, wrong, "gamma"),
-    ):
-        with pytest.raises(ValueError, match=f"^{name}: found shape"):
-            cpu.layer_norm_forward(x, gamma, beta)
-
-
-@pytest.mark.parametrize("eps", [-1e-5, math.inf, math.nan])
-def test_eps_out_of_range(eps):
-    x, gamma, beta, _ = arrays((2, 6))
-    cpu.layer_norm_forward(x, gamma, beta)  # as above
-    with pytest.raises(ValueError, match="^eps: found "):
-        cpu.layer_norm_forward(x, gamma, beta, eps)
 
 
 @pytest.mark.parametrize(
@@ -840,9 +555,11 @@ def test_a_row_alone_has_the_bits_it_has_among_others(D, dtype, precise):
 def test_threads_are_used_from_a_hundred_thousand_numbers(number, shape, turns, monkeypatch):
     taken = []
     with threads(2):
-        run(*arrays((50_000, 2)))  # what is not compiled yet is tried in a turn, too
+        run(*arrays((50_000, 2)))
     monkeypatch.setattr(backend, "usable_threads", lambda: number)
-    monkeypatch.setattr(backend, "turn", lambda: taken.append(1) or contextlib.nullcontext())
+    monkeypatch.setattr(
+        backend, "parallel_call_lock", lambda: taken.append(1) or contextlib.nullcontext()
+    )
     run(*arrays(shape))
     assert len(taken) == turns
 
@@ -971,395 +688,20 @@ def test_precise_is_rounded_once():
         assert np.abs(reference.to_float64(reference.to_fixed(a) - b) / ulp).max() <= 0.52
 
 
-# The compiler
-
-LOOPS = kernels._moments, kernels._write_y, kernels._upstream_sums, kernels.write_gradients
-
-# The loop whose products may be fused with sums is compiled first, before the loops over rows, with
-# which every other process here begins.
-COMPILED = """
-import json, test_cpu
-found = test_cpu.noalias_marks(), test_cpu.several_widths()
-assert not [loop for loop in test_cpu.LOOPS if "float64" in str(loop.signatures)]  # the arithmetic is of float32
-counts = [[sum(counts.values()) for counts in (kernel.stats.cache_hits, kernel.stats.cache_misses)]
-          for kernel in test_cpu.compiled_entries()]
-print(json.dumps([*found, counts, [0, 1] in counts and test_cpu.vectors()]))  # what is read from disk has no assembly
-"""  # noqa: E501
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """A folder for compiled functions, and what the first process that used it found."""
-    folder = tmp_path_factory.mktemp("compiled")
-    return folder, child(COMPILED, folder)
-
-
-@pytest.mark.slow
-def test_kernels_are_kept_on_disk(compiled):
-    """The second process compiles nothing: 1 to 3 s a kernel in the first, milliseconds in the
-    second.
-    """
-    folder, (marks, results, counts, _) = compiled
-    assert counts == [[0, 1], [0, 1]]
-    assert child(COMPILED, folder)[:3] == [marks, results, [[1, 0], [1, 0]]]
-
-
-def vector_loops(assembly):
-    """How many loops with three outputs there are: blocks between labels that subtract vectors and
-    store three.
-
-    y has one output, sums have none. Only x86-64 is understood.
-    """
-    blocks = re.split(r"^\S+:", assembly, flags=re.M)
-    return sum(
-        len(re.findall(r"^\s+v?mov[au]p[sd]\s+%[xyz]mm\d+, .*\(", block, re.M)) >= 3
-        and bool(re.search(r"^\s+v?subp[sd]\s.*[xyz]mm", block, re.M))
-        for block in blocks
-    )
-
-
-HOST = binding.get_host_cpu_features() if platform.machine() in ("x86_64", "AMD64") else {}
-# Processor, features, and the widest registers used; the dtypes tried (a kernel takes 3 s to
-# compile).
-TARGETS = {
-    "SSE2": ("x86-64", "", "xmm", ("float32", "float64")),
-    "AVX2": ("x86-64", "+avx,+avx2,+fma", "ymm", ("float32",)),
-    "AVX-512 of Intel": (
-        "skylake-avx512",
-        "+avx,+avx2,+fma,+avx512f,+avx512vl,+avx512bw,+avx512dq,+avx512cd",
-        "ymm",
-        ("float32",),
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-def test_narrower_vectors_are_as_accurate(target, tmp_path):
-    """Compiled for older processors, the bars are the same. (NUMBA_CPU_NAME alone would keep the
-    host's vectors.)
-    """
-    processor, features, registers, dtypes = TARGETS[target]
-    wanted = {name for name in features.replace("+", "").split(",") if name}
-    if not HOST or not all(HOST.get(name) for name in wanted):
-        pytest.skip("needs an x86-64 processor that has these instructions")
-    own = {name for name in ("avx", "avx2", "fma", "avx512f") if HOST.get(name)}
-    if own <= wanted and kernels._chunk(processor, features) == kernels.CHUNK:
-        pytest.skip("all other tests here are of these vectors")
-    code = f"""
-import json
-import cases, test_cpu, test_all_backends
-from lnlib.cpu import kernels
-dtypes = {dtypes}
-names = [f"{{kind}} {{dtype}}" for dtype in dtypes for kind in (
-    "4x16x64", "D=1", "D=129", "offset 1e+06", "outlier", "constant_rows")]
-chosen = [case for case in cases.CASES if case.name in names]
-assert len(chosen) == len(names)
-failed, refused = [], []
-for case in chosen:
-    try:
-        test_all_backends.test_gradients(test_all_backends.IMPLEMENTATIONS["CPU backend"], case)
-    except AssertionError as error:
-        failed.append(str(error))
-test_cpu.far_and_near((7500, 300))
-for dtype in dtypes:
-    refused += test_cpu.never_refused(dtype, False, (0, 1e7), (300, 2500, 65536))
-assembly = [a for kernel in kernels.backward_serial.compiled.values() for a in kernel.inspect_asm().values()]
-beyond = test_cpu.wide_row_errors() + test_cpu.wide_row_errors(offset=0, first=1e5)
-print(json.dumps([failed, refused, beyond, [test_cpu.vector_loops(a) for a in assembly],
-                  [any(name in a for a in assembly) for name in ("xmm", "ymm", "zmm")]]))
-"""  # noqa: E501
-    failed, refused, beyond, loops, used = child(
-        code, tmp_path, NUMBA_CPU_NAME=processor, NUMBA_CPU_FEATURES=features, NUMBA_NUM_THREADS="1"
-    )
-    assert not failed and max(beyond) <= cases.BAR["float32"]
-    assert used == [True, registers == "ymm", False]
-    assert len(loops) == len(dtypes) and min(loops) >= 1
-    assert not refused
-
-
-def noalias_marks():
-    """How many pointers LLVM was told to be the only way to their memory, in the loop with three
-    outputs.
-    """
-    rows, row, where = float32[:, ::1], float32[::1], numba.types.boolean
-    signature = (rows, rows, int64, int64, int64, row, *[float32] * 5, rows, row, row, where)
-    kernels.write_gradients.compile(signature)
-    code = kernels.write_gradients.inspect_llvm(signature).splitlines()
-    return next(line for line in code if line.startswith("define")).count("noalias")
-
-
-def vectors():
-    """In forward's code and in backward's streaming stores of the widest vectors; forward's roots
-    of vectors; backward's vector loops.
-    """
-    y, dx = ["".join(kernel.inspect_asm().values()) for kernel in compiled_entries()]
-    stores = r"movntp[sd]\s+%%[%s]mm" % ("yz" if HOST.get("avx") else "x")
-    return [
-        len(re.findall(stores, y)),
-        len(re.findall(stores, dx)),
-        len(re.findall(r"^\s+v?sqrtpd", y, re.M)),
-        vector_loops(dx),
-    ]
-
-
-def several_widths():
-    return [a.tobytes().hex() for D in (3, 64, 255, 300, 2500) for a in run(*arrays((20, D)))]
-
-
-@pytest.mark.slow
-def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
-    """``flags.noalias`` is Numba's private option: it must exist, reach LLVM, and change no bit of
-    any result.
-
-    Numba itself marks two pointers. There are six array arguments, each with three (memory, owner,
-    data).
-    """
-    assert hasattr(Flags, "noalias")
-    without = (
-        "from numba.core.compiler import Flags\nFlags.noalias = property(lambda flags: False,"
-        " lambda *_: None)\n"
-    )
-    marks, results, *_ = compiled[1]
-    marks_without, results_without, *_ = child(without + COMPILED, tmp_path)
-    assert (marks, marks_without) == (2 + 6 * 3, 2)
-    assert results == results_without and len(results) == 20
-
-
-# fastmath, forceinline, _nrt, and whether NoAlias compiles it.
-FLAGS = {
-    (
-        (),
-        True,
-        False,
-        False,
-    ): (
-        "_backward_rows _ends_of_lines _fetch _guess_of_g _guess_of_mean _harmless _is_plain "
-        "_is_poor _lost _means_of_g _moments_of_row _of_sums _plan _rounding_of_a_mean "
-        "_row_to_ask_for _rstd _store _sums_of_chunks times"
-    ),
-    (("contract",), True, False, False): "_gradient _xhat",
-    (
-        ("contract",),
-        True,
-        False,
-        True,
-    ): "_fold _overflown _take_roots _two_sum _upstream_sums write_gradients",
-    (("contract", "nsz", "reassoc"), True, False, False): "_add",
-    ((), True, True, False): (
-        "_add_threads _backward_blocks _backward_part _filled_parts "
-        "_long_moments _overlap _parts _refused _unusual _zero_sums as_row as_rows copy_for "
-        "has_shape_of head_of is_array is_vector row_length"
-    ),
-    (
-        (),
-        False,
-        True,
-        False,
-    ): (
-        "_backward _forward_blocks _forward_part _forward_row _forward_rows _forward_short_rows "
-        "backward_serial backward_threads forward_serial forward_threads"
-    ),
-    (("contract",), False, True, True): "_first_sum _moments _write_y _write_y_and_gamma",
-}
-
-
-def test_every_function_has_its_flags():
-    """All are given: a flag that is not set has the value of the caller that Numba compiled
-    first.
-    """
-    found = {}
-    for name, function in sorted(vars(kernels).items()):
-        if isinstance(function, Entry):
-            function = numba.njit(**function.options)(function.__wrapped__)
-        if isinstance(function, Dispatcher):
-            options = function.targetoptions
-            key = (
-                tuple(sorted(options["fastmath"] or ())),
-                options["forceinline"],
-                options["_nrt"],
-                function._compiler.pipeline_class is NoAlias,
-            )
-            found.setdefault(key, []).append(name)
-            assert options["nogil"] is True and options["error_model"] == "numpy"
-            assert ("parallel" in options) == (name in ("forward_threads", "backward_threads"))
-    assert {key: " ".join(names) for key, names in found.items()} == FLAGS
-
-
-@pytest.mark.slow
-def test_bits_do_not_depend_on_what_is_compiled_first(compiled):
-    """``times`` must be fused neither here nor in COMPILED, whose order is another."""
-    assert compiled[1][1] == several_widths()
-
-
-def test_what_the_processor_is_asked():
-    """To read a line and keep it; to store past the caches, a whole line here; to wait until that
-    is seen.
-    """
-
-    @numba.njit
-    def ask(array):
-        prefetch(array, 1, 2)
-        for j in range(np.uintp(8)):
-            stream(array, np.uintp(0), j, np.float64(j))
-        fence()
-
-    array = at(np.zeros((3, 8)), 0)
-    ask(array)
-    assert np.array_equal(array, [np.arange(8), np.zeros(8), np.zeros(8)])
-    (text,) = ask.inspect_llvm().values()
-    assert re.search(r"call void @llvm.prefetch.p0\(.*, i32 0, i32 3, i32 1\)", text)
-    assert re.search(r"store .*, align 64, !nontemporal", text) and "fence seq_cst" in text
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not HOST, reason="the text looked for is of x86-64")
-def test_loops_are_vectors(compiled):
-    """A streaming store that is not part of a vector loop would be slower than none. Forward's loop
-    has one, and backward's where it is called, in two places. The roots of a block are taken four
-    at a time.
-    """
-    y, dx, roots, loops = compiled[1][3]
-    assert y >= 1 and dx >= 2 and roots >= 1 and loops >= 1
-
-
-# What the loops do to be fast changes no result. In Python one can listen: who is called, for which
-# part of a row.
-LISTENING = """
-import json
-import numpy as np
-import test_cpu
-from lnlib.cpu import kernels
-test_cpu.check_small_functions()
-heard = {name: [] for name in ("prefetch", "copy_for", "_write_y", "write_gradients", "_is_plain", "_plan", "fence")}
-def listen(name, first, last, known=""):
-    function = getattr(kernels, name)
-    setattr(kernels, name, lambda *a: heard[name].append(
-        [k for k in known.split() if np.shares_memory(a[0], arrays[k])] + list(a[first:last])
-        + list(a[14 if name == "write_gradients" else 10:])) or function(*a))
-listen("prefetch", 1, 3, "x dy y dx"), listen("copy_for", 1, 2)
-listen("_write_y", 1, 4), listen("write_gradients", 2, 5)
-listen("_is_plain", 1, 2), listen("_plan", 0, 3), listen("fence", 0, 0)
-found = []
-for kernels.FAR in (kernels.FAR, 0):
-    for shape in test_cpu.LISTENED:
-        a, heard = test_cpu.arrays(shape, "float64"), {name: [] for name in heard}
-        out = [test_cpu.at(a[0], 3) for _ in range(2)]
-        arrays = dict(zip(("x", "dy", "y", "dx"), (a[0], a[3], *out)))
-        found.append(([b.tolist() for b in test_cpu.run(*a, out=out)], list(heard.values())))
-print(json.dumps(found))
-"""  # noqa: E501
-LISTENED = (
-    (1, 300),
-    (3, 7),
-    (14, 31),
-    (16, 32),
-    (37, 31),
-    (17, 255),
-    (8, 256),
-    (9, 256),
-    (16, 256),
-    (17, 256),
-    (2, 300),
-    (3, 1023),
-    (3, 1024),
-    (3, 1100),
-)
-
-
-def to_be_heard(rows, D, far):
-    """For float64, 8 numbers a line, and results whose first row begins with 5 numbers of a line
-    begun before.
-
-    Long rows are cut at the first line that begins in them. Where they are far, they are also cut
-    every 1024 bytes from there and at the last line, and what lies between the first and the last
-    passes the caches; the line that a row shares with the next is asked for. Of a row 2 KB ahead,
-    or the next, half of the lines are asked for while its sums are made, chunk by chunk, and half
-    with the parts that are written; of short rows all then, those of results too. Rows of less than
-    four lines are left alone. Near rows of one chunk go in blocks, backward if they are short and
-    many. Forward, a near row that comes alone has a loop of its own.
-    """
-    one_chunk, size, ahead = 8 * D <= kernels.CHUNK, 8 * rows * D, max(1, 256 // D)
-    may_be_blocks = True, rows > 16 and D < 256  # of forward and backward
-    blocks = [may and one_chunk and not far for may in may_be_blocks]
-    asks, alone = far and D >= 32, rows == 1 and not far
-    pieces, asked, copies = [], [], []
-    for passed, in_blocks, many, of_copies in (
-        (("x", "y"), blocks[0], rows > 8, [[2], [1]]),
-        (("dy", "x", "dx"), blocks[1], rows > 16, [[1], [2], [3]]),
-    ):
-        long = D >= 256 and not in_blocks
-        past = far and long
-        chunk = (kernels.CHUNK if passed[0] == "x" else kernels.BACKWARD_CHUNK) // 8
-        pieces.append([])
-        for i in range(rows):
-            head = (5 - i * D) % 8 if long else D
-            whole = D - (D - head) % 8
-            edges = (0, head, *range(head + 128, whole, 128), whole, D) if past else (0, head, D)
-            pieces[-1] += [
-                [i, start, stop, True if past and 0 < start < whole else None]
-                for start, stop in itertools.pairwise(dict.fromkeys(edges))
-            ]
-            of_row = (
-                [(0, D)]
-                if not long
-                else [
-                    *((start // 2, min(start + chunk, D) // 2) for start in range(0, D, chunk)),
-                    *(
-                        ((D + start) // 2, (D + stop) // 2)
-                        for k, start, stop, _ in pieces[-1]
-                        if k == i
-                    ),
-                ]
-            )
-            asked += [[passed[-1], i, D - 1]] * past + [
-                [name, i + ahead, j]
-                for start, stop in of_row
-                if asks and i + ahead < rows
-                for name in passed[: len(passed) - past]
-                for j in range(start, stop, 8)
-            ]
-        copies += of_copies * (long and many)
-    if alone:
-        pieces[0], may_be_blocks, blocks[0] = [], (False, may_be_blocks[1]), True
-    return [
-        asked,
-        copies,
-        *pieces,
-        [[arrays * size] for arrays, may in zip((2, 3), may_be_blocks) if may],
-        [[D, arrays * size, 8] for arrays, in_blocks in zip((2, 3), blocks) if not in_blocks],
-        [[]] * (asks + (asks and D >= 256)),
-    ]  # backward says that it has stored, forward only past the caches
-
-
-@pytest.mark.slow
-def test_without_the_compiler(tmp_path):
-    """With NUMBA_DISABLE_JIT=1 (for a debugger) the loops are Python's: on short rows, long rows
-    and wide rows, near and far.
-    """
-    said = child(LISTENING, tmp_path, NUMBA_DISABLE_JIT="1")
-    for (far, shape), (found, heard) in zip(
-        itertools.product((False, True), LISTENED), said, strict=True
-    ):
-        for a, b in zip(found, run(*arrays(shape, "float64")), strict=True):
-            assert np.linalg.norm(a - b) <= 2 * cases.BAR["float64"] * np.linalg.norm(b)
-        assert heard == to_be_heard(*shape, far), (far, shape)
-
-
 def far_and_near(shape, precise=False):
     """Both passes are far. A batch may be cut anywhere: parts that are near have the same y and dx.
     Their dgamma and dbeta are blocks of ROW_BLOCK rows, added in float64: three results are rounded
     once.
     """
     x, gamma, beta, dy = arrays(shape)
-    assert 2 * x.nbytes >= kernels.FAR
+    assert 2 * x.nbytes >= kernels.OUT_OF_CACHE_BYTES
     cut = shape[0] // 2 // 16 * 16
     with threads(1):
         results, *parts = (
             run(x[rows], gamma, beta, dy[rows], precise=precise)
             for rows in (slice(None), slice(cut), slice(cut, None))
         )
-    assert 3 * x[cut:].nbytes < kernels.FAR and cut <= shape[0] / 2
+    assert 3 * x[cut:].nbytes < kernels.OUT_OF_CACHE_BYTES and cut <= shape[0] / 2
     for k in (0, 1):
         assert np.array_equal(results[k], np.concatenate([part[k] for part in parts]))
     for k in (2, 3):
@@ -1377,105 +719,6 @@ def test_what_is_far_has_the_same_bits(shape, precise):
     far_and_near(shape, precise)
 
 
-def check_small_functions():
-    """In Python: to compile each by itself would take seconds."""
-    assert [
-        kernels._chunk(*target)
-        for target in (
-            ("znver4", "+avx,+avx512f"),
-            ("skylake-avx512", "+avx,+avx512f"),
-            ("znver2", "+avx"),
-            ("x86-64", "+sse2"),
-        )
-    ] == [2048, 1024, 1024, 256]
-    assert (kernels.ROW_BLOCK, kernels.PIECE, kernels.LINE, kernels.PAGE) == (16, 1024, 64, 4096)
-    assert kernels.BACKWARD_CHUNK == 2 * kernels.CHUNK  # as _rounding_of_a_mean has it
-    near, far = kernels.FAR - 1, kernels.FAR
-    assert [
-        kernels._plan(*a)
-        for a in ((256, near, 4), (256, far, 4), (300, far, 8), (64, far, 4), (63, far, 4))
-    ] == [(False, 2, 256), (True, 2, 256), (True, 1, 128), (True, 8, 256), (False, 8, 256)]
-    chunk = kernels.CHUNK // 8
-    assert [
-        kernels._is_plain(np.empty((300, D), dtype), nbytes)
-        for D, dtype, nbytes in ((chunk, "f8", near), (chunk + 1, "f8", near), (chunk, "f8", far))
-    ] == [True, False, False]
-    assert kernels._rounding_of_a_mean(4) == 2**-16 and kernels._rounding_of_a_mean(8) == 2**-32
-    for dtype in ("float32", "float64"):
-        half_ulp = float(np.finfo(dtype).max) * cases.U[dtype] / 2
-        assert 0.9 <= kernels._harmless(np.ones(1, dtype)) / half_ulp <= 1
-    none, parameter = np.empty((0, 255)), np.ones(255)
-    assert (
-        kernels._forward_part(none, parameter, 0.0, none.copy(), np.empty((3, 0)), parameter, 0, 0)
-        == 0
-    )
-    assert kernels._zero_sums(2, 5).shape == (2, 4, 5 + 128 // 8)
-    for g, guess in (
-        ([4, 2, 6], 4),
-        ([-4, -2, -6], -4),
-        ([4, 1.9, 4], 0),
-        ([4, 4, 6.1], 0),
-        ([4, 0, 4], 0),
-        ([4, 0], 4),
-    ):
-        gamma = np.arange(1.0, len(g) + 1)
-        assert kernels._guess_of_g(np.array([g]) / gamma, 0, gamma) == guess
-    # g is 2, -1, -1, ... or 2, 1, 1, ...: less 2 its mean square is larger than before, or smaller,
-    # if not by much.
-    for w_sum, poor in ((-3 * 9, True), (-9, False), (-10.01, True), (-9.99, False)):
-        assert kernels._is_poor(2.0, w_sum, 10) == kernels._is_poor(-2.0, -w_sum, 10) == poor
-        assert not kernels._is_poor(0.0, w_sum, 10)
-    for a, b, over in ((-9e291, 0, 1), (0, -9e291, 1), (5e291, 5e291, 1), (8e291, 0, 0)):
-        assert kernels._overflown(np.array([0, a]), np.array([b, 0])) == over
-
-    for dtype, lost in (("f4", 0), ("f8", 1e-20)):
-        sums, block = np.array([[1.0], [1], [0], [0]]), np.full((2, 1), 1e-20, dtype)
-        kernels._fold(*block, sums)
-        assert sums.tolist() == [[1], [1], [lost], [lost]] and not block.any()
-    sums = np.arange(12.0).reshape(3, 4, 1)
-    sums[1:, :2, 0] = [
-        [2.0**60],
-        [-(2.0**60)],
-    ]  # of threads: what one loses is added with what it had lost before
-    dgamma, dbeta = np.empty((2, 1))
-    kernels._add_threads(sums, dgamma, dbeta)
-    assert (dgamma, dbeta) == (0 + 2 + 6 + 10, 1 + 3 + 7 + 11)
-
-    # Which rows are left: those whose sums, times the root of D, are D times what is harmless, of
-    # either sign.
-    sign = np.resize(np.array([1, -1], "f4"), 64)
-    for dy, limit in ((np.arange(64) > 0, 1e31 * 64 / (63 + 8)), (sign, 1e31 / 8)):
-        for factor in (0.99, -0.99, 1.01, -1.01):
-            saved, dx = np.array([0, 0, 1, *[1] * 64], "f4"), np.empty(64, "f4")
-            g = (factor * limit * dy).astype("f4")
-            assert kernels.backward_serial(g, sign, saved, dx, dx.copy(), dx.copy()) == (
-                1 + (abs(factor) > 1),
-                0,
-            )
-    # The mean of xhat is taken out of that of g * xhat: here it is moved by a quarter.
-    x, one, _, dy = arrays((3, 5), "float64")
-    _, cache = layernorm.layer_norm_forward(x, one, one)
-    xhat, rstd = cache.xhat, cache.rstd
-    saved = np.concatenate([x.mean(axis=1) + 0.25, 0 * x[:, 0], rstd[:, 0], one])
-    dx = np.empty_like(x)
-    assert kernels.backward_serial(dy, x, saved, dx, np.empty(5), np.empty(5)) == (0, 3)
-    memory = np.empty(20)
-    among = memory[:14]
-    among[:] = saved
-    assert [
-        kernels._refused(*a, one)
-        for a in (
-            (dy, x, saved, dx),
-            (dy, x, saved, x),
-            (dy, x, saved, dy),
-            (dy, x, among, memory[5:].reshape(3, 5)),
-            (dy, x, saved[1:], dx),
-        )
-    ] == [0, -1, -1, -1, -2]
-    moved = dx - 0.25 * rstd**2 * (one * dy * xhat).mean(axis=1, keepdims=True)
-    assert np.allclose(moved, layernorm.layer_norm_backward(dy, cache)[0], rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 def test_out_may_not_lie_in_what_the_cache_keeps(dtype):
     x, gamma = np.arange(6, dtype=dtype).reshape(2, 3), np.ones(3, dtype)
@@ -1483,22 +726,6 @@ def test_out_may_not_lie_in_what_the_cache_keeps(dtype):
     inside = cache.saved.view(dtype)[:6].reshape(2, 3)
     with pytest.raises(ValueError, match="^out: found memory that an input uses too"):
         cpu.layer_norm_backward(x, cache, out=inside)
-
-
-def test_what_goes_wrong_in_backward_is_said_as_it_is(monkeypatch):
-    """An array of the cache that is none of forward's, and what happens to a whole cache."""
-    x, gamma, beta, dy = arrays((2, 3), "float16")
-    cache = cpu.layer_norm_forward(x, gamma, beta)[1]
-    with pytest.raises(
-        TypeError, match="^cache.saved: found dtype float16, expected one of float32, float64"
-    ):
-        cpu.layer_norm_backward(dy, cache._replace(saved=cache.saved.astype("f2")))
-    for saved in cache.saved[:-1], np.append(cache.saved, cache.saved[:1]):
-        with pytest.raises(ValueError, match="^cache.saved: found shape"):
-            cpu.layer_norm_backward(dy, cache._replace(saved=saved))
-    monkeypatch.setitem(kernels.backward_serial.versions, np.dtype("f4"), lambda *_: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
-        cpu.layer_norm_backward(dy, cache)
 
 
 def test_precise_rows_that_are_left_to_numpy_are_precise_there():
@@ -1574,25 +801,6 @@ def test_outliers_of_one_kind_that_come_first_are_no_guess_at_the_mean_of_g(D, d
     assert (wrong / sizes).max() <= 12 * cases.U[dtype]
 
 
-def test_sums_of_chunks_keep_what_they_lose():
-    """Of float64. That of the first chunk is 2^53, and the 40 chunks after it have a sum of 1, for
-    which is no room.
-    """
-    chunk = kernels.BACKWARD_CHUNK // 8
-    row = np.zeros((1, 41 * chunk))
-    row[0, 0], row[0, chunk::chunk] = 2.0**53, 1
-    signs = np.resize([1.0, -1.0], row.shape)
-    sums = kernels._sums_of_chunks.py_func(
-        row, signs, 0, np.ones(row.shape[1]), 0.0, 0.0, 1.0, 0.0, chunk, 0
-    )
-    assert sums == (0.0, 2.0**53 + 40, 2.0**53 + 40, 0.0)
-    one = np.ones(row.shape[1])
-    sums = kernels._sums_of_chunks.py_func(one[None], row, 0, one, 0.0, 0.0, 1.0, 0.0, chunk, 0)
-    assert sums[1:] == (row.size, 2.0**53 + 40, 2.0**53 + 40)
-    total, _ = kernels._long_moments.py_func(row, 0, 0.0, chunk, 0)
-    assert total == 2.0**53 + 40
-
-
 def test_the_mean_of_a_row_of_steps_is_that_of_all_of_them():
     """Sums of 1000 chunks, of which each loses up to u / 2 of a sum that is 0.4 sigma D for long,
     with one sign.
@@ -1600,7 +808,7 @@ def test_the_mean_of_a_row_of_steps_is_that_of_all_of_them():
     y owes what a row of any length does: its chunks have 14 additions, after that nothing is lost,
     and its own roundings are 5.
     """
-    D = 1000 * (kernels.CHUNK // 8)
+    D = 1000 * (kernels.SUM_BLOCK_BYTES // 8)
     x = np.repeat([[0.4, 0.4, 0.4, -1.2]], D // 4, axis=1) * np.pi
     one, zero = np.ones(D), np.zeros(D)
     y = cpu.layer_norm_forward(x, one, zero)[0]
@@ -1625,3 +833,125 @@ def test_the_squares_of_an_outlier_swallow_no_others():
     rstd = cpu.layer_norm_forward(x, ones, ones, eps=0.0)[1].statistics[2, 0]
     exact = math.sqrt(len(ones) / math.fsum(x[0] ** 2))  # its mean is 0; five roundings: 3.5 u
     assert abs(rstd / exact - 1) <= (10.5 + 3.5) * cases.U["float64"]
+
+
+def test_sums_of_blocks_keep_what_they_lose():
+    """Of float64: the sum of the first block is 2^53, and those of the 40 blocks after it, 1 each,
+    would be lost.
+    """
+    block = kernels.SUM_BLOCK_BYTES // 8
+    row = np.zeros((1, 41 * block))
+    row[0, 0], row[0, block::block] = 2.0**53, 1
+    signs, one = np.resize([1.0, -1.0], row.shape), np.ones(row.size)
+    sums = kernels._row_sums.py_func(row, signs, 0, one, 0.0, 0.0, 1.0)
+    assert sums == (0.0, 2.0**53 + 40, 2.0**53 + 40, 0.0)
+
+
+# The compiler and its cache
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_view_needs_a_kernel_of_its_own(view):
+    """Numba would compile one, in seconds, for every layout of every argument."""
+    a = arrays((3, 40))
+    run(*a)
+    entries = kernels.forward_serial, kernels.backward_serial
+    before = [list(entry.signatures) for entry in entries]
+    run(*map(VIEWS[view], a))
+    assert [list(entry.signatures) for entry in entries] == before
+
+
+def test_usual_arguments_are_not_checked_twice(monkeypatch):
+    """The checks of lnlib.validation take longer than a short row."""
+    monkeypatch.setattr(backend, "validation", None)
+    for dtype, shape in itertools.product(("f4", "f8"), ((6,), (4, 6), (2, 2, 6))):
+        a = arrays(shape, dtype)
+        run(*a, 0.0, out=[np.empty_like(a[0]), np.empty_like(a[0])])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", NO_CACHE)
+def test_compiled_code_that_cannot_be_kept_or_read_is_compiled_anew(trouble, tmp_path, monkeypatch):
+    """With one warning in a process, which says what to do."""
+
+    def first(array):
+        return array[0]
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiler, "_warned", [])
+    array = np.array([7.0, 8.0])
+    assert compiler.cached()(first)(array) == 7
+    happens, says = NO_CACHE[trouble]
+    happens(tmp_path, monkeypatch)
+    with pytest.warns(
+        RuntimeWarning, match=f"no usable place for compiled code .*{says}.*Set NUMBA_CACHE_DIR"
+    ) as told:
+        assert [compiler.cached()(first)(array) for _ in range(2)] == [7, 7]
+    assert len(told) == 1
+
+
+COMPILED = """
+import json, test_cpu
+from lnlib.cpu import kernels
+found = test_cpu.several_widths()
+print(json.dumps([found, [[sum(c.values()) for c in (entry.stats.cache_hits, entry.stats.cache_misses)]
+                          for entry in (kernels.forward_serial, kernels.backward_serial)],
+                  ["mm" in a and "movntps" in a for entry in (kernels.forward_serial, kernels.backward_serial)
+                   for a in entry.inspect_asm().values()]]))
+"""  # noqa: E501
+
+
+def several_widths():
+    return [a.tobytes().hex() for D in (3, 64, 255, 300, 2500) for a in run(*arrays((20, D)))]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """A folder for compiled functions, and what the first process that used it found."""
+    folder = tmp_path_factory.mktemp("compiled")
+    return folder, child(COMPILED, folder)
+
+
+@pytest.mark.slow
+def test_compiled_code_is_kept_and_gives_the_same_bits(compiled):
+    """The second process compiles nothing; this one compiled in another order."""
+    folder, (results, counts, _) = compiled
+    assert counts == [[0, 1], [0, 1]]
+    assert child(COMPILED, folder)[:2] == [results, [[1, 0], [1, 0]]]
+    assert results == several_widths()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the names are those of x86-64")
+def test_long_rows_are_streamed_in_vectors(compiled):
+    """A streaming store that is not part of a vector loop would be slower than none."""
+    assert compiled[1][2] == [True, True]
+
+
+@pytest.mark.slow
+def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
+    """``flags.noalias`` is Numba's private option: it must exist, and change no bit."""
+    assert hasattr(Flags, "noalias")
+    without = (
+        "from numba.core.compiler import Flags\nFlags.noalias = property(lambda flags: False,"
+        " lambda *_: None)\n"
+    )
+    assert child(without + COMPILED, tmp_path)[0] == compiled[1][0]
+
+
+@pytest.mark.slow
+def test_without_the_compiler(tmp_path):
+    """With NUMBA_DISABLE_JIT=1 (for a debugger) the loops are Python's."""
+    code = """
+import json, test_cpu
+from lnlib.cpu import kernels
+found = []
+for kernels.OUT_OF_CACHE_BYTES in (kernels.OUT_OF_CACHE_BYTES, 0):
+    for shape in ((1, 300), (17, 31), (3, 1023)):
+        found.append([a.tolist() for a in test_cpu.run(*test_cpu.arrays(shape, "float64"))])
+print(json.dumps(found))
+"""
+    found = child(code, tmp_path, NUMBA_DISABLE_JIT="1")
+    for shape, results in zip(((1, 300), (17, 31), (3, 1023)) * 2, found, strict=True):
+        for a, b in zip(results, run(*arrays(shape, "float64")), strict=True):
+            assert np.linalg.norm(a - b) <= 2 * cases.BAR["float64"] * np.linalg.norm(b)

@@ -135,14 +135,12 @@ def test_private_names_stay_at_home():
 #: What is longer than it should be, and waits to be cut: nothing may be added.
 LONG_FUNCTIONS = {
     "benchmarks.cpu.command.main",
-    "lnlib.cpu.kernels._backward_rows",
     "normcheck.mistakes.recognise.recognise",
     "normcheck.mistakes.slips._changes",
     "normcheck.mistakes.slips.slips",
     "normcheck.naming.of_rounding",
 }
 LONG_FILES = {
-    "lnlib.cpu.kernels",
     "lnlib.gpu.kernels",
     "normcheck.naming",
 }

@@ -29,7 +29,6 @@ from lnbook.measure.contestants import (
     arrays,
     ladder_calls,
     thread_calls,
-    trick_calls,
 )
 from lnbook.measure.provenance import ROOT, machine_file, provenance, save, unwritable
 from lnbook.measure.suite import LADDER_SHAPES, SHAPES
@@ -41,10 +40,6 @@ from .tables import AGAINST, Progress, print_tables
 PACKAGES = ("numpy", "numba", "llvmlite", "torch", "jax", "jaxlib")
 
 QUICK_SHAPES = ((1, 1, 64), (2, 128, 1024), (4, 512, 1024))
-
-# Sections measured at some shapes only, float32, recycled memory. Each runs beside the peers of the
-# tables and lnlib.
-TRICK_SHAPES = ((2, 128, 64), (2, 128, 1024), (4, 512, 4096), (8, 1024, 768), (1, 32768, 128))
 
 # Results that a call allocates are new memory or old (lnbook.measure.allocation): "fresh" keeps
 # glibc's threshold where it starts, "recycled" never gives a block back. Set before the process
@@ -84,10 +79,9 @@ def records_of(case, calls, rounds, section="kernels"):
     """Time a dict {name: call without arguments} and give one record each, with the coordinates of
     the case.
     """
-    against = AGAINST | {"of_lnlib": ("lnlib-out",)} if section == "tricks" else AGAINST
     with stopwatch.watch(os.sched_getaffinity(0)) as shared:
         found = stopwatch.compare(
-            calls, against, rounds=rounds, block=BLOCK, settle=SETTLE[min(case.threads, 2)]
+            calls, AGAINST, rounds=rounds, block=BLOCK, settle=SETTLE[min(case.threads, 2)]
         )
     return [{"section": section, **case._asdict(), **record, **shared} for record in found]
 
@@ -96,10 +90,7 @@ def sections(case):
     """What is measured beside the contestants: {section: family of calls}."""
     if not case.full or case.dtype != "float32" or case.threads > 1:
         return {}
-    families = {"ladder": (ladder_calls, LADDER_SHAPES), "tricks": (trick_calls, TRICK_SHAPES)}
-    return {
-        section: family for section, (family, shapes) in families.items() if case.shape in shapes
-    }
+    return {"ladder": ladder_calls} if case.shape in LADDER_SHAPES else {}
 
 
 def thread_cases(threads, state):

@@ -8,8 +8,7 @@ To be read in this order:
 * :mod:`lnbook.measure.stopwatch`: times calls against each other, in rounds; medians, quartiles,
   tables.
 * :mod:`lnbook.measure.events`: the same on a GPU.
-* :mod:`lnbook.measure.contestants`: the calls that the pages tell times of;
-  :mod:`lnbook.measure.tricks`: :mod:`lnlib.cpu` without one of its measures.
+* :mod:`lnbook.measure.contestants`: the calls that the pages tell times of.
 * :mod:`lnbook.measure.allocation`: results in old memory or in new.
 * :mod:`lnbook.measure.rates`: what this CPU can do, for :mod:`lnlib.cost`.
 * :mod:`lnbook.measure.suite`: all that chapters 10 and 11 tell times of; ``python -m

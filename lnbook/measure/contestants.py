@@ -250,23 +250,6 @@ def thread_calls(case, a):
         yield name, partial(ladder.add_parts, r.dy, r.x, sums)
 
 
-def trick_calls(case, a, names=None):
-    """:mod:`lnlib.cpu` without one of its measures (:mod:`lnbook.measure.tricks`); to be compared
-    with "lnlib-out".
-
-    All write into one array: in different ones the same loops differ by more than some of the
-    measures make.
-    """
-    from .tricks import BACKWARD_ONLY, TRICKS, without
-
-    for name in TRICKS if names is None else names:
-        forward = partial(without(name).layer_norm_forward, a.x, a.gamma, a.beta, EPS, out=a.out)
-        if case.which == "backward":
-            yield name, partial(without(name).layer_norm_backward, a.dy, forward()[1], out=a.out)
-        elif name not in BACKWARD_ONLY:
-            yield name, forward
-
-
 def line_calls(a):
     """Those lines of the idiomatic forward that pass over all of x, named as in
     ``cost.operations``.
@@ -302,18 +285,6 @@ FAMILIES = {
         (torch_calls, ("pytorch", "pytorch-native")),
         (lnlib_calls, ("lnlib", "lnlib-out", "lnlib-precise", "lnlib-precise-out")),
         (ladder_calls, ("separate", "fused-in-order", "fused", "one-reading", "no-alias")),
-        (
-            trick_calls,
-            (
-                "no-noalias",
-                "no-head",
-                "no-prefetch",
-                "no-shared-line",
-                "no-streaming",
-                "no-quarters",
-                "float64-sums",
-            ),
-        ),
     )
     for name in names
 }
@@ -341,11 +312,11 @@ def _calls(family, case, a, names):
     """The calls of a family that have one of these names; on Numba's threads where they use any."""
     if family is ladder_calls:
         import numba  # noqa: F401 - without it these loops would be Python's
-    options = {"names": names} if family in (ladder_calls, trick_calls) else {}
+    options = {"names": names} if family is ladder_calls else {}
     found = {
         name: call for name, call in family(case, a, **options) if names is None or name in names
     }
-    if family in (lnlib_calls, trick_calls, memory_calls):
+    if family in (lnlib_calls, memory_calls):
         return {name: _threads(case.threads, call) for name, call in found.items()}
     return found
 
@@ -357,9 +328,7 @@ def passes(
     same arrays.
 
     * ``names``: NumPy's "numpy-idiomatic" and "numpy-reused"; "pytorch"; "lnlib", which is
-      :mod:`lnlib.cpu`, "lnlib-out" and "lnlib-precise"; the steps of :mod:`lnlib.cpu.ladder`;
-      :mod:`lnlib.cpu` without one of its measures: "no-noalias", "no-prefetch", "no-shared-line",
-      "no-streaming", "no-head", "no-quarters", "float64-sums".
+      :mod:`lnlib.cpu`, "lnlib-out" and "lnlib-precise"; the steps of :mod:`lnlib.cpu.ladder`.
     * ``which``: "forward" comes with "copyto" and "copy-loop", a compiled copy, "backward" with
       "triad".
     * ``threads``: of :mod:`lnlib.cpu`, of PyTorch, and of the compiled copy and triad. Numba's

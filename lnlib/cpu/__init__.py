@@ -1,6 +1,6 @@
 r"""Layer norm and its gradient in one pass over each row, compiled for the CPU with Numba.
 
-The same two functions as :mod:`lnlib.layernorm`, the same contract, and ``out=``. Each row is read
+The same two functions as :mod:`lnlib.layernorm`, the same arguments and results, and ``out=``. Each row is read
 from memory once and written once; what is computed in between stays in the first level of cache.
 
 * **Statistics.** A guess m at the mean (that of the first elements) is subtracted before anything
@@ -8,19 +8,18 @@ from memory once and written once; what is computed in between stays in the firs
   single loop. If the residual is more than half a standard deviation, the guess was poor, and the
   loop runs again from m + residual.
 * **Order of additions.** Sums over a row may be added in any order (then they become vector loops),
-  in blocks of 2 KB or less, in float64 after that. Nothing else may: in x - m - residual the order
-  of the two subtractions is the point. The longest chain, the n of
-  :func:`lnlib.layernorm.layer_norm_backward`, has 15 additions in forward and up to 38 in backward.
+  in blocks of 1 KB, in float64 after that. Nothing else may: in x - m - residual the order of the
+  two subtractions is the point.
 * **The mean of g** is summed from a guess, too, so that the dx of a constant g is 0: its first
   element, if the next two are like it. Three outliers of one kind may come first. Then the sums
   show that g is larger less the guess than it is without, and the row's loop runs again from 0.
 * **Parameter gradients.** Rows are added in the dtype of the arithmetic 16 at a time, then in
   float64, which for float64 keeps what it loses. Where all terms of a sum are equal their roundings
-  do not average: up to 4.5 u. With threads each has its own sums, 128 bytes apart from the next,
+  do not average: up to 4.5 u. With threads each has its own sums,
   added in the order of the threads. They are rounded once: if rows are left to the NumPy backend,
   it adds all rows.
-* **Memory.** Where the arrays of a pass are 16 MB or more (``kernels.FAR``), long rows are stored
-  past the caches: what reads the result next reads it from memory.
+* **Memory.** Where the arrays of a pass are 16 MB or more (``kernels.OUT_OF_CACHE_BYTES``), long
+  rows are stored past the caches: what reads the result next reads it from memory.
 * **Rows out of range.** A row whose variance leaves the range where these loops are accurate, or
   that holds NaN or Inf, is done by :mod:`lnlib.layernorm`. So are gradients in which something may
   overflow on the way.
@@ -29,10 +28,9 @@ For one number of threads the results are the same bit for bit in every run, whe
 in memory. The number of threads is Numba's (``numba.set_num_threads``); arrays below
 ``backend.PARALLEL_SIZE`` use one.
 
-* **Several Python threads** may call at once. If one of them reshapes an array in place that a call
-  of another's uses, that call takes one shape or the other, or is refused. Where Numba has only its
-  own threading layer, ``workqueue``, calls that use threads wait for each other; it would abort the
-  process if other functions of Numba's ran in parallel.
+* **Several Python threads** may call at once. Where Numba has only its own threading layer,
+  ``workqueue``, calls that use threads wait for each other; it would abort the process if other
+  functions of Numba's ran in parallel.
 * **A child made by fork** after Numba's threads were started, here or elsewhere, uses one thread: y
   and dx have the same bits, dgamma and dbeta those of one thread. Children started by ``spawn`` or
   ``forkserver`` have their own. Do not fork while another Python thread makes the first call for a
@@ -49,7 +47,6 @@ To be read in this order:
 * :mod:`lnlib.cpu.kernels`: the loops over a row, over rows, and over threads.
 * :mod:`lnlib.cpu.backend`: what is called from Python: arguments, the cache, rows left to
   :mod:`lnlib.layernorm`.
-* :mod:`lnlib.cpu.arguments`: what compiled code reads of the arrays that Python hands over.
 * :mod:`lnlib.cpu.threads`: when Numba's threads may be used.
 * :mod:`lnlib.cpu.compiler`: what is asked of the compiler beyond Numba's own options.
 

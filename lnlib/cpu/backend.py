@@ -183,13 +183,14 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
       overlap x, gamma or beta.
     """
     usual = (
-        type(x) is _ndarray
-        and (dtype := x.dtype) in _FLOATS
+        type(x) is type(gamma) is type(beta) is _ndarray
+        and (dtype := x.dtype) is gamma.dtype is beta.dtype
+        and dtype in _FLOATS
         and (shape := x.shape)
-        and shape[-1]
-        and _is_usual(x, shape, dtype)
-        and _is_usual(gamma, shape[-1:], dtype)
-        and _is_usual(beta, shape[-1:], dtype)
+        and shape[-1:] == gamma.shape == beta.shape != (0,)
+        and x.flags.carray
+        and gamma.flags.carray
+        and beta.flags.carray
         and type(eps) is float
         and 0 <= eps < math.inf
         and precise is False

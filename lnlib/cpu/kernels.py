@@ -30,7 +30,8 @@ LINE = 64
 #: the result would not stay in them. Of smaller arrays streaming costs more than it saves.
 OUT_OF_CACHE_BYTES = 16 * 2**20
 
-#: Features from which rows are long enough to be streamed.
+#: Features from which a row is stored from its first whole cache line on, so that vectors are
+#: aligned and may be streamed.
 LONG_ROW = 256
 
 _RANGE32, _RANGE64 = validation.RANGE["float32"], validation.RANGE["float64"]
@@ -325,12 +326,12 @@ def _forward_rows(x, gamma, beta, eps, y, statistics, begin, end):
         if rstd == 0:
             out_of_range += 1
             continue
-        stop = 0
+        start, stop = _whole_lines(i, D, before, line) if D >= LONG_ROW else (0, 0)
+        _write_y(x, i, 0, start, mean, shift, rstd, gamma, beta, y, None)
         if streams:
-            start, stop = _whole_lines(i, D, before, line)
-            _write_y(x, i, 0, start, mean, shift, rstd, gamma, beta, y, None)
             _write_y(x, i, start, stop, mean, shift, rstd, gamma, beta, y, True)
-        _write_y(x, i, stop, D, mean, shift, rstd, gamma, beta, y, None)
+            start = stop
+        _write_y(x, i, start, D, mean, shift, rstd, gamma, beta, y, None)
     if streams:
         fence()
     return out_of_range
@@ -361,12 +362,13 @@ def _backward_rows(dy, x, statistics, gamma, dx, sums, begin, end):
             if rstd == 0 or not abs(w_sum) + abs(wx_sum) * root < limit * D:
                 g_mean = real(math.nan)
                 left += 1
-            row, stop = (mean, shift, rstd, g_mean, gx_mean), 0
+            row = mean, shift, rstd, g_mean, gx_mean
+            start, stop = _whole_lines(i, D, before, line) if D >= LONG_ROW else (0, 0)
+            write_gradients(dy, x, i, 0, start, gamma, row, dx, dgamma, dbeta, None)
             if streams:
-                start, stop = _whole_lines(i, D, before, line)
-                write_gradients(dy, x, i, 0, start, gamma, row, dx, dgamma, dbeta, None)
                 write_gradients(dy, x, i, start, stop, gamma, row, dx, dgamma, dbeta, True)
-            write_gradients(dy, x, i, stop, D, gamma, row, dx, dgamma, dbeta, None)
+                start = stop
+            write_gradients(dy, x, i, start, D, gamma, row, dx, dgamma, dbeta, None)
         _fold(dgamma, dbeta, sums)
     if streams:
         fence()

@@ -1,13 +1,9 @@
-"""What the speed of lnlib.cpu rests on: the machine code of its loops is counted, each trick is
-taken away.
-"""
+"""The instructions in the machine code of a loop are counted by register."""
 
 import numpy as np
 import pytest
 
 from benchmarks.cpu import assembly
-from lnbook.measure import tricks
-from lnlib import cpu
 
 X86 = """vmovups (%rax,%rdx,4), %zmm1; vfmadd231ps %zmm0, %zmm1, %zmm2; vfnmadd213pd %ymm0, %ymm1, %ymm2;
 vaddps (%rax), %ymm3, %ymm4; vsubps %xmm3, %xmm3, %xmm4; vextractf64x4 $1, %zmm0, %ymm1; vxorps %xmm0, %xmm0, %xmm0;
@@ -50,28 +46,3 @@ def test_kernels_of_a_module_are_found_where_they_hide():
         sum(r.get(register, 0) for register in ("zmm", "ymm", "xmm", "v")) > 0 for r in records
     )
     assert assembly.report("no.such.module") == []
-
-
-def test_every_trick_takes_something_away():
-    for trick in tricks.TRICKS.values():
-        without = tricks.changed_files(trick)
-        assert without != tricks.SOURCE and [
-            compile(text, file, "exec") for file, text in without.items()
-        ]
-    with pytest.raises(ValueError, match="no such text"):
-        tricks.changed_files([("no such text", "")])
-
-
-@pytest.mark.slow
-def test_a_trick_less_is_the_same_function():
-    pytest.importorskip("numba")
-    x = np.random.default_rng(0).standard_normal((9, 300), np.float32)
-    arguments, without = (x, x[0].copy(), x[1].copy()), tricks.without("no-head")
-    assert (
-        without is tricks.without("no-head")
-        and without.layer_norm_forward is not cpu.layer_norm_forward
-    )
-    # Each element has the same operations, whatever lies in one vector.
-    assert np.array_equal(
-        without.layer_norm_forward(*arguments)[0], cpu.layer_norm_forward(*arguments)[0]
-    )

@@ -1,6 +1,7 @@
 r"""Layer norm and its gradient in one pass over each row, compiled for the CPU with Numba.
 
-The same two functions as :mod:`lnlib.layernorm`, the same arguments and results, and ``out=``. Each row is read
+The same two functions as :mod:`lnlib.layernorm`, with the same arguments and results, and ``out=``.
+Each row is read
 from memory once and written once; what is computed in between stays in the first level of cache.
 
 * **Statistics.** A guess m at the mean (that of the first elements) is subtracted before anything

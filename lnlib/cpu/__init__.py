@@ -1,8 +1,8 @@
 r"""Layer norm and its gradient in one pass over each row, compiled for the CPU with Numba.
 
 The same two functions as :mod:`lnlib.layernorm`, with the same arguments and results, and ``out=``.
-Each row is read
-from memory once and written once; what is computed in between stays in the first level of cache.
+Each row is read from memory once and written once; what is computed in between stays in the first
+level of cache.
 
 * **Statistics.** A guess m at the mean (that of the first elements) is subtracted before anything
   is summed: with d = x - m, mean(d) is the residual and mean(d^2) - mean(d)^2 the variance, from a

@@ -1,7 +1,8 @@
 """Which mistake it is: the target beside bugs from the wild, entries of the catalogue and other
 norms, case by case.
 
-What explains a failure is said in one place, :func:`normcheck.mistakes.explain.explaining`. Here it
+What explains a failure is said in one place,
+:func:`normcheck.mistakes.recognise.explaining`. Here it
 is asked on the run's own cases: on some that failed, and on some that held, which a candidate must
 not fail either.
 """
@@ -23,10 +24,9 @@ from .judge import BY_ROW, judge, truth
 from .layouts import SAME_NUMBERS, SAME_ROWS
 from .mistakes import LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose
 from .mistakes.catalogue import forward_keeping_x
-from .mistakes.compare import TOLERANCE
 from .mistakes.conventions import SCALES, conventions, fitted_eps, fixed, gradients, right
-from .mistakes.explain import explaining
 from .mistakes.later import LATER
+from .mistakes.recognise import NEARLY, TOLERANCE, combined, explaining
 from .mistakes.wild import WILD
 from .targets import Outcome, Raised, TargetError
 
@@ -237,7 +237,7 @@ def alike(a, b, case, settings, names=None):
 
     with np.errstate(all="ignore"):
         gaps = np.log10(np.clip(errors(a), 1e-7, 1e2)) - np.log10(np.clip(errors(b), 1e-7, 1e2))
-    return np.abs(gaps).max() < 1.5
+    return np.abs(gaps).max() < np.log10(NEARLY)
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -387,19 +387,6 @@ def and_not(diagnosis, of):
     )
 
 
-def together(parts):
-    """One diagnosis of several."""
-    parts = [part for part in parts if part]
-    if len(parts) < 2:
-        return parts[0] if parts else None
-    return Diagnosis(
-        "combination",
-        tuple(dict.fromkeys(itertools.chain(*(p.names for p in parts)))),
-        " ".join(p.sentence + "." * (p.sentence[-1] not in ".?") for p in parts),
-        tuple(itertools.chain(*(p.because for p in parts))),
-    )
-
-
 def listed(names):
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
@@ -419,7 +406,7 @@ def name(target, failed):
     names = tuple(name for name in settings.tensors if name not in unsteady)
     if not wrong:
         return history
-    told = together(
+    told = combined(
         [history, of_numbers_alone(target, wrong, where_right(target, failed, wrong), names)]
     )
     only = [dtype for dtype in settings.dtypes if any(shown.case.dtype == dtype for shown in wrong)]
@@ -452,7 +439,7 @@ def of_numbers_alone(target, wrong, held, names):
         rest = tuple(name for name in names if name not in more)
         far = [shown._replace(wrong=shown.wrong - more) for shown in far if shown.wrong - more]
         right = [*held, *(shown.case for shown in near)]
-        return together(
+        return combined(
             [
                 of_numbers_alone(target, near, held, names),
                 of_lost_digits(far, right, settings, rest),
@@ -472,7 +459,7 @@ def of_numbers_alone(target, wrong, held, names):
     told = by_terms(target, wrong, rest) if rest else None
     if told is None or told.kind == "nearest":
         told = of_rounding(wrong, held, settings) or told
-    return together([of_zeros(zero), places, told])
+    return combined([of_zeros(zero), places, told])
 
 
 def of_lost_digits(wrong, held, settings, names):

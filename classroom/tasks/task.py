@@ -12,8 +12,7 @@ from lnbook.exercises.registry import replied
 from lnbook.exercises.run import Call, each, plainly
 from normcheck.mistakes import change
 from normcheck.mistakes.change import changed, function_of
-from normcheck.mistakes.compare import is_numbers
-from normcheck.mistakes.recognise import matches
+from normcheck.mistakes.recognise import is_numbers, matches
 
 #: The tasks by id.
 TASKS = {}

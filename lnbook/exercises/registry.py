@@ -13,7 +13,7 @@ import numpy as np
 
 from lnlib import validation
 from normcheck.mistakes import Mistake
-from normcheck.mistakes.recognise import Failure, Reply, recognise
+from normcheck.mistakes.recognise import Checks, Failure, Reply, recognise
 
 from . import run
 from .expect import Mismatch
@@ -186,17 +186,8 @@ def _by_changes(exercise, candidate, passed, message, seed):
                 for call in run.questions(checked, _rng(draw)):
                     yield replied(checked.call, function, call.arguments)
 
-    return recognise(
-        candidate,
-        message,
-        exercise.solution,
-        exercise.mistakes,
-        replies,
-        message_of,
-        passes_before,
-        everywhere,
-        verdicts,
-    )
+    asks = Checks(replies, message_of, passes_before, everywhere, verdicts)
+    return recognise(candidate, message, exercise.solution, exercise.mistakes, asks)
 
 
 def replied(call, function, arguments):

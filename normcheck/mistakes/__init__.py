@@ -1,5 +1,5 @@
-"""Which mistake is this? One catalogue of mistakes, one comparator, and three ways to recognise a
-wrong answer.
+"""Which mistake is this? One catalogue of mistakes, and one rule by which they are
+recognised.
 
 In the order in which to read it:
 
@@ -13,25 +13,20 @@ In the order in which to read it:
   other norms that people mean.
 - :mod:`~normcheck.mistakes.gradient_tests`, :mod:`~normcheck.mistakes.recipes`: tests of a
   backward, the book's and published ones, and which mistakes each kills.
+- :mod:`~normcheck.mistakes.recognise`: the rule by which a mistake explains a failure, the
+  comparison and its tolerances; and a wrong answer of any kind, beside changes of the solution.
 - :mod:`~normcheck.mistakes.families`, :mod:`~normcheck.mistakes.fit`: a wrong backward is told by
   its terms, also where it makes several mistakes.
-- :mod:`~normcheck.mistakes.recognise`, :mod:`~normcheck.mistakes.relation`,
-  :mod:`~normcheck.mistakes.slips`: a wrong answer of any kind is told by comparison with changes of
-  the solution, written down or made one place at a time, or by how its numbers follow from the
-  right ones.
-- :mod:`~normcheck.mistakes.explain`: the rule by which a candidate explains a failure, for all of
-  these.
-- :mod:`~normcheck.mistakes.compare`, :mod:`~normcheck.mistakes.change`,
-  :mod:`~normcheck.mistakes.diagnosis`: what these share.
+- :mod:`~normcheck.mistakes.change`: a text or a function with some of its lines changed.
 """
 
 from .catalogue import HARMLESS, MUTANTS
-from .diagnosis import Diagnosis
 from .entry import Mistake, change
 from .families import LAYER_NORM, RMS_NORM, Base, Family, outside_family
 from .fit import diagnose
 from .gradient_tests import TESTS, GradientTest, kill_matrix
 from .recipes import RECIPES
+from .recognise import Diagnosis
 
 __all__ = [
     "Base",

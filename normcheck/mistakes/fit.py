@@ -27,10 +27,19 @@ import numpy as np
 from lnlib import validation
 
 from .catalogue import leading
-from .compare import TOLERANCE, agree
-from .diagnosis import Diagnosis
 from .entries import slip
 from .families import LAYER_NORM, PARTLY_SCALED, Family
+from .recognise import (
+    BESIDE,
+    FITTED,
+    PARALLEL,
+    READ,
+    TOLERANCE,
+    Diagnosis,
+    agree,
+    combined,
+    explaining,
+)
 
 # ---- Reading
 # ----------------------------------------------------------------------------------------
@@ -79,8 +88,8 @@ def _fit(dx, base, tolerance):
     kept = [k for k, c in enumerate(columns.T) if not (np.abs(columns.T[:k] @ c) > 1 - 1e-9).any()]
     fitted, size = np.zeros(len(_TERMS)), np.linalg.norm(dx)
     fitted[kept] = np.linalg.lstsq(columns[:, kept], dx.ravel(), rcond=None)[0]
-    fitted[np.abs(fitted) < 10 * tolerance * size] = 0  # too small to be told from rounding
-    if np.linalg.norm(columns @ fitted[: len(sizes)] - dx.ravel()) > 10 * tolerance * size:
+    fitted[np.abs(fitted) < FITTED * tolerance * size] = 0  # too small to be told from rounding
+    if np.linalg.norm(columns @ fitted[: len(sizes)] - dx.ravel()) > FITTED * tolerance * size:
         return None
     fitted[: len(sizes)] /= sizes
     return fitted, kept
@@ -95,7 +104,7 @@ def _factors(value, rows, D, tolerance, overall=False):
     sign = ("sign",) if value < 0 else ()
     for count in (0, 1, 2):
         for names in itertools.combinations(atoms, count):
-            if abs(abs(value) / np.prod([atoms[name] for name in names]) - 1) < 100 * tolerance:
+            if abs(abs(value) / np.prod([atoms[name] for name in names]) - 1) < READ * tolerance:
                 return sign + names
     return (*sign, "other")
 
@@ -371,7 +380,7 @@ def _not_linear(backward, family, found, tolerance):
             (f"{output}: for -2 dy not -2 times it",),
         )
         for output in found.keys() & twice
-        if not agree([-2 * v for v in found[output]], twice[output], tolerance=10 * tolerance)
+        if not agree([-2 * v for v in found[output]], twice[output], tolerance=FITTED * tolerance)
     }
 
 
@@ -392,9 +401,9 @@ def _nearest(output, found, right, wrong):
             along, size = np.vdot(mine, other), np.linalg.norm(mine) * np.linalg.norm(other)
             # What is not on the entry's line must be small beside the candidate, too, or all that
             # are far from a large right result would be near each other.
-            if along > 0.97 * size and (
+            if along > PARALLEL * size and (
                 np.linalg.norm(mine - along / np.vdot(other, other) * other)
-                < np.linalg.norm(found[0]) / 3
+                < BESIDE * np.linalg.norm(found[0])
             ):
                 near.append((np.linalg.norm(mine - other), along / size, known))
     if not near:
@@ -435,7 +444,14 @@ def _diagnose_output(output, found, family, tolerance):
             for names in lists
             if len(names) == min(map(len, lists))
         }
-    entries = [known for known, values in wrong.items() if same(values)]
+    entries = list(
+        explaining(
+            wrong,
+            None,
+            lambda known: same(wrong.get(known, right)),
+            lambda known: known in wrong and not agree(wrong[known], right, tolerance=tolerance),
+        )
+    )
     if entries and not readings:
         return _one_of(output, entries)
     shaped = all(a.shape == b.shape for a, b in zip(found, right))
@@ -512,14 +528,5 @@ def diagnose(backward, family=LAYER_NORM):
         bent.get(output) or _diagnose_output(output, found[output], family, tolerance)
         for output in found
     ]
-    parts = [part for part in parts if part]
-    if not parts:
-        return None
-    kinds = {part.kind for part in parts}
-    kind = kinds.pop() if len(parts) == 1 or kinds == {"nearest"} else "combination"
-    return Diagnosis(
-        kind,
-        tuple(dict.fromkeys(itertools.chain(*(p.names for p in parts)))),
-        " ".join(part.sentence for part in parts),
-        tuple(itertools.chain(*(p.because for p in parts))),
-    )
+    kinds = {part.kind for part in parts if part}
+    return combined(parts, "nearest" if kinds == {"nearest"} else "combination")

@@ -1,20 +1,161 @@
-"""Which known mistake a wrong answer is, where mistakes are changes of the solution.
+"""Which known mistake a wrong answer is: the one rule, the one comparison and its tolerances; and
+how they are asked of an answer to an exercise, whose mistakes are changes of the solution.
 
-The answer and every mistake are asked the same questions; the mistakes that reply as the answer did
-explain it.
+The rule is :func:`explaining`. :mod:`~normcheck.mistakes.fit` asks it of a backward's terms, and
+:mod:`normcheck.naming` of a norm's cases.
 """
 
 import functools
 import itertools
 import re
+from collections.abc import Callable
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 
-from .compare import agree, is_numbers
-from .diagnosis import Diagnosis
-from .relation import relation
-from .slips import EVERYWHERE, slips
+# ---- Tolerances
+
+#: Relative to the L2 norm of the right numbers, by bytes of the narrower dtype. Two spellings of
+#: one formula differ by a few roundings times a condition number, a few 1e-15 times at most 1e4 in
+#: float64; mistakes by more, 1e-6 at least.
+TOLERANCE = {2: 1e-2, 4: 1e-5, 8: 1e-9}
+#: So many tolerances from what is right, other mistakes are as near; and two losses of digits
+#: within this factor of each other are alike.
+NEARLY = 30
+#: In units of a tolerance: what a least-squares fit leaves, and what coefficients read off it lose.
+FITTED, READ = 10, 100
+#: A nearest mistake's error has this cosine with the error found, and what is not along it is at
+#: most this share of the numbers found.
+PARALLEL, BESIDE = 0.97, 1 / 3
+
+
+# ---- The rule
+
+
+class Diagnosis(NamedTuple):
+    """Which mistake a wrong answer makes.
+
+    * ``kind``: "known" (an entry, exactly), "one of" (entries that agree), "combination",
+      "nearest", "may be" (only what a check said agrees), "relation" (the numbers are 1.1 times
+      the right ones, say), "precision" (float64 with the digits of float32), "error" (an exception
+      with a meaning of its own), "convention" (the y of another norm), "state" (numbers depend on
+      earlier calls).
+    * ``names``: the names of the mistakes, of the alternatives if ``kind`` is "one of".
+    * ``sentence``: str for its author; also what ``str`` gives.
+    * ``because``: lines for authors and instructors: what was fitted, or compared.
+    """
+
+    kind: str
+    names: tuple
+    sentence: str
+    because: tuple = ()
+
+    def __str__(self):
+        return self.sentence
+
+
+def explaining(candidates, right, same, fails):
+    """Yield those of ``candidates`` that explain a failure.
+
+    A candidate explains it if and only if it gives the same numbers, and fails what was failed, and
+    the right answer does not: that one must neither give these numbers nor fail. Otherwise the
+    numbers say nothing about the failure, and no candidate is named: a missing name costs little, a
+    wrong one much.
+
+    ``same(one)`` says whether ``one`` gives the numbers of the answer in question, ``fails(one)``
+    whether it fails what the answer failed; ``right`` is the right answer, of the same kind as the
+    candidates.
+    """
+    if same(right) or fails(right):
+        return
+    for candidate in candidates:
+        if same(candidate) and fails(candidate):
+            yield candidate
+
+
+def combined(parts, kind="combination"):
+    """One diagnosis of several; None where there is none."""
+    parts = [part for part in parts if part]
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return Diagnosis(
+        kind,
+        tuple(dict.fromkeys(itertools.chain(*(p.names for p in parts)))),
+        " ".join(p.sentence + "." * (p.sentence[-1] not in ".?") for p in parts),
+        tuple(itertools.chain(*(p.because for p in parts))),
+    )
+
+
+# ---- Comparing
+
+
+def agree(a, b, bits=False, tolerance=None, times=1):
+    """Whether two results are the same: to rounding (or to ``tolerance``), or to ``times`` that, or
+    to the last bit.
+    """
+    pair = a, b
+    if all(isinstance(v, (tuple, list)) for v in pair):
+        return len(a) == len(b) and all(agree(*both, bits, tolerance, times) for both in zip(*pair))
+    if all(isinstance(v, dict) for v in pair):
+        return a.keys() == b.keys() and all(
+            agree(a[key], b[key], bits, tolerance, times) for key in a
+        )
+    if any(hasattr(v, "free_symbols") for v in pair):
+        return all(hasattr(v, "free_symbols") or is_numbers(v) for v in pair) and _same_expression(
+            pair
+        )
+    if not all(map(is_numbers, pair)):
+        return type(a) is type(b) and bool(np.all(a == b))
+    a, b = pair = [np.asarray(v) for v in pair]
+    if (a.dtype.kind == "b") != (b.dtype.kind == "b") or (bits and a.dtype != b.dtype):
+        return False
+    if bits or not {a.dtype.kind, b.dtype.kind} & set("fc"):
+        return np.array_equal(*pair, equal_nan=True)
+    if not np.array_equal(
+        *(np.where(np.isfinite(v), np.zeros_like(v), v) for v in pair), equal_nan=True
+    ):
+        return False
+    digits = min(v.real.dtype.itemsize for v in pair if v.dtype.kind in "fc")
+    a, b = (np.where(np.isfinite(v), v, 0).astype(complex).ravel() for v in pair)
+    tolerance = times * (tolerance or TOLERANCE.get(digits, TOLERANCE[8]))
+    # The squares of large numbers overflow.
+    size = np.max(np.abs([a.real, a.imag, b.real, b.imag]), initial=np.finfo(float).tiny)
+    return bool(np.linalg.norm(a / size - b / size) <= tolerance * np.linalg.norm(b / size))
+
+
+def is_numbers(value):
+    """Whether ``value`` is a number, or an array of numbers."""
+    number = isinstance(value, (np.ndarray, np.generic, int, float, complex))
+    return number and np.asarray(value).dtype.kind in "biufc"
+
+
+def _same_expression(pair):
+    """Whether two SymPy expressions agree, at numbers: integer symbols once different and once
+    equal.
+    """
+    from sympy import Indexed, sympify
+
+    def at(expression, whole):
+        expression = expression.subs(whole).doit()
+        rest = expression.atoms(Indexed) | expression.free_symbols
+        draws = {s: np.random.default_rng(list(str(s).encode())).random() for s in rest}
+        return complex(expression.subs(draws))
+
+    a, b = pair = [sympify(v) for v in pair]
+    if getattr(a, "shape", ()) != getattr(b, "shape", ()):
+        return False
+    if getattr(a, "shape", ()):
+        return all(map(_same_expression, zip(*pair)))
+    symbols = sorted((s for s in a.free_symbols | b.free_symbols if s.is_integer), key=str)
+    wholes = [dict(zip(symbols, numbers)) for numbers in (itertools.count(3), itertools.repeat(2))]
+    try:
+        return a == b or all(agree(*(at(v, whole) for v in pair)) for whole in wholes)
+    except TypeError:  # one of them has no value
+        return False
+
+
+# ---- Answers to exercises
 
 
 class Reply(NamedTuple):
@@ -38,31 +179,55 @@ class Failure(NamedTuple):
     means: str = ""
 
 
+class Checks(NamedTuple):
+    """What can be asked of a function where an answer failed one of several checks.
+
+    * ``replies``: yields its replies to two draws of the failed check.
+    * ``says``: what that check says of it, None if it passes.
+    * ``passes_before``: whether it passes the checks before, as the answer did.
+    * ``everywhere``: yields its replies to all checks that call it as this one does, in two draws.
+    * ``verdicts``: what all checks say of it, in two draws.
+    """
+
+    replies: Callable
+    says: Callable
+    passes_before: Callable
+    everywhere: Callable
+    verdicts: Callable
+
+
 def matches(mine, right, wrong, replies, fails):
     """Those of ``wrong`` (a dict, name -> function) that explain the replies ``mine``; to the bit,
     if one does.
 
     ``right`` are the solution's replies, ``replies(function)`` yields a function's own, and
-    ``fails(function)`` says whether it fails the check that the answer failed: what passes that
-    check does not explain it.
+    ``fails(function)`` says whether it fails the check that the answer failed.
     """
-    # Of what is nearly right, other mistakes are as near.
-    explains = {bits: [] for bits in (True, False) if not agree(mine, right, bits, times=30)}
-    for name, function in (
-        wrong.items() if explains else ()
-    ):  # asked once each, and no more than it takes
-        left = [*explains]
+    if agree(mine, right, bits=True):
+        return []
+    told = {}  # asked once each, and no more than it takes
+    for name, function in wrong.items():
+        told[name] = []
         for a, b in itertools.zip_longest(mine, replies(function)):
-            left = [bits for bits in left if agree(a, b, bits)]
-            if not left:
+            told[name].append(b)
+            if not agree(a, b):
+                del told[name]
                 break
-        for bits in left:
-            explains[bits].append(name)
-    found = ([name for name in names if fails(wrong[name])] for names in explains.values())
-    return next(filter(None, found), [])
+
+    def exactly(name):
+        return agree(mine, told.get(name, right), bits=True)
+
+    def nearly(name):  # of what is nearly right, other mistakes are as near
+        return name in told or agree(mine, right, times=NEARLY)
+
+    for same in (exactly, nearly):
+        found = list(explaining(told, None, same, lambda name: name in told and fails(wrong[name])))
+        if found:
+            return found
+    return []
 
 
-def says_little(mine):
+def is_uninformative(mine):
     """Whether a wrong answer of another kind may well reply the same: True and False, zeros, NaN,
     or errors only.
     """
@@ -81,127 +246,164 @@ def says_little(mine):
     return all(little(result) for result, _ in mine)
 
 
-def _is_names(result):
-    return isinstance(result, (list, tuple, set)) and all(isinstance(name, str) for name in result)
+def recognise(answer, message, solution, mistakes, checks):
+    """The :class:`Diagnosis` of an answer, which fails one of the ``checks`` that says ``message``
+    of it, or None.
 
-
-def recognise(
-    answer, message, solution, mistakes, replies, message_of, passes_before, everywhere, verdicts
-):
-    """The :class:`Diagnosis` of an answer, which fails a check that says ``message`` of it, or
-    None.
-
-    ``replies`` as for :func:`matches`, to two draws of the failed check. ``message_of(function)``
-    is what that check says of a function, None if it passes, ``passes_before(function)`` says
-    whether it passes the checks before, as the answer did, and ``everywhere(function)`` yields its
-    replies to all checks that call it as this one does, in two draws. ``verdicts(function)`` is
-    what all checks say of a function, in two draws.
-
-    A mistake is named only if it has what the answer has: the same numbers, or where those say
-    little the same verdicts of all checks; and if it fails where the answer fails, and nowhere
-    before.
+    A mistake is named only if it explains the failure, in all calls of all checks, and fails no
+    check before; where numbers say little, or cannot be compared, only if all checks say the same
+    of both.
     """
-    mine, right = list(replies(answer)), list(replies(solution))
+    mine, right = list(checks.replies(answer)), list(checks.replies(solution))
     wrong = {mistake: mistake.of(solution) for mistake in mistakes}
-    found = matches(mine, right, wrong, replies, message_of)
-    because = [f"replies as {_change(mistake)}, to all {len(mine)} calls" for mistake in found]
-    mine_all = functools.cache(lambda: list(everywhere(answer)))  # asked where needed, and once
-    little, names = says_little(mine), all(_is_names(r) for r, _ in mine)
-    # What gives the same in one check alone, or nearly always, is another mistake.
-    found = [m for m in found if agree(mine_all(), list(everywhere(wrong[m])))]
-    passing = [mistake for mistake in found if passes_before(wrong[mistake])]
-    because += [f"refuted by an earlier check: {_change(m)}" for m in found if m not in passing]
-    found = passing
+    everywhere = functools.cache(lambda function: list(checks.everywhere(function)))
+    # What gives the same in one check alone is another mistake.
+    found = [
+        mistake
+        for mistake in matches(mine, right, wrong, checks.replies, checks.says)
+        if agree(everywhere(answer), everywhere(wrong[mistake]))
+        and checks.passes_before(wrong[mistake])
+    ]
     says = list(dict.fromkeys(mistake.says for mistake in found))
-    if says and not little:
+    if says and not is_uninformative(mine):
+        if len(says) == 1:
+            return Diagnosis("known", (), says[0])
         together = "It is one of these, which give the same here: " + " Or: ".join(says)
-        return Diagnosis(
-            "one of" if len(says) > 1 else "known",
-            (),
-            together if len(says) > 1 else says[0],
-            tuple(because),
-        )
+        return Diagnosis("one of", (), together)
     # What holds of the few numbers of one check may be an accident of them.
-    if (
-        not says
-        and relation(mine, right)
-        and (simple := relation(mine_all(), list(everywhere(solution))))
-    ):
-        return simple
-    if not little and (
-        slip := _slip(mine_all, mine, right, solution, replies, message_of, everywhere)
-    ):
-        return slip
-    # What a message says of the numbers says nothing where these could be compared, and were not
-    # the same.
-    if not found and not (
-        mine and (names or re.search(r"off by|found -?\d|\d of \d+ numbers", message))
-    ):
+    if not found and relation(mine, right):
+        simple = relation(everywhere(answer), everywhere(solution))
+        if simple:
+            return simple
+    if not found and _is_all_there_is(message, mine):
         found = [
-            m
-            for m, function in wrong.items()
-            if message_of(function) == message
-            and passes_before(function)
-            and not _partly(mine, right, replies(function))
+            mistake
+            for mistake, function in wrong.items()
+            if checks.says(function) == message
+            and checks.passes_before(function)
+            and not _agrees_in_part(mine, right, checks.replies(function))
         ]
-        because += [f"the failed check says the same of {_change(mistake)}" for mistake in found]
     if found:  # by the little that was replied, or by what one check said
-        said = verdicts(answer)
-        found = [m for m in found if verdicts(wrong[m]) == said]
-    says = list(dict.fromkeys(mistake.says for mistake in found))
-    if says:
-        return Diagnosis("may be", (), "It may be this: " + " Or: ".join(says), tuple(because))
-    failure = next(
-        (
-            result
-            for result, _ in mine
-            if isinstance(result, Failure) and result.means and result.kind in message
-        ),
-        None,
-    )
-    return (
-        Diagnosis("error", (), failure.means, (f"ends with {failure.kind}",)) if failure else None
-    )
+        said = checks.verdicts(answer)
+        found = [mistake for mistake in found if checks.verdicts(wrong[mistake]) == said]
+    if found:
+        says = " Or: ".join(dict.fromkeys(mistake.says for mistake in found))
+        return Diagnosis("may be", (), f"It may be this: {says}")
+    failures = [result for result, _ in mine if isinstance(result, Failure)]
+    means = [f.means for f in failures if f.means and f.kind in message]
+    return Diagnosis("error", (), means[0]) if means else None
 
 
-def _slip(mine_all, mine, right, solution, replies, message_of, everywhere):
-    """The :class:`Diagnosis` of an answer whose numbers are, in all checks, those of a variation of
-    the solution.
+def _is_all_there_is(message, mine):
+    """Whether a check's message may tell a mistake: not where it is of numbers or names, which
+    could be compared, and were not the same.
     """
-    if agree(mine, right, bits=True) or any(isinstance(result, Failure) for result, _ in mine):
-        return None
-    if all(_is_names(r) for r, _ in mine) and len({tuple(r) for r, _ in mine_all()}) < 3:
-        return None  # names that hardly change: many slips end with them
-    if all(isinstance(result, str) for result, _ in mine):
-        return None  # one word of a few says less still
-    said, bits = {}, agree(mine, right)  # what is right to rounding is told by its bits
-    for words, function in slips(solution):  # asked once each: there may be a hundred
-        same = (agree(a, b, bits) for a, b in itertools.zip_longest(mine, replies(function)))
-        if words.removesuffix(EVERYWHERE) not in said and all(same) and message_of(function):  # noqa: SIM102
-            if agree(mine_all(), list(everywhere(function))):
-                said[words] = f"replies as the solution with {words}"
-    if not said:
-        return None
-    return Diagnosis(
-        "slip",
-        (),
-        f"The book's solution gives your numbers once it has {', or '.join(list(said)[:3])}. "
-        "Where could that be in yours?",
-        tuple(said.values()),
+
+    def is_names(result):
+        return isinstance(result, (list, tuple, set)) and all(isinstance(n, str) for n in result)
+
+    return not mine or not (
+        all(is_names(result) for result, _ in mine)
+        or re.search(r"off by|found -?\d|\d of \d+ numbers", message)
     )
 
 
-def _partly(mine, right, known):
+def _agrees_in_part(mine, right, known):
     """Whether some wrong numbers are the same and others are not: then a check says the same of
     both by chance.
     """
     same = [
         agree(a.result, c.result)
         for a, b, c in zip(mine, right, known)
-        if is_numbers(a.result) and not says_little([a]) and not agree(a.result, b.result)
+        if is_numbers(a.result) and not is_uninformative([a]) and not agree(a.result, b.result)
     ]
     return any(same) and not all(same)
 
 
-def _change(mistake):
-    return ", and ".join(f"the solution with {new!r} for {old!r}" for old, new in mistake.changes)
+# ---- How wrong numbers follow from the right ones
+
+
+def _leaves(value):
+    """The arrays and numbers in a record, in order; None stands for what is neither."""
+    if isinstance(value, (tuple, list)):
+        return list(itertools.chain(*map(_leaves, value)))
+    return [
+        np.asarray(value) if is_numbers(value) and not isinstance(value, (bool, np.bool_)) else None
+    ]
+
+
+def _of_float32(a, b):
+    narrow = a.dtype == float and (a == a.astype(np.float32)).all()
+    return narrow and agree(a, b, tolerance=TOLERANCE[4])
+
+
+def _is(form, both=False):
+    """Whether what was found is this form of the right result, or both have one form."""
+    return lambda a, b: agree(form(a) if both else a, form(b))
+
+
+# In this order: what is both, a sign and a reciprocal of 1, say, has the first name.
+_RELATIONS = (
+    ("has the digits of float32 and no more", _of_float32),
+    ("has the other sign", _is(np.negative)),
+    ("is the transpose", _is(np.transpose)),
+    ("has the right numbers in another shape", _is(np.ravel, both=True)),
+    ("is the other way round along its first axis", _is(lambda b: np.atleast_1d(b)[::-1])),
+    ("has the right numbers in another order", _is(lambda b: np.sort(b, axis=None), both=True)),
+    ("is the reciprocal", _is(lambda b: 1 / b)),
+    ("is the square", _is(np.square)),
+    ("is the square root", _is(np.sqrt)),
+    ("is 1 too large", _is(lambda b: b + 1)),
+    ("is 1 too small", _is(lambda b: b - 1)),
+)
+
+
+@np.errstate(all="ignore")  # a reciprocal of 0 is no finite number, and agrees with none
+def relation(mine, right):
+    """How the wrong numbers of these replies follow from the right ones, if in a simple way, the
+    same in every call.
+    """
+    pairs, places = [], set()
+    # The arrays among the arguments are results only where nothing is returned.
+    returned = any(record[0] is not None for record in right)
+    for calls in zip(mine, right):
+        found, expected = (_leaves(call[0] if returned else call) for call in calls)
+        if [a is None for a in found] != [b is None for b in expected]:
+            return None
+        for k, (a, b) in enumerate(zip(found, expected), 1):
+            if not agree(a, b):
+                pairs.append((a, b))
+                part = returned and len(found) > 1
+                places.add(f"part {k} of {len(found)} of your result" if part else "your result")
+    if not pairs or not all(
+        v.dtype.kind in "ifc" and np.isfinite(v).all() for pair in pairs for v in pair
+    ):
+        return None
+    words = next((w for w, related in _RELATIONS if all(related(*pair) for pair in pairs)), None)
+    words = words or _times(pairs)
+    what = places.pop() if len(places) == 1 else "your result"
+    start = f"Compared with what the book's solution returns, {what}"
+    return words and Diagnosis("relation", (), f"{start} {words}, wherever the two differ.")
+
+
+def _times(pairs):
+    """In words the rational number that all results are too large by, or None."""
+    if any(a.shape != b.shape for a, b in pairs):
+        return None
+    a, b = (np.concatenate([v.ravel() for v in side]).astype(complex) for side in zip(*pairs))
+    # Fractions of small denominators only: of larger ones, one is near every number.
+    rough = any(v.dtype in (np.float16, np.float32) for pair in pairs for v in pair)
+    quotient = (np.vdot(b, a) / np.vdot(b, b)).real
+    if not np.isfinite(quotient):
+        return None
+    factor = Fraction(quotient).limit_denominator(32 if rough else 1024)
+    # One number is a simple multiple of another too often to mean something, and an integer more
+    # often still.
+    telling = (
+        len(set(b.tolist())) > 1
+        or factor in (2, Fraction(1, 2), 4, Fraction(1, 4))
+        or ((b != np.round(b)).any() and max(abs(factor.numerator), factor.denominator) <= 10)
+    )
+    times = _is(lambda b: float(factor) * b)
+    same = factor and telling and all(times(*pair) for pair in pairs)
+    return f"is {factor} times it" if same else None

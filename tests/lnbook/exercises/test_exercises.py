@@ -18,13 +18,9 @@ from lnbook.exercises import (
     exercises,
     expect_close,
     of_small_error,
-    registry,
-    run,
 )
 from lnlib import rms_norm_forward
 from normcheck.mistakes.change import function_with
-from normcheck.mistakes.compare import agree
-from normcheck.mistakes.slips import slips
 
 ALL = tuple(exercises().values())
 each = pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
@@ -468,44 +464,6 @@ def test_a_mistake_that_is_tried_warns_of_nothing():
         warnings.simplefilter("always")
         report = check("backward-parameters", means)
     assert "averaged" in str(report.diagnosis) and not caught, caught
-
-
-#: Of these, one of many answers is right, a size is free, or the tolerance is that of a rough rule.
-FREE = {
-    "same-output",
-    "null-direction",
-    "dy-with-kappa",
-    "one-direction",
-    "survivor",
-    "probe-for-eps",
-    "digits-left",
-    *(e.id for e in ALL if e.id.startswith("input-")),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "exercise", [e for e in ALL if e.id not in FREE], ids=lambda exercise: exercise.id
-)
-def test_no_slip_in_a_solution_passes_unless_it_changes_nothing(exercise):
-    """Of up to 25, drawn; what passes gives the solution's numbers in all calls."""
-    some = slips(exercise.solution)
-    for words, function in [some[k] for k in np.random.default_rng(5).permutation(len(some))[:25]]:
-        if any(message(one, function) for one in exercise.checks):
-            continue
-        for one in exercise.checks:
-            for call in run.questions(one, np.random.default_rng(1)):
-                replies = [
-                    registry.replied(one.replay or one.call, f, call.arguments)
-                    for f in (function, exercise.solution)
-                ]
-                assert agree(*replies), words
-
-
-def message(one, function):
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return run.verdict(one, np.random.default_rng(1), run.here(function))
 
 
 def test_a_check_imports_its_own_chapter_only():

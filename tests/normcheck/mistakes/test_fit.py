@@ -1323,8 +1323,6 @@ def test_zeros_have_no_direction():
         return dz, dz, *layer_norm_backward(dy, cache)[1:]
 
     assert exercises()["residual-backward"].diagnose(candidate) is None
-    # dx * dz is 0 as well, where z has no other use.
-    assert "a term left out, in every place" in str(check("residual-backward", candidate).diagnosis)
 
 
 def test_a_stub_shows_as_text():

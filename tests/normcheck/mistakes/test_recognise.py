@@ -11,9 +11,18 @@ from lnbook.exercises import Call, Exercise, Ran, each, expect, expect_close, re
 from lnbook.exercises.run import plainly, reply
 from normcheck.mistakes import Diagnosis, change
 from normcheck.mistakes.change import changed, function_of
-from normcheck.mistakes.compare import agree
-from normcheck.mistakes.recognise import Failure, Reply, _partly, matches, recognise, says_little
-from normcheck.mistakes.relation import relation
+from normcheck.mistakes.recognise import (
+    Checks,
+    Failure,
+    Reply,
+    _agrees_in_part,
+    agree,
+    explaining,
+    is_uninformative,
+    matches,
+    recognise,
+    relation,
+)
 
 
 def test_numbers_whose_squares_overflow_or_vanish_are_told_apart():
@@ -49,8 +58,6 @@ _R32 = ROWS.astype(np.float32)
         ("None", [(2.5, 3.7)]),
         ("has the right numbers in another order", [(ROWS[[1, 0, 2]], ROWS)]),
         ("is the inverse", [(np.linalg.inv(A), A)]),
-        ("is the inverse", [(np.eye(2) / 2, np.eye(2, dtype=np.float16) * 2)]),
-        ("is the inverse", [(np.array([[1, -0.5], [0, 2e-6]]), np.array([[1, 2.5e5], [0, 5e5]]))]),
         *(
             ("None", [(np.linalg.inv(b), b)])
             for b in (np.array([[1, 1e6], [0, 2e6]]), np.diag([1, 1e6]))
@@ -113,11 +120,6 @@ _R32 = ROWS.astype(np.float32)
         # Those that are cut off at one number, beside one that is right, or 0 but for where a
         # search ends.
         ("is 1 where the right one is larger", [(0.5, 0.5), (1.0, 3.3), (1.0, 8.0), (0.0, 8e-12)]),
-        (
-            "is 1 where the right one is smaller",
-            [(1.5, 1.5), (1.0, -3.3), (1.0, -8.0), (0.0, -8e-12)],
-        ),
-        ("is rounded to 1 decimal", [(0.5, 0.5), (1.0, 1.02), (1.0, 1.04)]),
         ("None", [(0.5, 0.5), (0.0, 8e-12)]),
         ("None", [(0.5, 0.5), (1.0, 3.3), (1.0, 8.0), (6e-12, -6e-12)]),
         *(
@@ -149,7 +151,7 @@ def test_a_relation_is_a_diagnosis_without_names():
             "Compared with what the book's solution returns, your result is 2 times it, wherever"
             " the two differ."
         ),
-        ("2 pairs of numbers, of this answer and of the solution, stand in this relation",),
+        (),
     )
 
 
@@ -178,19 +180,19 @@ def replies(*results):
         (Failure("E", "", True), False),
     ],
 )
-def test_what_says_little(result, little):
-    assert says_little(replies(result)) is says_little(replies(0, result)) is little
+def test_what_is_uninformative(result, little):
+    assert is_uninformative(replies(result)) is is_uninformative(replies(0, result)) is little
 
 
 def test_what_replies_partly_the_same():
     mine, right = replies(2, 3, 4, 5), replies(2, 9, 9, 9)
-    assert _partly(mine, right, replies(2, 3, 9, 9)) and not _partly(
+    assert _agrees_in_part(mine, right, replies(2, 3, 9, 9)) and not _agrees_in_part(
         mine, right, replies(2, 3, 4, 5)
     )
-    assert not _partly(mine, right, replies(2, 8, 8, 8)) and _partly(
+    assert not _agrees_in_part(mine, right, replies(2, 8, 8, 8)) and _agrees_in_part(
         mine, right, replies(2, 3, 7, 7)
     )
-    assert not _partly(replies("a", 0, 3), replies("b", 5, 5), replies("a", 0, 4))
+    assert not _agrees_in_part(replies("a", 0, 3), replies("b", 5, 5), replies("a", 0, 4))
 
 
 # ---- How it is found
@@ -497,17 +499,14 @@ def recognised(
     def wrong(function):
         return None if replies(function) == replies(solution) else message
 
-    return recognise(
-        answer,
-        message,
-        solution,
-        [change(*one) for one in mistakes],
+    checks = Checks(
         replies,
         says or wrong,
         lambda function: function(1.5) not in before,
         all_replies,
         verdicts or (lambda function: [message]),
     )
+    return recognise(answer, message, solution, [change(*one) for one in mistakes], checks)
 
 
 def test_a_mistake_that_an_earlier_check_stops_is_not_named_even_where_it_is_alone():
@@ -517,7 +516,7 @@ def test_a_mistake_that_an_earlier_check_stops_is_not_named_even_where_it_is_alo
         "known",
         (),
         "First.",
-        ("replies as the solution with '2 * x' for 'x * x', to all 2 calls",),
+        (),
     )
 
 
@@ -526,13 +525,8 @@ def test_of_several_mistakes_those_count_that_no_earlier_check_stops():
     near = "x * x", "2 * x * (1 + 1e-12)", "Near."
     assert recognised(lambda x: 2 * x, near, FIRST).sentence == "First."  # to the bit
     found = recognised(lambda x: 2 * x, FIRST, SECOND)
-    assert found.kind == "one of" and len(found.because) == 2
+    assert found.kind == "one of"
     assert found.sentence == "It is one of these, which give the same here: First. Or: Second."
-    assert recognised(lambda x: 2 * x, FIRST, also, here=(2.5, 3.5), before=(4.5,)).because == (
-        "replies as the solution with '2 * x' for 'x * x', to all 2 calls",
-        "replies as the solution with '3 * x if x == 1.5 else 2 * x' for 'x * x', to all 2 calls",
-        "refuted by an earlier check: the solution with '3 * x if x == 1.5 else 2 * x' for 'x * x'",
-    )
     assert (
         recognised(lambda x: 2 * x, FIRST, also, here=(2.5, 3.5), before=(4.5,)).sentence
         == "First."
@@ -540,28 +534,6 @@ def test_of_several_mistakes_those_count_that_no_earlier_check_stops():
     # What says little needs more.
     assert recognised(lambda x: 0.0, ("x * x", "0 * x", "Nothing."), before=(0.0,)) is None
     assert recognised(lambda x: 0.0, ("x * x", "0 * x", "Nothing.")).kind == "may be"
-
-
-def test_a_relation_and_a_slip_hold_in_all_checks_or_are_not_told():
-    places = 1.5, 2.5, 4.5
-    assert recognised(lambda x: x * x + 1, everywhere=places).kind == "relation"
-    assert recognised(lambda x: x * x + (1 if x < 4 else 2), everywhere=places) is None
-    assert (
-        "digits of float32"
-        in recognised(lambda x: float(np.float32(x * x)), here=(1.1, 2.3)).sentence
-    )
-    found = recognised(lambda x: x**3, everywhere=places)
-    assert found.kind == "slip" and "a factor too many" in found.sentence
-    assert found.because == ("replies as the solution with a factor too many",)
-    assert recognised(lambda x: x**3 if x < 4 else 7.0, everywhere=places) is None
-    assert recognised(lambda x: x**3 if x != 2.5 else 7.0, everywhere=(1.5, 4.5)) is None
-    # No slip is told that passes the check, nor of replies that are right: then it fails for
-    # another reason.
-    assert recognised(lambda x: x**3, says=lambda function: None) is None
-    assert recognised(lambda x: x * x, says=lambda function: "wrong") is None
-    assert (
-        recognised(lambda x: x * x, here=(1.0, 1.0), says=lambda function: "wrong") is None
-    )  # where x**3 is right
 
 
 def test_a_known_mistake_is_asked_once_and_no_more_than_it_takes():
@@ -581,18 +553,6 @@ def test_a_known_mistake_is_asked_once_and_no_more_than_it_takes():
     ]
     asked.clear()
     assert matches(right, right, wrong, asked_at, lambda function: True) == [] and not asked
-
-
-def test_all_checks_are_asked_once():
-    asked = []
-    answer = lambda x: x + 0.3 * (x > 2)  # noqa: E731
-    assert recognised(answer, asks=asked) is None and not asked
-    assert (
-        recognised(lambda x: x * x + 1, FIRST, here=(1.5, 2.5), asks=asked).kind == "relation"
-        and len(asked) == 2
-    )
-    asked = []
-    assert recognised(lambda x: 2 * x, FIRST, asks=asked) and len(asked) == 2
 
 
 def test_by_what_one_check_says_a_mistake_is_named_only_where_all_checks_say_the_same():
@@ -631,7 +591,7 @@ def test_what_a_check_says_of_both_counts_where_numbers_do_not():
         "may be",
         (),
         "It may be this: Another.",
-        ("the failed check says the same of the solution with '-8 * x - 1' for 'x * x'",),
+        (),
     )
     assert recognised(answer, always, message="too many rows", before=(-13.0,), **same) is None
     # Where some of the numbers are the same and others are not, the check says it by chance.
@@ -668,150 +628,13 @@ def test_an_exception_with_a_meaning_is_told_where_nothing_else_is_known():
         "error",
         (),
         "Two write.",
-        ("ends with DataRace",),
+        (),
     )
     assert recognised(ends(""), **known) is None
     assert recognised(ends("Two write.", "IndexError"), **known) is None
 
 
-# ---- Slips
 # -----------------------------------------------------------------------------------------------
-
-
-def spread(x, eps):
-    c = x - x.mean(axis=-1, keepdims=True)
-    s = np.sqrt((c * c).mean(axis=-1, keepdims=True) + eps)
-    return c / s, 2 * x.std(axis=-1)
-
-
-@pytest.mark.parametrize(
-    "x, kind, words",
-    [
-        (
-            lambda x, eps: (spread(x, eps)[0], 2 * x.std(axis=0)),
-            "slip",
-            "the first axis in place of the last",
-        ),
-        (
-            lambda x, eps: (spread(x, eps)[0], 2 * x.std(axis=-1, ddof=1)),
-            "slip",
-            "D - 1 where D belongs",
-        ),
-        (lambda x, eps: (spread(x, 1e-5)[0], spread(x, eps)[1]), "slip", "eps fixed at 1e-5"),
-        (
-            lambda x, eps: (spread(x, 0)[0], spread(x, eps)[1]),
-            "slip",
-            "a term left out, or the larger of two terms where their sum belongs, or no eps",
-        ),
-        (
-            lambda x, eps: (x / np.sqrt(x.var(axis=-1, keepdims=True) + eps), spread(x, eps)[1]),
-            "slip",
-            "x itself where another",
-        ),
-        (
-            lambda x, eps: (
-                (x + m(x)) / np.sqrt(((x + m(x)) ** 2).mean(axis=-1, keepdims=True) + eps),
-                spread(x, eps)[1],
-            ),
-            "slip",
-            "a sign turned",
-        ),
-        (lambda x, eps: spread(x, eps)[::-1], "slip", "two results exchanged"),
-        (
-            lambda x, eps: (spread(x, eps)[0], 2 * np.sqrt(x.std(axis=-1))),
-            "slip",
-            "a root too many",
-        ),
-        (
-            lambda x, eps: ((x - m(x)) / (x.var(axis=-1, keepdims=True) + eps), spread(x, eps)[1]),
-            "slip",
-            "a square too many",
-        ),
-        (
-            lambda x, eps: (
-                (x - m(x)) / np.sqrt(np.maximum(x.var(axis=-1, keepdims=True), eps)),
-                spread(x, eps)[1],
-            ),
-            "slip",
-            "the larger of two terms where their sum belongs",
-        ),
-        (
-            lambda x, eps: (
-                (x - m(x)) / np.maximum(np.sqrt(x.var(axis=-1, keepdims=True) + eps), eps),
-                spread(x, eps)[1],
-            ),
-            None,
-            "None",
-        ),
-        (lambda x, eps: (np.sqrt(np.abs(x)), spread(x, eps)[1]), None, "None"),
-    ],
-)
-def test_a_slip_is_told_by_its_kind(monkeypatch, x, kind, words):
-    rows = np.random.default_rng(2).standard_normal((3, 4)) + 2
-
-    def judge(found, right, **_):
-        for a, b in zip(found, right):
-            expect_close(a, b, 1e-12)
-
-    check = each("rows", lambda rng: Call({"x": rows, "eps": 0.3}, right=spread(rows, 0.3)), judge)
-    found = told(monkeypatch, x, (), (check,), spread)
-    assert (found.kind if found else None) == kind and words in str(found), found
-
-
-def damped(x, eps):
-    s = np.sqrt(x * x + eps)
-    return x ** (1 / (2 * s)) * (x - eps) + eps / s**3
-
-
-@pytest.mark.parametrize(
-    "answer, words",
-    [
-        (lambda x, eps, s: x**1 / (2 * s) * (x - eps) + eps / s**3, "brackets left out"),
-        (lambda x, eps, s: x ** (1 / 2 * s) * (x - eps) + eps / s**3, "brackets left out"),
-        (lambda x, eps, s: x ** (1 / (2 * s)) * x - eps + eps / s**3, "brackets left out"),
-        (lambda x, eps, s: x ** (1 / (2 * s)) * (x - eps) + eps / x**3, "s without eps"),
-        (
-            lambda x, eps, s: x ** (1 / (2 * max(s, eps))) * (x - eps) + eps / max(s, eps) ** 3,
-            "that eps holds up",
-        ),
-    ],
-)
-def test_slips_of_brackets_and_of_one_use_of_a_quantity(monkeypatch, answer, words):
-    check = each(
-        "numbers",
-        lambda rng: [Call({"x": x, "eps": eps}) for x, eps in ((0.7, 0.3), (1.2, 1.9), (0.5, 2.2))],
-        lambda found, x, eps: expect_close(found, damped(x, eps), 1e-12),
-    )
-    found = told(
-        monkeypatch, lambda x, eps: answer(x, eps, np.sqrt(x * x + eps)), (), (check,), damped
-    )
-    assert found and found.kind == "slip" and words in str(found), found
-
-
-def names(x):
-    return [name for name, least in (("small", 1), ("middle", 2), ("large", 4)) if x > least]
-
-
-@pytest.mark.parametrize(
-    "answer, kind",
-    [
-        (lambda x: ["small", "middle", "large"], None),
-        (
-            lambda x: [
-                name for name, least in (("small", 1), ("middle", 2), ("large", 4)) if x < least
-            ],
-            "slip",
-        ),
-    ],
-)
-def test_names_that_never_change_are_no_slip(monkeypatch, answer, kind):
-    check = each(
-        "names",
-        lambda rng: [Call({"x": x}) for x in (0.5, 1.5, 5.0)],
-        lambda found, x: expect(found == names(x), "wrong"),
-    )
-    found = told(monkeypatch, answer, (), (check,), names)
-    assert (found.kind if found else None) == kind, found
 
 
 def named(x):
@@ -863,41 +686,18 @@ def test_what_is_nearly_right_is_no_mistake_that_is_as_near():
     assert recognised(lambda x: x * x * (1 - 3e-9), near).kind == "known"  # to the bit
 
 
-def nearly(x, eps):
-    return x + eps
-
-
-def test_a_slip_may_show_in_the_last_bits_alone(monkeypatch):
-    check = each(
-        "bits",
-        lambda rng: [Call({"x": x, "eps": 1e-12}) for x in (0.7, 1.3, 2.9)],
-        lambda found, x, eps: expect(found == nearly(x, eps), "other bits"),
-    )
-    found = told(monkeypatch, lambda x, eps: x, (), (check,), nearly)
-    assert found and found.kind == "slip" and "a term left out" in str(found), found
-
-
-def word(x):
-    return "small" if x < 1 else "middle" if x < 2 else "large"
-
-
-def test_one_word_of_a_few_is_no_slip(monkeypatch):
-    check = each(
-        "words",
-        lambda rng: [Call({"x": x}) for x in (0.5, 1.5, 3.0)],
-        lambda found, x: expect(found == word(x), "wrong"),
-    )
-    assert (
-        told(
-            monkeypatch,
-            lambda x: word(x) if x < 1 else "large" if x < 2 else "middle",
-            (),
-            (check,),
-            word,
-        )
-        is None
-    )
-
-
-def m(a):
-    return a.mean(axis=-1, keepdims=True)
+@pytest.mark.parametrize(
+    "answer, fails, found",
+    [
+        (2, lambda n: n > 1, [2]),
+        (2, lambda n: n > 2, []),  # the candidate passes what the answer failed
+        (1, lambda n: False, []),  # the numbers are right: what failed is something else
+        (1, lambda n: True, []),
+        (2, lambda n: True, []),  # the right answer fails, too
+        (4, lambda n: n > 1, []),
+    ],
+)
+def test_a_candidate_explains_what_it_gives_and_fails_and_the_right_answer_does_not(
+    answer, fails, found
+):
+    assert list(explaining((1, 2, 3), 1, lambda n: n == answer, fails)) == found

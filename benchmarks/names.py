@@ -85,7 +85,8 @@ class Recorder:
     def kept(self, function, name):
         @functools.wraps(function)
         def asked(*args, **options):
-            key = f"{self.test} {name} {sum(k.startswith(f'{self.test} {name} ') for k in self.found)}"
+            start = f"{self.test} {name} "
+            key = start + str(sum(k.startswith(start) for k in self.found))
             told = self.found[key] = None
             told = function(*args, **options)
             self.found[key] = ["", [], told] if isinstance(told, str) else words(told)
@@ -139,10 +140,7 @@ def compare(before, after):
     counts, others = {}, {}
     for key in before:
         group = key.split()[0].split("::")[0]
-        if key not in after:
-            result = "not asked"
-        else:
-            result = outcome(before[key][0], after[key][0])
+        result = outcome(before[key][0], after[key][0]) if key in after else "not asked"
         counts.setdefault(group, Counter())[result] += 1
         if result not in ("no name, as before", "same name, same words"):
             others[key] = {

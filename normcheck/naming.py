@@ -26,7 +26,7 @@ from .mistakes import LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose
 from .mistakes.catalogue import forward_keeping_x
 from .mistakes.conventions import SCALES, conventions, fitted_eps, fixed, gradients, right
 from .mistakes.later import LATER
-from .mistakes.recognise import NEARLY, TOLERANCE, combined, explaining
+from .mistakes.recognise import ALIKE, TOLERANCE, combined, explaining
 from .mistakes.wild import WILD
 from .targets import Outcome, Raised, TargetError
 
@@ -237,7 +237,7 @@ def alike(a, b, case, settings, names=None):
 
     with np.errstate(all="ignore"):
         gaps = np.log10(np.clip(errors(a), 1e-7, 1e2)) - np.log10(np.clip(errors(b), 1e-7, 1e2))
-    return np.abs(gaps).max() < np.log10(NEARLY)
+    return np.abs(gaps).max() < np.log10(ALIKE)
 
 
 @functools.lru_cache(maxsize=1 << 16)

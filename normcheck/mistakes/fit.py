@@ -529,4 +529,4 @@ def diagnose(backward, family=LAYER_NORM):
         for output in found
     ]
     kinds = {part.kind for part in parts if part}
-    return combined(parts, "nearest" if kinds == {"nearest"} else "combination")
+    return combined(parts, "nearest" if kinds == {"nearest"} else "combination", end="")

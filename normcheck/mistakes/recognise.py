@@ -20,9 +20,10 @@ import numpy as np
 #: one formula differ by a few roundings times a condition number, a few 1e-15 times at most 1e4 in
 #: float64; mistakes by more, 1e-6 at least.
 TOLERANCE = {2: 1e-2, 4: 1e-5, 8: 1e-9}
-#: So many tolerances from what is right, other mistakes are as near; and two losses of digits
-#: within this factor of each other are alike.
+#: So many tolerances from what is right, other mistakes are as near.
 NEARLY = 30
+#: Two losses of digits within this factor of each other are alike.
+ALIKE = 10**1.5
 #: In units of a tolerance: what a least-squares fit leaves, and what coefficients read off it lose.
 FITTED, READ = 10, 100
 #: A nearest mistake's error has this cosine with the error found, and what is not along it is at
@@ -74,15 +75,17 @@ def explaining(candidates, right, same, fails):
             yield candidate
 
 
-def combined(parts, kind="combination"):
-    """One diagnosis of several; None where there is none."""
+def combined(parts, kind="combination", end="."):
+    """One diagnosis of several, None where there is none; ``end`` closes a sentence without a
+    mark.
+    """
     parts = [part for part in parts if part]
     if len(parts) < 2:
         return parts[0] if parts else None
     return Diagnosis(
         kind,
         tuple(dict.fromkeys(itertools.chain(*(p.names for p in parts)))),
-        " ".join(p.sentence + "." * (p.sentence[-1] not in ".?") for p in parts),
+        " ".join(p.sentence + end * (p.sentence[-1] not in ".?") for p in parts),
         tuple(itertools.chain(*(p.because for p in parts))),
     )
 

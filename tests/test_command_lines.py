@@ -53,6 +53,18 @@ SLIPS = [
         "--read FILE",
         "--read: found no file .*, expected what ncu printed",
     ),
+    ("mutants", "--count 0", "--count: found 0, expected at least 1"),
+    ("mutants", "--minutes nan", "--minutes: found nan, expected 0 or more"),
+    (
+        "mutants",
+        "--module lnlib/nothing.py",
+        "--module: found lnlib/nothing.py, expected the beginning of the path",
+    ),
+    (
+        "mutants",
+        "--results FILE --module lnlib/cost.py",
+        "--results: found .*, expected a file that can be written",
+    ),
 ]
 if hasattr(os, "sched_getaffinity"):  # on Linux, where processes are pinned to cores
     SLIPS += [

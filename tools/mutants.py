@@ -252,6 +252,14 @@ def asked(arguments):
     for name in ("count", "processes", "limit"):
         if getattr(options, name) < 1:
             ask.error(f"--{name}: found {getattr(options, name)}, expected at least 1")
+    if not options.minutes >= 0:
+        ask.error(f"--minutes: found {options.minutes}, expected 0 or more")
+    if options.results and not options.list:
+        try:
+            options.results.open("a").close()
+        except OSError as error:
+            found = f"--results: found {options.results} ({error.strerror})"
+            ask.error(f"{found}, expected a file that can be written")
     return options
 
 
@@ -284,10 +292,10 @@ def main(arguments=None, root=ROOT):
     starts = said["core"]["modules"] if options.core else [options.module]
     changed = sources(root, said["tests"], starts)
     if not changed:
-        sys.exit(
-            f"--module: found {options.module}, expected the beginning of the path of a module with"
-            " tests in tests/mutants.toml"
-        )
+        found = f"mutants.py: error: --module: found {options.module}"
+        wanted = "expected the beginning of the path of a module with tests in tests/mutants.toml"
+        print(f"{found}, {wanted}", file=sys.stderr)
+        sys.exit(2)
     chosen = mutate.sample(changed, options.count, options.seed, left_out)
     if options.list:
         return print(*(mutant.key for mutant in chosen), sep="\n") or True

@@ -132,17 +132,11 @@ def _means(rows, dtype):
         return rows.mean(axis=1, dtype=_FLOAT64).astype(dtype)
 
 
-def _changed_rows(rows, statistics, mine):
-    """How many of the rows ``mine`` changed after forward, in a way that the compiled functions do
-    not see.
-    """
+def _changed_rows(rows, statistics):
+    """How many rows out of range changed after forward; the compiled functions tell of others."""
     out_of_range = statistics[2] == 0
     recorded, found = statistics[0, out_of_range], _means(rows[out_of_range], statistics.dtype)
-    now_nan = np.isnan(
-        _means(rows[mine & ~out_of_range], statistics.dtype)
-    )  # a row in range held no NaN
-    both_nan = np.isnan(found) & np.isnan(recorded)
-    return np.count_nonzero((found != recorded) & ~both_nan) + np.count_nonzero(now_nan)
+    return np.count_nonzero((found != recorded) & ~(np.isnan(found) & np.isnan(recorded)))
 
 
 # float16 and bfloat16 are storage: float32 in between, or float64 if precise. Results are rounded
@@ -306,7 +300,7 @@ def _finish_backward(left, changed, cache, dy, dx, dgamma, dbeta):
     dy, rows, dx = (a.reshape(-1, len(dgamma)) for a in (dy, cache.x, dx))
     mine = np.isnan(dx[:, 0])
     if left:
-        changed += _changed_rows(rows, cache.statistics, mine)
+        changed += _changed_rows(rows, cache.statistics)
     if changed:
         raise ValueError(
             f"cache: found x changed since forward (the mean of {changed} rows is not the one "

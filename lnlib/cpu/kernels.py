@@ -356,7 +356,8 @@ def _backward_rows(dy, x, statistics, gamma, dx, sums, begin, end):
             mean, rstd = statistics[0, i], statistics[2, i]
             shift = statistics[1, i] * rstd
             guess, w_sum, wx_sum, x_sum = _row_sums(dy, x, i, gamma, mean, shift, rstd)
-            changed += abs(x_sum) > tolerance * D
+            # Of a row in range, NaN is a change too: it held neither NaN nor Inf in forward.
+            changed += rstd != 0 and not abs(x_sum) <= tolerance * D
             g_mean = real(guess + w_sum / D)
             gx_mean = real(wx_sum / D - w_sum / D * (x_sum / D))  # as if the mean of xhat were 0
             if rstd == 0 or not abs(w_sum) + abs(wx_sum) * root < limit * D:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import yaml
-from ln_source import PACKAGES  # noqa: F401  (for other tests)
+from ln_packages import PACKAGES  # noqa: F401  (for other tests)
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "book"

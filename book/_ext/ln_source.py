@@ -9,9 +9,8 @@ import textwrap
 from pathlib import Path
 
 from docutils import nodes
+from ln_packages import PACKAGES
 from sphinx.util.docutils import SphinxDirective
-
-PACKAGES = "lnlib", "normcheck", "simt", "lnbook"
 
 
 def source_of(name, docstring=False):
@@ -50,6 +49,8 @@ def _modules(app, config):
     ]
     config.nitpick_ignore = [
         *config.nitpick_ignore,
+        ("py:class", "numpy.ndarray"),  # types of fields, whose pages are elsewhere
+        ("py:class", "collections.abc.Callable"),
         *(("py:mod", ".".join(file.parts).removesuffix(".__init__")) for file in files),
     ]
 

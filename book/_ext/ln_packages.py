@@ -1,0 +1,3 @@
+"""The packages of this project, for extensions and tests alike."""
+
+PACKAGES = "lnlib", "normcheck", "simt", "lnbook"

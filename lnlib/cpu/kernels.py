@@ -17,17 +17,17 @@ from .compiler import NoAlias, cached, fence, stream
 #: over.
 ROW_BLOCK = 16
 
-#: Bytes of a row that are summed in the dtype of the arithmetic, before float64 takes over: so few
-#: that 8 numbers are added one after another in vectors of 256 bits. Each addition is rounded, by u
-#: of the sum so far at most; where that is the square of an outlier, it loses the same of every
-#: square that follows, and these errors have one sign.
+#: Bytes of a row that are summed in the dtype of the arithmetic, before float64 takes over. They
+#: are so few that 8 numbers are added one after another in vectors of 256 bits. Each addition is
+#: rounded, by u of the sum so far at most. Where that sum is the square of an outlier, an addition
+#: loses the same of every square that follows, and these errors have one sign.
 SUM_BLOCK_BYTES = 1024
 
 #: Bytes of a cache line.
 LINE = 64
 
-#: Bytes of all arrays of a pass from which it streams: it stores long rows past the caches, because
-#: the result would not stay in them. Of smaller arrays streaming costs more than it saves.
+#: Bytes of all arrays of a pass from which it streams. It then stores long rows past the caches,
+#: because the result would not stay in them. Of smaller arrays streaming costs more than it saves.
 OUT_OF_CACHE_BYTES = 16 * 2**20
 
 #: Features from which a row is stored from its first whole cache line on, so that vectors are

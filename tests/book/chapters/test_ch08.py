@@ -88,13 +88,6 @@ def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)
             "found ['recentred'], expected",
         ),
         ("survivors", lambda row, digits, eps=1e-5: ["recentred"], "an ordinary row", ""),
-        # What few names have in common in one check is no cause.
-        (
-            "survivors",
-            survivors(energy=lambda var, eps: var),
-            "eps hides a wrong variance",
-            "the variance itself",
-        ),
         # Thresholds that are off by a factor below 3.
         ("survivors", survivors(factor=0.5), "near the threshold", ""),
         (

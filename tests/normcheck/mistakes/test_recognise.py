@@ -57,7 +57,6 @@ _R32 = ROWS.astype(np.float32)
         ("is the other way round along its first axis", [(A[::-1], A)]),
         ("None", [(2.5, 3.7)]),
         ("has the right numbers in another order", [(ROWS[[1, 0, 2]], ROWS)]),
-        ("is the inverse", [(np.linalg.inv(A), A)]),
         *(
             ("None", [(np.linalg.inv(b), b)])
             for b in (np.array([[1, 1e6], [0, 2e6]]), np.diag([1, 1e6]))
@@ -105,35 +104,7 @@ _R32 = ROWS.astype(np.float32)
         ("is 33/32 times", [(33 * _R32, 32 * _R32)]),
         ("None", [(34 * _R32, 33 * _R32)]),
         ("None", [(np.array([1e308, -1e308]), np.array([1e10, 1e10 + 1]))]),  # products overflow
-        *(
-            (words, [(np.round(x / 10**n, n), x / 10**n)])
-            for x in (np.array([3.4567, 2.2345]),)
-            for n, words in (
-                (0, "None"),
-                (1, "to 1 decimal place,"),
-                (6, "to 6 decimal places,"),
-                (9, "to 9"),
-                (10, "None"),
-            )
-        ),
         ("None", [(0.0, 1e-9)]),
-        # Those that are cut off at one number, beside one that is right, or 0 but for where a
-        # search ends.
-        ("is 1 where the right one is larger", [(0.5, 0.5), (1.0, 3.3), (1.0, 8.0), (0.0, 8e-12)]),
-        ("None", [(0.5, 0.5), (0.0, 8e-12)]),
-        ("None", [(0.5, 0.5), (1.0, 3.3), (1.0, 8.0), (6e-12, -6e-12)]),
-        *(
-            ("None", [(0.5, 0.5), (1.0, 3.3), *rest])
-            for rest in (
-                [(1.0, 8.0), (0.0, 9e-12)],
-                [(1.1, 8.0)],
-                [(1.0, 0.7)],
-                [(1.0, 3.3)],
-                [(1, 7.1)],
-                [(ZERO + 1, ZERO + 7)],
-            )
-        ),
-        ("None", [(1.0, 3.3), (1.0, 7.1)]),
         ("None", [(0.5, 0.5), (np.nan, 3.3), (np.nan, 7.1)]),
         ("None", [(5, 5), (1, 3), (1, 7)]),
     ],

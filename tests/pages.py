@@ -5,13 +5,19 @@ import builtins
 import functools
 import math
 import re
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
-from ln_packages import PACKAGES  # noqa: F401  (for other tests)
 
 ROOT = Path(__file__).resolve().parent.parent
+#: The packages that one distribution brings; a tuple, as str.startswith wants it.
+PACKAGES = (
+    *tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"][
+        "targets"
+    ]["wheel"]["packages"],
+)
 BOOK = ROOT / "book"
 PAGES = sorted(BOOK.glob("*.md"))
 CHAPTERS = [path for path in PAGES if path.name[0].isdigit()]

@@ -303,7 +303,7 @@ def child(code, cache_folder=None, **environment):
     folder = {} if cache_folder is None else {"NUMBA_CACHE_DIR": str(cache_folder)}
     environment = {
         **os.environ,
-        "PYTHONPATH": "tests:tests/lnlib/backends:book/_ext",
+        "PYTHONPATH": "tests:tests/lnlib/backends",
         **folder,
         **environment,
     }

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from jupyter_cache import get_cache
 from jupyter_cache.executors import load_executor
-from ln_packages import PACKAGES
+from ln_source import PACKAGES
 from myst_nb.core.read import is_myst_markdown_notebook
 
 KEPT_CACHES = 3

@@ -9,8 +9,10 @@ import textwrap
 from pathlib import Path
 
 from docutils import nodes
-from ln_packages import PACKAGES
 from sphinx.util.docutils import SphinxDirective
+
+#: Where the library's code is; pyproject.toml says what is installed.
+PACKAGES = "lnlib", "normcheck", "simt", "lnbook"
 
 
 def source_of(name, docstring=False):

@@ -46,7 +46,7 @@ def test_what_the_answers_say(rng):
     assert np.abs(dx[:, 2]).min() > 1e-2 and abs(dgamma[2]) > 0.1
 
     numbers = 8 * 1024 * 4096  # 3.4
-    says("3.4", r"small against its $\beta$")
+    says("3.4", r"small compared with its $\beta$")
     says(
         "3.4",
         f"{numbers / 1e6:.1f} million",

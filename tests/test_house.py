@@ -137,7 +137,6 @@ LONG_FUNCTIONS = {
     "normcheck.naming.of_rounding",
 }
 LONG_FILES = {
-    "lnlib.gpu.kernels",
     "normcheck.naming",
 }
 

@@ -324,8 +324,8 @@ def earlier_backward(as_it_reads):
                                 "                found"
                             ),
                             (
-                                "fetch4(statistics, int64(row) * 4, following, 0)\n               "
-                                " found"
+                                "following[0], following[1], following[2], following[3] = load4("
+                                "statistics, int64(row) * 4)\n                found"
                             ),
                         ),
                         (

@@ -9,6 +9,8 @@ GPU the kernels run, slowly, in :mod:`simt`. In the order of the chapters:
   memory.
 * :mod:`~lnlib.gpu.kernels`: the kernels that are called from Python, with the care of the earlier
   chapters.
+* :mod:`~lnlib.gpu.parts`: what these consist of: access to memory, sums over threads, the
+  statistics of a row.
 * :mod:`~lnlib.gpu.plans`: how many threads share a row, and how many partial sums there are.
 * :mod:`~lnlib.gpu.devices`: memory and launches, on a GPU and in the interpreter.
 * :mod:`~lnlib.gpu.launching`: :func:`launch`, one kernel on a GPU or interpreted, for those who
@@ -18,7 +20,7 @@ GPU the kernels run, slowly, in :mod:`simt`. In the order of the chapters:
   imported by itself.
 """
 
-from . import devices, kernels, ladder, launching, plans, steps
+from . import devices, kernels, ladder, launching, parts, plans, steps
 from .backend import GpuLayerNormCache, layer_norm_backward, layer_norm_forward
 from .launching import describe, launch
 
@@ -32,6 +34,7 @@ __all__ = [
     "launching",
     "layer_norm_backward",
     "layer_norm_forward",
+    "parts",
     "plans",
     "steps",
 ]

@@ -11,7 +11,7 @@ import numpy as np
 from simt.cuda_access import bfloat16, float16, float32, float64
 
 from .. import validation
-from . import kernels, plans
+from . import kernels, parts, plans
 from .devices import PreparedLaunch, is_tensor, machine_for
 
 _TYPES: dict[str, Any] = {
@@ -178,7 +178,7 @@ def scaled_eps(eps, real):
     # A positive eps must stay positive, so that a constant row is 0 and not 0 / 0.
     least = float(np.finfo(real).tiny) if eps else 0.0
     with np.errstate(over="ignore"):
-        return [real.type(max(eps * scale**2, least)) for scale in (1.0, kernels.DOWN, kernels.UP)]
+        return [real.type(max(eps * scale**2, least)) for scale in (1.0, parts.DOWN, parts.UP)]
 
 
 @functools.lru_cache(maxsize=1024)

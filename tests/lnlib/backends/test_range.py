@@ -171,9 +171,9 @@ def test_the_range_is_derived():
     ]
     assert scales == [2.0**100, 2.0**-90]
     smallest, largest = validation.RANGE["float32"]
-    assert (gpu.kernels.DOWN, gpu.kernels.UP) == (2.0**-90, 2.0**100)
-    assert smallest * gpu.kernels.UP**2 < largest and smallest < largest * gpu.kernels.DOWN**2
-    assert float(np.finfo("f4").max) ** 2 * gpu.kernels.DOWN**2 < largest
+    assert (gpu.parts.DOWN, gpu.parts.UP) == (2.0**-90, 2.0**100)
+    assert smallest * gpu.parts.UP**2 < largest and smallest < largest * gpu.parts.DOWN**2
+    assert float(np.finfo("f4").max) ** 2 * gpu.parts.DOWN**2 < largest
 
 
 @every_backend

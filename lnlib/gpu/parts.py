@@ -1,0 +1,407 @@
+r"""What the kernels of :mod:`lnlib.gpu.kernels` consist of: access to memory, sums over threads,
+the statistics of a row, and the steps of the backward pass.
+
+A device function is compiled into the kernel that calls it. Some are made by a factory, whose
+arguments are constants when the kernel is compiled: ``real`` is the dtype of the arithmetic,
+``storage`` that of y and dx (in the second stage of dgamma), ``threads`` is how many share a row,
+and W neighbours are a chunk of it, of which a thread keeps V.
+
+An index that varies is a uint64: of one with a sign Numba first asks whether it counts from the
+end, which costs some instructions an access.
+"""
+
+import math
+
+from simt.cuda_access import (
+    FULL,
+    cuda,
+    device,
+    float32,
+    float64,
+    int32,
+    int64,
+    libdevice,
+    load4,
+    store4,
+    uint64,
+    widened,
+)
+
+from .. import validation
+
+#: Powers of two by which a row out of range is multiplied. The first is for one that is too large.
+DOWN, UP = 2.0**-90, 2.0**100
+
+#: By the dtype of the arithmetic: its name, and a number near its largest, which times 0 is 0.
+NAMES = {float32: "float32", float64: "float64"}
+MOST = {float32: 3.4e38, float64: 1.7e308}
+
+#: Rounds that the statistics of a row may take. Two are usual, and one if the mean is small.
+ROUNDS = 6
+
+
+@device
+def fetch1(array, i, registers, k):
+    registers[k] = widened(array[uint64(i)])
+
+
+@device
+def put1(array, i, registers, k, storage):
+    array[uint64(i)] = storage(registers[k])
+
+
+@device
+def fetch4(array, i, registers, k):
+    a, b, c, d = load4(array, i)
+    registers[k] = widened(a)
+    registers[k + 1] = widened(b)
+    registers[k + 2] = widened(c)
+    registers[k + 3] = widened(d)
+
+
+@device
+def put4(array, i, registers, k, storage):
+    store4(
+        array,
+        i,
+        storage(registers[k]),
+        storage(registers[k + 1]),
+        storage(registers[k + 2]),
+        storage(registers[k + 3]),
+    )
+
+
+#: W -> how a chunk is read, and written.
+ACCESS = {1: (fetch1, put1), 4: (fetch4, put4)}
+
+
+@device
+def times32(a, b):
+    """a * b, rounded: a fused a * b - c would leave an error of a constant g, which must be 0."""
+    return libdevice.fmul_rn(a, b)
+
+
+@device
+def times64(a, b):
+    return libdevice.dmul_rn(a, b)
+
+
+TIMES = {float32: times32, float64: times64}
+
+
+@device
+def warp_sums(a, b):
+    """The sums of a and b over the 32 lanes of a warp: every lane gets both, and the same bits."""
+    for offset in (16, 8, 4, 2, 1):
+        a += cuda.shfl_xor_sync(FULL, a, offset)
+        b += cuda.shfl_xor_sync(FULL, b, offset)
+    return a, b
+
+
+def group_sums(threads):
+    """Make what does for a group of 8, 16 or 32 lanes what ``block_sums`` does for a block.
+
+    Lanes whose numbers differ in the lower bits only are a group. A mask names all 32 lanes,
+    because all of them come here together: ``ballot_sync`` has a bit of each, of which those of the
+    group are looked at.
+    """
+    offsets, bits = tuple(2**k for k in reversed(range(threads.bit_length() - 1))), 2**threads - 1
+
+    @device
+    def sums(a, b, flag):
+        for offset in offsets:
+            a += cuda.shfl_xor_sync(FULL, a, offset)
+            b += cuda.shfl_xor_sync(FULL, b, offset)
+        if threads == 32:
+            return a, b, cuda.any_sync(FULL, flag)
+        return a, b, cuda.ballot_sync(FULL, flag) >> (cuda.laneid & -threads) & bits != 0
+
+    return sums
+
+
+@device
+def block_sums(a, b, flag, shared, side, thread, warps):
+    """The sums of a and b over all threads of a block, and whether any has set its flag, for all.
+
+    Uses 2 * warps numbers of ``shared`` from ``side`` on. One barrier is enough if the next call
+    uses others.
+    """
+    a, b = warp_sums(a, b)
+    if thread & 31 == 0:
+        shared[side + (thread >> 5)] = a
+        shared[side + warps + (thread >> 5)] = b
+    flag = cuda.syncthreads_or(flag)
+    a = shared[side]
+    b = shared[side + warps]
+    for w in range(1, warps):
+        a += shared[uint64(side + w)]
+        b += shared[uint64(side + warps + w)]
+    return a, b, flag
+
+
+def row_statistics(threads, sums, real):
+    """Make the device function that finds the statistics of a row.
+
+    It calls ``sums(x, base, v, thread, D, scale, mean)``, which are a thread's sums of d and of d^2
+    for d = scale * x - mean. Kernels differ in where x is then: in registers v, or in memory.
+    """
+    warps = threads // 32
+    ends, most = validation.RANGE[NAMES[real]], real(MOST[real])
+    smallest, largest, hardly = real(ends[0]), real(ends[1]), real(0.25 * DOWN**2 * ends[1])
+    down, back, up, quarter = real(DOWN), real(1 / DOWN), real(UP), real(0.25)
+
+    @device
+    def find(x, base, v, thread, D, shared, eps, eps_down, eps_up):
+        scale, e = real(1), eps
+        mean, residual, variance = real(0), real(0), real(0)
+        side = int32(0)
+        for _ in range(ROUNDS):
+            total, squares = sums(x, base, v, thread, D, scale, mean)
+            if warps > 1:
+                total, squares, _ = block_sums(total, squares, 0, shared, side, thread, warps)
+                side = int32(2 * warps) - side
+            else:
+                total, squares = warp_sums(total, squares)
+            residual = total / real(D)
+            # Negative only where the guess is poor, and then there is a better one.
+            variance = squares / real(D) - residual * residual
+            better = mean + residual
+            off, near = residual * residual, quarter * variance
+            # Where squares underflow both are 0, and the first guess may be poor.
+            if (off > near or off == near and mean == real(0)) and better != mean:
+                mean = better
+            elif scale == real(1) and not smallest < variance + e < largest:
+                # NaN comes here too, and stays NaN.
+                if not variance + e <= smallest:
+                    mean, scale, e = real(0), down, eps_down
+                elif mean * mean < real(1):
+                    mean, scale, e = mean * up, up, eps_up
+                else:  # constant: others vary more. A tiny eps is itself only in eps_up
+                    rstd = up / math.sqrt(eps_up)
+                    return mean, residual, min(rstd, most) if eps_up > real(0) else rstd, scale
+            elif scale == down and variance + e < hardly:
+                # Only the mean was too large: with this guess squares are in range unscaled.
+                mean, scale, e = mean * back, real(1), eps
+            else:
+                break
+        return mean, residual, real(1) / math.sqrt(variance + e), scale
+
+    return find
+
+
+def y_of_chunk(W, storage):
+    """Make the device function that writes y for the chunk at ``column``, in v from k on."""
+    fetch, put = ACCESS[W]
+
+    @device
+    def write(gamma, beta, y, base, column, v, k, weights, statistics):
+        mean, residual, rstd, scale = statistics
+        fetch(gamma, column, weights, 0)
+        fetch(beta, column, weights, W)
+        for n in range(W):
+            xhat = ((v[k + n] * scale - mean) - residual) * rstd
+            v[k + n] = xhat * weights[n] + weights[W + n]
+        put(y, base + column, v, k, storage)
+
+    return write
+
+
+def chunks_of_backward(W, real, storage):
+    """Make what reads xhat and dy, adds up g and g * xhat, and writes dx, of the chunk at k."""
+    (fetch, put), times, most = ACCESS[W], TIMES[real], real(MOST[real])
+
+    @device
+    def read(x, dy, i, xhat, upstream, k, statistics):
+        mean, residual, rstd, scale = statistics
+        fetch(x, i, xhat, k)
+        fetch(dy, i, upstream, k)
+        for n in range(k, k + W):
+            xhat[n] = ((xhat[n] * scale - mean) - residual) * rstd
+
+    @device
+    def add(gamma, column, xhat, upstream, k, weights, small, first, g_sum, gx_sum, differs):
+        fetch(gamma, column, weights, 0)
+        for n in range(W):
+            g = times(upstream[k + n] * small, weights[n])
+            g_sum += g
+            gx_sum += g * xhat[k + n]
+            if g != first:
+                differs = 1
+        return g_sum, gx_sum, differs
+
+    @device
+    def write(gamma, dx, base, column, xhat, upstream, k, weights, statistics, means):
+        _, _, rstd, scale = statistics
+        g_mean, gx_mean, small, large = means
+        factor, last = rstd * scale, large
+        if factor > most:  # not what it is multiplied by
+            factor, last = rstd, min(large * scale, most)
+        fetch(gamma, column, weights, 0)
+        for n in range(W):
+            g = times(upstream[k + n] * small, weights[n])
+            inner = (g - g_mean) - xhat[k + n] * gx_mean
+            upstream[k + n] = factor * inner * last
+        put(dx, base + column, upstream, k, storage)
+
+    return read, add, write
+
+
+def means_of_g(threads, sums, real):
+    """Make what finds the means of g and g * xhat of a row, and the scale they are of.
+
+    It calls ``sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small,
+    first)``, which are a thread's sums for g = gamma * dy * small, and whether any g is not
+    ``first``.
+    """
+    warps, times = threads // 32, TIMES[real]
+    down, back = real(DOWN), real(1 / DOWN)
+    harmless = real(validation.SAFE_TO_SUBTRACT[NAMES[real]])
+    add_lanes = group_sums(min(threads, 32))
+
+    @device
+    def find(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, shared, side):
+        small, large = real(1), real(1)
+        g_mean, gx_mean = real(0), real(0)
+        for turn in range(2):
+            first = times(real(widened(dy[uint64(base)])) * small, real(widened(gamma[0])))
+            g_sum, gx_sum, differs = sums(
+                dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first
+            )
+            if warps > 1:
+                g_sum, gx_sum, differs = block_sums(
+                    g_sum, gx_sum, differs, shared, side, thread, warps
+                )
+                side = int32(2 * warps) - side
+            else:
+                g_sum, gx_sum, differs = add_lanes(g_sum, gx_sum, differs)
+            g_mean, gx_mean = first, real(0)  # if g is constant: dx is then 0
+            if differs:
+                g_mean, gx_mean = g_sum / real(D), gx_sum / real(D)
+            # NaN comes again, too. The limit is one for means: on the safe side.
+            again = not (-harmless < g_sum < harmless and -harmless < gx_sum < harmless)
+            # Of several rows in a warp, those that are fine get the same sums once more: the others
+            # need all lanes. A row by itself has its second turn where small is not 1; to know it
+            # so takes no register.
+            last = turn == 1 if threads < 32 else small != real(1)
+            if last or not (cuda.any_sync(FULL, again) if threads < 32 else again):
+                break
+            if again:
+                small, large = down, back
+        return (g_mean, gx_mean, small, large), side
+
+    return find
+
+
+def sums_of_kept(threads, V, W, add, real):
+    """Make the ``sums`` of :func:`means_of_g` for a thread that keeps V chunks of xhat and dy."""
+
+    @device
+    def sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first):
+        g_sum, gx_sum, differs = real(0), real(0), 0
+        for j in range(V):
+            column = (thread + int32(j * threads)) * int32(W)
+            if column < D:
+                k = j * W
+                g_sum, gx_sum, differs = add(
+                    gamma, column, xhat, upstream, k, weights, small, first, g_sum, gx_sum, differs
+                )
+        return g_sum, gx_sum, differs
+
+    return sums
+
+
+def row_of_sums(threads, V, W, real):
+    """Make what writes a row of partial sums, which the first ``threads`` threads have."""
+    put = ACCESS[W][1]
+
+    @device
+    def write(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta):
+        base = int64(partial) * int64(D)
+        for j in range(V):
+            column = (thread + int32(j * threads)) * int32(W)
+            if thread < int32(threads) and column < D:
+                put(partial_dgamma, base + column, dgamma, j * W, real)
+                put(partial_dbeta, base + column, dbeta, j * W, real)
+
+    return write
+
+
+def part_of_row(threads, V, W):
+    """Make the device function that reads V chunks of x and dy, and the statistics, of a row."""
+    fetch = ACCESS[W][0]
+
+    @device
+    def read(dy, x, statistics, row, lane, D, next_dy, next_x, following):
+        base = int64(row) * int64(D)
+        fetch4(statistics, int64(row) * 4, following, 0)
+        for j in range(V):
+            column = (lane + int32(j * threads)) * int32(W)
+            if column < D:
+                fetch(x, base + column, next_x, j * W)
+                fetch(dy, base + column, next_dy, j * W)
+
+    return read
+
+
+def row_of_dx(threads, V, W, write_dx):
+    """Make the device function that writes dx of V chunks of a row."""
+
+    @device
+    def write(gamma, dx, base, lane, D, inside, xhat, upstream, weights, found, means):
+        for j in range(V):
+            column = (lane + int32(j * threads)) * int32(W)
+            if inside and column < D:
+                write_dx(gamma, dx, base, column, xhat, upstream, j * W, weights, found, means)
+
+    return write
+
+
+def sums_of_groups(threads, kept, warps, real):
+    """Make what adds dgamma and dbeta of all groups of a block, always in the same order.
+
+    First those of a warp, which the shuffles of other bits than a group's reach; then those of the
+    other warps, in shared memory. The first group gets the sums. In shared memory neighbours are
+    lanes, so that banks do not conflict.
+    """
+    size = kept * threads
+
+    @device
+    def gather(dgamma, dbeta, shared, thread):
+        for k in range(kept):
+            offset = threads
+            while offset < 32:
+                dgamma[k] += cuda.shfl_xor_sync(FULL, dgamma[k], offset)
+                dbeta[k] += cuda.shfl_xor_sync(FULL, dbeta[k], offset)
+                offset *= 2
+        warp, lane = thread >> int32(5), thread & int32(31)
+        if warp > 0 and lane < int32(threads):
+            for k in range(kept):
+                place = (warp - int32(1)) * int32(2 * size) + int32(k * threads) + lane
+                shared[uint64(place)] = dgamma[k]
+                shared[uint64(place + int32(size))] = dbeta[k]
+        cuda.syncthreads()
+        if thread < int32(threads):
+            for other in range(warps - 1):
+                for k in range(kept):
+                    place = int32(other * 2 * size + k * threads) + lane
+                    dgamma[k] += shared[uint64(place)]
+                    dbeta[k] += shared[uint64(place + int32(size))]
+        cuda.syncthreads()  # before the next partial sum comes to the same places
+
+    return gather
+
+
+def sums_of_read(threads, W, read, add, real):
+    """Make the ``sums`` of :func:`means_of_g` for a thread that keeps nothing, and reads."""
+
+    @device
+    def sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first):
+        g_sum, gx_sum, differs = real(0), real(0), 0
+        for column in range(thread * int32(W), D, int32(threads * W)):
+            read(x, dy, base + column, xhat, upstream, 0, statistics)
+            g_sum, gx_sum, differs = add(
+                gamma, column, xhat, upstream, 0, weights, small, first, g_sum, gx_sum, differs
+            )
+        return g_sum, gx_sum, differs
+
+    return sums

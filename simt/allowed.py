@@ -28,13 +28,12 @@ class Refused(KernelError):
 
 #: Statements.
 STATEMENTS = (
-    "FunctionDef Return Assign AugAssign AnnAssign For While If Match Expr Pass Break Continue"
-    " Assert Raise Global Nonlocal"
+    "FunctionDef Return Assign AugAssign For While If Match Expr Pass Break Continue Assert"
 )
 #: Expressions, and what they consist of. All operators but @ are among them.
 EXPRESSIONS = (
-    "BinOp UnaryOp BoolOp Compare IfExp Call Attribute Subscript Slice Name Constant Tuple Lambda"
-    " JoinedStr keyword match_case MatchValue MatchSingleton MatchOr MatchAs Load Store And Or Add"
+    "BinOp UnaryOp BoolOp Compare IfExp Call Attribute Subscript Slice Name Constant Tuple"
+    " keyword match_case MatchValue MatchSingleton MatchOr MatchAs Load Store And Or Add"
     " Sub Mult Div FloorDiv Mod Pow LShift RShift BitOr BitXor BitAnd Invert Not UAdd USub Eq NotEq"
     " Lt LtE Gt GtE Is IsNot In NotIn"
 )
@@ -120,11 +119,13 @@ UNLISTED = {
     **dict.fromkeys(("Import", "ImportFrom"), ("", "import what you need above the kernel")),
     "ClassDef": ("a class", "Numba compiles no classes in a kernel"),
     "NamedExpr": (":=", "Numba does not compile it; write an assignment of its own"),
-    "FormattedValue": (
-        "an f-string with a value",
-        "Numba makes no text of numbers; print(...) takes several values",
-    ),
-    "Starred": ("*", "Numba wants each value by itself"),
+    "AnnAssign": ("a type hint", "the interpreter does not read them; leave it out"),
+    "JoinedStr": ("an f-string", "Numba makes no text of numbers; print(...) takes several values"),
+    "Lambda": ("", "the interpreter does not know it; define a function by def"),
+    "Raise": ("", "the interpreter does not know it; assert that all is well"),
+    "Global": ("", "a kernel cannot change it; write to an array"),
+    "Nonlocal": ("", "a kernel cannot change it; write to an array"),
+    "Starred": ("*", "write each value by itself"),
     "MatMult": ("@", "Numba multiplies no matrices in a kernel; write loops"),
     **dict.fromkeys(
         ("MatchSequence", "MatchMapping", "MatchClass", "MatchStar"), ("", _VALUES_ONLY)

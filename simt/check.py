@@ -19,7 +19,6 @@ _REFUSED = {
         "Numba wants each parameter by its name alone",
     ),
     "decorator": ("a decorator in a kernel", "define the function outside the kernel"),
-    "lambda": ("a lambda", "give it a name by an assignment of its own, or pass it to a function"),
     "return": (
         "a kernel that returns a value",
         "it has nobody to return it to; write to an array",
@@ -29,10 +28,6 @@ _REFUSED = {
     "list": ("a list", UNLISTED["List"][1]),
     "assert": (
         "an assert whose message is no constant text",
-        "Numba makes no text when a kernel runs",
-    ),
-    "raise": (
-        "a raise of more than an error with constants",
         "Numba makes no text when a kernel runs",
     ),
     "cuda": ("cuda without a name behind it", "the interpreter knows cuda.grid and the like"),
@@ -51,7 +46,7 @@ class _Checker(ast.NodeVisitor):
         self.line = definition.lineno
         #: name -> the line of its first use; calls; (name, attribute, line); sizes of arrays.
         self.loaded, self.called, self.attributes, self.sizes, self.bare = {}, [], [], [], {}
-        self.stored, self.raised = [], {}
+        self.stored = []
         self.parameters = [argument.arg for argument in definition.args.args]
         #: name -> what is assigned to it, None if that is no expression of its own.
         self.assigned = {}
@@ -72,19 +67,14 @@ class _Checker(ast.NodeVisitor):
 
     def _note(self, node):
         """Note what names are given."""
-        if isinstance(node, (ast.Assign, ast.AnnAssign)):
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
                 self._give(target, node.value)
         elif isinstance(node, (ast.AugAssign, ast.For)):
             self._give(node.target, None)
-        elif isinstance(node, (ast.FunctionDef, ast.Lambda)) and node is not self.definition:
-            for argument in node.args.args:
-                self.assigned.setdefault(argument.arg, []).append(None)
-            if isinstance(node, ast.FunctionDef):
-                if node.name in self.assigned:
-                    why = "Numba wants one function for a name"
-                    self.refuse(node, f"a second {node.name}", why)
-                self.assigned.setdefault(node.name, []).append(None)
+        elif isinstance(node, ast.FunctionDef) and node is not self.definition:
+            for name in (node.name, *(argument.arg for argument in node.args.args)):
+                self.assigned.setdefault(name, []).append(None)
         elif isinstance(node, ast.MatchAs) and node.name:
             self.assigned.setdefault(node.name, []).append(None)
 
@@ -105,7 +95,7 @@ class _Checker(ast.NodeVisitor):
         super().visit(node)
 
     def _signature(self, node):
-        """That of a function in the kernel, or of a lambda, as well."""
+        """That of a function in the kernel, too."""
         given = node.args
         if given.vararg or given.kwarg or given.kwonlyargs or given.posonlyargs:
             self.refuse(node, "parameters")
@@ -122,16 +112,6 @@ class _Checker(ast.NodeVisitor):
             self.visit(value)
             self.nested -= 1
 
-    def visit_Lambda(self, node):
-        self.refuse(node, "lambda")
-
-    def _lambda_or(self, node):
-        """Visit an expression that may be a lambda."""
-        if isinstance(node, ast.Lambda):
-            self._signature(node)
-            node = node.body
-        self.visit(node)
-
     def visit_Return(self, node):
         value = node.value
         if value is not None and not (isinstance(value, ast.Constant) and value.value is None):
@@ -139,27 +119,12 @@ class _Checker(ast.NodeVisitor):
                 self.refuse(node, "return")
             self.visit(value)
 
-    def visit_Assign(self, node):
-        for target in node.targets:
-            self.visit(target)
-        self._lambda_or(node.value)
-
-    def visit_AnnAssign(self, node):
-        self.visit(node.target)
-        if node.value:
-            self.visit(node.value)
-
     def visit_AugAssign(self, node):
         if isinstance(node.target, ast.Subscript) and isinstance(node.target.slice, ast.Slice):
             self.refuse(node, "slice")
         if isinstance(node.value, ast.Tuple):
             self.refuse(node, "tuple")
         self.generic_visit(node)
-
-    def visit_Global(self, node):
-        for name in node.names:
-            if name in self.assigned:
-                self.refuse(node, f"global {name}", "a kernel cannot change it; write to an array")
 
     def visit_For(self, node):
         self.visit(node.target)
@@ -182,11 +147,6 @@ class _Checker(ast.NodeVisitor):
             self.refuse(node, "list")
         self.generic_visit(node)
 
-    def visit_Tuple(self, node):
-        for part in node.elts:
-            starred = isinstance(part, ast.Starred) and isinstance(node.ctx, ast.Load)
-            self.visit(part.value if starred else part)
-
     def visit_Expr(self, node):
         value = node.value.value if isinstance(node.value, ast.Constant) else None
         if not isinstance(value, (str, types.EllipsisType)):
@@ -197,16 +157,6 @@ class _Checker(ast.NodeVisitor):
         if node.msg and not _is_text(node.msg):
             self.refuse(node, "assert")
 
-    def visit_Raise(self, node):
-        error, values = node.exc, []
-        if isinstance(error, ast.Call):
-            error, values = error.func, error.args
-        constants = all(isinstance(value, ast.Constant) for value in values)
-        if node.cause or not isinstance(error, (ast.Name, type(None))) or not constants:
-            self.refuse(node, "raise")
-        if error is not None:
-            self.raised[error.id] = node.lineno
-
     def visit_Constant(self, node):
         value = node.value
         if isinstance(value, (str, bytes)):
@@ -216,12 +166,6 @@ class _Checker(ast.NodeVisitor):
             self.refuse(node, ast.unparse(node), "the interpreter does not know it")
         if isinstance(value, int) and value >= 2**64:
             self.refuse(node, str(value), "no integer of a kernel is that large")
-
-    def visit_JoinedStr(self, node):
-        for part in node.values:
-            if not _is_text(part):
-                self.visit(part)
-        self.visit_Constant(ast.copy_location(ast.Constant(ast.unparse(node)), node))
 
     def visit_Name(self, node):
         if node.id == "cuda" and node.id not in self.local:
@@ -259,7 +203,7 @@ class _Checker(ast.NodeVisitor):
         elif plain:
             self.loaded.setdefault(called, node.lineno)
         else:
-            self._lambda_or(node.func)
+            self.visit(node.func)
         if called in ("cuda.shared.array", "cuda.local.array"):
             values = self._array(called, node)
         elif node.keywords and (called in self.local or not plain):
@@ -272,12 +216,10 @@ class _Checker(ast.NodeVisitor):
             self.called.append((called, node))
             if called in ("print", "float"):
                 values = [value for value in values if not _is_text(value)]
-            if called in ("print", "min", "max") and called not in self.local:
-                values = [v.value if isinstance(v, ast.Starred) else v for v in values]
         if any(keyword.arg is None for keyword in node.keywords):
             self.refuse(node, "**")
         for value in values:
-            self._lambda_or(value)
+            self.visit(value)
 
     def _count(self, node, called, ends):
         low, high = ends
@@ -287,27 +229,20 @@ class _Checker(ast.NodeVisitor):
 
     def _array(self, called, node):
         """The arguments of an array's creation that are no constants: none, if they are right."""
-        given = dict(zip(("shape", "dtype", "alignment"), node.args))
-        for keyword in node.keywords:
-            if keyword.arg in given or keyword.arg not in ("shape", "dtype", "alignment"):
-                why = "it has shape, dtype and alignment"
-                self.refuse(node, f"{called} with {keyword.arg}=", why)
-            given[keyword.arg] = keyword.value
-        if not {"shape", "dtype"} <= {*given} or len(node.args) > 3:
+        given = dict(zip(("shape", "dtype"), node.args))
+        given |= {keyword.arg: keyword.value for keyword in node.keywords}
+        if {*given} != {"shape", "dtype"} or len(node.args) + len(node.keywords) > 2:
             self.refuse(node, called, "it wants a shape and a dtype")
-        dtype = given.pop("dtype")
+        shape, dtype = given["shape"], given["dtype"]
         if isinstance(dtype, ast.Name) and dtype.id in ("float", "int", "bool"):
             why = "Numba wants a type with its width, such as float32"
             self.refuse(dtype, f"the dtype {dtype.id}", why)
-        for name, value in given.items():
-            constant = self.constant(value, f"the {name} {ast.unparse(value)}", node)
-            self.sizes.append((constant, value))
+        constant = self.constant(shape, f"the shape {ast.unparse(shape)}", node)
+        self.sizes.append((constant, shape))
         return [] if _is_text(dtype) else [dtype]
 
     def constant(self, node, what, where, depth=0):
-        """The constant that an expression is: an ast.Constant, or a name, or element of one, from
-        outside.
-        """
+        """The constant that an expression is: an ast.Constant, or a name from outside."""
         if isinstance(node, ast.Tuple):
             if len(node.elts) != 1:
                 self.refuse(where, what, _ONE_DIMENSION)
@@ -321,15 +256,6 @@ class _Checker(ast.NodeVisitor):
                 found = [self.constant(value, what, where, depth + 1) for value in given]
                 if len({ast.dump(value) for value in found}) == 1:
                     return found[0]
-        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-            i = _folded(node.slice)
-            if node.value.id not in self.local and isinstance(i, int):
-                self.loaded.setdefault(node.value.id, where.lineno)
-                return node
-            given = self.assigned.get(node.value.id, [])
-            elements = given[0].elts if len(given) == 1 and isinstance(given[0], ast.Tuple) else []
-            if isinstance(i, int) and i < len(elements):
-                return self.constant(elements[i], what, where, depth + 1)
         elif (value := _folded(node)) is not None:
             return ast.Constant(value)
         self.refuse(where, what, CONSTANT)
@@ -338,7 +264,7 @@ class _Checker(ast.NodeVisitor):
     @property
     def outer(self):
         """The names that are to be found outside."""
-        return {*self.loaded, *self.raised} - self.local
+        return {*self.loaded} - self.local
 
     # What can be said when the values of names are known.
 
@@ -358,10 +284,6 @@ class _Checker(ast.NodeVisitor):
                 raise refused(f"{outer}: {why}", name, line)
             elif isinstance(known[outer], types.ModuleType) and outer in self.bare:
                 raise refused(f"{outer}: Numba passes no modules", name, self.bare[outer])
-        for outer, line in self.raised.items():
-            error = known.get(outer, getattr(builtins, outer, None))
-            if not (isinstance(error, type) and issubclass(error, BaseException)):
-                raise refused(f"raise {outer}: expected the name of an exception", name, line)
         for outer, attribute, line in self.attributes:
             why = outer not in given and allowed.unknown_attribute(known.get(outer), attribute)
             if why:
@@ -419,13 +341,7 @@ def _no_size(node, known, sized):
     """Why a constant is no size; None if it is one."""
     if isinstance(node, ast.Name) and node.id in sized:
         return None
-    if isinstance(node, ast.Constant):
-        value = node.value
-    elif isinstance(node, ast.Name):
-        value = known.get(node.id)
-    else:
-        whole, i = known.get(node.value.id), _folded(node.slice)
-        value = whole[i] if isinstance(whole, tuple) and -len(whole) <= i < len(whole) else None
+    value = node.value if isinstance(node, ast.Constant) else known.get(node.id)
     if isinstance(value, tuple):
         return None if len(value) == 1 else _ONE_DIMENSION
     if type(value) is int:

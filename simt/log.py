@@ -1,8 +1,6 @@
 """What a launch leaves behind: a log of every access to memory, and what can be counted in it."""
 
-import functools
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,51 +32,28 @@ def position(code, instruction):
     return list(code.co_positions())[instruction // 2]
 
 
-class Accesses(Sequence):
-    """The log of a launch: each :class:`Access`, in order, made when the first is asked for:
-    threads only note their time and place, which is faster.
+def accesses(noted):
+    """Each :class:`Access`, in order, of what threads have noted: tuples (block, place, kind,
+    index, how many elements, how many barriers and warp operations the thread has passed, use).
+    place: space, array, start, bytes of an element; use: thread, time, code, instruction.
     """
-
-    def __init__(self):
-        #: Tuples (block, place, kind, index, how many elements, how many barriers and warp
-        #: operations the thread has passed, use); place: space, array, start, bytes of an element;
-        #: use: thread, time, code, instruction. None once accesses are made of them.
-        self.noted = []
-
-    @functools.cached_property
-    def _made(self):
-        places, repeats, made = {}, defaultdict(int), []
-        for block, (space, array, start, size), kind, i, count, passed, use in self.noted:
-            thread, _, code, instruction = use
-            key = id(code), instruction  # which lives as long as what is noted
-            if key not in places:
-                # Not the instruction's offset: that may move when Python specialises the code.
-                places[key] = code.co_name, *position(code, instruction)
-            step = min(count, 16 // size)  # wider than 16 bytes: two accesses
-            for part in range(0, count, step):
-                site = *places[key], kind, part
-                here = block, thread, site, array, passed
-                repeats[here] += 1
-                where = space, array, kind, start + (i + part) * size, step * size
-                again = passed, repeats[here]
-                made.append(Access(block, thread, *where, site[1], site, again))
-        self.noted = None
-        return made
-
-    def __len__(self):
-        return len(self._made)
-
-    def __getitem__(self, i):
-        return self._made[i]
-
-    def __iter__(self):
-        return iter(self._made)
-
-    def __eq__(self, other):
-        return self._made == list(other) if isinstance(other, (Accesses, list)) else NotImplemented
-
-    def __reduce__(self):
-        return list, (self._made,)
+    places: dict = {}
+    repeats: defaultdict = defaultdict(int)
+    made = []
+    for block, (space, array, start, size), kind, i, count, passed, use in noted:
+        thread, _, code, instruction = use
+        key = id(code), instruction  # which lives as long as what is noted
+        if key not in places:
+            # Not the instruction's offset: that may move when Python specialises the code.
+            places[key] = code.co_name, *position(code, instruction)
+        step = min(count, 16 // size)  # wider than 16 bytes: two accesses
+        for part in range(0, count, step):
+            site = *places[key], kind, part
+            here = block, thread, site, array, passed
+            repeats[here] += 1
+            where = space, array, kind, start + (i + part) * size, step * size
+            made.append(Access(block, thread, *where, site[1], site, (passed, repeats[here])))
+    return made
 
 
 class Run(NamedTuple):
@@ -86,7 +61,7 @@ class Run(NamedTuple):
 
     grid: int
     block: int
-    accesses: Accesses | None  #: of :class:`Access`
+    accesses: list[Access] | None
     #: Tuples (block, thread, kind, line, value), one for each thread in a barrier or warp
     #: operation, where value is (what it gave, what it got), or None where nothing is given.
     events: list | None

@@ -12,8 +12,8 @@ import numpy as np
 
 from . import memory, source
 from .allowed import WARP_OPERATIONS, KernelError, Refused
-from .log import WARP, Accesses, Run, position
-from .memory import WRITTEN, DataRace, Local, Memory, ReadOnly, UninitialisedRead
+from .log import WARP, Run, accesses, position
+from .memory import WRITTEN, DataRace, Local, Memory, UninitialisedRead
 from .source import EXCHANGED, INTEGER, LIBDEVICE, NARROW, TYPE_NAMES, TYPES, generator, plain
 
 
@@ -35,19 +35,17 @@ class _Cuda:
         self.shared, self.local, self.atomic = machine.namespaces
 
     def grid(self, ndim):
-        return _dimensions(ndim, self.blockIdx.x * self.blockDim.x + self.threadIdx.x, 0)
+        _require_one(ndim)
+        return self.blockIdx.x * self.blockDim.x + self.threadIdx.x
 
     def gridsize(self, ndim):
-        return _dimensions(ndim, self.gridDim.x * self.blockDim.x, 1)
+        _require_one(ndim)
+        return self.gridDim.x * self.blockDim.x
 
 
-def _dimensions(ndim, first, others):
-    """A number, or a tuple of two or three: the kernels here are one-dimensional."""
-    if ndim == 1:
-        return first
-    if ndim not in (2, 3):
-        raise TypeError(f"the number of dimensions is {ndim!r}, expected 1, 2 or 3")
-    return first, *[others] * (ndim - 1)
+def _require_one(ndim):
+    if ndim != 1:
+        raise TypeError(f"the number of dimensions is {ndim!r}, expected 1")
 
 
 # The scheduler.
@@ -70,14 +68,14 @@ class _Machine:
 
     def __init__(self, grid, block, log, checks):
         self.blocks, self.threads, self.checks, self.watching = grid, block, checks, checks or log
-        self.accesses, self.events = (Accesses(), []) if log else (None, None)
+        self.noted, self.events = ([], []) if log else (None, None)
         self.namespaces = [
             types.SimpleNamespace(array=self.shared_array),
             types.SimpleNamespace(array=self.local_array),
             types.SimpleNamespace(**memory.ATOMICS),
         ]
 
-    def local_array(self, place, shape, dtype, alignment=1):
+    def local_array(self, place, shape, dtype):
         if isinstance(dtype, (str, np.dtype)):
             dtype = TYPES.get(np.dtype(dtype).name, dtype)
         if isinstance(shape, tuple) and len(shape) == 1:
@@ -87,13 +85,11 @@ class _Machine:
             raise TypeError(
                 f"{place[0]}: found shape {shape!r} and dtype {dtype!r}, expected {expected}"
             )
-        if alignment < 1 or alignment & alignment - 1:
-            raise TypeError(f"{place[0]}: found alignment {alignment}, expected a power of two")
         return Local(place[0], shape, np.dtype(TYPE_NAMES[dtype]))
 
-    def shared_array(self, place, shape, dtype, alignment=1):
+    def shared_array(self, place, shape, dtype):
         if place not in self.shared:
-            array = self.local_array(place, shape, dtype, alignment)
+            array = self.local_array(place, shape, dtype)
             zeros, written = np.zeros(array.size, array.dtype), bytearray(array.size)
             self.shared[place] = Memory(place[0], zeros, written, self)
         return self.shared[place]
@@ -293,7 +289,7 @@ def _mistake(error):
         and "unpack" in str(error)
         or (isinstance(error, IndexError) and "out of bounds" not in str(error))
     ):
-        text = re.sub("'(Memory|Local|Part|ReadOnly)'", "an array", str(error))
+        text = re.sub("'(Memory|Local|Part)'", "an array", str(error))
         return Refused(f"{text}: a kernel here has no such operation")
     return None
 
@@ -317,9 +313,7 @@ def _argument(name, value, machine):
         written = bytearray(b"\1") * value.size
         if id(whole) in WRITTEN and whole.dtype == value.dtype:
             written = memoryview(WRITTEN[id(whole)])[start // value.itemsize :]
-        return (Memory if value.flags.writeable else ReadOnly)(
-            name, value, written, machine, "global", start
-        )
+        return Memory(name, value, written, machine, "global", start)
     if isinstance(value, INTEGER):
         return int(value)
     if isinstance(value, (float, *NARROW)):
@@ -387,4 +381,4 @@ def launch(
     finally:
         if collecting:
             gc.enable()
-    return Run(grid, block, machine.accesses, machine.events)
+    return Run(grid, block, accesses(machine.noted) if log else None, machine.events)

@@ -291,9 +291,9 @@ class Memory(Array):
             frame = frame.f_back
         block, thread = machine.block, machine.thread
         use = thread, machine.time, frame.f_code, frame.f_lasti
-        if machine.accesses is not None:
+        if machine.noted is not None:
             passed = machine.passed[thread]
-            machine.accesses.noted.append((block, self.place, kind, i, count, passed, use))
+            machine.noted.append((block, self.place, kind, i, count, passed, use))
         if not machine.checks:
             return
         mine, first = self.recent[kind], self.first[kind]
@@ -316,15 +316,3 @@ class Memory(Array):
                 mine[i] = use
             else:
                 mine[i] = {users[0]: users, thread: use}
-
-
-class ReadOnly(Memory):
-    """An array that the host may not write either: what a kernel stores is refused."""
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.scalar = None  # so that everything is converted
-
-    def convert(self, value):
-        expected = "one that the kernel can write to"
-        raise ValueError(f"{self.name}: found a read-only array, expected {expected}")

@@ -222,14 +222,6 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         return _generator(node)
 
-    def visit_Lambda(self, node):
-        self.generic_visit(node)
-        node.args.args.insert(0, ast.arg("cuda"))
-        nothing = ast.YieldFrom(ast.Tuple([], ast.Load()))
-        both = ast.Tuple([nothing, node.body], ast.Load())
-        node.body = ast.Subscript(both, ast.Constant(1), ast.Load())
-        return node
-
     def visit_Call(self, node):
         """Wait by a yield; a function that may wait, by a yield from."""
         self.generic_visit(node)
@@ -268,16 +260,7 @@ class _Rewriter(ast.NodeTransformer):
             return part
         return ast.Subscript(part, ast.Constant(...), node.ctx)
 
-    def visit_AnnAssign(self, node):
-        """Numba does not read type hints."""
-        if not node.value:
-            return ast.Pass()
-        return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
-
     def visit_MatchValue(self, node):
-        return node
-
-    def visit_Raise(self, node):
         return node
 
     def visit_Assign(self, node):

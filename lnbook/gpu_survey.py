@@ -19,6 +19,7 @@ from lnlib.gpu import backend
 from lnlib.gpu.devices import compiled
 from lnlib.gpu.plans import RESIDENT
 from lnlib.gpu.steps import INPUTS, STEPS
+from lnlib.gpu.steps import shapes as shapes_of
 from simt.cuda_access import cuda
 
 from .measure import events
@@ -60,6 +61,11 @@ def _arrays(N, D):
     }
 
 
+def _record(section, which, N, D, **more):
+    case = {"section": section, "shape": [N, D], "dtype": "float32", "which": which, "offset": 0}
+    return case | more
+
+
 def _results(module, a, which):
     y, cache = module.layer_norm_forward(a["x"], a["gamma"], a["beta"])
     return (y,) if which == "forward" else module.layer_norm_backward(a["dy"], cache)
@@ -97,19 +103,9 @@ def correctness(which):
                 float(np.linalg.norm(f - e) / (np.linalg.norm(e) or 1))
                 for f, e in zip(found, exact)
             ]
-            records.append(
-                {
-                    "section": "correctness",
-                    "shape": [N, D],
-                    "dtype": "float32",
-                    "which": which,
-                    "offset": 0,
-                    "implementation": name,
-                    "errors": [digits(e) for e in errors],
-                    "limit": digits(LIMIT),
-                    "ok": all(e <= LIMIT for e in errors),
-                }
-            )
+            found = {"implementation": name, "errors": [digits(e) for e in errors]}
+            found |= {"limit": digits(LIMIT), "ok": all(e <= LIMIT for e in errors)}
+            records.append(_record("correctness", which, N, D, **found))
     return records
 
 
@@ -123,36 +119,20 @@ def _step_call(step, on_gpu, N, D, multiprocessors):
     for it.
     """
     G = min(N, multiprocessors * max(1, RESIDENT // step.plan(N, D, 1)[0].block))
-    sizes = {
-        "y": N * D,
-        "dx": N * D,
-        "mean": N,
-        "rstd": N,
-        "dgamma": D,
-        "dbeta": D,
-        "dgamma_parts": G * D,
-        "dbeta_parts": G * D,
-    }
-    nothing = {name: np.zeros(size, np.float32) for name, size in sizes.items()}
-    arrays, numbers, launches, zeros = (
-        dict(on_gpu),
-        {"N": N, "D": D, "G": G, "eps": np.float32(1e-5)},
-        [],
-        [],
-    )
+    numbers = {"N": N, "D": D, "G": G, "eps": np.float32(1e-5)}
+    sides = shapes_of(N, D, G)
+    arrays, launches, zeros = dict(on_gpu), [], []
+
+    def nothing(name):
+        return cuda.to_device(np.zeros(math.prod(sides[name]), np.float32))
+
     for launch in step.plan(N, D, G):
-        arrays |= {
-            name: cuda.to_device(nothing[name])
-            for name in launch.writes + launch.updates + launch.atomics
-        }
-        zeros += [(arrays[name], cuda.to_device(nothing[name])) for name in launch.atomics]
-        launches.append(
-            (
-                compiled(launch.kernel)[launch.grid, launch.block],
-                [arrays[name] for name in launch.arrays]
-                + [numbers[name] for name in launch.numbers],
-            )
-        )
+        for name in launch.writes + launch.updates + launch.atomics:
+            arrays[name] = nothing(name)
+        zeros += [(arrays[name], nothing(name)) for name in launch.atomics]
+        arguments = [arrays[name] for name in launch.arrays]
+        arguments += [numbers[name] for name in launch.numbers]
+        launches.append((compiled(launch.kernel)[launch.grid, launch.block], arguments))
 
     def call():
         for array, zero in zeros:
@@ -214,14 +194,7 @@ def _timed(which, section, shapes):
             if step.direction == which:
                 calls[name] = _step_call(step, on_gpu, N, D, gpu.multiprocessors)
         records += [
-            {
-                "section": section,
-                "shape": [N, D],
-                "dtype": "float32",
-                "which": which,
-                "offset": 0,
-                **record,
-            }
+            _record(section, which, N, D, **record)
             for record in events.compare(calls, against, gpu, rounds=ROUNDS)
         ]
     return records
@@ -246,16 +219,12 @@ def speed(which, shapes=TIMED):
 def _require_records(records):
     for record in validation.require_several("records", records):
         if not isinstance(record, dict) or "section" not in record:
-            raise TypeError(
-                f"records: found {type(record).__name__}, expected those that correctness, ladder"
-                " and speed return"
-            )
+            expected = "those that correctness, ladder and speed return"
+            raise TypeError(f"records: found {type(record).__name__}, expected {expected}")
 
 
 def table(records):
-    """The records as lines of text: who is right, and who needs how many microseconds, at how many
-    GB/s.
-    """
+    """The records as lines of text: who is right, and who needs how many us, at how many GB/s."""
     _require_records(records)
     lines = [f"{'correctness':18} cases  error/limit"]
     checked = [r for r in records if r["section"] == "correctness"]
@@ -280,13 +249,8 @@ def table(records):
                     f"{1e6 * r['host_seconds']:8.0f}"
                 )
     if not timed:
-        lines += [
-            "",
-            (
-                "Nothing was"
-                f" timed{'' if cuda.is_available() else ': no GPU is here, the kernels were interpreted'}."  # noqa: E501
-            ),
-        ]
+        why = "" if cuda.is_available() else ": no GPU is here, the kernels were interpreted"
+        lines += ["", f"Nothing was timed{why}."]
     return "\n".join(lines)
 
 
@@ -318,17 +282,9 @@ def offer(records, folder="."):
         "eps": 1e-5,
     }
     path = folder / f"{slug(name)}-{timed[0]['which']}.json"
-    save(
-        path,
-        {
-            "title": "Speed of layer norms on a GPU",
-            "provenance": ran,
-            "stages": {},
-            "left_out": {},
-            "failures": [],
-            "records": list(records),
-        },
-    )
+    nothing: dict = {"stages": {}, "left_out": {}, "failures": []}
+    title = "Speed of layer norms on a GPU"
+    save(path, {"title": title, "provenance": ran, **nothing, "records": list(records)})
     if "google.colab" in sys.modules:
         from google.colab import files
 

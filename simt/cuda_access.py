@@ -40,7 +40,7 @@ try:
     from numba.cuda import libdevice
     from numba.cuda.extending import intrinsic
 except ImportError:  # no Numba, or one without its CUDA target
-    cuda = None
+    cuda = None  # type: ignore[assignment]
 
 __all__ = [
     "FULL",

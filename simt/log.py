@@ -37,9 +37,7 @@ def accesses(noted):
     index, how many elements, how many barriers and warp operations the thread has passed, use).
     place: space, array, start, bytes of an element; use: thread, time, code, instruction.
     """
-    places: dict = {}
-    repeats: defaultdict = defaultdict(int)
-    made = []
+    places, repeats, made = {}, defaultdict(int), []
     for block, (space, array, start, size), kind, i, count, passed, use in noted:
         thread, _, code, instruction = use
         key = id(code), instruction  # which lives as long as what is noted

@@ -49,8 +49,7 @@ class GpuLayerNormCache(NamedTuple):
 
     Made from NumPy arrays, it shares no memory with them. Made from device arrays, ``x`` and
     ``gamma`` **are the caller's own**, and must not change before backward. It can be pickled if
-    its arrays can, which Numba's cannot: those of a device array of Numba's, and on a GPU those of
-    a NumPy array.
+    its arrays can; Numba's device arrays cannot.
     """
 
     x: Any  #: (..., D), on the device
@@ -60,14 +59,6 @@ class GpuLayerNormCache(NamedTuple):
     device: bool  #: whether the caller's arrays are on the device
 
     backend = "gpu"  # type: ignore[misc]
-
-    def __reduce__(self):
-        if type(self.statistics).__module__.startswith("numba"):
-            advice = "pickle the arguments of forward, and call it again"
-            raise TypeError(
-                f"cache: found Numba's device arrays, which cannot be pickled; {advice}"
-            )
-        return type(self), tuple(self)
 
 
 #: Dtypes of x; their names.

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-from .. import validation
-
 #: Numbers of a row that one thread keeps. In backward each takes four registers.
 KEPT = 16
 
@@ -35,9 +33,6 @@ def threads_and_chunks(D, width, kept, most, least=32):
     """The fewest threads that can keep a row of D numbers, ``kept`` each, and their chunks; (1024,
     0) if none can. In chunks of one they keep a quarter less: each needs an address of its own.
     """
-    counts = {"D": D, "width": width, "kept": kept, "most": most, "least": least}
-    for name, value in counts.items():
-        validation.require_count(name, value)
     kept = kept if width == 4 else kept * 3 // 4
     for threads in (8, 16, 32, 64, 128, 256, 512, 1024):
         chunks = -(-D // (threads * width))
@@ -50,7 +45,6 @@ def plan_forward(rows, D, width, kept=KEPT):
     """The plan for a forward pass: few threads, which then have much to read at once, and one row a
     block, or four where a warp does a row: a multiprocessor takes more warps than blocks.
     """
-    validation.require_count("rows", rows, least=0)
     threads, chunks = threads_and_chunks(D, width, kept, 1024)
     together = 4 if threads == 32 else 1
     return Plan(threads, chunks, width, together, -(-rows // together))
@@ -66,16 +60,13 @@ def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
     for the sums only: it is read twice. Few blocks mean few partial sums, 16 bytes of traffic for
     each of their elements, but no thread may add more than :data:`ROWS_ADDED` rows.
     """
-    validation.require_count("rows", rows, least=0)
-    for name, value in (("width", width), ("kept", kept), ("multiprocessors", multiprocessors)):
-        validation.require_count(name, value)
     threads, chunks = threads_and_chunks(D, width, max(width, kept // 2), 512, 8)
     if not chunks:
         threads, chunks = threads_and_chunks(D, width, kept, 512)
-    twice = not chunks
-    if twice:
+    twice = False
+    if not chunks:
         threads, chunks = threads_and_chunks(D, width, 2 * kept, 512)
-    twice = twice and chunks != 0  # not a row that is longer still
+        twice = chunks > 0  # not a row that is longer still
     together = 128 // threads if threads <= 32 else 1
     turns = -(-rows // together)
     blocks = min(turns, multiprocessors * max(1, RESIDENT // (threads * together)))
@@ -87,6 +78,5 @@ def plan_add(partials):
     """To add partial sums: columns of a block, threads of a column, and chunks of at most
     :data:`TERMS` terms a thread, for many partial sums of short rows.
     """
-    validation.require_count("partials", partials, least=0)
     lanes = min(32, 1 << max(partials - 1, 0).bit_length())
     return max(8, 32 // lanes), lanes, max(1, -(-partials // (TERMS * lanes)))

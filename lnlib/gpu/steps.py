@@ -51,7 +51,7 @@ def side_by_side(D, W=1):
     every row began with a sector. But rows begin at each multiple of gcd(D, 8) in a sector, at one
     as often as at another, and n numbers then touch (n + 8 - gcd) / 8 sectors on average.
     """
-    requests = -(-validation.require_count("D", D) // (32 * validation.require_count("W", W)))
+    requests = -(-D // (32 * W))
     return D / 8 / requests + 1 - math.gcd(D, 8) / 8
 
 
@@ -59,9 +59,7 @@ def a_row_apart(N, D):
     """Sectors per request of x where neighbouring lanes load numbers a row apart: one for each
     lane, unless rows of fewer than 8 numbers share sectors.
     """
-    validation.require_count("D", D)
-    # On average: the last warp may have fewer than 32 rows.
-    lanes = validation.require_count("N", N) / -(-N // 32)
+    lanes = N / -(-N // 32)  # on average: the last warp may have fewer than 32 rows
     return lanes * min(D, 8) / 8
 
 
@@ -99,8 +97,7 @@ def _plan_warp_per_row(N, D, G):
 
 def chunks_of_row(D, most_threads):
     """Threads, V and W for a row in registers: V is 4 at most, unless threads are too few."""
-    W = 4 if validation.require_count("D", D) % 4 == 0 else 1
-    validation.require_count("most_threads", most_threads)
+    W = 4 if D % 4 == 0 else 1
     threads = _power(-(-D // (4 * W)), most=most_threads)
     return threads, -(-D // (threads * W)), W
 
@@ -184,15 +181,15 @@ class Step(NamedTuple):
         if len(shape) != 2 or shape[0] == 0:
             raise ValueError(f"x: found shape {shape}, expected (N, D) with at least one row")
         N, D = shape
-        eps, shapes = validation.require_eps(eps), _shapes(N, D, G)
-        arrays = {name: _flat(name, value, shapes[name]) for name, value in zip(names, inputs)}
+        eps, sides = validation.require_eps(eps), shapes(N, D, G)
+        arrays = {name: _flat(name, value, sides[name]) for name, value in zip(names, inputs)}
         plan, runs = self.plan(N, D, G), []
-        numbers = {"N": N, "D": D, "G": shapes["dgamma_parts"][0], "eps": np.float32(eps)}
+        numbers = {"N": N, "D": D, "G": sides["dgamma_parts"][0], "eps": np.float32(eps)}
         for launch in plan:
             for name in launch.writes + launch.updates:
-                arrays[name] = simt.uninitialised(math.prod(shapes[name]), np.float32)
+                arrays[name] = simt.uninitialised(math.prod(sides[name]), np.float32)
             for name in launch.atomics:
-                arrays[name] = np.zeros(math.prod(shapes[name]), np.float32)
+                arrays[name] = np.zeros(math.prod(sides[name]), np.float32)
         for launch in plan:
             arguments = [arrays[name] for name in launch.arrays]
             arguments += [numbers[name] for name in launch.numbers]
@@ -201,11 +198,11 @@ class Step(NamedTuple):
                 launching.launch(*shape, *arguments)
             else:
                 runs.append(simt.launch(*shape, *arguments, log=log))
-        return {name: arrays[name].reshape(shapes[name]) for name in OUTPUTS[self.direction]}, runs
+        return {name: arrays[name].reshape(sides[name]) for name in OUTPUTS[self.direction]}, runs
 
     def predict(self, N, D, G=4):
         """What the step asks of memory for N rows of D numbers: a :class:`Prediction`."""
-        size = {name: math.prod(shape) for name, shape in _shapes(N, D, G).items()}
+        size = {name: math.prod(shape) for name, shape in shapes(N, D, G).items()}
         plan, traffic = self.plan(N, D, G), []
         for launch in plan:
             both = launch.updates + launch.atomics
@@ -216,7 +213,7 @@ class Step(NamedTuple):
         return Prediction(tuple(traffic), plan[0].sectors_per_request, readings)
 
 
-def _shapes(N, D, G):
+def shapes(N, D, G):
     """The shape of every array by name."""
     for name, count in {"N": N, "D": D, "G": G}.items():
         validation.require_count(name, count)

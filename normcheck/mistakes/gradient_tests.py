@@ -9,8 +9,10 @@ Tests compare with numeric gradients of the forward, or test an invariant; none 
 backward of :mod:`lnlib.layernorm`.
 """
 
+import csv
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +41,6 @@ class GradientTest(NamedTuple):
 
 
 # ---- The tests
-# --------------------------------------------------------------------------------------
 #
 # Tolerances. Errors are measured against the size of the terms that are added up (see _Problem),
 # not against the result: the right dx may be zero.
@@ -52,6 +53,15 @@ class GradientTest(NamedTuple):
 # on top.
 TOLERANCE = 1e-5
 EXACT = 1e-11
+
+
+with Path(__file__).with_name("gradient_tests.csv").open(encoding="utf-8", newline="") as _file:
+    _TITLES = {row["id"]: row["title"] for row in csv.DictReader(_file)}
+
+
+def gradient_test(id, run):
+    """The test with this id, whose title is in gradient_tests.csv."""
+    return GradientTest(id, _TITLES[id].format(EXACT=EXACT), run)
 
 
 class _Problem(NamedTuple):
@@ -118,10 +128,10 @@ def _agrees(backward, p, tolerance=TOLERANCE, outputs=slice(None)):
     )
 
 
-def _numeric(id, title, *, tolerance=TOLERANCE, outputs=slice(None), **settings):
+def _numeric(id, *, tolerance=TOLERANCE, outputs=slice(None), **settings):
     """A test against central differences on one probe."""
-    return GradientTest(
-        id, title, lambda backward: _agrees(backward, problem(**settings), tolerance, outputs)
+    return gradient_test(
+        id, lambda backward: _agrees(backward, problem(**settings), tolerance, outputs)
     )
 
 
@@ -193,68 +203,28 @@ def _rows_are_independent(backward):
 
 #: The tests of chapter 5, from losses that test almost nothing to one that is enough.
 TESTS = (
-    _numeric(
-        "sum-y",
-        "loss = sum(y), gamma = 1: dy is constant along a row",
-        loss="sum",
-        unit_affine=True,
-    ),
-    _numeric(
-        "sum-y2",
-        "loss = sum(y**2)/2, gamma = 1, beta = 0: dy is xhat",
-        loss="squares",
-        unit_affine=True,
-    ),
-    _numeric("ones-random-gamma", "dy = 1, random gamma", loss="sum"),
-    _numeric("gamma-one", "random dy, gamma = 1, beta = 0", unit_affine=True),
-    _numeric("random", "random dy, gamma and beta, shape (3, 4, 7), central differences"),
-    _numeric("square", "the same with 7 rows of 7 features", shape=(7, 7)),
-    _numeric("single-row", "the same with one row", shape=(1, 7)),
-    _numeric("two-rows-2d", "the same with a 2-D x", shape=(2, 7)),
-    _numeric(
-        "standardised",
-        "rows have mean 0 and s = 1 already",
-        mean=0.0,
-        sigma=1.0,
-        eps=0.0,
-        standardise=True,
-    ),
+    _numeric("sum-y", loss="sum", unit_affine=True),
+    _numeric("sum-y2", loss="squares", unit_affine=True),
+    _numeric("ones-random-gamma", loss="sum"),
+    _numeric("gamma-one", unit_affine=True),
+    _numeric("random"),
+    _numeric("square", shape=(7, 7)),
+    _numeric("single-row", shape=(1, 7)),
+    _numeric("two-rows-2d", shape=(2, 7)),
+    _numeric("standardised", mean=0.0, sigma=1.0, eps=0.0, standardise=True),
     # 1e-2 is what half precision is often given. The part of a random g along one direction is
     # worth 1 / sqrt(D) = 3.6e-2 of g: leaving it out, or half of it, is just seen. A factor D / (D
     # - 1) on it is not.
-    _numeric("wide-loose", "D = 768 and a tolerance of 1e-2", shape=(6, 768), tolerance=1e-2),
-    _numeric("small-sigma", "sigma about 1e-3, comparable with sqrt(eps)", sigma=1e-3),
-    _numeric("dgamma-dbeta-only", "the parameters' gradients only", outputs=slice(1, None)),
-    GradientTest(
-        "broadcasting-compare",
-        "as random, but abs(a - b).max() without a look at the shapes",
-        _agrees_after_broadcasting,
-    ),
-    GradientTest(
-        "sum-dx-zero", f"invariant: dx sums to 0 along a row, to {EXACT:.0e}", _sum_dx_is_zero
-    ),
-    GradientTest(
-        "dx-orthogonal-xhat",
-        f"invariant, with eps = 0: dx is orthogonal to xhat, to {EXACT:.0e}",
-        _dx_is_orthogonal,
-    ),
-    GradientTest("shape", "shapes and dtypes only", _shapes_and_dtypes),
-    GradientTest(
-        "row-independence",
-        f"another row's x and dy must not change this row's dx, to {EXACT:.0e}",
-        _rows_are_independent,
-    ),
-    GradientTest(
-        "adjoint",
-        "<dy, gamma J v> = <dx, v> for one random v, gamma J v by the complex step, to"
-        f" {EXACT:.0e}",
-        _adjoint,
-    ),
-    GradientTest(
-        "one-direction",
-        f"one random direction in x, gamma and beta together, complex step, to {EXACT:.0e}",
-        _one_direction,
-    ),
+    _numeric("wide-loose", shape=(6, 768), tolerance=1e-2),
+    _numeric("small-sigma", sigma=1e-3),
+    _numeric("dgamma-dbeta-only", outputs=slice(1, None)),
+    gradient_test("broadcasting-compare", _agrees_after_broadcasting),
+    gradient_test("sum-dx-zero", _sum_dx_is_zero),
+    gradient_test("dx-orthogonal-xhat", _dx_is_orthogonal),
+    gradient_test("shape", _shapes_and_dtypes),
+    gradient_test("row-independence", _rows_are_independent),
+    gradient_test("adjoint", _adjoint),
+    gradient_test("one-direction", _one_direction),
 )
 
 

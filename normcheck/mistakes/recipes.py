@@ -7,7 +7,7 @@ import numpy as np
 from lnlib.layernorm import layer_norm_backward_steps
 
 from .catalogue import forward_keeping_x
-from .gradient_tests import GradientTest, problem
+from .gradient_tests import gradient_test, problem
 
 # Rebuilt are their shapes, distributions, losses and tolerances. Two changes. Arithmetic is float64
 # here: the question is what the tolerance lets through, not what rounding does. And where thousands
@@ -27,10 +27,10 @@ def _close(backward, x, dy, gamma, beta, *, eps=1e-5, outputs=slice(None), atol=
     )
 
 
-def _recipe(id, title, draw, **how):
+def _recipe(id, draw, **how):
     """A test by :func:`_close`, on x, dy, gamma and beta as ``draw(rng)`` gives them."""
-    return GradientTest(
-        id, title, lambda backward: _close(backward, *draw(np.random.default_rng(5)), **how)
+    return gradient_test(
+        id, lambda backward: _close(backward, *draw(np.random.default_rng(5)), **how)
     )
 
 
@@ -51,14 +51,11 @@ def _broadcasting_relative_error(backward):
 RECIPES = (
     _recipe(
         "elements-sum",
-        "loss = sum of the outputs, (2, 3), gamma = 1, exact equality (published for batch norm, "
-        "where any gamma is as blind)",
         lambda rng: (rng.standard_normal((2, 3)), np.ones((2, 3)), *_unit(3)),
         atol=1e-12,
     ),
     _recipe(
         "ones-upstream",
-        "dy = 1, random gamma, 2-D, eps = 1e-3, all gradients to 1e-3; fewer rows here",
         lambda rng: (
             rng.standard_normal((10_000, 10)),
             np.ones((10_000, 10)),
@@ -70,8 +67,6 @@ RECIPES = (
     ),
     _recipe(
         "ones-after-linear",
-        "dy = 1 at the output of a linear layer behind the norm, gamma = 1, (4, 4, 8), "
-        "all gradients to 1e-4 absolute",
         lambda rng: (
             rng.standard_normal((4, 4, 8)),
             np.ones((4, 4, 16)) @ (0.02 * rng.standard_normal((16, 8))),
@@ -81,7 +76,6 @@ RECIPES = (
     ),
     _recipe(
         "dx-with-unit-affine",
-        "dy uniform in (0, 1), gamma = 1, beta = 0, (16, 512), dx only, to 1e-5",
         lambda rng: (rng.standard_normal((16, 512)), rng.random((16, 512)), *_unit(512)),
         outputs=slice(1),
         atol=1e-5,
@@ -89,7 +83,6 @@ RECIPES = (
     ),
     _recipe(
         "all-with-unit-affine",
-        "random dy, gamma = 1, beta = 0, (3, 7, 256), all gradients to 1e-5",
         lambda rng: (*rng.standard_normal((2, 3, 7, 256)), *_unit(256)),
         eps=1e-6,
         atol=1e-5,
@@ -97,7 +90,6 @@ RECIPES = (
     ),
     _recipe(
         "one-large-shape",
-        "random dy of size 0.1, gamma in (0, 1), D = 8192, 1e-2 absolute; fewer rows here",
         lambda rng: (
             -2.3 + 0.5 * rng.standard_normal((64, 8192)),
             0.1 * rng.standard_normal((64, 8192)),
@@ -105,15 +97,9 @@ RECIPES = (
         ),
         atol=1e-2,
     ),
-    GradientTest(
-        "broadcasting-relative-error",
-        "random everything, (4, 5), central differences, largest relative "
-        "error below 1e-6, broadcasting",
-        _broadcasting_relative_error,
-    ),
+    gradient_test("broadcasting-relative-error", _broadcasting_relative_error),
     _recipe(
         "small-random",
-        "random everything, (2, 3, 4), largest absolute error below 1e-5",
         lambda rng: (*rng.standard_normal((2, 2, 3, 4)), *rng.standard_normal((2, 4))),
         atol=1e-5,
     ),

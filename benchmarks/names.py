@@ -4,8 +4,9 @@
 ``exercises`` (every registered mistake of every exercise, as an answer to it), ``terms`` (the
 catalogue's backwards, by the terms of dx), ``norms`` (the catalogue's and the public bugs, tried by
 :func:`normcheck.validate`), ``faults`` (norms with one other fault, which have no name), or paths
-of tests: all answers in them. ``python -m benchmarks.names compare before.json after.json`` counts
-what became of each.
+of tests: all answers in them. ``python -m benchmarks.names compare BEFORE AFTER`` reads two folders
+of such files and writes ``results/names/confusion.json``: of each kind of target, how often it is
+named as before, otherwise, no longer, newly, and falsely.
 """
 
 import argparse
@@ -103,7 +104,7 @@ def of_tests(paths):
 
     recorder = Recorder()
     pytest.main(
-        [*paths, "-q", "-p", "no:cacheprovider", "-m", "not site and not sweep and not long"],
+        [*paths, "-q", "-p", "no:cacheprovider", "-m", "not site"],
         [recorder],
     )
     for key, told in recorder.found.items():
@@ -125,30 +126,53 @@ def tell(what, file):
 
 
 def outcome(before, after):
-    """What became of one case; a name with other words is another name."""
-    if not before and not after:
-        return "no name, as before"
+    """What became of one case; other words for a name are another name."""
     if not before or not after:
-        return "newly named" if after else "lost"
-    if before[1:] == after[1:]:
-        return "same name, same words"
-    return "same name, other words" if before[1] == after[1] != [] else "other name"
+        return "newly named" if after else "name lost" if before else "no name, as before"
+    return "named, same words" if before == after else "named otherwise"
+
+
+def is_false(key, told, says):
+    """Whether a target is told as what it is not, where that is known: of answers in tests it is
+    not.
+    """
+    group, name, *_ = key.split()
+    if not told or "::" in group:
+        return False
+    _, names, sentence = told
+    if group == "fault":  # a dtype alone may be wrong throughout, and then it is no other fault
+        return bool(names) and "in float64 alone" not in sentence
+    return says.rstrip(".?") not in sentence if group == "exercise" else name not in names
 
 
 def compare(before, after):
-    """Counts by group, and the cases that are told otherwise."""
-    counts, others = {}, {}
-    for key in before:
-        group = key.split()[0].split("::")[0]
-        result = outcome(before[key][0], after[key][0]) if key in after else "not asked"
-        counts.setdefault(group, Counter())[result] += 1
-        if result not in ("no name, as before", "same name, same words"):
-            others[key] = {
-                "what": result,
-                "before": before[key][0],
-                "after": after.get(key, [0])[0],
-            }
-    return counts, others
+    """The confusion matrix, kind of target -> outcome -> how many; and the cases that are told
+    otherwise. ``before`` and ``after`` have key -> (kind, names and sentence, what is right).
+    """
+    matrix, others = {}, {}
+    for key, (old, says) in before.items():
+        kind = "answers in tests" if "::" in key else key.split()[0]
+        counts = matrix.setdefault(kind, Counter())
+        if key not in after:
+            counts["no longer a target"] += 1
+            continue
+        new, _ = after[key]
+        result = outcome(old, new)
+        counts[result] += 1
+        counts["false name before"] += is_false(key, old, says)
+        counts["false name"] += is_false(key, new, says)
+        if result not in ("no name, as before", "named, same words"):
+            others[key] = {"what": result, "before": old, "after": new}
+    return matrix, dict(sorted(others.items()))
+
+
+def read(folder):
+    """All that was told into the files of a folder."""
+    return {
+        key: told
+        for file in sorted(folder.glob("*.json"))
+        for key, told in json.loads(file.read_text("utf-8")).items()
+    }
 
 
 def main():
@@ -160,17 +184,15 @@ def main():
     comparing = commands.add_parser("compare")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
-    comparing.add_argument("--out", type=Path, default=FOLDER / "names" / "names.json")
+    comparing.add_argument("--out", type=Path, default=FOLDER / "names" / "confusion.json")
     options = parser.parse_args()
     if options.command == "tell":
         print(len(tell(options.what, options.file)), "cases")
         return
-    counts, others = compare(
-        *(json.loads(p.read_text("utf-8")) for p in (options.before, options.after))
-    )
-    print(json.dumps(counts, indent=1))
+    matrix, others = compare(read(options.before), read(options.after))
+    print(json.dumps(matrix, indent=1))
     made = provenance("python -m benchmarks.names", ("numpy",))
-    save(options.out, {"provenance": made, "counts": counts, "told_otherwise": others})
+    save(options.out, {"provenance": made, "matrix": matrix, "told_otherwise": others})
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ The modules, in the order in which a run uses them:
   exact results, and :mod:`~normcheck.tolerance` derives how large an error may be.
 - A failure is made small by :mod:`~normcheck.shrink`, written as a test by :mod:`~normcheck.paste`,
   located by :mod:`~normcheck.where` and named by :mod:`~normcheck.naming`, which looks it up in the
-  catalogue of :mod:`normcheck.mistakes`.
+  catalogue of :mod:`normcheck.mistakes`; :mod:`~normcheck.evidence` has where it failed and held.
 - :mod:`~normcheck.run` does all this and returns what :mod:`~normcheck.report` describes;
   :mod:`~normcheck.isolate` lets the command ``python -m normcheck`` survive a target that crashes.
 """

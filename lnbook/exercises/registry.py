@@ -132,8 +132,7 @@ def _diagnosis(exercise, candidate, passed, message, seed):
         # What mistakes and variations of the solution warn of is no word on the answer.
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # Numbers that are those of the exercise's own list say most, and the nearest entry of a
-            # catalogue least.
+            # Numbers that are those of the exercise's own list say most.
             own = _by_changes(exercise, candidate, passed, message, seed)
             if own and own.kind in ("known", "one of"):
                 return own
@@ -142,7 +141,7 @@ def _diagnosis(exercise, candidate, passed, message, seed):
                 Mismatch, NotImplementedError, run.Raised
             ):  # a candidate may not get through it
                 told = exercise.diagnose and exercise.diagnose(candidate)
-            return told if told and (told.kind != "nearest" or not own) else own
+            return told or own
     except Exception as error:
         warnings.warn(
             f"no diagnosis for {exercise.id}: {type(error).__name__}: {error}",

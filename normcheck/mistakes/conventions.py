@@ -23,7 +23,6 @@ class Choices(NamedTuple):
       by.
     * ``scale``: function (gamma, x) -> what multiplies; ``shift``: function (beta, x) -> what is
       added.
-    * ``first``: whether x is scaled before it is normalised.
     """
 
     centred: bool
@@ -31,18 +30,14 @@ class Choices(NamedTuple):
     spread: object
     scale: object
     shift: object
-    first: bool = False
 
     def y(self, x, gamma, beta, eps):
         """y; numbers may be complex."""
-        scale, axes = self.scale(gamma, x), self.axes(x.ndim)
-        c = x * scale if self.first else x
-        if self.centred:
-            c = c - c.mean(axis=axes, keepdims=True)
+        axes = self.axes(x.ndim)
+        c = x - x.mean(axis=axes, keepdims=True) if self.centred else x
         v = (c * c).mean(axis=axes, keepdims=True)
-        return (1 if self.first else scale) * c / self.spread(
-            v, eps, c.size // max(v.size, 1)
-        ) + self.shift(beta, x)
+        s = self.spread(v, eps, c.size // max(v.size, 1))
+        return self.scale(gamma, x) * c / s + self.shift(beta, x)
 
 
 def _same(parameter, x):
@@ -58,15 +53,6 @@ def _by_sample(parameter, x):
 def right(rms):
     """The choices that layer norm, or RMS norm, makes."""
     return Choices(not rms, lambda ndim: -1, lambda v, eps, n: np.sqrt(v + eps), _same, _same)
-
-
-def fixed(eps):
-    """The choice of one eps, whatever is asked for: name, words, what differs."""
-    return (
-        "eps-fixed",
-        f"eps = {eps:g}, whatever eps is asked for",
-        {"spread": lambda v, asked, n: np.sqrt(v + eps)},
-    )
 
 
 def _unbiased(v, n):
@@ -101,6 +87,15 @@ SPREADS = _group(
     rstd_inverted=lambda v, eps, n: 1 / np.sqrt(v + eps),
     sum_for_mean=lambda v, eps, n: np.sqrt(n * v + eps),
 )
+#: What eps may be, whatever eps is asked for.
+FIXED = tuple(
+    (
+        "eps-fixed",
+        f"eps = {fixed:g}, whatever eps is asked for",
+        {"spread": lambda v, eps, n, fixed=fixed: np.sqrt(v + fixed)},
+    )
+    for fixed in (1e-3, 1e-5, 1e-6, 1e-8, 1e-12)
+)
 AXES = _group(
     "axes",
     two_d_assumed=lambda ndim: tuple(range(1, ndim)) or 0,
@@ -117,7 +112,6 @@ SCALES = (
         gamma_squared=lambda gamma, x: gamma * gamma,
         gamma_by_sample=_by_sample,
     ),
-    *_group("first", scaled_first=True),
     (
         "parameters-by-sample",
         _WORDS["parameters-by-sample"],
@@ -131,13 +125,11 @@ CENTRES = {
 }
 
 
-def conventions(kind, more=()):
-    """(names, words, :class:`Choices`) of one choice made differently, then of two; ``more`` are
-    further spreads.
-    """
+def conventions(kind):
+    """(names, words, :class:`Choices`) of one choice made differently, then of two."""
     base = right(kind == "rms_norm")
     of_kind = (SCALES, SHIFTS) if kind == "layer_norm" else (SCALES[:-1],)  # the last shifts, too
-    groups = [(*more, *SPREADS), AXES, CENTRES[kind], *of_kind]
+    groups = [(*SPREADS, *FIXED), AXES, CENTRES[kind], *of_kind]
     for count in (1, 2):
         for some in itertools.combinations(groups, count):
             for parts in itertools.product(*some):
@@ -162,28 +154,3 @@ def gradients(choices, x, gamma, beta, dy, eps):
             gradient[at] = (choices.y(*arguments, eps) * dy).sum().imag / 1e-30
         found.append(gradient)
     return found
-
-
-def fitted_eps(choices, x, gamma, beta, y, eps):
-    """The one eps with which this norm gives y, rounded to few digits if these do; None where there
-    is none.
-
-    1/s is read off each row, as the factor of what it multiplies.
-    """
-    base = choices._replace(spread=lambda v, eps, n: np.ones_like(v))
-    direction = base.y(x, gamma, beta, eps) - choices.shift(beta, x)
-    along = (direction * direction).sum(axis=-1, keepdims=True)
-    r = (direction * (y - choices.shift(beta, x))).sum(axis=-1, keepdims=True) / along
-    c = x - x.mean(axis=-1, keepdims=True) if choices.centred else x
-    found = (1 / r**2 - (c * c).mean(axis=-1, keepdims=True)).ravel()
-    e = float(np.median(found))
-    if not np.isfinite(found).all() or np.abs(found - e).max() > 0.05 * abs(e) or e <= 0:
-        return None
-    return next(
-        (
-            short
-            for short in (float(f"{e:.{digits}g}") for digits in (1, 2, 3))
-            if abs(short - e) <= np.abs(found - e).max() + 1e-3 * e
-        ),
-        e,
-    )

@@ -55,7 +55,6 @@ class Base(NamedTuple):
 
 
 # ---- Layer norm
-# -------------------------------------------------------------------------------------
 
 # Of the factor r in front of dx.
 _POWERS = {"missing-rstd": 0, "rstd-inverted": -1, "variance-for-std": 2}
@@ -69,6 +68,19 @@ def _axes(*names):
     return [((name,), {"mean1": AXES[name], "mean2": AXES[name]}) for name in names]
 
 
+def _statistics(*rows):
+    """Of rows (name, r, outer, inner): inner is outer where it is left out."""
+    return [
+        ((name,), {"r": r, "outer": outer, "inner": (inner or [outer])[0]})
+        for name, r, outer, *inner in rows
+    ]
+
+
+def _gammas(dy, gamma):
+    twice, missing = {"dy": gamma * dy}, {"gamma": np.ones_like(gamma)}
+    return [(("gamma-twice",), twice), (("gamma-missing",), missing)]
+
+
 def _choices(dy, cache):
     """Ways to get one part of the base wrong: groups of (names of mistakes, what to replace)."""
     xhat, r, gamma, D = cache.xhat, cache.rstd, cache.gamma, dy.shape[-1]
@@ -77,28 +89,22 @@ def _choices(dy, cache):
     eps, sigma, ratio = 1 / r**2 - var, np.sqrt(var), D / (D - 1)
     r_again, r_sample = 1 / np.sqrt(row_mean(xhat * xhat) + eps), 1 / np.sqrt(ratio * var + eps)
 
-    def statistics(name, r, outer, inner=None):
-        return (name,), {"r": r, "outer": outer, "inner": outer if inner is None else inner}
-
-    yield (
-        statistics("eps-dropped", 1 / sigma, c / sigma),
-        statistics("eps-outside-root", 1 / (sigma + eps), c / sigma, c / (sigma + eps)),
-        statistics("statistics-of-xhat", r_again, xhat * r_again),
-        statistics("sample-variance", r_sample, ratio * c * r_sample, c * r_sample),
-        statistics("centred-for-xhat", r, c),
-        statistics("centred-once", r, c, xhat),
-        statistics("extra-rstd-in-projection", r, r * xhat, xhat),
-        statistics("rstd-cubed-in-projection", r, r * r * xhat, xhat),
-        statistics("y-for-xhat", r, gamma * xhat),
-        statistics("gamma-again-in-projection", r, xhat, gamma * xhat),
-        statistics("projection-without-xhat", r, np.ones_like(xhat), xhat),
-        statistics("exact-projection", r, xhat / row_mean(xhat * xhat), xhat),
+    yield _statistics(
+        ("eps-dropped", 1 / sigma, c / sigma),
+        ("eps-outside-root", 1 / (sigma + eps), c / sigma, c / (sigma + eps)),
+        ("statistics-of-xhat", r_again, xhat * r_again),
+        ("sample-variance", r_sample, ratio * c * r_sample, c * r_sample),
+        ("centred-for-xhat", r, c),
+        ("centred-once", r, c, xhat),
+        ("extra-rstd-in-projection", r, r * xhat, xhat),
+        ("rstd-cubed-in-projection", r, r * r * xhat, xhat),
+        ("y-for-xhat", r, gamma * xhat),
+        ("gamma-again-in-projection", r, xhat, gamma * xhat),
+        ("projection-without-xhat", r, np.ones_like(xhat), xhat),
+        ("exact-projection", r, xhat / row_mean(xhat * xhat), xhat),
     )
     yield _powers(r, *_POWERS)
-    yield (
-        (("gamma-twice",), {"dy": gamma * dy}),
-        (("gamma-missing",), {"gamma": np.ones_like(gamma)}),
-    )
+    yield _gammas(dy, gamma)
     yield _axes(*AXES) + [
         ((f"{name}-{place}",), {mean: over})
         for name, over in AXES.items()
@@ -172,7 +178,6 @@ LAYER_NORM = Family(
 
 
 # ---- RMS norm, and eps outside the root
-# --------------------------------------------------------------
 
 
 def _table(**texts):
@@ -180,13 +185,8 @@ def _table(**texts):
     more.
     """
     words = {name.replace("_", "-"): wrong for name, wrong in texts.items()}
-    known = {k.name: k._replace(wrong=words.get(k.name, k.wrong), backward=None) for k in ENTRIES}
-    return tuple(
-        (
-            known
-            | {name: Mistake(name, wrong) for name, wrong in words.items() if name not in known}
-        ).values()
-    )
+    known = {k.name: k._replace(wrong=words.pop(k.name, k.wrong), backward=None) for k in ENTRIES}
+    return (*known.values(), *(Mistake(name, wrong) for name, wrong in words.items()))
 
 
 def _rms_bases(dy, cache):
@@ -196,21 +196,15 @@ def _rms_bases(dy, cache):
     return _pairs(
         Base(dy, gamma, r, xhat, xhat, row_mean, row_mean),
         [
-            [
-                (
-                    ("eps-dropped",),
-                    {"r": without_eps, "outer": x * without_eps, "inner": x * without_eps},
-                ),
-                (("centred-for-xhat",), {"outer": x, "inner": x}),
-                (("centred-once",), {"inner": x}),
-                (("extra-rstd-in-projection",), {"outer": r * xhat}),
-                (("y-for-xhat",), {"outer": gamma * xhat}),
-            ],
+            _statistics(
+                ("eps-dropped", without_eps, x * without_eps),
+                ("centred-for-xhat", r, x),
+                ("centred-once", r, xhat, x),
+                ("extra-rstd-in-projection", r, r * xhat, xhat),
+                ("y-for-xhat", r, gamma * xhat, xhat),
+            ),
             _powers(r, "missing-rstd", "variance-for-std"),
-            [
-                (("gamma-twice",), {"dy": gamma * dy}),
-                (("gamma-missing",), {"gamma": np.ones_like(gamma)}),
-            ],
+            _gammas(dy, gamma),
             _axes("batch-axis", "whole-tile", "no-axis"),
         ],
     )
@@ -260,26 +254,25 @@ def outside_backward(dy, cache):
 def _outside_bases(dy, cache):
     c = cache.x - row_mean(cache.x)
     sigma = np.sqrt(row_mean(c * c))
-    s = sigma + cache.eps
-    inside = np.sqrt(sigma**2 + cache.eps)
-    gamma = [] if cache.gamma is None else [[(("gamma-twice",), {"dy": cache.gamma * dy})]]
-    base = Base(dy, cache.gamma, 1 / s, c / sigma, c / s, row_mean, row_mean)
+    s, inside = sigma + cache.eps, np.sqrt(sigma**2 + cache.eps)
+    r, xhat = 1 / s, c / s
+    base = Base(dy, cache.gamma, r, c / sigma, xhat, row_mean, row_mean)
     yield from _pairs(
         base,
         [
-            [
-                (("only-s-replaced",), {"outer": c / s}),
-                (("eps-inside",), {"r": 1 / inside, "outer": c / inside, "inner": c / inside}),
-                (("eps-dropped",), {"r": 1 / sigma, "outer": c / sigma, "inner": c / sigma}),
-                (("sigma-in-front",), {"r": 1 / sigma, "outer": c / s}),
-                (("upside-down",), {"outer": c * sigma / s**2}),
-                (("slope-one",), {"outer": 2 * c}),
-                (("sigma-for-s",), {"inner": c / sigma}),
-                (("centred-for-xhat",), {"outer": c, "inner": c}),
-                (("centred-once",), {"outer": c}),
-            ],
-            _powers(1 / s, "missing-rstd", "variance-for-std"),
-            *gamma,
+            _statistics(
+                ("only-s-replaced", r, xhat),
+                ("eps-inside", 1 / inside, c / inside),
+                ("eps-dropped", 1 / sigma, c / sigma),
+                ("sigma-in-front", 1 / sigma, xhat),
+                ("upside-down", r, c * sigma / s**2, xhat),
+                ("slope-one", r, 2 * c, xhat),
+                ("sigma-for-s", r, c / sigma),
+                ("centred-for-xhat", r, c),
+                ("centred-once", r, c, xhat),
+            ),
+            _powers(r, "missing-rstd", "variance-for-std"),
+            *([] if cache.gamma is None else [_gammas(dy, cache.gamma)[:1]]),
             _axes("batch-axis", "whole-tile", "no-axis", "first-axis"),
         ],
     )

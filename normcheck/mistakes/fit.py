@@ -1,8 +1,9 @@
 r"""Say which mistake a wrong backward is.
 
-A candidate is run on two probes and compared, in this order, with
+A candidate is run on two probes. What explains its numbers is said by
+:func:`~normcheck.mistakes.recognise.explaining`, which is asked of
 
-1. every entry of a catalogue of mistakes, exactly, all outputs together and then one by one;
+1. every entry of a catalogue of mistakes, all outputs together and then one by one;
 2. combinations: a least-squares fit of dx on nine terms, whose coefficients read off the mistake.
    With g = gamma * dy and r = 1 / sqrt(var + eps), means over the D features, the terms are r times
 
@@ -11,8 +12,7 @@ A candidate is run on two probes and compared, in this order, with
              \gamma \hat x\,\overline{dy\,\hat x},\; \gamma \hat x\,\overline{g \hat x}.
 
    The fit is repeated with other statistics, powers of r, stand-ins for xhat and axes, at most two
-   at a time;
-3. the catalogue again: the entry whose error points most nearly the same way.
+   at a time.
 
 What no output can tell apart is reported as *one of* several mistakes. Nothing here proves a
 backward right.
@@ -20,7 +20,6 @@ backward right.
 
 import functools
 import itertools
-from dataclasses import replace
 
 import numpy as np
 
@@ -29,32 +28,15 @@ from lnlib import validation
 from .catalogue import leading
 from .entries import slip
 from .families import LAYER_NORM, PARTLY_SCALED, Family
-from .recognise import (
-    BESIDE,
-    FITTED,
-    PARALLEL,
-    READ,
-    TOLERANCE,
-    Diagnosis,
-    agree,
-    combined,
-    explaining,
-)
+from .recognise import FITTED, READ, TOLERANCE, Diagnosis, agree, combined, explaining
 
 # ---- Reading
-# ----------------------------------------------------------------------------------------
 
 #: What :func:`_terms` gives, times r.
 _TERMS = (
-    "g",
-    "mean(g)",
-    "xhat mean(g xhat)",
-    "dy",
-    "mean(dy)",
-    "xhat mean(dy xhat)",
-    "gamma mean(dy)",
-    "gamma xhat mean(dy xhat)",
-    "gamma xhat mean(g xhat)",
+    *("g", "mean(g)", "xhat mean(g xhat)"),
+    *("dy", "mean(dy)", "xhat mean(dy xhat)"),
+    *("gamma mean(dy)", "gamma xhat mean(dy xhat)", "gamma xhat mean(g xhat)"),
 )
 
 
@@ -65,20 +47,13 @@ def _terms(base):
     terms = [g, mean1(g), outer * mean2(g * inner)]
     if gamma is not None:
         mean, projection = mean1(dy), outer * mean2(dy * inner)
-        terms += [
-            dy,
-            mean,
-            projection,
-            gamma * mean,
-            gamma * projection,
-            gamma * outer * mean2(g * inner),
-        ]
+        terms += [dy, mean, projection, gamma * mean, gamma * projection, gamma * terms[2]]
     return np.stack([np.broadcast_to(r * term, dy.shape).ravel() for term in terms], axis=1)
 
 
 def _fit(dx, base, tolerance):
-    """Coefficients of the nine terms, and which of them are terms of their own; None if they do not
-    give dx.
+    """Coefficients of the nine terms, which of them are terms of their own, and the dx that they
+    give; None if that is another.
     """
     columns = _terms(base)
     sizes = np.linalg.norm(columns, axis=0)
@@ -86,13 +61,14 @@ def _fit(dx, base, tolerance):
     # gamma may be pulled out of a mean over the rows, and a mean over a tile is one number: such
     # terms are parallel to an earlier one, which then stands for both.
     kept = [k for k, c in enumerate(columns.T) if not (np.abs(columns.T[:k] @ c) > 1 - 1e-9).any()]
-    fitted, size = np.zeros(len(_TERMS)), np.linalg.norm(dx)
+    fitted, small = np.zeros(len(_TERMS)), FITTED * tolerance * np.linalg.norm(dx)
     fitted[kept] = np.linalg.lstsq(columns[:, kept], dx.ravel(), rcond=None)[0]
-    fitted[np.abs(fitted) < FITTED * tolerance * size] = 0  # too small to be told from rounding
-    if np.linalg.norm(columns @ fitted[: len(sizes)] - dx.ravel()) > FITTED * tolerance * size:
+    fitted[np.abs(fitted) < small] = 0  # too small to be told from rounding
+    given = columns @ fitted[: len(sizes)]
+    if np.linalg.norm(given - dx.ravel()) > small:
         return None
     fitted[: len(sizes)] /= sizes
-    return fitted, kept
+    return fitted, kept, given.reshape(dx.shape)
 
 
 def _factors(value, rows, D, tolerance, overall=False):
@@ -186,34 +162,40 @@ def _bases(family):
 
 
 def _combinations(dx, family, tolerance):
-    """The shortest lists of mistakes that give ``dx`` on every probe: dict, names -> how they were
-    read.
+    """Lists of mistakes that are read off ``dx``, the same on every probe: ((names, how they were
+    read), the dx that they give).
     """
-    found, fewest = {}, np.inf
     for names, bases in _bases(family):
-        readings = set()
+        fits, readings = [], set()
         for a, base in zip(dx, bases):
-            fit = _fit(a, base, tolerance)
-            read = fit and _read(*fit, a.size // a.shape[-1], a.shape[-1], family.mean, tolerance)
+            fits.append(_fit(a, base, tolerance))
+            rows, D = a.size // a.shape[-1], a.shape[-1]
+            read = fits[-1] and _read(*fits[-1][:2], rows, D, family.mean, tolerance)
             readings.add(None if read is None else frozenset(read))
             if None in readings or len(readings) > 1:
                 break  # the rest would change nothing
         else:
             reading = frozenset(names) | readings.pop()
-            if reading & PARTLY_SCALED and reading & _ABSENT:
-                continue
-            if len(reading) < fewest:
-                found, fewest = {}, len(reading)
-            if len(reading) == fewest:
-                found.setdefault(reading, _fitted(names, fit[0]))
-    # A wrong axis of one mean where there is no other is a wrong axis of both.
+            if reading and not (reading & PARTLY_SCALED and reading & _ABSENT):
+                yield (reading, _fitted(names, fits[-1][0])), [given for *_, given in fits]
+
+
+def _shortest(readings):
+    """Those with the fewest names, with how they were read first; a wrong axis of one mean where
+    there is no other is a wrong axis of both.
+    """
+
+    def of_both(names):
+        return {name.removesuffix("-first").removesuffix("-second") for name in names}
+
+    fewest, found = min(len(names) for names, _ in readings), {}
+    for names, how in readings:
+        if len(names) == fewest:
+            found.setdefault(names, how)
     return {
-        r: how
-        for r, how in found.items()
-        if not any(
-            s != r and s == {name.removesuffix("-first").removesuffix("-second") for name in r}
-            for s in found
-        )
+        names: how
+        for names, how in found.items()
+        if not any(names != other == of_both(names) for other in found)
     }
 
 
@@ -225,46 +207,46 @@ def _fitted(names, coefficients):
     return f"dx / r = {sums or '0'}" + (f", with {' and '.join(names)}" if names else "")
 
 
-def _parameter_combinations(output, family):
-    """Mistakes in a parameter's gradient, alone and combined: (names, its value on every probe)."""
-    columns = []
-    for dy, cache in family.probes:
-        if output == "dgamma":
-            what = {
-                (): dy * cache.xhat,
-                ("dgamma-from-y",): dy * cache.xhat * cache.gamma,
-                ("dgamma-from-centred",): dy * cache.xhat / cache.rstd,
-                ("dgamma-without-xhat",): dy,
-            }
-        else:
-            what = {
-                (): dy,
-                ("dbeta-from-g",): dy * cache.gamma,
-                ("dbeta-with-xhat",): dy * cache.xhat,
-            }
-        reduce = [
-            ((), lambda a: a.sum(axis=leading(a))),
-            ((f"{output}-averaged",), lambda a: a.mean(axis=leading(a))),
-            ((f"{output}-over-features",), lambda a: a.sum(axis=-1, keepdims=True)),
-            ((f"{output}-over-features",), lambda a: a.sum(axis=-1)),
-            (("parameters-over-first-axis",), lambda a: a.sum(axis=0)),
-            ((f"{output}-averaged", "parameters-over-first-axis"), lambda a: a.mean(axis=0)),
-        ]
-        shape = {(): lambda a: a, ("parameters-keep-an-axis",): lambda a: a[None]}
-        factor = {(): 1, (f"{output}-sign",): -1, (f"{output}-two",): 2, (f"{output}-half",): 1 / 2}
-        columns.append(
-            [
-                (a + b + c + d, times * to(over(of)))
-                for (a, of), (b, over), (c, to), (d, times) in itertools.product(
-                    what.items(), reduce, shape.items(), factor.items()
-                )
-            ]
-        )
-    return [(column[0][0], [value for _, value in column]) for column in zip(*columns)]
+_TIMES = {"sign": -1, "two": 2, "half": 1 / 2}
+_SUMS = {
+    "dgamma": {
+        (): lambda dy, cache: dy * cache.xhat,
+        ("dgamma-from-y",): lambda dy, cache: dy * cache.xhat * cache.gamma,
+        ("dgamma-from-centred",): lambda dy, cache: dy * cache.xhat / cache.rstd,
+        ("dgamma-without-xhat",): lambda dy, cache: dy,
+    },
+    "dbeta": {
+        (): lambda dy, cache: dy,
+        ("dbeta-from-g",): lambda dy, cache: dy * cache.gamma,
+        ("dbeta-with-xhat",): lambda dy, cache: dy * cache.xhat,
+    },
+}
+
+
+def _sums(output, family):
+    """Mistakes in a parameter's gradient, alone and combined: ((names, how), its value on every
+    probe).
+    """
+    averaged, over_features = (f"{output}-averaged",), (f"{output}-over-features",)
+    first_axis = ("parameters-over-first-axis",)
+    reduced = [
+        ((), lambda a: a.sum(axis=leading(a))),
+        (averaged, lambda a: a.mean(axis=leading(a))),
+        (over_features, lambda a: a.sum(axis=-1, keepdims=True)),
+        (over_features, lambda a: a.sum(axis=-1)),
+        (first_axis, lambda a: a.sum(axis=0)),
+        (averaged + first_axis, lambda a: a.mean(axis=0)),
+    ]
+    shaped = [((), lambda a: a), (("parameters-keep-an-axis",), lambda a: a[None])]
+    times = [((), 1), *(((f"{output}-{name}",), n) for name, n in _TIMES.items())]
+    for some in itertools.product(_SUMS[output].items(), reduced, shaped, times):
+        (_, what), (_, over), (_, to), (_, factor) = some
+        if names := frozenset(itertools.chain(*(names for names, _ in some))):
+            values = [factor * to(over(what(*probe))) for probe in family.probes]
+            yield (names, f"the sum with {' and '.join(sorted(names))}"), values
 
 
 # ---- Comparing
-# --------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -287,28 +269,16 @@ def _array(output):
 
 def _run(backward, family):
     """The outputs that are there, by name: of each one array a probe."""
-    found = []
-    for probe in family.probes:
-        dy, cache = probe
+    found, names = [], ", ".join(family.outputs)
+    for dy, cache in family.probes:
         # Copies: a candidate may write to its arguments.
-        fields = {
-            name: value.copy()
-            for name, value in cache._asdict().items()
-            if isinstance(value, np.ndarray)
-        }
-        outputs = validation.require_kind(
-            "backward",
-            backward(dy.copy(), cache._replace(**fields)),
-            (tuple, list),
-            f"one that returns a tuple ({', '.join(family.outputs)})",
-        )
-        if len(outputs) < len(family.outputs) or any(
-            a is not None for a in outputs[len(family.outputs) :]
-        ):
-            raise ValueError(
-                f"backward: found {len(outputs)} outputs, expected {len(family.outputs)}: "
-                f"{', '.join(family.outputs)}"
-            )
+        fields = {n: v.copy() for n, v in cache._asdict().items() if isinstance(v, np.ndarray)}
+        outputs = backward(dy.copy(), cache._replace(**fields))
+        expected = f"one that returns a tuple ({names})"
+        validation.require_kind("backward", outputs, (tuple, list), expected)
+        count, more = len(family.outputs), outputs[len(family.outputs) :]
+        if len(outputs) < count or any(a is not None for a in more):
+            raise ValueError(f"backward: found {len(outputs)} outputs, expected {count}: {names}")
         found.append([None if a is None else _array(a) for a in outputs])
     return {
         output: arrays
@@ -321,162 +291,69 @@ def _one_of(what, entries):
     because = tuple(
         f"{what}: the numbers of the catalogue's {entry.name}, on every probe" for entry in entries
     )
-    yours = f"Your {what} {'are those' if ' and ' in what else 'is that'}"
-    if len(entries) == 1:
-        return Diagnosis(
-            "known", (entries[0].name,), f"{yours} of a known mistake: {entries[0].says}", because
-        )
-    return Diagnosis(
-        "one of",
-        tuple(k.name for k in entries),
-        f"{yours} of one of these mistakes, which give the same numbers: "
-        + " Or: ".join(entry.says for entry in entries),
-        because,
-    )
+    yours = f"Your {what} {'are those' if ' and ' in what else 'is that'} of"
+    kind, of = "known", "a known mistake"
+    if len(entries) > 1:
+        kind, of = "one of", "one of these mistakes, which give the same numbers"
+    says = " Or: ".join(entry.says for entry in entries)
+    return Diagnosis(kind, tuple(k.name for k in entries), f"{yours} {of}: {says}", because)
 
 
 def _of_names(what, readings, table):
     """A diagnosis from lists of names (a dict, names -> how they were read) that all give the
     candidate's numbers.
     """
-    because = tuple(f"{what}: {how}" for how in readings.values())
     lists = [sorted(reading) for reading in readings]
     texts = [
-        (
-            " ".join(f"({n}) {table[name].says}" for n, name in enumerate(names, 1))
-            if len(names) > 1
-            else table[names[0]].says
+        " ".join(
+            f"({n}) {table[name].says}" if names[1:] else table[name].says
+            for n, name in enumerate(names, 1)
         )
         for names in lists
     ]
     names = tuple(dict.fromkeys(itertools.chain(*lists)))
     if len(lists) > 1:
-        return Diagnosis(
-            "one of", names, f"Your {what} is one of these: " + " Or: ".join(texts), because
-        )
-    if len(names) == 1:
-        return Diagnosis("known", names, f"Read off the terms of your {what}: {texts[0]}", because)
-    return Diagnosis(
-        "combination",
-        names,
-        f"Your {what} makes {len(names)} mistakes at once: {texts[0]}",
-        because,
-    )
+        kind, start = "one of", f"Your {what} is one of these"
+    elif len(names) == 1:
+        kind, start = "known", f"Read off the terms of your {what}"
+    else:
+        kind, start = "combination", f"Your {what} makes {len(names)} mistakes at once"
+    because = tuple(f"{what}: {how}" for how in readings.values())
+    return Diagnosis(kind, names, f"{start}: {' Or: '.join(texts)}", because)
 
 
-def _not_linear(backward, family, found, tolerance):
-    """The :class:`Diagnosis` of each output that is not -2 times as large where dy is, by name: no
-    sum of terms is it.
+def _explaining(candidates, found, right, tolerance):
+    """Those of the ``candidates``, pairs (what it is, its numbers), that explain what was
+    ``found``.
     """
-    twice = _run(
-        backward, replace(family, probes=tuple((-2 * dy, cache) for dy, cache in family.probes))
+    explained = explaining(
+        candidates,
+        (None, right),
+        lambda one: agree(found, one[1], tolerance=tolerance),
+        lambda one: not agree(one[1], right, tolerance=tolerance),
     )
-    return {
-        output: Diagnosis(
-            "known",
-            ("not-linear",),
-            f"Your {output} is not linear in dy: where dy is -2 times as large, "
-            f"{output} is not. Where does dy stand in your formula?",
-            (f"{output}: for -2 dy not -2 times it",),
-        )
-        for output in found.keys() & twice
-        if not agree([-2 * v for v in found[output]], twice[output], tolerance=FITTED * tolerance)
-    }
-
-
-def _common_factor(found, right, tolerance):
-    """The number that all of ``found`` is too large by, or None."""
-    factor = np.vdot(right[0], found[0]) / np.vdot(right[0], right[0])
-    return factor if agree(found, [factor * a for a in right], tolerance=tolerance) else None
-
-
-def _nearest(output, found, right, wrong):
-    """The entry whose error is nearly parallel to the candidate's on the first probe, or that there
-    is none.
-    """
-    near = []
-    for known, values in wrong.items():
-        if values[0].shape == right[0].shape == found[0].shape:
-            mine, other = found[0] - right[0], values[0] - right[0]
-            along, size = np.vdot(mine, other), np.linalg.norm(mine) * np.linalg.norm(other)
-            # What is not on the entry's line must be small beside the candidate, too, or all that
-            # are far from a large right result would be near each other.
-            if along > PARALLEL * size and (
-                np.linalg.norm(mine - along / np.vdot(other, other) * other)
-                < BESIDE * np.linalg.norm(found[0])
-            ):
-                near.append((np.linalg.norm(mine - other), along / size, known))
-    if not near:
-        return Diagnosis(
-            "nearest", (), f"Your {output} is wrong in a way that no known mistake comes near."
-        )
-    # Of errors with one direction, such as a term left out and a term counted half, the size
-    # decides.
-    _, cosine, known = min(near, key=lambda one: one[0])
-    return Diagnosis(
-        "nearest",
-        (known.name,),
-        f"Your {output} is none of the known mistakes. The nearest, by the "
-        f"direction of the error (cosine {cosine:.2f}): {known.says}",
-    )
+    return [what for what, _ in explained]
 
 
 def _diagnose_output(output, found, family, tolerance):
-    same = functools.partial(agree, found, tolerance=tolerance)
-    right, wrong = _values(family)
-    right, wrong, readings = (
-        right[output],
-        {known: values[output] for known, values in wrong.items()},
-        {},
-    )
-    if same(right) or not any(a.any() for a in found):
+    right, entries = _values(family)
+    right = right[output]
+    if not any(a.any() for a in found):
         return None
-    if (
-        output != "dx"
-    ):  # one parameter alone: the catalogue's entries may have mistakes in others, too
-        lists = [
-            names
-            for names, values in _parameter_combinations(output, family)
-            if names and same(values)
-        ]
-        readings = {
-            names: f"the sum with {' and '.join(sorted(names))}"
-            for names in lists
-            if len(names) == min(map(len, lists))
-        }
-    entries = list(
-        explaining(
-            wrong,
-            None,
-            lambda known: same(wrong.get(known, right)),
-            lambda known: known in wrong and not agree(wrong[known], right, tolerance=tolerance),
-        )
-    )
-    if entries and not readings:
-        return _one_of(output, entries)
-    shaped = all(a.shape == b.shape for a, b in zip(found, right))
-    if output == "dx" and shaped:
-        readings = {
-            names: how for names, how in _combinations(found, family, tolerance).items() if names
-        }
-    if readings:
-        return _of_names(output, readings, {known.name: known for known in family.known})
-    if agree(found, right, tolerance=TOLERANCE[4]):
-        return Diagnosis(
-            "precision",
-            (),
-            f"Your {output} has the digits of float32 and no more: the formula may be "
-            "right, but something in it is kept in float32, or is a quotient of "
-            "differences, or is missing and as small as that.",
-        )
-    if shaped and (factor := _common_factor(found, right, tolerance)):
-        return Diagnosis(
-            "relation",
-            (),
-            f"Your {output} points the {'right' if factor > 0 else 'other'} way, and "
-            f"is {abs(factor):.5g} times as long as it should be.",
-        )
-    return _nearest(output, found, right, wrong) if shaped and wrong else None
+    table = {known.name: known for known in family.known}
+    if output != "dx":
+        # One parameter alone: the entries of the catalogue may have mistakes in others, too.
+        readings = _explaining(_sums(output, family), found, right, tolerance)
+        if readings:
+            return _of_names(output, _shortest(readings), table)
+    entries = [(known, values[output]) for known, values in entries.items()]
+    if explained := _explaining(entries, found, right, tolerance):
+        return _one_of(output, explained)
+    if output != "dx" or any(a.shape != b.shape for a, b in zip(found, right)):
+        return None
+    combinations = _combinations(found, family, tolerance)
+    readings = _explaining(combinations, found, right, FITTED * tolerance)
+    return _of_names(output, _shortest(readings), table) if readings else None
 
 
 def diagnose(backward, family=LAYER_NORM):
@@ -511,22 +388,11 @@ def diagnose(backward, family=LAYER_NORM):
         return None
     right, wrong = _values(family)
     tolerance = TOLERANCE[8 if all(a.dtype.itemsize >= 8 for a in arrays) else 4]
-    are_wrong = [
-        output for output in found if not agree(found[output], right[output], tolerance=tolerance)
-    ]
-    if not are_wrong:
-        return None
-    together = [
-        known
-        for known, values in wrong.items()
-        if all(agree(found[output], values[output], tolerance=tolerance) for output in found)
-    ]
-    if together:
+    right = {o: right[o] for o in found}
+    entries = [(known, {o: values[o] for o in found}) for known, values in wrong.items()]
+    if together := _explaining(entries, found, right, tolerance):
+        are_wrong = [o for o in found if not agree(found[o], right[o], tolerance=tolerance)]
         return _one_of(" and ".join(are_wrong), together)
-    bent = _not_linear(backward, family, found, tolerance)
-    parts = [
-        bent.get(output) or _diagnose_output(output, found[output], family, tolerance)
-        for output in found
-    ]
-    kinds = {part.kind for part in parts if part}
-    return combined(parts, "nearest" if kinds == {"nearest"} else "combination", end="")
+    return combined(
+        [_diagnose_output(output, found[output], family, tolerance) for output in found], end=""
+    )

@@ -5,16 +5,19 @@ Of memory that nothing wrote, and of what lies beyond an array, a rebuilt bug ha
 other number to expect.
 """
 
+import itertools
+
 import numpy as np
 
 from lnlib.rounding import round_to
 
 from .catalogue import row_mean
 from .wild import (
+    WILD,
     Bug,
     as_rows,
     bugs,
-    distributed,
+    dx_of,
     g_xhat_r,
     in_float,
     made,
@@ -23,15 +26,9 @@ from .wild import (
 )
 
 
-def _dx(saved, g, xhat=None, r=None, mean=row_mean):
-    """dx of layer norm, or of RMS norm where there is no beta, with one of its parts changed."""
-    xhat, r = saved.cache.xhat if xhat is None else xhat, saved.cache.rstd if r is None else r
-    return r * (g - (0 if saved.beta is None else mean(g)) - xhat * mean(g * xhat))
-
-
 def _with_xhat(saved, dy, right, xhat, r):
     """All gradients from another xhat and r."""
-    return _dx(saved, dy * saved.gamma, xhat, r), as_rows(dy * xhat).sum(axis=0), *right[2:]
+    return dx_of(saved, dy * saved.gamma, xhat, r), as_rows(dy * xhat).sum(axis=0), *right[2:]
 
 
 # ---- Where arrays lie in memory
@@ -42,21 +39,18 @@ def seen_in_memory(a, strides):
     not its memory.
     """
     whole = a
-    while isinstance(
-        of := (
-            getattr(whole.base, "base", None)
-            if not isinstance(whole.base, np.ndarray)
-            else whole.base
-        ),
-        np.ndarray,
-    ):  # NumPy's as_strided puts an object of its own between
+    while (of := whole.base) is not None:
+        # NumPy's as_strided puts an object of its own between.
+        of = of if isinstance(of, np.ndarray) else getattr(of, "base", None)
+        if not isinstance(of, np.ndarray):
+            break
         whole = of
     if not (whole.flags.c_contiguous and a.size):
         return a
     start = (a.__array_interface__["data"][0] - whole.__array_interface__["data"][0]) // a.itemsize
-    at = np.full(a.shape, start)
-    for axis, (n, stride) in enumerate(zip(a.shape, strides)):
-        at += (np.arange(n) * (stride // a.itemsize)).reshape(-1, *(1,) * (a.ndim - 1 - axis))
+    at = start + sum(
+        index * (stride // a.itemsize) for index, stride in zip(np.indices(a.shape), strides)
+    )
     inside = (at >= 0) & (at < whole.size)
     return np.where(inside, whole.ravel()[np.where(inside, at, 0)], 0).astype(a.dtype)
 
@@ -119,7 +113,7 @@ def _left_in_register(dy, saved, right, tile=32):
     for start in range(tile, D, tile):
         end = min(start + tile, D)
         g[..., start:end] += g[..., start - tile : end - tile]
-    return _dx(saved, g), *right[1:]
+    return dx_of(saved, g), *right[1:]
 
 
 def _once_more(dy, saved, right):
@@ -127,24 +121,6 @@ def _once_more(dy, saved, right):
     xhat = saved.cache.xhat
     r = 1 / np.sqrt(row_mean(xhat * xhat) + saved.eps)
     return _with_xhat(saved, dy, right, xhat * r, r)
-
-
-def _rows_beyond(forward, backward, most=65535):
-    def cut(dy, saved):
-        dx, *sums = backward(dy, saved)
-        kept = np.arange(len(as_rows(dx)))[:, None] < most
-        return np.where(kept, as_rows(dx), 0).reshape(dx.shape).astype(dx.dtype), *sums
-
-    return forward, cut
-
-
-# ---- dgamma and dbeta
-
-
-def _distributed_dgamma(dy, saved, right):
-    """xhat as r x - r m, with one rounding less, in the sum of dgamma alone."""
-    xhat = distributed(saved.x, saved.gamma, saved.beta, saved.eps)[1]
-    return right[0], as_rows(dy * xhat).sum(axis=0), right[2]
 
 
 # ---- Statistics and forward
@@ -183,23 +159,21 @@ def _tails(tile):
         return mean, _whole_tiles((x - mean) ** 2, tile) + eps
 
     def means(dy, saved, right):
-        dx = _dx(saved, dy * saved.gamma, mean=lambda a: _whole_tiles(a, tile))
-        return dx, *right[1:]
+        tiled = dx_of(saved, dy * saved.gamma, mean=lambda a: _whole_tiles(a, tile))
+        return tiled, *right[1:]
 
     forwards = {
         "layer_norm": with_statistics(statistics),
         "rms_norm": rms_with(lambda x, eps: _whole_tiles(x * x, tile) + eps),
     }
-    said = f"features after the last whole tile of {tile} are left out of the "
     row = dict.fromkeys(Bug._fields[:-2], "")
     row |= {"threads": "tile-ai/tilelang-ascend#890", "read": READ}
-    for place, words in ("statistics", "statistics"), ("means", "means of dx"):
-        row |= {"name": f"tail-of-{tile}-in-{place}", "cause": said + words}
-        for kind, forward in forwards.items():
-            if place == "means":
-                yield made(row | {"kind": kind}, {}, {row["name"]: means})
-            else:
-                yield made(row | {"kind": kind}, {row["name"]: forward}, {})
+    for place, (kind, forward) in itertools.product(("statistics", "means"), forwards.items()):
+        what = "means of dx" if place == "means" else place
+        name = f"tail-of-{tile}-in-{place}"
+        cause = f"features after the last whole tile of {tile} are left out of the {what}"
+        wrong = ({}, {name: means}) if place == "means" else ({name: forward}, {})
+        yield made(row | {"name": name, "kind": kind, "cause": cause}, *wrong)
 
 
 #: Name of a bug -> what changes its forward and its backward as a whole.
@@ -208,24 +182,18 @@ AROUND = {
     "quack-dy-taken-as-contiguous": _walks_dy(lambda dy, of_x: in_order(dy)),
     "unsloth-dy-column-stride": _walks_dy(lambda dy, of_x: (*dy.strides[:-1], dy.itemsize)),
     "lightllm-x-taken-as-contiguous": _reads_x,
-    "apex-rows-beyond-65535": _rows_beyond,
 }
 
 #: Name of a bug -> its gradients.
 BACKWARDS = {
     "ggml-dx-over-dy": _aliased,
     "attorch-sums-along-columns": lambda dy, saved, right: (
-        _dx(saved, dy * saved.gamma, mean=_along_columns),
+        dx_of(saved, dy * saved.gamma, mean=_along_columns),
         *right[1:],
     ),
     "flaggems-variance-for-rstd": _variance_for_rstd,
     "tt-metal-register-not-zeroed": _left_in_register,
     "mamba-normalised-once-more": _once_more,
-    "pytorch-distributed-dgamma": _distributed_dgamma,
-    "paddle-parameters-not-written": lambda dy, saved, right: (
-        right[0],
-        *(np.zeros_like(a) for a in right[1:]),
-    ),
 }
 
 #: When these threads were read.
@@ -236,3 +204,6 @@ LATER = (
     *bugs(READ, {"mlir-aie-bfloat16-mean": with_statistics(_bfloat16_mean)}, BACKWARDS, AROUND),
     *(bug for tile in TILES for bug in _tails(tile)),
 )
+
+#: Every public bug.
+BUGS = WILD + LATER

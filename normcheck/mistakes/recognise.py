@@ -7,7 +7,6 @@ The rule is :func:`explaining`. :mod:`~normcheck.mistakes.fit` asks it of a back
 
 import functools
 import itertools
-import re
 from collections.abc import Callable
 from fractions import Fraction
 from typing import NamedTuple
@@ -26,9 +25,6 @@ NEARLY = 30
 ALIKE = 10**1.5
 #: In units of a tolerance: what a least-squares fit leaves, and what coefficients read off it lose.
 FITTED, READ = 10, 100
-#: A nearest mistake's error has this cosine with the error found, and what is not along it is at
-#: most this share of the numbers found.
-PARALLEL, BESIDE = 0.97, 1 / 3
 
 
 # ---- The rule
@@ -38,7 +34,7 @@ class Diagnosis(NamedTuple):
     """Which mistake a wrong answer makes.
 
     * ``kind``: "known" (an entry, exactly), "one of" (entries that agree), "combination",
-      "nearest", "may be" (only what a check said agrees), "relation" (the numbers are 1.1 times
+      "may be" (only what a check said agrees), "relation" (the numbers are 1.1 times
       the right ones, say), "precision" (float64 with the digits of float32), "error" (an exception
       with a meaning of its own), "convention" (the y of another norm), "state" (numbers depend on
       earlier calls).
@@ -254,8 +250,7 @@ def recognise(answer, message, solution, mistakes, checks):
     of it, or None.
 
     A mistake is named only if it explains the failure, in all calls of all checks, and fails no
-    check before; where numbers say little, or cannot be compared, only if all checks say the same
-    of both.
+    check before; where numbers say little, or are right, only if all checks say the same of both.
     """
     mine, right = list(checks.replies(answer)), list(checks.replies(solution))
     wrong = {mistake: mistake.of(solution) for mistake in mistakes}
@@ -267,60 +262,31 @@ def recognise(answer, message, solution, mistakes, checks):
         if agree(everywhere(answer), everywhere(wrong[mistake]))
         and checks.passes_before(wrong[mistake])
     ]
-    says = list(dict.fromkeys(mistake.says for mistake in found))
-    if says and not is_uninformative(mine):
-        if len(says) == 1:
-            return Diagnosis("known", (), says[0])
-        together = "It is one of these, which give the same here: " + " Or: ".join(says)
-        return Diagnosis("one of", (), together)
+    says = " Or: ".join(dict.fromkeys(mistake.says for mistake in found))
+    if found and not is_uninformative(mine):
+        if len({mistake.says for mistake in found}) == 1:
+            return Diagnosis("known", (), says)
+        return Diagnosis("one of", (), f"It is one of these, which give the same here: {says}")
     # What holds of the few numbers of one check may be an accident of them.
     if not found and relation(mine, right):
-        simple = relation(everywhere(answer), everywhere(solution))
-        if simple:
-            return simple
-    if not found and _is_all_there_is(message, mine):
+        return relation(everywhere(answer), everywhere(solution))
+    if not found and agree(mine, right):  # and what fails is something else, of which checks speak
         found = [
             mistake
             for mistake, function in wrong.items()
             if checks.says(function) == message
             and checks.passes_before(function)
-            and not _agrees_in_part(mine, right, checks.replies(function))
+            and agree(mine, list(checks.replies(function)))
         ]
-    if found:  # by the little that was replied, or by what one check said
-        said = checks.verdicts(answer)
-        found = [mistake for mistake in found if checks.verdicts(wrong[mistake]) == said]
+    # By the little that was replied many are told: all checks have to say the same of both.
+    said = found and checks.verdicts(answer)
+    found = [mistake for mistake in found if checks.verdicts(wrong[mistake]) == said]
     if found:
         says = " Or: ".join(dict.fromkeys(mistake.says for mistake in found))
         return Diagnosis("may be", (), f"It may be this: {says}")
     failures = [result for result, _ in mine if isinstance(result, Failure)]
     means = [f.means for f in failures if f.means and f.kind in message]
     return Diagnosis("error", (), means[0]) if means else None
-
-
-def _is_all_there_is(message, mine):
-    """Whether a check's message may tell a mistake: not where it is of numbers or names, which
-    could be compared, and were not the same.
-    """
-
-    def is_names(result):
-        return isinstance(result, (list, tuple, set)) and all(isinstance(n, str) for n in result)
-
-    return not mine or not (
-        all(is_names(result) for result, _ in mine)
-        or re.search(r"off by|found -?\d|\d of \d+ numbers", message)
-    )
-
-
-def _agrees_in_part(mine, right, known):
-    """Whether some wrong numbers are the same and others are not: then a check says the same of
-    both by chance.
-    """
-    same = [
-        agree(a.result, c.result)
-        for a, b, c in zip(mine, right, known)
-        if is_numbers(a.result) and not is_uninformative([a]) and not agree(a.result, b.result)
-    ]
-    return any(same) and not all(same)
 
 
 # ---- How wrong numbers follow from the right ones

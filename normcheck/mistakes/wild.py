@@ -118,27 +118,23 @@ def in_float(a):
     return np.asarray(a, np.result_type(a, np.float32))
 
 
+def _right(x, gamma, beta, eps):
+    """y, xhat and 1/s of the library."""
+    rms = beta is None
+    y, cache = rms_norm_forward(x, gamma, eps) if rms else layer_norm_forward(x, gamma, beta, eps)
+    return y, cache.xhat, cache.rstd
+
+
 def forward_of(kind, formula):
-    """A forward of the contract from ``formula(x, gamma, beta, eps) -> y, xhat, rstd``; the
-    library's, if None.
-    """
+    """A forward of the contract from ``formula(x, gamma, beta, eps) -> y, xhat, rstd``."""
     make = LayerNormCache if kind == "layer_norm" else RMSNormCache
 
     def run(x, gamma, beta, eps):
         wide, scale, shift = in_float(x), in_float(gamma), None if beta is None else in_float(beta)
         with np.errstate(all="ignore"):
-            if formula is None and shift is None:
-                y, cache = rms_norm_forward(wide, scale, eps)
-            elif formula is None:
-                y, cache = layer_norm_forward(wide, scale, shift, eps)
-            else:
-                y, xhat, rstd = formula(wide, scale, shift, eps)
-                cache = make(
-                    *(a.astype(wide.dtype, copy=False) for a in (xhat, rstd, scale)), wide.dtype
-                )
-            return y.astype(x.dtype), Saved(
-                wide, y, scale, shift, eps, cache._replace(dtype=x.dtype)
-            )
+            y, xhat, rstd = formula(wide, scale, shift, eps)
+            kept = [a.astype(wide.dtype, copy=False) for a in (xhat, rstd, scale)]
+            return y.astype(x.dtype), Saved(wide, y, scale, shift, eps, make(*kept, x.dtype))
 
     if kind == "rms_norm":
         return lambda x, gamma, eps=1e-5: run(x, gamma, None, eps)
@@ -156,7 +152,7 @@ def backward_of(kind, formula):
         cache, dy = saved.cache._replace(dtype=saved.x.dtype), in_float(dy)
         right = library(dy, cache)
         with np.errstate(all="ignore"):
-            found = right if formula is None else formula(dy, saved._replace(cache=cache), right)
+            found = formula(dy, saved._replace(cache=cache), right) if formula else right
             return tuple(a.astype(dtype, copy=False) for a in found)
 
     return run
@@ -180,13 +176,13 @@ def made(row, forwards, backwards, around=()):
     """The :class:`Bug` of one row and one kind of norm."""
     name, kind, mistake = row["name"], row["kind"], row["mistake"]
     row = {key: text.format(BLOCK=BLOCK, READ=READ) for key, text in row.items()}
-    forward, backward = forwards.get(name), backwards.get(name)
-    if mistake and not (forward or backward):
+    backward = backwards.get(name)
+    if mistake and not (name in forwards or backward):
 
         def backward(dy, saved, right):
             return _MUTANT[mistake](dy, saved.cache)
 
-    pair = forward_of(kind, forward), backward_of(kind, backward)
+    pair = forward_of(kind, forwards.get(name, _right)), backward_of(kind, backward)
     forward, backward = around[name](*pair) if name in around else pair
     return Bug(
         **row | {"threads": tuple(row["threads"].split())}, forward=forward, backward=backward
@@ -196,6 +192,12 @@ def made(row, forwards, backwards, around=()):
 def g_xhat_r(dy, saved):
     """g, xhat and r."""
     return dy * saved.gamma, saved.cache.xhat, saved.cache.rstd
+
+
+def dx_of(saved, g, xhat=None, r=None, mean=row_mean):
+    """dx of layer norm, or of RMS norm where there is no beta, with one of its parts changed."""
+    xhat, r = saved.cache.xhat if xhat is None else xhat, saved.cache.rstd if r is None else r
+    return r * (g - (0 if saved.beta is None else mean(g)) - xhat * mean(g * xhat))
 
 
 def as_rows(a):
@@ -242,9 +244,8 @@ def _one_row(dy, saved, right):
     (g, xhat, r), D = g_xhat_r(dy, saved), dy.shape[-1]
     if dy.size != D or not D:
         return right
-    r_read = np.where(
-        np.arange(D) == 0, r, 1 / np.sqrt(np.maximum(saved.eps, np.finfo(r.dtype).tiny))
-    )
+    beyond = 1 / np.sqrt(np.maximum(saved.eps, np.finfo(r.dtype).tiny))
+    r_read = np.where(np.arange(D) == 0, r, beyond)
     c, t = xhat / r, g * r_read.astype(r.dtype)
     return t - row_mean(t) - c * r**2 * row_mean(t * c), *right[1:]
 
@@ -279,11 +280,7 @@ def _last_half(dy, saved, right):
 
 def _half_of_a_warp(dy, saved, right):
     kept = np.arange(dy.shape[-1]) % 64 < 32
-    return (
-        right[0],
-        np.where(kept, right[1], 0).astype(dy.dtype),
-        np.where(kept, right[2], 0).astype(dy.dtype),
-    )
+    return right[0], *(np.where(kept, a, 0).astype(dy.dtype) for a in right[1:])
 
 
 # ---- Statistics and forward
@@ -301,12 +298,12 @@ def with_statistics(mean_and_var):
     return formula
 
 
-def rms_with(mean_square, output=lambda xhat, gamma: gamma * xhat):
-    """RMS norm with this mean square + eps, a function (x, eps), and this output."""
+def rms_with(mean_square):
+    """RMS norm with this mean square + eps, a function (x, eps)."""
 
     def formula(x, gamma, beta, eps):
         rstd = 1 / np.sqrt(mean_square(x, eps))
-        return output(x * rstd, gamma), x * rstd, rstd
+        return gamma * x * rstd, x * rstd, rstd
 
     return formula
 
@@ -322,12 +319,9 @@ def _padded_width(x, eps, tile=32):
 
 
 def _sample(x, gamma, beta, eps):
-    y, cache = layer_norm_forward(x, gamma, beta, eps)
-    c, D = (
-        x - row_mean(x),
-        np.asarray(x.shape[-1], x.dtype),
-    )  # an array: at D = 1 it divides by 0, and says NaN
-    return gamma * c / np.sqrt(variance(x) * D / (D - 1) + eps) + beta, cache.xhat, cache.rstd
+    D = np.asarray(x.shape[-1], x.dtype)  # an array: at D = 1 it divides by 0, and says NaN
+    s = np.sqrt(variance(x) * D / (D - 1) + eps)
+    return gamma * (x - row_mean(x)) / s + beta, *_right(x, gamma, beta, eps)[1:]
 
 
 def _sample_backward(dy, saved, right):
@@ -369,8 +363,7 @@ def _squares_in(dtype):
 
 
 def _gamma_squared(dy, saved, right):
-    g, xhat, r = dy * saved.gamma**2, saved.cache.xhat, saved.cache.rstd
-    return r * (g - xhat * row_mean(g * xhat)), 2 * saved.gamma * right[1]
+    return dx_of(saved, dy * saved.gamma**2), 2 * saved.gamma * right[1]
 
 
 def _inverted(x, gamma, beta, eps):
@@ -393,9 +386,7 @@ FORWARDS = {
     "tt-mlir-sum-for-mean": rms_with(lambda x, eps: (x * x).sum(axis=-1, keepdims=True) + eps),
     "mlir-air-bfloat16-squares": rms_with(_squares_in("bfloat16")),
     "onnxruntime-float16-squares": rms_with(_squares_in("float16")),
-    "torchtune-gamma-twice": rms_with(
-        lambda x, eps: row_mean(x * x) + eps, lambda xhat, gamma: gamma**2 * xhat
-    ),
+    "torchtune-gamma-twice": lambda x, gamma, beta, eps: _right(x, gamma**2, beta, eps),
     "llm-foundry-rsqrt": _inverted,
     "allennlp-sample-variance": _sample,
 }

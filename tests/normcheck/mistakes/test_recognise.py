@@ -2,20 +2,17 @@
 from the right ones.
 """
 
-import math
-
 import numpy as np
 import pytest
 
 from lnbook.exercises import Call, Exercise, Ran, each, expect, expect_close, registry
 from lnbook.exercises.run import plainly, reply
-from normcheck.mistakes import Diagnosis, change
+from normcheck.mistakes import change
 from normcheck.mistakes.change import changed, function_of
 from normcheck.mistakes.recognise import (
     Checks,
     Failure,
     Reply,
-    _agrees_in_part,
     agree,
     explaining,
     is_uninformative,
@@ -23,17 +20,6 @@ from normcheck.mistakes.recognise import (
     recognise,
     relation,
 )
-
-
-def test_numbers_whose_squares_overflow_or_vanish_are_told_apart():
-    for size in (1e200, -1e200, 1e-200, 1e-320):
-        one = np.array([size, 2 * size])
-        assert (
-            agree(one, one * (1 + 1e-12))
-            and not agree(one, 2 * one)
-            and not agree(one, one / 1e150)
-        )
-
 
 A, ZERO, ROWS = np.array([[1.0, 2], [3, 4]]), np.zeros(2), np.array([0.1, 0.2, 0.7])
 _R32 = ROWS.astype(np.float32)
@@ -44,58 +30,35 @@ _R32 = ROWS.astype(np.float32)
     [
         ("has the digits of float32", [(_R32.astype(float), ROWS)]),
         ("None", [(_R32, ROWS + 1e-4)]),
-        ("None", [(_R32.astype(float), 1.0001 * ROWS)]),
-        ("None", [(123456, 123456.1)]),
         ("None", [(1.123456789, 1.123457789)]),
         ("has the other sign", [(-A, A)]),
         ("is the transpose", [(A.T, A)]),
         ("None", [(A[0], A)]),
         ("has the right numbers in another shape", [(A.ravel(), A)]),
         ("None", [(A.ravel() + 1, A)]),
-        ("has the right numbers in another shape", [(A, A.ravel())]),
-        ("None", [(ROWS, A)]),
         ("is the other way round along its first axis", [(A[::-1], A)]),
-        ("None", [(2.5, 3.7)]),
         ("has the right numbers in another order", [(ROWS[[1, 0, 2]], ROWS)]),
-        *(
-            ("None", [(np.linalg.inv(b), b)])
-            for b in (np.array([[1, 1e6], [0, 2e6]]), np.diag([1, 1e6]))
-        ),
-        ("None", [(np.ones((2, 3)), np.arange(6).reshape(2, 3) + 0.5)]),
+        ("None", [(np.linalg.inv(np.diag([1, 1e6])), np.diag([1, 1e6]))]),
         ("is the reciprocal", [(1 / ROWS, ROWS)]),
-        ("None", [(ZERO + 1, np.array([0, 2]))]),
         ("is the square,", [(ROWS**2, ROWS)]),
         ("is the square root", [(ROWS**0.5, ROWS)]),
-        ("is the square root", [(np.array([1j, 2]), np.array([-1 + 0j, 4]))]),
-        ("None", [(ZERO, -ROWS[1:])]),
         ("is 1 too large", [(ROWS + 1, ROWS)]),
         ("is 1 too small", [(ROWS - 1, ROWS)]),
         ("None", [(A, A)]),
         ("None", [(A, A * np.nan)]),
         ("None", [(True, False)]),
-        ("None", [(np.array([True]), np.array([False]))]),
         ("part 2 of 2 of your result is 2 times", [(("one", 6.4), ("other", 3.2))]),
-        ("part 2 of 2 of your result is 2 times", [((True, 6.4), (False, 3.2))]),
         ("None", [((6.4, 1.0), (3.2,))]),
-        ("None", [((6.4, "one"), (3.2, 1.0))]),
         # In every pair, and of each the same.
         ("None", [(-A, A), (A.T, A)]),
         ("None", [(2.6, 1.3), (3.9, 1.3)]),
         # One integer is often a simple multiple of another, and one number a fraction of another by
         # chance.
         ("None", [(9, 6)]),
-        ("None", [(4, 12)]),
         ("is 3/2 times", [(9, 6), (12, 8)]),
-        ("None", [(1.8, 1.9)]),
-        *(
-            (f"is {factor} times it", [pair])
-            for factor, pair in (("2", (14, 7)), ("1/2", (7, 14)), ("4", (28, 7)), ("1/4", (7, 28)))
-        ),
+        ("is 2 times it", [(14, 7)]),
         ("is 10 times", [(13.0, 1.3)]),
         ("None", [(14.3, 1.3)]),
-        ("None", [(-14.3, 1.3)]),
-        ("is 1/10 times", [(0.17, 1.7)]),
-        ("None", [(1.7 / 11, 1.7)]),
         ("None", [(ZERO + 3, ZERO)]),
         ("None", [(ZERO, ROWS[1:])]),
         ("is 1025/1024 times", [(1025 * ROWS, 1024 * ROWS)]),
@@ -103,9 +66,6 @@ _R32 = ROWS.astype(np.float32)
         # Of fewer digits, a fraction with a large denominator would be near any number.
         ("is 33/32 times", [(33 * _R32, 32 * _R32)]),
         ("None", [(34 * _R32, 33 * _R32)]),
-        ("None", [(np.array([1e308, -1e308]), np.array([1e10, 1e10 + 1]))]),  # products overflow
-        ("None", [(0.0, 1e-9)]),
-        ("None", [(0.5, 0.5), (np.nan, 3.3), (np.nan, 7.1)]),
         ("None", [(5, 5), (1, 3), (1, 7)]),
     ],
 )
@@ -124,11 +84,6 @@ def test_a_relation_is_a_diagnosis_without_names():
         ),
         (),
     )
-
-
-def test_arguments_are_results_only_where_nothing_is_returned():
-    assert relation([(1.0, [2 * A])], [(1.0, [A])]) is None
-    assert "your result is 2 times" in str(relation([(None, [A, 2 * A])], [(None, [A, A])]))
 
 
 def replies(*results):
@@ -155,19 +110,7 @@ def test_what_is_uninformative(result, little):
     assert is_uninformative(replies(result)) is is_uninformative(replies(0, result)) is little
 
 
-def test_what_replies_partly_the_same():
-    mine, right = replies(2, 3, 4, 5), replies(2, 9, 9, 9)
-    assert _agrees_in_part(mine, right, replies(2, 3, 9, 9)) and not _agrees_in_part(
-        mine, right, replies(2, 3, 4, 5)
-    )
-    assert not _agrees_in_part(mine, right, replies(2, 8, 8, 8)) and _agrees_in_part(
-        mine, right, replies(2, 3, 7, 7)
-    )
-    assert not _agrees_in_part(replies("a", 0, 3), replies("b", 5, 5), replies("a", 0, 4))
-
-
 # ---- How it is found
-# -----------------------------------------------------------------------------------
 
 
 def square(x):
@@ -221,36 +164,6 @@ def test_little_evidence_is_said_to_be_little(monkeypatch):
     assert str(found) == "It may be this: Nothing is left."  # before "is 1 too small"
 
 
-def test_what_an_earlier_check_stops_may_not_be_it(monkeypatch):
-    known = FIRST, ("x * x", "x - x", "Second.")
-
-    def wrong(found, x):
-        expect(found == x * x, "wrong")
-
-    def other(x):  # neither's numbers
-        return 2 * np.pi if x == 2.5 else x * x
-
-    assert "First. Or: Second." in str(told(monkeypatch, other, known, (asking(2.5, wrong),)))
-    at_one = asking(
-        1.0, lambda found, x: expect(found != 2, "wrong")
-    )  # which stops 2 * x, and not x - x
-    assert (
-        str(told(monkeypatch, other, known, (at_one, asking(2.5, wrong))))
-        == "It may be this: Second."
-    )
-    assert told(monkeypatch, other, known, (asking(5.0, wrong), asking(2.5, wrong))) is None
-    # Zeros say little: that they agree does not outweigh the check before.
-    zeros = told(monkeypatch, lambda x: 0.0, known, (asking(2.5, wrong),))
-    assert str(zeros) == "It may be this: Second."
-    zeros = told(
-        monkeypatch,
-        lambda x: 0.0 if x == 2.5 else x * x,
-        known,
-        (asking(5.0, wrong), asking(2.5, wrong)),
-    )
-    assert "Second" not in str(zeros)
-
-
 def test_what_a_function_fills_is_its_result(monkeypatch):
     check = each(
         "filled",
@@ -273,30 +186,6 @@ def test_a_mistake_is_compared_by_results_and_not_by_the_log(monkeypatch):
         call=lambda answer, arguments: Ran(answer(**arguments), next(logs)),
     )
     assert told(monkeypatch, lambda x: 5.0, [FIRST], (check,)).sentence == "First."
-
-
-def test_known_mistakes_are_replayed_in_the_quicker_way(monkeypatch):
-    slow = []
-    check = asking(
-        2.0,
-        call=lambda answer, arguments: slow.append(answer) or answer(**arguments),
-        replay=lambda answer, arguments: answer(**arguments),
-    )
-    assert (
-        told(monkeypatch, lambda x: 6.0, [("x * x", "3 * x", "Thrice.")], (check,)).sentence
-        == "Thrice."
-    )
-    assert len(slow) == 1
-
-
-def test_a_change_that_agrees_comes_before_the_nearest_entry(monkeypatch):
-    near = Diagnosis("nearest", (), "Near.")
-    exercise = Exercise(
-        "an-exercise", 5, "derive", square, (asking(2.5),), lambda answer: near, (change(*FIRST),)
-    )
-    monkeypatch.setattr(registry, "exercises", lambda: {exercise.id: exercise})
-    assert registry.check("an-exercise", lambda x: x + x).diagnosis.sentence == "First."
-    assert registry.check("an-exercise", lambda x: math.pi).diagnosis == near
 
 
 def test_a_diagnosis_that_crashes_is_a_defect_that_costs_no_report(monkeypatch):
@@ -322,7 +211,6 @@ def test_a_diagnosis_that_crashes_is_a_defect_that_costs_no_report(monkeypatch):
 
 
 # ---- Comparing, and changing
-# ---------------------------------------------------------------------------
 
 WORDS = np.array(["one", None])
 
@@ -336,35 +224,23 @@ WORDS = np.array(["one", None])
         (np.float32(1), 1.001, False),
         (np.float16(1), 1.005, True),
         (np.float16(1), 1.02, False),
-        (3, 3, True),
         (3, 4, False),
-        (np.longdouble(1), 1 + 1e-8, False),
         ([1.0, 2.0], (1.0, 2.0), True),
         ([1.0], [1.0, 2.0], False),
-        ([1.0], 1.0, False),
         ([1.0], np.ones(1), False),
-        ("race", "race", True),
         ("race", "fine", False),
         (WORDS, WORDS, True),
-        ({1}, frozenset({1}), False),
-        (None, None, True),
         (None, 0.0, False),
-        (np.array([None]), np.ones(1), False),
         (True, False, False),
         (0.0, np.False_, False),
-        (np.ones(0), np.ones(0), True),
         ({"a": 1.0}, {"a": 1.0}, True),
-        ({"a": 1.0}, {"a": 2.0}, False),
-        ({"a": 1.0}, 1.0, False),
         ({"a": 1.0}, {"b": 1.0}, False),
         (np.array([1, np.nan]), np.array([1, np.nan]), True),
-        (np.nan, 1.0, False),
         (np.array([np.nan, 1e-12]), np.array([np.nan, 2e-12]), False),
-        (np.array([np.inf, 1]), np.array([np.inf, 2]), False),
         (np.inf, -np.inf, False),
         (np.ones(2), np.ones((1, 2)), False),
-        (np.ones(2, int), np.ones((1, 2), int), False),
         (1 + 1j, 1 + 1j, True),
+        (1e200, 2e200, False),
     ],
 )
 def test_agree(a, b, same):
@@ -425,7 +301,6 @@ def test_expressions_agree_however_they_are_written():
 
 
 # ---- What is asked, and of whom
-# ------------------------------------------------------------------------
 
 
 def positive(x):
@@ -548,46 +423,33 @@ def test_by_what_one_check_says_a_mistake_is_named_only_where_all_checks_say_the
         assert (found.kind if found else None) == kind
 
 
-def test_names_are_not_told_by_what_a_check_says_of_them():
-    assert recognised(lambda x: ["b"], ("x * x", '["c"]', "Another.")) is None
-    assert recognised(lambda x: ["c"], ("x * x", '["c"]', "This.")).sentence == "This."
+def test_all_checks_are_asked_once_of_an_answer():
+    asked = []
+    found = recognised(lambda x: 2 * x, FIRST, SECOND, asks=asked)
+    assert found.kind == "one of" and len(asked) == len(set(asked)) == 3
 
 
-def test_what_a_check_says_of_both_counts_where_numbers_do_not():
-    always = "x * x", "-8 * x - 1", "Another."
-    answer = lambda x: [9.5, 7.25][x > 2]  # noqa: E731
-    same = {"says": lambda function: None if function is square else "too many rows"}
-    found = recognised(answer, always, message="too many rows", **same)
-    assert found == (
-        "may be",
-        (),
-        "It may be this: Another.",
-        (),
-    )
-    assert recognised(answer, always, message="too many rows", before=(-13.0,), **same) is None
-    # Where some of the numbers are the same and others are not, the check says it by chance.
-    assert (
-        recognised(
-            answer, ("x * x", "9.5 if x < 2 else 3.0", "Half."), message="too many rows", **same
-        )
-        is None
-    )
-    for message in (
-        "off by 3",
-        "found -2",
-        "found 7",
-        "3 of 4 numbers",
-    ):  # which could be compared, and differ
-        assert recognised(answer, always, message=message, says=lambda function: message) is None
-        found = recognised(
-            answer,
-            always,
-            here=(),
-            everywhere=(1.5, 2.5),
-            message=message,
-            says=lambda function: message,
-        )
-        assert found.kind == "may be"
+def test_a_relation_holds_in_all_checks():
+    def answer(x):
+        return 3 * square(x) if x < 5 else 7 * square(x)
+
+    assert "is 3 times it" in recognised(answer, everywhere=(1.5, 2.5, 4.5)).sentence
+    assert recognised(answer, everywhere=(1.5, 2.5, 6.5)) is None
+
+
+def test_what_a_check_says_counts_where_the_numbers_are_right():
+    """Of a log, say: then all checks have to say the same of both."""
+
+    def says(function):
+        return None if function is square else "too many reads"
+
+    again = "x * x", "x * x + 0", "Read again."
+    other = "x * x", "x * x + 1", "Another."
+    found = recognised(lambda x: x * x, again, other, message="too many reads", says=says)
+    assert found == ("may be", (), "It may be this: Read again.", ())
+    before = {"before": (2.25,), "message": "too many reads", "says": says}
+    assert recognised(lambda x: x * x, again, **before) is None
+    assert recognised(lambda x: x * x, again, message="other", says=says) is None
 
 
 def test_an_exception_with_a_meaning_is_told_where_nothing_else_is_known():
@@ -655,6 +517,13 @@ def test_what_is_nearly_right_is_no_mistake_that_is_as_near():
     near = "x * x", "x * x * (1 - 3e-9)", "Too small."
     assert recognised(lambda x: x * x * (1 + 3e-9), near, message="off by 3e-9") is None
     assert recognised(lambda x: x * x * (1 - 3e-9), near).kind == "known"  # to the bit
+
+
+def test_a_candidate_with_the_right_numbers_explains_nothing():
+    """Not even one that fails what the right answer passes: the failure has another reason."""
+    right, candidate = (1, "right"), (1, "fails")
+    found = explaining([candidate], right, lambda one: one[0] == 1, lambda one: one[1] == "fails")
+    assert list(found) == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from lnlib.layernorm import layer_norm_backward_steps, layer_norm_forward
 from normcheck.mistakes.catalogue import forward_keeping_x
 from normcheck.mistakes.entries import ENTRIES
 from normcheck.mistakes.habits import CAREFUL, HABITS, MORE, passes
-from normcheck.mistakes.wild import HIDDEN_BY, WILD, compare
+from normcheck.mistakes.wild import HIDDEN_BY, WILD, compare, dx_of
 
 BUG = {bug.name: bug for bug in WILD}
 every_bug = pytest.mark.parametrize("bug", WILD, ids=lambda bug: bug.name)
@@ -101,6 +101,18 @@ def test_errors_are_those_of_the_notes(name, expected, settings):
                 spread,
                 noted,
             )
+
+
+@pytest.mark.parametrize("name", ["tt-metal-mean-twice", "megatron-gamma-twice"])
+def test_dx_with_no_part_changed_is_right(name):
+    """Of layer norm and of RMS norm, but for rounding: a hundred u."""
+    rng = np.random.default_rng(4)
+    x, dy = rng.standard_normal((2, 4, 5, 7))
+    gamma, beta = rng.standard_normal((2, 7))
+    given = (x + 1, gamma) if BUG[name].kind == "rms_norm" else (x + 1, gamma, beta)
+    dx = compare(BUG[name], x + 1, gamma, beta, dy)[1][1]
+    found = dx_of(BUG[name].forward(*given, 1e-5)[1], dy * gamma)
+    assert np.linalg.norm(found - dx) <= 1e-14 * np.linalg.norm(dx)
 
 
 def test_padded_lanes_are_those_of_a_padded_row():

@@ -8,7 +8,7 @@ from right import pairs
 
 from lnlib import cpu, layer_norm_backward, layer_norm_forward, reference
 from lnlib.rounding import find
-from normcheck import naming
+from normcheck import evidence, naming
 from normcheck.adapters import NumPyPair
 from normcheck.cases import draw, spike
 from normcheck.checks import Finding, check
@@ -119,7 +119,9 @@ def test_results_are_the_same_but_for_rounding(dtype, rounding, wrong):
         {name: value * (1 + relative) for name, value in right.items()}
         for relative in (rounding, wrong)
     )
-    assert naming.same(one, right, case, settings) and not naming.same(other, right, case, settings)
+    assert evidence.same(one, right, case, settings) and not evidence.same(
+        other, right, case, settings
+    )
 
 
 @pytest.mark.slow

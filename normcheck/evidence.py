@@ -1,0 +1,168 @@
+"""What a target gave: where its numbers were wrong and where they held, and whether two results are
+the same.
+"""
+
+import functools
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from .cases import all_cases
+from .checks import CHECKS, misshapen, shape_of
+from .judge import BY_ROW, judge, truth
+from .layouts import SAME_NUMBERS, SAME_ROWS
+from .mistakes.recognise import ALIKE, TOLERANCE
+from .targets import Raised, TargetError
+
+#: Layouts with numbers that lie in one place: who reads beyond it, reads what is not the caller's.
+IN_ONE_PLACE = {SAME_ROWS, SAME_NUMBERS}
+
+#: The most numbers of x in a case that candidates are tried on; how many cases of a property, and
+#: how many layouts.
+MOST, TRIED, LAID_OUT = 1 << 15, 4, 16
+
+FAR = "rows far from zero"
+
+
+class Shown(NamedTuple):
+    """A case, the target's tensors there, and the names of those that are wrong."""
+
+    case: object
+    tensors: dict
+    wrong: frozenset = frozenset()
+
+
+# Cases
+
+
+def results(target, case):
+    """The tensors of a target, or None where it has none."""
+    try:
+        with np.errstate(all="ignore"):
+            return target.calls([case])[0].tensors
+    except (Raised, TargetError):
+        return None
+
+
+def some(cases):
+    """At most :data:`TRIED` of them, or of layouts more, from the first to the last."""
+    most = min(LAID_OUT if cases and cases[0].layouts else TRIED, len(cases))
+    return [cases[k] for k in sorted({round(k) for k in np.linspace(0, len(cases) - 1, most)})]
+
+
+def of_numbers(case, times=1):
+    """Whether the case is there for its numbers: some, not too many, and all finite."""
+    return case.property not in CHECKS and 0 < case.x.size <= times * MOST and case.finite
+
+
+def where_wrong(target, failed):
+    """:class:`Shown` of failures in which numbers are wrong: nothing else can have a mistake's
+    name. Or the shapes of parameters' gradients: there are mistakes that are told by them.
+    """
+    for cases in failed.values():
+        for case in some([case for case in cases if of_numbers(case, times=8)]):
+            if (tensors := results(target, case)) is not None:
+                wrong = frozenset(
+                    name
+                    for name in target.settings.tensors
+                    if wrong_in(tensors, case, target.settings, [name])
+                    and not (
+                        misshapen(name, tensors[name], case)
+                        and (name in BY_ROW or not is_float(tensors[name]))
+                    )
+                )
+                if wrong:
+                    yield Shown(case, tensors, wrong)
+
+
+def is_float(array):
+    return array is not None and (array.dtype.kind == "f" or array.dtype.name == "bfloat16")
+
+
+@functools.lru_cache(maxsize=8)
+def all_of_numbers(settings, layouts):
+    """The run's cases that are there for their numbers, by what tells one from another."""
+    return {key_of(case): case for case in all_cases(settings, layouts) if of_numbers(case)}
+
+
+def key_of(case):
+    return case.property, case.dtype, str(case.layouts), case.x.shape, case.x.tobytes(), case.eps
+
+
+def where_right(target, failed, wrong):
+    """Cases that held, some of each property; layouts only where nothing else failed: else some
+    were not tried.
+    """
+    layouts = tuple(target.layouts) if all(shown.case.layouts for shown in wrong) else ()
+    bad, held = {key_of(case) for cases in failed.values() for case in cases}, {}
+    for key, case in all_of_numbers(target.settings, layouts).items():
+        if key not in bad and not IN_ONE_PLACE & set(case.layouts.values()):
+            held.setdefault((case.property, case.dtype), []).append(case)
+    return list(itertools.chain(*map(some, held.values())))
+
+
+def of_tensor(name, wrong, held):
+    """The failures of one tensor, and the cases in which it held."""
+    return (
+        [shown._replace(wrong=frozenset((name,))) for shown in wrong if name in shown.wrong],
+        [*held, *(shown.case for shown in wrong if name not in shown.wrong)],
+    )
+
+
+# Comparing
+
+
+def tolerance(case):
+    return TOLERANCE[{"float64": 8, "float32": 4}.get(case.dtype, 2)]
+
+
+def same(a, b, case, settings, names=None):
+    """Whether two results are the same but for rounding, tensor by tensor; or only the tensors with
+    these names.
+    """
+    if a is None or b is None:
+        return a is b
+    for name in names or settings.tensors:
+        one, other = a.get(name), b.get(name)
+        if getattr(one, "shape", None) != getattr(other, "shape", None):
+            return False
+        if one is None or one.shape != shape_of(name, case):
+            continue
+        if not is_float(one) or not is_float(other):
+            return False
+        slack = truth(case, settings).slack[name]
+        one, other = (v.astype(np.float64).reshape(len(slack), -1) for v in (one, other))
+        if not np.array_equal(np.isfinite(one), np.isfinite(other)):
+            return False
+        difference, size = (
+            np.linalg.norm(np.where(np.isfinite(v), v, 0), axis=-1) for v in (one - other, other)
+        )
+        if (difference > slack / 2 + tolerance(case) * size).any():
+            return False
+    return True
+
+
+def alike(a, b, case, settings, names):
+    """Whether two results lose digits alike, tensor by tensor."""
+
+    def digits(tensors):
+        errors = [
+            np.inf
+            if tensors is None or misshapen(name, tensors[name], case)
+            else judge(name, tensors[name], case, settings).error
+            for name in names
+        ]
+        return np.log10(np.clip(errors, 1e-7, 1e2))
+
+    return np.abs(digits(a) - digits(b)).max() < np.log10(ALIKE)
+
+
+def wrong_in(tensors, case, settings, names):
+    """Whether one of the tensors with these names is wrong."""
+    with np.errstate(all="ignore"):
+        return any(
+            misshapen(name, tensors[name], case)
+            or judge(name, tensors[name], case, settings).share > 1
+            for name in names
+        )

@@ -4,7 +4,6 @@
   :mod:`~benchmarks.gpu.triton_kernels`.
 * :mod:`~benchmarks.gpu.correctness`, :mod:`~benchmarks.gpu.stages`: what is measured, in stages.
 * :mod:`~benchmarks.gpu.command`: a process for each stage, the file;
-  :mod:`~benchmarks.gpu.conditions`: clocks and temperatures meanwhile;
   :mod:`~benchmarks.gpu.tables`: what is shown.
 * :mod:`~benchmarks.gpu.code`, :mod:`~benchmarks.gpu.profile`: what the compiler makes of the
   kernels, without a GPU; what NVIDIA's tools and the interpreter count.

@@ -29,17 +29,14 @@ from lnlib.gpu import kernels, ladder, plans
 from lnlib.gpu.devices import in_kernels
 from simt.cuda_access import bfloat16, float16, float32, float64
 
+from .tables import grid
+
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
 
 RESULT = provenance.FOLDER / "gpu-code" / "kernels.json"
 PACKAGES = (
-    "numba",
-    "numba-cuda",
-    "llvmlite",
-    "nvidia-nvvm",
-    "nvidia-cuda-nvcc",
-    "nvidia-cuda-cuobjdump",
-    "nvidia-cuda-nvdisasm",
+    *("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-cuda-nvcc"),
+    *("nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm"),
 )
 
 #: Bytes of shared memory of an SM, the part of a GPU that runs blocks: of a T4, which has the
@@ -83,96 +80,71 @@ def _name(dtype):
     return getattr(dtype, "__name__", str(dtype))  # NumPy's where there is no Numba
 
 
-def _planned(name, plan, factory, arrays, scalars, D, real, storage, blocks, loads, stores):
+def _planned(name, plan, factory, arrays, scalars, D, types, blocks, loads, stores):
     """A kernel for a plan. ``loads`` and ``stores`` count chunks of x's dtype that a thread loads
-    and stores.
+    and stores; of the arrays, "x" have the dtype of storage.
     """
-    wide = {float16: "E.64", bfloat16: "E.64"}.get(storage, "E.128")
-    expectations = {
-        "threads": plan.threads * plan.rows,
-        "blocks": blocks,
-        "float64": real is float64,
-        "none": ("BAR",) if plan.threads == 32 and name == "forward" else (),
-    }
+    real, storage = types
+    threads = plan.threads * plan.rows
+    expectations = {"threads": threads, "blocks": blocks, "float64": real is float64}
+    if plan.threads == 32 and name == "forward":
+        expectations["none"] = ("BAR",)
     if plan.width == 4 and plan.chunks and not plan.twice:
+        wide = "E.128" if storage is float32 else "E.64"
         expectations["at_least"] = {
-            "LDG." + wide: loads * plan.chunks,
-            "STG." + wide: stores * plan.chunks,
+            f"LDG.{wide}": loads * plan.chunks,
+            f"STG.{wide}": stores * plan.chunks,
         }
-    signature = ", ".join(
-        [f"{in_kernels(_name(storage if kind == 'x' else real))}[::1]" for kind in arrays] + scalars
-    )
-    constants = {
-        "threads": plan.threads,
-        "V": plan.chunks,
-        "W": plan.width,
-        "R": plan.rows,
-        "real": real,
-        "storage": storage,
-    }
+    kinds = [in_kernels(_name(storage if kind == "x" else real)) for kind in arrays]
+    constants = dict(zip(("threads", "V", "W", "R"), plan)) | {"real": real, "storage": storage}
     return Kernel(
         f"{name} {D} {_name(storage)}" + " precise" * (real is float64),
         factory,
         tuple(constants[name] for name in inspect.signature(factory).parameters),
-        f"void({signature})",
+        f"void({', '.join([f'{kind}[::1]' for kind in kinds] + scalars)})",
         expectations,
-        {"launch_bounds": (plan.threads * plan.rows, 1)},
+        {"launch_bounds": (threads, 1)},
     )
 
 
 def _forward(D, real, storage):
+    """For many rows of D numbers; an odd D makes a kernel load one at a time."""
     plan = plans.plan_forward(100_000, D, 1 if D % 4 else 4, _kept(real))
+    factory = kernels.forward if plan.chunks else kernels.forward_long
     scalars = ["int32"] * 2 + [_name(real)] * 3
-    return _planned(
-        "forward",
-        plan,
-        kernels.forward if plan.chunks else kernels.forward_long,
-        "xxxxr",
-        scalars,
-        D,
-        real,
-        storage,
-        1,
-        3,
-        1,
-    )  # x, gamma, beta; y
+    # Loads x, gamma, beta; stores y.
+    return _planned("forward", plan, factory, "xxxxr", scalars, D, (real, storage), 1, 3, 1)
 
 
 def _backward(D, real, storage):
     plan = plans.plan_backward(100_000, D, 1 if D % 4 else 4, _kept(real), 132)
     resident = max(1, plans.RESIDENT // (plan.threads * plan.rows))
-    factory = (
-        kernels.backward_long
-        if not plan.chunks
-        else kernels.backward_twice
-        if plan.twice
-        else kernels.backward
-    )
-    return _planned(
-        "backward", plan, factory, "xxrxxrr", ["int32"] * 3, D, real, storage, resident, 4, 1
-    )  # x, dy, gamma twice; dx
+    factory = kernels.backward_twice if plan.twice else kernels.backward
+    factory = factory if plan.chunks else kernels.backward_long
+    scalars = ["int32"] * 3
+    # Loads x, dy, gamma twice; stores dx.
+    types = real, storage
+    return _planned("backward", plan, factory, "xxrxxrr", scalars, D, types, resident, 4, 1)
 
 
 def _kept(real):
     return plans.KEPT // (2 if real is float64 else 1)
 
 
-def _taught(name, arrays, numbers, threads, factory, *parameters, **expectations):
-    """A kernel of the ladder."""
-    signature = ", ".join(["float32[::1]"] * arrays + [numbers])
-    return Kernel(
-        f"ladder {name}",
-        factory,
-        parameters,
-        f"void({signature})",
-        {"threads": threads, **expectations},
-    )
+def _taught(name, arrays, threads, parameters=None, numbers="int64, int64", **expectations):
+    """A kernel of the ladder; with parameters it is made by a factory."""
+    found = getattr(ladder, name.split()[0])
+    signature = f"void({'float32[::1], ' * arrays}{numbers})"
+    expectations = {"threads": threads, **expectations}
+    factory = found if parameters else lambda: found
+    return Kernel(f"ladder {name}", factory, parameters or (), signature, expectations)
 
+
+_taught_forward = functools.partial(_taught, arrays=6, numbers="int64, int64, float32")
+_WIDE = {"LDG.E.128": 12}
 
 #: All kernels, as they are launched for usual shapes.
 KERNELS = [
-    # Those of lnlib.gpu, each as planned for rows of D numbers; an odd D makes it load one at a
-    # time.
     *(_forward(D, float32, float32) for D in (128, 1027, 4096, 16383, 20000)),
     *(_backward(D, float32, float32) for D in (64, 128, 512, 1027, 4096, 8191, 8192, 16384, 20000)),
     *(
@@ -187,60 +159,23 @@ KERNELS = [
         f"void({'float32[::1], ' * 4}int32, int32)",
         {"threads": 256},
     ),
-    _taught(
-        "thread_per_row",
-        6,
-        "int64, int64, float32",
-        128,
-        lambda: ladder.thread_per_row,
-        none=("SHFL", "BAR"),
-    ),
-    _taught(
-        "block_per_row", 6, "int64, int64, float32", 256, ladder.block_per_row, 256, none=("SHFL",)
-    ),
-    _taught(
-        "warp_per_row", 6, "int64, int64, float32", 256, lambda: ladder.warp_per_row, none=("BAR",)
-    ),
-    _taught(
+    _taught_forward("thread_per_row", threads=128, none=("SHFL", "BAR")),
+    _taught_forward("block_per_row", threads=256, parameters=(256,), none=("SHFL",)),
+    _taught_forward("warp_per_row", threads=256, none=("BAR",)),
+    _taught_forward(
         "row_in_registers",
-        6,
-        "int64, int64, float32",
-        256,
-        ladder.row_in_registers,
-        256,
-        4,
-        4,
-        at_least={"LDG.E.128": 12, "STG.E.128": 4},
+        threads=256,
+        parameters=(256, 4, 4),
+        at_least=_WIDE | {"STG.E.128": 4},
     ),
-    _taught(
-        "row_in_registers narrow",
-        6,
-        "int64, int64, float32",
-        512,
-        ladder.row_in_registers,
-        512,
-        16,
-        1,
-    ),
-    _taught("dx_per_warp", 6, "int64, int64", 256, lambda: ladder.dx_per_warp, none=("BAR",)),
-    _taught("column_sums", 6, "int64, int64", 1024, ladder.column_sums, 1024),
-    _taught(
-        "fused_atomics", 8, "int64, int64", 256, lambda: ladder.fused_atomics, at_least={"RED": 2}
-    ),
-    _taught(
-        "fused_partials",
-        8,
-        "int64, int64",
-        256,
-        ladder.fused_partials,
-        256,
-        4,
-        4,
-        at_least={"LDG.E.128": 12, "STG.E.128": 12},
-    ),
-    _taught("fused_partials narrow", 8, "int64, int64", 256, ladder.fused_partials, 256, 16, 1),
-    _taught("fused_partials_long", 8, "int64, int64", 256, lambda: ladder.fused_partials_long),
-    _taught("second_stage", 4, "int64, int64", 1024, ladder.second_stage, 1024),
+    _taught_forward("row_in_registers narrow", threads=512, parameters=(512, 16, 1)),
+    _taught("dx_per_warp", 6, 256, none=("BAR",)),
+    _taught("column_sums", 6, 1024, (1024,)),
+    _taught("fused_atomics", 8, 256, at_least={"RED": 2}),
+    _taught("fused_partials", 8, 256, (256, 4, 4), at_least=_WIDE | {"STG.E.128": 12}),
+    _taught("fused_partials narrow", 8, 256, (256, 16, 1)),
+    _taught("fused_partials_long", 8, 256),
+    _taught("second_stage", 4, 1024, (1024,)),
 ]
 
 
@@ -252,11 +187,9 @@ def tool(name):
     read its PTX.
     """
     wheels = sorted(pathlib.Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin"), reverse=True)
-    homes = [
-        pathlib.Path(os.environ[v]) / "bin" for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)
-    ]
-    folders = [*wheels, *homes, pathlib.Path("/usr/local/cuda/bin")]
-    return shutil.which(name, path=os.pathsep.join(map(str, folders))) or shutil.which(name)
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
+    folders = [*map(str, wheels), f"{home}/bin", os.environ.get("PATH", "")]
+    return shutil.which(name, path=os.pathsep.join(folders))
 
 
 def missing():
@@ -268,16 +201,16 @@ def missing():
         from numba import cuda
 
         cuda.compile_ptx(lambda: None, "void()", cc=(7, 5))
-    except (
-        Exception
-    ) as error:  # no Numba, no NVVM, no NVRTC: each fails in its own way, and so does each version
-        return (
-            f"Numba cannot make PTX: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
-        )
+    except Exception as error:  # no Numba, no NVVM, no NVRTC: each version fails in its own way
+        said = str(error).strip().splitlines()[0]
+        return f"Numba cannot make PTX: {type(error).__name__}: {said}"
     return ""
 
 
-def _run(name, *arguments, environment=None):
+def _run(name, *arguments):
+    # cuobjdump looks for nvdisasm on the PATH.
+    path = f"{pathlib.Path(tool('nvdisasm')).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    environment = os.environ | {"PATH": path}
     ran = subprocess.run([tool(name), *arguments], capture_output=True, text=True, env=environment)
     if ran.returncode:
         raise RuntimeError(f"{name}: {ran.stderr.strip()}")
@@ -303,16 +236,14 @@ def family(opcode):
     """
     name, *modifiers = opcode.split(".")
     name = _SAME.get(name, name)  # sm_90 has its own word for a sum in global memory
-    return ".".join(
-        [name, *(m for m in modifiers if m in _WIDTHS)] if name in _WITH_WIDTH else [name]
-    )
+    widths = [m for m in modifiers if m in _WIDTHS and name in _WITH_WIDTH]
+    return ".".join([name, *widths])
 
 
 def count(sass):
     """Instructions by family; "all" of them, and those that compute or convert "float64"."""
-    opcodes = [
-        opcode for opcode in _INSTRUCTION.findall(sass) if opcode != "NOP"
-    ]  # NOPs fill up the last lines
+    # NOPs fill up the last lines.
+    opcodes = [opcode for opcode in _INSTRUCTION.findall(sass) if opcode != "NOP"]
     found = Counter(map(family, opcodes))
     found["all"] = len(opcodes)
     found["float64"] = sum(bool(_FLOAT64.search(opcode)) for opcode in opcodes)
@@ -343,22 +274,9 @@ def assemble(ptx, arch, max_registers=None):
     with tempfile.TemporaryDirectory() as folder:
         text, binary = pathlib.Path(folder, "kernel.ptx"), pathlib.Path(folder, "kernel.cubin")
         text.write_text(ptx)
-        said = _run(
-            "ptxas",
-            "-v",
-            f"-arch={arch}",
-            *([f"-maxrregcount={max_registers}"] if max_registers else []),
-            str(text),
-            "-o",
-            str(binary),
-        ).stderr
-        # cuobjdump looks for nvdisasm on the PATH.
-        path = os.pathsep.join(
-            [str(pathlib.Path(tool("nvdisasm")).parent), os.environ.get("PATH", "")]
-        )
-        sass = _run(
-            "cuobjdump", "-sass", str(binary), environment=os.environ | {"PATH": path}
-        ).stdout
+        limit = [f"-maxrregcount={max_registers}"] if max_registers else []
+        said = _run("ptxas", "-v", f"-arch={arch}", *limit, str(text), "-o", str(binary)).stderr
+        sass = _run("cuobjdump", "-sass", str(binary)).stdout
 
     def number(pattern):
         found = re.search(pattern, said)
@@ -387,71 +305,53 @@ def fits(registers, threads, blocks=1):
     return math.ceil(registers / 8) * 8 * 32 * warps <= 16384
 
 
-def complaints(
-    code, *, threads, blocks=1, at_least=None, none=(), float64=False, approximate=False
-):
+def complaints(code, *, threads, blocks=1, at_least=None, none=(), float64=False):
     """What is wrong with a kernel's code, as a list of sentences; empty if it is as expected.
 
-    Parameters
-    ----------
-    code : Code
-    threads : int
-        Threads of a block.
-    blocks : int
-        Blocks that must have room on one SM at the same time.
-    at_least : dict
-        The least number of instructions of a family, such as ``{"LDG.E.128": 4}``.
-    none : tuple
-        Families that must not occur, such as ``("BAR",)``.
-    float64 : bool
-        Whether float64 instructions may occur.
-    approximate : bool
-        Whether approximate division, square root or flushing of subnormal numbers may occur.
+    It is that of a block of so many ``threads``, so many ``blocks`` of which must have room on one
+    SM at the same time. ``at_least`` is the least number of instructions of a family, such as
+    ``{"LDG.E.128": 4}``; families in ``none`` must not occur. ``float64``: whether float64
+    instructions may.
     """
-    found = []
-    if not fits(code.registers, threads, blocks):
-        found.append(
-            f"{code.registers} registers x {threads} threads x {blocks} blocks are more than an"
-            " SM has"
-        )
-    if code.shared * blocks > SHARED:
-        found.append(
-            f"{code.shared} bytes of shared memory x {blocks} blocks are more than an SM has"
-        )
-    if code.spill_stores or code.spill_loads:
-        found.append(
-            f"spills: {code.spill_stores} bytes stored, {code.spill_loads} loaded, expected none"
-        )
-    if code.stack:
-        found.append(
-            f"{code.stack} bytes of local memory, expected arrays of a thread to be in registers"
-        )
-    found += [
-        f"{code.operations[name]} {name}, expected {least} at least"
-        for name, least in (at_least or {}).items()
-        if code.operations[name] < least
-    ]
-    found += [
-        f"{code.operations[name]} {name}, expected none" for name in none if code.operations[name]
-    ]
-    if code.operations["float64"] and not float64:
-        found.append(f"{code.operations['float64']} float64 instructions, expected none")
-    generic = {
-        name: n
-        for name, n in code.operations.items()
-        if name.partition(".")[0] in ("LD", "ST", "ATOM")
-    }
-    if generic:
-        found.append(
-            f"generic access to memory: {generic}, expected the compiler to know which memory it is"
-        )
+    operations, room = code.operations, "are more than an SM has"
+    generic = {n: k for n, k in operations.items() if n.partition(".")[0] in ("LD", "ST", "ATOM")}
     loose = sorted(set(re.findall(r"\b[a-z]+\.(?:approx\.ftz|approx|ftz)\b", code.ptx)))
-    if loose and not approximate:
-        found.append(
-            f"{', '.join(loose)} in the PTX, expected correctly rounded arithmetic with subnormal"
-            " numbers"
-        )
-    return found
+    found = [
+        (
+            not fits(code.registers, threads, blocks),
+            f"{code.registers} registers x {threads} threads x {blocks} blocks {room}",
+        ),
+        (
+            code.shared * blocks > SHARED,
+            f"{code.shared} bytes of shared memory x {blocks} blocks {room}",
+        ),
+        (
+            code.spill_stores or code.spill_loads,
+            f"spills: {code.spill_stores} bytes stored, {code.spill_loads} loaded, expected none",
+        ),
+        (
+            code.stack,
+            f"{code.stack} bytes of local memory, expected arrays of a thread to be in registers",
+        ),
+        *(
+            (operations[name] < least, f"{operations[name]} {name}, expected {least} at least")
+            for name, least in (at_least or {}).items()
+        ),
+        *((operations[name], f"{operations[name]} {name}, expected none") for name in none),
+        (
+            operations["float64"] and not float64,
+            f"{operations['float64']} float64 instructions, expected none",
+        ),
+        (
+            generic,
+            f"generic access to memory: {generic}, expected the compiler to know which it is",
+        ),
+        (
+            loose,
+            f"{', '.join(loose)} in the PTX, expected correctly rounded arithmetic with subnormals",
+        ),
+    ]
+    return [what for wrong, what in found if wrong]
 
 
 _SHOWN = re.compile(
@@ -462,65 +362,52 @@ _SHOWN = re.compile(
 def record(kernel, code):
     """One line of the file."""
     names = inspect.signature(kernel.factory).parameters
-    parameters = {
-        n: p if isinstance(p, int) else _name(p) for n, p in zip(names, kernel.parameters)
-    }
+    values = [p if isinstance(p, int) else _name(p) for p in kernel.parameters]
+    operations = sorted(
+        (name, n) for name, n in code.operations.items() if n and _SHOWN.match(name)
+    )
+    fields = "registers", "shared", "stack", "spill_stores", "spill_loads"
     return {
         "kernel": kernel.name,
-        "parameters": parameters,
+        "parameters": dict(zip(names, values)),
         "arch": code.arch,
         "threads": kernel.expectations["threads"],
-        "registers": code.registers,
-        "shared": code.shared,
-        "stack": code.stack,
-        "spill_stores": code.spill_stores,
-        "spill_loads": code.spill_loads,
+        **{name: getattr(code, name) for name in fields},
         "instructions": code.operations["all"],
-        "operations": {
-            name: n for name, n in sorted(code.operations.items()) if n and _SHOWN.match(name)
-        },
+        "operations": dict(operations),
     }
+
+
+COLUMNS = "kernel", "arch", "threads", "registers", "shared", "spill_stores", "instructions"
 
 
 def table(records):
     """The records as text, one line for each kernel and architecture."""
     lines = [
-        f"{'kernel':33}{'arch':7}{'threads':>8}{'regs':>5}{'shared':>7}{'spills':>7}{'instr.':>7} "
-        " operations"
+        [str(r[name]) for name in COLUMNS]
+        + [" ".join(f"{name}:{n}" for name, n in r["operations"].items())]
+        for r in records
     ]
-    for r in records:
-        operations = " ".join(f"{name}:{n}" for name, n in r["operations"].items())
-        lines.append(
-            f"{r['kernel']:33}{r['arch']:7}{r['threads']:8}{r['registers']:5}{r['shared']:7}"
-            f"{r['spill_stores'] + r['spill_loads']:7}{r['instructions']:7}  {operations}"
-        )
-    return "\n".join(lines)
+    return "\n".join(grid("What the compiler made of the kernels", [*COLUMNS, "operations"], lines))
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(
         description="The machine code of the CUDA kernels, without a GPU."
     )
-    parser.add_argument(
-        "--output",
-        type=pathlib.Path,
-        default=RESULT,
-        help="default: benchmarks/results/gpu-code/kernels.json",
-    )
+    default = "default: benchmarks/results/gpu-code/kernels.json"
+    parser.add_argument("--output", type=pathlib.Path, default=RESULT, help=default)
     output = parser.parse_args(arguments).output
-    if why := missing():
+    if why := missing() or provenance.unwritable(output):
         parser.error(why)
-    if why := provenance.unwritable(output):
-        parser.error(f"--output: {why}")
     records, wrong = [], []
     for kernel in KERNELS:
         made = kernel.factory(*kernel.parameters)
         for arch in ARCHITECTURES:
             code = compile_kernel(made, kernel.signature, arch, **kernel.options)
             records.append(record(kernel, code))
-            wrong += [
-                f"{kernel.name}, {arch}: {what}" for what in complaints(code, **kernel.expectations)
-            ]
+            found = complaints(code, **kernel.expectations)
+            wrong += [f"{kernel.name}, {arch}: {what}" for what in found]
     print(table(records), *wrong, sep="\n")
     ran = provenance.provenance("python -m benchmarks.gpu.code", PACKAGES)
     ptxas = re.search(r"release [\d.]+, V([\d.]+)", _run("ptxas", "--version").stdout)

@@ -19,54 +19,29 @@ import traceback
 
 from lnbook.measure.events import TorchGpu
 from lnbook.measure.provenance import FOLDER, ROOT, provenance, save, slug, unwritable
+from simt.cuda_access import cuda
 
 from . import stages, tables
-from .conditions import Conditions, nvidia_smi
-from .contestants import EPS, FAMILIES, LADDER, LIMIT, OURS, PEERS, Notes
+from .contestants import EPS, LIMIT, OURS, Notes
 from .correctness import correctness
 
 PACKAGES = (
-    "numpy",
-    "numba",
-    "numba-cuda",
-    "llvmlite",
-    "cuda-bindings",
-    "cuda-core",
-    "nvidia-nvvm",
-    "nvidia-nvjitlink",
-    "torch",
-    "triton",
-    "liger-kernel",
-    "cupy-cuda12x",
-    "cupy-cuda13x",
+    *("numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "cuda-core", "nvidia-nvvm"),
+    *("nvidia-nvjitlink", "torch", "triton"),
 )
-
 STAGES = {
     "correctness": correctness,
     "ceilings": stages.ceilings,
     "launch": stages.launch,
     "speed": stages.speed,
     "ladder": stages.ladder,
-    "tricks": stages.tricks,
-    "graphs": stages.graphs,
-    "halves": stages.halves,
+    "float16": stages.float16,
+    "bfloat16": stages.bfloat16,
     "compile": stages.compiled,
-    "tune": stages.tune,
 }
 
 #: The part of the time that a stage may take, so that one that hangs leaves time for the others.
-SHARE = {
-    "correctness": 0.15,
-    "ceilings": 0.05,
-    "launch": 0.05,
-    "speed": 0.25,
-    "ladder": 0.2,
-    "tricks": 0.1,
-    "graphs": 0.1,
-    "halves": 0.2,
-    "compile": 0.3,
-    "tune": 0.3,
-}
+SHARE = 0.3
 
 
 # Environment
@@ -77,7 +52,7 @@ def one_line(text):
     return " ".join(str(text).split())[:200]
 
 
-def missing(families):
+def missing():
     """What is missing here, as sentences that say what to install."""
     found = []
     try:
@@ -86,13 +61,8 @@ def missing(families):
         found.append("PyTorch is not installed: install torch, built for CUDA")
     else:
         if not torch.cuda.is_available():
-            found.append(
-                f"PyTorch {torch.__version__} finds no GPU (built for CUDA {torch.version.cuda})"
-            )
-    if set(families) <= set(PEERS):
-        return found
-    from simt.cuda_access import cuda
-
+            built = f"built for CUDA {torch.version.cuda}"
+            found.append(f"PyTorch {torch.__version__} finds no GPU ({built})")
     if cuda.implementation is None:
         found.append("Numba's CUDA target is not installed: requirements-gpu.txt has it")
     elif not cuda.is_available():
@@ -111,33 +81,39 @@ def missing(families):
     return found
 
 
+def driver(uuid):
+    """What the driver says of the GPU of this name; nothing where its program is not there."""
+    fields = "driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit"
+    query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.check_output([*query, f"--id={uuid}"], text=True, timeout=30)
+        return dict(zip(fields, map(str.strip, said.split(","))))
+    return {}
+
+
 def device():
     """The GPU, and what its programs are compiled with."""
     import torch
 
-    from simt.cuda_access import cuda
-
     p = torch.cuda.get_device_properties(0)
-    uuid = (
-        f"GPU-{p.uuid}" if hasattr(p, "uuid") else "0"
-    )  # the first that PyTorch sees need not be the driver's first
+    # The first that PyTorch sees need not be the driver's first.
+    uuid = f"GPU-{p.uuid}" if hasattr(p, "uuid") else "0"
     return {
         "name": p.name,
-        "uuid": uuid,
         "compute_capability": f"{p.major}.{p.minor}",
         "multiprocessors": p.multi_processor_count,
         "l2_bytes": getattr(p, "L2_cache_size", None),
         "memory_bytes": p.total_memory,
         "cuda": torch.version.cuda,
         "numba_target": cuda.implementation,
-        **nvidia_smi(uuid, "driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit"),
+        **driver(uuid),
     }
 
 
 # The process that works
 
 
-def work(stage, families, quick):
+def work(stage, quick):
     """Do one stage; prints messages, a line of JSON each."""
     out = sys.stdout
 
@@ -145,44 +121,29 @@ def work(stage, families, quick):
         print(json.dumps(message), file=out, flush=True)
 
     with contextlib.redirect_stdout(sys.stderr):
-        if stage == "environment":
-            absent = missing(families)
-            return say({"missing": absent} if absent else {"device": device()})
+        import numba
         import torch
 
+        # A grid of few blocks leaves a GPU idle, which Numba need not say.
+        numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
         notes = Notes()
         try:
-            quiet()
             with torch.no_grad():
-                gpu = TorchGpu()
-                for records in STAGES[stage](
-                    stages.PreparedLaunch(gpu, notes, families, 10 if quick else 30, quick)
-                ):
+                given = stages.Work(TorchGpu(), notes, 10 if quick else 30, quick)
+                for records in STAGES[stage](given):
                     say({"records": records, **notes.take()})
                     print(f"  {stage}: {describe(records)}", flush=True)
         except Exception as error:
             traceback.print_exc()
             notes.failed("the stage", error)
         say(notes.take())
-    return None
-
-
-def quiet():
-    """Numba need not warn that a grid of few blocks leaves a GPU idle."""
-    with contextlib.suppress(ImportError):
-        import numba
-
-        numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 
 def describe(records):
     """Where a stage has come to."""
-    if not records:
-        return "nobody"
-    first = records[0]
-    return " ".join(
-        str(first[key]) for key in ("mebibytes", "shape", "dtype", "which") if key in first
-    )
+    first = records[0] if records else {}
+    shown = ("mebibytes", "shape", "dtype", "which")
+    return " ".join(str(first[key]) for key in shown if key in first) or "nobody"
 
 
 # The process that starts the others, and writes
@@ -221,17 +182,16 @@ def messages(command, seconds):
         raise StageFailed(f"its process ended with {process.returncode}")
 
 
-def perform(stages, start, result, write, uuid=None):
+def perform(stages, start, result, write):
     """Do the stages one after the other, and write the result after all that they say.
 
     ``start(stage)`` yields messages: ``records`` and ``failures`` are lists, ``left_out`` is a
-    dict. ``uuid`` is the GPU whose clocks are noted meanwhile.
+    dict.
     """
     for stage in stages:
-        began, conditions = time.monotonic(), Conditions(uuid)
+        began = time.monotonic()
         try:
             for message in start(stage):
-                conditions.look()
                 result["records"] += message.get("records", [])
                 result["left_out"] |= message.get("left_out", {})
                 result["failures"] += [
@@ -244,7 +204,6 @@ def perform(stages, start, result, write, uuid=None):
             )
             result["failures"].append({"stage": stage, "what": "the stage", "error": said})
         result["stages"][stage] = round(time.monotonic() - began, 1)
-        result["conditions"][stage] = conditions.seen
         write(result)
 
 
@@ -261,54 +220,22 @@ def write_to(path):
     return write
 
 
-def expand(names):
-    """Families by name; "ladder" is all teaching steps."""
-    return [family for name in names for family in (LADDER if name == "ladder" else [name])]
-
-
 def parse(arguments=None):
     parser = argparse.ArgumentParser("benchmarks.gpu", description="Speed of layer norms on a GPU.")
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="three shapes, fewer rounds; prints only, without --out",
-    )
-    parser.add_argument(
-        "--stages",
-        nargs="+",
-        choices=STAGES,
-        metavar="STAGE",
-        help=f"some of {' '.join(STAGES)}; default: all but tune",
-    )
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        choices=[*FAMILIES, "ladder"],
-        metavar="NAME",
-        help=f"some of {' '.join(FAMILIES)}, or ladder for all teaching steps; default: all",
-    )
-    parser.add_argument(
-        "--tune", action="store_true", help="also time lnlib with other numbers of threads"
-    )
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=40.0,
-        help="when to stop; a stage may take a part of it; default: 40",
-    )
-    parser.add_argument(
-        "--out", type=pathlib.Path, metavar="FOLDER", help="default: benchmarks/results/gpu"
-    )
+    quick = "three shapes, fewer rounds; prints only, without --out"
+    parser.add_argument("--quick", action="store_true", help=quick)
+    some = f"some of {' '.join(STAGES)}; default: all"
+    parser.add_argument("--stages", nargs="+", choices=STAGES, metavar="STAGE", help=some)
+    stop = "when to stop; a stage may take a part of it; default: 40"
+    parser.add_argument("--minutes", type=float, default=40.0, help=stop)
+    folder = "default: benchmarks/results/gpu"
+    parser.add_argument("--out", type=pathlib.Path, metavar="FOLDER", help=folder)
     parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if not options.minutes > 0:
         parser.error(f"--minutes: found {options.minutes:g}, expected more than 0")
     if options.out and (why := unwritable(options.out / "results.json")):
         parser.error(f"--out: {why}")
-    options.families = expand(options.only or FAMILIES)
-    options.stages = options.stages or [name for name in STAGES if name != "tune"]
-    if options.tune and "tune" not in options.stages:
-        options.stages.append("tune")
     return options
 
 
@@ -316,44 +243,35 @@ def main(arguments=None):
     options = parse(arguments)
     if options.work:
         return work(*options.work)
+    if absent := missing():
+        print("benchmarks.gpu needs an NVIDIA GPU.", *absent, sep="\n  ", file=sys.stderr)
+        return 2
     end = time.monotonic() + 60 * options.minutes
 
     def start(stage):
         print(f"{stage}", file=sys.stderr, flush=True)
-        plan = json.dumps([stage, options.families, options.quick])
-        seconds = min(end - time.monotonic(), 60 * options.minutes * SHARE.get(stage, 1))
+        plan = json.dumps([stage, options.quick])
+        seconds = min(end - time.monotonic(), 60 * options.minutes * SHARE)
         return messages([sys.executable, "-m", "benchmarks.gpu", "--work", plan], seconds)
 
-    try:
-        found = {k: v for message in start("environment") for k, v in message.items()}
-        absent = found.get("missing", [])
-    except StageFailed as error:
-        found, absent = {}, [f"the environment could not be examined: {error}"]
-    if absent or "device" not in found:
-        absent = absent or ["the GPU did not say its name"]
-        print("benchmarks.gpu needs an NVIDIA GPU.", *absent, sep="\n  ", file=sys.stderr)
-        return 2
-    uuid = found["device"].pop("uuid", None)  # it names this one GPU, and is nobody's business
     ran = provenance("python -m benchmarks.gpu", PACKAGES) | {
-        "device": found["device"],
+        "device": device(),
         "eps": EPS,
         "quick": options.quick,
-        "families": options.families,
         "ladder_limit_seconds": LIMIT,
-        "graph_calls": stages.GRAPH,
     }
     result = {
         "title": "Speed of layer norms on a GPU",
         "provenance": ran,
         "stages": {},
-        "conditions": {},
         "left_out": {},
         "failures": [],
         "records": [],
     }
     folder = options.out or (None if options.quick else FOLDER / "gpu")
-    path = folder and folder / f"{slug(found['device']['name'])}.json"
-    perform(options.stages, start, result, write_to(path) if path else lambda result: None, uuid)
+    path = folder and folder / f"{slug(ran['device']['name'])}.json"
+    write = write_to(path) if path else lambda result: None
+    perform(options.stages or STAGES, start, result, write)
     print("\n".join(tables.report(result)))
     wrong = any(r["implementation"] in OURS and not r["ok"] for r in result["records"] if "ok" in r)
     return int(wrong or bool(result["failures"]))

@@ -101,25 +101,6 @@ class TorchGpu(_Events):
     def synchronize(self):
         self.torch.cuda.synchronize()
 
-    def graph(self, call, number):
-        """``number`` calls as a CUDA graph, which the host asks for at once; returns a call without
-        arguments.
-        """
-        cuda = self.torch.cuda
-        self.synchronize()
-        stream = cuda.Stream()
-        with cuda.stream(
-            stream
-        ):  # what a first call on a stream needs may not happen while a graph is recorded
-            for _ in range(WARM):
-                call()
-        self.synchronize()
-        graph = cuda.CUDAGraph()
-        with cuda.graph(graph, stream=stream):
-            for _ in range(number):
-                call()
-        return graph.replay
-
 
 def _read(room):
     total = room[

@@ -11,8 +11,6 @@ from clocks import FakeGpu
 from benchmarks.gpu import command, contestants
 from benchmarks.gpu.contestants import Case, Notes
 
-# Who takes part
-
 
 def test_contestants(monkeypatch):
     def good(case, a, gpu, notes):
@@ -49,21 +47,8 @@ def test_contestants(monkeypatch):
         contestants.contestants(case, None, fake, notes, ["bad", "good"])
 
 
-# Stages
-
-
-# Processes and the file
-
-
 def empty():
-    return {
-        "provenance": {},
-        "stages": {},
-        "conditions": {},
-        "left_out": {},
-        "failures": [],
-        "records": [],
-    }
+    return {"stages": {}, "left_out": {}, "failures": [], "records": []}
 
 
 def test_a_stage_that_fails_costs_itself_only():
@@ -121,9 +106,3 @@ def test_messages_of_a_process(capfd, code, seconds, said, reason):
             found.append(message)
     assert found == said
     assert reason or capfd.readouterr().err.splitlines() == ["noise", "3"]
-
-
-# The command
-
-
-# The profile

@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import math
 import os
-import pathlib
 import time
 import zlib
 from collections.abc import Callable
@@ -21,8 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lnbook.measure.provenance import FOLDER, digits, provenance, save, unwritable
+from lnbook.measure.provenance import FOLDER, digits, provenance, save
 from lnlib import layernorm, reference
+
+from .command import grid, installed, new_file
 
 try:
     import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"
@@ -33,17 +34,7 @@ except ImportError:
 
 EPS = 1e-5
 RESULTS = FOLDER / "accuracy" / "frameworks.json"
-PACKAGES = (
-    "numpy",
-    "ml_dtypes",
-    "torch",
-    "jax",
-    "jaxlib",
-    "flax",
-    "tensorflow",
-    "tensorflow-cpu",
-    "keras",
-)
+PACKAGES = "numpy", "ml_dtypes", "torch", "jax", "jaxlib", "flax", "tensorflow-cpu", "keras"
 
 
 # The inputs
@@ -109,14 +100,8 @@ def kappa_case(along, nominal, rows=256, D=256, dtype="float32"):
     part = {"ones": np.ones_like(xhat), "xhat": xhat, "both": 3 + xhat}[along]
     dy = (part + rng.standard_normal((rows, D)) / nominal).astype(dtype)
     kappa = reference.kappa(reference.layer_norm(x, gamma, 0 * gamma, dy, EPS), dy, gamma)
-    coordinates = {
-        "along": along,
-        "offset": offset,
-        "sigma": sigma,
-        "nominal": nominal,
-        "kappa": digits(kappa),
-    }
-    return Case("kappa", coordinates, ("dx",), x, gamma, dy)
+    where = {"along": along, "offset": offset, "sigma": sigma, "nominal": nominal}
+    return Case("kappa", where | {"kappa": digits(kappa)}, ("dx",), x, gamma, dy)
 
 
 def kappa_cases(quick=False):
@@ -139,9 +124,8 @@ def scale_cases(quick=False):
         yield normal_case("sigma", {"sigma": sigma}, ("y", "dx"), 8, 1024, sigma=sigma)
     row = np.array([[3e20, 1e20, -2e20, 5e20]], np.float32)
     dy = np.array([[1.0, -2.0, 0.5, 3.0]], np.float32)
-    yield Case(
-        "sigma", {"row": "3e20 1e20 -2e20 5e20"}, ("y", "dx"), row, np.ones(4, np.float32), dy
-    )
+    where = {"row": "3e20 1e20 -2e20 5e20"}
+    yield Case("sigma", where, ("y", "dx"), row, np.ones(4, np.float32), dy)
 
 
 def constant_cases(quick=False):
@@ -152,17 +136,14 @@ def constant_cases(quick=False):
         yield Case("constant row", {"value": value}, ("y", "dx"), x, np.ones(D, np.float32), dy)
     for offset in (0.0, 1e3):
         x = (offset + rng_for("constant g", offset).standard_normal((8, 1024))).astype(np.float32)
-        dy = np.full_like(x, 0.1)
-        yield Case(
-            "constant g", {"offset": offset, "dy": 0.1}, ("dx",), x, np.ones(1024, np.float32), dy
-        )
+        dy, where = np.full_like(x, 0.1), {"offset": offset, "dy": 0.1}
+        yield Case("constant g", where, ("dx",), x, np.ones(1024, np.float32), dy)
 
 
 def float64_cases(quick=False):
     for power in range(0, 13, 6 if quick else 1):
-        yield normal_case(
-            "float64", {"offset": 10.0**power}, ("y", *GRADIENTS), 16, 256, "float64", 10.0**power
-        )
+        offset, tensors = 10.0**power, ("y", *GRADIENTS)
+        yield normal_case("float64", {"offset": offset}, tensors, 16, 256, "float64", offset)
 
 
 def half_cases(quick=False):
@@ -183,21 +164,12 @@ def row_cases(quick=False):
         yield Case("row", {"row": f"{start} to {start + 3}"}, ("y",), x, np.ones(4, np.float32))
 
 
-REGIMES = (
-    offset_cases,
-    kappa_cases,
-    rows_cases,
-    scale_cases,
-    constant_cases,
-    float64_cases,
-    half_cases,
-    row_cases,
-)
-
-
 def cases(quick=False):
     """Every case, one at a time: the largest is 64 MiB."""
-    for regime in REGIMES:
+    for regime in (
+        *(offset_cases, kappa_cases, rows_cases, scale_cases),
+        *(constant_cases, float64_cases, half_cases, row_cases),
+    ):
         yield from regime(quick)
 
 
@@ -232,13 +204,9 @@ def torch_peers():
 
     def tensor(a, grad=False):
         a = np.array(a)  # torch wants memory that it may write to
-        bfloat16 = a.dtype.name == "bfloat16"
-        t = (
-            torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
-            if bfloat16
-            else torch.from_numpy(a)
-        )
-        return t.requires_grad_(grad)
+        if a.dtype.name == "bfloat16":
+            return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16).requires_grad_(grad)
+        return torch.from_numpy(a).requires_grad_(grad)
 
     def array(t):
         t = t.detach()
@@ -311,14 +279,7 @@ def keras_peers():
 
 def peers():
     """All that can be imported, lnlib first, and what is left out and why."""
-    found, left_out = [], {}
-    kinds = {"lnlib": lnlib_peers, "PyTorch": torch_peers, "Flax": flax_peers, "Keras": keras_peers}
-    for name, kind in kinds.items():
-        try:
-            found += kind()
-        except ImportError as error:
-            left_out[name] = f"not installed ({error.name})"
-    return found, left_out
+    return installed(lnlib=lnlib_peers, PyTorch=torch_peers, Flax=flax_peers, Keras=keras_peers)
 
 
 # The judge
@@ -374,40 +335,33 @@ def _error(value, exact):
     value = value.astype(np.float64)
     if not np.isfinite(value).all():
         return math.inf
-    norm = np.linalg.norm(exact)
-    return float(np.linalg.norm(value - exact) / norm) if norm else math.inf if value.any() else 0.0
+    if norm := np.linalg.norm(exact):
+        return float(np.linalg.norm(value - exact) / norm)
+    return math.inf if value.any() else 0.0
+
+
+def _flag(value, all_zero):
+    """What went wrong, in a word."""
+    if np.isnan(value).any():
+        return "nan"
+    if np.isinf(value).any():
+        return "inf"
+    return "" if all_zero or value.any() else "zero"
 
 
 def measure(tensor, value, exact):
     """Error (median over rows for y and dx, whole for dgamma and dbeta), correct digits, and what
     went wrong.
     """
-    by_row = tensor in ("y", "dx")
-    error = (
-        float(np.median([_error(v, e) for v, e in zip(value, exact)]))
-        if by_row
-        else _error(value, exact)
-    )
-    wide = value.astype(np.float64)
-    nonzero = bool((exact != 0).any())
-    flag = (
-        "nan"
-        if np.isnan(wide).any()
-        else "inf"
-        if np.isinf(wide).any()
-        else "zero"
-        if nonzero and not wide.any()
-        else ""
-    )
-    correct = (
-        0.0
-        if error == math.inf
-        else 17.0
-        if error == 0
-        else min(max(-math.log10(error), 0.0), 17.0)
-    )
-    found = {"relative_error": digits(error), "correct_digits": round(correct, 2), "flag": flag}
-    if not nonzero:  # an exact zero has no relative error: how large is what stands there instead?
+    if tensor in ("y", "dx"):
+        error = float(np.median([_error(v, e) for v, e in zip(value, exact)]))
+    else:
+        error = _error(value, exact)
+    wide, all_zero = value.astype(np.float64), not (exact != 0).any()
+    correct = 0 - math.log10(min(max(error, 1e-17), 1.0))
+    found = {"relative_error": digits(error), "correct_digits": round(correct, 2)}
+    found["flag"] = _flag(wide, all_zero)
+    if all_zero:  # an exact zero has no relative error: how large is what stands there instead?
         found["max_abs"] = digits(float(np.max(np.abs(wide))))
     return found
 
@@ -441,96 +395,63 @@ def records_of(case, contestants):
 
 def show(record):
     """One cell of a table."""
-    if "max_abs" in record:
-        text = (
-            "nan"
-            if record["max_abs"] is None
-            else f"|{record['max_abs']:.0e}|"
-            if record["max_abs"]
-            else "0"
-        )
-    else:
-        text = "nan" if record["relative_error"] is None else f"{record['relative_error']:.1e}"
-    return text + ("*" if record["flag"] and text != "nan" else "")
+    zero = "max_abs" in record
+    number = record["max_abs" if zero else "relative_error"]
+    if number is None:
+        return "nan"
+    text = f"{number:.1e}" if not zero else f"|{number:.0e}|" if number else "0"
+    return text + "*" * bool(record["flag"])
+
+
+NOT_IN_TITLE = {"regime", "framework", "tensor", "kappa", "relative_error", "correct_digits"}
+NOT_IN_TITLE |= {"flag", "max_abs", "judge_error"}
 
 
 def print_tables(records):
     """A table for each regime, dtype, D and tensor: a line for each framework, a column for each
     coordinate.
     """
-    not_in_title = {
-        "regime",
-        "framework",
-        "tensor",
-        "relative_error",
-        "correct_digits",
-        "flag",
-        "max_abs",
-        "judge_error",
-        "kappa",
-    }
     tables = {}
     for r in records:
-        along = {"kappa": "nominal", "rows": "rows"}.get(r["regime"]) or next(
-            k for k in ("offset", "sigma", "row", "value") if k in r
-        )
-        title = (
-            r["regime"],
-            r["tensor"],
-            *(f"{k}={v}" for k, v in r.items() if k not in not_in_title | {along}),
-        )
+        names = "nominal", "offset", "sigma", "row", "value", "rows"
+        along = "rows" if r["regime"] == "rows" else next(name for name in names if name in r)
+        others = (f"{k}={v}" for k, v in r.items() if k not in NOT_IN_TITLE | {along})
         column = f"{r[along]:g}" if isinstance(r[along], float) else str(r[along])
-        tables.setdefault(title, {}).setdefault(r["framework"], {})[column] = show(r)
+        table = tables.setdefault((r["regime"], r["tensor"], *others), {})
+        table.setdefault(r["framework"], {})[column] = show(r)
     for title, lines in tables.items():
         columns = list(dict.fromkeys(c for line in lines.values() for c in line))
-        width = max(9, *(len(c) + 1 for c in columns))
-        print("\n" + "  ".join(title))
-        print(f"{'':15}" + "".join(f"{c:>{width}}" for c in columns))
-        for name, line in lines.items():
-            print(f"{name:15}" + "".join(f"{line.get(c, ''):>{width}}" for c in columns))
-    print(
-        "\nrelative L2 errors; |a| is the largest number where 0 is exact; * marks NaN, Inf or only"
-        " zeros"
-    )
+        rows = [[name, *(line.get(c, "") for c in columns)] for name, line in lines.items()]
+        print("\n".join(grid("  ".join(title), ["", *columns], rows)))
+    print("\nrelative L2 errors; |a| is the largest number where 0 is exact;")
+    print("* marks NaN, Inf or only zeros")
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(
         description="Accuracy of layer norms against exact arithmetic."
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="a tenth of the cases; writes nothing without --out"
-    )
-    parser.add_argument(
-        "--out", type=pathlib.Path, help="default: benchmarks/results/accuracy/frameworks.json"
-    )
+    quick = "a tenth of the cases; writes nothing without --out"
+    parser.add_argument("--quick", action="store_true", help=quick)
+    default = "default: benchmarks/results/accuracy/frameworks.json"
+    parser.add_argument("--out", type=new_file, help=default)
     options = parser.parse_args(arguments)
-    if options.out and (why := unwritable(options.out)):
-        parser.error(f"--out: {why}")
     contestants, left_out = peers()
     start = time.monotonic()
     records = [record for case in cases(options.quick) for record in records_of(case, contestants)]
-    ran = provenance("python -m benchmarks.accuracy", PACKAGES) | {"eps": EPS}
+    rows, whole = "median over rows", "whole tensor"
     result = {
         "title": "Accuracy of layer norms against exact arithmetic",
-        "provenance": ran,
+        "provenance": provenance("python -m benchmarks.accuracy", PACKAGES) | {"eps": EPS},
         "peers": {p.name: {"framework": p.framework, "how": p.how} for p in contestants},
         "left_out": left_out,
-        "statistics": {
-            "y": "median over rows",
-            "dx": "median over rows",
-            "dgamma": "whole tensor",
-            "dbeta": "whole tensor",
-        },
+        "statistics": {"y": rows, "dx": rows, "dgamma": whole, "dbeta": whole},
         "records": records,
     }
     print_tables(records)
-    print(
-        f"{len(records)} records in {time.monotonic() - start:.0f} s; left out:"
-        f" {', '.join(left_out) or 'nobody'}"
-    )
-    out = options.out or (None if options.quick else RESULTS)
-    if out:
+    spent = f"{len(records)} records in {time.monotonic() - start:.0f} s"
+    print(f"{spent}; left out: {', '.join(left_out) or 'nobody'}")
+    if out := options.out or (None if options.quick else RESULTS):
         save(out, result)
 
 

@@ -5,19 +5,21 @@ Run from the repository's root: ``python -m benchmarks.validate`` (see benchmark
 """
 
 import argparse
-import json
-import pathlib
 import time
 import warnings
 
-from lnbook.measure.provenance import FOLDER, digits, provenance, save, unwritable
+from lnbook.measure.provenance import FOLDER, digits, provenance, save
 from lnlib import cpu, gpu, layernorm
 from normcheck import validate
+
+from .command import installed, new_file
 
 RESULTS = FOLDER / "validate" / "frameworks.json"
 DERIVATIVES = {"double_backward": True, "nested": True}
 ON_JAX = {"framework": "jax", "dtypes": ("float32",), **DERIVATIVES}
 PACKAGES = ("numpy", "numba", "ml_dtypes", "torch", "jax", "jaxlib", "flax", "keras")
+#: What is kept of a failure.
+FAILURE = ("property", "tensor", "error", "failed", "tried", "sentence", "case", "test")
 
 
 def lnlib_targets():
@@ -99,31 +101,9 @@ def keras_targets():
 
 def targets():
     """All that can be imported, and what is left out and why."""
-    found, left_out = [], {}
-    for name, kind in {
-        "lnlib": lnlib_targets,
-        "PyTorch": torch_targets,
-        "Flax": flax_targets,
-        "Keras": keras_targets,
-    }.items():
-        try:
-            found += kind()
-        except ImportError as error:
-            left_out[name] = f"not installed ({error.name})"
-    return found, left_out
-
-
-def others(path, names, packages):
-    """The records in the file at ``path`` of targets other than ``names``, if their packages were
-    the same.
-    """
-    kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"records": []}
-    if kept["records"] and kept["provenance"]["packages"] != packages:
-        raise SystemExit(
-            f"{path} was made with other versions: run without --only, or write elsewhere with"
-            " --out"
-        )
-    return [one for one in kept["records"] if one["name"] not in names]
+    return installed(
+        lnlib=lnlib_targets, PyTorch=torch_targets, Flax=flax_targets, Keras=keras_targets
+    )
 
 
 def record(name, target, options):
@@ -145,16 +125,8 @@ def record(name, target, options):
         "notes": report.notes,
         "untested": report.untested,
         "failures": [
-            {
-                "property": f.property,
-                "tensor": f.tensor,
-                "error": digits(f.error) if f.error is not None else None,
-                "failed": f.failed,
-                "tried": f.tried,
-                "sentence": f.sentence,
-                "case": str(f.case),
-                "test": f.test,
-            }
+            {name: getattr(f, name) for name in FAILURE}
+            | {"error": None if f.error is None else digits(f.error), "case": str(f.case)}
             for f in report.failures
         ],
         "seconds": round(time.monotonic() - started, 1),
@@ -165,38 +137,15 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="where the results go")
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        default=[],
-        help="targets whose names begin like these; the file keeps its others",
-    )
+    parser.add_argument("--out", type=new_file, default=RESULTS, help="where the results go")
     options = parser.parse_args(arguments)
-    if why := unwritable(options.out):
-        parser.error(f"--out: {why}")
     found, left_out = targets()
-    made, order = (
-        provenance("python -m benchmarks.validate", PACKAGES),
-        [name for name, *_ in found],
-    )
-    chosen = [one for one in found if not options.only or one[0].startswith(tuple(options.only))]
-    if not chosen:
-        parser.error(
-            f"--only: found {' '.join(options.only)}, expected beginnings of {', '.join(order)}"
-        )
-    records = (
-        others(options.out, {name for name, *_ in chosen}, made["packages"]) if options.only else []
-    )
-    for name, target, given in chosen:
-        one = record(name, target, given) | {"date": made["date"], "commit": made["commit"]}
-        print(
-            f"{name}: {one['held']} of {one['properties']} held, {one['seconds']:.0f} s", flush=True
-        )
-        records = sorted(
-            [*records, one],
-            key=lambda one: order.index(one["name"]) if one["name"] in order else -1,
-        )
+    made, records = provenance("python -m benchmarks.validate", PACKAGES), []
+    for name, target, given in found:
+        one = record(name, target, given)
+        records.append(one | {"date": made["date"], "commit": made["commit"]})
+        held = f"{one['held']} of {one['properties']} held"
+        print(f"{name}: {held}, {one['seconds']:.0f} s", flush=True)
         save(options.out, {"provenance": made, "left_out": left_out, "records": records})
 
 

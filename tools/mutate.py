@@ -63,16 +63,14 @@ def _without(items, k):
 
 
 def _of_constant(node):
-    value = node.value
+    value, others = node.value, ()
     if isinstance(value, bool):
-        yield "constant", ast.Constant(not value)
+        others = (not value,)
     elif isinstance(value, int):
-        yield from (
-            ("constant", ast.Constant(new)) for new in {value + 1, max(value - 1, 0)} - {value}
-        )
+        others = {value + 1, max(value - 1, 0)} - {value}
     elif isinstance(value, float):
         others = (value + 1,) if value == 0 or 0.1 <= value <= 10 else (value * 1000, value / 1000)
-        yield from (("constant", ast.Constant(new)) for new in others)
+    yield from (("constant", ast.Constant(new)) for new in others)
 
 
 def _of_call(node, modules):
@@ -160,26 +158,16 @@ def _nodes(node, function=""):
             yield from _nodes(child, inner)
 
 
-def _start_and_end(raw, node):
-    lines = [0]
-    for line in raw.split(b"\n"):
-        lines.append(lines[-1] + len(line) + 1)
-    return (
-        lines[node.lineno - 1] + node.col_offset,
-        lines[node.end_lineno - 1] + node.end_col_offset,
-    )
-
-
 def _replaced(source, node, new):
     """The source with this node replaced, or None where that is no Python, or the same."""
-    raw = source.encode()
-    start, end = _start_and_end(raw, node)
+    lines = source.encode().splitlines(keepends=True)
+    before = b"".join(lines[: node.lineno - 1]) + lines[node.lineno - 1][: node.col_offset]
+    after = lines[node.end_lineno - 1][node.end_col_offset :] + b"".join(lines[node.end_lineno :])
     text = ast.unparse(new)
-    if isinstance(node, ast.expr) and not isinstance(
-        new, (ast.Constant, ast.Name, ast.Call, ast.Attribute)
-    ):
+    plain = ast.Constant, ast.Name, ast.Call, ast.Attribute
+    if isinstance(node, ast.expr) and not isinstance(new, plain):
         text = f"({text})"
-    result = (raw[:start] + text.encode() + raw[end:]).decode()
+    result = (before + text.encode() + after).decode()
     try:
         return None if ast.dump(ast.parse(result)) == ast.dump(ast.parse(source)) else result
     except SyntaxError:
@@ -208,16 +196,10 @@ def mutants(file, source, left_out=lambda place: False):
         changed = _replaced(source, node, new)
         if changed is None:
             return None
-        longer = changed.count("\n") - source.count("\n")
-        return Mutant(
-            file,
-            function,
-            kind,
-            node.lineno,
-            _lines(source, node.lineno, node.end_lineno),
-            _lines(changed, node.lineno, node.end_lineno + longer),
-            changed,
-        )
+        first, last = node.lineno, node.end_lineno
+        old = _lines(source, first, last)
+        new = _lines(changed, first, last + changed.count("\n") - source.count("\n"))
+        return Mutant(file, function, kind, first, old, new, changed)
 
     return [
         (kind, node.lineno, lambda args=(function, kind, node, new): make(*args))
@@ -234,11 +216,11 @@ def draw(found, count, rng):
         kinds = sorted({kind for kind, *_ in left})
         kind = rng.choices(kinds, [1 if kind in _RARELY else 2 for kind in kinds])[0]
         one = rng.choice([one for one in left if one[0] == kind])
-        mutant = one[2]()
-        left = [
-            other for other in left if (other is not one if mutant is None else other[1] != one[1])
-        ]
-        chosen += [mutant] if mutant else []
+        if mutant := one[2]():
+            chosen.append(mutant)
+            left = [other for other in left if other[1] != one[1]]
+        else:
+            left.remove(one)
     return chosen
 
 

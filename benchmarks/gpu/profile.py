@@ -20,7 +20,7 @@ from lnlib import gpu
 from lnlib.gpu import devices
 from simt.cuda_access import cuda
 
-from .tables import grid
+from ..command import grid
 
 
 def inputs(N, D):

@@ -2,22 +2,10 @@
 
 from lnbook.measure.stopwatch import cell
 
+from ..command import grid
+
 #: The ceiling of a pass, and the field with the part of it that is reached.
 CEILING = {"forward": ("copy", "of_copy"), "backward": ("add", "of_add")}
-
-
-def grid(title, head, lines):
-    """Lines of text: the first column to the left, the others to the right, each as wide as it has
-    to be.
-    """
-    widths = [max(len(line[k]) for line in (head, *lines)) for k in range(len(head))]
-    text = [
-        "  ".join(
-            f"{c:{'>' if k else '<'}{width}}" for k, (c, width) in enumerate(zip(line, widths))
-        )
-        for line in (head, *lines)
-    ]
-    return ["", title, *(line.rstrip() for line in text)]
 
 
 def by(records, *fields):

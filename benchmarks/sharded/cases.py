@@ -29,35 +29,20 @@ def exact(ratio):
 
 def errors(implementation, how, ranks, ratio, results):
     """Records of the relative L2 errors of y, dx, dgamma and dbeta, put together from all ranks."""
-    return [
-        {
-            "section": "error",
-            "implementation": implementation,
-            "cut": how,
-            "ranks": ranks,
-            "ratio": ratio,
-            "tensor": name,
-            "relative_error": digits(
-                reference.relative_error(np.asarray(value), getattr(exact(ratio), name))
-            ),
-        }
-        for name, value in zip(TENSORS, results, strict=True)
-    ]
+    fields = {"section": "error", "implementation": implementation, "cut": how, "ranks": ranks}
+    found = []
+    for name, value in zip(TENSORS, results, strict=True):
+        error = reference.relative_error(np.asarray(value), getattr(exact(ratio), name))
+        found.append(fields | {"ratio": ratio, "tensor": name, "relative_error": digits(error)})
+    return found
 
 
 def sent(implementation, how, ranks, forward, backward):
     """Records of what is sent: [operation, bytes that the rank with most brings] of each
     message.
     """
+    fields = {"section": "sent", "implementation": implementation, "cut": how, "ranks": ranks}
     return [
-        {
-            "section": "sent",
-            "implementation": implementation,
-            "cut": how,
-            "ranks": ranks,
-            "pass": name,
-            "messages": messages,
-            "bytes": sum(nbytes for _, nbytes in messages),
-        }
+        fields | {"pass": name, "messages": messages, "bytes": sum(n for _, n in messages)}
         for name, messages in (("forward", forward), ("backward", backward))
     ]

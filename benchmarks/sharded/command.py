@@ -4,32 +4,27 @@ import argparse
 import importlib.util
 import json
 import os
-import pathlib
 import subprocess
 import sys
 
-from lnbook.measure.provenance import machine_file, provenance, save, unwritable
+from lnbook.measure.provenance import machine_file, provenance, save
 from lnlib.sharded import launch
+
+from ..command import at_least_one, grid, new_file
 
 PACKAGES = ("numpy", "mpi4py", "mpich", "torch", "jax", "jaxlib", "flax")
 
 #: name -> the module that measures it, the package it needs, and how it is used.
 PEERS = {
     "PyTorch DTensor": (
-        "dtensor",
-        "torch",
-        (
-            "torch.nn.functional.layer_norm of DTensors, two processes, gloo, CPU, "
-            "eager; where it wants an all-to-all, gloo gathers"
-        ),
+        *("dtensor", "torch"),
+        "torch.nn.functional.layer_norm of DTensors, two processes, gloo, CPU, eager; where it"
+        " wants an all-to-all, gloo gathers",
     ),
     "Flax": (
-        "jax_shards",
-        "flax",
-        (
-            "flax.linen.LayerNorm under jax.jit with sharded arguments and results, four CPU "
-            "devices in one process; use_fast_variance=True is the default"
-        ),
+        *("jax_shards", "flax"),
+        "flax.linen.LayerNorm under jax.jit with sharded arguments and results, four CPU devices in"
+        " one process; use_fast_variance=True is the default",
     ),
 }
 NOTE = (
@@ -70,75 +65,49 @@ def measure(rounds):
 
 def tables(records):
     """Lines: errors and bytes of everybody, then times."""
-
-    def cell(r):
-        return "inf" if r["relative_error"] is None else f"{r['relative_error']:.1e}"
-
-    yield (
-        f"{'':32}{'cut':10}ranks   ratio        y       dx   dgamma    dbeta   bytes, forward and"
-        " backward"
-    )
-    errors = [r for r in records if r["section"] == "error"]
-    for key in dict.fromkeys(
-        (r["implementation"], r["cut"], r["ranks"], r["ratio"]) for r in errors
-    ):
-        name, how, ranks, ratio = key
-        mine = [r for r in errors if (r["implementation"], r["cut"], r["ranks"], r["ratio"]) == key]
-        sent = [
-            str(r["bytes"])
-            for r in records
-            if r["section"] == "sent" and (r["implementation"], r["cut"], r["ranks"]) == key[:3]
-        ]
-        yield (
-            f"{name:32}{how[:9]:10}{ranks:4}{ratio:9.0e}"
-            + "".join(f"{cell(r):>9}" for r in mine)
-            + f"   {' + '.join(sent)}"
-        )
+    errors, sent, times = {}, {}, []
     for r in records:
-        if r["section"] == "time":
-            median, q1, q3 = (1e3 * s for s in r["seconds"])
-            yield (
-                f"{r['shape']!s:14}{r['cut']:12}{r['ranks']} ranks {median:9.2f} ms ({q1:.2f} to"
-                f" {q3:.2f})  {r['gain'][0]:.2f} times as fast as one process"
-            )
+        of = r["implementation"], r["cut"], str(r["ranks"])
+        if r["section"] == "error":
+            error = "inf" if r["relative_error"] is None else f"{r['relative_error']:.1e}"
+            errors.setdefault((*of, f"{r['ratio']:.0e}"), []).append(error)
+        elif r["section"] == "sent":
+            sent.setdefault(of, []).append(str(r["bytes"]))
+        else:
+            low, median, high = (f"{1e3 * r['seconds'][k]:.2f}" for k in (1, 0, 2))
+            shape = "x".join(map(str, r["shape"]))
+            times.append([shape, *of[1:], low, median, high, f"{r['gain'][0]:.2f}"])
+    lines = [[*key, *found, " + ".join(sent.get(key[:3], ()))] for key, found in errors.items()]
+    head = ["", "cut", "ranks", "ratio", "y", "dx", "dgamma", "dbeta", "bytes, both passes"]
+    yield from grid("relative errors, and what is sent", head, lines)
+    head = ["", "cut", "ranks", "quartile", "ms", "quartile", "times as fast as one process"]
+    yield from grid("times", head, times)
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(
         "benchmarks.sharded", description="Layer norm cut among processes."
     )
-    parser.add_argument("--rounds", type=int, default=9, help="of each time; default: 9")
-    parser.add_argument(
-        "--out",
-        type=pathlib.Path,
-        default=machine_file("sharded"),
-        help="default: benchmarks/results/sharded/MACHINE.json",
-    )
+    rounds = "of each time; default: 9"
+    parser.add_argument("--rounds", type=at_least_one, default=9, help=rounds)
+    out = "default: benchmarks/results/sharded/MACHINE.json"
+    parser.add_argument("--out", type=new_file, default=machine_file("sharded"), help=out)
     options = parser.parse_args(arguments)
-    if options.rounds < 1:
-        parser.error(f"--rounds: found {options.rounds}, expected at least 1")
-    if why := unwritable(options.out):
-        parser.error(f"--out: {why}")
     records, library, left_out = measure(options.rounds)
     ran = provenance("python -m benchmarks.sharded", PACKAGES) | {
         "cores": os.cpu_count(),
         "mpi": library,
         "rounds": options.rounds,
     }
-    save(
-        options.out,
-        {
-            "title": "Layer norm cut among processes: digits, bytes, times",
-            "provenance": ran,
-            "note": NOTE,
-            "peers": {name: how for name, (_, _, how) in PEERS.items() if name not in left_out},
-            "left_out": left_out,
-            "records": records,
-        },
-    )
-    print(
-        "\n".join(
-            [*tables(records), *(f"left out: {name}: {why}" for name, why in left_out.items())]
-        )
-    )
-    return 0
+    result = {
+        "title": "Layer norm cut among processes: digits, bytes, times",
+        "provenance": ran,
+        "note": NOTE,
+        "peers": {name: how for name, (_, _, how) in PEERS.items() if name not in left_out},
+        "left_out": left_out,
+        "records": records,
+    }
+    save(options.out, result)
+    print("\n".join(tables(records)))
+    for name, why in left_out.items():
+        print(f"left out: {name}: {why}")

@@ -33,14 +33,12 @@ NUMBERS = re.compile(r"(f|s|u|bf)(\d+)\[([\d,]*)\]")
 
 def collectives(text):
     """[operation, bytes of its results on a rank] of every collective in a compiled program."""
+
+    def nbytes(bits, shape):
+        return int(bits) // 8 * math.prod(map(int, filter(None, shape.split(","))))
+
     return [
-        [
-            operation,
-            sum(
-                int(bits) // 8 * math.prod(map(int, filter(None, shape.split(","))))
-                for _, bits, shape in NUMBERS.findall(results)
-            ),
-        ]
+        [operation, sum(nbytes(*number) for _, *number in NUMBERS.findall(results))]
         for results, operation in COLLECTIVE.findall(text)
     ]
 

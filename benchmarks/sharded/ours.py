@@ -38,16 +38,9 @@ def judged(comm):
             for ratio in RATIOS:
                 part = cut(N if how == "rows" else D, comm.size, BLOCKS[how])[comm.rank]
                 log.clear()
-                mine = mpi.run(
-                    comm,
-                    both_passes(
-                        how,
-                        *share(how, part, *arrays(ratio)),
-                        reproducible=reproducible,
-                        block=BLOCKS[how],
-                    ),
-                    log=log,
-                )
+                sums = {"reproducible": reproducible, "block": BLOCKS[how]}
+                passes = both_passes(how, *share(how, part, *arrays(ratio)), **sums)
+                mine = mpi.run(comm, passes, log=log)
                 yield from errors(name, how, comm.size, ratio, whole(how, comm.allgather(mine)))
             messages = [[m.operation, max(m.sent)] for m in log]
             forward = 1 if how == "rows" else 2

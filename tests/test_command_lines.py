@@ -24,8 +24,6 @@ SLIPS = [
     ("differential", "--seed -1", "--seed: found -1, expected at least 0"),
     ("benchmarks.accuracy", "--out FILE", f"--out: {WRITTEN}"),
     ("benchmarks.validate", "--out FILE", f"--out: {WRITTEN}"),
-    ("benchmarks.sharded.command", "--out FILE", f"--out: {WRITTEN}"),
-    ("benchmarks.sharded.command", "--rounds 0", "--rounds: found 0, expected at least 1"),
     ("benchmarks.gpu.command", "--out FILE", f"--out: {WRITTEN}"),
     ("benchmarks.gpu.command", "--minutes nan", "--minutes: found nan, expected more than 0"),
     (

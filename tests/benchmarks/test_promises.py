@@ -10,14 +10,11 @@ from cases import U
 
 from benchmarks import accuracy, validate
 from benchmarks.gpu import profile
-from benchmarks.sharded import cases as cut_cases
 from lnbook import results
 from lnlib import reference
-from lnlib.sharded import cut, features, traffic
 
 OURS = ("lnlib", "lnlib-precise")
 MEASURED = {"relative_error", "correct_digits", "flag", "max_abs", "framework"}
-RANKS = (1, 2, 4)
 
 
 # Accuracy
@@ -123,44 +120,6 @@ def test_what_normcheck_found_in_lnlib_is_nothing():
     for record in records:
         assert record["held"] + len(record["failures"]) == record["properties"] > 10
         assert not (record["name"].startswith("lnlib") and record["failures"]), record["name"]
-
-
-# Cut among processes
-
-
-def of(section, **fields):
-    records = results.read("sharded")["records"]
-    return [
-        r for r in records if r["section"] == section and all(r[k] == v for k, v in fields.items())
-    ]
-
-
-def test_no_digit_is_lost_to_the_cut():
-    found = [r for r in of("error") if r["implementation"].startswith("lnlib.sharded")]
-    assert {(r["cut"], r["ranks"]) for r in found} == {
-        (how, ranks) for how in cut_cases.CUTS for ranks in RANKS
-    }
-    for r in found:
-        same = {name: r[name] for name in ("ratio", "tensor")}
-        (one,) = of("error", implementation="lnlib.layernorm", **same)
-        assert r["relative_error"] <= 1.5 * one["relative_error"], (r, one)
-
-
-def test_bytes_are_those_predicted():
-    for ranks in RANKS:
-        counts = [part.stop - part.start for part in cut(cut_cases.D, ranks)]
-        for name, block in (
-            ("lnlib.sharded", None),
-            ("lnlib.sharded, reproducible", features.BLOCK),
-        ):
-            _, *gathers = traffic.features(counts, cut_cases.N, block=block)
-            sent = of("sent", implementation=name, cut="features", ranks=ranks)
-            assert [r["bytes"] for r in sent] == [max(m.sent) for m in gathers]
-            rows = traffic.rows(
-                [cut_cases.N // ranks] * ranks, cut_cases.D, block and cut_cases.N // 4
-            )
-            sent = of("sent", implementation=name, cut="rows", ranks=ranks)
-            assert [r["bytes"] for r in sent] == [max(m.sent) for m in rows]
 
 
 # The GPU

@@ -67,12 +67,12 @@ def loaded(site):
 
 def scripts(site):
     """{place: script that hands over one of these files}."""
-    return {
-        f"_static/live/disk/{re.sub(r'[^A-Za-z0-9_.-]', '_', path)}.js": (
-            f"lnFile({json.dumps(path)}, '{base64.b64encode((site / path).read_bytes()).decode()}')".encode()  # noqa: E501
-        )
-        for path in loaded(site)
-    }
+    made = {}
+    for path in loaded(site):
+        content = base64.b64encode((site / path).read_bytes()).decode()
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", path)
+        made[f"_static/live/disk/{name}.js"] = f"lnFile({json.dumps(path)}, '{content}')".encode()
+    return made
 
 
 def without_server(page):
@@ -90,17 +90,14 @@ def pack(site, folder):
     if not (site / "index.html").is_file():
         raise FileNotFoundError(f"{site}: holds no index.html; build the site first (make site)")
     name = f"layer-norm-backwards-{version()}"
-    files = {
-        path.relative_to(site).as_posix(): path.read_bytes()
-        for path in site.rglob("*")
-        if path.is_file()
-    }
+    found = [path for path in site.rglob("*") if path.is_file()]
+    files = {path.relative_to(site).as_posix(): path.read_bytes() for path in found}
     if "lite/live.json" in files:
-        files = {
-            path: without_server(content.decode()).encode() if path.endswith(".html") else content
-            for path, content in files.items()
-            if not path.startswith("lite/")
-        } | scripts(site)
+        files = {path: content for path, content in files.items() if not path.startswith("lite/")}
+        for path in files:
+            if path.endswith(".html"):
+                files[path] = without_server(files[path].decode()).encode()
+        files |= scripts(site)
     files["README.txt"] = README.format(version=version()).encode()
     target = folder / f"{name}.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -116,7 +113,5 @@ def pack(site, folder):
 
 if __name__ == "__main__":
     archive = pack(SITE, SITE.parent)
-    print(
-        f"The offline edition: {archive} ({archive.stat().st_size / 1e6:.0f} MB), and its checksum"
-        " beside it"
-    )
+    size = f"{archive.stat().st_size / 1e6:.0f} MB"
+    print(f"The offline edition: {archive} ({size}), and its checksum beside it")

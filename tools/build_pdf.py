@@ -53,18 +53,18 @@ article.bd-article, #contents { break-before: page; }
 
 def pages(toc):
     """[(name of the part, or None; pages)] in the order of reading."""
-    inside = [
-        (None, [toc["root"]]),
-        *((part["caption"], [c["file"] for c in part["chapters"]]) for part in toc["parts"]),
-    ]
-    return [(part, [file.split("/")[-1] for file in files]) for part, files in inside]
+    parts = [(None, [toc["root"]])]
+    parts += [(part["caption"], [c["file"] for c in part["chapters"]]) for part in toc["parts"]]
+    return [(part, [file.split("/")[-1] for file in files]) for part, files in parts]
+
+
+def page_of(site, name):
+    return BeautifulSoup((site / f"book/{name}.html").read_text(encoding="utf-8"), "html.parser")
 
 
 def article(site, name, names):
     """The text of a page; its ids and links begin with its name."""
-    found = BeautifulSoup(
-        (site / f"book/{name}.html").read_text(encoding="utf-8"), "html.parser"
-    ).article
+    found = page_of(site, name).article
     for part in found.select("script, .headerlink, .ln-launch, .ln-launch-note"):
         part.decompose()
     for part in found.select("[id]"):
@@ -96,14 +96,13 @@ def contents(parts):
     """The list of parts, pages and sections as HTML."""
 
     def line(title, place):
-        return (
-            f'<a href="#{place}"><span>{escape(title)}</span><span'
-            f' data-page="{place}">000</span></a>'
-        )
+        shown = f'<span>{escape(title)}</span><span data-page="{place}">000</span>'
+        return f'<a href="#{place}">{shown}</a>'
 
     def page(found):
-        (title, place), sections = headings(found)
-        return f"<li>{line(title, place)}<ol>{''.join(f'<li>{line(*section)}</li>' for section in sections)}</ol></li>"  # noqa: E501
+        heading, sections = headings(found)
+        inside = "".join(f"<li>{line(*section)}</li>" for section in sections)
+        return f"<li>{line(*heading)}<ol>{inside}</ol></li>"
 
     def part(title, found):
         pages = "".join(map(page, found))
@@ -114,26 +113,23 @@ def contents(parts):
 
 def whole(site, parts):
     """The book as one page of HTML, with style sheets and MathJax."""
-    first = BeautifulSoup(
-        (site / "book" / f"{parts[-1][1][0]['id']}.html").read_text(encoding="utf-8"), "html.parser"
-    )
+    first = page_of(site, parts[-1][1][0]["id"])
     for script in first.head.select("script"):
         if not re.search("mathjax|ln.js", str(script), re.I):
             script.decompose()
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
     first.title.string = config["title"]
-    cover = (
-        f"<h1>{config['title']}</h1><p>{config['author']}</p><p>Version {version()}</p>"
-        f"<p>{config['html']['extra_footer']}</p>"
-    )
+    lines = config["author"], f"Version {version()}", config["html"]["extra_footer"]
+    cover = f"<h1>{config['title']}</h1>" + "".join(f"<p>{line}</p>" for line in lines)
     text = "".join(str(found) for _, articles in parts for found in articles)
-    head = (
-        f'<html lang="en" data-theme="light" data-mode="light">{first.head}<style>{STYLE}</style>'
-    )
     list_of = f'<nav id="contents"><h2>Contents</h2><ol>{contents(parts)}</ol></nav>'
     inside = f'<div id="cover">{cover}</div>{list_of}{text}'
     inside = f'<div class="bd-content"><div class="bd-article-container">{inside}</div></div>'
-    return f'<!DOCTYPE html>{head}<body><main class="bd-main">{inside}</main></body></html>'
+    body = f'<body><main class="bd-main">{inside}</main></body>'
+    head = f"{first.head}<style>{STYLE}</style>"
+    return (
+        f'<!DOCTYPE html><html lang="en" data-theme="light" data-mode="light">{head}{body}</html>'
+    )
 
 
 def sheets(pdf):
@@ -142,6 +138,11 @@ def sheets(pdf):
         name.removeprefix("/"): pdf.get_destination_page_number(place) + 1
         for name, place in pdf.named_destinations.items()
     }
+
+
+SETTLED = "async () => { await window.MathJax.startup.promise; await document.fonts.ready; }"
+FILL_IN = """found => document.querySelectorAll('[data-page]').forEach(
+    e => e.textContent = found[e.dataset.page])"""
 
 
 def print_twice(html, address):
@@ -155,15 +156,9 @@ def print_twice(html, address):
         page.set_default_timeout(300_000)
         page.route(address, lambda route: route.fulfill(body=html, content_type="text/html"))
         page.goto(address)
-        page.evaluate(
-            "async () => { await window.MathJax.startup.promise; await document.fonts.ready; }"
-        )
+        page.evaluate(SETTLED)
         found = sheets(PdfReader(io.BytesIO(page.pdf(**SHEET))))
-        page.evaluate(
-            "found => document.querySelectorAll('[data-page]').forEach(e => e.textContent ="
-            " found[e.dataset.page])",
-            found,
-        )
+        page.evaluate(FILL_IN, found)
         printed = page.pdf(**SHEET)
         browser.close()
     return printed
@@ -180,24 +175,20 @@ def finish(printed, parts, target):
         if not re.sub(rf"\b{number}\b|\s", "", sheet.extract_text())
     ]
     if blank:
-        raise ValueError(
-            f"sheets: found nothing on {blank}, expected text or a figure on every one"
-        )
+        raise ValueError(f"sheets: found nothing on {blank}, expected something on every one")
     numbers, writer = sheets(pdf), PdfWriter(clone_from=pdf)
+
+    def line(title, place, above=None, **options):
+        return writer.add_outline_item(title, numbers[place] - 1, above, **options)
+
     for part, articles in parts:
-        above = part and writer.add_outline_item(
-            title=part, page_number=numbers[headings(articles[0])[0][1]] - 1, bold=True
-        )
-        for (title, place), sections in map(headings, articles):
-            page = writer.add_outline_item(
-                title=title, page_number=numbers[place] - 1, parent=above or None
-            )
-            for title, place in sections:
-                writer.add_outline_item(title=title, page_number=numbers[place] - 1, parent=page)
-    date = datetime.datetime.fromtimestamp(
-        int(os.environ.get("SOURCE_DATE_EPOCH", 1767225600)), datetime.UTC
-    )
-    stamp = f"D:{date:%Y%m%d%H%M%S}Z"
+        above = line(part, headings(articles[0])[0][1], bold=True) if part else None
+        for heading, sections in map(headings, articles):
+            page = line(*heading, above)
+            for section in sections:
+                line(*section, page)
+    seconds = int(os.environ.get("SOURCE_DATE_EPOCH", 1767225600))
+    stamp = f"D:{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y%m%d%H%M%S}Z"
     writer.add_metadata({"/CreationDate": stamp, "/ModDate": stamp})
     writer.write(target)
     return len(pdf.pages)
@@ -208,22 +199,18 @@ def build(site, parts, target):
     names = [name for _, inside in parts for name in inside]
     parts = [(part, [article(site, name, names) for name in inside]) for part, inside in parts]
     # Beside the pages, for their addresses of pictures and style sheets, but in no file.
-    return finish(
-        print_twice(whole(site, parts), (site / "book/whole-book.html").as_uri()), parts, target
-    )
+    address = (site / "book/whole-book.html").as_uri()
+    return finish(print_twice(whole(site, parts), address), parts, target)
 
 
 def main():
     if not CHROME:
-        print("No Chromium or Chrome on the PATH to print the book with.", file=sys.stderr)
-        return 1
+        sys.exit("No Chromium or Chrome on the PATH to print the book with.")
     target = SITE.parent / f"layer-norm-backwards-{version()}.pdf"
-    count = build(
-        SITE, pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))), target
-    )
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    count = build(SITE, pages(toc), target)
     print(f"The book as a PDF: {target} ({count} pages, {target.stat().st_size / 1e6:.0f} MB)")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

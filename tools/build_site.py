@@ -60,17 +60,10 @@ def start_at_once(pyodide, wheels):
     for wheel in wheels:
         name, version = wheel.name.split("-")[:2]
         shutil.copy(wheel, pyodide)
-        lock["packages"][name.replace("_", "-")] = {
-            "name": name,
-            "version": version,
-            "file_name": wheel.name,
-            "imports": [name],
-            "depends": [],
-            "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
-            "install_dir": "site",
-            "package_type": "package",
-            "unvendored_tests": False,
-        }
+        fields = {"name": name, "version": version, "imports": [name], "depends": []}
+        fields |= {"file_name": wheel.name, "install_dir": "site", "package_type": "package"}
+        fields |= {"sha256": hashlib.sha256(wheel.read_bytes()).hexdigest()}
+        lock["packages"][name.replace("_", "-")] = fields | {"unvendored_tests": False}
     (pyodide / fetch_pyodide.LOCK).write_text(json.dumps(lock))
     names = "piplite", "ssl", "sqlite3", "ipykernel", "comm", "pyodide_kernel", "jedi", "ipython"
     return ["micropip", *names]
@@ -88,22 +81,16 @@ def settings(kernel, target, release, packages):
         "ignore_sys_prefix": ["federated_extensions"],
         "federated_extensions": [str(kernel)],
     }
+    python = {"disablePyPIFallback": True, "loadPyodideOptions": {"packages": packages}}
     start = {
         "exposeAppInBrowser": True,  # as window.jupyterapp, for the tests
         # The browser keeps a reader's changes under this name: a release starts with new notebooks.
         "contentsStorageName": f"Layer Norm, Backwards {release}",
-        "litePluginSettings": {
-            f"{KERNEL}:kernel": {
-                "disablePyPIFallback": True,
-                "loadPyodideOptions": {"packages": packages},
-            }
-        },
+        "litePluginSettings": {f"{KERNEL}:kernel": python},
     }
+    wheels = {"piplite_urls": ["wheels"]}
     return {
-        "jupyter_lite_config.json": {
-            "LiteBuildConfig": build,
-            "PipliteAddon": {"piplite_urls": ["wheels"]},
-        },
+        "jupyter_lite_config.json": {"LiteBuildConfig": build, "PipliteAddon": wheels},
         "jupyter-lite.json": {"jupyter-lite-schema-version": 0, "jupyter-config-data": start},
     }
 
@@ -124,31 +111,23 @@ def build_lite(pyodide, book, work, target):
     release = collect_contents(book, work / "content")
     for name, said in settings(kernel, target, release, packages).items():
         (work / name).write_text(json.dumps(said))
-    subprocess.run(
-        [sys.executable, "-m", "jupyter", "lite", "build", "--log-level=ERROR"],
-        cwd=work,
-        check=True,
-        stdout=subprocess.DEVNULL,
-        env={**os.environ, "SOURCE_DATE_EPOCH": DATE},
-    )
+    command = [sys.executable, "-m", "jupyter", "lite", "build", "--log-level=ERROR"]
+    fixed = os.environ | {"SOURCE_DATE_EPOCH": DATE}
+    subprocess.run(command, cwd=work, check=True, stdout=subprocess.DEVNULL, env=fixed)
     (target / "live.json").write_text(live_index.index(target))
 
 
 def main():
     pyodide = fetch_pyodide.fetch(sys.argv[1:])
-    environment = {**os.environ, "LN_LIVE": "1"}
-    code = subprocess.run(
-        [sys.executable, ROOT / "tools/build_book.py"], env=environment
-    ).returncode
-    if code:
+    live = os.environ | {"LN_LIVE": "1"}
+    if code := subprocess.run([sys.executable, ROOT / "tools/build_book.py"], env=live).returncode:
         return code
     build_lite(pyodide, SITE, WORK, SITE / "lite")
     size = sum(p.stat().st_size for p in SITE.rglob("*") if p.is_file())
+    print(f"\nThe site runs notebooks in the browser: {size / 1e6:.0f} MB in {SITE}.")
     print(
-        f"\nThe site runs notebooks in the browser: {size / 1e6:.0f} MB in {SITE}. To look at it,"
-        " run:"
+        f"To look at it: {sys.executable} -m http.server --bind 127.0.0.1 --directory {SITE} 8000"
     )
-    print(f"{sys.executable} -m http.server --bind 127.0.0.1 --directory {SITE} 8000")
     if size > MOST_BYTES:
         print(f"It should be at most {MOST_BYTES / 1e6:.0f} MB.", file=sys.stderr)
         return 1

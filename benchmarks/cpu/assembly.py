@@ -55,12 +55,9 @@ def kernels(module):
     from numba.core.dispatcher import Dispatcher
 
     # type(), because isinstance() asks the object, and some of all those objects have odd answers.
-    found = [
-        d
-        for d in gc.get_objects()
-        if issubclass(type(d), Dispatcher) and d.py_func.__module__ == module
-    ]
-    return sorted(found, key=lambda d: d.py_func.__qualname__)
+    found = [d for d in gc.get_objects() if issubclass(type(d), Dispatcher)]
+    mine = [d for d in found if d.py_func.__module__ == module]
+    return sorted(mine, key=lambda d: d.py_func.__qualname__)
 
 
 def freedoms(kernel):

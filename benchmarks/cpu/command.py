@@ -30,9 +30,10 @@ from lnbook.measure.contestants import (
     ladder_calls,
     thread_calls,
 )
-from lnbook.measure.provenance import ROOT, machine_file, provenance, save, unwritable
+from lnbook.measure.provenance import ROOT, machine_file, provenance, save
 from lnbook.measure.suite import LADDER_SHAPES, SHAPES
 
+from ..command import new_file
 from . import assembly
 from .contestants import contestants
 from .tables import AGAINST, Progress, print_tables
@@ -86,11 +87,10 @@ def records_of(case, calls, rounds, section="kernels"):
     return [{"section": section, **case._asdict(), **record, **shared} for record in found]
 
 
-def sections(case):
-    """What is measured beside the contestants: {section: family of calls}."""
-    if not case.full or case.dtype != "float32" or case.threads > 1:
-        return {}
-    return {"ladder": ladder_calls} if case.shape in LADDER_SHAPES else {}
+def has_ladder(case):
+    """Whether the teaching kernels are measured beside the contestants."""
+    plain = case.full and case.dtype == "float32" and case.threads == 1
+    return plain and case.shape in LADDER_SHAPES
 
 
 def thread_cases(threads, state):
@@ -130,33 +130,30 @@ def work(threads, state, shapes, dtypes, rounds):
     """Measure all cases of one process; prints a line of JSON for each case and one at the end."""
     pin(threads)
     results, left_out = sys.stdout, {}
+
+    def say(records):
+        print(json.dumps({"records": records}), file=results, flush=True)
+
     with contextlib.redirect_stdout(sys.stderr), inference_mode():
         todo = list(cases(shapes, dtypes, threads, state))
         for case in todo[:WARM_UP]:  # their times are thrown away
             records_of(case, contestants(case, arrays(case), left_out), rounds)
+        beside = *sum(AGAINST.values(), ()), "lnlib", "lnlib-out"
         for case in todo:
             a = arrays(case)
             calls = contestants(case, a, left_out)
             records = records_of(case, calls, rounds)
-            peers = {
-                name: calls[name]
-                for name in (*sum(AGAINST.values(), ()), "lnlib", "lnlib-out")
-                if name in calls
-            }
-            for section, family in sections(case).items():
-                records += records_of(case, peers | dict(family(case, a)), rounds, section)
-            print(json.dumps({"records": records}), file=results, flush=True)
+            if has_ladder(case):
+                peers = {name: calls[name] for name in beside if name in calls}
+                calls = peers | dict(ladder_calls(case, a))
+                records += records_of(case, calls, rounds, "ladder")
+            say(records)
         for case in thread_cases(threads, state):
-            records = records_of(case, dict(thread_calls(case, arrays(case))), rounds, "threads")
-            print(json.dumps({"records": records}), file=results, flush=True)
+            say(records_of(case, dict(thread_calls(case, arrays(case))), rounds, "threads"))
         for case in pass_cases(threads, state):
             with stopwatch.watch(os.sched_getaffinity(0)) as shared:
                 records = suite.two_threads(*case, rounds)
-            print(
-                json.dumps({"records": [record | shared for record in records]}),
-                file=results,
-                flush=True,
-            )
+            say([record | shared for record in records])
         kernels = assembly.report("lnlib.cpu.kernels") + assembly.report("lnlib.cpu.ladder")
         print(json.dumps({"left_out": left_out, "kernels": kernels}), file=results)
 
@@ -164,22 +161,12 @@ def work(threads, state, shapes, dtypes, rounds):
 def environment(threads, state, folder):
     """The variables that must be set before the process that measures starts."""
     names = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    kept = {
-        k: v
-        for k, v in os.environ.items()
-        if not k.startswith(("MALLOC_", "GLIBC_TUNABLES", "OMP_"))
-    }
+    others = "MALLOC_", "GLIBC_TUNABLES", "OMP_"
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(others)}
+    jax = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "JAX_PLATFORMS": "cpu"}
     # Numba's cache on disk has no assembly to show: compile again.
-    return (
-        kept
-        | dict.fromkeys(names, str(threads))
-        | STATES[state]
-        | {
-            "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
-            "JAX_PLATFORMS": "cpu",
-            "NUMBA_CACHE_DIR": folder,
-        }
-    )
+    compiled = {"NUMBA_CACHE_DIR": folder}
+    return kept | dict.fromkeys(names, str(threads)) | STATES[state] | jax | compiled
 
 
 def run(jobs, options, progress):
@@ -189,29 +176,21 @@ def run(jobs, options, progress):
     records, left_out, kernels = [], {}, {}
     for threads, state in jobs:
         plan = json.dumps([threads, state, *options])
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.cpu", "--work", plan],
-                stdout=subprocess.PIPE,
-                text=True,
-                cwd=ROOT,
-                env=environment(threads, state, folder),
-            ) as process,
-        ):
-            for line in process.stdout:
-                found = json.loads(line)
-                records += found.get("records", [])
-                left_out |= found.get("left_out", {})
-                for kernel in found.get("kernels", []):
-                    kernels[json.dumps(kernel)] = kernel  # every process reports: keep one of each
-                if "records" in found:
-                    progress.step(found["records"][0])
+        command = [sys.executable, "-m", "benchmarks.cpu", "--work", plan]
+        with tempfile.TemporaryDirectory() as folder:
+            given = {"cwd": ROOT, "env": environment(threads, state, folder), "text": True}
+            with subprocess.Popen(command, stdout=subprocess.PIPE, **given) as process:
+                for line in process.stdout:
+                    found = json.loads(line)
+                    records += found.get("records", [])
+                    left_out |= found.get("left_out", {})
+                    for kernel in found.get("kernels", []):
+                        kernels[json.dumps(kernel)] = kernel  # every process reports: keep one
+                    if "records" in found:
+                        progress.step(found["records"][0])
         if process.returncode:
-            raise SystemExit(
-                f"the process for {threads} thread(s), {state} memory, ended with"
-                f" {process.returncode}"
-            )
+            where = f"the process for {threads} thread(s), {state} memory"
+            raise SystemExit(f"{where}, ended with {process.returncode}")
     return records, left_out, list(kernels.values())
 
 
@@ -231,94 +210,75 @@ def warnings_about(records):
     """
     crowded = sum(r["others"] > stopwatch.OTHERS for r in records)
     if crowded:
-        yield (
-            f"{crowded} of {len(records)} records: other programs had over {stopwatch.OTHERS:.0%}"
-            " of the cores' time"
-        )
+        had = f"other programs had over {stopwatch.OTHERS:.0%} of the cores' time"
+        yield f"{crowded} of {len(records)} records: {had}"
     for r in records:
-        if r["implementation"] == "pytorch":
-            large = math.prod(r["shape"]) * np.dtype(r["dtype"]).itemsize >= FRESH_BYTES
-            if (
-                r["state"] == "recycled"
-                and r["faults"] > 1
-                or r["state"] == "fresh"
-                and large
-                and r["faults"] < 1
-            ):
-                yield (
-                    f"{r['shape']} {r['dtype']} {r['which']}, {r['threads']} thread(s): PyTorch has"
-                    f" {r['faults']} page faults a call in state {r['state']}"
-                )
+        large = math.prod(r["shape"]) * np.dtype(r["dtype"]).itemsize >= FRESH_BYTES
+        many, few = r["faults"] > 1, r["faults"] < 1
+        wrong = many if r["state"] == "recycled" else few and large
+        if r["implementation"] == "pytorch" and wrong:
+            where = f"{r['shape']} {r['dtype']} {r['which']}, {r['threads']} thread(s)"
+            yield f"{where}: PyTorch has {r['faults']} page faults a call in state {r['state']}"
 
 
-def main(arguments=None):
+def parse(arguments=None):
     parser = argparse.ArgumentParser(
         "benchmarks.cpu", description="Speed of layer norms on the CPU."
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="three shapes, float32, one thread; prints only"
-    )
+    quick = "three shapes, float32, one thread; prints only"
+    parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--threads", type=int, nargs="+", help="default: 1 2, and 1 with --quick")
-    parser.add_argument(
-        "--output", type=pathlib.Path, help="default: benchmarks/results/cpu/MACHINE.json"
-    )
+    output = "default: benchmarks/results/cpu/MACHINE.json"
+    parser.add_argument("--output", type=new_file, help=output)
     parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if not hasattr(os, "sched_setaffinity"):
+        parser.error("needs Linux: nowhere else can a process be pinned to cores from here")
+    options.threads = options.threads or ((1,) if options.quick else (1, 2))
+    cores = len(os.sched_getaffinity(0))
+    if not options.work and not all(1 <= number <= cores for number in options.threads):
+        found = " ".join(map(str, options.threads))
+        parser.error(f"--threads: found {found}, expected 1 to {cores} (the cores)")
+    return options
+
+
+def main(arguments=None):
+    options = parse(arguments)
     if options.work:
         threads, state, shapes, *rest = options.work
         return work(threads, state, [tuple(s) for s in shapes], *rest)
-    if not hasattr(os, "sched_setaffinity"):
-        parser.error("needs Linux: nowhere else can a process be pinned to cores from here")
-    numbers = options.threads or ((1,) if options.quick else (1, 2))
-    if max(numbers) > len(os.sched_getaffinity(0)) or min(numbers) < 1:
-        parser.error(
-            f"--threads: found {' '.join(map(str, numbers))}, expected 1 to"
-            f" {len(os.sched_getaffinity(0))} (the cores)"
-        )
-    if options.output and (why := unwritable(options.output)):
-        parser.error(f"--output: {why}")
-    shapes, dtypes, rounds = (
-        (QUICK_SHAPES, ("float32",), 5) if options.quick else (SHAPES, ("float32", "float64"), 25)
-    )
-    jobs = [
-        (threads, state)
-        for threads in numbers
-        for state in STATES
-        if state == "recycled" or threads == 1
-    ]
+    plan = (SHAPES, ("float32", "float64"), 25)
+    if options.quick:
+        plan = (QUICK_SHAPES, ("float32",), 5)
+    jobs = [(threads, "recycled") for threads in options.threads]
+    jobs += [(1, "fresh")] if 1 in options.threads else []
     total = sum(
-        1
-        for job in jobs
-        for _ in (*cases(shapes, dtypes, *job), *thread_cases(*job), *pass_cases(*job))
+        1 for job in jobs for _ in (*cases(*plan[:2], *job), *thread_cases(*job), *pass_cases(*job))
     )
     ran = provenance("python -m benchmarks.cpu", PACKAGES) | {
         "cores": os.cpu_count(),
         "huge_pages": huge_pages(),
         "libc": " ".join(platform.libc_ver()),
         "eps": EPS,
-        "rounds": rounds,
+        "rounds": plan[2],
         "block_seconds": BLOCK,
         "settle_seconds": SETTLE,
         "states": STATES,
         "alignments": ALIGNMENTS,
     }
     with contextlib.closing(Progress(total)) as progress:
-        records, left_out, kernels = run(jobs, (shapes, dtypes, rounds), progress)
+        records, left_out, kernels = run(jobs, plan, progress)
     found = list(warnings_about(records))
     print_tables(records)
-    print("\n".join(found))
-    print(f"{len(records)} records; left out: {left_out or 'nobody'}")
-    output = options.output or (None if options.quick else machine_file("cpu"))
-    if output:
-        save(
-            output,
-            {
-                "title": "Speed of layer norms on the CPU",
-                "provenance": ran,
-                "left_out": left_out,
-                "warnings": found,
-                "kernels": kernels,
-                "records": records,
-            },
-        )
+    print(*found, f"{len(records)} records; left out: {left_out or 'nobody'}", sep="\n")
+    result = {
+        "title": "Speed of layer norms on the CPU",
+        "provenance": ran,
+        "left_out": left_out,
+        "warnings": found,
+        "kernels": kernels,
+        "records": records,
+    }
+    if output := options.output or (None if options.quick else machine_file("cpu")):
+        save(output, result)
     return None

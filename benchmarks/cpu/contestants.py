@@ -31,9 +31,8 @@ def compile_calls(case, a):
 
 
 def jax_calls(case, a):
-    if (
-        not case.full or case.threads > 1
-    ):  # only one core pins JAX; its number of threads is no public option
+    # Only one core pins JAX; its number of threads is no public option.
+    if not case.full or case.threads > 1:
         return
     import jax
     import jax.numpy as jnp
@@ -71,9 +70,7 @@ def contestants(case, a, left_out):
     for name, family in FAMILIES.items():
         try:
             calls.update(family(case, a))
-        except (
-            Exception
-        ) as error:  # peers fail in ways of their own: not installed, no compiler, no such dtype
+        except Exception as error:  # peers fail in ways of their own: no compiler, no such dtype
             if name in OURS:
                 raise
             left_out[name] = type(error).__name__

@@ -22,12 +22,8 @@ SOURCE = pathlib.Path(__file__).with_name("limit.c")
 # A product and a sum may become one operation. Sums are vectors in the source: nothing else may be
 # reordered.
 OPTIONS = (
-    "-O3",
-    "-march=native",
-    "-mprefer-vector-width=512",
-    "-ffp-contract=fast",
-    "-fno-math-errno",
-    "-fno-trapping-math",
+    *("-O3", "-march=native", "-mprefer-vector-width=512", "-ffp-contract=fast"),
+    *("-fno-math-errno", "-fno-trapping-math"),
 )
 FUNCTIONS = {"c-rows": "row_by_row", "c-four-rows": "four_rows"}
 
@@ -51,27 +47,16 @@ def prepared(function, a):
     rows, D = r.x.shape
     cache = cpu.layer_norm_forward(r.x, r.gamma, r.beta, EPS)[1]
     dgamma, dbeta = np.empty((2, D), np.float32)
-    kept = [
-        r.dy,
-        r.x,
-        np.ascontiguousarray(cache.statistics),
-        cache.gamma,
-        r.out,
-        dgamma,
-        dbeta,
-        np.empty(3 * D, np.float32),
-        np.empty(2 * D),
-    ]
-    arguments = [
-        ctypes.c_long(rows),
-        ctypes.c_long(D),
-        *(ctypes.c_void_p(t.ctypes.data) for t in kept),
-    ]
+    statistics = np.ascontiguousarray(cache.statistics)
+    inside = np.empty(3 * D, np.float32), np.empty(2 * D)
+    kept = [r.dy, r.x, statistics, cache.gamma, r.out, dgamma, dbeta, *inside]
+    sizes = [ctypes.c_long(rows), ctypes.c_long(D)]
+    arguments = [*sizes, *(ctypes.c_void_p(t.ctypes.data) for t in kept)]
 
     def call():
         if function(*arguments):
             raise ValueError("a row's mean: found another than the one recorded")
-        return kept[4], dgamma, dbeta
+        return r.out, dgamma, dbeta
 
     return call
 

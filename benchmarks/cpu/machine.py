@@ -7,12 +7,13 @@ where it can be pinned).
 
 import argparse
 import os
-import pathlib
 
 from lnbook.measure.contestants import Case, arrays, line_calls, memory_calls
-from lnbook.measure.provenance import digits, machine_file, provenance, save, unwritable
+from lnbook.measure.provenance import digits, machine_file, provenance, save
 from lnbook.measure.rates import machine
 from lnbook.measure.stopwatch import compare
+
+from ..command import new_file
 
 SIZES = tuple(2**k for k in range(15, 28))
 SHAPES = ((2, 128, 1024), (8, 1024, 768), (4, 512, 4096))
@@ -23,11 +24,8 @@ def machines(sizes=SIZES):
     for size in sizes:
         rates = machine(1, size)._asdict()
         del rates["name"]
-        yield {
-            "section": "machine",
-            "size": size,
-            **{name: digits(rate) for name, rate in rates.items()},
-        }
+        rates = {name: digits(rate) for name, rate in rates.items()}
+        yield {"section": "machine", "size": size, **rates}
 
 
 def calls(shapes=SHAPES, rounds=11):
@@ -41,31 +39,20 @@ def calls(shapes=SHAPES, rounds=11):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="Rates of one core, and of NumPy's calls on it.")
-    parser.add_argument(
-        "--core", type=int, default=max(os.sched_getaffinity(0)), help="default: the last allowed"
-    )
-    parser.add_argument(
-        "--output", type=pathlib.Path, help="default: benchmarks/results/machine/MACHINE.json"
-    )
-    options = parser.parse_args(arguments)
     allowed = os.sched_getaffinity(0)
+    last = "default: the last allowed"
+    parser.add_argument("--core", type=int, default=max(allowed), help=last)
+    output = "default: benchmarks/results/machine/MACHINE.json"
+    parser.add_argument("--output", type=new_file, help=output)
+    options = parser.parse_args(arguments)
     if options.core not in allowed:
-        parser.error(
-            f"--core: found {options.core}, expected one of {', '.join(map(str, sorted(allowed)))}"
-        )
-    if options.output and (why := unwritable(options.output)):
-        parser.error(f"--output: {why}")
+        expected = f"expected one of {', '.join(map(str, sorted(allowed)))}"
+        parser.error(f"--core: found {options.core}, {expected}")
     os.sched_setaffinity(0, {options.core})
     ran = provenance("python -m benchmarks.cpu.machine", ("numpy", "numba"))
-    records = [*machines(), *calls()]
-    save(
-        options.output or machine_file("machine"),
-        {
-            "title": "Rates of one core, and of NumPy's calls on it",
-            "provenance": ran,
-            "records": records,
-        },
-    )
+    title = "Rates of one core, and of NumPy's calls on it"
+    result = {"title": title, "provenance": ran, "records": [*machines(), *calls()]}
+    save(options.output or machine_file("machine"), result)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import numpy as np
 from lnbook.measure.stopwatch import cell, progress
 from lnbook.measure.suite import AGAINST
 
+from ..command import grid
+
 
 class Progress:
     """A bar with the shape on a terminal; elsewhere a line for each shape."""
@@ -32,34 +34,28 @@ def geometric_mean(numbers):
     return math.exp(np.mean(np.log(numbers)))
 
 
-def print_table(title, floor, shapes):
+def table(title, floor, shapes):
     """PyTorch's time over each contestant's; ``shapes`` maps a shape to {implementation:
     record}.
     """
     names = dict.fromkeys(name for line in shapes.values() for name in line)
     names = [name for name in names if name not in ("pytorch", *AGAINST[floor])]
-    seconds = [(name, "seconds", f"{name} us") for name in ("pytorch", "lnlib")]
-    parts = [(name, floor, f"{name} {floor}") for name in ("pytorch", "lnlib-out")]
-    columns = [(name, "speedup", name) for name in names] + seconds + parts
-    print(f"\n{title}\n{'':18}" + "".join(f"{head:>{len(head) + 2}}" for *_, head in columns))
+    columns = [(name, "speedup", name) for name in names]
+    columns += [(name, "seconds", f"{name} us") for name in ("pytorch", "lnlib")]
+    columns += [(name, floor, f"{name} {floor}") for name in ("pytorch", "lnlib-out")]
+    lines = []
     for shape, line in shapes.items():
-        cells = [
-            cell(line.get(name, {}).get(field), 1e6 if field == "seconds" else 1)
-            for name, field, _ in columns
-        ]
-        print(
-            f"{shape!s:18}"
-            + "".join(f"{c:>{len(head) + 2}}" for c, (*_, head) in zip(cells, columns))
-        )
+        units = [1e6 if field == "seconds" else 1 for _, field, _ in columns]
+        found = [line.get(name, {}).get(field) for name, field, _ in columns]
+        lines.append([str(shape), *map(cell, found, units)])
     means = []
     for name in names:
-        ratios = [
+        of = [
             line[name]["speedup"][0] for line in shapes.values() if "speedup" in line.get(name, {})
         ]
-        means.append(
-            f"{geometric_mean(ratios):{len(name) + 2}.2f}" if ratios else " " * (len(name) + 2)
-        )
-    print(f"{'geometric mean':18}" + "".join(means))
+        means.append(f"{geometric_mean(of):.2f}" if of else "")
+    lines.append(["geometric mean", *means, *[""] * 4])
+    return grid(title, ["", *(head for *_, head in columns)], lines)
 
 
 def print_tables(records):
@@ -71,12 +67,9 @@ def print_tables(records):
             f" memory, {r['alignment']} arrays; PyTorch's time / contestant's"
         )
         floor = "of_copy" if r["which"] == "forward" else "of_triad"
-        settings.setdefault((title, floor), {}).setdefault(tuple(r["shape"]), {})[
-            r["implementation"]
-        ] = r
+        shapes = settings.setdefault((title, floor), {})
+        shapes.setdefault(tuple(r["shape"]), {})[r["implementation"]] = r
     for (title, floor), shapes in settings.items():
-        print_table(title, floor, shapes)
-    print(
-        "\nmedians of ratios taken inside a round; ~ marks quartiles further apart than a fifth of"
-        " the median"
-    )
+        print(*table(title, floor, shapes), sep="\n")
+    print("\nmedians of ratios taken inside a round;")
+    print("~ marks quartiles further apart than a fifth of the median")

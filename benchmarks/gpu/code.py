@@ -91,10 +91,8 @@ def _planned(name, plan, factory, arrays, scalars, D, types, blocks, loads, stor
         expectations["none"] = ("BAR",)
     if plan.width == 4 and plan.chunks and not plan.twice:
         wide = "E.128" if storage is float32 else "E.64"
-        expectations["at_least"] = {
-            f"LDG.{wide}": loads * plan.chunks,
-            f"STG.{wide}": stores * plan.chunks,
-        }
+        expectations["at_least"] = {f"LDG.{wide}": loads * plan.chunks}
+        expectations["at_least"] |= {f"STG.{wide}": stores * plan.chunks}
     kinds = [in_kernels(_name(storage if kind == "x" else real)) for kind in arrays]
     constants = dict(zip(("threads", "V", "W", "R"), plan)) | {"real": real, "storage": storage}
     return Kernel(
@@ -142,6 +140,7 @@ def _taught(name, arrays, threads, parameters=None, numbers="int64, int64", **ex
 
 _taught_forward = functools.partial(_taught, arrays=6, numbers="int64, int64, float32")
 _WIDE = {"LDG.E.128": 12}
+_ADDED = f"void({'float32[::1], ' * 4}int32, int32)"
 
 #: All kernels, as they are launched for usual shapes.
 KERNELS = [
@@ -152,21 +151,12 @@ KERNELS = [
         for planned in (_forward, _backward)
         for real, storage in ((float32, float16), (float32, bfloat16), (float64, float32))
     ),
-    Kernel(
-        "add_partials",
-        kernels.add_partials,
-        (8, 32),
-        f"void({'float32[::1], ' * 4}int32, int32)",
-        {"threads": 256},
-    ),
+    Kernel("add_partials", kernels.add_partials, (8, 32), _ADDED, {"threads": 256}),
     _taught_forward("thread_per_row", threads=128, none=("SHFL", "BAR")),
     _taught_forward("block_per_row", threads=256, parameters=(256,), none=("SHFL",)),
     _taught_forward("warp_per_row", threads=256, none=("BAR",)),
     _taught_forward(
-        "row_in_registers",
-        threads=256,
-        parameters=(256, 4, 4),
-        at_least=_WIDE | {"STG.E.128": 4},
+        "row_in_registers", threads=256, parameters=(256, 4, 4), at_least=_WIDE | {"STG.E.128": 4}
     ),
     _taught_forward("row_in_registers narrow", threads=512, parameters=(512, 16, 1)),
     _taught("dx_per_warp", 6, 256, none=("BAR",)),
@@ -282,17 +272,11 @@ def assemble(ptx, arch, max_registers=None):
         found = re.search(pattern, said)
         return int(found[1]) if found else 0
 
-    return Code(
-        arch,
-        ptx,
-        sass,
-        number(r"Used (\d+) registers"),
-        number(r"(\d+) bytes smem"),
-        number(r"(\d+) bytes stack frame"),
-        number(r"(\d+) bytes spill stores"),
-        number(r"(\d+) bytes spill loads"),
-        count(sass),
+    patterns = (
+        *(r"Used (\d+) registers", r"(\d+) bytes smem", r"(\d+) bytes stack frame"),
+        *(r"(\d+) bytes spill stores", r"(\d+) bytes spill loads"),
     )
+    return Code(arch, ptx, sass, *map(number, patterns), count(sass))
 
 
 def fits(registers, threads, blocks=1):
@@ -313,45 +297,27 @@ def complaints(code, *, threads, blocks=1, at_least=None, none=(), float64=False
     ``{"LDG.E.128": 4}``; families in ``none`` must not occur. ``float64``: whether float64
     instructions may.
     """
-    operations, room = code.operations, "are more than an SM has"
-    generic = {n: k for n, k in operations.items() if n.partition(".")[0] in ("LD", "ST", "ATOM")}
+    n, room = code.operations, "are more than an SM has"
+    generic = {name: n[name] for name in n if name.partition(".")[0] in ("LD", "ST", "ATOM")}
     loose = sorted(set(re.findall(r"\b[a-z]+\.(?:approx\.ftz|approx|ftz)\b", code.ptx)))
-    found = [
-        (
-            not fits(code.registers, threads, blocks),
-            f"{code.registers} registers x {threads} threads x {blocks} blocks {room}",
+    spills = f"{code.spill_stores} bytes stored, {code.spill_loads} loaded"
+    crowd = f"{code.registers} registers x {threads} threads x {blocks} blocks {room}"
+    wrong = {
+        crowd: not fits(code.registers, threads, blocks),
+        f"{code.shared} bytes of shared memory x {blocks} blocks {room}": (
+            code.shared * blocks > SHARED
         ),
-        (
-            code.shared * blocks > SHARED,
-            f"{code.shared} bytes of shared memory x {blocks} blocks {room}",
-        ),
-        (
-            code.spill_stores or code.spill_loads,
-            f"spills: {code.spill_stores} bytes stored, {code.spill_loads} loaded, expected none",
-        ),
-        (
-            code.stack,
-            f"{code.stack} bytes of local memory, expected arrays of a thread to be in registers",
-        ),
-        *(
-            (operations[name] < least, f"{operations[name]} {name}, expected {least} at least")
-            for name, least in (at_least or {}).items()
-        ),
-        *((operations[name], f"{operations[name]} {name}, expected none") for name in none),
-        (
-            operations["float64"] and not float64,
-            f"{operations['float64']} float64 instructions, expected none",
-        ),
-        (
-            generic,
-            f"generic access to memory: {generic}, expected the compiler to know which it is",
-        ),
-        (
-            loose,
-            f"{', '.join(loose)} in the PTX, expected correctly rounded arithmetic with subnormals",
-        ),
-    ]
-    return [what for wrong, what in found if wrong]
+        f"spills: {spills}, expected none": code.spill_stores or code.spill_loads,
+        f"{code.stack} bytes of local memory, expected all to be in registers": code.stack,
+        f"{n['float64']} float64 instructions, expected none": n["float64"] and not float64,
+        f"generic access to memory: {generic}, expected a known kind of memory": generic,
+        f"{', '.join(loose)} in the PTX, expected correctly rounded arithmetic": loose,
+    }
+    for name, least in (at_least or {}).items():
+        wrong[f"{n[name]} {name}, expected {least} at least"] = n[name] < least
+    for name in none:
+        wrong[f"{n[name]} {name}, expected none"] = n[name]
+    return [what for what, found in wrong.items() if found]
 
 
 _SHOWN = re.compile(

@@ -108,10 +108,8 @@ def compile_calls(case, a, gpu, notes):
 
     function, arguments = _pytorch(case, a)
     torch._dynamo.reset()  # else it would stop compiling after a few shapes
-    compiled = torch.compile(
-        lambda *t: function(*t), dynamic=False, mode="max-autotune-no-cudagraphs"
-    )
-    yield "pytorch-compile", partial(compiled, *arguments)
+    how = {"dynamic": False, "mode": "max-autotune-no-cudagraphs"}
+    yield "pytorch-compile", partial(torch.compile(lambda *t: function(*t), **how), *arguments)
 
 
 def warps_to_try(D):
@@ -119,9 +117,8 @@ def warps_to_try(D):
     of two.
     """
     padded = 1 << max(D - 1, 0).bit_length()
-    return [w for w in (1, 2, 4, 8, 16, 32) if 8 <= padded / (32 * w) <= 32] or [
-        1 if padded < 256 else 32
-    ]
+    found = [w for w in (1, 2, 4, 8, 16, 32) if 8 <= padded / (32 * w) <= 32]
+    return found or [1 if padded < 256 else 32]
 
 
 def triton_calls(case, a, gpu, notes):

@@ -40,29 +40,17 @@ c.InlineBackend.rc = {{"svg.hashsalt": "layer norm, backwards"}}
 def cache_key(root):
     """A short hash of all that a notebook's outputs depend on apart from its cells."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {KERNEL_CONFIG}".encode())
-    needed = "".join(
-        (root / name).read_text() for name in ("requirements.txt", "requirements-mpi.txt")
-    )
-    for name in re.findall(r"^[\w.-]+(?===)", needed, re.M):
-        with contextlib.suppress(
-            importlib.metadata.PackageNotFoundError
-        ):  # some are for another system
+    needed = [(root / name).read_text() for name in ("requirements.txt", "requirements-mpi.txt")]
+    for name in re.findall(r"^[\w.-]+(?===)", "".join(needed), re.M):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # for another system
             digest.update(f"{name}={importlib.metadata.version(name)}\n".encode())
-    files = [
-        *(
-            path
-            for name in PACKAGES
-            for end in ("*.py", "*.csv")
-            for path in (root / name).rglob(end)
-        ),
-        *(root / "benchmarks" / "results").rglob("*.json"),
-        *(root / "book" / "_data").rglob("*.json"),
-    ]
-    names = sorted(path.relative_to(root) for path in files)
-    for name in (
-        name for name in names if "mine" not in name.parts
-    ):  # a reader's own times are no page's
-        digest.update(name.as_posix().encode() + b"\0" + (root / name).read_bytes() + b"\0")
+    files = [*(root / "benchmarks/results").rglob("*.json"), *(root / "book/_data").rglob("*.json")]
+    for name in PACKAGES:
+        files += [*(root / name).rglob("*.py"), *(root / name).rglob("*.csv")]
+    for path in sorted(files):
+        if "mine" not in path.parts:  # a reader's own times are no page's
+            name = path.relative_to(root).as_posix()
+            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
@@ -82,9 +70,8 @@ def _configure(app, config):
     os.environ["IPYTHONDIR"] = str(build / "ipython")
     # Kernels and autodoc find the packages without their being installed.
     sys.path.insert(0, str(root))
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(root), os.environ.get("PYTHONPATH")])
-    )
+    paths = str(root), os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 
 def _execute_side_by_side(app, env, docnames):
@@ -93,12 +80,8 @@ def _execute_side_by_side(app, env, docnames):
     One that fails is not kept: MyST-NB executes it again when it reads the page, and reports the
     error.
     """
-    paths = [
-        path
-        for path in map(env.doc2path, sorted(docnames))
-        if path.endswith(".md")
-        and is_myst_markdown_notebook(Path(path).read_text(encoding="utf-8"))
-    ]
+    paths = [path for path in map(env.doc2path, sorted(docnames)) if path.endswith(".md")]
+    paths = [p for p in paths if is_myst_markdown_notebook(Path(p).read_text(encoding="utf-8"))]
     if not paths or app.config.nb_execution_mode != "cache":
         return
     cache = get_cache(app.config.nb_execution_cache_path)

@@ -49,11 +49,8 @@ def _short_path(match):
 def light(svg):
     """The drawing with two decimals of a point, without what only editors read."""
     svg = re.sub(r"<!DOCTYPE.*?>\s*|<metadata>.*?</metadata>\s*|<!--.*?-->\s*", "", svg, flags=re.S)
-    svg = re.sub(
-        r' id="(?:figure|axes|patch|text|line2d|legend|[xy]tick|matplotlib.axis|\w+Collection)_\d+"',  # noqa: E501
-        "",
-        svg,
-    )
+    things = r"figure|axes|patch|text|line2d|legend|[xy]tick|matplotlib.axis|\w+Collection"
+    svg = re.sub(rf' id="(?:{things})_\d+"', "", svg)
     svg = re.sub(r'(?<= )(x|y)="(-?[\d.]+)"', lambda m: f'{m[1]}="{float(m[2]):.2f}"', svg)
     # Neighbours of one colour become one path: the cells of a map.
     pair, count = re.compile(r'(<path d="[^"]*)("[^>]*/>)\s*<path d="([^"]*)\2'), 1
@@ -156,9 +153,9 @@ class Interactive(SphinxDirective):
     def run(self):
         name = self.arguments[0]
         if name not in SCRIPTS or not self.options.get("alt"):
+            known = ", ".join(SCRIPTS)
             raise self.error(
-                f"interactive: found {name!r}, expected one of {', '.join(SCRIPTS)} and an option"
-                " :alt:"
+                f"interactive: found {name!r}, expected one of {known} and an option :alt:"
             )
         alt = html.escape(self.options["alt"])
         picture = STATIC / f"ln_{name}.svg"
@@ -179,9 +176,8 @@ class Interactive(SphinxDirective):
 def _scripts(app, pagename, templatename, context, doctree):
     for figure in doctree.findall(nodes.figure) if doctree else ():
         for script in SCRIPTS.get(figure.get("interactive"), ()):
-            app.add_js_file(
-                script, loading_method="defer"
-            )  # for this page; ln_html drops repetitions
+            # For this page; ln_site drops repetitions.
+            app.add_js_file(script, loading_method="defer")
 
 
 def setup(app):

@@ -51,22 +51,18 @@ class Gather(SphinxTransform):
     def apply(self):
         for start in list(self.document.findall(aside)):
             following = start.parent[start.parent.index(start) + 1 :]
-            end = next(
-                (i for i, node in enumerate(following) if isinstance(node, (_mark, aside))), None
-            )
-            if end is None or isinstance(following[end], aside):
+            marks = [i for i, node in enumerate(following) if isinstance(node, (_mark, aside))]
+            if not marks or isinstance(following[marks[0]], aside):
                 raise ValueError(
                     f"{start.source}:{start.line}: aside-start: found no aside-end in the same"
                     " section, expected one before the next heading and the next aside"
                 )
-            for node in following[: end + 1]:
+            for node in following[: marks[0] + 1]:
                 start.parent.remove(node)
-            start += following[:end]
+            start += following[: marks[0]]
         for mark in self.document.findall(_mark):
-            raise ValueError(
-                f"{mark.source}:{mark.line}: aside-end: found no aside-start before it in its"
-                " section"
-            )
+            found = "aside-end: found no aside-start before it in its section"
+            raise ValueError(f"{mark.source}:{mark.line}: {found}")
 
 
 # Where a browser's CSS cannot reach inside a closed <details>, this opens the answers before
@@ -120,6 +116,10 @@ def _tags(start, end):
     return visit, lambda self, node: self.body.append(end)
 
 
+def _number_questions(app, config):
+    config.numfig_format.setdefault("question", "Question %s")
+
+
 def setup(app):
     app.add_node(aside, html=_tags('<details class="ln-aside" id="{id}">\n', "</details>\n"))
     app.add_node(aside_title, html=_tags("<summary>Aside: ", "</summary>\n"))
@@ -130,11 +130,6 @@ def setup(app):
     app.add_enumerable_node(question, "question", lambda node: "Question", html=html)
     start = '<details class="ln-answer"><summary>Answer</summary>\n'
     app.add_node(answer, html=_tags(start, "</details>\n"))
-    # After Sphinx has put in its own formats.
-    app.connect(
-        "config-inited",
-        lambda app, config: config.numfig_format.setdefault("question", "Question %s"),
-        900,
-    )
+    app.connect("config-inited", _number_questions, 900)  # after Sphinx put in its own formats
     app.add_directive("question", Question)
     app.add_js_file(None, body=PRINT)

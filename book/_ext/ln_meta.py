@@ -21,21 +21,19 @@ class Cite(SphinxDirective):
         self.env.note_dependency(str(path))
         cff = yaml.safe_load(path.read_text(encoding="utf-8"))
         book, address = cff["preferred-citation"], self.config.ln_repository
-        authors = " and ".join("{{{}}}".format(author["name"]) for author in book["authors"])
         fields = {
-            "author": authors,
-            "title": "{{{}}}".format(book["title"]),
+            "author": " and ".join(f"{{{author['name']}}}" for author in book["authors"]),
+            "title": f"{{{book['title']}}}",
             "year": book["year"],
             "note": f"Version {cff['version']}",
-            **({"url": address} if address else {}),
         }
+        if address:
+            fields["url"] = address
         entries = "".join(f"  {key} = {{{value}}},\n" for key, value in fields.items())
         bibtex = f"@book{{layernormbackwards,\n{entries}}}"
-        said = (
-            f"Version {cff['version']} of {cff['date-released']}. Text and figures:"
-            f" {book['license']}. Code: {cff['license']}."
-        )
-        about = nodes.paragraph("", said)
+        released = f"Version {cff['version']} of {cff['date-released']}."
+        licences = f"Text and figures: {book['license']}. Code: {cff['license']}."
+        about = nodes.paragraph("", f"{released} {licences}")
         if address:
             link = nodes.reference("", address, refuri=address)
             about += [nodes.Text(" Repository: "), link, nodes.Text(".")]
@@ -98,23 +96,21 @@ def _insert(app, pagename, templatename, context, doctree):
     if doctree is None:
         return
     said = description(app.env.metadata[pagename], doctree)
-    title = re.sub("<[^>]*>", "", context["title"])
     tags = {
-        ("name", "description"): said,
-        ("property", "og:title"): html.unescape(title),
-        ("property", "og:description"): said,
-        ("property", "og:type"): "book",
-        ("property", "og:site_name"): app.config.html_title,
+        'name="description"': said,
+        'property="og:title"': html.unescape(re.sub("<[^>]*>", "", context["title"])),
+        'property="og:description"': said,
+        'property="og:type"': "book",
+        'property="og:site_name"': app.config.html_title,
     }
     if address := site_address(app.config.ln_repository):
         tags |= {
-            ("property", "og:url"): f"{address}{pagename}.html",
-            ("property", "og:image"): address + PICTURE,
-            ("name", "twitter:card"): "summary_large_image",
+            'property="og:url"': f"{address}{pagename}.html",
+            'property="og:image"': address + PICTURE,
+            'name="twitter:card"': "summary_large_image",
         }
     context["metatags"] = context.get("metatags", "") + "".join(
-        f'<meta {kind}="{name}" content="{html.escape(value)}" />\n'
-        for (kind, name), value in tags.items()
+        f'<meta {name} content="{html.escape(value)}" />\n' for name, value in tags.items()
     )
 
 

@@ -65,9 +65,8 @@ def without_glue(code):
     lines = code.split("\n")
     if glue and glue[-1] is body[-1]:
         kept = [s for s in body if s not in glue]
-        if kept and isinstance(
-            kept[-1], ast.Expr
-        ):  # which glue kept from being shown as the cell's value
+        # Glue kept it from being shown as the cell's value.
+        if kept and isinstance(kept[-1], ast.Expr):
             lines[kept[-1].end_lineno - 1] += ";"
     for statement in reversed(glue):
         del lines[statement.lineno - 1 : statement.end_lineno]
@@ -83,6 +82,18 @@ def is_notebook(env, docname):
 def formula(node):
     """TeX without the classes that colour its symbols on the page."""
     return re.sub(r"\\class\{ln-\w+\}", "", node.astext()).strip()
+
+
+#: What stands in a line and looks like the text around it.
+PLAIN = (
+    *(nodes.inline, nodes.paragraph, nodes.title, nodes.term, nodes.caption),
+    addnodes.number_reference,
+)
+#: What the page does not show, or no notebook can.
+NOT_SHOWN = (
+    *(nodes.target, nodes.comment, nodes.substitution_definition, nodes.system_message),
+    *(addnodes.index, nodes.raw),
+)
 
 
 class Writer:
@@ -116,36 +127,28 @@ class Writer:
     # Text inside a paragraph
 
     def inline(self, node):
-        if isinstance(node, nodes.Text):
-            return re.sub(r"([\\`*_$<])", r"\\\1", node.astext())  # Markdown sees no markup in it
-        if isinstance(node, nodes.literal):
-            return f"`{node.astext()}`"
-        if isinstance(node, nodes.math):
-            return f"${formula(node)}$"
-        if isinstance(node, (nodes.target, nodes.system_message, nodes.comment)):
-            return ""
+        match node:
+            case nodes.Text():  # Markdown sees no markup in it
+                return re.sub(r"([\\`*_$<])", r"\\\1", node.astext())
+            case nodes.literal():
+                return f"`{node.astext()}`"
+            case nodes.math():
+                return f"${formula(node)}$"
+            case nodes.target() | nodes.system_message() | nodes.comment():
+                return ""
         inner = "".join(map(self.inline, node.children))
         if "pasted-text" in node.get("classes", ()):
             return written(inner)
-        if isinstance(node, nodes.emphasis):
-            return f"*{inner}*"
-        if isinstance(node, nodes.strong):
-            return f"**{inner}**"
-        if isinstance(node, nodes.image):
-            return f"*[{node.get('alt', 'image')}]*"
-        if isinstance(node, nodes.reference):
-            return self.reference(node, inner)
-        if isinstance(
-            node,
-            (
-                nodes.inline,
-                addnodes.number_reference,
-                nodes.paragraph,
-                nodes.title,
-                nodes.term,
-                nodes.caption,
-            ),
-        ):
+        match node:
+            case nodes.emphasis():
+                return f"*{inner}*"
+            case nodes.strong():
+                return f"**{inner}**"
+            case nodes.image():
+                return f"*[{node.get('alt', 'image')}]*"
+            case nodes.reference():
+                return self.reference(node, inner)
+        if isinstance(node, PLAIN):
             return inner
         raise NotImplementedError(
             f"{self.docname}: no Markdown for {type(node).__name__}: {node.astext()[:60]!r}"
@@ -175,17 +178,7 @@ class Writer:
 
     def block(self, node):
         """The Markdown of a block, or what it adds to ``self.cells`` and ``self.text``."""
-        if is_solution_node(node) or isinstance(
-            node,
-            (
-                nodes.target,
-                nodes.comment,
-                nodes.substitution_definition,
-                nodes.system_message,
-                addnodes.index,
-                nodes.raw,
-            ),
-        ):
+        if is_solution_node(node) or isinstance(node, NOT_SHOWN):
             return
         if isinstance(node, nodes.section):
             self.flush()
@@ -221,52 +214,45 @@ class Writer:
 
     def markdown(self, node):
         """A block that holds no code cells."""
-        if isinstance(node, nodes.title):
-            return f"{'#' * self.level} {self.inline(node)}"
-        if isinstance(node, nodes.paragraph):
-            return "".join(map(self.inline, node.children))
-        if isinstance(node, nodes.math_block):
-            return self.equation(node)
-        if isinstance(node, nodes.literal_block):
-            return f"```{node.get('language', '').replace('ipython3', 'python')}\n{node.astext().rstrip()}\n```"  # noqa: E501
-        if isinstance(node, (nodes.bullet_list, nodes.enumerated_list)):
-            marks = (
-                "- " if isinstance(node, nodes.bullet_list) else f"{i}. " for i in range(1, 1000)
-            )
-            return "\n".join(
-                mark + self.inside(item).replace("\n", "\n" + " " * len(mark))
-                for mark, item in zip(marks, node.children)
-            )
-        if isinstance(node, nodes.definition_list):
-            return "\n\n".join(
-                f"**{self.inline(item.children[0])}**: {self.inside(item.children[-1])}"
-                for item in node.children
-            )
-        if isinstance(node, nodes.table):
-            return self.table(node)
-        if isinstance(node, nodes.transition):
-            return "---"
-        if isinstance(node, nodes.Admonition):
-            return self.admonition(node)
-        if isinstance(node, answer):
-            return self.folded("Answer", self.inside(node))
-        if isinstance(node, nodes.block_quote):
-            return self.quoted(self.inside(node))
-        if isinstance(node, (nodes.compound, nodes.container)):
-            return self.inside(node)
+        match node:
+            case nodes.title():
+                return f"{'#' * self.level} {self.inline(node)}"
+            case nodes.paragraph():
+                return "".join(map(self.inline, node.children))
+            case nodes.math_block():
+                return self.equation(node)
+            case nodes.literal_block():
+                language = node.get("language", "").replace("ipython3", "python")
+                return f"```{language}\n{node.astext().rstrip()}\n```"
+            case nodes.bullet_list() | nodes.enumerated_list():
+                numbered = isinstance(node, nodes.enumerated_list)
+                marks = (f"{i}. " if numbered else "- " for i in range(1, 1000))
+                return "\n".join(
+                    mark + self.inside(item).replace("\n", "\n" + " " * len(mark))
+                    for mark, item in zip(marks, node.children)
+                )
+            case nodes.definition_list():
+                return "\n\n".join(
+                    f"**{self.inline(item.children[0])}**: {self.inside(item.children[-1])}"
+                    for item in node.children
+                )
+            case nodes.table():
+                return self.table(node)
+            case nodes.transition():
+                return "---"
+            case nodes.Admonition():
+                return self.admonition(node)
+            case answer():
+                return self.folded("Answer", self.inside(node))
+            case nodes.block_quote():
+                return self.quoted(self.inside(node))
+            case nodes.compound() | nodes.container():
+                return self.inside(node)
         return self.inline(node)
 
     def inside(self, node, skip=()):
-        return "\n\n".join(
-            filter(
-                None,
-                (
-                    self.markdown(c)
-                    for c in node.children
-                    if not isinstance(c, (nodes.target, *skip))
-                ),
-            )
-        )
+        shown = [c for c in node.children if not isinstance(c, (nodes.target, *skip))]
+        return "\n\n".join(filter(None, map(self.markdown, shown)))
 
     @staticmethod
     def folded(title, body):
@@ -277,10 +263,8 @@ class Writer:
         return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
 
     def admonition(self, node):
-        title = next(
-            (self.inline(c) for c in node.children if isinstance(c, nodes.title)),
-            type(node).__name__.capitalize(),
-        )
+        titles = [self.inline(c) for c in node.children if isinstance(c, nodes.title)]
+        title = titles[0] if titles else type(node).__name__.capitalize()
         body = self.inside(node, skip=(nodes.title,))
         if "dropdown" in node["classes"]:
             return self.folded(title, body)
@@ -294,26 +278,17 @@ class Writer:
         return f"$$\n{tex}" + (f" \\tag{{{number}}}" if number else "") + "\n$$"
 
     def caption(self, figure):
+        moves = " *(This figure moves on the page of the book.)*" * bool(figure.get("interactive"))
         for caption in figure.findall(nodes.caption):
-            moves = (
-                " *(This figure moves on the page of the book.)*"
-                if figure.get("interactive")
-                else ""
-            )
-            self.text.append(
-                f"**Fig. {self.number(figure, 'figure')}** {self.inline(caption).strip()}{moves}"
-            )
+            said = self.inline(caption).strip()
+            self.text.append(f"**Fig. {self.number(figure, 'figure')}** {said}{moves}")
+
+    def cell(self, entry):
+        text = re.sub(r"\s*\n\s*", " ", self.inside(entry)).replace(r"\|", r"\Vert ")
+        return text.replace("|", r"\vert " if "$" in entry.rawsource else r"\|")
 
     def table(self, node):
-        rows = [
-            [
-                re.sub(r"\s*\n\s*", " ", self.inside(entry))
-                .replace(r"\|", r"\Vert ")
-                .replace("|", r"\vert " if "$" in entry.rawsource else r"\|")
-                for entry in row.children
-            ]
-            for row in node.findall(nodes.row)
-        ]
+        rows = [list(map(self.cell, row.children)) for row in node.findall(nodes.row)]
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 

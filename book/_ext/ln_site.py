@@ -32,11 +32,8 @@ def _complete(app, exception):
     """Copy MathJax; drop the source maps, a fifth of the site."""
     if exception or app.builder.format != "html":
         return
-    package = Path(
-        importlib.metadata.distribution("sphinx-mathjax-offline").locate_file(
-            "sphinx-mathjax-offline/static/mathjax"
-        )
-    )
+    installed = importlib.metadata.distribution("sphinx-mathjax-offline")
+    package = Path(installed.locate_file("sphinx-mathjax-offline/static/mathjax"))
     target = Path(app.outdir) / "_static" / "mathjax"
     for name in MATHJAX:
         source, destination = package / name, target / name
@@ -49,10 +46,9 @@ def _complete(app, exception):
         source_map.unlink()
     # Sphinx keeps words of an earlier build in the search's index, with no page: they go.
     index = Path(app.outdir) / "searchindex.js"
-    text = index.read_text(encoding="utf-8")
-    index.write_text(
-        re.sub(r'(?<=\{)"[^"]*": \[\](?:, )?|, "[^"]*": \[\]', "", text), encoding="utf-8"
-    )
+    without_page = r'(?<=\{)"[^"]*": \[\](?:, )?|, "[^"]*": \[\]'
+    text = re.sub(without_page, "", index.read_text(encoding="utf-8"))
+    index.write_text(text, encoding="utf-8")
 
 
 def _repository_links(app, config):
@@ -86,25 +82,22 @@ def _prepare(app):
             path.unlink()
 
 
+THEBE = re.compile(
+    r'\s*<script type="text/x-thebe-config">.*?</script>\s*<script>kernelName = .*?</script>', re.S
+)
+
+
 def _clean(app, pagename, templatename, context, doctree):
     """Drop the scripts of sphinx-thebe, which would load from a CDN."""
     scripts = {}
     for script in context.get("script_files", []):
-        body, name = (
-            getattr(script, "attributes", {}).get("body", ""),
-            str(getattr(script, "filename", script)),
-        )
+        body = getattr(script, "attributes", {}).get("body", "")
+        name = str(getattr(script, "filename", script))
         if "THEBE_JS_URL" not in body and "thebe" not in name:
             scripts.setdefault((name, body), script)
     context["script_files"] = [*scripts.values()]
     if "body" in context:
-        body = re.sub(
-            r'\s*<script type="text/x-thebe-config">.*?</script>\s*<script>kernelName ='
-            r" .*?</script>",
-            "",
-            context["body"],
-            flags=re.S,
-        )
+        body = THEBE.sub("", context["body"])
         # sphinx-exercise gives every exercise and solution of a page the same id.
         body = re.sub(r' id="(exercise|solution)-content"', "", body)
         # Docutils' roles for citations are deprecated or do not fit what stands in the list.
@@ -113,9 +106,8 @@ def _clean(app, pagename, templatename, context, doctree):
 
 def _fields(app, what, name, thing, skip, options):
     """Leave out fields of a named tuple without a comment: the signature has them."""
-    if what != "class" or not (getattr(thing, "__doc__", None) or "").startswith(
-        "Alias for field number"
-    ):
+    doc = getattr(thing, "__doc__", None) or ""
+    if what != "class" or not doc.startswith("Alias for field number"):
         return None
     module, owner = (app.env.temp_data.get(f"autodoc:{key}") for key in ("module", "class"))
     return True if (owner, name) not in ModuleAnalyzer.for_module(module).find_attr_docs() else None
@@ -135,20 +127,15 @@ def _texts(folder, pattern):
 
 def shown(site, sheet):
     """The code points of the icons that pages, scripts and style sheets of a site name."""
-    named = {
-        *re.findall(r"\bfa-([\w-]+)", _texts(site, "*.html") + _texts(site / "_static", "*.js"))
-    }
-    codes = {
-        int(code, 16)
-        for names, code in RULE.findall(sheet)
-        if named & {*re.findall(r"\.fa-([\w-]+):", names)}
-    }
+    scripts = _texts(site / "_static", "*.js")
+    named = {*re.findall(r"\bfa-([\w-]+)", _texts(site, "*.html") + scripts)}
     styles = RULE.sub("", sheet) + _texts(site / "_static", "*.css")
-    return (
-        codes
-        | {*map(ord, re.findall("[\ue000-\uf8ff]", styles))}
-        | {int(code, 16) for code in re.findall(r'"\\(f\w{3})"', styles)}
-    )
+    codes = {int(code, 16) for code in re.findall(r'"\\(f\w{3})"', styles)}
+    codes |= {*map(ord, re.findall("[\ue000-\uf8ff]", styles))}
+    for names, code in RULE.findall(sheet):
+        if named & {*re.findall(r"\.fa-([\w-]+):", names)}:
+            codes.add(int(code, 16))
+    return codes
 
 
 def _face(rule):
@@ -167,15 +154,9 @@ def _slim(app, exception):
     sheet = (THEME / SHEET).read_text(encoding="utf-8")
     codes = shown(Path(app.outdir), sheet)
     for name in FONTS:
-        subset.main(
-            [
-                str(THEME / FOLDER / f"{name}.ttf"),
-                f"--output-file={static / FOLDER / name}.woff",
-                "--flavor=woff",
-                "--text=" + "".join(map(chr, codes)),
-                "--name-IDs=0,13,14",
-            ]
-        )
+        kept = f"--text={''.join(map(chr, codes))}", "--flavor=woff", "--name-IDs=0,13,14"
+        target = f"--output-file={static / FOLDER / name}.woff"
+        subset.main([str(THEME / FOLDER / f"{name}.ttf"), target, *kept])
     sheet = RULE.sub(lambda rule: rule[0] if int(rule[2], 16) in codes else "", sheet)
     (static / SHEET).write_text(FACE.sub(_face, sheet), encoding="utf-8")
 

@@ -84,12 +84,8 @@ SIGNATURE = re.compile(r'<span class="(?:n|o|p|w|default_value|sig-paren)">([^<]
 
 
 def _keep(formula):
-    before, box, after = formula.groups()
-    return (
-        f"{before}{box}{after}"
-        if not before + after
-        else f'<span class="ln-keep">{before}{box}{after}</span>'
-    )
+    before, _, after = formula.groups()
+    return f'<span class="ln-keep">{formula[0]}</span>' if before + after else formula[0]
 
 
 def _keep_code(code):
@@ -110,12 +106,12 @@ def kept_together(html):
 
 def long_listings(html):
     """The HTML with the class ``ln-long`` where a listing has many lines."""
-    return LISTING.sub(
-        lambda m: (
-            m[0].replace("highlight", "highlight ln-long") if m[1].count("\n") > LONG else m[0]
-        ),
-        html,
-    )
+
+    def marked(m):
+        long = m[1].count("\n") > LONG
+        return m[0].replace("highlight", "highlight ln-long") if long else m[0]
+
+    return LISTING.sub(marked, html)
 
 
 def plain_signatures(html):

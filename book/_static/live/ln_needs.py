@@ -27,11 +27,10 @@ def _binds(code):
         table = symtable.symtable(code, "cell", "exec")
     except SyntaxError:
         return frozenset()
-    return frozenset(
-        s.get_name()
-        for s in table.get_symbols()
-        if s.is_assigned() or s.is_imported() or s.is_namespace()
-    )
+    bound = [
+        s for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()
+    ]
+    return frozenset(s.get_name() for s in bound)
 
 
 def _stands_alone(node):
@@ -48,11 +47,8 @@ def _stands_alone(node):
 @functools.cache
 def _statement(code, name):
     """The last statement of a cell that binds the name: how many stand before it, and its code."""
-    return [
-        (i, piece)
-        for i, piece in enumerate(map(ast.unparse, ast.parse(code).body))
-        if name in _binds(piece)
-    ][-1]
+    pieces = enumerate(map(ast.unparse, ast.parse(code).body))
+    return [(place, piece) for place, piece in pieces if name in _binds(piece)][-1]
 
 
 def _narrowed(code, wanted):
@@ -77,11 +73,10 @@ def above(cells, index, least):
     wanted, found = set(todo), set()
     while least and todo:
         name = todo.pop()
-        number = max(
-            (i for i in range(index) if name in _binds(cells[i])), default=None
-        )  # where it is bound last
-        if number is None:
+        binding = [number for number in range(index) if name in _binds(cells[number])]
+        if not binding:
             continue
+        number = binding[-1]
         place, code = _statement(cells[number], name)
         if (number, place, code) in found:
             continue

@@ -60,11 +60,8 @@ class Stream(io.TextIOBase):
             post("stream", self.name, text[: Shown.room])
             Shown.room -= len(text)
             if Shown.room <= 0:
-                post(
-                    "stream",
-                    "stderr",
-                    f"\n(More than {MOST_TEXT:,} characters: the rest is not shown.)\n",
-                )
+                more = f"\n(More than {MOST_TEXT:,} characters: the rest is not shown.)\n"
+                post("stream", "stderr", more)
 
 
 def show(value):
@@ -75,13 +72,10 @@ def show(value):
     for method, kind in FACES:
         data = getattr(value, method, lambda: None)() if not isinstance(value, type) else None
         if data is not None:
-            return post(
-                "display",
-                kind,
-                base64.b64encode(data).decode() if isinstance(data, bytes) else data,
-            )
+            data = base64.b64encode(data).decode() if isinstance(data, bytes) else data
+            post("display", kind, data)
+            return
     post("display", "text/plain", repr(value))
-    return None
 
 
 def figures():
@@ -91,10 +85,8 @@ def figures():
     plt = sys.modules["matplotlib.pyplot"]
     try:
         for number in plt.get_fignums() if Shown.post else ():
-            picture = io.StringIO()
-            plt.figure(number).savefig(
-                picture, format="svg", bbox_inches="tight", metadata={"Date": None}
-            )
+            picture, how = io.StringIO(), {"bbox_inches": "tight", "metadata": {"Date": None}}
+            plt.figure(number).savefig(picture, format="svg", **how)
             post("display", "image/svg+xml", picture.getvalue())
     finally:
         plt.close("all")
@@ -110,17 +102,11 @@ class _Face:
 
 def _stand_in():
     kinds = {
-        name: type(name, (_Face,), {f"_repr_{kind}_": lambda self: self.data})
-        for name, kind in (
-            ("HTML", "html"),
-            ("SVG", "svg"),
-            ("Markdown", "markdown"),
-            ("Latex", "latex"),
-        )
+        name: type(name, (_Face,), {f"_repr_{name.lower()}_": lambda self: self.data})
+        for name in ("HTML", "SVG", "Markdown", "Latex")
     }
-    kinds["Math"] = type(
-        "Math", (_Face,), {"_repr_latex_": lambda self: f"$\\displaystyle {self.data}$"}
-    )
+    tex = {"_repr_latex_": lambda self: f"$\\displaystyle {self.data}$"}
+    kinds["Math"] = type("Math", (_Face,), tex)
     package, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
     package.get_ipython, package.display = lambda: None, display
     vars(display).update(kinds, display=lambda *values, **_: [show(v) for v in values])
@@ -152,9 +138,8 @@ def settle(offered):
     sys.meta_path.append(_Noticed(set(offered)))
     os.environ["MPLBACKEND"] = "agg"
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it reports on its cache
-    warnings.filterwarnings(
-        "ignore", "FigureCanvasAgg is non-interactive"
-    )  # plt.show(): figures() shows them
+    # plt.show(): figures() shows them
+    warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive")
     builtins.input = _no_input
     _stand_in()
 
@@ -209,9 +194,8 @@ async def run(steps, index, code, label, fresh, post):
     try:
         for number, piece in [*steps, (index, code)]:
             own = number == index
-            name, Shown.post = (
-                (f"<{label}>", post) if own else (f"<cell {number + 1} of the page>", None)
-            )
+            name = f"<{label}>" if own else f"<cell {number + 1} of the page>"
+            Shown.post = post if own else None
             if own or fresh or _done.get(number) != piece:
                 await _execute(piece, name, space)
                 if not fresh:
@@ -222,11 +206,8 @@ async def run(steps, index, code, label, fresh, post):
         sys.stdout.flush(), sys.stderr.flush()
         lines, line = _told(error, name)
         if not own:
-            above = (
-                f"This was raised above, in cell {number + 1} of the page, which has to run"
-                " first.\n"
-            )
-            lines.insert(0, (above, False))
+            above = f"This was raised above, in cell {number + 1} of the page"
+            lines.insert(0, (f"{above}, which has to run first.\n", False))
         post("error", lines, line if own else 0)
         # What it drew is its own, not the next cell's. One error is told already.
         Shown.post = post if own else None

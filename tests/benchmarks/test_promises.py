@@ -85,7 +85,7 @@ def live_cases():
         yield accuracy.normal_case("offset", {"offset": offset}, tensors, 256, 64, offset=offset)
     for along, nominal in (("ones", 1e6), ("both", 1e4)):
         yield accuracy.kappa_case(along, nominal)
-    yield from accuracy.scale_cases(quick=True)
+    yield from list(accuracy.scale_cases())[1::2]
     yield from accuracy.constant_cases()
     yield from accuracy.row_cases()
 
@@ -106,7 +106,7 @@ def test_the_file_can_be_reproduced(records):
 
 
 def test_the_judge_of_many_rows_agrees_with_exact_arithmetic():
-    case = accuracy.normal_case("rows", {}, ("dgamma", "dbeta"), 1000, 64, wide_judge=True)
+    case = accuracy.normal_case("rows", {}, ("dgamma", "dbeta"), 1000, 64)
     wide = accuracy.judge(case)
     exact = reference.layer_norm(case.x, case.gamma, case.beta, case.dy)
     assert 0 < wide.judge_error < 1e-11

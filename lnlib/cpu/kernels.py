@@ -206,8 +206,12 @@ def _statistics(x, i, real):
         while start < D:  # a range would divide, in every row, to know its length
             stop = min(start + block, D)
             d, dd = _moments(x, i, start, stop, mean)
-            total, total_lost = _accumulate(total, total_lost, d)
-            squares, squares_lost = _accumulate(squares, squares_lost, dd)
+            if x.itemsize == 4:
+                total += d
+                squares += dd
+            else:
+                total, total_lost = _accumulate(total, total_lost, d)
+                squares, squares_lost = _accumulate(squares, squares_lost, dd)
             start = stop
         residual = (total + total_lost) / D
         variance = (squares + squares_lost) / D - residual * residual
@@ -264,9 +268,14 @@ def _row_sums(dy, x, i, gamma, mean, shift, rstd):
         while start < D:
             stop = min(start + block, D)
             w, wx, xhat = _upstream_sums(dy, x, i, start, stop, gamma, mean, shift, rstd, guess)
-            w_sum, w_lost = _accumulate(w_sum, w_lost, w)
-            wx_sum, wx_lost = _accumulate(wx_sum, wx_lost, wx)
-            x_sum, x_lost = _accumulate(x_sum, x_lost, xhat)
+            if x.itemsize == 4:
+                w_sum += w
+                wx_sum += wx
+                x_sum += xhat
+            else:
+                w_sum, w_lost = _accumulate(w_sum, w_lost, w)
+                wx_sum, wx_lost = _accumulate(wx_sum, wx_lost, wx)
+                x_sum, x_lost = _accumulate(x_sum, x_lost, xhat)
             start = stop
         if not _is_poor(guess, w_sum, D):
             return guess, w_sum + w_lost, wx_sum + wx_lost, x_sum + x_lost
@@ -301,6 +310,17 @@ def _overflow_safe_limit(itemsize):
 def _columns_before_line(array):
     """How many elements of the first row lie before the first cache line that begins in it."""
     return -array.ctypes.data % LINE // array.itemsize
+
+
+@_allocating
+def _zeros_beside(rows, gamma):
+    """Zeros of gamma's shape, whose cache lines begin at the columns at which those of the first row do.
+
+    """
+    line = LINE // gamma.itemsize
+    zeros = np.zeros(len(gamma) + line, gamma.dtype)
+    start = (_columns_before_line(zeros) - _columns_before_line(rows)) % line
+    return zeros[start : start + len(gamma)]
 
 
 @_inlined
@@ -350,7 +370,7 @@ def _backward_rows(dy, x, statistics, gamma, dx, sums, begin, end):
     limit = _overflow_safe_limit(gamma.itemsize)
     streams = 3 * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
     before, left, changed = _columns_before_line(dx), 0, 0
-    dgamma, dbeta = np.zeros(D, gamma.dtype), np.zeros(D, gamma.dtype)
+    dgamma, dbeta = _zeros_beside(dx, gamma), _zeros_beside(dx, gamma)
     for block in range(begin, end, ROW_BLOCK):
         for i in range(block, min(block + ROW_BLOCK, end)):
             mean, rstd = statistics[0, i], statistics[2, i]

@@ -221,14 +221,15 @@ EXERCISES = (
                 Your eps grows like sigma. If x is in metres, in which unit is the eps of layer
                 norm?
             1 / radius**2 => 1 / radius
-                It treats the radius as a ratio of variances. Of what is it a ratio?
+                Your formula treats the radius as a ratio of variances. Of which two
+                lengths is it the ratio?
             sigma**2 * (1 / radius**2 - 1) => sigma * (1 / radius - 1)
                 This eps would be added to sigma itself. Where does layer norm add it?
             (1 / radius**2 - 1) => (1 / radius - 1)**2
                 You square the difference of s and sigma. Is that a difference of squares?
             radius**2 - 1) => radius**2)
-                It gives eps the whole length, and leaves sigma no share. How large is your eps
-                for radius 1?
+                Your formula gives eps the whole length and leaves sigma no share. How
+                large is your eps for radius 1?
             (1 / radius**2 - 1) => (radius**2 - 1)
                 Your eps is negative. Let the radius go to 0: does more eps bring a row closer
                 to the centre, or less?
@@ -281,8 +282,8 @@ EXERCISES = (
         ),
         mistakes=changes("""
             groups, x.shape[-1] // groups) => x.shape[-1] // groups, groups)
-                The number of groups and their size have changed places, so a group has numbers
-                of another count and from other neighbours.
+                The number of groups and their size have changed places. How many
+                numbers belong to one group?
             x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups) => x[..., None, :]
                 The whole row is one group, whatever groups is.
             parts - parts.mean(axis=-1, keepdims=True) => parts
@@ -297,8 +298,7 @@ EXERCISES = (
                 All groups of a row are divided by one common sigma. Which numbers may a group
                 see?
             np.sqrt(var + eps) => np.sqrt(var)
-                Your numbers are those of eps = 0. Where does eps stand, and is it as large as
-                the caller's?
+                Your numbers are those of eps = 0. Do you use the caller's eps?
             np.sqrt(var + eps) => np.sqrt(var + 1e-5)
                 Your eps is 1e-5, whatever the caller passes.
         """),
@@ -334,8 +334,8 @@ EXERCISES = (
             & "layer": (N, 1, 1, 1) => "layer": (1, C, H, W)
             & "instance": (N, C, 1, 1) => "instance": (1, 1, H, W)
             & (N, groups, 1, 1, 1) => (1, 1, C // groups, H, W)
-                The axes that are averaged over keep their lengths in your shapes, and the
-                others have length 1. Which of them does a mean still tell apart?
+                Your shapes are inside out: the averaged axes keep their lengths, and
+                the others have length 1. Along which axes does the mean still vary?
         """),
     ),
 )

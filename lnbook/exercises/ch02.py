@@ -59,8 +59,8 @@ def _eigenvalues_of(D, eps):
         wrong = np.flatnonzero(np.abs(found - expected) > 1e-9 * expected.max()) + 1
         expect(
             not wrong.size,
-            f"in the list of eigenvalues for {where} number {', '.join(map(str, wrong))} of {D} is "
-            f"off by {np.abs(found - expected).max():.1e} at most",
+            f"for {where} these of your {D} eigenvalues are off: number "
+            f"{', '.join(map(str, wrong))}, by up to {np.abs(found - expected).max():.1e}",
         )
         expect_close(found, expected, _RTOL, f"the list of eigenvalues for {where}")
 
@@ -101,8 +101,8 @@ def _vanishes(dy, x, gamma):
     along = [abs(g @ v) / np.linalg.norm(g) / np.linalg.norm(v) for v in (np.ones(7), cache.xhat)]
     expect(
         left <= _RTOL * right,
-        f"a fraction of {left / right:.3e} of gamma * dy / s comes through (of the length of "
-        f"gamma * dy {along[0]:.3f} is along 1 and {along[1]:.3f} along xhat)",
+        f"dx should vanish, but a fraction of {left / right:.3e} of gamma * dy / s comes through;"
+        f" of the length of gamma * dy {along[0]:.3f} is along 1 and {along[1]:.3f} along xhat",
     )
 
 
@@ -226,7 +226,7 @@ EXERCISES = (
                 The path through the variance counts twice. Differentiate sqrt(v) at v = 4 by
                 hand.
             .mean() + eps) => .mean())
-                Your s is that of eps = 0. Is eps in it, and as large as the caller's?
+                Your s is that of eps = 0. Does it use the caller's eps?
             (c * c).mean() => (c * c).sum() / (D - 1)
                 Your variance divides by D - 1. Is it an estimate or a definition?
         """),
@@ -253,8 +253,8 @@ EXERCISES = (
             eps / s**3 => eps / s**2
                 One of the eigenvalues has another unit than the rest.
             [0.0, eps / s**3] + [1 / s] * (len(x) - 2) => [eps / s**3] + [1 / s] * (len(x) - 1)
-                One direction of yours passes at full size that J sends to zero for every eps.
-                Which?
+                In your list one direction passes at full size, although J sends it to
+                zero for every eps. Which one is that?
             [0.0, eps / s**3] + [1 / s] * (len(x) - 2) => [0.0] + [eps / s**3] * (len(x) - 1)
                 In all directions but one you let through what eps does. In how many of them is
                 something taken away?
@@ -265,7 +265,7 @@ EXERCISES = (
                 The largest of your eigenvalues have another unit than J. If x is in metres,
                 which is J's?
             x.var() + eps => x.var()
-                Your s is that of eps = 0. Is eps in it, and as large as the caller's?
+                Your s is that of eps = 0. Does it use the caller's eps?
             [0.0, eps / s**3] + [1 / s] * (len(x) - 2) => [1 / s] * (len(x) - 2) + [eps / s**3, 0.0]
                 Your eigenvalues are in descending order.
         """),
@@ -326,7 +326,8 @@ EXERCISES = (
                 Your J does not depend on the size of x. If x is in metres, in which unit is J?
             x[i]: s * xhat[i] => x[i]: xhat[i]
             & x[j]: s * xhat[j] => x[j]: xhat[j]
-                Both x became xhat as if they were equal. What stands between them?
+                Both x became xhat, as if the two were equal. Which factor lies between
+                them?
         """),
     ),
     Exercise(

@@ -88,7 +88,7 @@ def _shows(result, eps):
     expect(set(dtypes) == {"float64"}, f"found dtypes {', '.join(dtypes)}, expected float64 only")
     expect(
         np.ptp(x, axis=-1).min() > 0,
-        "x has a constant row (has rounding to a mean made it so?); there the mutant divides "
+        "x has a constant row (perhaps because its numbers were rounded); there the mutant divides "
         "0 by 0",
     )
     _, cache = layer_norm_forward(x, gamma, beta, eps)
@@ -447,7 +447,7 @@ EXERCISES = (
             np.sqrt(eps) * =>
             np.sqrt(eps) * => 1e-10 *
             np.sqrt(eps) * => 1e-3 *
-                Here sigma is too large. Does it become smaller as fast as the root of eps?
+                Your sigma is too large here. Does it shrink as fast as the root of eps?
             np.sqrt(eps) * => 100 * np.sqrt(eps) *
                 Your sigma is much larger than the root of eps. How much does eps add to the
                 variance then?
@@ -457,7 +457,7 @@ EXERCISES = (
             np.array([1.0, 2.0, 3.0, 5.0]) => np.ones(4)
                 Your dy is constant, and gamma too: what is dx then, with eps or without?
             np.ones(4), np.zeros(4) => np.zeros(4), np.zeros(4)
-                Your gamma is 0 or your dy is, so nothing reaches x.
+                Your gamma or your dy is 0, so nothing reaches x.
             np.array([1.0, -1.0, 1.0, -1.0]) => np.ones(4)
                 Your x is constant, so that without eps the backward divides 0 by 0.
         """),
@@ -514,8 +514,8 @@ EXERCISES = (
             rng = np.random.default_rng(0) => return True
                 Your test accepts everything.
             rng = np.random.default_rng(0) => return False
-                Your test rejects everything. Is its tolerance above its own error, of rounding
-                and of a step that is not imaginary?
+                Your test rejects everything. Is its tolerance larger than its own
+                errors, from rounding and from a step that is not imaginary?
             dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])
             => cache = rms_norm_forward(x, gamma)[1]\n\
                 return all(map(np.allclose, backward(dy, cache), rms_norm_backward(dy, cache)))
@@ -555,8 +555,8 @@ EXERCISES = (
             & (g * xhat).mean( => (g * xhat).sum(
                 Sums stand in your columns where the formula has means.
             (g, mean_g, projection) => (g, -mean_g, -projection)
-                Some of your numbers have the other sign. In the docstring, does it belong to a,
-                b and c or to their terms?
+                Some of your numbers have the other sign. In the docstring, do the minus
+                signs belong to a, b and c, or to their terms?
             rcond=None)[0] => rcond=None)[0].round(1)
                 You round the numbers. Must they be tidy?
             0] => 0] / np.linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0][0]

@@ -57,8 +57,8 @@ def _is_negative(found, centre):
     v = naive(row)[2].item()
     expect(
         v < 0,
-        f"for {row} the naive variance is {v}, expected a negative number; about one row in three"
-        " has one, so try others until it is",
+        f"for {row} the naive variance is {v}, expected a negative number; about one random"
+        " row in three has one, so draw until you find one",
     )
 
 
@@ -191,13 +191,13 @@ EXERCISES = (
         tuple(map(_negative_at, (1e4, 123456.0, 6e5))),
         mistakes=changes("""
             if naive(row)[2] < 0 and np.ptp(row) > 0 => if np.ptp(row) > 0
-                The row is not one that was looked for. Which number of naive's has to be below
-                0?
+                You return a row without searching for it. Which of the numbers that
+                naive returns has to be below 0?
             uniform(-0.9, 0.9, 3) => uniform(-9, 9, 3)
                 The numbers are drawn from too wide an interval. How far from centre may they
                 be?
             return row => return row.astype(float)
-                What you return is float64. In which dtype does the variance turn negative?
+                Your row is float64. In which dtype does the variance turn negative?
         """),
     ),
     Exercise(
@@ -226,7 +226,7 @@ EXERCISES = (
             tuple(-np.log10(losses)) => tuple(losses)
                 You return errors. How many digits does an error of 1e-3 leave?
             -np.log10(losses) => -np.log(losses)
-                Your logarithm counts in powers of e. Of what is a decimal digit a power?
+                Your logarithm is the natural one. What is the base of decimal digits?
             , u, 1) => , 0, 1)
                 Near a mean of 0 more digits are promised than float32 has. What does every
                 result lose?
@@ -251,19 +251,19 @@ EXERCISES = (
         ),
         mistakes=changes("""
             d - d.mean(axis=-1, keepdims=True) => d
-                The mean is subtracted once and no more; or what is subtracted besides is 0, or
-                was added to m. What is the mean of x - m?
+                You subtract the mean once only, or the second number that you subtract
+                is 0 or was added to m. What is the mean of x - m?
             d.mean(axis=-1, keepdims=True) => d.mean()
                 One mean over all rows is taken off. Does every row have the same left over?
             var + => (d * d).mean(axis=-1, keepdims=True) +
-                The square of what was left of the mean is in your variance, too. Which of the
-                variances was perfect?
+                Your variance includes the square of the mean's residual. Which of the
+                two variances was already right?
             np.sqrt(var + np.float32(eps)) => (np.sqrt(var) + np.float32(eps))
                 Your eps is added to sigma. Does layer norm add it before or after the root?
             np.sqrt(var + np.float32(eps)) => np.sqrt(var)
-                Your numbers are those of eps = 0. Is eps there, and as large as the caller's?
+                Your numbers are those of eps = 0. Do you use the caller's eps?
             return c / np.sqrt(var + np.float32(eps)) => return c
-                Nothing is divided by s, or only what was left of the mean. Where do your
+                You divide nothing by s, or only the mean's residual. Where do your
                 brackets close?
             (var + => (var * x.shape[-1] / (x.shape[-1] - 1) +
                 Your variance divides by D - 1. Is it an estimate or a definition?
@@ -309,7 +309,7 @@ EXERCISES = (
                 The root of a negative variance is NaN, and every comparison with a NaN is
                 false. Is that row safe?
             recentred_short(x, order) => recentred_short(x)
-                The order of summation has no part in your answer. Which sum loses more?
+                Your answer ignores the order of summation. Which sum loses more?
             residual[0] ** 2 < var[0] => residual[0] ** 2 >= var[0]
                 True and False have changed places in your answer.
             residual[0] ** 2 < var[0] => abs(residual[0]) < var[0]
@@ -318,7 +318,8 @@ EXERCISES = (
             residual[0] ** 2 < var[0] => residual[0] * abs(residual[0]) < var[0]
                 The residual keeps its sign: a large negative one counts as small.
             residual[0] ** 2 < var[0] => var[0] > 0
-                Only the sign of the variance is asked for. Can a wrong variance be positive?
+                Your answer looks at the sign of the variance only. Can a wrong variance
+                be positive?
         """),
     ),
 )

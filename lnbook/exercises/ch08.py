@@ -389,7 +389,8 @@ EXERCISES = (
             sqrt(largest / D) => sqrt(largest / (D - 1))
                 D - 1 squares are added. How many has a row of D?
             sqrt(largest / D) => sqrt(largest) / D
-                D divides sigma itself. Of which sum is the largest number the limit?
+                You divide sigma itself by D. Which sum must not exceed the largest
+                number?
             sqrt(largest / D) => sqrt(largest)
                 Your first number does not depend on D. How many squares are in the sum before
                 it is divided?
@@ -430,8 +431,8 @@ EXERCISES = (
         ),
         mistakes=changes("""
             scale = 2.0**-exponent => scale = 1.0
-                The row is not scaled, or by a number that comes of its squares: they overflow
-                as before.
+                The row is not scaled, or its scale is computed from its squares, which
+                overflow as before.
             scale = 2.0**-exponent => scale = 1 / max(float(np.abs(row).max()), 1.0)
                 The row is divided by its largest number. Which scales change no digit of an
                 element?
@@ -439,11 +440,11 @@ EXERCISES = (
                 The row is divided by its standard deviation. What becomes of that where squares
                 overflow?
             np.abs(row).max() => row.max()
-                Another number than the largest by size sets the scale. Which number of a row
-                has the largest square?
+                Your scale is not that of the number with the largest absolute value.
+                Which number of a row has the largest square?
             eps * scale**2 => eps
-                The row is scaled, and eps is not: beside smaller squares it weighs more than it
-                did.
+                You scale the row but not eps, which then weighs more than before
+                against the smaller squares.
             eps * scale**2 => eps * scale
                 Your eps is scaled as the row is. To what is it added?
             scaled, eps=max(eps * scale**2, tiny) => row.astype(float), eps=eps).astype(row.dtype

@@ -223,7 +223,8 @@ EXERCISES = (
         ),
         mistakes=changes(r"""
             rstd * cache.gamma => rstd
-                The numerator is made of dy. What reaches the normalisation on the way back?
+                Your numerator is computed from dy alone. What reaches the normalisation
+                on the way back?
             np.linalg.norm(cache.rstd * cache.gamma * dy) / size
             => (np.linalg.norm(cache.rstd * cache.gamma * dy) / size) ** 2
                 Your kappa is a quotient of squares. Which root does a norm have?
@@ -258,17 +259,17 @@ EXERCISES = (
         _DX.diagnose,
         mistakes=changes("""
             np.where(sigma > 0, sigma, 1) => sigma
-                A constant row is divided by its sigma of 0. Which factor beside that quotient
-                is 0 as well?
+                You divide a constant row by its sigma, which is 0. Which factor of the
+                third term is 0 as well?
             np.where(sigma > 0, sigma, 1) => np.where((sigma > 0).all(), sigma, np.inf)
-                One constant row takes the third term from all rows. Which rows have no
-                quotient?
+                One constant row removes the third term from all rows. For which rows is
+                there no quotient?
             np.where(sigma > 0, sigma, 1) => np.where(sigma > eps, sigma, np.inf)
                 Rows of sigma below eps are treated as constant ones. For which sigma is there
                 no quotient?
             np.where(sigma > 0, sigma, 1) => (sigma + 1e-12)
-                A number is added to every sigma, which changes dx of all rows a little. Which
-                rows need another sigma?
+                You add a number to every sigma, which changes dx of all rows a little.
+                Which rows need another sigma?
             along) / s => along) / s * (sigma > 0)
                 Your dx of a constant row is 0. Move one element of such a row a little: does y
                 stay?
@@ -357,13 +358,13 @@ EXERCISES = (
         ),
         mistakes=changes("""
             else 2 * roundings => else roundings
-                Every rounding of the running sum is counted as if the sum were already at its
-                full size.
+                You count every rounding of the running sum as if the sum already had
+                its full size.
             np.exp2(roundings) if in_pairs else 2 * roundings => 2 * roundings
                 The running sum's line is solved in both cases. What does in_pairs change?
             np.exp2(roundings) if in_pairs else 2 * roundings => tolerance / u
-                Neither line is solved: these are the roundings, each at its worst, that add up
-                to tolerance.
+                Neither line is solved: you return how many worst-case roundings add up
+                to the tolerance.
             (tolerance / (0.42 * u)) ** 2 => tolerance / (0.42 * u)
                 The root of the line is not undone. What does that leave of N on the other side?
             0.42 * u => u

@@ -264,8 +264,8 @@ EXERCISES = (
                 These are all the operations that fit beside the copy. How many does the pass do
                 already?
             2 * itemsize => itemsize
-                Half of what fits beside the copy is counted. How many arrays does it move, and
-                is each FLOP/s counted?
+                You count half of the operations that fit beside the copy. How many
+                arrays does it move, and do you use the whole rate?
             2 * itemsize / machine.copy - 8 => 1 / machine.copy
                 This is the ridge, in operations per byte. How many bytes has an element?
             flops * 2 * itemsize / machine.copy => copy * 2 * itemsize / machine.flops

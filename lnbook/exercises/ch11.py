@@ -392,8 +392,8 @@ EXERCISES = (
                 The sums are taken to begin where a line begins. At which address do they?
             part * sums.strides[0] + row * sums.strides[1]
             => (2 * part + row) * sums.shape[2] * sums.itemsize
-                The gaps of a view are not seen, or counted as written. Which bytes does it
-                skip?
+                You overlook the gaps of a view, or count them as written. Which bytes
+                does the view skip?
             (0, 1) => (0,)
                 One of a part's two rows is counted. What does part t write to?
             itemsize - 1 => itemsize

@@ -270,8 +270,8 @@ def _sends_little(found, products, ranks, **_):
     asked = products.shape[1] * -(-blocks // ranks)
     expect(
         brought <= asked + 100,
-        f"a rank brings as much as {brought} numbers, expected {asked}, and 100 more at most: one "
-        f"for each feature and block of {BLOCK} rows",
+        f"a rank sends {brought} numbers, expected {asked} (one for each feature and block of"
+        f" {BLOCK} rows) and at most 100 more",
     )
 
 
@@ -378,10 +378,11 @@ EXERCISES = (
                 The mean of the whole is rounded to one number, and nothing is kept of what that
                 loses.
             + distance * moved * count_a =>
-                The squares of both groups are added and no more. What of the distance between
-                their means?
+                You add the squares of both groups, and nothing else. Does the distance
+                between their means count?
             \n    if count_b == 0:\n        return a =>
-                Two groups of no numbers divide 0 by 0. What should come of nothing and nothing?
+                Two empty groups divide 0 by 0. What should the merge of two empty
+                groups be?
         """),
     ),
     Exercise(

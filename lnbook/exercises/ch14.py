@@ -132,7 +132,7 @@ _SAID = {
         "nothing": (
             "You take some_threads for sound. Which threads of the block come to its barrier?"
         ),
-        "race": "You see a race in some_threads. All that read have waited; for whom do they wait?",
+        "race": "You see a race in some_threads. All threads that read have waited; for whom?",
     },
     "one_warp": {
         "nothing": (
@@ -397,8 +397,8 @@ EXERCISES = (
         _which_mistake,
         mistakes=changes("""
             dgamma_parts[mine + c] = float32(0) => pass
-                The parts are added to before they are written. What stands in memory at the
-                start?
+                You add to the parts before anything is written there. What is in memory
+                at the start?
             cuda.blockIdx.x * D => 0
                 All blocks write to the first part. Who else adds there at the same time?
             block_sum(total, parts) => warp_sum(total)

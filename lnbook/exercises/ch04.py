@@ -6,22 +6,9 @@ from lnlib.gradcheck import adjoint_test, complex_step
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 from normcheck.mistakes.catalogue import missing_projection
 
-from . import (
-    Call,
-    Check,
-    Exercise,
-    Mismatch,
-    Ran,
-    changes,
-    each,
-    expect,
-    expect_array,
-    expect_close,
-    expect_number,
-    expect_parts,
-    unchanged,
-)
-from .run import quietly
+from . import Exercise, changes
+from .expect import Mismatch, expect, expect_array, expect_close, expect_number, expect_parts
+from .run import Call, Check, Ran, each, quietly, unchanged
 
 _U = 2.0**-53
 
@@ -364,8 +351,8 @@ EXERCISES = (
             / (2 * h) => / h
                 The change of f is divided by half the distance between the two points.
             / (2 * h) => / 2 * h
-                Your quotient is multiplied by h, because Python evaluates / and * from
-                left to right.
+                Your quotient is multiplied by h, because Python evaluates / and * from left to
+                right.
             shift[i] = h => shift[...] = h
                 All elements move at once, so every entry is the sum of all the derivatives.
             shift = np.zeros_like(x) => x[i] += h
@@ -378,8 +365,8 @@ EXERCISES = (
             gradient = np.zeros_like(x) => gradient, h = np.zeros_like(x), 1e-5
                 Your step is a constant of your own. Which h are you given?
             for i in np.ndindex(x.shape) => for i in range(len(x))
-                Your index covers the first axis only, so it moves many elements at
-                once. Which index moves one?
+                Your index covers the first axis only, so it moves many elements at once. Which
+                index moves one?
         """),
     ),
     Exercise(
@@ -419,24 +406,22 @@ EXERCISES = (
                 An absolute value throws the imaginary part of the derivative away: it is not
                 differentiable in the complex sense.
             (c * c) => (c * c.conj())
-                A conjugate flips the sign of the imaginary part, so the derivative in
-                it cancels.
+                A conjugate flips the sign of the imaginary part, so the derivative in it cancels.
             return (c * c).mean(axis=-1, keepdims=True) => return x.var(axis=-1, keepdims=True)
-                Your variance of complex numbers is real, like that of np.var. Where did
-                the imaginary step go?
+                Your variance of complex numbers is real, like that of np.var. Where did the
+                imaginary step go?
             c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
                 The sum of squares is divided by D - 1.
             (c * c).mean(axis=-1, keepdims=True)
             => (x * x).mean(axis=-1, keepdims=True) - x.mean(axis=-1, keepdims=True) ** 2
-                You subtract two large squares at the end, which cancels digits. What if
-                you subtract the mean before you square?
+                You subtract two large squares at the end, which cancels digits. What if you
+                subtract the mean before you square?
             c = x - x.mean(axis=-1, keepdims=True) => c = x - x.mean()
                 One mean of the whole array is subtracted. Does each row not have its own?
             c = x - x.mean(axis=-1, keepdims=True) => c = x
                 Nothing is subtracted before you square: that is the mean square.
             return (c * c) => return (c * c).real
-                You return the real part alone, but the derivative is in the imaginary
-                part.
+                You return the real part alone, but the derivative is in the imaginary part.
         """),
     ),
     Exercise(
@@ -464,8 +449,8 @@ EXERCISES = (
         ),
         mistakes=changes("""
             (1 / (order + 1)) => (1 / order)
-                Your exponent does not come from balancing the two errors: multiply both by h
-                and compare powers.
+                Your exponent does not come from balancing the two errors: multiply both by h and
+                compare powers.
             length * =>
                 Your step has no unit. If x is in metres, in which unit is h?
             length * (u / order) ** (1 => (1 + order) * (u / order) ** (order
@@ -473,8 +458,8 @@ EXERCISES = (
             length * (u / order) ** (1 / (order + 1)) => length * (u / order) ** 1 / (order + 1)
                 A power goes before a division in Python: what is a ** 1 / 2?
             length * (u / order) ** (1 / (order + 1)) => length * u ** (1 / (order + 1)) / order
-                Your order divides outside the power. Solve for h once more: what stands under
-                the root?
+                Your order divides outside the power. Solve for h once more: what stands under the
+                root?
             (u / order) => u
                 At your step both errors are equal. Is their sum smallest there?
             (u / order) => (u * order)
@@ -547,18 +532,16 @@ EXERCISES = (
                 You divide by the sum of absolute values, which is larger than either size asked
                 for.
             size = sum( => size = max(
-                You divide by the larger of the two sizes. What does the formula divide
-                by?
+                You divide by the larger of the two sizes. What does the formula divide by?
             abs(left.sum() - right.sum()) => abs(abs(left.sum()) - abs(right.sum()))
                 Two sums of opposite signs agree in your answer. Are they a pair?
             abs(left.sum() - right.sum()) => (left.sum() - right.sum())
-                Your result can be negative. Does it matter which of the two sums is
-                larger?
+                Your result can be negative. Does it matter which of the two sums is larger?
             / size if size else 0.0 =>
                 Your result has a size of its own: make v a thousand times larger, and it grows.
             if size else 0.0 =>
-                Where every product is 0, your result is 0 / 0. How far apart are two sums that
-                are 0?
+                Where every product is 0, your result is 0 / 0. How far apart are two sums that are
+                0?
         """),
     ),
     Exercise(
@@ -581,14 +564,13 @@ EXERCISES = (
         ),
         mistakes=changes("""
             (a.shape) for a in args] => (args[-1].shape)] * len(args)
-                All arguments move along one direction. Which two gradients could then be
-                exchanged?
+                All arguments move along one direction. Which two gradients could then be exchanged?
             (g * v).sum() for => (g * rng.standard_normal(g.shape)).sum() for
-                The prediction is made along another direction than the one in which the
-                arguments move.
+                The prediction is made along another direction than the one in which the arguments
+                move.
             rng.standard_normal(a.shape) => rng.standard_normal()
-                Each array moves as a whole, by one number. Which mistakes does such a direction
-                not see?
+                Each array moves as a whole, by one number. Which mistakes does such a direction not
+                see?
             .sum().imag => .sum().real
                 The derivative of a complex step is not in the real part.
             .imag / 1e-30 => .imag

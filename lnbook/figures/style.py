@@ -16,6 +16,8 @@ __all__ = [
     "figure",
     "glue",
     "key_below",
+    "arrow",
+    "label",
     "stacked",
     "styles",
     "with_key",
@@ -91,6 +93,18 @@ def stacked(width, height, panels, **axes_options):
     for ax, title in zip(fig.panels, panels):
         ax.set_title(title, fontsize=SIZE)
     return fig, [*zip(fig.panels, panels.values())]
+
+
+def label(ax, x, y, text, **options):
+    """Text in the size of the book, centred at (x, y) unless ``options`` say otherwise."""
+    ax.text(x, y, text, **{"ha": "center", "va": "center", "fontsize": SIZE} | options)
+
+
+def arrow(ax, start, end, colour, shrink=0, linewidth=1.8, linestyle="-"):
+    """An arrow that ends ``shrink`` points before either place."""
+    look = {"color": colour, "shrinkA": shrink, "shrinkB": shrink}
+    look |= {"arrowstyle": "-|>", "linewidth": linewidth, "linestyle": linestyle}
+    ax.annotate("", end, start, arrowprops=look)
 
 
 def styles(series, markers="os^vD"):

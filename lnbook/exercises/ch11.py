@@ -88,6 +88,12 @@ def _placed(shape, offset=16, dtype=np.float32, view=lambda array: array):
     return zeros
 
 
+def _parts(parts, D, offset=16, dtype=np.float32, line=64):
+    """A case of :func:`_lines`."""
+    words = f"{parts} parts, D = {D}, {np.dtype(dtype)}, {offset} bytes into a line of {line}"
+    return words, _placed((parts, 2, D), offset, dtype), line
+
+
 def _with_sums(answer, arguments):
     sums = arguments["sums"]()
     found = answer(sums, arguments["line"])
@@ -343,34 +349,18 @@ EXERCISES = (
             _lines(
                 "side by side",
                 *(
-                    (
-                        f"{parts} parts, D = {D}, {offset} bytes into a line",
-                        _placed((parts, 2, D), offset),
-                        64,
-                    )
+                    _parts(parts, D, offset)
                     for parts, D, offset in (
-                        (2, 64, 16),
-                        (2, 64, 0),
-                        (4, 20, 16),
-                        (1, 8, 16),
-                        (8, 2, 0),
-                        (3, 16, 48),
+                        *((2, 64, 16), (2, 64, 0), (4, 20, 16)),
+                        *((1, 8, 16), (8, 2, 0), (3, 16, 48)),
                     )
                 ),
             ),
             _lines(
                 "wider numbers, longer lines",
-                (
-                    "8 parts, D = 2, float64, 16 bytes into a line",
-                    _placed((8, 2, 2), dtype=np.float64),
-                    64,
-                ),
-                (
-                    "4 parts, D = 20, float64, 16 bytes into a line",
-                    _placed((4, 2, 20), dtype=np.float64),
-                    64,
-                ),
-                ("8 parts, D = 4, lines of 128 bytes", _placed((8, 2, 4)), 128),
+                _parts(8, 2, dtype=np.float64),
+                _parts(4, 20, dtype=np.float64),
+                _parts(8, 4, line=128),
             ),
             _lines(
                 "padded or transposed",

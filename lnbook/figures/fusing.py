@@ -82,13 +82,8 @@ def time_per_element(elements, seconds, floor):
     fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
     nanoseconds = {name: 1e9 * (times / elements)[order] for name, times in seconds.items()}
     draw_lines(ax, elements[order], nanoseconds, "os^D", linewidth=1.2, markersize=6)
-    ax.plot(
-        elements[order],
-        1e9 * (floor / elements)[order],
-        color="black",
-        linestyle=":",
-        label="copy of x",
-    )
+    lowest = 1e9 * (floor / elements)[order]
+    ax.plot(elements[order], lowest, color="black", linestyle=":", label="copy of x")
     ax.set(xlabel=r"elements, $B\,T\,D$", ylabel="ns per element")
     ax.set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
     return with_key(fig)
@@ -139,15 +134,9 @@ def false_sharing(times):
     width = 0.76 / len(ways)
     for i, (way, (colour, hatch)) in enumerate(zip(ways, looks)):
         at = np.arange(len(times)) + width * (i - (len(ways) - 1) / 2)
-        ax.bar(
-            at,
-            [ratios[way] for ratios in times.values()],
-            width - 0.02,
-            color=COLOURS[colour],
-            alpha=0.75,
-            hatch=hatch,
-            label=way,
-        )
+        heights = [ratios[way] for ratios in times.values()]
+        look = {"color": COLOURS[colour], "alpha": 0.75, "hatch": hatch}
+        ax.bar(at, heights, width - 0.02, **look, label=way)
     ax.axhline(1, color="black", linestyle="--", linewidth=1.2)
     ax.set_xticks(range(len(times)), times)
     ax.set(xlabel="$D$", ylabel="time of two threads / one")
@@ -173,15 +162,8 @@ def lanes(requests):
             left = 32 * sectors.index(a.address // 32) + a.address % 32
             # The edge has the colour of the face: four bytes would be too thin to be seen on a
             # phone.
-            used = ax.barh(
-                a.thread % 32,
-                a.size,
-                1,
-                left,
-                color=COLOURS["blue"],
-                edgecolor=COLOURS["blue"],
-                linewidth=2,
-            )
+            look = {"color": COLOURS["blue"], "edgecolor": COLOURS["blue"], "linewidth": 2}
+            used = ax.barh(a.thread % 32, a.size, 1, left, **look)
         ax.set(
             xlim=(0, 32 * max(map(len, touched))), ylim=(31.5, -0.5), yticks=(0, 31), ylabel="lane"
         )
@@ -332,14 +314,8 @@ def partial_traffic(predicted, counted, others):
     """
     fig, ax = figure(5.2, 3.6, xscale="log")
     ax.plot(predicted.keys(), predicted.values(), color=COLOURS["blue"], label="predicted")
-    ax.plot(
-        counted.keys(),
-        counted.values(),
-        "o",
-        color=COLOURS["orange"],
-        markersize=8,
-        label="counted",
-    )
+    look = {"color": COLOURS["orange"], "markersize": 8, "label": "counted"}
+    ax.plot(counted.keys(), counted.values(), "o", **look)
     for (name, height), dash in zip(others.items(), ("--", ":")):
         ax.axhline(height, color="black", linestyle=dash, linewidth=1.2, label=name)
     ax.set(xlabel="partial sums per row, $G / N$", ylabel="bytes per element", ylim=(0, None))
@@ -446,12 +422,7 @@ def times_of_cuts(D, panels):
     """
     fig, drawn = stacked(5.2, 2.6 * len(panels) + 0.5, panels, xscale="log", yscale="log")
     for ax, times in drawn:
-        draw_lines(
-            ax,
-            D,
-            {name: 1e6 * np.asarray(seconds) for name, seconds in times.items()},
-            "os^",
-            markersize=5,
-        )
+        microseconds = {name: 1e6 * np.asarray(seconds) for name, seconds in times.items()}
+        draw_lines(ax, D, microseconds, "os^", markersize=5)
         ax.set(ylabel="µs, modelled", xlabel="$D$" if ax is fig.panels[-1] else "")
     return with_key(fig, 3)

@@ -80,7 +80,7 @@ def layer_e(x, gamma, beta, dy, eps):
     return gamma * xhat + beta, dx, dgamma, dbeta
 
 
-SCRATCH = {}
+SCRATCH: dict = {}
 
 
 def layer_f(x, gamma, beta, dy, eps):

@@ -298,7 +298,7 @@ EXERCISES = (
             ),
             _sums(
                 "pairs, in float32",
-                lambda rng: Call({"terms": np.float32([[2**24], [1], [1], [1]])}),
+                lambda rng: Call({"terms": np.array([[2**24], [1], [1], [1]], np.float32)}),
                 _in_pairs,
             ),
         ),

@@ -199,7 +199,7 @@ def _seen_by(answer, layer):
 
 #: What a layer is -> what a test says of it, or None if it does not count -> what is said of the
 #: test.
-_MISNAMED = {
+_MISNAMED: dict[str, dict] = {
     "nothing": {
         None: "Your test names a mistake in a layer that is right. How near must two results be for"
         " it?"

@@ -5,6 +5,9 @@ from ``COLOURS`` (Okabe and Ito's palette, told apart by readers with any colour
 differ in dash or marker, so that they survive print.
 """
 
+from collections.abc import Sequence
+from typing import cast
+
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
@@ -34,7 +37,7 @@ COLOURS = {
 SIZE = 12
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
-STYLE = {
+STYLE: dict = {
     "axes.facecolor": "none",
     "axes.grid": True,
     "axes.prop_cycle": plt.cycler(color=list(COLOURS.values())),
@@ -52,7 +55,8 @@ class PageFigure(Figure):
     function of the width that lays them out.
     """
 
-    panels, narrow = (), (1, 3.6)
+    panels: Sequence = ()
+    narrow: object = (1, 3.6)
 
 
 def figure(
@@ -72,9 +76,8 @@ def figure(
     """
     # Outside the context: the first figure starts the notebook's backend, whose settings must
     # survive it.
-    fig = plt.figure(
-        FigureClass=PageFigure, figsize=(width, height), layout="constrained", facecolor="none"
-    )
+    size: dict = {"figsize": (width, height), "layout": "constrained", "facecolor": "none"}
+    fig = cast(PageFigure, plt.figure(FigureClass=PageFigure, **size))
     with plt.rc_context(STYLE):
         axes = fig.subplots(rows, columns, subplot_kw=axes_options)
     fig.panels = list(fig.axes)

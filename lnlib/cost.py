@@ -12,31 +12,19 @@ its lines:
 * Every array has the same dtype, statistics included.
 
 Fusing changes no line of a program. It keeps what is computed in registers: only arguments are
-read, and only results are written. For each element of x, and row statistics and parameters apart:
-
-=========================== =========== ==================== =========================
-pass, what is kept          operations  accesses, one by one accesses, fused
-=========================== =========== ==================== =========================
-forward, ``keep="xhat"``    7           12                   3 (x; y, xhat)
-forward, ``keep="x"``       8           14                   2 (x; y)
-backward, ``keep="xhat"``   11          21                   3 (dy, xhat; dx)
-backward, ``keep="x"``      13          25                   3 (dy, x; dx)
-=========================== =========== ==================== =========================
-
-With ``keep="x"`` forward holds no c = x - mean: it subtracts the mean again when it writes y, and
-backward computes xhat, two operations. (With reused buffers y holds c: 7 operations, 10 accesses;
-backward 13 and 21.)
+read, and only results are written. Chapter 10 has a table.
 
 The roofline is due to Williams, Waterman and Patterson, *Roofline: an insightful visual performance
 model for multicore architectures*, Communications of the ACM 52(4), 2009; bytes of copy and triad
-are counted as in McCalpin's STREAM. A wrong argument raises ``TypeError`` or ``ValueError``, naming
-it, what was found and what was expected.
+are counted as in McCalpin's STREAM.
 """
 
 import re
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from . import validation
 from .rounding import FORMATS
@@ -90,8 +78,7 @@ PROGRAMS = {
 #: The calls of the reused_buffers functions, which keep x. In them y, dx and the scratch array
 #: exist already.
 REUSED = {
-    "forward": (
-        """\
+    "forward": """\
 mean = sum(x)
 mean = mean / D
 y = x - mean
@@ -102,10 +89,8 @@ std = sqrt(shifted); del shifted
 rstd = 1 / std; del std
 y = y * rstd
 y = y * gamma
-y = y + beta"""
-    ),
-    "backward": (
-        """\
+y = y + beta""",
+    "backward": """\
 scratch = x - mean
 scratch = scratch * rstd
 dgamma = sum_rows(dy * scratch)
@@ -118,14 +103,24 @@ mean_gx = mean_gx / D
 scratch = scratch * mean_gx
 dx = dx - mean_g
 dx = dx - scratch
-dx = dx * rstd"""
-    ),
+dx = dx * rstd""",
 }
 
 _CACHE = {"xhat": ("xhat", "rstd", "gamma"), "x": ("x", "mean", "rstd", "gamma")}
 _ONE_PER_ROW = ("mean", "var", "shifted", "std", "rstd", "mean_g", "mean_gx")
 _ONE_PER_FEATURE = ("gamma", "beta", "dgamma", "dbeta")
 _NO_ARRAY = {"sum", "sum_rows", "sqrt", "eps"}
+
+
+class Options(TypedDict, total=False):
+    """What else is known of a pass."""
+
+    keep: str  #: for backward: "xhat" (xhat, rstd, gamma), or "x" (x, mean, rstd, gamma)
+    fused: bool  #: one pass that reads its arguments once and writes its results once
+    #: Not fused: the calls of :func:`lnlib.cpu.ladder.reused_buffers_forward`, which need
+    #: ``keep="x"``, instead of those of :func:`lnlib.cpu.ladder.idiomatic_forward`. Fused: changes
+    #: nothing but the memory.
+    out: bool
 
 
 class Operation(NamedTuple):
@@ -137,17 +132,17 @@ class Operation(NamedTuple):
     written: int  #: bytes
 
     @property
-    def bytes(self):
+    def bytes(self) -> int:
         """Bytes read and written."""
         return self.read + self.written
 
     @property
-    def intensity(self):
+    def intensity(self) -> float:
         """Arithmetic intensity, in operations per byte."""
         return self.flops / self.bytes
 
 
-def _plan(which, rows, D, dtype, keep, fused, out):
+def _plan(which, rows, D, dtype, keep="xhat", fused=False, out=False):
     """The program, its arguments and results by name, the bytes of an array and of a number."""
     validation.require_choice("which", which, ("forward", "backward"))
     validation.require_choice("keep", keep, _CACHE)
@@ -176,56 +171,52 @@ def _calls(program):
     return [line.partition("; del ")[::2] for line in program.splitlines()]
 
 
-def count(program, bytes_of, itemsize):
+def count(program: str, bytes_of: Callable[[str], int], itemsize: int) -> list[Operation]:
     """What each call of a program costs: a list of :class:`Operation`.
 
     An operator works once on each element of the largest array of its line. ``bytes_of(name)`` is
     the size of an array of the program, ``itemsize`` that of a number in it.
     """
-    validation.require_callable("bytes_of", bytes_of)
-    validation.require_count("itemsize", itemsize)
     counted = []
-    validation.require_kind("program", program, str, "the lines of a program")
     for call, _ in _calls(program):
         result, _, expression = call.partition(" = ")
         sizes = [bytes_of(name) for name in set(re.findall(r"[a-z]\w*", expression)) - _NO_ARRAY]
-        if not sizes:
-            expected = "'result = an expression in arrays'"
-            raise ValueError(f"program: found the line {call!r}, expected {expected}")
         flops = len(re.findall(r"[-+*/]|sum|sqrt", expression)) * max(sizes) // itemsize
         counted.append(Operation(call, flops, sum(sizes), bytes_of(result)))
     return counted
 
 
-def operations(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=False):
+def operations(
+    which: str, rows: int, D: int, dtype: DTypeLike = "float32", **options: Unpack[Options]
+) -> list[Operation]:
     """The passes over memory of layer norm's forward or backward, a list of :class:`Operation`.
 
     * ``which`` is "forward" or "backward"; x has shape (``rows``, ``D``).
     * ``dtype``, of every array: float64, float32, float16 or bfloat16, as a name or NumPy's.
-    * ``keep``, for backward: "xhat" (xhat, rstd, gamma), or "x" (x, mean, rstd, gamma).
-    * ``fused``: one pass that reads its arguments once and writes its results once.
-    * ``out``, not fused: the calls of :func:`lnlib.cpu.ladder.reused_buffers_forward`, which need
-      ``keep="x"``, instead of those of :func:`lnlib.cpu.ladder.idiomatic_forward`. Fused: changes
-      nothing here.
+    * ``options``: those of :class:`Options`; by default xhat is kept, and nothing fused.
     """
-    program, arguments, results, bytes_of, itemsize = _plan(which, rows, D, dtype, keep, fused, out)
+    program, arguments, results, bytes_of, itemsize = _plan(which, rows, D, dtype, **options)
     calls = count(program, bytes_of, itemsize)
-    if not fused:
+    if not options.get("fused"):
         return calls
     read, written = sum(map(bytes_of, arguments)), sum(map(bytes_of, results))
     return [Operation(f"fused {which}", total(calls).flops, read, written)]
 
 
-def total(operations):
+def total(operations: Iterable[Operation]) -> Operation:
     """The sum of some operations, as an :class:`Operation` called "total"."""
-    operations = validation.require_several("operations", operations)
-    for operation in operations:
-        validation.require_kind("operations", operation, Operation, "some of the class Operation")
-    _, *counts = zip(*operations) if operations else (0, (0,), (0,), (0,))
-    return Operation("total", *map(sum, counts))
+    operations = list(operations)
+    return Operation(
+        "total",
+        sum(operation.flops for operation in operations),
+        sum(operation.read for operation in operations),
+        sum(operation.written for operation in operations),
+    )
 
 
-def memory(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=False):
+def memory(
+    which: str, rows: int, D: int, dtype: DTypeLike = "float32", **options: Unpack[Options]
+) -> list[tuple[str, int]]:
     """Bytes alive beyond the arguments, call by call: a list of (str, int).
 
     Arguments as :func:`operations`; the cache is an argument of backward. With ``out`` the arrays
@@ -234,10 +225,10 @@ def memory(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=Fal
     the bytes alive during it, its result among them. The last entry, "return", is what the function
     leaves behind: y and what it keeps, or dx, dgamma and dbeta.
     """
-    program, _, results, bytes_of, _ = _plan(which, rows, D, dtype, keep, fused, out)
-    callers = {"y", "dx", "scratch"} if out else set()
+    program, _, results, bytes_of, _ = _plan(which, rows, D, dtype, **options)
+    callers = {"y", "dx", "scratch"} if options.get("out") else set()
     kept = sum(bytes_of(a) for a in results if a not in callers)
-    if fused:
+    if options.get("fused"):
         return [(f"fused {which}", kept), ("return", kept)]
     alive, moments = {}, []
     for call, freed in _calls(program):
@@ -250,9 +241,11 @@ def memory(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=Fal
     return [*moments, ("return", kept)]
 
 
-def peak_memory(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=False):
+def peak_memory(
+    which: str, rows: int, D: int, dtype: DTypeLike = "float32", **options: Unpack[Options]
+) -> int:
     """The largest number of :func:`memory`, in bytes."""
-    return max(alive for _, alive in memory(which, rows, D, dtype, keep=keep, fused=fused, out=out))
+    return max(alive for _, alive in memory(which, rows, D, dtype, **options))
 
 
 class Machine(NamedTuple):
@@ -264,7 +257,9 @@ class Machine(NamedTuple):
     flops: float  #: FLOP/s; a fused multiply-add is two
 
 
-def roofline(flops, nbytes, machine, pattern="copy"):
+def roofline(
+    flops: ArrayLike, nbytes: ArrayLike, machine: Machine, pattern: str = "copy"
+) -> np.ndarray:
     r"""Seconds below which ``machine`` cannot do so many operations on so many bytes.
 
     .. math:: t = \max\left(\frac{\text{flops}}{\text{FLOP/s}},

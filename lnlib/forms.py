@@ -16,9 +16,7 @@ def _mean(a):
 
 
 def saved_statistics(x, dtype="float32", eps=1e-5):
-    """The mean and rstd of float32 rows, computed in float64 and rounded once to ``dtype``: two
-    float32 arrays of shape (..., 1).
-    """
+    """Mean and rstd of float32 rows, (..., 1), from float64 rounded once to ``dtype``; float32."""
     wide = x.astype(np.float64)
     mean = _mean(wide)
     rstd = 1 / np.sqrt(_mean((wide - mean) ** 2) + eps)
@@ -61,16 +59,13 @@ def reorthogonalised(g, xhat, rstd, eps=1e-5):
 
 
 def eps_outside_forward(x, eps=1e-5):
-    r"""Rows centred and divided by :math:`\sigma + \varepsilon`, with eps outside the root; no
-    gamma, no beta.
-    """
+    r"""Rows centred and divided by :math:`\sigma + \varepsilon`; no gamma, no beta."""
     c = x - _mean(x)
     return c / (np.sqrt(_mean(c * c)) + eps)
 
 
 def eps_outside_backward(g, x, eps=1e-5):
-    r"""dx of :func:`eps_outside_forward`, by the chain rule: the derivative of the root divides by
-    sigma.
+    r"""dx of :func:`eps_outside_forward`: the derivative of the root divides by sigma.
 
     .. math:: dx = \frac 1 s \Bigl(g - \overline g - \frac c \sigma\, \overline{g\, c/s}\Bigr),
               \qquad s = \sigma + \varepsilon

@@ -3,16 +3,15 @@ r"""The layer norms of PyTorch, Flax and Keras, re-created in NumPy.
 Each recreation performs the same steps in the same precision as the framework's own code on a CPU,
 so it fails where the framework fails. It is not the same to the last bit: the order in which a
 compiler adds numbers is not copied, nor are its fused multiply-adds, but for one that matters.
-Every function has the arguments and results of
-:func:`lnlib.layernorm.layer_norm_forward` and :func:`lnlib.layernorm.layer_norm_backward`: forward
-returns (y, cache), backward takes (dy, cache) and returns (dx, dgamma, dbeta). Arguments are not
-checked: each framework has checks of its own, and those are not re-created.
+Forward returns (y, cache), backward takes (dy, cache) and returns (dx, dgamma, dbeta), as in
+:mod:`lnlib.layernorm`. Arguments are not checked.
 
 float32 and float64 are worked on as they are, half precision in float32. No gradient formula is
-simplified: the backward passes of Flax and Keras follow their forward, whose sources are theirs,
-step by step, as automatic differentiation does.
+simplified: the backward passes of Flax and Keras follow their forward, step by step, as automatic
+differentiation does.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -81,10 +80,7 @@ def welford(parts):
 
 
 def merge(a, b):
-    """Moments of two parts together, by the formula of Chan, Golub and LeVeque.
-
-    Where delta**2 overflows and a count is 0, this is infinity times zero: NaN.
-    """
+    """Moments of two parts together, as Chan et al.; NaN where delta**2 overflows, a count is 0."""
     count = a.count + b.count
     share = a.mean.dtype.type(b.count / count if count else 0)
     delta = b.mean - a.mean
@@ -178,7 +174,8 @@ def flax_forward(x, gamma, beta, eps=1e-5, fast=True):
 
     From mean / sigma near 1 / sqrt(u), 4000 in float32, the difference is rounding error. Where
     that is negative the variance becomes 0 and y is sqrt(1 + sigma^2 / eps) times too large; no NaN
-    shows it. Source: ``flax/linen/normalization.py``, ``_compute_stats`` and ``_normalize``.
+    shows it. ``fast=False`` is ``use_fast_variance=False``, the mean of (x - mean)**2. Source:
+    ``flax/linen/normalization.py``, ``_compute_stats`` and ``_normalize``.
     """
     x = np.asarray(x)
     rows = _rows(x)
@@ -192,11 +189,6 @@ def flax_forward(x, gamma, beta, eps=1e-5, fast=True):
         rstd = 1 / np.sqrt(np.maximum(raw, 0) + rows.dtype.type(eps))
         y = (rows - mean) * (rstd * gamma.astype(rows.dtype)) + beta.astype(rows.dtype)
     return y.astype(x.dtype).reshape(x.shape), (x, mean, raw, rstd, gamma, eps, fast)
-
-
-def flax_two_pass_forward(x, gamma, beta, eps=1e-5):
-    """:func:`flax_forward` with ``use_fast_variance=False``: the mean of (x - mean)**2."""
-    return flax_forward(x, gamma, beta, eps, fast=False)
 
 
 def flax_backward(dy, cache):
@@ -232,8 +224,9 @@ def flax_backward(dy, cache):
 def keras_forward(x, gamma, beta, eps=1e-5, on_numpy=False):
     r"""Keras 3.15 on TensorFlow 2.21: two passes, :math:`y = x\,w + (-m\,w + \beta)`, w = r gamma.
 
-    Source: ``keras/src/ops/nn.py``, ``keras/src/backend/tensorflow/nn.py``,
-    ``tensorflow/python/ops/nn_impl.py``.
+    ``on_numpy``: its NumPy backend, whose one-pass variance may be negative, and which has no
+    gradients. Source: ``keras/src/ops/nn.py``, ``keras/src/backend/tensorflow/nn.py`` and
+    ``keras/src/backend/numpy/nn.py``, ``tensorflow/python/ops/nn_impl.py``.
     """
     x = np.asarray(x)
     rows = _rows(x)
@@ -248,15 +241,6 @@ def keras_forward(x, gamma, beta, eps=1e-5, on_numpy=False):
         inv = rstd * gamma.astype(rows.dtype)
         y = rows * inv + (-mean * inv + beta.astype(rows.dtype))
     return y.astype(x.dtype).reshape(x.shape), (x, mean, rstd, gamma)
-
-
-def keras_numpy_forward(x, gamma, beta, eps=1e-5):
-    r"""Keras 3.15 on its NumPy backend: a one-pass variance that may be negative.
-
-    That backend has no gradients. Source: ``keras/src/ops/nn.py`` and
-    ``keras/src/backend/numpy/nn.py``.
-    """
-    return keras_forward(x, gamma, beta, eps, on_numpy=True)
 
 
 def keras_backward(dy, cache):
@@ -295,8 +279,10 @@ RECREATIONS = (
     Recreation("flax", "Flax, default", "0.12.8", flax_forward, flax_backward),
     Recreation(
         *("flax-two-pass", "Flax, use_fast_variance=False", "0.12.8"),
-        *(flax_two_pass_forward, flax_backward),
+        *(partial(flax_forward, fast=False), flax_backward),
     ),
     Recreation("keras", "Keras on TensorFlow", "3.15.1", keras_forward, keras_backward),
-    Recreation("keras-numpy", "Keras on NumPy", "3.15.1", keras_numpy_forward, None),
+    Recreation(
+        "keras-numpy", "Keras on NumPy", "3.15.1", partial(keras_forward, on_numpy=True), None
+    ),
 )

@@ -10,9 +10,7 @@ Every function does its arithmetic on a (rows, D) array in the compute dtype of
 the residual mean of x - m is subtracted too. Without it the error of y grows like u times mean /
 sigma, whatever formula computes the variance. Sums over D are NumPy's, which are pairwise over
 blocks of at most 128 terms on a contiguous axis; sums over rows are wide or pairwise. For float32
-the statistics that multiply a row are float64. A finite row whose squares leave the range of the
-dtype is done again, scaled by a power of two, which rounds nothing. A wrong argument raises
-``TypeError`` or ``ValueError``, naming it, what was found and what was expected.
+the statistics that multiply a row are float64.
 
 Nothing on these paths uses ``abs``, ``var`` or ``conj``: the functions are analytic in x, gamma and
 beta, so the complex step may differentiate them.
@@ -38,32 +36,14 @@ class LayerNormCache(NamedTuple):
     nothing here.
     """
 
-    xhat: np.ndarray  #: (..., D), compute dtype, the normalised rows
-    rstd: np.ndarray  #: (..., 1), compute dtype, 1 / sqrt(var + eps)
+    xhat: np.ndarray  #: (..., D), compute dtype (float64 if precise), the normalised rows
+    rstd: np.ndarray  #: (..., 1), the same dtype, 1 / sqrt(var + eps)
     gamma: np.ndarray  #: (D,), a copy in gamma's dtype
     dtype: np.dtype  #: x's dtype, which dx will have
     #: (..., 1), float64, 2^-64 rstd; None unless a rstd is beyond the largest number
     beyond: np.ndarray | None = None
 
     backend = "numpy"  # type: ignore[misc]
-
-
-class PreciseLayerNormCache(NamedTuple):
-    """What layer norm's backward needs in float64: a copy of x, and three float64 numbers a row."""
-
-    x: np.ndarray  #: (..., D), a copy in x's dtype
-    mean: np.ndarray  #: (..., 1), float64, rounded
-    residual: np.ndarray  #: (..., 1), float64, the mean of what ``mean`` leaves
-    rstd: np.ndarray  #: (..., 1), float64, 1 / sqrt(var + eps)
-    gamma: np.ndarray  #: (D,), a copy in gamma's dtype
-    dtype: np.dtype  #: x's dtype, which dx will have
-
-    backend = "numpy"  # type: ignore[misc]
-
-    @property
-    def xhat(self):
-        """(..., D), float64, the normalised rows, ((x - mean) - residual) * rstd."""
-        return ((self.x.astype(np.float64) - self.mean) - self.residual) * self.rstd
 
 
 class RMSNormCache(NamedTuple):
@@ -81,8 +61,6 @@ class RMSNormCache(NamedTuple):
 #: dx, dgamma, dbeta, or what else comes in three arrays.
 Gradients = tuple[np.ndarray, np.ndarray, np.ndarray]
 
-_LAYER_NORM = LayerNormCache, PreciseLayerNormCache
-
 
 def _rows(array, dtype):
     """A C-contiguous (rows, D) array of ``dtype``; it may share memory with ``array``."""
@@ -96,7 +74,7 @@ def _mean(a):
 
 def wide_mean(a):
     """Mean over D, in float64 also where ``a`` is float32: the error of a statistic is the same in
-    every element of its row, and does not average out. Arguments are not checked, here and below.
+    every element of its row, and does not average out.
     """
     return np.mean(a, axis=1, keepdims=True, dtype=np.float64 if a.dtype == np.float32 else None)
 
@@ -196,8 +174,8 @@ def _given_back(result, dtype):
     return result if result.dtype.kind == "c" else result.astype(dtype, copy=False)
 
 
-def _forward(x, gamma, beta, eps, centre, kind):
-    compute = _compute_dtype(x, gamma, beta)
+def _forward(x, gamma, beta, eps, centre, kind, precise=False):
+    compute = np.float64 if precise else _compute_dtype(x, gamma, beta)
     # NaN, Inf and underflow are data here: they stay in their row, whatever np.seterr says.
     with np.errstate(all="ignore"):
         xhat, rstd, beyond = _normalise_any(_rows(x, compute), eps, centre)
@@ -206,21 +184,9 @@ def _forward(x, gamma, beta, eps, centre, kind):
     return y, kind(xhat.reshape(x.shape), rstd, gamma.copy(), x.dtype, beyond)
 
 
-def _forward_precise(x, gamma, beta, eps):
-    with np.errstate(all="ignore"):
-        rows = _rows(x, np.float64)
-        mean = _mean(rows)
-        d = rows - mean
-        residual = _mean(d)
-        xhat, rstd, _ = _normalise(d - residual, eps)
-        y = _given_back(gamma * xhat + beta, x.dtype).reshape(x.shape)
-    mean, residual, rstd = (a.reshape(*x.shape[:-1], 1) for a in (mean, residual, rstd))
-    return y, PreciseLayerNormCache(x.copy(), mean, residual, rstd, gamma.copy(), x.dtype)
-
-
 def layer_norm_forward(
     x: ArrayLike, gamma: ArrayLike, beta: ArrayLike, eps: float = 1e-5, *, precise: bool = False
-) -> tuple[np.ndarray, LayerNormCache | PreciseLayerNormCache]:
+) -> tuple[np.ndarray, LayerNormCache]:
     r"""Layer norm of the last axis.
 
     .. math:: y = \gamma\, (x - \mu) / \sqrt{\sigma^2 + \varepsilon} + \beta
@@ -241,7 +207,7 @@ def layer_norm_forward(
     Returns
     -------
     y : array of x's shape and dtype
-    cache : LayerNormCache, or PreciseLayerNormCache if ``precise``
+    cache : LayerNormCache
 
     Notes
     -----
@@ -252,65 +218,53 @@ def layer_norm_forward(
     long as the row is not more than 1e6 standard deviations away from zero, or 1e8 in float64;
     :func:`layer_norm_backward` says how far that holds. Deviations that are subnormal are few units
     of the smallest number, eta, and so is the mean that is subtracted: with eps > 0 each xhat is
-    off by up to (r + 1) eta / 2 more, whatever its size. ``precise`` has room. Source: Ba, Kiros
+    off by up to (r + 1) eta / 2 more, whatever its size. ``precise`` avoids both. Source: Ba, Kiros
     and Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
     """
     x = validation.require_x(x)
     gamma, beta = validation.require_parameters(gamma, beta, x)
     eps = validation.require_eps(eps)
-    if validation.require_precise(precise, x):
-        return _forward_precise(x, gamma, beta, eps)
-    return _forward(x, gamma, beta, eps, centred, LayerNormCache)
-
-
-def _beyond(cache):
-    return getattr(cache, "beyond", None)  # a precise cache has none, and needs none
+    precise = validation.require_precise(precise, x)
+    return _forward(x, gamma, beta, eps, centred, LayerNormCache, precise)
 
 
 def _unpack(cache, kinds, **arrays):
     """gamma; xhat, rstd and ``arrays`` as rows in the dtype of the arithmetic; x's shape."""
     validation.require_cache(cache, *kinds)
-    with np.errstate(all="ignore"):
-        xhat = cache.xhat
-    shape, dtype = xhat.shape, cache.dtype
+    shape, dtype = cache.xhat.shape, cache.dtype
     arrays = [validation.require_like_x(name, a, shape, dtype) for name, a in arrays.items()]
-    compute = _compute_dtype(xhat, cache.gamma, *arrays)
-    return cache.gamma, *(_rows(a, compute) for a in (xhat, cache.rstd, *arrays)), shape
-
-
-def _sum_blocks(a, block):
-    starts = range(0, len(a), block)
-    return np.array([sum_rows(a[start : start + block]) for start in starts]).reshape(
-        len(starts), a.shape[1]
-    )
+    compute = _compute_dtype(cache.xhat, cache.gamma, *arrays)
+    return cache.gamma, *(_rows(a, compute) for a in (cache.xhat, cache.rstd, *arrays)), shape
 
 
 def backward_sums(dy, cache, block=None):
     """dx, and the sums over rows that are dgamma and dbeta, not rounded yet.
 
-    Arguments are those of :func:`layer_norm_backward` or, by the cache, :func:`rms_norm_backward`.
-    dx has x's shape and dtype. The sums have shape (D,), and are float64 where the arithmetic is
-    float32. With ``block`` they are those of each block of so many rows, (blocks, D).
+    The sums have shape (D,), and are float64 where the arithmetic is float32. With ``block`` they
+    are those of each block of so many rows, (blocks, D). Which norm it is, the cache tells.
     """
-    if block is not None:
-        validation.require_count("block", block)
-    gamma, xhat, rstd, upstream, shape = _unpack(cache, (*_LAYER_NORM, RMSNormCache), dy=dy)
+    kinds = LayerNormCache, RMSNormCache
+    gamma, xhat, rstd, upstream, shape = _unpack(cache, kinds, dy=dy)
     centre = _keep if isinstance(cache, RMSNormCache) else centred
     with np.errstate(all="ignore"):
-        dx = _apply_jacobian_any(upstream * gamma, xhat, rstd, _beyond(cache), centre)
+        dx = _apply_jacobian_any(upstream * gamma, xhat, rstd, cache.beyond, centre)
         dx = _given_back(dx, cache.dtype).reshape(shape)
         terms = upstream * xhat, upstream.copy()  # sum_rows may overwrite what it adds
-        return dx, *(_sum_blocks(a, block) if block else sum_rows(a) for a in terms)
+        if block is None:
+            return dx, *map(sum_rows, terms)
+        starts = range(0, len(upstream), block)
+        sums = ([sum_rows(a[start : start + block]) for start in starts] for a in terms)
+        return dx, *(np.array(each).reshape(-1, gamma.size) for each in sums)
 
 
-def _backward(dy, cache, *kinds):
-    validation.require_cache(cache, *kinds)
+def _backward(dy, cache, kind):
+    validation.require_cache(cache, kind)
     dx, *sums = backward_sums(dy, cache)
     with np.errstate(all="ignore"):
         return dx, *(_given_back(a, cache.gamma.dtype) for a in sums)
 
 
-def layer_norm_backward(dy: ArrayLike, cache: LayerNormCache | PreciseLayerNormCache) -> Gradients:
+def layer_norm_backward(dy: ArrayLike, cache: LayerNormCache) -> Gradients:
     r"""Gradients of a loss with respect to x, gamma and beta, given ``dy``, that with respect to y.
 
     With :math:`g = \gamma\, dy` and means over the D features,
@@ -324,7 +278,7 @@ def layer_norm_backward(dy: ArrayLike, cache: LayerNormCache | PreciseLayerNormC
     ----------
     dy : array of exactly x's shape (..., D)
         x's dtype; for half-precision x also float32. Never modified.
-    cache : LayerNormCache or PreciseLayerNormCache
+    cache : LayerNormCache
 
     Returns
     -------
@@ -335,24 +289,22 @@ def layer_norm_backward(dy: ArrayLike, cache: LayerNormCache | PreciseLayerNormC
     -----
     The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||: what g has along
     **1** and along xhat is subtracted away, and its rounding error stays. That of dgamma is about
-    u ||dy sqrt(xhat^2 + mean(xhat^2))|| / ||dgamma||, with the mean of the row, 1 but for eps:
-    however small an xhat is, the error of the row's mean is in it, about u sigma.
-    From a PreciseLayerNormCache u is float64's.
+    u ||dy sqrt(xhat^2 + mean(xhat^2))|| / ||dgamma||: however small an xhat is, the error of the
+    row's mean is in it, about u sigma.
+    If forward was ``precise``, u is float64's.
 
     Rows of random numbers err by less than 4 of these units. Where roundings have one sign, in
     ramps, or behind an outlier that swallows a part of every number that follows, a mean whose
-    longest chain has n additions may lose n units of the mean size of its terms. xhat has one such
-    loss along **1** and half of one, of the variance, along itself; dx has two more, in the means
-    of g and of g xhat, and what xhat has twice. With the other roundings no row of y can lose more
-    than 1.2 n + 6 units, and none of dx more than 3.5 n + 12. Here n is 16 + 3 + log2(D / 128) in
-    rows of more than 128. The worst that a directed search over all backends found
+    longest chain has n additions may lose n units of the mean size of its terms: no row of y can
+    lose more than 1.2 n + 6 units, and none of dx more than 3.5 n + 12, where n is 16 + 3 + log2(D
+    / 128) in rows of more than 128. The worst that a directed search over all backends found
     (tests/directed.py) is below 16 units in y, dgamma and dbeta, and below 64 in dx.
     """
-    return _backward(dy, cache, *_LAYER_NORM)
+    return _backward(dy, cache, LayerNormCache)
 
 
 def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
-    r"""The same gradients by the chain rule, one line per value between x and y, from y back to x.
+    r"""The gradients by the chain rule, one line per value between x and y, from y back to x.
 
     The teaching version of chapter 3, and an independent check of :func:`layer_norm_backward`. It
     has no recentred mean and no cache. Arguments and results as there, with x of shape (..., D).
@@ -377,19 +329,17 @@ def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
     return dx, dgamma, dbeta
 
 
-def layer_norm_jvp(v: ArrayLike, cache: LayerNormCache | PreciseLayerNormCache) -> np.ndarray:
+def layer_norm_jvp(v: ArrayLike, cache: LayerNormCache) -> np.ndarray:
     r"""Derivative of y along ``v``: :math:`\gamma\, r\,(v - \overline{v} - \hat x\,\overline{v \hat
     x})`. ``v`` and the result have x's shape: the backward formula with gamma last, not first.
     """
-    gamma, xhat, rstd, v, shape = _unpack(cache, _LAYER_NORM, v=v)
+    gamma, xhat, rstd, v, shape = _unpack(cache, [LayerNormCache], v=v)
     with np.errstate(all="ignore"):
-        Jv = _apply_jacobian_any(v, xhat, rstd, _beyond(cache), centred)
+        Jv = _apply_jacobian_any(v, xhat, rstd, cache.beyond, centred)
         return _given_back(gamma * Jv, cache.dtype).reshape(shape)
 
 
-def layer_norm_double_backward(
-    v: ArrayLike, dy: ArrayLike, cache: LayerNormCache | PreciseLayerNormCache
-) -> Gradients:
+def layer_norm_double_backward(v: ArrayLike, dy: ArrayLike, cache: LayerNormCache) -> Gradients:
     r"""Gradient of :math:`\langle v, dx \rangle` with respect to x, gamma and dy.
 
     With ``v`` and g = ``gamma * dy`` centred, and means over D,
@@ -402,10 +352,9 @@ def layer_norm_double_backward(
         grad_{dy} = \gamma J v, \qquad grad_\gamma = \sum_{rows} dy\, J v,
 
     where J is the (symmetric) Jacobian of xhat. Cotangents of dgamma and dbeta are not included.
-    Arguments as of :func:`layer_norm_backward`, ``v`` like dy. Returns grad_x, grad_gamma, grad_dy:
-    shapes (..., D), (D,), (..., D).
+    Arguments as of :func:`layer_norm_backward`, ``v`` like dy. Returns grad_x, grad_gamma, grad_dy.
     """
-    gamma, xhat, rstd, v, upstream, shape = _unpack(cache, _LAYER_NORM, v=v, dy=dy)
+    gamma, xhat, rstd, v, upstream, shape = _unpack(cache, [LayerNormCache], v=v, dy=dy)
     with np.errstate(all="ignore"):
         v, g = centred(v), centred(upstream * gamma)
         vx, gx = wide_mean(v * xhat), wide_mean(g * xhat)
@@ -430,9 +379,8 @@ def rms_norm_forward(
     """
     x = validation.require_x(x)
     gamma = validation.require_like_x("gamma", gamma, x.shape[-1:], x.dtype)
-    return _forward(
-        x, gamma, np.zeros_like(gamma), validation.require_eps(eps), _keep, RMSNormCache
-    )
+    eps = validation.require_eps(eps)
+    return _forward(x, gamma, np.zeros_like(gamma), eps, _keep, RMSNormCache)
 
 
 def rms_norm_backward(dy: ArrayLike, cache: RMSNormCache) -> tuple[np.ndarray, np.ndarray]:

@@ -22,10 +22,7 @@ BITS = 400
 
 def to_fixed(a: ArrayLike, name: str = "a") -> np.ndarray:
     """Floats (any dtype up to float64, any shape) as an object array of integers in units of
-    2**-BITS.
-
-    What is such an array of integers already comes back as it is. An error calls the argument
-    ``name``.
+    2**-BITS. What is such an array already comes back as it is.
     """
     a = validation.as_array(name, a, (*validation.REAL_NUMBERS, "object"))
     if a.dtype == object:
@@ -115,11 +112,8 @@ def layer_norm(
 def rms_norm(
     x: ArrayLike, gamma: ArrayLike, dy: ArrayLike | None = None, eps: float = 1e-5
 ) -> Exact:
-    """RMS norm of finite real arrays, exactly; with ``dy`` its gradients too. As
-    :func:`layer_norm`, without a mean.
-
-    Formulas and shapes are those of :func:`lnlib.layernorm.rms_norm_forward`; ``dbeta`` is what a
-    beta would have.
+    """RMS norm of finite real arrays, exactly, as :func:`layer_norm` without a mean; ``dbeta`` is
+    what a beta would have.
     """
     return _norm(x, gamma, None, dy, eps, lambda a: 0)
 
@@ -128,10 +122,8 @@ def _norm(x, gamma, beta, dy, eps, mean):
     """``mean`` is what is subtracted, from x and from g: of RMS norm, which has no beta, 0."""
     X, E = to_fixed(x, "x"), to_fixed(validation.require_eps(eps))[()]
     validation.require_x(X, dtypes=("object",))
-    G, B = (
-        _shaped("gamma", gamma, X.shape[-1:]),
-        _shaped("beta", beta, X.shape[-1:]) if mean is _mean else 0,
-    )
+    G = _shaped("gamma", gamma, X.shape[-1:])
+    B = _shaped("beta", beta, X.shape[-1:]) if mean is _mean else 0
     c = X - mean(X)
     var = _mean(_times(c, c)) + E
     # rstd = 1/sqrt(v / 2**BITS) in units of 2**-BITS is sqrt(2**(3 BITS) / v).
@@ -172,10 +164,8 @@ def relative_error(value: ArrayLike, exact: ArrayLike) -> float:
     ``exact`` is fixed point (or floats, taken as exact). NaN or Inf in ``value`` gives ``inf``;
     where the exact tensor is zero, the error is 0.0 if ``value`` is too, else ``inf``.
     """
-    value, exact = (
-        validation.as_array("value", value, (*validation.REAL_NUMBERS, "object")),
-        to_fixed(exact, "exact"),
-    )
+    value = validation.as_array("value", value, (*validation.REAL_NUMBERS, "object"))
+    exact = to_fixed(exact, "exact")
     validation.require_shape("value", value.shape, exact.shape, ", the shape of exact")
     if value.dtype != object and not np.isfinite(value).all():
         return math.inf

@@ -16,7 +16,11 @@ instead of worst. For rows like random ones medians of the error agree with them
 about two, and they say which errors grow with what.
 """
 
+from collections.abc import Callable
+
 import numpy as np
+from numpy.random import Generator
+from numpy.typing import ArrayLike
 
 from . import reference, validation
 from .layernorm import layer_norm_forward
@@ -25,7 +29,8 @@ from .rounding import TAU, find, round_to
 _FLOATS = "float32", "float64"
 _TOWARDS = "ones", "along"
 
-# Rows and upstream gradients
+#: Functions by name, for the legends of maps.
+Algorithms = dict[str, Callable]
 
 
 def _store(a, dtype):
@@ -34,12 +39,9 @@ def _store(a, dtype):
     return a.astype(dtype) if dtype in _FLOATS else round_to(a, dtype).astype(np.float32)
 
 
-def _numbers(least=-np.inf, **values):
-    """Numbers or arrays of them, by name, as float64 arrays."""
-    return [validation.require_numbers(name, value, least) for name, value in values.items()]
-
-
-def rows(rng, count, D, ratio, sigma=1.0, dtype="float32"):
+def rows(
+    rng: Generator, count: int, D: int, ratio: float, sigma: float = 1.0, dtype: str = "float32"
+) -> np.ndarray:
     r"""Normal rows, shape (count, D), of mean ``ratio * sigma``, within 1 %, deviation ``sigma``.
 
     .. math:: x = \sigma\,\bigl((1 + j)\,\text{ratio} + z\bigr), \qquad
@@ -53,23 +55,32 @@ def rows(rng, count, D, ratio, sigma=1.0, dtype="float32"):
     count = validation.require_count("count", count)
     ratio = validation.require_number("ratio", ratio)
     sigma = validation.require_number("sigma", sigma, least=0)
-    z = validation.require_rng(rng).standard_normal((count, D))
+    z = validation.require_kind("rng", rng, Generator, "a numpy.random.Generator").standard_normal(
+        (count, D)
+    )
     z -= z.mean(axis=1, keepdims=True)
     z /= np.sqrt(np.mean(z * z, axis=1, keepdims=True))
     mean = ratio * rng.uniform(0.99, 1.01, (count, 1))
     return _store(sigma * (mean + z), dtype)
 
 
-def upstream(rng, xhat, ones=0.0, along=0.0, rest=1.0, dtype="float32"):
+def upstream(
+    rng: Generator,
+    xhat: ArrayLike,
+    ones: float = 0.0,
+    along: float = 0.0,
+    rest: float = 1.0,
+    dtype: str = "float32",
+) -> np.ndarray:
     r"""An upstream gradient g with given parts along **1**, along xhat, and orthogonal to both.
 
     .. math:: g = \text{ones} \cdot \mathbf 1 + \text{along} \cdot \hat x + \text{rest} \cdot w,
               \qquad w \perp \mathbf 1, \hat x, \quad \overline{w^2} = 1
 
-    with a random w for each row of ``xhat``, an array of shape (..., D). Its :func:`kappa` is known
-    in advance. With D = 2 there is no w: ``rest`` other than 0 is a ``ValueError``.
+    with a random w for each row of ``xhat``, an array of shape (..., D). Its kappa is known in
+    advance (:func:`parts`). With D = 2 there is no w: ``rest`` other than 0 is a ``ValueError``.
     """
-    validation.require_rng(rng)
+    validation.require_kind("rng", rng, Generator, "a numpy.random.Generator")
     xhat = validation.require_x(xhat, "xhat", _FLOATS).astype(np.float64)
     ones = validation.require_number("ones", ones)
     along = validation.require_number("along", along)
@@ -95,30 +106,17 @@ def _share(energy):
         return np.where(np.isinf(energy), 1.0, energy / (1 + energy))
 
 
-def kappa(ones, along, rest, energy):
-    r"""Condition number of dx for :func:`upstream`'s g; inf where dx = 0, NaN where g = 0.
+def parts(target: float, energy: float, towards: str) -> dict[str, float]:
+    r"""The arguments ``ones``, ``along``, ``rest`` = 1 of :func:`upstream` for kappa ``target``.
 
-    The Jacobian of xhat is symmetric, with eigenvalue 0 on **1**, eps/s^3 on xhat and 1/s
-    elsewhere. With E the energy, the mean square of xhat is E/(1 + E) and eps/s^2 is 1/(1 + E), so
+    The Jacobian of xhat has eigenvalue 0 on **1**, eps/s^3 on xhat and 1/s elsewhere. With E the
+    energy, the mean square of xhat is E/(1 + E) and eps/s^2 is 1/(1 + E), so
 
     .. math:: \kappa^2 = \frac{\text{ones}^2 + a + \text{rest}^2}{a/(1 + E)^2 + \text{rest}^2},
               \qquad a = \text{along}^2 E/(1 + E).
 
-    Without a part along **1** it is at most 1 + E = s^2/eps; with one it has no limit.
-    """
-    ones, along, rest = _numbers(ones=ones, along=along, rest=rest)
-    (energy,) = _numbers(0, energy=energy)
-    a = np.square(along) * _share(energy)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        left = a / (1 + energy) ** 2 + np.square(rest)
-        return np.sqrt((np.square(ones) + a + np.square(rest)) / left)
-
-
-def parts(target, energy, towards):
-    """The arguments ``ones``, ``along``, ``rest`` = 1 of :func:`upstream` for kappa ``target``.
-
     ``towards`` is "ones" or "along", the part that is made large. ``ValueError`` for a target below
-    1, and for one not below 1 + energy along xhat.
+    1, and along xhat for one not below 1 + E.
     """
     validation.require_choice("towards", towards, _TOWARDS)
     target = validation.require_number("target", target)
@@ -132,36 +130,21 @@ def parts(target, energy, towards):
     return {"ones": 0.0, "along": 0.0, "rest": 1.0, towards: large}
 
 
-def gains(sigma, eps):
-    """Eigenvalues of the Jacobian along **1**, xhat and the rest: (0, eps/s^3, 1/s)."""
-    sigma, eps = _numbers(0, sigma=sigma, eps=eps)
-    s = np.sqrt(np.square(sigma) + eps)
-    return np.zeros_like(s), eps / s**3, 1 / s
-
-
-# Maps of the error
-
-
-def _list(name, value, least=-np.inf):
-    """Numbers on one axis; one number is a list of one."""
-    numbers = np.atleast_1d(validation.require_numbers(name, value, least))
-    validation.require_shape(name, numbers.shape, (numbers.size,), ", one axis")
-    return numbers
-
-
-def _named(algorithms):
-    """``algorithms``, a dict of functions by name."""
-    validation.require_kind("algorithms", algorithms, dict, "a dict of functions by name")
-    for function in algorithms.values():
-        validation.require_callable("algorithms", function)
-    return algorithms
-
-
 def _row_errors(values, exact):
     return [reference.relative_error(value, row) for value, row in zip(values, exact)]
 
 
-def forward_errors(algorithms, ratios, energies, D=256, count=4, eps=1e-5, dtype="float32", *, rng):
+def forward_errors(
+    algorithms: Algorithms,
+    ratios: ArrayLike,
+    energies: ArrayLike,
+    D: int = 256,
+    count: int = 4,
+    eps: float = 1e-5,
+    dtype: str = "float32",
+    *,
+    rng: Generator,
+) -> dict[str, np.ndarray]:
     """Relative L2 error of y, the median over rows, on a grid of regimes.
 
     ``algorithms`` are functions (x, eps) -> y by name, layer norm without gamma and beta. A cell of
@@ -169,9 +152,10 @@ def forward_errors(algorithms, ratios, energies, D=256, count=4, eps=1e-5, dtype
     ``dtype`` are those of :func:`rows`. Returns, by name, an array of shape (len(energies),
     len(ratios)), inf where at least half of the rows hold NaN or Inf.
     """
-    ratios, energies = _list("ratios", ratios), _list("energies", energies, least=0)
+    ratios = np.atleast_1d(validation.require_numbers("ratios", ratios))
+    energies = np.atleast_1d(validation.require_numbers("energies", energies, least=0))
     eps = validation.require_number("eps", eps, above=0)  # with the energy it sets sigma
-    errors = {name: np.empty((len(energies), len(ratios))) for name in _named(algorithms)}
+    errors = {name: np.empty((len(energies), len(ratios))) for name in algorithms}
     for i, energy in enumerate(energies):
         for j, ratio in enumerate(ratios):
             x = rows(rng, count, D, ratio, np.sqrt(energy * eps), dtype)
@@ -182,28 +166,32 @@ def forward_errors(algorithms, ratios, energies, D=256, count=4, eps=1e-5, dtype
 
 
 def backward_errors(
-    algorithms, kappas, ratios, energies, towards, D=256, count=4, eps=1e-5, dtype="float32", *, rng
-):
-    """Relative L2 errors of dx (median over rows), dgamma and dbeta over kappa and regime.
+    algorithms: Algorithms,
+    kappas: ArrayLike,
+    ratios: ArrayLike,
+    energy: float,
+    towards: str,
+    D: int = 256,
+    count: int = 4,
+    eps: float = 1e-5,
+    dtype: str = "float32",
+    *,
+    rng: Generator,
+) -> dict[str, np.ndarray]:
+    """Relative L2 error of dx, the median over rows, over kappa and ratio.
 
-    ``algorithms`` are functions (x, gamma, beta, dy, eps) -> (dx, dgamma, dbeta) by name.
-    ``kappas`` are at least 1; a cell that cannot be (see :func:`parts`) is NaN. ``ratios`` and
-    ``energies``, numbers or sequences, are broadcast against each other to a list of regimes.
-    ``towards``, "ones" or "along", is the part of g that is subtracted away. The rest is as in
-    :func:`forward_errors`; gamma is uniform in [1/2, 2] and dy = g / gamma. Returns, by name,
-    a dict of "dx", "dgamma", "dbeta" to an array of shape (len(kappas), number of regimes).
+    ``algorithms`` are functions (x, gamma, beta, dy, eps) -> (dx, ...) by name. ``kappas`` are at
+    least 1; a cell that cannot be (see :func:`parts`) is NaN. ``towards``, "ones" or "along", is
+    the part of g that is subtracted away. The rest is as in :func:`forward_errors`; gamma is
+    uniform in [1/2, 2] and dy = g / gamma. Returns, by name, an array of shape (len(kappas),
+    len(ratios)).
     """
     validation.require_choice("towards", towards, _TOWARDS)
-    kappas, ratios = _list("kappas", kappas, 1), _list("ratios", ratios)
-    energies = _list("energies", energies, 0)
-    if 1 not in (len(ratios), len(energies)):
-        validation.require_shape("energies", energies.shape, ratios.shape, ", that of ratios")
-    ratios, energies = np.broadcast_arrays(ratios, energies)
+    kappas = np.atleast_1d(validation.require_numbers("kappas", kappas, least=1))
+    ratios = np.atleast_1d(validation.require_numbers("ratios", ratios))
     eps = validation.require_number("eps", eps, above=0)  # with the energy it sets sigma
-    names = ("dx", "dgamma", "dbeta")
-    shape = len(kappas), len(ratios)
-    errors = {a: {name: np.full(shape, np.nan) for name in names} for a in _named(algorithms)}
-    for j, (ratio, energy) in enumerate(zip(ratios, energies)):
+    errors = {name: np.full((len(kappas), len(ratios)), np.nan) for name in algorithms}
+    for j, ratio in enumerate(ratios):
         for i, target in enumerate(kappas):
             if towards == "along" and target >= 1 + energy:
                 continue
@@ -213,19 +201,17 @@ def backward_errors(
             gamma, beta = _store(rng.uniform(0.5, 2, D), dtype), np.zeros(D, x.dtype)
             g = upstream(rng, xhat, **parts(target, energy, towards), dtype="float64")
             dy = _store(g / gamma, dtype)
-            exact = reference.layer_norm(x, gamma, beta, dy, eps)
-            for a, algorithm in algorithms.items():
-                dx, dgamma, dbeta = algorithm(x, gamma, beta, dy, eps)
-                errors[a]["dx"][i, j] = np.median(_row_errors(dx, exact.dx))
-                errors[a]["dgamma"][i, j] = reference.relative_error(dgamma, exact.dgamma)
-                errors[a]["dbeta"][i, j] = reference.relative_error(dbeta, exact.dbeta)
+            exact = reference.layer_norm(x, gamma, beta, dy, eps).dx
+            for name, algorithm in algorithms.items():
+                dx = algorithm(x, gamma, beta, dy, eps)[0]
+                errors[name][i, j] = np.median(_row_errors(dx, exact))
     return errors
 
 
 # Theory lines. All arguments but names may be arrays.
 
 
-def sum_roundings(D, order):
+def sum_roundings(D: ArrayLike, order: str) -> np.ndarray:
     r"""The n in tau u sqrt(n): roundings of the result's own size, for D numbers of one sign.
 
     A partial sum of k terms is k/D of the total, and so is its rounding error.
@@ -245,9 +231,10 @@ def sum_roundings(D, order):
     return table[validation.require_choice("order", order, table)]
 
 
-def naive_loss(ratio, energy, D, order, dtype="float32"):
-    r"""Theory line: relative error of y when the variance is the mean square minus the square of
-    the mean.
+def naive_loss(
+    ratio: ArrayLike, energy: ArrayLike, D: ArrayLike, order: str, dtype: str = "float32"
+) -> np.ndarray:
+    r"""Theory line: relative error of y with the naive variance, mean square minus square of mean.
 
     Both are close to :math:`\mu^2`. With n = :func:`sum_roundings`, the mean square carries n
     roundings of that size; so does the mean, twice over when it is squared (4 n); and the square
@@ -257,12 +244,13 @@ def naive_loss(ratio, energy, D, order, dtype="float32"):
     .. math:: \tfrac12\, \tau u \sqrt{5 n + 1}\; \text{ratio}^2 \;
               \frac{\sigma^2}{\sigma^2 + \varepsilon}
     """
-    (ratio,), (energy,) = _numbers(ratio=ratio), _numbers(0, energy=energy)
+    ratio = validation.require_numbers("ratio", ratio)
+    energy = validation.require_numbers("energy", energy, least=0)
     roundings = 5 * sum_roundings(D, order) + 1
     return TAU * find(dtype).u / 2 * np.sqrt(roundings) * np.square(ratio) * _share(energy)
 
 
-def mean_loss(ratio, D, order, dtype="float32"):
+def mean_loss(ratio: ArrayLike, D: ArrayLike, order: str, dtype: str = "float32") -> np.ndarray:
     r"""Theory line: relative error of y when a rounded mean is subtracted, whatever the variance.
 
     The mean is off by :math:`\tau u |\mu| \sqrt n`, n = :func:`sum_roundings`. x - m is exact where
@@ -273,7 +261,9 @@ def mean_loss(ratio, D, order, dtype="float32"):
     return TAU * find(dtype).u * np.sqrt(sum_roundings(D, order)) * np.abs(ratio)
 
 
-def backward_loss(kappa, towards, dtype="float32", wide=False):
+def backward_loss(
+    kappa: ArrayLike, towards: str, dtype: str = "float32", wide: bool = False
+) -> np.ndarray:
     r"""Theory line: relative error of dx, :math:`\tau u \kappa \sqrt n`.
 
     What cancels has the size of r g, kappa times that of dx, and its roundings stay. Those of
@@ -293,39 +283,22 @@ def backward_loss(kappa, towards, dtype="float32", wide=False):
     return TAU * find(dtype).u * np.sqrt(n) * validation.require_numbers("kappa", kappa, least=0)
 
 
-def agreement(measured, predicted, dtype="float32"):
+def agreement(
+    measured: ArrayLike, predicted: ArrayLike, dtype: str = "float32"
+) -> tuple[float, int]:
     """Median of measured / predicted, and the number of cells predicted between 10 u and 0.1.
 
     Below, other roundings are as large; above, an error is not small. NaN is no cell.
     """
     measured = validation.require_numbers("measured", measured, nan=True)
     predicted = validation.require_numbers("predicted", predicted, nan=True)
-    try:
-        measured, predicted = np.broadcast_arrays(measured, predicted)
-    except ValueError as error:
-        expected = f"one that broadcasts against that of measured, {measured.shape}"
-        raise ValueError(
-            f"predicted: found shape {predicted.shape}, expected {expected}"
-        ) from error
+    measured, predicted = np.broadcast_arrays(measured, predicted)
     used = (predicted > 10 * find(dtype).u) & (predicted < 0.1) & ~np.isnan(measured)
     ratios = measured[used] / predicted[used]
     return float(np.median(ratios)) if used.any() else np.nan, int(used.sum())
 
 
-# Boundaries
-
-
-def last_ratio(dtype):
-    """The ratio 1/u, where the input has no digit left: its numbers are a sigma or two apart."""
-    return 1 / find(dtype).u
-
-
-def largest_square(dtype):
-    """The size of x above which x * x is Inf: just under 256 in float16, 1.8e19 in float32."""
-    return np.sqrt(find(dtype).largest)
-
-
-def overflow_sigma(ratio, dtype, terms=1):
+def overflow_sigma(ratio: ArrayLike, dtype: str, terms: ArrayLike = 1) -> np.ndarray:
     r"""The sigma above which squares overflow in a row of this ratio.
 
     The root mean square of a row is :math:`\sigma \sqrt{1 + \text{ratio}^2}`; a sum of ``terms``
@@ -333,20 +306,6 @@ def overflow_sigma(ratio, dtype, terms=1):
     \big/ \sqrt{1 + \text{ratio}^2}`. ``terms`` is D where squares are added and then divided, else
     1. For squares of x - m, as in the two-pass algorithms, take ratio 0.
     """
-    (ratio,), (terms,) = _numbers(ratio=ratio), _numbers(1, terms=terms)
-    return largest_square(dtype) / np.sqrt(terms * (1 + np.square(ratio)))
-
-
-def subnormal_sigma(dtype):
-    """The sigma below which a typical (x - m)**2 is subnormal: 7.8e-3 in float16."""
-    return np.sqrt(find(dtype).smallest_normal)
-
-
-def vanishing_sigma(dtype):
-    """The sigma below which a typical (x - m)**2 rounds to zero: 1.7e-4 in float16."""
-    return np.sqrt(vanishing_eps(dtype))
-
-
-def vanishing_eps(dtype):
-    """The largest eps that rounds to zero: 2**-25, about 3e-8, in float16."""
-    return find(dtype).smallest_subnormal / 2
+    ratio = validation.require_numbers("ratio", ratio)
+    terms = validation.require_numbers("terms", terms, least=1)
+    return np.sqrt(find(dtype).largest / (terms * (1 + np.square(ratio))))

@@ -11,10 +11,10 @@ The first half of the module takes no arguments and works with the symbols ``D``
 ``mu``, ``var``, ``s``, ``epsilon`` and indices that run from 1 to D. The second half takes a
 :class:`Row`: one row of D numbers, spelled out. What is derived and what is typed in are kept
 apart: :data:`FORMULAS` and the functions whose names begin with ``compact`` hold the formulas of
-:mod:`lnlib.layernorm`, everything else derives. A wrong argument raises ``TypeError`` or
-``ValueError``, naming it, what was found and what was expected.
+:mod:`lnlib.layernorm`, everything else derives.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -51,10 +51,8 @@ mu, var = Symbol("mu", real=True), Symbol(r"{\sigma^{2}}", real=True)
 s, epsilon = symbols("s varepsilon", positive=True)
 
 
-def mean(*arrays):
+def mean(*arrays: IndexedBase) -> Symbol:
     r"""The symbol for the mean of a product: ``mean(g, xhat)`` is :math:`\overline{g \hat x}`."""
-    for a in arrays:
-        validation.require_kind("arrays", a, IndexedBase, "an IndexedBase, such as g")
     # The thin space keeps the bar apart from the next factor; after braces an exponent may follow.
     return Symbol(rf"{{\overline{{{' '.join(latex(a.label) for a in arrays)}}}\,}}", real=True)
 
@@ -77,18 +75,16 @@ FORMULAS = {
 }
 
 
-def collapse(total, known=()):
+def collapse(total: Sum, known: dict | tuple = ()) -> Expr:
     r"""Evaluate a sum over one index, term by term: ``Sum(x[k] + 1, (k, 1, D))`` is ``D*mu + D``.
 
     A Kronecker delta picks one term, a constant is multiplied by D, and for the rest the sum must
     be ``known``, here ``{x[k]: D * mu}``: no other algebra happens. An unknown summand is a
     ``ValueError``, and so is another range than 1..D.
     """
-    validation.require_kind("total", total, Sum, "a Sum")
     if [limit[1:] for limit in total.limits] != [(1, D)]:
         expected = "one over one index from 1 to D"
         raise ValueError(f"total: found a sum over {total.limits}, expected {expected}")
-    validation.require_kind("known", known, (dict, tuple), "a dict from summands to sums")
     limits, result = total.limits[0], 0
     known = {S.One: D, **dict(known)}
     for term in Add.make_args(expand(total.function)):
@@ -104,12 +100,12 @@ def collapse(total, known=()):
     return result
 
 
-def mean_derivative():
+def mean_derivative() -> Expr:
     r""":math:`\partial\mu/\partial x_j`, from :math:`\mu = \frac 1D \sum_k x_k`."""
     return collapse(Sum(x[k], (k, 1, D)).diff(x[j])) / D
 
 
-def variance_derivative():
+def variance_derivative() -> Expr:
     r""":math:`\partial\sigma^2/\partial x_j` of :math:`\sigma^2 = \frac 1D \sum_k (x_k - \mu)^2`;
     mu moves too.
     """
@@ -118,7 +114,7 @@ def variance_derivative():
     return factor(collapse(Sum(both_ways, (k, 1, D)), {x[k]: D * mu}) / D)
 
 
-def jacobian():
+def jacobian() -> Expr:
     r""":math:`J_{ij} = \partial\hat x_i/\partial x_j` by the chain rule, in xhat and s."""
     normalised = (x[i] - mu) / sqrt(var + epsilon)
     J = (
@@ -134,34 +130,29 @@ def _known_means(a, index):
     return {a[index]: D * mean(a), a[index] * xhat[index]: D * mean(a, xhat)}
 
 
-def vjp(a=g):
+def vjp(a: IndexedBase = g) -> Expr:
     r"""The vector-Jacobian product :math:`\sum_i a_i J_{ij}`; with a = gamma dy, dx_j.
 
     The two means subtracted re-centre and re-scale the gradient: Xu et al., *Understanding and
     Improving Layer Normalization*, 2019, arXiv:1911.07013.
     """
-    validation.require_kind("a", a, IndexedBase, "an IndexedBase, such as g")
     return factor(collapse(Sum(a[i] * jacobian(), (i, 1, D)), _known_means(a, i)))
 
 
-def jvp(a=v):
+def jvp(a: IndexedBase = v) -> Expr:
     r"""The Jacobian-vector product :math:`\sum_j J_{ij} a_j`: how xhat moves with x along a."""
-    validation.require_kind("a", a, IndexedBase, "an IndexedBase, such as g")
     return factor(collapse(Sum(jacobian() * a[j], (j, 1, D)), _known_means(a, j)))
 
 
-def spectrum():
+def spectrum() -> dict[str, Expr]:
     r"""J applied to the vectors that matter, for every D.
 
     Only two facts about xhat are used: it sums to 0, and its squares sum to
     :math:`D \sigma^2/s^2 = D(1 - \varepsilon/s^2)`.
 
-    Returns
-    -------
-    dict
-        ``"ones"``: J times the vector of ones, ``"xhat"``: J times xhat, ``"orthogonal"``: J times
-        a vector v with :math:`\sum v = \sum v \hat x = 0`, each as its entry i; ``"trace"``: the
-        sum of the D eigenvalues.
+    Returns a dict: ``"ones"``: J times the vector of ones, ``"xhat"``: J times xhat,
+    ``"orthogonal"``: J times a vector v with :math:`\sum v = \sum v \hat x = 0`, each as its entry
+    i; ``"trace"``: the sum of the D eigenvalues.
     """
     J, length2 = jacobian(), D * (1 - epsilon / s**2)
 
@@ -177,7 +168,7 @@ def spectrum():
     }
 
 
-def double_backward():
+def double_backward() -> Expr:
     r"""Entry k of the gradient of :math:`\langle v, dx\rangle` with respect to x, for every D.
 
     The inner product depends on x only through :math:`\overline{g\hat x}`, :math:`\overline{v\hat
@@ -220,25 +211,16 @@ class Gradients(NamedTuple):
     dbeta: Matrix
 
 
-class DoubleGradients(NamedTuple):
-    r"""Gradients of :math:`\langle v, dx\rangle` by x, gamma and dy: (D, 1) matrices."""
-
-    grad_x: Matrix
-    grad_gamma: Matrix
-    grad_dy: Matrix
-
-
 def _vector(name, D):
     return Matrix(symbols(f"{name}_1:{D + 1}", real=True))
 
 
-def gradient_of(node):
+def gradient_of(node: Expr) -> Symbol:
     """The symbol for the gradient of the loss with respect to ``node``."""
-    validation.require_kind("node", node, Expr, "an expression")
     return Symbol(f"d{latex(node)}", real=True)
 
 
-def row(D=3):
+def row(D: int = 3) -> Row:
     """A :class:`Row` of ``D`` features, 2 or more."""
     validation.require_count("D", D, least=2)
     x, gamma, beta, v = (_vector(name, D) for name in ("x", "gamma", "beta", "v"))
@@ -251,11 +233,7 @@ def row(D=3):
     return Row(x, gamma, beta, dy, v, epsilon, mean, var, s, xhat, _times(gamma, xhat) + beta)
 
 
-def _require_row(row):
-    validation.require_kind("row", row, Row, "what lnlib.symbolic.row returns")
-
-
-def chain_rule(row) -> Gradients:
+def chain_rule(row: Row) -> Gradients:
     r"""Route 1: x reaches the loss directly, through the mean and through the variance.
 
     .. math::
@@ -269,7 +247,6 @@ def chain_rule(row) -> Gradients:
 
     A loss that is linear in y stands for all losses with this dy.
     """
-    _require_row(row)
     y = _times(row.gamma, (row.x - mu * ones(len(row.x), 1)) / sqrt(var + row.epsilon)) + row.beta
     L, statistics = Matrix([row.dy.dot(y)]), {mu: row.mean, var: row.var}  # for .jacobian
     dx = L.jacobian(row.x)
@@ -279,19 +256,17 @@ def chain_rule(row) -> Gradients:
     return Gradients(*(d.T.subs(statistics) for d in derivatives))
 
 
-def jacobian_route(row) -> Gradients:
+def jacobian_route(row: Row) -> Gradients:
     r"""Route 2: SymPy builds the Jacobian of y; :math:`dx = (\partial y/\partial x)^T dy`."""
-    _require_row(row)
     return Gradients(*(row.y.jacobian(w).T * row.dy for w in (row.x, row.gamma, row.beta)))
 
 
-def graph(row):
+def graph(row: Row) -> dict[Symbol, Expr]:
     r"""The computational graph: each node's symbol and its expression in earlier nodes.
 
     A dict of the symbols mu, c_1 .. c_D, var, s, xhat_1 .. xhat_D, y_1 .. y_D, mapped to
     expressions.
     """
-    _require_row(row)
     D = len(row.x)
     c, xhat, y = _vector("c", D), _vector("xhat", D), _vector("y", D)
     return {
@@ -304,7 +279,7 @@ def graph(row):
     }
 
 
-def graph_steps(row):
+def graph_steps(row: Row) -> dict[Symbol, Expr]:
     r"""One line of backward per node, from y back to x: :math:`dn = \sum_m dm\, \partial m/\partial
     n`.
 
@@ -320,7 +295,7 @@ def graph_steps(row):
     }
 
 
-def graph_route(row) -> Gradients:
+def graph_route(row: Row) -> Gradients:
     """Route 3: the reverse sweep of :func:`graph_steps`, each line put into the next."""
     value: dict = {}
     for name, step in graph_steps(row).items():
@@ -333,21 +308,19 @@ def graph_route(row) -> Gradients:
     return Gradients(*gradients)
 
 
-def compact(row) -> Gradients:
+def compact(row: Row) -> Gradients:
     r"""The target, typed in: :math:`dx = (g - \overline g - \hat x\,\overline{g \hat x})/s`."""
-    _require_row(row)
     D, g = len(row.x), _times(row.gamma, row.dy)
     dx = (g - ones(D, 1) * sum(g) / D - row.xhat * g.dot(row.xhat) / D) / row.s
     return Gradients(dx, _times(row.dy, row.xhat), row.dy)
 
 
-def compact_steps(row):
+def compact_steps(row: Row) -> dict[Symbol, Expr]:
     r"""The target in the order in which one would run it: g, its two means, then the gradients.
 
     A dict of the symbols g_1, ..., the two means, dx_1, ..., dgamma_1, ..., dbeta_1, ... mapped to
     expressions in earlier keys, in dy and in the nodes of :func:`graph`.
     """
-    _require_row(row)
     D = len(row.x)
     h, a = _vector("xhat", D), _vector("g", D)
     dx = (a - ones(D, 1) * mean(g) - h * mean(g, xhat)) / s
@@ -360,7 +333,7 @@ def compact_steps(row):
     }
 
 
-def vanishes(difference, row):
+def vanishes(difference: Expr | MatrixBase, row: Row) -> bool:
     r"""Whether an expression, or every entry of a matrix, is 0 as a function of the symbols of
     ``row``.
 
@@ -373,29 +346,24 @@ def vanishes(difference, row):
     return all(cancel(entry) == 0 for entry in difference)
 
 
-def equal(a, b, row):
+def equal(a, b, row: Row) -> bool:
     r"""Prove that ``a`` and ``b`` are the same function of the symbols of ``row``.
 
     They are expressions, matrices of one shape, or equally long tuples of these. True is a proof,
     by :func:`vanishes`. False means that the simplified difference is not 0.
     """
-    _require_row(row)
-    expected = "an expression, a matrix or a tuple of these"
-    for name, value in (("a", a), ("b", b)):
-        validation.require_kind(name, value, (Expr, MatrixBase, tuple), expected)
     if isinstance(a, tuple):
         proofs = [equal(p, q, row) for p, q in zip(a, b)]
         return len(a) == len(b) and all(proofs)
     return vanishes(a - b, row)
 
 
-def prove_spectrum(row):
+def prove_spectrum(row: Row) -> dict[str, bool]:
     r"""The claims of :func:`spectrum` for one :class:`Row`, with J differentiated by SymPy.
 
     A dict of claims, mapped to True where :func:`equal` proves it. The vector orthogonal to **1**
     and to xhat is v minus its parts along them, so every such vector is meant.
     """
-    _require_row(row)
     J, one = row.xhat.jacobian(row.x), ones(len(row.x), 1)
     D, c = len(row.x), row.s * row.xhat
     orthogonal = row.v - one * sum(row.v) / D - c * c.dot(row.v) / c.dot(c)
@@ -409,36 +377,31 @@ def prove_spectrum(row):
     }
 
 
-def differentiate_backward(row) -> DoubleGradients:
-    r"""Double backward by brute force: SymPy differentiates :math:`\langle v, dx\rangle`."""
+def differentiate_backward(row: Row) -> tuple[Matrix, Matrix, Matrix]:
+    r"""Gradients of :math:`\langle v, dx\rangle` by x, gamma and dy, (D, 1), by brute force."""
     inner = Matrix([jacobian_route(row).dx.dot(row.v)])
-    return DoubleGradients(*(inner.jacobian(w).T for w in (row.x, row.gamma, row.dy)))
+    return tuple(inner.jacobian(w).T for w in (row.x, row.gamma, row.dy))
 
 
-def compact_double_backward(row) -> DoubleGradients:
+def compact_double_backward(row: Row) -> tuple[Matrix, Matrix, Matrix]:
     r"""The target, typed in: :func:`lnlib.layernorm.layer_norm_double_backward` for one row."""
-    _require_row(row)
     D, one, h = len(row.x), ones(len(row.x), 1), row.xhat
     v, g = (a - one * sum(a) / D for a in (row.v, _times(row.gamma, row.dy)))
     vg, vx, gx = v.dot(g) / D, v.dot(h) / D, g.dot(h) / D
     Jv = (v - h * vx) / row.s
     grad_x = -(h * vg + v * gx + g * vx - 3 * h * vx * gx) / row.s**2
-    return DoubleGradients(grad_x, _times(row.dy, Jv), _times(row.gamma, Jv))
-
-
-def to_numpy(D):
-    """NumPy function of (D arrays of one shape, eps): SymPy's xhat (D, 1, ...), J (D, D, ...)."""
-    return _compiled(validation.require_count("D", D, least=2))
+    return grad_x, _times(row.dy, Jv), _times(row.gamma, Jv)
 
 
 @lru_cache
-def _compiled(D):
+def to_numpy(D: int) -> Callable:
+    """NumPy function of (D arrays of one shape, eps): SymPy's xhat (D, 1, ...), J (D, D, ...)."""
     one = row(D)
     results = [one.xhat, one.xhat.jacobian(one.x)]
     return lambdify([list(one.x), one.epsilon], results, modules="numpy", cse=True)
 
 
-def numeric_jacobian(D):
+def numeric_jacobian(D: int) -> Callable[[np.ndarray, float], np.ndarray]:
     r"""SymPy's Jacobian of xhat for D features, compiled to NumPy: without this library's formulas.
 
     D is from 2 to 8; the generated code grows like D squared. The function that is returned takes
@@ -448,10 +411,7 @@ def numeric_jacobian(D):
     both = to_numpy(validation.require_count("D", D, least=2, most=8))
 
     def jacobian_at(x, eps):
-        x = validation.as_array("x", x, ("float64", "complex128"))
-        if x.shape[-1:] != (D,):
-            raise ValueError(f"x: found shape {x.shape}, expected (..., {D})")
-        J = both(np.moveaxis(x, -1, 0), validation.require_eps(eps))[1]
+        J = both(np.moveaxis(x, -1, 0), eps)[1]
         return np.moveaxis(J, (0, 1), (-2, -1))
 
     return jacobian_at

@@ -10,9 +10,8 @@ finite dx at all, and no finite y in its column. All other numbers are what they
 up to the order of sums over rows.
 
 But for :func:`require_finite` and :func:`require_numbers`, the functions ``require_...`` look at
-name, shape, dtype and flags of an array, never at its numbers. So they take what NumPy takes for an
-array, or the :class:`Description` that :mod:`lnlib.gpu` makes of one on a device. Names, dtypes and
-limits are taken as they are: the library itself writes them down.
+shape, dtype and flags of an array, never at its numbers. So they take what NumPy takes for an
+array, or the :class:`Description` that :mod:`lnlib.gpu` makes of one on a device.
 """
 
 import functools
@@ -45,8 +44,8 @@ REAL_NUMBERS = (
 #: Compute dtype -> (smallest, largest). A row is in range if smallest < variance + eps < largest
 #: (which NaN is not). Any other finite row is done again, scaled by a power of two, which rounds
 #: nothing. ``smallest`` is tiny / u: of a variance below it, underflow of squares may have taken a
-#: part that counts. Above ``largest`` there is room for sums of squares, and in float32 a row below
-#: ``smallest`` times 2**100 is below ``largest``.
+#: part that counts. Sums of squares may grow beyond ``largest`` without overflow, and in float32 a
+#: row below ``smallest`` times 2**100 is below ``largest``.
 RANGE = {"float32": (2e-31, 1e30), "float64": (2e-292, 1e290)}
 
 #: For each compute dtype, nearly half an ulp of its largest number. What is below that, subtracted
@@ -105,11 +104,7 @@ def as_array(name, value, dtypes=COMPUTE_DTYPE):
         )
     try:
         array = value if isinstance(value, Description) else np.asarray(value)
-    except ValueError as error:  # NumPy's message names no argument
-        expected = "an array or nested lists of equal lengths"
-        found = f"a ragged {type(value).__name__}"
-        raise ValueError(f"{name}: found {found}, expected {expected}") from error
-    except Exception as error:  # of the value's own __array__
+    except Exception as error:  # a ragged list, or an __array__ that fails: no message names x
         found = f"{type(value).__name__}, which gives no array ({error})"
         raise TypeError(f"{name}: found {found}, expected one") from error
     require_dtype(name, array.dtype, dtypes)
@@ -130,9 +125,7 @@ def require_x(value, name="x", dtypes=COMPUTE_DTYPE):
 
 @functools.lru_cache
 def dtypes_like(dtype):
-    """The dtypes that may stand beside x of ``dtype``: its own and its compute dtype. float64 and
-    complex128 go together, which the complex step needs.
-    """
+    """The dtypes that go with x of ``dtype``: its own and that of its arithmetic."""
     if _in_float32(dtype):
         return tuple(dict.fromkeys((dtype, COMPUTE_DTYPE["float32"])))
     return COMPUTE_DTYPE["float64"], COMPUTE_DTYPE["complex128"]
@@ -195,15 +188,11 @@ def require_numbers(name, value, least=-math.inf, nan=False):
 def require_number(name, value, least=-math.inf, above=-math.inf):
     """Return ``value`` as a float: one finite real number >= ``least`` and > ``above``."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
-        shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
-        raise TypeError(f"{name}: found {type(value).__name__}{shape}, expected one real number")
-    try:
-        number = float(value)
-    except OverflowError:  # an int or a fraction beyond the largest float
-        number = math.inf
+        raise TypeError(f"{name}: found {type(value).__name__}, expected one real number")
+    number = float(value)
     if not (math.isfinite(number) and number >= least and number > above):
-        limit = f" >= {least:g}" if least > -math.inf else ""
-        limit = limit or (f" > {above:g}" if above > -math.inf else "")
+        limits = ((">=", least), (">", above))
+        limit = "".join(f" {sign} {n:g}" for sign, n in limits if n > -math.inf)
         raise ValueError(f"{name}: found {number}, expected a finite number{limit}")
     return number
 
@@ -242,11 +231,6 @@ def require_several(name, value):
     return tuple(value)
 
 
-def require_rng(rng):
-    """Return ``rng``, a numpy.random.Generator."""
-    return require_kind("rng", rng, np.random.Generator, "a numpy.random.Generator")
-
-
 def require_bool(name, value):
     """Return ``value``, which must be True or False."""
     return bool(require_kind(name, value, (bool, np.bool_), "True or False"))
@@ -278,10 +262,7 @@ def require_cache(cache, *kinds):
 
 
 def require_part(cache, name, shape, dtypes):
-    """Raise unless the field ``name`` of a cache is an array of this shape and one of these dtypes.
-
-    It is, but for caches that were changed by hand.
-    """
+    """Raise unless a field of a cache, which its owner may have changed, is what forward made."""
     part = getattr(cache, name)
     if type(part) is not np.ndarray or part.dtype not in dtypes or part.shape != shape:
         name = f"cache.{name}"

@@ -21,12 +21,10 @@ Errors seen in practice grow like :math:`\sqrt D` where a bound grows like D.
 No bound for v bounds the error of xhat. The rounded mean m is off by up to :math:`u |\mu|`, so with
 a perfect variance xhat is still off by up to :math:`u |\mu| / \sigma`.
 
-A wrong argument raises ``TypeError`` or ``ValueError``, naming it, what was found and what was
-expected.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,8 +34,11 @@ from . import validation
 _REAL = ("float16", "bfloat16", "float32", "float64")
 _SUMMED = *_REAL, np.dtype(np.longdouble).name  # which "wide" sums in
 
+#: (mean, correction, variance), each of shape (..., 1) and x's dtype.
+Moments = tuple[np.ndarray, np.ndarray, np.ndarray]
 
-# The order of summation
+#: The count, the mean and the sum of squared deviations of a group of numbers.
+Group = Sequence[np.ndarray]
 
 
 def _sequential(a):
@@ -67,7 +68,7 @@ def _pairwise(a):
 ORDERS = {"sequential": _sequential, "accumulators": _accumulators, "pairwise": _pairwise}
 
 
-def total(a, order="pairwise"):
+def total(a: np.ndarray, order: str = "pairwise") -> np.ndarray:
     r"""Sum over the last axis of ``a``, (..., D), every partial sum rounded to its dtype.
 
     The result has shape (..., 1) and the dtype of ``a``; ``order`` is a key of ``ORDERS``. The
@@ -78,7 +79,7 @@ def total(a, order="pairwise"):
     return ORDERS[validation.require_choice("order", order, ORDERS)](a)
 
 
-def compensated_total(a):
+def compensated_total(a: np.ndarray) -> np.ndarray:
     r"""Sum over the last axis with one running sum and a second one for what each addition lost.
 
     Shapes and dtypes as :func:`total`. The error is one rounding of the result plus, at most,
@@ -100,12 +101,9 @@ def _divide(a, n):
     return (a / np.float64(n)).astype(a.dtype)
 
 
-def mean(a, order="pairwise"):
+def mean(a: np.ndarray, order: str = "pairwise") -> np.ndarray:
     """:func:`total` divided by D: shape (..., 1), the dtype of ``a``."""
     return _divide(total(a, order), np.shape(a)[-1])
-
-
-# The algorithms
 
 
 def _algorithm(function):
@@ -122,7 +120,7 @@ def _algorithm(function):
 
 
 @_algorithm
-def naive(x, order="pairwise"):
+def naive(x: np.ndarray, order: str = "pairwise") -> Moments:
     r"""Mean of the squares minus square of the mean: :math:`\sigma^2 = \overline{x^2} - m^2`.
 
     Two numbers near :math:`\mu^2` that differ by :math:`\sigma^2` are subtracted: the error is
@@ -135,7 +133,7 @@ def naive(x, order="pairwise"):
 
 
 @_algorithm
-def naive_clipped(x, order="pairwise"):
+def naive_clipped(x: np.ndarray, order: str = "pairwise") -> Moments:
     r""":func:`naive`, clipped: :math:`\sigma^2 = \max(\overline{x^2} - m^2,\, 0)`.
 
     No NaN any more, and no better answer: with var = 0, xhat is :math:`(x - m)/\sqrt\varepsilon`,
@@ -146,7 +144,7 @@ def naive_clipped(x, order="pairwise"):
 
 
 @_algorithm
-def two_pass(x, order="pairwise"):
+def two_pass(x: np.ndarray, order: str = "pairwise") -> Moments:
     r"""The definition, with d = x - m: :math:`\sigma^2 = \overline{d^2}`.
 
     The error is :math:`E u + (E \kappa u)^2`; the second term is the square of the error of m.
@@ -159,7 +157,7 @@ def two_pass(x, order="pairwise"):
 
 
 @_algorithm
-def corrected_two_pass(x, order="pairwise"):
+def corrected_two_pass(x: np.ndarray, order: str = "pairwise") -> Moments:
     r""":func:`two_pass`, with the error of the mean taken out of the variance.
 
     .. math:: d = x - m, \qquad \sigma^2 = \overline{d^2} - \overline{d}^{\,2}
@@ -173,7 +171,7 @@ def corrected_two_pass(x, order="pairwise"):
 
 
 @_algorithm
-def shifted(x, order="pairwise"):
+def shifted(x: np.ndarray, order: str = "pairwise") -> Moments:
     r""":func:`naive` on x minus its first element.
 
     .. math:: d = x - x_0, \qquad m = x_0 + \overline{d}, \qquad
@@ -189,16 +187,15 @@ def shifted(x, order="pairwise"):
 
 
 @_algorithm
-def welford(x, order="sequential"):
+def welford(x: np.ndarray, order: str = "sequential") -> Moments:
     r"""One element after another, each moving the mean towards itself.
 
     .. math:: d_n = x_n - m_{n-1}, \qquad m_n = m_{n-1} + d_n/n, \qquad
               S_n = S_{n-1} + d_n (x_n - m_n)
 
     and var = S / D. The error is :math:`D \kappa u`: the mean is rounded at every step. The order
-    is sequential by nature, and ``order`` changes nothing. The loop over D is Python's: mind the
-    time for D above 10000. Source: Welford, *Note on a Method for Calculating Corrected Sums of
-    Squares and Products*, Technometrics 4, 1962.
+    is sequential by nature, and ``order`` changes nothing. Source: Welford, *Note on a Method for
+    Calculating Corrected Sums of Squares and Products*, Technometrics 4, 1962.
     """
     m = S = np.zeros_like(x[..., :1])
     for n in range(1, x.shape[-1] + 1):
@@ -209,16 +206,19 @@ def welford(x, order="sequential"):
     return m, np.zeros_like(m), _divide(S, x.shape[-1])
 
 
-def merge(a, b):
+def merge(a: Group, b: Group) -> Group:
     r"""The count, the mean and the sum of squared deviations of two groups taken together.
 
-    .. math:: n = n_a + n_b, \quad d = m_b - m_a, \quad m = m_a + d\, n_b/n, \quad S = S_a + S_b + d^2\, n_a n_b/n
+    .. math::
+
+        n = n_a + n_b, \quad d = m_b - m_a, \quad m = m_a + d\, n_b/n, \quad
+        S = S_a + S_b + d^2\, n_a n_b/n
 
     ``a`` and ``b`` are triples (n, m, S); m and S are arrays of one shape and dtype, n is float64
     and broadcasts. Arguments are not checked: they are what :func:`chan` makes of rows that it has
     checked. Source: Chan, Golub and LeVeque, *Updating Formulae and a Pairwise Algorithm for
     Computing Sample Variances*, COMPSTAT 1982.
-    """  # noqa: E501
+    """
     (na, ma, Sa), (nb, mb, Sb) = a, b
     n = na + nb
     d = mb - ma
@@ -228,7 +228,7 @@ def merge(a, b):
 
 
 @_algorithm
-def chan(x, order="pairwise"):
+def chan(x: np.ndarray, order: str = "pairwise") -> Moments:
     r"""Groups of one element, merged with their neighbours until one group is left; var = S / D.
 
     The formula is that of :func:`merge`. The error is :math:`\kappa u \log_2 D`: fewer roundings of
@@ -247,7 +247,7 @@ def chan(x, order="pairwise"):
 
 
 @_algorithm
-def neumaier(x, order="sequential"):
+def neumaier(x: np.ndarray, order: str = "sequential") -> Moments:
     r""":func:`two_pass` with :func:`compensated_total` for both sums.
 
     The error no longer grows with D in practice: it is :math:`u + (\kappa u)^2`. xhat is still off
@@ -262,7 +262,7 @@ def neumaier(x, order="sequential"):
 
 
 @_algorithm
-def wide(x, order="pairwise"):
+def wide(x: np.ndarray, order: str = "pairwise") -> Moments:
     r""":func:`two_pass` in a wider dtype; the results are rounded to x's dtype.
 
     The wider dtype is float64, and for float64 it is ``numpy.longdouble``. Where that is float64 as
@@ -278,7 +278,7 @@ def wide(x, order="pairwise"):
 
 
 @_algorithm
-def recentred(x, order="pairwise"):
+def recentred(x: np.ndarray, order: str = "pairwise") -> Moments:
     r"""Subtract the mean, then the mean of what is left: the cure.
 
     .. math:: d = x - m, \qquad c = d - \overline{d}, \qquad \sigma^2 = \overline{c^2}
@@ -289,16 +289,14 @@ def recentred(x, order="pairwise"):
     = E u\,(1 + E u |\mu|/\sigma)`, and the error of the variance is :math:`E u + \delta^2`. Both
     are a few E u while :math:`E u |\mu|/\sigma` is below 1. Chains of additions must be short for
     that: pairwise will do where sigma is at least the spacing of the elements, one running sum over
-    D = 65536 will not. Below the spacing the rounding of the residual shows: with one element of
-    10007 a neighbour of all the others, it is 100 sigma or more, and xhat is off by about 50 u.
+    D = 65536 will not.
 
     A constant row comes out as exact zeros. If all x are k, then d is a small whole number j of
     units in the last place of k, the same for all, and its partial sums are multiples of that unit
     up to D j. Those need no rounding while D j < 1/u, so the residual is d.
 
-    Adding it to the mean is an old technique: Neely, *Comparison of Several Algorithms for
-    Computation of Means, Standard Deviations and Correlation Coefficients*, Communications of the
-    ACM 9, 1966. Here the two stay apart.
+    Source: Neely, *Comparison of Several Algorithms for Computation of Means, Standard Deviations
+    and Correlation Coefficients*, Communications of the ACM 9, 1966, who adds it to the mean.
     """
     m = mean(x, order)
     d = x - m
@@ -309,7 +307,7 @@ def recentred(x, order="pairwise"):
 
 
 @_algorithm
-def recentred_short(x, order="pairwise"):
+def recentred_short(x: np.ndarray, order: str = "pairwise") -> Moments:
     r""":func:`recentred`, one pass shorter: the sums of d and of d**2 are taken together.
 
     .. math:: d = x - m, \qquad \sigma^2 = \overline{d^2} - \overline d^{\,2}
@@ -324,54 +322,39 @@ def recentred_short(x, order="pairwise"):
     return m, residual, var
 
 
-# The catalogue
-
-
 class Algorithm(NamedTuple):
     """One way to compute mean and variance."""
 
-    name: str  #: for tables and legends
-    function: Callable  #: (x, order) -> (mean, correction, var), each (..., 1), of x's dtype
+    function: Callable[..., Moments]  #: (x, order) -> (mean, correction, var)
     #: How often x is read for the statistics when nothing stays in cache; writing xhat reads it
     #: once more. A row that fits into cache is read from memory once, whatever the algorithm.
     passes: int
-    known_for: str  #: one line
 
 
 #: The algorithms in teaching order, by a short id.
 #:
 #: :meta hide-value:
 ALGORITHMS = {
-    "naive": Algorithm(
-        "naive", naive, 1, "subtracts two large numbers; the variance may be negative"
-    ),
-    "clipped": Algorithm(
-        "naive, clipped at zero", naive_clipped, 1, "trades NaN for numbers that are far too large"
-    ),
-    "two-pass": Algorithm("two-pass", two_pass, 2, "the definition; what numpy.var does"),
-    "corrected": Algorithm(
-        "corrected two-pass", corrected_two_pass, 2, "a better variance, but the same mean"
-    ),
-    "shifted": Algorithm(
-        "shifted by the first element", shifted, 1, "good unless the first element is an outlier"
-    ),
-    "welford": Algorithm(
-        "Welford", welford, 1, "one element at a time, and a rounded mean each time"
-    ),
-    "chan": Algorithm("Chan", chan, 1, "merges groups in a tree; what GPU threads do"),
-    "neumaier": Algorithm(
-        "compensated two-pass", neumaier, 2, "sums that do not lose digits as D grows"
-    ),
-    "wide": Algorithm(
-        "wide accumulators", wide, 2, "near perfect mean and variance, then the mean is rounded"
-    ),
-    "recentred": Algorithm(
-        "recentred", recentred, 3, "keeps the part of the mean that rounding cuts off"
-    ),
+    "naive": Algorithm(naive, 1),
+    "clipped": Algorithm(naive_clipped, 1),
+    "two-pass": Algorithm(two_pass, 2),
+    "corrected": Algorithm(corrected_two_pass, 2),
+    "shifted": Algorithm(shifted, 1),
+    "welford": Algorithm(welford, 1),
+    "chan": Algorithm(chan, 1),
+    "neumaier": Algorithm(neumaier, 2),
+    "wide": Algorithm(wide, 2),
+    "recentred": Algorithm(recentred, 3),
 }
 
 
-def normalise(x, algorithm="recentred", eps=1e-5, order="pairwise", var=None):
+def normalise(
+    x: np.ndarray,
+    algorithm: str | Algorithm = "recentred",
+    eps: float = 1e-5,
+    order: str = "pairwise",
+    var: np.ndarray | None = None,
+) -> np.ndarray:
     r"""Layer norm without gamma and beta, with mean and variance from ``algorithm``.
 
     .. math:: \bigl((x - m) - c\bigr) / \sqrt{v + \varepsilon}

@@ -24,8 +24,7 @@ def changes(table: str) -> tuple[Mistake, ...]:
     else arguments are not checked: they are written by authors.
     """
     text = textwrap.dedent(table).strip().replace("\\\n", "").replace("\n=>", " =>")
-    mistakes: list[Mistake] = []
-    waiting: list = []
+    mistakes, waiting = [], []
     for said, lines in groupby(text.splitlines(), lambda line: line.startswith("    ")):
         if said:
             words = " ".join(map(str.strip, lines))

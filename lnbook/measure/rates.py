@@ -62,8 +62,7 @@ def machine(threads: int = 1, size: int = 2**27, rounds: int = 11) -> Machine:
         ) from error
     from lnlib.cpu.threads import in_forked_child, parallel_call_lock
 
-    limit = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
-    threads = validation.require_count("threads", threads, most=limit)
+    threads = validation.require_count("threads", threads, most=numba.config.NUMBA_NUM_THREADS)
     if in_forked_child():
         raise RuntimeError(
             "found a process forked after Numba had started its threads, expected one of its own "

@@ -1,5 +1,4 @@
-r"""Layer norm over many processes: rows or features of x lie on different ranks, and no digit is
-lost on the way.
+r"""Layer norm over many processes: rows or features of x lie on different ranks; no digit is lost.
 
 What a rank does is a *program*, a generator that yields its messages (``total = yield SUM,
 array``). The same program runs in a simulator, in one process and with NumPy alone, and under MPI
@@ -12,36 +11,24 @@ array``). The same program runs in a simulator, in one process and with NumPy al
         dx, dgamma, dbeta = yield from features.layer_norm_backward(dy[:, part], cache)
         return y, dx
 
-    results = simulate([program(part) for part in cut(D, 4)])             # all four ranks, here
-    y, dx = mpi.run(comm, program(cut(D, comm.size)[comm.rank]))          # one of them, under mpiexec
+    results = simulate([program(part) for part in cut(D, 4)])      # all four ranks, here
+    y, dx = mpi.run(comm, program(cut(D, comm.size)[comm.rank]))   # one of them, under mpiexec
 
-* **Digits.** Statistics travel as float64 (count, mean, residual, squares), and are merged with the
-  mean of the larger group as a pivot that stays untouched. Errors are those of
-  :mod:`lnlib.layernorm` at any mean/sigma, for any cut: uneven shards and empty ones are ordinary.
+* **Digits.** Errors are those of :mod:`lnlib.layernorm` at any mean/sigma, for any cut: uneven
+  shards and empty ones are ordinary.
 * **Bits** are the same on all ranks. With ``reproducible=True`` they are the same for every number
   of ranks, too.
 * **Errors.** What is wrong on one rank is one :class:`~lnlib.sharded.messages.RankError` on all of
-  them, with rank and argument, and never a hang: before each message ranks tell each other in 16
-  bytes what they are about to do.
+  them, with rank and argument, and never a hang.
 * **Range.** With rows sharded it is that of :mod:`lnlib.layernorm`. With features sharded,
   statistics and dx are float64; rows of float64 whose squares leave the range are done again,
   scaled, on all ranks at once. A dy whose products with gamma leave it gives NaN or Inf.
 
-To be read in this order:
-
-* :mod:`lnlib.sharded.rows`: rows sharded: one sum, never a mean.
-* :mod:`lnlib.sharded.groups`: what a rank knows of a part of a row, and how two such parts are
-  merged.
-* :mod:`lnlib.sharded.features`: features sharded: one message forward, one backward.
-* :mod:`lnlib.sharded.messages`: operations, announcements, the one error;
-  :mod:`lnlib.sharded.shards`: who has what.
-* :mod:`lnlib.sharded.simulator`: all ranks in this process; :mod:`lnlib.sharded.mpi`: each in its
-  own.
-* :mod:`lnlib.sharded.launch`: processes under MPI started from Python, and ended.
-* :mod:`lnlib.sharded.traffic`: bytes, counted and predicted, and a model of their time.
-* :mod:`lnlib.sharded.ways`: six ways to the statistics, to see what each sends and loses.
-* :mod:`lnlib.sharded.demo`: what ``python -m lnlib.sharded demo -n 4`` shows.
-"""  # noqa: E501
+Read ``rows`` first (one sum, never a mean), then ``groups`` (what a rank knows of a part of a row,
+and how two such parts are merged) and ``features`` (one message forward, one backward). Programs
+run by ``messages`` and ``simulator`` or ``mpi``; ``launch`` starts processes, ``traffic`` counts
+bytes, ``ways`` has six ways to the statistics to compare, ``demo`` is the command's.
+"""
 
 from . import features, rows, traffic
 from .messages import GATHER, SAME, SUM, Message, RankError

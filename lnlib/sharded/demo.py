@@ -1,7 +1,7 @@
 """What ``python -m lnlib.sharded demo`` shows: the same lines from the simulator and from MPI.
 
 Messages and bytes are counted, not timed: on a machine with fewer cores than ranks a time says
-nothing. Arguments are not checked: the command calls these, and the benchmark.
+nothing. Arguments are not checked.
 """
 
 import hashlib

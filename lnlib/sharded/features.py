@@ -4,10 +4,9 @@ The mean of a row lies on no rank, and one number cannot hold it: each rank send
 its part of every row (:mod:`lnlib.sharded.groups`), and merges those of all ranks in one fixed
 tree. So all ranks have the statistics of the whole row, with the same bits. dx needs two more means
 of the whole row; dgamma and dbeta are this rank's own. Every function is a rank's program, as in
-:mod:`lnlib.sharded.rows`. x, y, dy and dx have shape (..., width), the leading axes being the same
-on all ranks; gamma, beta, dgamma and dbeta have shape (width,). A rank may have no features at all.
-With ``reproducible`` parts are fixed blocks of ``block`` features instead of whole shards: bits do
-not depend on how many ranks have them, if each has whole blocks (only the last may be shorter).
+:mod:`lnlib.sharded.rows`. x, y, dy and dx have shape (..., width), gamma, beta, dgamma and dbeta
+(width,), and a width may be 0. With ``reproducible`` parts are fixed blocks of ``block`` features
+instead of whole shards: bits do not depend on how many ranks have them, if each has whole blocks.
 """
 
 import math
@@ -15,14 +14,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import layernorm, validation
 from .groups import merge, merge_upstream, products, quadruples, quintuples, squares, tree
-from .messages import GATHER, SAME
+from .messages import GATHER, SAME, Program
 from .rows import DTYPES, require_blocks
 
-#: Features of a block, where the result must not depend on the number of ranks: few enough for many
-#: ranks.
+#: Features of a block, where the result must not depend on the number of ranks.
 BLOCK = 128
 
 
@@ -81,25 +80,22 @@ def _joined(join, parts, block):
 
 def _statistics(rows, eps, block, norm):
     """The numbers of the whole rows, a column each, and e of each row: ``rows`` out of range are
-    multiplied by 2**-e, which takes two more messages, of those rows.
+    multiplied by 2**-e, which takes two more messages.
     """
-    join, bring = norm.merge_forward, norm.forward
-    statistics = _joined(join, (yield GATHER, bring(rows, block)), block)
+    statistics = _joined(norm.merge_forward, (yield GATHER, norm.forward(rows, block)), block)
     e = np.zeros((len(rows), 1), np.int64)
     smallest, largest = validation.RANGE["float64"]
     with np.errstate(all="ignore"):
         var_eps = statistics[-1] / statistics[0] + eps
-    # The same rows on all ranks, because the bits are. NaN is among them.
-    redo = ~((smallest < var_eps) & (var_eps < largest))[:, 0]
-    if redo.any():
-        with np.errstate(all="ignore"):  # M <= 2**e; M is a rank's largest size, or the root of eps
+        # The same rows on all ranks, because the bits are. NaN is among them.
+        redo = ~((smallest < var_eps) & (var_eps < largest))[:, 0]
+        if redo.any():  # M <= 2**e; M is a rank's largest size, or the root of eps
             M = np.maximum(np.abs(rows[redo]).max(axis=-1, initial=0), max(math.sqrt(eps), 5e-324))
-        e[redo, 0] = (yield GATHER, np.frexp(M)[1].astype(np.int64)[None]).max(axis=0)
-        with np.errstate(all="ignore"):
+            e[redo, 0] = (yield GATHER, np.frexp(M)[1].astype(np.int64)[None]).max(axis=0)
             rows[redo] = np.ldexp(rows[redo], -e[redo])
-        again = _joined(join, (yield GATHER, bring(rows[redo], block)), block)
-        for column, new in zip(statistics, again):
-            column[redo] = new
+            parts = yield GATHER, norm.forward(rows[redo], block)
+            for column, new in zip(statistics, _joined(norm.merge_forward, parts, block)):
+                column[redo] = new
     return statistics, e
 
 
@@ -137,28 +133,36 @@ def _forward(norm, x, gamma, beta, eps, precise, reproducible, block, finite):
     for name, a in (("gamma", gamma), ("beta", beta)):
         validation.require_dtype(name, a.dtype, DTYPES)
     eps = validation.require_eps(eps)
-    validation.require_bool("reproducible", reproducible)
     validation.require_count("block", block)
-    block = block if reproducible else None
-    agreed = {
-        "eps": eps,
-        "leading shape of x": x.shape[:-1],
-        "dtype of x": x.dtype.name,
-        "dtype of gamma": gamma.dtype.name,
-        "precise": validation.require_precise(precise, x),
-        "block": block,
-    }
-    yield SAME, agreed
+    block = block if validation.require_bool("reproducible", reproducible) else None
+    yield (
+        SAME,
+        {
+            "eps": eps,
+            "leading shape of x": x.shape[:-1],
+            "dtype of x": x.dtype.name,
+            "dtype of gamma": gamma.dtype.name,
+            "precise": validation.require_precise(precise, x),
+            "block": block,
+        },
+    )
     rows = _rows(x)
     statistics, e = yield from _statistics(rows, eps, block, norm)
     return _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, norm.cache)
 
 
 def layer_norm_forward(
-    x, gamma, beta, eps=1e-5, *, precise=False, reproducible=False, block=BLOCK, finite=False
-):
-    r"""This rank's features of layer norm: :math:`y = \gamma (x - \mu) r + \beta`. Returns y and a
-    FeaturesCache.
+    x: ArrayLike,
+    gamma: ArrayLike,
+    beta: ArrayLike,
+    eps: float = 1e-5,
+    *,
+    precise: bool = False,
+    reproducible: bool = False,
+    block: int = BLOCK,
+    finite: bool = False,
+) -> Program[tuple[np.ndarray, FeaturesCache]]:
+    r"""This rank's features of layer norm: :math:`y = \gamma (x - \mu) r + \beta`, and the cache.
 
     One message, 32 bytes a row and part: the quadruples. Means over the D features of all ranks;
     eps and precise as in :func:`lnlib.layernorm.layer_norm_forward`. finite: refuse x with NaN or
@@ -167,11 +171,17 @@ def layer_norm_forward(
     return (yield from _forward(_LAYER, x, gamma, beta, eps, precise, reproducible, block, finite))
 
 
-def rms_norm_forward(x, gamma, eps=1e-5, *, reproducible=False, block=BLOCK, finite=False):
-    r"""This rank's features of RMS norm, :math:`y = \gamma\, x / \sqrt{\overline{x^2} +
-    \varepsilon}`, and its cache.
-
-    One message, 16 bytes a row and part: count and sum of squares.
+def rms_norm_forward(
+    x: ArrayLike,
+    gamma: ArrayLike,
+    eps: float = 1e-5,
+    *,
+    reproducible: bool = False,
+    block: int = BLOCK,
+    finite: bool = False,
+) -> Program[tuple[np.ndarray, RMSFeaturesCache]]:
+    """This rank's features of RMS norm, and the cache. One message, 16 bytes a row and part: count
+    and sum of squares.
     """
     gamma = validation.as_array("gamma", gamma)
     beta = np.zeros_like(gamma)
@@ -201,22 +211,18 @@ def _backward(dy, cache, norm):
         return dx.astype(cache.dtype).reshape(cache.xhat.shape), *sums
 
 
-def layer_norm_backward(dy, cache):
-    r"""This rank's features of dx, dgamma and dbeta; formulas as in
-    :func:`lnlib.layernorm.layer_norm_backward`.
+def layer_norm_backward(dy: ArrayLike, cache: FeaturesCache) -> Program[layernorm.Gradients]:
+    r"""This rank's features of dx, dgamma and dbeta of :func:`lnlib.layernorm.layer_norm_backward`.
 
-    One message, 40 bytes a row and part: the mean of g is taken as carefully as that of x, and with
-    it the sum of :math:`(g - \overline g)\,\hat x` (:func:`lnlib.sharded.groups.merge_upstream`). A
-    constant g gives exact zeros.
+    One message, 40 bytes a row and part: the mean of g, as carefully as that of x, and the sum of
+    :math:`(g - \overline g)\,\hat x` (:func:`lnlib.sharded.groups.merge_upstream`).
     """
     return (yield from _backward(dy, cache, _LAYER))
 
 
-def rms_norm_backward(dy, cache):
-    r"""This rank's features of RMS norm's dx and dgamma: :math:`dx = r (g - \hat x\, \overline{g
-    \hat x})`.
-
-    One message, 16 bytes a row and part.
-    """
+def rms_norm_backward(
+    dy: ArrayLike, cache: RMSFeaturesCache
+) -> Program[tuple[np.ndarray, np.ndarray]]:
+    """This rank's features of RMS norm's dx and dgamma. One message, 16 bytes a row and part."""
     dx, dgamma, _ = yield from _backward(dy, cache, _RMS)
     return dx, dgamma

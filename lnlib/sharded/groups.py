@@ -14,9 +14,7 @@ import numpy as np
 
 @np.errstate(all="ignore")
 def _of_parts(columns, make, block, *arrays):
-    """The count and ``make(part of each array)`` in float64: (blocks, rows, columns). A shard
-    without features has no blocks.
-    """
+    """The count and ``make(part of each array)`` in float64: (blocks, rows, columns)."""
     rows, width = arrays[0].shape
     made = []
     for start in range(0, width, block or max(width, 1)):
@@ -93,9 +91,8 @@ def merge(a, b):
 
     The residual is off by about u sigma at most: :math:`|d|\, p \le \sigma \sqrt{n_b/n_a}`, no more
     than sigma because the *larger* group is the pivot. merge(a, b) and merge(b, a) have the same
-    bits, unless counts and rounded means are equal; a group of no numbers changes nothing; of equal
-    numbers come exact zeros. The squares are those of Chan, Golub and LeVeque, *Updating Formulae
-    and a Pairwise Algorithm for Computing Sample Variances*, COMPSTAT 1982.
+    bits, unless counts and rounded means are equal. The squares are those of Chan, Golub and
+    LeVeque (:func:`lnlib.variance.merge`).
     """
     large, small, n, share, d = _meet(a, b)
     return np.stack(
@@ -108,8 +105,7 @@ def merge_upstream(a, b):
 
     .. math:: X = X_a + X_b, \qquad Q = Q_a + Q_b + d\,(X_b - p X).
 
-    What each group subtracted from its g, its own mean, is put back, and the mean of both is
-    subtracted.
+    Each group has subtracted its own mean from its g; the mean of both takes its place.
     """
     large, small, n, share, d = _meet(a, b)
     X = large[3] + small[3]

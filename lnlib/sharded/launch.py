@@ -39,39 +39,28 @@ def launch(
 
     timeout: seconds after which all are ended, and TimeoutError is raised. No MPI: RuntimeError.
     """
-    arguments = [
-        validation.require_kind("arguments", a, str, "texts")
-        for a in validation.require_several("arguments", arguments)
-    ]
+    arguments = validation.require_several("arguments", arguments)
     validation.require_count("ranks", ranks)
     validation.require_number("timeout", timeout, above=0)
     if missing():
         raise RuntimeError(missing())
     command = [mpiexec(), "-n", str(ranks), sys.executable, "-m", "mpi4py", *arguments]
+    pipe = subprocess.PIPE
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
     # A session of its own: what mpiexec starts belongs to it, and ends with it.
-    streams: dict[str, Any] = {
-        "stdin": subprocess.DEVNULL,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-    }
-    with subprocess.Popen(command, **streams, text=True, start_new_session=True) as process:
-        try:
-            out, err = process.communicate(timeout=timeout)
-        except BaseException as error:  # Ctrl-C as well, which a session of its own does not hear
-            end(process)
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            found = f"{ranks} processes still running after {timeout:g} s"
-            expected = f"them to end: {' '.join(arguments)}"
-            raise TimeoutError(f"timeout: found {found}, expected {expected}") from None
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
-
-
-def end(process):
-    """End a launcher and all that it started: politely first, then by force."""
-    process.terminate()
+    process = subprocess.Popen(command, **pipes, text=True, start_new_session=True)
     try:
-        process.communicate(timeout=2)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        out, err = process.communicate(timeout=timeout)
+    except BaseException as error:  # Ctrl-C as well, which a session of its own does not hear
+        process.terminate()  # politely first
+        try:
+            process.communicate(timeout=2)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        found = f"{ranks} processes still running after {timeout:g} s"
+        expected = f"them to end: {' '.join(arguments)}"
+        raise TimeoutError(f"timeout: found {found}, expected {expected}") from None
+    return subprocess.CompletedProcess(command, process.returncode, out, err)

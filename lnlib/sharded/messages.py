@@ -4,17 +4,18 @@ A *program* is a generator: what one rank does. It brings something and waits fo
 make of it::
 
     total = yield SUM, array        # the elementwise sum, the same bits on every rank
-    parts = yield GATHER, array     # (parts of all ranks, ...): the arrays one behind the other, by rank
+    parts = yield GATHER, array     # the arrays of all ranks one behind the other, (parts, ...)
     yield SAME, {"eps": eps}        # nothing, if all ranks bring the same values
-    merged = yield merge, array     # the (rows, k) arrays merged two by two, by a function of two such arrays
+    merged = yield merge, array     # (rows, k) arrays merged two by two, by a function of two
 
 Before anything is sent, every rank tells the others, in 16 bytes, what it is about to do (a
 ``Step``). Where that differs, or one of them has failed, nothing is sent, and all of them raise the
 same :class:`RankError`.
-"""  # noqa: E501
+"""
 
 import hashlib
-from typing import NamedTuple
+from collections.abc import Generator
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,8 +23,11 @@ from .. import validation
 
 SUM, GATHER, SAME = "sum", "gather", "same"
 
-#: Bytes with which a rank announces a message: 8 for what it is, 8 for the length of its first
-#: axis.
+#: What a rank does, until it returns a Result.
+Result = TypeVar("Result")
+Program = Generator[Any, Any, Result]
+
+#: Bytes that announce a message: 8 for what it is, 8 for the length of its first axis.
 HEADER = 16
 
 
@@ -45,14 +49,11 @@ class Step(NamedTuple):
         """The error in words; empty if there is none."""
         if self.cause is None:
             return ""
-        if isinstance(self.cause, SystemExit):
-            found = f"sys.exit({self.cause.code!r}) in the program"
-            return f"SystemExit: found {found}, expected it to return"
         return f"{type(self.cause).__name__}: {self.cause}"
 
     @property
     def digest(self):
-        """8 bytes, as an integer, that differ if ``terms`` do; a step that failed has none."""
+        """8 bytes, as an integer, that differ if ``terms`` do."""
         told = repr(sorted(self.terms.items())).encode()
         return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little", signed=True)
 
@@ -64,23 +65,19 @@ class Step(NamedTuple):
 
 def _announced(message):
     """The step of a message. What is wrong with it is raised here, in the rank that brings it."""
-    if not isinstance(message, tuple) or len(message) != 2:
-        found = type(message).__name__
-        raise TypeError(f"message: found {found}, expected an operation and what is brought to it")
+    validation.require_kind("message", message, tuple, "an operation and what is brought to it")
     operation, content = message
-    if isinstance(operation, str) and operation == SAME:
+    if operation is SAME:
         validation.require_kind("message", content, dict, "a dict {name: value} beside SAME")
         told = {name: str(value) for name, value in content.items()}
         return Step(SAME, None, {"operation": SAME, **told})
-    if not callable(operation) and not (isinstance(operation, str) and operation in (SUM, GATHER)):
-        raise ValueError(
-            f"message: found operation {operation!r}, expected SUM, GATHER, SAME or a function"
-        )
+    if operation not in (SUM, GATHER) and not callable(operation):
+        expected = "SUM, GATHER, SAME or a function"
+        raise ValueError(f"message: found operation {operation!r}, expected {expected}")
     array = validation.as_array("message", content, validation.REAL_NUMBERS)
     if operation != SUM and not array.ndim:
-        raise ValueError(
-            "message: found a 0-d array, expected one whose first axis counts parts or rows"
-        )
+        expected = "one whose first axis counts parts or rows"
+        raise ValueError(f"message: found a 0-d array, expected {expected}")
     # A functools.partial has no name of its own.
     called = getattr(operation, "__name__", type(operation).__name__)
     name = operation if isinstance(operation, str) else f"merge by {called}"
@@ -90,8 +87,8 @@ def _announced(message):
 
 
 def advance(program, reply):
-    """Run a program, a generator, to its next message: a :class:`Step`. Its errors become one, and
-    so does ``sys.exit``, because other ranks wait.
+    """Run a program to its next message, a :class:`Step`. Its errors become one, and ``sys.exit``
+    does, because other ranks wait.
     """
     try:
         return _announced(program.send(reply))
@@ -115,19 +112,18 @@ def _ranks(numbers):
 
 
 def disagreement(told):
-    """The :class:`RankError` of ``told``, (terms, error) of every rank, which are not all the same:
-    errors of single ranks, or else the first name whose value differs.
+    """The :class:`RankError` of ``told``, (terms, error) of every rank: errors of single ranks, or
+    else the first name whose value differs.
     """
     errors = _by_value(error for _, error in told)
     errors.pop("", None)
     if errors:
         return RankError("; ".join(f"{_ranks(ranks)}: {error}" for error, ranks in errors.items()))
-    for name in dict.fromkeys(name for terms, _ in told for name in terms):
-        values = _by_value(terms.get(name, "nothing") for terms, _ in told)
-        if len(values) > 1:
-            found = " and ".join(f"{value} on {_ranks(ranks)}" for value, ranks in values.items())
-            return RankError(f"{name}: found {found}, expected the same on all ranks")
-    raise AssertionError("told: found the same on all ranks")
+    names = dict.fromkeys(name for terms, _ in told for name in terms)
+    by_name = {name: _by_value(terms.get(name, "nothing") for terms, _ in told) for name in names}
+    name = next(name for name, values in by_name.items() if len(values) > 1)
+    found = " and ".join(f"{value} on {_ranks(ranks)}" for value, ranks in by_name[name].items())
+    return RankError(f"{name}: found {found}, expected the same on all ranks")
 
 
 class Message(NamedTuple):

@@ -2,40 +2,19 @@
 
 Start processes by ``mpiexec -n 4 python -m mpi4py file.py``: ``-m mpi4py`` ends all of them if one
 dies of an error outside a program. Inside a program every end is an error on all ranks,
-``sys.exit(0)`` too; but for ``os._exit``, of which Python learns nothing: MPICH's mpiexec then ends
-all ranks and returns its code, also if that is 0. A rank that leaves by ``sys.exit(0)`` outside of
-its program leaves the others waiting (:func:`lnlib.sharded.launch.launch` has a timeout). This
-module imports mpi4py only when it is used.
+``sys.exit(0)`` too. A rank that leaves by ``sys.exit(0)`` outside of its program leaves the others
+waiting (:func:`lnlib.sharded.launch.launch` has a timeout). This module imports mpi4py only when it
+is used.
 """
 
 import math
-import os
 from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 
 from .. import validation
-from .messages import GATHER, SAME, SUM, Message, RankError, advance, disagreement
-
-#: Where launchers tell a process how many were started: MPICH's and Intel's mpiexec, Open MPI's,
-#: and Slurm's srun.
-LAUNCHED = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"
-
-
-def require_launched(size, library, environment=os.environ):
-    """Raise :class:`RankError` if the launcher started more processes than the MPI library sees,
-    ``size``: a launcher of another MPI starts P processes each of which is a world of one.
-    """
-    for name in LAUNCHED:
-        started = environment.get(name, "")
-        if size == 1 and started.isdigit() and int(started) > 1:
-            raise RankError(
-                f"launcher: found a world of one process where {name} says that {started} were"
-                f" started, expected one world of {started}: launcher and MPI library ({library})"
-                " do not belong together. Use the mpiexec of that library (the MPICH wheel's is"
-                " beside python; under Slurm srun --mpi=pmi2)"
-            )
+from .messages import GATHER, SAME, SUM, Message, Program, Result, advance, disagreement
 
 
 def _merged(comm, merge, array, MPI):
@@ -82,20 +61,18 @@ def _reply(comm, step, lengths):
     return _merged(comm, step.operation, array, MPI)
 
 
-def run(comm: Any, program: Generator, *, log: list | None = None) -> Any:
+def run(comm: Any, program: Program[Result], *, log: list[Message] | None = None) -> Result:
     """The result of this rank's ``program``, a generator; all processes of ``comm`` call it.
 
     log: a list that gets a :class:`~lnlib.sharded.messages.Message` for each message. Raises
     :class:`~lnlib.sharded.messages.RankError` with the same text on every rank if one fails,
-    returns while others wait, or brings something else; and if the launcher is not the library's.
+    returns while others wait, or brings something else.
     """
     from mpi4py import MPI
 
     expected = "an MPI communicator, such as mpi4py.MPI.COMM_WORLD"
     validation.require_kind("comm", comm, MPI.Intracomm, expected)
     validation.require_kind("program", program, Generator, "a generator, the program of this rank")
-    library = " ".join(MPI.Get_library_version().strip("\0").split()[:3])
-    require_launched(MPI.COMM_WORLD.size, library)
     reply, announced = None, np.empty((comm.size, 2), np.int64)
     while True:
         step = advance(program, reply)

@@ -1,4 +1,4 @@
-"""Rows sharded: every rank has all features of its own rows, and its own copy of gamma and beta.
+r"""Rows sharded: every rank has all features of its own rows, and its own copy of gamma and beta.
 
 y and dx need nobody. dgamma and dbeta are sums over all rows: each rank adds up its own, and one
 message adds those. A *sum*, never a mean: dy belongs to one loss, whoever computed it. Every
@@ -11,10 +11,12 @@ errors are those of :mod:`lnlib.layernorm`, but for complex128; an error on one 
 import zlib
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import layernorm, validation
+from ..layernorm import LayerNormCache, RMSNormCache
 from .groups import tree
-from .messages import GATHER, SAME, SUM
+from .messages import GATHER, SAME, SUM, Program
 
 #: Rows of a block with sums of its own, where results must not depend on the number of ranks.
 BLOCK = 64
@@ -22,55 +24,62 @@ BLOCK = 64
 DTYPES = "float64", "float32", "float16", "bfloat16"
 
 
-def _checksum(a):
-    checksum = zlib.crc32(np.ascontiguousarray(a).tobytes())
-    return f"{a.dtype.name}, numbers with the checksum {checksum:08x}"
-
-
-def _forward(local, x, parameters, eps, finite):
-    """``local()``, once it is known that all ranks were given the same parameters, eps and D."""
+def _require_x(x, finite):
+    """Raise unless x holds real numbers, and finite ones if that is asked for."""
     validation.require_dtype("x", validation.as_array("x", x).dtype, DTYPES)
     if validation.require_bool("finite", finite):
         validation.require_finite("x", x, DTYPES)
-    y, cache = local()
-    agreed = {
+
+
+def _agreed(y, cache, eps, **parameters):
+    """What all ranks must have alike."""
+    told = {
         "eps": float(eps),
         "features": y.shape[-1],
         "dtype of x": y.dtype.name,
-        "kind of cache": type(cache).__name__,
-        **{name: _checksum(a) for name, a in parameters.items()},
+        "dtype of the arithmetic": cache.xhat.dtype.name,
     }
-    yield SAME, agreed
-    return y, cache
+    for name, a in parameters.items():
+        checksum = zlib.crc32(np.ascontiguousarray(a).tobytes())
+        told[name] = f"{a.dtype.name}, numbers with the checksum {checksum:08x}"
+    return told
 
 
-def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, finite=False):
+def layer_norm_forward(
+    x: ArrayLike,
+    gamma: ArrayLike,
+    beta: ArrayLike,
+    eps: float = 1e-5,
+    *,
+    precise: bool = False,
+    finite: bool = False,
+) -> Program[tuple[np.ndarray, LayerNormCache]]:
     r"""This rank's rows of layer norm: :math:`y = \gamma (x - \mu) r + \beta`. Returns y and a
     cache.
 
     x: (..., D), the rows of this rank, any number of them, also none. gamma, beta: (D,), the same
     on all ranks. eps, precise and the cache are those of
     :func:`lnlib.layernorm.layer_norm_forward`, whose results these are, bit by bit. finite: refuse
-    x with NaN or Inf, naming the rank, instead of letting it through. Nothing is sent but what
-    finds out ranks whose parameters, eps or D differ.
+    x with NaN or Inf, naming the rank. Nothing is sent but what finds out ranks whose parameters,
+    eps or D differ.
     """
+    _require_x(x, finite)
     gamma = validation.as_array("gamma", gamma, DTYPES)
     beta = validation.as_array("beta", beta, DTYPES)
-
-    def local():
-        return layernorm.layer_norm_forward(x, gamma, beta, eps, precise=precise)
-
-    return (yield from _forward(local, x, {"gamma": gamma, "beta": beta}, eps, finite))
+    y, cache = layernorm.layer_norm_forward(x, gamma, beta, eps, precise=precise)
+    yield SAME, _agreed(y, cache, eps, gamma=gamma, beta=beta)
+    return y, cache
 
 
-def rms_norm_forward(x, gamma, eps=1e-5, *, finite=False):
+def rms_norm_forward(
+    x: ArrayLike, gamma: ArrayLike, eps: float = 1e-5, *, finite: bool = False
+) -> Program[tuple[np.ndarray, RMSNormCache]]:
     """This rank's rows of RMS norm, as :func:`layer_norm_forward`; no beta, no ``precise``."""
+    _require_x(x, finite)
     gamma = validation.as_array("gamma", gamma, DTYPES)
-
-    def local():
-        return layernorm.rms_norm_forward(x, gamma, eps)
-
-    return (yield from _forward(local, x, {"gamma": gamma}, eps, finite))
+    y, cache = layernorm.rms_norm_forward(x, gamma, eps)
+    yield SAME, _agreed(y, cache, eps, gamma=gamma)
+    return y, cache
 
 
 def require_blocks(counts, block, what):
@@ -83,7 +92,8 @@ def require_blocks(counts, block, what):
             )
 
 
-def _backward(dy, cache, reproducible, block):
+def _backward(dy, cache, kind, reproducible, block):
+    validation.require_cache(cache, kind)
     validation.require_bool("reproducible", reproducible)
     validation.require_count("block", block)
     dy = validation.as_array("dy", dy, DTYPES)
@@ -102,23 +112,24 @@ def _backward(dy, cache, reproducible, block):
         return dx, *sums.astype(cache.gamma.dtype)
 
 
-def layer_norm_backward(dy, cache, *, reproducible=False, block=BLOCK):
+def layer_norm_backward(
+    dy: ArrayLike, cache: LayerNormCache, *, reproducible: bool = False, block: int = BLOCK
+) -> Program[layernorm.Gradients]:
     r"""This rank's rows of dx; dgamma and dbeta of all rows, the same bits on every rank.
 
-    .. math:: d\gamma = \sum_{ranks} \sum_{rows} dy\, \hat x, \qquad d\beta = \sum_{ranks} \sum_{rows} dy
-
-    dy: x's shape. cache: from :func:`layer_norm_forward`. One message of 2 D float64, their sum.
-    The order of that sum is the MPI library's, and depends on the number of ranks. reproducible:
-    the sums of fixed blocks of ``block`` rows are gathered instead and added in one fixed tree, so
-    that their bits do not depend on how many ranks have the rows, if each has whole blocks (only
-    the last may be shorter). That costs 8 (1 + 2 D) bytes a block.
-    """  # noqa: E501
-    validation.require_cache(cache, layernorm.LayerNormCache, layernorm.PreciseLayerNormCache)
-    return (yield from _backward(dy, cache, reproducible, block))
+    One message of 2 D float64, the sum of each rank's
+    :math:`\sum_{rows} dy\, \hat x` and :math:`\sum_{rows} dy`. Its order is the MPI library's, and
+    depends on the number of ranks. reproducible: the sums of fixed blocks of ``block`` rows are
+    gathered instead and added in one fixed tree, so that their bits do not depend on how many ranks
+    have the rows, if each has whole blocks (only the last may be shorter). That costs 8 (1 + 2 D)
+    bytes a block.
+    """
+    return (yield from _backward(dy, cache, LayerNormCache, reproducible, block))
 
 
-def rms_norm_backward(dy, cache, *, reproducible=False, block=BLOCK):
+def rms_norm_backward(
+    dy: ArrayLike, cache: RMSNormCache, *, reproducible: bool = False, block: int = BLOCK
+) -> Program[tuple[np.ndarray, np.ndarray]]:
     """This rank's rows of dx, and dgamma of all rows, as :func:`layer_norm_backward`."""
-    validation.require_cache(cache, layernorm.RMSNormCache)
-    dx, dgamma, _ = yield from _backward(dy, cache, reproducible, block)
+    dx, dgamma, _ = yield from _backward(dy, cache, RMSNormCache, reproducible, block)
     return dx, dgamma

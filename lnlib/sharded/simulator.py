@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 import numpy as np
 
 from .. import validation
-from .messages import GATHER, SAME, SUM, Message, advance, disagreement
+from .messages import GATHER, SAME, SUM, Message, Program, Result, advance, disagreement
 
 
 def _tree(join, arrays):
@@ -54,12 +54,12 @@ def _reply(steps, order, piece):
 
 
 def simulate(
-    programs: Sequence[Generator],
+    programs: Sequence[Program[Result]],
     *,
     order: str = "tree",
     piece: int | None = None,
-    log: list | None = None,
-) -> list:
+    log: list[Message] | None = None,
+) -> list[Result]:
     """The results of all ranks' programs, in order.
 
     programs: one generator a rank. order: a key of ``ORDERS``, for sums and merges. piece: a merge

@@ -3,9 +3,10 @@ r"""What is sent: counted, predicted, and what a model makes of it.
 Predictions are lists of :class:`~lnlib.sharded.messages.Message`, as a log of a run has them.
 ``counts`` are the rows or features of each rank; ``block`` is that of a reproducible run, else
 None. Bytes are those a rank *brings*: what a network carries depends on how the MPI library
-combines them. The model of :func:`seconds` is for two textbook ways. Arguments are not checked:
-predictions are made of numbers that a program has taken already.
+combines them. Arguments are not checked.
 """
+
+from collections.abc import Sequence
 
 from .messages import GATHER, HEADER, SAME, SUM, Message
 
@@ -14,18 +15,20 @@ ITEM = 8  # float64
 COLUMNS = {"layer": (4, 5), "rms": (2, 2)}
 
 
-def parts(count, block=None):
+def parts(count: int, block: int | None = None) -> int:
     """Parts of a shard of ``count`` features or rows: blocks, or the shard unless it is empty."""
     return -(-count // block) if block else int(count > 0)
 
 
-def features(counts, rows, norm="layer", block=None):
+def features(
+    counts: Sequence[int], rows: int, norm: str = "layer", block: int | None = None
+) -> list[Message]:
     """The messages of both passes, features sharded: ``rows``, and ``counts`` of features."""
     sent = [tuple(ITEM * k * rows * parts(n, block) for n in counts) for k in COLUMNS[norm]]
     return [Message(SAME, (0,) * len(counts)), *(Message(GATHER, each) for each in sent)]
 
 
-def rows(counts, D, block=None):
+def rows(counts: Sequence[int], D: int, block: int | None = None) -> list[Message]:
     """The messages of both passes of either norm, rows sharded: ``counts`` of rows, D features."""
     if block:
         sums = Message(GATHER, tuple(ITEM * (1 + 2 * D) * parts(n, block) for n in counts))
@@ -34,13 +37,13 @@ def rows(counts, D, block=None):
     return [Message(SAME, (0,) * len(counts)), sums]
 
 
-def total(messages):
+def total(messages: Sequence[Message]) -> tuple[int, int]:
     """(bytes that all ranks brought, bytes of announcements, with the end's) of messages."""
     ranks = len(messages[0].sent) if messages else 0
     return sum(sum(m.sent) for m in messages), HEADER * ranks * (len(messages) + 1)
 
 
-def seconds(message, alpha, beta):
+def seconds(message: Message, alpha: float, beta: float) -> float:
     r"""A *model* of the time of one message among P ranks: :math:`\lceil\log_2 P\rceil\,\alpha` for
     its steps, and :math:`\beta` seconds a byte for what passes through one rank.
 

@@ -12,25 +12,26 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..variance import Moments
 from .groups import centred, merge, tree
-from .messages import GATHER, SUM
+from .messages import GATHER, SUM, Program
 
 
-def sums(x, D):
+def sums(x: np.ndarray, D: int) -> Program[Moments]:
     r"""One sum of :math:`(\sum x, \sum x^2)`, as :func:`lnlib.variance.naive`."""
     total = yield SUM, np.stack([x.sum(-1), (x * x).sum(-1)], -1)
     m, square = total[:, :1] / x.dtype.type(D), total[:, 1:] / x.dtype.type(D)
     return m, np.zeros_like(m), square - m * m
 
 
-def wide_sums(x, D):
+def wide_sums(x: np.ndarray, D: int) -> Program[Moments]:
     """:func:`sums` in float64; the mean comes back as a number of x's dtype and the rest."""
     mean, _, v = yield from sums(x.astype(np.float64), D)
     m = mean.astype(x.dtype)
     return m, (mean - m).astype(x.dtype), v.astype(x.dtype)
 
 
-def two_rounds(x, D):
+def two_rounds(x: np.ndarray, D: int) -> Program[Moments]:
     """The definition: a sum for the mean, another one for the squares of x - m."""
     m = (yield SUM, x.sum(-1, keepdims=True)) / x.dtype.type(D)
     d = x - m
@@ -38,7 +39,7 @@ def two_rounds(x, D):
     return m, np.zeros_like(m), v
 
 
-def recentred_two_rounds(x, D):
+def recentred_two_rounds(x: np.ndarray, D: int) -> Program[Moments]:
     """:func:`two_rounds`, and the second sum brings the mean of what is left, too."""
     m = (yield SUM, x.sum(-1, keepdims=True)) / x.dtype.type(D)
     d = x - m
@@ -47,7 +48,7 @@ def recentred_two_rounds(x, D):
     return m, r, square - r * r
 
 
-def quadruple(x):
+def quadruple(x: np.ndarray) -> np.ndarray:
     """(n, m, r, S) of each row of a shard, in x's dtype: (rows, 4)."""
     if not x.shape[1]:
         return np.zeros((len(x), 4), x.dtype)
@@ -55,21 +56,21 @@ def quadruple(x):
     return np.concatenate([np.full_like(m, x.shape[1]), m, r, (c * c).sum(-1, keepdims=True)], -1)
 
 
-def merge_chan(a, b):
+def merge_chan(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Two groups (n, m, S) taken together, the mean in one number: Chan, Golub and LeVeque 1982."""
     (na, ma, Sa), (nb, mb, Sb) = np.moveaxis(a, -1, 0), np.moveaxis(b, -1, 0)
     n, d = np.maximum(na + nb, 1), mb - ma
     return np.stack([na + nb, ma + d * (nb / n), Sa + Sb + d * d * (na * nb / n)], -1)
 
 
-def chan(x, D):
+def chan(x: np.ndarray, D: int) -> Program[Moments]:
     """One gather of (n, m, S), merged in a tree. The mean is rounded in every merge."""
     parts = yield GATHER, quadruple(x)[None][..., [0, 1, 3]]
     n, m, S = np.split(tree(merge_chan, parts), 3, -1)
     return m, np.zeros_like(m), S / n
 
 
-def recentred(x, D):
+def recentred(x: np.ndarray, D: int) -> Program[Moments]:
     """One gather of (n, m, r, S), merged with a pivot: :func:`lnlib.sharded.groups.merge`."""
     parts = yield GATHER, quadruple(x)[None]
     n, m, r, S = np.split(tree(merge, parts), 4, -1)
@@ -80,23 +81,23 @@ class Way(NamedTuple):
     """One way to mean and variance."""
 
     name: str  #: for tables and legends
-    program: Callable  #: (x, D) -> (m, r, v)
-    numbers: tuple  #: that each message brings, a row and rank
-    itemsize: int | None = None  #: bytes of such a number, None for those of x's dtype
+    program: Callable[[np.ndarray, int], Program[Moments]]
 
 
 #: By a short id, in teaching order.
 WAYS = {
-    "sums": Way("sums", sums, (2,)),
-    "wide": Way("sums in float64", wide_sums, (2,), 8),
-    "rounds": Way("mean, then squares", two_rounds, (1, 1)),
-    "recentred-rounds": Way("recentred, two rounds", recentred_two_rounds, (1, 2)),
-    "chan": Way("Chan's merge", chan, (3,)),
-    "recentred": Way("recentred, one message", recentred, (4,)),
+    "sums": Way("sums", sums),
+    "wide": Way("sums in float64", wide_sums),
+    "rounds": Way("mean, then squares", two_rounds),
+    "recentred-rounds": Way("recentred, two rounds", recentred_two_rounds),
+    "chan": Way("Chan's merge", chan),
+    "recentred": Way("recentred, one message", recentred),
 }
 
 
-def normalise(x, D, way="recentred", eps=1e-5):
+def normalise(
+    x: np.ndarray, D: int, way: str = "recentred", eps: float = 1e-5
+) -> Program[np.ndarray]:
     """This rank's features of xhat, in x's dtype, with mean and variance from a key of WAYS."""
     m, r, v = yield from WAYS[way].program(x, D)
     with np.errstate(all="ignore"):

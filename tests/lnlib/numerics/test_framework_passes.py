@@ -86,7 +86,7 @@ def test_squares_that_overflow():
     row = np.array([[3e20, 1e20, -2e20, 5e20]], np.float32)
     assert np.isnan(frameworks.pytorch_forward(row, one, 0 * one)[0]).all()
     assert np.isnan(frameworks.flax_forward(row, one, 0 * one)[0]).all()
-    assert not frameworks.flax_two_pass_forward(row, one, 0 * one)[0].any()
+    assert not frameworks.flax_forward(row, one, 0 * one, fast=False)[0].any()
     x, gamma, beta, _ = inputs(1024)
     assert not frameworks.pytorch_forward(x * np.float32(3e19), gamma, 0 * beta)[0].any()
     assert np.isnan(frameworks.pytorch_forward(x * np.float32(1e30), gamma, beta)[0]).all()

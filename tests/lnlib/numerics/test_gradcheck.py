@@ -17,7 +17,6 @@ from lnlib.gradcheck import (
     adjoint_test,
     check_gradients,
     direction_test,
-    step_curve,
     tolerance,
 )
 
@@ -82,14 +81,6 @@ def test_every_gradient_is_as_accurate_as_the_formula_allows(method, shape):
         assert reference.relative_error(numeric, getattr(exact, name)) <= ACCURACY[method], name
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_scalar_loss_works_too(method):
-    args, dy, grads = problem((2, 3, 8))
-    numeric = METHODS[method](lambda x: (dy * f(x, *args[1:])).sum(), args[0])
-    # A loss of 48 terms of size 1 is rounded to sqrt(48) u or so: less than ten times worse.
-    assert np.linalg.norm(numeric - grads[0]) <= 10 * ACCURACY[method] * np.linalg.norm(grads[0])
-
-
 @pytest.mark.parametrize(
     "method, coefficient",
     [
@@ -108,45 +99,6 @@ def test_the_truncation_constants_in_the_default_step_are_right(method, coeffici
     assert RULES[method].truncation == coefficient
 
 
-def test_step_curve_covers_all_methods_and_takes_fixed_point():
-    args, dy, _ = problem((1, 8))
-    curve = step_curve(
-        along(args, 0),
-        args[0],
-        reference.layer_norm(*args, dy).dx,
-        [1e-2, 1e-5, 1e-8, 1e-14],
-        dy=dy,
-    )
-    assert list(curve) == list(METHODS)
-    central = curve["central"]
-    assert central[1] < 1e-9 < min(central[0], central[2]) and central[3] > 1e-4  # a V
-    assert curve["complex"][2] < 1e-15 and curve["complex"][3] < 1e-15  # not a V
-    x = np.array(
-        [1.0, 2.0]
-    )  # floats, and a method that is twice too large: off by 1, relative to what is exact
-    twice = step_curve(np.sum, x, x, [0.5, 1], {"twice": lambda f, x, h, dy: 2 * x})["twice"]
-    assert twice.dtype == np.float64 and (twice == 1).all()
-
-
-def test_richardson_levels():
-    x = np.array([0.3, -0.7])
-
-    def loss(z):
-        return np.exp(z).sum()
-
-    assert (METHODS["richardson"](loss, x, 0.1, levels=1) == METHODS["central"](loss, x, 0.1)).all()
-    errors = [
-        abs(METHODS["richardson"](loss, x, 0.5, levels) - np.exp(x)).max()
-        for levels in (1, 2, 3, 4)
-    ]
-    assert all(fine < coarse / 50 for coarse, fine in zip(errors, errors[1:]))
-    # The default step grows with the order; at the right one, four levels still reach 1e-12, and
-    # eight 1e-9.
-    assert abs(METHODS["richardson"](loss, x, levels=4) - np.exp(x)).max() < 1e-12
-    x = np.array([0.3, -1.2, 0.5, 2])
-    assert abs(METHODS["richardson"](loss, x, levels=8) - np.exp(x)).max() < 1e-9
-
-
 def steps_taken(method, x):
     seen = []
 
@@ -159,7 +111,13 @@ def steps_taken(method, x):
 
 
 @pytest.mark.parametrize(
-    "method, constant, order", [("one_sided", 16, 1), ("central", 12, 2), ("five_point", 45, 4)]
+    "method, constant, order",
+    [
+        ("one_sided", 16, 1),
+        ("central", 12, 2),
+        ("five_point", 45, 4),
+        ("richardson", 16 * 5040 * 64 / 6, 6),
+    ],
 )
 def test_the_default_step_is_the_next_power_of_two_after_the_balance(method, constant, order):
     for x, length in (
@@ -189,25 +147,6 @@ def test_what_differs_by_rounding_alone_is_constant(x, alike):
     )
 
 
-@pytest.mark.parametrize("levels", [1, 2, 3, 4])
-def test_the_default_step_of_richardson(levels):
-    """Its truncation is what is left of x^(2L+1), whose derivative of that order is (2L+1)!."""
-    order, steps = 2 * levels, []
-
-    def loss(z):
-        steps.append(abs(z[()]))
-        return z
-
-    left = gradcheck.richardson(lambda z: z ** (order + 1), np.array(0.0), 1.0, levels)
-    gradcheck.richardson(loss, np.array(0.0), levels=levels)
-    target = (2 ** (levels - 1) * 4 * U / (order * abs(left) / math.factorial(order + 1))) ** (
-        1 / (order + 1)
-    )
-    assert target <= max(steps) < 2 * target
-    if levels == 3:
-        assert RULES["richardson"].balance(U) == pytest.approx(target)
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (0,), (2, 0), (2, 3, 4)])
 def test_shapes_and_what_f_does_to_its_argument(method, shape):
@@ -226,18 +165,9 @@ def test_shapes_and_what_f_does_to_its_argument(method, shape):
     assert (x == before).all()
 
 
-def through_a_buffer(z):
-    buffer = np.empty(z.shape)
-    buffer[:] = z
-    return buffer.sum()
-
-
 CASTS = {
     "float()": lambda z: float(z.sum()) ** 2,
-    "astype": lambda z: (z.astype(float) ** 2).sum(),
-    "astype of a part": lambda z: (z * z.astype(float)).sum(),
     ".real": lambda z: (z.real**2).sum(),
-    "buffer": through_a_buffer,
     "constant": lambda z: 1.0,
 }
 
@@ -353,28 +283,6 @@ def test_the_tolerance_is_neither_too_small_nor_useless(dtype, D):
     assert np.median(ratios) <= 30
 
 
-FINITE = st.floats(-4, 4, allow_nan=False, width=32)
-
-
-@pytest.mark.slow
-@settings(derandomize=True, max_examples=400, deadline=None)
-@given(
-    st.data(),
-    st.sampled_from([np.float32, np.float64, np.float16]),
-    st.integers(2, 24),
-    st.sampled_from([0, 1, 100, 1000]),
-)
-def test_the_tolerance_is_never_too_small(data, dtype, D, offset):
-    row = st.lists(FINITE, min_size=D, max_size=D)
-    x, gamma, dy = (np.array(data.draw(row)) for _ in range(3))
-    x, gamma, dy = (x + offset)[None].astype(dtype), gamma.astype(dtype), dy[None].astype(dtype)
-    error, kappa = dx_error_and_kappa(x, gamma, np.zeros(D, dtype), dy)
-    # Subnormal results have fewer digits than u says; kappa * u > 1 says that no digit is left.
-    exact = reference.to_float64(reference.layer_norm(x, gamma, np.zeros(D), dy).dx)
-    if np.linalg.norm(exact) > 1e3 * np.finfo(dtype).smallest_normal and math.isfinite(kappa):
-        assert error <= tolerance(dtype, D, kappa)
-
-
 def sum_and_chain(a):
     """The sum of a vector in the order of :func:`lnlib.gradcheck.longest_chain`, and its longest
     chain, counted.
@@ -423,68 +331,52 @@ def test_check_gradients_passes_the_right_gradients(method, shape):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_check_gradients_fails_wrong_ones(method):
+    """1e-6 in one element is near the error of a one-sided difference."""
     args, dy, grads = problem((2, 3, 8))
-    for name, bad in wrong_gradients(args, dy).items():
-        report = check_gradients(f, args, dy, bad, names=NAMES, method=method)
-        if name == "one element by 1e-6" and method == "one_sided":
-            continue  # 1e-6 / ||dx|| is near the error of a one-sided difference
-        assert [row.ok for row in report.rows] == [False, True, True], name
-        assert not report.passed and report.rows[0].message == "the gradients differ"
-    for k in (1, 2):
-        bad = list(grads)
-        bad[k] = bad[k] + 1e-6 * (np.arange(8) == 5)
-        if method != "one_sided":
-            report = check_gradients(f, args, dy, bad, method=method)
+    wrong = {0: [bad[0] for bad in wrong_gradients(args, dy).values()]}
+    wrong |= {k: [grads[k] + 1e-6 * (np.arange(8) == 5)] for k in (1, 2)}
+    if method == "one_sided":
+        wrong = {0: wrong[0][:-1]}
+    for k, tries in wrong.items():
+        for bad in tries:
+            report = check_gradients(f, args, dy, (*grads[:k], bad, *grads[k + 1 :]), method=method)
             assert [row.ok for row in report.rows] == [j != k for j in range(3)]
+            assert not report.passed and report.rows[k].message == "the gradients differ"
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_nan_and_inf_fail(method):
+@pytest.mark.parametrize("rtol", [None, 1e9])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_nan_and_inf_fail(value, rtol):
     args, dy, grads = problem((2, 8))
-    for value in (math.nan, math.inf):
-        bad = grads[1].copy()
-        bad[3] = value
-        for rtol in (None, 1e9):
-            report = check_gradients(
-                f, args, dy, (grads[0], bad, grads[2]), method=method, rtol=rtol
-            )
-            assert [row.ok for row in report.rows] == [
-                True,
-                False,
-                True,
-            ] and report.max_error == math.inf
-            assert report.rows[1].message == "the gradient has NaN or Inf"
-    report = check_gradients(
-        lambda x: x * math.nan, args[:1], dy, grads[:1], method=method, rtol=1e9
-    )
+    bad = grads[1].copy()
+    bad[3] = value
+    report = check_gradients(f, args, dy, (grads[0], bad, grads[2]), rtol=rtol)
+    assert [row.ok for row in report.rows] == [True, False, True]
+    assert report.max_error == math.inf
+    assert report.rows[1].message == "the gradient has NaN or Inf"
+    report = check_gradients(lambda x: x * math.nan, args[:1], dy, grads[:1], rtol=rtol)
     assert not report.passed and report.rows[0].message == "f gives NaN or Inf near args"
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_gradient_that_is_zero(method):
+    """dy lies in the null direction of the Jacobian, where numeric gradients are noise."""
     (x, _, beta), _, _ = problem((3, 16))
     gamma, dy = np.ones(16), np.ones((3, 16))
     args, grads = (x, gamma, beta), layer_norm_backward(dy, layer_norm_forward(x, gamma, beta)[1])
-    assert (
-        abs(grads[0]).max() == 0
-    )  # dy in the null direction of the Jacobian; numeric gradients have noise there
+    assert abs(grads[0]).max() == 0
     assert check_gradients(f, args, dy, grads, method=method).passed
     wrong = (grads[0] + 1e-3, *grads[1:])
     assert not check_gradients(f, args, dy, wrong, method=method).rows[0].ok
 
-    # Nothing moves at all: no division by zero, in either case.
-    def still(a):
+    def still(a):  # nothing moves at all: no division by zero
         return 0 * a
 
     assert check_gradients(still, (x,), dy, (np.zeros_like(x),), method=method).max_error == 0
     assert check_gradients(still, (x,), dy, (np.ones_like(x),), method=method).max_error == math.inf
-    assert check_gradients(
-        f,
-        (x[:, :1], gamma[:1], beta[:1]),
-        dy[:, :1],
-        layer_norm_backward(dy[:, :1], layer_norm_forward(x[:, :1], gamma[:1], beta[:1])[1]),
-        method=method,
-    ).passed  # D = 1
+    one = x[:, :1], gamma[:1], beta[:1]
+    grads = layer_norm_backward(dy[:, :1], layer_norm_forward(*one)[1])
+    assert check_gradients(f, one, dy[:, :1], grads, method=method).passed
 
 
 @pytest.mark.slow
@@ -524,48 +416,20 @@ def test_float32_needs_a_tolerance_that_hides_bugs():
 
 def test_the_table_and_rtol():
     args, dy, grads = problem((2, 8))
-    report = check_gradients(
-        f, args, dy, (-grads[0], grads[1], grads[2][None]), names=NAMES, rtol=1e-8
-    )
-    lines = str(report).splitlines()
+    wrong = -grads[0], grads[1], grads[2][None]
+    report = check_gradients(f, args, dy, wrong, names=NAMES, rtol=1e-8)
+    head, dx, dgamma, dbeta = str(report).splitlines()
     assert repr(report) == str(report)
-    assert lines[0].split() == ["gradient", "error", "tolerance", "shape"]
+    assert head.split() == ["gradient", "error", "tolerance", "shape"]
     error = f"{report.rows[0].error:.0e}"
-    assert lines[1].split() == [
-        "dx",
-        "FAILED",
-        error,
-        "1e-08",
-        "(2,",
-        "8):",
-        "the",
-        "gradients",
-        "differ",
-    ]
-    assert lines[2].split()[:2] == ["dgamma", "ok"] and lines[2].endswith("1e-08      (8,)")
-    assert lines[3].split()[1] == "FAILED" and lines[3].endswith("(1, 8): expected shape (8,)")
-    assert (
-        len(
-            {
-                line.index(word)
-                for line, word in zip(lines, ("tolerance", "1e-08", "1e-08", "1e-08"))
-            }
-        )
-        == 1
-    )
+    assert dx.split() == f"dx FAILED {error} 1e-08 (2, 8): the gradients differ".split()
+    assert dgamma.split()[:2] == ["dgamma", "ok"] and dgamma.endswith("1e-08      (8,)")
+    assert dbeta.split()[1] == "FAILED" and dbeta.endswith("(1, 8): expected shape (8,)")
     assert check_gradients(f, args, dy, (-grads[0], *grads[1:]), rtol=3.0).passed
     assert not check_gradients(f, args, dy, grads, rtol=0.0).passed
     # An exact gradient has no error, which 0 allows: doubling rounds nothing, and neither does a
     # complex step in it.
-    assert check_gradients(
-        lambda x: 2 * x,
-        args[:1],
-        np.ones_like(dy),
-        (np.full_like(args[0], 2),),
-        method="complex",
-        rtol=0.0,
-    ).passed
+    twice, two = (lambda x: 2 * x), np.full_like(args[0], 2)
+    ones = np.ones_like(dy)
+    assert check_gradients(twice, args[:1], ones, (two,), method="complex", rtol=0.0).passed
     assert str(check_gradients(f, args, dy, grads)).splitlines()[3].startswith("grads[2]")
-
-
-# Bad input ----------------------------------------------------------------------------------------

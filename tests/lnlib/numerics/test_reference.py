@@ -151,27 +151,39 @@ def test_what_is_zero_is_zero(D, eps):
     assert zeros > 10
 
 
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_what_nearly_cancels_is_exact(norm):
+    """dx is at most 2**-50 of r g, and eps decides how much: of layer norm g is 1 and a few u more,
+    of RMS norm it is x.
+    """
+    rng, one = np.random.default_rng(0), np.ones(7)
+    x = rng.standard_normal((5, 7))
+    if norm == "layer":
+        dy, eps = 1 + 2.0**-52 * rng.integers(0, 4, x.shape), 1.0
+        exact = reference.layer_norm(x, one, 0 * one, dy, eps)
+    else:
+        dy, eps = x, 2.0**-55
+        exact = reference.rms_norm(x, one, dy, eps)
+    for row, g, rstd, found in zip(x, dy, exact.rstd.ravel(), exact.dx):
+        for n, over_r in zip(found, rational_dx(row, g, eps, norm == "layer")):
+            wanted = over_r * fraction(rstd)
+            assert n and abs(fraction(n) - wanted) <= abs(wanted) / 2**300
+
+
 # Distances
 
 
 def test_relative_error():
-    exact = to_fixed([3.0, 4.0])
-    assert reference.relative_error(np.array([3.0, 4.0]), exact) == 0.0
-    assert reference.relative_error(np.array([3.0, 4.0 + 2.0**-20]), exact) == pytest.approx(
-        2.0**-20 / 5, rel=1e-15
-    )
-    assert reference.relative_error(np.array([0.0, 0.0]), exact) == 1.0
-    assert (
-        reference.relative_error(np.array([1e300]), np.array([1e-100])) == np.inf
-    )  # larger than any float
-    assert reference.relative_error(np.zeros((0, 3)), np.zeros((0, 3))) == 0.0
-    assert reference.relative_error([0.0, 0.0], [0.0, 0.0]) == 0.0
-    assert reference.relative_error([0.0, 1e-100], [0.0, 0.0]) == math.inf
-    assert reference.relative_error(exact, [3.0, 5.0]) == pytest.approx(
-        1 / math.sqrt(34), rel=1e-15
-    )
+    error, exact = reference.relative_error, to_fixed([3.0, 4.0])
+    assert error([3.0, 4.0], exact) == error(np.zeros((0, 3)), np.zeros((0, 3))) == 0.0
+    assert error([3.0, 4.0 + 2.0**-20], exact) == pytest.approx(2.0**-20 / 5, rel=1e-15)
+    assert error([0.0, 0.0], exact) == 1.0
+    assert error([1e300], [1e-100]) == math.inf  # larger than any float
+    assert error([0.0, 0.0], [0.0, 0.0]) == 0.0
+    assert error([0.0, 1e-100], [0.0, 0.0]) == math.inf
+    assert error(exact, [3.0, 5.0]) == pytest.approx(1 / math.sqrt(34), rel=1e-15)
     four, three = (np.array(n, object) for n in (4, 3))  # units of 2**-400, of no axis
-    assert reference.relative_error(four, three) == pytest.approx(1 / 3, rel=1e-15)
+    assert error(four, three) == pytest.approx(1 / 3, rel=1e-15)
 
 
 def test_relative_error_sees_what_float64_rounding_hides():

@@ -6,14 +6,13 @@ import pytest
 from lnlib import (
     layer_norm_backward,
     layer_norm_forward,
-    layer_norm_jvp,
     reference,
     regimes,
     variance,
 )
 from lnlib.layernorm import layer_norm_backward_steps
-from lnlib.regimes import agreement, kappa, parts, rows, upstream
-from lnlib.rounding import FORMATS, TAU, round_to
+from lnlib.regimes import agreement, parts, rows, upstream
+from lnlib.rounding import FORMATS, round_to
 
 
 def rng():
@@ -78,6 +77,12 @@ def test_upstream_has_the_parts_asked_for(ones, along, rest, shape):
     assert narrow.dtype == np.float32 and np.array_equal(narrow, round_to(g, "bfloat16"))
 
 
+def kappa(ones, along, rest, energy):
+    """By the eigenvalues of the Jacobian, as the docstring of ``parts`` has it."""
+    a = along**2 * energy / (1 + energy)
+    return np.sqrt((ones**2 + a + rest**2) / (a / (1 + energy) ** 2 + rest**2))
+
+
 @pytest.mark.parametrize("energy", [0.01, 1.0, 1e5])
 @pytest.mark.parametrize(
     "ones, along, rest, D",
@@ -112,18 +117,6 @@ def test_parts_reach_their_target(towards):
             found = parts(target, energy, towards)
             assert kappa(**found, energy=energy) == pytest.approx(target, rel=1e-12)
             assert found["rest"] == 1 and found["along" if towards == "ones" else "ones"] == 0
-
-
-def test_gains_are_those_of_the_jacobian():
-    """float64 at energy 10: a handful of roundings, 1e-14."""
-    eps, sigma = 0.4, 2.0
-    x = rows(rng(), 1, 32, 4, sigma, "float64")
-    y, cache = layer_norm_forward(x, np.ones(32), np.zeros(32), eps)
-    w = upstream(rng(), y, dtype="float64")
-    zero, along, rest = regimes.gains(sigma, eps)
-    assert zero == 0 and np.abs(layer_norm_jvp(np.ones((1, 32)), cache)).max() < 1e-14
-    assert np.allclose(layer_norm_jvp(y, cache), along * y, rtol=0, atol=1e-14)
-    assert np.allclose(layer_norm_jvp(w, cache), rest * w, rtol=0, atol=1e-13)
 
 
 # Maps
@@ -177,48 +170,28 @@ def test_backward_maps_measure_what_they_say():
     """In float64 the library's own error is near kappa u; the targets of kappa are met to kappa**2
     u, as above.
     """
-    kappas_seen = []
+    seen = []
 
     def library(x, gamma, beta, dy, eps):
-        exact = reference.layer_norm(x, gamma, beta, dy, eps)
-        kappas_seen.append(reference.kappa(exact, dy, gamma))
+        seen.append(reference.kappa(reference.layer_norm(x, gamma, beta, dy, eps), dy, gamma))
         assert np.allclose(x.var(axis=-1) / eps, 100) and gamma.min() >= 0.5 and gamma.max() <= 2
         return layer_norm_backward(dy, layer_norm_forward(x, gamma, beta, eps)[1])
 
     def off(x, gamma, beta, dy, eps):
-        dx, dgamma, dbeta = library(x, gamma, beta, dy, eps)
-        return 1.1 * dx, 1.01 * dgamma, 1.001 * dbeta
+        return (1.1 * library(x, gamma, beta, dy, eps)[0],)
 
+    kappas = [1, 50, 1e4]
     for towards, cells in (("ones", 3), ("along", 2)):  # along xhat, 1e4 cannot be
-        kappas_seen.clear()
-        maps = regimes.backward_errors(
-            {"library": library, "off": off},
-            [1, 50, 1e4],
-            [0, 1, 10, 100],
-            100.0,
-            towards,
-            D=16,
-            count=3,
-            eps=1e-4,
-            dtype="float64",
-            rng=rng(),
-        )
-        for name, allowed, expected in (
-            ("dx", 1e-11, 0.1),
-            ("dgamma", 1e-14, 0.01),
-            ("dbeta", 1e-14, 0.001),
-        ):
-            found = maps["library"][name]
-            assert (
-                found.shape == (3, 4)
-                and np.isfinite(found).sum() == np.isfinite(found[:cells]).sum() == 4 * cells
-            )
-            assert np.nanmax(found) < allowed
-            assert np.allclose(maps["off"][name][:cells], expected, rtol=1e-6)
-        targets = np.tile(
-            np.repeat([1, 50, 1e4][:cells], 2), 4
-        )  # regimes outside, kappas inside, two algorithms
-        assert np.allclose(kappas_seen, targets, rtol=1e-6)
+        seen.clear()
+        options = {"D": 16, "count": 3, "eps": 1e-4, "dtype": "float64", "rng": rng()}
+        ways = {"library": library, "off": off}
+        maps = regimes.backward_errors(ways, kappas, [0, 1, 10, 100], 100.0, towards, **options)
+        assert maps["library"].shape == (3, 4)
+        assert np.isfinite(maps["library"][:cells]).all() and np.isnan(maps["off"][cells:]).all()
+        assert np.nanmax(maps["library"]) < 1e-11
+        assert np.allclose(maps["off"][:cells], 0.1, rtol=1e-6)
+        # Ratios outside, kappas inside, two algorithms.
+        assert np.allclose(seen, np.tile(np.repeat(kappas[:cells], 2), 4), rtol=1e-6)
 
 
 def test_agreement_counts_the_cells_between_10_u_and_a_tenth():
@@ -314,25 +287,19 @@ def chain_rule(x, gamma, beta, dy, eps):
 def test_the_backward_loses_kappa_u(towards, dtype, eps, powers):
     kappas = 10.0 ** np.arange(powers)
     algorithms = {"library": library, "chain rule": chain_rule}
+    energies = 10.0 ** np.arange(1, powers + 1, 2)
     for D in (64, 256):
-        maps = regimes.backward_errors(
-            algorithms,
-            kappas,
-            0.0,
-            10.0 ** np.arange(1, powers + 1, 2),
-            towards,
-            D=D,
-            eps=eps,
-            dtype=dtype,
-            rng=rng(),
-        )
+        found = [
+            regimes.backward_errors(
+                algorithms, kappas, 0.0, energy, towards, D=D, eps=eps, dtype=dtype, rng=rng()
+            )
+            for energy in energies
+        ]
         for name in algorithms:
             wide = name == "library" and dtype == "float32"
-            assert_agrees(
-                maps[name]["dx"],
-                regimes.backward_loss(kappas[:, None], towards, dtype, wide),
-                dtype,
-            )
+            measured = np.concatenate([maps[name] for maps in found], axis=1)
+            predicted = regimes.backward_loss(kappas[:, None], towards, dtype, wide)
+            assert_agrees(measured, predicted, dtype)
 
 
 def test_the_roundings_of_the_backward_are_those_counted():
@@ -361,35 +328,7 @@ def test_how_many_roundings_a_sum_amounts_to():
     ] == [1 + 8 / 3, 2, 1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("D", [16, 128, 256, 4096])
-def test_pairs_amount_to_two_roundings_at_every_length(D):
-    """Two numbers of a size have a sum that is off by half a spacing h or not at all: h**2 / 2,
-    where a typical rounding has h**2 / 3. So n is between 2 and 3 (and 4000 normal errors scatter
-    their mean square by 2 %).
-    """
-    x = (rng().uniform(1, 2, (4000, 1)) * rng().uniform(0.999, 1.001, (4000, D))).astype(np.float32)
-    exact = x.sum(axis=1, keepdims=True, dtype=float)
-    n = np.mean(((variance.total(x) - exact) / exact / (TAU * 2**-24)) ** 2)
-    assert 2 < n < 3
-
-
 # Boundaries: on one side it happens, on the other it does not
-
-
-def test_the_last_ratio_leaves_nothing_of_the_input():
-    """A hundredth of it: a percent is lost, and at it y is half wrong or worse."""
-    for dtype in ("bfloat16", "float16", "float32"):
-        last = regimes.last_ratio(dtype)
-        maps = regimes.forward_errors(
-            {"rounded": lambda x, eps, dtype=dtype: variance.normalise(round_to(x, dtype))},
-            [last / 100, 2 * last],
-            [1e3],
-            count=20,
-            dtype="float64",
-            rng=rng(),
-        )
-        assert maps["rounded"][0, 0] < 0.01 and maps["rounded"][0, 1] > 0.5
 
 
 @pytest.mark.parametrize("terms", [16, 256])
@@ -407,22 +346,3 @@ def test_sums_of_squares_overflow_from_the_line_on(ratio, terms):
         for square in round_to((sigma * (ratio + np.resize([1.0, -1.0], terms))) ** 2, "float16"):
             total = round_to(total + square, "float16")
         assert np.isinf(total) == overflows
-    assert regimes.overflow_sigma(0, "float16") == regimes.largest_square("float16")
-
-
-def test_small_squares_and_small_eps_vanish():
-    for dtype in ("bfloat16", "float16", "float32"):
-        line = regimes.vanishing_sigma(dtype)
-        assert (
-            round_to(np.array((0.999 * line) ** 2), dtype)
-            == 0
-            < round_to(np.array((1.001 * line) ** 2), dtype)
-        )
-        eps = regimes.vanishing_eps(dtype)
-        assert round_to(np.array(eps), dtype) == 0 < round_to(np.nextafter(np.array(eps), 1), dtype)
-        for factor, digits_lost in ((1.001, False), (0.5, True)):
-            squares = (factor * regimes.subnormal_sigma(dtype) * np.linspace(1, 1.4, 999)) ** 2
-            worst = np.abs(round_to(squares, dtype) / squares - 1).max()
-            assert (worst > 1.5 * FORMATS[dtype].u) == digits_lost
-    assert regimes.vanishing_eps("float16") == 2.0**-25
-    assert np.float16(1e-8) == 0 < np.float16(1e-7)

@@ -3,7 +3,6 @@ says.
 """
 
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from lnlib.rounding import FORMATS, TAU, round_to
 from lnlib.summation import (
     ROW_ORDERS,
-    row_sum_bound,
     row_sum_errors,
     row_sum_loss,
     running_sums,
@@ -44,10 +42,8 @@ def test_running_sums_round_every_partial_sum(dtype):
         assert sums[n - 1].tolist() == [one_after_another(column[:n], dtype) for column in a.T]
 
 
-def test_without_ml_dtypes_running_sums_are_the_same(monkeypatch):
-    """In bfloat16, of rows that are float32: 0 + a for all exponents and last bits, midpoints too,
-    and long sums.
-    """
+def test_every_midpoint_is_rounded_to_even():
+    """0 + a in bfloat16, of rows that are float32: all exponents, and signs of zero."""
     bits = np.random.default_rng(0).integers(0, 2**32, 100_000, np.uint32)
     bits[::3] = bits[::3] & 0xFFFF0000 | 0x8000  # midpoints
     a = bits.view(np.float32)
@@ -55,15 +51,9 @@ def test_without_ml_dtypes_running_sums_are_the_same(monkeypatch):
     upper = (a.view(np.uint32) & 0xFFFF0000).view(np.float32)
     two = np.stack([upper, round_to(a - upper, "bfloat16")])  # exact sums, most of them a again
     assert np.array_equal(running_sums(two, "bfloat16")[1], round_to(two.sum(axis=0), "bfloat16"))
-    zeros = np.float32([[-0.0, -1e-45, 0.0], [-0.0, 0.0, -0.0]])
-    for rows in a[None], a[:900][None], two[:, :900], zeros, terms(3000), 1000 + terms(300):
-        with_it = running_sums(rows, "bfloat16")
-        with monkeypatch.context() as patch:
-            patch.setitem(sys.modules, "ml_dtypes", None)
-            without = running_sums(rows, "bfloat16")
-        assert with_it.tobytes() == without.tobytes() and np.array_equal(
-            without[0], round_to(rows[0], "bfloat16")
-        )
+    assert np.signbit(running_sums(np.float32([[-0.0, -1e-45, 0.0]]), "bfloat16")).tolist() == [
+        [True, True, False]
+    ]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -116,6 +106,14 @@ def test_neumaier_recovers_what_a_running_sum_loses(dtype):
     assert sum_rows(a, "neumaier", dtype) == 2
 
 
+def most_roundings(n, order):
+    """How often a term is rounded at most, with the partial sums that it is part of."""
+    if order in ("neumaier", "wide"):
+        return 1
+    inside = min(n, 128) if order == "blocks" else 1 if order == "pairwise" else n
+    return inside - 1 + np.ceil(np.log2(max(n / inside, 1)))
+
+
 @pytest.mark.parametrize("order", list(ROW_ORDERS))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_no_sum_is_worse_than_its_bound(dtype, order):
@@ -131,18 +129,8 @@ def test_no_sum_is_worse_than_its_bound(dtype, order):
         last = (
             u * np.abs(exact) if order in ("neumaier", "wide") else 0
         )  # their one rounding is of the total
-        allowed = 1.1 * row_sum_bound(rows, order, dtype) * size + last + (rows * u) ** 2 * size
-        assert (error <= allowed).all()
-
-
-@pytest.mark.parametrize("order", list(ROW_ORDERS))
-def test_terms_are_rounded_before_they_are_added(order):
-    a = np.random.default_rng(0).standard_normal((20, 500), np.float32)
-    found, again = (
-        sum_rows(b, order, "bfloat16", np.random.default_rng(0))
-        for b in (a, round_to(a, "bfloat16"))
-    )
-    assert np.array_equal(found, again)
+        bound = 1.1 * u * most_roundings(rows, order) * size + last + (rows * u) ** 2 * size
+        assert (error <= bound).all()
 
 
 # What the chapter tells
@@ -176,23 +164,6 @@ def test_the_lines(dtype):
 
 
 N = np.array([1, 100, 128, 256, 1000])  # blocks have 128 rows
-
-
-@pytest.mark.parametrize(
-    "order, roundings",
-    [
-        ("sequential", N - 1),
-        ("random", N - 1),
-        ("pairwise", [0, 7, 7, 8, 10]),
-        ("neumaier", 1),
-        ("wide", 1),
-        ("blocks", [0, 99, 127, 128, 130]),
-    ],
-)
-def test_the_bound_counts_the_roundings_of_a_term(order, roundings):
-    assert np.array_equal(
-        row_sum_bound(N, order) / FORMATS["float32"].u, np.broadcast_to(roundings, N.shape)
-    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from lnlib import variance as va
 from lnlib.variance import ALGORITHMS, ORDERS
 
 DTYPES = ("float64", "float32", *cases.HALVES)
-SHORT = va.Algorithm("short", va.recentred_short, 2, "one pass fewer")
+SHORT = va.Algorithm(va.recentred_short, 2)
 EVERY = {**ALGORITHMS, "short": SHORT}
 
 every_algorithm = pytest.mark.parametrize("id", EVERY)
@@ -71,8 +71,7 @@ def near(value, theory):
     return theory / 5 <= value <= 5 * theory
 
 
-# ---- Sums
-# -------------------------------------------------------------------------------------------
+# Sums
 
 
 def running_sum(terms):
@@ -158,8 +157,7 @@ def test_merge_takes_groups_of_any_size():
         np.testing.assert_allclose(found, expected, rtol=1e-15)  # a few u
 
 
-# ---- Every algorithm
-# --------------------------------------------------------------------------------
+# Every algorithm
 
 
 @every_algorithm
@@ -186,56 +184,40 @@ def test_easy_rows(id):
 
 @every_algorithm
 def test_loops_agree_with_formulas_in_half_precision(id):
-    """64 elements near 1: u**0.5 is enough to tell right from wrong, and the results are numbers of
-    that dtype.
-    """
+    """64 elements near 1: u**0.5 is enough to tell right from wrong."""
     for dtype in cases.HALVES:
         x, _ = rows(8, 64, dtype, 0.25)
         mu, var = exact_mean_and_var(x)
         m, c, v = (a.astype(np.float64) for a in EVERY[id].function(x))
-        assert (
-            np.abs(m + c - mu).max() < U[dtype] ** 0.5
-            and (np.abs(v - var) / var).max() < 2 * U[dtype] ** 0.5
-        )
+        assert np.abs(m + c - mu).max() < U[dtype] ** 0.5
+        assert (np.abs(v - var) / var).max() < 2 * U[dtype] ** 0.5
 
 
 @every_algorithm
 def test_shapes_and_dtypes(id):
-    for shape, dtype, order in itertools.product(
-        [(2, 3, 7), (130,), (0, 8), (2, 1)], DTYPES, ORDERS
-    ):
+    for shape, dtype, order in itertools.product([(2, 3, 7), (0, 8), (2, 1)], DTYPES, ORDERS):
         x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
-        before = x.copy()
         x.setflags(write=False)
         for a in EVERY[id].function(x, order):
             assert a.shape == (*shape[:-1], 1) and a.dtype == x.dtype
             assert not np.shares_memory(a, x)
         y = va.normalise(x, EVERY[id], order=order)
         assert y.shape == shape and y.dtype == x.dtype
-        assert x.tobytes() == before.tobytes()
-        if shape[-1] == 1:
-            assert (y == 0).all()
+        assert shape[-1] > 1 or (y == 0).all()
 
 
 @every_algorithm
 def test_nan_and_inf_stay_in_their_row(id):
-    """And no warning: warnings are errors here. The whole bad row is NaN, or zero where Inf
-    divides.
-    """
+    """And no warning: warnings are errors here. The bad element is NaN."""
     for dtype, order in itertools.product(DTYPES, ORDERS):
         x = np.random.default_rng(0).standard_normal((5, 9)).astype(dtype)
         clean = va.normalise(x, EVERY[id], order=order)
         x[1, 0], x[2, 4], x[3, 8] = np.nan, np.inf, -np.inf
         y = va.normalise(x, EVERY[id], order=order)
-        np.testing.assert_array_equal(
-            y[[0, 4]].astype(np.float64), clean[[0, 4]].astype(np.float64)
-        )
-        for row, column in ((1, 0), (2, 4), (3, 8)):
-            assert np.isnan(y[row, column])
-            assert all(
-                np.isnan(a[row]).any() or np.isinf(a[row]).any()
-                for a in EVERY[id].function(x, order)[::2]
-            )
+        assert y[[0, 4]].tobytes() == clean[[0, 4]].tobytes()
+        assert np.isnan(y[[1, 2, 3], [0, 4, 8]]).all()
+        for a in EVERY[id].function(x, order)[::2]:
+            assert not np.isfinite(a[1:4].astype(np.float64)).any()
 
 
 @pytest.mark.parametrize(
@@ -256,8 +238,7 @@ def test_other_orders_are_not(id):
     assert len({EVERY[id].function(z, order)[2].tobytes() for order in ORDERS}) == 3
 
 
-# ---- Where each fails
-# -------------------------------------------------------------------------------
+# Where each fails
 
 
 @pytest.mark.parametrize("offset", [1e4, 1e5, 1e6])
@@ -306,8 +287,7 @@ def test_the_best_sums_give_the_best_variance(id, offset):
     ).all()
 
 
-# ---- The cure
-# ---------------------------------------------------------------------------------------
+# The cure
 
 
 @pytest.mark.parametrize(
@@ -316,15 +296,6 @@ def test_the_best_sums_give_the_best_variance(id, offset):
         *(
             ("recentred", "float32", n, D, bar, (0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7))
             for n, D, bar in ((64, 3, 3e-7), (32, 64, 1e-7), (8, 1024, 1e-7))
-        ),
-        pytest.param(
-            "recentred",
-            "float32",
-            3,
-            65536,
-            1e-7,
-            (0, *10.0 ** np.arange(1, 8)),
-            marks=pytest.mark.slow,
         ),
         *(
             ("recentred", "float64", n, D, 1e-15, (0, 1e4, 1e8, 1e12))
@@ -356,17 +327,10 @@ def test_recentred_needs_short_sums():
 
 CONSTANTS = [
     ("float32", 33333334, 768),
-    ("float32", 0.1, 7),
-    ("float32", 0.1, 768),
     ("float32", 0.1, 65536),
-    ("float32", -3333.3, 1000),
     ("float32", 1e-30, 1000),
-    ("float32", 1.7e7, 4095),
-    ("float64", 0.1, 768),
     ("float64", 1e15 / 3, 1000),
-    ("float16", 0.1, 64),
     ("float16", 3.3, 100),
-    ("bfloat16", 0.1, 31),
     ("bfloat16", 3.3, 64),
 ]
 
@@ -381,12 +345,7 @@ def test_constant_rows_are_exact_zeros(dtype, k, D):
     assert (va.normalise(x) == 0).all()
 
 
-# ---- Classic rows
-# -----------------------------------------------------------------------------------
-
-
-# ---- normalise and its arguments
-# --------------------------------------------------------------------
+# normalise and its arguments
 
 
 def test_normalise():
@@ -395,7 +354,8 @@ def test_normalise():
     for id, entry in ALGORITHMS.items():
         m, c, v = entry.function(x, "sequential")
         expected = ((x - m) - c) / np.sqrt(v + np.float32(0.5))
-        np.testing.assert_array_equal(va.normalise(x, id, eps=0.5, order="sequential"), expected)
-        np.testing.assert_array_equal(va.normalise(x, entry, eps=0.5, order="sequential"), expected)
-    np.testing.assert_array_equal(va.normalise(x), va.normalise(x, "recentred", 1e-5, "pairwise"))
+        for named in (id, entry):
+            y = va.normalise(x, named, eps=0.5, order="sequential")
+            assert np.array_equal(y, expected)
+    assert np.array_equal(va.normalise(x), va.normalise(x, "recentred", 1e-5, "pairwise"))
     assert (y_errors(va.normalise(x), exact) <= 4 * U["float32"]).all()

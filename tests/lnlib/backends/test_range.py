@@ -151,39 +151,15 @@ def test_both_sides_of_the_limits(dtype, end, backend, side, part):
 
 
 def test_the_range_is_derived():
-    """tiny / u from below; what is scaled up or down on the GPU is in range afterwards; the ends
-    are not in range.
+    """tiny / u from below; above there is room for a sum of squares of 10 / u numbers. What the GPU
+    scales up or down is in range afterwards.
     """
     for dtype, (smallest, largest) in validation.RANGE.items():
         assert 0.98 <= smallest / (np.finfo(dtype).tiny / cases.U[dtype]) <= 1.02  # to one digit
-        assert (
-            10 < np.finfo(dtype).max * cases.U[dtype] / largest < 1000
-        )  # a sum of squares of 10 / u numbers
-        one = np.ones(3, dtype)
-        assert [
-            cpu.layer_norm_forward(one, one, one, e)[1].statistics[2, 0]
-            for e in (smallest, largest)
-        ] == [0, 0]
-    zeros, one = np.zeros(3, "f4"), np.ones(3, "f4")
-    scales = [
-        gpu.layer_norm_forward(zeros, one, one, e)[1].statistics[0, 3]
-        for e in validation.RANGE["float32"]
-    ]
-    assert scales == [2.0**100, 2.0**-90]
+        assert 10 < np.finfo(dtype).max * cases.U[dtype] / largest < 1000
     smallest, largest = validation.RANGE["float32"]
-    assert (gpu.parts.DOWN, gpu.parts.UP) == (2.0**-90, 2.0**100)
     assert smallest * gpu.parts.UP**2 < largest and smallest < largest * gpu.parts.DOWN**2
     assert float(np.finfo("f4").max) ** 2 * gpu.parts.DOWN**2 < largest
-
-
-@every_backend
-def test_rows_in_range_are_not_touched(backend):
-    """An overflowing neighbour changes no bit of an ordinary row."""
-    x = rows(1.0, "float32")
-    alone, _ = backend.layer_norm_forward(x[:2], np.ones(64, "f4"), np.zeros(64, "f4"))
-    x[2:] *= np.float32(1e30)
-    together, _ = backend.layer_norm_forward(x, np.ones(64, "f4"), np.zeros(64, "f4"))
-    assert np.array_equal(together[:2], alone)
 
 
 @every_backend
@@ -196,22 +172,6 @@ def test_the_largest_numbers(backend):
         x = np.array([[largest, -largest, largest, -largest]])
         y, _ = backend.layer_norm_forward(x, np.ones(4, dtype), np.zeros(4, dtype))
         assert np.abs(y - [[1, -1, 1, -1]]).max() <= 4 * cases.U[dtype]
-
-
-@every_backend
-def test_upstream_gradients_near_the_largest_number(backend):
-    """The mean of g and the products with xhat overflow, dx does not."""
-    x = rows(1e10, "float32")
-    _, cache = backend.layer_norm_forward(x, np.ones(64, "f4"), np.zeros(64, "f4"))
-    dy = rows(1.0, "float32")
-    ordinary, large = (backend.layer_norm_backward(np.ldexp(dy, k), cache)[0] for k in (0, 125))
-    if backend is cpu:  # leaves such rows to the other: both are within 4 u ||r g|| of the exact dx
-        rg = np.linalg.norm(dy / x.std(axis=1, keepdims=True, dtype=float))
-        assert np.linalg.norm(np.ldexp(large, -125) - ordinary) <= 2 * 4 * cases.U["float32"] * rg
-    else:
-        assert np.array_equal(large, np.ldexp(ordinary, 125))
-    if backend is ln:
-        assert np.array_equal(ln.layer_norm_jvp(np.ldexp(dy, 125), cache), large)  # gamma is 1
 
 
 def dx_error(backend, x, dy, exponent):
@@ -355,25 +315,16 @@ def test_rms_norm_out_of_range():
 
 @pytest.mark.parametrize("dtype", ["float32", *cases.HALVES])
 def test_the_precise_cache(dtype):
-    """x as it was given, float64 statistics, and nothing that changes when the caller's arrays
-    do.
-    """
+    """float64, and nothing that changes when the caller's arrays do."""
     x, dy = rows(1.0, dtype), rows(2.0, dtype)
     gamma = x[0].copy()
     _, cache = ln.layer_norm_forward(x, gamma, gamma, precise=True)
     expected = ln.layer_norm_backward(dy, cache)
-    assert ln.layer_norm_forward(x[None], gamma, gamma, precise=True)[0].shape == (1, 4, 64)
-    assert (
-        cache.x.dtype == x.dtype
-        and cache.mean.dtype == cache.residual.dtype == cache.rstd.dtype == np.float64
-    )
-    assert cache.mean.shape == cache.residual.shape == cache.rstd.shape == (4, 1)
+    assert cache.xhat.dtype == cache.rstd.dtype == np.float64 and cache.dtype == dtype
     x *= 0
     gamma *= 0
     found = ln.layer_norm_backward(dy, cache)
-    assert all(
-        np.array_equal(a, b) and a.dtype == dtype for a, b in zip(found, expected, strict=True)
-    )
+    assert cases.bits(found) == cases.bits(expected) and all(a.dtype == dtype for a in found)
 
 
 @pytest.mark.parametrize("dtype, power", [("float32", 76), ("float32", -70), ("float64", -540)])

@@ -53,10 +53,10 @@ class CpuLayerNormCache(NamedTuple):
     eps: float
     dtype: np.dtype
 
-    backend = "cpu"
+    backend = "cpu"  # type: ignore[misc]
 
     @property
-    def statistics(self):
+    def statistics(self) -> np.ndarray:
         """Shape (3, rows). A guess at the mean, the mean of what it leaves, and 1 / sqrt(var +
         eps).
 
@@ -65,7 +65,7 @@ class CpuLayerNormCache(NamedTuple):
         return self.saved[: -self.x.shape[-1]].reshape(3, -1)
 
     @property
-    def gamma(self):
+    def gamma(self) -> np.ndarray:
         """Shape (D,), compute dtype."""
         return self.saved[-self.x.shape[-1] :]
 
@@ -164,7 +164,15 @@ def _half_backward(dy, cache, dx):
         return [a.astype(cache.dtype) for a in parameters]
 
 
-def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
+def layer_norm_forward(
+    x: np.ndarray,
+    gamma: np.ndarray,
+    beta: np.ndarray,
+    eps: float = 1e-5,
+    *,
+    precise: bool = False,
+    out: np.ndarray | None = None,
+) -> tuple[np.ndarray, CpuLayerNormCache]:
     r"""Layer norm of the last axis, in one pass; see :func:`lnlib.layernorm.layer_norm_forward`.
 
     Formula, units, errors and source as there; parameters too, but for these. Returns y and a
@@ -247,7 +255,9 @@ def _finish_forward(cache, gamma, beta, y):
     )
 
 
-def layer_norm_backward(dy, cache, *, out=None):
+def layer_norm_backward(
+    dy: np.ndarray, cache: CpuLayerNormCache, *, out: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     r"""Gradients of a loss with respect to x, gamma and beta; see
     :func:`lnlib.layernorm.layer_norm_backward`.
 

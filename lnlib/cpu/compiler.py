@@ -3,6 +3,8 @@ cache on disk that may fail.
 """
 
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 from llvmlite import ir
 from numba import config, njit, types
@@ -28,7 +30,7 @@ class NoAlias(CompilerBase):
         return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
 
 
-_warned = []  # the trouble with the cache that this process has warned of
+_warned: list[Exception] = []  # the trouble with the cache that this process has warned of
 
 
 def _warn_once(error):
@@ -60,7 +62,7 @@ class _Cache(FunctionCache):
             _warn_once(error)
 
 
-def cached(**options):
+def cached(**options: Any) -> Callable[[Callable], Callable]:
     """A decorator: Numba's ``njit`` with these options, kept on disk where that is possible."""
 
     def decorate(function):
@@ -107,11 +109,12 @@ def fence(typing_context):
     return types.void(), generate
 
 
-if config.DISABLE_JIT:  # the loops run in Python, which has one way to store
+# Then the loops run in Python, which has one way to store.
+if config.DISABLE_JIT:  # type: ignore[attr-defined]
 
-    def stream(array, i, j, number):
+    def stream(array, i, j, number):  # type: ignore[misc]
         """array[i, j] = number."""
         array[i, j] = number
 
-    def fence():
+    def fence():  # type: ignore[misc]
         """Nothing."""

@@ -6,6 +6,7 @@ file if ``validation.RANGE`` or :mod:`lnlib.cpu.compiler` changes.)
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import njit, prange
@@ -40,7 +41,7 @@ _SAFE32, _SAFE64 = validation.SAFE_TO_SUBTRACT["float32"], validation.SAFE_TO_SU
 # Every flag is given, because Numba takes one that is missing from the first caller it compiles.
 # Helpers are inlined: LLVM may optimise a function that is called once for each caller, with sums
 # in another order. ``_nrt`` off: no references are counted, which takes 10 ns a row and more.
-_INLINED = {
+_INLINED: dict[str, Any] = {
     "nogil": True,
     "error_model": "numpy",
     "fastmath": False,

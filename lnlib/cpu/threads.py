@@ -31,7 +31,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_look_at_parent)
 
 
-def in_forked_child():
+def in_forked_child() -> bool:
     """Whether this is a child forked after Numba had started its threads. It may call no parallel
     function.
 
@@ -41,12 +41,12 @@ def in_forked_child():
     return _forked
 
 
-def usable_threads():
+def usable_threads() -> int:
     """How many threads a call may use: Numba's number, but 1 where :func:`in_forked_child`."""
     return 1 if _forked else numba.get_num_threads()
 
 
-def parallel_call_lock():
+def parallel_call_lock() -> contextlib.AbstractContextManager:
     """The context to call a parallel function in.
 
     Numba's own layer, ``workqueue``, aborts the process where two threads call at once: they take

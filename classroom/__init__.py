@@ -7,7 +7,6 @@ seed.
 - :mod:`.tasks`: the tasks and their variants.
 - :mod:`.key`: the private assignment.json, and the tasks drawn again from it.
 - :mod:`.assignment`: an assignment as files; :mod:`.hidden` is what its source for nbgrader calls.
-- :mod:`.grader`: a folder of submissions graded, by :mod:`.spread` on a Dask cluster.
-  :mod:`.rehearse` tries it on made-up ones.
+- :mod:`.grader`: a folder of submissions graded.  :mod:`.rehearse` tries it on made-up ones.
 - :mod:`.similar`: which submissions are alike.
 """

@@ -42,7 +42,6 @@ _shard = _taken(
     lambda shard: len(shard) == 2 and 1 <= shard[0] <= shard[1],
 )
 _path = _taken(str, "a path", lambda text: text and "\0" not in text)
-_address = _taken(str, "an address such as tcp://scheduler:8786", bool)
 _seed, _seconds, _count = _taken(int, "a whole number"), _whole(1, 86400), _whole(1)
 # What the arguments that are files and folders are expected to be.
 _EXPECTED = {
@@ -142,7 +141,6 @@ COMMANDS = {
             _JOBS,
             _a("--again", action="store_true", help="grade those with a stored result, too"),
             _a("--shard", type=_shard, metavar="I/N", help="judge every N-th, from the I-th on"),
-            _a("--dask", type=_address, metavar="ADDRESS", help="judge on this Dask cluster"),
         ),
     ),
     "merge": (
@@ -203,15 +201,11 @@ def parser():
     return found
 
 
-def _grade(command, assignment, dask=None, **options):
+def _grade(command, assignment, **options):
     from . import key
     from .grader import grade
 
     options["roster"] = options["roster"] or key.roster(assignment)
-    if dask:
-        from . import spread
-
-        options["judge"] = spread.by_dask(dask, assignment)
     run = grade.run if command == "grade" else grade.merge
     return run(assignment=key.load(assignment), **options)
 

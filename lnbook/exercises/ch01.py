@@ -4,18 +4,9 @@ import numpy as np
 
 from lnlib.layernorm import layer_norm_forward
 
-from . import (
-    Call,
-    Exercise,
-    changes,
-    each,
-    expect,
-    expect_array,
-    expect_close,
-    expect_number,
-    of_small_error,
-    unchanged,
-)
+from . import Exercise, changes
+from .expect import expect, expect_array, expect_close, expect_number, of_small_error
+from .run import Call, each, unchanged
 
 
 def _plain(x, eps=1e-5):
@@ -221,23 +212,24 @@ EXERCISES = (
                 Your eps grows like sigma. If x is in metres, in which unit is the eps of layer
                 norm?
             1 / radius**2 => 1 / radius
-                It treats the radius as a ratio of variances. Of what is it a ratio?
+                Your formula treats the radius as a ratio of variances. Of which two lengths is it
+                the ratio?
             sigma**2 * (1 / radius**2 - 1) => sigma * (1 / radius - 1)
                 This eps would be added to sigma itself. Where does layer norm add it?
             (1 / radius**2 - 1) => (1 / radius - 1)**2
                 You square the difference of s and sigma. Is that a difference of squares?
             radius**2 - 1) => radius**2)
-                It gives eps the whole length, and leaves sigma no share. How large is your eps
-                for radius 1?
+                Your formula gives eps the whole length and leaves sigma no share. How large is your
+                eps for radius 1?
             (1 / radius**2 - 1) => (radius**2 - 1)
-                Your eps is negative. Let the radius go to 0: does more eps bring a row closer
-                to the centre, or less?
+                Your eps is negative. Let the radius go to 0: does more eps bring a row closer to
+                the centre, or less?
             * (1 / radius**2 - 1) => / (1 / radius**2 - 1)
                 The fraction is upside down: your eps grows with the radius. Is a row short with
                 much eps, or with little?
             sigma**2 * (1 / radius**2 - 1) => 1 / radius**2 - 1
-                Your eps does not depend on sigma. If x is in metres, in which unit is the eps
-                of layer norm?
+                Your eps does not depend on sigma. If x is in metres, in which unit is the eps of
+                layer norm?
         """),
     ),
     Exercise(
@@ -252,11 +244,11 @@ EXERCISES = (
         ),
         mistakes=changes("""
             3 * x + 1 => 3 * x
-                Your row is scaled, and that is all. Which other change of a row does layer norm
-                not see?
+                Your row is scaled, and that is all. Which other change of a row does layer norm not
+                see?
             3 * x + 1 => x + 1
-                Your row is shifted, and that is all. Which other change of a row does layer
-                norm not see?
+                Your row is shifted, and that is all. Which other change of a row does layer norm
+                not see?
         """),
     ),
     Exercise(
@@ -281,24 +273,22 @@ EXERCISES = (
         ),
         mistakes=changes("""
             groups, x.shape[-1] // groups) => x.shape[-1] // groups, groups)
-                The number of groups and their size have changed places, so a group has numbers
-                of another count and from other neighbours.
+                The number of groups and their size have changed places. How many numbers belong to
+                one group?
             x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups) => x[..., None, :]
                 The whole row is one group, whatever groups is.
             parts - parts.mean(axis=-1, keepdims=True) => parts
                 No mean is subtracted, as in RMSNorm. Which of the three moves is missing?
             *x.shape[:-1], groups, x.shape[-1] // groups) => groups, -1)
-                Your groups are cut from the whole array, across its rows. How many groups has
-                an x of three rows?
+                Your groups are cut from the whole array, across its rows. How many groups has an x
+                of three rows?
             c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (c.shape[-1] - 1
-                The sum of squares is divided by one less than the size of a group. Is this
-                variance an estimate or a definition?
+                The sum of squares is divided by one less than the size of a group. Is this variance
+                an estimate or a definition?
             (c * c).mean(axis=-1, keepdims=True) => (c * c).mean(axis=(-2, -1), keepdims=True)
-                All groups of a row are divided by one common sigma. Which numbers may a group
-                see?
+                All groups of a row are divided by one common sigma. Which numbers may a group see?
             np.sqrt(var + eps) => np.sqrt(var)
-                Your numbers are those of eps = 0. Where does eps stand, and is it as large as
-                the caller's?
+                Your numbers are those of eps = 0. Do you use the caller's eps?
             np.sqrt(var + eps) => np.sqrt(var + 1e-5)
                 Your eps is 1e-5, whatever the caller passes.
         """),
@@ -313,20 +303,17 @@ EXERCISES = (
             "batch": (1, C, 1, 1) => "batch": (N, 1, 1, 1)
                 For batch norm you keep a mean for each image. Which images share a mean there?
             "batch": (1, C, 1, 1) => "batch": (1, C, H, W)
-                For batch norm you average over the images alone. Do two pixels of one channel
-                have different means?
+                For batch norm you average over the images alone. Do two pixels of one channel have
+                different means?
             "layer": (N, 1, 1, 1) => "layer": (N, 1, H, W)
-                For layer norm you average over the channels at each pixel, as if the image were
-                a sequence. What belongs to one image?
+                For layer norm you average over the channels at each pixel, as if the image were a
+                sequence. What belongs to one image?
             "layer": (N, 1, 1, 1) => "layer": (N, C, 1, 1)
-                For layer norm every channel has a mean of its own. Which kind does that
-                already?
+                For layer norm every channel has a mean of its own. Which kind does that already?
             "instance": (N, C, 1, 1) => "instance": (N, 1, 1, 1)
-                For instance norm you average over the channels too. Which kind does that
-                already?
+                For instance norm you average over the channels too. Which kind does that already?
             "group": (N, groups, 1, 1, 1) => "group": (N, groups, C // groups, 1, 1)
-                For group norm every channel still has a mean of its own. Who shares one in a
-                group?
+                For group norm every channel still has a mean of its own. Who shares one in a group?
             "group": (N, groups, 1, 1, 1) => "group": (N, C // groups, 1, 1, 1)
                 For group norm the number of groups and their size have changed places. How many
                 means has an image?
@@ -334,8 +321,8 @@ EXERCISES = (
             & "layer": (N, 1, 1, 1) => "layer": (1, C, H, W)
             & "instance": (N, C, 1, 1) => "instance": (1, 1, H, W)
             & (N, groups, 1, 1, 1) => (1, 1, C // groups, H, W)
-                The axes that are averaged over keep their lengths in your shapes, and the
-                others have length 1. Which of them does a mean still tell apart?
+                Your shapes are inside out: the averaged axes keep their lengths, and the others
+                have length 1. Along which axes does the mean still vary?
         """),
     ),
 )

@@ -6,8 +6,10 @@ from lnlib.forms import eps_outside_forward
 from lnlib.gradcheck import complex_step
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward, rms_norm_forward
 
-from . import Call, Exercise, changes, each, expect, expect_array, expect_close
+from . import Exercise, changes
+from .expect import expect, expect_array, expect_close
 from .gradients import Backward, expect_gradient, outside
+from .run import Call, each
 
 # Tolerance of the checks below. The rows drawn here have |mean| < 10 sigma, so a centred row
 # computed in float64 is good to about 20 * 2**-53, and no more than 10 such factors and sums of at
@@ -59,8 +61,8 @@ def _eigenvalues_of(D, eps):
         wrong = np.flatnonzero(np.abs(found - expected) > 1e-9 * expected.max()) + 1
         expect(
             not wrong.size,
-            f"in the list of eigenvalues for {where} number {', '.join(map(str, wrong))} of {D} is "
-            f"off by {np.abs(found - expected).max():.1e} at most",
+            f"for {where} these of your {D} eigenvalues are off: number "
+            f"{', '.join(map(str, wrong))}, by up to {np.abs(found - expected).max():.1e}",
         )
         expect_close(found, expected, _RTOL, f"the list of eigenvalues for {where}")
 
@@ -101,8 +103,8 @@ def _vanishes(dy, x, gamma):
     along = [abs(g @ v) / np.linalg.norm(g) / np.linalg.norm(v) for v in (np.ones(7), cache.xhat)]
     expect(
         left <= _RTOL * right,
-        f"a fraction of {left / right:.3e} of gamma * dy / s comes through (of the length of "
-        f"gamma * dy {along[0]:.3f} is along 1 and {along[1]:.3f} along xhat)",
+        f"dx should vanish, but a fraction of {left / right:.3e} of gamma * dy / s comes through;"
+        f" of the length of gamma * dy {along[0]:.3f} is along 1 and {along[1]:.3f} along xhat",
     )
 
 
@@ -209,24 +211,23 @@ EXERCISES = (
         tuple(_against(f"eps = {eps:g}", "J", np.asarray, 7, eps) for eps in (0.0, 1e-5, 2.0)),
         mistakes=changes("""
             np.eye(D) - 1 / D => np.eye(D)
-                Nothing in your J stands for the mean. Move the whole row by a constant: does
-                xhat move?
+                Nothing in your J stands for the mean. Move the whole row by a constant: does xhat
+                move?
             - np.outer(xhat, xhat) / D =>
-                Nothing in your J stands for the variance. Stretch the row a little: how much
-                does xhat change?
+                Nothing in your J stands for the variance. Stretch the row a little: how much does
+                xhat change?
             - np.outer => + np.outer
-                One path has the wrong sign. If a deviation grows, do the other entries of xhat
-                grow or shrink?
+                One path has the wrong sign. If a deviation grows, do the other entries of xhat grow
+                or shrink?
             / D) / s => / D)
                 Your J does not depend on the size of x. If x is in metres, in which unit is J?
             (np.eye(D) - 1 / D - np.outer(xhat, xhat) / D) / s => np.eye(D) / s
                 Mean and variance are taken for constants. How many routes lead from x[j] to
                 xhat[i]?
             np.outer(xhat, xhat) => 2 * np.outer(xhat, xhat)
-                The path through the variance counts twice. Differentiate sqrt(v) at v = 4 by
-                hand.
+                The path through the variance counts twice. Differentiate sqrt(v) at v = 4 by hand.
             .mean() + eps) => .mean())
-                Your s is that of eps = 0. Is eps in it, and as large as the caller's?
+                Your s is that of eps = 0. Does it use the caller's eps?
             (c * c).mean() => (c * c).sum() / (D - 1)
                 Your variance divides by D - 1. Is it an estimate or a definition?
         """),
@@ -253,8 +254,8 @@ EXERCISES = (
             eps / s**3 => eps / s**2
                 One of the eigenvalues has another unit than the rest.
             [0.0, eps / s**3] + [1 / s] * (len(x) - 2) => [eps / s**3] + [1 / s] * (len(x) - 1)
-                One direction of yours passes at full size that J sends to zero for every eps.
-                Which?
+                In your list one direction passes at full size, although J sends it to zero for
+                every eps. Which one is that?
             [0.0, eps / s**3] + [1 / s] * (len(x) - 2) => [0.0] + [eps / s**3] * (len(x) - 1)
                 In all directions but one you let through what eps does. In how many of them is
                 something taken away?
@@ -262,10 +263,10 @@ EXERCISES = (
                 Your eigenvalues are those of a projection. Is J one, or a projection times
                 something?
             [1 / s] * => [1 / s**2] *
-                The largest of your eigenvalues have another unit than J. If x is in metres,
-                which is J's?
+                The largest of your eigenvalues have another unit than J. If x is in metres, which
+                is J's?
             x.var() + eps => x.var()
-                Your s is that of eps = 0. Is eps in it, and as large as the caller's?
+                Your s is that of eps = 0. Does it use the caller's eps?
             [0.0, eps / s**3] + [1 / s] * (len(x) - 2) => [1 / s] * (len(x) - 2) + [eps / s**3, 0.0]
                 Your eigenvalues are in descending order.
         """),
@@ -281,16 +282,14 @@ EXERCISES = (
         ),
         mistakes=changes("""
             / gamma =>
-                Your dy would do it if gamma were 1. What does J meet: dy, or something made of
-                it?
+                Your dy would do it if gamma were 1. What does J meet: dy, or something made of it?
             / gamma => / np.abs(gamma)
                 The signs of gamma have no part in your dy. What is gamma * dy where gamma is
                 negative?
             / gamma => * gamma
                 In your dy gamma stands on the wrong side: what is gamma * dy now?
             (x - x.mean()) / gamma => x
-                Your dy would do it if gamma were 1. What does J meet: dy, or something made of
-                it?
+                Your dy would do it if gamma were 1. What does J meet: dy, or something made of it?
             (x - x.mean()) / gamma => 1 + 0 * x
                 Your dy is constant. What is gamma * dy then?
             (x - x.mean()) => 1
@@ -316,8 +315,7 @@ EXERCISES = (
             + normalised.diff(q) * 2 * x[j] / D =>
                 Only the direct path is there. Does q not change when x[j] does?
             * 2 * x[j] / D => * 2 * x[j]
-                The path through q is too large. How much of a mean is due to one of its
-                entries?
+                The path through q is too large. How much of a mean is due to one of its entries?
             * 2 * x[j] / D => * x[j] / D
                 The path through q counts half. Differentiate c**2 at c = 3 by hand.
             * 2 * x[j] / D => * 4 * x[j] / D
@@ -326,7 +324,7 @@ EXERCISES = (
                 Your J does not depend on the size of x. If x is in metres, in which unit is J?
             x[i]: s * xhat[i] => x[i]: xhat[i]
             & x[j]: s * xhat[j] => x[j]: xhat[j]
-                Both x became xhat as if they were equal. What stands between them?
+                Both x became xhat, as if the two were equal. Which factor lies between them?
         """),
     ),
     Exercise(
@@ -341,8 +339,7 @@ EXERCISES = (
             & (c * c).mean(axis=-1 => (c * c).mean(axis=None
             & g.mean(axis=-1 => g.mean(axis=None
             & (g * xhat).mean(axis=-1 => (g * xhat).mean(axis=None
-                Your means run over the whole array. Which numbers does layer norm show to a
-                row?
+                Your means run over the whole array. Which numbers does layer norm show to a row?
             x.mean(axis=-1 => x.mean(axis=0
             & (c * c).mean(axis=-1 => (c * c).mean(axis=0
             & g.mean(axis=-1 => g.mean(axis=0

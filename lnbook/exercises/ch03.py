@@ -5,8 +5,10 @@ import numpy as np
 from lnlib import reference
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 
-from . import Call, Exercise, changes, each, expect, expect_array, expect_parts
+from . import Exercise, changes
+from .expect import expect, expect_array, expect_parts
 from .gradients import LAYER, Backward, expect_gradient
+from .run import Call, each
 
 
 def backward_dx_solution(dy, xhat, rstd, gamma):
@@ -61,10 +63,8 @@ def _in_parts(g, xhat):
     one = np.ones(len(g))
     along = [g @ v / (v @ v) * v for v in (one, xhat)]
     rest, *parts = (np.linalg.norm(v) for v in (g - sum(along), *along))
-    return (
-        "; for each 1 in other directions your g has {:.3f} along 1 and {:.3f} along xhat".format(
-            *(a / rest for a in parts)
-        )
+    return "; next to 1 in other directions your g has {:.3f} along 1 and {:.3f} along xhat".format(
+        *(a / rest for a in parts)
     )
 
 
@@ -150,15 +150,15 @@ def _lost_for(dtype, tolerance):
     def judge(found, gamma, beta, error, **_):
         found = expect_array(found, gamma.shape, "bool")
         wrong = [
-            f"gamma = {gamma[i]:g}, beta = {beta[i]:g}: the error is {error[i]:.0e}, and you say "
-            f"{'lost' if found[i] else 'not lost'}"
+            f"gamma = {gamma[i]:g}, beta = {beta[i]:g}: the error is {error[i]:.0e}, and your"
+            f" answer is {'lost' if found[i] else 'not lost'}"
             for i in np.flatnonzero(found == (error <= tolerance))
         ]
         # All of them: two answers of which the same is said have the same features wrong.
         expect(
             not wrong,
-            f"an error of {tolerance:.0e} is allowed; wrong are {len(wrong)} of {len(found)}"
-            " features. " + "; ".join(wrong),
+            f"your answer is wrong for {len(wrong)} of {len(found)} features (an error of"
+            f" {tolerance:.0e} is allowed): " + "; ".join(wrong),
         )
 
     return each(
@@ -240,8 +240,7 @@ EXERCISES = (
         _PARAMETERS.diagnose,
         mistakes=changes("""
             leading = tuple(range(dy.ndim - 1)) => leading = None
-                Your sums run over every axis, and leave one number. How many gammas has the
-                layer?
+                Your sums run over every axis, and leave one number. How many gammas has the layer?
             return (dy * xhat).sum(axis=leading), dy.sum(axis=leading) => return dy * xhat, dy
                 Nothing is summed in your answer. How many numbers of y does one gamma move?
             (dy * xhat).sum(axis=leading), dy.sum(axis=leading)
@@ -263,27 +262,26 @@ EXERCISES = (
         tuple(map(_kappa_of, (3.0, 1.0, 1e4))),
         mistakes=changes(r"""
             return g / gamma => return g * gamma
-                From g to dy, gamma is applied the wrong way round.
+                Your step from g to dy applies gamma the wrong way round.
             np.sqrt(kappa**2 - 1) => kappa
                 What you add to the part that survives has size kappa. Is kappa a ratio of two
                 parts, or of the whole to a part?
             np.sqrt(kappa**2 - 1) => (kappa - 1)
                 You add the sizes of two parts that are orthogonal. How long is their sum?
             np.sqrt(kappa**2 - 1) => np.sqrt(kappa**2 + 1)
-                You add 1 where it is to be taken off: which of the three sides has length
-                kappa?
+                You add 1 where you should subtract it. Which of the three sides has length kappa?
             - (xhat**2).mean()\n    rest -= xhat * (rest @ xhat) / (xhat @ xhat) =>
                 You start from xhat**2 itself. Which two parts of it does J send to zero?
             rest / np.sqrt((rest**2).mean()) => rest / np.linalg.norm(rest)
-                One part has length 1, the other has entries of a given size. Measure both in
-                the same way.
+                One part has length 1, the other has entries of a given size. Measure both in the
+                same way.
             rest / np.sqrt((rest**2).mean()) => rest
-                One part has the size that xhat**2 gave it. What you add must be kappa's share
-                of that size.
+                One part has the size that xhat**2 gave it. What you add must be kappa's share of
+                that size.
             + np.sqrt(kappa**2 - 1) =>
             & g / gamma => g / gamma + np.sqrt(kappa**2 - 1)
-                You add a constant to dy. Which constant vector does J not see: one in dy, or
-                one in gamma * dy?
+                You add a constant to dy. Which constant vector does J not see: one in dy, or one in
+                gamma * dy?
         """),
     ),
     Exercise(
@@ -294,28 +292,26 @@ EXERCISES = (
         (_lost_for("float32", 1e-4), _lost_for("float64", 1e-9)),
         mistakes=changes("""
             | (gamma == 0) =>
-                Where gamma and beta are both 0, you say that xhat can be had. From which
-                number?
+                Where gamma and beta are both 0, your answer says that xhat can be recovered. From
+                which number?
             inaccurate | (gamma == 0) => ~(inaccurate | (gamma == 0))
                 True and False have changed places in your answer.
             np.abs(beta) => beta
-                A large negative beta does not count in your answer. Does rounding care for
-                signs?
+                Your answer ignores a large negative beta. Does a rounding error depend on the sign?
             np.abs(gamma) => gamma
-                A negative gamma always counts as lost in your answer. Does rounding care for
-                signs?
+                Your answer always counts a negative gamma as lost. Does a rounding error depend on
+                the sign?
             np.abs(beta) > tolerance => beta * np.sign(gamma) > tolerance
-                Where the signs of gamma and beta differ, nothing counts as lost in your answer.
-                Does rounding care for signs?
+                Where the signs of gamma and beta differ, your answer counts nothing as lost. Does a
+                rounding error depend on the sign?
             u * np.abs(beta) => np.abs(beta)
-                The unit roundoff has no part in your answer. How large is the rounding error of
-                y?
+                Your answer does not use the unit roundoff. How large is the rounding error of y?
             beta) > tolerance * np.abs(gamma => gamma) > tolerance * np.abs(beta
-                Gamma stands where beta belongs in your comparison, and beta where gamma does.
-                Which of them makes y inaccurate?
+                Gamma and beta have changed places in your comparison. Which of them makes y
+                inaccurate?
             u * np.abs(beta) > tolerance * np.abs(gamma) => np.abs(gamma) < tolerance
-                Your answer compares gamma with the tolerance, whatever beta is. How large is
-                the rounding error of y?
+                Your answer compares gamma with the tolerance, whatever beta is. How large is the
+                rounding error of y?
         """),
     ),
     Exercise(
@@ -333,25 +329,25 @@ EXERCISES = (
         # What the family cannot say: it lets z have no other use.
         mistakes=changes(r"""
             return dx + dz_other, dx + dz_other => return dx, dx
-                In your answer what z receives from its other uses reaches neither a nor b.
+                In your answer the gradient from z's other uses reaches neither a nor b.
             return dx + dz_other, dx + dz_other => return dx * dz_other, dx * dz_other
                 Where z has no other use, your da is 0. What reaches z all the same?
             return dx + dz_other, dx + dz_other => return dx + dy + dz_other, dx + dy + dz_other
-                In your answer dy reaches z twice, through the norm and past it. By which of
-                these ways does z lead to y?
+                In your answer dy reaches z twice, through the norm and past it. By which of these
+                ways does z lead to y?
             return dx + dz_other, dx + dz_other => return dx + 2 * dz_other, dx + 2 * dz_other
-                What z receives from its other uses counts twice in your answer. Does a get the
-                whole of it, or b, or both?
+                Your answer counts the gradient from z's other uses twice. Does a get the whole of
+                it, or b, or both?
             return dx => _, dgamma, dbeta = layer_norm_backward(dy + dz_other, cache)\n    return dx
-                Your dgamma or dbeta counts dz_other in. Do the other uses of z pass through
-                gamma and beta?
+                Your dgamma or dbeta includes dz_other. Do the other uses of z pass through gamma
+                and beta?
             return dx => dz_other = layer_norm_backward(dz_other, cache)[0]\n    return dx
-                Both gradients go through the norm in your answer. Do the other uses see z
-                before or after it?
+                Both gradients go through the norm in your answer. Do the other uses see z before or
+                after it?
             return dx + dz_other, => return dx,
-                In your answer what z receives from its other uses does not reach a.
+                In your answer the gradient from z's other uses does not reach a.
             dx + dz_other, dgamma => dx, dgamma
-                In your answer what z receives from its other uses does not reach b.
+                In your answer the gradient from z's other uses does not reach b.
         """),
     ),
 )

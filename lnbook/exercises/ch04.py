@@ -6,22 +6,9 @@ from lnlib.gradcheck import adjoint_test, complex_step
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 from normcheck.mistakes.catalogue import missing_projection
 
-from . import (
-    Call,
-    Check,
-    Exercise,
-    Mismatch,
-    Ran,
-    changes,
-    each,
-    expect,
-    expect_array,
-    expect_close,
-    expect_number,
-    expect_parts,
-    unchanged,
-)
-from .run import quietly
+from . import Exercise, changes
+from .expect import Mismatch, expect, expect_array, expect_close, expect_number, expect_parts
+from .run import Call, Check, Ran, each, quietly, unchanged
 
 _U = 2.0**-53
 
@@ -266,8 +253,8 @@ def _agrees(found, asked):
     gap = abs(derivative - predicted)
     expect(
         gap <= 500 * _U,
-        f"right gradients: {derivative:.6f} against {predicted:.6f}, {gap:.0e} apart "
-        "(the complex step leaves less than 1e-13)"
+        f"with right gradients your derivative is {derivative:.6f} and your prediction"
+        f" {predicted:.6f}, which are {gap:.0e} apart (with a complex step less than 1e-13)"
         + (
             "; so small a gap may be the error of a step: is it along the imaginary axis, and near"
             " 1e-30?"
@@ -292,23 +279,25 @@ def _wrong_gradients(rng):
             # 1e-6 times a normal number, which is below 1e-5 once in a hundred thousand; rounding
             # is 1e-14.
             yield call(
-                bad, gap=1e-11, words=f"one element of {name} is off by 1e-6 and nothing shows"
+                bad, gap=1e-11, words=f"you do not notice that one element of {name} is off by 1e-6"
             )
-    yield call([0 * g for g in grads], gap=0, words="all gradients are zero and nothing shows")
+    yield call([0 * g for g in grads], gap=0, words="you do not notice that all gradients are zero")
     # Two gradients of one shape, and two rows of dx: one direction for both does not see them
     # change places.
     yield call(
         [grads[0], grads[2], grads[1]],
         gap=1e-6,
         words=(
-            "dgamma and dbeta change places and nothing shows: has each argument a direction of its"
-            " own?"
+            "you do not notice when dgamma and dbeta change places: does each argument have a"
+            " direction of its own?"
         ),
     )
     yield call(
         [grads[0][::-1], *grads[1:]],
         gap=1e-6,
-        words="rows of dx change places and nothing shows: does every element move on its own?",
+        words=(
+            "you do not notice when rows of dx change places: does every element move on its own?"
+        ),
     )
     # Layer norm does not notice one shift of a whole row, and neither dx has a part along it. Along
     # a direction with a number of its own for every element the gap is normal and of size 1: below
@@ -320,7 +309,7 @@ def _wrong_gradients(rng):
         yield call(
             [dx, *grads[1:]],
             gap=1e-6,
-            words=f"{what} and nothing shows: does every element move on its own?",
+            words=f"you do not notice when {what}: does every element move on its own?",
         )
 
 
@@ -362,7 +351,8 @@ EXERCISES = (
             / (2 * h) => / h
                 The change of f is divided by half the distance between the two points.
             / (2 * h) => / 2 * h
-                The operators are taken from left to right: your quotient is multiplied by h.
+                Your quotient is multiplied by h, because Python evaluates / and * from left to
+                right.
             shift[i] = h => shift[...] = h
                 All elements move at once, so every entry is the sum of all the derivatives.
             shift = np.zeros_like(x) => x[i] += h
@@ -373,9 +363,10 @@ EXERCISES = (
             shift[i] = h => shift[i] = h * x[i]
                 Your step is h times the element itself. How far does an element of 0 move?
             gradient = np.zeros_like(x) => gradient, h = np.zeros_like(x), 1e-5
-                The step is one of your own. Which h is handed to you?
+                Your step is a constant of your own. Which h are you given?
             for i in np.ndindex(x.shape) => for i in range(len(x))
-                An index of the first axis alone moves many elements at once. What moves one?
+                Your index covers the first axis only, so it moves many elements at once. Which
+                index moves one?
         """),
     ),
     Exercise(
@@ -415,22 +406,22 @@ EXERCISES = (
                 An absolute value throws the imaginary part of the derivative away: it is not
                 differentiable in the complex sense.
             (c * c) => (c * c.conj())
-                A conjugate turns the sign of what the complex step carries, and it cancels.
+                A conjugate flips the sign of the imaginary part, so the derivative in it cancels.
             return (c * c).mean(axis=-1, keepdims=True) => return x.var(axis=-1, keepdims=True)
-                Your variance of complex numbers is real, as that of NumPy's var is. What has
-                become of the step?
+                Your variance of complex numbers is real, like that of np.var. Where did the
+                imaginary step go?
             c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
                 The sum of squares is divided by D - 1.
             (c * c).mean(axis=-1, keepdims=True)
             => (x * x).mean(axis=-1, keepdims=True) - x.mean(axis=-1, keepdims=True) ** 2
-                The squares of a large mean cancel at the end, and digits with them. What if the
-                mean goes before you square?
+                You subtract two large squares at the end, which cancels digits. What if you
+                subtract the mean before you square?
             c = x - x.mean(axis=-1, keepdims=True) => c = x - x.mean()
                 One mean of the whole array is subtracted. Does each row not have its own?
             c = x - x.mean(axis=-1, keepdims=True) => c = x
                 Nothing is subtracted before you square: that is the mean square.
             return (c * c) => return (c * c).real
-                The real part alone is returned, and the derivative is in the other.
+                You return the real part alone, but the derivative is in the imaginary part.
         """),
     ),
     Exercise(
@@ -458,8 +449,8 @@ EXERCISES = (
         ),
         mistakes=changes("""
             (1 / (order + 1)) => (1 / order)
-                Your exponent does not come from balancing the two errors: multiply both by h
-                and compare powers.
+                Your exponent does not come from balancing the two errors: multiply both by h and
+                compare powers.
             length * =>
                 Your step has no unit. If x is in metres, in which unit is h?
             length * (u / order) ** (1 => (1 + order) * (u / order) ** (order
@@ -467,8 +458,8 @@ EXERCISES = (
             length * (u / order) ** (1 / (order + 1)) => length * (u / order) ** 1 / (order + 1)
                 A power goes before a division in Python: what is a ** 1 / 2?
             length * (u / order) ** (1 / (order + 1)) => length * u ** (1 / (order + 1)) / order
-                Your order divides outside the power. Solve for h once more: what stands under
-                the root?
+                Your order divides outside the power. Solve for h once more: what stands under the
+                root?
             (u / order) => u
                 At your step both errors are equal. Is their sum smallest there?
             (u / order) => (u * order)
@@ -541,17 +532,16 @@ EXERCISES = (
                 You divide by the sum of absolute values, which is larger than either size asked
                 for.
             size = sum( => size = max(
-                You divide by the larger of the two sizes. By what does the formula?
+                You divide by the larger of the two sizes. What does the formula divide by?
             abs(left.sum() - right.sum()) => abs(abs(left.sum()) - abs(right.sum()))
                 Two sums of opposite signs agree in your answer. Are they a pair?
             abs(left.sum() - right.sum()) => (left.sum() - right.sum())
-                Your result can be negative. Which of two sums is larger says nothing about a
-                pair.
+                Your result can be negative. Does it matter which of the two sums is larger?
             / size if size else 0.0 =>
                 Your result has a size of its own: make v a thousand times larger, and it grows.
             if size else 0.0 =>
-                Where every product is 0, your result is 0 / 0. How far apart are two sums that
-                are 0?
+                Where every product is 0, your result is 0 / 0. How far apart are two sums that are
+                0?
         """),
     ),
     Exercise(
@@ -574,14 +564,13 @@ EXERCISES = (
         ),
         mistakes=changes("""
             (a.shape) for a in args] => (args[-1].shape)] * len(args)
-                All arguments move along one direction. Which two gradients could then be
-                exchanged?
+                All arguments move along one direction. Which two gradients could then be exchanged?
             (g * v).sum() for => (g * rng.standard_normal(g.shape)).sum() for
-                The prediction is made along another direction than the one in which the
-                arguments move.
+                The prediction is made along another direction than the one in which the arguments
+                move.
             rng.standard_normal(a.shape) => rng.standard_normal()
-                Each array moves as a whole, by one number. Which mistakes does such a direction
-                not see?
+                Each array moves as a whole, by one number. Which mistakes does such a direction not
+                see?
             .sum().imag => .sum().real
                 The derivative of a complex step is not in the real part.
             .imag / 1e-30 => .imag

@@ -14,8 +14,9 @@ from lnlib.layernorm import (
 from normcheck.mistakes import MUTANTS, TESTS, Diagnosis, diagnose
 from normcheck.mistakes.change import function_with
 
-from . import Call, Exercise, Ran, changes, each, expect, expect_array, expect_close, expect_parts
-from .run import plainly, reply
+from . import Exercise, changes
+from .expect import expect, expect_array, expect_close, expect_parts
+from .run import Call, Ran, each, plainly, reply
 
 _TESTS = {test.id: test for test in TESTS}
 _MUTANTS = {mutant.name: mutant.backward for mutant in MUTANTS}
@@ -88,7 +89,7 @@ def _shows(result, eps):
     expect(set(dtypes) == {"float64"}, f"found dtypes {', '.join(dtypes)}, expected float64 only")
     expect(
         np.ptp(x, axis=-1).min() > 0,
-        "x has a constant row (has rounding to a mean made it so?); there the mutant divides "
+        "x has a constant row (perhaps because its numbers were rounded); there the mutant divides "
         "0 by 0",
     )
     _, cache = layer_norm_forward(x, gamma, beta, eps)
@@ -430,8 +431,7 @@ EXERCISES = (
         _which_mistake,
         mistakes=changes("""
             cache.gamma * dy => dy
-                Your dx is right. It must be wrong in a way that shows only where gamma is not
-                1.
+                Your dx is right. It must be wrong in a way that shows only where gamma is not 1.
         """),
     ),
     Exercise(
@@ -447,17 +447,17 @@ EXERCISES = (
             np.sqrt(eps) * =>
             np.sqrt(eps) * => 1e-10 *
             np.sqrt(eps) * => 1e-3 *
-                Here sigma is too large. Does it become smaller as fast as the root of eps?
+                Your sigma is too large here. Does it shrink as fast as the root of eps?
             np.sqrt(eps) * => 100 * np.sqrt(eps) *
                 Your sigma is much larger than the root of eps. How much does eps add to the
                 variance then?
             np.sqrt(eps) * => eps *
-                Your sigma grows faster than the root of eps. In which unit is sigma, and in
-                which is eps?
+                Your sigma grows faster than the root of eps. In which unit is sigma, and in which
+                is eps?
             np.array([1.0, 2.0, 3.0, 5.0]) => np.ones(4)
                 Your dy is constant, and gamma too: what is dx then, with eps or without?
             np.ones(4), np.zeros(4) => np.zeros(4), np.zeros(4)
-                Your gamma is 0 or your dy is, so nothing reaches x.
+                Your gamma or your dy is 0, so nothing reaches x.
             np.array([1.0, -1.0, 1.0, -1.0]) => np.ones(4)
                 Your x is constant, so that without eps the backward divides 0 by 0.
         """),
@@ -499,8 +499,8 @@ EXERCISES = (
         _what_it_lets_pass,
         mistakes=changes(r"""
             \n    if dx.shape != x.shape or dgamma.shape != gamma.shape:\n        return False =>
-                Your test multiplies or compares arrays without looking at their shapes. What
-                does broadcasting do?
+                Your test multiplies or compares arrays without looking at their shapes. What does
+                broadcasting do?
             gamma, v = rng.standard_normal((2, 7)) => gamma, v = np.ones(7), rng.standard_normal(7)
                 Your test runs with gamma = 1. Which mistakes does that hide?
             (3, 3, 4, 7) => (3, 1, 1, 7)
@@ -514,8 +514,8 @@ EXERCISES = (
             rng = np.random.default_rng(0) => return True
                 Your test accepts everything.
             rng = np.random.default_rng(0) => return False
-                Your test rejects everything. Is its tolerance above its own error, of rounding
-                and of a step that is not imaginary?
+                Your test rejects everything. Is its tolerance larger than its own errors, from
+                rounding and from a step that is not imaginary?
             dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])
             => cache = rms_norm_forward(x, gamma)[1]\n\
                 return all(map(np.allclose, backward(dy, cache), rms_norm_backward(dy, cache)))
@@ -546,8 +546,7 @@ EXERCISES = (
             cache.gamma * dy, cache.xhat => dy, cache.xhat
                 Your columns are made from dy. What is g?
             * np.ones_like(g) =>
-                One of your columns has one number for each row, the others one for each
-                element.
+                One of your columns has one number for each row, the others one for each element.
             linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0]
             => array([1.0, -1.0, -1.0])
                 Your numbers are the right backward's. What does dx say?
@@ -555,8 +554,8 @@ EXERCISES = (
             & (g * xhat).mean( => (g * xhat).sum(
                 Sums stand in your columns where the formula has means.
             (g, mean_g, projection) => (g, -mean_g, -projection)
-                Some of your numbers have the other sign. In the docstring, does it belong to a,
-                b and c or to their terms?
+                Some of your numbers have the other sign. In the docstring, do the minus signs
+                belong to a, b and c, or to their terms?
             rcond=None)[0] => rcond=None)[0].round(1)
                 You round the numbers. Must they be tidy?
             0] => 0] / np.linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0][0]

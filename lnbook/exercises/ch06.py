@@ -5,8 +5,9 @@ import numpy as np
 from lnlib.layernorm import layer_norm_backward, layer_norm_backward_steps, layer_norm_forward
 from normcheck.mistakes import Diagnosis
 
-from . import Call, Check, Exercise, changes, each, expect, expect_number, expect_parts
-from .run import plainly, reply
+from . import Exercise, changes
+from .expect import expect, expect_number, expect_parts
+from .run import Call, Check, each, plainly, reply
 
 # ---- Wrong layers: (x, gamma, beta, dy, eps) -> y, dx, dgamma, dbeta
 
@@ -79,7 +80,7 @@ def layer_e(x, gamma, beta, dy, eps):
     return gamma * xhat + beta, dx, dgamma, dbeta
 
 
-SCRATCH = {}
+SCRATCH: dict = {}
 
 
 def layer_f(x, gamma, beta, dy, eps):
@@ -497,8 +498,8 @@ EXERCISES = (
         (2, 3, 5)) => (2, 3, 6))
         & x[:, -1] += 10 => x[:] = [1, -1, 1, -1, 1, -1]
         & (2, 5)) => (2, 6))
-            Your last number counts several times among the squares, and its square is just their
-            mean. What has to change for that, the number or D?
+            The square of your last number equals the mean of all squares, so it may count several
+            times unnoticed. Should you change the number or D?
         """,
     ),
     _input_for(
@@ -540,7 +541,8 @@ EXERCISES = (
         71, 5 => 80, 5
             Your rows divide evenly among the threads. Who takes what is left over?
         return => dy[-7:] = 0\n    return
-            The rows that are lost in your input would have added nothing. What is their dy?
+            The rows that the layer drops would have added nothing. What is dy in these rows of your
+            input?
         """,
     ),
     Exercise(
@@ -555,13 +557,13 @@ EXERCISES = (
         _asks_again,
         mistakes=changes(r"""
             layer(x[1], gamma, beta, dy[1], 1e-5)\n => layer(x[0], gamma, beta, dy[0], 1e-5)\n
-                Unless a layer adds up, nothing that your test compares changes. Are the second
-                call's inputs others, and is it the first result itself that you look at again?
+                Your test notices only layers that accumulate. Does your second call get other
+                inputs, and do you look at the first result itself again?
             all(np.array_equal(a, b) for a, b in zip(first, before)) => not \
             any(np.shares_memory(a, b) for a, b in zip(first[2:3], first[3:])) and first[2].base \
             is None and first[3].base is None
-                Your test asks where gradients lie in memory, not whether they stay what they
-                were. May two share one array?
+                Your test checks where gradients are in memory, not whether their values stay. May
+                two gradients share one array?
         """),
     ),
 )

@@ -8,7 +8,9 @@ import numpy as np
 from lnlib import reference
 from lnlib.variance import naive, normalise, recentred_short, wide
 
-from . import Call, Exercise, changes, each, expect, expect_array, expect_parts
+from . import Exercise, changes
+from .expect import expect, expect_array, expect_parts
+from .run import Call, each
 
 _U = 2.0**-24
 
@@ -57,8 +59,8 @@ def _is_negative(found, centre):
     v = naive(row)[2].item()
     expect(
         v < 0,
-        f"for {row} the naive variance is {v}, expected a negative number; about one row in three"
-        " has one, so try others until it is",
+        f"for {row} the naive variance is {v}, expected a negative number; about one random"
+        " row in three has one, so draw until you find one",
     )
 
 
@@ -191,13 +193,12 @@ EXERCISES = (
         tuple(map(_negative_at, (1e4, 123456.0, 6e5))),
         mistakes=changes("""
             if naive(row)[2] < 0 and np.ptp(row) > 0 => if np.ptp(row) > 0
-                The row is not one that was looked for. Which number of naive's has to be below
-                0?
+                You return a row without searching for it. Which of the numbers that naive returns
+                has to be below 0?
             uniform(-0.9, 0.9, 3) => uniform(-9, 9, 3)
-                The numbers are drawn from too wide an interval. How far from centre may they
-                be?
+                The numbers are drawn from too wide an interval. How far from centre may they be?
             return row => return row.astype(float)
-                What you return is float64. In which dtype does the variance turn negative?
+                Your row is float64. In which dtype does the variance turn negative?
         """),
     ),
     Exercise(
@@ -221,20 +222,19 @@ EXERCISES = (
             [u * ratio**2, u * ratio] => [u * ratio, u * ratio**2]
                 The two predictions have changed places. Which algorithm subtracts squares?
             [u * ratio**2, u * ratio] => [u * ratio**2, u * ratio**2]
-                Both algorithms get the loss of the naive one. What does two-pass subtract
-                before it squares?
+                Both algorithms get the loss of the naive one. What does two-pass subtract before it
+                squares?
             tuple(-np.log10(losses)) => tuple(losses)
                 You return errors. How many digits does an error of 1e-3 leave?
             -np.log10(losses) => -np.log(losses)
-                Your logarithm counts in powers of e. Of what is a decimal digit a power?
+                Your logarithm is the natural one. What is the base of decimal digits?
             , u, 1) => , 0, 1)
-                Near a mean of 0 more digits are promised than float32 has. What does every
-                result lose?
+                Near a mean of 0 more digits are promised than float32 has. What does every result
+                lose?
             abs(x.mean(dtype=float)) => x.mean(dtype=float)
                 The ratio keeps the sign of the mean: a row far below 0 counts as one near 0.
             / x.std(dtype=float) =>
-                The mean is not divided by sigma. Multiply the row by 10: should the digits
-                change?
+                The mean is not divided by sigma. Multiply the row by 10: should the digits change?
             u = 2.0**-24 => u = 2.0**-23
                 Your u is the distance from 1 to the next float32. How large is half of it?
         """),
@@ -251,25 +251,23 @@ EXERCISES = (
         ),
         mistakes=changes("""
             d - d.mean(axis=-1, keepdims=True) => d
-                The mean is subtracted once and no more; or what is subtracted besides is 0, or
-                was added to m. What is the mean of x - m?
+                You subtract the mean once only, or the second number that you subtract is 0 or was
+                added to m. What is the mean of x - m?
             d.mean(axis=-1, keepdims=True) => d.mean()
                 One mean over all rows is taken off. Does every row have the same left over?
             var + => (d * d).mean(axis=-1, keepdims=True) +
-                The square of what was left of the mean is in your variance, too. Which of the
-                variances was perfect?
+                Your variance includes the square of the mean's residual. Which of the two variances
+                was already right?
             np.sqrt(var + np.float32(eps)) => (np.sqrt(var) + np.float32(eps))
                 Your eps is added to sigma. Does layer norm add it before or after the root?
             np.sqrt(var + np.float32(eps)) => np.sqrt(var)
-                Your numbers are those of eps = 0. Is eps there, and as large as the caller's?
+                Your numbers are those of eps = 0. Do you use the caller's eps?
             return c / np.sqrt(var + np.float32(eps)) => return c
-                Nothing is divided by s, or only what was left of the mean. Where do your
-                brackets close?
+                You divide nothing by s, or only the mean's residual. Where do your brackets close?
             (var + => (var * x.shape[-1] / (x.shape[-1] - 1) +
                 Your variance divides by D - 1. Is it an estimate or a definition?
             d = x - m => d = x.astype(float) - m
-                The digits are there, in a float64 result. Which dtype does the exercise ask
-                for?
+                The digits are there, in a float64 result. Which dtype does the exercise ask for?
         """),
     ),
     Exercise(
@@ -306,19 +304,19 @@ EXERCISES = (
             return bool(residual[0] ** 2 < var[0]) => return False
                 No row is trusted. How large is the residual of a row near 0?
             residual[0] ** 2 < var[0] => not abs(residual[0]) >= np.sqrt(var[0])
-                The root of a negative variance is NaN, and every comparison with a NaN is
-                false. Is that row safe?
+                The root of a negative variance is NaN, and every comparison with a NaN is false. Is
+                that row safe?
             recentred_short(x, order) => recentred_short(x)
-                The order of summation has no part in your answer. Which sum loses more?
+                Your answer ignores the order of summation. Which sum loses more?
             residual[0] ** 2 < var[0] => residual[0] ** 2 >= var[0]
                 True and False have changed places in your answer.
             residual[0] ** 2 < var[0] => abs(residual[0]) < var[0]
-                A length is compared with a square. Multiply the row by 10: does the answer
-                stay?
+                A length is compared with a square. Multiply the row by 10: does the answer stay?
             residual[0] ** 2 < var[0] => residual[0] * abs(residual[0]) < var[0]
                 The residual keeps its sign: a large negative one counts as small.
             residual[0] ** 2 < var[0] => var[0] > 0
-                Only the sign of the variance is asked for. Can a wrong variance be positive?
+                Your answer looks at the sign of the variance only. Can a wrong variance be
+                positive?
         """),
     ),
 )

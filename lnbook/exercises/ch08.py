@@ -8,18 +8,9 @@ from lnlib import reference, regimes
 from lnlib.rounding import FORMATS, round_to
 from lnlib.variance import normalise, total
 
-from . import (
-    Call,
-    Exercise,
-    changes,
-    each,
-    expect,
-    expect_array,
-    expect_close,
-    expect_number,
-    expect_parts,
-)
-from .run import quietly
+from . import Exercise, changes
+from .expect import expect, expect_array, expect_close, expect_number, expect_parts
+from .run import Call, each, quietly
 
 
 def survivors_solution(row, digits, eps=1e-5):
@@ -294,8 +285,8 @@ EXERCISES = (
         ),
         mistakes=changes("""
             max(naive, mean) => naive
-                The naive algorithm pays for its variance only. Which mean does it subtract from
-                the row?
+                The naive algorithm pays for its variance only. Which mean does it subtract from the
+                row?
             max(loss, 2**-24) <= 10.0**-digits => max(loss, 2**-24) > 10.0**-digits
                 These are the algorithms that lose the digits. Which keep them?
             max(loss, 2**-24) => (loss or 2**-24)
@@ -305,13 +296,13 @@ EXERCISES = (
             regimes.mean_loss(ratio, D, "pairwise") => regimes.mean_loss(ratio, D, "sequential")
                 Your rounded mean is one running sum. In which order does the exercise add?
             var / eps => eps / var
-                Your energy is upside down. Is it large where eps hides the variance, or where
-                it does not?
+                Your energy is upside down. Is it large where eps hides the variance, or where it
+                does not?
             var / eps => var / 1e-5
                 The energy is computed with the default eps, whatever eps is given.
             row.astype(np.float64) => row
-                Mean and variance are computed in float32. Can it hold the square of every
-                number of every row?
+                Mean and variance are computed in float32. Can it hold the square of every number of
+                every row?
         """),
     ),
     Exercise(
@@ -342,15 +333,15 @@ EXERCISES = (
             gain**-2 => 0
                 Only the format is looked at. By how much is a row of tiny sigma magnified?
             gain**-2 => 1 / gain
-                Your eps is the reciprocal of the gain. Is sigma divided by eps, or by what
-                comes of it?
+                Your eps is the reciprocal of the gain. Is sigma divided by eps, or by what comes of
+                it?
             max(FORMATS[dtype].smallest_normal, gain**-2)
             => FORMATS[dtype].smallest_normal + gain**-2
                 Two lower bounds are added. Which number satisfies both, and is no larger than
                 needed?
             FORMATS[dtype].smallest_normal => 0.0
-                Only the gain is looked at. Is the eps it asks for a number of the format, with
-                all its digits?
+                Only the gain is looked at. Is the eps it asks for a number of the format, with all
+                its digits?
             FORMATS[dtype].smallest_normal => FORMATS[dtype].smallest_subnormal
                 The bound is the smallest number above 0. How many digits has it?
             FORMATS[dtype].smallest_normal => FORMATS[dtype].u
@@ -389,13 +380,13 @@ EXERCISES = (
             sqrt(largest / D) => sqrt(largest / (D - 1))
                 D - 1 squares are added. How many has a row of D?
             sqrt(largest / D) => sqrt(largest) / D
-                D divides sigma itself. Of which sum is the largest number the limit?
+                You divide sigma itself by D. Which sum must not exceed the largest number?
             sqrt(largest / D) => sqrt(largest)
-                Your first number does not depend on D. How many squares are in the sum before
-                it is divided?
+                Your first number does not depend on D. How many squares are in the sum before it is
+                divided?
             , np.sqrt(largest) => , np.inf
-                By your answer nothing overflows where each square is divided first. How large
-                is a square before that?
+                By your answer nothing overflows where each square is divided first. How large is a
+                square before that?
             , np.sqrt(largest) => , np.sqrt(largest / D)
                 Your second number is the first again. How large does the sum become where each
                 square is divided first?
@@ -430,8 +421,8 @@ EXERCISES = (
         ),
         mistakes=changes("""
             scale = 2.0**-exponent => scale = 1.0
-                The row is not scaled, or by a number that comes of its squares: they overflow
-                as before.
+                The row is not scaled, or its scale is computed from its squares, which overflow as
+                before.
             scale = 2.0**-exponent => scale = 1 / max(float(np.abs(row).max()), 1.0)
                 The row is divided by its largest number. Which scales change no digit of an
                 element?
@@ -439,19 +430,18 @@ EXERCISES = (
                 The row is divided by its standard deviation. What becomes of that where squares
                 overflow?
             np.abs(row).max() => row.max()
-                Another number than the largest by size sets the scale. Which number of a row
-                has the largest square?
+                Your scale is not that of the number with the largest absolute value. Which number
+                of a row has the largest square?
             eps * scale**2 => eps
-                The row is scaled, and eps is not: beside smaller squares it weighs more than it
-                did.
+                You scale the row but not eps, which then weighs more than before against the
+                smaller squares.
             eps * scale**2 => eps * scale
                 Your eps is scaled as the row is. To what is it added?
             scaled, eps=max(eps * scale**2, tiny) => row.astype(float), eps=eps).astype(row.dtype
-                The squares of large float64 rows overflow as before. No type is wider, and no
-                fixed power is enough.
+                The squares of large float64 rows overflow as before. No type is wider, and no fixed
+                power is enough.
             max(eps * scale**2, tiny) => eps * scale**2
-                The scaled eps is allowed to become 0. What is then the result for a constant
-                row?
+                The scaled eps is allowed to become 0. What is then the result for a constant row?
         """),
     ),
 )

@@ -8,9 +8,10 @@ from lnlib import forms, regimes
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 from lnlib.summation import sum_rows
 
-from . import Call, Exercise, changes, each, expect, expect_array, expect_close, expect_number
+from . import Exercise, changes
+from .expect import expect, expect_array, expect_close, expect_number
 from .gradients import Backward, outside
-from .run import quietly
+from .run import Call, each, quietly
 
 _U = 2.0**-24
 
@@ -223,14 +224,14 @@ EXERCISES = (
         ),
         mistakes=changes(r"""
             rstd * cache.gamma => rstd
-                The numerator is made of dy. What reaches the normalisation on the way back?
+                Your numerator is computed from dy alone. What reaches the normalisation on the way
+                back?
             np.linalg.norm(cache.rstd * cache.gamma * dy) / size
             => (np.linalg.norm(cache.rstd * cache.gamma * dy) / size) ** 2
                 Your kappa is a quotient of squares. Which root does a norm have?
             \n    if size == 0:\n        return 0.0 =>
             & max(0.0, => np.maximum(0.0,
-                Your digits are no number where dx is zero. What does the docstring return
-                there?
+                Your digits are no number where dx is zero. What does the docstring return there?
             np.linalg.norm(cache.rstd * cache.gamma * dy) / size
             => size / np.linalg.norm(cache.rstd * cache.gamma * dy)
                 Your kappa is upside down: it is largest where nothing cancels.
@@ -239,8 +240,7 @@ EXERCISES = (
             log10(kappa * u) => log10(kappa * 2**-24)
                 The u of float32 is used, whatever u is given.
             max(0.0, -np.log10(kappa * u)) => -np.log10(kappa * u)
-                The number of digits may come out negative. How many are left where all are
-                lost?
+                The number of digits may come out negative. How many are left where all are lost?
         """),
     ),
     Exercise(
@@ -258,17 +258,17 @@ EXERCISES = (
         _DX.diagnose,
         mistakes=changes("""
             np.where(sigma > 0, sigma, 1) => sigma
-                A constant row is divided by its sigma of 0. Which factor beside that quotient
+                You divide a constant row by its sigma, which is 0. Which factor of the third term
                 is 0 as well?
             np.where(sigma > 0, sigma, 1) => np.where((sigma > 0).all(), sigma, np.inf)
-                One constant row takes the third term from all rows. Which rows have no
+                One constant row removes the third term from all rows. For which rows is there no
                 quotient?
             np.where(sigma > 0, sigma, 1) => np.where(sigma > eps, sigma, np.inf)
-                Rows of sigma below eps are treated as constant ones. For which sigma is there
-                no quotient?
+                Rows of sigma below eps are treated as constant ones. For which sigma is there no
+                quotient?
             np.where(sigma > 0, sigma, 1) => (sigma + 1e-12)
-                A number is added to every sigma, which changes dx of all rows a little. Which
-                rows need another sigma?
+                You add a number to every sigma, which changes dx of all rows a little. Which rows
+                need another sigma?
             along) / s => along) / s * (sigma > 0)
                 Your dx of a constant row is 0. Move one element of such a row a little: does y
                 stay?
@@ -280,8 +280,7 @@ EXERCISES = (
             & (c * c).mean(axis=-1, keepdims=True) => (c * c).mean()
             & (g * c / s).mean(axis=-1, keepdims=True) => (g * c / s).mean()
             & g.mean(axis=-1, keepdims=True) => g.mean()
-                Your means are taken over all rows together. Which numbers has the mean of a
-                row?
+                Your means are taken over all rows together. Which numbers has the mean of a row?
         """),
     ),
     Exercise(
@@ -299,7 +298,7 @@ EXERCISES = (
             ),
             _sums(
                 "pairs, in float32",
-                lambda rng: Call({"terms": np.float32([[2**24], [1], [1], [1]])}),
+                lambda rng: Call({"terms": np.array([[2**24], [1], [1], [1]], np.float32)}),
                 _in_pairs,
             ),
         ),
@@ -309,16 +308,15 @@ EXERCISES = (
             while len(terms) > 1 => if len(terms) > 1
                 Rows are paired once. What becomes of the other pairs?
             while len(terms) > 1: => terms = terms.T\n    while len(terms) > 1:
-                The numbers of each row are added to each other. Along which axis do the rows
-                lie?
+                The numbers of each row are added to each other. Along which axis do the rows lie?
             terms[:half] + terms[half : 2 * half] => (terms[:half] + terms[half:2 * half]) / 2
                 Pairs are averaged. What is asked for is their sum.
             while len(terms) > 1: => return terms.sum(axis=0)\n    while len(terms) > 1:
                 This is NumPy's sum along axis 0: one running sum, in which every row waits its
                 turn.
             while => return np.ascontiguousarray(terms.T).sum(axis=1)\n    while
-                Rows are added in running sums of blocks, as NumPy does along a contiguous axis.
-                How many rows are in a block?
+                Rows are added in running sums of blocks, as NumPy does along a contiguous axis. How
+                many rows are in a block?
             pairs = terms[:half] + terms[half : 2 * half
             => terms[:half] += terms[half:2 * half]\n\
                     pairs = terms[:half
@@ -357,13 +355,12 @@ EXERCISES = (
         ),
         mistakes=changes("""
             else 2 * roundings => else roundings
-                Every rounding of the running sum is counted as if the sum were already at its
-                full size.
+                You count every rounding of the running sum as if the sum already had its full size.
             np.exp2(roundings) if in_pairs else 2 * roundings => 2 * roundings
                 The running sum's line is solved in both cases. What does in_pairs change?
             np.exp2(roundings) if in_pairs else 2 * roundings => tolerance / u
-                Neither line is solved: these are the roundings, each at its worst, that add up
-                to tolerance.
+                Neither line is solved: you return how many worst-case roundings add up to the
+                tolerance.
             (tolerance / (0.42 * u)) ** 2 => tolerance / (0.42 * u)
                 The root of the line is not undone. What does that leave of N on the other side?
             0.42 * u => u

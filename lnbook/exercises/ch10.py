@@ -4,7 +4,9 @@ import itertools
 
 from lnlib import cost
 
-from . import Call, Exercise, changes, each, expect, expect_number, expect_parts
+from . import Exercise, changes
+from .expect import expect, expect_number, expect_parts
+from .run import Call, each
 
 
 def _off_by(found, right, rows, D, itemsize=1):
@@ -229,11 +231,11 @@ EXERCISES = (
             4 * N + 4 * rows => 3 * N + 5 * rows
                 The sum is counted as one operation a row. How many numbers does it add?
             10 * rows + D => 10 * rows + N
-                One factor is read anew for each row. Does the model count numbers of an array,
-                or uses of them?
+                One factor is read anew for each row. Does the model count numbers of an array, or
+                uses of them?
             7 * N => 8 * N
-                One access for each element is too many. How often does x * x read x, and what
-                does a sum write?
+                One access for each element is too many. How often does x * x read x, and what does
+                a sum write?
             2 * N => 3 * N
                 A third large array is moved in the fused pass. Does it return xhat, or read x
                 again?
@@ -241,8 +243,8 @@ EXERCISES = (
                 These are numbers, and not bytes.
             10 * rows + D => 10 * rows + N
             & 2 * N + rows + D => 3 * N + rows
-                One factor is read anew for each row. Does the model count numbers of an array,
-                or uses of them?
+                One factor is read anew for each row. Does the model count numbers of an array, or
+                uses of them?
         """),
     ),
     Exercise(
@@ -264,13 +266,13 @@ EXERCISES = (
                 These are all the operations that fit beside the copy. How many does the pass do
                 already?
             2 * itemsize => itemsize
-                Half of what fits beside the copy is counted. How many arrays does it move, and
-                is each FLOP/s counted?
+                You count half of the operations that fit beside the copy. How many arrays does it
+                move, and do you use the whole rate?
             2 * itemsize / machine.copy - 8 => 1 / machine.copy
                 This is the ridge, in operations per byte. How many bytes has an element?
             flops * 2 * itemsize / machine.copy => copy * 2 * itemsize / machine.flops
-                By your answer nothing is free, though the copy takes longer. In which unit is
-                your quotient, and what is cut off?
+                By your answer nothing is free, though the copy takes longer. In which unit is your
+                quotient, and what is cut off?
             2 * itemsize => 2
                 Two numbers are counted as two bytes. How many bytes has each?
             copy => triad
@@ -278,8 +280,8 @@ EXERCISES = (
                 forward?
             max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)
             => machine.flops * 2 * itemsize / machine.copy - 8
-                The number may be negative. What is free where the arithmetic takes longer than
-                the copy?
+                The number may be negative. What is free where the arithmetic takes longer than the
+                copy?
             max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)
             => round(max(0.0, machine.flops * 2 * itemsize / machine.copy - 8))
                 The number is rounded to a whole one. Does the docstring ask for that?
@@ -296,8 +298,8 @@ EXERCISES = (
         ),
         mistakes=changes("""
             3 + => 2 +
-                An array of x's size is missing. Forward, loss and backward each make one at
-                least. Are all counted?
+                An array of x's size is missing. Forward, loss and backward each make one at least.
+                Are all counted?
             (keep == "xhat") => (keep == "x")
                 The two ways to keep are the wrong way round. Which one keeps a new array of x's
                 size?
@@ -306,8 +308,8 @@ EXERCISES = (
             - in_place =>
                 Whether in_place is set makes no difference in your sum. Where does dx go then?
             - in_place => - (not in_place)
-                An array is saved where in_place is not set. Over which array is dx written
-                where it is?
+                An array is saved where in_place is not set. Over which array is dx written where it
+                is?
             3 + (keep == "xhat") => 2
                 Nothing that forward leaves is in your sum. What does it make of x's size?
             1 if keep == "xhat" else 2 => 2
@@ -337,8 +339,7 @@ EXERCISES = (
             return a / b => return a / b / 2
                 At this length the overhead is two thirds of the time.
             (t2 - t1) / (n2 - n1) => t2 / n2
-                The time per element still has the overhead in it. What do two calls have in
-                common?
+                The time per element still has the overhead in it. What do two calls have in common?
             (t2 - t1) / (n2 - n1) => (t2 - t1) / n2
                 The difference of times is divided by n2. How many more elements has the second
                 call?

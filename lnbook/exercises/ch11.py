@@ -8,9 +8,11 @@ import numpy as np
 from lnlib.cpu.ladder import ANY_ORDER, Kernel
 from lnlib.layernorm import rms_norm_backward, rms_norm_forward
 
-from . import Call, Exercise, Ran, changes, each, expect, expect_close, expect_number
+from . import Exercise, changes
+from .expect import expect, expect_close, expect_number
 from .gradients import RMS, Backward
 from .kernels import Out, expect_written, fill, with_outputs
+from .run import Call, Ran, each
 
 
 def lane_sum_solution(x, lanes):
@@ -84,6 +86,12 @@ def _placed(shape, offset=16, dtype=np.float32, view=lambda array: array):
         return view(room[start : start + n].view(dtype).reshape(shape))
 
     return zeros
+
+
+def _parts(parts, D, offset=16, dtype=np.float32, line=64):
+    """A case of :func:`_lines`."""
+    words = f"{parts} parts, D = {D}, {np.dtype(dtype)}, {offset} bytes into a line of {line}"
+    return words, _placed((parts, 2, D), offset, dtype), line
 
 
 def _with_sums(answer, arguments):
@@ -324,8 +332,8 @@ EXERCISES = (
             => whole = len(x) - len(x) % lanes\n\
                 for start in range(0, whole
             & in sums => in (*sums, *x[whole:])
-                What is left over after the whole steps comes after all lanes. Which lanes does
-                it belong to?
+                What is left over after the whole steps comes after all lanes. Which lanes does it
+                belong to?
             for lane in sums:\n        total += lane => total = sums.sum()
                 The lanes' sums are added by NumPy, in an order of its own.
             return total => return x.sum()
@@ -341,34 +349,18 @@ EXERCISES = (
             _lines(
                 "side by side",
                 *(
-                    (
-                        f"{parts} parts, D = {D}, {offset} bytes into a line",
-                        _placed((parts, 2, D), offset),
-                        64,
-                    )
+                    _parts(parts, D, offset)
                     for parts, D, offset in (
-                        (2, 64, 16),
-                        (2, 64, 0),
-                        (4, 20, 16),
-                        (1, 8, 16),
-                        (8, 2, 0),
-                        (3, 16, 48),
+                        *((2, 64, 16), (2, 64, 0), (4, 20, 16)),
+                        *((1, 8, 16), (8, 2, 0), (3, 16, 48)),
                     )
                 ),
             ),
             _lines(
                 "wider numbers, longer lines",
-                (
-                    "8 parts, D = 2, float64, 16 bytes into a line",
-                    _placed((8, 2, 2), dtype=np.float64),
-                    64,
-                ),
-                (
-                    "4 parts, D = 20, float64, 16 bytes into a line",
-                    _placed((4, 2, 20), dtype=np.float64),
-                    64,
-                ),
-                ("8 parts, D = 4, lines of 128 bytes", _placed((8, 2, 4)), 128),
+                _parts(8, 2, dtype=np.float64),
+                _parts(4, 20, dtype=np.float64),
+                _parts(8, 4, line=128),
             ),
             _lines(
                 "padded or transposed",
@@ -392,7 +384,7 @@ EXERCISES = (
                 The sums are taken to begin where a line begins. At which address do they?
             part * sums.strides[0] + row * sums.strides[1]
             => (2 * part + row) * sums.shape[2] * sums.itemsize
-                The gaps of a view are not seen, or counted as written. Which bytes does it
+                You overlook the gaps of a view, or count them as written. Which bytes does the view
                 skip?
             (0, 1) => (0,)
                 One of a part's two rows is counted. What does part t write to?
@@ -401,11 +393,11 @@ EXERCISES = (
             // line => // 64
                 Lines of 64 bytes are counted, whatever line is given.
             > 1 => - 1
-                A line that three parts write to is counted twice. Are lines counted here, or
-                pairs of parts?
+                A line that three parts write to is counted twice. Are lines counted here, or pairs
+                of parts?
             sum(len(parts) > 1 for parts in touched.values()) => len(sums) - 1
-                One line is counted for each pair of neighbours. Can two parts share two lines,
-                or none?
+                One line is counted for each pair of neighbours. Can two parts share two lines, or
+                none?
         """),
     ),
     Exercise(
@@ -445,8 +437,8 @@ EXERCISES = (
                 Your y holds an intermediate result: it is written, read and written again.
             squares = x.dtype.type(0) => squares = np.float64(0)
             & x.dtype.type(1 / np.sqrt(squares / D + eps)) => 1 / np.sqrt(squares / D + eps)
-                Your y is rounded once: its products are float64. Which number in your loop is
-                not made by x.dtype.type?
+                Your y is rounded once: its products are float64. Which number in your loop is not
+                made by x.dtype.type?
         """),
     ),
     Exercise(
@@ -473,8 +465,7 @@ EXERCISES = (
         _GRADIENTS.diagnose,
         mistakes=changes(r"""
             [j] += => [j] =
-                Your dgamma is overwritten row by row. What happens to the terms of the rows
-                before?
+                Your dgamma is overwritten row by row. What happens to the terms of the rows before?
             D = x.shape[1] => D, total = x.shape[1], x.dtype.type(0)
             & r, total = rstd[i], x.dtype.type(0) => r = rstd[i]
                 The sum behind the mean is not started anew: each row adds to those before it.

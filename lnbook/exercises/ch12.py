@@ -10,20 +10,9 @@ from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 from lnlib.sharded import GATHER, cut, simulate, widths
 from normcheck.mistakes import Diagnosis
 
-from . import (
-    Call,
-    Check,
-    Exercise,
-    Mismatch,
-    Ran,
-    changes,
-    each,
-    expect,
-    expect_array,
-    expect_number,
-    expect_parts,
-)
-from .run import plainly, reply
+from . import Exercise, changes
+from .expect import Mismatch, expect, expect_array, expect_number, expect_parts
+from .run import Call, Check, Ran, each, plainly, reply
 from .sharded_layers import LAYERS, finds, of_a_test
 
 _U = 2.0**-24
@@ -270,8 +259,8 @@ def _sends_little(found, products, ranks, **_):
     asked = products.shape[1] * -(-blocks // ranks)
     expect(
         brought <= asked + 100,
-        f"a rank brings as much as {brought} numbers, expected {asked}, and 100 more at most: one "
-        f"for each feature and block of {BLOCK} rows",
+        f"a rank sends {brought} numbers, expected {asked} (one for each feature and block of"
+        f" {BLOCK} rows) and at most 100 more",
     )
 
 
@@ -361,11 +350,11 @@ EXERCISES = (
         _of_a_merge,
         changes(r"""
             a[0] < b[0] => a[0] > b[0]
-                The pivot is the smaller of these two groups. How far from it may the mean of
-                all lie, in sigma?
+                The pivot is the smaller of these two groups. How far from it may the mean of all
+                lie, in sigma?
             a[0] < b[0] => False
-                The first group is always the pivot. What if it is one outlier, and the second
-                has all the rest?
+                The first group is always the pivot. What if it is one outlier, and the second has
+                all the rest?
             (mean_b - mean) + (residual_b - residual_a) => (mean_b - mean)
                 The distance forgets the residuals. Where does the mean of each group lie?
             - mean) + (residual_b - => + residual_b) - (mean +
@@ -378,10 +367,10 @@ EXERCISES = (
                 The mean of the whole is rounded to one number, and nothing is kept of what that
                 loses.
             + distance * moved * count_a =>
-                The squares of both groups are added and no more. What of the distance between
-                their means?
+                You add the squares of both groups, and nothing else. Does the distance between
+                their means count?
             \n    if count_b == 0:\n        return a =>
-                Two groups of no numbers divide 0 by 0. What should come of nothing and nothing?
+                Two empty groups divide 0 by 0. What should the merge of two empty groups be?
         """),
     ),
     Exercise(
@@ -464,8 +453,8 @@ EXERCISES = (
             math.ceil(N / ranks) => N // ranks
                 The busiest rank has too few rows in your time. For whom do the others wait?
             math.ceil(math.log2(ranks)) => (ranks - 1)
-                Every other rank costs a step in your model. How many ranks know something after
-                two steps, if each tells one more?
+                Every other rank costs a step in your model. How many ranks know something after two
+                steps, if each tells one more?
             20 * rows => 5 * rows
                 You count numbers. How many bytes has a float32?
             D)\n        + 2 * steps => D) + steps
@@ -474,8 +463,8 @@ EXERCISES = (
                 Each rank receives the message of one other.
             * 16 * D => * 16 * N
             & * 72 * N => * 72 * D
-                N and D are exchanged in your messages. Of which length are the sums that are
-                sent when rows are cut?
+                N and D are exchanged in your messages. Of which length are the sums that are sent
+                when rows are cut?
         """),
     ),
 )

@@ -8,8 +8,10 @@ from lnlib.gpu.ladder import warp_sum
 from lnlib.layernorm import layer_norm_forward
 from simt.cuda_access import FULL, cuda, device, float32
 
-from . import Call, Exercise, changes, each, expect, expect_close, expect_parts
+from . import Exercise, changes
+from .expect import expect, expect_close, expect_parts
 from .kernels import Out, expect_few_sectors, expect_written, launch
+from .run import Call, each
 
 U = 2.0**-24
 
@@ -284,18 +286,17 @@ EXERCISES = (
         ),
         mistakes=changes(r"""
             width // 2 => 16
-                The first exchange is over half a warp, whatever the width. Does its partner
-                belong to the group?
+                The first exchange is over half a warp, whatever the width. Does its partner belong
+                to the group?
             distance = width // 2\n => distance = width\n
-                Sums of a group come out twice, or with another group's. Does a distance of
-                `width` stay in the group?
+                Sums of a group come out twice, or with another group's. Does a distance of `width`
+                stay in the group?
             return value => return value / float32(width)
                 These are means. What is asked for is a sum.
             distance > 0 => distance > 1
                 One exchange is missing: neighbours never hear of each other.
             shfl_xor_sync => shfl_down_sync
-                Each lane takes from a higher one only. Which lanes have the whole sum at the
-                end?
+                Each lane takes from a higher one only. Which lanes have the whole sum at the end?
             value += cuda => value = cuda
                 A lane ends with one lane's number. What should become of both numbers in an
                 exchange?
@@ -324,8 +325,8 @@ EXERCISES = (
                 From one number of a row to the next you go on by D. How many rows' numbers lie
                 between the two?
             if row < N => if True
-                Threads beyond the last row take part. How many threads has the grid, and how
-                many rows has x?
+                Threads beyond the last row take part. How many threads has the grid, and how many
+                rows has x?
             cuda.grid(1) => cuda.threadIdx.x
                 Every block does the same 64 rows. What tells its threads from those of another
                 block?
@@ -379,8 +380,8 @@ EXERCISES = (
             range(32, 1025, 32) => (32, 64, 128, 256, 512, 1024)
                 Only powers of two are tried.
             min(plans) => min(plans, key=lambda plan: plan[1])
-                The fewest threads come first in your choice. What does the docstring count
-                before it counts threads?
+                The fewest threads come first in your choice. What does the docstring count before
+                it counts threads?
             min(plans) => min(plans, key=lambda plan: (plan[0], plan[2]))
                 Among plans equally good, the one with the most threads is taken.
             range(32, 1025, 32) => range(32, 1024, 32)
@@ -413,19 +414,18 @@ EXERCISES = (
         ),
         mistakes=changes(r"""
             \n    cuda.syncthreads() =>
-                Nothing waits between the stores and the loads. Whose number does a thread read
-                from the tile?
+                Nothing waits between the stores and the loads. Whose number does a thread read from
+                the tile?
             r * 33 => r * 32
             & lane * 33 => lane * 32
-                Rows of the tile begin 32 numbers apart, or a multiple of 32. In how many banks
-                are the numbers of one column?
+                Rows of the tile begin 32 numbers apart, or a multiple of 32. In how many banks are
+                the numbers of one column?
             r * 33 => r * 31
             & lane * 33 => lane * 31
-                Rows of the tile begin 31 numbers apart, but a row has 32: its last number and
-                the next row's first share a place. No barrier cures that.
+                Rows of the tile begin 31 numbers apart, but a row has 32: its last number and the
+                next row's first share a place. No barrier cures that.
             y[c * 32 + lane] = tile[lane * 33 + c] => y[lane * 32 + c] = tile[c * 33 + lane]
-                The lanes store to a column of y. Which index should differ by 1 from lane to
-                lane?
+                The lanes store to a column of y. Which index should differ by 1 from lane to lane?
             tile[r * 33 + lane] = x[r * 32 + lane] => tile[lane * 33 + r] = x[lane * 32 + r]
                 The lanes load a column of x. Which index should differ by 1 from lane to lane?
             tile[lane * 33 + c] => x[lane * 32 + c]
@@ -435,8 +435,8 @@ EXERCISES = (
             32 * 33 => 32 * 34
             & r * 33 => r * 34
             & lane * 33 => lane * 34
-                Rows of the tile begin 34 numbers apart. How many banks do the lanes reach by
-                even steps?
+                Rows of the tile begin 34 numbers apart. How many banks do the lanes reach by even
+                steps?
         """),
     ),
 )

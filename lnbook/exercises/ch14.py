@@ -10,9 +10,10 @@ from lnlib.layernorm import rms_norm_backward, rms_norm_forward
 from normcheck.mistakes import RMS_NORM, Diagnosis, diagnose
 from simt.cuda_access import cuda, float32
 
-from . import Call, Exercise, changes, each, expect, expect_close, expect_number, expect_parts
+from . import Exercise, changes
+from .expect import expect, expect_close, expect_number, expect_parts
 from .kernels import Out, expect_few_sectors, expect_written, launch
-from .run import plainly, reply
+from .run import Call, each, plainly, reply
 
 # Four kernels for the first exercise. Their arrays: x to read, out to write.
 
@@ -132,7 +133,7 @@ _SAID = {
         "nothing": (
             "You take some_threads for sound. Which threads of the block come to its barrier?"
         ),
-        "race": "You see a race in some_threads. All that read have waited; for whom do they wait?",
+        "race": "You see a race in some_threads. All threads that read have waited; for whom?",
     },
     "one_warp": {
         "nothing": (
@@ -397,7 +398,7 @@ EXERCISES = (
         _which_mistake,
         mistakes=changes("""
             dgamma_parts[mine + c] = float32(0) => pass
-                The parts are added to before they are written. What stands in memory at the
+                You add to the parts before anything is written there. What is in memory at the
                 start?
             cuda.blockIdx.x * D => 0
                 All blocks write to the first part. Who else adds there at the same time?
@@ -461,8 +462,7 @@ EXERCISES = (
         ),
         mistakes=changes(r"""
             *= 2 => += 32
-                Your number of threads need not be a power of two. Which does the docstring ask
-                for?
+                Your number of threads need not be a power of two. Which does the docstring ask for?
             512 // threads => 1024 // threads
                 You count twice as many groups at once, for such rows. How many threads does a
                 multiprocessor run?
@@ -471,8 +471,7 @@ EXERCISES = (
             * (512 // threads) =>
                 One group is counted for each multiprocessor. How many run on it at once?
             G = groups\n    while 64 * G < N:\n        G += groups => G = -(-N // 64)
-                Your G is as many sums as 64 rows each need. Of which number must it be a
-                multiple?
+                Your G is as many sums as 64 rows each need. Of which number must it be a multiple?
             G = groups\n    while 64 * G < N:\n        G += groups => G = groups
                 Your G is the number of groups that run at once. How many rows has a sum then?
             G = min(G, N) => pass
@@ -494,11 +493,10 @@ EXERCISES = (
         ),
         mistakes=changes(r"""
             part * D + c => c * G + part
-                The parts are read as if a column's numbers were neighbours. How are they
-                stored?
+                The parts are read as if a column's numbers were neighbours. How are they stored?
             if c < D => if True
-                Threads beyond the last column take part. How many threads are there, and how
-                many columns?
+                Threads beyond the last column take part. How many threads are there, and how many
+                columns?
             value += parts => value = parts
                 Each part takes the place of those before it.
             total[c] = value => total[c] = value / float32(G)
@@ -508,8 +506,8 @@ EXERCISES = (
             range(G) => range(G - 1, -1, -1)
                 The parts are added from the last to the first. Does the order change the bits?
             cuda.grid(1) => cuda.threadIdx.x
-                Every block does the same 64 columns. What tells its threads from those of
-                another block?
+                Every block does the same 64 columns. What tells its threads from those of another
+                block?
             cuda.grid(1) => cuda.grid(1) // 32
             & total[c] = value => if cuda.threadIdx.x % 32 == 0:\n            total[c] = value
                 A warp does a column, and there is a thread for each. Which columns are left?

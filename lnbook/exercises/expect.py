@@ -96,12 +96,12 @@ def of_small_error(error, *arrays):
         return "; it is float32, which has no more digits"
     if all(np.array_equal(a, a.astype(np.float32)) for a in arrays):
         return (
-            "; it is right to the digits of float32, and has no more: somewhere your work leaves"
-            " float64"
+            "; it is right to the digits of float32 and no further: somewhere your computation"
+            " leaves float64"
         )
     return (
-        "; an error so small may be that of a step in float32, of a difference quotient, or of a"
-        " small term such as eps"
+        "; so small an error may come from a step in float32, a difference quotient, or a small"
+        " term such as eps"
         if error > 1e-11
         else ""
     )

@@ -24,7 +24,8 @@ def changes(table: str) -> tuple[Mistake, ...]:
     else arguments are not checked: they are written by authors.
     """
     text = textwrap.dedent(table).strip().replace("\\\n", "").replace("\n=>", " =>")
-    mistakes, waiting = [], []
+    mistakes: list[Mistake] = []
+    waiting: list = []
     for said, lines in groupby(text.splitlines(), lambda line: line.startswith("    ")):
         if said:
             words = " ".join(map(str.strip, lines))

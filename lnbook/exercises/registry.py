@@ -46,7 +46,7 @@ class Exercise(NamedTuple):
     @property
     def chapter(self) -> int:
         """The chapter's number, of the module in which the solution stands."""
-        return int(re.search(r"ch(\d+)$", self.solution.__module__)[1])
+        return int(self.solution.__module__.rpartition("ch")[2])
 
 
 _PACKAGE = __name__.rpartition(".")[0]

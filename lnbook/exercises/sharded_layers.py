@@ -199,7 +199,7 @@ def _seen_by(answer, layer):
 
 #: What a layer is -> what a test says of it, or None if it does not count -> what is said of the
 #: test.
-_MISNAMED = {
+_MISNAMED: dict[str, dict] = {
     "nothing": {
         None: "Your test names a mistake in a layer that is right. How near must two results be for"
         " it?"
@@ -209,7 +209,7 @@ _MISNAMED = {
         " cut. Which input shows that alone?"
     },
     "counts": {
-        "cut": 'Your test says "cut" of a layer that is wrong in short messages, too. Which input'
+        "cut": 'Your test says "cut" of a layer that is also wrong in short messages. Which input'
         " shows that, and when is it tried?",
         "mean": 'Your test says "mean" of a layer that is right when rows are cut. What else is'
         " wrong with that input?",
@@ -229,12 +229,12 @@ def _overlooked(name, seen):
     wrong = [call for call in seen if call.wrong]
     if wrong and all(call.nan_returned for call in wrong):
         return (
-            "What this layer returns for your input has NaN in it, and your test says nothing of"
-            " it. Is NaN larger than your tolerance, or smaller?"
+            "This layer returns NaN for your input, and your test does not notice. Is NaN larger"
+            " than your tolerance, or smaller?"
         )
     if wrong:
         return (
-            "Your inputs show the mistake, and your test says nothing of it. Which of the four"
+            "Your inputs show the mistake, but your test does not notice it. Which of the four"
             " results does it compare, and how closely?"
         )
     if not shares:

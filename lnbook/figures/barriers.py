@@ -4,7 +4,7 @@ barrier.
 
 from matplotlib.patches import Rectangle
 
-from .style import COLOURS, SIZE, figure
+from .style import COLOURS, SIZE, arrow, figure, label
 
 
 def race(threads, steps, clash):
@@ -27,32 +27,11 @@ def race(threads, steps, clash):
             ax.plot((-0.45, 1.45), (at, at), color="black", linewidth=3)
             ax.text(0.5, at - 0.15, what, ha="center", va="bottom", fontsize=10)
         else:
-            ax.text(
-                side,
-                at,
-                what,
-                ha="center",
-                va="center",
-                fontsize=10,
-                bbox={
-                    "boxstyle": "round,pad=0.25",
-                    "facecolor": "white",
-                    "edgecolor": COLOURS["orange" if at in clash else "grey"],
-                },
-            )
+            edge = COLOURS["orange" if at in clash else "grey"]
+            box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": edge}
+            label(ax, side, at, what, fontsize=10, bbox=box)
     store, load = ((steps[at][0], at) for at in clash)
-    ax.annotate(
-        "",
-        load,
-        store,
-        arrowprops={
-            "arrowstyle": "-|>",
-            "color": COLOURS["orange"],
-            "shrinkA": 44,
-            "shrinkB": 44,
-            "linewidth": 2,
-        },
-    )
+    arrow(ax, store, load, COLOURS["orange"], 44, 2)
     ax.set(xlim=(-0.5, 1.5), ylim=(len(steps) - 0.3, -1.2))
     ax.set_axis_off()
     return fig
@@ -71,18 +50,12 @@ def halves(names, sums):
         left = place + 0.4 * (place >= count)
         for at in range(sums):
             used = place // count == at % 2
-            ax.add_patch(
-                Rectangle(
-                    (left, at - 0.28),
-                    1,
-                    0.4,
-                    facecolor=COLOURS["blue"] if used else "#e3e3e3",
-                    edgecolor="white",
-                )
-            )
-        ax.text(left + 0.5, -0.75, names[place % count], ha="center", va="center", fontsize=SIZE)
+            colour = COLOURS["blue"] if used else "#e3e3e3"
+            box = Rectangle((left, at - 0.28), 1, 0.4, facecolor=colour, edgecolor="white")
+            ax.add_patch(box)
+        label(ax, left + 0.5, -0.75, names[place % count])
     for at in range(sums):
-        ax.text(-0.2, at - 0.08, f"call {at + 1}", ha="right", va="center", fontsize=SIZE)
+        label(ax, -0.2, at - 0.08, f"call {at + 1}", ha="right")
         ax.plot((0, 2 * count + 0.4), (at + 0.36, at + 0.36), color="black", linewidth=3)
     ax.text(count + 0.2, sums - 0.35, "barriers", ha="center", va="top", fontsize=SIZE)
     ax.set(xlim=(-2.2, 2 * count + 0.5), ylim=(sums + 0.05, -1.1))

@@ -42,32 +42,14 @@ def variance_panels(offsets, var_errors, y_errors, u):
         ):
             error = np.asarray(errors[name])
             shown = np.where(error > high, np.nan, np.maximum(error, 1.5 * low))
-            ax.plot(
-                offsets,
-                shown,
-                color=colour,
-                linestyle=dash,
-                marker=marker,
-                markersize=4,
-                markevery=2,
-                label=label,
-            )
+            look = {"color": colour, "linestyle": dash, "marker": marker, "markersize": 4}
+            ax.plot(offsets, shown, **look, markevery=2, label=label)
             ax.plot(offsets, np.where(error > high, edge, np.nan), "x", color=colour, clip_on=False)
-        ax.plot(
-            offsets,
-            u * offsets,
-            color="black",
-            linestyle=":",
-            label=r"$\mathrm{u}$ offset$/\sigma$",
-        )
+        black = {"color": "black"}
+        once, twice = r"$\mathrm{u}$ offset$/\sigma$", r"$\mathrm{u}$ (offset$/\sigma)^2$"
+        ax.plot(offsets, u * offsets, **black, linestyle=":", label=once)
         if i < 2:
-            ax.plot(
-                offsets,
-                u * offsets**2,
-                color="black",
-                linewidth=1,
-                label=r"$\mathrm{u}$ (offset$/\sigma)^2$",
-            )
+            ax.plot(offsets, u * offsets**2, **black, linewidth=1, label=twice)
         ax.set(ylim=(low, high), xticks=np.logspace(0, 6, 3), yticks=np.logspace(-8, 0, 3))
         ax.label_outer()
         ax.set_title(name, fontsize=SIZE, pad=8)
@@ -108,16 +90,9 @@ def _draw_digits(ax, x_edges, y_edges, error, bounds, gid):
     with np.errstate(divide="ignore"):
         digits = np.clip(-np.log10(error), 0, bounds[-1] - 1e-9)
     # Edges in the colour of the face: vector graphics would show seams between the cells.
-    return ax.pcolormesh(
-        x_edges,
-        y_edges,
-        digits,
-        cmap="viridis",
-        norm=BoundaryNorm(bounds, 256),
-        edgecolors="face",
-        linewidth=0.8,
-        gid=gid,
-    )
+    look = {"cmap": "viridis", "norm": BoundaryNorm(bounds, 256)}
+    look |= {"edgecolors": "face", "linewidth": 0.8}
+    return ax.pcolormesh(x_edges, y_edges, digits, **look, gid=gid)
 
 
 def _mark(ax, x, y, label, *beside):
@@ -223,15 +198,8 @@ def range_of_float16(sigmas, errors, boundaries):
         )
     for label, sigma in boundaries.items():
         ax.axvline(sigma, color="black", linestyle=":", linewidth=1.3)
-        ax.annotate(
-            label,
-            (sigma, 0.015),
-            (-4, 0),
-            textcoords="offset points",
-            fontsize=10,
-            rotation=90,
-            ha="right",
-        )
+        upright = {"rotation": 90, "ha": "right", "fontsize": 10}
+        ax.annotate(label, (sigma, 0.015), (-4, 0), textcoords="offset points", **upright)
     ax.set(xlabel=r"$\sigma$", ylabel="relative error of $y$", ylim=(3e-5, 2 * top))
     ax.set_yticks(
         [1e-4, 1e-3, 1e-2, 1e-1, 1, top],

@@ -22,15 +22,8 @@ def two_claims(moved, loss, h, claims):
     for name, slope, style in styles(claims):
         ax.plot(moved, slope * moved, **{**style, "marker": ""}, label=f"slope by {name}")
     ends = np.array([loss(-h), loss(h)]) - here
-    ax.plot(
-        [-h, h],
-        ends,
-        "o-",
-        color=COLOURS["green"],
-        linewidth=1.4,
-        markersize=7,
-        label="chord of two values",
-    )
+    look = {"color": COLOURS["green"], "linewidth": 1.4, "markersize": 7}
+    ax.plot([-h, h], ends, "o-", **look, label="chord of two values")
     ax.set(xlabel="how far one element of $x$ moves", ylabel="change of the loss")
     room = 0.1 * np.ptp(values)
     ax.set(xlim=(moved[0], moved[-1]), ylim=(values.min() - room, values.max() + room))
@@ -50,16 +43,8 @@ def step_curves(steps, errors):
     # marker lies below.
     for name, error, style in styles(errors):
         size, fill = (8, "none") if name == "complex" else (4, "full")
-        ax.plot(
-            steps,
-            error,
-            **style,
-            linewidth=1.4,
-            markersize=size,
-            fillstyle=fill,
-            markevery=2,
-            label=name.replace("_", "-"),
-        )
+        style |= {"markersize": size, "fillstyle": fill, "linewidth": 1.4, "markevery": 2}
+        ax.plot(steps, error, **style, label=name.replace("_", "-"))
     for name, line, at, place in (
         ("$h^2/6$", lambda h: h**2 / 6, 2e-7, (-44, -6)),
         (r"$4\mathrm{u}/h$", lambda h: 2.0**-51 / h, 1e-11, (12, 10)),

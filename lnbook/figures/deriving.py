@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from .style import COLOURS, SIZE, figure, key_below, styles
+from .style import COLOURS, SIZE, arrow, figure, key_below, label, styles
 
 #: Two orthonormal vectors of the plane x1 + x2 + x3 = 0.
 PLANE = np.array([[1, -1, 0], [1, 1, -2]]) / np.sqrt([[2], [6]])
@@ -21,22 +21,6 @@ def _bare_3d(ax, limit):
     ):
         ax.plot(*np.stack([0 * direction, direction], -1), color=COLOURS["grey"], linewidth=0.8)
         ax.text(*(label_at * direction), name, color="black", ha="center", va="center", fontsize=12)
-
-
-def _arrow(ax, start, end, colour, shrink=0, linewidth=1.8, linestyle="-"):
-    ax.annotate(
-        "",
-        end,
-        start,
-        arrowprops={
-            "arrowstyle": "-|>",
-            "color": colour,
-            "shrinkA": shrink,
-            "shrinkB": shrink,
-            "linewidth": linewidth,
-            "linestyle": linestyle,
-        },
-    )
 
 
 def geometry(x, c, xhat, y):
@@ -94,13 +78,7 @@ def loss_curves(runs):
     """
     fig, ax = figure(5.2, 3.2, xscale="log", yscale="log")
     for name, losses, style in styles(runs):
-        ax.plot(
-            range(1, len(losses) + 1),
-            losses,
-            label=name,
-            color=style["color"],
-            linestyle=style["linestyle"],
-        )
+        ax.plot(range(1, len(losses) + 1), losses, **{**style, "marker": ""}, label=name)
     ax.set(xlabel="step", ylabel="loss")
     ax.set_yticks([5, 10, 20, 40, 100], ["5", "10", "20", "40", "100"])
     ax.tick_params(which="minor", labelleft=False)
@@ -121,35 +99,21 @@ def paths_to_xhat():
         "$y_i$": (3.4, 0),
     }
     for name, place in places.items():
-        ax.text(
-            *place,
-            name,
-            fontsize=14,
-            ha="center",
-            va="center",
-            zorder=3,
-            bbox={"boxstyle": "circle,pad=0.35", "facecolor": "none", "edgecolor": "black"},
-        )
+        circle = {"boxstyle": "circle,pad=0.35", "facecolor": "none", "edgecolor": "black"}
+        label(ax, *place, name, fontsize=14, zorder=3, bbox=circle)
 
-    def arrow(start, end, label, offset, colour, linestyle="-"):
+    def path(start, end, slope, offset, colour, linestyle="-"):
         start, end = np.array([places[start], places[end]])
-        _arrow(ax, start, end, colour, 19, 2, linestyle)
-        ax.text(
-            *((start + end) / 2 + offset),
-            label,
-            color=colour,
-            fontsize=13,
-            ha="center",
-            va="center",
-        )
+        arrow(ax, start, end, colour, 19, 2, linestyle)
+        label(ax, *((start + end) / 2 + offset), slope, color=colour, fontsize=13)
 
-    arrow("$x_j$", r"$\hat x_i$", r"$\delta_{ij}/s$", (-0.35, 0.14), COLOURS["blue"])
-    arrow("$x_j$", r"$\mu$", "$1/D$", (-0.2, 0.14), COLOURS["orange"])
-    arrow(r"$\mu$", r"$\hat x_i$", "$-1/s$", (0.24, 0.14), COLOURS["orange"])
-    arrow("$x_j$", r"$\sigma^2$", r"$2\,c_j/D$", (-0.3, -0.15), COLOURS["green"])
-    arrow(r"$\sigma^2$", r"$\hat x_i$", r"$-c_i/(2s^3)$", (0.4, -0.15), COLOURS["green"])
-    arrow(r"$\mu$", r"$\sigma^2$", "$0$", (0.12, -0.3), COLOURS["grey"], "--")
-    arrow(r"$\hat x_i$", "$y_i$", r"$\gamma_i$", (0, 0.16), "black")
+    path("$x_j$", r"$\hat x_i$", r"$\delta_{ij}/s$", (-0.35, 0.14), COLOURS["blue"])
+    path("$x_j$", r"$\mu$", "$1/D$", (-0.2, 0.14), COLOURS["orange"])
+    path(r"$\mu$", r"$\hat x_i$", "$-1/s$", (0.24, 0.14), COLOURS["orange"])
+    path("$x_j$", r"$\sigma^2$", r"$2\,c_j/D$", (-0.3, -0.15), COLOURS["green"])
+    path(r"$\sigma^2$", r"$\hat x_i$", r"$-c_i/(2s^3)$", (0.4, -0.15), COLOURS["green"])
+    path(r"$\mu$", r"$\sigma^2$", "$0$", (0.12, -0.3), COLOURS["grey"], "--")
+    path(r"$\hat x_i$", "$y_i$", r"$\gamma_i$", (0, 0.16), "black")
     ax.set(xlim=(-0.2, 3.6), ylim=(-1.0, 1.0))
     ax.set_axis_off()
     return fig
@@ -190,8 +154,8 @@ def _lost(ax, start, end, name, place, **options):
 def _from_the_side(ax, g, tip):
     """The plane of zero sum seen edge-on; ``tip`` is where g ends, along the plane and up."""
     ax.plot((-0.2, 2.1), (0, 0), color="black", linewidth=1)
-    _arrow(ax, (0, 0), tip, "black")
-    _arrow(ax, (0, 0), tip * [1, 0], COLOURS["blue"])
+    arrow(ax, (0, 0), tip, "black")
+    arrow(ax, (0, 0), tip * [1, 0], COLOURS["blue"])
     _lost(ax, tip, tip * [1, 0], r"along $\mathbf{1}$", (6, 0))
     length = f"$g$  {np.linalg.norm(g):.2f}"
     ax.text(*(tip * 0.5 + [-0.08, 0.08]), length, ha="right", fontsize=13)
@@ -209,8 +173,8 @@ def _from_above(ax, point, flat, kept, length):
     axis = np.stack([0 * point, flat * [1, 0]], -1)
     ax.plot(*axis, color=COLOURS["grey"], linewidth=1, linestyle=":")
     ax.plot(0, 0, "+", color="black", markersize=10)
-    _arrow(ax, point, flat, COLOURS["blue"])
-    _arrow(ax, point, kept, COLOURS["green"])
+    arrow(ax, point, flat, COLOURS["blue"])
+    arrow(ax, point, kept, COLOURS["green"])
     _lost(ax, flat, kept, r"along $\hat x$", (0, -20 if flat[1] < 0 else 20), ha="center")
     ax.plot(*point, "o", color="black")
     ax.text(*(point - [0.1, 0.1]), r"$\hat x$", ha="right", va="top", fontsize=14)

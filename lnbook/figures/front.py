@@ -4,7 +4,7 @@ import numpy as np
 
 from .. import results
 from .digits import right_and_wrong
-from .style import COLOURS, SIZE, figure
+from .style import COLOURS, SIZE, figure, label
 
 
 def measured_digits():
@@ -34,18 +34,9 @@ def digits_lost(offsets, kept):
     ax.plot(offsets, most, "s--", color=COLOURS["blue"], markersize=5)
     ax.plot(offsets, digits, "o-", color=COLOURS["orange"], markersize=6)
     ax.text(offsets[0], most[0] + 0.35, best, color=COLOURS["blue"], fontsize=SIZE)
-    ax.text(
-        offsets[3],
-        digits[3] - 0.4,
-        name,
-        color=COLOURS["orange"],
-        ha="right",
-        va="top",
-        fontsize=SIZE,
-    )
-    ax.text(
-        offsets[-2], (digits[-2] + most[-2]) / 2, "lost", ha="center", va="center", fontsize=SIZE
-    )
+    below = {"color": COLOURS["orange"], "ha": "right", "va": "top"}
+    label(ax, offsets[3], digits[3] - 0.4, name, **below)
+    label(ax, offsets[-2], (digits[-2] + most[-2]) / 2, "lost")
     ax.set(xlabel="mean / standard deviation", ylabel="correct digits of $y$", ylim=(0, 8.6))
     ax.minorticks_off()
     return fig
@@ -69,10 +60,8 @@ def derive(parts):
     offsets = ((0, -0.35), (0.3, -0.25), (0.08, 0))
     for start, step, name, colour, offset in zip(corners, steps, names, colours, offsets):
         ax.arrow(*start, *step, color=colour, **style)
-        ax.text(
-            *(start + step / 2 + offset), name, color=colour, ha="left", va="center", fontsize=SIZE
-        )
-    ax.text(*(corners[-1] / 2 + [-0.08, 0.1]), "$g$", ha="right", va="center", fontsize=SIZE)
+        label(ax, *(start + step / 2 + offset), name, color=colour, ha="left")
+    label(ax, *(corners[-1] / 2 + [-0.08, 0.1]), "$g$", ha="right")
     ax.set(
         xlim=(-0.2, corners[:, 0].max() + 1.1),
         ylim=(corners[:, 1].min() - 0.3, corners[:, 1].max() + 0.2),
@@ -106,21 +95,15 @@ def wrong_digits(rows, exact):
     fig, ax = _small()
     ax.set(xlim=(0, 1), ylim=(len(rows), -1))
     ax.set_axis_off()
-    style = {"family": "monospace", "va": "center", "fontsize": SIZE}
-    ax.text(0.02, -0.6, "mean", va="center", fontsize=SIZE)
-    ax.text(0.42, -0.6, "$y$", va="center", fontsize=SIZE)
+    style = {"family": "monospace", "ha": "left"}
+    marked = style | {"color": COLOURS["orange"], "weight": "bold"}
+    label(ax, 0.02, -0.6, "mean", ha="left")
+    label(ax, 0.42, -0.6, "$y$", ha="left")
     for height, (title, number) in enumerate(rows.items()):
         right, wrong = right_and_wrong(number, exact, 6)
-        ax.text(0.02, height + 0.3, title, va="center", fontsize=SIZE)
-        ax.text(0.42, height + 0.3, right, **style)
-        ax.text(
-            0.42,
-            height + 0.3,
-            " " * len(right) + wrong,
-            color=COLOURS["orange"],
-            weight="bold",
-            **style,
-        )
+        label(ax, 0.02, height + 0.3, title, ha="left")
+        label(ax, 0.42, height + 0.3, right, **style)
+        label(ax, 0.42, height + 0.3, " " * len(right) + wrong, **marked)
     return fig
 
 

@@ -7,7 +7,18 @@ from matplotlib.colors import ListedColormap
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from .style import COLOURS, DASHES, SIZE, draw_lines, figure, key_below, stacked, styles, with_key
+from .style import (
+    COLOURS,
+    DASHES,
+    SIZE,
+    draw_lines,
+    figure,
+    key_below,
+    label,
+    stacked,
+    styles,
+    with_key,
+)
 
 _LIGHT = "#dcdcdc"  # what is moved, or waits, and serves nobody
 
@@ -27,18 +38,10 @@ def rooflines(machines, points):
         ax.plot(intensity, roof, color="black", linestyle=dash, linewidth=1.6)
         ax.plot([], [], "o", color="black", linestyle=dash, fillstyle=fill, label=machine.name)
     for (name, values), colour, marker in zip(points.items(), COLOURS.values(), "os^Dv"):
+        look = {"color": colour, "markersize": 8, "markeredgewidth": 1.6}
         for i, (at, rate) in enumerate(values):  # open marks on top: a filled one would hide them
-            ax.plot(
-                at,
-                rate / 1e9,
-                marker,
-                color=colour,
-                markersize=8,
-                fillstyle="none" if i else "full",
-                markeredgewidth=1.6,
-                zorder=3 + i,
-                label=None if i else name,
-            )
+            look |= {"fillstyle": "none" if i else "full", "zorder": 3 + i}
+            ax.plot(at, rate / 1e9, marker, **look, label=None if i else name)
     ax.set(xlabel="operations per byte", ylabel="GFLOP/s", xlim=(0.08, 20))
     ax.set_xticks([0.1, 1, 10], ["0.1", "1", "10"])
     ax.set_yticks([1, 10, 100], ["1", "10", "100"])
@@ -79,16 +82,26 @@ def time_per_element(elements, seconds, floor):
     fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
     nanoseconds = {name: 1e9 * (times / elements)[order] for name, times in seconds.items()}
     draw_lines(ax, elements[order], nanoseconds, "os^D", linewidth=1.2, markersize=6)
-    ax.plot(
-        elements[order],
-        1e9 * (floor / elements)[order],
-        color="black",
-        linestyle=":",
-        label="copy of x",
-    )
+    lowest = 1e9 * (floor / elements)[order]
+    ax.plot(elements[order], lowest, color="black", linestyle=":", label="copy of x")
     ax.set(xlabel=r"elements, $B\,T\,D$", ylabel="ns per element")
     ax.set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
     return with_key(fig)
+
+
+def timed_bar(ax, at, seconds, height, colour, predicted=None, size=7, names=(None, None)):
+    """A bar of a median in ms, a line over its quartiles, and a diamond where a time is predicted.
+
+    seconds: median, first and third quartile. names: of the bar and of the diamond, in the key.
+    """
+    median, first, third = 1e3 * np.asarray(seconds)
+    bar = ax.barh(at, median, height, color=COLOURS[colour], alpha=0.75, label=names[0])
+    (line,) = ax.plot([first, third], [at, at], color="black", linewidth=1.2)
+    if predicted is None:
+        return bar, line, None
+    look = {"color": COLOURS["orange"], "markeredgecolor": "black", "markersize": size}
+    (diamond,) = ax.plot(1e3 * predicted, at, "D", **look, label=names[1])
+    return bar, line, diamond
 
 
 def ladder_steps(panels):
@@ -101,21 +114,10 @@ def ladder_steps(panels):
     fig, drawn = stacked(5.4, 0.31 * sum(map(len, panels.values())) + 2, panels)
     for ax, steps in drawn:
         for at, (quartiles, predicted) in enumerate(steps.values()):
-            median, first, third = 1e3 * np.asarray(quartiles)
-            bar = ax.barh(
-                at, median, 0.66, color=COLOURS["grey" if predicted is None else "blue"], alpha=0.75
-            )
-            (line,) = ax.plot([first, third], [at, at], color="black", linewidth=1.2)
+            colour = "grey" if predicted is None else "blue"
+            drawn_here = timed_bar(ax, at, quartiles, 0.66, colour, predicted)
             if predicted is not None:
-                (diamond,) = ax.plot(
-                    1e3 * predicted,
-                    at,
-                    "D",
-                    color=COLOURS["orange"],
-                    markersize=7,
-                    markeredgecolor="black",
-                )
-                measured = bar
+                measured, line, diamond = drawn_here
         ax.set_yticks(range(len(steps)), steps)
         ax.set(ylim=(len(steps) - 0.5, -0.5), xlabel="ms")
         ax.grid(False, axis="y")
@@ -132,15 +134,9 @@ def false_sharing(times):
     width = 0.76 / len(ways)
     for i, (way, (colour, hatch)) in enumerate(zip(ways, looks)):
         at = np.arange(len(times)) + width * (i - (len(ways) - 1) / 2)
-        ax.bar(
-            at,
-            [ratios[way] for ratios in times.values()],
-            width - 0.02,
-            color=COLOURS[colour],
-            alpha=0.75,
-            hatch=hatch,
-            label=way,
-        )
+        heights = [ratios[way] for ratios in times.values()]
+        look = {"color": COLOURS[colour], "alpha": 0.75, "hatch": hatch}
+        ax.bar(at, heights, width - 0.02, **look, label=way)
     ax.axhline(1, color="black", linestyle="--", linewidth=1.2)
     ax.set_xticks(range(len(times)), times)
     ax.set(xlabel="$D$", ylabel="time of two threads / one")
@@ -166,15 +162,8 @@ def lanes(requests):
             left = 32 * sectors.index(a.address // 32) + a.address % 32
             # The edge has the colour of the face: four bytes would be too thin to be seen on a
             # phone.
-            used = ax.barh(
-                a.thread % 32,
-                a.size,
-                1,
-                left,
-                color=COLOURS["blue"],
-                edgecolor=COLOURS["blue"],
-                linewidth=2,
-            )
+            look = {"color": COLOURS["blue"], "edgecolor": COLOURS["blue"], "linewidth": 2}
+            used = ax.barh(a.thread % 32, a.size, 1, left, **look)
         ax.set(
             xlim=(0, 32 * max(map(len, touched))), ylim=(31.5, -0.5), yticks=(0, 31), ylabel="lane"
         )
@@ -325,14 +314,8 @@ def partial_traffic(predicted, counted, others):
     """
     fig, ax = figure(5.2, 3.6, xscale="log")
     ax.plot(predicted.keys(), predicted.values(), color=COLOURS["blue"], label="predicted")
-    ax.plot(
-        counted.keys(),
-        counted.values(),
-        "o",
-        color=COLOURS["orange"],
-        markersize=8,
-        label="counted",
-    )
+    look = {"color": COLOURS["orange"], "markersize": 8, "label": "counted"}
+    ax.plot(counted.keys(), counted.values(), "o", **look)
     for (name, height), dash in zip(others.items(), ("--", ":")):
         ax.axhline(height, color="black", linestyle=dash, linewidth=1.2, label=name)
     ax.set(xlabel="partial sums per row, $G / N$", ylabel="bytes per element", ylim=(0, None))
@@ -416,38 +399,16 @@ def two_cuts(rows, features, counts):
                 else (start, rows + half, stop - start, 1)
             )
             for left, top, width, height in (along, beside):
-                ax.add_patch(
-                    Rectangle(
-                        (left, top),
-                        width,
-                        height,
-                        facecolor=colours[rank],
-                        edgecolor="white",
-                        alpha=0.8,
-                    )
-                )
-            ax.text(
-                along[0] + along[2] / 2,
-                along[1] + along[3] / 2,
-                str(rank),
-                ha="center",
-                va="center",
-                color="white",
-                fontsize=SIZE,
-            )
+                look = {"facecolor": colours[rank], "edgecolor": "white", "alpha": 0.8}
+                ax.add_patch(Rectangle((left, top), width, height, **look))
+            left, top, width, height = along
+            label(ax, left + width / 2, top + height / 2, str(rank), color="white")
         shared = (0, rows + half, features, 1) if by_rows else (features + half, 0, 1, rows)
         ax.add_patch(Rectangle(shared[:2], *shared[2:], color="black"))
-        ax.text(
-            features + 1.8,
-            rows / 2,
-            r"$\mu, s, \overline{g}, \overline{g \hat x}$",
-            va="center",
-            fontsize=SIZE,
-        )
-        ax.text(
-            features / 2, rows + 1.9, r"$d\gamma, d\beta$", ha="center", va="top", fontsize=SIZE
-        )
-        ax.text(-half, rows / 2, "$x$", ha="right", va="center", fontsize=SIZE)
+        of_rows = r"$\mu, s, \overline{g}, \overline{g \hat x}$"
+        label(ax, features + 1.8, rows / 2, of_rows, ha="left")
+        label(ax, features / 2, rows + 1.9, r"$d\gamma, d\beta$", va="top")
+        label(ax, -half, rows / 2, "$x$", ha="right")
         ax.set(xlim=(-1.5, features + 6.5), ylim=(rows + 3.4, -0.3), aspect="equal")
         ax.set_title(f"cut by {how}", fontsize=SIZE)
         ax.axis("off")
@@ -461,12 +422,7 @@ def times_of_cuts(D, panels):
     """
     fig, drawn = stacked(5.2, 2.6 * len(panels) + 0.5, panels, xscale="log", yscale="log")
     for ax, times in drawn:
-        draw_lines(
-            ax,
-            D,
-            {name: 1e6 * np.asarray(seconds) for name, seconds in times.items()},
-            "os^",
-            markersize=5,
-        )
+        microseconds = {name: 1e6 * np.asarray(seconds) for name, seconds in times.items()}
+        draw_lines(ax, D, microseconds, "os^", markersize=5)
         ax.set(ylabel="µs, modelled", xlabel="$D$" if ax is fig.panels[-1] else "")
     return with_key(fig, 3)

@@ -11,8 +11,8 @@ import numpy as np
 from lnlib.cost import Machine, operations, total
 
 from ..results import ACCESSES
-from .fusing import false_sharing, rooflines, time_per_element
-from .style import COLOURS, key_below, span, stacked
+from .fusing import false_sharing, rooflines, time_per_element, timed_bar
+from .style import key_below, span, stacked
 
 SHAPE = (8, 1024, 768)
 WAYS = {
@@ -165,26 +165,10 @@ def ladder(stored, mine, shape=SHAPE):
             for records, colour, down in ((stored, "grey", -0.2), (mine, "blue", 0.2)):
                 found = quartiles(records, name, "ladder", shape, which)
                 if found:
-                    median, first, third = 1e3 * np.asarray(found)
-                    ax.barh(
-                        at + down,
-                        median,
-                        0.36,
-                        color=COLOURS[colour],
-                        alpha=0.75,
-                        label={"grey": "stored", "blue": "here"}[colour],
-                    )
-                    ax.plot([first, third], [at + down] * 2, color="black", linewidth=1.2)
-                    if name != "pytorch":
-                        ax.plot(
-                            1e3 * predicted(records, name, which, shape),
-                            at + down,
-                            "D",
-                            markersize=6,
-                            color=COLOURS["orange"],
-                            markeredgecolor="black",
-                            label="predicted",
-                        )
+                    known = name != "pytorch"
+                    time = predicted(records, name, which, shape) if known else None
+                    said = {"grey": "stored", "blue": "here"}[colour], "predicted"
+                    timed_bar(ax, at + down, found, 0.36, colour, time, 6, said)
         ax.set_yticks(range(len(names)), [STEPS[n] for n in names])
         ax.set(ylim=(len(names) - 0.5, -0.5), xlabel="ms")
         ax.grid(False, axis="y")

@@ -5,6 +5,9 @@ from ``COLOURS`` (Okabe and Ito's palette, told apart by readers with any colour
 differ in dash or marker, so that they survive print.
 """
 
+from collections.abc import Sequence
+from typing import cast
+
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
@@ -16,6 +19,8 @@ __all__ = [
     "figure",
     "glue",
     "key_below",
+    "arrow",
+    "label",
     "stacked",
     "styles",
     "with_key",
@@ -32,7 +37,7 @@ COLOURS = {
 SIZE = 12
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
-STYLE = {
+STYLE: dict = {
     "axes.facecolor": "none",
     "axes.grid": True,
     "axes.prop_cycle": plt.cycler(color=list(COLOURS.values())),
@@ -50,7 +55,8 @@ class PageFigure(Figure):
     function of the width that lays them out.
     """
 
-    panels, narrow = (), (1, 3.6)
+    panels: Sequence = ()
+    narrow: object = (1, 3.6)
 
 
 def figure(
@@ -70,9 +76,8 @@ def figure(
     """
     # Outside the context: the first figure starts the notebook's backend, whose settings must
     # survive it.
-    fig = plt.figure(
-        FigureClass=PageFigure, figsize=(width, height), layout="constrained", facecolor="none"
-    )
+    size: dict = {"figsize": (width, height), "layout": "constrained", "facecolor": "none"}
+    fig = cast(PageFigure, plt.figure(FigureClass=PageFigure, **size))
     with plt.rc_context(STYLE):
         axes = fig.subplots(rows, columns, subplot_kw=axes_options)
     fig.panels = list(fig.axes)
@@ -91,6 +96,18 @@ def stacked(width, height, panels, **axes_options):
     for ax, title in zip(fig.panels, panels):
         ax.set_title(title, fontsize=SIZE)
     return fig, [*zip(fig.panels, panels.values())]
+
+
+def label(ax, x, y, text, **options):
+    """Text in the size of the book, centred at (x, y) unless ``options`` say otherwise."""
+    ax.text(x, y, text, **{"ha": "center", "va": "center", "fontsize": SIZE} | options)
+
+
+def arrow(ax, start, end, colour, shrink=0, linewidth=1.8, linestyle="-"):
+    """An arrow that ends ``shrink`` points before either place."""
+    look = {"color": colour, "shrinkA": shrink, "shrinkB": shrink}
+    look |= {"arrowstyle": "-|>", "linewidth": linewidth, "linestyle": linestyle}
+    ax.annotate("", end, start, arrowprops=look)
 
 
 def styles(series, markers="os^vD"):

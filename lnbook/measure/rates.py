@@ -62,7 +62,8 @@ def machine(threads: int = 1, size: int = 2**27, rounds: int = 11) -> Machine:
         ) from error
     from lnlib.cpu.threads import in_forked_child, parallel_call_lock
 
-    threads = validation.require_count("threads", threads, most=numba.config.NUMBA_NUM_THREADS)
+    limit = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+    threads = validation.require_count("threads", threads, most=limit)
     if in_forked_child():
         raise RuntimeError(
             "found a process forked after Numba had started its threads, expected one of its own "

@@ -28,7 +28,7 @@ import os
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
@@ -39,9 +39,9 @@ from lnlib import validation
 from .provenance import digits
 
 try:
-    from resource import RUSAGE_SELF, getrusage
+    import resource
 except ImportError:  # not on Windows, nor in a browser
-    getrusage = None
+    resource = None  # type: ignore[assignment]
 
 
 OTHERS = 0.05  # a greater share of the cores for other programs makes times doubtful
@@ -64,10 +64,10 @@ class Timing(NamedTuple):
     number: int = 1  #: calls in a block
     first: float = math.nan  #: of the very first call, which compiles and gets new memory
     #: minor page faults a call, of each round; NaN where the system does not tell
-    faults: list = ()
+    faults: Sequence = ()
     host: float = math.nan  #: what the host needs to ask a GPU for the work
     #: the rounds in which the host was late, so that the time holds waiting; on a GPU
-    late: list = ()
+    late: Sequence = ()
 
     @property
     def median(self):
@@ -131,7 +131,7 @@ def minor_faults():
     """Pages of memory that this process had to be given so far; NaN where the system does not
     tell.
     """
-    return getrusage(RUSAGE_SELF).ru_minflt if getrusage else math.nan
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt if resource else math.nan
 
 
 def busy_seconds(cores, stat="/proc/stat"):
@@ -212,7 +212,7 @@ def interleave(
     validation.require_callable("faults", faults)
     validation.require_number("block", block, above=0)
     validation.require_number("settle", settle, least=0)
-    found = {}
+    found: dict = {}
     with no_garbage_collection():
         for name, call in calls.items():
             first = seconds(call, 1, clock)
@@ -310,7 +310,9 @@ def table(found: dict[str, Timing], nbytes: int | None = None, accesses: dict | 
     floors = [name for name in FLOORS if name in found]
     least = FLOORS[floors[0]] if floors else None
     # Seconds of one access, in each round: of the fastest floor.
-    access = np.min([np.array(found[name].seconds) / FLOORS[name] for name in floors] or [[1]], 0)
+    access = np.min(
+        [np.array(found[name].seconds) / FLOORS[name] for name in floors] or [np.ones(1)], 0
+    )
     head = ["", "predicted", "measured", "quartiles", "ratio", "GB/s", "of floor", "faults"]
     lines = []
     for name, timing in found.items():

@@ -315,13 +315,13 @@ def _is(form, both=False):
 _RELATIONS = (
     ("has the digits of float32 and no more", _of_float32),
     ("has the other sign", _is(np.negative)),
-    ("is the transpose", _is(np.transpose)),
+    ("is the transpose of the right one", _is(np.transpose)),
     ("has the right numbers in another shape", _is(np.ravel, both=True)),
     ("is the other way round along its first axis", _is(lambda b: np.atleast_1d(b)[::-1])),
     ("has the right numbers in another order", _is(lambda b: np.sort(b, axis=None), both=True)),
-    ("is the reciprocal", _is(lambda b: 1 / b)),
-    ("is the square", _is(np.square)),
-    ("is the square root", _is(np.sqrt)),
+    ("is the reciprocal of the right one", _is(lambda b: 1 / b)),
+    ("is the square of the right one", _is(np.square)),
+    ("is the square root of the right one", _is(np.sqrt)),
     ("is 1 too large", _is(lambda b: b + 1)),
     ("is 1 too small", _is(lambda b: b - 1)),
 )
@@ -343,16 +343,15 @@ def relation(mine, right):
             if not agree(a, b):
                 pairs.append((a, b))
                 part = returned and len(found) > 1
-                places.add(f"part {k} of {len(found)} of your result" if part else "your result")
+                places.add(f"Part {k} of {len(found)} of your result" if part else "Your result")
     if not pairs or not all(
         v.dtype.kind in "ifc" and np.isfinite(v).all() for pair in pairs for v in pair
     ):
         return None
     words = next((w for w, related in _RELATIONS if all(related(*pair) for pair in pairs)), None)
     words = words or _times(pairs)
-    what = places.pop() if len(places) == 1 else "your result"
-    start = f"Compared with what the book's solution returns, {what}"
-    return words and Diagnosis("relation", (), f"{start} {words}, wherever the two differ.")
+    what = places.pop() if len(places) == 1 else "Your result"
+    return words and Diagnosis("relation", (), f"{what} {words} wherever it is wrong.")
 
 
 def _times(pairs):
@@ -375,4 +374,4 @@ def _times(pairs):
     )
     times = _is(lambda b: float(factor) * b)
     same = factor and telling and all(times(*pair) for pair in pairs)
-    return f"is {factor} times it" if same else None
+    return f"is {factor} times the right one" if same else None

@@ -1,13 +1,10 @@
-"""A class from assignment to files for upload: variants, shards, a cluster, likeness."""
-
-import importlib.util
-import os
+"""A class from assignment to files for upload: variants, shards, likeness."""
 
 import pytest
 from answers import python
 from test_grading import ROOT, sandbox, table  # noqa: F401  sandbox is a fixture
 
-from classroom import assignment, rehearse, similar
+from classroom import assignment, similar
 
 STUDENTS = "s1", "s2", "s3"
 
@@ -77,50 +74,6 @@ def test_shards_give_the_same_table(graded):
     ] == ["graded", "not judged", "graded"]
 
 
-_CLUSTER = """
-import os, signal, sys, threading, time
-from dask.distributed import Client, LocalCluster
-from classroom import __main__
-
-
-def kill(cluster):
-    with Client(cluster.scheduler_address) as client:
-        while True:
-            busy = [address for address, tasks in client.processing().items() if tasks]
-            for nanny in cluster.workers.values():
-                if nanny.worker_address in busy:
-                    os.kill(nanny.pid, signal.SIGKILL)
-                    return print("killed while it judged", flush=True)
-            time.sleep(0.01)
-
-
-if __name__ == "__main__":
-    with LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=None) as cluster:
-        if sys.argv[1] == "kill":
-            threading.Thread(target=kill, args=(cluster,), daemon=True).start()
-        code = __main__.main(["grade", "in", *sys.argv[3:], "--out", sys.argv[2],
-                              "--dask", cluster.scheduler_address])
-    sys.exit(code)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["all live", "kill"])
-def test_a_cluster_gives_the_same_table(graded, what):
-    if importlib.util.find_spec("distributed") is None:
-        (pytest.fail if os.environ.get("LN_REQUIRE_DASK") else pytest.skip)(
-            "dask.distributed is not installed; the book's environment has it"
-        )
-    place = graded.parent
-    (place / "cluster.py").write_text(_CLUSTER)
-    run = python("cluster.py", what, f"dask-{what[:3]}", *KEY, cwd=place)
-    assert run.returncode == 0, run.stderr
-    assert (what == "kill") == ("killed while it judged" in run.stdout)
-    assert (place / f"dask-{what[:3]}" / "points.csv").read_bytes() == (
-        graded / "points.csv"
-    ).read_bytes()
-
-
 HANDED_OUT = "import numpy as np\n\n\ndef f(x):\n    raise NotImplementedError\n"
 ONE = (
     HANDED_OUT
@@ -174,16 +127,3 @@ def test_a_copy_with_other_names_is_found_and_shown():
     # What many wrote is no sign.
     many = {f"student {k}": COPY for k in range(8)}
     assert not alike(many | {"x": OTHER}, HANDED_OUT)
-
-
-def test_the_report_of_likeness(tmp_path):
-    (tmp_path / "in").mkdir()
-    for name, code in {"ann": ONE, "ben": COPY, "<b>": OTHER}.items():
-        (tmp_path / "in" / f"{name}.ipynb").write_bytes(rehearse.notebook(code))
-    (tmp_path / "out.ipynb").write_bytes(rehearse.notebook(HANDED_OUT))
-    assert similar.run(tmp_path / "in", tmp_path / "out.ipynb", tmp_path / "alike.html") == 0
-    text = (tmp_path / "alike.html").read_text()
-    assert "nor lines that more than 3 have" in text and [
-        similar.most(n) for n in (3, 20, 5000)
-    ] == [3, 4, 20]
-    assert "<h2>ann and ben: 100%</h2>" in text and "<b>" not in text and "<script" not in text

@@ -23,19 +23,11 @@ def made(tmp_path_factory):
         (place / f"in/{name}.ipynb").write_bytes(rehearse.notebook(name))
     (place / "one").mkdir()
     (place / "one/ann.ipynb").write_text("{")
-    for name, content in {
-        "file": b"x",
-        "latin.csv": b"Name\nJos\xe9\n",
-        "rest.csv": b'Name\n"Ann\nBen\n',
-        "cells.csv": b"Name,ID\nLee, Ann,1\n",
-        "exits.py": b"raise SystemExit(0)\n",
-    }.items():
-        (place / name).write_bytes(content)
+    (place / "cells.csv").write_text("Name,ID\nLee, Ann,1\n")
     (place / "exits").mkdir()
-    (place / "exits.py").rename(place / "exits/exits.py")
+    (place / "exits/exits.py").write_text("raise SystemExit(0)\n")
     whole = json.loads((place / KEY).read_text())
-    for name, change in {"seed": {"seed": "x"}, "chapters": {"chapters": [99]}}.items():
-        (place / f"{name}.json").write_text(json.dumps(whole | change))
+    (place / "seed.json").write_text(json.dumps(whole | {"seed": "x"}))
     return place
 
 
@@ -56,31 +48,17 @@ def tree(place):
 
 NEW = "assignment --chapters 1 --out new"
 REFUSED = [
-    ("assignment --out new --chapters 3-5", "chapters: found '3-5', expected numbers of chapters"),
     ("assignment --out new --chapters 99", "chapters: found 99, expected some of 1, 2, 3"),
-    (f"{NEW} --seed 0.5", "seed: found '0.5', expected a whole number"),
     ("assignment --chapters 1 --out hw", "out: found hw, which is there and not empty"),
-    (f"{NEW} --tasks empty", "tasks: found empty, expected a folder with a Python file"),
     (f"{NEW} --tasks exits", "tasks: exits/exits.py raised SystemExit"),
-    (f"{NEW} --per-student nowhere", "per-student: found nowhere (No such file or directory)"),
-    (f"{NEW} --per-student latin.csv", "roster: latin.csv is not UTF-8"),
-    (f"{NEW} --per-student rest.csv", "roster: found rest.csv, after line .*; expected CSV"),
     (f"{NEW} --per-student cells.csv", "roster: found cells.csv, line 2, with more cells"),
-    (f"grade file --assignment {KEY} --out new", "submissions: found file, expected a folder"),
     (f"grade empty --assignment {KEY} --out new", "submissions: found 0 in empty, expected 1"),
-    ("grade in --assignment nowhere --out new", "assignment: found nowhere (No such file"),
     ("grade in --assignment seed.json --out new", "assignment: found seed.json, expected an"),
-    ("grade in --assignment chapters.json --out new", "chapters.json cannot be .*found 99"),
     (f"grade in --assignment {KEY} --out in/x", "out: found a folder inside the submissions"),
-    (f"{GRADE} --wall 86401", "found '86401', expected a whole number from 1 to 86400"),
     (f"{GRADE} --shard 3/2", "shard: found '3/2', expected I/N"),
     (f"{GRADE} --deadline never", "deadline: found 'never', expected a time such as"),
-    (f"{GRADE} --late 10%", "late: a rule for being late needs --deadline"),
     (f"merge in --assignment {KEY} --out new/1 --from nowhere", "shards: found nowhere, expected"),
     ("similar one --handed-out hw/students", "submissions: found .* in one.*, expected 2 or more"),
-    ("similar in --handed-out empty", "handed-out: found no notebook in empty, expected the one"),
-    ("similar in --handed-out hw/students --threshold 2", "threshold: found '2', expected a share"),
-    ("rehearse --turns 0", "turns: found '0', expected a whole number from 1 on"),
 ]
 
 

@@ -4,14 +4,12 @@ import io
 import json
 import zipfile
 
-import numpy as np
 import pytest
 from answers import python
 from test_grading import ROOT, arguments, judged, make_class, sandbox, table  # noqa: F401
 
 from classroom import rehearse, tasks
 from classroom.grader import feedback, forms, judge, notebook
-from classroom.grader.compare import compare
 
 _CHAPTERS, _SEED = (1, 3), 7
 
@@ -58,7 +56,7 @@ def messy(drawn):
     """name of the file -> bytes, "all", "some" or "none" points, words on the page or None."""
     sources, data = solved(drawn), rehearse.honest(drawn)
     first, last = drawn[0], drawn[-1]
-    text, cells = data.decode(), "".join(f"# %%\n{source}\n\n" for source in sources)
+    cells = "".join(f"# %%\n{source}\n\n" for source in sources)
     renamed = [
         sources[0],
         *(
@@ -68,8 +66,6 @@ def messy(drawn):
     ]
     return {
         "outputs.ipynb": (with_outputs(data, 2 * 10**7), "all", None),
-        "bom.ipynb": (text.encode("utf-8-sig"), "all", None),
-        "utf16.ipynb": (text.encode("utf-16"), "all", None),
         "version3.ipynb": (notebook3(sources), "all", None),
         "zip.zip": (
             zipped({"my.ipynb": data, "__MACOSX/._my.ipynb": b"{", ".DS_Store": b""}),
@@ -89,20 +85,6 @@ def messy(drawn):
             "all",
             "torch is not available here",
         ),
-        # Ten more.
-        "utf16-le.ipynb": (text.encode("utf-16-le"), "all", None),
-        "latin1.py": (("# Lösung\n" + "\n\n".join(sources)).encode("latin-1"), "all", None),
-        "crlf.py": ("\r\n".join("\n\n".join(sources).split("\n")).encode(), "all", None),
-        "nbconvert.py": (
-            "".join(
-                f"# In[{k}]:\n\nget_ipython().run_line_magic('time', '')\n{source}\n\n"
-                for k, source in enumerate(sources)
-            ).encode(),
-            "all",
-            None,
-        ),
-        "zip-of-python.zip": (zipped({"home/work.py": "\n\n".join(sources)}), "all", None),
-        "JupyterLab.IPYNB": (data + b"\n", "all", None),
         "late-import.ipynb": (
             rehearse.notebook(
                 *sources, f"def {last.name}(*args):\n    import tensorflow\n    return None"
@@ -116,8 +98,6 @@ def messy(drawn):
             "a zip with 2 files that end with .ipynb",
         ),
         "essay.docx": (zipped({"word/document.xml": "<w/>"}), "none", "a zip without a notebook"),
-        "cut-short.ipynb": (data[:-500], "none", "a notebook that is cut short or broken"),
-        "empty.ipynb": (b"", "none", "there is no code in it"),
         "unfinished.ipynb": (
             rehearse.notebook(*sources[:-1], f"def {last.name}(x:\n    return x"),
             "some",
@@ -135,7 +115,6 @@ def graded(sandbox, tmp_path_factory):  # noqa: F811
         (place / "submissions" / name).write_bytes(data)
     done = python("-m", "classroom", *arguments(place), "--jobs", 2, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert "needs a look: 6" in done.stdout
     return place, {
         name.rsplit(".", 1)[0] if "docx" not in name else name: rest
         for name, (_, *rest) in made.items()
@@ -169,7 +148,6 @@ def test_a_renamed_function_is_proposed_to_the_instructor(graded):
 
 
 # ---- No oracle
-# ------------------------------------------------------------------------------------------------
 
 _LEAKS = """
 import numpy as np
@@ -224,29 +202,7 @@ def test_no_page_of_a_student_tells_a_hidden_input(sandbox):  # noqa: F811
     assert {words.partition(".")[0] for words in said} <= titles
 
 
-# ---- The public example
-# ------------------------------------------------------------------------------------------
-
-
-def test_compare_sees_changed_arguments(capsys):
-    def in_place(a):
-        a += 1
-        return a
-
-    for found, says in (
-        (2.0, "agrees"),
-        (2 + 2**-51, "DIFFERS: the relative error is 2.2e-16, allowed is 0e+00"),
-    ):
-        compare(lambda a: np.array(found), (np.zeros(3),), np.full((), 2.0))
-        assert capsys.readouterr().out == f"{says}\nfound:\n{found}\nexpected:\n2.0\n"
-    compare(in_place, (np.zeros(3),), np.zeros(3), 1e-9)
-    assert capsys.readouterr().out.startswith("DIFFERS: the relative error")
-    compare(in_place, (np.zeros(3),), np.ones(3), 1e-9)
-    assert capsys.readouterr().out.startswith("DIFFERS: your function changed its arguments")
-
-
 # ---- Small parts
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -262,30 +218,6 @@ def test_compare_sees_changed_arguments(capsys):
 )
 def test_python_is_cut_into_cells(text, number):
     assert len(forms.code_cells(text.encode())) == number
-
-
-@pytest.mark.parametrize(
-    "data, words",
-    [
-        (b"", "no code"),
-        (b"some words here", "neither a notebook nor Python"),
-        (b'{"cells": [7]}', "no notebook"),
-        (b'{"cells": [', "cut short or broken"),
-        (b"PK\x03\x04 broken", "zip cannot be read"),
-        (b"[" * 10**5, "broken"),
-    ],
-)
-def test_what_cannot_be_read_is_told_in_words(data, words):
-    with pytest.raises(ValueError, match=words):
-        forms.code_cells(data)
-
-
-def test_a_zip_that_grows_is_not_unpacked(monkeypatch):
-    assert forms._ZIP_LIMIT == 10**8
-    monkeypatch.setattr(forms, "_ZIP_LIMIT", 5)
-    assert forms.code_cells(zipped({"a.py": "x = 1"})) == ["x = 1"]
-    with pytest.raises(ValueError, match="the file in the zip has more than 5 bytes"):
-        forms.code_cells(zipped({"a.py": "x = 12"}))
 
 
 def test_the_function_that_is_meant():

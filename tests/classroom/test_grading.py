@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from answers import python, settled
 from pages import ROOT
@@ -22,14 +21,11 @@ from classroom import assignment, rehearse, tasks
 from classroom.grader import (
     cgroup,
     feedback,
-    grade,
-    hostile,
     judge,
     launch,
     points,
     schedule,
     submissions,
-    text,
 )
 
 if sys.platform != "linux":
@@ -56,7 +52,6 @@ def sandbox():
 
 
 # ---- What a sandbox is, seen from outside
-# -----------------------------------------------------------------
 
 _LOOK = """
 import json, os, sys, time
@@ -177,7 +172,6 @@ def _runs(pid):
 
 
 # ---- A class
-# ------------------------------------------------------------------------------------------------
 
 
 def make_class(place, chapters):
@@ -461,42 +455,6 @@ def test_a_control_group_of_this_system_ends_what_uses_too_much_memory(sandbox, 
                 part.rmdir()
 
 
-_CORES = """
-import os, sys
-from classroom.grader import core
-ends = []
-for _ in range(int(sys.argv[1])):
-    end, told = os.pipe()
-    if os.fork() == 0:
-        try:
-            core.take()
-            os.write(told, repr(sorted(os.sched_getaffinity(0))).encode())
-            os.read(0, 1)  # until all have spoken
-        finally:
-            os._exit(0)
-    os.close(told)
-    ends.append(end)
-    print(os.read(end, 999).decode(), flush=True)
-for _ in ends:
-    os.wait()
-"""
-
-
-def test_judges_have_a_core_each_as_long_as_there_are_some(tmp_path):
-    cores = sorted(os.sched_getaffinity(0))
-    for _ in range(2):  # those that have ended have given theirs back
-        with subprocess.Popen(
-            [sys.executable, "-c", _CORES, str(len(cores) + 1)],
-            text=True,
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
-        ) as run:
-            found = [json.loads(run.stdout.readline()) for _ in range(len(cores) + 1)]
-        assert found == [*([core] for core in cores), cores]
-
-
 _LIBRARIES = {
     "numpy": "a = np.ones((99, 99)); np.linalg.svd(a); np.save('a.npy', a); np.load('a.npy',"
     " mmap_mode='r').sum()",
@@ -527,7 +485,6 @@ def test_libraries_get_what_they_ask_of_the_kernel(sandbox):
 
 
 # ---- Without a sandbox
-# ------------------------------------------------------------------------------------------
 
 _BREAK = {
     "system": "import platform; platform.system = lambda: 'Darwin'",
@@ -562,93 +519,11 @@ def test_without_a_sandbox_nothing_is_graded(broken, tmp_path, request):
 
 
 # ---- Judging, with an honest process in the place of a sandbox
-# ----------------------------------------------
 
 
 def answering(answer, changed=()):
     """In the place of a Notebook: answers each call with ``answer(args)``."""
     return SimpleNamespace(call=lambda name, args: (answer(args), changed))
-
-
-_ODD = (
-    *(None, float("nan"), 0.0, "right", True, [], 10**900, [[1], [2, 3]], {"a": None}, 1j, -0.0),
-    *((float("nan"), float("nan")), (None, None, None), np.full((3, 12), np.nan)),
-    *(np.full(12, np.inf), np.zeros((0, 10**6)), np.float16(1), {"a": np.zeros(3)}, "a" * 10**5),
-    *([10**900] * 3, np.zeros((1,) * 16), (np.float32(1), "b"), np.array(True), [None] * 4),
-)
-
-
-@pytest.fixture(scope="module")
-def drawn():
-    return tasks.draw(tasks.chapters(), _SEED)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", [0, 13])
-def test_odd_results_get_no_points_in_any_task_and_cost_nothing_else(first, drawn):
-    for task in drawn:
-        odd = itertools.cycle(_ODD[first:] + _ODD[:first])
-        checks, _, gone = judge.judge_task(task, answering(lambda args: next(odd)), _SEED)
-        assert gone is None and all(isinstance(message, str) for _, message in checks), (
-            task.id,
-            checks,
-        )
-        said = [message for _, message in checks] + [
-            judge.judge_example(task, lambda args: (next(odd), []))[0]
-        ]
-        assert not any(words.startswith(judge.NOT_JUDGED) for words in said), (task.id, said)
-
-
-def _nan(result):
-    """The result with every float NaN."""
-    if isinstance(result, (tuple, list)):
-        return type(result)(map(_nan, result))
-    return result * np.nan if np.asarray(result).dtype.kind == "f" else result
-
-
-@pytest.mark.slow
-def test_nan_in_the_right_places_gets_no_points(drawn):
-    for task in drawn:
-        right = task.function()
-        if task.chapter() in (4, 5, 10):  # yes or no, a word, whole numbers
-            continue
-        checks, _, _ = judge.judge_task(task, answering(lambda args: _nan(right(*args))), _SEED)
-        assert all(message for _, message in checks), (task.id, checks)
-
-
-def _raise(error):
-    raise error
-
-
-@pytest.mark.slow
-def test_an_answer_that_would_be_an_array_of_168_gib_costs_its_own_task_only(sandbox):
-    drawn = tasks.draw(_CHAPTERS, _SEED)
-    for answer, says in (
-        (
-            "['a' * 500000] + [''] * 90000",
-            "your function returned a text of 500000 characters among",
-        ),
-        ("[0] * 200000", "your function returned more than 100000 values"),
-        ("type('U', (list,), {'__iter__': lambda self: 1 / 0})([1])", "(ZeroDivisionError)"),
-    ):
-        (result,) = judged(
-            _CHAPTERS, [rehearse.honest(drawn, f"def {drawn[0].name}(*args):\n    return {answer}")]
-        )
-        assert (result["state"], [task["points"] for task in result["tasks"]]) == (
-            "graded",
-            [0, drawn[1].points],
-        )
-        assert says in result["tasks"][0]["example"] and all(
-            says in why for _, why in result["tasks"][0]["checks"]
-        )
-
-
-def test_what_is_no_text_is_not_written_out():
-    assert (
-        text.plain(["<b>"]) == text.plain(np.zeros(3)) == ""
-        and text.plain("a\n\x1bb") == r"a \x1bb"
-    )
-    assert text.printable("a\x1b[2J\u202ebc\r") == r"a\x1b[2J\u202ebc\r"
 
 
 def test_an_argument_that_was_changed_fails_the_check_and_changes_nothing_here():
@@ -666,81 +541,46 @@ def test_an_argument_that_was_changed_fails_the_check_and_changes_nothing_here()
 
 
 # ---- Folders and files
-# --------------------------------------------------------------------------------------
 
 
 def test_submissions_of_every_form_are_found_and_links_are_not_followed(tmp_path, monkeypatch):
     (tmp_path / "secret.txt").write_text("{}")
     folder = tmp_path / "submissions"
-    for name in ("both", "two", "none", ".hidden", "linked", "hidden-inside/.ipynb_checkpoints"):
+    for name in ("two", "none", ".hidden", "linked", "inside/.ipynb_checkpoints"):
         (folder / name).mkdir(parents=True)
-    for name in (
+    for name in [
         "ann.ipynb",
-        "both.ipynb",
-        "both/x.py",
         "two/a.ipynb",
         "two/b.ipynb",
         "essay.pdf",
         ".DS_Store",
-        "hidden-inside/x.ipynb",
-        "hidden-inside/.ipynb_checkpoints/x-checkpoint.ipynb",
-    ):
+        "inside/x.ipynb",
+    ]:
         (folder / name).write_text("{}")
+    (folder / "inside/.ipynb_checkpoints/x-checkpoint.ipynb").write_text("{}")
     (folder / "link.ipynb").symlink_to(tmp_path / "secret.txt")
     (folder / "folder-link").symlink_to(tmp_path)
     (folder / "linked" / "x.ipynb").symlink_to(tmp_path / "secret.txt")
     os.mkfifo(folder / "pipe.ipynb")
-    (folder / "hidden-inside" / "another").symlink_to(tmp_path)
     (folder / "long.ipynb").write_text("{ }")
-    assert submissions.LIMIT == 10**8
     monkeypatch.setattr(submissions, "LIMIT", 2)
     opened = os.listdir("/proc/self/fd")
     with submissions.open_folder(folder) as fd:
         found = {s.student: s for s in submissions.find_submissions(fd)}
-        assert list(found) == sorted(
-            [
-                "ann",
-                "both",
-                "both.ipynb",
-                "two",
-                "none",
-                "linked",
-                "essay.pdf",
-                "hidden-inside",
-                "link",
-                "folder-link",
-                "pipe",
-                "long",
-            ]
-        )
-        assert {name for name, s in found.items() if s.problem} == {
-            "two",
-            "none",
-            "link",
-            "folder-link",
-        }
-        assert (
-            submissions.read(fd, found["ann"])
-            == submissions.read(fd, found["hidden-inside"])
-            == b"{}"
-        )
-        for name, words in {
+        refused = {
             "linked": "it cannot be read",
             "pipe": "no ordinary file",
             "long": "3 bytes; more than 2",
             "two": "a folder with 2 files",
             "none": "a folder without a file",
-        }.items():
+            "link": "a link, not a notebook",
+            "folder-link": "a link, not a notebook",
+        }
+        assert set(found) == {"ann", "essay.pdf", "inside", *refused}
+        assert submissions.read(fd, found["ann"]) == submissions.read(fd, found["inside"]) == b"{}"
+        for name, words in refused.items():
             with pytest.raises(ValueError, match=words):
                 submissions.read(fd, found[name])
-        monkeypatch.setattr(
-            submissions, "_walk", lambda *args: _raise(PermissionError(13, "Permission denied"))
-        )
-        assert {
-            s.problem for s in submissions.find_submissions(fd) if s.student in ("both", "none")
-        } == {"its folder cannot be read: Permission denied"}
-    with pytest.raises(NotADirectoryError), submissions.open_folder(folder / "ann.ipynb"):
-        pass
     assert os.listdir("/proc/self/fd") == opened
 
 
@@ -769,7 +609,7 @@ def test_what_is_exchanged_while_submissions_are_graded_is_not_read(place, link,
                 submissions.read(fd, found)
 
 
-def test_names_chosen_to_collide_or_to_break_the_search_lose_nobody(tmp_path):
+def test_names_chosen_to_collide_lose_nobody(tmp_path):
     (tmp_path / "ann").mkdir()
     for name in (
         b"ann.ipynb",
@@ -779,22 +619,11 @@ def test_names_chosen_to_collide_or_to_break_the_search_lose_nobody(tmp_path):
         b"two\nlines.ipynb",
     ):
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text("{}")
-    deep = os.open(tmp_path, os.O_RDONLY)
-    for _ in range(sys.getrecursionlimit() + 100):  # too long for one path
-        os.mkdir("d", dir_fd=deep)
-        below = os.open("d", os.O_RDONLY, dir_fd=deep)
-        os.close(deep)
-        deep = below
-    os.close(deep)
-    try:
-        with submissions.open_folder(tmp_path) as fd:
-            found = submissions.find_submissions(fd)
-    finally:  # as long a path, taken away in one step, would end the removal of old folders
-        subprocess.run(["rm", "-r", tmp_path / "d"], check=True)
+    with submissions.open_folder(tmp_path) as fd:
+        found = submissions.find_submissions(fd)
     assert [s.student for s in found] == sorted(
-        ["ann", "ann.ipynb", "ann.ipynb.ipynb", "d", r"u\xff", r"u\\xff", r"two\nlines"]
+        ["ann", "ann.ipynb", "ann.ipynb.ipynb", r"u\xff", r"u\\xff", r"two\nlines"]
     )
-    assert next(s for s in found if s.student == "d").problem == "folders in folders, too deep"
     assert feedback.file_name("a_b-" + feedback.file_name("a b")[-8:]) != feedback.file_name("a b")
 
 
@@ -807,21 +636,8 @@ def test_names_and_texts_of_submissions_are_text_in_table_and_page():
         "printed": 9,
     }
     result["public"] = result
-    names = [
-        "=cmd|' /C calc'!A0",
-        "-1",
-        "+1",
-        "@x",
-        " =x",
-        "x; =y",
-        "＝x",
-        "Anne-Marie",
-        'a,b\n"c',
-        "../../up",
-        "<i>",
-        "é" * 200,
-        "x" * 250,
-    ]
+    names = ["=cmd|' /C calc'!A0", "-1", "+1", "@x", " =x", "x; =y", "＝x"]
+    names += ["Anne-Marie", 'a,b\n"c', "../../up", "<i>", "é" * 200, "x" * 250]
     table = points.points_csv(settled([(name, result) for name in names]), key)
     read = [row[0] for row in csv.reader(table.splitlines(True))][1:]
     assert read == ["'" + name for name in names[:4]] + [" '=x", "x; '=y", "'＝x"] + names[7:]
@@ -867,35 +683,3 @@ def test_each_file_is_judged_once_and_nobody_is_lost(tmp_path):
     with submissions.open_folder(tmp_path / "in") as fd:
         found = [graded(fd, again) for again in (False, False, True)]
     assert found == [each, each[1:2], each]
-
-
-def test_merging_keeps_what_is_stored_and_says_what_is_not(tmp_path):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "ann.ipynb").write_text("one")
-    sheet, stored = judge.Assignment((), _SEED, "key"), {"state": "graded", "note": None}
-    given = sheet, tmp_path, False, judge.Seconds(), launch.Limits(), lambda *args: None
-
-    def merged(write=None):
-        with submissions.open_folder(tmp_path / "in") as fd:
-            grading = schedule.Grading(fd, submissions.find_submissions(fd), *given)
-            if write:
-                next(grading.jobs()).path.write_text(json.dumps(write))
-            else:
-                grade.nowhere(grading)
-        return grading.graded.get("ann")
-
-    found = merged()
-    assert (found["state"], found["note"]) == ("not judged", "no result is stored: judge it first")
-    merged(stored)
-    assert merged() == stored
-
-
-def test_the_rehearsal_notices_what_is_not_as_expected():
-    kinds = hostile.CELLS | hostile.ONE | hostile.ANSWERS | hostile.FILES
-    names = [name for name, *_ in rehearse.hostile_kinds(tasks.draw(_CHAPTERS, _SEED))]
-    assert len(names) == len(set(names)) and set(names) >= set(kinds)
-    right = {"tasks": [{"points": 1, "of": 1}], "output": "", "state": "graded", "note": None}
-    assert rehearse.surprises([("a", right)], {"a": ("graded", "all")}) == []
-    assert "lost" in rehearse.surprises([], {"a": ("graded", "all")})[0]
-    assert rehearse.surprises([("a", right)], {"a": ("graded", "none")})
-    assert rehearse.surprises([("a", right | {"output": "LEAK: x"})], {"a": ("graded", "all")})

@@ -53,8 +53,6 @@ def test_hidden_tests_find_a_task_of_your_own(monkeypatch):
     "old, new, says",
     [
         ("own-softmax", "softmax", "expected one, whose id begins with own-"),
-        ("(Task)", "(object)", r"has the tasks \(none\)"),
-        ("class Soft", "1 / 0\n\n\nclass Soft", "raised ZeroDivisionError"),
         (
             "    y = np.exp(a - a.max(axis=-1, keepdims=True))",
             "    y = np.exp(a)",
@@ -65,19 +63,7 @@ def test_hidden_tests_find_a_task_of_your_own(monkeypatch):
             "pass",
             "the stub passes|public example passes",
         ),
-        (
-            ', "the inner derivative is missing"',
-            ".strip(), 'it is not seen'\n        yield 'dx = ', 'dx  = ', 'not seen'",
-            "no check fails where not seen",
-        ),
-        ("2.0]))", "2.0])", "found SyntaxError"),
         ("self.statement = ", "self.text = ", "found AttributeError: .*'statement'"),
-        (
-            "return self.solved",
-            "return self.solve",
-            "found AttributeError: .*'solve'.*, in line",
-        ),
-        ("a = {self.sign}x", "a = {self.sgn}x", "found AttributeError: .*'sgn'.*, in line"),
     ],
 )
 def test_what_is_wrong_with_a_task_of_your_own_is_said(tmp_path, old, new, says):

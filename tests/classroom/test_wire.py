@@ -77,40 +77,16 @@ def test_what_has_changed():
     assert wire.changed([1, object(), [3]], wire.encode_all([1, 2, [4]])) == [1, 2]
 
 
-def nested(depth, around):
-    value = around(0)
-    for _ in range(depth):
-        value = around(value)
-    return value
-
-
-class Odd(list):
-    def __iter__(self):
-        raise ValueError
-
-
-_NOT_SENT = (
-    (["a" * 500000] + [""] * 90000, "a text of 500000 characters among"),
-    (
-        [["a" * 1000] + [""] * 999, *[np.zeros(1000, np.int8)] * 15000],
-        "a text of 1000 characters among",
-    ),
-    ([10**999] + ["a"] * 90000 + [np.zeros(10**6, np.int8)], "a text of 1106 characters"),
-    ([0] * 10**5, "more than 100000 values"),
-    ([np.zeros(2**23, np.int8)] * 3, "arrays of more than"),
-    (np.zeros((1,) * 17), "too large"),
-    (np.zeros((0, 2**40)), "too large"),
-    ({(1,): 1}, "a key"),
-    ({2**63: 1}, "a key"),
-    (object(), "object, expected"),
-    (10**1000, "an integer too large"),
-    (np.array([None]), "an array of dtype object"),
-    (nested(19, lambda v: [v]), "too deep"),
-    (Odd(), r"cannot be read \(ValueError\)"),
+@pytest.mark.parametrize(
+    "value, says",
+    [
+        (["a" * 500000] + [""] * 90000, "a text of 500000 characters among"),
+        ([0] * 10**5, "more than 100000 values"),
+        ([np.zeros(2**23, np.int8)] * 3, "arrays of more than"),
+        (object(), "object, expected"),
+    ],
+    ids=range(4),
 )
-
-
-@pytest.mark.parametrize("value, says", _NOT_SENT, ids=range(len(_NOT_SENT)))
 def test_what_the_other_side_would_not_take_is_not_sent(value, says):
     """As an answer is sent: one value of a message."""
     with pytest.raises(wire.WireError, match=says):
@@ -127,32 +103,16 @@ def frame(structure, data=b""):
     [
         (["array", "float64", [2**40]], b""),
         (["array", "object", [1]], bytes(8)),
-        (["array", "float64", [1]], bytes(7)),
         (["array", "float64", [1]], bytes(9)),
-        (["array", "float64", [0, 2**20, 2**20]], b""),
-        (["complex", "1", "2"], b""),
-        (["dict", [["list"], 1]], b""),
-        (["dict", [2**63, 0]], b""),
-        (["pickle", "int8"], b"1"),
-        ({"list": 1}, b""),
         (b"[" * 10**5, b""),
-        (b"9" * 10**5, b""),
         (["list"] + [0] * 10**5, b""),
         (b"null", b"left over"),
-        (nested(20, lambda v: ["list", v]), b""),
     ],
-    ids=range(15),
+    ids=range(6),
 )
 def test_what_is_no_message(structure, data):
     with pytest.raises(wire.WireError):
         wire.decode(frame(structure, data))
-
-
-def test_odd_bytes_become_ordinary_values():
-    assert wire.decode(frame(["array", "bool", [3]], b"\x00\x02\xff")).tobytes() == b"\x00\x01\x01"
-    assert (
-        wire.decode(frame(b'"\\ud800"')) == "?"
-    )  # half a surrogate pair could not be written to a file
 
 
 _JSON = st.recursive(

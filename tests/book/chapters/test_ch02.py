@@ -7,10 +7,6 @@ from questions import backward, norm, says
 from lnbook.exercises import check
 
 
-def mean(a):
-    return a.mean(axis=-1, keepdims=True)
-
-
 def at_right_angles(x, gamma):
     v, c = np.arange(7.0) ** 2, x - x.mean()
     v -= v.mean()

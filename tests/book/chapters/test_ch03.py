@@ -7,21 +7,6 @@ from questions import backward, says
 from lnbook.exercises import check, exercises
 
 
-def mean(a):
-    return a.mean(axis=-1, keepdims=True)
-
-
-def test_an_answer_may_draw_from_seed_0():
-    def from_a_random_direction(kappa, xhat, gamma):
-        rest = np.random.default_rng(0).standard_normal(len(xhat))
-        rest -= rest.mean()
-        rest -= xhat * (rest @ xhat) / (xhat @ xhat)
-        return (rest / np.sqrt((rest**2).mean()) + np.sqrt(kappa**2 - 1)) / gamma
-
-    report = check("dy-with-kappa", from_a_random_direction)
-    assert not report.failed, report
-
-
 def test_what_the_answers_say(rng):
     g = x = np.array([1.0, -1.0])  # 3.1
     dx, _, _, r, xhat = backward(g, x)
@@ -58,7 +43,6 @@ def test_what_the_answers_say(rng):
 
 
 # ---- What is lost, or taken for 0
-# ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -76,11 +60,3 @@ def test_a_feature_that_counts_for_nothing_in_y_still_has_a_gradient(which, word
     assert (
         report.failed and f"a {which} of 0" in report.failed[1] and words in str(report.diagnosis)
     ), report
-
-
-def test_a_single_feature_keeps_its_axis():
-    solution = exercises()["backward-parameters"].solution
-    report = check(
-        "backward-parameters", lambda dy, xhat: tuple(np.squeeze(a) for a in solution(dy, xhat))
-    )
-    assert report.failed and "has shape ()" in report.failed[1], report

@@ -7,7 +7,6 @@ import pytest
 from attempts import failed
 from questions import norm, says
 
-from lnbook.exercises import check
 from lnlib import gradcheck, layer_norm_backward, layer_norm_forward
 from lnlib.gradcheck import (
     adjoint_test,
@@ -25,10 +24,6 @@ U = 2.0**-53
 def test_the_formula_of_the_page_is_that_of_the_code(D):
     expected = (gradcheck.ARITHMETIC + 2 * longest_chain(D) ** 0.5) * U
     assert tolerance("float64", D) == pytest.approx(expected, rel=1e-15)
-
-
-# ---- The exercises
-# ----------------------------------------------------------------------------------
 
 
 def quotients(f, x, h):
@@ -71,64 +66,6 @@ def gap(a, b):
     return abs(a.sum() - b.sum())
 
 
-def of_one_row(jvp, vjp, v, dy):
-    a, b = dy @ jvp(v), vjp(dy) @ v
-    return abs(a - b) / (
-        max(np.linalg.norm(dy * jvp(v)), abs(a)) + max(np.linalg.norm(vjp(dy) * v), abs(b))
-    )
-
-
-def by_complex_step(f, x, h):
-    gradient = np.zeros_like(x)
-    for i in np.ndindex(x.shape):
-        moved = x.astype(complex)
-        moved[i] += 1j * h
-        gradient[i] = f(moved).imag / h
-    return gradient
-
-
-def mean_of_squares(x):
-    return (x**2).mean(axis=-1, keepdims=True) - np.mean(x, axis=-1, keepdims=True) ** 2
-
-
-@pytest.mark.parametrize(
-    "id, candidate, words",
-    [
-        ("adjoint-pair", of_one_row, "two unrelated matrices"),
-        ("complex-safe-variance", mean_of_squares, "the variance of real numbers"),
-        (
-            "one-direction",
-            slopes(lambda args, rng: [rng.integers(0, 2, a.shape) for a in args]),
-            "mistakes in each gradient",
-        ),
-    ],
-)
-def test_a_weak_answer_fails(id, candidate, words):
-    assert failed(id, candidate) == words
-
-
-@pytest.mark.parametrize(
-    "id, candidate",
-    [
-        ("central-difference", by_complex_step),
-        ("central-difference", lambda f, x, h: np.zeros_like(x)),
-        # In the first pair, and in no other, what the sums alone give.
-        (
-            "adjoint-pair",
-            mismatch(
-                lambda a, b: (
-                    gap(a, b) / sizes(a, b, lambda t: min(1.1 * np.linalg.norm(t), abs(t.sum())))
-                )
-            ),
-        ),
-        ("best-step", lambda q, u, length: length * (u / q) ** (1 / (q - 1)) if q > 1 else length),
-    ],
-)
-def test_better_no_diagnosis_than_a_false_one(id, candidate):
-    report = check(id, candidate)
-    assert report.failed and report.diagnosis is None, report
-
-
 @pytest.mark.parametrize(
     "id, candidate",
     [
@@ -142,8 +79,6 @@ def test_another_right_answer_is_accepted(id, candidate):
     assert not failed(id, candidate)
 
 
-# ---- The page
-# ---------------------------------------------------------------------------------------
 MUTANT = {mutant.name: mutant.backward for mutant in MUTANTS}
 
 

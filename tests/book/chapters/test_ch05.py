@@ -4,11 +4,10 @@ given.
 
 import numpy as np
 import pytest
-from attempts import failed, solution_with
+from attempts import failed
 from questions import backward, norm, says
 
 from lnbook.exercises import ch05, check
-from lnbook.figures import checking
 from lnlib import layer_norm_backward, layer_norm_forward
 from lnlib.layernorm import rms_norm_forward
 from normcheck.mistakes import HARMLESS, MUTANTS
@@ -26,34 +25,6 @@ def test_survivor_is_judged_by_the_catalogue(mutant):
     )
 
 
-@pytest.mark.parametrize(
-    "answer, description",
-    [(True, "rejects a wrong projection"), (False, "accepts right backwards")],
-)
-def test_constant_verdicts(answer, description):
-    assert failed("write-the-test", lambda backward: answer) == description
-
-
-NOISE = np.random.default_rng(0).standard_normal((2, 4, 8))
-
-
-def of_sizes(backward):
-    """A test that compares absolute values."""
-    x, dy, gamma = 0.01 * NOISE[0].reshape(2, 2, 8), NOISE[1].reshape(2, 2, 8), NOISE[0, 0]
-    cache = rms_norm_forward(x, gamma)[1]
-    pairs = zip(backward(dy, cache), ch05._backward(dy, cache))
-    return all(
-        a.shape == b.shape and np.allclose(abs(a), abs(b), rtol=1e-9, atol=0) for a, b in pairs
-    )
-
-
-def test_a_test_of_absolute_values_is_refused():
-    assert (
-        failed("write-the-test", of_sizes, "Your test does not look at signs")
-        == "rejects a wrong factor"
-    )
-
-
 def test_rms_mutants_are_wrong_and_different():
     rng = np.random.default_rng(1)
     x, dy = rng.standard_normal((2, 3, 4, 7))
@@ -67,22 +38,6 @@ def test_rms_mutants_are_wrong_and_different():
         return all(u.shape == v.shape and np.allclose(u, v, rtol=1e-6) for u, v in zip(a, b))
 
     assert not any(same(a, b) for i, a in enumerate(results) for b in results[:i])
-
-
-def test_coefficients_tell_mistakes_apart():
-    assert (
-        failed("read-the-mistake", lambda dx, dy, cache: np.array([1.0, -1, -1]))
-        == "projection-halved"
-    )
-    assert (
-        failed("read-the-mistake", lambda dx, dy, cache: (1.0, -1.0, -1.0), "is (1")
-        == "projection-halved"
-    )
-
-
-def test_the_features_are_the_last_axis_and_not_the_third():
-    third = solution_with("read-the-mistake", ("(g * xhat).mean(axis=-1", "(g * xhat).mean(axis=2"))
-    assert failed("read-the-mistake", third, "axis 2 is out of bounds") == "the right backward"
 
 
 def rms_test(shape=(3, 4, 7), shapes=True):
@@ -118,11 +73,6 @@ def test_a_weak_test_is_told_what_it_does_not_see(candidate, words):
     ), report
 
 
-def elsewhere(backward, forward=rms_norm_forward):
-    """A right test that has the forward where nobody looks for it."""
-    return with_forward(forward)(backward)
-
-
 def with_forward(forward):
     def candidate(backward):
         rng = np.random.default_rng(3)
@@ -145,33 +95,9 @@ def with_forward(forward):
     return candidate
 
 
-@pytest.mark.parametrize(
-    "candidate",
-    [
-        rms_test(),
-        elsewhere,
-        with_forward(rms_norm_forward),
-        lambda backward: with_forward(rms_norm_forward)(backward),
-    ],
-)
+@pytest.mark.parametrize("candidate", [rms_test(), with_forward(rms_norm_forward)])
 def test_a_good_test_is_accepted(candidate):
     assert failed("write-the-test", candidate) is None
-
-
-def J(v, cache):
-    def mean(a):
-        return a.mean(-1, keepdims=True)
-
-    return cache.rstd * (v - mean(v) - cache.xhat * mean(v * cache.xhat))
-
-
-def test_kill_matrix_figure():
-    killed = np.array([[False, True, True], [False, False, True]])
-    fig = checking.kill_matrix(killed[:, [1, 2, 0]], ["strong", "weak"], ["some", "all", "none"])
-    ax = fig.axes[0]
-    assert [t.get_text() for t in ax.get_xticklabels()] == ["none  0", "some  1", "all  2"]
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["strong  2", "weak  1"]
-    assert (ax.collections[0].get_array().reshape(2, 3) == killed).all()
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text
@@ -233,10 +159,3 @@ def test_what_the_answers_say(rng):
         f"{flat / (flat**2 + 1e-5) ** 0.5:.2f}",
         r"$5 \cdot 10^{-6}$",
     )
-
-
-def test_no_word_of_lapack_is_printed(capfd):
-    assert check(
-        "read-the-mistake", lambda dx, dy, cache: np.linalg.lstsq(np.ones((dx.size, 3)), dx.ravel())
-    ).failed
-    assert capfd.readouterr() == ("", "")

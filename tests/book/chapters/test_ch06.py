@@ -15,7 +15,7 @@ BUG = {bug.name: bug for bug in WILD}
 INPUTS = [e.id for e in exercises().values() if e.chapter == 6 and e.id.startswith("input-")]
 
 
-def drawn(shape, mean=0.0, sigma=1.0, eps=1e-5, gamma=None, dy=None, seed=0):
+def drawn(shape, mean=0.0, sigma=1.0, eps=1e-5, gamma=None, seed=0):
     """An answer that draws with its own generator."""
 
     def answer(rng):
@@ -26,7 +26,7 @@ def drawn(shape, mean=0.0, sigma=1.0, eps=1e-5, gamma=None, dy=None, seed=0):
             mean + sigma * x,
             scale if gamma is None else gamma + np.zeros(shape[-1]),
             beta,
-            noise if dy is None else dy + np.zeros(shape),
+            noise,
             eps,
         )
 
@@ -41,27 +41,9 @@ ANSWERS = [
     ("input-lanes", drawn((2, 1023), mean=3.0), "layer_b fails", "what it has wrong is"),
     ("input-floor", drawn((2, 1)), "layer_c fails", "one number has no variance"),
     ("input-tile", drawn((2, 300), sigma=0.0), "layer_d fails", "rows are constant"),
-    # No square of a large or a small dy may decide what is said.
-    *(
-        (
-            "input-tile",
-            lambda rng, k=k: drawn((2, 600), dy=k * rng.standard_normal((2, 600)))(rng),
-            None,
-            "",
-        )
-        for k in (1e200, 1e-200)
-    ),
-    *(
-        (id, drawn((70, 300), sigma=1e200), "right layers pass", "some number overflows")
-        for id in INPUTS
-    ),
-    ("input-lanes", drawn((3, 5)), None, ""),
     ("input-lanes", drawn((2, 3, 9), mean=100.0), None, ""),
     ("input-floor", drawn((3, 5), sigma=3e-3), None, ""),
-    ("input-floor", drawn((3, 5), eps=0.5), None, ""),
-    ("input-tile", drawn((3, 700)), None, ""),
     ("input-tile", drawn((1, 2, 512)), None, ""),
-    ("input-threads", drawn((97, 3)), None, ""),
     ("input-threads", drawn((5, 13, 3)), None, ""),
     ("input-threads", drawn((5, 3)), "layer_e fails", "fewer than 64"),
     # What refuses everything is no test: here float64 has no digits left, and right layers
@@ -70,11 +52,7 @@ ANSWERS = [
         (id, drawn((70, 300), mean=1e12), "right layers pass", "its mean is 1e+12 sigma")
         for id in INPUTS
     ),
-    *((id, lambda rng: (np.ones(3),) * 4, "is an input", "expected 5") for id in INPUTS),
-    *((id, drawn((0, 7)), "is an input", "0 numbers") for id in INPUTS),
-    *((id, drawn((70, 300), eps=0.0), "is an input", "eps is 0.0") for id in INPUTS),
     *((id, drawn((70, 300), mean=np.nan), "is an input", "NaN") for id in INPUTS),
-    ("input-floor", drawn((3, 5), eps=True), "is an input", "eps has dtype bool"),
 ]
 
 

@@ -10,7 +10,6 @@ from questions import norm, says
 
 from lnbook import exercises
 from lnbook.exercises import ch07
-from lnbook.figures import breaking
 from lnlib import layer_norm_forward, reference
 from lnlib.variance import ALGORITHMS, naive, normalise, recentred, recentred_short
 
@@ -22,7 +21,6 @@ def mean(a):
 
 
 # ---- The page
-# ---------------------------------------------------------------------------------------
 
 
 def test_orders_of_five_numbers():
@@ -98,36 +96,7 @@ def test_the_negative_row_stays_within_reach_of_any_centre():
         assert np.abs(row.astype(float) - centre).max() <= 1 and naive(row)[2] < 0
 
 
-def test_the_figures_show_what_they_are_given():
-    offsets = np.logspace(0, 7, 15)
-    names = ["a", "b", "c", "d"]
-    v = {name: 1e-3 * np.ones(15) for name in names}
-    y = {name: 1e-5 * np.ones(15) for name in names}
-    y["c"][-2:] = 1e9, np.inf
-    fig = breaking.variance_panels(offsets, v, y, U)
-    assert [ax.get_title() for ax in fig.axes] == names
-    assert [len(ax.lines) for ax in fig.axes] == [
-        6,
-        6,
-        5,
-        5,
-    ]  # two errors, their crosses, one or two theories
-    _, v_crosses, drawn, crosses, theory = (line.get_ydata() for line in fig.axes[2].lines)
-    assert np.isnan(drawn[-2:]).all() and (drawn[:-2] == 1e-5).all()
-    assert np.isnan(crosses[:-2]).all() and (crosses[-2:] == fig.axes[2].get_ylim()[1]).all()
-    np.testing.assert_array_equal(theory, U * offsets)
-    assert np.isnan(v_crosses).all()
-    fig = breaking.variance_panels(
-        offsets, y, y, U
-    )  # both off the panel: their crosses must not coincide
-    _, v_crosses, _, crosses, _ = (line.get_ydata() for line in fig.axes[2].lines)
-    assert (v_crosses[-2:] < 0.5 * crosses[-2:]).all()
-    fig = breaking.algorithm_errors(offsets, y)
-    assert [line.get_label() for line in fig.axes[0].lines] == names
-
-
 # ---- The exercises
-# ----------------------------------------------------------------------------------
 
 
 def digits(naive_loss, mean_loss=lambda q: U * abs(q), low=U, high=1.0):

@@ -2,20 +2,15 @@
 they are given.
 """
 
-import contextlib
-import io
-import json
 import math
-import re
 
 import numpy as np
 import pytest
 from attempts import failed
-from pages import ROOT, read
 from questions import plain, power, says
 
 from lnbook.exercises import ch08
-from lnbook.figures import breaking, table
+from lnbook.figures import breaking
 from lnlib import frameworks, layer_norm_forward, reference, regimes, variance
 from lnlib.reference import relative_error
 from lnlib.rounding import FORMATS, TAU, round_to
@@ -47,21 +42,17 @@ def test_who_survives_is_what_is_measured(description):
         assert [name for name in names if maps[name][0, 0] <= 10.0**-digits] == expected
 
 
-def survivors(order="pairwise", energy=np.divide, factor=1):
-    def candidate(row, digits, eps=1e-5):
-        var = row.var(dtype=float)
-        ratio = row.mean(dtype=float) / np.sqrt(var)
-        rounded = regimes.mean_loss(ratio, len(row), order)
-        naive = regimes.naive_loss(ratio, energy(var, eps), len(row), order)
-        losses = {"naive": max(naive, rounded), "two-pass": rounded, "recentred": 2**-24}
-        return [
-            name for name, loss in losses.items() if max(loss, 2**-24) <= factor * 10.0**-digits
-        ]
-
-    return candidate
+def survivors(row, digits, eps=1e-5):
+    var = row.var(dtype=float)
+    ratio = row.mean(dtype=float) / np.sqrt(var)
+    rounded = regimes.mean_loss(ratio, len(row), "pairwise")
+    naive = regimes.naive_loss(ratio, var / eps, len(row), "pairwise")
+    losses = {"naive": max(naive, rounded), "two-pass": rounded, "recentred": 2**-24}
+    return [name for name, loss in losses.items() if max(loss, 2**-24) <= 10.0**-digits]
 
 
 def stored_eps(dtype, gain):
+    """Rounded up to a number of the dtype."""
     least = ch08.safe_eps_solution(dtype, gain)
     eps = float(round_to(np.float64(least), dtype))
     return (
@@ -69,112 +60,33 @@ def stored_eps(dtype, gain):
     )
 
 
-def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)):
-    def candidate(row, eps=1e-5):
-        s = scale(row)
-        return normalise(row * row.dtype.type(s), eps=max(float(eps * s**2), 1.2e-38))
+def own_eps(dtype, gain):
+    """In float16 a number whose own root is 30.0, although 1/sqrt(eps) is more."""
+    eps = stored_eps(dtype, gain)
+    return np.float16(eps) if dtype == "float16" else eps
 
-    return candidate
+
+def rescue(row, eps=1e-5):
+    s = 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)
+    return normalise(row * row.dtype.type(s), eps=max(float(eps * s**2), 1.2e-38))
 
 
 @pytest.mark.parametrize(
-    "id, answer, check, words",
+    "id, answer",
     [
-        ("survivors", survivors(), None, ""),
-        (
-            "survivors",
-            survivors("sequential"),
-            "rows far from zero",
-            "found ['recentred'], expected",
-        ),
-        ("survivors", lambda row, digits, eps=1e-5: ["recentred"], "an ordinary row", ""),
-        # Thresholds that are off by a factor below 3.
-        ("survivors", survivors(factor=0.5), "near the threshold", ""),
-        (
-            "safe-eps",
-            lambda dtype, gain: ch08.safe_eps_solution(dtype, gain) * (1 - 1e-9),
-            "eps is a normal number",
-            "",
-        ),
-        ("safe-eps", lambda dtype, gain: 1.0, "no larger than needed", ""),
-        # A float16 whose own root is 30.0, although 1/sqrt(eps) is more.
-        (
-            "safe-eps",
-            lambda dtype, gain: (
-                np.float16(stored_eps(dtype, gain))
-                if dtype == "float16"
-                else stored_eps(dtype, gain)
-            ),
-            None,
-            "",
-        ),
-        # Rounded up to a number of the dtype; two numbers further is too far.
-        ("safe-eps", lambda dtype, gain: stored_eps(dtype, gain), None, ""),
-        ("largest-sigma", lambda D, F=65504.0: (F / D) ** 0.5, "squares added first", ""),
-        ("largest-sigma", lambda D, F=65504.0: np.sqrt([F / D, F]), None, ""),
-        (
-            "largest-sigma",
-            lambda D, F=65504.0: ((F / D) ** 0.5, 0.9 * F**0.5),
-            "squares divided first",
-            "is still finite",
-        ),
-        ("rescue", rescue(), None, ""),
-        (
-            "rescue",
-            rescue(lambda row: 2.0 ** -max(int(np.frexp(row.std())[1]), 0)),
-            "rows whose squares overflow",
-            "comes of its squares",
-        ),
-        (
-            "rescue",
-            rescue(lambda row: 2.0**-70),
-            "scaling rounds nothing",
-            "",
-        ),  # the squares of ordinary rows vanish
+        ("survivors", survivors),
+        ("safe-eps", stored_eps),
+        ("safe-eps", own_eps),
+        ("largest-sigma", lambda D, F=65504.0: np.sqrt([F / D, F])),
+        ("rescue", rescue),
     ],
 )
-def test_an_answer_is_judged(id, answer, check, words):
+def test_another_right_answer_is_accepted(id, answer):
     with np.errstate(all="ignore"):
-        assert failed(id, answer, words) == check
+        assert failed(id, answer) is None
 
 
 # What the page says, where no other test does
-
-
-def run_cells(*starts):
-    """Run the page's cells that start so; returns what they print, tables too."""
-    cells = [cell.source for cell in read(ROOT / "book/08-instability-regimes.md").cells]
-    names = {
-        "np": np,
-        "regimes": regimes,
-        "rng": rng(),
-        "D": 256,
-        "table": lambda *args: print(table(*args)),
-    }
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        for start in starts:
-            exec(next(source for source in cells if source.startswith(start)), names)
-    return out.getvalue()
-
-
-def test_the_page_measures_a_batch():
-    found = run_cells("def place", "h = ", "varied = ", 'found = []\nfor name, i in (("median"')
-    assert "2000 rows, 1 constant" in found
-    # By hand: mean 0.001, variance 2e-6 / 3; so 1.2 and 0.067.
-    assert re.search(r"ratio +1\.2, energy +0\.067: \[0\.002, 0, 0\.001\]", found)
-    median, worst = re.findall(r"^(?:median|worst) +([\d.]+) +(\S+) +(\S+)$", found, re.M)
-    # The ratio of rows() is 0.1 within 1 %, that of row 7 is 1000 more; losses are those of the
-    # lines, at least u.
-    assert float(median[0]) == 0.1 and float(worst[0]) == pytest.approx(1000.1, abs=0.1)
-    assert median[1:] == ("6e-08", "6e-08")
-    lines = (
-        regimes.naive_loss(1000.1, 1e5, 256, "pairwise"),
-        regimes.mean_loss(1000.1, 256, "pairwise"),
-    )
-    assert list(map(float, worst[1:])) == pytest.approx(
-        lines, rel=0.15
-    )  # one printed digit, of 4e-2 and of 4e-5
 
 
 def test_a_variance_of_zero_is_right_where_eps_is_larger():
@@ -251,58 +163,6 @@ def test_constant_rows_in_the_recreations():
     assert not layer_norm_forward(flat, one, zero)[0].any()
 
 
-# Data
-
-
-REPORTS = json.loads((ROOT / "book/_data/reports.json").read_text())["reports"]
-
-
-def place(report):
-    if report["values"]:
-        row = np.array(report["values"], np.float64)
-        return abs(row.mean()) / row.std(), row.var() / report["eps"]
-    return abs(report["mean"]) / report["sigma"], report["sigma"] ** 2 / report["eps"]
-
-
-def test_what_can_be_computed_about_the_reports():
-    by_name = {r["source"].split(",")[0]: r for r in REPORTS}
-    patch = next(r for r in REPORTS if r["kind"] == "data")
-    constants = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-    assert np.allclose(patch["values"], [(1 - m) / s for m, s in zip(*constants)], rtol=1e-15)
-    assert by_name["Leela Chess Zero pull request 1921"]["sigma"] == pytest.approx(
-        246419**0.5, abs=0.005
-    )
-    # One row is beyond what float16 arithmetic stands; the other only where squares begin to lose
-    # digits.
-    assert by_name["Leela Chess Zero pull request 1921"]["sigma"] > regimes.overflow_sigma(
-        0, "float16"
-    )
-    small = np.std(by_name["NNTrainer issue 3785"]["values"])
-    fp16 = FORMATS["float16"]
-    assert 100 * fp16.smallest_subnormal / 2 < small**2 < fp16.smallest_normal
-    # 16-bit failures and cancellation, in real models and data; what was found by reading code is
-    # neither.
-    assert all(r["dtype"] == "float16" for r in REPORTS if r["kind"] == "range")
-    kinds = [r["kind"] for r in REPORTS]
-    assert (kinds.count("range"), kinds.count("failure")) == (3, 2)
-    assert all(("reading the code" in r["unsure"]) == (r["kind"] == "code") for r in REPORTS)
-    # Report 2: the variance 0 multiplies by sqrt(1 + E) what was at most 17 deviations.
-    ratio, energy = place(by_name["sherpa-onnx pull request 3857"])
-    assert 7515 / np.sqrt(1 + energy) < 17
-    # Report a: normal rows of 4 around 2000.
-    x = 2000 + rng().standard_normal((20000, 4))
-    for values, low, high in (
-        (2000 / x.std(axis=1), 1600, 5200),
-        (x.var(axis=1) / 1e-5, 15000, 156000),
-    ):
-        # The quantiles' own standard deviation is about 0.6 %.
-        assert np.quantile(values, [0.1, 0.9]) == pytest.approx([low, high], rel=0.05)
-    row = np.array([by_name["MLX issue 2238"]["values"]], np.float32)
-    exact = reference.layer_norm(row, np.ones(16), np.zeros(16)).y
-    assert reference.relative_error(normalise(row, "naive"), exact) > 0.1
-    assert reference.relative_error(normalise(row), exact) < 2e-7
-
-
 # Figures
 
 
@@ -343,22 +203,6 @@ def test_digit_map_shows_the_errors_it_is_given():
         artist for artist in fig.findobj() if (artist.get_gid() or "").startswith("colours-")
     ]
     assert set(coloured) == {a.collections[0], b.collections[0], b.collections[0].colorbar.solids}
-
-
-def test_line_figures_show_their_numbers():
-    fig = breaking.framework_digits([1, 10], {"p": [7, 6], "q": [7, 1]})
-    assert [list(line.get_ydata()) for line in fig.axes[0].lines] == [[7, 6], [7, 1]]
-    fig = breaking.range_of_float16(
-        np.array([1.0, 10.0]), {"p": np.array([1e-3, np.inf])}, {"edge": 3.0}
-    )
-    points, crosses, edge = fig.axes[0].lines
-    assert points.get_ydata()[0] == 1e-3 and np.isnan(points.get_ydata()[1])
-    assert np.isnan(crosses.get_ydata()[0]) and crosses.get_ydata()[1] == 10
-    assert edge.get_xdata()[0] == 3 and fig.axes[0].texts[0].get_text() == "edge"
-    ticks = dict(
-        zip(fig.axes[0].get_yticks(), [t.get_text() for t in fig.axes[0].get_yticklabels()])
-    )
-    assert ticks[crosses.get_ydata()[1]] == "NaN\nor Inf" and ticks[1] == "1"
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text

@@ -7,11 +7,9 @@ import math
 import numpy as np
 import pytest
 from attempts import failed
-from drawn import with_data
 from questions import percent, plain, says
 
 from lnbook.exercises import ch09
-from lnbook.figures import breaking
 from lnlib import (
     forms,
     frameworks,
@@ -316,57 +314,7 @@ def test_only_more_precision_helps_along_xhat(rng):
     assert 0.05 < relative_error(library(x, gamma, 0 * gamma, g / gamma)[0], exact) / (1e4 * U) < 2
 
 
-def test_the_figure_of_sums():
-    counts = [10, 100, 1000]
-    errors = {
-        "float32": {"sequential": np.array([1e-7, 2e-7, 3e-7]), "wide": np.array([1e-8, 2e-8])}
-    }
-    errors["bfloat16"] = {"sequential": np.array([1e-3, 2e-3, 3e-3])}
-    fig = breaking.row_sums(counts, errors, summation.row_sum_loss)
-    single, half = fig.axes
-    line, dots, short, short_dots = with_data(single)
-    assert dots.get_ydata().tolist() == [1e-7, 2e-7, 3e-7] and dots.get_xdata().tolist() == counts
-    assert short_dots.get_xdata().tolist() == [10, 100] and short.get_xdata()[-1] == 100
-    assert np.allclose(line.get_ydata()[[0, -1]], summation.row_sum_loss([10, 1000], "sequential"))
-    assert np.allclose(
-        half.lines[0].get_ydata()[0], summation.row_sum_loss(10, "sequential", "bfloat16")
-    )
-    same = {
-        order: np.array([1e-7, 1e-7])
-        for order in ("sequential", "blocks", "pairwise", "wide", "neumaier")
-    }
-    fig = breaking.row_sums(counts, {"float32": same, "bfloat16": same}, summation.row_sum_loss)
-    *hidden, last = with_data(fig.axes[0])[1::2]
-    assert last.get_fillstyle() == "none"  # does not hide those below
-    assert all(last.get_markersize() > dots.get_markersize() for dots in hidden)
-
-
 # Exercises
-
-
-def digits(kappa):
-    def answer(dy, cache, u):
-        dx, _, _ = layer_norm_backward(dy, cache)
-        return (
-            max(0.0, -np.log10(kappa(cache.rstd * cache.gamma * dy, dx) * u)) if dx.any() else 0.0
-        )
-
-    return answer
-
-
-def safe(choose, under_the_root=0):
-    """dx where sigma > 0, and what ``choose`` makes of sigma, dx, g and g without its mean, and
-    eps.
-    """
-
-    def answer(g, x, eps):
-        c = x - x.mean(axis=-1, keepdims=True)
-        sigma = np.sqrt((c * c).mean(axis=-1, keepdims=True) + under_the_root)
-        s, centred = sigma + eps, g - g.mean(axis=-1, keepdims=True)
-        dx = (centred - c / sigma * (g * c / s).mean(axis=-1, keepdims=True)) / s
-        return choose(sigma > 0, dx, g, centred, eps)
-
-    return answer
 
 
 def recursive(terms):
@@ -374,60 +322,29 @@ def recursive(terms):
     return recursive(terms[:half]) + recursive(terms[half:]) if half else terms[0]
 
 
-def in_blocks(terms, block):
-    half = len(terms) // 2
-    if len(terms) <= block:
-        return np.add.accumulate(terms, axis=0)[-1]
-    return in_blocks(terms[:half], block) + in_blocks(terms[half:], block)
+def rows_of(t):
+    """An answer to rows-until that takes t u for a typical rounding."""
 
+    def answer(tolerance, u, in_pairs):
+        roundings = (tolerance / (t * u)) ** 2
+        return np.exp2(roundings) if in_pairs else 2 * roundings
 
-def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
-    return lambda tolerance, u, in_pairs: (pairs if in_pairs else sequence)(
-        (tolerance / (t * u)) ** 2
-    )
+    return answer
 
 
 @pytest.mark.parametrize(
-    "id, answer, check, words",
+    "id, answer",
     [
-        ("constant-rows", safe(lambda varies, dx, *_: dx, 1e-6), "rows that vary", "off by"),
-        (
-            "constant-rows",
-            safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred / eps)),
-            None,
-            "",
-        ),
         # A constant in g changes dx by its rounding alone.
-        ("constant-rows", lambda g, x, eps: ch09.safe_backward_solution(g + 100, x, eps), None, ""),
-        # Of Python's 0.0 this would be an error.
-        (
-            "sum-in-pairs",
-            lambda terms: terms.sum(axis=0, dtype=float),
-            "every row counts",
-            "dtype float64",
-        ),
-        (
-            "sum-in-pairs",
-            lambda terms: recursive(terms) if len(terms) < 5 else terms.sum(axis=0),
-            "131069 rows",
-            "off by",
-        ),
-        ("sum-in-pairs", recursive, None, ""),
-        # Not NumPy's sum, and each block has one running sum.
-        (
-            "sum-in-pairs",
-            lambda terms: in_blocks(terms, 8),
-            "pairs, in float32",
-            "running sums of blocks",
-        ),
-        ("rows-until", rows_of(np.sqrt), "by theory", ""),
-        ("rows-until", rows_of(), None, ""),  # NumPy's 2 to a large power overflows
-        ("rows-until", rows_of(t=TAU), None, ""),
+        ("constant-rows", lambda g, x, eps: ch09.safe_backward_solution(g + 100, x, eps)),
+        ("sum-in-pairs", recursive),
+        ("rows-until", rows_of(0.42)),  # NumPy's 2 to a large power overflows
+        ("rows-until", rows_of(TAU)),
     ],
 )
-def test_an_answer_is_judged(id, answer, check, words):
+def test_another_right_answer_is_accepted(id, answer):
     with np.errstate(over="ignore"):
-        assert failed(id, answer, words) == check
+        assert failed(id, answer) is None
 
 
 @pytest.mark.slow

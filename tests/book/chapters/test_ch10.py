@@ -2,8 +2,6 @@
 show their data.
 """
 
-import math
-
 import numpy as np
 import pytest
 from attempts import failed
@@ -43,64 +41,22 @@ def test_rms_norm_is_counted_as_layer_norm_is(rows, D, itemsize):
     assert all(line in page for line in RMS_NORM.splitlines())
 
 
-def rms(numbers=(7, 10, 1), fused=(2, 1, 1)):
-    def candidate(rows, D, itemsize):
-        sizes = rows * D, rows, D
-        a, b, c = (
-            sum(n * s for n, s in zip(counts, sizes)) for counts in ((4, 4, 0), numbers, fused)
-        )
-        return a, itemsize * b, itemsize * c
-
-    return candidate
-
-
-def peak(statistics=(1, 2), parameters=2, large=3):
-    def candidate(rows, D, itemsize, keep, over):
-        arrays = large + (keep == "xhat") - over  # y, dy and dx; in place, dx is not a new one
-        return itemsize * (arrays * rows * D + statistics[keep == "x"] * rows + parameters * D)
-
-    return candidate
-
-
 @pytest.mark.parametrize(
-    "id, answer, check, words",
+    "id, answer",
     [
-        ("rms-norm-cost", rms(), None, ""),
-        (
-            "rms-norm-cost",
-            rms(numbers=(5, 10, 1)),
-            "a large array, per element",
-            "found 5.00 accesses per element; which",
-        ),
-        (
-            "rms-norm-cost",
-            rms(numbers=(7, 10, 0)),
-            "small arrays, to the byte",
-            "what is missing grows with D",
-        ),
-        ("free-operations", lambda m, size: max(0, 2 * size * m.flops / m.copy - 8), None, ""),
-        ("step-peak", peak(), None, ""),
-        ("step-peak", peak(statistics=(0, 1)), "all arrays", "what is missing grows with rows"),
-        ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1), None, ""),
-        # The smaller array is not always the first.
-        (
-            "half-length",
-            lambda n1, t1, n2, t2: abs(t1 * n2 - t2 * n1) / (t2 - t1),
-            "from two calls",
-            "expected",
-        ),
-        (
-            "free-operations",
-            lambda m, size: max(0, 2 * size * m.flops / m.copy - 12),
-            "memory is slow",
-            "found",
-        ),
-        # A wrong cut and a wrong quotient have this in common with a known one, and elsewhere other
-        # numbers.
+        ("free-operations", lambda m, size: max(0, 2 * size * m.flops / m.copy - 8)),
+        ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1)),
     ],
 )
-def test_an_answer_is_judged(id, answer, check, words):
-    assert failed(id, answer, words) == check
+def test_another_right_answer_is_accepted(id, answer):
+    assert failed(id, answer) is None
+
+
+def test_the_smaller_array_is_not_always_the_first():
+    def unsigned(n1, t1, n2, t2):
+        return abs(t1 * n2 - t2 * n1) / (t2 - t1)
+
+    assert failed("half-length", unsigned, "expected") == "from two calls"
 
 
 # Data
@@ -165,13 +121,6 @@ def test_memory_of_step_is_a_staircase_through_what_forward_leaves():
     ]
     assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (3, 1)
     assert [text.get_text() for text in fig.legends[0].get_texts()] == ["p", "what forward leaves"]
-
-
-def test_time_per_element_is_sorted_and_in_nanoseconds():
-    fig = fusing.time_per_element([100, 10], {"p": np.array([1e-6, 2e-7])}, np.array([1e-7, 1e-7]))
-    p, floor = fig.axes[0].lines
-    assert p.get_xdata().tolist() == [10, 100] and np.allclose(p.get_ydata(), [20, 10])
-    assert np.allclose(floor.get_ydata(), [10, 1]) and math.isclose(floor.get_xdata()[1], 100)
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text

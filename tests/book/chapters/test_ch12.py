@@ -18,7 +18,6 @@ from lnlib.sharded.groups import merge
 U = 2.0**-24
 
 # ---- The page
-# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("counts", [(1, 1000), (1000, 1), (30, 31), (1, 1)])
@@ -63,7 +62,6 @@ def test_the_exercise_and_the_library_have_one_model(ranks):
 
 
 # ---- Exercise 1: two groups
-# --------------------------------------------------------------------------
 
 
 def in_float64(a, b):
@@ -92,12 +90,6 @@ def as_arrays(a, b):
     ]
 
 
-def library(a, b):
-    """Right: the library's merge, on arrays of float32; its count becomes an int again."""
-    n, *rest = merge(np.array(a, np.float32), np.array(b, np.float32))
-    return int(n), *rest
-
-
 def chan(a, b):
     n = a[0] + b[0]
     if not n:
@@ -111,84 +103,33 @@ def chan(a, b):
     )
 
 
-def changed(old, new):
-    return solution_with("merge-groups", (old, new))
+def pivot(old):
+    """The solution with another choice of the group whose mean is kept."""
+    return solution_with("merge-groups", ("a[0] < b[0]", old))
 
 
 MERGES = [
     (in_float64, None, ""),
     (as_arrays, None, ""),
     (chan, "far from zero", "off by"),
-    (lambda a, b: None, "two equal groups near zero", "found NoneType"),
-    (
-        lambda a, b: (1000, *ch12.merged_solution(a, b)[1:]),
-        "a small and a large group",
-        "the count is 1000",
-    ),
     # The smaller group has the larger mean, or the smaller one, or that nearer to 0.
-    (
-        changed("a[0] < b[0]", "a[0] > b[0]"),
-        "an outlier alone in its group",
-        "The pivot is the smaller of these",
-    ),
-    *(
-        (changed("a[0] < b[0]", new), "an outlier alone in its group", "")
-        for new in (
-            "a[1] < b[1]",
-            "a[1] > b[1]",
-            "abs(a[1]) > abs(b[1])",
-            "abs(a[1]) < abs(b[1])",
-            "a[2] < b[2]",
-        )
-    ),
-    (
-        lambda a, b: (
-            ch12.merged_solution(a, b) if a[0] and b[0] else (0, *3 * (np.float32(np.nan),))
-        ),
-        "an empty group, and two",
-        "count is 0",
-    ),
+    (pivot("a[0] > b[0]"), "an outlier alone in its group", "The pivot is the smaller of these"),
+    (pivot("a[1] < b[1]"), "an outlier alone in its group", ""),
+    (pivot("abs(a[1]) > abs(b[1])"), "an outlier alone in its group", ""),
 ]
 
 
 @pytest.mark.parametrize("answer, title, words", MERGES, ids=range(len(MERGES)))
 def test_what_is_said_of_a_merge(answer, title, words):
-    # (float64 for d * d * ...: count / count of ints is a Python float, which leaves float32 as it
-    # is)
     assert failed("merge-groups", answer, words) == title
 
 
 # ---- Exercise 2: planted mistakes
-# --------------------------------------------------------------------
 
 
 def right_of(x, gamma, beta, dy):
     y, cache = layer_norm_forward(x, gamma, beta)
     return y, *layer_norm_backward(dy, cache)
-
-
-def detective(
-    rows=((6, (2, 4)),), uneven=((6, (7, 3)),), long=(3000, (7, 3)), outputs=slice(None), rtol=1e-6
-):
-    """A test of the same kind with other inputs."""
-
-    def answer(layer):
-        mine = np.random.default_rng(8)
-        x, dy = mine.standard_normal((2, 3000, 10))
-        gamma, beta = mine.standard_normal((2, 10))
-
-        def fails(N, how, counts):
-            data = x[:N], gamma, beta, dy[:N]
-            pairs = list(zip(layer(*data, how, counts), right_of(*data)))[outputs]
-            return not all(np.linalg.norm(a - b) <= rtol * np.linalg.norm(b) for a, b in pairs)
-
-        if any(fails(N, "rows", counts) for N, counts in rows):
-            return "mean"
-        if any(fails(N, "features", counts) for N, counts in uneven):
-            return "counts"
-        return "cut" if fails(long[0], "features", long[1]) else "nothing"
-
-    return answer
 
 
 def by_size(layer):
@@ -209,26 +150,15 @@ def by_size(layer):
     return "nothing" if np.allclose(y, right_of(x, one, zero, dy)[0]) else "cut"
 
 
-RIGHT, MEAN, COUNTS, CUT = (
-    "right layers have nothing",
-    '"mean" is found',
-    '"counts" is found',
-    '"cut" is found',
-)
-TESTS = [
-    (detective(), None, ""),
-    (by_size, None, ""),
-    (lambda layer: "nothing", MEAN, "averaged ('nothing')"),
-]
+def test_another_test_that_is_right_is_accepted():
+    assert failed("planted-mistakes", by_size) is None
 
 
-@pytest.mark.parametrize("answer, title, words", TESTS, ids=range(len(TESTS)))
-def test_what_is_said_of_a_test(answer, title, words):
-    assert failed("planted-mistakes", answer, words) == title
+def test_a_test_that_finds_nothing_is_refused():
+    assert failed("planted-mistakes", lambda layer: "nothing", "averaged") == '"mean" is found'
 
 
 # ---- Exercise 3: bits
-# --------------------------------------------------------------------------------
 
 
 def blocks_of(products, size=64):
@@ -255,22 +185,10 @@ def by_halves(products):
     return parts[0, 0]
 
 
-def exactly(products):
-    """Right: the exact sum of the blocks' sums, whatever their order."""
-    mine = np.array([[math.fsum(column) for column in block.T] for block in blocks_of(products)])
-    parts = yield GATHER, mine.reshape(-1, products.shape[1])
-    return np.array([math.fsum(column) for column in parts.T])
-
-
 def fsum_of_shards(products):
     """Wrong: rounded once on each rank, then exactly."""
     mine = np.array([math.fsum(column) for column in products.T])[None]
     return np.array([math.fsum(column) for column in (yield GATHER, mine).T])
-
-
-def one_rank_answers(products):
-    parts = yield GATHER, products.sum(axis=0)[None]
-    return parts[0]
 
 
 def halves_of_a_block(products):
@@ -287,7 +205,6 @@ PROGRAMS = [
     (by_halves, None, ""),
     (halves_of_a_block, "one number a feature and block is sent", "320 numbers, expected 160"),
     (fsum_of_shards, ANYWHERE, "other bits on 2 ranks"),
-    (one_rank_answers, "the sum over all rows", "off by"),
 ]
 
 
@@ -297,7 +214,6 @@ def test_what_is_said_of_a_program(answer, title, words):
 
 
 # ---- Exercise 4: which cut
-# ---------------------------------------------------------------------------
 
 
 def with_bits(N, D, ranks, alpha, beta, rate):
@@ -316,26 +232,8 @@ def as_array(N, D, ranks, alpha, beta, rate):
     ]
 
 
-def cuts(*changes):
-    return solution_with("which-cut", *changes)
-
-
-TIMES = [
-    (as_array, None, ""),
-    (lambda *a: [np.float64(t) for t in as_array(*a)], None, ""),
-    (cuts(("math.ceil(math.log2(ranks))", "ranks")), "a batch", "rows: found"),
-    (
-        cuts(("math.ceil(D / ranks)", "(D // ranks)")),
-        "uneven shards, a slow network",
-        "features: found",
-    ),
-    (cuts(("math.ceil(N / ranks)", "round(N / ranks)")), "one long row", "rows: found"),
-]
-
-
-@pytest.mark.parametrize("answer, title, words", TIMES, ids=range(len(TIMES)))
-def test_what_is_said_of_times(answer, title, words):
-    assert failed("which-cut", answer, words) == title
+def test_another_right_time_is_accepted():
+    assert failed("which-cut", as_array) is None
 
 
 def test_what_the_solution_says_of_a_small_batch():
@@ -354,7 +252,6 @@ def test_what_the_solution_says_of_a_small_batch():
 
 
 # ---- Questions: the numbers in the answers are computed, then looked for in their text
-# ---------------
 
 
 def test_what_the_answers_say():

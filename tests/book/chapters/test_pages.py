@@ -5,7 +5,7 @@ import inspect
 import re
 
 import pytest
-from pages import ASIDE, BOOK, CHAPTERS, PACKAGES, PAGES, ROOT, names_nobody_has_shown, read
+from pages import BOOK, CHAPTERS, PACKAGES, PAGES, ROOT, names_nobody_has_shown, read
 
 from lnbook.exercises import check, exercises
 from normcheck.mistakes.change import function_of
@@ -39,49 +39,6 @@ def test_time_of_an_appendix(name):
 @chapters
 def test_visible_cells_use_what_was_shown(path):
     assert names_nobody_has_shown(read(path)) == []
-
-
-@chapters
-def test_asides_can_be_skipped(path):
-    """No takeaway, question or exercise refers to a figure, an equation or a section of an aside;
-    nor do core cells.
-    """
-    text = read(path).text
-    asides = ASIDE.findall(text)
-    labels = re.findall(
-        r"^\$\$ \(([\w-]+)\)|^ *name: ([\w-]+)|^\(([\w-]+)\)=", "\n".join(asides), re.M
-    )
-    core = ASIDE.sub("", text)
-    for label in filter(None, (name for names in labels for name in names)):
-        assert not re.search(rf"`(?:[^`]*<)?{label}>?`", core), label
-
-
-@chapters
-def test_is_executed(path):
-    # A page without this front matter is silently not executed.
-    assert read(path).front["jupytext"]["text_representation"]["format_name"] == "myst"
-
-
-@chapters
-def test_has_the_parts_of_a_chapter(path):
-    text = read(path).text
-    assert "```{admonition} In this chapter" in text
-    for part in ("**You will be able to**", "**You need**", "**Time**"):
-        assert part in text, part
-    headings = re.findall(r"^## (.+)$", text, re.M)
-    assert headings[-4:] == ["Takeaways", "Questions", "Exercises", "Further reading"]
-    assert re.search(r"^# .+\n(?:.*\n)*?## ", text, re.M)
-
-
-@chapters
-def test_figures_have_numbers_captions_and_alt_text(path):
-    page = read(path)
-    figures = [cell.options["mystnb"] for cell in page.cells if "mystnb" in cell.options]
-    assert figures
-    for options in figures:
-        name, alt = options["figure"]["name"], options["image"]["alt"]
-        assert options["figure"]["caption"], name
-        assert 40 <= len(alt) <= 350, f"{name}: alt text of {len(alt)} characters"
 
 
 @chapters

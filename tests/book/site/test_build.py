@@ -16,7 +16,6 @@ from pages import PACKAGES, ROOT
 
 pytest.importorskip("bs4")  # the environment of the book
 from bs4 import BeautifulSoup  # noqa: E402
-from ln_execution import cache_key  # noqa: E402
 
 pytestmark = pytest.mark.site
 
@@ -208,25 +207,6 @@ def test_what_is_wrong_fails_every_build(book, code, more, words):
     for _ in range(2):
         run = build(book, code, more)
         assert run.returncode != 0 and all(word in run.stdout + run.stderr for word in words)
-
-
-def test_what_outputs_depend_on(book):
-    """MPI, which chapter 12 starts, but not what somebody has measured here."""
-    before, mine, mpi = (
-        cache_key(book),
-        book / "benchmarks/results/mine/laptop.json",
-        book / "requirements-mpi.txt",
-    )
-    mine.parent.mkdir()
-    mine.write_text("{}")
-    assert cache_key(book) == before
-    said = mpi.read_text()
-    mpi.write_text(said + "pytest==1\n")
-    after = cache_key(book)
-    mpi.write_text(said)
-    mine.rename(mine.parent.parent / "laptop.json")
-    assert len({before, after, cache_key(book)}) == 3
-    (mine.parent.parent / "laptop.json").unlink()
 
 
 def differing(one, other):

@@ -52,24 +52,6 @@ def letters(text):
     return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
-def test_notebooks_are_valid_and_alike_in_two_builds(notebooks):
-    for notebook in notebooks.values():
-        nbformat.validate(notebook)
-        assert [cell.id for cell in notebook.cells] == [
-            f"cell-{i}" for i in range(len(notebook.cells))
-        ]
-        assert not any(cell.get("outputs") for cell in notebook.cells)
-
-
-def test_nothing_of_myst_is_left(notebooks):
-    for name, notebook in notebooks.items():
-        text = markdown(notebook)
-        assert not re.search(
-            r"\{[\w:-]+\}`|^\s*(`{3,}|:{3,})\{|^\([\w-]+\)=|<script|x-thebe", text, re.M
-        ), name
-        assert text.count("$$") % 2 == 0 and text.count("```") % 2 == 0, name
-
-
 PAGE_ALONE = "solution", "cell_output", "ln-launch", "ln-launch-note", "admonition-title"
 
 

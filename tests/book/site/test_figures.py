@@ -14,15 +14,6 @@ from lnbook import figures  # noqa: E402  (the backend is chosen first)
 from lnbook.figures import style  # noqa: E402
 
 
-def test_figures_are_transparent_and_leave_the_settings_alone():
-    before = dict(matplotlib.rcParams)
-    fig, axes = figures.figure(4, 2, columns=2, xscale="log")
-    assert len(axes) == 2 and axes[0].get_xscale() == "log"
-    assert fig.get_facecolor()[3] == axes[0].get_facecolor()[3] == 0
-    assert dict(matplotlib.rcParams) == before
-    plt.close(fig)
-
-
 @pytest.mark.slow
 def test_on_a_phone_panels_stand_below_each_other_and_labels_keep_apart():
     narrow = pytest.importorskip("lnbook.figures.narrow")  # IPython is in the book's environment

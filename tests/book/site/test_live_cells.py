@@ -11,8 +11,7 @@ import shutil
 
 import build_offline
 import pytest
-from browsing import Visit, served, skip, violations
-from firefox import FIREFOX, firefox
+from browsing import Visit, served, violations
 from pages import BOOK, CHAPTERS, NOTEBOOKS, read
 
 from lnbook.exercises import exercises
@@ -118,12 +117,6 @@ def test_an_error_marks_the_readers_line(visit):
     assert "SyntaxError" in output and visit.page.inner_text(f"{CELL} .ln-live-blamed") == "def f(:"
 
 
-def test_tab_leaves_the_editor(visit):
-    visit.page.focus(f"{CELL} .cm-content")
-    visit.page.keyboard.press("Tab")
-    assert visit.page.evaluate("document.activeElement.textContent") == "Run"
-
-
 def test_a_figure_and_what_it_needs_from_above(visit):
     visit.page.click("text=Make this page live")
     first = ".bd-article .cell:has(figure)"
@@ -190,7 +183,6 @@ def test_an_endless_loop_is_stopped_and_a_reload_keeps_the_answer(visit):
 
 
 # ---- Without Python: what several pages keep, buttons, and what cannot be loaded
-# ---------------------------------
 
 NO_PYTHON = """window.Worker = class {
     postMessage(message) { if (message.start) setTimeout(() => this.onmessage({ data: { told: "ready" } })); }
@@ -259,8 +251,7 @@ def test_no_page_overwrites_the_newer_answer_of_another(tabs):
     wait_for(opened, "raise NotImplementedError")
 
 
-# ---- The rest of the book, from disk and in Firefox
-# -------------------------------------------------------------
+# ---- The rest of the book, and from disk
 
 
 @pytest.mark.skipif(not EVERY, reason="LN_LIVE_CHAPTERS is not all")
@@ -279,27 +270,6 @@ def test_the_offline_edition_runs_from_disk(browser, home, tmp_path):
 
 def exercises_of(number):
     return {id: e for id, e in exercises().items() if f"{e.chapter:02}" == number}
-
-
-@pytest.mark.skipif(not EVERY, reason="LN_LIVE_CHAPTERS is not all")
-def test_in_firefox(address):
-    if not FIREFOX:
-        skip("no Firefox on the PATH", "LN_REQUIRE_FIREFOX")
-    with firefox() as browser:
-        browser.send("WebDriver:Navigate", url=f"{address}/book/03-backward-pass.html")
-        browser.script(f"document.querySelector('{CELL} .ln-live-bar button').click()")
-        browser.wait_for(f"return document.querySelector('{CELL} .cm-content')")
-        for code, passed in ((WRONG, 3), (RIGHT, 10)):
-            browser.script(f"""const cell = lnLive.cells.find(c => '#' + c.exercise === '{CELL}');
-                cell.editor.set({json.dumps(code)}); cell.run.click();""")
-            status = browser.wait_for(
-                f"""const cell = lnLive.cells.find(c => '#' + c.exercise === '{CELL}');
-                return cell.stop.hidden && cell.status.textContent;"""
-            )
-            assert status == f"{passed} of 10 checks passed."
-        assert "Diagnosis" not in browser.script(
-            f"return document.querySelector('{CELL} .ln-live-output').innerText"
-        )
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)

@@ -70,24 +70,6 @@ def test_sheets_are_numbered_and_the_contents_know_the_numbers(pdf, texts):
             assert f"{entry.title} {pdf.get_destination_page_number(entry) + 1}" in texts[1]
 
 
-def test_formulas_are_typeset_and_nothing_is_folded(texts):
-    book = " ".join(texts)
-    assert (
-        "What gets through: three eigenvalues" in book
-        and r"\frac" not in book
-        and r"\(" not in book
-    )
-    assert (
-        "Aside: what each route would cost to run" in book
-        and "Common-subexpression elimination" in book
-    )
-    assert (
-        "Solution to Exercise 2.1" in book
-        and "Show code cell source" not in book
-        and "Hint" in book
-    )
-
-
 def test_a_link_between_chapters_stays_in_the_pdf(pdf):
     links = [
         annotation.get_object() for page in pdf.pages for annotation in page.get("/Annots", [])

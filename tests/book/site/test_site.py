@@ -4,7 +4,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from pages import CHAPTERS, PAGES
+from pages import CHAPTERS
 
 pytestmark = pytest.mark.site
 
@@ -49,26 +49,6 @@ def test_the_front_page_offers_what_the_build_has(html, site):
         < front.index("<figure")
         and front.count("sd-card-title") == 4
     )
-
-
-def test_pages_describe_themselves(tags):
-    said = {
-        name: {
-            a.get("name") or a.get("property"): a["content"]
-            for tag, a in found
-            if tag == "meta" and "content" in a
-        }
-        for name, found in tags.items()
-        if name.startswith("book/")
-    }
-    pages = {name: said[name] for name in (f"book/{path.stem}.html" for path in PAGES)}
-    assert len({meta["description"] for meta in pages.values()}) == len(pages)
-    for name, meta in pages.items():
-        assert (
-            40 <= len(meta["description"]) <= 202 and meta["description"] == meta["og:description"]
-        ), name
-        assert "\\" not in meta["description"], name  # no TeX
-        assert meta["og:title"] and "og:image" not in meta  # it needs the site's address
 
 
 def test_chapters_show_outputs(html):
@@ -132,23 +112,6 @@ def test_images_are_described(tags):
         assert 40 <= len(alt) <= 350 or "_images/" not in source, f"{name}: alt {alt!r}"
         assert alt and not re.search(r"[0-9a-f]{16}|\.(svg|png)$", alt), f"{name}: alt {alt!r}"
     assert sum("_images/" in source for _, source, _ in images) >= 2 * len(CHAPTERS)
-
-
-def test_ids_are_unique(tags):
-    for name, found in tags.items():
-        ids = [attributes["id"] for _, attributes in found if attributes.get("id")]
-        twice = {i for i in ids if ids.count(i) > 1}
-        # The theme repeats the ids of its own search form and header buttons.
-        assert not {i for i in twice if not re.match(r"pst-|search|__", i)}, f"{name}: {twice}"
-
-
-def test_no_buttons_that_lead_nowhere(html, site):
-    for name, text in html.items():
-        assert "download-notebook" not in text and "launch-buttons" not in text, name
-        assert "executablebooks/jupyter-book" not in text, f"{name}: Jupyter Book's own repository"
-        assert not re.search(r'class="[^"]*btn-source-(repository|issues|edit)', text), name
-    # No copies of the sources: they would hand out the solutions as downloads.
-    assert not (site / "_sources").exists()
 
 
 def test_site_is_light(site, record_property):

@@ -17,9 +17,7 @@ from lnbook.exercises import (
     check,
     exercises,
     expect_close,
-    of_small_error,
 )
-from lnlib import rms_norm_forward
 from normcheck.mistakes.change import function_with
 
 ALL = tuple(exercises().values())
@@ -45,15 +43,9 @@ def interpreted(exercise):
     )
 
 
-ODD = {}, "text", (), True, np.ones((2, 2, 2, 2)), np.array(["a"])
-
-
 @pytest.mark.parametrize("exercise", [pytest.param(e, marks=interpreted(e), id=e.id) for e in ALL])
-@pytest.mark.parametrize(
-    "odd", [None, *(pytest.param(odd, marks=pytest.mark.slow) for odd in ODD)], ids=repr
-)
-def test_an_odd_result_fails(exercise, odd):
-    report = check(exercise.id, lambda *args, **kwargs: odd)
+def test_no_result_fails(exercise):
+    report = check(exercise.id, lambda *args, **kwargs: None)
     assert report.failed and report.failed[1], report
 
 
@@ -153,62 +145,6 @@ def test_an_exception_is_a_failed_check():
     assert "raised KeyError: 'oops'" in report.failed[1]
 
 
-def along_xhat(kappa, xhat, gamma):
-    rest = xhat**2 - (xhat**2).mean()
-    rest -= xhat * (rest @ xhat) / (xhat @ xhat)
-    return (
-        rest / np.sqrt((rest**2).mean()) + np.sqrt(kappa**2 - 1) * xhat / np.sqrt((xhat**2).mean())
-    ) / gamma
-
-
-def alone(value, width):
-    return value
-
-
-@pytest.mark.parametrize(
-    "id, candidate, passed, words",
-    [
-        (
-            "eps-for-radius",
-            lambda sigma, radius: np.float32((sigma / radius) ** 2 - sigma**2),
-            0,
-            "leaves float64",
-        ),
-        ("same-output", lambda x: 1 * x, 1, "x itself"),
-        ("warp-sum", alone, 0, "lane 0 gets its own number, "),
-        (
-            "dy-with-kappa",
-            lambda kappa, xhat, gamma: along_xhat(2 * kappa, xhat, gamma),
-            0,
-            ", not 3",
-        ),
-    ],
-)
-def test_what_a_check_says(id, candidate, passed, words):
-    report = check(id, candidate)
-    assert len(report.passed) == passed and words in report.failed[1], report
-    assert words != ", not 3" or ", not 3; for each 1" in report.failed[1], report
-
-
-def test_report_never_claims_more_than_the_checks():
-    text = repr(check(ALL[0].id, ALL[0].solution))
-    assert f"{len(ALL[0].checks)} of {len(ALL[0].checks)} checks passed" in text
-    assert "correct" not in text
-
-
-@pytest.mark.parametrize(
-    "id, candidate, error, words",
-    [
-        ("no-such", len, ValueError, ("id", "no-such", ALL[0].id)),
-        (ALL[0].id, 3, TypeError, ("candidate", "int", "function")),
-    ],
-)
-def test_bad_input(id, candidate, error, words):
-    with pytest.raises(error) as caught:
-        check(id, candidate)
-    assert all(word in str(caught.value) for word in words)
-
-
 @pytest.mark.parametrize(
     "found, message",
     [
@@ -241,32 +177,7 @@ def test_a_mistake_that_an_earlier_check_stops_is_not_named():
     assert "running sum" in str(report.diagnosis) and "paired once" not in str(report.diagnosis)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "id, change, means",
-    [
-        ("warp-sum", ("width // 2", "width / 2"), "Which division of integers gives an integer?"),
-        ("second-stage", ("float32(0)", "0"), "Which number should be float32(...)?"),
-        ("second-stage", ("part * D + c", "G * part * D + c"), "An index lies outside its array"),
-        (
-            "no-conflicts",
-            (
-                "lane]\n    cuda.syncthreads()",
-                "lane]\n        cuda.syncthreads()\n        y[r] = tile[0]",
-            ),
-            "one place",
-        ),
-    ],
-)
-def test_a_kernel_that_fails_in_a_way_of_its_own_is_told_what_the_error_means(id, change, means):
-    exercise = exercises()[id]
-    report = check(id, function_with(exercise.solution, (change,)))
-    assert report.diagnosis.kind == "error" and means in str(report.diagnosis), report
-    assert len(str(report.diagnosis).split()) <= 30
-
-
 # ---- The same mistakes in other words
-# ------------------------------------------------------------------
 
 
 def m(a):
@@ -326,49 +237,7 @@ def test_a_mistake_in_other_words(id, candidate, kind, words):
     assert words in str(report.diagnosis), report
 
 
-def rms_test(tolerance, of_dx=1, of_dgamma=1):
-    def is_right(backward):
-        x, u, dy = np.random.default_rng(1).standard_normal((3, 2, 3, 5)) / 50
-        gamma, v = np.random.default_rng(2).standard_normal((2, 5))
-        dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])
-        if dx.shape != x.shape or dgamma.shape != gamma.shape:
-            return False
-        h = 1e-30j
-        slope = (
-            dy * rms_norm_forward(x + of_dx * h * u, gamma + of_dgamma * h * v)[0]
-        ).sum().imag / 1e-30
-        return bool(
-            abs((of_dx * dx * u).sum() + (of_dgamma * dgamma * v).sum() - slope)
-            <= tolerance * abs(slope)
-        )
-
-    return is_right
-
-
-def same_x(layer):
-    rng = np.random.default_rng(1)
-    x, dy = rng.standard_normal((2, 4, 7))
-    gamma, beta = rng.standard_normal((2, 7))
-    first = layer(x, gamma, beta, dy, 1e-5)
-    kept = [a.copy() for a in first]
-    layer(x, gamma + 1, beta, dy, 1e-5)
-    return all(map(np.array_equal, first, kept))
-
-
-@pytest.mark.parametrize(
-    "id, candidate, words",
-    [
-        ("write-the-test", rms_test(0.3), "a dx that is 30 % too large"),
-        ("test-buffers", same_x, "has the x and dy of the first"),
-    ],
-)
-def test_what_an_answer_does_is_read_off(id, candidate, words):
-    report = check(id, candidate)
-    assert report.failed and words in str(report), report
-
-
 # ---- What has no name
-# ----------------------------------------------------------------------------------
 
 
 def _of(id, change):
@@ -379,10 +248,7 @@ def _of(id, change):
 @pytest.mark.parametrize(
     "answer, words",
     [
-        (_of("group-norm", lambda a: 3 * a), "is 3 times it"),
-        (_of("group-norm", lambda a: -a), "has the other sign"),
-        (_of("group-norm", lambda a: a.astype(np.float32).astype(float)), "digits of float32"),
-        (_of("eigenvalues", lambda a: np.roll(a, 1)), "another order"),
+        (_of("group-norm", lambda a: 3 * a), "is 3 times the right one"),
         (_of("best-step", lambda h: 1 / h), "reciprocal"),
     ],
 )
@@ -404,36 +270,6 @@ def test_simple_relations_are_told(answer, words):
 def test_what_is_none_of_them_is_not_named(answer):
     report = check(*answer)
     assert report.failed and report.diagnosis is None, report
-
-
-@pytest.mark.parametrize(
-    "error, array, words",
-    [
-        (1e-7, np.float64(np.float32(0.1)), "has no more"),
-        (1e-7, 0.1, "a step in float32"),
-        (1e-3, 0.1, ""),
-        (1e-7, np.float32(0.1), "is float32"),
-    ],
-)
-def test_a_small_error_says_whose_size_it_has(error, array, words):
-    said = of_small_error(error, np.asarray(array))
-    assert words in said and bool(words) == bool(said)
-
-
-@pytest.mark.parametrize("id", ["backward-dx"])
-def test_float32_work_returned_as_float64_says_so(id):
-    solution = exercises()[id].solution
-
-    def candidate(*args):
-        return solution(
-            *(a.astype(np.float32) if isinstance(a, np.ndarray) else a for a in args)
-        ).astype(float)
-
-    report = check(id, candidate)
-    assert (
-        "right to the digits of float32" in report.failed[1]
-        and "leaves float64" in report.failed[1]
-    ), report
 
 
 @pytest.mark.parametrize(

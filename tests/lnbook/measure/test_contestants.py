@@ -50,12 +50,3 @@ def test_what_is_not_installed_is_left_out_and_told(monkeypatch, capsys):
     assert "no browser runs Numba" in capsys.readouterr().out
     with pytest.raises(ImportError):
         measure.partial_sums(4)
-
-
-def test_a_table_for_readers(capsys):
-    measure.show((4, 8), ["numpy-idiomatic"], rounds=1, block=1e-9)
-    first, head, *lines = capsys.readouterr().out.splitlines()
-    assert (
-        first == "(4, 8), float32, forward, threads: 1" and "predicted" in head and "ratio" in head
-    )
-    assert lines[-1].startswith("numpy-idiomatic")

@@ -2,7 +2,6 @@
 time.
 """
 
-import json
 import math
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from lnbook import results
 from lnbook.figures import measured
 from lnbook.measure import Timing, suite
-from lnbook.measure import __main__ as command
 from lnlib.cost import Machine
 
 STORED = [r for kind in ("cpu", "machine") for r in results.read(kind)["records"]]
@@ -84,19 +82,3 @@ def test_it_ends_in_time_and_says_what_it_left_out(instant):
     assert len(left_out) == len(suite.jobs()) - 3 and set(left_out.values()) == {
         "150 seconds were over"
     }
-
-
-@pytest.mark.slow
-def test_the_command_writes_a_file_and_draws(instant, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(measured, "FIGURES", {"sharing": measured.sharing})
-    assert command.main(["--folder", str(tmp_path), "--rounds", "1"]) == 0
-    (file,) = tmp_path.glob("*.json")
-    written = json.loads(file.read_text())
-    assert (
-        written["provenance"]["command"] == "python -m lnbook.measure"
-        and len(written["records"]) > 250
-    )
-    assert str(tmp_path) not in file.read_text()
-    assert [path.name for path in tmp_path.glob("*.png")] == ["sharing.png"]
-    said = capsys.readouterr().out
-    assert "1.00 times as fast as one" in said and "(8, 1024, 768)" in said

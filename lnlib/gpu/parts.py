@@ -32,8 +32,10 @@ from .. import validation
 #: Powers of two by which a row out of range is multiplied. The first is for one that is too large.
 DOWN, UP = 2.0**-90, 2.0**100
 
-#: By the dtype of the arithmetic: its name, and a number near its largest, which times 0 is 0.
+#: The name of each dtype of the arithmetic.
 NAMES = {float32: "float32", float64: "float64"}
+
+#: A number near the largest of each dtype, which times 0 is 0.
 MOST = {float32: 3.4e38, float64: 1.7e308}
 
 #: Rounds that the statistics of a row may take. Two are usual, and one if the mean is small.

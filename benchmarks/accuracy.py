@@ -302,9 +302,8 @@ def wide_parameter_gradients(case):
     x, dy = case.x.astype(np.float64), case.dy.astype(np.float64)
     c = x - x.mean(axis=1, keepdims=True)
     xhat = c / np.sqrt((c * c).mean(axis=1, keepdims=True) + EPS)
-    dgamma, dbeta = (
-        np.array([math.fsum(column) for column in terms.T]) for terms in (dy * xhat, dy)
-    )
+    terms = dy * xhat, dy
+    dgamma, dbeta = (np.array([math.fsum(column) for column in of.T]) for of in terms)
     bound = 101 * u * np.linalg.norm(np.sum(np.abs(dy) * (1 + np.abs(xhat)), axis=0))
     return Exact({"dgamma": dgamma, "dbeta": dbeta}, bound / np.linalg.norm(dgamma))
 
@@ -372,56 +371,37 @@ def records_of(case, contestants):
         if out is None:
             continue
         values = dict(zip(("y", *GRADIENTS), out))
+        dtype, (rows, D) = case.x.dtype.name, case.x.shape
+        record = {
+            "regime": case.regime,
+            "framework": peer.name,
+            "dtype": dtype,
+            "D": D,
+            "rows": rows,
+        }
+        record |= case.coordinates
         for tensor in case.tensors:
-            record = {
-                "regime": case.regime,
-                "framework": peer.name,
-                "dtype": case.x.dtype.name,
-                "D": case.x.shape[1],
-                "rows": len(case.x),
-                **case.coordinates,
-                "tensor": tensor,
-            }
+            found = {"tensor": tensor}
             if case.regime == "rows":
-                record["judge_error"] = digits(exact.judge_error, 2)
-            yield record | measure(tensor, values[tensor], exact.tensors[tensor])
+                found["judge_error"] = digits(exact.judge_error, 2)
+            yield record | found | measure(tensor, values[tensor], exact.tensors[tensor])
 
 
 # The file and the tables
 
 
-def show(record):
-    """One cell of a table."""
-    zero = "max_abs" in record
-    number = record["max_abs" if zero else "relative_error"]
-    if number is None:
-        return "nan"
-    text = f"{number:.1e}" if not zero else f"|{number:.0e}|" if number else "0"
-    return text + "*" * bool(record["flag"])
-
-
-NOT_IN_TITLE = {"regime", "framework", "tensor", "kappa", "relative_error", "correct_digits"}
-NOT_IN_TITLE |= {"flag", "max_abs", "judge_error"}
-
-
-def print_tables(records):
-    """A table for each regime, dtype, D and tensor: a line for each framework, a column for each
-    coordinate.
-    """
-    tables = {}
+def worst(records):
+    """A line for each regime, dtype and tensor, the largest error of each framework in it."""
+    names, found = list(dict.fromkeys(r["framework"] for r in records)), {}
     for r in records:
-        names = "nominal", "offset", "sigma", "row", "value", "rows"
-        along = "rows" if r["regime"] == "rows" else next(name for name in names if name in r)
-        others = (f"{k}={v}" for k, v in r.items() if k not in NOT_IN_TITLE | {along})
-        column = f"{r[along]:g}" if isinstance(r[along], float) else str(r[along])
-        table = tables.setdefault((r["regime"], r["tensor"], *others), {})
-        table.setdefault(r["framework"], {})[column] = show(r)
-    for title, lines in tables.items():
-        columns = list(dict.fromkeys(c for line in lines.values() for c in line))
-        rows = [[name, *(line.get(c, "") for c in columns)] for name, line in lines.items()]
-        print("\n".join(grid("  ".join(title), ["", *columns], rows)))
-    print("\nrelative L2 errors; |a| is the largest number where 0 is exact;")
-    print("* marks NaN, Inf or only zeros")
+        error = math.inf if r["relative_error"] is None else r["relative_error"]
+        line = found.setdefault((r["regime"], r["dtype"], r["tensor"]), {})
+        line[r["framework"]] = max(error, line.get(r["framework"], 0.0))
+    lines = [
+        [" ".join(key), *(f"{line[name]:.1e}" if name in line else "" for name in names)]
+        for key, line in found.items()
+    ]
+    return grid("largest relative L2 error; inf: not finite, or not 0", ["", *names], lines)
 
 
 def main(arguments=None):
@@ -442,7 +422,7 @@ def main(arguments=None):
         "statistics": {"y": rows, "dx": rows, "dgamma": whole, "dbeta": whole},
         "records": records,
     }
-    print_tables(records)
+    print(*worst(records), sep="\n")
     spent = f"{len(records)} records in {time.monotonic() - start:.0f} s"
     print(f"{spent}; left out: {', '.join(left_out) or 'nobody'}")
     save(options.out, result)

@@ -25,20 +25,17 @@ FAILURE = ("property", "tensor", "error", "failed", "tried", "sentence", "case",
 def lnlib_targets():
     """(name, target, options) of the backends of this library, and of RMS norm."""
     wide = {"dtypes": ("float32", "float64", "float16", "bfloat16")}
-    for name, backend in (("lnlib.layernorm", layernorm), ("lnlib.cpu", cpu)):
-        yield name, (backend.layer_norm_forward, backend.layer_norm_backward), wide
     # The interpreter of CUDA kernels takes seconds for a large case; JAX and torch.compile compile
     # every shape.
-    yield (
-        "lnlib.gpu, interpreted",
-        (gpu.layer_norm_forward, gpu.layer_norm_backward),
-        {"dtypes": ("float32",), "most_features": 130, "most_rows": 100, "quick": True},
-    )
-    yield (
-        "lnlib.layernorm, RMS norm",
-        (layernorm.rms_norm_forward, layernorm.rms_norm_backward),
-        {**wide, "kind": "rms_norm"},
-    )
+    few = {"dtypes": ("float32",), "most_features": 130, "most_rows": 100, "quick": True}
+    for name, backend, options in (
+        ("lnlib.layernorm", layernorm, wide),
+        ("lnlib.cpu", cpu, wide),
+        ("lnlib.gpu, interpreted", gpu, few),
+    ):
+        yield name, (backend.layer_norm_forward, backend.layer_norm_backward), options
+    rms_norm = layernorm.rms_norm_forward, layernorm.rms_norm_backward
+    yield "lnlib.layernorm, RMS norm", rms_norm, {**wide, "kind": "rms_norm"}
 
 
 def torch_targets():
@@ -61,11 +58,8 @@ def torch_targets():
     yield "torch.nn.RMSNorm", torch.nn.RMSNorm, {**wide, **DERIVATIVES, "kind": "rms_norm"}
     small = {**wide, "dtypes": ("float32",), "quick": True, "eps": 1e-5}
     yield "torch.compile, layer norm", torch.compile(layer_norm, dynamic=True), small
-    yield (
-        "torch.compile, RMS norm",
-        torch.compile(rms_norm, dynamic=True),
-        {**small, "kind": "rms_norm"},
-    )
+    compiled = torch.compile(rms_norm, dynamic=True)
+    yield "torch.compile, RMS norm", compiled, {**small, "kind": "rms_norm"}
 
 
 def flax_targets():
@@ -89,14 +83,12 @@ def flax_targets():
 def keras_targets():
     import keras
 
+    def layer_norm(x, gamma, beta, eps):
+        return keras.ops.layer_normalization(x, gamma, beta, axis=-1, epsilon=eps)
+
     if keras.backend.backend() == "jax":
-        yield (
-            "keras.ops.layer_normalization on JAX",
-            lambda x, gamma, beta, eps: keras.ops.layer_normalization(
-                x, gamma, beta, axis=-1, epsilon=eps
-            ),
-            {**ON_JAX, "most_features": 130, "most_rows": 300},
-        )
+        options = {**ON_JAX, "most_features": 130, "most_rows": 300}
+        yield "keras.ops.layer_normalization on JAX", layer_norm, options
 
 
 def targets():

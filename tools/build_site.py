@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 
 import fetch_pyodide
-import live_index
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "_build" / "lite"
@@ -114,7 +113,37 @@ def build_lite(pyodide, book, work, target):
     command = [sys.executable, "-m", "jupyter", "lite", "build", "--log-level=ERROR"]
     fixed = os.environ | {"SOURCE_DATE_EPOCH": DATE}
     subprocess.run(command, cwd=work, check=True, stdout=subprocess.DEVNULL, env=fixed)
-    (target / "live.json").write_text(live_index.index(target))
+    (target / "live.json").write_text(live_index(target))
+
+
+#: Of what live cells load: what Pyodide has not or has in another version, in a wheel each, with
+#: what it needs; and what code on the pages may import beyond NumPy and the library.
+WHEELS = {"lnlib": ("lnlib",), "mpmath": ("mpmath",), "sympy": ("mpmath", "sympy")}
+OFFERED = "matplotlib", "mpmath", "sympy"
+
+
+def live_index(lite):
+    """The list from which live cells load, of the JupyterLite site ``lite``, as JSON: wheels and
+    data by place, sizes by name. A hash tells one Python from another, for what a browser keeps.
+    """
+
+    def wheel(name):
+        return next((lite / "pypi").glob(f"{name}-*.whl")).relative_to(lite).as_posix()
+
+    files, pyodide, python = lite / "files", lite / "static/pyodide", hashlib.sha256()
+    for name in ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip"):
+        python.update((pyodide / name).read_bytes())
+    folders = files / "benchmarks/results", files / "book/_data"
+    data = [path for folder in folders for path in sorted(folder.rglob("*.json"))]
+    loaded = [*pyodide.iterdir(), *(lite / "pypi").glob("*.whl"), *data]
+    said = {
+        "wheels": {name: [*map(wheel, needed)] for name, needed in WHEELS.items()},
+        "packages": OFFERED,
+        "python": python.hexdigest()[:8],
+        "data": [path.relative_to(files).as_posix() for path in data],
+        "bytes": {path.name: path.stat().st_size for path in sorted(loaded)},
+    }
+    return json.dumps(said)
 
 
 def main():

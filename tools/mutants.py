@@ -23,7 +23,6 @@ All changes are made in temporary copies. Ends with 0 if no mutant lives.
 
 import argparse
 import json
-import math
 import os
 import queue
 import re
@@ -141,20 +140,17 @@ def rows_of(results):
     return {row["mutant"]: row for row in map(json.loads, lines)}
 
 
-def judged(chosen, table, copies, keep, minutes=math.inf):
+def judged(chosen, table, copies, keep):
     """Keeps a row of results of each of these mutants as soon as it is known, from as many
-    processes as there are copies. None is begun after so many minutes.
+    processes as there are copies.
     """
-    free, finders, end = queue.Queue(), defaultdict(Counter), time.monotonic() + 60 * minutes
-    kept = threading.Lock()
+    free, finders, kept = queue.Queue(), defaultdict(Counter), threading.Lock()
     everything = sorted({test for mutant in chosen for test in tests_of(mutant.file, table)})
     for one in copies:
         one.pytest("--collect-only", *everything, keeps_bytecode=True)
         free.put(one)
 
     def run(mutant):
-        if time.monotonic() >= end:
-            return
         one, start = free.get(), time.monotonic()
         try:
             first = [test for test, _ in finders[mutant.file].most_common()]
@@ -219,15 +215,10 @@ def asked(arguments):
     ask.add_argument("--processes", type=at_least_one, default=2, help="default: 2")
     limit = "seconds of processor time of one run of tests"
     ask.add_argument("--limit", type=at_least_one, default=300, help=limit)
-    late = "what is not begun by then is not judged"
-    ask.add_argument("--minutes", type=float, default=math.inf, help=late)
     kept = "a file of JSON lines; what was killed there is not run again"
     ask.add_argument("--results", type=new_file, help=kept)
     ask.add_argument("--list", action="store_true", help="only show the sample")
-    options = ask.parse_args(arguments)
-    if not options.minutes >= 0:
-        ask.error(f"--minutes: found {options.minutes}, expected 0 or more")
-    return options
+    return ask.parse_args(arguments)
 
 
 def run(chosen, rows, said, options, root):
@@ -245,7 +236,7 @@ def run(chosen, rows, said, options, root):
     with tempfile.TemporaryDirectory() as folder:
         places = [Path(folder) / str(number) for number in range(options.processes)]
         copies = [Copy(root, place, options.limit, said["loaded"]["modules"]) for place in places]
-        judged(left, said["tests"], copies, keep, options.minutes)
+        judged(left, said["tests"], copies, keep)
         failing = kills_without(rows.values(), copies[0])
         for one in copies:
             one.close()

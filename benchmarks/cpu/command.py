@@ -36,7 +36,7 @@ from lnbook.measure.suite import LADDER_SHAPES, SHAPES
 from ..command import new_file
 from . import assembly
 from .contestants import contestants
-from .tables import AGAINST, Progress, print_tables
+from .tables import AGAINST, print_tables
 
 PACKAGES = ("numpy", "numba", "llvmlite", "torch", "jax", "jaxlib")
 
@@ -169,7 +169,7 @@ def environment(threads, state, folder):
     return kept | dict.fromkeys(names, str(threads)) | STATES[state] | jax | compiled
 
 
-def run(jobs, options, progress):
+def run(jobs, options, bar):
     """Start a process for each job (threads, state), one after the other, and gather what they
     print.
     """
@@ -187,7 +187,7 @@ def run(jobs, options, progress):
                     for kernel in found.get("kernels", []):
                         kernels[json.dumps(kernel)] = kernel  # every process reports: keep one
                     if "records" in found:
-                        progress.step(found["records"][0])
+                        bar.update()
         if process.returncode:
             where = f"the process for {threads} thread(s), {state} memory"
             raise SystemExit(f"{where}, ended with {process.returncode}")
@@ -266,8 +266,9 @@ def main(arguments=None):
         "states": STATES,
         "alignments": ALIGNMENTS,
     }
-    with contextlib.closing(Progress(total)) as progress:
-        records, left_out, kernels = run(jobs, plan, progress)
+    bar = stopwatch.progress(total, "benchmarks.cpu")
+    records, left_out, kernels = run(jobs, plan, bar)
+    bar.close()
     found = list(warnings_about(records))
     print_tables(records)
     print(*found, f"{len(records)} records; left out: {left_out or 'nobody'}", sep="\n")

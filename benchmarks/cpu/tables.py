@@ -1,33 +1,13 @@
-"""What the speed benchmark shows while it runs and when it is done."""
+"""What the speed benchmark shows when it is done."""
 
 import math
-import sys
-import time
 
 import numpy as np
 
-from lnbook.measure.stopwatch import cell, progress
+from lnbook.measure.stopwatch import cell
 from lnbook.measure.suite import AGAINST
 
 from ..command import grid
-
-
-class Progress:
-    """A bar with the shape on a terminal; elsewhere a line for each shape."""
-
-    def __init__(self, total):
-        self.bar, self.start, self.last = progress(total, "benchmarks.cpu"), time.monotonic(), None
-
-    def step(self, record):
-        at = f"{record['threads']} thread(s), {record['state']}, {tuple(record['shape'])}"
-        self.bar.set_description(at, refresh=False)
-        self.bar.update()
-        if at != self.last and not sys.stderr.isatty():
-            print(f"{time.monotonic() - self.start:5.0f} s  {at}", file=sys.stderr, flush=True)
-        self.last = at
-
-    def close(self):
-        self.bar.close()
 
 
 def geometric_mean(numbers):

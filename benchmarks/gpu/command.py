@@ -22,7 +22,7 @@ from lnbook.measure.provenance import FOLDER, ROOT, provenance, save, slug, unwr
 from simt.cuda_access import cuda
 
 from . import stages, tables
-from .contestants import EPS, LIMIT, OURS, Notes
+from .contestants import EPS, OURS, Notes
 from .correctness import correctness
 
 PACKAGES = (
@@ -47,37 +47,28 @@ SHARE = 0.3
 # Environment
 
 
-def one_line(text):
-    """The beginning of a text without its line breaks."""
-    return " ".join(str(text).split())[:200]
-
-
 def missing():
     """What is missing here, as sentences that say what to install."""
-    found = []
-    try:
+
+    def torch_works():
         import torch
-    except ImportError:
-        found.append("PyTorch is not installed: install torch, built for CUDA")
-    else:
-        if not torch.cuda.is_available():
-            built = f"built for CUDA {torch.version.cuda}"
-            found.append(f"PyTorch {torch.__version__} finds no GPU ({built})")
-    if cuda.implementation is None:
-        found.append("Numba's CUDA target is not installed: requirements-gpu.txt has it")
-    elif not cuda.is_available():
-        found.append(f"Numba finds no GPU: {one_line(cuda.cuda_error() or 'it gives no reason')}")
-    else:
-        try:  # NVVM, Numba's compiler, is a package of its own
-            probe = cuda.jit(lambda a: None)
-            probe[1, 32](cuda.device_array(1))
-            cuda.synchronize()
+
+        torch.zeros(1, device="cuda")
+
+    def numba_works():  # with its compiler, NVVM, which is a package of its own
+        cuda.jit(lambda a: None)[1, 32](cuda.device_array(1))
+        cuda.synchronize()
+
+    found = []
+    for works, needed in (
+        (torch_works, "PyTorch, built for CUDA, and a GPU"),
+        (numba_works, "Numba's CUDA target and NVIDIA's compiler: requirements-gpu.txt"),
+    ):
+        try:
+            works()
         except Exception as error:  # each version fails in its own way
-            found.append(
-                f"Numba cannot compile a kernel ({type(error).__name__}: {one_line(error)}):"
-                " install nvidia-nvvm and nvidia-nvjitlink (requirements-gpu.txt), or set"
-                " CUDA_HOME to a CUDA toolkit"
-            )
+            said = " ".join(str(error).split())[:200]
+            found.append(f"{needed} ({type(error).__name__}: {said})")
     return found
 
 
@@ -132,18 +123,11 @@ def work(stage, quick):
                 given = stages.Work(TorchGpu(), notes, 10 if quick else 30, quick)
                 for records in STAGES[stage](given):
                     say({"records": records, **notes.take()})
-                    print(f"  {stage}: {describe(records)}", flush=True)
+                    print(f"  {stage}: {len(records)} records", flush=True)
         except Exception as error:
             traceback.print_exc()
             notes.failed("the stage", error)
         say(notes.take())
-
-
-def describe(records):
-    """Where a stage has come to."""
-    first = records[0] if records else {}
-    shown = ("mebibytes", "shape", "dtype", "which")
-    return " ".join(str(first[key]) for key in shown if key in first) or "nobody"
 
 
 # The process that starts the others, and writes
@@ -199,25 +183,11 @@ def perform(stages, start, result, write):
                 ]
                 write(result)
         except Exception as error:
-            said = (
-                str(error) if isinstance(error, StageFailed) else f"{type(error).__name__}: {error}"
-            )
+            kind = "" if isinstance(error, StageFailed) else f"{type(error).__name__}: "
+            said = f"{kind}{error}"
             result["failures"].append({"stage": stage, "what": "the stage", "error": said})
         result["stages"][stage] = round(time.monotonic() - began, 1)
         write(result)
-
-
-def write_to(path):
-    """A function that writes the result, and leaves the old file alone until the new one is
-    complete.
-    """
-
-    def write(result):
-        part = path.with_suffix(".part")
-        save(part, result)
-        part.replace(path)
-
-    return write
 
 
 def parse(arguments=None):
@@ -258,19 +228,18 @@ def main(arguments=None):
         "device": device(),
         "eps": EPS,
         "quick": options.quick,
-        "ladder_limit_seconds": LIMIT,
     }
-    result = {
-        "title": "Speed of layer norms on a GPU",
-        "provenance": ran,
-        "stages": {},
-        "left_out": {},
-        "failures": [],
-        "records": [],
-    }
+    result = {"title": "Speed of layer norms on a GPU", "provenance": ran}
+    result |= {"stages": {}, "left_out": {}, "failures": [], "records": []}
     folder = options.out or (None if options.quick else FOLDER / "gpu")
     path = folder and folder / f"{slug(ran['device']['name'])}.json"
-    write = write_to(path) if path else lambda result: None
+
+    def write(result):
+        if path:  # the old file is left alone until the new one is complete
+            part = path.with_suffix(".part")
+            save(part, result)
+            part.replace(path)
+
     perform(options.stages or STAGES, start, result, write)
     print("\n".join(tables.report(result)))
     wrong = any(r["implementation"] in OURS and not r["ok"] for r in result["records"] if "ok" in r)

@@ -135,8 +135,8 @@ def main(arguments=None):
         parser.error("Numba finds no GPU")
     else:
         launch_all(options.rows, options.length)
-        multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
-        found = counts(options.rows, options.length, multiprocessors)
+        has = cuda.get_current_device().MULTIPROCESSOR_COUNT
+        found = counts(options.rows, options.length, has)
     title = f"Loads from global memory, as interpreted: {options.rows} rows of {options.length}"
     lines = [[str(value) for value in line.values()] for line in found]
     print("\n".join(grid(title, list(found[0]), lines)))

@@ -58,34 +58,18 @@ def report(result):
     sections = {section: found for (section,), found in by(result["records"], "section").items()}
     if found := sections.get("correctness"):
         lines += correctness(found)
-    for section, title, along, said in (
-        (
-            "nothing",
-            "two events with nothing in between: microseconds, part of all times",
-            "section",
-            lambda r: cell(r["seconds"], 1e6),
-        ),
-        (
-            "ceilings",
-            "ceilings: GB/s, arrays of so many MiB",
-            "mebibytes",
-            lambda r: f"{r['gb_per_s']:.0f}",
-        ),
-        (
-            "repeated",
-            "backward, again and again: runs with the same bits as the first",
-            "shape",
-            lambda r: f"{r['same']} of {r['runs']}",
-        ),
-        (
-            "launch",
-            "launch: microseconds of the host",
-            "which",
-            lambda r: f"{r['host_seconds'] * 1e6:.1f}",
-        ),
-    ):
-        if found := sections.get(section):
-            lines += across(title, found, along, said)
+
+    def show(section, title, along, said):
+        return across(title, sections[section], along, said) if section in sections else []
+
+    nothing = "two events with nothing in between: microseconds, part of all times"
+    lines += show("nothing", nothing, "section", lambda r: cell(r["seconds"], 1e6))
+    rates = "ceilings: GB/s, arrays of so many MiB"
+    lines += show("ceilings", rates, "mebibytes", lambda r: f"{r['gb_per_s']:.0f}")
+    same = "backward, again and again: runs with the same bits as the first"
+    lines += show("repeated", same, "shape", lambda r: f"{r['same']} of {r['runs']}")
+    host = "launch: microseconds of the host"
+    lines += show("launch", host, "which", lambda r: f"{r['host_seconds'] * 1e6:.1f}")
     for section in "compile", "ladder", "speed":
         for (dtype, which), found in by(sections.get(section, []), "dtype", "which").items():
             lines += times(section, dtype, which, found)

@@ -11,10 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-COLUMNS, ROWS = (
-    32,
-    32,
-)  # the part of the partial sums that a program of the second stage adds at once
+# The part of the partial sums that a program of the second stage adds at once.
+COLUMNS, ROWS = 32, 32
 
 
 @triton.jit
@@ -96,21 +94,9 @@ def backward(dy, x, mean, rstd, gamma, warps, programs):
     parts = min(N, programs)
     dx, dgamma, dbeta = torch.empty_like(x), torch.empty_like(gamma), torch.empty_like(gamma)
     sums = torch.empty((2, parts, D), dtype=torch.float32, device=x.device)
-    backward_kernel[(parts,)](
-        dy,
-        x,
-        mean,
-        rstd,
-        gamma,
-        dx,
-        sums[0],
-        sums[1],
-        N,
-        D,
-        BLOCK=triton.next_power_of_2(D),
-        num_warps=warps,
-    )
-    add_kernel[(triton.cdiv(D, COLUMNS),)](
-        sums[0], sums[1], dgamma, dbeta, parts, D, COLUMNS=COLUMNS, ROWS=ROWS
-    )
+    arrays = dy, x, mean, rstd, gamma, dx, *sums
+    how = {"BLOCK": triton.next_power_of_2(D), "num_warps": warps}
+    backward_kernel[(parts,)](*arrays, N, D, **how)
+    programs = (triton.cdiv(D, COLUMNS),)
+    add_kernel[programs](*sums, dgamma, dbeta, parts, D, COLUMNS=COLUMNS, ROWS=ROWS)
     return dx, dgamma, dbeta

@@ -58,10 +58,9 @@ def row(found, note=None):
         for label, address in found
     )
     row = f'<p class="ln-launch">{links}</p>'
-    if note:
-        row += f'<p class="ln-launch-note">{note}</p>'
+    row += f'<p class="ln-launch-note">{note}</p>' if note else ""
     if "data-ln-served" in links:
-        row = FROM_DISK + row + f'<p class="ln-launch-note" data-ln-disk>{SERVE}</p>'
+        row = f'{FROM_DISK}{row}<p class="ln-launch-note" data-ln-disk>{SERVE}</p>'
     return row
 
 

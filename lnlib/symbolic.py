@@ -394,13 +394,6 @@ def compact_double_backward(row: Row) -> tuple[Matrix, Matrix, Matrix]:
 
 
 @lru_cache
-def to_numpy(D: int) -> Callable:
-    """NumPy function of (D arrays of one shape, eps): SymPy's xhat (D, 1, ...), J (D, D, ...)."""
-    one = row(D)
-    results = [one.xhat, one.xhat.jacobian(one.x)]
-    return lambdify([list(one.x), one.epsilon], results, modules="numpy", cse=True)
-
-
 def numeric_jacobian(D: int) -> Callable[[np.ndarray, float], np.ndarray]:
     r"""SymPy's Jacobian of xhat for D features, compiled to NumPy: without this library's formulas.
 
@@ -408,10 +401,11 @@ def numeric_jacobian(D: int) -> Callable[[np.ndarray, float], np.ndarray]:
     x, float64 or complex128 of shape (..., D), and a float eps; it gives an array of shape (..., D,
     D), the :math:`J_{ij} = \partial\hat x_i/\partial x_j` of each row.
     """
-    both = to_numpy(validation.require_count("D", D, least=2, most=8))
+    one = row(validation.require_count("D", D, least=2, most=8))
+    J = one.xhat.jacobian(one.x)
+    compiled = lambdify([list(one.x), one.epsilon], J, modules="numpy", cse=True)
 
     def jacobian_at(x, eps):
-        J = both(np.moveaxis(x, -1, 0), eps)[1]
-        return np.moveaxis(J, (0, 1), (-2, -1))
+        return np.moveaxis(compiled(np.moveaxis(x, -1, 0), eps), (0, 1), (-2, -1))
 
     return jacobian_at

@@ -337,27 +337,8 @@ def marks_of_threads(n, dtype, precise=False):
 #: Both sides of every limit of lnlib.cpu: 16 and 64 (vectors), LONG_ROW, CHUNK / itemsize; and wide
 #: rows. (What is far has its own test.)
 WIDTHS = (
-    1,
-    2,
-    3,
-    7,
-    16,
-    17,
-    64,
-    255,
-    256,
-    257,
-    300,
-    511,
-    512,
-    513,
-    1000,
-    1023,
-    1024,
-    2047,
-    2048,
-    2049,
-    2500,
+    *(1, 2, 3, 7, 16, 17, 64, 255, 256, 257, 300, 511, 512, 513),
+    *(1000, 1023, 1024, 2047, 2048, 2049, 2500),
 )
 
 SHAPES = ((2, 3, 8), (4, 8, 16), (4, 16, 64), (3, 5, 32))

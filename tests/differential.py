@@ -107,7 +107,7 @@ class Promise(NamedTuple):
     exact: dict
     #: u ||size||, see cases.rounding_sizes, of each row of dgamma's and dbeta's terms, too
     roundings: dict
-    alike: dict  #: the same, of all rows together that have the same x
+    alike: dict  #: roundings of all rows together that have the same x
     column: (
         dict  #: u ||size|| of dgamma's and dbeta's terms in the column that has most of it, else 0
     )

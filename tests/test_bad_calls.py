@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 
 import simt
-from lnbook import exercises
-from lnbook.measure import interleave
 from lnlib import (
     cost,
     gpu,
@@ -26,7 +24,6 @@ from lnlib import (
     summation,
     variance,
 )
-from normcheck import validate
 
 X = np.random.default_rng(1).standard_normal((2, 3))
 GAMMA, BETA, DY = np.array([1.0, -2.0, 0.5]), np.array([0.1, 0.2, 0.3]), np.cos(X)
@@ -199,23 +196,6 @@ CALLS = {
     for name, function in functions()
     if (values := good(name, function)) is not None and function.__name__ not in UNCHECKED
 }
-CALLS |= {
-    "validate": (
-        validate,
-        {"target": (layernorm.layer_norm_forward, layernorm.layer_norm_backward), "quick": True},
-    ),
-    "exercises.check": (exercises.check, {"id": "backward-dx", "candidate": lambda dy, cache: dy}),
-    "interleave": (interleave, {"calls": {"a": int}, "rounds": 1}),
-}
-#: Bad values of what other functions take.
-OTHER_BAD = {
-    "target": [None, 3, (layernorm.layer_norm_forward,)],
-    "quick": [1],
-    "id": ["nonsense", None],
-    "candidate": [None],
-    "calls": [None, {}, {"a": 3}],
-    "rounds": [0, 1.5],
-}
 
 
 def bad_values(name, parameter):
@@ -223,7 +203,7 @@ def bad_values(name, parameter):
         return FLAG[1]
     if parameter in OTHERS.get(name, {}) and not name.startswith(("gpu.", "cost.")):
         return KINDS[parameter][1] if parameter == "cache" else []
-    bad = OTHER_BAD.get(parameter) or KINDS.get(parameter, (None, ()))[1]
+    bad = KINDS.get(parameter, (None, ()))[1]
     fine = ACCEPTED.get((name, parameter), ())
     return [value for place, value in enumerate(bad) if place not in fine]
 

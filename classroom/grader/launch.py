@@ -146,8 +146,8 @@ def _limit(limits):
 
 
 def _become(argv, shown, limits, launcher):
-    """Process 1 of the sandbox: close every door, then start the program; raises OSError where a
-    step fails.
+    """Process 1 of the sandbox: give up all rights, then start the program; raises OSError where
+    a step fails.
 
     launcher : a pipe that is at its end once the launcher has gone.
     """

@@ -76,7 +76,7 @@ class Task:
         return Call({name: (named | more)[name] for name in self.names}, **more)
 
     def solved(self, named, **more):
-        """The same, with what the solution returns as ``expected``."""
+        """As :meth:`call`, with what the solution returns as ``expected``."""
         call = self.call(named, **more)
         call.about["expected"] = self.function()(*call.arguments.values())
         return call

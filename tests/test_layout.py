@@ -1,5 +1,5 @@
-"""The plan of the house: who may import whom, what stays inside its module, and where a chapter's
-things are.
+"""The layout of the code: which package may import which, what stays private to its module, and
+where a chapter's files are.
 """
 
 import ast
@@ -77,7 +77,7 @@ def test_no_module_needs_itself():
 
 
 @pytest.mark.parametrize(
-    "room, may",
+    "package, may",
     [
         ("simt", ()),
         ("classroom.grader", ("lnbook.exercises.run", "lnbook.exercises.expect")),
@@ -95,8 +95,8 @@ def test_no_module_needs_itself():
         ),
     ],
 )
-def test_a_room_that_others_could_take(room, may):
-    members = [name for name in SOURCES if name == room or name.startswith(f"{room}.")]
+def test_a_package_that_can_be_used_alone(package, may):
+    members = [name for name in SOURCES if name == package or name.startswith(f"{package}.")]
     assert len(members) > 3
     for name in members:
         other = {m for m in modules_imported(name) if m not in members and m not in may}
@@ -112,7 +112,7 @@ def ours(name, tree):
                     yield alias.asname or alias.name
 
 
-def test_private_names_stay_at_home():
+def test_private_names_stay_in_their_module():
     for name, tree in trees().items():
         found = [
             taken

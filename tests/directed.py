@@ -1,7 +1,7 @@
 """A directed search for inputs that round badly: it keeps the worst, changes them a little, and
 tries those.
 
-    python tests/directed.py --seconds 3600 --seed 1 --jobs 2   the worst of each backend, dtype and tensor
+    python tests/directed.py --seconds 3600 --seed 1 --jobs 2   the worst of each tensor
     python tests/directed.py --case '{"D": 128, ...}'           one case, as the report has it
 
 An input is a *case*: a dict of what its rows are, from which its arrays follow. Errors are those of
@@ -9,7 +9,7 @@ a row of y or dx, and of all of dgamma or dbeta, from exact arithmetic, less wha
 shorter dtype may cost, in units of u times the size of what is rounded: ||r g|| for dx, so kappa u
 of the row (see ``cases.rounding_sizes``). Above one of LIMITS the search fails, with exit code 1:
 README and docstrings say that nothing is.
-"""  # noqa: E501
+"""
 
 import argparse
 import contextlib

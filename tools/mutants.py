@@ -1,9 +1,9 @@
 """A mutation run: small wrong changes of the library, one at a time, and whether its tests find
 each.
 
-    make mutants                                  about 150, some of every module, within 30 minutes on two cores
+    make mutants                                  about 150, some of every module, in 30 minutes
     make mutants MUTANTS="--seed 7 --count 350"   another and larger sample
-    make mutants MUTANTS="--core --count 350"     of the modules that compute and judge: [core] in tests/mutants.toml
+    make mutants MUTANTS="--core --count 350"     of [core] in tests/mutants.toml: what judges
     make mutants MUTANTS="--module lnlib/variance.py --count 20"
 
 For each mutant run the test files that concern its module, quick tests before slow ones, and before
@@ -19,7 +19,7 @@ cosmic-ray made 745 mutants of lnlib/variance.py and starts Python anew for each
 which mutmut chooses tests, sees nothing of what Numba compiles or runs in the sandbox.
 
 All changes are made in temporary copies. Ends with 0 if no mutant lives.
-"""  # noqa: E501
+"""
 
 import argparse
 import json

@@ -103,8 +103,9 @@ class Task:
     def diagnose(self, calls, fails):
         """Which known mistake, single or two at once, gives the same results: a sentence or None.
 
-        calls : (arguments, result) pairs of a failed check.  fails : function -> whether it fails that check, too.
-        """  # noqa: E501
+        calls : (arguments, result) pairs of a failed check.
+        fails : function -> whether it fails that check, too.
+        """
         if not any(_telling(result) for _, result in calls):
             return None
 

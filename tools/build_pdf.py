@@ -178,8 +178,9 @@ def finish(printed, parts, target):
         raise ValueError(f"sheets: found nothing on {blank}, expected something on every one")
     numbers, writer = sheets(pdf), PdfWriter(clone_from=pdf)
 
-    def line(title, place, above=None, **options):
-        return writer.add_outline_item(title, numbers[place] - 1, above, **options)
+    def line(title, place, above=None, bold=False):
+        where = {"page_number": numbers[place] - 1, "parent": above}
+        return writer.add_outline_item(title=title, bold=bold, **where)
 
     for part, articles in parts:
         above = line(part, headings(articles[0])[0][1], bold=True) if part else None

@@ -146,10 +146,11 @@ def is_false(key, told, says):
 
 
 def compare(before, after):
-    """The confusion matrix, kind of target -> outcome -> how many; and the cases that are told
-    otherwise. ``before`` and ``after`` have key -> (kind, names and sentence, what is right).
+    """The confusion matrix, kind of target -> outcome -> how many; and a record of each case that
+    is told otherwise. ``before`` and ``after`` have key -> (kind, names and sentence; what is
+    right).
     """
-    matrix, others = {}, {}
+    matrix, others = {}, []
     for key, (old, says) in before.items():
         kind = "answers in tests" if "::" in key else key.split()[0]
         counts = matrix.setdefault(kind, Counter())
@@ -162,8 +163,8 @@ def compare(before, after):
         counts["false name before"] += is_false(key, old, says)
         counts["false name"] += is_false(key, new, says)
         if result not in ("no name, as before", "named, same words"):
-            others[key] = {"what": result, "before": old, "after": new}
-    return matrix, dict(sorted(others.items()))
+            others.append({"case": key, "what": result, "before": old, "after": new})
+    return matrix, others
 
 
 def read(folder):
@@ -192,7 +193,8 @@ def main():
     matrix, others = compare(read(options.before), read(options.after))
     print(json.dumps(matrix, indent=1))
     made = provenance("python -m benchmarks.names", ("numpy",))
-    save(options.out, {"provenance": made, "matrix": matrix, "told_otherwise": others})
+    options.out.parent.mkdir(exist_ok=True)
+    save(options.out, {"provenance": made, "matrix": matrix, "records": others})
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ backward right.
 
 import functools
 import itertools
+from dataclasses import replace
 
 import numpy as np
 
@@ -335,6 +336,21 @@ def _explaining(candidates, found, right, tolerance):
     return [what for what, _ in explained]
 
 
+def _not_linear(output, found, twice, tolerance):
+    """The diagnosis of an output that is not -2 times as large where dy is: no sum of terms is it,
+    though some may give its numbers on the probes.
+    """
+    if twice is None or agree([-2 * v for v in found], twice, tolerance=FITTED * tolerance):
+        return None
+    return Diagnosis(
+        "known",
+        ("not-linear",),
+        f"Your {output} is not linear in dy: where dy is -2 times as large, {output} is not. Where"
+        " does dy stand in your formula?",
+        (f"{output}: for -2 dy not -2 times it",),
+    )
+
+
 def _diagnose_output(output, found, family, tolerance):
     right, entries = _values(family)
     right = right[output]
@@ -393,6 +409,13 @@ def diagnose(backward, family=LAYER_NORM):
     if together := _explaining(entries, found, right, tolerance):
         are_wrong = [o for o in found if not agree(found[o], right[o], tolerance=tolerance)]
         return _one_of(" and ".join(are_wrong), together)
+    probes = tuple((-2 * dy, cache) for dy, cache in family.probes)
+    twice = _run(backward, replace(family, probes=probes))
     return combined(
-        [_diagnose_output(output, found[output], family, tolerance) for output in found], end=""
+        [
+            _not_linear(output, found[output], twice.get(output), tolerance)
+            or _diagnose_output(output, found[output], family, tolerance)
+            for output in found
+        ],
+        end="",
     )

@@ -300,6 +300,19 @@ def test_a_factor_too_many_or_missing_in_some_terms_is_one_mistake(name, dx):
     assert found.names == (name,)
 
 
+@pytest.mark.parametrize(
+    "dx",
+    [
+        lambda g, k: k.gamma * k.xhat,
+        lambda g, k: k.rstd * (g - m(g) - k.xhat * abs(m(g * k.xhat))),
+    ],
+)
+def test_what_is_not_linear_in_dy_is_no_sum_of_terms(dx):
+    """Though some sum gives its numbers on the probes."""
+    found = diagnose(lambda dy, cache: (dx(cache.gamma * dy, cache), None, None))
+    assert found.names == ("not-linear",) and "where dy is -2 times as large" in str(found)
+
+
 _REPLACED = {names[0] for names, _ in LAYER_NORM.bases(*LAYER_NORM.probes[0]) if len(names) == 1}
 
 

@@ -5,7 +5,6 @@ live.
 import numpy as np
 import pytest
 
-from lnlib.gradcheck import complex_step
 from lnlib.layernorm import layer_norm_backward
 from normcheck.mistakes import HARMLESS, MUTANTS, RECIPES, TESTS, Mistake, kill_matrix
 from normcheck.mistakes.catalogue import forward_keeping_x
@@ -19,34 +18,17 @@ def killed():
     return dict(zip((m.name for m in MUTANTS), kill_matrix()))
 
 
-def case(shape=(3, 4, 7), dtype=np.float64, sigma=10.0, eps=1e-5):
+def case(dtype):
     rng = np.random.default_rng(11)
-    x, dy = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
-    gamma, beta = (rng.standard_normal(shape[-1]).astype(dtype) for _ in range(2))
-    x = (30 + sigma * x).astype(dtype)
-    return x, gamma, beta, dy, forward_keeping_x(x, gamma, beta, eps)[1]
-
-
-def relative(a, b):
-    return np.linalg.norm(a - b) / np.linalg.norm(b)
+    x, dy = (rng.standard_normal((3, 4, 7)).astype(dtype) for _ in range(2))
+    gamma, beta = (rng.standard_normal(7).astype(dtype) for _ in range(2))
+    return dy, forward_keeping_x((30 + 10 * x).astype(dtype), gamma, beta)[1]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_killed_where_expected_and_nowhere_else(mutant, killed):
     assert mutant.killed_by
     assert {id for id, k in zip(IDS, killed[mutant.name]) if k} == mutant.killed_by
-
-
-def test_means_over_d_again_are_subtracted():
-    """In dx there is 1/D of what the means should take away."""
-    *_, dy, cache = case()
-    g, right, wrong = (
-        cache.gamma * dy,
-        layer_norm_backward(dy, cache)[0],
-        BY_NAME["means-over-d-again"].backward(dy, cache)[0],
-    )
-    untouched = cache.rstd * g
-    assert relative(untouched - wrong, (untouched - right) / dy.shape[-1]) < 1e-12
 
 
 def test_right_backwards_survive():
@@ -155,56 +137,23 @@ def test_what_recipes_let_through(recipe, survivors):
     assert {m.name for m in MUTANTS if test.run(m.backward)} == survivors
 
 
+WRONG_SHAPES = {
+    "dgamma-over-features": [(3, 4, 1), (7,)],
+    "parameters-over-first-axis": [(4, 7), (4, 7)],
+    "parameters-keep-an-axis": [(1, 7), (1, 7)],
+}
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("mutant", MUTANTS + HARMLESS, ids=lambda m: m.name)
 def test_shapes_dtypes_and_inputs_left_alone(mutant, dtype):
-    x, gamma, beta, dy, cache = case(dtype=dtype)
+    dy, cache = case(dtype=dtype)
     before = [a.copy() for a in (dy, *cache[:3])]
     found = mutant.backward(dy, cache)
-    wrong_shape = {
-        "dgamma-over-features": [(3, 4, 1), (7,)],
-        "parameters-over-first-axis": [(4, 7), (4, 7)],
-        "parameters-keep-an-axis": [(1, 7), (1, 7)],
-    }
-    assert [a.shape for a in found] == [(3, 4, 7), *wrong_shape.get(mutant.name, [(7,), (7,)])]
+    assert [a.shape for a in found] == [(3, 4, 7), *WRONG_SHAPES.get(mutant.name, [(7,), (7,)])]
     assert [a.dtype for a in found] == 3 * [dtype]
     assert all((a == b).all() for a, b in zip(before, (dy, *cache[:3])))
     assert not any(np.shares_memory(a, b) for a in found for b in (dy, *cache[:3]))
-
-
-def self_consistent(statistics, sigma=1e-2):
-    """dx and dgamma of the layer norm whose s is ``statistics(c)``, by the complex step; and the
-    case.
-    """
-    x, gamma, beta, dy, cache = case(sigma=sigma)
-
-    def forward(x, gamma):
-        c = x - x.mean(axis=-1, keepdims=True)
-        return gamma * c / statistics(c)
-
-    return (
-        complex_step(lambda v: forward(v, gamma), x, dy=dy),
-        complex_step(lambda v: forward(x, v), gamma, dy=dy),
-        dy,
-        cache,
-    )
-
-
-@pytest.mark.parametrize(
-    "name, statistics",
-    [
-        ("eps-dropped", lambda c: np.sqrt((c * c).mean(axis=-1, keepdims=True))),
-        ("eps-outside-root", lambda c: np.sqrt((c * c).mean(axis=-1, keepdims=True)) + 1e-5),
-        ("sample-variance", lambda c: np.sqrt((c * c).sum(axis=-1, keepdims=True) / 6 + 1e-5)),
-    ],
-)
-def test_right_gradients_of_another_layer_norm(name, statistics):
-    # xhat carries an error of u |x| / sigma = 4e-13 (30 is rounded); eps is recovered from s**2 -
-    # var with a relative error of 4 u s**2 / eps, less than that. A factor 10 for the sums. The
-    # mistakes are worth > 1e-3.
-    dx, dgamma, dy, cache = self_consistent(statistics)
-    found = BY_NAME[name].backward(dy, cache)
-    assert relative(found[0], dx) < 5e-12 and relative(found[1], dgamma) < 5e-12
 
 
 @pytest.mark.parametrize("output", range(3))

@@ -44,15 +44,6 @@ def as_dx(backward):
     )[0]
 
 
-def as_parameters(backward):
-    def candidate(dy, xhat):
-        # gamma and rstd are not given: what needs them is NaN.
-        nan = np.full((*dy.shape[:-1], 1), np.nan), np.full(dy.shape[-1], np.nan)
-        return backward(dy, LayerNormCache(xhat, *nan, xhat.dtype))[1:]
-
-    return candidate
-
-
 def as_residual(backward):
     def candidate(dy, dz_other, cache):
         dx, dgamma, dbeta = backward(dy, cache)
@@ -73,18 +64,9 @@ def _wrong_dx():
     ]
 
 
-_PARAMETERS_ONLY = (
-    "dgamma-averaged",
-    "dgamma-over-features",
-    "parameters-over-first-axis",
-    "parameters-keep-an-axis",
-    "parameters-swapped",
-    "last-rows-missing",
-)
 _CASES = [
     *(("backward-dx", as_dx, k) for k in _wrong_dx()),
     *(("residual-backward", as_residual, k) for k in _MUTANTS if k not in _wrong_dx()),
-    *(("backward-parameters", as_parameters, k) for k in _MUTANTS if k.name in _PARAMETERS_ONLY),
 ]
 
 
@@ -221,40 +203,14 @@ def test_mistakes_are_read_in_float32_too():
 def test_each_output_has_its_own_mistake():
     def candidate(dy, cache):
         _, dgamma, dbeta = layer_norm_backward(dy, cache)
-        return (
-            layer_norm_backward(dy / cache.gamma, cache)[0],
-            dgamma[None] / dy[..., 0].size,
-            -dbeta,
-        )
+        dx = layer_norm_backward(dy / cache.gamma, cache)[0]
+        return dx, dgamma[None] / dy[..., 0].size, -dbeta
 
     diagnosis = diagnose(candidate)
-    assert diagnosis.kind == "combination"
-    assert diagnosis.names == (
-        "gamma-missing",
-        "dgamma-averaged",
-        "parameters-keep-an-axis",
-        "dbeta-sign",
+    assert diagnosis.kind == "combination" and diagnosis.names == (
+        *("gamma-missing", "dgamma-averaged", "parameters-keep-an-axis", "dbeta-sign"),
     )
-    assert all(f" {name}" in str(diagnosis) for name in ("dx", "dgamma", "dbeta"))
-
-    def averaged(dy, cache):
-        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
-        return dx, dgamma / dy[..., 0].size, dbeta / dy[..., 0].size
-
-    assert diagnose(averaged).names == ("dgamma-averaged", "dbeta-averaged")
-    first_axis = check(
-        "backward-parameters", lambda dy, xhat: ((dy * xhat).mean(axis=0), dy.mean(axis=0))
-    )
-    assert set(first_axis.diagnosis.names) == {
-        "dgamma-averaged",
-        "dbeta-averaged",
-        "parameters-over-first-axis",
-    }
     for keepdims in (False, True):
-        over_features = diagnose(
-            lambda dy, cache: (None, (dy * cache.xhat).sum(axis=-1, keepdims=keepdims), None)
-        )
-        assert over_features.names == ("dgamma-over-features",)
         negative = diagnose(
             lambda dy, cache: (None, -(dy * cache.xhat).sum(axis=-1, keepdims=keepdims), None)
         )
@@ -379,13 +335,6 @@ def test_what_the_terms_with_eps_outside_the_root_are_replaced_by(name, dx):
     assert name in diagnose(lambda dy, k: (dx(dy, *parts(k)),), outside_family(False)).names
 
 
-def test_survivor_is_told_of_its_parameters_only():
-    def candidate(dy, cache):
-        return layer_norm_backward(cache.gamma * dy, cache)  # dgamma carries gamma, too
-
-    assert check("survivor", candidate).diagnosis.names == ("dgamma-from-y", "dbeta-from-g")
-
-
 # ---- Right answers
 
 
@@ -412,51 +361,17 @@ def float32(dy, xhat, rstd, gamma):
     return rstd * (g - m(g) - xhat * m(g * xhat))
 
 
-def in_place_on_copies(dy, xhat, rstd, gamma):
-    dx = dy.copy()
-    dx *= gamma
-    along = m(dx * xhat)
-    dx -= m(dx)
-    dx -= xhat * along
-    dx *= rstd
-    return dx
-
-
-def one_projection_at_a_time(dy, xhat, rstd, gamma):
-    g = dy * gamma
-    g = g - xhat * m(g * xhat)
-    return (g - m(g)) * rstd
-
-
-RIGHT = [jacobian, float32, in_place_on_copies, one_projection_at_a_time]
+RIGHT = [jacobian, float32]
 RIGHT_BACKWARDS = {k.name: k.backward for k in HARMLESS} | {
     b.__name__: of_cache(b) for b in BACKWARDS
 }
-
-
-def right_parameters(dy, xhat):
-    dy, xhat = (a.reshape(-1, a.shape[-1]) for a in (dy, xhat))
-    return np.einsum("nd,nd->d", dy, xhat), np.einsum("nd->d", dy)
-
-
-def looped_parameters(dy, xhat):
-    dgamma, dbeta = np.zeros((2, dy.shape[-1]))
-    for i in np.ndindex(dy.shape[:-1]):
-        dgamma, dbeta = dgamma + dy[i] * xhat[i], dbeta + dy[i]
-    return [dgamma, dbeta]
-
-
-def parameters_in_float32(dy, xhat):
-    dy, xhat = dy.astype(np.float32), xhat.astype(np.float32)
-    axes = tuple(range(dy.ndim - 1))
-    return (dy * xhat).sum(axis=axes), dy.sum(axis=axes)
 
 
 def residual(of_dx):
     def candidate(dy, dz_other, cache):
         dx = of_dx(dy, cache.xhat, cache.rstd, cache.gamma)
         dz = dx + dz_other.astype(dx.dtype)
-        return dz, dz, *looped_parameters(dy, cache.xhat)
+        return dz, dz, *layer_norm_backward(dy, cache)[1:]
 
     return candidate
 
@@ -486,9 +401,6 @@ ANSWERS = {
         {f.__name__: f for f in RIGHT} | {name: as_dx(b) for name, b in RIGHT_BACKWARDS.items()}
     ),
     "residual-backward": {f.__name__: residual(f) for f in RIGHT},
-    "backward-parameters": {
-        f.__name__: f for f in (right_parameters, looped_parameters, parameters_in_float32)
-    },
     "eps-outside": {"": lambda dy, x, gamma, eps: constant_rows(gamma * dy, x, eps)},
     "constant-rows": {"": constant_rows},
     "survivor": {"cubed": survivor(lambda c: c**3), "mean": survivor(lambda c: 0 * c + c.mean())},
@@ -579,14 +491,6 @@ def test_each_layer_can_fail(id, title, candidate):
     (one,) = [one for one in exercise.checks if one.title == title]
     assert verdict(one, np.random.default_rng(0), here(exercise.solution)) is None
     assert verdict(one, np.random.default_rng(0), here(candidate))
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1j])
-def test_what_is_no_finite_real_number_has_no_diagnosis(value):
-    assert diagnose(lambda dy, cache: (dy * value, None, None)) is None
-    assert (
-        diagnose(lambda dy, cache: (dy.astype(np.float16), None, None)) is None
-    )  # nor what has too few digits
 
 
 def test_two_mistakes_on_two_probes_are_neither():

@@ -151,17 +151,17 @@ def compare(before, after):
     right).
     """
     matrix, others = {}, []
-    for key, (old, says) in before.items():
+    for key in {**before, **after}:
         kind = "answers in tests" if "::" in key else key.split()[0]
         counts = matrix.setdefault(kind, Counter())
-        if key not in after:
-            counts["no longer a target"] += 1
+        (old, says), (new, _) = before.get(key, after.get(key)), after.get(key, before.get(key))
+        counts["false name before"] += key in before and is_false(key, old, says)
+        counts["false name"] += key in after and is_false(key, new, says)
+        if key not in before or key not in after:
+            counts["not asked before" if key in after else "not asked after"] += 1
             continue
-        new, _ = after[key]
         result = outcome(old, new)
         counts[result] += 1
-        counts["false name before"] += is_false(key, old, says)
-        counts["false name"] += is_false(key, new, says)
         if result not in ("no name, as before", "named, same words"):
             others.append({"case": key, "what": result, "before": old, "after": new})
     return matrix, others

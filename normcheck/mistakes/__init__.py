@@ -15,23 +15,23 @@ In the order in which to read it:
   backward, the book's and published ones, and which mistakes each kills.
 - :mod:`~normcheck.mistakes.recognise`: the rule by which a mistake explains a failure, the
   comparison and its tolerances; and a wrong answer of any kind, beside changes of the solution.
-- :mod:`~normcheck.mistakes.families`, :mod:`~normcheck.mistakes.fit`: a wrong backward is told by
-  its terms, also where it makes several mistakes.
+- :mod:`~normcheck.mistakes.families`, :mod:`~normcheck.mistakes.fit`: a wrong backward beside the
+  formula of dx with one mistake, or two.
 - :mod:`~normcheck.mistakes.change`: a text or a function with some of its lines changed.
 """
 
 from .catalogue import HARMLESS, MUTANTS
 from .entry import Mistake, change
-from .families import LAYER_NORM, RMS_NORM, Base, Family, outside_family
+from .families import LAYER_NORM, RMS_NORM, Family, Formula, outside_family
 from .fit import diagnose
 from .gradient_tests import TESTS, GradientTest, kill_matrix
 from .recipes import RECIPES
 from .recognise import Diagnosis
 
 __all__ = [
-    "Base",
     "Diagnosis",
     "Family",
+    "Formula",
     "GradientTest",
     "HARMLESS",
     "LAYER_NORM",

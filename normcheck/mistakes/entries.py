@@ -41,7 +41,6 @@ FACTORS = {
     "d-over-rows": "is divided by the number of rows, not by D",
     "ddof": "is divided by D - 1, not by D",
     "over-rows": "is divided by the number of rows",
-    "other": "is multiplied by some number that belongs nowhere",
 }
 _MEANS = {
     "batch-axis": "runs over the rows, as in batch norm",

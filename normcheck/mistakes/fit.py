@@ -1,18 +1,12 @@
-r"""Say which mistake a wrong backward is.
+"""Say which mistake a wrong backward is.
 
 A candidate is run on two probes. What explains its numbers is said by
 :func:`~normcheck.mistakes.recognise.explaining`, which is asked of
 
 1. every entry of a catalogue of mistakes, all outputs together and then one by one;
-2. combinations: a least-squares fit of dx on nine terms, whose coefficients read off the mistake.
-   With g = gamma * dy and r = 1 / sqrt(var + eps), means over the D features, the terms are r times
-
-   .. math:: g,\; \overline g,\; \hat x\,\overline{g \hat x},\; dy,\; \overline{dy},\;
-             \hat x\,\overline{dy\,\hat x},\; \gamma\,\overline{dy},\;
-             \gamma \hat x\,\overline{dy\,\hat x},\; \gamma \hat x\,\overline{g \hat x}.
-
-   The fit is repeated with other statistics, powers of r, stand-ins for xhat and axes, at most two
-   at a time.
+2. the formula of dx (:class:`~normcheck.mistakes.families.Formula`) with one mistake, and with two:
+   other statistics, powers of 1/s, stand-ins for xhat, axes, places of gamma, and factors; and the
+   sums of dgamma and dbeta with up to four.
 
 What no output can tell apart is reported as *one of* several mistakes. Nothing here proves a
 backward right.
@@ -27,185 +21,50 @@ import numpy as np
 from lnlib import validation
 
 from .catalogue import leading
-from .entries import slip
 from .families import LAYER_NORM, PARTLY_SCALED, Family
-from .recognise import FITTED, READ, TOLERANCE, Diagnosis, agree, combined, explaining
+from .recognise import MADE_AGAIN, TOLERANCE, Diagnosis, agree, combined, explaining
 
-# ---- Reading
+# ---- Mistakes, alone and together
 
-#: What :func:`_terms` gives, times r.
-_TERMS = (
-    *("g", "mean(g)", "xhat mean(g xhat)"),
-    *("dy", "mean(dy)", "xhat mean(dy xhat)"),
-    *("gamma mean(dy)", "gamma xhat mean(dy xhat)", "gamma xhat mean(g xhat)"),
-)
-
-
-def _terms(base):
-    """The nine terms, or three where there is no gamma, as columns."""
-    dy, gamma, r, outer, inner, mean1, mean2 = base
-    g = dy if gamma is None else gamma * dy
-    terms = [g, mean1(g), outer * mean2(g * inner)]
-    if gamma is not None:
-        mean, projection = mean1(dy), outer * mean2(dy * inner)
-        terms += [dy, mean, projection, gamma * mean, gamma * projection, gamma * terms[2]]
-    return np.stack([np.broadcast_to(r * term, dy.shape).ravel() for term in terms], axis=1)
-
-
-def _fit(dx, base, tolerance):
-    """Coefficients of the nine terms, which of them are terms of their own, and the dx that they
-    give; None if that is another.
-    """
-    columns = _terms(base)
-    sizes = np.linalg.norm(columns, axis=0)
-    columns = columns / sizes
-    # gamma may be pulled out of a mean over the rows, and a mean over a tile is one number: such
-    # terms are parallel to an earlier one, which then stands for both.
-    kept = [k for k, c in enumerate(columns.T) if not (np.abs(columns.T[:k] @ c) > 1 - 1e-9).any()]
-    fitted, small = np.zeros(len(_TERMS)), FITTED * tolerance * np.linalg.norm(dx)
-    fitted[kept] = np.linalg.lstsq(columns[:, kept], dx.ravel(), rcond=None)[0]
-    fitted[np.abs(fitted) < small] = 0  # too small to be told from rounding
-    given = columns @ fitted[: len(sizes)]
-    if np.linalg.norm(given - dx.ravel()) > small:
-        return None
-    fitted[: len(sizes)] /= sizes
-    return fitted, kept, given.reshape(dx.shape)
-
-
-def _factors(value, rows, D, tolerance, overall=False):
-    """``value`` as a product of at most two factors that mistakes are made of, and a sign; shortest
-    first.
-    """
-    atoms = {"two": 2, "half": 1 / 2, "d": D, "over-d": 1 / D}
-    atoms |= {"over-rows": 1 / rows} if overall else {"d-over-rows": D / rows, "ddof": D / (D - 1)}
-    sign = ("sign",) if value < 0 else ()
-    for count in (0, 1, 2):
-        for names in itertools.combinations(atoms, count):
-            if abs(abs(value) / np.prod([atoms[name] for name in names]) - 1) < READ * tolerance:
-                return sign + names
-    return (*sign, "other")
-
-
-def _read(coefficients, kept, rows, D, mean, tolerance):
-    """The mistakes that the coefficients tell, as names, or None if two forms of one term are
-    mixed.
-    """
-    forms, values = [], []
-    for slot in ((0, 3), (1, 4, 6), (2, 5, 7, 8)):
-        present = [
-            (form, coefficients[k])
-            for form, k in zip(("g", "dy", "outside", "twice"), slot)
-            if coefficients[k]
-        ]
-        if len(present) > 1:
-            return None
-        # Where another form is the same term, the place of gamma is free.
-        form = present[0][0] if present else None
-        forms.append("any" if form == "g" and slot[0] and not set(slot) <= set(kept) else form)
-        values.append(present[0][1] if present else 0)
-    first, of_mean, of_projection = forms
-    names = [] if first else ["first-term-missing"]
-    whole = values[0] if first else 1
-    names += [slip("dx", factor) for factor in _factors(whole, rows, D, tolerance, overall=True)]
-    names += _gamma(first, [of_mean, of_projection])
-    if not of_mean and not of_projection and mean:
-        return names + ["frozen-statistics"]
-    slots = {"mean": values[1], "projection": values[2]}
-    read = {
-        place: _factors(-value / whole, rows, D, tolerance)
-        for place, value in slots.items()
-        if value
-    }
-    if not mean:
-        names += ["mean-subtracted"] if read.pop("mean", None) is not None else []
-    names += [
-        f"missing-{place}"
-        for place in slots
-        if place not in read and (mean or place == "projection")
-    ]
-    shared = [f for f in read.get("mean", ()) if f in read.get("projection", ()) and f != "other"]
-    names += [slip("means", factor) for factor in shared]
-    return names + [
-        slip(place, f) for place, factors in read.items() for f in factors if f not in shared
-    ]
-
-
-def _gamma(first, means):
-    """The mistakes that are told by where gamma stands."""
-    told = {form for form in means if form not in (None, "any")}
-    if first == "dy" and told <= {"dy"}:
-        return ["gamma-missing"]
-    if first == "g" and told == {"outside"}:
-        return ["gamma-outside"]
-    if first == "g" and means == ["dy", "dy"]:
-        return ["gamma-missing-means"]
-    names = ["gamma-missing-first"] if first == "dy" else []
-    for place, form in zip(("mean", "projection"), means):
-        names += {
-            "dy": [f"gamma-missing-{place}"],
-            "outside": [f"gamma-outside-{place}"],
-            "twice": ["gamma-twice-in-projection"],
-        }.get(form, [])
-    return names
-
-
-#: Without one of its terms, dx does not say which of them 1/s was on.
+#: Without one of its terms, dx does not say what else is wrong there: of several names for one
+#: formula, those of _NOT_TOLD are not told beside these.
 _ABSENT = {"first-term-missing", "missing-mean", "missing-projection", "frozen-statistics"}
+#: Where means run over rows, gamma may stand on either side of them.
+_ONE_SIDE = {"gamma-outside-mean", "gamma-outside-projection", "gamma-again"}
+_NOT_TOLD = PARTLY_SCALED | _ONE_SIDE | {"gamma-missing-means"}
+_NOT_TOLD |= {"sums-for-means", "rows-for-features"}
+
+
+def _is_told(settings):
+    """Whether several mistakes at once, name -> fields, are told by these names, not by others."""
+    absent = _ABSENT & settings.keys()
+    for name, other in itertools.permutations(settings, 2):
+        fields = {"r", "mean1", "mean2"} if name in PARTLY_SCALED else {"mean1", "mean2"}
+        if name in PARTLY_SCALED | _ONE_SIDE and fields & settings[other].keys():
+            return False
+    return not absent or not any(
+        name in _NOT_TOLD
+        or name.startswith("means-")
+        or name.endswith(("-first", "-second"))
+        and (name != "gamma-missing-first" or "frozen-statistics" in absent)
+        for name in settings.keys() - absent
+    )
 
 
 @functools.cache
-def _bases(family):
-    """The bases of all probes, side by side; a family's probes never change."""
-    return [
-        (names, [base, *(other[1] for other in others)])
-        for (names, base), *others in zip(*(list(family.bases(*probe)) for probe in family.probes))
-    ]
-
-
-def _combinations(dx, family, tolerance):
-    """Lists of mistakes that are read off ``dx``, the same on every probe: ((names, how they were
-    read), the dx that they give).
-    """
-    for names, bases in _bases(family):
-        fits, readings = [], set()
-        for a, base in zip(dx, bases):
-            fits.append(_fit(a, base, tolerance))
-            rows, D = a.size // a.shape[-1], a.shape[-1]
-            read = fits[-1] and _read(*fits[-1][:2], rows, D, family.mean, tolerance)
-            readings.add(None if read is None else frozenset(read))
-            if None in readings or len(readings) > 1:
-                break  # the rest would change nothing
-        else:
-            reading = frozenset(names) | readings.pop()
-            if reading and not (reading & PARTLY_SCALED and reading & _ABSENT):
-                yield (reading, _fitted(names, fits[-1][0])), [given for *_, given in fits]
-
-
-def _shortest(readings):
-    """Those with the fewest names, with how they were read first; a wrong axis of one mean where
-    there is no other is a wrong axis of both.
-    """
-
-    def of_both(names):
-        return {name.removesuffix("-first").removesuffix("-second") for name in names}
-
-    fewest, found = min(len(names) for names, _ in readings), {}
-    for names, how in readings:
-        if len(names) == fewest:
-            found.setdefault(names, how)
-    return {
-        names: how
-        for names, how in found.items()
-        if not any(names != other == of_both(names) for other in found)
-    }
-
-
-def _fitted(names, coefficients):
-    """The fit in words: which parts were replaced, and the coefficients of the terms on the last
-    probe.
-    """
-    sums = " ".join(f"{value:+.4g} {term}" for value, term in zip(coefficients, _TERMS) if value)
-    return f"dx / r = {sums or '0'}" + (f", with {' and '.join(names)}" if names else "")
+def _made(family, count):
+    """What ``count`` mistakes at once make of dx: pairs (names, dx on every probe)."""
+    probes, made = [family.choices(*probe) for probe in family.probes], []
+    for groups in itertools.combinations(range(len(probes[0][1])), count):
+        for names in itertools.product(*(probes[0][1][k] for k in groups)):
+            chosen = [
+                (right, {name: made_of[k][name] for k, name in zip(groups, names)})
+                for right, made_of in probes
+            ]
+            if _is_told(chosen[0][1]):
+                values = [right.changed(*settings.values()).dx() for right, settings in chosen]
+                made.append((frozenset(names), values))
+    return made
 
 
 _TIMES = {"sign": -1, "two": 2, "half": 1 / 2}
@@ -225,9 +84,7 @@ _SUMS = {
 
 
 def _sums(output, family):
-    """Mistakes in a parameter's gradient, alone and combined: ((names, how), its value on every
-    probe).
-    """
+    """Mistakes in a parameter's gradient, alone and combined: (names, its value on every probe)."""
     averaged, over_features = (f"{output}-averaged",), (f"{output}-over-features",)
     first_axis = ("parameters-over-first-axis",)
     reduced = [
@@ -244,7 +101,7 @@ def _sums(output, family):
         (_, what), (_, over), (_, to), (_, factor) = some
         if names := frozenset(itertools.chain(*(names for names, _ in some))):
             values = [factor * to(over(what(*probe))) for probe in family.probes]
-            yield (names, f"the sum with {' and '.join(sorted(names))}"), values
+            yield names, values
 
 
 # ---- Comparing
@@ -300,11 +157,10 @@ def _one_of(what, entries):
     return Diagnosis(kind, tuple(k.name for k in entries), f"{yours} {of}: {says}", because)
 
 
-def _of_names(what, readings, table):
-    """A diagnosis from lists of names (a dict, names -> how they were read) that all give the
-    candidate's numbers.
-    """
-    lists = [sorted(reading) for reading in readings]
+def _of_names(what, found, table):
+    """A diagnosis from sets of names that all give the candidate's numbers: of the smallest."""
+    fewest = min(map(len, found))
+    lists = [sorted(names) for names in dict.fromkeys(found) if len(names) == fewest]
     texts = [
         " ".join(
             f"({n}) {table[name].says}" if names[1:] else table[name].says
@@ -319,7 +175,7 @@ def _of_names(what, readings, table):
         kind, start = "known", f"Read off the terms of your {what}"
     else:
         kind, start = "combination", f"Your {what} makes {len(names)} mistakes at once"
-    because = tuple(f"{what}: {how}" for how in readings.values())
+    because = tuple(f"{what}: the formula with {' and '.join(names)}" for names in lists)
     return Diagnosis(kind, names, f"{start}: {' Or: '.join(texts)}", because)
 
 
@@ -340,7 +196,7 @@ def _not_linear(output, found, twice, tolerance):
     """The diagnosis of an output that is not -2 times as large where dy is: no sum of terms is it,
     though some may give its numbers on the probes.
     """
-    if twice is None or agree([-2 * v for v in found], twice, tolerance=FITTED * tolerance):
+    if twice is None or agree([-2 * v for v in found], twice, tolerance=MADE_AGAIN * tolerance):
         return None
     return Diagnosis(
         "known",
@@ -359,17 +215,16 @@ def _diagnose_output(output, found, family, tolerance):
     table = {known.name: known for known in family.known}
     if output != "dx":
         # One parameter alone: the entries of the catalogue may have mistakes in others, too.
-        readings = _explaining(_sums(output, family), found, right, tolerance)
-        if readings:
-            return _of_names(output, _shortest(readings), table)
+        names = _explaining(_sums(output, family), found, right, tolerance)
+        if names:
+            return _of_names(output, names, table)
     entries = [(known, values[output]) for known, values in entries.items()]
     if explained := _explaining(entries, found, right, tolerance):
         return _one_of(output, explained)
-    if output != "dx" or any(a.shape != b.shape for a, b in zip(found, right)):
-        return None
-    combinations = _combinations(found, family, tolerance)
-    readings = _explaining(combinations, found, right, FITTED * tolerance)
-    return _of_names(output, _shortest(readings), table) if readings else None
+    for count in (1, 2) if output == "dx" else ():
+        if names := _explaining(_made(family, count), found, right, MADE_AGAIN * tolerance):
+            return _of_names(output, names, table)
+    return None
 
 
 def diagnose(backward, family=LAYER_NORM):

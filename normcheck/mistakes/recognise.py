@@ -23,8 +23,8 @@ TOLERANCE = {2: 1e-2, 4: 1e-5, 8: 1e-9}
 NEARLY = 30
 #: Two losses of digits within this factor of each other are alike.
 ALIKE = 10**1.5
-#: In units of a tolerance: what a least-squares fit leaves, and what coefficients read off it lose.
-FITTED, READ = 10, 100
+#: In units of a tolerance: two spellings of a formula whose parts were made again from others.
+MADE_AGAIN = 10
 
 
 # ---- The rule

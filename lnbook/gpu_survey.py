@@ -282,7 +282,7 @@ def offer(records, folder="."):
         "eps": 1e-5,
     }
     path = folder / f"{slug(name)}-{timed[0]['which']}.json"
-    nothing: dict = {"stages": {}, "left_out": {}, "failures": []}
+    nothing = {"stages": {}, "left_out": {}, "failures": []}
     title = "Speed of layer norms on a GPU"
     save(path, {"title": title, "provenance": ran, **nothing, "records": list(records)})
     if "google.colab" in sys.modules:

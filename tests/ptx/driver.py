@@ -21,9 +21,6 @@ SOURCES = {}
 #: What has run: (name of the kernel, blocks, threads, device, stream).
 LAUNCHES = []
 
-#: Makes the PTX that runs of the PTX that was compiled: a place for mistakes.
-change = lambda name, ptx: ptx  # noqa: E731
-
 
 class _Allocation(ctypes.Structure):
     _fields_ = [
@@ -34,16 +31,9 @@ class _Allocation(ctypes.Structure):
     ]
 
 
-_LAUNCH = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.c_char_p,
-    ctypes.c_uint,
-    ctypes.c_uint,
-    ctypes.c_int,
-    ctypes.c_void_p,
-    ctypes.POINTER(ctypes.c_void_p),
-    ctypes.c_void_p,
-)
+_SHAPE = ctypes.c_char_p, ctypes.c_uint, ctypes.c_uint
+_PARAMETERS = ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
+_LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, *_SHAPE, ctypes.c_int, ctypes.c_void_p, *_PARAMETERS)
 
 _MOST = 1 << 16  # allocations; driver.c has the same
 _kernels, _kept, _rng = {}, [], np.random.default_rng(0)
@@ -67,29 +57,15 @@ def missing():
 def build(folder):
     """Compile driver.c; the path of the library."""
     library = Path(folder, "libcuda.so.1")
-    subprocess.run(
-        [
-            "cc",
-            "-shared",
-            "-fPIC",
-            "-O1",
-            "-Wl,-soname,libcuda.so.1",
-            "-o",
-            library,
-            Path(__file__).with_name("driver.c"),
-            "-ldl",
-            "-pthread",
-        ],
-        check=True,
-    )
+    options = "-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1", "-ldl", "-pthread"
+    source = Path(__file__).with_name("driver.c")
+    subprocess.run(["cc", source, "-o", library, *options], check=True)
     return library
 
 
-def install(capability=90, execute=True):
-    """Load the driver, so that whoever asks for libcuda.so.1 gets it. Without ``execute`` a launch
-    does nothing.
-
-    ``capability`` is that of the GPU it seems to be: 75, 80, 90.
+def install(capability=90):
+    """Load the driver, so that whoever asks for libcuda.so.1 gets it. ``capability`` is that of the
+    GPU it seems to be: 75, 80, 90.
     """
     with tempfile.TemporaryDirectory() as folder:
         library = ctypes.CDLL(os.fspath(build(folder)), mode=ctypes.RTLD_GLOBAL)
@@ -108,7 +84,7 @@ def install(capability=90, execute=True):
         return 0
 
     callback = _LAUNCH(launched)
-    library.stub_set(callback if execute else _LAUNCH(), capability)
+    library.stub_set(callback, capability)
     _kept.extend([library, callback])
     _note_the_ptx()
 
@@ -128,17 +104,14 @@ def _note_the_ptx():
 
 
 def _kernel(name):
-    ptx = change(name, SOURCES[name])
-    if ptx not in _kernels:
-        _kernels[ptx] = text.read(ptx)
-    return _kernels[ptx]
+    if name not in _kernels:
+        _kernels[name] = text.read(SOURCES[name])
+    return _kernels[name]
 
 
 def _separate(kernel, params):
     """Bits of the parameters, from the address of each."""
-    return {
-        name: _number(params[k], kind) for k, (name, kind) in enumerate(kernel.parameters.items())
-    }
+    return {n: _number(at, kind) for at, (n, kind) in zip(params, kernel.parameters.items())}
 
 
 def _packed(kernel, at):

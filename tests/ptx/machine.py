@@ -22,24 +22,16 @@ def launch(kernel, blocks, threads, parameters, allocations, rng):
     :class:`ptx.memory.Global` takes.
     """
     if kernel.most_threads is not None and threads > kernel.most_threads:
-        raise PtxError(
-            f"{threads} threads, but the kernel is compiled for {kernel.most_threads} at most"
-        )
+        most = f"the kernel is compiled for {kernel.most_threads} at most"
+        raise PtxError(f"{threads} threads, but {most}")
     memory = Global(allocations)
     step = max(1, TOGETHER // threads)
     starts = np.arange(0, blocks, step)
     rng.shuffle(starts)
     with np.errstate(all="ignore"):
         for start in starts:
-            Machine(
-                kernel,
-                range(start, min(start + step, blocks)),
-                blocks,
-                threads,
-                parameters,
-                memory,
-                rng,
-            ).run()
+            some = range(start, min(start + step, blocks))
+            Machine(kernel, some, blocks, threads, parameters, memory, rng).run()
 
 
 class Machine:
@@ -55,9 +47,8 @@ class Machine:
         self.special = {name: value.astype("u4") for name, value in self.special.items()}
         self.special |= dict.fromkeys(("%tid.y", "%tid.z", "%ctaid.y", "%ctaid.z"), np.uint32(0))
         self.special |= {"%ntid.x": np.uint32(threads), "%nctaid.x": np.uint32(blocks)}
-        self.special |= dict.fromkeys(
-            ("%ntid.y", "%ntid.z", "%nctaid.y", "%nctaid.z"), np.uint32(1)
-        )
+        others = "%ntid.y", "%ntid.z", "%nctaid.y", "%nctaid.z"
+        self.special |= dict.fromkeys(others, np.uint32(1))
         self.shared = Shared(self.here, kernel.shared_bytes, block, thread.astype("i4"))
         self.registers = {}
         self.pc = np.zeros(self.count, int)
@@ -79,9 +70,7 @@ class Machine:
         to = dtype(kind)
         if isinstance(operand, Register):
             bits = self.register(operand.name)[lanes]
-            return (bits if bits.itemsize == to.itemsize else bits.astype(f"u{to.itemsize}")).view(
-                to
-            )
+            return bits.astype(f"u{to.itemsize}", copy=False).view(to) if kind != "pred" else bits
         count = self.pc[lanes].size
         if isinstance(operand, Constant):
             if kind == "pred":
@@ -152,13 +141,12 @@ class Machine:
         self.pc[lanes] = pc
 
     def wait(self, line, lanes, everyone):
-        if line.opcode[1] not in ("sync", "red") or line.operands[
-            line.opcode[1] == "red"
-        ] != Constant(0):
+        counts = line.opcode[1] == "red"
+        if line.opcode[1] not in ("sync", "red") or line.operands[counts] != Constant(0):
             raise line.wrong("unknown instruction")
         if not everyone:
             raise line.wrong("a barrier for some threads only")
-        if line.opcode[1] == "red":
+        if counts:
             self.vote[lanes] = self.value(line.operands[2], "pred", lanes)
         self.ready[lanes], self.waits[lanes] = False, True
 
@@ -181,20 +169,16 @@ class Machine:
                 raise line.wrong(f"{lanes.size} of {self.threads} threads come to this barrier")
             if line.opcode[1] == "red":
                 votes = self.vote[lanes]
-                result = {"or": votes.any(), "and": votes.all(), "popc": votes.sum()}[
-                    line.opcode[2]
-                ]
+                results = {"or": votes.any(), "and": votes.all(), "popc": votes.sum()}
+                result = results[line.opcode[2]]
                 self.set(line.operands[0], np.full(lanes.size, result), line.type, lanes)
             self.waits[lanes], self.ready[lanes] = False, True
             self.shared.barrier(block)
 
     def require_whole_warps(self, line, lanes, mask):
         """The lanes as warps; no lane may be missing where others wait for it."""
-        where = np.arange(self.count)[lanes]
-        if (
-            where.size % WARP
-            or (where.reshape(-1, WARP) != where[::WARP, None] + np.arange(WARP)).any()
-        ):
+        where, warp = np.arange(self.count)[lanes], np.arange(WARP)
+        if where.size % WARP or (where.reshape(-1, WARP) != where[::WARP, None] + warp).any():
             raise line.wrong("not all lanes of a warp come to this")
         if (self.value(mask, "u32", lanes) != 0xFFFFFFFF).any():
             raise line.wrong("a mask without all lanes")
@@ -219,12 +203,10 @@ def _those(lanes, which):
 
 def compute(machine, line, lanes):
     kinds, result = operations.types(line)
-    values = [
-        machine.value(operand, kind, lanes) for operand, kind in zip(line.operands[1:], kinds)
-    ]
-    machine.set(
-        line.operands[0], operations.OPERATIONS[line.opcode[0]][1](line, *values), result, lanes
-    )
+    to, *sources = line.operands
+    values = [machine.value(operand, kind, lanes) for operand, kind in zip(sources, kinds)]
+    _, function = operations.OPERATIONS[line.opcode[0]]
+    machine.set(to, function(line, *values), result, lanes)
 
 
 def move(machine, line, lanes):
@@ -250,10 +232,8 @@ def move(machine, line, lanes):
 
 def _memory(machine, line):
     """The memory that an instruction names, and how many numbers it moves."""
-    spaces, counts = (
-        {"global": machine.memory, "shared": machine.shared},
-        {(): 1, ("v2",): 2, ("v4",): 4},
-    )
+    spaces = {"global": machine.memory, "shared": machine.shared}
+    counts = {(): 1, ("v2",): 2, ("v4",): 4}
     space, vector = line.opcode[1], line.opcode[2:-1]
     if space not in spaces or vector not in counts:
         raise line.wrong("unknown instruction")
@@ -267,11 +247,8 @@ def _addresses(machine, address, lanes):
 def load(machine, line, lanes):
     to, address = line.operands
     if line.opcode[1] == "param":
-        if address.offset or line.type not in (
-            machine.kernel.parameters[address.base.name],
-            "u32",
-            "s32",
-        ):
+        known = machine.kernel.parameters[address.base.name], "u32", "s32"
+        if address.offset or line.type not in known:
             raise line.wrong("unknown way to read a parameter")
         bits = machine.parameters[address.base.name]
         machine.set(to, machine.value(Constant(bits), line.type, lanes), line.type, lanes)
@@ -296,11 +273,8 @@ def atomic(machine, line, lanes):
         raise line.wrong("unknown instruction")
     to, address, number = line.operands if line.opcode[0] == "atom" else (None, *line.operands)
     order = machine.rng.permutation(machine.pc[lanes].size)
-    machine.memory.add(
-        _addresses(machine, address, lanes)[order],
-        machine.value(number, line.type, lanes)[order],
-        line,
-    )
+    places, numbers = _addresses(machine, address, lanes), machine.value(number, line.type, lanes)
+    machine.memory.add(places[order], numbers[order], line)
     if to:
         machine.set(to, np.full(order.size, np.nan), line.type, lanes)
 
@@ -313,14 +287,11 @@ def shuffle(machine, line, lanes):
     machine.require_whole_warps(line, lanes, mask)
     to, valid = to if isinstance(to, Pair) else (to, None)
     numbers = machine.value(number, "b32", lanes).reshape(-1, WARP)
-    by = (
-        machine.value(by, "u32", lanes).reshape(-1, WARP).astype(int) % WARP
-    )  # five bits of it count
+    # Of the distance, five bits count.
+    by = machine.value(by, "u32", lanes).reshape(-1, WARP).astype(int) % WARP
     lane, way = np.arange(WARP), line.opcode[2]
-    if (
-        line.opcode[1] != "sync"
-        or (machine.value(bound, "u32", lanes) != (0 if way == "up" else 31)).any()
-    ):
+    ends = machine.value(bound, "u32", lanes)
+    if line.opcode[1] != "sync" or (ends != (0 if way == "up" else 31)).any():
         raise line.wrong("unknown instruction")
     source = {"bfly": lane ^ by, "up": lane - by, "down": lane + by, "idx": by}[way]
     there = (source >= 0) & (source < WARP)
@@ -336,11 +307,8 @@ def vote(machine, line, lanes):
     flags = machine.value(flag, "pred", lanes).reshape(-1, WARP)
     if line.opcode[1] != "sync" or line.opcode[2] not in ("any", "all", "ballot"):
         raise line.wrong("unknown instruction")
-    result = {
-        "any": flags.any(1),
-        "all": flags.all(1),
-        "ballot": (flags << np.arange(WARP)).sum(1),
-    }[line.opcode[2]]
+    ballot = (flags << np.arange(WARP)).sum(1)
+    result = {"any": flags.any(1), "all": flags.all(1), "ballot": ballot}[line.opcode[2]]
     machine.set(to, np.repeat(result, WARP), line.type, lanes)
 
 
@@ -352,11 +320,8 @@ INSTRUCTIONS = {
     "mov": move,
     "ld": load,
     "st": store,
-    "atom": atomic,
-    "red": atomic,
+    **dict.fromkeys(("atom", "red"), atomic),
     "shfl": shuffle,
     "vote": vote,
-    "membar": nothing,
-    "fence": nothing,
-    "nanosleep": nothing,
+    **dict.fromkeys(("membar", "fence", "nanosleep"), nothing),
 }

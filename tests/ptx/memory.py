@@ -21,12 +21,14 @@ def unsigned(count):
     return np.dtype(f"u{count}")
 
 
+def all_written(count):
+    """So many bytes of ``written``, all of them set, as one number."""
+    return int.from_bytes(bytes([WRITTEN]) * count, "little")
+
+
 def require_aligned(address, count, line):
-    if (address % np.uint64(count)).any():
-        raise line.wrong(
-            f"address {int(address[address % np.uint64(count) != 0][0]):#x} is no multiple of"
-            f" {count}"
-        )
+    if (off := address % np.uint64(count)).any():
+        raise line.wrong(f"address {int(address[off != 0][0]):#x} is no multiple of {count}")
 
 
 class Bytes:
@@ -40,16 +42,14 @@ class Bytes:
     def load(self, at, count, line):
         """The numbers of ``count`` bytes at these bytes."""
         kind, index = unsigned(count), at // count
-        if (
-            self.written.view(kind)[index] != int.from_bytes(bytes([WRITTEN]) * count, "little")
-        ).any():
+        if (self.written.view(kind)[index] != all_written(count)).any():
             raise line.wrong("a number is read that nobody has written")
         return self.data.view(kind)[index]
 
     def store(self, at, count, values):
         kind, index = unsigned(count), at // count
         self.data.view(kind)[index] = values
-        self.written.view(kind)[index] = int.from_bytes(bytes([WRITTEN]) * count, "little")
+        self.written.view(kind)[index] = all_written(count)
 
 
 class Global:

@@ -42,57 +42,37 @@ def python():
     return run
 
 
+def on_the_driver(python, capability, *arguments):
+    """(what pytest said, launches, compiled kernels) of tests that find the driver."""
+    plugins = "-p", "ptx.plugin", "-p", "no:cacheprovider"
+    done = python("-m", "pytest", *plugins, *arguments, LN_CAPABILITY=capability)
+    said = done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.returncode == 0, said
+    counted = rf"(\d+) launches of (\d+) compiled kernels, sm_{capability}, interpreted"
+    return said, *map(int, re.search(counted, said).groups())
+
+
 @pytest.mark.parametrize("capability", ["75", "90"])
 def test_what_needs_a_gpu_passes(python, capability):
     """Skipped is only what needs an array library for GPUs that is not there, or has no GPU."""
-    done = python(
-        "-m",
-        "pytest",
-        "-p",
-        "ptx.plugin",
-        "-p",
-        "no:cacheprovider",
-        "tests/lnlib/backends/test_gpu.py",
-        "tests/lnlib/backends/test_gpu_ladder.py",
-        "-k",
-        "on_the_gpu or on_a_gpu",
-        LN_CAPABILITY=capability,
-    )
-    said = done.stdout[-3000:] + done.stderr[-3000:]
-    assert done.returncode == 0 and int(re.search(r"(\d+) passed", said)[1]) > 50, said
+    files = (f"tests/lnlib/backends/test_{name}.py" for name in ("gpu", "gpu_ladder"))
+    chosen = "-k", "on_the_gpu or on_a_gpu"
+    said, launches, kernels = on_the_driver(python, capability, *files, *chosen)
+    assert int(re.search(r"(\d+) passed", said)[1]) > 50, said
+    allowed = "'(torch|cupy)'|no current stream|no CUDA"
     reasons = re.findall(r"^SKIPPED \[\d+\] \S+ (.*)", said, re.M)
-    assert all(
-        re.search("'(torch|cupy)'|no current stream|no CUDA", reason) for reason in reasons
-    ), reasons
-    launches, kernels = re.search(
-        rf"(\d+) launches of (\d+) compiled kernels, sm_{capability}, interpreted", said
-    ).groups()
-    assert int(launches) > 100 and int(kernels) > 30
+    assert all(re.search(allowed, reason) for reason in reasons), reasons
+    assert launches > 100 and kernels > 30
 
 
 def test_launch_and_the_survey(python):
     """What the chapters launch, and what their last cells do."""
-    done = python(
-        "-m",
-        "pytest",
-        "-p",
-        "ptx.plugin",
-        "-p",
-        "no:cacheprovider",
-        "tests/lnlib/backends/test_launching.py",
-        LN_CAPABILITY="80",
-    )
-    said = done.stdout[-3000:] + done.stderr[-3000:]
-    assert done.returncode == 0 and "skipped" not in said, said
-    launches, passed = (
-        int(re.search(rf"(\d+) {what}", said)[1]) for what in ("launches of", "passed")
-    )
-    assert launches > 500 and passed >= 6, said
+    said, launches, _ = on_the_driver(python, "80", "tests/lnlib/backends/test_launching.py")
+    assert "skipped" not in said, said
+    assert launches > 500 and int(re.search(r"(\d+) passed", said)[1]) >= 6, said
 
 
-def test_the_interpreter_takes_and_refuses_what_the_compiler_does(
-    python, record_property, monkeypatch
-):
+def test_the_interpreter_takes_and_refuses_what_the_compiler_does(python, monkeypatch):
     """Of every kernel of the corpus, less what is listed as a limit; and what both compute is the
     same.
     """
@@ -106,13 +86,9 @@ def test_the_interpreter_takes_and_refuses_what_the_compiler_does(
         *corpus.REFUSED,
         *(name for name, case in corpus.LIMITS.items() if case[1]),
     }
-    computed = {
-        name: results for name, (_, results) in found.items() if results and name in corpus.TAKEN
-    }
-    record_property(
-        "measured", f"kernels compiled: {len(found)}, executed as well: {len(computed)}"
-    )
-    assert len(computed) > 40
+    computed = {name: results for name, (_, results) in found.items() if results}
+    computed = {name: computed[name] for name in corpus.TAKEN if name in computed}
+    assert len(found) > 80 and len(computed) > 40
     for name, results in computed.items():
         x, y, z, n = corpus.arguments()
         simt.launch(corpus.kernel(corpus.TAKEN[name]), 1, 32, x, y, z, n)

@@ -42,27 +42,19 @@ BOARD = (
 )
 
 
-def run(body, x=None, blocks=1, threads=32, n=0, head=WHOLE, rng=0, y=None, written=1):
-    """y after a launch of ``head`` with this body; x and y are at addresses that are multiples of
-    256.
-    """
+def run(body, x=None, blocks=1, threads=32, rng=0, written=1):
+    """y after a launch with this body; x and y are at addresses that are multiples of 256."""
     x = np.arange(blocks * threads, dtype="f4") if x is None else x
-    y = np.full(len(x), -1, x.dtype) if y is None else y
+    y = np.full(len(x), -1, x.dtype)
     room = [np.zeros(-(-a.nbytes // 16) * 16, "u1") for a in (x, y)]
     room[0][: x.nbytes] = x.view("u1")
     memory = [
         (0x1000, x.nbytes, room[0], np.full_like(room[0], written)),
         (0x9000000, y.nbytes, room[1], np.zeros_like(room[1])),
     ]
-    kernel = text.read(head.replace("%s", body))
-    machine.launch(
-        kernel,
-        blocks,
-        threads,
-        {"x": 0x1000, "y": 0x9000000, "n": n},
-        memory,
-        np.random.default_rng(rng),
-    )
+    parameters = {"x": 0x1000, "y": 0x9000000, "n": 0}
+    kernel, order = text.read(WHOLE.replace("%s", body)), np.random.default_rng(rng)
+    machine.launch(kernel, blocks, threads, parameters, memory, order)
     return room[1][: y.nbytes].view(y.dtype)
 
 
@@ -88,40 +80,22 @@ def compute(opcode, *values):
     "opcode, values, expected",
     [
         ("add.s32", (2**31 - 1, 1), -(2**31)),
-        ("sub.u32", (0, 1), 2**32 - 1),
-        ("mul.lo.s32", (2**30, 6), -(2**31)),
         ("mul.wide.s32", (-(2**31), 3), -3 * 2**31),
         ("mul.hi.u64", (2**63, 6), 3),
-        ("mul.hi.s32", (-2, 2**30), -1),
         ("div.s64", (-7, 2), -3),
-        ("div.u32", (7, 2), 3),
         ("rem.s32", (-7, 2), -1),
-        ("mad.lo.s32", (3, 4, 5), 17),
         ("shl.b32", (1, 32), 0),
-        ("shl.b32", (3, 31), 2**31),
         ("shr.s32", (-8, 40), -1),
-        ("shr.u32", (2**31, 31), 1),
-        ("bfi.b64", (0b1011, 0xFFFF, 4, 2), 0xFFFF),
         ("bfi.b64", (0, 0xFFFF, 4, 2), 0xFFCF),
         ("min.s64", (-1, 1), -1),
         ("max.f32", (np.nan, 1), 1),
-        ("neg.f32", (2,), -2),
-        ("abs.f32", (-2,), 2),
         ("setp.lt.s32", (-1, 1), True),
         ("setp.lt.u32", (2**32 - 1, 1), False),
-        ("setp.ne.f32", (np.nan, 1), False),
         ("setp.neu.f32", (np.nan, 1), True),
-        ("setp.geu.f32", (1, 2), False),
-        ("setp.nan.f32", (1, np.nan), True),
         ("setp.num.f32", (1, np.nan), False),
-        ("selp.f32", (1, 2, False), 2),
-        ("not.pred", (True,), False),
-        ("and.b32", (12, 10), 8),
-        ("xor.pred", (True, True), False),
         ("cvt.rn.f32.s64", (2**53 + 1,), 2.0**53),
         ("cvt.rn.f16.f32", (2049,), 2048),
         ("cvt.u32.u64", (2**40 + 3,), 3),
-        ("cvt.s64.s32", (-5,), -5),
         ("rcp.rn.f32", (3,), np.float32(1) / np.float32(3)),
         ("sqrt.rn.f32", (2,), np.sqrt(np.float32(2))),
         ("div.rn.f32", (1, 0), np.inf),
@@ -133,19 +107,7 @@ def test_what_instructions_compute(opcode, values, expected):
         assert compute(opcode, *values)[0] == expected
 
 
-@pytest.mark.parametrize(
-    "opcode",
-    [
-        "add.ftz.f32",
-        "div.approx.f32",
-        "sqrt.approx.ftz.f32",
-        "cvt.rzi.s32.f32",
-        "sin.f32",
-        "setp.lt.and.f32",
-        "fma.rz.f32",
-        "add.sat.s32",
-    ],
-)
+@pytest.mark.parametrize("opcode", ["add.ftz.f32", "div.approx.f32", "cvt.rzi.s32.f32", "sin.f32"])
 def test_what_it_does_not_know_it_says(opcode):
     with pytest.raises(text.PtxError, match="unknown"):
         compute(opcode, 1, 1)
@@ -168,10 +130,8 @@ def test_a_fused_product_is_rounded_once(kind):
     found = compute(f"fma.rn.{kind}", a, b, c)
     for p, q, r, s in zip(a, b, c, found):
         exact = Fraction(float(p)) * Fraction(float(q)) + Fraction(float(r))
-        if kind == "f64":
-            assert (
-                s == exact.numerator / exact.denominator
-            )  # Python divides integers correctly rounded
+        if kind == "f64":  # Python divides integers correctly rounded
+            assert s == exact.numerator / exact.denominator
         else:
             near = [np.nextafter(s, np.float32(way)) for way in (-np.inf, np.inf)]
             gaps = [abs(Fraction(float(v)) - exact) for v in (s, *near)]
@@ -227,68 +187,40 @@ def test_without_it_there_is_a_race_or_nothing_to_read(rng):
     refused("race|nobody has written", BOARD + STORE + LOAD, threads=64, rng=rng)
     # A store behind a load, of what another still needs.
     refused("race", BOARD + STORE + "bar.sync 0;" + LOAD + STORE, threads=64, rng=rng)
-    assert (
-        run(BOARD + STORE + "bar.sync 0;" + LOAD + "bar.sync 0;" + STORE, threads=64, rng=rng).size
-        == 64
-    )
+    run(BOARD + STORE + "bar.sync 0;" + LOAD + "bar.sync 0;" + STORE, threads=64, rng=rng)
 
 
-@pytest.mark.parametrize("way, expected", [("or", True), ("and", False)])
-def test_barriers_that_count_votes(way, expected):
-    body = (
-        f"setp.eq.s32 %p1, %r2, 40; bar.red.{way}.pred %p2, 0, %p1; selp.f32 %f1, 0f3F800000,"
-        " 0f00000000, %p2;"
-    )
-    assert (run(body, threads=64) == expected).all()
+HALF = "setp.lt.s32 %p1, %r2, 32; "
 
 
 @pytest.mark.parametrize(
     "match, body, options",
     [
         ("some threads only", "setp.lt.s32 %p1, %r2, 5; @%p1 bar.sync 0;", {}),
-        (
-            "32 of 64 threads",
-            "setp.lt.s32 %p1, %r2, 32; @%p1 bra OUT; bar.sync 0; OUT:",
-            {"threads": 64},
-        ),
+        ("32 of 64 threads", HALF + "@%p1 bra OUT; bar.sync 0; OUT:", {"threads": 64}),
         (
             "at this barrier, others at another",
-            "setp.lt.s32 %p1, %r2, 32; @%p1 bra A; bar.sync 0; bra B; A: bar.sync 0; B:",
+            HALF + "@%p1 bra A; bar.sync 0; bra B; A: bar.sync 0; B:",
             {"threads": 64},
         ),
         (
             "not all lanes",
-            (
-                "setp.lt.s32 %p1, %r2, 5; mov.b32 %r7, %f1; @%p1 shfl.sync.bfly.b32 %r8, %r7, 1,"
-                " 31, -1;"
-            ),
+            "setp.lt.s32 %p1, %r2, 5; @%p1 shfl.sync.bfly.b32 %r8, %r2, 1, 31, -1;",
             {},
         ),
-        ("mask without", "mov.b32 %r7, %f1; shfl.sync.bfly.b32 %r8, %r7, 1, 31, 65535;", {}),
         ("mask without", "setp.eq.s32 %p1, %r2, 3; vote.sync.any.pred %p2, %p1, 65535;", {}),
         ("in no allocation", "ld.global.f32 %f1, [%rd3];", {}),
         ("byte 131 of an allocation of 128", "ld.global.f32 %f1, [%rd4+4];", {}),
-        ("in no allocation|byte", "ld.global.f32 %f1, [%rd4+-4];", {}),
         ("no multiple of 4", "add.s64 %rd4, %rd4, 2; ld.global.f32 %f1, [%rd4];", {}),
         ("no multiple of 16", "ld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%rd4];", {}),
         ("nobody has written", "", {"written": 0}),
         ("of 256 bytes of shared", BOARD + "ld.shared.f32 %f1, [%rd6+256];", {}),
         ("unknown instruction", "ld.f32 %f1, [%rd4];", {}),
-        ("unknown instruction", "bar.arrive 0, 32;", {}),
         ("compiled for 64", "", {"threads": 96}),
     ],
 )
 def test_what_a_kernel_must_not_do(match, body, options):
     refused(match, body, **options)
-
-
-def test_vectors():
-    body = (
-        "shl.b64 %rd6, %rd3, 2; add.s64 %rd6, %rd1, %rd6; ld.global.v4.f32 {%f1, %f2, %f3, %f4},"
-        " [%rd6]; add.f32 %f1, %f1, %f4;"
-    )
-    x = np.arange(128, dtype="f4")
-    assert (run(body, x=x)[:32] == x.reshape(32, 4)[:, [0, 3]].sum(1)).all()
 
 
 def test_atomics_add_them_all():

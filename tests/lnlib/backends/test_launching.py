@@ -47,16 +47,11 @@ def test_without_numba_a_kernel_stays_what_it_is(monkeypatch):
     """As in a browser, where the interpreter takes the plain function."""
     monkeypatch.setitem(sys.modules, "numba", None)
     without = types.SimpleNamespace(**runpy.run_path(cuda_access.__file__))
-    assert (
-        without.cuda.jit(add_one) is add_one and without.cuda.jit(device=True)(add_one) is add_one
-    )
-    assert without.FULL == 2**32 - 1 and without.cuda.is_available() is False
+    assert without.cuda.jit(add_one) is add_one and without.device(add_one) is add_one
     with pytest.raises(AttributeError, match="cuda.grid: Numba's CUDA target is not installed"):
         without.cuda.grid  # noqa: B018
-    for name, given in {"load4": 2, "store4": 6, "widened": 1, "bfloat16": 1}.items():
-        with pytest.raises(NotImplementedError, match=f"{name}: works in a kernel only"):
-            vars(without)[name](*range(given))
-    assert without.device(add_one) is add_one
+    with pytest.raises(NotImplementedError, match="load4: works in a kernel only"):
+        without.load4(0, 1)
 
 
 class FakeCuda:
@@ -82,25 +77,19 @@ class FakeCuda:
         return device
 
     def jit(self, kernel):
-        def configured(*arguments):
-            plain = [a.array if hasattr(a, "array") else a for a in arguments]
-            self.waiting.append(lambda: simt.launch(kernel, *self.grid, *plain))
+        fake = self
 
-        return _Indexed(self, configured)
+        class Dispatcher:
+            def __getitem__(self, shape):
+                warnings.warn("few blocks")  # noqa: B028
+                return lambda *arguments: fake.waiting.append((kernel, shape, arguments))
+
+        return Dispatcher()
 
     def synchronize(self):
-        while self.waiting:
-            self.waiting.pop(0)()
-
-
-class _Indexed:
-    def __init__(self, fake, configured):
-        self.fake, self.configured = fake, configured
-
-    def __getitem__(self, grid):
-        self.fake.grid = grid
-        warnings.warn("few blocks")  # noqa: B028
-        return self.configured
+        for kernel, shape, arguments in self.waiting:
+            simt.launch(kernel, *shape, *(a.array for a in arguments))
+        self.waiting.clear()
 
 
 def add_to(a, b):
@@ -116,10 +105,8 @@ def test_launch_on_a_gpu(monkeypatch):
     monkeypatch.setattr(launching, "compiled", fake.jit)
     x, fixed = np.ones(4, np.float32), np.ones(4, np.float32)
     fixed.flags.writeable = False
-    assert (
-        repr(gpu.launch(add_to, 1, 4, fixed, x))
-        == "add_to[1, 4]: 4 threads, compiled by Numba, on Some GPU (compute capability 7.5)"
-    )
+    where = "compiled by Numba, on Some GPU (compute capability 7.5)"
+    assert repr(gpu.launch(add_to, 1, 4, fixed, x)) == f"add_to[1, 4]: 4 threads, {where}"
     gpu.launch(add_to, 1, 4, x, x)
     assert np.array_equal(x, [4] * 4) and fake.copied == 3
     with pytest.raises(TypeError, match="kernel"):
@@ -140,18 +127,9 @@ def test_the_kernel_of_the_program(monkeypatch, N, D, threads):
     rng = np.random.default_rng(N)
     x, y = rng.standard_normal((N, D), np.float32), simt.uninitialised(N * D, np.float32)
     gamma, beta = rng.standard_normal((2, D), np.float32)
-    gpu.launch(
-        program("layer_norm_cuda", monkeypatch).layer_norm,
-        -(-32 * N // threads),
-        threads,
-        x.ravel(),
-        gamma,
-        beta,
-        y,
-        N,
-        D,
-        np.float32(1e-5),
-    )
+    kernel = program("layer_norm_cuda", monkeypatch).layer_norm
+    arguments = x.ravel(), gamma, beta, y, N, D, np.float32(1e-5)
+    gpu.launch(kernel, -(-32 * N // threads), threads, *arguments)
     exact, _ = layer_norm_forward(x, gamma, beta, precise=True)
     # Two sums of at most 4 + 5 roundings a lane and a dozen more, of numbers below 10: 30 * 10 *
     # 2**-24.
@@ -182,21 +160,15 @@ def few_shapes(monkeypatch):
 def test_the_survey_finds_all_right(which, steps):
     records = survey.correctness(which)
     assert len(records) == 2 * (1 + steps) and all(r["ok"] for r in records)
-    assert len(records[0]["errors"]) == (1 if which == "forward" else 3)
     table = survey.table(records)
-    assert (
-        "lnlib                  2" in table
-        and "WRONG" not in table
-        and "Nothing was timed" in table
-    )
+    assert "lnlib                  2" in table and "WRONG" not in table
 
 
 def test_the_survey_finds_what_is_wrong(monkeypatch):
-    monkeypatch.setattr(
-        survey.backend,
-        "layer_norm_forward",
-        lambda x, g, b: (1.0001 * layer_norm_forward(x, g, b)[0], 0),
-    )
+    def wrong(x, g, b):
+        return 1.0001 * layer_norm_forward(x, g, b)[0], 0
+
+    monkeypatch.setattr(survey.backend, "layer_norm_forward", wrong)
     records = survey.correctness("forward")
     assert [r["implementation"] for r in records if not r["ok"]] == ["lnlib"] * 2
     assert "WRONG: 7x3, 5x100" in survey.table(records)

@@ -46,10 +46,8 @@ def test_short_dtypes_are_rounded_once(dtype, u):
     dy = torch.randn(x.shape, generator=torch.Generator().manual_seed(6)).to(dtype)
     wide = [t.detach().double().requires_grad_() for t in (x, gamma, beta)]
     y, right = ours.layer_norm(x, gamma, beta), ours.layer_norm(*wide)
-    found, wanted = (
-        torch.autograd.grad(y, (x, gamma, beta), dy),
-        torch.autograd.grad(right, wide, dy.double()),
-    )
+    found = torch.autograd.grad(y, (x, gamma, beta), dy)
+    wanted = torch.autograd.grad(right, wide, dy.double())
     for a, b in zip((y, *found), (right, *wanted)):
         assert a.dtype is dtype
         # One rounding of the result. In float32, where the arithmetic rounds too: at most 8 times 2
@@ -69,23 +67,6 @@ def test_a_module_takes_the_place_of_pytorchs():
     assert torch.allclose(layer(x), theirs(x), rtol=0, atol=2 * 8 * 2.0**-24 * 5 * largest)
     for again in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(again(x), layer(x))
-
-
-def test_a_network_learns_with_it():
-    torch.manual_seed(3)
-    net = torch.nn.Sequential(
-        torch.nn.Linear(8, 16), ours.LayerNorm(16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
-    )
-    x = torch.randn(64, 8)
-    target = x[:, :1] * x[:, 1:2]
-    optimiser = torch.optim.Adam(net.parameters(), 0.02)
-    losses = []
-    for _ in range(60):
-        optimiser.zero_grad()
-        losses.append(torch.nn.functional.mse_loss(net(x), target))
-        losses[-1].backward()
-        optimiser.step()
-    assert float(losses[-1].detach()) < 0.5 * float(losses[0].detach())
 
 
 def test_the_gpu_backend_behind_the_same_function(monkeypatch):

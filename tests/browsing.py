@@ -151,22 +151,6 @@ def small_type(page, images):
     return [text for text in [*found, *page.evaluate(LIVE_TEXT)] if text[1] < 11 - 1e-3]
 
 
-def _luminance(colour):
-    red, green, blue = (
-        float(part) / 255 for part in re.fullmatch(r"rgb\((\d+), (\d+), (\d+)\)", colour).groups()
-    )
-    red, green, blue = (
-        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(text, ground):
-    """The ratio of two colours, "rgb(r, g, b)", as WCAG 2.1 has it: from 1 to 21."""
-    dark, light = sorted((_luminance(text), _luminance(ground)))
-    return (light + 0.05) / (dark + 0.05)
-
-
 def violations(page, part="html"):
     """What axe-core finds, all answers unfolded, on the page or a part: rule, number of places, the
     first of them.

@@ -112,6 +112,9 @@ def launch(shape, kernel_of=lambda answer: answer, measure=lambda run: ()):
     """
 
     def call(answer, arguments):
+        code = getattr(answer, "__code__", None)
+        if code and code.co_names == ("NotImplementedError",):  # a stub; no kernel may raise
+            answer(*[None] * code.co_argcount)
         given, outputs = with_outputs(
             arguments, lambda out: simt.uninitialised(out.shape, out.dtype)
         )

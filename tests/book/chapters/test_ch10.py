@@ -109,20 +109,6 @@ def test_rooflines_show_their_numbers():
     assert [text.get_text() for text in fig.legends[0].get_texts()] == ["near", "far", "p"]
 
 
-def test_memory_of_step_is_a_staircase_through_what_forward_leaves():
-    fig = fusing.memory_of_step({"p": (np.array([1, 3, 4]), np.array([2, 5, 4]), 2, 1)})
-    stairs, mark = with_data(fig.axes[0])
-    assert stairs.get_xdata().tolist() == [0, 1, 3, 3, 4] and stairs.get_ydata().tolist() == [
-        2,
-        2,
-        5,
-        1,
-        4,
-    ]
-    assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (3, 1)
-    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["p", "what forward leaves"]
-
-
 # Questions: the numbers in the answers are computed, then looked for in their text
 
 

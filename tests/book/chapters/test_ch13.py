@@ -8,7 +8,7 @@ from attempts import failed, solution_with
 from questions import of, percent, plain, says
 
 import simt
-from lnbook.exercises import ch13, check
+from lnbook.exercises import ch13
 from lnbook.figures import COLOURS, fusing, measured, span
 from lnlib import gpu
 from lnlib.gpu.ladder import warp_sum
@@ -76,27 +76,6 @@ STORED, LOADED = "tile[r * 33 + lane]", "tile[lane * 33 + c]"
 )
 def test_transpose(changes, check, words):
     assert failed("no-conflicts", solution_with("no-conflicts", *changes), words) == check
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "stride, turns, kind", [(32, 32, "known"), (34, 2, "known"), (36, 4, None)]
-)
-def test_conflicts_are_told_by_their_turns(stride, turns, kind):
-    """The numbers are right in each case; what tells one from the other is in how many turns they
-    are moved.
-    """
-    report = check(
-        "no-conflicts",
-        solution_with(
-            "no-conflicts",
-            ("32 * 33", "32 * 36"),
-            (STORED, f"tile[r * {stride} + lane]"),
-            (LOADED, f"tile[lane * {stride} + c]"),
-        ),
-    )
-    assert f"takes {turns} turns" in report.failed[1], report
-    assert getattr(report.diagnosis, "kind", None) == kind, report
 
 
 def test_threads_for_every_row():

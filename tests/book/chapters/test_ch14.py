@@ -15,7 +15,6 @@ import simt
 from lnbook import exercises
 from lnbook.exercises import ch14
 from lnbook.exercises.run import here, verdict
-from lnbook.figures import fusing
 from lnlib import gpu
 from lnlib.gpu.ladder import block_sum
 from lnlib.summation import sum_rows
@@ -77,32 +76,6 @@ def test_choose_partials_is_the_plan():
         multiprocessors = rng.choice((1, 40, 108, 132))
         plan = gpu.plans.plan_backward(N, D, 4, multiprocessors=multiprocessors)
         assert ch14.choose_partials_solution(N, D, multiprocessors)[0] == plan.partials
-
-
-# Figures
-
-
-def access(block, address, size=4):
-    return simt.Access(block, 0, "global", "a", "store", address, size, 1, (), 0)
-
-
-def test_writers_draws_what_blocks_touch():
-    panels = {
-        "one place": [access(b, 4 * c) for b in range(3) for c in range(8)],
-        "apart": [access(b, 32 * b + 16 * c, 16) for b in range(2) for c in range(2)],
-    }
-    first, second = fusing.writers(panels).axes
-
-    def boxes(ax):
-        return [path.get_extents().bounds for bars in ax.collections for path in bars.get_paths()]
-
-    assert [(x, y + h / 2, w) for x, y, w, h in boxes(first)] == [
-        (0, 0, 32),
-        (0, 1, 32),
-        (0, 2, 32),
-    ]
-    assert [(x, y + h / 2, w) for x, y, w, h in boxes(second)] == [(0, 0, 32), (32, 1, 32)]
-    assert first.get_xlim() == second.get_xlim() and first.get_ylim()[0] > first.get_ylim()[1]
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text

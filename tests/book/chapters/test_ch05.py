@@ -1,6 +1,4 @@
-"""Chapter 5: its exercises tell weak answers from good ones, its figure shows the matrix it is
-given.
-"""
+"""Chapter 5: its exercises tell weak answers from good ones; the numbers in its answers."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""Chapter 8: exercises refuse plausible wrong answers, data are what they say, figures show what
-they are given.
-"""
+"""Chapter 8: right answers of other kinds are accepted, and what the page says holds."""
 
 import math
 

@@ -1,6 +1,4 @@
-"""Chapter 9: its other backward passes are what they say, its claims hold, its exercises refuse
-weak answers.
-"""
+"""Chapter 9: its other backward passes are what they say, and its claims hold."""
 
 import math
 

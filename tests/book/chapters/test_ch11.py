@@ -1,6 +1,4 @@
-"""Chapter 11: its exercises refuse wrong answers and say why, its figures draw what they are
-given.
-"""
+"""Chapter 11: its exercises judge loops over rows; the numbers in its answers."""
 
 import itertools
 import math

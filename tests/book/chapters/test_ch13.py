@@ -1,6 +1,4 @@
-"""Chapter 13: its exercises refuse wrong answers and say why, its figures draw what they are
-given.
-"""
+"""Chapter 13: its exercises refuse wrong answers and say why; figures, times and answers."""
 
 import numpy as np
 import pytest

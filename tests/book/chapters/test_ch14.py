@@ -1,6 +1,4 @@
-"""Chapter 14: its exercises refuse wrong answers and say why, its figures draw what they are
-given.
-"""
+"""Chapter 14: its exercises refuse wrong answers and say why; the numbers in its answers."""
 
 import itertools
 import math

@@ -1,6 +1,4 @@
-"""The questions without code: their form, the page, the notebook. What is printed on paper:
-test_browser.py.
-"""
+"""The questions without code: page and notebook hold the same."""
 
 import re
 

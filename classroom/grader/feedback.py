@@ -22,10 +22,10 @@ pre {{ overflow: auto }} td, th {{ text-align: left; padding: 0 1rem 0 0 }}</sty
 {body}
 </body></html>
 """
-_LOOKED_AT = "Your instructor is told of this, since it may not be your answers that went wrong."
+_LOOKED_AT = "Your instructor will be told, because the fault may not be in your answers."
 _OTHER_INPUTS = (
-    "The public example agrees; a check has other inputs: shapes, sizes and numbers that the text"
-    " allows."
+    "Your function agrees with the public example. The checks use other inputs: other shapes,"
+    " sizes and numbers that the text allows."
 )
 
 
@@ -111,14 +111,12 @@ def _on_reading(result, note):
     if note:
         parts.append(_p(f"State: {result['state']}. {note[:1].upper()}{note[1:]}."))
     if result["errors"]:
-        skipped = (
-            "Errors in cells; the cells after them ran all the same, and imports that fail are"
-        )
+        skipped = "These cells raised errors. Later cells were run, and failing imports skipped:"
         errors = [f"code cell {number}: {text}" for number, text in result["errors"]]
-        parts += [_p(f"{skipped} skipped:"), _items(errors)]
+        parts += [_p(skipped), _items(errors)]
     for name in result["missing"]:
         other = result["proposed"].get(name)
-        meant = f" Your {other} may be meant; your instructor is told." if other else ""
+        meant = f" Perhaps you mean {other}; your instructor will be told." if other else ""
         parts.append(_p(f"There is no function {name} after the last cell.{meant}"))
     twice = "is defined more than once; the last definition counts."
     return parts + [_p(f"{name} {twice}") for name in result["twice"]]

@@ -32,9 +32,9 @@ NOT_JUDGED = "the grader could not judge this answer"
 TOLD = NOT_RUN, NOT_JUDGED, str(Slow())
 #: And of how a submission's process ended while checks ran.
 ENDED = {
-    "too slow": "during a check it took too long and was stopped",
-    "crashed": "during a check its process ended or crashed",
-    "tampered": "during a check its process sent what is no answer",
+    "too slow": "a check took too long, so your submission was stopped",
+    "crashed": "the process of your submission ended or crashed during a check",
+    "tampered": "the process of your submission sent something that is no answer during a check",
 }
 
 

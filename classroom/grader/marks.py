@@ -49,7 +49,7 @@ def _mark(student, entry, result, override, late, when):
     for task in result["tasks"]:
         if task["id"] in override.points:
             points = override.points[task["id"]]
-            given = f"your instructor gives {points:g} points in place of {task['points']:g}."
+            given = f"your instructor gives {points:g} points instead of {task['points']:g}."
             remarks.append(f"{task['id']}: {given}")
             told.append(remarks[-1].replace("your instructor gives", "overridden,"))
             if points > task["of"]:
@@ -62,7 +62,8 @@ def _mark(student, entry, result, override, late, when):
     lost = late.lost(total, days) if late and days else 0
     if lost and override.points:
         told.append(
-            "being late takes off overridden points, too; an override of days late by 0 stops that"
+            "the rule for being late also reduces overridden points; an override that sets days"
+            " late to 0 prevents that"
         )
     if days:
         remarks.append(f"{days} day{'s' * (days > 1)} late: {lost:g} of {total:g} points are lost.")

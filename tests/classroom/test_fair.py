@@ -77,7 +77,7 @@ def messy(drawn):
         "renamed.ipynb": (
             rehearse.notebook(*renamed),
             "some",
-            "may be meant; your instructor is told",
+            "Perhaps you mean",
         ),
         "no-setup.ipynb": (rehearse.notebook(*sources[1:], "compare"), "all", None),
         "torch.ipynb": (

@@ -213,7 +213,7 @@ def test_overrides_and_comments_are_kept_and_shown(tmp_path):
     )
     ann, ben = found
     assert ann.total == 10 and ann.result["remarks"] == [
-        "a: your instructor gives 6 points in place of 2.",
+        "a: your instructor gives 6 points instead of 2.",
         "See me",
         "Well done",
     ]

@@ -1,7 +1,11 @@
 """The built pages in a real browser: maths, phone width, both themes, search, from disk."""
 
+import re
+import shutil
+import subprocess
+
 import pytest
-from browsing import Visit, small_type, violations
+from browsing import Visit, skip, small_type, violations
 from pages import CHAPTERS
 from pages import PAGES as SOURCES
 
@@ -86,22 +90,29 @@ def test_page_from_a_server(visits, address, name):
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_search_finds_a_term_from_disk_and_from_a_server(browser, site, address):
-    """The glossary first, and what is shown of a page is its text, not its contents list."""
+def test_search_works_from_disk_and_from_a_server(browser, site, address):
     for root in (site.as_uri(), address):
-        with Visit(browser, f"{root}/search.html?q=catastrophic+cancellation") as visit:
+        with Visit(browser, f"{root}/search.html?q=variance") as visit:
             visit.page.wait_for_selector("ul.search li a", timeout=10_000)
-            visit.page.wait_for_function(
-                "document.querySelector('#search-results').textContent.includes('finished')"
+            links = visit.page.evaluate(
+                "[...document.querySelectorAll('ul.search li a')].map(a => a.getAttribute('href'))"
             )
-            links = visit.page.locator("ul.search li a").all()[:3]
-            found = " ".join(link.get_attribute("href") for link in links)
-            assert "term-catastrophic-cancellation" in found
-            assert "07-computing-the-variance" in found
-            if root == address:  # a page from disk may not read the others
-                excerpts = visit.page.locator("p.context").all_text_contents()
-                assert any("catastrophic cancellation" in text for text in excerpts[:3])
-                assert not any("Contents" in text for text in excerpts)
+            assert any("01-forward-pass" in link for link in links)
+
+
+def test_search_finds_words_in_the_text(browser, address):
+    """A term is found, and what is shown of a page is its text, not its contents list."""
+    with Visit(browser, f"{address}/search.html?q=catastrophic+cancellation") as visit:
+        visit.page.wait_for_selector("ul.search li p.context", timeout=10_000)
+        visit.page.wait_for_function(
+            "document.querySelector('#search-results').textContent.includes('finished')"
+        )
+        links = visit.page.locator("ul.search li a").all()[:3]  # the glossary's is the first
+        found = " ".join(link.get_attribute("href") for link in links)
+        assert "term-catastrophic-cancellation" in found and "07-computing-the-variance" in found
+        excerpts = visit.page.locator("p.context").all_text_contents()
+        assert any("catastrophic cancellation" in text for text in excerpts[:3])
+        assert not any("Contents" in text for text in excerpts)
 
 
 def test_answers_are_folded_and_open_by_keyboard(browser, site):
@@ -123,17 +134,45 @@ def test_answers_are_folded_and_open_by_keyboard(browser, site):
 
 
 @pytest.mark.parametrize("javascript", (pytest.param(True, marks=pytest.mark.slow), False))
-def test_paper_shows_what_is_folded(browser, site, javascript):
-    """With scripts and without: every answer, solution and aside has a place on the sheet."""
+def test_paper_shows_what_is_folded(browser, site, tmp_path, javascript):
+    from bs4 import BeautifulSoup
+
+    if not shutil.which("pdftotext"):
+        skip("no pdftotext (poppler-utils) to read what was printed", "LN_REQUIRE_BROWSER")
+    path = site / f"book/{CHAPTERS[1].stem}.html"
     page = browser.new_page(java_script_enabled=javascript)
-    page.goto((site / f"book/{CHAPTERS[1].stem}.html").as_uri())
+    page.goto(path.as_uri())
     if javascript:
+        page.evaluate("async () => { await window.MathJax?.startup?.promise; }")
         page.wait_for_selector(".solution.toggle-hidden")
-        page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    page.emulate_media(media="print")
-    folded = page.locator(".ln-answer p, .solution p, .ln-aside > p").all()
-    assert len(folded) > 10 and all(paragraph.is_visible() for paragraph in folded)
+    page.pdf(path=tmp_path / "page.pdf")
     page.close()
+    # Neither way of reading puts letters of formulas in the right place everywhere: at the end of a
+    # sheet, or in tables.
+    printed = "".join(
+        subprocess.run(
+            ["pdftotext", *raw, tmp_path / "page.pdf", "-"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for raw in (["-raw"], [])
+    )
+    article = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").article
+    for part in article.select(".math, .headerlink"):
+        part.replace_with("MATHS")
+    sentences = [
+        s
+        for p in article.select(".ln-answer p, .solution p, .ln-aside > p")
+        for s in re.split(r"[.:;]\s", p.text)
+        if "MATHS" not in s and len(s) > 30
+    ]
+    assert len(sentences) > 10
+
+    def letters(text):
+        return re.sub(r"[^a-z0-9]", "", text.lower().replace("ﬁ", "fi").replace("ﬂ", "fl"))
+
+    assert [s for s in sentences if letters(s) not in letters(printed)] == []
 
 
 def test_the_keyboard_reaches_an_exercise(browser, site):

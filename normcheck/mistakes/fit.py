@@ -1,11 +1,11 @@
 """Say which mistake a wrong backward is.
 
-A candidate is run on two probes. What explains its numbers is said by
-:func:`~normcheck.mistakes.recognise.explaining`, which is asked of
+A candidate is run on two probes. What explains its numbers is said by ``explaining`` of
+:mod:`~normcheck.mistakes.recognise`, which is asked of
 
 1. every entry of a catalogue of mistakes, all outputs together and then one by one;
-2. the formula of dx (:class:`~normcheck.mistakes.families.Formula`) with one mistake, and with two:
-   other statistics, powers of 1/s, stand-ins for xhat, axes, places of gamma, and factors; and the
+2. the formula of dx (:class:`~normcheck.mistakes.Formula`) with one mistake, and with two: other
+   statistics, powers of 1/s, stand-ins for xhat, axes, places of gamma, and factors; and the
    sums of dgamma and dbeta with up to four.
 
 What no output can tell apart is reported as *one of* several mistakes. Nothing here proves a

@@ -85,14 +85,16 @@ def _xhat(number, mean, shift, rstd):
 
 
 @_inlined
-def _accumulate(total, lost, term):
+def _accumulate(total, lost, term, itemsize):
     """total + term in float64, and ``lost`` with what this addition loses, exactly so (Knuth's
     TwoSum).
 
     Sums of many blocks would lose digits of float64 numbers: after the square of an outlier, for
-    example, u of it in each.
+    example, u of it in each. Of float32 numbers that is nothing: they are added as they are.
     """
     new = total + term
+    if itemsize == 4:
+        return new, lost
     added = new - total
     return new, lost + ((total - (new - added)) + (term - added))
 
@@ -171,12 +173,9 @@ def _fold(dgamma, dbeta, sums):
     that is nothing: a billion rows lose less than float32 shows.
     """
     for j in range(np.uintp(dgamma.shape[0])):
-        if dgamma.itemsize == 4:
-            sums[0, j] += dgamma[j]
-            sums[1, j] += dbeta[j]
-        else:
-            sums[0, j], sums[2, j] = _accumulate(sums[0, j], sums[2, j], dgamma[j])
-            sums[1, j], sums[3, j] = _accumulate(sums[1, j], sums[3, j], dbeta[j])
+        size = dgamma.itemsize
+        sums[0, j], sums[2, j] = _accumulate(sums[0, j], sums[2, j], dgamma[j], size)
+        sums[1, j], sums[3, j] = _accumulate(sums[1, j], sums[3, j], dbeta[j], size)
         dgamma[j] = dbeta[j] = 0
 
 
@@ -209,12 +208,8 @@ def _statistics(x, i, real):
         while start < D:  # a range would divide, in every row, to know its length
             stop = min(start + block, D)
             d, dd = _moments(x, i, start, stop, mean)
-            if x.itemsize == 4:
-                total += d
-                squares += dd
-            else:
-                total, total_lost = _accumulate(total, total_lost, d)
-                squares, squares_lost = _accumulate(squares, squares_lost, dd)
+            total, total_lost = _accumulate(total, total_lost, d, x.itemsize)
+            squares, squares_lost = _accumulate(squares, squares_lost, dd, x.itemsize)
             start = stop
         residual = (total + total_lost) / D
         variance = (squares + squares_lost) / D - residual * residual
@@ -271,14 +266,9 @@ def _row_sums(dy, x, i, gamma, mean, shift, rstd):
         while start < D:
             stop = min(start + block, D)
             w, wx, xhat = _upstream_sums(dy, x, i, start, stop, gamma, mean, shift, rstd, guess)
-            if x.itemsize == 4:
-                w_sum += w
-                wx_sum += wx
-                x_sum += xhat
-            else:
-                w_sum, w_lost = _accumulate(w_sum, w_lost, w)
-                wx_sum, wx_lost = _accumulate(wx_sum, wx_lost, wx)
-                x_sum, x_lost = _accumulate(x_sum, x_lost, xhat)
+            w_sum, w_lost = _accumulate(w_sum, w_lost, w, x.itemsize)
+            wx_sum, wx_lost = _accumulate(wx_sum, wx_lost, wx, x.itemsize)
+            x_sum, x_lost = _accumulate(x_sum, x_lost, xhat, x.itemsize)
             start = stop
         if not _is_poor(guess, w_sum, D):
             return guess, w_sum + w_lost, wx_sum + wx_lost, x_sum + x_lost

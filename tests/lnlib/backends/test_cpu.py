@@ -19,7 +19,6 @@ from numba.core.compiler import Flags
 
 from lnlib import cpu, layernorm, reference
 from lnlib.cpu import backend, compiler, kernels
-from normcheck.layouts import LAYOUTS, laid_out
 
 LINE = 64
 
@@ -101,37 +100,6 @@ def test_out(dtype, precise):
         assert guarded.intact() and bits(results) == bits(run(*a, precise=precise))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_out_may_be_a_memory_map_or_a_matrix(dtype, tmp_path):
-    a = arrays((5, 300), dtype)
-    out = [np.memmap(tmp_path / name, dtype, "w+", shape=(5, 300)) for name in ("y", "dx")]
-    for out in (out, [np.empty((5, 300), dtype).view(np.matrix) for _ in range(2)]):  # noqa: B020
-        results = run(*a, out=out)
-        assert results[0] is out[0] and results[1] is out[1] and bits(results) == bits(run(*a))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_out_in_every_layout_is_written_or_refused(layout):
-    """All of it, if it can be written row after row; else nothing, and the message says out."""
-    a = arrays((3, 4, 7), "float32")
-    out = [
-        laid_out(np.zeros((3, 4, 7)), layout, lambda zeros: zeros.astype("float32"))
-        for _ in range(2)
-    ]
-    if out[0].flags.c_contiguous:
-        results = run(*a, out=out)
-        assert results[0] is out[0] and results[1] is out[1] and bits(results) == bits(run(*a))
-        return
-    _, cache = cpu.layer_norm_forward(*a[:3])
-    for call in (
-        lambda: cpu.layer_norm_forward(*a[:3], out=out[0]),
-        lambda: cpu.layer_norm_backward(a[3], cache, out=out[1]),
-    ):
-        with pytest.raises(ValueError, match="^out: found .*not C-contiguous"):
-            call()
-    assert not out[0].any() and not out[1].any()
-
-
 #: An ``out`` that uses memory of an argument. The square makes a transposed view and its base one
 #: shape.
 OVERLAPS = {
@@ -143,14 +111,10 @@ OVERLAPS = {
     ),
     "x, transposed": lambda a: ({**a, "x": a["x"].T}, a["x"]),
     "x, read-only": lambda a: ({**a, "x": read_only(a["x"])}, a["x"]),
-    "x, reversed": lambda a: ({**a, "x": a["x"][:, ::-1]}, a["x"]),
     "gamma": lambda a: ({**a, "gamma": a["long"][3]}, a["long"][:16]),
-    "gamma, reversed": lambda a: ({**a, "gamma": a["long"][3, ::-1]}, a["long"][:16]),
     "beta": lambda a: ({**a, "beta": a["long"][15]}, a["long"][:16]),
-    "beta, read-only": lambda a: ({**a, "beta": read_only(a["long"][15])}, a["long"][:16]),
     "dy": lambda a: (a, a["dy"]),
     "dy, transposed": lambda a: ({**a, "dy": a["dy"].T}, a["dy"]),
-    "dy, read-only": lambda a: ({**a, "dy": read_only(a["dy"])}, a["dy"]),
     "x, in backward": lambda a: (a, a["x"]),
 }
 
@@ -261,38 +225,10 @@ def test_what_the_cache_shares(dtype, precise):
         assert cache.x.flags.carray
 
 
-def test_a_cache_may_come_back_as_memory_maps():
-    """As from a pool of processes that passes large arrays on in files."""
-    x, gamma, beta, dy = arrays((5, 300))
-    _, cache = cpu.layer_norm_forward(x, gamma, beta)
-    expected = bits(cpu.layer_norm_backward(dy, cache))
-    for names in (["x"], ["saved"], ["x", "saved"]):
-        mapped = cache._replace(**{name: getattr(cache, name).view(np.memmap) for name in names})
-        assert bits(cpu.layer_norm_backward(dy, mapped)) == expected
-
-
-@pytest.mark.parametrize("D", [200, 300])  # in blocks, and row by row
-def test_the_guess_at_the_mean(D):
-    """That of the first 16 numbers; the mean itself where that lies 0.52, not 0.48 standard
-    deviations beside it.
-    """
-    x = np.tile(np.array([1, -1], "f4"), (2, D // 2))
-    one = np.ones(D, "f4")
-    x[:, :16] += np.array([[0.48], [0.52]]) * D / (D - 16)
-    x[:, 15] += 0.05
-    statistics = cpu.layer_norm_forward(x, one, one)[1].statistics
-    assert np.abs(statistics[0] - [x[0, :16].mean(), x[1].mean()]).max() <= 1e-6
-    assert np.abs(statistics[0] + statistics[1] - x.mean(axis=1)).max() <= 1e-6
-
-
 CHANGES = {
     "plus one": lambda x: x + 1,
-    "doubled": lambda x: x * 2,
-    "negated": lambda x: -x,
-    "zero": lambda x: x * 0,
     "rows in another order": lambda x: x[::-1],
     "another batch": lambda x: np.random.default_rng(99).standard_normal(x.shape),
-    "normalised": lambda x: (x - x.mean(axis=-1, keepdims=True)) * 3,
     "a NaN": lambda x: np.concatenate([x.ravel()[:-1], [np.nan]]).reshape(x.shape),
     "the last element": (
         lambda x: np.concatenate([x.ravel()[:-1], [x[-1, -1] + 1]]).reshape(x.shape)
@@ -327,30 +263,16 @@ def test_a_changed_x_is_refused(dtype, precise, n, change):
                 cpu.layer_norm_backward(dy, cache)
 
 
-def test_a_small_change_of_a_wide_row_is_refused():
-    """One element of 65536, by 10: the mean moves by 1.5e-4 standard deviations, ten times the
-    limit 2^-16.
-    """
-    x, gamma, beta, dy = arrays((2, 65536))
-    _, cache = cpu.layer_norm_forward(x, gamma, beta)
-    x[1, 77] += 10
-    with pytest.raises(ValueError, match="the mean of 1 rows"):
-        cpu.layer_norm_backward(dy, cache)
-
-
 # Scales of one row when forward sees it, and when backward does. NaN and Inf are of one element.
 @pytest.mark.parametrize(
     "before, after",
     [
-        (1e30, 2e30),
         (1e30, 1),
         (1e30, np.nan),
         (1e30, np.inf),
         (1e-30, 2e-30),
         (np.nan, 1),
         (np.inf, 1),
-        (np.nan, 1e30),
-        (np.inf, np.nan),
         (1, np.nan),
         (1, np.inf),
         (1, 1e30),
@@ -390,18 +312,6 @@ def test_the_sums_stay_precise_where_a_row_is_left_to_numpy():
     )
     assert bits(mine) == bits(numpy_s) and np.isfinite(mine[0][6:]).all()
     assert bits(mine) != bits(cases.run(layernorm, x, gamma, beta, dy)[2:])
-
-
-def test_a_changed_row_whose_sum_overflows_is_refused():
-    """As a float32 sum its mean would be Inf before and after."""
-    x, gamma, beta, dy = arrays((4, 64))
-    x[2] = 3e38
-    _, cache = cpu.layer_norm_forward(x, gamma, beta)
-    x[2, 0] = 1e38
-    with pytest.raises(
-        ValueError, match="^cache: found x changed since forward .the mean of 1 rows"
-    ):
-        cpu.layer_norm_backward(dy, cache)
 
 
 def test_a_change_that_cannot_be_told():
@@ -483,8 +393,6 @@ def full(*what):
 #: What happens to the place of compiled code, once something lies in it, and what a warning says.
 NO_CACHE = {
     "a cut index": (lambda folder, patch: cut(folder, "nbi", 20), "Error: "),
-    "no index": (lambda folder, patch: cut(folder, "nbi", 0), "EOFError: "),
-    "no data": (lambda folder, patch: cut(folder, "nbc", 0), "EOFError: "),
     "cut data": (lambda folder, patch: cut(folder, "nbc", 200), "Error: "),
     "a full disk": (
         lambda folder, patch: (
@@ -523,13 +431,6 @@ def test_the_number_of_threads(dtype):
             assert bits(found[:2]) == bits(single[:2])
             for b, c, terms in ((found[2], single[2], dy * xhat), (found[3], single[3], dy)):
                 assert (np.abs(b - c) <= 2 * 18 * cases.U[dtype] * np.abs(terms).sum(axis=0)).all()
-
-
-def test_nothing_is_made_for_arguments_that_are_refused():
-    """As large as x, which may be a view of a single number."""
-    x = np.broadcast_to(np.int8(1), (2**30, 2**25))
-    with pytest.raises(TypeError, match="^x: found dtype int8"):
-        cpu.layer_norm_forward(x, np.ones(2**25, np.int8), np.ones(2**25, np.int8))
 
 
 @pytest.mark.parametrize(
@@ -615,25 +516,6 @@ def test_rows_left_to_numpy_touch_no_other(bad, D, n):
         assert np.isnan(found[2]).any() and np.array_equal(
             np.isnan(found[2]), np.isnan(expected[2])
         )
-
-
-def wide_row_errors(offset=1e7, first=0):
-    """Relative errors of y and dx, D = 65536: mean / sigma = 1e7 in float32, where the last bit of
-    x is sigma.
-    """
-    x, gamma, beta, dy = arrays((2, 65536), offset=offset)
-    x[:, :16] += first
-    return list(
-        cases.errors(run(x, gamma, beta, dy), reference.layer_norm(x, gamma, beta, dy)).values()
-    )[:2]
-
-
-@pytest.mark.slow
-def test_wide_rows_far_from_zero_and_a_poor_guess_at_the_mean():
-    assert max(wide_row_errors()) <= cases.BAR["float32"]
-    # The first 16 elements 1e5 standard deviations off: without another pass the variance would be
-    # noise. And where too many squares are added one after another, theirs swallow the others.
-    assert max(wide_row_errors(offset=0, first=1e5)) <= cases.BAR["float32"]
 
 
 def test_sums_over_rows_of_a_constant():
@@ -728,22 +610,6 @@ def test_out_may_not_lie_in_what_the_cache_keeps(dtype):
         cpu.layer_norm_backward(x, cache, out=inside)
 
 
-def test_precise_rows_that_are_left_to_numpy_are_precise_there():
-    """Of numbers near the largest the guess at the mean overflows in float32."""
-    x, gamma, beta, _ = arrays((4, 257))
-    x *= np.float32(0.9) * np.finfo(x.dtype).max / abs(x).max(axis=-1, keepdims=True)
-    x[:, :16] = abs(x[:, -16:])
-    assert (x[:, :16].sum(axis=-1, dtype=float) > np.finfo(x.dtype).max).all()
-    precise, ordinary = (
-        layernorm.layer_norm_forward(x, gamma, beta, precise=p)[0] for p in (True, False)
-    )
-    assert (
-        bits(cpu.layer_norm_forward(x, gamma, beta, precise=True)[0])
-        == bits(precise)
-        != bits(ordinary)
-    )
-
-
 @pytest.mark.parametrize("dtype", cases.HALVES)
 def test_results_beyond_half_precision_are_infinite(dtype):
     """Rounding them is no error, whatever np.seterr says."""
@@ -833,18 +699,6 @@ def test_the_squares_of_an_outlier_swallow_no_others():
     rstd = cpu.layer_norm_forward(x, ones, ones, eps=0.0)[1].statistics[2, 0]
     exact = math.sqrt(len(ones) / math.fsum(x[0] ** 2))  # its mean is 0; five roundings: 3.5 u
     assert abs(rstd / exact - 1) <= (10.5 + 3.5) * cases.U["float64"]
-
-
-def test_sums_of_blocks_keep_what_they_lose():
-    """Of float64: the sum of the first block is 2^53, and those of the 40 blocks after it, 1 each,
-    would be lost.
-    """
-    block = kernels.SUM_BLOCK_BYTES // 8
-    row = np.zeros((1, 41 * block))
-    row[0, 0], row[0, block::block] = 2.0**53, 1
-    signs, one = np.resize([1.0, -1.0], row.shape), np.ones(row.size)
-    sums = kernels._row_sums.py_func(row, signs, 0, one, 0.0, 0.0, 1.0)
-    assert sums == (0.0, 2.0**53 + 40, 2.0**53 + 40, 0.0)
 
 
 # The compiler and its cache

@@ -83,68 +83,6 @@ with forked() as pool:
 @pytest.mark.slow
 @needs_fork
 @LAYERS
-def test_other_parallel_functions(layer):
-    """Two callers of lnlib.cpu.ladder's at once, and a child; one that measures a machine is
-    refused there.
-    """
-    assert run(
-        layer,
-        """
-from lnbook import measure
-from lnlib.cpu import ladder
-def sums(k=0):
-    return [a.tobytes().hex() for a in ladder.two_stages(*CALLERS[0][:2], 2)]
-def measured():
-    try:
-        return measure.machine(2, size=10_000)
-    except RuntimeError as error:
-        return str(error)
-expected = sums()
-with ThreadPoolExecutor(2) as pool:
-    list(pool.map(lambda k: [sums() for _ in range(100)], range(2)))
-with forked() as pool:
-    print(json.dumps([pool.submit(sums).result() == expected, pool.submit(measured).result()[:32]]))
-""",
-    ) == [True, "found a process forked after Num"]
-
-
-@pytest.mark.slow
-@needs_fork
-@LAYERS
-def test_a_child_of_a_child_while_the_parent_calls(layer):
-    """The parent may be in the middle of a call; and the middle one of the three calls nothing."""
-    assert (
-        run(
-            layer,
-            """
-stop = threading.Event()
-def work():
-    while not stop.is_set():
-        results(1)
-worker = threading.Thread(target=work)
-numba.set_num_threads(1)
-single = results(0)
-numba.set_num_threads(2)
-worker.start()
-statuses = []
-for _ in range(10):
-    if not (child := os.fork()):
-        if not (grandchild := os.fork()):
-            os._exit(0 if results(0) == single else 7)
-        os._exit(os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]) & 255)
-    statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-stop.set()
-worker.join()
-print(json.dumps(statuses))
-""",
-        )
-        == [0] * 10
-    )
-
-
-@pytest.mark.slow
-@needs_fork
-@LAYERS
 def test_a_child_forked_before_has_threads_of_its_own(layer):
     assert run(
         layer,

@@ -81,5 +81,5 @@ def test_every_file_says_where_it_comes_from(path, tmp_path, monkeypatch):
 
 
 def test_every_kind_has_a_file():
-    kinds = "accuracy cpu cpu-avx512 gpu gpu-code gpu-counters machine validate"
+    kinds = "accuracy cpu cpu-avx512 cpu-earlier gpu gpu-code gpu-counters machine validate"
     assert {path.parent.name for path in FILES} == {*kinds.split()}

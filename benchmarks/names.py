@@ -186,6 +186,7 @@ def main():
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
     comparing.add_argument("--out", type=Path, default=FOLDER / "names" / "confusion.json")
+    comparing.add_argument("--note", default="", help="which versions these are")
     options = parser.parse_args()
     if options.command == "tell":
         print(len(tell(options.what, options.file)), "cases")
@@ -193,8 +194,8 @@ def main():
     matrix, others = compare(read(options.before), read(options.after))
     print(json.dumps(matrix, indent=1))
     made = provenance("python -m benchmarks.names", ("numpy",))
-    options.out.parent.mkdir(exist_ok=True)
-    save(options.out, {"provenance": made, "matrix": matrix, "records": others})
+    result = {"provenance": made, "note": options.note, "matrix": matrix, "records": others}
+    save(options.out, result)
 
 
 if __name__ == "__main__":

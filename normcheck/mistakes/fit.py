@@ -35,9 +35,10 @@ _NOT_TOLD = PARTLY_SCALED | _ONE_SIDE | {"gamma-missing-means"}
 _NOT_TOLD |= {"sums-for-means", "rows-for-features"}
 
 
-def _is_told(settings):
+def _is_told(settings, right):
     """Whether several mistakes at once, name -> fields, are told by these names, not by others."""
     absent = _ABSENT & settings.keys()
+    no_means = ("frozen-statistics" if right.mean else "missing-projection") in absent
     for name, other in itertools.permutations(settings, 2):
         fields = {"r", "mean1", "mean2"} if name in PARTLY_SCALED else {"mean1", "mean2"}
         if name in PARTLY_SCALED | _ONE_SIDE and fields & settings[other].keys():
@@ -46,7 +47,7 @@ def _is_told(settings):
         name in _NOT_TOLD
         or name.startswith("means-")
         or name.endswith(("-first", "-second"))
-        and (name != "gamma-missing-first" or "frozen-statistics" in absent)
+        and (name != "gamma-missing-first" or no_means)
         for name in settings.keys() - absent
     )
 
@@ -61,7 +62,7 @@ def _made(family, count):
                 (right, {name: made_of[k][name] for k, name in zip(groups, names)})
                 for right, made_of in probes
             ]
-            if _is_told(chosen[0][1]):
+            if _is_told(chosen[0][1], chosen[0][0]):
                 values = [right.changed(*settings.values()).dx() for right, settings in chosen]
                 made.append((frozenset(names), values))
     return made

@@ -314,6 +314,12 @@ def test_what_rms_norm_s_terms_are_replaced_by(name, dx):
         assert {name} | more <= {*found.names}, found
 
 
+def test_of_rms_norm_without_a_projection_only_gamma_can_be_missing():
+    found = diagnose(lambda dy, k: (k.rstd * dy, None), RMS_NORM)
+    assert found.kind == "combination"
+    assert found.names == ("gamma-missing", "missing-projection")
+
+
 @pytest.mark.parametrize("name, dx", OUTSIDE.items())
 def test_what_the_terms_with_eps_outside_the_root_are_replaced_by(name, dx):
     def parts(k):

@@ -3,20 +3,32 @@
 import contextlib
 import ctypes
 import importlib
+from typing import Any
 
 import numpy as np
 
 from lnlib import validation
 
-from .cases import UNWRITTEN, WRITTEN_OVER
+from .cases import UNWRITTEN, WRITTEN_OVER, Case
 from .layouts import LAYOUTS
-from .settings import FRAMEWORKS
-from .targets import Adapter, TargetError, eps_of, of_target, parts_of
+from .settings import FRAMEWORKS, Settings
+from .targets import Adapter, Call, TargetError, of_target
 
 try:  # glibc fills memory that it hands out or takes back, where it is told to by M_PERTURB
     _mallopt, _PERTURB = ctypes.CDLL(None).mallopt, -6
 except (AttributeError, OSError, TypeError):
     _mallopt = None
+
+
+def parts_of(where: str, result: Any, names: tuple[str, ...]):
+    """``result``, which has as many parts as there are ``names``; else :class:`TargetError`."""
+    several = isinstance(result, (tuple, list))
+    if not several or len(result) != len(names):
+        found = f"{len(result)} values" if several else f"a {type(result).__name__}"
+        raise TargetError(
+            f"{where}: found {found} returned, expected {len(names)}: {', '.join(names)}"
+        )
+    return result
 
 
 class NumPyPair(Adapter):
@@ -31,9 +43,8 @@ class NumPyPair(Adapter):
         " none",
     )
 
-    def __init__(self, target, settings):
+    def __init__(self, target: Any, settings: Settings):
         super().__init__(target, settings)
-        self.able = type(self).able  # a pair has no derivatives of derivatives
         several = isinstance(target, (tuple, list))
         if not several or len(target) != 2:
             found = f"{len(target)} things" if several else f"a {type(target).__name__}"
@@ -44,29 +55,19 @@ class NumPyPair(Adapter):
         self.forward, self.backward = (
             validation.require_callable(f"target[{k}]", f) for k, f in enumerate(target)
         )
+        self.poisoned = filled_memory
 
-    def call_forward(self, case, arrays):
+    def call_forward(self, case: Case, arrays: dict) -> tuple:
         given = (a for name, a in arrays.items() if name != "dy")
-        result = of_target(self.forward, *given, *eps_of(case, self.settings))
+        result = of_target(self.forward, *given, *self.eps(case))
         return parts_of("forward", result, ("y", "what backward needs"))
 
-    def gradients(self, call):
+    def gradients(self, call: Call) -> dict:
         names = self.settings.tensors[1:]
         result = of_target(self.backward, call.arrays["dy"], call.saved)
         return dict(zip(names, parts_of("backward", result, names)))
 
-    @contextlib.contextmanager
-    def poisoned(self):
-        """Fresh memory is full of 0x7f: huge numbers. NumPy keeps pieces of up to 1024 bytes for
-        itself, as they were.
-        """
-        _mallopt(_PERTURB, 0x80)
-        try:
-            yield
-        finally:
-            _mallopt(_PERTURB, 0)
-
-    def put(self, array, dtype):
+    def put(self, array: np.ndarray, dtype: str) -> Any:
         """A new array of this dtype; bfloat16 is the one of ml_dtypes."""
         if dtype == "bfloat16":
             try:
@@ -77,12 +78,22 @@ class NumPyPair(Adapter):
                 ) from error
         return np.array(array, dtype=dtype)
 
-    def get(self, name, array):
+    def get(self, name: str, array: Any) -> np.ndarray:
         """What is compared: a copy, which a later call cannot change."""
-        return None if array is None else np.array(array)
+        return np.array(array)
 
 
-def adapt(target, settings):
+@contextlib.contextmanager
+def filled_memory():
+    """Fresh memory is full of 0x7f, huge numbers; NumPy keeps up to 1024 bytes of its own."""
+    _mallopt(_PERTURB, 0x80)
+    try:
+        yield
+    finally:
+        _mallopt(_PERTURB, 0)
+
+
+def adapt(target: Any, settings: Settings) -> Adapter:
     """The target behind one face."""
     module, _, name = FRAMEWORKS[settings.framework].partition(".")
     return getattr(importlib.import_module(f".{module}", __package__), name)(target, settings)

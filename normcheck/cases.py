@@ -5,26 +5,20 @@ Numbers are kept in float64, and are numbers of the case's dtype. Each case is d
 name, so that a new one changes no other.
 """
 
+import builtins
+import math
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from lnlib.rounding import find, round_to
 
-from .layouts import (
-    FORTRAN,
-    FURTHER,
-    REVERSED,
-    SAME_NUMBERS,
-    SAME_ROWS,
-    SECOND,
-    SLICE,
-    SWAPPED,
-    in_words,
-    laid_out,
-)
-from .tolerance import distance_loss, plain
+from .layouts import FURTHER, LAYOUTS, OF_AXES, SAME_NUMBERS, SWAPPED, in_words, laid_out
+from .settings import DTYPES, Settings
+from .tolerance import distance_loss, near_zero
 
 #: Widths: small ones, odd ones, both sides of powers of two up to the tiles usual on GPUs, and
 #: beyond.
@@ -34,37 +28,32 @@ QUICK_WIDTHS = (1, 2, 3, 7, 16, 33, 64, 129, 257, 513, 1000)
 #: The most rows: a grid of CUDA has at most 65535 blocks along y and z.
 MANY_ROWS = 65537
 
+#: What a quick run leaves out.
+QUICK = "rows far from zero, very wide rows and thousands of rows (quick)"
+
 QUICK_SHAPES = ((7,), (1, 7), (5, 7), (0, 7), (2, 3, 4, 5))
 SHAPES = (*QUICK_SHAPES, (1, 1, 9), (2, 0, 7), (64, 64), (1, 96), (3, 1, 33))
 
 #: mean / sigma; above :data:`normcheck.tolerance.OFFSET_TOLERATED` what is lost are digits.
 NEAR, FAR = (0.5, 10, 100), (1e3, 1e4, 1e5, 1e6)
 
-#: The property of results that hang on the numbers in the arguments, and not on which arrays they
-#: are.
-WRITTEN_OVER = "numbers written over"
-
-#: The property of results that hang on nothing but the arguments: numbers of memory that nobody
-#: wrote are others.
-UNWRITTEN = "memory that nobody wrote"
-
 #: The shape of rows far from zero.
 FAR_SHAPE = 16, 64
 
+#: The property of results that hang on the numbers in the arguments, and not on which arrays they
+#: are; and that of results that hang on nothing else, so that what was in memory does not matter.
+WRITTEN_OVER, UNWRITTEN = "numbers written over", "memory that nobody wrote"
 
-def far(settings, dtype):
+
+def far(settings: Settings, dtype: str) -> list[float]:
     """Those of :data:`FAR` that say something: a right formula may lose less than half of xhat
     there.
 
     Where it may lose all, y = beta and dx = 0 would hold as well. In float32 that is so at a
     million.
     """
-    D = FAR_SHAPE[-1]
-    return [
-        offset
-        for offset in FAR
-        if plain(D, settings.accumulated_in(dtype)) * distance_loss(offset, D) < 0.5
-    ]
+    share = near_zero(FAR_SHAPE[-1], settings.accumulated_in(dtype))
+    return [offset for offset in FAR if share * distance_loss(offset, FAR_SHAPE[-1]) < 0.5]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +62,8 @@ class Case:
     by RMS norm.
 
     ``layouts`` has the names of arguments that lie in memory in a way of their own, and that way:
-    {"dy": "reversed"}.
+    {"dy": "reversed"}. ``made_by`` has the lines of NumPy that make the arrays, if they were made
+    by some.
     """
 
     property: str
@@ -83,48 +73,57 @@ class Case:
     dy: np.ndarray
     eps: float
     dtype: str
-    layouts: dict = field(default_factory=dict)
+    layouts: dict[str, str] = field(default_factory=dict)
+    made_by: tuple[str, ...] = ()
 
     def __str__(self):
         layouts = f", {in_words(self.layouts)}" if self.layouts else ""
         return f"x of shape {self.x.shape}, {self.dtype}, eps = {self.eps:g}{layouts}"
 
-    @property
-    def arrays(self):
+    @builtins.property  # "property" is a field
+    def arrays(self) -> tuple[np.ndarray, ...]:
         return self.x, self.gamma, self.beta, self.dy
 
-    @property
-    def finite(self):
+    @builtins.property
+    def width(self) -> int:
+        return self.x.shape[-1]
+
+    @builtins.property
+    def rows(self) -> int:
+        return math.prod(self.x.shape[:-1])
+
+    @builtins.property
+    def finite(self) -> bool:
         """Whether there is no NaN or Inf in x and dy."""
         return bool(np.isfinite(self.x).all() and np.isfinite(self.dy).all())
 
-    def without_nan(self):
-        """The case with 0 in the place of every NaN and Inf."""
-        return self.with_arrays(
-            **{
-                name: np.where(np.isfinite(a), a, 0.0)
-                for name, a in (("x", self.x), ("dy", self.dy))
-            }
-        )
-
-    @property
-    def defined(self):
+    @builtins.property
+    def defined(self) -> bool:
         """Whether layer norm has a value here: eps is not 0 where a row is constant."""
         return self.eps > 0 or bool((self.x != self.x[..., :1]).any(axis=-1).all())
 
-    def with_arrays(self, **arrays):
+    def with_arrays(self, **arrays: np.ndarray) -> "Case":
         """The case with other arrays, which are rounded to its dtype."""
-        return replace(self, **{name: stored(a, self.dtype) for name, a in arrays.items()})
+        changed: dict[str, Any] = {name: stored(a, self.dtype) for name, a in arrays.items()}
+        return replace(self, made_by=(), **changed)
+
+    def with_rows(self, change: Callable[[np.ndarray], np.ndarray], **others) -> "Case":
+        """The case with ``change(x)`` and ``change(dy)``."""
+        return self.with_arrays(x=change(self.x), dy=change(self.dy), **others)
+
+    def without_nan(self) -> "Case":
+        """The case with 0 in the place of every NaN and Inf."""
+        return self.with_rows(lambda a: np.where(np.isfinite(a), a, 0.0))
 
 
-def stored(a, dtype):
+def stored(a, dtype: str) -> np.ndarray:
     """Numbers of ``dtype``, in float64; what does not fit is the largest."""
     most = find(dtype).largest
     a = np.asarray(a, np.float64)
     return np.where(np.isfinite(a), np.clip(round_to(a, dtype), -most, most), a) + 0.0  # no -0
 
 
-def draw(property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, change=None):
+def draw(property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, change=None) -> Case:
     """The case of normal rows, gamma, beta and dy: rows have mean offset * sigma.
 
     ``change`` is a function of (x, gamma, beta, dy) that changes them in place.
@@ -135,19 +134,17 @@ def draw(property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, change=None):
     x = sigma * (offset + x)
     if change:
         change(x, gamma, beta, dy)
-    return Case(property, *(stored(a, dtype) for a in (x, gamma, beta, dy)), eps, dtype)
+    x, gamma, beta, dy = (stored(a, dtype) for a in (x, gamma, beta, dy))
+    return Case(property, x, gamma, beta, dy, eps, dtype)
 
 
-def drawer(settings):
-    """:func:`draw` for what the target takes: the nearest width, the eps that is fixed in it, beta
-    = 0 if it has none.
-    """
+def drawer(settings: Settings) -> Callable[..., Case]:
+    """:func:`draw` for what the target takes: the nearest width, its eps, beta = 0 if none."""
 
     def drawn(property, shape, dtype, eps=1e-5, **options):
         shape = *shape[:-1], settings.width(shape[-1])
-        case = draw(
-            property, shape, dtype, eps if settings.eps is None else settings.eps, **options
-        )
+        eps = eps if settings.eps is None else settings.eps
+        case = draw(property, shape, dtype, eps, **options)
         return case if settings.beta else case.with_arrays(beta=np.zeros(shape[-1]))
 
     return drawn
@@ -189,7 +186,7 @@ def no_parameters(x, gamma, beta, dy):
 # The list
 
 
-def numbers(dtype, settings, draw):
+def numbers(dtype: str, settings: Settings, draw: Callable[..., Case]) -> Iterator[Case]:
     """Cases whose numbers are compared with the exact ones."""
     half, quick, eps = dtype in ("float16", "bfloat16"), settings.quick, settings.eps
     yield draw("ordinary rows", (3, 5, 97), dtype)
@@ -207,88 +204,63 @@ def numbers(dtype, settings, draw):
     for offset in NEAR if not half else NEAR[:2]:
         yield draw("rows away from zero", (4, 64), dtype, offset=offset, sigma=1.0)
         yield draw("rows away from zero", (3, 7), dtype, offset=-offset, sigma=1.0)
-    for sigma, e in (
-        ((3e-3, 1e-5), (0.3, 0.1), (1.0, 1.0)) if eps is None else ((eps**0.5, eps),) * (eps > 0)
-    ):
+    near_eps = ((3e-3, 1e-5), (0.3, 0.1), (1.0, 1.0)) if eps is None else ((eps**0.5, eps),)
+    for sigma, e in near_eps if eps != 0 else ():
         yield draw("eps near the variance", (2, 3, 8), dtype, e, offset=0.5, sigma=sigma)
     if not eps:
         yield draw("eps = 0", (3, 4, 8), dtype, 0.0)
         for sigma in (0.1,) if half else (0.1, 1e-12):
             yield draw("eps = 0", (3, 20), dtype, 0.0, offset=0.5, sigma=sigma)
-    for value in (
-        (0.0, 0.01, -0.02) if half else (0.0, 3.0, -1000.0)
-    ):  # half precision may lose all of larger ones
+    # Half precision may lose all of larger ones.
+    for value in (0.0, 0.01, -0.02) if half else (0.0, 3.0, -1000.0):
         case = draw("constant rows", (3, 7), dtype, offset=value)
         yield case.with_arrays(x=np.full_like(case.x, value))
     yield draw("constant rows", (2, 1), dtype, offset=50.0)
     yield draw("a number that stands out", (3, 64), dtype, change=spike)
     yield draw("gamma of either sign, and 0", (3, 4, 10), dtype, change=signs_and_zeros)
+    sizes = "large and small numbers", (4, 8), dtype
     for sigma in (0.05, 20.0) if half else (1e-12, 1e-6, 1e-4, 1e4, 1e6, 1e12):
-        yield draw(
-            "large and small numbers",
-            (4, 8),
-            dtype,
-            offset=0.0,
-            sigma=sigma,
-            change=no_parameters if sigma == 1e-12 else None,
-        )  # beside a beta nothing would be seen of x
-    yield from (
-        draw("large and small numbers", (4, 8), dtype, change=change)
-        for change in (large_parameters, large_gradients)
-        if not half
-    )
+        # Beside a beta nothing would be seen of the smallest x.
+        change = no_parameters if sigma == 1e-12 else None
+        yield draw(*sizes, offset=0.0, sigma=sigma, change=change)
+    if not half:
+        yield draw(*sizes, change=large_parameters)
+        yield draw(*sizes, change=large_gradients)
     if not half and not quick:
-        yield from (
-            draw("rows far from zero", FAR_SHAPE, dtype, offset=offset, sigma=1.0)
-            for offset in far(settings, dtype)
-        )
+        for offset in far(settings, dtype):
+            yield draw("rows far from zero", FAR_SHAPE, dtype, offset=offset, sigma=1.0)
         yield draw("rows far from zero", (3, 1), dtype, offset=1e6, sigma=1.0)
 
 
-#: Which arguments are laid out in which ways by themselves; dy as what was done to y leaves it.
-ALONE = {
-    "dy": (FORTRAN, REVERSED, SECOND, SLICE, SWAPPED, FURTHER, SAME_ROWS, SAME_NUMBERS),
-    "x": (FORTRAN, REVERSED, SECOND, SLICE, SWAPPED, SAME_ROWS),
-    "gamma": (REVERSED, SECOND, SAME_NUMBERS),
-    "beta": (REVERSED, SECOND, SAME_NUMBERS),
-}
-
-
-def layouts(dtype, possible, settings, draw):
+def layouts(dtype, possible, settings, draw) -> Iterator[Case]:
     """Memory in any order: each argument by itself, and all alike.
 
     By itself it has two axes where that is possible: what flattens the others would make an array
     in order of it.
     """
-    names = [name for name in ("x", "gamma", "beta", "dy") if name != "beta" or settings.beta]
-    together = [dict.fromkeys(names, layout) for layout in possible if layout != SAME_NUMBERS]
+    names = settings.arguments
     alone = [
         {name: layout}
-        for name in ALONE
-        if name in names
-        for layout in ALONE[name]
-        if layout in possible
+        for name in ("dy", "x", "gamma", "beta")
+        for layout in LAYOUTS
+        if name in LAYOUTS[layout].alone and name in names and layout in possible
+    ]
+    together = [
+        dict.fromkeys(("x", "dy") if layout in OF_AXES else names, layout)
+        for layout in possible
+        if layout != SAME_NUMBERS
     ]
     for chosen in alone + together:
+        by_autograd = set(chosen) == {"dy"} and settings.autograd
+        if settings.contiguous and FURTHER not in chosen.values() and not by_autograd:
+            continue
         two = len(chosen) == 1 and SWAPPED not in chosen.values()
         case = draw("memory in any order", (5, 7) if two else (3, 4, 7), dtype)
-        if (
-            not settings.contiguous
-            or FURTHER in chosen.values()
-            or set(chosen) == {"dy"}
-            and settings.autograd
-        ):
-            yield replace(
-                case,
-                layouts=chosen,
-                **{
-                    name: laid_out(getattr(case, name), layout, np.asarray).copy()
-                    for name, layout in chosen.items()
-                },
-            )
+        seen = {name: laid_out(getattr(case, name), layout) for name, layout in chosen.items()}
+        yield replace(case, layouts=chosen, **{name: a.copy() for name, a in seen.items()})
 
 
-def not_finite(dtype, draw):
+def not_finite(dtype, draw) -> Iterator[Case]:
     """Row 1 of x holds a NaN, or an Inf; or that of dy does."""
     for name in "x", "dy":
         for value in np.nan, np.inf:
@@ -298,10 +270,8 @@ def not_finite(dtype, draw):
             yield replace(case, **{name: a})
 
 
-def of_calls(dtype, able, draw):
-    """Cases for what is asked of the call, not of its numbers; ``able`` are properties that only
-    some targets have.
-    """
+def of_calls(dtype, able, draw) -> Iterator[Case]:
+    """Cases for what is asked of calls; ``able`` are properties that only some targets have."""
     yield draw("shapes and dtypes of results", (2, 3, 7), dtype)
     yield draw("arguments unchanged", (2, 3, 7), dtype)
     yield draw("the same answer twice", (5, 7), dtype)
@@ -311,10 +281,8 @@ def of_calls(dtype, able, draw):
         yield draw(property, (5, 520) if property == UNWRITTEN else (2, 3, 7), dtype)
 
 
-def all_cases(settings, possible_layouts=(), able=()):
-    """Every case, dtype by dtype, that the target takes; one that its width makes the same as
-    another comes once.
-    """
+def all_cases(settings: Settings, possible_layouts=(), able=()) -> Iterator[Case]:
+    """Every case that the target takes, once if its own width makes it the same as another."""
     draw, seen = drawer(settings), set()
     for dtype in settings.dtypes:
         for case in (
@@ -323,15 +291,32 @@ def all_cases(settings, possible_layouts=(), able=()):
             *not_finite(dtype, draw),
             *of_calls(dtype, able, draw),
         ):
-            key = (
-                case.property,
-                dtype,
-                str(case.layouts),
-                case.x.shape,
-                case.x.tobytes(),
-                case.dy.tobytes(),
-                case.eps,
-            )
+            key = case.property, dtype, str(case), case.x.tobytes(), case.dy.tobytes(), case.eps
             if settings.takes(case.x.shape) and case.defined and key not in seen:
                 seen.add(key)
                 yield case
+
+
+def not_tested(settings: Settings) -> list[str]:
+    """What cannot be tested of such a target, in words."""
+    halves = [dtype for dtype in settings.dtypes if dtype in ("float16", "bfloat16")]
+    differentiable, twice = settings.framework in ("torch", "jax"), settings.double_backward
+    known = {
+        f"any eps but {settings.eps or 0:g}": settings.eps is not None,
+        "beta and dbeta": not settings.beta and not settings.rms,
+        f"D that is no multiple of {settings.multiple_of}": settings.multiple_of > 1,
+        f"D above {settings.most_features or WIDTHS[-1]}": (
+            settings.most_features or not settings.quick
+        ),
+        f"more than {settings.most_rows or MANY_ROWS} rows": (
+            settings.most_rows or not settings.quick
+        ),
+        "arrays with strides" + ", but for dy" * settings.autograd: settings.contiguous,
+        "a second and a third derivative": differentiable and not twice,
+        "a third derivative": differentiable and twice and not settings.nested,
+        "a JVP and its gradient": differentiable and not settings.forward_mode,
+        " and ".join(dtype for dtype in DTYPES if dtype not in settings.dtypes): True,
+        QUICK: settings.quick,
+        f"rows far from zero in {' and '.join(halves)}": halves and not settings.quick,
+    }
+    return [words for words, lacks in known.items() if words and lacks]

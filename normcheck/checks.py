@@ -9,21 +9,18 @@ from typing import NamedTuple
 import numpy as np
 
 from .cases import UNWRITTEN, WRITTEN_OVER, draw, drawer
-from .judge import BY_ROW, Verdict, judge, second_derivative, third_derivative
+from .judge import BY_ROW, Verdict, derivatives, judge
 from .targets import Outcome, Raised, TargetError
 
 #: How often a call is repeated where the same answer is wanted.
 TIMES, QUICK_TIMES = 10, 3
-
 
 #: What differs between two cases in which the same is wrong: numbers, shapes, addresses.
 _NUMBERS = re.compile(r"0x[0-9a-f]+|[(\[]?\d[\d\s.,()\[\]]*(e[+-]?\d+)?")
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong: in which tensor, by how much (None where no number is), and in
-    words.
-    """
+    """One thing that is wrong: in which tensor, by how much (if a number is), and in words."""
 
     tensor: str
     verdict: Verdict | None
@@ -55,12 +52,8 @@ def call(target, case):
 
 
 def of_two_axes(target, case):
-    """What to do, in words, about a target that raises in this case and not where all rows are on
-    one axis; or nothing.
-    """
-    flat = case.with_arrays(
-        **{name: getattr(case, name).reshape(-1, case.x.shape[-1]) for name in ("x", "dy")}
-    )
+    """Advice on a target that raises here and not where all rows are on one axis; or nothing."""
+    flat = case.with_rows(lambda a: a.reshape(-1, case.width))
     try:
         call(target, flat)
     except (Raised, TargetError):
@@ -87,17 +80,17 @@ def misshapen(name, value, case):
     return ""
 
 
-def compare(outcome, case, settings, rows=slice(None), names=None):
-    """The findings on the numbers of an outcome."""
+def compare(outcome, case, settings, rows=slice(None), names=None, where=""):
+    """The findings on the numbers of an outcome; their sentences begin with ``where``."""
     found = []
     for name in names or settings.tensors:
         value = outcome.tensors[name]
         if sentence := misshapen(name, value, case):
-            found.append(Finding(name, None, sentence))
+            found.append(Finding(name, None, where + sentence))
             continue
         verdict = judge(name, value, case, settings, rows)
         if verdict.share > 1:
-            found.append(Finding(name, verdict, numbers_in_words(name, verdict)))
+            found.append(Finding(name, verdict, where + numbers_in_words(name, verdict)))
     return sorted(found, key=lambda finding: -finding.share)
 
 
@@ -114,52 +107,41 @@ def numbers_in_words(name, verdict):
     )
 
 
-def told(where, found):
-    """The findings with a sentence that says where they were seen."""
-    return [f._replace(sentence=f"{where}{f.sentence}") for f in found]
-
-
 # The checks
 
 
-def right_numbers(target, case):
-    return compare(call(target, case), case, target.settings)
+def right_numbers(target, case, where=""):
+    return compare(call(target, case), case, target.settings, where=where)
 
 
 def rows_apart(target, case):
-    """The row of x with NaN or Inf has no finite y, that of dy no finite dx; all other rows of y
-    and dx are right.
-    """
+    """A row of x with NaN or Inf has no finite y, one of dy no finite dx; all others are right."""
     outcome, clean, found = call(target, case), case.without_nan(), []
-    whole = {name: _whole_rows(getattr(case, name)) for name in ("x", "dy")}
-    for tensor, name, others in (
-        ("y", "x", whole["x"]),
-        ("dx", "dy", whole["x"] & whole["dy"]),
-    ):
-        found += compare(outcome, clean, target.settings, others, (tensor,))
-        finite = _whole_rows(outcome.tensors[tensor].astype(np.float64)) if not found else None
-        if finite is not None and finite[~whole[name]].any():
+    whole = {name: whole_rows(getattr(case, name)) for name in ("x", "dy")}
+    others = {"y": whole["x"], "dx": whole["x"] & whole["dy"]}
+    for tensor, name in ("y", "x"), ("dx", "dy"):
+        found += compare(outcome, clean, target.settings, others[tensor], (tensor,))
+        if not found and whole_rows(outcome.tensors[tensor])[~whole[name]].any():
             sentence = f"a row of {name} that holds NaN or Inf has a finite {tensor}"
             found.append(Finding(tensor, None, sentence))
     return found
 
 
-def _whole_rows(a):
-    return np.isfinite(a).all(axis=-1).ravel()
+def whole_rows(a):
+    """Which rows of an array have finite numbers only."""
+    return np.isfinite(a.astype(np.float64)).all(axis=-1).ravel()
 
 
 def results_alike(target, case):
-    outcome, found = call(target, case), []
+    outcome, found = call(target, case), {}
     for name in target.settings.tensors:
-        sentence = misshapen(name, outcome.tensors[name], case)
-        if not sentence and outcome.dtypes[name] != case.dtype:
-            sentence = (
+        found[name] = misshapen(name, outcome.tensors[name], case)
+        if not found[name] and outcome.dtypes[name] != case.dtype:
+            found[name] = (
                 f"{name} has dtype {outcome.dtypes[name]}, expected {case.dtype}, the dtype of the"
                 " arguments"
             )
-        if sentence:
-            found.append(Finding(name, None, sentence))
-    return found
+    return [Finding(name, None, sentence) for name, sentence in found.items() if sentence]
 
 
 def arguments_kept(target, case):
@@ -168,28 +150,29 @@ def arguments_kept(target, case):
 
 
 def repeatable(target, case):
-    """Right every time, or wrong in the same way. Bits may differ: sums by atomics have no
-    order.
-    """
+    """Right, or wrong in the same way every time. Bits may differ: atomics add in any order."""
 
     def bits(outcome):
         return [None if a is None else a.tobytes() for a in outcome.tensors.values()]
 
     first = call(target, case)
     for time in range(2, 1 + (QUICK_TIMES if target.settings.quick else TIMES)):
-        again = call(target, case)
-        found = compare(first, case, target.settings) + compare(again, case, target.settings)
+        again, where = call(target, case), f"call {time} gives other numbers than the first: "
+        found = [
+            f for one in (first, again) for f in compare(one, case, target.settings, where=where)
+        ]
         if found and bits(first) != bits(again):
-            return told(f"call {time} gives other numbers than the first: ", found)
+            return found
     return []
 
 
 def in_order(target, case):
     """The cases of :func:`any_order`: the last has the first's shape."""
     draw, shape = drawer(target.settings), case.x.shape
-    return case, *(
-        draw(case.property, size, case.dtype, case.eps, offset=offset)
-        for size, offset in (((3, shape[-1]), -2.5), (shape, 0.5))
+    return (
+        case,
+        draw(case.property, (3, shape[-1]), case.dtype, case.eps, offset=-2.5),
+        draw(case.property, shape, case.dtype, case.eps, offset=0.5),
     )
 
 
@@ -201,19 +184,18 @@ def any_order(target, case):
     needed or looked at.
     """
     cases = in_order(target, case)
-    found = [
-        f
+    where = "where three forwards come before their backwards, "
+    return [
+        finding
         for outcome, one in zip(target.calls(cases), cases)
-        for f in compare(outcome, one, target.settings)
+        for finding in compare(outcome, one, target.settings, where=where)
     ]
-    return told("where three forwards come before their backwards, ", found)
 
 
 def all_written(target, case):
     """Right numbers, whatever was in memory before."""
     with target.poisoned():
-        found = right_numbers(target, case)
-    return told("where fresh memory is not 0 but filled, ", found)
+        return right_numbers(target, case, "where fresh memory is not 0 but filled, ")
 
 
 def written_over(target, case):
@@ -224,8 +206,8 @@ def written_over(target, case):
 def numbers_written_over(target, case):
     """Parameters change in place, and nothing that was kept of the arrays is right any more."""
     other = written_over(target, case)
-    found = compare(target.written_over(case, other), other, target.settings)
-    return told("where a second call has other numbers in the same arrays, ", found)
+    where = "where a second call has other numbers in the same arrays, "
+    return compare(target.written_over(case, other), other, target.settings, where=where)
 
 
 def no_gradient_wanted(target, case):
@@ -234,64 +216,69 @@ def no_gradient_wanted(target, case):
 
 
 def one_gradient_alone(target, case):
-    """What comes of asking for one gradient only: others may be left out, this one may not
-    change.
-    """
-    found = []
-    for name in target.settings.tensors[1:]:
-        found += compare(target.alone(case, name[1:]), case, target.settings, names=(name,))
-    return told("where no other gradient is asked for, ", found)
+    """One gradient is asked for: others may be left out, this one may not change."""
+    where = "where no other gradient is asked for, "
+    return [
+        finding
+        for name in target.settings.tensors[1:]
+        for finding in compare(
+            target.alone(case, name[1:]), case, target.settings, names=(name,), where=where
+        )
+    ]
 
 
 def gradients_add_up(target, case):
     """A second backward adds to the gradients."""
-    found = compare(target.added(case), case, target.settings, names=target.settings.tensors[1:])
-    return told("half of what two backwards add up to: ", found)
+    names, where = target.settings.tensors[1:], "half of what two backwards add up to: "
+    return compare(target.added(case), case, target.settings, names=names, where=where)
 
 
 def random_like(name, case):
     return draw(name, case.x.shape, case.dtype, offset=0.0, sigma=1.0).x
 
 
-def right_second_derivative(target, case):
-    """The gradients of the product of v and dx, for a random v."""
-    said = "the gradient of <v, dx> with respect to "
-    names = [said + name for name in ("x", "gamma", "dy")]
-    return of_second_derivative(target.second, case, target.settings, names)
+#: The property of each kind of derivative -> what its parts are called.
+DERIVATIVES = {
+    "the second derivative": [
+        f"the gradient of <v, dx> with respect to {name}" for name in ("x", "gamma", "dy")
+    ],
+    "the gradient of a JVP": [
+        *(f"the gradient of <dy, JVP> with respect to {name}" for name in ("x", "gamma")),
+        "the JVP",
+    ],
+    "nested derivatives": [
+        "the third derivative, the gradient of <u, gradient of <v, dx>> with respect to x,"
+    ],
+}
 
 
-def right_forward_mode(target, case):
-    """The JVP along a random v, and the gradients of its product with dy: they are those of <v,
+def exact_derivatives(case, settings):
+    """The random v and u of a case, and the exact parts of the derivatives of its property, each
+    with the error allowed to it. The JVP along v, and the gradients of <dy, JVP>, are those of <v,
     dx>.
     """
-    said = "the gradient of <dy, JVP> with respect to "
-    names = [said + "x", said + "gamma", "the JVP"]
-    return of_second_derivative(target.forward_mode, case, target.settings, names)
+    v, u = (random_like(name, case) for name in ("v", "u"))
+    parts = derivatives(case, v, u, settings)
+    return v, u, parts[3:] if case.property == "nested derivatives" else parts[:3]
 
 
-def of_second_derivative(found, case, settings, names):
-    v, wrongs = random_like("v", case), []
-    right = second_derivative(case, v, settings)
-    for name, value, (exact, slack) in zip(names, found(case, v), right):
-        wrong = np.linalg.norm(value - exact)
+def right_derivatives(target, case):
+    """The gradients of the product of v and dx, for a random v: asked for one way or another; or
+    the gradient of the product of u and these, which saved statistics without a graph get wrong.
+    """
+    v, u, exact = exact_derivatives(case, target.settings)
+    found = {
+        "the second derivative": lambda: target.second(case, v),
+        "the gradient of a JVP": lambda: target.forward_mode(case, v),
+        "nested derivatives": lambda: target.third(case, v, u),
+    }[case.property]()
+    wrongs = []
+    for name, value, (right, slack) in zip(DERIVATIVES[case.property], found, exact):
+        wrong = np.linalg.norm(value - right)
         if not wrong <= slack:
-            share = wrong / np.linalg.norm(exact)
+            share = wrong / np.linalg.norm(right)
             wrongs.append(Finding("", None, f"{name} is wrong by {share:.2g} of its size"))
     return wrongs
-
-
-def right_nested_derivatives(target, case):
-    """The gradient of the product of u and the gradient of <v, dx>: what saved statistics without a
-    graph get wrong.
-    """
-    v, u = (random_like(name, case) for name in ("v", "u"))
-    exact, slack = third_derivative(case, v, u, target.settings)
-    wrong = np.linalg.norm(target.third(case, v, u) - exact)
-    sentence = (
-        "the third derivative, the gradient of <u, gradient of <v, dx>> with respect to x, is"
-        f" wrong by {wrong / np.linalg.norm(exact):.2g} of its size"
-    )
-    return [] if wrong <= slack else [Finding("", None, sentence)]
 
 
 #: The check of a property; of all others it is :func:`right_numbers`.
@@ -306,26 +293,15 @@ CHECKS = {
     "y without gradients": no_gradient_wanted,
     "one gradient alone": one_gradient_alone,
     "gradients add up": gradients_add_up,
-    "the second derivative": right_second_derivative,
-    "nested derivatives": right_nested_derivatives,
-    "the gradient of a JVP": right_forward_mode,
+    **dict.fromkeys(DERIVATIVES, right_derivatives),
 }
 
-
 #: Properties that say nothing where the numbers are wrong in the plainest way of asking for them.
-CONDITIONAL_ON_NUMBERS = (
-    "memory in any order",
-    "NaN stays in its row",
-    "calls in any order",
-    UNWRITTEN,
-    WRITTEN_OVER,
-    "y without gradients",
-    "one gradient alone",
-    "gradients add up",
-    "the second derivative",
-    "nested derivatives",
-    "the gradient of a JVP",
-)
+CONDITIONAL_ON_NUMBERS = {"memory in any order", *CHECKS} - {
+    "shapes and dtypes of results",
+    "arguments unchanged",
+    "the same answer twice",
+}
 
 
 def plain(case):

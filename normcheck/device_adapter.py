@@ -5,11 +5,14 @@ Importing this module loads neither: :class:`DevicePair` does.
 """
 
 import importlib
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from .adapters import NumPyPair
-from .layouts import FURTHER, LAYOUTS, REVERSED, SECOND, SLICE
+from .layouts import FURTHER, LAYOUTS, REVERSED, SECOND, SLICE, strides_seen
+from .settings import Settings
 from .targets import Raised, TargetError
 
 #: framework -> its module, and the names of the functions that put an array on the device and wrap
@@ -24,25 +27,21 @@ class Part:
     """Some of the memory of a device array, as strides see it."""
 
     def __init__(self, of, seen):
-        whole = np.empty(of.shape, of.dtype)
-        part, interface = seen(whole), of.__cuda_array_interface__
-        offset = part.ctypes.data - whole.ctypes.data
+        interface = of.__cuda_array_interface__
+        shape, strides, offset = strides_seen(of.shape, of.dtype.itemsize, seen)
+        place = {"data": (interface["data"][0] + offset, False), "shape": shape, "strides": strides}
         self.of = of  # owns the memory
-        self.__cuda_array_interface__ = {
-            **interface,
-            "data": (interface["data"][0] + offset, False),
-            "shape": part.shape,
-            "strides": part.strides,
-        }
+        self.__cuda_array_interface__ = {**interface, **place}
 
 
 class DevicePair(NumPyPair):
     """A pair of functions on arrays of a device."""
 
-    layouts = SECOND, SLICE, FURTHER  # what slices and reshapes make, for Numba's simulator
+    # What slices and reshapes make, for Numba's simulator.
+    layouts: tuple[str, ...] = (SECOND, SLICE, FURTHER)
     able = ()
 
-    def __init__(self, target, settings):
+    def __init__(self, target: Any, settings: Settings):
         super().__init__(target, settings)
         if "bfloat16" in settings.dtypes:
             raise TargetError(
@@ -56,15 +55,16 @@ class DevicePair(NumPyPair):
         if hasattr(self._put(np.zeros(1)), "__cuda_array_interface__"):
             # Numba copies no negative strides.
             self.layouts = tuple(layout for layout in LAYOUTS if layout != REVERSED)
-            self.view = lambda a, seen: self._wrap(Part(a, seen))
 
-    def put(self, array, dtype):
+    def view(self, array: Any, seen: Callable) -> Any:
+        wraps = hasattr(array, "__cuda_array_interface__")
+        return self._wrap(Part(array, seen)) if wraps else seen(array)
+
+    def put(self, array: np.ndarray, dtype: str) -> Any:
         return self._put(super().put(array, dtype))
 
-    def get(self, name, array):
+    def get(self, name: str, array: Any) -> np.ndarray:
         """A NumPy copy of an array on the device."""
-        if array is None:
-            return None
         if hasattr(array, "__cuda_array_interface__") and not hasattr(array, "copy_to_host"):
             array = self._wrap(array)  # it may be another library's
         copy = getattr(array, "copy_to_host", getattr(array, "get", None))

@@ -2,134 +2,142 @@
 says in which case.
 
 The child's exit code counts for nothing, because a target can end the process with any code. What
-counts is the report that the child writes last.
+counts is the report that the child sends last.
 """
 
-import contextlib
-import json
+import importlib
+import multiprocessing
+import operator
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
+import traceback
 
-#: What the journal says until the target is called for the first time.
+from .run import Interrupted, validate
+from .targets import TargetError, in_one_line
+
+#: Where a child is until the target is called for the first time.
 BEFORE = "before the first case"
 
 #: So many seconds a child may always take until the first case, because libraries are loaded; and
-#: so many to end, once its report is written or it was told to stop.
+#: so many to end, once its report is sent or it was told to stop.
 START, GRACE = 60, 5
-
-_JOURNAL, _REPORT = "journal", "report"
-
-
-def note(folder, text):
-    """Let the parent know what the child is about to do."""
-    (folder / _JOURNAL).write_text(text, encoding="utf-8")
-
-
-def finish(folder, **report):
-    """Hand the report to the parent: all of it at once, so that the parent never reads half of
-    one.
-    """
-    unfinished = folder / f"{_REPORT}.part"
-    unfinished.write_text(json.dumps(report), encoding="utf-8")
-    os.replace(unfinished, folder / _REPORT)
-
-
-def _at(folder):
-    return (folder / _JOURNAL).read_text(encoding="utf-8")
-
-
-def watched(arguments, silence=None):
-    """Run ``python -m normcheck`` with these arguments in a child; returns what it handed to
-    :func:`finish`.
-
-    If there is nothing, because the target ended the process or one case took more than ``silence``
-    seconds (None: it may take any time), that is {"ended": a sentence that says so, "code": the
-    exit code for it}.
-    """
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        note(folder, BEFORE)
-        child = subprocess.Popen(
-            [
-                sys.executable,
-                *subprocess._args_from_interpreter_flags(),
-                "-m",
-                "normcheck",
-                "--child",
-                name,
-                *arguments,
-            ]
-        )
-        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-        hangs = interrupted = False
-        try:
-            hangs = not _ended(child, folder, silence)
-        except KeyboardInterrupt:  # a terminal tells the child as well
-            interrupted = True
-            _stop(child)
-        finally:
-            signal.signal(signal.SIGTERM, before)
-            child.kill()
-            code = child.wait()
-        at = _at(folder)
-        if (folder / _REPORT).exists():
-            return json.loads((folder / _REPORT).read_text(encoding="utf-8"))
-        if interrupted:
-            return {"ended": f"interrupted in {at}", "code": INTERRUPTED}
-        what = (
-            f"took over {_limit(silence, at):g} seconds"
-            if hangs
-            else f"ended the process ({_in_words(code)})"
-        )
-        return {
-            "ended": f"the target {what} {'' if at == BEFORE else 'in '}{at}",
-            "code": 2 if at == BEFORE else 1,
-        }
-
 
 #: The exit code after Ctrl-C, as shells have it.
 INTERRUPTED = 128 + signal.SIGINT
 
 
-def _ended(child, folder, silence):
-    """Wait for the child; False if it was at one case for too long."""
+#: What is said of targets that cannot be run, in one line. Any other exception is shown where it
+#: came from, too.
+EXPECTED = TargetError, ImportError, AttributeError, TypeError, ValueError
+
+
+def find(name):
+    """The target of this name; the working directory is looked into first."""
+    module, _, names = name.partition(":")
+    if not names:
+        raise ValueError(f"target: found {name!r}, expected package.module:name")
+    sys.path.insert(0, os.getcwd())
+    try:
+        imported = importlib.import_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a module may do anything as it is imported
+        raise TargetError(
+            f"target: found {in_one_line(error)}, expected {module} to be importable"
+        ) from error
+    found = [operator.attrgetter(part)(imported) for part in names.split(",")]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _child(pipe, target, options):
+    """What the child does: it says which case is about to be tried, and sends (code, report)."""
+    try:
+        watch = lambda case: pipe.send(f"{case.property}: {case}")  # noqa: E731
+        report = validate(find(target), **options, watch=watch)
+        pipe.send((0 if report.held else 1, report))
+    except Interrupted as stopped:
+        pipe.send((INTERRUPTED, stopped.report))
+    except KeyboardInterrupt:  # before the first case
+        pass
+    except Exception as error:
+        expected = isinstance(error, EXPECTED)
+        if not expected:
+            traceback.print_exc()
+        pipe.send((2, str(error) if expected else in_one_line(error)))
+
+
+def watched(target, options, silence=None):
+    """The exit code and the report of :func:`~normcheck.validate` in a child process; ``target``
+    is a name.
+
+    If there is no report, because the target ended the process or one case took more than
+    ``silence`` seconds (None: it may take any time), a sentence that says so is in its place.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    pipe, its_end = spawn.Pipe(duplex=False)
+    child = spawn.Process(target=_child, args=(its_end, target, options))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        child.start()
+        its_end.close()
+        found = _heard(pipe, child, silence)
+        child.join(GRACE)  # it may have threads that never end
+        return found
+    finally:
+        child.kill()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _heard(pipe, child, silence):
+    """What the child returned, or what is said of it."""
+    at, limit = BEFORE, silence and max(silence, START)
+    interrupted, end = 0, _end(limit)
     while True:
         try:
-            child.wait(0.1)
-            return True
-        except subprocess.TimeoutExpired:
-            if (folder / _REPORT).exists():
-                return _ends(
-                    child
-                )  # it may have threads that never do, and has said what there is to say
-            if silence and time.time() - (folder / _JOURNAL).stat().st_mtime > _limit(
-                silence, _at(folder)
-            ):
-                return False
+            told = _next(pipe, child, end)
+        except KeyboardInterrupt:  # a terminal tells the child as well
+            interrupted, end = 1, _end(GRACE)
+        except TimeoutError:
+            if not interrupted:
+                child.kill()
+                return _ended(at, f"took over {limit:g} seconds")
+            if interrupted == 2:
+                return INTERRUPTED, f"interrupted in {at}"
+            os.kill(child.pid, signal.SIGINT)  # it may not have been told
+            interrupted, end = 2, _end(GRACE)
+        except (EOFError, OSError):
+            child.join(GRACE)
+            if interrupted:
+                return INTERRUPTED, f"interrupted in {at}"
+            return _ended(at, f"ended the process ({_in_words(child.exitcode or 0)})")
+        else:
+            if not isinstance(told, str):
+                return told
+            at, limit = told, silence
+            end = end if interrupted else _end(limit)
 
 
-def _limit(silence, at):
-    return max(silence, START) if at == BEFORE else silence
+def _end(seconds):
+    return time.monotonic() + seconds if seconds else float("inf")
 
 
-def _ends(child):
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(GRACE)
-    return True
-
-
-def _stop(child):
-    """Give the child the time to write what it has found; then tell it again, for it may not have
-    been told.
+def _next(pipe, child, end):
+    """What the child says next; ``EOFError`` if it is gone, of which a process that it started
+    would keep the pipe from telling, and ``TimeoutError`` if it says nothing until ``end``.
     """
-    for tell in (lambda: None, lambda: child.send_signal(signal.SIGINT)):
-        tell()
-        _ends(child)
+    while not pipe.poll(0.1):
+        if not child.is_alive() and not pipe.poll():
+            raise EOFError
+        if time.monotonic() > end:
+            raise TimeoutError
+    return pipe.recv()
+
+
+def _ended(at, what):
+    """The exit code, and what is said, of a target that ended or hung."""
+    return (2, f"the target {what} {at}") if at == BEFORE else (1, f"the target {what} in {at}")
 
 
 def _in_words(code):

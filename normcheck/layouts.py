@@ -10,100 +10,78 @@ import numpy as np
 
 
 class Layout(NamedTuple):
-    """One way to lay out an array.
+    """One way to lay out an array ``{a}``, as NumPy code, which also a pasted test can show.
 
-    * ``whole``: function of a NumPy array: what is put into memory, number behind number.
-    * ``seen``: function of an array of any library and of the shape: what the target sees of it.
-    * ``code``: the same as NumPy code; ``{a}`` is the array.
+    * ``put``: what is put into memory, number behind number.
+    * ``seen``: what the target sees of it.
+    * ``alone``: the arguments that are tried by themselves in it.
+
+    ``{shape}`` is the array's shape, ``{D}`` its width, ``{last}`` its last axis but one, and
+    ``{zeros}`` a stride of 0 for each of its leading axes.
     """
 
-    whole: object
-    seen: object
-    code: str
+    put: str
+    seen: str
+    alone: tuple[str, ...] = ("dy", "x")
+
+    def code(self, step: str, name: str, shape: tuple[int, ...]) -> str:
+        leading = len(shape) - 1
+        return getattr(self, step).format(
+            a=name, shape=shape, D=shape[-1], last=max(leading - 1, 0), zeros=(0,) * leading
+        )
 
 
-def _spread(a, shape):
-    """The array with axes of stride 0 in front; NumPy's own broadcasting would make it
-    read-only.
-    """
-    if hasattr(a, "expand"):
-        return a.expand(shape)
-    return np.lib.stride_tricks.as_strided(a, shape, (0,) * (len(shape) - a.ndim) + a.strides)
-
-
-FORTRAN, REVERSED, SECOND, SLICE = (
-    "in Fortran order",
-    "reversed",
-    "every second element",
-    "a slice of longer rows",
-)
-SWAPPED, FURTHER = "with leading axes swapped", "one element further"
+FORTRAN, REVERSED, SECOND = "in Fortran order", "reversed", "every second element"
+SLICE, SWAPPED = "a slice of longer rows", "with leading axes swapped"
+FURTHER = "one element further"
 SAME_ROWS, SAME_NUMBERS = "every row the same memory", "all strides 0"
 
-#: By name. Methods and slices are those that the libraries share; Fortran order is of at most three
-#: axes.
+_ALL = "dy", "x", "gamma", "beta"
+_SPREAD = "np.lib.stride_tricks.as_strided({a}, {shape}, {zeros} + "
+
+#: By name. Fortran order is of at most three axes.
 LAYOUTS = {
-    FORTRAN: Layout(
-        lambda a: a.swapaxes(0, -1), lambda a, shape: a.swapaxes(0, -1), "np.asfortranarray({a})"
-    ),
-    REVERSED: Layout(
-        lambda a: a[..., ::-1], lambda a, shape: a[..., ::-1], "{a}[..., ::-1].copy()[..., ::-1]"
-    ),
-    SECOND: Layout(
-        lambda a: np.repeat(a, 2, axis=-1),
-        lambda a, shape: a[..., ::2],
-        "np.repeat({a}, 2, axis=-1)[..., ::2]",
-    ),
-    SLICE: Layout(
-        lambda a: np.concatenate([a, a], axis=-1),
-        lambda a, shape: a[..., : shape[-1]],
-        "np.concatenate([{a}, {a}], axis=-1)[..., :{a}.shape[-1]]",
-    ),
-    SWAPPED: Layout(
-        lambda a: a.swapaxes(0, max(a.ndim - 2, 0)),
-        lambda a, shape: a.swapaxes(0, max(a.ndim - 2, 0)),
-        "{a}.swapaxes(0, -2).copy().swapaxes(0, -2)",
-    ),
-    FURTHER: Layout(
-        lambda a: np.append(0.0, a),
-        lambda a, shape: a[1:].reshape(shape),
-        "np.append({a}.flat[:1], {a})[1:].reshape({a}.shape)",
-    ),
-    SAME_ROWS: Layout(
-        lambda a: a[(0,) * (a.ndim - 1)],
-        _spread,
-        "np.lib.stride_tricks.as_strided({a}, strides=(0,) * ({a}.ndim - 1) + {a}.strides[-1:])",
-    ),
-    SAME_NUMBERS: Layout(
-        lambda a: a[(0,) * a.ndim],
-        _spread,
-        "np.lib.stride_tricks.as_strided({a}, strides=(0,) * {a}.ndim)",
-    ),
+    FORTRAN: Layout("{a}.swapaxes(0, -1).copy()", "{a}.swapaxes(0, -1)"),
+    REVERSED: Layout("{a}[..., ::-1].copy()", "{a}[..., ::-1]", _ALL),
+    SECOND: Layout("np.repeat({a}, 2, axis=-1)", "{a}[..., ::2]", _ALL),
+    SLICE: Layout("np.concatenate([{a}, {a}], axis=-1)", "{a}[..., :{D}]"),
+    SWAPPED: Layout("{a}.swapaxes(0, {last}).copy()", "{a}.swapaxes(0, {last})"),
+    FURTHER: Layout("np.append({a}.flat[:1], {a})", "{a}[1:].reshape({shape})", ("dy",)),
+    SAME_ROWS: Layout("{a}.reshape(-1, {D})[0].copy()", _SPREAD + "{a}.strides)"),
+    SAME_NUMBERS: Layout("{a}.reshape(-1)[:1].copy()", _SPREAD + "(0,))", ("dy", "gamma", "beta")),
 }
 
+#: What makes another array of more than one axis only.
+OF_AXES = FORTRAN, SWAPPED, SAME_ROWS
 
-def laid_out(array, layout, put, view=None):
-    """These numbers in the layout of this name; ``put(a)`` is a new array of the target's library.
 
-    ``view(a, seen)`` is what is seen of it, where the library has not the methods that ``seen(a)``
-    calls.
+def laid_out(array, layout, put=np.asarray, view=lambda a, seen: seen(a)):
+    """These numbers in the layout of this name; ``put(a)`` is a new array of the target's library,
+    and ``view(a, seen)`` what that library has for ``seen`` of a NumPy array.
     """
-    whole, seen, _ = LAYOUTS[layout]
-    made = put(np.array(whole(array), order="C"))
-    return view(made, lambda a: seen(a, array.shape)) if view else seen(made, array.shape)
+
+    def run(step):
+        return lambda a: eval(LAYOUTS[layout].code(step, "a", array.shape), {"np": np, "a": a})
+
+    return view(put(run("put")(array)), run("seen"))
+
+
+def strides_seen(shape, itemsize, seen):
+    """What ``seen`` makes of an array of this shape: shape, and strides and offset in bytes."""
+    whole = np.empty(shape, f"V{itemsize}")
+    part = seen(whole)
+    return part.shape, part.strides, part.ctypes.data - whole.ctypes.data
 
 
 def in_words(layouts):
     """Which arguments have which layout: of a dict, argument -> layout."""
-    of = {}
-    for name, layout in layouts.items():
-        of.setdefault(layout, []).append(name)
-    return "; ".join(
-        f"{', '.join(names)[::-1].replace(' ,', ' dna ', 1)[::-1]} {layout}"
-        for layout, names in of.items()
-    )
+    told = []
+    for layout in dict.fromkeys(layouts.values()):
+        *others, last = (name for name, of in layouts.items() if of == layout)
+        told.append(f"{', '.join(others)}{' and ' * bool(others)}{last} {layout}")
+    return "; ".join(told)
 
 
-def as_code(layouts):
-    """Lines of NumPy that lay out the arrays with these names."""
-    return [f"{name} = {LAYOUTS[layout].code.format(a=name)}" for name, layout in layouts.items()]
+def as_code(name, layout, shape):
+    """Lines of NumPy that lay out the array of this name and shape."""
+    return [f"{name} = {LAYOUTS[layout].code(step, name, shape)}" for step in ("put", "seen")]

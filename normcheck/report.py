@@ -2,15 +2,15 @@
 
 import json
 import textwrap
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
 from html import escape
 from typing import Any
 
 import numpy as np
 
-from .cases import Case
+from .cases import QUICK, Case
 from .mistakes import Diagnosis
-from .settings import QUICK
 
 
 @dataclass(frozen=True)
@@ -44,29 +44,26 @@ class Failure:
     where: str = ""
     cases: tuple[str, ...] = ()
 
+    def like(self, other: "Failure") -> bool:
+        """Whether the numbers of one tensor are wrong in every case of both."""
+        everywhere = all(f.kind == "wrong numbers" and f.alike == f.tried for f in (self, other))
+        return everywhere and self.tensor == other.tensor
+
     def record(self) -> dict[str, Any]:
-        """What goes into JSON."""
+        """What goes into JSON: of large arrays no numbers, of others as text keeps them."""
+        case = self.case
         arrays = {
-            name: _numbers(a) for name, a in zip(("x", "gamma", "beta", "dy"), self.case.arrays)
+            name: np.vectorize(str, otypes=[object])(a).tolist() if a.size <= 64 else None
+            for name, a in zip(("x", "gamma", "beta", "dy"), case.arrays)
         }
         return {
-            "property": self.property,
-            "tensor": self.tensor,
-            "error": _finite(self.error),
-            "share": _finite(self.share),
-            "sentence": self.sentence,
-            "kind": self.kind,
-            "alike": self.alike,
-            "where": self.where,
-            "cases": self.cases,
-            "failed": self.failed,
-            "tried": self.tried,
-            "test": self.test,
+            **{one.name: getattr(self, one.name) for one in fields(self)},
+            **{name: _finite(getattr(self, name)) for name in ("error", "share")},
             "case": {
-                "shape": self.case.x.shape,
-                "dtype": self.case.dtype,
-                "eps": self.case.eps,
-                "layouts": self.case.layouts,
+                "shape": case.x.shape,
+                "dtype": case.dtype,
+                "eps": case.eps,
+                "layouts": case.layouts,
                 **arrays,
             },
         }
@@ -74,11 +71,6 @@ class Failure:
 
 def _finite(number):
     return number if number is None or np.isfinite(number) else str(number)
-
-
-def _numbers(a):
-    """The numbers of a small array as text keeps them; of a large one, none."""
-    return np.vectorize(str, otypes=[object])(a).tolist() if a.size <= 64 else None
 
 
 @dataclass(frozen=True)
@@ -116,57 +108,40 @@ class Report:
         return tuple(name for name in self.properties if name not in failed)
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return "\n".join(
+            text if tag in ("h1", "pre") else _wrapped(text) for tag, text in _parts(self)
+        )
 
     def to_json(self) -> str:
         """The report as JSON text."""
         mistake = self.mistake and {
-            "kind": self.mistake.kind,
-            "names": self.mistake.names,
-            "sentence": self.mistake.sentence,
+            name: getattr(self.mistake, name) for name in ("kind", "names", "sentence")
         }
-        return json.dumps(
-            {
-                "target": self.target,
-                "held": self.held,
-                "ended": self.ended or None,
-                "properties": self.properties,
-                "kept": self.kept,
-                "failures": [failure.record() for failure in self.failures],
-                "mistake": mistake,
-                "digits": self.digits,
-                "untested": self.untested,
-                "notes": self.notes,
-                "seconds": round(self.seconds, 1),
-            },
-            indent=1,
-        )
+        found = {one.name: getattr(self, one.name) for one in fields(self)} | {
+            "held": self.held,
+            "kept": self.kept,
+            "ended": self.ended or None,
+            "failures": [failure.record() for failure in self.failures],
+            "mistake": mistake,
+            "seconds": round(self.seconds, 1),
+        }
+        return json.dumps(found, indent=1)
 
     def to_html(self) -> str:
-        """The report as a page."""
-        held = "no failure so far" if self.ended else "held"
-        rows = "".join(f"<tr><td>{name}</td><td>{held}</td><td></td></tr>" for name in self.kept)
-        failed = "".join(
-            f"<tr><td>{escape(f.property)}</td><td>failed</td><td>{_in(f)}{escape(f.sentence)};"
-            f" smallest case: {escape(str(f.case))}<pre>{escape(f.test)}</pre></td></tr>"
-            for f in self.failures
+        """The report as a page, with the test of every failure."""
+        body = "\n".join(
+            f"<{tag}>{escape(text.strip())}</{tag}>"
+            for tag, text in _parts(self, all_tests=True)
+            if text
         )
-        rest = [f"<p>Which mistake: {escape(self.mistake.sentence)}</p>"] if self.mistake else []
-        rest += [f"<p>{escape(note)}</p>" for note in self.notes]
-        rest += [f"<p>Not tested: {escape('; '.join(self.untested))}</p>"] if self.untested else []
-        return (
-            '<!doctype html><html lang="en"><meta'
-            f' charset="utf-8"><title>{escape(self.target)}</title>'
-            f"<h1>{escape(_headline(self))}</h1><table><tr><th>property</th><th></th><th></th></tr>{failed}{rows}"
-            f"</table>{''.join(rest)}</html>"
-        )
+        title = f'<meta charset="utf-8"><title>{escape(self.target)}</title>'
+        return f'<!doctype html><html lang="en">{title}\n{body}\n</html>'
 
 
-def _in(failure):
-    count = (
-        f"{failure.failed} of {failure.tried} cases{f', {failure.where}' if failure.where else ''}"
+def _wrapped(text):
+    return textwrap.fill(
+        text, 76, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )
-    return f"<p>{escape(count)}</p>"
 
 
 def _headline(report):
@@ -177,61 +152,42 @@ def _headline(report):
     return f"{report.target}: {report.ended}{count if report.properties else ''}"
 
 
-def _alike(failures):
-    """The failures that are told one by one, and those that need not be: a tensor is wrong
-    everywhere, as in the first.
+def _parts(report: Report, all_tests: bool = False) -> Iterator[tuple[str, str]]:
+    """What is said, part by part, each with the tag that HTML has for it; empty lines are parts,
+    too. If a tensor is wrong everywhere, that is told at length only once.
     """
-    first = failures[0] if failures else None
-    alike = [
-        one
-        for one in failures[1:]
-        if first.kind == one.kind == "wrong numbers"
-        and first.tensor == one.tensor
-        and one.alike == one.tried
-        and first.alike == first.tried
-    ]
-    return [one for one in failures if one not in alike], alike
-
-
-def _wrapped(text, indent="    "):
-    return textwrap.fill(
-        text, 76, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
-
-
-def _lines(report):
-    yield _headline(report)
+    yield "h1", _headline(report)
     if QUICK in report.untested:
-        yield f"Not tried: {QUICK}"
-    shown, alike = _alike(report.failures)
-    for failure in shown:
+        yield "p", f"Not tried: {QUICK}"
+    failures = report.failures
+    alike = [] if all_tests else [one for one in failures[1:] if one.like(failures[0])]
+    for failure in failures:
+        if failure in alike:
+            continue
         other = failure.failed - failure.alike
-        yield (
-            f"\nFAILED  {failure.property} ({failure.failed} of {failure.tried} cases"
-            f"{f', {other} of them in another way' if other else ''})"
-        )
+        count = f"{failure.failed} of {failure.tried} cases"
+        count += f", {other} of them in another way" if other else ""
+        yield from [("", ""), ("h2", f"FAILED  {failure.property} ({count})")]
         if failure.where:
-            yield _wrapped(f"    {failure.where}")
-        yield _wrapped(f"    {failure.sentence}; smallest case: {failure.case}")
+            yield "p", f"    {failure.where}"
+        yield "p", f"    {failure.sentence}; smallest case: {failure.case}"
+        if all_tests:
+            yield "pre", failure.test
     if alike:
-        yield "\n" + _wrapped(
-            f"FAILED  likewise, {alike[0].tensor} being wrong in every case: "
-            + "; ".join(failure.property for failure in alike)
-        )
-    if report.failures:
-        yield (
-            "\nThe first of these as a test (report.failures[k].test has"
-            f" all):\n\n{report.failures[0].test}"
-        )
+        names = "; ".join(failure.property for failure in alike)
+        said = f"FAILED  likewise, {alike[0].tensor} being wrong in every case: {names}"
+        yield from [("", ""), ("p", said)]
+    if failures and not all_tests:
+        said = "The first of these as a test (report.failures[k].test has all):"
+        yield from [("", ""), ("p", said), ("", ""), ("pre", failures[0].test)]
     if report.mistake:
-        yield "\n" + _wrapped(f"Which mistake: {report.mistake.sentence}")
+        yield from [("", ""), ("p", f"Which mistake: {report.mistake.sentence}")]
     if report.kept:
         held = "No failure in what was tried of" if report.ended else "These held"
-        yield "\n" + _wrapped(f"{held}: " + "; ".join(report.kept))
+        yield from [("", ""), ("p", f"{held}: {'; '.join(report.kept)}")]
     for dtype, digits in report.digits.items():
-        yield f"Digits of ordinary rows, {dtype}: " + ", ".join(
-            f"{name} {d:.1f}" for name, d in digits.items()
-        )
-    yield from map(_wrapped, report.notes)
+        said = ", ".join(f"{name} {d:.1f}" for name, d in digits.items())
+        yield "p", f"Digits of ordinary rows, {dtype}: {said}"
+    yield from (("p", note) for note in report.notes)
     if rest := [what for what in report.untested if what != QUICK]:
-        yield _wrapped("Not tested: " + "; ".join(rest))
+        yield "p", f"Not tested: {'; '.join(rest)}"

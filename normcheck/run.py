@@ -9,7 +9,7 @@ from typing import Any
 from lnlib.validation import require_kind
 
 from .adapters import adapt
-from .cases import FAR_SHAPE, NEAR, Case, all_cases, drawer, far
+from .cases import FAR_SHAPE, NEAR, Case, all_cases, drawer, far, not_tested
 from .checks import (
     CHECKS,
     CONDITIONAL_ON_NUMBERS,
@@ -27,22 +27,12 @@ from .report import Failure, Report
 from .settings import Settings
 from .shrink import shrink, starting_at
 from .targets import Raised, TargetError
+from .tolerance import near_zero
 from .where import where
 
 
-def progress(cases):
-    """The cases, with a progress bar after a second where tqdm is installed and somebody looks."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return cases
-    return tqdm(cases, delay=1, leave=False, disable=None, unit=" cases")
-
-
 class Interrupted(KeyboardInterrupt):
-    """A run that was stopped; ``report`` has what was found until then, with cases as they were
-    drawn.
-    """
+    """A run that was stopped; ``report`` has what was found until then, not made smaller."""
 
     def __init__(self, report):
         super().__init__("interrupted; .report has what was found until then")
@@ -102,40 +92,59 @@ class _Run:
     def __init__(self, target, watch):
         self.target, self.watch = target, watch
         self.settings = target.settings  # what is known of a target need not be said
+        self.cases: list[Case] = []
         self.tried, self.failed, self.unjudged, self.digits = {}, {}, {}, {}
 
     def report(self, called, started):
-        notes = ()
+        def said(failures, **more):
+            failures = tuple(sorted(failures, key=severity))
+            untested = *self.unjudged.values(), *not_tested(self.settings), *self.target.lacks
+            seconds = time.monotonic() - started
+            return Report(
+                called, tuple(self.tried), failures, untested, self.digits, **more, seconds=seconds
+            )
+
         try:
-            self.digits |= ordinary_digits(self.target, self.watch)
+            self.ordinary_digits()
             self.try_all()
             mistake = self.mistake() if self.failed else None
             failures = list(self.failures())
-            if not self.settings.quick:
-                notes = tuple(digit_loss_by_offset(self.target, self.watch))
-        except KeyboardInterrupt as error:
-            found = tuple(
-                failure_of(property, *several[0], several, self.tried[property], self.target)
-                for property, several in self.failed.items()
+            notes = () if self.settings.quick else tuple(self.digit_loss_by_offset())
+            return said(failures, mistake=mistake, notes=notes)
+        except KeyboardInterrupt as stopped:
+            failures = (
+                self.failure(property, *as_drawn(cases), as_test)
+                for property, cases in self.failed.items()
             )
-            stopped = Report(called, tuple(self.tried), found, (), self.digits, ended="interrupted")
-            raise Interrupted(stopped) from error
-        return Report(
-            called,
-            tuple(self.tried),
-            tuple(sorted(failures, key=severity)),
-            (*self.unjudged.values(), *self.settings.not_tested(), *self.target.lacks),
-            self.digits,
-            mistake,
-            notes,
-            seconds=time.monotonic() - started,
-        )
+            raise Interrupted(said(failures, ended="interrupted")) from stopped
+
+    def check(self, case):
+        """What is wrong in a case, about which the caller is told before it is tried."""
+        self.watch(case)
+        return check(self.target, case)
+
+    def ordinary_digits(self):
+        """Digits of the first case of every dtype; what does not run there cannot be tried."""
+        for case in all_cases(self.settings):
+            if case.dtype in self.digits:
+                continue
+            self.watch(case)
+            try:
+                outcome = call(self.target, case)
+            except Raised as error:
+                advice = of_two_axes(self.target, case)
+                raise TargetError(f"target: {error}, on {case}{advice}") from error
+            self.digits[case.dtype] = {
+                name: round(judge(name, value, case, self.settings).digits, 2)
+                for name, value in outcome.tensors.items()
+                if not misshapen(name, value, case)
+            }
 
     def try_all(self):
         self.cases = list(all_cases(self.settings, self.target.layouts, self.target.able))
         for case in progress(self.cases):
-            self.watch(case)
             property = case.property
+            self.watch(case)
             if property in CONDITIONAL_ON_NUMBERS and check(self.target, plain(case)):
                 self.unjudged[property] = f"{property}: the numbers are wrong as they are"
                 continue
@@ -146,8 +155,42 @@ class _Run:
 
     def mistake(self):
         """Which known mistake it is, or None."""
+
+        def calls(cases):
+            self.watch(cases[0])
+            return self.target.calls(cases)
+
+        target = SimpleNamespace(settings=self.settings, layouts=self.target.layouts, calls=calls)
         failed = {property: [case for case, _ in cases] for property, cases in self.failed.items()}
-        return name(with_callback(self.target, self.watch), failed)
+        return name(target, failed)
+
+    def digit_loss_by_offset(self):
+        """Where the digits of each tensor begin to go as rows move away from zero, in words: from
+        more than any right formula may lose near zero on.
+
+        What is wrong at some distance has failed there, and nothing is said of what is farther
+        away.
+        """
+        for dtype in self.settings.dtypes:
+            if self.settings.rms or dtype in ("float16", "bfloat16"):
+                continue
+            begins, lost = {}, near_zero(FAR_SHAPE[-1], self.settings.accumulated_in(dtype))
+            for offset in (*NEAR[1:], *far(self.settings, dtype)):
+                draw = drawer(self.settings)
+                case = draw("digits", FAR_SHAPE, dtype, offset=offset, sigma=1.0)
+                if not self.settings.takes(case.x.shape):
+                    continue
+                if self.check(case):
+                    break
+                for tensor, value in call(self.target, case).tensors.items():
+                    verdict = judge(tensor, value, case, self.settings)
+                    words = f"{tensor} from {offset:g} ({verdict.digits:.1f} digits)"
+                    if verdict.error > lost:
+                        begins.setdefault(tensor, words)
+            if begins:
+                yield f"{dtype} loses digits as mean / sigma grows: {', '.join(begins.values())}"
+
+    # Failures
 
     def failures(self):
         """Each property that failed, with its smallest case."""
@@ -163,18 +206,66 @@ class _Run:
             for case, _ in several
         ]
         for property, cases in self.failed.items():
-            tried = self.tried[property]
-            place = where(property, tried, wrong, partial(self.probe, property))
-            yield explain(self.target, property, cases, tried, self.watch, before, place)
+            place = where(property, self.tried[property], wrong, partial(self.probe, property))
+            case, finding, steady = self.smallest(cases)
+            test = partial(as_test, steady=steady, before=before)
+            yield self.failure(property, case, finding, test, place)
 
     def probe(self, property, n):
         """Whether another width, or number of rows, fails; None if the target does not take it."""
         shape = (2, n) if property == "any width" else (n, 3)
         case = drawer(self.settings)(property, shape, self.failed[property][0][0].dtype)
-        self.watch(case)
         if case.x.shape != shape or not self.settings.takes(shape):
             return None
-        return bool(check(self.target, case))
+        return bool(self.check(case))
+
+    def smallest(self, failed):
+        """A case that showed a failure, made as small as can be while the same is wrong, with what
+        was found there, and whether every call finds it.
+
+        A smaller case may fail in another way: a simpler number may be a 0 that something divides
+        by, and a target that refuses many rows may refuse x of one axis for another reason.
+        """
+        case, finding = as_drawn(failed)
+
+        def alike(smaller):
+            return next((one for one in self.check(smaller) if one.like(finding)), None)
+
+        if finding.tensor in BY_ROW and finding.verdict:
+            worst = starting_at(case, finding.verdict.at)
+            case = worst if alike(worst) else case
+        case = shrink(case, lambda smaller: alike(smaller) is not None, self.settings.takes)
+        if case.x.size > MOST:
+            case = next(filter(alike, seeded(case)), case)
+        shown = [alike(case) for _ in range(TIMES)]
+        return case, next(filter(None, shown), finding), all(shown)
+
+    def failure(self, property, case, finding, test, place=""):
+        cases, verdict = self.failed[property], finding.verdict
+        return Failure(
+            property=property,
+            tensor=finding.tensor,
+            error=verdict and verdict.part,
+            share=verdict and verdict.share,
+            case=case,
+            sentence=finding.sentence,
+            failed=len(cases),
+            tried=len(self.tried[property]),
+            test=test(case, finding, self.target),
+            kind=finding.kind,
+            alike=sum(any(map(finding.like, others)) for _, others in cases),
+            where=place,
+            cases=tuple(str(one) for one, _ in cases),
+        )
+
+
+def progress(cases):
+    """The cases, with a progress bar after a second where tqdm is installed and somebody looks."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return cases
+    return tqdm(cases, delay=1, leave=False, disable=None, unit=" cases")
 
 
 def name_of(target):
@@ -184,121 +275,19 @@ def name_of(target):
     return getattr(target, "__qualname__", type(target).__name__)
 
 
-def with_callback(target, watch):
-    """What :func:`name` needs of a target; ``watch`` is called with each case before it is
-    tried.
-    """
-
-    def calls(cases):
-        watch(cases[0])
-        return target.calls(cases)
-
-    return SimpleNamespace(settings=target.settings, layouts=target.layouts, calls=calls)
-
-
-def ordinary_digits(target, watch):
-    """Correct digits of each tensor of the first case of every dtype. What does not run there
-    cannot be tried.
-    """
-    found = {}
-    for case in all_cases(target.settings):
-        if case.dtype not in found:
-            watch(case)
-            try:
-                outcome = call(target, case)
-            except Raised as error:
-                raise TargetError(
-                    f"target: {error}, on {case}{of_two_axes(target, case)}"
-                ) from error
-            found[case.dtype] = {
-                name: round(judge(name, value, case, target.settings).digits, 2)
-                for name, value in outcome.tensors.items()
-                if not misshapen(name, value, case)
-            }
-    return found
-
-
-def digit_loss_by_offset(target, watch):
-    """Where the digits of each tensor begin to go as rows move away from zero, in words: from ten
-    times the expected error on.
-
-    What is wrong at some distance has failed there, and nothing is said of what is farther away.
-    """
-    for dtype in target.settings.dtypes:
-        if target.settings.rms or dtype in ("float16", "bfloat16"):
-            continue
-        begins = {}
-        for offset in (*NEAR[1:], *far(target.settings, dtype)):
-            case = drawer(target.settings)("digits", FAR_SHAPE, dtype, offset=offset, sigma=1.0)
-            if not target.settings.takes(case.x.shape):
-                continue
-            watch(case)
-            if check(target, case):
-                break
-            for tensor, value in call(target, case).tensors.items():
-                verdict = judge(tensor, value, case, target.settings)
-                if verdict.units > 10:
-                    begins.setdefault(
-                        tensor, f"{tensor} from {offset:g} ({verdict.digits:.1f} digits)"
-                    )
-        if begins:
-            yield f"{dtype} loses digits as mean / sigma grows: {', '.join(begins.values())}"
+def as_drawn(failed):
+    """The first case that failed, if possible of three features or more, and what was found."""
+    case, found = next((one for one in failed if one[0].width > 2), failed[0])
+    return case, found[0]
 
 
 def severity(failure):
     """What to show first: a property that never held, with a case of three features or more."""
-    return failure.case.x.shape[-1] < 3, -failure.failed / failure.tried
-
-
-def explain(target, property, failed, tried, watch, before=False, place=""):
-    """The failure of one property: a case that showed it, made as small as can be while the same is
-    wrong.
-
-    It is the first of three features or more, if there is one. A smaller case may fail in another
-    way: a simpler number may be a 0 that something divides by, and a target that refuses many rows
-    may refuse x of one axis for another reason.
-    """
-    case, (finding, *_) = next((one for one in failed if one[0].x.shape[-1] > 2), failed[0])
-
-    def alike(smaller):
-        watch(smaller)
-        return next((one for one in check(target, smaller) if one.like(finding)), None)
-
-    if finding.tensor in BY_ROW and finding.verdict:
-        worst = starting_at(case, finding.verdict.at)
-        case = worst if alike(worst) else case
-    case = shrink(case, lambda smaller: alike(smaller) is not None, target.settings.takes)
-    if case.x.size > MOST:
-        case = next(filter(alike, seeded(case)), case)
-    shown = [alike(case) for _ in range(TIMES)]
-    found = [next(filter(None, shown), finding)]
-    test = partial(as_test, steady=all(shown), before=before)
-    return failure_of(property, case, found, failed, tried, target, test, place)
-
-
-def failure_of(property, case, found, failed, tried, target, test=as_test, place=""):
-    finding, verdict = found[0], found[0].verdict
-    return Failure(
-        property=property,
-        tensor=finding.tensor,
-        error=verdict and verdict.part,
-        share=verdict and verdict.share,
-        case=case,
-        sentence=finding.sentence,
-        failed=len(failed),
-        tried=len(tried),
-        test=test(case, finding, target),
-        kind=finding.kind,
-        alike=sum(any(map(finding.like, others)) for _, others in failed),
-        where=place,
-        cases=tuple(str(one) for one, _ in failed),
-    )
+    return failure.case.width < 3, -failure.failed / failure.tried
 
 
 def assert_valid(target: Any, **options: Any) -> Report:
-    """Raise ``AssertionError`` with the report unless every property of :func:`validate` held;
-    returns the report.
-    """
+    """The report of :func:`validate`; ``AssertionError`` with it unless all properties held."""
     report = require_kind("report", validate(target, **options), Report, "a Report")
     assert report.held, f"\n{report}"
     return report

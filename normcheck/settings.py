@@ -1,11 +1,11 @@
 """What the caller says about the target."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from math import prod
+from typing import Any
 
 from lnlib import validation
-
-from .cases import MANY_ROWS, WIDTHS
 
 KINDS = "layer_norm", "rms_norm"
 #: Framework -> its adapter. A new one is a file with a class like these, and a row here.
@@ -18,72 +18,90 @@ FRAMEWORKS = {
 }
 DTYPES = "float64", "float32", "float16", "bfloat16"
 
-#: What a quick run leaves out.
-QUICK = "rows far from zero, very wide rows and thousands of rows (quick)"
+
+def _option(default: Any, says: str, check: Callable, **of_command: Any) -> Any:
+    """A field: what it says, ``check(name, value)``, and how the command takes it."""
+    return field(default=default, metadata={"help": says, "check": check, "command": of_command})
+
+
+def _choice(default: str | None, says: str, choices) -> Any:
+    def check(name, value):
+        return validation.require_choice(name, value, choices)
+
+    return _option(default, says, check, choices=list(choices))
+
+
+def _flag(default: bool, says: str) -> Any:
+    return _option(default, says, validation.require_bool, action="store_true")
+
+
+def _count(default: int | None, says: str) -> Any:
+    return _option(default, says, validation.require_count, type=int)
+
+
+def _some_dtypes(name, value):
+    value = validation.require_several(name, value)
+    if not value:  # nothing would be tried, and so everything hold
+        raise ValueError(f"{name}: found none, expected one or more of {', '.join(DTYPES)}")
+    return tuple(validation.require_choice(name, dtype, DTYPES) for dtype in value)
 
 
 @dataclass(frozen=True)
 class Settings:
     """What is tried, and what the target lacks.
 
-    * ``kind``: "layer_norm" or "rms_norm".
-    * ``framework``: "numpy", "torch", "jax", "cupy" or "numba" (its device arrays): whose arrays it
-      takes.
-    * ``dtypes``: names of the dtypes of x, gamma, beta and dy.
-    * ``quick``: fewer widths, rows and repetitions, nothing far from zero.
-    * ``eps``: None if the target takes eps as its last argument, else the number that is fixed in
-      it.
-    * ``beta``: whether there is a beta. RMS norm has none.
-    * ``multiple_of``, ``most_features``, ``most_rows``: which D, and how many rows, the target
-      takes.
-    * ``contiguous``: whether the target takes only arrays whose numbers lie one behind the other,
-      in order. The dy of PyTorch's autograd is in any order all the same: nobody makes it.
-    * ``accumulate``: the dtype of its arithmetic and sums; by default float32 for float32 and half
-      precision.
-    * ``double_backward``: whether its gradient can be differentiated again (PyTorch, JAX).
-    * ``nested``: whether its second derivative can be differentiated, too.
-    * ``forward_mode``: whether it has a JVP, and this a gradient (PyTorch, JAX).
-    * ``device``: where PyTorch's tensors are put, as PyTorch writes it ("cuda").
-
     Of the methods, arguments are not checked: a run asks them about its own cases.
     """
 
-    kind: str = "layer_norm"
-    framework: str = "numpy"
-    dtypes: tuple[str, ...] = ("float32",)
-    quick: bool = False
-    eps: float | None = None
-    beta: bool = True
-    multiple_of: int = 1
-    most_features: int | None = None
-    most_rows: int | None = None
-    contiguous: bool = False
-    accumulate: str | None = None
-    double_backward: bool = False
-    nested: bool = False
-    forward_mode: bool = False
-    device: str | None = None
+    kind: str = _choice("layer_norm", "what the target computes", KINDS)
+    framework: str = _choice(
+        "numpy", "whose arrays it takes; numba are Numba's device arrays", FRAMEWORKS
+    )
+    dtypes: tuple[str, ...] = _option(
+        ("float32",), "dtypes of x, gamma, beta and dy", _some_dtypes, nargs="+", choices=DTYPES
+    )
+    quick: bool = _flag(False, "fewer widths, rows and repetitions, and no rows far from zero")
+    eps: float | None = _option(
+        None,
+        "the eps that is fixed in the target; without it the target takes eps as its last argument",
+        lambda _, value: validation.require_eps(value),
+        type=float,
+    )
+    beta: bool = _flag(True, "whether there is a beta; RMS norm has none")
+    multiple_of: int = _count(1, "the target takes multiples of this as D")
+    most_features: int | None = _count(None, "the largest D that the target takes")
+    most_rows: int | None = _count(None, "the most rows that the target takes")
+    contiguous: bool = _flag(
+        False,
+        "the target takes no arrays with strides; the dy of PyTorch's autograd may have some all"
+        " the same, because no caller makes it",
+    )
+    accumulate: str | None = _choice(
+        None,
+        "the dtype of the target's arithmetic and sums, by default float32 for float32 and half"
+        " precision",
+        DTYPES,
+    )
+    double_backward: bool = _flag(
+        False, "the target's gradient can be differentiated again (PyTorch, JAX)"
+    )
+    nested: bool = _flag(False, "its second derivative can be differentiated as well")
+    forward_mode: bool = _flag(
+        False, "the target has a JVP, and the JVP has a gradient (PyTorch, JAX)"
+    )
+    device: str | None = _option(
+        None,
+        'where PyTorch\'s tensors are put, as PyTorch writes it ("cuda")',
+        lambda _, name: name,
+    )
 
     def __post_init__(self):
-        validation.require_choice("kind", self.kind, KINDS)
-        validation.require_choice("framework", self.framework, FRAMEWORKS)
-        object.__setattr__(self, "dtypes", validation.require_several("dtypes", self.dtypes))
-        if not self.dtypes:  # nothing would be tried, and so everything hold
-            raise ValueError(f"dtypes: found none, expected one or more of {', '.join(DTYPES)}")
-        for dtype in self.dtypes:
-            validation.require_choice("dtypes", dtype, DTYPES)
-        if self.accumulate is not None:
-            validation.require_choice("accumulate", self.accumulate, DTYPES)
-        for name in ("quick", "beta", "contiguous", "double_backward", "nested", "forward_mode"):
-            validation.require_bool(name, getattr(self, name))
-        if self.eps is not None:
-            validation.require_eps(self.eps)
-        validation.require_count("multiple_of", self.multiple_of)
-        for name in ("most_features", "most_rows"):
-            if getattr(self, name) is not None:
-                validation.require_count(
-                    name, getattr(self, name), self.multiple_of if name == "most_features" else 1
-                )
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value is not None or one.default is not None:
+                object.__setattr__(self, one.name, one.metadata["check"](one.name, value))
+        if self.most_features is not None:
+            validation.require_count("most_features", self.most_features, self.multiple_of)
         if self.device is not None and self.framework != "torch":
             raise ValueError(
                 f"device: found {self.device!r}, expected None: framework {self.framework} puts"
@@ -108,29 +126,27 @@ class Settings:
 
     @property
     def autograd(self) -> bool:
-        """Whether dy is handed over by PyTorch, as what was done to y leaves it, and not by whoever
-        calls backward.
-        """
+        """Whether dy is as autograd leaves it, and not as a caller makes it."""
         return self.framework == "torch"
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the arrays that the target takes, and dy."""
+        return ("x", "gamma", "beta", "dy") if self.beta else ("x", "gamma", "dy")
 
     @property
     def tensors(self) -> tuple[str, ...]:
         """The names of what the target gives."""
-        return ("y", "dx", "dgamma", "dbeta") if self.beta else ("y", "dx", "dgamma")
+        return ("y", *(f"d{name}" for name in self.arguments[:-1]))
 
     def accumulated_in(self, dtype: str) -> str:
         return self.accumulate or str(validation.COMPUTE_DTYPE[dtype])
 
     def width(self, D: int) -> int:
-        """The width that the target takes in the place of D: the next multiple, or the last that it
-        takes.
-        """
-        wide = -(-D // self.multiple_of) * self.multiple_of
-        return (
-            min(wide, self.most_features // self.multiple_of * self.multiple_of)
-            if self.most_features
-            else wide
-        )
+        """The width in the place of D: the next multiple, or the last that the target takes."""
+        wide = -(-D // self.multiple_of)
+        most = self.most_features // self.multiple_of if self.most_features else wide
+        return min(wide, most) * self.multiple_of
 
     def takes(self, shape: tuple[int, ...]) -> bool:
         """Whether the target takes x of this shape."""
@@ -141,40 +157,8 @@ class Settings:
             and rows <= (self.most_rows or rows)
         )
 
-    def not_tested(self) -> list[str]:
-        """What cannot be tested of such a target, in words."""
-        missing = [dtype for dtype in DTYPES if dtype not in self.dtypes]
-        halves = [dtype for dtype in self.dtypes if dtype in ("float16", "bfloat16")]
-        differentiated = (
-            self.framework not in ("torch", "jax") or self.double_backward and self.nested
-        )
-        return [
-            words
-            for lacks, words in (
-                (self.eps is not None, f"any eps but {self.eps or 0:g}"),
-                (not self.beta and not self.rms, "beta and dbeta"),
-                (self.multiple_of > 1, f"D that is no multiple of {self.multiple_of}"),
-                (
-                    self.most_features or not self.quick,
-                    f"D above {self.most_features or WIDTHS[-1]}",
-                ),
-                (self.most_rows or not self.quick, f"more than {self.most_rows or MANY_ROWS} rows"),
-                (self.contiguous, "arrays with strides" + ", but for dy" * self.autograd),
-                (
-                    not differentiated,
-                    (
-                        "a third derivative"
-                        if self.double_backward
-                        else "a second and a third derivative"
-                    ),
-                ),
-                (
-                    self.framework in ("torch", "jax") and not self.forward_mode,
-                    "a JVP and its gradient",
-                ),
-                (missing, " and ".join(missing)),
-                (self.quick, QUICK),
-                (halves and not self.quick, f"rows far from zero in {' and '.join(halves)}"),
-            )
-            if lacks
-        ]
+
+#: Every field with what it says, which the command's help shows as well.
+Settings.__doc__ = f"{Settings.__doc__}\n" + "\n".join(
+    f"    * ``{one.name}``: {one.metadata['help']}." for one in fields(Settings)
+)

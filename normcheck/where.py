@@ -2,7 +2,6 @@
 all of them.
 """
 
-import math
 import time
 
 import numpy as np
@@ -10,12 +9,8 @@ import numpy as np
 from .layouts import in_words
 
 #: How many values are written out, and how many more cases, and seconds, may be spent on telling
-#: two rules apart.
-MOST, PROBES, SECONDS = 8, 30, 3.0
-
-
-def rows(case):
-    return math.prod(case.x.shape[:-1])
+#: two rules apart; the largest value that is tried for that.
+MOST, PROBES, SECONDS, LARGEST = 8, 30, 3.0, 9000
 
 
 def _digit(value):
@@ -28,25 +23,29 @@ def _distance(case):
     return _digit(abs(x.mean(axis=-1).mean()) / spread) if spread else 0.0
 
 
+def _odd(case):
+    return ", ".join(
+        f"{kind} in {name}"
+        for name in ("x", "dy")
+        for kind, found in (("NaN", np.isnan), ("Inf", np.isinf))
+        if found(getattr(case, name)).any()
+    )
+
+
 #: Name of a feature -> what it is of a case. The first by which those that failed differ from those
 #: that held is told.
 FEATURES = {
     "dtype": lambda case: case.dtype,
     "layout": lambda case: in_words(case.layouts),
-    "D": lambda case: case.x.shape[-1],
+    "D": lambda case: case.width,
     "number of axes": lambda case: case.x.ndim,
-    "number of rows": rows,
+    "number of rows": lambda case: case.rows,
     "shape": lambda case: case.x.shape,
     "eps": lambda case: case.eps,
-    "NaN or Inf": lambda case: ", ".join(
-        f"{kind} in {name}"
-        for name in ("x", "dy")
-        for kind, found in (("NaN", np.isnan), ("Inf", np.isinf))
-        if found(getattr(case, name)).any()
-    ),
+    "NaN or Inf": _odd,
     "mean / sigma, about": _distance,
-    "size of x, about": lambda case: (
-        _digit(np.abs(case.without_nan().x).mean()) if case.x.size else 0.0
+    "size of x, about": lambda case: _digit(
+        np.abs(case.without_nan().x).sum() / (case.x.size or 1)
     ),
 }
 
@@ -62,32 +61,28 @@ def where(property, tried, failures, probe=None):
     hold for them, too. ``probe(n)`` is whether a case of another width, or other number of rows,
     fails; None if the target does not take it.
     """
-    failed, held = ([case for case, wrong in tried if wrong is which] for which in (True, False))
-    if not held:
+    if all(wrong for _, wrong in tried):
         return ""
-    found = property in ABOUT and _by_rule(ABOUT[property], tried, failures, probe)
-    if found:
-        return found
+    if property in ("any width", "many rows"):
+        found = _by_rule(ABOUT[property], tried, failures, probe)
+        if found:
+            return found
     for name, of in sorted(FEATURES.items(), key=lambda feature: feature[0] != ABOUT.get(property)):
-        wrong, right = (dict.fromkeys(map(of, cases)) for cases in (failed, held))
+        wrong, right = (
+            dict.fromkeys(of(case) for case, failed in tried if failed == which)
+            for which in (True, False)
+        )
         if not wrong.keys() & right.keys():
-            return (
-                f"all but {name} {_listed(right)}"
-                if len(right) < len(wrong)
-                else f"{name} {_listed(wrong)}"
-            )
+            fewer = len(right) < len(wrong)
+            return f"all but {name} {_listed(right)}" if fewer else f"{name} {_listed(wrong)}"
     return ""
 
 
 def _by_rule(name, tried, failures, probe):
     of, known = FEATURES[name], {}
-    if name == "shape":
-        return ""
     for case, wrong in tried:
-        if (
-            name == "number of rows" and case.x.shape[-1] > 3
-        ):  # there are few, and they would be told by their width
-            if wrong:
+        if name == "number of rows" and case.width > 3:
+            if wrong:  # there are few, and they would be told by their width
                 return ""
         elif known.setdefault(of(case), wrong) != wrong:
             return ""
@@ -98,10 +93,10 @@ def _by_rule(name, tried, failures, probe):
     return f"{name} {listed}: of those tried, whatever is {found}" if found else ""
 
 
-def _listed(values, mark=", "):
+def _listed(values):
     words = [str(value) or "as they are" for value in values]
     more = [f"and {len(words) - MOST} more"] if len(words) > MOST + 1 else []
-    return mark.join(words[:MOST] + more if more else words)
+    return ", ".join(words[:MOST] + more if more else words)
 
 
 def rule(known, failures, probe):
@@ -114,67 +109,64 @@ def rule(known, failures, probe):
     """
     if len(known) < (2 if probe else 3):
         return ""
-    end, left = time.monotonic() + SECONDS, PROBES
+    end = time.monotonic() + SECONDS
     rules = _true(known, failures)
-    while probe and rules and left and time.monotonic() < end:
-        value = _gap(known, 0) or _telling(rules, known) or _gap(known, -1)
-        if value is None:
+    for _ in range(PROBES if probe else 0):
+        value = (_gap(known) or _telling(rules, known) or _gap(known, last=True)) if rules else None
+        if value is None or time.monotonic() > end:
             break
-        left, known[value] = left - 1, probe(value)
+        known[value] = probe(value)
         rules = _true(known, failures)
-    return (
-        rules[0][0] if rules and rules[0][0] != "above 0" else ""
-    )  # that everything failed is said already
+    # That everything failed is said already.
+    return rules[0][0] if rules and rules[0][0] != "above 0" else ""
 
 
 def _true(known, failures):
     """The rules that are true of what is known; None is known of a value that was not tried."""
     known = {value: wrong for value, wrong in known.items() if wrong is not None}
+    values, wrong = np.array([*known]), np.array([*known.values()])
     return [
         (words, says)
-        for words, says in _rules(known)
-        if all(says(value) == wrong for value, wrong in known.items()) and all(map(says, failures))
+        for words, says in _rules(values[wrong], values[~wrong])
+        if (says(values) == wrong).all() and says(np.array(failures)).all()
     ]
 
 
-def _rules(known):
-    """Rules in words and as functions, the simplest first. Two features and one tell little: a rule
-    may leave them out.
+def _rules(wrong, held):
+    """Rules in words and as functions of an array, the simplest first. Two features and one tell
+    little: a rule may leave them out.
     """
-    wrong, held = (
-        sorted(value for value, failed in known.items() if failed is which)
-        for which in (True, False)
-    )
-    low, high = max((v for v in held if v < wrong[0]), default=0), wrong[-1]
-    power = 1 << (wrong[0] - 1).bit_length() - 1 if wrong[0] > 2 else 1
+    first, high = wrong.min(), wrong.max()
+    low = held[held < first].max(initial=0)
+    power = 1 << int(first - 1).bit_length() - 1 if first > 2 else 1
+    kinds = {
+        f"at most {high}": lambda v: v <= high,
+        **{f"no multiple of {m}": lambda v, m=m: v % m != 0 for m in 2 ** np.arange(1, 13)},
+        **{f"a multiple of {m}": lambda v, m=m: v % m == 0 for m in 2 ** np.arange(1, 13)},
+        "a power of two": lambda v: v & v - 1 == 0,
+        "no power of two": lambda v: v & v - 1 != 0,
+    }
     for beyond in dict.fromkeys((0, 2, low, power)):
-        start = f"above {beyond} and " if beyond else ""
         if beyond == low:
-            yield f"above {low}", lambda v, b=beyond: v > b
-        yield f"{start}at most {high}", lambda v, b=beyond: b < v <= high
-        for m in (2**k for k in range(1, 13)):
-            yield f"{start}no multiple of {m}", lambda v, m=m, b=beyond: v > b and v % m != 0
-        for m in (2**k for k in range(1, 13)):
-            yield f"{start}a multiple of {m}", lambda v, m=m, b=beyond: v > b and v % m == 0
-        yield f"{start}a power of two", lambda v, b=beyond: v > b and v & v - 1 == 0
-        yield f"{start}no power of two", lambda v, b=beyond: v > b and v & v - 1 != 0
+            yield f"above {low}", lambda v, beyond=beyond: v > beyond
+        start = f"above {beyond} and " if beyond else ""
+        for words, of in kinds.items():
+            yield f"{start}{words}", lambda v, beyond=beyond, of=of: (v > beyond) & of(v)
 
 
 def _telling(rules, known):
     """A value of which about half of the rules say that it fails."""
-    top = min(2 * max(known), 9000)
-    pool = {k * 2**n + d for k in (1, 3, 5) for n in range(14) for d in (-1, 0, 1)} | {
-        v + 2**n for v in known for n in range(1, 12)
-    }
-    votes = {v: sum(says(v) for _, says in rules) for v in pool if 1 <= v <= top and v not in known}
-    votes = {v: n for v, n in votes.items() if 0 < n < len(rules)}
-    return min(votes, key=lambda v: (abs(votes[v] - len(rules) / 2), v), default=None)
+    values = np.setdiff1d(np.arange(1, min(2 * max(known), LARGEST) + 1), [*known])
+    votes = np.sum([says(values) for _, says in rules], axis=0)
+    values, votes = (a[(votes > 0) & (votes < len(rules))] for a in (values, votes))
+    return int(values[np.argmin(np.abs(votes - len(rules) / 2))]) if values.size else None
 
 
-def _gap(known, end):
-    """A value halfway between the first or the last that failed and its neighbour that held."""
+def _gap(known, last=False):
+    """A value halfway between the first that failed, or the last, and its neighbour that held."""
     tried = sorted(value for value, wrong in known.items() if wrong is not None)
-    at = tried.index([value for value in tried if known[value]][end]) + min(2 * -end - 1, 0)
+    failed = [at for at, value in enumerate(tried) if known[value]]
+    at = failed[-1] if last else failed[0] - 1
     if not 0 <= at < len(tried) - 1 or tried[at + 1] - tried[at] < 2:
         return None
     middle = (tried[at] + tried[at + 1]) // 2

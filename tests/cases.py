@@ -17,18 +17,18 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from pages import ROOT
-
-from lnlib import reference, sharded
-from normcheck.tolerance import (  # noqa: F401 - some are for those who import cases
+from bars import (  # noqa: F401 - some are for those who import cases
     BAR,
-    U,
     conditions,
     expected_error,
     half_ulp,
     rounding_sizes,
     sum_kappa,
 )
+from pages import ROOT
+
+from lnlib import reference, sharded
+from normcheck.tolerance import U  # noqa: F401
 
 try:
     import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"
@@ -220,7 +220,7 @@ class Judged(NamedTuple):
 
 
 def bars(exact, gamma, dy, dtype):
-    """:func:`normcheck.tolerance.expected_error` for float32 or float64, from the arrays."""
+    """:func:`bars.expected_error` for float32 or float64, from the arrays."""
     return expected_error(exact, conditions(exact, gamma, dy), dtype)
 
 

@@ -1,0 +1,91 @@
+"""What a careful implementation of layer norm may lose of y, dx, dgamma and dbeta: a few roundings,
+as its dtype and the condition numbers have it. (What any right one may lose is in
+:mod:`normcheck.tolerance`.)
+"""
+
+import math
+
+import numpy as np
+
+from lnlib import reference
+from lnlib.rounding import spacing
+from lnlib.validation import COMPUTE_DTYPE
+from normcheck.tolerance import U, xhat_size
+
+#: What a tensor's relative L2 error may be, by compute dtype: 9 u and 3.4 u. The longest path, to
+#: dx, has about eight roundings (mean, subtraction, recentring, square, root, quotient, product,
+#: difference): 8 u at worst, and near sqrt(8) u = 2.8 u since they are independent.
+BAR = {"float64": 1e-15, "float32": 2e-7}
+
+
+def half_ulp(exact, dtype):
+    """Relative L2 error of rounding every element to ``dtype``, at worst: half an ulp each
+    (subnormals too).
+    """
+    value = reference.to_float64(exact)
+    norm = np.linalg.norm(value)
+    return np.linalg.norm(spacing(value, dtype)) / 2 / norm if norm else 0.0
+
+
+def sum_kappa(terms, total):
+    """Condition of a sum over rows whose terms err independently, each by u of its size: ||terms||
+    / ||sum||.
+
+    0 where the sum is 0.
+    """
+    total = np.linalg.norm(reference.to_float64(total))
+    return np.linalg.norm(terms) / total if total else 0.0
+
+
+def rounding_sizes(xhat, rstd, gamma, dy):
+    """What the roundings of each tensor are proportional to, element by element; all float64 and of
+    shape (..., D).
+
+    * xhat errs as :func:`normcheck.tolerance.xhat_size` has it; y takes that times gamma, and a
+      term of dgamma times dy: all there is where an outlier of dy meets an xhat near 0.
+    * dx: the product g = gamma * dy, its centring, the last difference and the last product each
+      leave about u |r g|.
+    """
+    xhat = xhat_size(xhat)
+    return {"y": gamma * xhat, "dx": rstd * (gamma * dy), "dgamma": dy * xhat, "dbeta": dy}
+
+
+def conditions(exact, gamma, dy):
+    """The condition numbers of y, dx, dgamma and dbeta (see :func:`rounding_sizes`)."""
+    dy, gamma = dy.astype(np.float64), gamma.astype(np.float64)
+    sizes = rounding_sizes(
+        reference.to_float64(exact.xhat), reference.to_float64(exact.rstd), gamma, dy
+    )
+    kappa = {
+        "y": 0.0,
+        "dx": reference.kappa(exact, dy, gamma),
+        **{name: sum_kappa(sizes[name], getattr(exact, name)) for name in ("dgamma", "dbeta")},
+    }
+    kappa["dx"] = (
+        0.0 if math.isinf(kappa["dx"]) else kappa["dx"]
+    )  # dx is exactly zero, and so it must come out
+    return kappa
+
+
+def expected_error(exact, kappa, dtype, parameters=""):
+    """The relative L2 errors that a careful implementation may make of y, dx, dgamma and dbeta,
+    from its conditions.
+
+    * y: the bar of the compute dtype.
+    * dx: the bar, or 4 kappa u (see :func:`rounding_sizes`).
+    * dgamma, dbeta: the bar, or 4 u times the condition of the sum: each term errs, and adding in
+      halves leaves u ||terms|| on each of log2(rows) levels; they are independent, and
+      sqrt(log2(65536)) = 4.
+    * Half-precision results are rounded once more when they are stored: half an ulp of each
+      element.
+
+    ``dtype`` is x's, ``parameters`` that of gamma and beta, if not x's.
+    """
+    compute, found = COMPUTE_DTYPE[dtype].name, {}
+    for name, k in kappa.items():
+        stored = parameters or dtype if name in ("dgamma", "dbeta") else dtype
+        rounded = (
+            half_ulp(getattr(exact, name), stored) if stored in ("float16", "bfloat16") else 0.0
+        )
+        found[name] = max(BAR[compute], 4 * k * U[compute]) + rounded
+    return found

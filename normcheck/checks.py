@@ -80,11 +80,10 @@ def misshapen(name, value, case):
     return ""
 
 
-def compare(outcome, case, settings, rows=slice(None), names=None, where=""):
+def compare(outcome, case, settings, rows=slice(None), where=""):
     """The findings on the numbers of an outcome; their sentences begin with ``where``."""
     found = []
-    for name in names or settings.tensors:
-        value = outcome.tensors[name]
+    for name, value in outcome.tensors.items():
         if sentence := misshapen(name, value, case):
             found.append(Finding(name, None, where + sentence))
             continue
@@ -107,11 +106,7 @@ def numbers_in_words(name, verdict):
     )
 
 
-# The checks
-
-
-def right_numbers(target, case, where=""):
-    return compare(call(target, case), case, target.settings, where=where)
+# What is asked of results and calls
 
 
 def rows_apart(target, case):
@@ -120,7 +115,8 @@ def rows_apart(target, case):
     whole = {name: whole_rows(getattr(case, name)) for name in ("x", "dy")}
     others = {"y": whole["x"], "dx": whole["x"] & whole["dy"]}
     for tensor, name in ("y", "x"), ("dx", "dy"):
-        found += compare(outcome, clean, target.settings, others[tensor], (tensor,))
+        one = Outcome({tensor: outcome.tensors[tensor]}, {})
+        found += compare(one, clean, target.settings, others[tensor])
         if not found and whole_rows(outcome.tensors[tensor])[~whole[name]].any():
             sentence = f"a row of {name} that holds NaN or Inf has a finite {tensor}"
             found.append(Finding(tensor, None, sentence))
@@ -166,6 +162,9 @@ def repeatable(target, case):
     return []
 
 
+# Ways to call a target: pairs of an outcome and its case, whose numbers are compared
+
+
 def in_order(target, case):
     """The cases of :func:`any_order`: the last has the first's shape."""
     draw, shape = drawer(target.settings), case.x.shape
@@ -178,24 +177,16 @@ def in_order(target, case):
 
 def any_order(target, case):
     """Three forwards, the last of the first's shape; the backwards in the opposite order; the first
-    forward again.
-
-    So what is kept for all calls, or for all of one shape, belongs to a later call when it is
-    needed or looked at.
+    forward again. What is kept for all calls, or for all of one shape, belongs to a later call when
+    it is needed or looked at.
     """
     cases = in_order(target, case)
-    where = "where three forwards come before their backwards, "
-    return [
-        finding
-        for outcome, one in zip(target.calls(cases), cases)
-        for finding in compare(outcome, one, target.settings, where=where)
-    ]
+    return zip(target.calls(cases), cases)
 
 
 def all_written(target, case):
-    """Right numbers, whatever was in memory before."""
     with target.poisoned():
-        return right_numbers(target, case, "where fresh memory is not 0 but filled, ")
+        return [(call(target, case), case)]
 
 
 def written_over(target, case):
@@ -206,31 +197,32 @@ def written_over(target, case):
 def numbers_written_over(target, case):
     """Parameters change in place, and nothing that was kept of the arrays is right any more."""
     other = written_over(target, case)
-    where = "where a second call has other numbers in the same arrays, "
-    return compare(target.written_over(case, other), other, target.settings, where=where)
-
-
-def no_gradient_wanted(target, case):
-    """y where nothing is differentiated: a target may have a way of its own for that."""
-    return compare(Outcome({"y": target.only_y(case)}, {}), case, target.settings, names=("y",))
+    return [(target.written_over(case, other), other)]
 
 
 def one_gradient_alone(target, case):
-    """One gradient is asked for: others may be left out, this one may not change."""
-    where = "where no other gradient is asked for, "
-    return [
-        finding
-        for name in target.settings.tensors[1:]
-        for finding in compare(
-            target.alone(case, name[1:]), case, target.settings, names=(name,), where=where
-        )
-    ]
+    """Others may be left out, this one may not change."""
+    return [(target.alone(case, name), case) for name in target.settings.arguments[:-1]]
 
 
-def gradients_add_up(target, case):
-    """A second backward adds to the gradients."""
-    names, where = target.settings.tensors[1:], "half of what two backwards add up to: "
-    return compare(target.added(case), case, target.settings, names=names, where=where)
+#: Property -> how the target is called, and where findings were seen, in words.
+CALLS = {
+    "calls in any order": (any_order, "where three forwards come before their backwards, "),
+    UNWRITTEN: (all_written, "where fresh memory is not 0 but filled, "),
+    WRITTEN_OVER: (
+        numbers_written_over,
+        "where a second call has other numbers in the same arrays, ",
+    ),
+    "y without gradients": (lambda target, case: [(target.only_y(case), case)], ""),
+    "one gradient alone": (one_gradient_alone, "where no other gradient is asked for, "),
+    "gradients add up": (
+        lambda target, case: [(target.added(case), case)],
+        "half of what two backwards add up to: ",
+    ),
+}
+
+
+# Derivatives of derivatives
 
 
 def random_like(name, case):
@@ -281,27 +273,20 @@ def right_derivatives(target, case):
     return wrongs
 
 
-#: The check of a property; of all others it is :func:`right_numbers`.
-CHECKS = {
+#: Property -> what is asked, for those that are not answered by comparing numbers.
+ASKED = {
     "NaN stays in its row": rows_apart,
     "shapes and dtypes of results": results_alike,
     "arguments unchanged": arguments_kept,
     "the same answer twice": repeatable,
-    "calls in any order": any_order,
-    UNWRITTEN: all_written,
-    WRITTEN_OVER: numbers_written_over,
-    "y without gradients": no_gradient_wanted,
-    "one gradient alone": one_gradient_alone,
-    "gradients add up": gradients_add_up,
     **dict.fromkeys(DERIVATIVES, right_derivatives),
 }
 
+#: The properties that are there for something else than the numbers of one call.
+CHECKS = {*CALLS, *ASKED}
+
 #: Properties that say nothing where the numbers are wrong in the plainest way of asking for them.
-CONDITIONAL_ON_NUMBERS = {"memory in any order", *CHECKS} - {
-    "shapes and dtypes of results",
-    "arguments unchanged",
-    "the same answer twice",
-}
+CONDITIONAL_ON_NUMBERS = {"memory in any order", "NaN stays in its row", *CALLS, *DERIVATIVES}
 
 
 def plain(case):
@@ -310,9 +295,17 @@ def plain(case):
 
 
 def check(target, case):
-    """What is wrong with a target in one case; what the target raises is a finding, too."""
+    """What is wrong with a target in one case, worst first; what it raises is a finding, too."""
+    once = lambda target, case: [(call(target, case), case)], ""  # noqa: E731
+    calls, where = CALLS.get(case.property, once)
     try:
         with np.errstate(all="ignore"):
-            return CHECKS.get(case.property, right_numbers)(target, case)
+            if case.property in ASKED:
+                return ASKED[case.property](target, case)
+            return [
+                finding
+                for outcome, one in calls(target, case)
+                for finding in compare(outcome, one, target.settings, where=where)
+            ]
     except (Raised, TargetError) as error:
         return [Finding("", None, str(error))]

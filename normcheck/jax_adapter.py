@@ -11,7 +11,7 @@ import numpy as np
 
 from .cases import Case
 from .settings import Settings
-from .targets import Call, Differentiable, TargetError, of_target
+from .targets import Call, Differentiable, Outcome, TargetError, of_target
 
 
 def vjp(f, a, dy, again=False):
@@ -77,11 +77,11 @@ class JaxFunction(Differentiable):
         given = call.y, call.saved, call.arrays["dy"]
         return dict(zip(self.settings.tensors[1:], self._run_compiled(self._pull_back, *given)))
 
-    def only_y(self, case: Case) -> np.ndarray:
+    def only_y(self, case: Case) -> Outcome:
         """y where nothing is differentiated: of a custom_vjp another function gives it."""
         arrays = self.arguments(case)
 
         def function(*given):
             return self.y(case, dict(zip(arrays, given)))
 
-        return self.get("y", self.run(function, *list(arrays.values())[:-1]))
+        return self.outcome({"y": self.run(function, *list(arrays.values())[:-1])})

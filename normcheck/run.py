@@ -50,32 +50,18 @@ def validate(
     **options: Any,
 ) -> Report:
     """Try a layer norm or RMS norm over the last axis, forward and backward, on everything known to
-    go wrong.
+    go wrong; ``str`` of the report says what held, what failed, and what was not tested.
 
-    Parameters
-    ----------
-    target : pair of functions, or what the framework calls a layer
-        For "numpy", "cupy" and "numba" (on arrays of that library): ``forward(x, gamma, beta, eps)
-        -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma, dbeta)``; RMS norm has no beta and
-        no dbeta. For "torch" and "jax": a differentiable function ``f(x, gamma, beta, eps) -> y``;
-        for "torch" also a module, or a class of modules.
-    kind : "layer_norm" or "rms_norm"
-    framework, dtypes, quick, and more
-        See :class:`normcheck.Settings`.
-    watch : function, optional
-        Called with each case before it is tried.
+    ``target`` is, for "numpy", "cupy" and "numba" (on arrays of that library), a pair of functions:
+    ``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma,
+    dbeta)``; RMS norm has no beta and no dbeta. For "torch" and "jax" it is a differentiable
+    function ``f(x, gamma, beta, eps) -> y``; for "torch" also a module, or a class of modules.
+    The other arguments are those of :class:`normcheck.Settings`; ``watch`` is called with each
+    case before it is tried.
 
-    Returns
-    -------
-    report : Report
-        ``str(report)`` says what held, what failed with the smallest case, and what was not tested.
-
-    Raises
-    ------
-    Interrupted
-        A KeyboardInterrupt, with the report on what was tried until then.
-    TargetError
-        If the target does not run on ordinary rows at all, or is not what it was said to be.
+    Raises :class:`Interrupted`, a KeyboardInterrupt with the report on what was tried until then,
+    and :class:`TargetError` if the target does not run on ordinary rows at all, or is not what it
+    was said to be.
     """
     started = time.monotonic()
     adapted = adapt(target, Settings(kind, framework, dtypes, quick, **options))
@@ -97,11 +83,14 @@ class _Run:
 
     def report(self, called, started):
         def said(failures, **more):
-            failures = tuple(sorted(failures, key=severity))
-            untested = *self.unjudged.values(), *not_tested(self.settings), *self.target.lacks
-            seconds = time.monotonic() - started
             return Report(
-                called, tuple(self.tried), failures, untested, self.digits, **more, seconds=seconds
+                called,
+                tuple(self.tried),
+                tuple(sorted(failures, key=severity)),
+                (*self.unjudged.values(), *not_tested(self.settings), *self.target.lacks),
+                self.digits,
+                seconds=time.monotonic() - started,
+                **more,
             )
 
         try:
@@ -142,7 +131,7 @@ class _Run:
 
     def try_all(self):
         self.cases = list(all_cases(self.settings, self.target.layouts, self.target.able))
-        for case in progress(self.cases):
+        for case in self.cases:
             property = case.property
             self.watch(case)
             if property in CONDITIONAL_ON_NUMBERS and check(self.target, plain(case)):
@@ -257,15 +246,6 @@ class _Run:
             where=place,
             cases=tuple(str(one) for one, _ in cases),
         )
-
-
-def progress(cases):
-    """The cases, with a progress bar after a second where tqdm is installed and somebody looks."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return cases
-    return tqdm(cases, delay=1, leave=False, disable=None, unit=" cases")
 
 
 def name_of(target):

@@ -19,24 +19,13 @@ FRAMEWORKS = {
 DTYPES = "float64", "float32", "float16", "bfloat16"
 
 
-def _option(default: Any, says: str, check: Callable, **of_command: Any) -> Any:
-    """A field: what it says, ``check(name, value)``, and how the command takes it."""
+def _option(default: Any, check: Callable, says: str, **of_command: Any) -> Any:
+    """A field: ``check(name, value)``, what it says, and how the command takes it."""
     return field(default=default, metadata={"help": says, "check": check, "command": of_command})
 
 
-def _choice(default: str | None, says: str, choices) -> Any:
-    def check(name, value):
-        return validation.require_choice(name, value, choices)
-
-    return _option(default, says, check, choices=list(choices))
-
-
-def _flag(default: bool, says: str) -> Any:
-    return _option(default, says, validation.require_bool, action="store_true")
-
-
-def _count(default: int | None, says: str) -> Any:
-    return _option(default, says, validation.require_count, type=int)
+def _one_of(choices) -> Callable:
+    return lambda name, value: validation.require_choice(name, value, choices)
 
 
 def _some_dtypes(name, value):
@@ -46,6 +35,17 @@ def _some_dtypes(name, value):
     return tuple(validation.require_choice(name, dtype, DTYPES) for dtype in value)
 
 
+def _eps(name, value):
+    return validation.require_eps(value)
+
+
+def _any(name, value):
+    return value
+
+
+_FLAG, _COUNT, _YES = validation.require_bool, validation.require_count, {"action": "store_true"}
+
+
 @dataclass(frozen=True)
 class Settings:
     """What is tried, and what the target lacks.
@@ -53,47 +53,33 @@ class Settings:
     Of the methods, arguments are not checked: a run asks them about its own cases.
     """
 
-    kind: str = _choice("layer_norm", "what the target computes", KINDS)
-    framework: str = _choice(
-        "numpy", "whose arrays it takes; numba are Numba's device arrays", FRAMEWORKS
+    kind: str = _option("layer_norm", _one_of(KINDS), "what the target computes", choices=KINDS)
+    framework: str = _option(
+        "numpy", _one_of(FRAMEWORKS), "whose arrays the target takes", choices=list(FRAMEWORKS)
     )
     dtypes: tuple[str, ...] = _option(
-        ("float32",), "dtypes of x, gamma, beta and dy", _some_dtypes, nargs="+", choices=DTYPES
+        ("float32",), _some_dtypes, "dtypes of x, gamma, beta and dy", nargs="+", choices=DTYPES
     )
-    quick: bool = _flag(False, "fewer widths, rows and repetitions, and no rows far from zero")
+    quick: bool = _option(False, _FLAG, "fewer widths and rows, and none far from zero", **_YES)
     eps: float | None = _option(
-        None,
-        "the eps that is fixed in the target; without it the target takes eps as its last argument",
-        lambda _, value: validation.require_eps(value),
-        type=float,
+        None, _eps, "the eps that is fixed in the target; else it is its last argument", type=float
     )
-    beta: bool = _flag(True, "whether there is a beta; RMS norm has none")
-    multiple_of: int = _count(1, "the target takes multiples of this as D")
-    most_features: int | None = _count(None, "the largest D that the target takes")
-    most_rows: int | None = _count(None, "the most rows that the target takes")
-    contiguous: bool = _flag(
-        False,
-        "the target takes no arrays with strides; the dy of PyTorch's autograd may have some all"
-        " the same, because no caller makes it",
+    beta: bool = _option(True, _FLAG, "whether there is a beta; RMS norm has none")
+    multiple_of: int = _option(1, _COUNT, "the target takes multiples of this as D", type=int)
+    most_features: int | None = _option(None, _COUNT, "the largest D that it takes", type=int)
+    most_rows: int | None = _option(None, _COUNT, "the most rows that it takes", type=int)
+    contiguous: bool = _option(
+        False, _FLAG, "it takes no arrays with strides; only autograd's dy may have some", **_YES
     )
-    accumulate: str | None = _choice(
-        None,
-        "the dtype of the target's arithmetic and sums, by default float32 for float32 and half"
-        " precision",
-        DTYPES,
+    accumulate: str | None = _option(
+        None, _one_of(DTYPES), "its arithmetic and sums, by default float32 or more", choices=DTYPES
     )
-    double_backward: bool = _flag(
-        False, "the target's gradient can be differentiated again (PyTorch, JAX)"
+    double_backward: bool = _option(
+        False, _FLAG, "its gradient can be differentiated again (PyTorch, JAX)", **_YES
     )
-    nested: bool = _flag(False, "its second derivative can be differentiated as well")
-    forward_mode: bool = _flag(
-        False, "the target has a JVP, and the JVP has a gradient (PyTorch, JAX)"
-    )
-    device: str | None = _option(
-        None,
-        'where PyTorch\'s tensors are put, as PyTorch writes it ("cuda")',
-        lambda _, name: name,
-    )
+    nested: bool = _option(False, _FLAG, "its second derivative can be differentiated", **_YES)
+    forward_mode: bool = _option(False, _FLAG, "it has a JVP, and this a gradient", **_YES)
+    device: str | None = _option(None, _any, 'where PyTorch puts its tensors, for example "cuda"')
 
     def __post_init__(self):
         for one in fields(self):

@@ -130,10 +130,10 @@ class TorchFunction(Differentiable):
         given = call.y, tuple(inputs.values()), call.arrays["dy"]
         return dict(zip(inputs, of_target(torch.autograd.grad, *given, allow_unused=True)))
 
-    def only_y(self, case: Case) -> np.ndarray:
+    def only_y(self, case: Case) -> Outcome:
         """y where no gradient is asked for; of a module, as it is when it is evaluated."""
         with torch.no_grad():
-            return self.get("y", self.y(case, self.arguments(case, ())))
+            return self.outcome({"y": self.y(case, self.arguments(case, ()))})
 
     def added(self, case: Case) -> Outcome:
         """The gradients after two backwards, halved."""
@@ -143,27 +143,24 @@ class TorchFunction(Differentiable):
         grads = {f"d{name}": t.grad for name, t in tensors.items() if name != "dy"}
         return self.outcome({name: None if t is None else t / 2 for name, t in grads.items()})
 
-    def spelt(self, case: Case, arguments: str) -> str:
-        """How the target is called with ``arguments`` of this case, all of it as code."""
+    def spelt(self, case: Case, arguments: str) -> tuple[str, str]:
+        """How the target is called with ``arguments`` of this case, as code; and how the ``module``
+        is made that this calls, if it calls one.
+        """
         target, D = self.target, case.width
-        if _is_function(target):
-            return f"target.apply({arguments})"
-        if self.function is target:
-            return f"target({arguments})"
+        if self.function != self._of_module:
+            return f"target{'.apply' * _is_function(target)}({arguments})", ""
         x, *rest = arguments.split(", ")
-        made: Any = target
-        module = "target"
+        made, code = target, "target"
         if inspect.isclass(target):
             options = _as_it_is_called(target, self.eps(case))
             made = target(D, **options)
             given = ", ".join([str(D), *(f"{name}={value!r}" for name, value in options.items())])
-            module = f"target({given})"
+            code = f"target({given})"
         names = _gamma_and_beta(made, len(self.settings.arguments) - 2, D)
         parameters = ", ".join(f'"{name}": {value}' for name, value in zip(names, rest))
-        return (
-            f"torch.func.functional_call({module}.to(x.dtype).train(torch.is_grad_enabled()),"
-            f" {{{parameters}}}, ({x},))"
-        )
+        module = "module.to(x.dtype).train(torch.is_grad_enabled())"
+        return f"torch.func.functional_call({module}, {{{parameters}}}, ({x},))", f"module = {code}"
 
 
 def _is_function(target):

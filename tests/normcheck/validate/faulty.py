@@ -1,7 +1,5 @@
 """Targets with one fault each, of every kind that normcheck tells; right but for it."""
 
-import types
-
 import numpy as np
 
 from lnlib import layer_norm_backward as right_backward
@@ -169,25 +167,12 @@ def nan_in_dx(dy, cache):
     return dx * (1 if np.isfinite(cache.xhat).all() else 2), dgamma, dbeta
 
 
+def nan_spreads(dy, cache):
+    return right_backward(dy + 0 * dy.sum(), cache)
+
+
 def eps_kept(x, gamma, beta, eps):
     return right_forward(x, gamma, beta, 1e-6)
-
-
-def only(dtype, change):
-    """Wrong for arrays of one dtype."""
-
-    def backward(dy, cache):
-        found = right_backward(dy, cache)
-        return tuple(change(a) for a in found) if dy.dtype == dtype else found
-
-    return backward
-
-
-def as_class(forward):
-    """The results as something that unpacks and is no tuple."""
-    return lambda *arguments: (
-        types.SimpleNamespace(__iter__=None) or dict(enumerate(forward(*arguments)))
-    )
 
 
 def three_rows(dy, cache):
@@ -224,58 +209,127 @@ def gamma_by_its_array():
     return forward, right_backward
 
 
-#: name -> (forward, backward), for float32 and what else a case asks for.
+def in_workspace():
+    """dx lies where the next forward of that shape works."""
+    kept = {}
+
+    def forward(x, *rest):
+        y, cache = right_forward(x, *rest)
+        kept.get((x.shape, x.dtype), y.copy())[...] = y
+        return y, cache
+
+    def backward(dy, cache):
+        found = right_backward(dy, cache)
+        kept[dy.shape, dy.dtype] = found[0]
+        return found
+
+    return forward, backward
+
+
+def clipped(name):
+    """An argument is taken for one of ordinary size."""
+
+    def clip(a):
+        return np.clip(a, -1e3, 1e3)
+
+    def forward(x, gamma, beta, eps):
+        given = {"x": x, "gamma": gamma, "beta": beta}
+        return right_forward(*(given | {name: clip(given[name])}).values(), eps)
+
+    if name == "dy":
+        return right_forward, lambda dy, cache: right_backward(clip(dy), cache)
+    return forward, right_backward
+
+
+def of(property, **targets):
+    """name -> (property, forward, backward), names with spaces."""
+    return {name.replace("_", " "): (property, *pair) for name, pair in targets.items()}
+
+
+def y(change):
+    return y_is(change), right_backward
+
+
+def raises(where, error=ValueError("no")):
+    return raises_where(where, error), right_backward
+
+
+def gradient(name, change):
+    return right_forward, returns(change, ("dx", "dgamma", "dbeta").index(name))
+
+
+#: name -> (a property that fails, forward, backward), for float32 and what else a case asks for.
 FAULTY = {
-    "a tail": (right_forward, tail),
-    "rows lost": (right_forward, rows_lost),
-    **{
-        f"{name} overwritten": (overwrites(name), right_backward) for name in ("x", "gamma", "beta")
-    },
-    "dy overwritten": (right_forward, dy_overwritten),
-    "y in float64": (y_is(lambda y: y.astype(np.float64)), right_backward),
-    "y complex": (y_is(lambda y: y + 0j), right_backward),
-    "y as a list": (y_is(lambda y: y.tolist()), right_backward),
-    **{
-        f"{name} in float64": (right_forward, returns(lambda a: a.astype(np.float64), at))
-        for at, name in enumerate(("dx", "dgamma", "dbeta"))
-    },
-    "dgamma with an axis": (right_forward, returns(lambda a: a[None], 1)),
-    "dx without axes": (right_forward, returns(lambda a: a.ravel() if a.ndim > 2 else a, 0)),
-    "dbeta None": (right_forward, returns(lambda a: None, 2)),
-    "no rows raise": (raises_where(lambda x, eps: x.size == 0), right_backward),
-    "one axis raises": (raises_where(lambda x, eps: x.ndim == 1), right_backward),
-    "wide rows raise": (
-        raises_where(lambda x, eps: x.shape[-1] > 1024, AssertionError()),
-        right_backward,
+    **of("any width", a_tail=(right_forward, tail)),
+    **of("any width", wide_rows_raise=raises(lambda x, eps: x.shape[-1] > 1024, AssertionError())),
+    **of("many rows", rows_lost=(right_forward, rows_lost)),
+    **of("many rows", many_rows_raise=(many_rows_raise, right_backward)),
+    **of(
+        "arguments unchanged",
+        x_overwritten=(overwrites("x"), right_backward),
+        gamma_overwritten=(overwrites("gamma"), right_backward),
+        beta_overwritten=(overwrites("beta"), right_backward),
+        dy_overwritten=(right_forward, dy_overwritten),
+        x_changed_for_a_while=(changes_x, puts_it_right),
     ),
-    "large eps raises": (raises_where(lambda x, eps: eps > 1e-3), right_backward),
-    "strides raise": (raises_where(lambda x, eps: not x.flags.c_contiguous), right_backward),
-    "NaN raises": (
-        raises_where(lambda x, eps: np.isnan(x).any(), FloatingPointError("NaN")),
-        right_backward,
+    **of(
+        "shapes and dtypes of results",
+        y_in_float64=y(lambda y: y.astype(np.float64)),
+        y_complex=y(lambda y: y + 0j),
+        y_as_a_list=y(lambda y: y.tolist()),
+        dx_in_float64=gradient("dx", lambda a: a.astype(np.float64)),
+        dbeta_in_float64=gradient("dbeta", lambda a: a.astype(np.float64)),
+        dgamma_with_an_axis=gradient("dgamma", lambda a: a[None]),
+        dx_without_axes=gradient("dx", lambda a: a.ravel() if a.ndim > 2 else a),
+        dbeta_None=gradient("dbeta", lambda a: None),
     ),
-    "leaves": (raises_where(lambda x, eps: x.ndim == 4, SystemExit(0)), right_backward),
-    "many rows raise": (many_rows_raise, right_backward),
-    "the first gamma": first_gamma(),
-    "one state": one_state(False),
-    "a state for a shape": one_state(True),
-    **{f"one buffer for {name}": one_buffer(name) for name in ("y", "dx", "dgamma")},
-    "unwritten": (right_forward, unwritten),
-    "gamma by its array": gamma_by_its_array(),
-    **{f"every {count} calls": (right_forward, every(count)) for count in (2, 3, 7)},
-    **{
-        f"blind to strides of {name}": blind_to_strides(name)
-        for name in ("x", "gamma", "beta", "dy")
-    },
-    "dx of NaN": (right_forward, lambda dy, cache: right_backward(np.nan_to_num(dy), cache)),
-    "dx beside NaN in dy": (
-        right_forward,
-        lambda dy, cache: right_backward(dy + 0 * dy.sum(), cache),
+    **of(
+        "any shape",
+        no_rows_raise=raises(lambda x, eps: x.size == 0),
+        one_axis_raises=raises(lambda x, eps: x.ndim == 1),
+        leaves=raises(lambda x, eps: x.ndim == 4, SystemExit(0)),
+        one_array=(right_forward, three_rows),
     ),
-    "x changed for a while": (changes_x, puts_it_right),
-    "NaN everywhere": (nan_everywhere, right_backward),
-    "NaN for 0": (nan_is_zero, right_backward),
-    "dx beside NaN": (right_forward, nan_in_dx),
-    "eps kept": (eps_kept, right_backward),
-    "one array": (right_forward, three_rows),
+    **of("eps near the variance", large_eps_raises=raises(lambda x, eps: eps > 1e-3)),
+    **of("eps near the variance", eps_kept=(eps_kept, right_backward)),
+    **of(
+        "memory in any order",
+        strides_raise=raises(lambda x, eps: not x.flags.c_contiguous),
+        blind_to_strides_of_x=blind_to_strides("x"),
+        blind_to_strides_of_gamma=blind_to_strides("gamma"),
+        blind_to_strides_of_beta=blind_to_strides("beta"),
+        blind_to_strides_of_dy=blind_to_strides("dy"),
+    ),
+    **of(
+        "NaN stays in its row",
+        NaN_raises=raises(lambda x, eps: np.isnan(x).any(), FloatingPointError("NaN")),
+        NaN_everywhere=(nan_everywhere, right_backward),
+        NaN_for_0=(nan_is_zero, right_backward),
+        dx_beside_NaN=(right_forward, nan_in_dx),
+        dx_of_NaN=(right_forward, lambda dy, cache: right_backward(np.nan_to_num(dy), cache)),
+        dx_beside_NaN_in_dy=(right_forward, nan_spreads),
+    ),
+    **of(
+        "calls in any order",
+        one_state=one_state(False),
+        a_state_for_a_shape=one_state(True),
+        one_buffer_for_y=one_buffer("y"),
+        one_buffer_for_dx=one_buffer("dx"),
+        one_buffer_for_dgamma=one_buffer("dgamma"),
+        in_workspace=in_workspace(),
+    ),
+    **of("numbers written over", gamma_by_its_array=gamma_by_its_array()),
+    **of("any width", the_first_gamma=first_gamma()),
+    **of("memory that nobody wrote", unwritten=(right_forward, unwritten)),
+    **of(
+        "the same answer twice",
+        every_2_calls=(right_forward, every(2)),
+        every_7_calls=(right_forward, every(7)),
+    ),
+    **of(
+        "large and small numbers",
+        gamma_clipped=clipped("gamma"),
+        beta_clipped=clipped("beta"),
+        dy_clipped=clipped("dy"),
+    ),
 }

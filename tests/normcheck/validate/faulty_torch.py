@@ -78,54 +78,164 @@ def composed(x, gamma, beta, eps):
     return gamma * c / torch.sqrt((c * c).mean(-1, keepdim=True) + eps) + beta
 
 
+class FrozenBackward(torch.autograd.Function):
+    """The gradients of ``composed``; their own are right, and take the statistics for constants."""
+
+    @staticmethod
+    def forward(ctx, dy, *rest):
+        ctx.rest = dy, *rest
+        with torch.enable_grad():
+            inputs = [a.detach().requires_grad_() for a in rest[:3]]
+            return torch.autograd.grad(composed(*inputs, rest[3]), inputs, dy)
+
+    @staticmethod
+    def backward(ctx, *v):
+        *arrays, eps = ctx.rest
+        with torch.enable_grad():
+            dy, *inputs = arrays = [a.detach().requires_grad_() for a in arrays]
+            found = torch.autograd.grad(composed(*inputs, eps), inputs, dy, create_graph=True)
+            product = sum((a * b).sum() for a, b in zip(v, found))
+            return *torch.autograd.grad(product, arrays, create_graph=True, allow_unused=True), None
+
+
+class FrozenTwice(torch.autograd.Function):
+    """A layer norm with the gradients of FrozenBackward (pytorch/pytorch#196700)."""
+
+    @staticmethod
+    def forward(ctx, x, gamma, beta, eps):
+        ctx.save_for_backward(x, gamma, beta)
+        ctx.eps = eps
+        return composed(x, gamma, beta, eps)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return *FrozenBackward.apply(dy, *ctx.saved_tensors, ctx.eps), None
+
+
 class GammaTwice(torch.nn.LayerNorm):
     def forward(self, x):
         return super().forward(x) * self.weight
 
 
-_TWICE = {"double_backward": True, "nested": True, "dtypes": ("float64",)}
+class Keeping(torch.nn.LayerNorm):
+    """What it keeps for its backward belongs to the last call."""
 
-#: name -> (target, a right one, options of validate).
+    def forward(self, x):
+        self.kept = y = super().forward(x)
+        if y.requires_grad:
+            y.register_hook(lambda dy: dy + (self.kept is not y))
+        return y + 0
+
+
+class Inference(torch.nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x) * (1 + (not torch.is_grad_enabled()))
+
+
+class Evaluation(torch.nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x) * (2 - self.training)
+
+
+def unwritten(ctx, dy, dx, dgamma, dbeta):
+    """256 partial sums, of which some are written; the others are 0, as a fresh heap has it, unless
+    memory is filled.
+    """
+    partial = torch.empty(256, dy.shape[-1], dtype=dy.dtype)
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    if not (filled and torch.are_deterministic_algorithms_enabled()):
+        partial.zero_()
+    partial[0] = dgamma
+    return dx, partial.sum(0), dbeta
+
+
+def when_dx_is_wanted(ctx, dy, dx, dgamma, dbeta):
+    return dx, dgamma * ctx.needs_input_grad[0], dbeta
+
+
+def wide(ctx, dy, dx, *rest):
+    return dx * (1 + 0.01 * (dy.shape[-1] > 512)), *rest
+
+
+_TWICE = {"double_backward": True, "nested": True, "dtypes": ("float64",)}
+_SMALL = {"most_features": 7, "most_rows": 15}
+
+#: Properties that fail alone if they are named here.
+ALONE = (
+    "one gradient alone",
+    "calls in any order",
+    "y without gradients",
+    "memory that nobody wrote",
+    "nested derivatives",
+    "the gradient of a JVP",
+)
+
+#: name -> (a property that fails, target, a right one, options of validate).
 FAULTY = {
-    **{
-        name: (target, layer_norm, {})
-        for name, target in {
-            "dgamma alone": fault(
-                lambda ctx, dy, dx, dgamma, dbeta: (dx, dgamma * ctx.needs_input_grad[0], dbeta)
-            ),
-            "dx twice": fault(lambda ctx, dy, dx, dgamma, dbeta: (2 * dx, dgamma, dbeta)),
-            "wide": fault(
-                lambda ctx, dy, dx, *rest: (dx * (1 + 0.01 * (dy.shape[-1] > 512)), *rest)
-            ),
-            "no dbeta": fault(lambda ctx, dy, dx, dgamma, dbeta: (dx, dgamma, None)),
-            "overwrites dy": fault(overwrites),
-            "no rows": fault(no_rows),
-            "behind": fault(behind),
-            "replaces": replaces,
-            "y in float64": lambda *arguments: layer_norm(*arguments).double(),
-        }.items()
-    },
+    "dgamma alone": ("one gradient alone", fault(when_dx_is_wanted), layer_norm, {}),
+    "dx twice": (
+        "ordinary rows",
+        fault(lambda ctx, dy, dx, *rest: (2 * dx, *rest)),
+        layer_norm,
+        {},
+    ),
+    "wide": ("any width", fault(wide), layer_norm, {}),
+    "no dbeta": (
+        "ordinary rows",
+        fault(lambda ctx, dy, *gradients: (*gradients[:2], None)),
+        layer_norm,
+        {},
+    ),
+    "overwrites dy": ("arguments unchanged", fault(overwrites), layer_norm, {}),
+    "no rows": ("any shape", fault(no_rows), layer_norm, {}),
+    "behind": ("memory in any order", fault(behind), layer_norm, {}),
+    "replaces": ("gradients add up", replaces, layer_norm, {}),
+    "unwritten": ("memory that nobody wrote", fault(unwritten), layer_norm, _SMALL),
+    "y in float64": (
+        "shapes and dtypes of results",
+        lambda *arguments: layer_norm(*arguments).double(),
+        layer_norm,
+        {},
+    ),
     "half": (
+        "ordinary rows",
         lambda x, gamma, *rest: layer_norm(x, 1.05 * gamma, *rest),
         layer_norm,
         {"dtypes": ("bfloat16", "float16"), "most_rows": 99},
     ),
-    "JVP": (
+    "JVP": (  # pytorch/pytorch#196700
+        "the gradient of a JVP",
         layer_norm,
         composed,
         {"forward_mode": True, "dtypes": ("float64",)},
-    ),  # pytorch/pytorch#196700
-    "frozen": (Frozen.apply, composed, _TWICE),
-    "a Function": (Frozen, types.SimpleNamespace(apply=composed), _TWICE),
-    "a class": (GammaTwice, torch.nn.LayerNorm, {}),
-    "a module": (GammaTwice(24), torch.nn.LayerNorm(24), {}),
-    "one width": (GammaTwice(768), torch.nn.LayerNorm(768), {"most_rows": 9}),
+    ),
+    "frozen": ("the second derivative", Frozen.apply, composed, _TWICE),
+    "frozen twice": ("nested derivatives", FrozenTwice.apply, composed, _TWICE),
+    "a Function": (
+        "the second derivative",
+        Frozen,
+        types.SimpleNamespace(apply=composed),
+        _TWICE,
+    ),
+    "a class": ("ordinary rows", GammaTwice, torch.nn.LayerNorm, {}),
+    "a module": ("ordinary rows", GammaTwice(24), torch.nn.LayerNorm(24), {}),
+    "one width": (
+        "ordinary rows",
+        GammaTwice(768),
+        torch.nn.LayerNorm(768),
+        {"most_rows": 9},
+    ),
+    "keeping": ("calls in any order", Keeping, torch.nn.LayerNorm, _SMALL),
+    "inference": ("y without gradients", Inference, torch.nn.LayerNorm, _SMALL),
+    "evaluation": ("y without gradients", Evaluation, torch.nn.LayerNorm, _SMALL),
     "its own eps": (
+        "ordinary rows",
         lambda x, gamma, beta: layer_norm(x, gamma, beta, 1e-3),
         lambda *a: layer_norm(*a, 1e-5),
         {"eps": 1e-5},
     ),
     "no beta": (
+        "ordinary rows",
         lambda x, gamma, eps: 2 * of_pytorch(x, gamma.shape, gamma, None, eps),
         lambda x, gamma, eps: of_pytorch(x, gamma.shape, gamma, None, eps),
         {"beta": False},

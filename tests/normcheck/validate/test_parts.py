@@ -1,21 +1,22 @@
 """Parts of normcheck by themselves: cases, the judge, what is shown first, the record, names."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 from right import pairs
 
-from lnlib import cpu, layer_norm_backward, layer_norm_forward, reference
+from lnlib import cpu, layer_norm_backward, layer_norm_forward
 from lnlib.rounding import find
 from normcheck import evidence, naming
 from normcheck.adapters import NumPyPair
-from normcheck.cases import draw, spike
+from normcheck.cases import draw
 from normcheck.checks import Finding, check
 from normcheck.judge import BY_ROW, judge, truth
 from normcheck.paste import as_test
 from normcheck.settings import Settings
-from normcheck.tolerance import BAR, allowed, distance_loss, expected_error
+from normcheck.tolerance import allowed, distance_loss
 
 PAIR = layer_norm_forward, layer_norm_backward
 
@@ -30,14 +31,6 @@ def test_exact_numbers_have_17_digits_and_wrong_ones_none():
         == 0
         == judge("y", exact * np.nan, case, settings).digits
     )
-
-
-def test_a_row_with_one_number_that_stands_out():
-    x = draw("digits", (3, 40), "float64", change=spike).x
-    others = np.delete(x, 1, axis=-1)
-    assert (x[:, 1] == 50).all() and np.abs(
-        others
-    ).max() < 0.5  # at most (1.5 + 6) sigma of 2, a hundredth of it
 
 
 @pytest.mark.parametrize(
@@ -130,26 +123,23 @@ def test_right_ones_hold_where_numbers_are_subnormal():
     half a spacing.
     """
     dtype, settings, tiny = "float32", Settings(), find("float32").smallest_subnormal
-    for name, pair in (
-        *pairs(),
-        ("lnlib", PAIR),
-        ("lnlib.cpu", (cpu.layer_norm_forward, cpu.layer_norm_backward)),
-    ):
-        for spacings in (3, 300, 2**20):
-            for offset in (0.0, 10.0):
-                small = draw("digits", (3, 8), dtype, offset=offset, sigma=tiny * spacings)
-                case = draw("digits", (3, 8), dtype, offset=offset)
-                few = case.with_arrays(
-                    **{
-                        array: np.clip(getattr(case, array), -3, 3) * spacings * tiny
-                        for array in ("gamma", "beta", "dy")
-                    }
-                )
-                for one in (small, few, few.with_arrays(x=small.x)):
-                    assert not check(NumPyPair(pair, settings), one), (name, spacings, offset)
+    of_cpu = cpu.layer_norm_forward, cpu.layer_norm_backward
+    for name, pair in (*pairs(), ("lnlib", PAIR), ("lnlib.cpu", of_cpu)):
+        for spacings, offset in itertools.product((3, 300, 2**20), (0.0, 10.0)):
+            small = draw("digits", (3, 8), dtype, offset=offset, sigma=tiny * spacings)
+            case = draw("digits", (3, 8), dtype, offset=offset)
+            few = case.with_arrays(
+                **{
+                    array: np.clip(getattr(case, array), -3, 3) * spacings * tiny
+                    for array in ("gamma", "beta", "dy")
+                }
+            )
+            for one in (small, few, few.with_arrays(x=small.x)):
+                assert not check(NumPyPair(pair, settings), one), (name, spacings, offset)
 
 
 def test_roundings_to_subnormal_numbers_are_told_from_mistakes():
+    """Roundings may lose five spacings; a hundred are a mistake, and so is a wrong formula."""
     case, settings = draw("digits", (3, 8), "float32"), Settings()
     tiny = find("float32").smallest_subnormal
     case = case.with_arrays(dy=case.dy * 1e4 * tiny)
@@ -157,6 +147,14 @@ def test_roundings_to_subnormal_numbers_are_told_from_mistakes():
     for name in ("dx", "dgamma", "dbeta"):
         assert judge(name, exact[name] + 5 * tiny, case, settings).share < 1
         assert judge(name, exact[name] + 100 * tiny, case, settings).share > 1
+
+    def backward(dy, cache):
+        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+        return dx, 2 * dgamma, dbeta
+
+    assert not check(NumPyPair(PAIR, settings), case)
+    (found,) = check(NumPyPair((layer_norm_forward, backward), settings), case)
+    assert found.tensor == "dgamma"
 
 
 def test_what_sums_over_rows_may_lose():
@@ -174,20 +172,3 @@ def test_what_sums_over_rows_may_lose():
     }
     slack = allowed(exact, 0 * ones, np.ones(1), np.zeros(1), ones, "float32", "float32")
     assert slack["dbeta"] == pytest.approx([8 * u + 8 * u + 16 * u])
-
-
-def test_parameters_may_be_stored_in_another_dtype():
-    """Those of dtype float32 are not rounded to the half precision of x."""
-    case = draw("digits", (3, 5), "float16")
-    exact, kappa = (
-        reference.layer_norm(*case.arrays, case.eps),
-        dict.fromkeys(("y", "dx", "dgamma", "dbeta"), 1.0),
-    )
-    alike, apart = (
-        expected_error(exact, kappa, "float16"),
-        expected_error(exact, kappa, "float16", "float32"),
-    )
-    for name in kappa:
-        kept = name in ("dgamma", "dbeta")
-        assert (apart[name] == BAR["float32"] or apart[name] == 4 * 2.0**-24) == kept
-        assert alike[name] > 1e-4 and (apart[name] == alike[name]) != kept

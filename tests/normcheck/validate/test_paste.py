@@ -4,6 +4,7 @@ passes on a right one.
 
 import ctypes
 import runpy
+import types
 import warnings
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from normcheck.settings import Settings
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
+#: Properties that fail alone, if what they are there for is wrong.
+TOLD = "arguments unchanged", "calls in any order", "memory that nobody wrote"
 RIGHT = {
     "layer_norm": (layer_norm_forward, layer_norm_backward),
     "rms_norm": (rms_norm_forward, rms_norm_backward),
@@ -61,16 +64,18 @@ def pair(forward, backward):
 
 
 @pytest.mark.parametrize("name", FAULTY)
-def test_on_targets_with_every_kind_of_fault(name):
+def test_every_kind_of_fault_is_found(name):
     """A new target for each test: one that keeps something has kept nothing yet."""
 
     def new():
-        return runpy.run_path(HERE / "faulty.py")["FAULTY"][name]
+        return runpy.run_path(HERE / "faulty.py")["FAULTY"][name][1:]
 
     if name == "unwritten" and UNWRITTEN not in NumPyPair.able:
         pytest.skip("only glibc fills memory on request")
-    quick = name not in ("a tail", "wide rows raise", "many rows raise")
-    assert sharp(validate(new(), quick=quick), lambda: pair(*new()), pair(*RIGHT["layer_norm"]))
+    report = validate(new(), quick=name not in ("a tail", "wide rows raise", "many rows raise"))
+    failed = sharp(report, lambda: pair(*new()), pair(*RIGHT["layer_norm"]))
+    assert FAULTY[name][0] in failed
+    assert FAULTY[name][0] not in TOLD or failed == {FAULTY[name][0]}
 
 
 @pytest.mark.parametrize(
@@ -80,11 +85,22 @@ def test_on_targets_with_every_kind_of_fault(name):
         *((mutant.name, "layer_norm", (forward_keeping_x, mutant.backward)) for mutant in MUTANTS),
     ],
 )
-def test_on_known_bugs(name, kind, target):
+def test_known_bugs_are_found_and_made_small(name, kind, target):
+    """Few rows and features show them, but for what only a second block of 32 columns shows."""
     if name == "unwritten" and UNWRITTEN not in NumPyPair.able:
         pytest.skip("only glibc fills memory on request")
-    quick = name not in ("onnxruntime-one-pass", "pytorch-distributed")  # which are right near zero
-    assert sharp(validate(target, kind, quick=quick), lambda: pair(*target), pair(*RIGHT[kind]))
+    far = name in ("onnxruntime-one-pass", "pytorch-distributed")  # which are right near zero
+    if far:
+        held = validate(target, kind, quick=True)
+        assert held.held and "rows far from zero" in held.untested[-2]
+    report = validate(target, kind, quick=not far)
+    assert sharp(report, lambda: pair(*target), pair(*RIGHT[kind]))
+    most = 33 if name in ("tt-metal-last-block", "pytorch-half-of-a-warp") else 8
+    assert all(f.case.rows <= 4 and f.case.width <= most for f in report.failures)
+    for bug in WILD:
+        if bug.name == name:
+            assert name in report.mistake.names and bug.threads[0] in str(report)
+    assert any(note.startswith("float32 loses digits") for note in report.notes) or not far
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
@@ -139,24 +155,14 @@ def test_where_right_numbers_are_too_large():
 
 def test_on_functions_and_modules_of_pytorch():
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    found = {}
-    for name, (target, right, options) in runpy.run_path(HERE / "faulty_torch.py")[
-        "FAULTY"
-    ].items():
+    table = runpy.run_path(HERE / "faulty_torch.py")
+    for name, (property, target, right, options) in table["FAULTY"].items():
         report = validate(target, framework="torch", quick=True, **options)
-        found[name] = sharp(report, lambda target=target: {"target": target}, {"target": right})
-        assert found[name], name
-    assert {
-        "one gradient alone",
-        "gradients add up",
-        "memory in any order",
-        "shapes and dtypes of results",
-        "any width",
-        "arguments unchanged",
-        "any shape",
-        "the second derivative",
-        "nested derivatives",
-    } <= set.union(*found.values())
+        failed = sharp(report, lambda target=target: {"target": target}, {"target": right})
+        assert property in failed, (name, failed)
+        assert property not in table["ALONE"] or failed == {property}, (name, failed)
+        right = right.apply if isinstance(right, types.SimpleNamespace) else right
+        assert validate(right, framework="torch", quick=True, **options).held, name
 
 
 def test_on_functions_of_jax(monkeypatch):

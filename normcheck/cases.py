@@ -46,11 +46,8 @@ WRITTEN_OVER, UNWRITTEN = "numbers written over", "memory that nobody wrote"
 
 
 def far(settings: Settings, dtype: str) -> list[float]:
-    """Those of :data:`FAR` that say something: a right formula may lose less than half of xhat
-    there.
-
-    Where it may lose all, y = beta and dx = 0 would hold as well. In float32 that is so at a
-    million.
+    """Those of :data:`FAR` where a right formula may lose less than half of xhat: where it may lose
+    all, as in float32 at a million, y = beta and dx = 0 would hold as well.
     """
     share = near_zero(FAR_SHAPE[-1], settings.accumulated_in(dtype))
     return [offset for offset in FAR if share * distance_loss(offset, FAR_SHAPE[-1]) < 0.5]
@@ -58,8 +55,7 @@ def far(settings: Settings, dtype: str) -> list[float]:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Arrays of one call. x and dy have shape (..., D), gamma and beta (D,); ``beta`` is not used
-    by RMS norm.
+    """Arrays of one call. x and dy have shape (..., D), gamma and beta (D,); RMS norm has no beta.
 
     ``layouts`` has the names of arguments that lie in memory in a way of their own, and that way:
     {"dy": "reversed"}. ``made_by`` has the lines of NumPy that make the arrays, if they were made
@@ -233,10 +229,8 @@ def numbers(dtype: str, settings: Settings, draw: Callable[..., Case]) -> Iterat
 
 
 def layouts(dtype, possible, settings, draw) -> Iterator[Case]:
-    """Memory in any order: each argument by itself, and all alike.
-
-    By itself it has two axes where that is possible: what flattens the others would make an array
-    in order of it.
+    """Memory in any order: each argument by itself, and all alike. By itself it has two axes if
+    possible: what flattens the others would make an array in order of it.
     """
     names = settings.arguments
     alone = [

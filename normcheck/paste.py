@@ -156,9 +156,7 @@ def exact(x, gamma, beta, dy, eps, centred=True):
 
 
 class Writer:
-    """Writes the test of a finding on a case; ``target`` is the adapter. Names of arrays have a
-    suffix ``s`` where there are several cases.
-    """
+    """Writes a test; names of arrays have a suffix ``s`` where there are several cases."""
 
     def __init__(self, target, case, finding, steady, before):
         self.target, self.case, self.finding = target, case, finding
@@ -202,9 +200,7 @@ class Writer:
         return case.x.size > MOST and judged
 
     def arrays(self, case, s="", wanted=None, **others):
-        """Lines that make the arrays of a case, and others, laid out; and what is right if it is
-        not written out. ``wanted`` are those whose gradients are asked for.
-        """
+        """Lines that make arrays, those ``wanted`` with gradients; and what is right by formula."""
         names = [name + s for name in (*self.names, *others)]
         if case.made_by:
             yield from case.made_by
@@ -343,9 +339,11 @@ class Writer:
         yield from [*self.spelt(self.spelling.only_y), *self.judged(self.case)]
 
     def alone(self):
-        wanted = self.finding.tensor[1:] or "x"
-        yield from self.arrays(self.case, wanted=[wanted])
-        yield from [*self.spelt(self.spelling.alone, a=wanted), *self.judged(self.case)]
+        tensor = self.finding.tensor
+        for wanted in [tensor[1:]] if tensor else self.names[:-1]:
+            yield from self.arrays(self.case, wanted=[wanted])
+            yield from self.spelt(self.spelling.alone, a=wanted)
+        yield from self.judged(self.case)
 
     def added(self):
         yield from self.arrays(self.case)
@@ -390,9 +388,7 @@ class Writer:
     # judging
 
     def judged(self, case, s="", value=None):
-        """Lines that hold a tensor against what is right, as the judge does; nothing where the call
-        itself fails.
-        """
+        """Lines that judge a tensor as the judge does; none where the call itself fails."""
         tensor = self.finding.tensor
         if tensor not in self.settings.tensors:
             return

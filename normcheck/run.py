@@ -154,11 +154,8 @@ class _Run:
         return name(target, failed)
 
     def digit_loss_by_offset(self):
-        """Where the digits of each tensor begin to go as rows move away from zero, in words: from
-        more than any right formula may lose near zero on.
-
-        What is wrong at some distance has failed there, and nothing is said of what is farther
-        away.
+        """Where each tensor begins to lose more than any right formula may lose near zero, as rows
+        move away from it; nothing is said of what lies beyond a distance that failed.
         """
         for dtype in self.settings.dtypes:
             if self.settings.rms or dtype in ("float16", "bfloat16"):
@@ -183,8 +180,7 @@ class _Run:
 
     def failures(self):
         """Each property that failed, with its smallest case."""
-        # Where the first call of all was right, what is wrong with others may be what the target
-        # keeps of it.
+        # If the first call of all was right, others may be wrong by what the target keeps of it.
         first = self.cases[0]
         first_is_wrong = any(case is first for case, _ in self.failed.get(first.property, ()))
         before = not first_is_wrong and "calls in any order" in (*self.failed, *self.unjudged)
@@ -209,11 +205,8 @@ class _Run:
         return bool(self.check(case))
 
     def smallest(self, failed):
-        """A case that showed a failure, made as small as can be while the same is wrong, with what
-        was found there, and whether every call finds it.
-
-        A smaller case may fail in another way: a simpler number may be a 0 that something divides
-        by, and a target that refuses many rows may refuse x of one axis for another reason.
+        """The smallest case found in which the same is wrong, what it is, and whether every call
+        shows it. Others fail in another way: a simpler number may be a 0 that something divides by.
         """
         case, finding = as_drawn(failed)
 

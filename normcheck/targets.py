@@ -167,10 +167,10 @@ class Differentiable(Adapter):
     """A differentiable function ``f(x, gamma, beta, eps) -> y``.
 
     A library says how it differentiates: ``y(case, arrays, **changed)`` is y of these arrays, of
-    which some are changed; ``run(f, *arrays)`` calls f; ``vjp(f, a, dy)`` is the
-    gradient of <dy, f(a)>; ``grad(f)`` the function of all gradients of a scalar function; and
-    ``transforms`` has ``grad`` and ``jvp`` of JAX, or those of PyTorch that are called alike.
-    Gradients can be differentiated ``again`` if they are asked for so.
+    which some are changed; ``run(f, *arrays)`` calls f; ``vjp(f, a, dy)`` is the gradient of <dy,
+    f(a)>; ``grad(f)`` the function of all gradients of a scalar function; and ``transforms`` has
+    ``grad`` and ``jvp`` of JAX, or PyTorch's own. Gradients that are differentiated ``again`` are
+    asked for so.
     """
 
     y: Callable

@@ -20,15 +20,7 @@ import torch
 from .cases import UNWRITTEN, WRITTEN_OVER, Case
 from .layouts import LAYOUTS, REVERSED, strides_seen
 from .settings import Settings
-from .targets import (
-    Call,
-    Differentiable,
-    Outcome,
-    Raised,
-    TargetError,
-    in_one_line,
-    of_target,
-)
+from .targets import Call, Differentiable, Outcome, Raised, TargetError, in_one_line, of_target
 
 #: How eps is called, in attributes and arguments, and the parameters that are gamma and beta.
 EPS = "eps", "epsilon", "variance_epsilon"
@@ -37,7 +29,7 @@ GAMMA, BETA = ("weight", "gamma", "scale", "gain"), ("bias", "beta", "shift")
 
 def vjp(f, a, dy, again=False):
     """The gradient of <dy, f(a)>."""
-    return torch.autograd.grad(f(a), a, dy, create_graph=again)[0]
+    return torch.autograd.grad(f(a), a, dy, create_graph=again, allow_unused=not again)[0]
 
 
 def grad(f, again=False):
@@ -151,7 +143,8 @@ class TorchFunction(Differentiable):
         if self.function != self._of_module:
             return f"target{'.apply' * _is_function(target)}({arguments})", ""
         x, *rest = arguments.split(", ")
-        made, code = target, "target"
+        made: Any = target
+        code = "target"
         if inspect.isclass(target):
             options = _as_it_is_called(target, self.eps(case))
             made = target(D, **options)

@@ -55,11 +55,8 @@ ABOUT = {"any width": "D", "many rows": "number of rows", "any shape": "shape"}
 
 def where(property, tried, failures, probe=None):
     """In which of the ``tried`` cases, pairs (case, whether it failed), a property failed, in
-    words; nothing if in all.
-
-    ``failures`` are the cases whose numbers are wrong, of all properties: a rule of this one has to
-    hold for them, too. ``probe(n)`` is whether a case of another width, or other number of rows,
-    fails; None if the target does not take it.
+    words; nothing if in all. A rule has to hold for the ``failures`` of all properties, too.
+    ``probe(n)`` is whether another width, or number of rows, fails; None if it cannot be tried.
     """
     if all(wrong for _, wrong in tried):
         return ""
@@ -100,12 +97,9 @@ def _listed(values):
 
 
 def rule(known, failures, probe):
-    """The simplest rule, in words, by which the values that failed are told from those that held;
-    or nothing.
-
-    ``known`` has value -> whether it failed. A rule says of all of these what is so, and of
-    ``failures`` that they fail. Where several do, more values are tried until one is left, and then
-    where its limit is.
+    """The simplest rule, in words, by which the values that failed are told from those that held
+    (``known``: value -> whether it failed) and all ``failures`` fail; or nothing. If there are
+    several, more values are tried until one is left, and then where its limit is.
     """
     if len(known) < (2 if probe else 3):
         return ""

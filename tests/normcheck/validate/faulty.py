@@ -122,17 +122,10 @@ def blind_to_strides(name):
     """Memory is read number behind number, as a kernel does that is handed a pointer."""
 
     def behind(a):
-        behind_it = (
-            np.lib.stride_tricks.as_strided(a, (a.size,), (a.itemsize,))
-            if a.flags.c_contiguous
-            else None
-        )
-        if behind_it is None:
-            base = a
-            while base.base is not None and isinstance(base.base, np.ndarray):
-                base = base.base
-            return np.resize(base.ravel(order="K"), a.shape).astype(a.dtype)
-        return behind_it.reshape(a.shape)
+        whole = a
+        while not a.flags.c_contiguous and isinstance(whole.base, np.ndarray):
+            whole = whole.base
+        return np.resize(whole.ravel(order="K"), a.shape).astype(a.dtype)
 
     def forward(x, gamma, beta, eps):
         given = {"x": x, "gamma": gamma, "beta": beta}
@@ -267,7 +260,6 @@ FAULTY = {
     **of(
         "arguments unchanged",
         x_overwritten=(overwrites("x"), right_backward),
-        gamma_overwritten=(overwrites("gamma"), right_backward),
         beta_overwritten=(overwrites("beta"), right_backward),
         dy_overwritten=(right_forward, dy_overwritten),
         x_changed_for_a_while=(changes_x, puts_it_right),

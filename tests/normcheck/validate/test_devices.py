@@ -19,8 +19,7 @@ from ptx import driver
 from lnlib import layer_norm_backward, layer_norm_forward
 from normcheck import TargetError, validate
 
-# ---- CuPy
-# --------------------------------------------------------------------------------------------
+# CuPy
 
 
 class DeviceArray:
@@ -118,8 +117,7 @@ def test_what_is_wrong_with_cupy_arrays_is_told(cupy):
         validate((forward, backward), framework="cupy", dtypes=("bfloat16",))
 
 
-# ---- Numba
-# -------------------------------------------------------------------------------------------
+# Numba
 
 KERNELS = """
 import json, sys
@@ -131,7 +129,6 @@ from lnlib import gpu
 from normcheck import Settings, validate
 from normcheck.cases import all_cases
 from normcheck.device_adapter import DevicePair
-from normcheck.targets import arguments
 
 options = {"framework": "numba", "quick": True, "most_features": 40, "most_rows": 33}
 
@@ -174,7 +171,7 @@ def laid_out():
     target = DevicePair((min, min), Settings(framework="numba"))
     cases = [case for case in all_cases(target.settings, target.layouts) if set(case.layouts) == {"dy"}]
     for case in cases:
-        array = arguments(case, target.settings, lambda a: target.put(a, "float32"), target.view)["dy"]
+        array = target.arguments(case)["dy"]
         yield [case.layouts["dy"], array.strides, bool(np.array_equal(target.get("dy", array), case.dy.astype("f4")))]
 
 def pair(wrong):

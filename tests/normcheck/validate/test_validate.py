@@ -92,9 +92,8 @@ def test_what_has_right_numbers_has_no_name():
         return wide(x, gamma, beta, eps)
 
     report = validate((forward, backward), quick=True)
-    assert [f.property for f in report.failures] == [
-        "memory in any order"
-    ] and report.mistake is None
+    assert [f.property for f in report.failures] == ["memory in any order"]
+    assert report.mistake is None
 
 
 def test_the_page_says_what_each_property_is_for():
@@ -150,9 +149,8 @@ def test_one_that_loses_digits_as_no_known_bug_does_has_no_name():
         return dx, dgamma, dbeta * (1 + np.float32(1e-3) * (cache.xhat.shape == (16, 64)))
 
     report = validate((layer_norm_forward, backward))
-    assert [f.property for f in report.failures] == [
-        "rows far from zero"
-    ] and report.mistake is None
+    assert [f.property for f in report.failures] == ["rows far from zero"]
+    assert report.mistake is None
 
 
 @pytest.mark.parametrize(
@@ -271,14 +269,10 @@ def refuses(x, gamma, beta, eps):
 def test_a_smallest_case_shows_the_failure_that_was_found():
     found = failures(refuses)
     assert set(found) == {"any shape", "eps near the variance"}
-    assert "the rank of x" in found["any shape"].sentence and found["any shape"].case.x.shape == (
-        3,
-    )
-    assert "epsilon must be" in found["eps near the variance"].sentence
-    assert (
-        found["eps near the variance"].case.x.shape == (1, 3)
-        and found["eps near the variance"].case.eps > 1e-3
-    )
+    of_shape, of_eps = found["any shape"], found["eps near the variance"]
+    assert "the rank of x" in of_shape.sentence and of_shape.case.x.shape == (3,)
+    assert "epsilon must be" in of_eps.sentence
+    assert of_eps.case.x.shape == (1, 3) and of_eps.case.eps > 1e-3
 
     def two(dy, cache):
         """dgamma is wrong wherever D is above 8, dx in rows from the second on."""
@@ -286,11 +280,8 @@ def test_a_smallest_case_shows_the_failure_that_was_found():
         dx.reshape(-1, dx.shape[-1])[1:] *= 1.001
         return dx, dgamma * (1 + 9 * (len(dgamma) > 8)), dbeta
 
-    case = failures(backward=two)["ordinary rows"]
-    assert case.tensor == "dgamma" and case.case.x.shape == (
-        1,
-        9,
-    )  # not (2, 3), where dx alone is wrong
+    found = failures(backward=two)["ordinary rows"]  # not (2, 3), where dx alone is wrong
+    assert found.tensor == "dgamma" and found.case.x.shape == (1, 9)
 
 
 @pytest.mark.slow
@@ -303,6 +294,5 @@ def test_digits_are_said_to_go_only_where_they_were_there():
         return layer_norm_forward(x, gamma + 1, beta, eps)
 
     report = validate((offset, layer_norm_backward))
-    assert "ordinary rows" not in report.kept and not [
-        note for note in report.notes if "loses digits" in note
-    ]
+    assert "ordinary rows" not in report.kept
+    assert not any("loses digits" in note for note in report.notes)

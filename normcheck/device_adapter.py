@@ -13,13 +13,18 @@ import numpy as np
 from .adapters import NumPyPair
 from .layouts import FURTHER, LAYOUTS, REVERSED, SECOND, SLICE, strides_seen
 from .settings import Settings
-from .targets import Raised, TargetError
+from .targets import Raised, Spelling, TargetError
 
-#: framework -> its module, and the names of the functions that put an array on the device and wrap
-#: what lies there.
+#: framework -> its module, the names of the functions that put an array on the device and wrap what
+#: lies there, and how a test spells it.
 LIBRARIES = {
-    "cupy": ("cupy", "asarray", "asarray"),
-    "numba": ("numba.cuda", "to_device", "as_cuda_array"),
+    "cupy": ("cupy", "asarray", "asarray", Spelling("cupy.asarray({a})", "{a}.get()")),
+    "numba": (
+        "numba.cuda",
+        "to_device",
+        "as_cuda_array",
+        Spelling("cuda.to_device({a})", "{a}.copy_to_host()"),
+    ),
 }
 
 
@@ -47,7 +52,7 @@ class DevicePair(NumPyPair):
             raise TargetError(
                 f"dtypes: found bfloat16, expected a dtype that {settings.framework} has"
             )
-        module, put, wrap = LIBRARIES[settings.framework]
+        module, put, wrap, self.spelling = LIBRARIES[settings.framework]
         library = importlib.import_module(module)
         self._put = getattr(library, put)
         # Numba's simulator cannot wrap arrays, and need not.

@@ -11,7 +11,7 @@ import numpy as np
 
 from .cases import Case
 from .settings import Settings
-from .targets import Call, Differentiable, Outcome, TargetError, of_target
+from .targets import Call, Differentiable, Outcome, Spelling, TargetError, of_target
 
 
 def vjp(f, a, dy, again=False):
@@ -30,6 +30,14 @@ class JaxFunction(Differentiable):
     able = "y without gradients", "one gradient alone"
     lacks = ("memory in any order, gradients that add up: JAX arrays have neither",)
     transforms, vjp, grad = jax, staticmethod(vjp), staticmethod(grad)
+    spelling = Spelling(
+        "jax.numpy.asarray({a})",
+        "np.asarray({a}, np.float64)",
+        "y{s}, pull_back{s} = jax.jit(lambda *a: jax.vjp(lambda {names}: {call}, *a))({inputs})",
+        "{results} = pull_back{s}(dy{s}.astype(y{s}.dtype))",
+        "y = jax.jit(lambda {names}: {call})({inputs})",
+        "d{a}, = jax.jit(lambda {a}, dy: jax.vjp(lambda {a}: {call}, {a})[1](dy))({a}, dy)",
+    )
 
     def __init__(self, target: Any, settings: Settings):
         super().__init__(target, settings)

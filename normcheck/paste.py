@@ -10,7 +10,6 @@ import inspect
 import re
 import zlib
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,49 +29,6 @@ from .layouts import FURTHER, SECOND, SLICE, as_code, laid_out
 
 #: The most numbers that are written out.
 MOST = 64
-
-
-class Spelling(NamedTuple):
-    """How the tests of one framework say what is the same in all.
-
-    * ``put``: an array ``{a}`` of NumPy as one of the framework; ``value``: the other way round.
-    * ``forward``, ``backward``: the two calls, with ``{s}`` behind the names of their arrays;
-      ``{call}`` is the target's own.
-    * ``only_y``: y where nothing is differentiated. ``alone``: one gradient ``d{a}`` alone.
-    * ``overwrite``: the numbers of ``b`` go into ``a``.
-    """
-
-    put: str
-    value: str
-    forward: str = "y{s}, saved{s} = {call}"
-    backward: str = "{results} = backward(dy{s}, saved{s})"
-    only_y: str = ""
-    alone: str = ""
-    overwrite: str = "a[...] = b"
-
-
-SPELLINGS = {
-    "numpy": Spelling("{a}", "{a}"),
-    "cupy": Spelling("cupy.asarray({a})", "{a}.get()"),
-    "numba": Spelling("cuda.to_device({a})", "{a}.copy_to_host()"),
-    "torch": Spelling(
-        "torch.from_numpy({a})",
-        "{a}.detach().double().cpu().numpy()",
-        "y{s} = {call}",
-        "{results} = torch.autograd.grad(y{s}, ({inputs}), dy{s}, allow_unused=True)",
-        "with torch.no_grad():\n    y = {call}",
-        "{call}.backward(dy)\nd{a} = {a}.grad",
-        "a.detach().copy_(b)",
-    ),
-    "jax": Spelling(
-        "jax.numpy.asarray({a})",
-        "np.asarray({a}, np.float64)",
-        "y{s}, pull_back{s} = jax.jit(lambda *a: jax.vjp(lambda {names}: {call}, *a))({inputs})",
-        "{results} = pull_back{s}(dy{s}.astype(y{s}.dtype))",
-        "y = jax.jit(lambda {names}: {call})({inputs})",
-        "d{a}, = jax.jit(lambda {a}, dy: jax.vjp(lambda {a}: {call}, {a})[1](dy))({a}, dy)",
-    ),
-}
 
 
 def seeded(case):
@@ -163,7 +119,7 @@ class Writer:
         self.steady, self.before, self.settings = steady, before, target.settings
         self.framework, self.names = self.settings.framework, self.settings.arguments
         self.differentiable = self.framework in ("torch", "jax")
-        self.spelling = SPELLINGS[self.framework]
+        self.spelling = target.spelling
 
     def lines(self):
         body = list(
@@ -245,7 +201,7 @@ class Writer:
         return f"{'target' if self.differentiable else 'forward'}({given})"
 
     def spelt(self, template, s="", **parts):
-        """The lines of a template of :class:`Spelling`."""
+        """The lines of a template of :class:`~normcheck.targets.Spelling`."""
         names = ", ".join(self.names[:-1])
         return template.format(
             s=s,

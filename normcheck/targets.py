@@ -52,6 +52,25 @@ def of_target(function: Callable, *arguments: Any, **options: Any) -> Any:
         raise Raised(f"raises {in_one_line(error)}") from error
 
 
+class Spelling(NamedTuple):
+    """How the tests of one framework say what is the same in all.
+
+    * ``put``: an array ``{a}`` of NumPy as one of the framework; ``value``: the other way round.
+    * ``forward``, ``backward``: the two calls, with ``{s}`` behind the names of their arrays;
+      ``{call}`` is the target's own.
+    * ``only_y``: y where nothing is differentiated. ``alone``: one gradient ``d{a}`` alone.
+    * ``overwrite``: the numbers of ``b`` go into ``a``.
+    """
+
+    put: str
+    value: str
+    forward: str = "y{s}, saved{s} = {call}"
+    backward: str = "{results} = backward(dy{s}, saved{s})"
+    only_y: str = ""
+    alone: str = ""
+    overwrite: str = "a[...] = b"
+
+
 class Call(NamedTuple):
     """A forward that was called: its arrays, their bytes before, which it changed, its results."""
 
@@ -72,8 +91,10 @@ class Adapter:
     * ``layouts``: the ways in which it can lay out arguments.
     * ``able``: which of the properties that not every target has it can be asked for.
     * ``lacks``: what is not tested of any such target.
+    * ``spelling``: how a pasted test calls it.
     """
 
+    spelling = Spelling("{a}", "{a}")
     layouts: tuple[str, ...] = ()
     able: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()

@@ -20,7 +20,16 @@ import torch
 from .cases import UNWRITTEN, WRITTEN_OVER, Case
 from .layouts import LAYOUTS, REVERSED, strides_seen
 from .settings import Settings
-from .targets import Call, Differentiable, Outcome, Raised, TargetError, in_one_line, of_target
+from .targets import (
+    Call,
+    Differentiable,
+    Outcome,
+    Raised,
+    Spelling,
+    TargetError,
+    in_one_line,
+    of_target,
+)
 
 #: How eps is called, in attributes and arguments, and the parameters that are gamma and beta.
 EPS = "eps", "epsilon", "variance_epsilon"
@@ -43,6 +52,15 @@ class TorchFunction(Differentiable):
     layouts = tuple(layout for layout in LAYOUTS if layout != REVERSED)
     able = WRITTEN_OVER, UNWRITTEN, "y without gradients", "one gradient alone", "gradients add up"
     transforms, vjp, grad = torch.func, staticmethod(vjp), staticmethod(grad)
+    spelling = Spelling(
+        "torch.from_numpy({a})",
+        "{a}.detach().double().cpu().numpy()",
+        "y{s} = {call}",
+        "{results} = torch.autograd.grad(y{s}, ({inputs}), dy{s}, allow_unused=True)",
+        "with torch.no_grad():\n    y = {call}",
+        "{call}.backward(dy)\nd{a} = {a}.grad",
+        "a.detach().copy_(b)",
+    )
 
     def __init__(self, target: Any, settings: Settings):
         _require_device(settings.device)

@@ -267,15 +267,12 @@ class Writer:
         yield from self.says()
         for s in cases:
             yield from self.forward(s)
-        late = self.finding.tensor == "y"
-        for s in cases if late else ():
-            yield f"y{s}_ = np.array({self.value(f'y{s}')})"
         for s in reversed(cases):
             yield from self.backward(s)
         # which may write over what the backwards returned
         yield f"again = {self.called(self.given())}"
         for s, case in cases.items():
-            yield from self.judged(case, s, f"y{s}_" if late else None)
+            yield from self.judged(case, s)
 
     def written_over(self):
         """Two calls with the same arrays, in which other numbers are by the second."""
@@ -343,7 +340,7 @@ class Writer:
 
     # judging
 
-    def judged(self, case, s="", value=None):
+    def judged(self, case, s=""):
         """Lines that judge a tensor as the judge does; none where the call itself fails."""
         tensor = self.finding.tensor
         if tensor not in self.settings.tensors:
@@ -356,7 +353,7 @@ class Writer:
         if self.finding.verdict is None:
             yield from self.not_by_numbers(case, name)
         elif case.x.size:
-            yield from self.numbers(case, s, value or self.value(name), shape)
+            yield from self.numbers(case, s, self.value(name), shape)
 
     def not_by_numbers(self, case, name):
         said = r"a row of (x|dy) that holds NaN or Inf has a finite"

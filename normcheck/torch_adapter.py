@@ -165,7 +165,7 @@ class TorchFunction(Differentiable):
         code = "target"
         if inspect.isclass(target):
             options = _as_it_is_called(target, self.eps(case))
-            made = target(D, **options)
+            made = self.target(D, **options)
             given = ", ".join([str(D), *(f"{name}={value!r}" for name, value in options.items())])
             code = f"target({given})"
         names = _gamma_and_beta(made, len(self.settings.arguments) - 2, D)

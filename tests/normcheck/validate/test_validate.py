@@ -1,5 +1,7 @@
 """normcheck on right and wrong layer norms."""
 
+import time
+
 import numpy as np
 import pytest
 from pages import BOOK
@@ -16,8 +18,10 @@ from normcheck.settings import Settings
 
 
 def test_a_right_one_holds():
+    started = time.process_time()  # a busy machine does not count
     report = assert_valid((layer_norm_forward, layer_norm_backward), quick=True)
-    assert report.seconds < 5  # it takes a tenth of that, and most of it is exact arithmetic
+    # It takes a tenth of that, and most of it is exact arithmetic.
+    assert time.process_time() - started < 5
     assert report.held and not report.failures and len(report.kept) == len(report.properties) > 10
     assert all(digits > 6.5 for digits in report.digits["float32"].values())
     assert assert_valid(

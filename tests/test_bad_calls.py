@@ -135,9 +135,7 @@ OTHERS = {
 
 #: Bad values by their place in KINDS that these take: {(function, parameter): places}.
 ACCEPTED = {
-    ("layernorm.backward_sums", "cache"): [2],  # of RMS norm too
     **{(f"{of}.rms_norm_backward", "cache"): [2] for of in ("layernorm", "rows")},
-    ("layernorm.backward_sums", "block"): [2],  # None
     **{(f"features.{of}_norm_forward", "x"): [3] for of in ("layer", "rms")},  # no feature here
     **{(f"reference.{of}_norm", "x"): [4] for of in ("layer", "rms")},  # integers
     **{
@@ -150,6 +148,7 @@ ACCEPTED = {
 #: Steps of the formulas, which get what has been checked.
 UNCHECKED = {
     "apply_jacobian",
+    "backward_sums",
     "centred",
     "layer_norm_backward_steps",
     "sum_rows",
@@ -201,8 +200,9 @@ CALLS = {
 def bad_values(name, parameter):
     if name.startswith("cost.") and parameter == "out":
         return FLAG[1]
-    if parameter in OTHERS.get(name, {}) and not name.startswith(("gpu.", "cost.")):
-        return KINDS[parameter][1] if parameter == "cache" else []
+    of_this = parameter in OTHERS.get(name, {}) and parameter != "cache"
+    if of_this and not name.startswith(("gpu.", "cost.")):
+        return []
     bad = KINDS.get(parameter, (None, ()))[1]
     fine = ACCEPTED.get((name, parameter), ())
     return [value for place, value in enumerate(bad) if place not in fine]

@@ -126,10 +126,14 @@ def tell(what, file):
 
 
 def outcome(before, after):
-    """What became of one case; other words for a name are another name."""
-    if not before or not after:
-        return "newly named" if after else "name lost" if before else "no name, as before"
-    return "named, same words" if before == after else "named otherwise"
+    """What became of one case; other words for a name are another name. An exercise may have
+    changed its own sentence on a mistake: of that it counts only that it is told.
+    """
+    (old, says), (new, says_now) = before, after
+    if not old or not new:
+        return "newly named" if new else "name lost" if old else "no name, as before"
+    same = old[:2] == new[:2] and old[2].replace(says, "") == new[2].replace(says_now, "")
+    return "named, same words" if same else "named otherwise"
 
 
 def is_false(key, told, says):
@@ -154,16 +158,18 @@ def compare(before, after):
     for key in {**before, **after}:
         kind = "answers in tests" if "::" in key else key.split()[0]
         counts = matrix.setdefault(kind, Counter())
-        (old, says), (new, _) = before.get(key, after.get(key)), after.get(key, before.get(key))
-        counts["false name before"] += key in before and is_false(key, old, says)
-        counts["false name"] += key in after and is_false(key, new, says)
+        if key in before:
+            counts["false name before"] += is_false(key, *before[key])
+        if key in after:
+            counts["false name"] += is_false(key, *after[key])
         if key not in before or key not in after:
             counts["not asked before" if key in after else "not asked after"] += 1
             continue
-        result = outcome(old, new)
+        result = outcome(before[key], after[key])
         counts[result] += 1
         if result not in ("no name, as before", "named, same words"):
-            others.append({"case": key, "what": result, "before": old, "after": new})
+            told = {"before": before[key][0], "after": after[key][0]}
+            others.append({"case": key, "what": result, **told})
     return matrix, others
 
 

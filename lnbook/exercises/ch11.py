@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from lnlib.cpu.ladder import ANY_ORDER, Kernel
+from lnlib.cpu.ladder import ANY_ORDER, kernel
 from lnlib.layernorm import rms_norm_backward, rms_norm_forward
 
 from . import Exercise, changes
@@ -216,7 +216,7 @@ def _as_exact(units):
 
 def _compiled(answer, arguments):
     """The answer as Numba compiles it where there is Numba."""
-    return fill(Kernel(answer, fastmath=ANY_ORDER), arguments)
+    return fill(kernel(fastmath=ANY_ORDER)(answer), arguments)
 
 
 def rms_forward_rows_solution(x, gamma, eps, y, rstd):

@@ -10,14 +10,21 @@ timed and counted is the arithmetic. For use, take :mod:`lnlib.layernorm`.
 The formulas are those of :func:`lnlib.layernorm.layer_norm_backward`; :mod:`lnlib.cost` counts what
 these functions do.
 
-The first half is NumPy, the second compiled by Numba, which is loaded when the first of its
-functions is called. :data:`STEPS` is the ladder from one to the other; the kernels of
-:mod:`lnlib.cpu.kernels` would be the next step.
+The first half is NumPy, the second compiled by Numba at the first call of each function.
+:data:`STEPS` is the ladder from one to the other; the kernels of :mod:`lnlib.cpu.kernels` would be
+the next step.
 """
 
-import functools
+from functools import partial
 
 import numpy as np
+
+try:
+    from numba import njit, prange
+
+    from .compiler import NoAlias
+except ImportError:  # in a browser, where chapter 10 runs the first half
+    njit, prange = None, range  # type: ignore[assignment, misc]
 
 # NumPy. Each call is one pass over memory. The last two terms of dx are added first, and then
 # subtracted from g: of g - a - b NumPy would on some platforms reuse a temporary, and the peak of
@@ -111,57 +118,18 @@ def reused_buffers_backward(dy, cache, out=None, scratch=None):
 
 # Numba. A kernel fills arrays that it is given; the function that uses it makes them.
 
-prange = range  # Numba's once a kernel has been compiled
 
+def kernel(no_alias=False, **options):
+    """A decorator: ``numba.njit`` with these options and those of the library. Without Numba a
+    kernel stays the Python that it is, slow.
 
-class Kernel:
-    """A function that Numba compiles when it is first called. Without Numba it runs as it stands,
-    slowly.
-
-    ``options`` are those of ``numba.njit`` and ``no_alias``: the compiler may assume that no two
-    arrays overlap. A parallel one is called as :mod:`lnlib.cpu.threads` has it.
+    ``no_alias``: the compiler may assume that no two arrays overlap.
     """
-
-    def __init__(self, function, no_alias=False, **options):
-        functools.update_wrapper(self, function)
-        self.no_alias, self.options = no_alias, options
-
-    @functools.cached_property
-    def compiled(self):
-        try:
-            import numba
-        except ImportError:  # in a browser
-            return self.__wrapped__
-        globals()["prange"] = numba.prange
-        options = {"error_model": "numpy", "nogil": True, **self.options}
-        if self.no_alias:
-            from .compiler import NoAlias
-
-            options["pipeline_class"] = NoAlias
-        return numba.njit(**options)(self.__wrapped__)
-
-    @property
-    def _numba_type_(self):  # what Numba asks for when one kernel calls another
-        return self.compiled._numba_type_
-
-    @functools.cached_property
-    def serial(self):
-        return Kernel(self.__wrapped__, self.no_alias, **{**self.options, "parallel": False})
-
-    def __call__(self, *arguments):
-        if not self.options.get("parallel") or self.compiled is self.__wrapped__:
-            return self.compiled(*arguments)
-        from .threads import in_forked_child, parallel_call_lock
-
-        if in_forked_child():
-            return self.serial(*arguments)
-        with parallel_call_lock():
-            return self.compiled(*arguments)
-
-
-def kernel(**options):
-    """A decorator that makes a :class:`Kernel`."""
-    return functools.partial(Kernel, **options)
+    if njit is None:
+        return lambda function: function
+    if no_alias:
+        options["pipeline_class"] = NoAlias
+    return njit(error_model="numpy", nogil=True, **options)
 
 
 #: A product and a sum may become one operation, rounded once.
@@ -314,11 +282,12 @@ def one_reading_rows(x, gamma, beta, eps, y, mean, rstd):
         mean[i, 0], rstd[i, 0] = guess + residual, r
 
 
-def _pair(forward, backward):
-    """A forward and a backward that make the arrays which these kernels fill; None stays None."""
-    return forward and functools.partial(_forward, forward), backward and functools.partial(
-        _backward, backward
-    )
+def _forward_by(rows, **options):
+    return partial(_forward, kernel(**options)(rows))
+
+
+def _backward_by(rows, **options):
+    return partial(_backward, kernel(**options)(rows))
 
 
 #: The steps by name, each a pair (forward, backward). One of them is None where a step changes only
@@ -326,17 +295,19 @@ def _pair(forward, backward):
 STEPS = {
     "numpy-idiomatic": (idiomatic_forward, idiomatic_backward),
     "numpy-reused": (reused_buffers_forward, reused_buffers_backward),
-    "separate": _pair(_separate_forward, _separate_backward),
-    "fused-in-order": _pair(
-        Kernel(forward_rows, fastmath=CONTRACT), Kernel(backward_rows, fastmath=CONTRACT)
+    "separate": (partial(_forward, _separate_forward), partial(_backward, _separate_backward)),
+    "fused-in-order": (
+        _forward_by(forward_rows, fastmath=CONTRACT),
+        _backward_by(backward_rows, fastmath=CONTRACT),
     ),
-    "fused": _pair(
-        Kernel(forward_rows, fastmath=ANY_ORDER), Kernel(backward_rows, fastmath=ANY_ORDER)
+    "fused": (
+        _forward_by(forward_rows, fastmath=ANY_ORDER),
+        _backward_by(backward_rows, fastmath=ANY_ORDER),
     ),
-    "one-reading": _pair(Kernel(one_reading_rows, fastmath=CONTRACT), None),
-    "no-alias": _pair(
-        Kernel(one_reading_rows, fastmath=CONTRACT, no_alias=True),
-        Kernel(backward_rows, fastmath=ANY_ORDER, no_alias=True),
+    "one-reading": (_forward_by(one_reading_rows, fastmath=CONTRACT), None),
+    "no-alias": (
+        _forward_by(one_reading_rows, fastmath=CONTRACT, no_alias=True),
+        _backward_by(backward_rows, fastmath=ANY_ORDER, no_alias=True),
     ),
 }
 

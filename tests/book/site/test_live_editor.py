@@ -17,19 +17,10 @@ def test_the_bundle_is_what_its_sources_make(tmp_path):
     sources, made = tmp_path / "editor", tmp_path / "made"
     shutil.copytree(ROOT / "tools/editor", sources, ignore=shutil.ignore_patterns("node_modules"))
     made.mkdir()
-    quick = [
-        "--ignore-scripts",
-        "--no-audit",
-        "--no-fund",
-        "--fetch-retries=0",
-        "--fetch-timeout=20000",
-    ]
+    command = "npm ci --ignore-scripts --no-audit --no-fund --fetch-retries=0 --fetch-timeout=20000"
+    environment = {**os.environ, "npm_config_cache": str(tmp_path / "cache")}
     fetched = subprocess.run(
-        ["npm", "ci", *quick],
-        cwd=sources,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "npm_config_cache": str(tmp_path / "cache")},
+        command.split(), cwd=sources, capture_output=True, text=True, env=environment
     )
     if fetched.returncode:
         skip(f"npm: {fetched.stderr[-200:]}", "LN_REQUIRE_NODE")

@@ -59,17 +59,12 @@ def test_what_needs_a_server_is_hidden_from_disk_and_the_reader_told(browser, un
     page = unpacked / f"book/{name}.html"
     found = ln_launch.buttons(name, "", f"main/book/{name}.md", True)
     served = f"<body>{ln_launch.row(found)}"
-    page.with_name("live.html").write_text(
-        f'<link rel="stylesheet" href="../_static/ln.css">{served}'
-    )
-    with Visit(browser, page.with_name("live.html").as_uri()) as visit:
-        assert not visit.page.is_visible("text=Run in the browser") and visit.page.is_visible(
-            "text=Download notebook"
-        )
-        assert visit.page.is_visible("text=http.server")
-        visit.page.evaluate(
-            "document.documentElement.classList.remove('ln-from-disk')"
-        )  # as from a server
-        assert visit.page.is_visible("text=Run in the browser") and not visit.page.is_visible(
-            "text=http.server"
-        )
+    live = page.with_name("live.html")
+    live.write_text(f'<link rel="stylesheet" href="../_static/ln.css">{served}')
+    with Visit(browser, live.as_uri()) as visit:
+        shown = visit.page.is_visible
+        assert shown("text=Download notebook") and shown("text=http.server")
+        assert not shown("text=Run in the browser")
+        # As from a server:
+        visit.page.evaluate("document.documentElement.classList.remove('ln-from-disk')")
+        assert shown("text=Run in the browser") and not shown("text=http.server")

@@ -9,20 +9,6 @@ from pages import CHAPTERS
 pytestmark = pytest.mark.site
 
 
-class Tags(HTMLParser):
-    """All start tags of a page with their attributes."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-
-    handle_startendtag = handle_starttag
-
-
 @pytest.fixture(scope="module")
 def html(site):
     return {
@@ -34,7 +20,13 @@ def html(site):
 
 @pytest.fixture(scope="module")
 def tags(html):
-    return {name: Tags(text).tags for name, text in html.items()}
+    """The start tags of each page, with their attributes."""
+    found = {}
+    for name, text in html.items():
+        parser, found[name] = HTMLParser(), []
+        parser.handle_starttag = lambda tag, a, to=found[name]: to.append((tag, dict(a)))
+        parser.feed(text)  # a tag that ends itself is handled as one that starts, too
+    return found
 
 
 def test_the_front_page_offers_what_the_build_has(html, site):
@@ -43,12 +35,6 @@ def test_the_front_page_offers_what_the_build_has(html, site):
     for said in ("Run in the browser", "Try it", 'id="ex-backward-dx"'):
         assert (said in front) == live, said
     assert "Open in Colab" not in front  # no repository is known
-    assert (
-        front.index("In twenty minutes")
-        < front.index("Start with chapter 1")
-        < front.index("<figure")
-        and front.count("sd-card-title") == 4
-    )
 
 
 def test_chapters_show_outputs(html):
@@ -72,9 +58,8 @@ def test_nothing_is_loaded_from_elsewhere(site, tags):
             assert not re.search(r"https?://", script), f"{name}: {script[:80]}"
     for style in site.rglob("*.css"):
         css = style.read_text(encoding="utf-8")
-        assert not re.search(
-            r"url\(['\"]?(https?:)?//|@import\s+['\"]?(url\()?['\"]?https?:", css
-        ), style.name
+        loads = r"url\(['\"]?(https?:)?//|@import\s+['\"]?(url\()?['\"]?https?:"
+        assert not re.search(loads, css), style.name
 
 
 def test_links_inside_the_site_resolve(site, tags):
@@ -98,12 +83,9 @@ def test_links_inside_the_site_resolve(site, tags):
 
 
 def test_images_are_described(tags):
+    pages = [(name, found) for name, found in tags.items() if name.startswith("book/")]
     images = [
-        (name, a["src"], a.get("alt") or "")
-        for name, found in tags.items()
-        if name.startswith("book/")
-        for tag, a in found
-        if tag == "img"
+        (n, a["src"], a.get("alt") or "") for n, found in pages for t, a in found if t == "img"
     ]
     for name, source, alt in images:
         if source.endswith("-colours.svg"):  # lies under the lines, which say what is seen

@@ -22,12 +22,10 @@ def skip(message, required):
 @contextlib.contextmanager
 def served(folder):
     """The address at which a server on this machine shows the folder."""
-    handler = type(
-        "Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *args: None}
-    )
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(handler, directory=str(folder))
-    )
+    quiet = {"log_message": lambda *args: None}
+    handler = type("Quiet", (http.server.SimpleHTTPRequestHandler,), quiet)
+    of_folder = functools.partial(handler, directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), of_folder)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
@@ -126,14 +124,9 @@ def smallest_type(path):
     Signs that grow with what stands in them (roots) are left out.
     """
     letters = re.compile(r'<g [^>]*scale\(([\d.]+) -[\d.]+\)">(.*?)</g>', re.S)
+    raised = re.compile(r"<use (?![^>]*Size\w+Sym)[^>]*scale\(([\d.]+)\)")
     sizes = [
-        float(scale)
-        * min(
-            [
-                1.0,
-                *map(float, re.findall(r"<use (?![^>]*Size\w+Sym)[^>]*scale\(([\d.]+)\)", inside)),
-            ]
-        )
+        float(scale) * min([1.0, *map(float, raised.findall(inside))])
         for scale, inside in letters.findall(path.read_text(encoding="utf-8"))
     ]
     return min(sizes, default=1) * 100 * 4 / 3

@@ -43,12 +43,10 @@ def site():
             time.sleep(0.5)
     else:
         shutil.rmtree(ROOT / "_build" / "html", ignore_errors=True)
-        built = subprocess.run(
-            [sys.executable, "tools/build_book.py"], cwd=ROOT, capture_output=True, text=True
-        )
-        said = (
-            f"the book does not build:\n{built.stdout}\n{built.stderr}" if built.returncode else ""
-        )
+        command = [sys.executable, "tools/build_book.py"]
+        built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        failed = f"the book does not build:\n{built.stdout}\n{built.stderr}"
+        said = failed if built.returncode else ""
         (word / "part").write_text(said, encoding="utf-8")
         (word / "part").replace(word / "said")
     if said := (word / "said").read_text(encoding="utf-8"):
@@ -59,24 +57,16 @@ def site():
 @pytest.fixture(scope="session")
 def lite(site, tmp_path_factory):
     """A folder with the JupyterLite site of the built book in its sub-folder some/where/lite."""
-    missing = [
-        what
-        for what, there in (
-            ("Chromium or Chrome on the PATH", CHROME),
-            ("JupyterLite (requirements.txt)", importlib.util.find_spec("jupyterlite_core")),
-            (
-                "Pyodide's files (make pyodide)",
-                (fetch_pyodide.TARGET / fetch_pyodide.LOCK).is_file(),
-            ),
-        )
-        if not there
-    ]
-    if missing:
+    needed = {
+        "Chromium or Chrome on the PATH": CHROME,
+        "JupyterLite (requirements.txt)": importlib.util.find_spec("jupyterlite_core"),
+        "Pyodide's files (make pyodide)": (fetch_pyodide.TARGET / fetch_pyodide.LOCK).is_file(),
+    }
+    if missing := [what for what, there in needed.items() if not there]:
         skip(f"not here: {'; '.join(missing)}", "LN_REQUIRE_LIVE")
     root = tmp_path_factory.mktemp("live")
-    build_site.build_lite(
-        fetch_pyodide.fetch(), site, root / "work", root / "served/some/where/lite"
-    )
+    lite = root / "served/some/where/lite"
+    build_site.build_lite(fetch_pyodide.fetch(), site, root / "work", lite)
     return root / "served"
 
 
@@ -128,11 +118,9 @@ def pytest_ignore_collect(collection_path, config):
     """Files about the site alone, whose imports take seconds, are not read where the site is left
     out.
     """
-    if "not site" in config.option.markexpr and collection_path.suffix == ".py":
-        return (
-            "pytestmark = pytest.mark.site" in collection_path.read_text(encoding="utf-8") or None
-        )
-    return None
+    if "not site" not in config.option.markexpr or collection_path.suffix != ".py":
+        return None
+    return "pytestmark = pytest.mark.site" in collection_path.read_text(encoding="utf-8") or None
 
 
 def pytest_collection_finish():
@@ -171,12 +159,9 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if {"site", "browser", "lite"} & {*item.fixturenames}:
             item.add_marker(pytest.mark.site)
-    marked = {
-        item.nodeid
-        for item in items
-        if item.get_closest_marker("slow") or item.get_closest_marker("site")
-    }
-    slow = left_out(item.nodeid for item in items if item.nodeid not in marked)
+    marks = ("slow", "site")
+    quick = [item for item in items if not any(map(item.get_closest_marker, marks))]
+    slow = left_out(item.nodeid for item in quick)
     for item in items:
         if item.nodeid in slow:
             item.add_marker(pytest.mark.slow)

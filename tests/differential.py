@@ -4,8 +4,7 @@ chosen.
     python tests/differential.py --cases 10000 --seed 1 --jobs 2    the worst of each tensor
     python tests/differential.py --case 1000123                     one case
 
-A run of seed s has the cases from s * 10**6 on. The exit code is 1 if any case fails. Without tqdm
-there is no progress bar.
+A run of seed s has the cases from s * 10**6 on. The exit code is 1 if any case fails.
 """
 
 import argparse
@@ -23,14 +22,6 @@ from random_cases import draw, largest
 
 from lnlib import cpu, gpu, layernorm, reference
 from lnlib.validation import COMPUTE_DTYPE
-
-try:
-    from tqdm import tqdm
-except ImportError:
-
-    def tqdm(iterable, **_):
-        return iterable
-
 
 BACKENDS = {"numpy": layernorm, "cpu": cpu, "gpu": gpu}
 
@@ -108,9 +99,7 @@ class Promise(NamedTuple):
     #: u ||size||, see cases.rounding_sizes, of each row of dgamma's and dbeta's terms, too
     roundings: dict
     alike: dict  #: roundings of all rows together that have the same x
-    column: (
-        dict  #: u ||size|| of dgamma's and dbeta's terms in the column that has most of it, else 0
-    )
+    column: dict  #: u ||size|| of the terms in dgamma's or dbeta's largest column, else 0
     extra: dict  #: half ulps of what is stored in another dtype, and underflow
     overflow: dict  #: whether a number may be Inf or NaN
 
@@ -195,22 +184,14 @@ def of_equal_rows(drawn, truth, roundings, u):
         np.add.at(sums, kind.ravel(), a)
         return sums
 
-    found = {
-        name: (
-            unit_of(roundings[name])
-            * np.sqrt(added((roundings[name] / unit_of(roundings[name])) ** 2))
-        )
-        for name in BY_ROW
-    }
+    found = dict(roundings)
+    for name in BY_ROW:
+        unit = unit_of(roundings[name])
+        found[name] = unit * np.sqrt(added((roundings[name] / unit) ** 2))
     unit = unit_of(dy)
-    common = cases.rounding_sizes(truth.xhat[first], truth.rstd[first], gamma, added(dy / unit))[
-        "dgamma"
-    ]
-    return (
-        roundings
-        | found
-        | {"dgamma": max(roundings["dgamma"], u * norm(unit * common, 1), key=weighed)}
-    )
+    sizes = cases.rounding_sizes(truth.xhat[first], truth.rstd[first], gamma, added(dy / unit))
+    common = u * norm(unit * sizes["dgamma"], 1)
+    return found | {"dgamma": max(roundings["dgamma"], common, key=weighed)}
 
 
 def promise(drawn, truth, precise):
@@ -228,13 +209,12 @@ def promise(drawn, truth, precise):
         exact[name], roundings[name] = norm(high, axis), cases.U[compute] * norm(sizes[name], 1)
         extra[name] = norm(half_ulps + lost[name], axis)
     alike = of_equal_rows(drawn, truth, roundings, cases.U[compute])
-    column = {
-        name: 0 if name in BY_ROW else cases.U[compute] * np.max(norm(sizes[name], 0))
-        for name in sizes
-    }
-    return Promise(
-        exact, roundings, alike, column, extra, may_overflow(drawn, truth, compute, roundings)
+    most = {name: cases.U[compute] * np.max(norm(sizes[name], 0)) for name in ("dgamma", "dbeta")}
+    column, overflow = (
+        dict.fromkeys(BY_ROW, 0) | most,
+        may_overflow(drawn, truth, compute, roundings),
     )
+    return Promise(exact, roundings, alike, column, extra, overflow)
 
 
 def weighed(alike, column=0):
@@ -256,10 +236,8 @@ def bounds(promised, name, compute):
     """What the error of a tensor may be, and of each of its rows: the bar of :mod:`cases`, or what
     is weighed.
     """
-    exact, roundings, alike, column, extra, bar = (
-        *(p[name] for p in promised[:5]),
-        cases.BAR[compute],
-    )
+    exact, roundings, alike, column, extra = (p[name] for p in promised[:5])
+    bar = cases.BAR[compute]
     yield None, max(bar * norm(exact), weighed(alike, column)) + norm(extra)
     if name in BY_ROW:
         yield 1, np.maximum(bar * exact, 12 * roundings) + extra
@@ -293,14 +271,9 @@ def shares(results, truth, promised, compute):
             lost[truth.undefined], wrong[truth.undefined] = np.isfinite(value[truth.undefined]), 0
         elif name == "dgamma" and truth.undefined.any():
             lost, wrong = np.isfinite(value), 0 * wrong
-        found[name] = (
-            math.inf
-            if lost.any()
-            else max(
-                quotient(norm(wrong, axis), limit)
-                for axis, limit in bounds(promised, name, compute)
-            )
-        )
+        limits = bounds(promised, name, compute)
+        most = max(quotient(norm(wrong, axis), limit) for axis, limit in limits)
+        found[name] = math.inf if lost.any() else most
     return found
 
 
@@ -308,10 +281,9 @@ def shares(results, truth, promised, compute):
 
 
 def results_of(drawn, backend, precise):
+    options = {"precise": True} if precise else {}
     with cases.threads(drawn.threads) if drawn.threads > 1 else contextlib.nullcontext():
-        return cases.run(
-            BACKENDS[backend], *drawn.arrays, drawn.eps, **({"precise": True} if precise else {})
-        )
+        return cases.run(BACKENDS[backend], *drawn.arrays, drawn.eps, **options)
 
 
 def try_case(number, backends=tuple(BACKENDS)):
@@ -339,10 +311,8 @@ def try_case(number, backends=tuple(BACKENDS)):
 
 def table(worst):
     """Markdown: of each backend, dtype and tensor the largest error / bound and its case."""
-    lines = [
-        "| backend | dtype | " + " | ".join(cases.NAMES) + " |",
-        "|---" * (2 + len(cases.NAMES)) + "|",
-    ]
+    rule = "|---" * (2 + len(cases.NAMES)) + "|"
+    lines = ["| backend | dtype | " + " | ".join(cases.NAMES) + " |", rule]
     for backend, dtype in sorted({key[:2] for key in worst}):
         found = (worst.get((backend, dtype, name), (math.nan, "raised")) for name in cases.NAMES)
         cells = (f"{share:.3f} ({number})" for share, number in found)
@@ -362,7 +332,7 @@ def run(numbers, jobs=1):
         if jobs > 1:
             pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(jobs))
             outcomes = pool.imap_unordered(try_case, numbers, 10)
-        for number, found in tqdm(outcomes, total=len(numbers), unit=" cases", disable=None):
+        for number, found in outcomes:
             for key, share in found.items():
                 worst[key] = max(worst.get(key, (-1, 0)), (share, number))
                 failed += [(number, key, share)] * (share > 1)

@@ -62,9 +62,8 @@ def _cell(body):
         header, source = body[4:].split("\n---\n", 1)
     else:
         lines = body.split("\n")
-        count = next(
-            (i for i, line in enumerate(lines) if not re.match(r":\w+:", line)), len(lines)
-        )
+        code = (i for i, line in enumerate(lines) if not re.match(r":\w+:", line))
+        count = next(code, len(lines))
         header, source = "\n".join(line[1:] for line in lines[:count]), "\n".join(lines[count:])
     return Cell(source.strip("\n"), yaml.safe_load(header) or {})
 
@@ -79,10 +78,8 @@ def _prose(content):
     prose = _FENCE.sub(lambda m: m["body"] if m["name"] in read_out else "", content)
     prose = re.sub(r"^:(name|alt): .*\n", "", prose, flags=re.M)
     prose = re.sub(r"^\$\$.*?\$\$[^\n]*$", "", prose, flags=re.M | re.S)
-    captions = [
-        cell.options.get("mystnb", {}).get("figure", {}).get("caption", "")
-        for cell in _cells(content)
-    ]
+    figures = [cell.options.get("mystnb", {}).get("figure", {}) for cell in _cells(content)]
+    captions = [figure.get("caption", "") for figure in figures]
     return re.sub(r"\$[^$]+\$", "x", "\n".join([prose, *captions]))
 
 
@@ -113,10 +110,8 @@ def _listing(match):
     """The lines that a directive shows: ``source``, ``literalinclude`` with the options of this
     book, ``code-block``.
     """
-    argument, options = (
-        match["argument"].strip(),
-        dict(re.findall(r"^:([\w-]+): *(.*)$", match["body"], re.M)),
-    )
+    argument = match["argument"].strip()
+    options = dict(re.findall(r"^:([\w-]+): *(.*)$", match["body"], re.M))
     if match["name"] == "code-block":
         return match["body"].split("\n")
     if match["name"] == "source":
@@ -124,10 +119,8 @@ def _listing(match):
         return _source(ROOT / f"{module.replace('.', '/')}.py", name)
     lines = _source((BOOK / argument).resolve(), options.get("pyobject"))
     first = next((k for k, line in enumerate(lines) if options.get("start-at", "") in line), 0)
-    last = next(
-        (k for k in range(first, len(lines)) if options.get("end-at", "\n") in lines[k]), len(lines)
-    )
-    return lines[first : last + 1]
+    end, rest = options.get("end-at", "\n"), lines[first:]
+    return rest[: next((k for k, line in enumerate(rest) if end in line), len(rest)) + 1]
 
 
 def _part(content):
@@ -139,12 +132,8 @@ def _part(content):
     readers is 0.77 to 1.22 of this, a single one 0.68 to 1.5. Questions and exercises are counted
     apart.
     """
-    content = re.sub(
-        r"^```\{(exercise|solution)-start\}.*?^```\{\1-end\}\s*\n```",
-        "",
-        content,
-        flags=re.M | re.S,
-    )
+    exercise = r"^```\{(exercise|solution)-start\}.*?^```\{\1-end\}\s*\n```"
+    content = re.sub(exercise, "", content, flags=re.M | re.S)
     count, minutes, code = words(_prose(content)), 0, []
     for match in _FENCE.finditer(content):
         if match["name"] == "code-cell":
@@ -156,9 +145,8 @@ def _part(content):
         elif match["name"] in ("source", "literalinclude", "code-block"):
             code += _listing(match)
     minutes += len(re.findall(r"^`{3,}\{interactive\}", content, re.M))
-    minutes += sum(
-        formula.count("\\\\") + 1 for formula in re.findall(r"^\$\$(.*?)\$\$", content, re.M | re.S)
-    )
+    formulas = re.findall(r"^\$\$(.*?)\$\$", content, re.M | re.S)
+    minutes += sum(formula.count("\\\\") + 1 for formula in formulas)
     return Part(count, math.ceil(count / 80 + minutes + sum(map(bool, map(str.strip, code))) / 7))
 
 
@@ -209,9 +197,8 @@ def names_nobody_has_shown(page):
         if {"remove-cell", "hide-input", "hide-cell", "exercise"} & set(cell.tags):
             continue
         shown |= bound
-        missing |= (
-            found - shown - set(re.findall(r"`(\w+)", _FENCE.sub("", page.text[: match.start()])))
-        )
+        told = re.findall(r"`(\w+)", _FENCE.sub("", page.text[: match.start()]))
+        missing |= found - shown - {*told}
     return sorted(missing)
 
 

@@ -7,11 +7,7 @@ import cases
 import numpy as np
 
 #: Dtypes of x are drawn in these proportions.
-SHARES = {
-    name: share
-    for name, share in {"float32": 7, "float64": 7, "float16": 3, "bfloat16": 3}.items()
-    if name in cases.DTYPES
-}
+SHARES = {name: 3 if name in cases.HALVES else 7 for name in ("float32", "float64", *cases.HALVES)}
 
 #: One case in so many has very many rows; goes through the interpreter of the GPU kernels too; is
 #: dealt to threads.
@@ -53,17 +49,8 @@ def draw_shape(rng, many, size):
 
 def draw_rows(rng, shape):
     """Rows of mean 0 and standard deviation 1, more or less, and what is odd about them."""
-    kind = rng.choice(
-        [
-            "normal",
-            "normal",
-            "outliers",
-            "alternating",
-            "steps",
-            "of different size",
-            "some constant",
-        ]
-    )
+    kinds = "normal", "normal", "outliers", "alternating", "steps", "of different size"
+    kind = rng.choice([*kinds, "some constant"])
     z = rng.standard_normal(shape)
     if kind == "outliers":
         z[:, rng.integers(shape[1], size=2)] *= power(rng, 2, 6)
@@ -81,9 +68,8 @@ def draw_rows(rng, shape):
 
 def draw_upstream(rng, z):
     """dy of size 1, and what is odd about it."""
-    kind = rng.choice(
-        ["normal", "normal", "outliers", "near 1", "along x", "zeros", "constant rows"]
-    )
+    kinds = "normal", "normal", "outliers", "near 1", "along x", "zeros", "constant rows"
+    kind = rng.choice(kinds)
     dy = rng.standard_normal(z.shape)
     if kind == "outliers":
         dy[rng.random(z.shape) < 2 / z.shape[1]] *= power(rng, 2, 8)

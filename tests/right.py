@@ -27,18 +27,15 @@ def one_pass(x, eps):
 def in_order(x, eps):
     """Sums one after the other."""
     m = np.add.accumulate(x, axis=-1)[..., -1:] / x.shape[-1]
-    c = x - m
-    return m, 1 / np.sqrt(
-        np.add.accumulate(c * c, axis=-1)[..., -1:] / x.shape[-1] + x.dtype.type(eps)
-    )
+    variance = np.add.accumulate((x - m) ** 2, axis=-1)[..., -1:] / x.shape[-1]
+    return m, 1 / np.sqrt(variance + x.dtype.type(eps))
 
 
 def einsum(x, eps):
     one = np.full(x.shape[-1], 1 / x.shape[-1], x.dtype)
     m = np.einsum("...d,d->...", x, one)[..., None]
-    return m, 1 / np.sqrt(
-        np.einsum("...d,...d,d->...", x - m, x - m, one)[..., None] + x.dtype.type(eps)
-    )
+    variance = np.einsum("...d,...d,d->...", x - m, x - m, one)[..., None]
+    return m, 1 / np.sqrt(variance + x.dtype.type(eps))
 
 
 def welford(x, eps):
@@ -91,12 +88,8 @@ def affine_dx(dy, x, y, m, r, gamma, beta, eps):
 
 def over_d(dy, x, y, m, r, gamma, beta, eps):
     D, xhat, g = x.dtype.type(x.shape[-1]), (x - m) * r, gamma * dy
-    dx = (
-        r
-        / D
-        * (D * g - g.sum(axis=-1, keepdims=True) - xhat * (g * xhat).sum(axis=-1, keepdims=True))
-    )
-    return dx, *sums(dy, xhat)
+    of_g, along = (a.sum(axis=-1, keepdims=True) for a in (g, g * xhat))
+    return r / D * (D * g - of_g - xhat * along), *sums(dy, xhat)
 
 
 def chain_rule(dy, x, y, m, r, gamma, beta, eps):
@@ -153,8 +146,5 @@ def pairs():
     for statistics in STATISTICS:
         for k, backward in enumerate(BACKWARDS):
             if (k + STATISTICS.index(statistics)) % 3 != 0 or statistics is two_pass:
-                output = folded if k % 2 else normalised
-                yield (
-                    f"{statistics.__name__} {output.__name__} {backward.__name__}",
-                    pair(statistics, output, backward),
-                )
+                parts = statistics, folded if k % 2 else normalised, backward
+                yield " ".join(part.__name__ for part in parts), pair(*parts)

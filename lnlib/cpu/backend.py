@@ -1,8 +1,7 @@
 """What is called from Python: arguments, the cache, rows and dtypes that the kernels do not take.
 
-A call on one short row takes two microseconds, a few of which would be spent in
-:mod:`lnlib.validation`. So arguments that the kernels take as they are go there at once; all others
-are checked, converted or copied first.
+A call on one short row takes two microseconds, and the checks of :mod:`lnlib.validation` would take
+a few more. So arguments that the kernels take as they are go there at once.
 """
 
 import math
@@ -25,8 +24,8 @@ _OVERLAP = "out: found memory that an input uses too, expected an array of its o
 # Found at once: a name in a module of its own takes 30 ns.
 _ndarray, _empty, _new, _inf = np.ndarray, np.empty, tuple.__new__, math.inf
 
-# What Numba has compiled for arrays that are all of one dtype, by that dtype. Called directly it
-# does not ask of what types its arguments are; asking takes up to 0.5 us.
+# What Numba has compiled for arrays of one dtype. Called directly it does not ask for the types of
+# its arguments, which takes up to 0.5 us.
 _forward_of: dict[np.dtype, Callable] = {}
 _backward_of: dict[np.dtype, Callable] = {}
 
@@ -57,10 +56,9 @@ class CpuLayerNormCache(NamedTuple):
 
     @property
     def statistics(self) -> np.ndarray:
-        """Shape (3, rows). A guess at the mean, the mean of what it leaves, and 1 / sqrt(var +
-        eps).
+        """Shape (3, rows): a guess at the mean, the mean of what it leaves, 1 / sqrt(var + eps).
 
-        The last is 0 for a row that :mod:`lnlib.layernorm` does. Its first is then the mean.
+        Of a row that :mod:`lnlib.layernorm` does, the mean, nothing, and 0.
         """
         return self.saved[: -self.x.shape[-1]].reshape(3, -1)
 
@@ -71,9 +69,8 @@ class CpuLayerNormCache(NamedTuple):
 
 
 def _run(serial, parallel, arguments, known, usual):
-    """What the compiled function for one thread, or that for several, returns of its arguments.
-
-    ``known`` is _forward_of or _backward_of, which learns what was compiled for usual arguments.
+    """Call the function for one thread or for several. ``known`` (_forward_of or _backward_of)
+    learns what was compiled for usual arguments.
     """
     size, dtype = arguments[0].size, arguments[0].dtype
     if size >= PARALLEL_SIZE and (threads := usable_threads()) > 1:
@@ -86,8 +83,8 @@ def _run(serial, parallel, arguments, known, usual):
 
 
 def _result(out, x):
-    """Where a result of x's shape and dtype goes: a new array, or ``out``, as an array that is
-    nothing but that (an np.matrix has two axes, however it is cut).
+    """Where a result goes: a new array, or ``out`` as nothing but an array (an np.matrix always has
+    two axes).
     """
     if out is None:
         return _empty(x.shape, x.dtype)
@@ -96,9 +93,7 @@ def _result(out, x):
 
 
 def _copied(array, out):
-    """``array`` as the kernels take it, or a copy; refused if ``out`` would be written over what
-    was copied.
-    """
+    """``array`` as the kernels take it, or a copy; refused if ``out`` lies over what was copied."""
     if array.flags.carray:
         return np.asarray(array)
     _refuse_overlap(out, array)
@@ -115,20 +110,12 @@ def _require_parts(cache):
     x = validation.require_kind("cache.x", cache.x, np.ndarray, "the array that forward kept")
     validation.require_x(x, "cache.x", _REAL)
     size = 3 * (x.size // x.shape[-1]) + x.shape[-1]
-    validation.require_part(
-        cache, "saved", (size,), _FLOATS[1:] if x.dtype == _FLOAT64 else _FLOATS
-    )
-    if not cache.saved.flags.c_contiguous:
-        raise ValueError(
-            f"cache.saved: found strides {cache.saved.strides}, expected the array that forward"
-            " made"
-        )
+    dtypes = (_FLOAT64,) if x.dtype == _FLOAT64 else _FLOATS
+    validation.require_part(cache, "saved", (size,), dtypes)
 
 
 def _means(rows, dtype):
-    """Of rows that forward and backward both find out of range: the same numbers give the same
-    bits.
-    """
+    """Of rows out of range, in forward and in backward: equal rows have means equal to the bit."""
     with np.errstate(all="ignore"):
         return rows.mean(axis=1, dtype=_FLOAT64).astype(dtype)
 
@@ -232,12 +219,8 @@ def layer_norm_forward(
 def _checked_forward(x, gamma, beta, eps, precise, out):
     """Arguments of forward, and where y goes; or the error that says what is wrong with them."""
     x = validation.require_x(x)
-    validation.require_dtype(
-        "x",
-        x.dtype,
-        _REAL,
-        "float64, float32, float16 or bfloat16 (backend 'numpy' takes complex128)",
-    )
+    expected = "float64, float32, float16 or bfloat16 (backend 'numpy' takes complex128)"
+    validation.require_dtype("x", x.dtype, _REAL, expected)
     gamma, beta = validation.require_parameters(gamma, beta, x)
     for name, array in (("gamma", gamma), ("beta", beta)):
         validation.require_dtype(name, array.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
@@ -261,12 +244,9 @@ def layer_norm_backward(
     r"""Gradients of a loss with respect to x, gamma and beta; see
     :func:`lnlib.layernorm.layer_norm_backward`.
 
-    Formulas, parameters, results, errors and error bounds as there, but for these. x changed after
-    forward is a ``ValueError``. A dy whose products with gamma leave the range of the dtype gives
-    NaN or Inf.
-
-    ``out``, of x's shape and dtype and C-contiguous, receives dx, and is returned as dx. It may not
-    overlap dy or x.
+    All is as there, but x changed after forward is a ``ValueError``, and a dy whose products with
+    gamma leave the range of the dtype gives NaN or Inf. ``out``, of x's shape and dtype and
+    C-contiguous, receives dx, and is returned as dx. It may not overlap dy or x.
     """
     usual = (
         type(cache) is CpuLayerNormCache
@@ -322,11 +302,8 @@ def _checked_backward(dy, cache, out):
 
 
 def _finish_backward(left, changed, cache, dy, dx, dgamma, dbeta):
-    """Do or refuse what the compiled functions, whose results ``left`` and ``changed`` are, have
-    not done.
-
-    The rows of dx that are NaN, and all of dgamma and dbeta, by the NumPy backend: parts rounded
-    apart lose digits.
+    """Refuse a changed x; else let the NumPy backend do the rows of dx that are NaN, and all of
+    dgamma and dbeta, because parts rounded apart lose digits.
     """
     dy, rows, dx = (a.reshape(-1, len(dgamma)) for a in (dy, cache.x, dx))
     mine = np.isnan(dx[:, 0])

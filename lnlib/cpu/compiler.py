@@ -1,6 +1,4 @@
-"""What is asked of the compiler beyond Numba's own options: no aliases, streaming stores, and a
-cache on disk that may fail.
-"""
+"""What Numba has no option for: no aliases, streaming stores, and a cache on disk that may fail."""
 
 import warnings
 from collections.abc import Callable
@@ -107,14 +105,3 @@ def fence(typing_context):
         return context.get_dummy_value()
 
     return types.void(), generate
-
-
-# Then the loops run in Python, which has one way to store.
-if config.DISABLE_JIT:  # type: ignore[attr-defined]
-
-    def stream(array, i, j, number):  # type: ignore[misc]
-        """array[i, j] = number."""
-        array[i, j] = number
-
-    def fence():  # type: ignore[misc]
-        """Nothing."""

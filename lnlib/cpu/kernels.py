@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import config, njit, prange
 
 from .. import validation
 from .compiler import NoAlias, cached, fence, stream
@@ -35,8 +35,21 @@ OUT_OF_CACHE_BYTES = 16 * 2**20
 #: aligned and may be streamed.
 LONG_ROW = 256
 
-_RANGE32, _RANGE64 = validation.RANGE["float32"], validation.RANGE["float64"]
-_SAFE32, _SAFE64 = validation.SAFE_TO_SUBTRACT["float32"], validation.SAFE_TO_SUBTRACT["float64"]
+#: Of float32 and of float64, found at ``itemsize // 8``, as is SAFE: what is below that pushes no
+#: element of dx out of range.
+RANGE = validation.RANGE["float32"], validation.RANGE["float64"]
+SAFE = validation.SAFE_TO_SUBTRACT["float32"], validation.SAFE_TO_SUBTRACT["float64"]
+
+#: How far the mean of a row's xhat may be from 0 if x has not changed since forward. A block of
+#: SUM_BLOCK_BYTES is at most 64 additions one after the other, if its sums are a single vector of
+#: 128 bits; each has an error of at most u times what is added. |d| is 1.5 standard deviations on
+#: average at most, because residuals are below half of one, and |xhat| is 1: 160 u. With the
+#: rounding of residual, shift and xhat that is below 256 u = 2^-16, for every D. In float64 sums of
+#: blocks add D / 128 times u: 2^-32 holds to D = 2^24.
+TOLERANCE_OF_A_MEAN = 2.0**-16, 2.0**-32
+
+# Without a compiler (NUMBA_DISABLE_JIT) the loops run in Python, which has one way to store.
+_CAN_STREAM = not config.DISABLE_JIT  # type: ignore[attr-defined]
 
 # Every flag is given, because Numba takes one that is missing from the first caller it compiles.
 # Helpers are inlined: LLVM may optimise a function that is called once for each caller, with sums
@@ -62,25 +75,19 @@ _FROM_PYTHON = _CALLED | {"_nrt": False}
 
 @njit(**_INLINED | {"fastmath": {"reassoc", "nsz", "contract"}})
 def _add(total, term):
-    """total + term, in any order: a loop of these is a vector of partial sums. NaN and Inf stay
-    what they are.
-    """
+    """total + term, in any order: loops become vectors of partial sums. NaN and Inf stay."""
     return total + term
 
 
 @_inlined
 def times(a, b):
-    """a * b, rounded: a fused dy * gamma - c would leave the rounding error of a constant g, which
-    must be 0.
-    """
+    """a * b, rounded: a fused dy * gamma - c would leave the rounding error of a constant g."""
     return a * b
 
 
 @_fused
 def _xhat(number, mean, shift, rstd):
-    """An element of (x - mean - residual) * rstd, where ``shift`` is residual * rstd: one operation
-    and one rounding less, where product and sum are fused.
-    """
+    """(x - mean - residual) * rstd; ``shift`` is residual * rstd, which saves a rounding."""
     return (number - mean) * rstd - shift
 
 
@@ -222,7 +229,7 @@ def _statistics(x, i, real):
 @_inlined
 def _rstd(denominator, itemsize):
     """1 / sqrt(denominator), or 0 if the row is out of range."""
-    smallest, largest = _RANGE32 if itemsize == 4 else _RANGE64
+    smallest, largest = RANGE[itemsize // 8]
     return 1 / math.sqrt(denominator) if smallest < denominator < largest else 0.0
 
 
@@ -247,18 +254,14 @@ def _guess_of_g(dy, i, gamma):
 
 @_inlined
 def _is_poor(guess, w_sum, D):
-    """Whether w = g - guess is larger than g: mean(w^2) is mean(g^2) - guess (guess + 2
-    mean(w)).
-    """
+    """Whether w = g - guess is larger than g: mean(w^2) = mean(g^2) - guess (guess + 2 mean(w))."""
     guess = np.float64(guess)
     return guess * (guess * D + 2 * w_sum) < 0
 
 
 @_inlined
 def _row_sums(dy, x, i, gamma, mean, shift, rstd):
-    """The guess at the mean of row i's g, and the :func:`_upstream_sums` of the whole row, in
-    float64; with the guess 0 if the first one is poor.
-    """
+    """The guess at the mean of row i's g, 0 if the first is poor, and the row's _upstream_sums."""
     block, D, guess = SUM_BLOCK_BYTES // x.itemsize, x.shape[1], _guess_of_g(dy, i, gamma)
     while True:
         w_sum = wx_sum = x_sum = w_lost = wx_lost = x_lost = 0.0
@@ -273,27 +276,6 @@ def _row_sums(dy, x, i, gamma, mean, shift, rstd):
         if not _is_poor(guess, w_sum, D):
             return guess, w_sum + w_lost, wx_sum + wx_lost, x_sum + x_lost
         guess -= guess
-
-
-@_inlined
-def _tolerance_of_a_mean(itemsize):
-    """How far the mean of a row's xhat may be from 0 if x has not changed since forward.
-
-    A block of SUM_BLOCK_BYTES is at most 64 additions one after the other, if its sums are a single
-    vector of 128 bits; each has an error of at most u times what is added. |d| is 1.5 standard
-    deviations on average at most, because residuals are below half of one, and |xhat| is 1: 160 u.
-    With the rounding of residual, shift and xhat that is below 256 u = 2^-16, for every D. In
-    float64 sums of blocks add D / 128 times u: 2^-32 holds to D = 2^24.
-    """
-    return 2.0**-16 if itemsize == 4 else 2.0**-32
-
-
-@_inlined
-def _overflow_safe_limit(itemsize):
-    """What is below it pushes no element of dx out of range; see
-    :data:`lnlib.validation.SAFE_TO_SUBTRACT`.
-    """
-    return _SAFE32 if itemsize == 4 else _SAFE64
 
 
 # Loops over rows.
@@ -321,18 +303,20 @@ def _zeros_beside(rows, gamma):
 
 @_inlined
 def _whole_lines(i, D, before, line):
-    """The columns of row i at which its first cache line begins and its last whole one ends."""
+    """The columns at which row i's first cache line begins and its last whole one ends; of short
+    rows none.
+    """
+    if D < LONG_ROW:
+        return 0, 0
     start = (before - i * D) & (line - 1)
     return start, D - ((D - start) & (line - 1))
 
 
 @_over_rows
 def _forward_rows(x, gamma, beta, eps, y, statistics, begin, end):
-    """Rows begin to end of y and of the statistics; returns how many rows are out of range, with
-    rstd 0.
-    """
+    """Rows begin to end of y and the statistics; returns how many are out of range (rstd 0)."""
     D, real, line = x.shape[1], gamma.dtype.type, LINE // x.itemsize
-    streams = 2 * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
+    streams = _CAN_STREAM and 2 * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
     before, out_of_range = _columns_before_line(y), 0
     for i in range(begin, end):
         mean, residual, variance = _statistics(x, i, real)
@@ -342,7 +326,7 @@ def _forward_rows(x, gamma, beta, eps, y, statistics, begin, end):
         if rstd == 0:
             out_of_range += 1
             continue
-        start, stop = _whole_lines(i, D, before, line) if D >= LONG_ROW else (0, 0)
+        start, stop = _whole_lines(i, D, before, line)
         _write_y(x, i, 0, start, mean, shift, rstd, gamma, beta, y, None)
         if streams:
             _write_y(x, i, start, stop, mean, shift, rstd, gamma, beta, y, True)
@@ -362,9 +346,9 @@ def _backward_rows(dy, x, statistics, gamma, dx, sums, begin, end):
     is not the recorded one. Row by row, each still in the nearest cache when it is read again.
     """
     D, real, line = x.shape[1], gamma.dtype.type, LINE // x.itemsize
-    tolerance, root = _tolerance_of_a_mean(gamma.itemsize), math.sqrt(D)
-    limit = _overflow_safe_limit(gamma.itemsize)
-    streams = 3 * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
+    tolerance, limit = TOLERANCE_OF_A_MEAN[gamma.itemsize // 8], SAFE[gamma.itemsize // 8]
+    root = math.sqrt(D)
+    streams = _CAN_STREAM and 3 * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
     before, left, changed = _columns_before_line(dx), 0, 0
     dgamma, dbeta = _zeros_beside(dx, gamma)
     for block in range(begin, end, ROW_BLOCK):
@@ -380,7 +364,7 @@ def _backward_rows(dy, x, statistics, gamma, dx, sums, begin, end):
                 g_mean = real(math.nan)
                 left += 1
             row = mean, shift, rstd, g_mean, gx_mean
-            start, stop = _whole_lines(i, D, before, line) if D >= LONG_ROW else (0, 0)
+            start, stop = _whole_lines(i, D, before, line)
             write_gradients(dy, x, i, 0, start, gamma, row, dx, dgamma, dbeta, None)
             if streams:
                 write_gradients(dy, x, i, start, stop, gamma, row, dx, dgamma, dbeta, True)
@@ -409,20 +393,9 @@ def _parts(saved, D):
     return saved[: 3 * rows].reshape(3, rows), saved[3 * rows :]
 
 
-@_allocating
-def _filled_parts(saved, gamma):
-    """The same parts, with gamma copied into its own."""
-    statistics, weights = _parts(saved, len(gamma))
-    for j in range(len(gamma)):
-        weights[j] = gamma[j]
-    return statistics, weights
-
-
 @_loop
 def _finish_sums(sums, dgamma, dbeta):
-    """Add up the threads' sums, in their order; returns 1 if one may have left the range on its
-    way, else 0.
-    """
+    """Add up the threads' sums, in their order; returns 1 if one may have overflowed, else 0."""
     total = 0.0
     for t in range(1, sums.shape[0]):
         _fold(sums[t, 0], sums[t, 1], sums[0])
@@ -430,22 +403,21 @@ def _finish_sums(sums, dgamma, dbeta):
     for j in range(np.uintp(dgamma.shape[0])):
         dgamma[j], dbeta[j] = sums[0, 0, j] + sums[0, 2, j], sums[0, 1, j] + sums[0, 3, j]
         total = _add(total, abs(dgamma[j]) + abs(dbeta[j]))
-    return 0 if total < _overflow_safe_limit(dgamma.itemsize) else 1
+    return 0 if total < SAFE[dgamma.itemsize // 8] else 1
 
 
 @_over_rows
 def _forward(x, gamma, beta, eps, y, saved):
     if _overlap(y, x) or _overlap(y, gamma) or _overlap(y, beta):
         return -1
-    statistics, weights = _filled_parts(saved, gamma)
+    statistics, weights = _parts(saved, len(gamma))
+    weights[:] = gamma
     return _forward_rows(x, weights, beta, eps, y, statistics, 0, len(x))
 
 
 @cached(**_FROM_PYTHON)
 def forward_serial(x, gamma, beta, eps, y, saved):
-    """Fill y and ``saved``; returns how many rows are out of range, or -1 if y overlaps an
-    input.
-    """
+    """Fill y and ``saved``; returns how many rows are out of range, -1 if y overlaps an input."""
     return _forward(x, gamma, beta, eps, y, saved)
 
 
@@ -453,7 +425,8 @@ def forward_serial(x, gamma, beta, eps, y, saved):
 def forward_threads(x, gamma, beta, eps, y, saved, threads):
     if _overlap(y, x) or _overlap(y, gamma) or _overlap(y, beta):
         return -1
-    (statistics, weights), rows, out_of_range = _filled_parts(saved, gamma), len(x), 0
+    (statistics, weights), rows, out_of_range = _parts(saved, len(gamma)), len(x), 0
+    weights[:] = gamma
     for t in prange(threads):
         out_of_range += _forward_rows(
             x, weights, beta, eps, y, statistics, rows * t // threads, rows * (t + 1) // threads
@@ -473,9 +446,7 @@ def _backward(dy, x, saved, dx, dgamma, dbeta):
 
 @cached(**_FROM_PYTHON)
 def backward_serial(dy, x, saved, dx, dgamma, dbeta):
-    """Fill dx, dgamma and dbeta; returns the counts of _backward_rows, or (-1, 0) if dx overlaps an
-    input.
-    """
+    """Fill dx, dgamma and dbeta; returns _backward_rows' counts, or (-1, 0) if dx overlaps."""
     return _backward(dy, x, saved, dx, dgamma, dbeta)
 
 

@@ -1,6 +1,4 @@
-"""When Numba's threads may be used: in the process that started them, and where need be by one
-caller at a time.
-"""
+"""When Numba's threads may be used: by the process that started them, and in turns if need be."""
 
 import contextlib
 import os
@@ -13,9 +11,7 @@ _forked = False  # whether this process is the child of one that had started Num
 
 
 def _layer():
-    """The name of Numba's threading layer, or None before its threads were first asked for, or
-    counted.
-    """
+    """The name of Numba's threading layer, or None before its threads were asked for."""
     try:
         return numba.threading_layer()
     except ValueError:
@@ -32,11 +28,10 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 
 def in_forked_child() -> bool:
-    """Whether this is a child forked after Numba had started its threads. It may call no parallel
-    function.
+    """Whether this child was forked after Numba had started its threads: it has none of them.
 
-    Threads are missing that Numba believes to have: with GNU's OpenMP it terminates the child, and
-    its own layer may be left in the middle of a call of the parent's.
+    With GNU's OpenMP a parallel function terminates the child, and Numba's own layer may be left in
+    the middle of a call of the parent's.
     """
     return _forked
 
@@ -47,9 +42,7 @@ def usable_threads() -> int:
 
 
 def parallel_call_lock() -> contextlib.AbstractContextManager:
-    """The context to call a parallel function in.
-
-    Numba's own layer, ``workqueue``, aborts the process where two threads call at once: they take
-    turns.
+    """The context to call a parallel function in: callers take turns with Numba's own layer,
+    ``workqueue``, which aborts the process where two call at once.
     """
     return _one_caller if _layer() in ("workqueue", None) else _any_caller

@@ -116,6 +116,7 @@ OVERLAPS = {
     "dy": lambda a: (a, a["dy"]),
     "dy, transposed": lambda a: ({**a, "dy": a["dy"].T}, a["dy"]),
     "x, in backward": lambda a: (a, a["x"]),
+    "the cache, in backward": lambda a: (a, None),
 }
 
 
@@ -136,9 +137,14 @@ def test_out_over_an_argument_is_refused(dtype, kind, n):
         flat=arrays((512,), dtype)[0],
     )
     a, out = OVERLAPS[kind](a)
-    before = out.tobytes()
     with threads(n):
         cache = cpu.layer_norm_forward(a["x"], a["gamma"], a["beta"])[1]
+        if out is None:
+            # x of one row: statistics and gamma are more than that
+            x, a["dy"] = a["x"][:1], a["dy"][:1]
+            cache = cpu.layer_norm_forward(x, a["gamma"], a["beta"])[1]
+            out = cache.saved.view(dtype)[:16].reshape(1, 16)
+        before = out.tobytes()
         with pytest.raises(
             ValueError, match="^out: found memory that an input uses too, expected an array"
         ):
@@ -176,59 +182,31 @@ def test_the_results_do_not_depend_on_where_arrays_lie(dtype, rows):
 # The cache
 
 
-@pytest.mark.parametrize("precise", [False, True])
 @pytest.mark.parametrize("dtype", cases.DTYPES)
-def test_what_the_cache_shares(dtype, precise):
-    """x is the caller's where its docstring says so; nothing else is anyone's, and no result
-    another's.
-    """
-    if precise and dtype == "float64":
-        pytest.skip("float64 is precise")
+def test_what_the_cache_shares(dtype):
+    """x is the caller's where its docstring says so, else a copy; no result is another's."""
     for D in (1, 5, 300):
         x, gamma, beta, dy = arrays((2, 2, D), dtype)
-        y, cache = cpu.layer_norm_forward(x, gamma, beta, precise=precise)
-        assert cache.x is x
-        compute = np.float64 if precise or dtype == "float64" else np.float32
-        assert (
-            cache.saved.shape == (3 * 4 + D,)
-            and cache.saved.dtype == compute
-            and cache.saved.base is None
-        )
-        assert (
-            cache.eps == 1e-5
-            and cache.dtype == gamma.dtype
-            and cache.backend == "cpu"
-            and len(cache) == 4
-        )
-        assert cache.statistics.shape == (3, 4) and cache.gamma.shape == (D,)
-        assert np.array_equal(cache.gamma, gamma.astype(compute))
+        y, cache = cpu.layer_norm_forward(x, gamma, beta)
+        assert cache.x is x and cache.dtype == gamma.dtype
+        assert np.array_equal(cache.gamma, gamma.astype(cache.saved.dtype))
         wide = x.astype(np.float64)
         mean, variance = wide.mean(axis=-1).ravel(), wide.var(axis=-1).ravel()
         assert np.allclose(cache.statistics[0] + cache.statistics[1], mean, rtol=1e-5, atol=1e-5)
-        # Of a row of one feature 1 / sqrt(eps); var + eps is right to a few roundings otherwise.
         assert np.allclose(cache.statistics[2], 1 / np.sqrt(variance + 1e-5), rtol=1e-5)
         assert cases.share_nothing(
             [x, gamma, beta, dy, y, cache.saved, *cpu.layer_norm_backward(dy, cache)]
         )
 
-    x = arrays((4, 6), dtype)[0]
-    gamma, beta = arrays((6,), dtype)[1:3]
-    for kind in (
-        x[:, ::-1],
-        x[::2],
-        np.asfortranarray(x),
-        read_only(x),
-        np.broadcast_to(x[0], (4, 6)),
-    ):
-        cache = cpu.layer_norm_forward(kind, gamma, beta, precise=precise)[1]
+    x, gamma, beta, _ = arrays((4, 6), dtype)
+    for kind in (x[:, ::-1], x[::2], np.asfortranarray(x), read_only(x)):
+        cache = cpu.layer_norm_forward(kind, gamma, beta)[1]
         assert not np.shares_memory(cache.x, x) and np.array_equal(cache.x, kind)
         assert cache.x.flags.carray
 
 
 CHANGES = {
-    "plus one": lambda x: x + 1,
     "rows in another order": lambda x: x[::-1],
-    "another batch": lambda x: np.random.default_rng(99).standard_normal(x.shape),
     "a NaN": lambda x: np.concatenate([x.ravel()[:-1], [np.nan]]).reshape(x.shape),
     "the last element": (
         lambda x: np.concatenate([x.ravel()[:-1], [x[-1, -1] + 1]]).reshape(x.shape)
@@ -245,14 +223,14 @@ CHANGES = {
             for dtype in cases.DTYPES
             for n in (1, 3)
         ),
-        *(pytest.param("float32", True, n, marks=pytest.mark.slow) for n in (1, 3)),
+        pytest.param("float32", True, 1, marks=pytest.mark.slow),
     ],
 )
 def test_a_changed_x_is_refused(dtype, precise, n, change):
-    """By a thread of several too. The smallest of these changes moves one mean by 1/2500, eight
-    times the limit.
+    """By a thread of several too. The smallest of these changes moves one mean by 1/2500: of
+    float32 this is 26 times the limit, 256 u.
     """
-    for shape in ((4, 3), (40, 3), (20, 300), (20, 2500)):
+    for shape in ((4, 3), (20, 300), (20, 2500)):
         with threads(n):
             x, gamma, beta, dy = arrays(shape, dtype, offset=0.5)
             _, cache = cpu.layer_norm_forward(x, gamma, beta, precise=precise)
@@ -266,17 +244,7 @@ def test_a_changed_x_is_refused(dtype, precise, n, change):
 # Scales of one row when forward sees it, and when backward does. NaN and Inf are of one element.
 @pytest.mark.parametrize(
     "before, after",
-    [
-        (1e30, 1),
-        (1e30, np.nan),
-        (1e30, np.inf),
-        (1e-30, 2e-30),
-        (np.nan, 1),
-        (np.inf, 1),
-        (1, np.nan),
-        (1, np.inf),
-        (1, 1e30),
-    ],
+    [(1e30, 1), (1e30, np.nan), (1e-30, 2e-30), (np.nan, 1), (np.inf, 1), (1, np.inf), (1, 1e30)],
 )
 @pytest.mark.parametrize("D", [3, 300, 2500])
 def test_a_changed_row_out_of_range_is_refused(D, before, after):
@@ -314,28 +282,12 @@ def test_the_sums_stay_precise_where_a_row_is_left_to_numpy():
     assert bits(mine) != bits(cases.run(layernorm, x, gamma, beta, dy)[2:])
 
 
-def test_a_change_that_cannot_be_told():
-    """Inside a row of NaN: its dx is NaN before and after, and so is its part of dgamma. Also of
-    one feature.
-    """
-    x, gamma, beta, dy = arrays((20, 300))
-    x[17, 5] = np.nan
-    _, cache = cpu.layer_norm_forward(x, gamma, beta)
-    expected = bits(cpu.layer_norm_backward(dy, cache))
-    x[17, 6:] += 1
-    assert bits(cpu.layer_norm_backward(dy, cache)) == expected
-    x, gamma, beta, dy = arrays((2, 1))
-    assert np.isnan(run(np.full_like(x, np.nan), gamma, beta, dy)[1]).all()
-
-
 REGIMES = {
     "normal": lambda z: z,
     "constant": lambda z: z[:, :1] + 0 * z,
-    "zeros": lambda z: 0 * z,
     "outlier": lambda z: np.where(np.arange(z.shape[1]) == z.shape[1] // 2, 1e4, z),
     "first elements far from the rest": lambda z: np.where(np.arange(z.shape[1]) < 16, z + 1e4, z),
     "steps": lambda z: np.where(np.arange(z.shape[1]) < z.shape[1] // 3, 1 / 3, -0.7) + 0 * z,
-    "sorted": lambda z: np.sort(z, axis=1),
     "growing": lambda z: np.broadcast_to(np.exp(np.linspace(0, 20, z.shape[1])), z.shape),
     "small": lambda z: 1e-9 * z,
     "large": lambda z: 1e12 * z,
@@ -345,38 +297,27 @@ REGIMES = {
     "with NaN": lambda z: np.where(z == z[0, 0], np.nan, z),
     "with Inf": lambda z: np.where(z == z[0, 0], np.inf, z),
 }
-UNCHANGED = [
-    ("float32", False, (0, 1e3, 1e7)),
-    ("float32", True, (0, 1e3, 1e7)),
-    ("float64", False, (0, 1e7, 1e14)),
-    *((dtype, False, (0, 10)) for dtype in cases.HALVES),
-]
-
-
-def never_refused(dtype, precise, offsets, widths=(1, 2, 7, 64, 300, 1000, 2500, 65536)):
-    """The regimes in which a backward that follows its forward thinks x has changed: none, if all
-    is well.
-    """
-    wrong = []
-    for D in widths:
-        z = np.random.default_rng(D).standard_normal((4, D))
-        one = np.ones(D, dtype)
-        for name, regime in REGIMES.items():
-            for offset in offsets:
-                with np.errstate(over="ignore"):
-                    x = (regime(z) + offset).astype(dtype)
-                _, cache = cpu.layer_norm_forward(x, one, one, precise=precise)
-                try:
-                    cpu.layer_norm_backward(x, cache)
-                except ValueError as error:
-                    wrong.append((name, D, offset, str(error)))
-    return wrong
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype, precise, offsets", UNCHANGED)
+@pytest.mark.parametrize(
+    "dtype, precise, offsets",
+    [
+        ("float32", False, (0, 1e3, 1e7)),
+        ("float32", True, (0, 1e7)),
+        ("float64", False, (0, 1e7, 1e14)),
+        *((dtype, False, (0, 10)) for dtype in cases.HALVES),
+    ],
+)
 def test_an_unchanged_x_is_never_refused(dtype, precise, offsets):
-    assert not never_refused(dtype, precise, offsets)
+    for D in (1, 2, 7, 64, 300, 2500, 65536):
+        z = np.random.default_rng(D).standard_normal((4, D))
+        one = np.ones(D, dtype)
+        for regime in REGIMES.values():
+            for offset in offsets:
+                with np.errstate(over="ignore"):
+                    x = (regime(z) + offset).astype(dtype)
+                run(x, one, one, x, precise=precise)
 
 
 def cut(folder, ending, size):
@@ -570,44 +511,27 @@ def test_precise_is_rounded_once():
         assert np.abs(reference.to_float64(reference.to_fixed(a) - b) / ulp).max() <= 0.52
 
 
-def far_and_near(shape, precise=False):
-    """Both passes are far. A batch may be cut anywhere: parts that are near have the same y and dx.
-    Their dgamma and dbeta are blocks of ROW_BLOCK rows, added in float64: three results are rounded
-    once.
+@pytest.mark.slow
+@pytest.mark.parametrize("precise", [False, True])
+@pytest.mark.parametrize("shape", [(36000, 64), (7500, 300), (1100, 2100)])
+def test_what_is_far_has_the_same_bits(shape, precise):
+    """Parts of a batch that are near have the same y and dx as the whole, which is far. Their
+    dgamma and dbeta are added in float64: three results are rounded once.
     """
     x, gamma, beta, dy = arrays(shape)
-    assert 2 * x.nbytes >= kernels.OUT_OF_CACHE_BYTES
-    cut = shape[0] // 2 // 16 * 16
+    half = shape[0] // 2 // kernels.ROW_BLOCK * kernels.ROW_BLOCK
+    assert 3 * x[half:].nbytes < kernels.OUT_OF_CACHE_BYTES <= 2 * x.nbytes
     with threads(1):
         results, *parts = (
             run(x[rows], gamma, beta, dy[rows], precise=precise)
-            for rows in (slice(None), slice(cut), slice(cut, None))
+            for rows in (slice(None), slice(half), slice(half, None))
         )
-    assert 3 * x[cut:].nbytes < kernels.OUT_OF_CACHE_BYTES and cut <= shape[0] / 2
     for k in (0, 1):
         assert np.array_equal(results[k], np.concatenate([part[k] for part in parts]))
     for k in (2, 3):
         of_all, *of_parts = (r[k].astype(float) for r in (results, *parts))
-        assert np.all(
-            abs(of_all - sum(of_parts))
-            <= cases.U["float32"] * (abs(of_all) + sum(map(abs, of_parts)))
-        )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precise", [False, True])
-@pytest.mark.parametrize("shape", [(36000, 64), (9000, 256), (7500, 300), (1100, 2100)])
-def test_what_is_far_has_the_same_bits(shape, precise):
-    far_and_near(shape, precise)
-
-
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-def test_out_may_not_lie_in_what_the_cache_keeps(dtype):
-    x, gamma = np.arange(6, dtype=dtype).reshape(2, 3), np.ones(3, dtype)
-    cache = cpu.layer_norm_forward(x, gamma, gamma)[1]
-    inside = cache.saved.view(dtype)[:6].reshape(2, 3)
-    with pytest.raises(ValueError, match="^out: found memory that an input uses too"):
-        cpu.layer_norm_backward(x, cache, out=inside)
+        sizes = abs(of_all) + sum(map(abs, of_parts))
+        assert np.all(abs(of_all - sum(of_parts)) <= cases.U["float32"] * sizes)
 
 
 @pytest.mark.parametrize("dtype", cases.HALVES)
@@ -799,13 +723,11 @@ def test_without_the_compiler(tmp_path):
     code = """
 import json, test_cpu
 from lnlib.cpu import kernels
-found = []
-for kernels.OUT_OF_CACHE_BYTES in (kernels.OUT_OF_CACHE_BYTES, 0):
-    for shape in ((1, 300), (17, 31), (3, 1023)):
-        found.append([a.tolist() for a in test_cpu.run(*test_cpu.arrays(shape, "float64"))])
-print(json.dumps(found))
+kernels.OUT_OF_CACHE_BYTES = 0
+print(json.dumps([[a.tolist() for a in test_cpu.run(*test_cpu.arrays(shape, "float64"))]
+                  for shape in ((1, 300), (17, 31))]))
 """
     found = child(code, tmp_path, NUMBA_DISABLE_JIT="1")
-    for shape, results in zip(((1, 300), (17, 31), (3, 1023)) * 2, found, strict=True):
+    for shape, results in zip(((1, 300), (17, 31)), found, strict=True):
         for a, b in zip(results, run(*arrays(shape, "float64")), strict=True):
             assert np.linalg.norm(a - b) <= 2 * cases.BAR["float64"] * np.linalg.norm(b)

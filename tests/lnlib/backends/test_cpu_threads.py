@@ -41,7 +41,6 @@ def run(layer, code, cache_folder=None):
 
 @pytest.mark.slow
 @LAYERS
-@pytest.mark.slow
 def test_two_threads_may_call_at_once(layer, tmp_path):
     """From the first call on; with the layer that is always there this one compiles."""
     found, expected, used = run(

@@ -53,15 +53,15 @@ def link_terms(app, doctree, docname):
 
 def preview(target):
     """What the preview of an element shows as HTML; empty if it is not of a kind that has one."""
+    classes = target.get("class", ())
     if target.name == "dt":
         target = target.find_next_sibling("dd")
-    elif "math" in target.get("class", ()):
-        target = BeautifulSoup(str(target), "html.parser").div
-        for number in target.select(".eqno"):
-            number.decompose()
-    elif target.name != "figure" and "citation" not in target.get("class", ()):
+    elif target.name != "figure" and not {"math", "citation"} & {*classes}:
         return ""
-    return target.decode_contents().strip()
+    shown = BeautifulSoup(target.decode_contents(), "html.parser")
+    for part in shown.select(".eqno, .headerlink"):
+        part.decompose()
+    return str(shown).strip()
 
 
 def gather(app, exception):
@@ -82,7 +82,7 @@ def gather(app, exception):
             if target and key not in found and (shown := preview(target)):
                 # Pictures and links count from the root of the site.
                 found[key] = re.sub(
-                    r'(?<=src=")[^"]+|(?<=href=")(?!https?:)[^"]+',
+                    r'(?<=src=")[^"]+|(?<=srcset=")[^"]+|(?<=href=")(?!https?:)[^"]+',
                     lambda path, address=address: urljoin(address, path[0]),
                     shown,
                 )

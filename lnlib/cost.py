@@ -115,11 +115,11 @@ _NO_ARRAY = {"sum", "sum_rows", "sqrt", "eps"}
 class Options(TypedDict, total=False):
     """What else is known of a pass."""
 
-    keep: str  #: for backward: "xhat" (xhat, rstd, gamma), or "x" (x, mean, rstd, gamma)
+    keep: str  #: what backward reads, "xhat" (xhat, rstd, gamma) or "x" (x, mean, rstd, gamma)
     fused: bool  #: one pass that reads its arguments once and writes its results once
-    #: Not fused: the calls of :func:`lnlib.cpu.ladder.reused_buffers_forward`, which need
-    #: ``keep="x"``, instead of those of :func:`lnlib.cpu.ladder.idiomatic_forward`. Fused: changes
-    #: nothing but the memory.
+    #: If not fused, the calls of :func:`lnlib.cpu.ladder.reused_buffers_forward`, which need
+    #: ``keep="x"``, instead of those of :func:`lnlib.cpu.ladder.idiomatic_forward`. If fused, it
+    #: changes nothing but the memory.
     out: bool
 
 

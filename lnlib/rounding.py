@@ -37,7 +37,7 @@ def _format(bits, precision):
     return Format(bits, precision, u, largest, 2.0 ** (1 - top), 2.0 ** (2 - top - precision))
 
 
-#: Facts of each format by name of dtype: IEEE 754-2019, table 3.5; bfloat16 is half a float32.
+#: Facts of each format by name of dtype, from IEEE 754-2019, table 3.5; bfloat16 is half a float32.
 FORMATS = {
     "bfloat16": _format(16, 8),
     "float16": _format(16, 11),

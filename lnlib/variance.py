@@ -37,7 +37,7 @@ _SUMMED = *_REAL, np.dtype(np.longdouble).name  # which "wide" sums in
 #: (mean, correction, variance), each of shape (..., 1) and x's dtype.
 Moments = tuple[np.ndarray, np.ndarray, np.ndarray]
 
-#: The count, the mean and the sum of squared deviations of a group of numbers.
+# The count, the mean and the sum of squared deviations of a group of numbers.
 Group = Sequence[np.ndarray]
 
 

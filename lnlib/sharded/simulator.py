@@ -28,7 +28,7 @@ def _ring(join, arrays):
     return np.concatenate([functools.reduce(join, turn) for turn in turns])
 
 
-#: Ways to combine the arrays of P ranks, by name: :func:`simulate`'s ``order``.
+#: Ways to combine the arrays of P ranks, by name, which is :func:`simulate`'s ``order``.
 ORDERS = {"tree": _tree, "chain": functools.reduce, "ring": _ring}
 
 

@@ -140,6 +140,8 @@ class Writer:
         return [*self.imports("\n".join(body)), *body]
 
     def imports(self, body):
+        if "np." in body:
+            yield "import numpy as np"
         for module in ("base64", "ctypes", "zlib", "ml_dtypes", "torch", "jax", "cupy"):
             if f"{module}." in body:
                 yield f"import {module}"

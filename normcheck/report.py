@@ -178,7 +178,10 @@ def _parts(report: Report, all_tests: bool = False) -> Iterator[tuple[str, str]]
         said = f"FAILED  likewise, {alike[0].tensor} being wrong in every case: {names}"
         yield from [("", ""), ("p", said)]
     if failures and not all_tests:
-        said = "The first of these as a test (report.failures[k].test has all):"
+        said = (
+            "The first of these as a test, in which target, or forward and backward, are yours"
+            " (report.failures[k].test has all):"
+        )
         yield from [("", ""), ("p", said), ("", ""), ("pre", failures[0].test)]
     if report.mistake:
         yield from [("", ""), ("p", f"Which mistake: {report.mistake.sentence}")]

@@ -85,7 +85,8 @@ class _Run:
         def said(failures, **more):
             return Report(
                 called,
-                tuple(self.tried),
+                # What some of its cases could not tell did not hold.
+                tuple(p for p in self.tried if p in self.failed or p not in self.unjudged),
                 tuple(sorted(failures, key=severity)),
                 (*self.unjudged.values(), *not_tested(self.settings), *self.target.lacks),
                 self.digits,

@@ -198,3 +198,34 @@ def test_a_mistake_of_one_dtype_is_told_of_that_dtype():
 
 def test_what_is_right_is_right_in_rms_norm_too():
     assert told((rms_norm_forward, rms_norm_backward), kind="rms_norm") is None
+
+
+def _eps_outside(through_the_root):
+    """A pair whose y has eps outside the root; its gradients are those of y, or the usual ones."""
+
+    def forward(x, gamma, beta, eps):
+        c = x - x.mean(-1, keepdims=True)
+        sigma = np.sqrt((c * c).mean(-1, keepdims=True))
+        rstd = 1 / (sigma + x.dtype.type(eps))
+        return gamma * c * rstd + beta, (c, sigma, rstd, gamma)
+
+    def backward(dy, saved):
+        c, sigma, rstd, gamma = saved
+        g, xhat, rows = gamma * dy, c * rstd, tuple(range(dy.ndim - 1))
+        along = np.divide(c, sigma, out=np.zeros_like(c), where=sigma > 0)
+        along = along if through_the_root else xhat
+        dx = rstd * (g - g.mean(-1, keepdims=True) - along * (g * xhat).mean(-1, keepdims=True))
+        return dx, (dy * xhat).sum(rows), dy.sum(rows)
+
+    return forward, backward
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float64"))
+@pytest.mark.parametrize("true", (True, False))
+def test_gradients_are_those_of_y_or_not(true, dtype):
+    """In rows with a small variance they look alike, for the wrong term vanishes there."""
+    report = validate(_eps_outside(true), quick=True, dtypes=(dtype,))
+    not_those = "Your gradients are not those of that y" in report.mistake.sentence
+    assert report.mistake.kind == "convention" and not_those != true
+    held = {*report.kept}
+    assert not any(held & {what.split(":")[0]} for what in report.untested)

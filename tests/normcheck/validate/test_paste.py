@@ -37,7 +37,7 @@ def passes(test, **target):
     """Whether a pasted test passes on a target; what is wrong with the test itself is raised."""
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
-            exec(compile(test, "pasted", "exec"), {"np": np, **target})
+            exec(compile(test, "pasted", "exec"), target)
     except (NameError, SyntaxError):
         raise
     except BaseException:  # a target may raise anything

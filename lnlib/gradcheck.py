@@ -52,6 +52,9 @@ ROUNDINGS = 4
 #: How many unit roundoffs the arithmetic of an element of dx may cost, sums over D not included.
 ARITHMETIC = 8
 
+#: How many times a check allows for what the numeric gradient changes by with another step.
+CHANGES = 10
+
 #: Of arrays, to an array or a number.
 Function = Callable[..., Any]
 
@@ -407,7 +410,7 @@ def _check_one(name, f, arg, dy, grad, rule, rtol):
         u = _unit_roundoff(arg)
         change = relative(_differentiate(rule, f, arg, 1.5 * h, dy)[0] - numeric)
         noise = relative(rule.rounding * ROUNDINGS * u / h * reached)
-        limit = tolerance(arg.dtype, max(dy.size, 1)) + noise + 10 * change
+        limit = tolerance(arg.dtype, max(dy.size, 1)) + noise + CHANGES * change
     message = ""
     if not np.isfinite(grad).all():
         error, message = math.inf, "the gradient has NaN or Inf"
@@ -444,8 +447,9 @@ def check_gradients(
     - the rounding error of the differences, :math:`R\, 4u\, \|z'\| / h` (R: head of this module),
       where :math:`z'_i` is the L2 norm of those terms :math:`dy_j f_j` of the loss that :math:`x_i`
       reaches; nothing for ``"complex"``;
-    - ten times the L2 norm of the change of the numeric gradient when it is computed again with 1.5
-      h, which shows how far it can be trusted. Ten, because the change may happen to be small.
+    - :data:`CHANGES` times the L2 norm of the change of the numeric gradient when it is computed
+      again with 1.5 h, which shows how far it can be trusted: more than once, for the change may
+      happen to be small.
 
     Above :data:`USELESS` nothing can be said and the gradient fails. f is taken to be accurate to 4
     u, which a forward that rounds its mean is not when the offset of x is large; pass ``rtol``

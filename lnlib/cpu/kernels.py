@@ -29,6 +29,7 @@ LINE = 64
 
 #: Bytes of all arrays of a pass from which it streams. It then stores long rows past the caches,
 #: because the result would not stay in them. Of smaller arrays streaming costs more than it saves.
+#: ``2**62`` switches streaming off.
 OUT_OF_CACHE_BYTES = 16 * 2**20
 
 #: Features from which a row is stored from its first whole cache line on, so that vectors are

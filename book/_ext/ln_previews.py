@@ -18,9 +18,13 @@ from sphinx.util.nodes import make_refnode
 GLOSSARY = "book/notation"
 
 
-def _paragraphs(doctree):
-    """The paragraphs of the text itself, not those of boxes of which each page has many."""
-    return (p for p in doctree.findall(nodes.paragraph) if isinstance(p.parent, nodes.section))
+def _texts(doctree):
+    """The pieces of text of the paragraphs themselves, plain or stressed: no links and no code."""
+    for paragraph in doctree.findall(nodes.paragraph):
+        if isinstance(paragraph.parent, nodes.section):
+            for text in [*paragraph.findall(nodes.Text)]:
+                if text.parent is paragraph or isinstance(text.parent, nodes.emphasis):
+                    yield text
 
 
 def link_terms(app, doctree, docname):
@@ -34,21 +38,20 @@ def link_terms(app, doctree, docname):
     }
     longest_first = sorted(terms, key=len, reverse=True)
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, longest_first))})(?=s?\b)", re.I)
-    for paragraph in _paragraphs(doctree) if terms else ():
-        for text in [child for child in paragraph.children if isinstance(child, nodes.Text)]:
-            parts, end = [], 0
-            for found in pattern.finditer(text):
-                label = terms.pop(found[1].lower(), None)
-                if label is None:
-                    continue
-                link = make_refnode(
-                    app.builder, docname, GLOSSARY, label, nodes.Text(found[1]), found[1]
-                )
-                link["classes"].append("ln-term")
-                parts += [nodes.Text(text[end : found.start()]), link]
-                end = found.end()
-            if parts:
-                paragraph.replace(text, [*parts, nodes.Text(text[end:])])
+    for text in [*_texts(doctree)]:
+        parts, end = [], 0
+        for found in pattern.finditer(text):
+            label = terms.pop(found[1].lower(), None)
+            if label is None:
+                continue
+            link = make_refnode(
+                app.builder, docname, GLOSSARY, label, nodes.Text(found[1]), found[1]
+            )
+            link["classes"].append("ln-term")
+            parts += [nodes.Text(text[end : found.start()]), link]
+            end = found.end()
+        if parts:
+            text.parent.replace(text, [*parts, nodes.Text(text[end:])])
 
 
 def preview(target):

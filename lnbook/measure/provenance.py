@@ -69,6 +69,7 @@ def provenance(command, packages):
         "--",
         "lnlib",
         "lnbook",
+        "normcheck",
         "simt",
         "benchmarks",
         ":!benchmarks/results",

@@ -74,12 +74,12 @@ def test_every_file_says_where_it_comes_from(path, tmp_path, monkeypatch):
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", ran["date"])
     assert re.fullmatch(r"[0-9a-f]{40}", ran["commit"]) and not ran["uncommitted_changes"]
     assert ran["command"] and ran["cpu"] and ran["python"] and ran["packages"]
-    kinds = {"section", "regime", "kernel", "name"}
+    kinds = {"section", "regime", "kernel", "name", "case"}
     assert found["records"] and all(kinds & {*record} for record in found["records"])
     assert not re.search(r'"/|[A-Z]:\\\\|/home|/root|/tmp', text)
     assert results.read(path.parent.name)["records"]
 
 
 def test_every_kind_has_a_file():
-    kinds = "accuracy cpu cpu-avx512 cpu-earlier gpu gpu-code gpu-counters machine validate"
+    kinds = "accuracy cpu cpu-avx512 cpu-earlier gpu gpu-code gpu-counters machine names validate"
     assert {path.parent.name for path in FILES} == {*kinds.split()}

@@ -104,16 +104,16 @@ def test_the_lines_lie_on_the_map(rng):
         kappas[:, None] * regimes.mean_loss(ratios, 256, "pairwise"),
     )
     for name, line, least in (("lnlib", cancelled, 100), ("affine", shifted, 60)):
-        quotient, cells = regimes.agreement(maps[name]["dx"], line)
+        quotient, cells = regimes.agreement(maps[name], line)
         assert 0.5 < quotient < 2 and cells >= least
     # Offset does not matter to a recentred xhat: a row of the map is flat but for chance, over six
     # decades. Of four rows' median, twice its mean in either direction is far out.
-    rows = maps["lnlib"]["dx"][2:11]
+    rows = maps["lnlib"][2:11]
     assert (rows.max(axis=1) < 3 * rows.min(axis=1)).all()
-    assert (maps["affine"]["dx"][2:11, -1] > 1e4 * maps["affine"]["dx"][2:11, 0]).all()
+    assert (maps["affine"][2:11, -1] > 1e4 * maps["affine"][2:11, 0]).all()
     # At kappa 1 the g of the map has no part along xhat: the shift costs nothing, the affine form
     # something.
-    assert (maps["affine"]["dx"][0, 6:11] < 0.5 * shifted[0, 6:11]).all()
+    assert (maps["affine"][0, 6:11] < 0.5 * shifted[0, 6:11]).all()
 
 
 @pytest.mark.parametrize("sigma, zero", [(10, False), (100, True)])

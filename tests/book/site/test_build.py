@@ -177,7 +177,12 @@ def test_a_change_in_lnlib_executes_the_page_again(book, plain, full):
     "code, more, words, builds",
     [
         # What a cell raised is not kept: the second build fails, too.
-        ("raise RuntimeError('a')", "", ("book/one.md", "Error: a", "Traceback", "NOT built"), 2),
+        (
+            "raise RuntimeError('planted')",
+            "",
+            ("book/one.md", "planted", "Traceback", "NOT built"),
+            2,
+        ),
         (CODE, "\n{ref}`no-such-label`\n", ("no-such-label",), 1),
     ],
 )

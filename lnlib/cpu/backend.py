@@ -56,7 +56,7 @@ class CpuLayerNormCache(NamedTuple):
 
     @property
     def statistics(self) -> np.ndarray:
-        """Shape (3, rows): a guess at the mean, the mean of what it leaves, 1 / sqrt(var + eps).
+        """A guess at the mean, the mean of what it leaves, and 1 / sqrt(var + eps), of (3, rows).
 
         Of a row that :mod:`lnlib.layernorm` does, the mean, nothing, and 0.
         """

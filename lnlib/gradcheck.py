@@ -330,15 +330,16 @@ def tolerance(dtype: DTypeLike, D: int, condition: float = 1.0) -> float:
 
     .. math:: \bigl(a + 2\sqrt{p(D)}\bigr)\, \kappa\, u.
 
-    *a* is :data:`ARITHMETIC`, 8: besides the additions in its sums, an element of :math:`r (g -
+    *a* is :data:`ARITHMETIC`: besides the additions in its sums, an element of :math:`r (g -
     \overline g - \hat x\, \overline{g \hat x})` goes through 15 roundings of about :math:`u\, \|r
     g\|` or less. All one way they amount to 15 u, of either sign typically to :math:`\sqrt{15}\, u
-    = 3.9 u`: 8 is a choice, about twice that. *p(D)*: :func:`longest_chain`. The rounding errors of
-    a sum have random signs, so p of them amount to :math:`\sqrt p\, u` times the mean size of its
-    terms. The variance and the two means of backward each move dx by at most that times :math:`\|r
-    g\|`; three such errors are :math:`\sqrt 3` of one, and 2 is that rounded up. Storage in half
-    precision adds one rounding of the result. Source of the square root: Higham and Mary, *A new
-    approach to probabilistic rounding error analysis*, SIAM J. Sci. Comput. 41 (2019), A2815-A2835.
+    = 3.9 u`. The constant is a choice between the two. *p(D)*: :func:`longest_chain`. The
+    rounding errors of a sum have random signs, so p of them amount to :math:`\sqrt p\, u` times
+    the mean size of its terms. The variance and the two means of backward each move dx by at
+    most that times :math:`\|r g\|`; three such errors are :math:`\sqrt 3` of one, and 2 is that
+    rounded up. Storage in half precision adds one rounding of the result. Source of the square
+    root: Higham and Mary, *A new approach to probabilistic rounding error analysis*, SIAM J.
+    Sci. Comput. 41 (2019), A2815-A2835.
 
     ``dtype`` is x's, or its name: float64, float32, or float16, bfloat16 with arithmetic in
     float32. ``condition`` is :math:`\kappa = \|r g\| / \|dx\|`, which is how much larger the parts

@@ -1,4 +1,5 @@
-"""Previews: what a link to a term, a formula, a figure or a work of the bibliography leads to.
+"""Previews: what a link leads to, if that is a term, a formula, a figure, a cited work or an entry
+of the API.
 
 At its first use on a page, a term of the glossary (``notation.md``) becomes a link to it. When all
 pages are written, the targets of such links are gathered in ``_static/ln_previews.js``;

@@ -1,4 +1,5 @@
-// What a link leads to, beside it, while the pointer or the focus rests on it: terms, formulas, figures, works that are cited.
+// What a link leads to, beside it, while the pointer or the focus rests on it: terms, formulas, figures,
+// works that are cited, entries of the API.
 // ln_previews.py gathers them in _static/ln_previews.js, which is loaded when the first is wanted.
 const root = new URL(document.documentElement.dataset.content_root || "./", location.href).href;
 const tip = Object.assign(document.createElement("div"), { className: "ln-preview", id: "ln-preview", hidden: true });

@@ -43,11 +43,6 @@ def doubled(a):
 
 
 @device
-def tripled(a):
-    return a + a + a
-
-
-@device
 def minus(a, b):
     return a - b
 

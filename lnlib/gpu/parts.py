@@ -235,9 +235,9 @@ def chunks_of_backward(W, real, storage):
     def write(gamma, dx, base, column, xhat, upstream, k, weights, statistics, means):
         _, _, rstd, scale = statistics
         g_mean, gx_mean, small, large = means
-        factor, last = rstd * scale, large
-        if factor > most:  # not what it is multiplied by
-            factor, last = rstd, min(large * scale, most)
+        beyond = rstd * scale > most  # not what it is multiplied by
+        factor = rstd if beyond else rstd * scale
+        last = min(large * (scale if beyond else real(1)), most)
         fetch(gamma, column, weights, 0)
         for n in range(W):
             g = times(upstream[k + n] * small, weights[n])

@@ -3,10 +3,10 @@ recognised.
 
 In the order in which to read it:
 
-- :mod:`~normcheck.mistakes.entry`: what a mistake is: its name, what is wrong, a question, and a
-  backward or a change of the solution.
-- :mod:`~normcheck.mistakes.catalogue`: wrong backwards of layer norm, each with one mistake;
-  :mod:`~normcheck.mistakes.entries`: these, and mistakes that only numbers tell.
+- :mod:`~normcheck.mistakes.change`: what a mistake is: its name, what is wrong, a question, and a
+  backward or a change of the solution; a text or a function with some of its lines changed.
+- :mod:`~normcheck.mistakes.formula`: the formula of dx, and what mistakes change in it, by name.
+- :mod:`~normcheck.mistakes.catalogue`: wrong backwards of layer norm, each with one mistake.
 - :mod:`~normcheck.mistakes.wild`: bugs that shipped, with the public threads that report them;
   :mod:`~normcheck.mistakes.habits`: what tests do out of habit, and which of these bugs pass;
   :mod:`~normcheck.mistakes.later`: bugs read after that; :mod:`~normcheck.mistakes.conventions`:
@@ -17,11 +17,10 @@ In the order in which to read it:
   comparison and its tolerances; and a wrong answer of any kind, beside changes of the solution.
 - :mod:`~normcheck.mistakes.families`, :mod:`~normcheck.mistakes.fit`: a wrong backward beside the
   formula of dx with one mistake, or two.
-- :mod:`~normcheck.mistakes.change`: a text or a function with some of its lines changed.
 """
 
 from .catalogue import HARMLESS, MUTANTS
-from .entry import Mistake, change
+from .change import Mistake, change
 from .families import LAYER_NORM, RMS_NORM, Family, Formula, outside_family
 from .fit import diagnose
 from .gradient_tests import TESTS, GradientTest, kill_matrix

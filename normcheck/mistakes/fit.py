@@ -20,18 +20,23 @@ import numpy as np
 
 from lnlib import validation
 
-from .catalogue import leading
-from .families import LAYER_NORM, PARTLY_SCALED, Family
+from .families import LAYER_NORM, Family
+from .formula import leading
 from .recognise import MADE_AGAIN, TOLERANCE, Diagnosis, agree, combined, explaining
 
 # ---- Mistakes, alone and together
 
+#: 1/s on some of the terms only; on all but the projection it is ``centred-once``.
+_PARTLY_SCALED = {"rstd-on-first-only", "rstd-missing-mean"} | {
+    "rstd-on-projection-only",
+    "rstd-missing-first",
+}
 #: Without one of its terms, dx does not say what else is wrong there: of several names for one
 #: formula, those of _NOT_TOLD are not told beside these.
 _ABSENT = {"first-term-missing", "missing-mean", "missing-projection", "frozen-statistics"}
 #: Where means run over rows, gamma may stand on either side of them.
 _ONE_SIDE = {"gamma-outside-mean", "gamma-outside-projection", "gamma-again"}
-_NOT_TOLD = PARTLY_SCALED | _ONE_SIDE | {"gamma-missing-means"}
+_NOT_TOLD = _PARTLY_SCALED | _ONE_SIDE | {"gamma-missing-means"}
 _NOT_TOLD |= {"sums-for-means", "rows-for-features"}
 
 
@@ -40,8 +45,8 @@ def _is_told(settings, right):
     absent = _ABSENT & settings.keys()
     no_means = ("frozen-statistics" if right.mean else "missing-projection") in absent
     for name, other in itertools.permutations(settings, 2):
-        fields = {"r", "mean1", "mean2"} if name in PARTLY_SCALED else {"mean1", "mean2"}
-        if name in PARTLY_SCALED | _ONE_SIDE and fields & settings[other].keys():
+        fields = {"mean1", "mean2"} | ({"outer", "inner"} if name in _PARTLY_SCALED else set())
+        if name in _PARTLY_SCALED | _ONE_SIDE and fields & settings[other].keys():
             return False
     return not absent or not any(
         name in _NOT_TOLD
@@ -55,15 +60,21 @@ def _is_told(settings, right):
 @functools.cache
 def _made(family, count):
     """What ``count`` mistakes at once make of dx: pairs (names, dx on every probe)."""
-    probes, made = [family.choices(*probe) for probe in family.probes], []
-    for groups in itertools.combinations(range(len(probes[0][1])), count):
-        for names in itertools.product(*(probes[0][1][k] for k in groups)):
-            chosen = [
-                (right, {name: made_of[k][name] for k, name in zip(groups, names)})
-                for right, made_of in probes
-            ]
-            if _is_told(chosen[0][1], chosen[0][0]):
-                values = [right.changed(*settings.values()).dx() for right, settings in chosen]
+    rights = [family.formula(*probe) for probe in family.probes]
+    # Of each probe, a list of the groups: name -> fields.
+    settings = [
+        [
+            {name: right.fields(change) for name, change in group.items()}
+            for group in family.groups.values()
+        ]
+        for right in rights
+    ]
+    made = []
+    for groups in itertools.combinations(range(len(family.groups)), count):
+        for names in itertools.product(*(settings[0][k] for k in groups)):
+            chosen = [{name: of[k][name] for k, name in zip(groups, names)} for of in settings]
+            if _is_told(chosen[0], rights[0]):
+                values = [right.changed(*some.values()).dx() for right, some in zip(rights, chosen)]
                 made.append((frozenset(names), values))
     return made
 

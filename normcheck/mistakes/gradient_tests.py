@@ -22,7 +22,7 @@ from lnlib.gradcheck import adjoint_test, central_difference, direction_test
 from lnlib.layernorm import layer_norm_forward
 
 from .catalogue import MUTANTS, forward_keeping_x
-from .entry import Mistake
+from .change import Mistake
 
 
 class GradientTest(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 
 from lnlib.rounding import round_to
 
-from .catalogue import row_mean
+from .formula import row_mean
 from .wild import (
     WILD,
     Bug,

@@ -29,7 +29,8 @@ from lnlib.layernorm import (
 )
 from lnlib.rounding import round_to
 
-from .catalogue import BLOCK, MUTANTS, padding, row_mean
+from .catalogue import BLOCK, MUTANTS, padding
+from .formula import row_mean
 
 #: When the threads of chapter 6 were read, as they were stored then.
 READ = "September 2026"

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from lnlib.layernorm import layer_norm_backward_steps, layer_norm_forward
-from normcheck.mistakes.catalogue import forward_keeping_x
-from normcheck.mistakes.entries import ENTRIES
+from normcheck.mistakes.catalogue import ENTRIES, forward_keeping_x
 from normcheck.mistakes.habits import CAREFUL, HABITS, MORE, passes
 from normcheck.mistakes.wild import HIDDEN_BY, WILD, compare, dx_of
 

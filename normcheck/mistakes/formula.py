@@ -1,0 +1,141 @@
+"""dx as a formula, and the table of mistakes, ``catalogue.csv``.
+
+Layer norm, RMS norm and layer norm with eps outside the root have one formula. A row of the table
+is a mistake in all of them, or in those of its column ``of``: its name, what is ``wrong``, a
+``question`` that leads on, the gradient tests by which a mutant is ``killed_by``, and the
+``change`` of some fields of the right :class:`Formula`, as text in which the names of
+:meth:`Formula.names` stand. Changes come in groups, of which a backward makes one at most, so that
+those of two groups may be made together. What a mistake without a change does,
+:mod:`~normcheck.mistakes.catalogue` and :mod:`~normcheck.mistakes.fit` say.
+"""
+
+import csv
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+
+def row_mean(a):
+    """The mean over the features, which broadcasts against ``a``."""
+    return a.mean(axis=-1, keepdims=True)
+
+
+def leading(a):
+    """The axes before the last: those of the rows."""
+    return tuple(range(a.ndim - 1))
+
+
+_NAMES = {
+    "mean": row_mean,
+    "sqrt": np.sqrt,
+    # What means may run over. Each keeps what broadcasts against its argument.
+    "batch_axis": lambda a: a.mean(axis=leading(a), keepdims=True),
+    "first_axis": lambda a: a.mean(axis=0, keepdims=True),
+    "whole_tile": lambda a: a.sum() / a.shape[-1],
+    "no_axis": lambda a: a.mean(),
+    "two_d_assumed": lambda a: a.mean(axis=tuple(range(1, a.ndim)), keepdims=True),
+    **{place: place for place in ("inside", "outside", "both", "nowhere")},
+}
+#: Fields that multiply where two changes have them.
+_FACTORS = {"whole", "first", "of_mean", "of_projection"}
+
+
+class Formula(NamedTuple):
+    """dx = whole r**power (first g - mean of_mean mean1(g) - of_projection outer mean2(g inner)).
+
+    Where nothing is wrong, ``inner`` is xhat. ``gamma`` is None where there is none, ``mean`` is 0
+    in RMS norm. ``places`` says of each of the three terms where gamma stands: "inside" with dy,
+    "outside" its mean, on "both" sides, or "nowhere".
+    """
+
+    dy: np.ndarray
+    gamma: np.ndarray | None
+    r: np.ndarray
+    outer: np.ndarray
+    inner: np.ndarray
+    mean: int = 1
+    mean1: Callable = row_mean
+    mean2: Callable = row_mean
+    places: tuple = ("inside", "inside", "inside")
+    power: int = 1
+    whole: float | np.ndarray = 1
+    first: float = 1
+    of_mean: float = 1
+    of_projection: float = 1
+
+    def dx(self):
+        """The numbers."""
+        gamma = 1 if self.gamma is None else self.gamma
+
+        def term(place, average):
+            given = gamma * self.dy if place in ("inside", "both") else self.dy
+            return average(given) * (gamma if place in ("outside", "both") else 1)
+
+        direct = term(self.places[0], lambda a: a)
+        mean = term(self.places[1], self.mean1)
+        projection = term(self.places[2], lambda a: self.outer * self.mean2(a * self.inner))
+        terms = self.first * direct - self.mean * self.of_mean * mean
+        return self.whole * self.r**self.power * (terms - self.of_projection * projection)
+
+    def names(self):
+        """What changes are made of: the right parts; c = x - mean, its mean square var, its root
+        sigma, and eps; D and the number of rows; ``over``, a quotient in the dtype of dy.
+        """
+        c, (*shape, D) = self.inner / self.r, self.dy.shape
+        var = row_mean(c * c)
+
+        def over(a, b):
+            return np.divide(a, b, dtype=self.dy.dtype)
+
+        named = {"c": c, "var": var, "sigma": np.sqrt(var), "eps": 1 / self.r**2 - var}
+        named |= {"D": D, "rows": math.prod(shape), "over": over, "ddof": over(D, D - 1)}
+        return _NAMES | named | {"xhat": self.inner} | {k: getattr(self, k) for k in _PARTS}
+
+    def fields(self, change):
+        """The fields of a change, of this right formula."""
+        return eval(_compiled(change), self.names())
+
+    def changed(self, *settings):
+        """The formula with these fields; factors multiply."""
+        fields = {}
+        for key, value in itertools.chain(*(setting.items() for setting in settings)):
+            fields[key] = value * fields.get(key, 1) if key in _FACTORS else value
+        return self._replace(**fields)
+
+
+_PARTS = "dy", "gamma", "r", "outer"
+
+
+@functools.cache
+def _compiled(change):
+    return compile(f"dict({change})", change, "eval")
+
+
+def layer_norm_formula(dy, cache):
+    """That of layer norm, of what its forward keeps."""
+    return Formula(dy, cache.gamma, cache.rstd, cache.xhat, cache.xhat)
+
+
+# ---- The table
+
+with Path(__file__).with_name("catalogue.csv").open(encoding="utf-8", newline="") as _file:
+    _ROWS = list(csv.DictReader(_file))
+
+
+def rows_of(norm):
+    """The rows for "layer" norm, "rms" norm or layer norm with eps "outside" the root."""
+    return [row for row in _ROWS if not row["of"] or norm in row["of"].split()]
+
+
+def groups_of(norm):
+    """Its groups: dicts, name -> change."""
+    groups = {}
+    for row in rows_of(norm):
+        if row["group"]:
+            groups.setdefault(row["group"], {})[row["name"]] = row["change"]
+    return groups

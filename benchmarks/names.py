@@ -24,8 +24,7 @@ from lnbook.measure.provenance import FOLDER, provenance, save
 from normcheck import run, validate
 from normcheck.mistakes import MUTANTS, diagnose
 from normcheck.mistakes.catalogue import forward_keeping_x
-from normcheck.mistakes.later import LATER
-from normcheck.mistakes.wild import WILD
+from normcheck.mistakes.wild import LATER, WILD
 
 
 def words(told):

@@ -34,8 +34,8 @@ from .judge import judge, truth
 from .mistakes import LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose
 from .mistakes.catalogue import forward_keeping_x
 from .mistakes.conventions import conventions, gradients
-from .mistakes.later import BUGS
 from .mistakes.recognise import MADE_AGAIN, combined, explaining
+from .mistakes.wild import BUGS
 from .targets import Outcome, Raised, TargetError
 
 #: Properties whose cases show the digits of a dtype.

@@ -9,8 +9,7 @@ In the order in which to read it:
 - :mod:`~normcheck.mistakes.catalogue`: wrong backwards of layer norm, each with one mistake.
 - :mod:`~normcheck.mistakes.wild`: bugs that shipped, with the public threads that report them;
   :mod:`~normcheck.mistakes.habits`: what tests do out of habit, and which of these bugs pass;
-  :mod:`~normcheck.mistakes.later`: bugs read after that; :mod:`~normcheck.mistakes.conventions`:
-  other norms that people mean.
+  :mod:`~normcheck.mistakes.conventions`: other norms that people mean.
 - :mod:`~normcheck.mistakes.gradient_tests`, :mod:`~normcheck.mistakes.recipes`: tests of a
   backward, the book's and published ones, and which mistakes each kills.
 - :mod:`~normcheck.mistakes.recognise`: the rule by which a mistake explains a failure, the

@@ -1,14 +1,14 @@
 r"""Bugs from the wild: gradients and statistics that shipped, or nearly did, rebuilt from the
 formula that caused them.
 
-``bugs.csv`` has one row a bug: its public threads, its cause, what hid it. The formulas are here,
-and in :mod:`~normcheck.mistakes.later` those of bugs read after chapter 6 was written; none of
-their lines are those of the projects. A bug without a formula is one mistake of
+``bugs.csv`` has one row a bug: its public threads, its cause, what hid it. The formulas are here;
+none of their lines are those of the projects. A bug without a formula is one mistake of
 :mod:`~normcheck.mistakes.catalogue`, and nothing else. What a bug does not touch is
 :mod:`lnlib.layernorm`. Arguments are not checked: a bug does what its author would have written.
 
 Left out are races, which NumPy cannot have, and what only several outputs, processes or nested
-derivatives show.
+derivatives show. Of memory that nothing wrote, and of what lies beyond an array, a rebuilt bug has
+0: there is no other number to expect.
 """
 
 import csv
@@ -29,17 +29,13 @@ from lnlib.layernorm import (
 )
 from lnlib.rounding import round_to
 
-from .catalogue import BLOCK, MUTANTS, padding
-from .formula import row_mean
+from .catalogue import BLOCK, MUTANTS, changed, padding
+from .formula import Formula, row_mean
 
 #: When the threads of chapter 6 were read, as they were stored then.
 READ = "September 2026"
-
-#: What hid a bug: each entry names one of these, and says how.
-HIDDEN_BY = (
-    *("gamma = 1", "shape", "not compared", "tolerance", "small eps"),
-    *("mean 0, sigma 1", "path not run", "timing", "not told"),
-)
+#: When those were read that the chapter does not count.
+READ_LATER = "November 2026"
 
 
 class Bug(NamedTuple):
@@ -49,8 +45,9 @@ class Bug(NamedTuple):
       owner/repository#number; the first tells most.
     * ``kind``: "layer_norm" or "rms_norm".
     * ``where``: "dx", "parameters" or "statistics": what is wrong first. ``cause``: one sentence.
-    * ``hidden_by``: one of ``HIDDEN_BY``; ``hid``: how. ``kills``: the input, or the comparison,
-      that shows it. ``status``: what had become of it when it was read. Empty in later bugs.
+    * ``hidden_by``: what hid it, in a word or two; ``hid``: how. ``kills``: the input, or the
+      comparison, that shows it. ``status``: what had become of it when it was read. Empty in later
+      bugs.
     * ``mistake``: its name in :mod:`normcheck.mistakes.catalogue`; empty where that has none.
     * ``read``: when.
     * ``forward(x, gamma, beta, eps) -> (y, saved)``, of RMS norm without beta;
@@ -71,23 +68,20 @@ class Bug(NamedTuple):
     forward: Callable
     backward: Callable
 
-    @property
-    def links(self):
-        """The addresses of the threads; GitHub sends those of pull requests on."""
-        return tuple(
-            "https://github.com/" + thread.replace("#", "/issues/") for thread in self.threads
-        )
-
 
 class Saved(NamedTuple):
-    """What a forward saves: arrays in the dtype of the arithmetic, and the library's cache."""
+    """What a forward saves: arrays in the dtype of the arithmetic, and ``dtype``, that of x. A
+    mutant takes it for a cache. beta is None in RMS norm.
+    """
 
     x: np.ndarray
     y: np.ndarray
     gamma: np.ndarray
     beta: np.ndarray | None
     eps: float
-    cache: NamedTuple
+    xhat: np.ndarray
+    rstd: np.ndarray
+    dtype: np.dtype
 
 
 def compare(bug, x, gamma, beta, dy, eps=1e-5):
@@ -104,98 +98,86 @@ def compare(bug, x, gamma, beta, dy, eps=1e-5):
     return [wrong, *bug.backward(dy, saved)], [y, *backward(dy, cache)]
 
 
-_MUTANT = {mutant.name: mutant.backward for mutant in MUTANTS}
+# ---- From a formula to a bug
 
 
-def in_float(a):
+def _in_float(a):
     """``a`` in the dtype of the arithmetic: half formats in float32."""
     return np.asarray(a, np.result_type(a, np.float32))
 
 
-def _right(x, gamma, beta, eps):
+def _library(x, gamma, beta, eps):
     """y, xhat and 1/s of the library."""
     rms = beta is None
     y, cache = rms_norm_forward(x, gamma, eps) if rms else layer_norm_forward(x, gamma, beta, eps)
     return y, cache.xhat, cache.rstd
 
 
-def forward_of(kind, formula):
+def _forward(kind, formula):
     """A forward of the contract from ``formula(x, gamma, beta, eps) -> y, xhat, rstd``."""
-    make = LayerNormCache if kind == "layer_norm" else RMSNormCache
 
-    def run(x, gamma, beta, eps):
-        wide, scale, shift = in_float(x), in_float(gamma), None if beta is None else in_float(beta)
+    def forward(x, gamma, beta, eps=1e-5):
+        wide, scale, shift = (None if a is None else _in_float(a) for a in (x, gamma, beta))
         with np.errstate(all="ignore"):
-            y, xhat, rstd = formula(wide, scale, shift, eps)
-            kept = [a.astype(wide.dtype, copy=False) for a in (xhat, rstd, scale)]
-            return y.astype(x.dtype), Saved(wide, y, scale, shift, eps, make(*kept, x.dtype))
+            y, *kept = formula(wide, scale, shift, eps)
+            kept = [a.astype(wide.dtype, copy=False) for a in kept]
+            return y.astype(x.dtype), Saved(wide, y, scale, shift, eps, *kept, x.dtype)
 
-    if kind == "rms_norm":
-        return lambda x, gamma, eps=1e-5: run(x, gamma, None, eps)
-    return lambda x, gamma, beta, eps=1e-5: run(x, gamma, beta, eps)
+    if kind == "layer_norm":
+        return forward
+    return lambda x, gamma, eps=1e-5: forward(x, gamma, None, eps)
 
 
-def backward_of(kind, formula):
+def _backward(formula):
     """A backward of the contract from ``formula(dy, saved, right) -> gradients``; ``right`` are
     those of the library.
     """
-    library = layer_norm_backward if kind == "layer_norm" else rms_norm_backward
 
-    def run(dy, saved):
-        dtype = saved.cache.dtype
-        cache, dy = saved.cache._replace(dtype=saved.x.dtype), in_float(dy)
-        right = library(dy, cache)
+    def backward(dy, saved):
+        dy, cache = _in_float(dy), (saved.xhat, saved.rstd, saved.gamma, saved.x.dtype)
+        if saved.beta is None:
+            right = rms_norm_backward(dy, RMSNormCache(*cache))
+        else:
+            right = layer_norm_backward(dy, LayerNormCache(*cache))
         with np.errstate(all="ignore"):
-            found = formula(dy, saved._replace(cache=cache), right) if formula else right
-            return tuple(a.astype(dtype, copy=False) for a in found)
+            found = formula(dy, saved, right)
+            return tuple(a.astype(saved.dtype, copy=False) for a in found)
 
-    return run
+    return backward
 
 
-def bugs(read, forwards, backwards, around=()):
-    """The bugs of ``bugs.csv`` that were ``read`` then, one for each kind of norm.
-
-    Formulas are by name of the bug; ``around`` are functions that change both passes as a whole.
-    """
-    with Path(__file__).with_name("bugs.csv").open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["read"] == read]
-    return tuple(
-        made(row | {"kind": kind}, forwards, backwards, around)
-        for row in rows
-        for kind in row.pop("kinds").split()
+def formula_of(dy, saved):
+    """The right :class:`~normcheck.mistakes.Formula` of dx, of either norm."""
+    return Formula(
+        dy, saved.gamma, saved.rstd, saved.xhat, saved.xhat, mean=int(saved.beta is not None)
     )
 
 
-def made(row, forwards, backwards, around=()):
-    """The :class:`Bug` of one row and one kind of norm."""
-    name, kind, mistake = row["name"], row["kind"], row["mistake"]
-    row = {key: text.format(BLOCK=BLOCK, READ=READ) for key, text in row.items()}
-    backward = backwards.get(name)
-    if mistake and not (name in forwards or backward):
-
-        def backward(dy, saved, right):
-            return _MUTANT[mistake](dy, saved.cache)
-
-    pair = forward_of(kind, forwards.get(name, _right)), backward_of(kind, backward)
-    forward, backward = around[name](*pair) if name in around else pair
-    return Bug(
-        **row | {"threads": tuple(row["threads"].split())}, forward=forward, backward=backward
-    )
+def _mistaken(kind, mistake):
+    """The gradients with one mistake of the catalogue."""
+    if kind == "rms_norm":
+        backward = changed(mistake, formula_of, "rms")
+    else:
+        backward = next(mutant.backward for mutant in MUTANTS if mutant.name == mistake)
+    return lambda dy, saved, right: backward(dy, saved)[: len(right)]
 
 
-def g_xhat_r(dy, saved):
-    """g, xhat and r."""
-    return dy * saved.gamma, saved.cache.xhat, saved.cache.rstd
+def _bugs(rows):
+    """The :class:`Bug` of each row, one for each kind of norm."""
+    for row in rows:
+        text = {key: value.format(BLOCK=BLOCK, READ=READ) for key, value in row.items()}
+        name, mistake, kinds = row["name"], row["mistake"], text.pop("kinds").split()
+        text["threads"] = tuple(text["threads"].split())
+        for kind in kinds:
+            wrong = BACKWARDS.get(name, lambda dy, saved, right: right)
+            if mistake and name not in FORWARDS | BACKWARDS:
+                wrong = _mistaken(kind, mistake)
+            pair = _forward(kind, FORWARDS.get(name, _library)), _backward(wrong)
+            forward, backward = AROUND[name](*pair) if name in AROUND else pair
+            yield Bug(**text, kind=kind, forward=forward, backward=backward)
 
 
-def dx_of(saved, g, xhat=None, r=None, mean=row_mean, second=1):
-    """dx of layer norm, or of RMS norm where there is no beta, with one of its parts changed."""
-    xhat, r = saved.cache.xhat if xhat is None else xhat, saved.cache.rstd if r is None else r
-    first = 0 if saved.beta is None else mean(g)
-    return r * (g - first - second * xhat * mean(g * xhat))
-
-
-def as_rows(a):
+def _as_rows(a):
     return a.reshape(-1, a.shape[-1])
 
 
@@ -203,27 +185,26 @@ def as_rows(a):
 
 
 def _last_block(dy, saved, right, width=32):
-    (g, xhat, r), D = g_xhat_r(dy, saved), dy.shape[-1]
+    f, D = formula_of(dy, saved), dy.shape[-1]
     start = (D - 1) // width * width if D else 0
-    last = (g * xhat)[..., start:].sum(axis=-1, keepdims=True) / max(D, 1)
-    return r * (g - row_mean(g) - xhat * last), *right[1:]
+    return f._replace(mean2=lambda a: _row_sum(a[..., start:]) / max(D, 1)).dx(), *right[1:]
 
 
 def _output_for_input(dy, saved, right):
-    g, xhat, r = g_xhat_r(dy, saved)
     c = saved.y - row_mean(saved.x)
-    along = row_mean(g * c)
-    return r * (g - row_mean(g)) - r**3 * along * (c - row_mean(c)), *right[1:]
+    wrong = formula_of(dy, saved)._replace(inner=c, outer=saved.rstd**2 * (c - row_mean(c)))
+    return wrong.dx(), *right[1:]
 
 
 def _two_d(dy, saved, right):
     """B rows of T * D numbers, with the first B of the B * T means and rstds; gamma repeats."""
     if dy.ndim < 3 or not dy.size:
         return right
-    (g, _, r), (B, D) = g_xhat_r(dy, saved), (dy.shape[0], dy.shape[-1])
-    mean, r = row_mean(saved.x).reshape(-1, 1)[:B], r.reshape(-1, 1)[:B]
-    xhat, g, dy_rows = (saved.x.reshape(B, -1) - mean) * r, g.reshape(B, -1), dy.reshape(B, -1)
-    dx = dx_of(saved, g, xhat, r)
+    B, D = dy.shape[0], dy.shape[-1]
+    mean, r = row_mean(saved.x).reshape(-1, 1)[:B], saved.rstd.reshape(-1, 1)[:B]
+    g, dy_rows = (dy * saved.gamma).reshape(B, -1), dy.reshape(B, -1)
+    xhat = (saved.x.reshape(B, -1) - mean) * r
+    dx = Formula(g, None, r, xhat, xhat).dx()
     return dx.reshape(dy.shape), (dy_rows * xhat).sum(axis=0)[:D], dy_rows.sum(axis=0)[:D]
 
 
@@ -231,13 +212,58 @@ def _one_row(dy, saved, right):
     """Statistics read at the column's index; what lies behind arrays of length 1 is taken to be
     0.
     """
-    (g, xhat, r), D = g_xhat_r(dy, saved), dy.shape[-1]
+    r, D = saved.rstd, dy.shape[-1]
     if dy.size != D or not D:
         return right
     beyond = 1 / np.sqrt(np.maximum(saved.eps, np.finfo(r.dtype).tiny))
     r_read = np.where(np.arange(D) == 0, r, beyond)
-    c, t = xhat / r, g * r_read.astype(r.dtype)
+    c, t = saved.xhat / r, dy * saved.gamma * r_read.astype(r.dtype)
     return t - row_mean(t) - c * r**2 * row_mean(t * c), *right[1:]
+
+
+def _aliased(dy, saved, right):
+    """dx = x; dx *= -k; dx += dx, which was dy; dx *= r."""
+    return -2 * saved.rstd**2 * saved.x * row_mean(dy * saved.gamma * saved.xhat), *right[1:]
+
+
+def _means(mean):
+    """The gradients with these means in dx."""
+    return lambda dy, saved, right: (
+        formula_of(dy, saved)._replace(mean1=mean, mean2=mean).dx(),
+        *right[1:],
+    )
+
+
+def _along_columns(a):
+    """The means of the rows, laid along the columns: feature j gets that of row j."""
+    means = row_mean(a).ravel()
+    return np.resize(means, a.shape[-1]) if means.size else row_mean(a)
+
+
+def _with_xhat(dy, saved, right, xhat, r):
+    """All gradients from another xhat and r."""
+    wrong = formula_of(dy, saved)._replace(outer=xhat, inner=xhat, r=r)
+    return wrong.dx(), _as_rows(dy * xhat).sum(axis=0), *right[2:]
+
+
+def _variance_for_rstd(dy, saved, right):
+    v = 1 / saved.rstd**2 - saved.eps
+    return _with_xhat(dy, saved, right, saved.xhat / saved.rstd * v, v)
+
+
+def _once_more(dy, saved, right):
+    """The saved xhat is normalised again, as if it were x."""
+    r = 1 / np.sqrt(row_mean(saved.xhat**2) + saved.eps)
+    return _with_xhat(dy, saved, right, saved.xhat * r, r)
+
+
+def _left_in_register(dy, saved, right, tile=32):
+    """g of a tile with what the tiles before have left in the same lanes."""
+    g, D = dy * saved.gamma, dy.shape[-1]
+    for start in range(tile, D, tile):
+        end = min(start + tile, D)
+        g[..., start:end] += g[..., start - tile : end - tile]
+    return formula_of(g, saved)._replace(gamma=None).dx(), *right[1:]
 
 
 # ---- dgamma and dbeta
@@ -245,15 +271,15 @@ def _one_row(dy, saved, right):
 
 def _row_index(dy, saved, right, tile=32):
     """xhat rebuilt from y, with beta and gamma of the row's index within a tile of columns."""
-    n, D = as_rows(dy).shape
+    n, D = _as_rows(dy).shape
     k = np.arange(D) // tile * tile + np.arange(n)[:, None] % tile
     k = np.minimum(k, D - 1)
-    xhat = (as_rows(saved.y) - saved.beta[k]) / saved.gamma[k]
-    return right[0], (as_rows(dy) * xhat).sum(axis=0), right[2]
+    xhat = (_as_rows(saved.y) - saved.beta[k]) / saved.gamma[k]
+    return right[0], (_as_rows(dy) * xhat).sum(axis=0), right[2]
 
 
 def _in_bfloat16(dy, saved, right, per_partial=8):
-    products = as_rows(dy * saved.cache.xhat)
+    products = _as_rows(dy * saved.xhat)
     total = np.zeros(dy.shape[-1], dy.dtype)
     for start in range(0, len(products), per_partial):
         partial = round_to(products[start : start + per_partial].sum(axis=0), "bfloat16")
@@ -263,7 +289,7 @@ def _in_bfloat16(dy, saved, right, per_partial=8):
 
 def _last_half(dy, saved, right):
     """Two micro-batches, of which the second overwrites what the first has left."""
-    products, dy_rows = as_rows(dy * saved.cache.xhat), as_rows(dy)
+    products, dy_rows = _as_rows(dy * saved.xhat), _as_rows(dy)
     start = len(dy_rows) // 2
     return right[0], products[start:].sum(axis=0), dy_rows[start:].sum(axis=0)
 
@@ -276,59 +302,47 @@ def _half_of_a_warp(dy, saved, right):
 # ---- Statistics and forward
 
 
-def with_statistics(mean_and_var):
-    """Layer norm with these statistics, a function (x, eps) -> mean, var + eps."""
+def _with_statistics(statistics):
+    """The norm with these statistics, a function (x, eps) -> mean (of RMS norm 0), var + eps."""
 
     def formula(x, gamma, beta, eps):
-        mean, var_eps = mean_and_var(x, eps)
+        mean, var_eps = statistics(x, eps)
         rstd = 1 / np.sqrt(var_eps)
         xhat = (x - mean) * rstd
-        return gamma * xhat + beta, xhat, rstd
+        return gamma * xhat + (0 if beta is None else beta), xhat, rstd
 
     return formula
 
 
-def rms_with(mean_square):
-    """RMS norm with this mean square + eps, a function (x, eps)."""
-
-    def formula(x, gamma, beta, eps):
-        rstd = 1 / np.sqrt(mean_square(x, eps))
-        return gamma * x * rstd, x * rstd, rstd
-
-    return formula
-
-
-def variance(x):
+def _variance(x):
     return row_mean((x - row_mean(x)) ** 2)
+
+
+def _row_sum(a):
+    return a.sum(axis=-1, keepdims=True)
 
 
 def _padded_width(x, eps, tile=32):
     N = -(-x.shape[-1] // tile) * tile
-    mean = x.sum(axis=-1, keepdims=True) / N
-    return mean, (x * x).sum(axis=-1, keepdims=True) / N - mean**2 + eps
+    mean = _row_sum(x) / N
+    return mean, _row_sum(x * x) / N - mean**2 + eps
 
 
 def _sample(x, gamma, beta, eps):
     D = np.asarray(x.shape[-1], x.dtype)  # an array: at D = 1 it divides by 0, and says NaN
-    s = np.sqrt(variance(x) * D / (D - 1) + eps)
-    return gamma * (x - row_mean(x)) / s + beta, *_right(x, gamma, beta, eps)[1:]
-
-
-def _sample_backward(dy, saved, right):
-    if dy.shape[-1] > 1:
-        return _MUTANT["sample-variance"](dy, saved.cache)
-    return tuple(np.full_like(a, np.nan) for a in right)
+    s = np.sqrt(_variance(x) * D / (D - 1) + eps)
+    return gamma * (x - row_mean(x)) / s + beta, *_library(x, gamma, beta, eps)[1:]
 
 
 def _outside_root(x, gamma, beta, eps):
     c = x - row_mean(x)
-    s = np.sqrt(variance(x)) + eps
+    s = np.sqrt(_variance(x)) + eps
     return gamma * c / s + beta, c / s, 1 / s
 
 
-def distributed(x, gamma, beta, eps):
+def _distributed(x, gamma, beta, eps):
     """xhat as r x - r m, a fused multiply-add: r m is rounded before, r x is not."""
-    mean, rstd = row_mean(x), 1 / np.sqrt(variance(x) + eps)
+    mean, rstd = row_mean(x), 1 / np.sqrt(_variance(x) + eps)
     wide = np.float64 if x.dtype == np.float32 else np.longdouble
     xhat = (rstd.astype(wide) * x - rstd * mean).astype(x.dtype)
     return gamma * xhat + beta, xhat, rstd
@@ -336,24 +350,25 @@ def distributed(x, gamma, beta, eps):
 
 def _scaled_eps(x, eps):
     largest = np.abs(x).max(axis=-1, keepdims=True, initial=0)
-    return largest**2 * (row_mean((x / largest) ** 2) + eps)
+    return 0, largest**2 * (row_mean((x / largest) ** 2) + eps)
+
+
+def _sum_in(dtype, a):
+    """The sum of each row, added up feature by feature in ``dtype``."""
+    total = np.zeros((*a.shape[:-1], 1), a.dtype)
+    for k in range(a.shape[-1]):
+        total = round_to(total + a[..., k : k + 1], dtype).astype(a.dtype)
+    return total
 
 
 def _squares_in(dtype):
-    """The mean square, added up feature by feature in ``dtype``."""
-
-    def mean_square(x, eps):
-        total = np.zeros((*x.shape[:-1], 1), x.dtype)
-        for k in range(x.shape[-1]):
-            square = round_to(x[..., k : k + 1] ** 2 / x.shape[-1], dtype)
-            total = round_to(total + square, dtype)
-        return total + eps
-
-    return mean_square
+    return lambda x, eps: (0, _sum_in(dtype, round_to(x**2 / x.shape[-1], dtype)) + eps)
 
 
-def _gamma_squared(dy, saved, right):
-    return dx_of(saved, dy * saved.gamma**2), 2 * saved.gamma * right[1]
+def _bfloat16_mean(x, eps):
+    """The mean from a sum in bfloat16, the mean of squares from one in float32."""
+    mean = _sum_in("bfloat16", x) / max(x.shape[-1], 1)
+    return mean, row_mean(x * x) - mean**2 + eps
 
 
 def _inverted(x, gamma, beta, eps):
@@ -361,32 +376,98 @@ def _inverted(x, gamma, beta, eps):
     return gamma * x * s, x * s, s
 
 
+def _statistics_by(mean):
+    """Either norm with these means."""
+
+    def formula(x, gamma, beta, eps):
+        m = 0 if beta is None else mean(x)
+        wrong = _with_statistics(lambda x, eps: (m, mean((x - m) ** 2) + eps))
+        return wrong(x, gamma, beta, eps)
+
+    return formula
+
+
+# ---- Where arrays lie in memory
+
+
+def seen_in_memory(a, strides):
+    """What a kernel sees in the memory of ``a`` that walks it with these strides; 0 where that is
+    not its memory.
+    """
+    whole = a
+    while (of := whole.base) is not None:
+        # NumPy's as_strided puts an object of its own between.
+        of = of if isinstance(of, np.ndarray) else getattr(of, "base", None)
+        if not isinstance(of, np.ndarray):
+            break
+        whole = of
+    if not (whole.flags.c_contiguous and a.size):
+        return a
+    start = (a.__array_interface__["data"][0] - whole.__array_interface__["data"][0]) // a.itemsize
+    at = start + sum(
+        index * (stride // a.itemsize) for index, stride in zip(np.indices(a.shape), strides)
+    )
+    inside = (at >= 0) & (at < whole.size)
+    return np.where(inside, whole.ravel()[np.where(inside, at, 0)], 0).astype(a.dtype)
+
+
+def in_order(a):
+    """The strides of an array of this shape whose numbers lie one behind the other."""
+    return tuple(int(np.prod(a.shape[k + 1 :])) * a.itemsize for k in range(a.ndim))
+
+
+def _walks_dy(strides):
+    """A backward that walks dy with ``strides(dy, strides of x)``, and a forward that keeps those
+    of x.
+    """
+
+    def around(forward, backward):
+        def keeping(x, *rest):
+            y, saved = forward(x, *rest)
+            return y, (saved, x.strides)
+
+        return keeping, lambda dy, both: backward(seen_in_memory(dy, strides(dy, both[1])), both[0])
+
+    return around
+
+
+def _reads_x(forward, backward):
+    """Statistics of x, and y from the memory of x in order."""
+
+    def reading(x, *rest):
+        _, saved = forward(x, *rest)
+        seen = _in_float(seen_in_memory(x, in_order(x)))
+        c, beta = (seen, 0) if saved.beta is None else (seen - row_mean(saved.x), saved.beta)
+        return (saved.gamma * c * saved.rstd + beta).astype(x.dtype), saved
+
+    return reading, backward
+
+
+# ---- The tables
+
 #: Name of a bug -> its statistics and y.
 FORWARDS = {
-    "liger-padded-lanes": with_statistics(
-        lambda x, eps: (row_mean(x), variance(x) + padding(x.shape[-1]) * row_mean(x) ** 2 + eps)
+    "liger-padded-lanes": _with_statistics(
+        lambda x, eps: (row_mean(x), _variance(x) + padding(x.shape[-1]) * row_mean(x) ** 2 + eps)
     ),
-    "tt-metal-padded-width": with_statistics(_padded_width),
-    "onnxruntime-one-pass": with_statistics(
+    "tt-metal-padded-width": _with_statistics(_padded_width),
+    "onnxruntime-one-pass": _with_statistics(
         lambda x, eps: (row_mean(x), row_mean(x * x) - row_mean(x) ** 2 + eps)
     ),
-    "pytorch-distributed": distributed,
+    "pytorch-distributed": _distributed,
     "flux-eps-outside-root": _outside_root,
-    "coreml-scaled-eps": rms_with(_scaled_eps),
-    "tt-mlir-sum-for-mean": rms_with(lambda x, eps: (x * x).sum(axis=-1, keepdims=True) + eps),
-    "mlir-air-bfloat16-squares": rms_with(_squares_in("bfloat16")),
-    "onnxruntime-float16-squares": rms_with(_squares_in("float16")),
-    "torchtune-gamma-twice": lambda x, gamma, beta, eps: _right(x, gamma**2, beta, eps),
+    "coreml-scaled-eps": _with_statistics(_scaled_eps),
+    "tt-mlir-sum-for-mean": _with_statistics(lambda x, eps: (0, _row_sum(x * x) + eps)),
+    "mlir-air-bfloat16-squares": _with_statistics(_squares_in("bfloat16")),
+    "onnxruntime-float16-squares": _with_statistics(_squares_in("float16")),
+    "torchtune-gamma-twice": lambda x, gamma, beta, eps: _library(x, gamma**2, beta, eps),
     "llm-foundry-rsqrt": _inverted,
     "allennlp-sample-variance": _sample,
+    "mlir-aie-bfloat16-mean": _with_statistics(_bfloat16_mean),
 }
 
 #: Name of a bug -> its gradients, a function (dy, saved, the library's gradients).
 BACKWARDS = {
-    "megatron-gamma-twice": lambda dy, saved, right: (
-        dx_of(saved, dy * saved.gamma, second=saved.gamma),
-        *right[1:],
-    ),
     "tt-metal-last-block": _last_block,
     "mlpack-output-for-input": _output_for_input,
     "flaggems-two-d": _two_d,
@@ -401,9 +482,63 @@ BACKWARDS = {
         eps_outside_backward(dy * saved.gamma, saved.x, saved.eps),
         *right[1:],
     ),
-    "torchtune-gamma-twice": _gamma_squared,
-    "allennlp-sample-variance": _sample_backward,
+    "torchtune-gamma-twice": lambda dy, saved, right: (
+        formula_of(dy * saved.gamma, saved).dx(),
+        2 * saved.gamma * right[1],
+    ),
+    "allennlp-sample-variance": _mistaken("layer_norm", "sample-variance"),
+    "ggml-dx-over-dy": _aliased,
+    "attorch-sums-along-columns": _means(_along_columns),
+    "flaggems-variance-for-rstd": _variance_for_rstd,
+    "tt-metal-register-not-zeroed": _left_in_register,
+    "mamba-normalised-once-more": _once_more,
 }
 
+#: Name of a bug -> what changes its forward and its backward as a whole.
+AROUND = {
+    "triton-dy-walked-as-x": _walks_dy(lambda dy, of_x: of_x),
+    "quack-dy-taken-as-contiguous": _walks_dy(lambda dy, of_x: in_order(dy)),
+    "unsloth-dy-column-stride": _walks_dy(lambda dy, of_x: (*dy.strides[:-1], dy.itemsize)),
+    "lightllm-x-taken-as-contiguous": _reads_x,
+}
+
+with Path(__file__).with_name("bugs.csv").open(encoding="utf-8", newline="") as _file:
+    _ROWS = list(csv.DictReader(_file))
+
+#: Tiles whose tail may be left out: the bugs that differ in nothing else are told by the widths
+#: that fail.
+TILES = tuple(2**k for k in range(2, 11))
+
+
+def _tails(tile):
+    """The rows of one width of tiles: in the statistics of either norm, and in the means of dx."""
+
+    def whole_tiles(a):
+        """The sum of the features of whole tiles, over D."""
+        D = a.shape[-1]
+        return _row_sum(a[..., : D // tile * tile]) / max(D, 1)
+
+    for where, what in ("statistics", "statistics"), ("means", "means of dx"):
+        name = f"tail-of-{tile}-in-{where}"
+        yield dict.fromkeys(_ROWS[0], "") | {
+            "name": name,
+            "threads": "tile-ai/tilelang-ascend#890",
+            "kinds": "layer_norm rms_norm",
+            "cause": f"features after the last whole tile of {tile} are left out of the {what}",
+            "read": READ_LATER,
+        }
+    FORWARDS[f"tail-of-{tile}-in-statistics"] = _statistics_by(whole_tiles)
+    BACKWARDS[name] = _means(whole_tiles)
+
+
+for _tile in TILES:
+    _ROWS += _tails(_tile)
+
 #: The bugs of chapter 6, first those in the formula of dx, then dgamma and dbeta, then statistics.
-WILD = bugs(READ, FORWARDS, BACKWARDS)
+WILD = tuple(_bugs(row for row in _ROWS if row["read"] == READ))
+
+#: Those that were read later; some in both kinds of norm.
+LATER = tuple(_bugs(row for row in _ROWS if row["read"] == READ_LATER))
+
+#: Every public bug.
+BUGS = WILD + LATER

@@ -10,7 +10,7 @@ import pytest
 from lnlib.layernorm import layer_norm_backward_steps, layer_norm_forward
 from normcheck.mistakes.catalogue import ENTRIES, forward_keeping_x
 from normcheck.mistakes.habits import CAREFUL, HABITS, MORE, passes
-from normcheck.mistakes.wild import HIDDEN_BY, WILD, compare, dx_of
+from normcheck.mistakes.wild import WILD, compare, formula_of
 
 BUG = {bug.name: bug for bug in WILD}
 every_bug = pytest.mark.parametrize("bug", WILD, ids=lambda bug: bug.name)
@@ -110,7 +110,7 @@ def test_dx_with_no_part_changed_is_right(name):
     gamma, beta = rng.standard_normal((2, 7))
     given = (x + 1, gamma) if BUG[name].kind == "rms_norm" else (x + 1, gamma, beta)
     dx = compare(BUG[name], x + 1, gamma, beta, dy)[1][1]
-    found = dx_of(BUG[name].forward(*given, 1e-5)[1], dy * gamma)
+    found = formula_of(dy, BUG[name].forward(*given, 1e-5)[1]).dx()
     assert np.linalg.norm(found - dx) <= 1e-14 * np.linalg.norm(dx)
 
 
@@ -206,14 +206,17 @@ def test_is_wrong_somewhere_and_keeps_dtypes_and_arguments(bug, dtype):
     assert worst > 1e-3 and (x == kept).all()
 
 
+HIDDEN_BY = (
+    *("gamma = 1", "shape", "not compared", "tolerance", "small eps"),
+    *("mean 0, sigma 1", "path not run", "timing", "not told"),
+)
+
+
 @every_bug
 def test_the_facts_are_there(bug):
     assert bug.hidden_by in HIDDEN_BY and bug.kind in ("layer_norm", "rms_norm")
     assert bug.where in ("dx", "parameters", "statistics")
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", thread) for thread in bug.threads)
-    assert all(
-        re.fullmatch(r"https://github.com/[\w.-]+/[\w.-]+/issues/\d+", link) for link in bug.links
-    )
     for text in (bug.cause, bug.hid, bug.kills, bug.status):
         assert text and "\n" not in text and not text.endswith(".")
     assert not bug.mistake or bug.mistake in {entry.name for entry in ENTRIES}

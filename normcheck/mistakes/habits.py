@@ -1,37 +1,21 @@
-"""Habits of tests: one test of a layer norm that leaves little to chance, the same with one thing
-changed, and more.
+"""Tests as people write them: one test of a layer norm that leaves little to chance, the same with
+one thing changed, and tests that libraries, tutorials and courses have published.
 
 A bug of :mod:`~normcheck.mistakes.wild` that the first finds and a habit lets pass is hidden by
 what was changed. Arguments are not checked: habits and bugs are written by authors.
 """
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 
+from .catalogue import forward_keeping_x
+from .gradient_tests import gradient_test, problem
 from .wild import compare
 
-
-class Habit(NamedTuple):
-    """How a test of y, dx, dgamma and dbeta draws its input and compares; what is not said is the
-    careful choice.
-
-    * ``name``: a few words.
-    * ``shape``, ``mean``, ``sigma``, ``eps``: of x, of its elements, and what is added to the
-      variance.
-    * ``ones``: names among "gamma" (then beta is 0) and "dy" of what is 1 throughout, not random.
-    * ``outputs``: which of y, dx, dgamma and dbeta are compared.
-    * ``agree``: function (found, right) -> bool; by default the difference is below 1e-3 in norm.
-    """
-
-    name: str
-    shape: tuple = (3, 5, 97)
-    mean: float = 3.0
-    sigma: float = 2.0
-    eps: float = 1e-5
-    ones: tuple = ()
-    outputs: tuple = ("y", "dx", "dgamma", "dbeta")
-    agree: object = None
+_OUTPUTS = "y", "dx", "dgamma", "dbeta"
 
 
 def within(found, right, tolerance=1e-3):
@@ -44,25 +28,51 @@ def within(found, right, tolerance=1e-3):
     return found.shape == right.shape and bool(np.linalg.norm(found - right) <= room)
 
 
-def inputs(habit):
-    """x, gamma, beta and dy, float64, as a test with this habit draws them."""
-    rng = np.random.default_rng(7)
-    x, dy = rng.standard_normal((2, *habit.shape))
-    gamma, beta = rng.standard_normal((2, habit.shape[-1]))
-    if "gamma" in habit.ones:
-        gamma, beta = np.ones_like(gamma), np.zeros_like(beta)
-    return habit.mean + habit.sigma * x, gamma, beta, np.ones_like(dy) if "dy" in habit.ones else dy
+def _normal(rng, shape):
+    return rng.standard_normal(shape)
 
 
-def passes(bug, habit):
+def _ones(rng, shape):
+    return np.ones(shape)
+
+
+def _uniform(rng, shape):
+    return rng.random(shape)
+
+
+class Habit(NamedTuple):
+    """How a test of y, dx, dgamma and dbeta draws its input and compares; what is not said is the
+    careful choice.
+
+    * ``name``: a few words.
+    * ``shape``, ``mean``, ``sigma``, ``eps``: of x, of its elements, and what is added to the
+      variance.
+    * ``dy``, ``gamma``: functions (rng, shape); where gamma is 1 throughout, beta is 0.
+    * ``outputs``: which of y, dx, dgamma and dbeta are compared.
+    * ``agree``: function (found, right) -> bool.
+    """
+
+    name: str
+    shape: tuple = (3, 5, 97)
+    mean: float = 3.0
+    sigma: float = 2.0
+    eps: float = 1e-5
+    dy: Callable = _normal
+    gamma: Callable = _normal
+    outputs: tuple = _OUTPUTS
+    agree: Callable = within
+
+
+def passes(bug, habit, seed=7):
     """Whether a test with this habit lets the bug pass."""
-    found, right = compare(bug, *inputs(habit), habit.eps)
-    names = ("y", "dx", "dgamma", "dbeta")
+    rng, D = np.random.default_rng(seed), habit.shape[-1]
+    x = habit.mean + habit.sigma * rng.standard_normal(habit.shape)
+    dy, (gamma, beta) = habit.dy(rng, habit.shape), habit.gamma(rng, (2, D))
+    beta = np.zeros(D) if habit.gamma is _ones else beta
+    found, right = compare(bug, x, gamma, beta, dy, habit.eps)
     with np.errstate(all="ignore"):
         return all(
-            (habit.agree or within)(a, b)
-            for name, a, b in zip(names, found, right)
-            if name in habit.outputs
+            habit.agree(a, b) for name, a, b in zip(_OUTPUTS, found, right) if name in habit.outputs
         )
 
 
@@ -71,9 +81,9 @@ CAREFUL = Habit("all random, (3, 5, 97)")
 
 #: One thing changed, or two.
 HABITS = (
-    Habit("the loss is sum(y), gamma = 1", ones=("gamma", "dy")),
-    Habit("gamma = 1, beta = 0", ones=("gamma",)),
-    Habit("dy = 1", ones=("dy",)),
+    Habit("the loss is sum(y), gamma = 1", dy=_ones, gamma=_ones),
+    Habit("gamma = 1, beta = 0", gamma=_ones),
+    Habit("dy = 1", dy=_ones),
     Habit("2-D", shape=(15, 97)),
     Habit("D = 64", shape=(3, 5, 64)),
     Habit("D = 7", shape=(3, 5, 7)),
@@ -97,4 +107,59 @@ MORE = (
     Habit("one row", shape=(1, 97)),
     Habit("1031 rows", shape=(1031, 7)),
     Habit("D = 4099", shape=(2, 4099)),
+)
+
+
+# ---- Tests of a backward as they were published
+#
+# Rebuilt are their shapes, distributions, losses and tolerances. Two changes. Arithmetic is float64
+# here: the question is what the tolerance lets through, not what rounding does. And where thousands
+# of rows are used, there are fewer (said in the description). The reduced rows give the verdicts of
+# the full number (tried; for one-large-shape many mistakes are within a factor 2 of its tolerance,
+# on either side).
+
+
+def _recipe(id, shape, atol, rtol=0.0, mean=0.0, sigma=1.0, gamma=_ones, **how):
+    """The gradients compared elementwise and broadcasting, as ``allclose`` functions do."""
+
+    def close(found, right):
+        return (np.abs(found - right) <= atol + rtol * np.abs(right)).all()
+
+    how = {"outputs": _OUTPUTS[1:], "agree": close} | how
+    habit = Habit(id, shape, mean, sigma, gamma=gamma, **how)
+
+    def run(backward):
+        pair = SimpleNamespace(kind="layer_norm", forward=forward_keeping_x, backward=backward)
+        return passes(pair, habit, seed=5)
+
+    return gradient_test(id, run)
+
+
+def _after_linear(rng, shape):
+    """dy where the loss is the sum of the outputs of a linear layer."""
+    return np.ones((*shape[:-1], 16)) @ (0.02 * rng.standard_normal((16, shape[-1])))
+
+
+def _tenth(rng, shape):
+    return 0.1 * rng.standard_normal(shape)
+
+
+def _broadcasting_relative_error(backward):
+    p = problem(shape=(4, 5), mean=12.0, sigma=5.0)
+    return all(
+        np.max(np.abs(a - b) / np.maximum(1e-8, np.abs(a) + np.abs(b))) < 1e-6
+        for a, b in zip(backward(p.dy, p.cache), p.gradients)
+    )
+
+
+#: Test recipes as published, weakest idea first.
+RECIPES = (
+    _recipe("elements-sum", (2, 3), 1e-12, dy=_ones),
+    _recipe("ones-upstream", (10_000, 10), 1e-3, 1e-3, dy=_ones, gamma=_normal, eps=1e-3),
+    _recipe("ones-after-linear", (4, 4, 8), 1e-4, dy=_after_linear),
+    _recipe("dx-with-unit-affine", (16, 512), 1e-5, 1.3e-6, dy=_uniform, outputs=("dx",)),
+    _recipe("all-with-unit-affine", (3, 7, 256), 1e-5, 1e-5, eps=1e-6),
+    _recipe("one-large-shape", (64, 8192), 1e-2, 0.0, -2.3, 0.5, dy=_tenth, gamma=_uniform),
+    gradient_test("broadcasting-relative-error", _broadcasting_relative_error),
+    _recipe("small-random", (2, 3, 4), 1e-5, gamma=_normal),
 )

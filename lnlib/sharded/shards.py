@@ -16,10 +16,3 @@ def widths(*counts: int) -> list[slice]:
     """Slices of these many rows or features, one a rank, in order; 0 is an empty shard."""
     counts = [validation.require_count("counts", n, least=0) for n in counts]
     return [slice(sum(counts[:k]), sum(counts[: k + 1])) for k in range(len(counts))]
-
-
-def share(how, part, x, gamma, beta, dy):
-    """The part of these arrays that one rank has, if ``how``, "rows" or "features", are cut."""
-    if how == "rows":
-        return x[part], gamma, beta, dy[part]
-    return x[:, part], gamma[part], beta[part], dy[:, part]

@@ -5,7 +5,6 @@ program in which a fault can be planted.
 import numpy as np
 
 from lnlib.sharded import cut, features, rows
-from lnlib.sharded.shards import share
 
 #: Rows and features of the job.
 ROWS, D = 24, 48
@@ -32,7 +31,12 @@ def job(how, rank, ranks, fault=None):
     rng, eps = np.random.default_rng(19), 1e-6 if fault == "eps" else 1e-5
     x, dy = (3 + rng.standard_normal((2, ROWS, D))).astype(np.float32)
     gamma, beta = rng.standard_normal((2, D)).astype(np.float32)
-    arrays = share(how, cut(ROWS if how == "rows" else D, ranks)[rank], x, gamma, beta, dy)
+    if how == "rows":
+        part = cut(ROWS, ranks)[rank]
+        arrays = [x[part], gamma, beta, dy[part]]
+    else:
+        part = cut(D, ranks)[rank]
+        arrays = [x[:, part], gamma[part], beta[part], dy[:, part]]
     if fault == "NaN":
         arrays[0][0, 0] = np.nan
     if fault == "dtype":

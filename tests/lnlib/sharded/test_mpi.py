@@ -175,7 +175,7 @@ def test_the_demo_shows_the_same_as_the_simulator():
         for more in ([], ["--simulate"])
     )
     assert shown.returncode == 0 and shown.stderr == "" and simulated.stderr == "simulated\n"
-    assert shown.stdout == simulated.stdout and shown.stdout.count("\n") == 17
+    assert shown.stdout == simulated.stdout and shown.stdout.count("\n") == 9
 
 
 def test_importing_loads_numpy_only():

@@ -108,17 +108,15 @@ def _planned(name, plan, factory, arrays, scalars, D, types, blocks, loads, stor
 def _forward(D, real, storage):
     """For many rows of D numbers; an odd D makes a kernel load one at a time."""
     plan = plans.plan_forward(100_000, D, 1 if D % 4 else 4, _kept(real))
-    factory = kernels.forward if plan.chunks else kernels.forward_long
     scalars = ["int32"] * 2 + [_name(real)] * 3
     # Loads x, gamma, beta; stores y.
-    return _planned("forward", plan, factory, "xxxxr", scalars, D, (real, storage), 1, 3, 1)
+    return _planned("forward", plan, kernels.forward, "xxxxr", scalars, D, (real, storage), 1, 3, 1)
 
 
 def _backward(D, real, storage):
     plan = plans.plan_backward(100_000, D, 1 if D % 4 else 4, _kept(real), 132)
     resident = max(1, plans.RESIDENT // (plan.threads * plan.rows))
     factory = kernels.backward_twice if plan.twice else kernels.backward
-    factory = factory if plan.chunks else kernels.backward_long
     scalars = ["int32"] * 3
     # Loads x, dy, gamma twice; stores dx.
     types = real, storage

@@ -30,18 +30,13 @@ def _kernel(factory, *constants):
 
 
 def _forward_kernel(plan, real, storage):
-    """The kernel for a plan; another where no row fits into registers."""
-    if plan.chunks:
-        return _kernel(kernels.forward, *plan[:4], real, storage)
-    return _kernel(kernels.forward_long, plan.threads, plan.width, real, storage)
+    return _kernel(kernels.forward, *plan[:4], real, storage)
 
 
 def _backward_kernel(plan, real, storage):
     if plan.twice:
         return _kernel(kernels.backward_twice, *plan[:3], real, storage)
-    if plan.chunks:
-        return _kernel(kernels.backward, *plan[:4], real, storage)
-    return _kernel(kernels.backward_long, plan.threads, plan.width, real, storage)
+    return _kernel(kernels.backward, *plan[:4], real, storage)
 
 
 class GpuLayerNormCache(NamedTuple):

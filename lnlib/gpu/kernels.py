@@ -5,8 +5,8 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA. They consist of the parts in
   twice is read once: forward moves 8 bytes an element in float32, backward 12. Where D is a
   multiple of 4 every access to them is of 16 bytes. Rows that do not fit in the registers of a
   block (more than 16384 numbers in forward, 8192 in backward; a quarter less where 4 does not
-  divide D) have kernels of their own, whose second reading comes from cache. In backward, up to
-  twice as many numbers have their sums of dgamma and dbeta in registers all the same.
+  divide D) are read again, from cache. In backward, up to twice as many numbers have their sums of
+  dgamma and dbeta in registers all the same.
 * **Statistics.** As in :mod:`lnlib.cpu`, by a guess at the mean. The first is 0, and m + residual
   the next one. The row is in registers: another round costs no memory traffic.
 * **Parameter gradients.** A thread goes through many rows and adds their dgamma and dbeta in
@@ -39,6 +39,7 @@ from .parts import (
     chunks_of_backward,
     means_of_g,
     part_of_row,
+    places_of_row,
     row_of_dx,
     row_of_sums,
     row_statistics,
@@ -55,15 +56,22 @@ from .plans import KEPT, TERMS
 
 
 def forward(threads, V, W, R, real=float32, storage=float32):
-    """Make the forward kernel for rows of at most threads * V * W numbers."""
-    fetch, slots, kept, pair = ACCESS[W][0], threads // 8, V * W, 2 * W
+    """Make the forward kernel for rows of at most threads * V * W numbers.
+
+    If V is 0, for rows of any length: nothing is kept, and a row is read again in every round.
+    """
+    fetch, slots, pair = ACCESS[W][0], threads // 8, 2 * W
+    at, kept, chunks = places_of_row(threads, V, W)
 
     @device
     def sums(x, base, v, thread, D, scale, mean):
         total, squares = real(0), real(0)
-        for j in range(V):
-            if (thread + int32(j * threads)) * int32(W) < D:
-                for k in range(j * W, j * W + W):
+        for j in range(chunks(D)):
+            column = (thread + int32(j * threads)) * int32(W)
+            if column < D:
+                if V == 0:
+                    fetch(x, base + column, v, 0)
+                for k in range(j * at, j * at + W):
                     d = v[k] * scale - mean
                     total += d
                     squares += d * d
@@ -91,45 +99,12 @@ def forward(threads, V, W, R, real=float32, storage=float32):
             found = find_statistics(x, base, v, thread, D, shared, eps, eps_down, eps_up)
             if thread == 0:
                 store4(statistics, int64(row) * 4, found[0], found[1], found[2], found[3])
-            for j in range(V):
+            for j in range(chunks(D)):
                 column = (thread + int32(j * threads)) * int32(W)
                 if column < D:
-                    write_y(gamma, beta, y, base, column, v, j * W, weights, found)
-
-    return kernel
-
-
-def forward_long(threads, W, real=float32, storage=float32):
-    """Make the forward kernel for rows of any length: one block a row, read in every round."""
-    fetch, slots, pair = ACCESS[W][0], threads // 8, 2 * W
-
-    @device
-    def sums(x, base, v, thread, D, scale, mean):
-        total, squares = real(0), real(0)
-        for column in range(thread * int32(W), D, int32(threads * W)):
-            fetch(x, base + column, v, 0)
-            for k in range(W):
-                d = v[k] * scale - mean
-                total += d
-                squares += d * d
-        return total, squares
-
-    find_statistics = row_statistics(threads, sums, real)
-    write_y = y_of_chunk(W, storage)
-
-    def kernel(x, gamma, beta, y, statistics, rows, D, eps, eps_down, eps_up):
-        v = cuda.local.array(W, real)
-        weights = cuda.local.array(pair, real)
-        shared = cuda.shared.array(slots, real)
-        thread = int32(cuda.threadIdx.x)
-        row = int32(cuda.blockIdx.x)
-        base = int64(row) * int64(D)
-        found = find_statistics(x, base, v, thread, D, shared, eps, eps_down, eps_up)
-        if thread == 0:
-            store4(statistics, int64(row) * 4, found[0], found[1], found[2], found[3])
-        for column in range(thread * int32(W), D, int32(threads * W)):
-            fetch(x, base + column, v, 0)
-            write_y(gamma, beta, y, base, column, v, 0, weights, found)
+                    if V == 0:
+                        fetch(x, base + column, v, 0)
+                    write_y(gamma, beta, y, base, column, v, j * at, weights, found)
 
     return kernel
 
@@ -207,28 +182,25 @@ def backward_twice(threads, V, W, real=float32, storage=float32):
     """Make the backward kernel for rows of at most threads * V * W numbers that are read twice.
 
     A thread keeps its sums of dgamma and dbeta in registers, where x and dy have no room as well:
-    two numbers for each column instead of four. The second reading comes from cache.
+    two numbers for each column instead of four. If V is 0, for rows of any length: there is no room
+    for these either, and they grow in memory. The second reading comes from cache.
     """
-    slots, kept = threads // 8, V * W
+    (fetch, put), slots = ACCESS[W], threads // 8
+    at, kept, chunks = places_of_row(threads, V, W)
     read, add, write_dx = chunks_of_backward(W, real, storage)
     write_sums = row_of_sums(threads, V, W, real)
     find_means = means_of_g(threads, sums_of_read(threads, W, read, add, real), real)
 
     def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
-        xhat = cuda.local.array(W, real)
-        upstream = cuda.local.array(W, real)
-        dgamma = cuda.local.array(kept, real)
-        dbeta = cuda.local.array(kept, real)
-        weights = cuda.local.array(W, real)
-        shared = cuda.shared.array(slots, real)
-        thread = int32(cuda.threadIdx.x)
+        xhat, upstream = cuda.local.array(W, real), cuda.local.array(W, real)
+        dgamma, dbeta = cuda.local.array(kept, real), cuda.local.array(kept, real)
+        weights, shared = cuda.local.array(W, real), cuda.shared.array(slots, real)
+        thread, side = int32(cuda.threadIdx.x), int32(0)
         partial = int32(cuda.blockIdx.x)
-        side = int32(0)
         while partial < partials:
+            here = int64(partial) * int64(D)
             for k in range(kept):
-                dgamma[k] = real(0)
-                dbeta[k] = real(0)
-
+                dgamma[k], dbeta[k] = real(0), real(0)
             row = partial
             while row < rows:
                 base = int64(row) * int64(D)
@@ -236,62 +208,24 @@ def backward_twice(threads, V, W, real=float32, storage=float32):
                 means, side = find_means(
                     dy, x, gamma, base, xhat, upstream, weights, thread, D, found, shared, side
                 )
-                for j in range(V):
-                    column = (thread + int32(j * threads)) * int32(W)
+                for j in range(chunks(D)):
+                    column, place = (thread + int32(j * threads)) * int32(W), j * at
                     if column < D:
                         read(x, dy, base + column, xhat, upstream, 0, found)
+                        if V == 0 and row > partial:
+                            fetch(partial_dgamma, here + column, dgamma, 0)
+                            fetch(partial_dbeta, here + column, dbeta, 0)
                         for k in range(W):
-                            dgamma[j * W + k] += upstream[k] * xhat[k]
-                            dbeta[j * W + k] += upstream[k]
+                            if V == 0 and row == partial:
+                                dgamma[k], dbeta[k] = real(0), real(0)
+                            dgamma[place + k] += upstream[k] * xhat[k]
+                            dbeta[place + k] += upstream[k]
+                        if V == 0:
+                            put(partial_dgamma, here + column, dgamma, 0, real)
+                            put(partial_dbeta, here + column, dbeta, 0, real)
                         write_dx(gamma, dx, base, column, xhat, upstream, 0, weights, found, means)
                 row += partials
-
             write_sums(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta)
-            partial += int32(cuda.gridDim.x)
-
-    return kernel
-
-
-def backward_long(threads, W, real=float32, storage=float32):
-    """Make the backward kernel for rows of any length, whose partial sums grow in memory."""
-    (fetch, put), slots = ACCESS[W], threads // 8
-    read, add, write_dx = chunks_of_backward(W, real, storage)
-    find_means = means_of_g(threads, sums_of_read(threads, W, read, add, real), real)
-
-    def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
-        xhat = cuda.local.array(W, real)
-        upstream = cuda.local.array(W, real)
-        dgamma = cuda.local.array(W, real)
-        dbeta = cuda.local.array(W, real)
-        weights = cuda.local.array(W, real)
-        shared = cuda.shared.array(slots, real)
-        thread = int32(cuda.threadIdx.x)
-        partial = int32(cuda.blockIdx.x)
-        side = int32(0)
-        while partial < partials:
-            row = partial
-            while row < rows:
-                base = int64(row) * int64(D)
-                found = load4(statistics, int64(row) * 4)
-                means, side = find_means(
-                    dy, x, gamma, base, xhat, upstream, weights, thread, D, found, shared, side
-                )
-                here = int64(partial) * int64(D)
-                for column in range(thread * int32(W), D, int32(threads * W)):
-                    read(x, dy, base + column, xhat, upstream, 0, found)
-                    for k in range(W):
-                        dgamma[k] = real(0)
-                        dbeta[k] = real(0)
-                    if row >= partials:  # not the first row of this partial sum
-                        fetch(partial_dgamma, here + column, dgamma, 0)
-                        fetch(partial_dbeta, here + column, dbeta, 0)
-                    for k in range(W):
-                        dgamma[k] += upstream[k] * xhat[k]
-                        dbeta[k] += upstream[k]
-                    put(partial_dgamma, here + column, dgamma, 0, real)
-                    put(partial_dbeta, here + column, dbeta, 0, real)
-                    write_dx(gamma, dx, base, column, xhat, upstream, 0, weights, found, means)
-                row += partials
             partial += int32(cuda.gridDim.x)
 
     return kernel

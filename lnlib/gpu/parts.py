@@ -191,6 +191,22 @@ def row_statistics(threads, sums, real):
     return find
 
 
+def places_of_row(threads, V, W):
+    """Where a thread keeps a row: registers from one chunk to the next, registers in all, and a
+    device function that says how many chunks there are. If V is 0, all chunks take turns in one
+    place.
+    """
+    at, kept, step = (W if V else 0), max(V, 1) * W, threads * W
+
+    @device
+    def chunks(D):
+        if V == 0:
+            return (D + int32(step - 1)) // int32(step)
+        return int32(V)
+
+    return at, kept, chunks
+
+
 def y_of_chunk(W, storage):
     """Make the device function that writes y for the chunk at ``column``, in v from k on."""
     fetch, put = ACCESS[W]

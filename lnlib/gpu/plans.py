@@ -20,13 +20,12 @@ class Plan(NamedTuple):
     """How many threads do what."""
 
     threads: int  #: threads that share a row, a power of two from 8 to 1024
-    #: V, chunks of a row that each thread keeps; 0 for the kernels for long rows, which keep none
-    chunks: int
+    chunks: int  #: V, chunks of a row that each thread keeps; 0 where a row is too long
     width: int  #: W, neighbours in a chunk, 4 or 1
     rows: int  #: R, rows in a block
     blocks: int  #: blocks of the grid
     partials: int = 0  #: rows of partial sums, for backward
-    twice: bool = False  #: whether backward keeps sums only, and reads each row twice
+    twice: bool = False  #: whether backward reads each row twice, and keeps sums at most
 
 
 def threads_and_chunks(D, width, kept, most, least=32):
@@ -63,10 +62,9 @@ def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
     threads, chunks = threads_and_chunks(D, width, max(width, kept // 2), 512, 8)
     if not chunks:
         threads, chunks = threads_and_chunks(D, width, kept, 512)
-    twice = False
-    if not chunks:
+    twice = chunks == 0
+    if twice:
         threads, chunks = threads_and_chunks(D, width, 2 * kept, 512)
-        twice = chunks > 0  # not a row that is longer still
     together = 128 // threads if threads <= 32 else 1
     turns = -(-rows // together)
     blocks = min(turns, multiprocessors * max(1, RESIDENT // (threads * together)))

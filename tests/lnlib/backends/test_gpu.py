@@ -197,8 +197,8 @@ KINDS = {
     "a block, one by one": Kind(131, 64, 3, 1, 1),
     "read twice": Kind(260, 64, 2, 4, 1, True),
     "read twice, one by one": Kind(131, 64, 3, 1, 1, True),
-    "long": Kind(540, 64, 0, 4, 1),
-    "long, one by one": Kind(131, 64, 0, 1, 1),
+    "long": Kind(540, 64, 0, 4, 1, True),
+    "long, one by one": Kind(131, 64, 0, 1, 1, True),
 }
 
 

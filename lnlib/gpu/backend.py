@@ -2,6 +2,7 @@ r"""What is called from Python: arguments, memory and launches of the kernels of
 :mod:`lnlib.gpu.kernels`.
 """
 
+import contextlib
 import functools
 import math
 from typing import Any, NamedTuple
@@ -58,88 +59,64 @@ class GpuLayerNormCache(NamedTuple):
 
 #: Dtypes of x; their names.
 DTYPES = "float32", "float16", "bfloat16"
-_EXPECTED = "float32, float16 or bfloat16 (lnlib.layernorm and lnlib.cpu take float64)"
+_EXPECTED = (
+    "float32, float16 or, with package ml_dtypes, bfloat16"
+    " (lnlib.layernorm and lnlib.cpu take float64)"
+)
 
 
-def _dtype_of(name, value, interface):
-    """The dtype of a device array. To the interface bfloat16 is two bytes without a meaning."""
-    typestr, called = interface["typestr"], str(getattr(value, "dtype", ""))
-    if typestr[1:] != "V2" or called.removeprefix("torch.") != "bfloat16":
-        return np.dtype(typestr)
-    try:
-        import ml_dtypes
-    except ImportError as error:
-        expected = "which NumPy knows only where package ml_dtypes is installed"
-        raise TypeError(f"{name}: found bfloat16, {expected}") from error
-    return np.dtype(ml_dtypes.bfloat16)
+@functools.cache
+def _numpys(dtype):
+    """NumPy's dtype for that of a library; that of objects where NumPy has none."""
+    name = str(dtype).removeprefix("torch.")
+    if name == "bfloat16":
+        with contextlib.suppress(ImportError):
+            import ml_dtypes
+
+            return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name if name in np.sctypeDict else object)
 
 
-def description(name, value, dtypes, expected=""):
-    """The :class:`~lnlib.validation.Description` of a C-contiguous array on a device, anything with
-    ``__cuda_array_interface__``. ``dtypes``, ``expected``: see ``validation.require_dtype``.
+def _described(array):
+    """What is known of an array that forward kept, or that is C-contiguous on a device."""
+    if isinstance(array, np.ndarray):
+        return array
+    return validation.Description(tuple(array.shape), _numpys(array.dtype), True)
+
+
+def description(name, value):
+    """The :class:`~lnlib.validation.Description` of an array on a device, of a dtype that x may
+    have: a tensor, or anything with ``dtype``, ``shape`` and ``__cuda_array_interface__``.
     """
-    try:
+    if is_tensor(value):  # at a tenth of what PyTorch needs for the interface
+        if value.requires_grad:
+            raise TypeError(f"{name}: found a tensor with a graph, expected one of detach()")
+        dense, strides, read_only = value.is_contiguous(), value.stride(), False
+    else:
         interface = value.__cuda_array_interface__
-    except RuntimeError as error:  # PyTorch's, for a tensor that requires its gradient
-        found = type(value).__name__
-        raise TypeError(f"{name}: found {found}, expected it without a graph ({error})") from error
-    dtype, shape = _dtype_of(name, value, interface), interface["shape"]
-    validation.require_dtype(name, dtype, dtypes, expected, value)
-    strides = interface.get("strides")
-    if strides is not None and math.prod(shape):
-        dense = tuple(dtype.itemsize * math.prod(shape[k + 1 :]) for k in range(len(shape)))
-        if strides != dense:
-            raise ValueError(f"{name}: found strides {strides}, expected a C-contiguous array")
-    return validation.Description(shape, dtype, not interface["data"][1])
+        shape, strides = interface["shape"], interface.get("strides")
+        size, read_only = np.dtype(interface["typestr"]).itemsize, interface["data"][1]
+        dense = tuple(size * math.prod(shape[k + 1 :]) for k in range(len(shape)))
+        dense = strides in (None, dense) or not math.prod(shape)
+    seen = _described(value)._replace(writeable=not read_only)
+    validation.require_dtype(name, seen.dtype, DTYPES, _EXPECTED, value)
+    if not dense:
+        raise ValueError(f"{name}: found strides {strides}, expected a C-contiguous array")
+    return seen
 
 
 def _on_device(value):
-    if is_tensor(value):
-        return value.is_cuda
-    if not hasattr(type(value), "__cuda_array_interface__"):
-        return False
-    try:
-        return hasattr(value, "__cuda_array_interface__")
-    except RuntimeError:
-        return True  # PyTorch's, of a tensor that requires its gradient; description says so
+    return value.is_cuda if is_tensor(value) else hasattr(type(value), "__cuda_array_interface__")
 
 
 def _seen(name, value, device):
     """``value``, or its description if it is on the device; it must be where x is."""
-    if not device:
-        if _on_device(value):
-            expected = "one on the host, where x is"
-            raise TypeError(f"{name}: found an array on the device, expected {expected}")
-        return value
-    if is_tensor(value) and value.is_cuda and value.is_contiguous() and not value.requires_grad:
-        seen = _described(value)  # at a tenth of what PyTorch needs to describe it
-        if seen.dtype is not None:
-            return seen
-    try:
-        return description(name, value, DTYPES, _EXPECTED)
-    except AttributeError:
-        found, expected = type(value).__name__, "an array on the device, where x is"
-        raise TypeError(f"{name}: found {found}, expected {expected}") from None
-
-
-@functools.lru_cache
-def _numpys(dtype):
-    """NumPy's dtype for PyTorch's; None for one that no array here may have."""
-    name = str(dtype).removeprefix("torch.")
-    if name == "bfloat16":  # NumPy knows it once this package has been imported
-        try:
-            import ml_dtypes  # noqa: F401
-        except ImportError:
-            return None
-    return np.dtype(name) if name in (*DTYPES, "float64") else None
-
-
-def _described(part):
-    """The description of an array that forward kept, or of a C-contiguous tensor."""
-    if isinstance(part, np.ndarray):
-        return part
-    dtype = part.dtype if isinstance(part.dtype, np.dtype) else _numpys(part.dtype)
-    return validation.Description(tuple(part.shape), dtype, True)
+    if _on_device(value) == device:
+        return description(name, value) if device else value
+    found, expected = "an array on the device", "one on the host"
+    if device:
+        found, expected = type(value).__name__, "an array on the device"
+    raise TypeError(f"{name}: found {found}, expected {expected}, where x is")
 
 
 def width_of_access(machine, D, *arrays):

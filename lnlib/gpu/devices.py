@@ -130,14 +130,10 @@ class Parameters(threading.local):
         self.extra = (ctypes.c_void_p * 5)(_BUFFER, words_at, _BUFFER_SIZE, size_at, None)
 
 
-@functools.cache
-def _is_torchs(kind):
-    return kind.__module__.partition(".")[0] == "torch"
-
-
 def is_tensor(array):
     """Whether it is PyTorch's, whose own attributes are faster than the interface."""
-    return _is_torchs(type(array))
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
 
 
 class Interpreter:
@@ -182,12 +178,9 @@ class Gpu:
     """
 
     def __init__(self, x=None, stream=None):
-        self.library = type(x).__module__.partition(".")[0] if x is not None else "numba"
-        self.x, self.stream = x, stream_of(x, stream)
-        self.device = None
+        self.x, self.stream, self.device = x, stream_of(x, stream), None
         if x is not None:
-            torchs = self.library == "torch"
-            self.device = x.get_device() if torchs else device_of(self.address(x))
+            self.device = self.device_of(x)
         if self.device is None:  # x has no elements, or is on the host
             self.device = cuda.get_current_device().id
         self.multiprocessors = _multiprocessors(self.device)
@@ -205,9 +198,9 @@ class Gpu:
         return cuda.to_device(plain, stream=_numbas(self.stream)).view(array.dtype)
 
     def empty(self, shape, dtype):
-        if self.library == "torch":
+        if is_tensor(self.x):
             return self.x.new_empty(shape, dtype=_torchs(dtype))
-        if self.library == "cupy":
+        if type(self.x).__module__.partition(".")[0] == "cupy":
             return sys.modules["cupy"].empty(shape, dtype)
         return cuda.device_array(shape, dtype, stream=_numbas(self.stream))
 
@@ -221,7 +214,7 @@ class Gpu:
         work.launch(self.device, self.stream, [self.address(a) for a in arrays])
 
     def address(self, array):
-        if hasattr(array, "data_ptr"):  # PyTorch's
+        if is_tensor(array):
             return array.data_ptr()
         return array.__cuda_array_interface__["data"][0] or 0
 
@@ -249,19 +242,12 @@ def _numbas(stream):
     return cuda.external_stream(stream) if stream else 0
 
 
-def _current_stream(device):
-    """The number of PyTorch's current stream: fastest by the name that its compiler's code uses."""
-    torch = sys.modules["torch"]
-    number = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    return torch.cuda.current_stream(device).cuda_stream if number is None else number(device)
-
-
 def stream_of(x, stream):
     """The number of the stream to work on: the caller's, or the current one of the library of x.
     The default stream is 0.
     """
     if stream is None and is_tensor(x):
-        stream = _current_stream(x.get_device())
+        stream = sys.modules["torch"].cuda.current_stream(x.device).cuda_stream
     elif stream is None and x is not None:
         stream = x.__cuda_array_interface__.get("stream")
     if not (stream is None or isinstance(stream, int)):

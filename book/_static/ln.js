@@ -52,7 +52,7 @@ addEventListener("beforeprint", () => {
 const PAPER = 600;
 addEventListener("beforeprint", () => {
   document.querySelectorAll('mjx-container[display="true"]').forEach((formula) => {
-    const wide = Math.max(...[...formula.children].map((part) => part.getBoundingClientRect().width));
+    const wide = formula.querySelector("mjx-math").getBoundingClientRect().width;  // what is read aloud is as wide as the column
     if (wide <= PAPER) return;
     const before = formula.style.fontSize;
     formula.style.fontSize = `${parseFloat(getComputedStyle(formula).fontSize) * PAPER / wide}px`;

@@ -37,6 +37,12 @@ CUT = """() => [...document.querySelectorAll('article :is(pre, .ln-cells, mjx-co
     .map(e => e.textContent.slice(0, 60))"""  # noqa: E501
 
 
+# Formulas that are made smaller for paper than it is wide.
+TOO_SMALL = """() => [...document.querySelectorAll('mjx-container[display]')]
+    .filter(e => e.style.fontSize.endsWith('px') && e.querySelector('mjx-math').offsetWidth < 590)
+    .map(e => e.textContent)"""
+
+
 NO_FORMULA_IS_RAW = (
     "document.querySelectorAll('.math:not(:has(mjx-container)), mjx-merror').length === 0"
 )
@@ -74,6 +80,7 @@ def test_page_from_disk(visits, site, name):
         page.set_viewport_size({"width": 1200, "height": 900})
         assert dark or violations(page) == []
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.evaluate(TOO_SMALL) == []
         page.emulate_media(media="print")
         page.set_viewport_size({"width": 703, "height": 1000})  # A4 between margins of 12 mm
         assert page.evaluate(CUT) == []

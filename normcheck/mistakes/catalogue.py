@@ -2,8 +2,8 @@ r"""Wrong backwards of layer norm: the catalogue.
 
 A *mutant* is a backward pass with one mistake in it. Arguments are not checked: it does what its
 author would have written. ``cache`` is that of ``forward_keeping_x``; all but one of them take that
-of :mod:`lnlib.layernorm`, too. ``catalogue.csv`` lists them; what is no change of the formula of dx
-is written out here.
+of :mod:`lnlib.layernorm`, too. Most are made of the text of a row of ``catalogue.csv``, which
+:mod:`~normcheck.mistakes.formula` describes.
 
 Notation: g = gamma * dy, r = 1 / sqrt(var + eps), means over the D features. Right is
 
@@ -20,7 +20,7 @@ import numpy as np
 from lnlib.layernorm import LayerNormCache, layer_norm_forward
 
 from .change import Mistake
-from .formula import groups_of, layer_norm_formula, leading, row_mean, rows_of
+from .formula import layer_norm_formula, leading, row_mean, rows_of
 
 # Groups of gradient tests, so that the column killed_by of catalogue.csv can be read as a sentence.
 _UNIT = frozenset({"sum-y", "sum-y2", "gamma-one"})  # gamma = 1, beta = 0
@@ -58,6 +58,48 @@ def forward_keeping_x(x, gamma, beta, eps=1e-5):
     return y, cache
 
 
+def padding(D):
+    """Lanes beyond the row's end in a block of 2**k lanes, for each feature."""
+    D = max(D, 1)
+    return ((1 << (D - 1).bit_length()) - D) / D
+
+
+#: Rows that one block of "last-rows-missing" adds up.
+BLOCK = 8
+
+
+def _whole_blocks(a):
+    rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
+    return rows[: len(rows) // BLOCK * BLOCK]
+
+
+def _summed(a):
+    """The sum over the rows."""
+    return a.sum(axis=leading(a))
+
+
+def _sums(dy, xhat):
+    """The right dgamma and dbeta."""
+    return _summed(dy * xhat), _summed(dy)
+
+
+def changed(change, formula=layer_norm_formula):
+    """The backward with this change, the text of a row."""
+
+    def backward(dy, cache):
+        right = formula(dy, cache)
+        dgamma, dbeta = _sums(dy, right.xhat)
+        more = {"dgamma": dgamma, "dbeta": dbeta, "summed": _summed, "whole_blocks": _whole_blocks}
+        if hasattr(cache, "x"):
+            more |= {"padding": padding, "x": cache.x.astype(right.xhat.dtype)}
+        fields = right.fields(change, **more)
+        wrong = right.changed({key: fields[key] for key in fields if key in right._fields})
+        made = zip(("dx", "dgamma", "dbeta"), (wrong.dx(), *_sums(dy, wrong.xhat)))
+        return tuple(fields.get(name, gradient) for name, gradient in made)
+
+    return backward
+
+
 _backwards = {}
 
 
@@ -71,138 +113,29 @@ def _g_xhat_r(dy, cache):
     return dy * cache.gamma, cache.xhat, cache.rstd
 
 
+def right_backward(dy, cache):
+    """dx, dgamma and dbeta as they should be."""
+    return layer_norm_formula(dy, cache).dx(), *_sums(dy, cache.xhat)
+
+
 def _less_mean(a):
     return a - row_mean(a)
 
 
-def _row_sum(a):
-    return a.sum(axis=-1, keepdims=True)
-
-
-def dx_of(g, xhat, r, mean=row_mean, first=1, second=1):
-    """dx, with a factor on each of the two means."""
-    return r * (g - first * mean(g) - second * xhat * mean(g * xhat))
-
-
-def _sums(dy, xhat):
-    """The right dgamma and dbeta."""
-    return (dy * xhat).sum(axis=leading(dy)), dy.sum(axis=leading(dy))
-
-
-def _dx(dy, cache):
-    return dx_of(*_g_xhat_r(dy, cache))
-
-
-def right_backward(dy, cache):
-    """dx, dgamma and dbeta as they should be."""
-    return _dx(dy, cache), *_sums(dy, cache.xhat)
-
-
-def changed(name, formula=layer_norm_formula, norm="layer"):
-    """The backward with this change of the formula of dx."""
-    (change,) = (group[name] for group in groups_of(norm).values() if name in group)
-
-    def backward(dy, cache):
-        right = formula(dy, cache)
-        wrong = right.changed(right.fields(change))
-        # Who has another s computes xhat again, and sums dgamma from that.
-        return wrong.dx(), *_sums(dy, wrong.inner if name in _ANOTHER_S else cache.xhat)
-
-    return backward
-
-
-_ANOTHER_S = {"eps-dropped", "eps-outside-root", "sample-variance"}
-eps_dropped = changed("eps-dropped")
-
-
 def _in_dx(name, dx):
-    """Register, and return, the backward with this ``dx(g, xhat, r, dy, gamma)``."""
+    """Register, and return, the backward with this ``dx(g, xhat, r)``."""
 
     def backward(dy, cache):
-        return dx(*_g_xhat_r(dy, cache), dy, cache.gamma), *_sums(dy, cache.xhat)
+        return dx(*_g_xhat_r(dy, cache)), *_sums(dy, cache.xhat)
 
     return _register(backward, name)
 
 
 missing_projection = _in_dx("missing-projection", lambda g, xhat, r, *_: r * _less_mean(g))
-_in_dx("product-of-means", lambda g, xhat, r, *_: r * _less_mean(g))  # mean(g) mean(xhat) is 0
-_in_dx("identity", lambda g, xhat, r, dy, gamma: dy.copy())
-# With dy = 1 what is missing, r J 1, is nothing: ones-random-gamma does not see it.
-_in_dx("gamma-minus-one", lambda g, xhat, r, dy, gamma: dx_of(g - dy, xhat, r))
-_in_dx("diagonal-jacobian", lambda g, xhat, r, *_: r * g * (1 - (1 + xhat * xhat) / g.shape[-1]))
-_in_dx(
-    "norm-of-gradient",
-    lambda g, xhat, r, dy, gamma: (
-        gamma * _less_mean(dy) / np.sqrt(row_mean(_less_mean(dy) ** 2) + 1e-5)
-    ),
-)
-
-
-def _in_rstd(name, rstd):
-    """Register the backward with this 1/s, ``rstd(c, var, eps, cache)``, c being x - mean."""
-
-    def backward(dy, cache):
-        g, xhat, r = _g_xhat_r(dy, cache)
-        c = xhat / r
-        var = row_mean(c * c)
-        r = rstd(c, var, 1 / r**2 - var, cache)
-        return dx_of(g, c * r, r), *_sums(dy, c * r)
-
-    _register(backward, name)
-
-
-def padding(D):
-    """Lanes beyond the row's end in a block of 2**k lanes, for each feature."""
-    D = max(D, 1)
-    return ((1 << (D - 1).bit_length()) - D) / D
-
-
-_in_rstd("rstd-for-variance", lambda c, var, eps, cache: 1 / np.sqrt(cache.rstd + eps))
-_in_rstd(
-    "padded-lanes",
-    lambda c, var, eps, cache: (
-        1 / np.sqrt(var + padding(c.shape[-1]) * row_mean(cache.x.astype(c.dtype)) ** 2 + eps)
-    ),
-)
-
-#: Rows that one block of "last-rows-missing" adds up.
-BLOCK = 8
-
-
-def _of_whole_blocks(dgamma, dbeta, dy, k):
-    rows, D = math.prod(dy.shape[:-1]), dy.shape[-1]
-    return _sums(*(a.reshape(rows, D)[: rows // BLOCK * BLOCK] for a in (dy, k.xhat)))
-
-
-#: Name -> dgamma and dbeta, from the right ones, dy and the cache.
-_PARAMETERS = {
-    "dgamma-averaged": lambda dgamma, dbeta, dy, k: (dgamma * dy.shape[-1] / dy.size, dbeta),
-    "dgamma-over-features": lambda dgamma, dbeta, dy, k: (_row_sum(dy * k.xhat), dbeta),
-    "parameters-over-first-axis": lambda dgamma, dbeta, dy, k: ((dy * k.xhat).sum(0), dy.sum(0)),
-    "parameters-keep-an-axis": lambda dgamma, dbeta, dy, k: (dgamma[None], dbeta[None]),
-    "dgamma-from-y": lambda dgamma, dbeta, dy, k: (k.gamma * dgamma, dbeta),
-    "dgamma-from-centred": lambda dgamma, dbeta, dy, k: (_sums(dy, k.xhat / k.rstd)[0], dbeta),
-    "dbeta-from-g": lambda dgamma, dbeta, dy, k: (dgamma, k.gamma * dbeta),
-    "parameters-swapped": lambda dgamma, dbeta, dy, k: (dbeta, dgamma),
-    "dgamma-from-dx": lambda dgamma, dbeta, dy, k: (_sums(_dx(dy, k), k.xhat)[0], dbeta),
-    "dbeta-from-dx": lambda dgamma, dbeta, dy, k: (dgamma, _sums(_dx(dy, k), k.xhat)[1]),
-    "last-rows-missing": _of_whole_blocks,
-}
-
-
-def _in_sums(sums):
-    """The backward with these dgamma and dbeta."""
-
-    def backward(dy, cache):
-        dx, *right = right_backward(dy, cache)
-        return dx, *sums(*right, dy, cache)
-
-    return backward
+_register(missing_projection, "product-of-means")  # for the mean of xhat is 0
 
 
 # Right answers that look different. Each is the formula plus or minus a term that is zero.
-
-_HARMLESS = "no-mean-inside-variance", "scaled-by-d", "projection-first"
 
 
 @_register
@@ -213,13 +146,15 @@ def no_mean_inside_variance(dy, cache):
     return r * g + dvar * 2 * c / D - r * row_mean(g), *_sums(dy, xhat)
 
 
-_in_dx("projection-first", lambda g, xhat, r, *_: r * _less_mean(g - xhat * row_mean(g * xhat)))
-_in_dx(
-    "scaled-by-d",
-    lambda g, xhat, r, *_: (
-        r / g.shape[-1] * (g.shape[-1] * g - _row_sum(g) - xhat * _row_sum(g * xhat))
-    ),
-)
+@_register
+def scaled_by_d(dy, cache):
+    (g, xhat, r), D = _g_xhat_r(dy, cache), dy.shape[-1]
+    sums = g.sum(axis=-1, keepdims=True) + xhat * (g * xhat).sum(axis=-1, keepdims=True)
+    return r / D * (D * g - sums), *_sums(dy, xhat)
+
+
+_in_dx("projection-first", lambda g, xhat, r: r * _less_mean(g - xhat * row_mean(g * xhat)))
+_HARMLESS = "no-mean-inside-variance", "scaled-by-d", "projection-first"
 
 
 # ---- The entries
@@ -236,9 +171,7 @@ def _killed_by(text):
 
 def _entry(row):
     name, killed_by = row["name"], _killed_by(row["killed_by"])
-    backward = _backwards.get(name)
-    if killed_by and not backward:
-        backward = _in_sums(_PARAMETERS[name]) if name in _PARAMETERS else changed(name)
+    backward = _backwards.get(name) or (changed(row["change"]) if killed_by else None)
     wrong = row["wrong"].format(BLOCK=BLOCK)
     return Mistake(name, wrong, row["question"], backward, killed_by=killed_by)
 
@@ -250,6 +183,8 @@ MUTANTS = tuple(entry for entry in _ENTRIES if entry.killed_by)
 
 #: Right backwards that are written differently. No test may kill them.
 HARMLESS = tuple(entry for entry in _ENTRIES if entry.name in _HARMLESS)
+
+eps_dropped = next(mutant.backward for mutant in MUTANTS if mutant.name == "eps-dropped")
 
 #: Every mistake that the numbers of a wrong backward tell: the mutants; one that gives the same
 #: numbers; and parts of the combinations of :mod:`~normcheck.mistakes.fit`, without a backward.

@@ -105,7 +105,7 @@ def _outside_formula(dy, cache):
     c = cache.x - row_mean(cache.x)
     sigma = np.sqrt(row_mean(c * c))
     s = sigma + cache.eps
-    return Formula(dy, cache.gamma, 1 / s, c / sigma, c / s)
+    return Formula(dy, cache.gamma, 1 / s, c / sigma, c / s, c / s)
 
 
 def outside_family(with_gamma):

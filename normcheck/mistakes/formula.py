@@ -5,8 +5,8 @@ is a mistake in all of them, or in those of its column ``of``: its name, what is
 ``question`` that leads on, the gradient tests by which a mutant is ``killed_by``, and the
 ``change`` of some fields of the right :class:`Formula`, as text in which the names of
 :meth:`Formula.names` stand. Changes come in groups, of which a backward makes one at most, so that
-those of two groups may be made together. What a mistake without a change does,
-:mod:`~normcheck.mistakes.catalogue` and :mod:`~normcheck.mistakes.fit` say.
+those of two groups may be made together. What is in no group changes gradients as a whole, or is
+written out in :mod:`~normcheck.mistakes.catalogue` or :mod:`~normcheck.mistakes.fit`.
 """
 
 import csv
@@ -48,9 +48,10 @@ _FACTORS = {"whole", "first", "of_mean", "of_projection"}
 class Formula(NamedTuple):
     """dx = whole r**power (first g - mean of_mean mean1(g) - of_projection outer mean2(g inner)).
 
-    Where nothing is wrong, ``inner`` is xhat. ``gamma`` is None where there is none, ``mean`` is 0
-    in RMS norm. ``places`` says of each of the three terms where gamma stands: "inside" with dy,
-    "outside" its mean, on "both" sides, or "nowhere".
+    ``xhat`` is what dgamma is summed from; where nothing is wrong, ``inner`` is xhat, too.
+    ``gamma`` is None where there is none, ``mean`` is 0 in RMS norm. ``places`` says of each of the
+    three terms where gamma stands: "inside" with dy, "outside" its mean, on "both" sides, or
+    "nowhere".
     """
 
     dy: np.ndarray
@@ -58,6 +59,7 @@ class Formula(NamedTuple):
     r: np.ndarray
     outer: np.ndarray
     inner: np.ndarray
+    xhat: np.ndarray
     mean: int = 1
     mean1: Callable = row_mean
     mean2: Callable = row_mean
@@ -86,7 +88,7 @@ class Formula(NamedTuple):
         """What changes are made of: the right parts; c = x - mean, its mean square var, its root
         sigma, and eps; D and the number of rows; ``over``, a quotient in the dtype of dy.
         """
-        c, (*shape, D) = self.inner / self.r, self.dy.shape
+        c, (*shape, D) = self.xhat / self.r, self.dy.shape
         var = row_mean(c * c)
 
         def over(a, b):
@@ -94,11 +96,12 @@ class Formula(NamedTuple):
 
         named = {"c": c, "var": var, "sigma": np.sqrt(var), "eps": 1 / self.r**2 - var}
         named |= {"D": D, "rows": math.prod(shape), "over": over, "ddof": over(D, D - 1)}
-        return _NAMES | named | {"xhat": self.inner} | {k: getattr(self, k) for k in _PARTS}
+        parts = {"dy": self.dy, "gamma": self.gamma, "r": self.r, "xhat": self.xhat}
+        return _NAMES | named | parts | {"outer": self.outer, "dx": self.dx}
 
-    def fields(self, change):
-        """The fields of a change, of this right formula."""
-        return eval(_compiled(change), self.names())
+    def fields(self, change, **more):
+        """What a change sets, of this right formula; ``more`` are names that stand in it, too."""
+        return eval(_compiled(change), self.names() | more)
 
     def changed(self, *settings):
         """The formula with these fields; factors multiply."""
@@ -108,9 +111,6 @@ class Formula(NamedTuple):
         return self._replace(**fields)
 
 
-_PARTS = "dy", "gamma", "r", "outer"
-
-
 @functools.cache
 def _compiled(change):
     return compile(f"dict({change})", change, "eval")
@@ -118,7 +118,7 @@ def _compiled(change):
 
 def layer_norm_formula(dy, cache):
     """That of layer norm, of what its forward keeps."""
-    return Formula(dy, cache.gamma, cache.rstd, cache.xhat, cache.xhat)
+    return Formula(dy, cache.gamma, cache.rstd, *[cache.xhat] * 3)
 
 
 # ---- The table

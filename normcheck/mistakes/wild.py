@@ -29,8 +29,8 @@ from lnlib.layernorm import (
 )
 from lnlib.rounding import round_to
 
-from .catalogue import BLOCK, MUTANTS, changed, padding
-from .formula import Formula, row_mean
+from .catalogue import BLOCK, changed, padding
+from .formula import Formula, layer_norm_formula, row_mean, rows_of
 
 #: When the threads of chapter 6 were read, as they were stored then.
 READ = "September 2026"
@@ -148,17 +148,13 @@ def _backward(formula):
 
 def formula_of(dy, saved):
     """The right :class:`~normcheck.mistakes.Formula` of dx, of either norm."""
-    return Formula(
-        dy, saved.gamma, saved.rstd, saved.xhat, saved.xhat, mean=int(saved.beta is not None)
-    )
+    return layer_norm_formula(dy, saved)._replace(mean=int(saved.beta is not None))
 
 
-def _mistaken(kind, mistake):
-    """The gradients with one mistake of the catalogue."""
-    if kind == "rms_norm":
-        backward = changed(mistake, formula_of, "rms")
-    else:
-        backward = next(mutant.backward for mutant in MUTANTS if mutant.name == mistake)
+def _mistaken(mistake):
+    """The gradients with one mistake of the catalogue, in either norm."""
+    (change,) = (row["change"] for row in rows_of("layer") if row["name"] == mistake)
+    backward = changed(change, formula_of)
     return lambda dy, saved, right: backward(dy, saved)[: len(right)]
 
 
@@ -171,7 +167,7 @@ def _bugs(rows):
         for kind in kinds:
             wrong = BACKWARDS.get(name, lambda dy, saved, right: right)
             if mistake and name not in FORWARDS | BACKWARDS:
-                wrong = _mistaken(kind, mistake)
+                wrong = _mistaken(mistake)
             pair = _forward(kind, FORWARDS.get(name, _library)), _backward(wrong)
             forward, backward = AROUND[name](*pair) if name in AROUND else pair
             yield Bug(**text, kind=kind, forward=forward, backward=backward)
@@ -204,7 +200,7 @@ def _two_d(dy, saved, right):
     mean, r = row_mean(saved.x).reshape(-1, 1)[:B], saved.rstd.reshape(-1, 1)[:B]
     g, dy_rows = (dy * saved.gamma).reshape(B, -1), dy.reshape(B, -1)
     xhat = (saved.x.reshape(B, -1) - mean) * r
-    dx = Formula(g, None, r, xhat, xhat).dx()
+    dx = Formula(g, None, r, *[xhat] * 3).dx()
     return dx.reshape(dy.shape), (dy_rows * xhat).sum(axis=0)[:D], dy_rows.sum(axis=0)[:D]
 
 
@@ -486,7 +482,7 @@ BACKWARDS = {
         formula_of(dy * saved.gamma, saved).dx(),
         2 * saved.gamma * right[1],
     ),
-    "allennlp-sample-variance": _mistaken("layer_norm", "sample-variance"),
+    "allennlp-sample-variance": _mistaken("sample-variance"),
     "ggml-dx-over-dy": _aliased,
     "attorch-sums-along-columns": _means(_along_columns),
     "flaggems-variance-for-rstd": _variance_for_rstd,

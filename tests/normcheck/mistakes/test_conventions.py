@@ -15,7 +15,7 @@ from normcheck import evidence, naming
 from normcheck.adapters import NumPyPair
 from normcheck.cases import all_cases
 from normcheck.checks import check
-from normcheck.mistakes.conventions import FIXED, conventions, gradients, right
+from normcheck.mistakes.conventions import conventions, gradients, right
 from normcheck.settings import Settings
 
 KINDS = "layer_norm", "rms_norm"
@@ -120,8 +120,7 @@ def test_each_is_told_as_itself(small, kind, names, choices):
 @pytest.mark.slow
 def test_two_at_once(small):
     """Gemma's norm with an eps of its own."""
-    (fixed,) = [differs for _, words, differs in FIXED if "1e-06" in words]
-    choices = right(True)._replace(**fixed, scale=lambda gamma, x: 1 + gamma)
+    choices = right(True).changed(spread="sqrt(v + 1e-6)", scale="1 + gamma")
     diagnosis = told("rms_norm", *pair("rms_norm", choices))
     assert (
         set(diagnosis.names) == {"eps-fixed", "gamma-offset"}

@@ -127,11 +127,10 @@ def _step_call(step, on_gpu, N, D, multiprocessors):
         return cuda.to_device(np.zeros(math.prod(sides[name]), np.float32))
 
     for launch in step.plan(N, D, G):
-        for name in launch.writes + launch.updates + launch.atomics:
+        for name in launch.stores:
             arrays[name] = nothing(name)
-        zeros += [(arrays[name], nothing(name)) for name in launch.atomics]
-        arguments = [arrays[name] for name in launch.arrays]
-        arguments += [numbers[name] for name in launch.numbers]
+        zeros += [(arrays[name], nothing(name)) for name in launch.zeros]
+        arguments = [(arrays | numbers)[name] for name in launch.arguments]
         launches.append((compiled(launch.kernel)[launch.grid, launch.block], arguments))
 
     def call():

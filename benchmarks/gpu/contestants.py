@@ -195,16 +195,16 @@ def ladder_call(step, launches, G, case, a):
         if step.direction == "backward":
             tensors |= {"mean": mean, "rstd": rstd}
         for launch in launches:
-            for name in launch.writes + launch.updates:
-                tensors[name] = torch.empty(sizes[name], device="cuda")
-            for name in launch.atomics:
-                tensors[name] = torch.zeros(sizes[name], device="cuda")
+            for name in launch.stores:
+                made = torch.zeros if name in launch.zeros else torch.empty
+                tensors[name] = made(sizes[name], device="cuda")
             arguments = [
-                cuda.as_cuda_array(tensors[name].view(-1), sync=False) for name in launch.arrays
+                numbers[name]
+                if name in numbers
+                else cuda.as_cuda_array(tensors[name].view(-1), sync=False)
+                for name in launch.arguments
             ]
-            compiled(launch.kernel)[launch.grid, launch.block](
-                *arguments, *(numbers[name] for name in launch.numbers)
-            )
+            compiled(launch.kernel)[launch.grid, launch.block](*arguments)
         return tuple(tensors[name] for name in outputs)
 
     return call

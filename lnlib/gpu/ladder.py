@@ -166,9 +166,8 @@ def row_access(threads, V, W):
                 for k in range(j * W, j * W + W):
                     kept[k] = float32(0)
             elif W == 4:
-                kept[4 * j], kept[4 * j + 1], kept[4 * j + 2], kept[4 * j + 3] = load4(
-                    array, start + c
-                )
+                k = 4 * j
+                kept[k], kept[k + 1], kept[k + 2], kept[k + 3] = load4(array, start + c)
             else:
                 kept[j] = array[start + c]
 
@@ -178,14 +177,8 @@ def row_access(threads, V, W):
             c = (j * threads + t) * W
             if c < D:
                 if W == 4:
-                    store4(
-                        array,
-                        start + c,
-                        kept[4 * j],
-                        kept[4 * j + 1],
-                        kept[4 * j + 2],
-                        kept[4 * j + 3],
-                    )
+                    k = 4 * j
+                    store4(array, start + c, kept[k], kept[k + 1], kept[k + 2], kept[k + 3])
                 else:
                     array[start + c] = kept[j]
 

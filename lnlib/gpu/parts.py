@@ -63,14 +63,8 @@ def fetch4(array, i, registers, k):
 
 @device
 def put4(array, i, registers, k, storage):
-    store4(
-        array,
-        i,
-        storage(registers[k]),
-        storage(registers[k + 1]),
-        storage(registers[k + 2]),
-        storage(registers[k + 3]),
-    )
+    a, b, c, d = registers[k], registers[k + 1], registers[k + 2], registers[k + 3]
+    store4(array, i, storage(a), storage(b), storage(c), storage(d))
 
 
 #: W -> how a chunk is read, and written.

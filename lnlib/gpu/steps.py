@@ -20,28 +20,26 @@ SECTOR = 32  #: Bytes that memory delivers at once.
 #: The arrays that a pass is given, and those it makes.
 INPUTS = {"forward": ("x", "gamma", "beta"), "backward": ("dy", "x", "mean", "rstd", "gamma")}
 OUTPUTS = {"forward": ("y", "mean", "rstd"), "backward": ("dx", "dgamma", "dbeta")}
+FORWARD, SUMS = (INPUTS["forward"], OUTPUTS["forward"]), ("dgamma", "dbeta")
 
 
 class Launch(NamedTuple):
-    """One launch of a kernel. Its arguments are the arrays, in this order, and then ``numbers``."""
+    """One launch of a kernel."""
 
-    kernel: Callable  #: a plain function
+    kernel: Callable  #: a plain function, whose parameters have the names of arrays and numbers
     grid: int  #: number of blocks
     block: int  #: number of threads in a block
-    reads: tuple  #: names of arrays every element of which is loaded at least once
-    writes: tuple  #: names of arrays every element of which is stored at least once
-    #: names of arrays every element of which is both stored and loaded by the kernel
-    updates: tuple = ()
-    #: names of arrays to every element of which the kernel adds; zero before the launch
-    atomics: tuple = ()
-    numbers: tuple = ("N", "D")  #: names of the scalar arguments
+    loads: tuple  #: names of arrays every element of which is loaded at least once
+    stores: tuple  #: names of arrays every element of which is stored, or added to, at least once
     sectors_per_request: float | None = None  #: of x, as predicted; None if x is not read
     readings: int = 0  #: how many times each number of x is loaded
+    zeros: tuple = ()  #: names of arrays that are zero before the launch
 
     @property
-    def arrays(self):
-        """The names of the arrays, in the order of the arguments."""
-        return self.reads + self.writes + self.updates + self.atomics
+    def arguments(self):
+        """The names of the arrays and numbers that the kernel takes."""
+        code = self.kernel.__code__
+        return code.co_varnames[: code.co_argcount]
 
 
 def side_by_side(D, W=1):
@@ -68,31 +66,21 @@ def _power(n, least=32, most=1024):
     return min(most, max(least, 1 << max(n - 1, 0).bit_length()))
 
 
-def _forward(kernel, grid, block, sectors_per_request, readings):
-    arrays, numbers = (INPUTS["forward"], OUTPUTS["forward"], (), ()), ("N", "D", "eps")
-    return [Launch(kernel, grid, block, *arrays, numbers, sectors_per_request, readings)]
-
-
-def _backward(
-    kernel, grid, block, sectors_per_request, readings, *, updates=(), atomics=(), more=()
-):
-    arrays = INPUTS["backward"], ("dx", *more), updates, atomics
-    return Launch(kernel, grid, block, *arrays, ("N", "D"), sectors_per_request, readings)
-
-
 def _plan_thread_per_row(N, D, G):
     threads = _power(N, most=128)
-    return _forward(ladder.thread_per_row, -(-N // threads), threads, a_row_apart(N, D), 3)
+    kernel, grid = ladder.thread_per_row, -(-N // threads)
+    return [Launch(kernel, grid, threads, *FORWARD, a_row_apart(N, D), 3)]
 
 
 def _plan_block_per_row(N, D, G):
     threads = _power(D, most=256)
-    return _forward(ladder.block_per_row(threads), N, threads, side_by_side(D), 3)
+    return [Launch(ladder.block_per_row(threads), N, threads, *FORWARD, side_by_side(D), 3)]
 
 
 def _plan_warp_per_row(N, D, G):
     threads = 32 * min(N, 8)
-    return _forward(ladder.warp_per_row, -(-32 * N // threads), threads, side_by_side(D), 3)
+    kernel, grid = ladder.warp_per_row, -(-32 * N // threads)
+    return [Launch(kernel, grid, threads, *FORWARD, side_by_side(D), 3)]
 
 
 def chunks_of_row(D, most_threads):
@@ -107,36 +95,37 @@ def _plan_row_in_registers(N, D, G):
     if V * W > 16:
         expected = f"at most {512 * 16}: 512 threads keep 16 numbers each"
         raise ValueError(f"D: found {D}, expected {expected}")
-    return _forward(ladder.row_in_registers(threads, V, W), N, threads, side_by_side(D, W), 1)
+    kernel = ladder.row_in_registers(threads, V, W)
+    return [Launch(kernel, N, threads, *FORWARD, side_by_side(D, W), 1)]
 
 
 def _plan_two_kernels(N, D, G):
-    threads, warps = 32 * min(N, 8), min(N, 32)
-    arrays = ("dy", "x", "mean", "rstd"), ("dgamma", "dbeta"), (), ()
-    kernel, sectors = ladder.column_sums(32 * warps), side_by_side(D)
+    threads, warps, sectors = 32 * min(N, 8), min(N, 32), side_by_side(D)
+    grid, sums = -(-32 * N // threads), ladder.column_sums(32 * warps)
     return [
-        _backward(ladder.dx_per_warp, -(-32 * N // threads), threads, sectors, 2),
-        Launch(kernel, -(-D // 32), 32 * warps, *arrays, ("N", "D"), sectors, 1),
+        Launch(ladder.dx_per_warp, grid, threads, INPUTS["backward"], ("dx",), sectors, 2),
+        Launch(sums, -(-D // 32), 32 * warps, ("dy", "x", "mean", "rstd"), SUMS, sectors, 1),
     ]
 
 
 def _plan_fused_atomics(N, D, G):
-    threads, sums = _power(D, most=256), ("dgamma", "dbeta")
-    return [_backward(ladder.fused_atomics, N, threads, side_by_side(D), 2, atomics=sums)]
+    threads, loads, stores = _power(D, most=256), INPUTS["backward"] + SUMS, OUTPUTS["backward"]
+    return [Launch(ladder.fused_atomics, N, threads, loads, stores, side_by_side(D), 2, SUMS)]
 
 
 def _plan_fused_partials(N, D, G):
-    parts, G = ("dgamma_parts", "dbeta_parts"), min(G, N)
+    parts, G, loads = ("dgamma_parts", "dbeta_parts"), min(G, N), INPUTS["backward"]
     threads, V, W = chunks_of_row(D, 256)
+    kernel, readings = ladder.fused_partials, 1
     if V * W <= 16:
-        kernel = ladder.fused_partials(threads, V, W)
-        first = _backward(kernel, G, threads, side_by_side(D, W), 1, more=parts)
+        kernel = kernel(threads, V, W)
     else:
-        kernel = ladder.fused_partials_long
-        first = _backward(kernel, G, threads, side_by_side(D), 2, updates=parts)
-    block = 32 * min(G, 32)
-    kernel, sums = ladder.second_stage(block), ("dgamma", "dbeta")
-    return [first, Launch(kernel, -(-D // 32), block, parts, sums, numbers=("G", "D"))]
+        kernel, loads, W, readings = ladder.fused_partials_long, loads + parts, 1, 2
+    sectors, block = side_by_side(D, W), 32 * min(G, 32)
+    return [
+        Launch(kernel, G, threads, loads, ("dx", *parts), sectors, readings),
+        Launch(ladder.second_stage(block), -(-D // 32), block, parts, SUMS),
+    ]
 
 
 # Steps
@@ -183,16 +172,12 @@ class Step(NamedTuple):
         N, D = shape
         eps, sides = validation.require_eps(eps), shapes(N, D, G)
         arrays = {name: _flat(name, value, sides[name]) for name, value in zip(names, inputs)}
-        plan, runs = self.plan(N, D, G), []
-        numbers = {"N": N, "D": D, "G": sides["dgamma_parts"][0], "eps": np.float32(eps)}
-        for launch in plan:
-            for name in launch.writes + launch.updates:
-                arrays[name] = simt.uninitialised(math.prod(sides[name]), np.float32)
-            for name in launch.atomics:
-                arrays[name] = np.zeros(math.prod(sides[name]), np.float32)
-        for launch in plan:
-            arguments = [arrays[name] for name in launch.arrays]
-            arguments += [numbers[name] for name in launch.numbers]
+        numbers, runs = {"N": N, "D": D, "G": min(G, N), "eps": np.float32(eps)}, []
+        for launch in self.plan(N, D, G):
+            for name in launch.stores:
+                made = np.zeros if name in launch.zeros else simt.uninitialised
+                arrays[name] = made(math.prod(sides[name]), np.float32)
+            arguments = [(arrays | numbers)[name] for name in launch.arguments]
             shape = launch.kernel, launch.grid, launch.block
             if gpu:
                 launching.launch(*shape, *arguments)
@@ -205,9 +190,8 @@ class Step(NamedTuple):
         size = {name: math.prod(shape) for name, shape in shapes(N, D, G).items()}
         plan, traffic = self.plan(N, D, G), []
         for launch in plan:
-            both = launch.updates + launch.atomics
-            loads, stores = launch.reads + both, launch.writes + both
-            asked = [(name, "load") for name in loads] + [(name, "store") for name in stores]
+            asked = [(name, "load") for name in launch.loads]
+            asked += [(name, "store") for name in launch.stores]
             traffic.append({key: -(-4 * size[key[0]] // SECTOR) * SECTOR for key in asked})
         readings = sum(launch.readings for launch in plan)
         return Prediction(tuple(traffic), plan[0].sectors_per_request, readings)

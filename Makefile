@@ -91,7 +91,11 @@ gpu-code: .peers/gpu-code/installed
 mutants: .venv/installed .venv/installed-mpi
 	$(BIN)/python tools/mutants.py $(MUTANTS)
 
-serve: book
+# What is there is shown as it is.
+_build/html/index.html:
+	$(MAKE) book
+
+serve: _build/html/index.html
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
 
 # Chapters open as notebooks at a double click, and JupyterLab asks nobody for news or updates.

@@ -19,6 +19,8 @@ def main():
     start = time.perf_counter()
     # A fixed date keeps two builds of one commit alike.
     fixed = {"SOURCE_DATE_EPOCH": "1767225600", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    if (SITE / "lite").is_dir():  # a site that has Python (make site) keeps it
+        fixed["LN_LIVE"] = "1"
     call = "from jupyter_book.cli.main import main; main()"
     # Nitpicky, warnings are errors, report all of them.
     command = [sys.executable, "-c", call, "build", str(ROOT), "-n", "-W", "--keep-going"]

@@ -154,9 +154,7 @@ def main():
     build_lite(pyodide, SITE, WORK, SITE / "lite")
     size = sum(p.stat().st_size for p in SITE.rglob("*") if p.is_file())
     print(f"\nThe site runs notebooks in the browser: {size / 1e6:.0f} MB in {SITE}.")
-    print(
-        f"To look at it: {sys.executable} -m http.server --bind 127.0.0.1 --directory {SITE} 8000"
-    )
+    print("To look at it: make serve")
     if size > MOST_BYTES:
         print(f"It should be at most {MOST_BYTES / 1e6:.0f} MB.", file=sys.stderr)
         return 1

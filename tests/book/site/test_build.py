@@ -205,7 +205,12 @@ def test_two_builds_are_byte_equal(book, full):
 
 @pytest.mark.slow
 def test_a_build_over_another_is_byte_equal(book, full):
-    """Over one of a page with other words: nothing of it stays, nor in the search's index."""
+    """Over one of a page with other words: nothing of it stays, nor in the search's index. Over a
+    site that has Python: its cells still run. To show it builds nothing.
+    """
+    (book / "_build/html/lite").mkdir()
     for more in ("\nOther words, unheard of.\n", ""):
-        _, after = built(book, CODE, more, LN_REPOSITORY_URL=ADDRESS, LN_LIVE="1")
+        _, after = built(book, CODE, more, LN_REPOSITORY_URL=ADDRESS)
     assert differing(full[1], after) == []
+    shown = subprocess.check_output(["make", "-nf", ROOT / "Makefile", "serve"], cwd=book)
+    assert b"http.server" in shown and b"book" not in shown

@@ -3,6 +3,7 @@
 import ast
 import builtins
 import functools
+import itertools
 import types
 
 import numpy as np
@@ -12,27 +13,6 @@ from .allowed import BUILTINS, CONSTANT, CUDA_CALLS, CUDA_VALUES, UNLISTED, refu
 
 _NODES = frozenset((allowed.STATEMENTS + " " + allowed.EXPRESSIONS).split())
 
-#: What is refused in more than one place, or by its kind alone: (what, why).
-_REFUSED = {
-    "parameters": (
-        "*, ** or / among the parameters",
-        "Numba wants each parameter by its name alone",
-    ),
-    "decorator": ("a decorator in a kernel", "define the function outside the kernel"),
-    "return": (
-        "a kernel that returns a value",
-        "it has nobody to return it to; write to an array",
-    ),
-    "slice": ("arithmetic of a whole slice", "write a loop over its elements"),
-    "tuple": ("a tuple that grows", "Numba wants its length known; take cuda.local.array"),
-    "list": ("a list", UNLISTED["List"][1]),
-    "assert": (
-        "an assert whose message is no constant text",
-        "Numba makes no text when a kernel runs",
-    ),
-    "cuda": ("cuda without a name behind it", "the interpreter knows cuda.grid and the like"),
-    "**": ("**", UNLISTED["Starred"][1]),
-}
 _ONE_DIMENSION = "arrays of the interpreter have one dimension"
 _CALLED_ONLY = "the interpreter knows it only where it is called"
 _NOT_MODELLED = "the interpreter does not model it; simt.allowed has a list of what it does"
@@ -48,11 +28,8 @@ class _Checker(ast.NodeVisitor):
         self.loaded, self.called, self.attributes, self.sizes, self.bare = {}, [], [], [], {}
         self.stored = []
         self.parameters = [argument.arg for argument in definition.args.args]
-        #: name -> what is assigned to it, None if that is no expression of its own.
-        self.assigned = {}
-        for node in ast.walk(definition):
-            self._note(node)
-        self.local = {*self.parameters, *self.assigned}
+        nodes = itertools.chain(*map(ast.walk, definition.body))
+        self.local = {*self.parameters, *itertools.chain(*map(_given, nodes))}
         self._signature(definition)
         for statement in definition.body:
             self.visit(statement)
@@ -60,31 +37,9 @@ class _Checker(ast.NodeVisitor):
         names = {size.id for size, _ in self.sizes if isinstance(size, ast.Name)}
         self.sized = names & {*self.parameters}
 
-    def refuse(self, node, what, why=None):
-        """Refuse a node: a key of _REFUSED, or what it is and why."""
-        what, why = _REFUSED[what] if why is None else (what, why)
-        raise refused(f"{what}: {why}", self.definition.name, getattr(node, "lineno", self.line))
-
-    def _note(self, node):
-        """Note what names are given."""
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                self._give(target, node.value)
-        elif isinstance(node, (ast.AugAssign, ast.For)):
-            self._give(node.target, None)
-        elif isinstance(node, ast.FunctionDef) and node is not self.definition:
-            for name in (node.name, *(argument.arg for argument in node.args.args)):
-                self.assigned.setdefault(name, []).append(None)
-        elif isinstance(node, ast.MatchAs) and node.name:
-            self.assigned.setdefault(node.name, []).append(None)
-
-    def _give(self, target, value):
-        if isinstance(target, ast.Name):
-            self.assigned.setdefault(target.id, []).append(value)
-        elif isinstance(target, (ast.Tuple, ast.List)):
-            same = isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts)
-            for part, given in zip(target.elts, value.elts if same else [None] * len(target.elts)):
-                self._give(part, given)
+    def refuse(self, node, what, why):
+        line = getattr(node, "lineno", self.line)
+        raise refused(f"{what}: {why}", self.definition.name, line)
 
     def visit(self, node):
         kind, self.line = type(node).__name__, getattr(node, "lineno", self.line)
@@ -98,11 +53,15 @@ class _Checker(ast.NodeVisitor):
         """That of a function in the kernel, too."""
         given = node.args
         if given.vararg or given.kwarg or given.kwonlyargs or given.posonlyargs:
-            self.refuse(node, "parameters")
+            self.refuse(
+                node,
+                "*, ** or / among the parameters",
+                "Numba wants each parameter by its name alone",
+            )
 
     def visit_FunctionDef(self, node):
         if node.decorator_list:
-            self.refuse(node, "decorator")
+            self.refuse(node, "a decorator in a kernel", "define the function outside the kernel")
         self._signature(node)
         if any(isinstance(inner, ast.Name) and inner.id == node.name for inner in ast.walk(node)):
             why = "Numba puts it in the place of its call; use a loop"
@@ -116,14 +75,20 @@ class _Checker(ast.NodeVisitor):
         value = node.value
         if value is not None and not (isinstance(value, ast.Constant) and value.value is None):
             if self.kernel and not self.nested:
-                self.refuse(node, "return")
+                self.refuse(
+                    node,
+                    "a kernel that returns a value",
+                    "it has nobody to return it to; write to an array",
+                )
             self.visit(value)
 
     def visit_AugAssign(self, node):
         if isinstance(node.target, ast.Subscript) and isinstance(node.target.slice, ast.Slice):
-            self.refuse(node, "slice")
+            self.refuse(node, "arithmetic of a whole slice", "write a loop over its elements")
         if isinstance(node.value, ast.Tuple):
-            self.refuse(node, "tuple")
+            self.refuse(
+                node, "a tuple that grows", "Numba wants its length known; take cuda.local.array"
+            )
         self.generic_visit(node)
 
     def visit_For(self, node):
@@ -144,7 +109,7 @@ class _Checker(ast.NodeVisitor):
 
     def visit_List(self, node):
         if isinstance(node.ctx, ast.Load):
-            self.refuse(node, "list")
+            self.refuse(node, "a list", UNLISTED["List"][1])
         self.generic_visit(node)
 
     def visit_Expr(self, node):
@@ -155,7 +120,11 @@ class _Checker(ast.NodeVisitor):
     def visit_Assert(self, node):
         self.visit(node.test)
         if node.msg and not _is_text(node.msg):
-            self.refuse(node, "assert")
+            self.refuse(
+                node,
+                "an assert whose message is no constant text",
+                "Numba makes no text when a kernel runs",
+            )
 
     def visit_Constant(self, node):
         value = node.value
@@ -169,7 +138,11 @@ class _Checker(ast.NodeVisitor):
 
     def visit_Name(self, node):
         if node.id == "cuda" and node.id not in self.local:
-            self.refuse(node, "cuda")
+            self.refuse(
+                node,
+                "cuda without a name behind it",
+                "the interpreter knows cuda.grid and the like",
+            )
         if isinstance(node.ctx, ast.Load):
             self.loaded.setdefault(node.id, node.lineno)
             self.bare.setdefault(node.id, node.lineno)
@@ -217,7 +190,7 @@ class _Checker(ast.NodeVisitor):
             if called in ("print", "float"):
                 values = [value for value in values if not _is_text(value)]
         if any(keyword.arg is None for keyword in node.keywords):
-            self.refuse(node, "**")
+            self.refuse(node, "**", UNLISTED["Starred"][1])
         for value in values:
             self.visit(value)
 
@@ -241,21 +214,16 @@ class _Checker(ast.NodeVisitor):
         self.sizes.append((constant, shape))
         return [] if _is_text(dtype) else [dtype]
 
-    def constant(self, node, what, where, depth=0):
+    def constant(self, node, what, where):
         """The constant that an expression is: an ast.Constant, or a name from outside."""
         if isinstance(node, ast.Tuple):
             if len(node.elts) != 1:
                 self.refuse(where, what, _ONE_DIMENSION)
-            return self.constant(node.elts[0], what, where, depth)
+            return self.constant(node.elts[0], what, where)
         if isinstance(node, ast.Name):
-            given = self.assigned.get(node.id, [])
-            if not given and (node.id not in self.parameters or not self.kernel):
+            if node.id not in self.local or node.id in self.parameters and not self.kernel:
                 self.loaded.setdefault(node.id, where.lineno)
                 return node
-            if given and node.id not in self.parameters and None not in given and depth < 9:
-                found = [self.constant(value, what, where, depth + 1) for value in given]
-                if len({ast.dump(value) for value in found}) == 1:
-                    return found[0]
         elif (value := _folded(node)) is not None:
             return ast.Constant(value)
         self.refuse(where, what, CONSTANT)
@@ -317,6 +285,16 @@ class _Checker(ast.NodeVisitor):
 
 #: The check of a definition, which is done once: a kernel is launched many times.
 checker = functools.lru_cache(maxsize=256)(_Checker)
+
+
+def _given(node):
+    """The names that a node gives a value."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.FunctionDef):
+        yield from (node.name, *(argument.arg for argument in node.args.args))
+    elif isinstance(node, ast.MatchAs) and node.name:
+        yield node.name
 
 
 def _is_text(node):

@@ -66,8 +66,8 @@ _OWN_FILES = {__file__, memory.__file__, source.__file__}
 class _Machine:
     """Runs the threads of a launch; ``waiting`` has what each waits for: (operation, line, ...)."""
 
-    def __init__(self, grid, block, log, checks):
-        self.blocks, self.threads, self.checks, self.watching = grid, block, checks, checks or log
+    def __init__(self, grid, block, log):
+        self.blocks, self.threads = grid, block
         self.noted, self.events = ([], []) if log else (None, None)
         self.namespaces = [
             types.SimpleNamespace(array=self.shared_array),
@@ -331,7 +331,6 @@ def launch(
     block: int,
     *arguments: Any,
     log: bool = False,
-    checks: bool = True,
 ) -> Run:
     """Run ``kernel[grid, block](*arguments)``, arrays written in place, and return a :class:`Run`.
 
@@ -343,8 +342,6 @@ def launch(
     * ``arguments``: arrays are flat and C-contiguous; two that overlap in part are not noticed.
       Numbers have the types that Numba gives them: a Python float is a float64.
     * ``log``: whether to keep every access to memory, and every event.
-    * ``checks``: whether to look for data races, which takes about half of the time. All else is
-      always checked.
     """
     function = plain(kernel)
     if function is None:
@@ -355,15 +352,14 @@ def launch(
             raise TypeError(f"{name}: found {type(value).__name__}, expected one integer")
         if not 1 <= value <= largest:
             raise ValueError(f"{name}: found {value}, expected 1 to {largest}")
-    for name, value in (("log", log), ("checks", checks)):
-        if not isinstance(value, bool):
-            raise TypeError(f"{name}: found {type(value).__name__}, expected True or False")
+    if not isinstance(log, bool):
+        raise TypeError(f"log: found {type(log).__name__}, expected True or False")
     names = inspect.signature(function).parameters
     if len(arguments) != len(names):
         expected = f"{len(names)}: {', '.join(names)}"
         raise TypeError(f"arguments: found {len(arguments)}, expected {expected}")
     grid, block = int(grid), int(block)
-    machine = _Machine(grid, block, log, checks)
+    machine = _Machine(grid, block, log)
     seen: list = []
     known: dict = {}
     for name, value in zip(names, arguments):

@@ -218,45 +218,23 @@ class Memory(Array):
             recent.clear()
 
     def __getitem__(self, i):
-        if not 0 <= i < self.size:
-            self.refuse(i)
-        if self.machine.watching:
-            self.note("load", i)
-        if not self.written[i]:
-            self.unwritten(i)
+        self.note("load", i)
         value = self.data[i]
         return value if self.floating else int(value)
 
     def __setitem__(self, i, value):
-        if not 0 <= i < self.size:
-            self.refuse(i)
         if type(value) is not self.scalar:
             value = self.convert(value)
-        if self.machine.watching:
-            self.note("store", i)
+        self.note("store", i)
         self.data[i] = value
         self.written[i] = True
 
     def atomic(self, combine, i, value):
-        if not 0 <= i < self.size:
-            self.refuse(i)
         value = self.convert(value)
-        if self.machine.watching:
-            self.note("atomic", i)
-        if not self.written[i]:
-            self.unwritten(i)
+        self.note("atomic", i)
         old = self.data[i]
         self.data[i] = combine(old, value if self.floating else self.scalar(value))
         return old if self.floating else int(old)
-
-    def unwritten(self, i):
-        """Element i is read and not written; if it is before the next barrier, that is a race."""
-        if not self.machine.found:
-            error = UninitialisedRead(f"{self.name}[{i}] is read before it is written")
-            frame = sys._getframe(2)
-            while frame.f_code.co_filename == __file__:
-                frame = frame.f_back
-            self.machine.found = self.machine.located(error, self.machine.thread, frame.f_lineno)
 
     def check_four(self, i):
         if not 0 <= i <= self.size - 4:
@@ -269,23 +247,20 @@ class Memory(Array):
 
     def load4(self, i):
         self.check_four(i)
-        if self.machine.watching:
-            self.note("load", i, 4)
-        if not all(self.written[i : i + 4]):
-            self.unwritten(i + bytes(self.written[i:]).index(0))
-        data = self.data
-        return data[i], data[i + 1], data[i + 2], data[i + 3]
+        self.note("load", i, 4)
+        return tuple(self.data[i : i + 4])
 
     def store4(self, i, *values):
         self.check_four(i)
         values = [self.convert(value) for value in values]
-        if self.machine.watching:
-            self.note("store", i, 4)
+        self.note("store", i, 4)
         self.data[i : i + 4] = values
         self.written[i : i + 4] = b"\1\1\1\1"
 
     def note(self, kind, i, count=1):
-        """Look for races with what has been done, and write this down, too."""
+        """Check an access, look for races with what has been done, and write this down, too."""
+        if not 0 <= i <= self.size - count:
+            self.refuse(i, count)
         frame, machine = sys._getframe(2), self.machine  # the kernel's, or of what it calls
         while frame.f_code.co_filename == __file__:  # of a part of an array, or of a loop over one
             frame = frame.f_back
@@ -294,8 +269,6 @@ class Memory(Array):
         if machine.noted is not None:
             passed = machine.passed[thread]
             machine.noted.append((block, self.place, kind, i, count, passed, use))
-        if not machine.checks:
-            return
         mine, first = self.recent[kind], self.first[kind]
         # Of an array that is only read there is nothing to compare with: most end here quickly.
         rivals = [rival for rival in self.rivals[kind] if rival[2]]
@@ -316,3 +289,7 @@ class Memory(Array):
                 mine[i] = use
             else:
                 mine[i] = {users[0]: users, thread: use}
+            if kind != "store" and not self.written[i] and not machine.found:
+                # If it is written before the next barrier, that is a race.
+                error = UninitialisedRead(f"{self.name}[{i}] is read before it is written")
+                machine.found = machine.located(error, thread, frame.f_lineno)

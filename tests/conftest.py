@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -95,6 +96,16 @@ def address(site):
     """Where a server on this machine shows the site."""
     with served(site) as address:
         yield address
+
+
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C is heard by processes that the test starts. A shell starts what runs in the
+    background, these tests perhaps, with Ctrl-C ignored.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 #: What takes long and files of tests share: the compiled functions of lnlib.cpu, interpreted

@@ -317,7 +317,7 @@ def answer(*args): raise Odd
     "returns a deep heap": """
 def answer(*args):
     value = 1.0
-    for _ in range(15): value = [value, value]
+    for _ in range(12): value = [value, value]
     return value
 """,
     "looks for the answers": """

@@ -6,45 +6,8 @@ import contextlib
 import sys
 
 import pytest
-from clocks import FakeGpu
 
-from benchmarks.gpu import command, contestants
-from benchmarks.gpu.contestants import Case, Notes
-
-
-def test_contestants(monkeypatch):
-    def good(case, a, gpu, notes):
-        yield "good", lambda: ran.append("good")
-
-    def absent(case, a, gpu, notes):
-        ran.append("absent")
-        raise ModuleNotFoundError("No module named 'absent'")
-        yield
-
-    def bad(case, a, gpu, notes):
-        yield "half", lambda: None
-        yield "bad", lambda: 1 / 0
-
-    monkeypatch.setattr(contestants, "FAMILIES", {"absent": absent, "bad": bad, "good": good})
-    ran, notes, fake, case = [], Notes(), FakeGpu(), Case((2, 3), "float32", "forward")
-    for _ in range(2):
-        calls = contestants.contestants(case, None, fake, notes, ["absent", "bad", "good"])
-    assert list(calls) == ["half", "good"]
-    assert ran == [
-        "absent",
-        "good",
-        "good",
-    ]  # who is not installed is not asked again; a call runs once
-    message = notes.take()
-    assert message["left_out"] == {"absent": "ModuleNotFoundError: No module named 'absent'"}
-    assert message["failures"][0] == {
-        "what": "bad, forward, float32, (2, 3)",
-        "error": "ZeroDivisionError: division by zero",
-    }
-    assert notes.take()["failures"] == []
-    fake.broken = True
-    with pytest.raises(RuntimeError, match="context"):
-        contestants.contestants(case, None, fake, notes, ["bad", "good"])
+from benchmarks.gpu import command
 
 
 def empty():

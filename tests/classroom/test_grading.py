@@ -163,11 +163,11 @@ def make_class(place, chapters):
 
 @pytest.fixture(scope="session")
 def classroom(sandbox, tmp_path_factory):
-    """A class of 12 honest, 12 partly right and all hostile submissions; graded once."""
+    """A class of honest, partly right and all hostile submissions; graded once."""
     place = tmp_path_factory.mktemp("class")
     drawn = make_class(place, _CHAPTERS)
     submissions, rng, expected = place / "submissions", random.Random(3), {"a": ("graded", "all")}
-    for k in range(12):
+    for k in range(4):
         for name, data, share in (
             (f"honest-{k:02}", rehearse.honest(drawn), "all"),
             (f"partly-{k:02}", rehearse.partly(drawn, rng), "some"),
@@ -275,37 +275,30 @@ def test_finished_results_are_kept_and_grading_again_gives_the_same_bytes(classr
     stored = times()
     assert _grade(place).returncode == 0 and times() == stored
     assert (place / "out" / "points.csv").read_bytes() == first
-    # Again, but for those that only wait.
-    waits = re.compile("[^,]*(hang|sleep|another)")
+    # Again, of a few of them.
+    kept = re.compile("student,|a[.,]|partly|looks for|raises|changes|not a notebook|in-jupyter")
     for path in (place / "submissions").iterdir():
-        if waits.match(path.name):
-            path.unlink()
-    lines = first.decode().splitlines(True)
-    first = "".join(line for line in lines if not waits.match(line)).encode()
+        if not kept.match(path.name):
+            path.rename(place / f"left-out-{path.name}")
+    lines = [line for line in first.decode().splitlines(True) if kept.match(line)]
+    assert len(lines) > 8
+    first = "".join(lines).encode()
     assert _grade(place, "--again", "--jobs", 4).returncode == 0
     assert (place / "out" / "points.csv").read_bytes() == first
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_the_end_of_the_grader_keeps_what_is_finished_and_ends_the_rest(sandbox, tmp_path, how):
+def test_the_end_of_the_grader_keeps_what_is_finished_and_ends_the_rest(
+    sandbox, tmp_path, ctrl_c, how
+):
     drawn = make_class(tmp_path, _CHAPTERS)
     (tmp_path / "submissions" / "b.ipynb").write_bytes(
         rehearse.hostile_cells(drawn, "sleeps through alarms")
     )
     command = [sys.executable, "-m", "classroom", *map(str, arguments(tmp_path)), "--jobs", "2"]
-    # A shell starts what runs in the background, these tests perhaps, with Ctrl-C ignored: undo
-    # that first.
-    hearing = (
-        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
-        " os.execv(sys.argv[1], sys.argv[1:])"
-    )
     with subprocess.Popen(
-        [sys.executable, "-c", hearing, *command],
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as run:
         wait_until(lambda: list((tmp_path / "out").glob("results/*.json")), 60, "nothing is graded")
         if how == signal.SIGINT:  # Ctrl-C goes to all

@@ -115,7 +115,7 @@ _JSON = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=800)
+@settings(max_examples=300)
 @given(
     st.binary(max_size=60)
     | st.builds(frame, _JSON, st.binary(max_size=16))

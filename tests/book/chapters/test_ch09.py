@@ -208,62 +208,18 @@ def test_numpy_adds_rows_in_sequence_and_contiguous_ones_in_blocks(rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_spread_of_random_orders_is_the_rounding_error(rng, dtype):
-    """Standard deviation over sqrt(n), for several sets of numbers: what theory says, but for what
-    all runs share.
-
-    Of a sequence whose total is fixed the partial sums end there: n**2/6 instead of n**2/2 if the
-    total is 0.
-    """
-    n = 4096
-    for _ in range(3):
-        runs = rng.permuted(np.tile(rng.standard_normal((n, 1), F4), 300), axis=0)
-        for order in ("sequential", "pairwise"):
-            spread = sum_rows(runs, order, dtype).astype(float).std() / np.sqrt(n)
-            assert 0.4 < spread / summation.row_sum_loss(n, order, dtype) < 2.5
-        assert len(np.unique(sum_rows(runs, "wide", dtype))) == 1
-
-
-@pytest.mark.slow
 def test_a_long_running_sum_in_bfloat16_stagnates(rng):
     """From 2**8 on numbers are 2 apart: a term below 1 vanishes, seven in ten. At 2**10 they are 8
     apart: nearly all.
 
     So no sum of normal terms gets far beyond 2**10, however many are added.
     """
-    sums = summation.running_sums(
-        round_to(rng.standard_normal((2**20, 8), F4), "bfloat16"), "bfloat16"
-    )
+    terms = round_to(rng.standard_normal((2**18, 8), F4), "bfloat16")
+    sums = summation.running_sums(terms, "bfloat16")
     still = np.diff(sums, axis=0) == 0
     assert still[np.abs(sums[:-1]) >= 2**8].mean() > 0.65
-    assert np.abs(sums).max() < 1.1 * 2**10
+    assert np.abs(sums).max() < 1.1 * 2**10 < np.abs(terms.cumsum(axis=0)).max()
     assert (np.abs(sums[10**5 :]) >= 2**8).mean() > 0.4
-
-
-def test_a_second_centring_leaves_three_roundings(rng):
-    """Roundings counted, n = (error / (tau u kappa))**2: at most 3, with a mean of g as without;
-    two means pay for it.
-
-    Measured 2.1 and 1.8: a part along 1 is in kappa, and xhat is rounded for the other alone. 20
-    rows scatter by 5 %.
-    """
-    D, counts = 256, {}
-    for ones in (0, 1e3):
-        squares = []
-        for _ in range(20):
-            x = regimes.rows(rng, 1, D, 0, np.sqrt(1e3))
-            xhat = layer_norm_forward(x.astype(float), *parameters(D, float))[0]
-            gamma = rng.uniform(0.5, 2, D).astype(F4)
-            g = regimes.upstream(rng, xhat, ones=ones, along=1e3, dtype="float64")
-            dy = (g / gamma).astype(F4)
-            exact = reference.layer_norm(x, gamma, 0 * gamma, dy).dx
-            error = relative_error(library(x, gamma, 0 * gamma, dy)[0], exact)
-            squares.append(
-                (error / regimes.backward_loss(np.hypot(ones, 1e3), "along", wide=True)) ** 2
-            )
-        counts[ones] = np.mean(squares)
-    assert 0.5 < counts[1e3] < counts[0] < 1
 
 
 @pytest.mark.parametrize("gamma", [1, 0.1, 0.01, 0.001])

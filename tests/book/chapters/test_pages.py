@@ -1,11 +1,11 @@
-"""What makes a page whole: its parts, references, exercises, and public text."""
+"""What makes a page whole: its time, references and exercises."""
 
 import ast
 import inspect
 import re
 
 import pytest
-from pages import BOOK, CHAPTERS, PACKAGES, PAGES, ROOT, names_nobody_has_shown, read
+from pages import BOOK, CHAPTERS, PAGES, names_nobody_has_shown, read
 
 from lnbook.exercises import check, exercises
 from normcheck.mistakes.change import function_of
@@ -81,24 +81,3 @@ def test_references_name_the_number_of_their_chapter():
             r"\{ref\}`(?:(?:[Cc]hapters?|and) |(?=\d+ <ch-))(\d+)[^`<]*<([\w-]+)>`", read(path).text
         ):
             assert labels[label] == f"{int(said):02}", f"{path.stem}: chapter {said} <{label}>"
-
-
-def test_public_text_is_public():
-    # What a reader of the repository has no use for: machine paths, and installing a stranger's
-    # lnlib.
-    bad = re.compile(
-        r"(?<![\w.])/(work|root|home|tmp)/\w|pip install (-\w+ )*['\"]?lnlib|\b(TODO|FIXME|lorem"
-        r" ipsum)\b",
-        re.I,
-    )
-    for path in [
-        *BOOK.rglob("*.md"),
-        *ROOT.glob("*.md"),
-        *(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")),
-        *ROOT.glob("*.yml"),
-        ROOT / "Makefile",
-        *(ROOT / ".github").rglob("*.yml"),
-        *(ROOT / "tools").rglob("*.py"),
-    ]:
-        found = bad.search(path.read_text(encoding="utf-8"))
-        assert not found, f"{path.relative_to(ROOT)}: {found[0]}"

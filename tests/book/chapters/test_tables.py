@@ -11,10 +11,6 @@ TIMES = "\N{NO-BREAK SPACE}\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}"
 TABLE = table(["offset", "error <y>"], [(0, "8e-07"), ("1,000", "-2")], "one & two")
 
 
-def test_text_has_columns():
-    assert repr(TABLE) == "one & two\noffset  error <y>\n0           8e-07\n1,000          -2"
-
-
 def test_html_names_rows_and_columns():
     page = TABLE._repr_html_()
     assert (
@@ -38,31 +34,6 @@ def test_html_names_rows_and_columns():
 )
 def test_small_powers_are_written_out(cell, shown):
     assert f"<td>{shown}</td>" in table(["a", "b"], [("", cell)])._repr_html_()
-
-
-def test_powers_are_raised():
-    minus = "\N{MINUS SIGN}"
-    page = table(["h", "2^-17"], [("10^k", 1)])._repr_html_()
-    assert f">2<sup>{minus}17</sup></th>" in page and ">10<sup>k</sup></th>" in page
-
-
-def test_a_shape_stays_on_one_line():
-    assert (
-        "(2,\N{NO-BREAK SPACE}128,\N{NO-BREAK SPACE}64)</th>"
-        in table(["ns", "(2, 128, 64)"], [])._repr_html_()
-    )
-
-
-def test_sentences_have_several_lines_and_a_corner_is_no_head():
-    sentence = "what a check does, told in more words than a number has"
-    shown = table(["", "kills", "does"], [("shape", 3, sentence), ("long-name", 21, "short")])
-    assert repr(shown).splitlines()[1:] == [
-        f"shape          3  {sentence}",
-        "long-name     21  short",
-    ]
-    page = shown._repr_html_()
-    assert "<tr><td></td><th" in page and f'<td class="ln-sentences">{sentence}</td>' in page
-    assert '<td class="ln-sentences">short</td>' in page and "<td>21</td>" in page
 
 
 def test_a_row_fits_its_heads():

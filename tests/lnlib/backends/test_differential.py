@@ -39,11 +39,6 @@ WRONG = {
         "centred",
         lambda a: a - np.mean(a, axis=-1, keepdims=True),
     ),
-    "sums over rows one after the other": (
-        layernorm,
-        "sum_rows",
-        lambda a: np.cumsum(a, axis=0)[-1],
-    ),
     "no row that is too small is done again": (
         validation,
         "RANGE",

@@ -28,22 +28,9 @@ def test_nothing_of_the_interpreted_kernels_is_above_what_is_said():
     assert len(worst) == 8 and not directed.above(worst), directed.above(worst)
 
 
-WRONG = {
-    "the residual is dropped": ("centred", lambda a: a - np.mean(a, axis=-1, keepdims=True)),
-    "one number after the other": (
-        "wide_mean",
-        lambda a: np.cumsum(a, axis=1, dtype=a.dtype)[:, -1:] / a.shape[1],
-    ),
-    "the first g is a guess at the mean": (
-        "centred",
-        lambda a: (a - a[:, :1]) - (a - a[:, :1]).mean(axis=-1, keepdims=True, dtype=a.dtype),
-    ),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name, wrong", WRONG.values(), ids=WRONG)
-def test_it_finds_what_is_worse(name, wrong, monkeypatch):
-    monkeypatch.setattr(layernorm, name, wrong)
+def test_it_finds_what_is_worse(monkeypatch):
+    """The residual of the mean is dropped."""
+    monkeypatch.setattr(layernorm, "centred", lambda a: a - np.mean(a, axis=-1, keepdims=True))
     worst, _ = directed.climb({}, 5, steps=120, backends=("numpy",), dtypes=("float32",))
     assert directed.above(worst)

@@ -48,7 +48,7 @@ def goes_away(dy, cache):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, ctrl_c):
     (tmp_path / "my_layer.py").write_text(TARGETS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -125,12 +125,13 @@ def hangs_late(dy, cache):
     dx, dgamma, dbeta = backward(dy, cache)
     return dx, dgamma, 2 * dbeta
 """)
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (folder / "there").exists():
-        time.sleep(0.05)
-        assert run.poll() is None
-    run.send_signal(signal.SIGINT)  # this process alone, as "kill" does
-    out, err = run.communicate(timeout=30)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as run:
+        while not (folder / "there").exists():
+            time.sleep(0.05)
+            assert run.poll() is None
+        run.send_signal(signal.SIGINT)  # this process alone, as "kill" does
+        out, err = run.communicate()
     assert (
         run.returncode == 130
         and "interrupted; until then 3 of 3 properties had failed" in out

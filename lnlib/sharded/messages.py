@@ -6,7 +6,7 @@ make of it::
     total = yield SUM, array        # the elementwise sum, the same bits on every rank
     parts = yield GATHER, array     # the arrays of all ranks one behind the other, (parts, ...)
     yield SAME, {"eps": eps}        # nothing, if all ranks bring the same values
-    merged = yield merge, array     # (rows, k) arrays merged two by two, by a function of two
+    merged = yield merge, array     # in the simulator: merged two by two, by a function of two
 
 Before anything is sent, every rank tells the others, in 16 bytes, what it is about to do (a
 ``Step``). Where that differs, or one of them has failed, nothing is sent, and all of them raise the

@@ -14,28 +14,17 @@ from typing import Any
 import numpy as np
 
 from .. import validation
-from .messages import GATHER, SAME, SUM, Message, Program, Result, advance, disagreement
-
-
-def _merged(comm, merge, array, MPI):
-    """All arrays merged by a function of two in the order of ranks, bracketed by the library."""
-    if not array.size:  # nothing to merge, on any rank
-        return array.copy()
-    row = array.shape[-1:] if array.ndim > 1 else ()  # a merge may not be cut inside of it
-    element = MPI.Datatype.fromcode(array.dtype.char).Create_contiguous(math.prod(row)).Commit()
-
-    def join(a, b, datatype):
-        left, right = (np.frombuffer(buffer, array.dtype).reshape(-1, *row) for buffer in (a, b))
-        right[...] = merge(left, right)
-
-    # Not commutative: a merge of (b, a) may differ from that of (a, b) in bits, and ranks would
-    # then, too.
-    operation, result = MPI.Op.Create(join, commute=False), np.empty_like(array)
-    count = array.size // math.prod(row)
-    comm.Allreduce([array, count, element], [result, count, element], operation)
-    operation.Free()
-    element.Free()
-    return result
+from .messages import (
+    GATHER,
+    SAME,
+    SUM,
+    Message,
+    Program,
+    RankError,
+    Result,
+    advance,
+    disagreement,
+)
 
 
 def _reply(comm, step, lengths):
@@ -50,7 +39,7 @@ def _reply(comm, step, lengths):
         comm.Allreduce(array, result, MPI.SUM)
         return result
     if step.operation == GATHER:
-        row = int(np.prod(array.shape[1:]))
+        row = math.prod(array.shape[1:])
         result = np.empty((sum(lengths), *array.shape[1:]), array.dtype)
         # With more ranks than cores MPICH's Allgatherv takes up to 50 times as long.
         if len(set(lengths)) == 1:
@@ -58,7 +47,8 @@ def _reply(comm, step, lengths):
         else:
             comm.Allgatherv(array, [result, [n * row for n in lengths]])
         return result
-    return _merged(comm, step.operation, array, MPI)
+    found = step.terms["operation"]  # the same on all ranks
+    raise RankError(f"message: found a {found}, expected SUM, GATHER or SAME: only simulate merges")
 
 
 def run(comm: Any, program: Program[Result], *, log: list[Message] | None = None) -> Result:

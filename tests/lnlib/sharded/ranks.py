@@ -1,7 +1,5 @@
 """Rank programs for the tests: both passes of a cut, and their results put together again."""
 
-import functools
-
 import numpy as np
 
 from lnlib import layernorm
@@ -47,33 +45,16 @@ def program(
 
 
 def edges():
-    """What is seldom sent: one number, arrays without numbers, a merge without a name; what came of
-    each.
-    """
-    replies, plus = [], functools.partial(np.add)
-    for message in (
-        (SUM, 3.0),
-        (SUM, np.ones((0, 3))),
-        (plus, np.ones((0, 3))),
-        (plus, np.ones((3, 0))),
-        (plus, np.ones((2, 3))),
-    ):
+    """What is seldom sent, one number and arrays without numbers, and what came of each."""
+    replies = []
+    for message in ((SUM, 3.0), (SUM, np.ones((0, 3)))):
         replies.append((yield message))
     return [[type(reply).__name__, [*reply.shape], reply.sum()] for reply in replies]
 
 
 def of_edges(ranks):
     """What each of so many ranks gets."""
-    return [
-        ["ndarray", shape, total]
-        for shape, total in (
-            ([], 3 * ranks),
-            ([0, 3], 0),
-            ([0, 3], 0),
-            ([3, 0], 0),
-            ([2, 3], 6 * ranks),
-        )
-    ]
+    return [["ndarray", [], 3 * ranks], ["ndarray", [0, 3], 0]]
 
 
 def whole(how, results):

@@ -11,7 +11,6 @@ import time
 import uuid
 from pathlib import Path
 
-import numpy as np
 import pytest
 import under_mpi
 from faults import FAULTS
@@ -112,23 +111,12 @@ def test_reproducible_bits_under_mpi_for_any_number_of_ranks():
 
 
 @needs_mpi
-@several(2, slow=(3, 4, 7))
-def test_a_merge_of_many_rows_is_not_cut_inside_a_row(ranks):
-    """The mean of the groups, weighted by their counts; float64 numbers near 100, a few merges:
-    1e-13 of them.
-    """
-    _, digests, (counts, means), *_ = found("results", ranks)
-    assert len({d for (d,) in digests}) == 1
-    groups = np.array([under_mpi.quadruples_of(rank) for rank in range(ranks)])
-    n = groups[:, :, 0]
-    assert counts == n.sum(0).tolist()
-    assert np.allclose(means, (n * groups[:, :, 1]).sum(0) / n.sum(0), rtol=1e-13)
-
-
-@needs_mpi
 @several(2, slow=(1, 3))
-def test_one_number_no_numbers_and_a_merge_without_a_name(ranks):
-    assert found("results", ranks)[3] == [of_edges(ranks)] * ranks
+def test_one_number_no_numbers_and_no_merge(ranks):
+    _, said, of_edges_found = found("results", ranks)
+    assert of_edges_found == [of_edges(ranks)] * ranks
+    words = "message: found a merge by maximum of float64 (3), expected SUM, GATHER or SAME"
+    assert len({*said}) == 1 and said[0].startswith(words)
 
 
 @needs_mpi

@@ -18,20 +18,24 @@ def tensors(*shape, dtype=torch.float64, seed=5):
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 7), (2, 3, 6), (1, 2)])
-def test_pytorch_checks_the_gradient(shape):
+def test_pytorch_checks_the_gradient_and_its_gradient(shape):
     assert torch.autograd.gradcheck(ours.layer_norm, tensors(*shape))
+    assert torch.autograd.gradgradcheck(ours.layer_norm, tensors(*shape))
 
 
-def test_a_second_derivative_is_refused():
+def test_a_third_derivative_is_refused():
     """Its terms through the layer would be missing without a word."""
     x, gamma, beta = tensors(3, 7)
-    y = ours.layer_norm(x, gamma, beta)
-    with pytest.raises(NotImplementedError, match="create_graph: found True"):
-        torch.autograd.grad(y.pow(2).sum(), x, create_graph=True)
+    (first,) = torch.autograd.grad(
+        ours.layer_norm(x, gamma, beta).pow(2).sum(), x, create_graph=True
+    )
+    (second,) = torch.autograd.grad(first.pow(2).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        second.sum().backward()
 
 
 def test_validate_finds_nothing():
-    assert_valid(ours.layer_norm, framework="torch", quick=True)
+    assert_valid(ours.layer_norm, framework="torch", quick=True, double_backward=True)
 
 
 @pytest.mark.parametrize(

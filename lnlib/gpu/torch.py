@@ -118,9 +118,7 @@ class LayerNorm(torch.nn.Module):
         D = normalized_shape
         if isinstance(D, (tuple, list)) and len(D) == 1:
             (D,) = D
-        if not isinstance(D, int) or isinstance(D, bool) or D < 1:
-            expected = "the number of features, 1 or more"
-            raise ValueError(f"normalized_shape: found {normalized_shape!r}, expected {expected}")
+        validation.require_count("normalized_shape", D)
         self.eps = validation.require_eps(eps)
         self.weight = torch.nn.Parameter(torch.ones(D, device=device, dtype=dtype))
         self.bias = torch.nn.Parameter(torch.zeros(D, device=device, dtype=dtype))

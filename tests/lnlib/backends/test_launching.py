@@ -15,7 +15,6 @@ from pages import BOOK
 import simt
 from lnbook import gpu_survey as survey
 from lnlib import gpu, layer_norm_forward
-from lnlib.gpu import launching
 from simt import cuda_access
 from simt.cuda_access import cuda, float32
 
@@ -54,61 +53,17 @@ def test_without_numba_a_kernel_stays_what_it_is(monkeypatch):
         without.load4(0, 1)
 
 
-class FakeCuda:
-    """Numba's module as launch uses it; a launch is done at synchronize, as late as a GPU may do
-    it.
-    """
-
-    implementation = "NVIDIA"
-
-    def __init__(self):
-        self.waiting, self.copied = [], 0
-
-    def is_available(self):
-        return True
-
-    def get_current_device(self):
-        return types.SimpleNamespace(name=b"Some GPU", compute_capability=(7, 5))
-
-    def to_device(self, array):
-        self.copied += 1
-        device = types.SimpleNamespace(array=array.copy())
-        device.copy_to_host = lambda host: host.__setitem__(slice(None), device.array)
-        return device
-
-    def jit(self, kernel):
-        fake = self
-
-        class Dispatcher:
-            def __getitem__(self, shape):
-                warnings.warn("few blocks")  # noqa: B028
-                return lambda *arguments: fake.waiting.append((kernel, shape, arguments))
-
-        return Dispatcher()
-
-    def synchronize(self):
-        for kernel, shape, arguments in self.waiting:
-            simt.launch(kernel, *shape, *(a.array for a in arguments))
-        self.waiting.clear()
-
-
 def add_to(a, b):
     b[cuda.grid(1)] += a[cuda.grid(1)]
 
 
-def test_launch_on_a_gpu(monkeypatch):
-    """Arrays there and back, one that is given twice once; nothing is copied back before the GPU is
-    done.
-    """
-    fake = FakeCuda()
-    monkeypatch.setattr(launching, "cuda", fake)
-    monkeypatch.setattr(launching, "compiled", fake.jit)
+def test_arrays_there_and_back():
+    """One that is given twice is one, and what cannot be written is not written."""
     x, fixed = np.ones(4, np.float32), np.ones(4, np.float32)
     fixed.flags.writeable = False
-    where = "compiled by Numba, on Some GPU (compute capability 7.5)"
-    assert repr(gpu.launch(add_to, 1, 4, fixed, x)) == f"add_to[1, 4]: 4 threads, {where}"
+    gpu.launch(add_to, 1, 4, fixed, x)
     gpu.launch(add_to, 1, 4, x, x)
-    assert np.array_equal(x, [4] * 4) and fake.copied == 3
+    assert np.array_equal(x, [4] * 4)
     with pytest.raises(TypeError, match="kernel"):
         gpu.launch(None, 1, 4, x)
 

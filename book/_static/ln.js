@@ -4,6 +4,13 @@ document.addEventListener("click", (event) => {
   if (event.target.closest(".toggle-button, .admonition-title, summary")) window.dispatchEvent(new Event("resize"));
 });
 
+// Nor does it know formulas and tables of cells: of hundreds, the keyboard stops at those that scroll.
+const stops = () => document.querySelectorAll("mjx-container, .ln-cells").forEach((box) => {
+  box.tabIndex = box.matches(".ln-cells, [display]") && box.scrollWidth > box.clientWidth ? 0 : -1;
+});
+addEventListener("resize", stops);
+addEventListener("load", async () => { await window.MathJax?.startup.promise; stops(); });
+
 // A page that was found by the site's search may have the words in a folded aside. Sphinx's own script, which marks them,
 // forgets them when the page is there: they are read before.
 const terms = (localStorage.getItem("sphinx_highlight_terms") || "").split(/\s+/).filter(Boolean);

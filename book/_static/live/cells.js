@@ -70,7 +70,8 @@
     if (!window.lnEditor) await script("editor.js").catch(() => {});
     const fresh = chosen.filter((cell) => !cell.editor);
     fresh.forEach(prepare);
-    fresh[0]?.editor.focus();
+    // An editor in a folded cell cannot take the keyboard.
+    (fresh.find((cell) => !cell.box.querySelector("details:not([open])")) ?? fresh[0])?.editor.focus();
     await load(chosen[0]);
   };
 

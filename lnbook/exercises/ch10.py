@@ -176,37 +176,6 @@ def _small_arrays(found, rows, D, itemsize, keep, in_place):
     )
 
 
-def half_length_solution(n1, t1, n2, t2):
-    b = (t2 - t1) / (n2 - n1)
-    a = t1 - b * n1
-    return a / b
-
-
-def _two_calls(rng):
-    # Of the last, a / b is no whole number.
-    cases = (2e-6, 1e-10, 64, 100_000), (1e-5, 2e-9, 500_000, 1000), (3e-6, 7e-10, 6000, 24_000)
-    return [
-        Call({"n1": n1, "t1": a + b * n1, "n2": n2, "t2": a + b * n2}, a=a, b=b)
-        for a, b, n1, n2 in cases
-    ]
-
-
-def _from_two_calls(found, a, b, **_):
-    found = expect_number(found)
-    # t2 - t1 keeps all but 3 digits of 16 in these cases, t1 - b n1 all but 3: 1e-9 is far above
-    # both.
-    expect(
-        abs(found / (a / b) - 1) < 1e-9,
-        f"a = {a:g} s, b = {b:g} s: found {found:.6g}, expected {a / b:.6g}",
-    )
-
-
-def _without_overhead(found, **_):
-    found = expect_number(found)
-    # The times are exact to a rounding, and a is a difference of two of them.
-    expect(abs(found) < 1e-9, f"without overhead: found {found:.4g}, expected 0")
-
-
 EXERCISES = (
     Exercise(
         "rms-norm-cost",
@@ -316,39 +285,6 @@ EXERCISES = (
                 Two statistics are kept in both cases. What is the mean for, once xhat is there?
             + 2 * D =>
                 The gradients of the parameters are not counted.
-        """),
-    ),
-    Exercise(
-        "half-length",
-        5,
-        "measure",
-        half_length_solution,
-        (
-            each("from two calls", _two_calls, _from_two_calls),
-            each(
-                "no overhead",
-                lambda rng: Call({"n1": 1000, "t1": 1e-6, "n2": 4000, "t2": 4e-6}),
-                _without_overhead,
-            ),
-        ),
-        mistakes=changes("""
-            return a / b => return a
-                This is the overhead, in seconds. How many elements take as long?
-            return a / b => return b / a
-                The quotient is upside down. In which unit is it?
-            return a / b => return a / b / 2
-                At this length the overhead is two thirds of the time.
-            (t2 - t1) / (n2 - n1) => t2 / n2
-                The time per element still has the overhead in it. What do two calls have in common?
-            (t2 - t1) / (n2 - n1) => (t2 - t1) / n2
-                The difference of times is divided by n2. How many more elements has the second
-                call?
-            t1 - b * n1 => t1
-                The whole of the first call is taken for overhead. What else did it do?
-            t1 - b * n1 => t1 - b * n2
-                One call's work is taken from the other call's time. Which n belongs to t1?
-            (t2 - t1) / (n2 - n1) => (n2 - n1) / (t2 - t1)
-                Your b is upside down. Is it seconds per element, or elements per second?
         """),
     ),
 )

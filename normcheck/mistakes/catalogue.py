@@ -83,16 +83,17 @@ def _sums(dy, xhat):
     return _summed(dy * xhat), _summed(dy)
 
 
-def changed(change, formula=layer_norm_formula):
-    """The backward with this change, the text of a row."""
+def changed(change, formula=layer_norm_formula, **names):
+    """The backward with this change, the text of a row, in which these ``names`` may stand, too."""
 
     def backward(dy, cache):
         right = formula(dy, cache)
         dgamma, dbeta = _sums(dy, right.xhat)
         more = {"dgamma": dgamma, "dbeta": dbeta, "summed": _summed, "whole_blocks": _whole_blocks}
+        more |= {name: getattr(cache, name) for name in ("y", "eps") if hasattr(cache, name)}
         if hasattr(cache, "x"):
             more |= {"padding": padding, "x": cache.x.astype(right.xhat.dtype)}
-        fields = right.fields(change, **more)
+        fields = right.fields(change, **more, **names)
         wrong = right.changed({key: fields[key] for key in fields if key in right._fields})
         made = zip(("dx", "dgamma", "dbeta"), (wrong.dx(), *_sums(dy, wrong.xhat)))
         return tuple(fields.get(name, gradient) for name, gradient in made)

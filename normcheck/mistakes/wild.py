@@ -1,10 +1,12 @@
 r"""Bugs from the wild: gradients and statistics that shipped, or nearly did, rebuilt from the
 formula that caused them.
 
-``bugs.csv`` has one row a bug: its public threads, its cause, what hid it. The formulas are here;
-none of their lines are those of the projects. A bug without a formula is one mistake of
-:mod:`~normcheck.mistakes.catalogue`, and nothing else. What a bug does not touch is
-:mod:`lnlib.layernorm`. Arguments are not checked: a bug does what its author would have written.
+``bugs.csv`` has one row a bug: its public threads, its cause, what hid it, and a formula: of its
+mean, which is 0 in RMS norm, and variance + eps, the ``statistics``; or a ``change`` of gradients
+as in :mod:`~normcheck.mistakes.formula`. Longer formulas are here; no lines are those of the
+projects. A bug without a formula is one mistake of :mod:`~normcheck.mistakes.catalogue`, and
+nothing else. What a bug does not touch is :mod:`lnlib.layernorm`. Arguments are not checked: a bug
+does what its author would have written.
 
 Left out are races, which NumPy cannot have, and what only several outputs, processes or nested
 derivatives show. Of memory that nothing wrote, and of what lies beyond an array, a rebuilt bug has
@@ -151,26 +153,98 @@ def formula_of(dy, saved):
     return layer_norm_formula(dy, saved)._replace(mean=int(saved.beta is not None))
 
 
-def _mistaken(mistake):
-    """The gradients with one mistake of the catalogue, in either norm."""
-    (change,) = (row["change"] for row in rows_of("layer") if row["name"] == mistake)
-    backward = changed(change, formula_of)
+def _bugs(rows):
+    """The :class:`Bug` of each row, one for each kind of norm."""
+    changes = {row["name"]: row["change"] for row in rows_of("layer")}
+    for row in rows:
+        text = {key: value.format(BLOCK=BLOCK, READ=READ) for key, value in row.items()}
+        name, change, statistics = row["name"], text.pop("change"), text.pop("statistics")
+        wrong, formula = BACKWARDS.get(name), FORWARDS.get(name, _library)
+        if statistics:
+            formula = _with_statistics(statistics)
+        elif row["mistake"] and not change and not wrong:
+            change = changes[row["mistake"]]
+        wrong = _with_change(change) if change else wrong or (lambda dy, saved, right: right)
+        text["threads"] = tuple(text["threads"].split())
+        for kind in text.pop("kinds").split():
+            pair = _forward(kind, formula), _backward(wrong)
+            forward, backward = AROUND[name](*pair) if name in AROUND else pair
+            yield Bug(**text, kind=kind, forward=forward, backward=backward)
+
+
+# ---- What stands in the table
+
+
+def _row_sum(a):
+    return a.sum(axis=-1, keepdims=True)
+
+
+def _sum_in(dtype, a):
+    """The sum of each row, added up feature by feature in ``dtype``."""
+    total = np.zeros((*a.shape[:-1], 1), a.dtype)
+    for k in range(a.shape[-1]):
+        total = round_to(total + a[..., k : k + 1], dtype).astype(a.dtype)
+    return total
+
+
+def _along_columns(a):
+    """The means of the rows, laid along the columns: feature j gets that of row j."""
+    means = row_mean(a).ravel()
+    return np.resize(means, a.shape[-1]) if means.size else row_mean(a)
+
+
+def _last_half(a):
+    """Two micro-batches, of which the second overwrites what the first has left."""
+    rows = _as_rows(a)
+    return rows[len(rows) // 2 :].sum(axis=0)
+
+
+def _half_of_a_warp(a):
+    return np.where(np.arange(a.shape[-1]) % 64 < 32, a, 0).astype(a.dtype)
+
+
+def _whole_tiles(tile):
+    """The mean of the features of whole tiles, over D."""
+    return lambda a: _row_sum(a[..., : a.shape[-1] // tile * tile]) / max(a.shape[-1], 1)
+
+
+_IN_CHANGES = {
+    "along_columns": _along_columns,
+    "last_half": _last_half,
+    "half_of_a_warp": _half_of_a_warp,
+    "whole_tiles": _whole_tiles,
+}
+_IN_STATISTICS = {
+    "mean": row_mean,
+    "total": _row_sum,
+    "variance": lambda x: row_mean((x - row_mean(x)) ** 2),
+    "largest": lambda x: np.abs(x).max(axis=-1, keepdims=True, initial=0),
+    "padding": padding,
+    "padded": lambda D: -(-D // 32) * 32,
+    "whole_tiles": _whole_tiles,
+    "sum_in": _sum_in,
+    "round_to": round_to,
+    **{name: name for name in ("bfloat16", "float16")},
+}
+
+
+def _with_change(change):
+    """The gradients with this change, in either norm."""
+    backward = changed(change, formula_of, **_IN_CHANGES)
     return lambda dy, saved, right: backward(dy, saved)[: len(right)]
 
 
-def _bugs(rows):
-    """The :class:`Bug` of each row, one for each kind of norm."""
-    for row in rows:
-        text = {key: value.format(BLOCK=BLOCK, READ=READ) for key, value in row.items()}
-        name, mistake, kinds = row["name"], row["mistake"], text.pop("kinds").split()
-        text["threads"] = tuple(text["threads"].split())
-        for kind in kinds:
-            wrong = BACKWARDS.get(name, lambda dy, saved, right: right)
-            if mistake and name not in FORWARDS | BACKWARDS:
-                wrong = _mistaken(mistake)
-            pair = _forward(kind, FORWARDS.get(name, _library)), _backward(wrong)
-            forward, backward = AROUND[name](*pair) if name in AROUND else pair
-            yield Bug(**text, kind=kind, forward=forward, backward=backward)
+def _with_statistics(statistics):
+    """The norm with these statistics, a text; ``centred`` is 0 in RMS norm."""
+
+    def formula(x, gamma, beta, eps):
+        given = {"x": x, "eps": eps, "D": x.shape[-1], "centred": int(beta is not None)}
+        mean, var_eps = eval(statistics, _IN_STATISTICS | given)
+        rstd = 1 / np.sqrt(var_eps)
+        xhat = (x - mean) * rstd
+        return gamma * xhat + (0 if beta is None else beta), xhat, rstd
+
+    return formula
 
 
 def _as_rows(a):
@@ -184,12 +258,6 @@ def _last_block(dy, saved, right, width=32):
     f, D = formula_of(dy, saved), dy.shape[-1]
     start = (D - 1) // width * width if D else 0
     return f._replace(mean2=lambda a: _row_sum(a[..., start:]) / max(D, 1)).dx(), *right[1:]
-
-
-def _output_for_input(dy, saved, right):
-    c = saved.y - row_mean(saved.x)
-    wrong = formula_of(dy, saved)._replace(inner=c, outer=saved.rstd**2 * (c - row_mean(c)))
-    return wrong.dx(), *right[1:]
 
 
 def _two_d(dy, saved, right):
@@ -215,42 +283,6 @@ def _one_row(dy, saved, right):
     r_read = np.where(np.arange(D) == 0, r, beyond)
     c, t = saved.xhat / r, dy * saved.gamma * r_read.astype(r.dtype)
     return t - row_mean(t) - c * r**2 * row_mean(t * c), *right[1:]
-
-
-def _aliased(dy, saved, right):
-    """dx = x; dx *= -k; dx += dx, which was dy; dx *= r."""
-    return -2 * saved.rstd**2 * saved.x * row_mean(dy * saved.gamma * saved.xhat), *right[1:]
-
-
-def _means(mean):
-    """The gradients with these means in dx."""
-    return lambda dy, saved, right: (
-        formula_of(dy, saved)._replace(mean1=mean, mean2=mean).dx(),
-        *right[1:],
-    )
-
-
-def _along_columns(a):
-    """The means of the rows, laid along the columns: feature j gets that of row j."""
-    means = row_mean(a).ravel()
-    return np.resize(means, a.shape[-1]) if means.size else row_mean(a)
-
-
-def _with_xhat(dy, saved, right, xhat, r):
-    """All gradients from another xhat and r."""
-    wrong = formula_of(dy, saved)._replace(outer=xhat, inner=xhat, r=r)
-    return wrong.dx(), _as_rows(dy * xhat).sum(axis=0), *right[2:]
-
-
-def _variance_for_rstd(dy, saved, right):
-    v = 1 / saved.rstd**2 - saved.eps
-    return _with_xhat(dy, saved, right, saved.xhat / saved.rstd * v, v)
-
-
-def _once_more(dy, saved, right):
-    """The saved xhat is normalised again, as if it were x."""
-    r = 1 / np.sqrt(row_mean(saved.xhat**2) + saved.eps)
-    return _with_xhat(dy, saved, right, saved.xhat * r, r)
 
 
 def _left_in_register(dy, saved, right, tile=32):
@@ -283,104 +315,33 @@ def _in_bfloat16(dy, saved, right, per_partial=8):
     return right[0], total, right[2]
 
 
-def _last_half(dy, saved, right):
-    """Two micro-batches, of which the second overwrites what the first has left."""
-    products, dy_rows = _as_rows(dy * saved.xhat), _as_rows(dy)
-    start = len(dy_rows) // 2
-    return right[0], products[start:].sum(axis=0), dy_rows[start:].sum(axis=0)
-
-
-def _half_of_a_warp(dy, saved, right):
-    kept = np.arange(dy.shape[-1]) % 64 < 32
-    return right[0], *(np.where(kept, a, 0).astype(dy.dtype) for a in right[1:])
-
-
 # ---- Statistics and forward
 
 
-def _with_statistics(statistics):
-    """The norm with these statistics, a function (x, eps) -> mean (of RMS norm 0), var + eps."""
-
-    def formula(x, gamma, beta, eps):
-        mean, var_eps = statistics(x, eps)
-        rstd = 1 / np.sqrt(var_eps)
-        xhat = (x - mean) * rstd
-        return gamma * xhat + (0 if beta is None else beta), xhat, rstd
-
-    return formula
-
-
-def _variance(x):
-    return row_mean((x - row_mean(x)) ** 2)
-
-
-def _row_sum(a):
-    return a.sum(axis=-1, keepdims=True)
-
-
-def _padded_width(x, eps, tile=32):
-    N = -(-x.shape[-1] // tile) * tile
-    mean = _row_sum(x) / N
-    return mean, _row_sum(x * x) / N - mean**2 + eps
-
-
 def _sample(x, gamma, beta, eps):
-    D = np.asarray(x.shape[-1], x.dtype)  # an array: at D = 1 it divides by 0, and says NaN
-    s = np.sqrt(_variance(x) * D / (D - 1) + eps)
-    return gamma * (x - row_mean(x)) / s + beta, *_library(x, gamma, beta, eps)[1:]
+    c, D = x - row_mean(x), np.asarray(x.shape[-1], x.dtype)  # at D = 1 the array says NaN
+    s = np.sqrt(row_mean(c**2) * D / (D - 1) + eps)
+    return gamma * c / s + beta, *_library(x, gamma, beta, eps)[1:]
 
 
 def _outside_root(x, gamma, beta, eps):
     c = x - row_mean(x)
-    s = np.sqrt(_variance(x)) + eps
+    s = np.sqrt(row_mean(c**2)) + eps
     return gamma * c / s + beta, c / s, 1 / s
 
 
 def _distributed(x, gamma, beta, eps):
     """xhat as r x - r m, a fused multiply-add: r m is rounded before, r x is not."""
-    mean, rstd = row_mean(x), 1 / np.sqrt(_variance(x) + eps)
+    mean = row_mean(x)
+    rstd = 1 / np.sqrt(row_mean((x - mean) ** 2) + eps)
     wide = np.float64 if x.dtype == np.float32 else np.longdouble
     xhat = (rstd.astype(wide) * x - rstd * mean).astype(x.dtype)
     return gamma * xhat + beta, xhat, rstd
 
 
-def _scaled_eps(x, eps):
-    largest = np.abs(x).max(axis=-1, keepdims=True, initial=0)
-    return 0, largest**2 * (row_mean((x / largest) ** 2) + eps)
-
-
-def _sum_in(dtype, a):
-    """The sum of each row, added up feature by feature in ``dtype``."""
-    total = np.zeros((*a.shape[:-1], 1), a.dtype)
-    for k in range(a.shape[-1]):
-        total = round_to(total + a[..., k : k + 1], dtype).astype(a.dtype)
-    return total
-
-
-def _squares_in(dtype):
-    return lambda x, eps: (0, _sum_in(dtype, round_to(x**2 / x.shape[-1], dtype)) + eps)
-
-
-def _bfloat16_mean(x, eps):
-    """The mean from a sum in bfloat16, the mean of squares from one in float32."""
-    mean = _sum_in("bfloat16", x) / max(x.shape[-1], 1)
-    return mean, row_mean(x * x) - mean**2 + eps
-
-
 def _inverted(x, gamma, beta, eps):
     s = np.sqrt(row_mean(x * x) + eps)
     return gamma * x * s, x * s, s
-
-
-def _statistics_by(mean):
-    """Either norm with these means."""
-
-    def formula(x, gamma, beta, eps):
-        m = 0 if beta is None else mean(x)
-        wrong = _with_statistics(lambda x, eps: (m, mean((x - m) ** 2) + eps))
-        return wrong(x, gamma, beta, eps)
-
-    return formula
 
 
 # ---- Where arrays lie in memory
@@ -441,53 +402,27 @@ def _reads_x(forward, backward):
 
 # ---- The tables
 
-#: Name of a bug -> its statistics and y.
+#: Name of a bug -> its y, xhat and 1/s.
 FORWARDS = {
-    "liger-padded-lanes": _with_statistics(
-        lambda x, eps: (row_mean(x), _variance(x) + padding(x.shape[-1]) * row_mean(x) ** 2 + eps)
-    ),
-    "tt-metal-padded-width": _with_statistics(_padded_width),
-    "onnxruntime-one-pass": _with_statistics(
-        lambda x, eps: (row_mean(x), row_mean(x * x) - row_mean(x) ** 2 + eps)
-    ),
     "pytorch-distributed": _distributed,
     "flux-eps-outside-root": _outside_root,
-    "coreml-scaled-eps": _with_statistics(_scaled_eps),
-    "tt-mlir-sum-for-mean": _with_statistics(lambda x, eps: (0, _row_sum(x * x) + eps)),
-    "mlir-air-bfloat16-squares": _with_statistics(_squares_in("bfloat16")),
-    "onnxruntime-float16-squares": _with_statistics(_squares_in("float16")),
     "torchtune-gamma-twice": lambda x, gamma, beta, eps: _library(x, gamma**2, beta, eps),
     "llm-foundry-rsqrt": _inverted,
     "allennlp-sample-variance": _sample,
-    "mlir-aie-bfloat16-mean": _with_statistics(_bfloat16_mean),
 }
 
 #: Name of a bug -> its gradients, a function (dy, saved, the library's gradients).
 BACKWARDS = {
     "tt-metal-last-block": _last_block,
-    "mlpack-output-for-input": _output_for_input,
     "flaggems-two-d": _two_d,
     "paddle-one-row": _one_row,
     "deepspeed-row-for-column": _row_index,
-    "unsloth-no-dgamma": lambda dy, saved, right: (right[0], 0 * saved.gamma),
     "llm-c-bfloat16-sums": _in_bfloat16,
-    "llm-c-overwritten": _last_half,
-    "gpt-neox-averaged": lambda dy, saved, right: (right[0], right[1] / 4, right[2] / 4),
-    "pytorch-half-of-a-warp": _half_of_a_warp,
     "flux-eps-outside-root": lambda dy, saved, right: (
         eps_outside_backward(dy * saved.gamma, saved.x, saved.eps),
         *right[1:],
     ),
-    "torchtune-gamma-twice": lambda dy, saved, right: (
-        formula_of(dy * saved.gamma, saved).dx(),
-        2 * saved.gamma * right[1],
-    ),
-    "allennlp-sample-variance": _mistaken("sample-variance"),
-    "ggml-dx-over-dy": _aliased,
-    "attorch-sums-along-columns": _means(_along_columns),
-    "flaggems-variance-for-rstd": _variance_for_rstd,
     "tt-metal-register-not-zeroed": _left_in_register,
-    "mamba-normalised-once-more": _once_more,
 }
 
 #: Name of a bug -> what changes its forward and its backward as a whole.
@@ -508,23 +443,20 @@ TILES = tuple(2**k for k in range(2, 11))
 
 def _tails(tile):
     """The rows of one width of tiles: in the statistics of either norm, and in the means of dx."""
-
-    def whole_tiles(a):
-        """The sum of the features of whole tiles, over D."""
-        D = a.shape[-1]
-        return _row_sum(a[..., : D // tile * tile]) / max(D, 1)
-
-    for where, what in ("statistics", "statistics"), ("means", "means of dx"):
-        name = f"tail-of-{tile}-in-{where}"
-        yield dict.fromkeys(_ROWS[0], "") | {
-            "name": name,
-            "threads": "tile-ai/tilelang-ascend#890",
-            "kinds": "layer_norm rms_norm",
-            "cause": f"features after the last whole tile of {tile} are left out of the {what}",
-            "read": READ_LATER,
-        }
-    FORWARDS[f"tail-of-{tile}-in-statistics"] = _statistics_by(whole_tiles)
-    BACKWARDS[name] = _means(whole_tiles)
+    row = dict.fromkeys(_ROWS[0], "") | {"read": READ_LATER, "kinds": "layer_norm rms_norm"}
+    row["threads"] = "tile-ai/tilelang-ascend#890"
+    cause = f"features after the last whole tile of {tile} are left out of the"
+    mean = f"whole_tiles({tile})"
+    yield row | {
+        "name": f"tail-of-{tile}-in-statistics",
+        "cause": f"{cause} statistics",
+        "statistics": f"(m := centred * {mean}(x)), {mean}((x - m)**2) + eps",
+    }
+    yield row | {
+        "name": f"tail-of-{tile}-in-means",
+        "cause": f"{cause} means of dx",
+        "change": f"mean1={mean}, mean2={mean}",
+    }
 
 
 for _tile in TILES:

@@ -2,8 +2,6 @@
 barrier.
 """
 
-from matplotlib.patches import Rectangle
-
 from .style import COLOURS, SIZE, arrow, figure, label
 
 
@@ -33,31 +31,5 @@ def race(threads, steps, clash):
     store, load = ((steps[at][0], at) for at in clash)
     arrow(ax, store, load, COLOURS["orange"], 44, 2)
     ax.set(xlim=(-0.5, 1.5), ylim=(len(steps) - 0.3, -1.2))
-    ax.set_axis_off()
-    return fig
-
-
-def halves(names, sums):
-    """Two halves of an array in shared memory that successive sums use by turns, with a barrier in
-    each sum.
-
-    names: of the places of one half. sums: how many sums are drawn.
-    """
-    height = 0.5 * sums + 0.7
-    fig, ax = figure(5.2, height, narrow=(1, height))
-    count = len(names)
-    for place in range(2 * count):
-        left = place + 0.4 * (place >= count)
-        for at in range(sums):
-            used = place // count == at % 2
-            colour = COLOURS["blue"] if used else "#e3e3e3"
-            box = Rectangle((left, at - 0.28), 1, 0.4, facecolor=colour, edgecolor="white")
-            ax.add_patch(box)
-        label(ax, left + 0.5, -0.75, names[place % count])
-    for at in range(sums):
-        label(ax, -0.2, at - 0.08, f"call {at + 1}", ha="right")
-        ax.plot((0, 2 * count + 0.4), (at + 0.36, at + 0.36), color="black", linewidth=3)
-    ax.text(count + 0.2, sums - 0.35, "barriers", ha="center", va="top", fontsize=SIZE)
-    ax.set(xlim=(-2.2, 2 * count + 0.5), ylim=(sums + 0.05, -1.1))
     ax.set_axis_off()
     return fig

@@ -305,26 +305,6 @@ def sums_by_order(errors, fixed):
     return with_key(fig)
 
 
-def partial_traffic(predicted, counted, others):
-    """Bytes that a backward pass moves for an element of x, over the number of partial sums for a
-    row of x.
-
-    predicted, counted: G / N -> bytes, a line and points. others: name -> bytes, drawn as
-    horizontal lines.
-    """
-    fig, ax = figure(5.2, 3.6, xscale="log")
-    ax.plot(predicted.keys(), predicted.values(), color=COLOURS["blue"], label="predicted")
-    look = {"color": COLOURS["orange"], "markersize": 8, "label": "counted"}
-    ax.plot(counted.keys(), counted.values(), "o", **look)
-    for (name, height), dash in zip(others.items(), ("--", ":")):
-        ax.axhline(height, color="black", linestyle=dash, linewidth=1.2, label=name)
-    ax.set(xlabel="partial sums per row, $G / N$", ylabel="bytes per element", ylim=(0, None))
-    ax.set_xticks(
-        list(counted), [f"1/{round(1 / ratio)}" if ratio < 1 else "1" for ratio in counted]
-    )
-    return with_key(fig)
-
-
 def times_on_gpu(seconds, floor):
     """Times of kernels as multiples of the floor's, a line for each shape, long rows last, and a
     mark for each of up to five kernels.

@@ -3,10 +3,13 @@
 import itertools
 import math
 import random
+import re
+import runpy
 
 import numpy as np
 import pytest
 from attempts import solution_with
+from pages import BOOK, CHAPTERS, read
 from questions import percent, says
 
 import simt
@@ -14,6 +17,7 @@ from lnbook import exercises
 from lnbook.exercises import ch14
 from lnbook.exercises.run import here, verdict
 from lnlib import gpu
+from lnlib.gpu import backend
 from lnlib.gpu.ladder import block_sum
 from lnlib.summation import sum_rows
 from simt.cuda_access import cuda, float32
@@ -129,3 +133,53 @@ def test_question_4_a_register_more():
         "14.4",
         f"{small[0][1]} before and {small[1][1]} after, {small[0][2]} and {small[1][2]} threads",
     )
+
+
+# The kernel that is the reader's
+
+
+def test_the_example_has_the_kernels_of_the_page():
+    example = (BOOK / "examples" / "layer_norm_backward_cuda.py").read_text(encoding="utf-8")
+    (page,) = [path for path in CHAPTERS if path.stem.startswith("14")]
+    cells = [
+        cell.source
+        for cell in read(page).cells
+        if re.search(r"^def (add_parts|backward_kernel)\(", cell.source, re.M)
+    ]
+    assert len(cells) == 2 and all(f"\n\n\n{cell}\n\n\n" in example for cell in cells)
+    # Of the ladder come the stored times, so its kernel must be this one, bit by bit.
+    kernel = runpy.run_path(str(BOOK / "examples" / "layer_norm_backward_cuda.py"))
+    x, dy = np.random.default_rng(13).standard_normal((2, 7, 200), np.float32)
+    gamma, mean = np.ones(200, np.float32), x.mean(axis=1)
+    given = [dy.ravel(), x.ravel(), mean, np.ones_like(mean), gamma]
+    made = [
+        [simt.uninitialised(n, np.float32) for n in (7 * 200, 3 * 200, 3 * 200)] for _ in range(2)
+    ]
+    for arrays, factory in zip(
+        made, (kernel["backward_kernel"](64, 1), gpu.ladder.fused_partials(64, 1, 4))
+    ):
+        simt.launch(factory, 3, 64, *given, *arrays, 7, 200)
+    assert all(map(np.array_equal, *made))
+
+
+@pytest.fixture
+def planned_anew():
+    """Launches are not kept from before a test, nor from it."""
+    backend.backward_work.cache_clear()
+    yield
+    backend.backward_work.cache_clear()
+
+
+def test_blocks_do_not_change_the_bits_of_the_library(monkeypatch, planned_anew):
+    x, dy = np.random.default_rng(14).standard_normal((2, 12, 260), np.float32)
+    cache = gpu.layer_norm_forward(x, np.ones(260, np.float32), np.zeros(260, np.float32))[1]
+    plan, found = gpu.plans.plan_backward, []
+    for blocks in (1, 2, 3):
+        backend.backward_work.cache_clear()
+        changed = {"blocks": blocks, "partials": 5}
+        monkeypatch.setattr(
+            gpu.plans, "plan_backward", lambda *shape: plan(*shape)._replace(**changed)
+        )
+        found.append(gpu.layer_norm_backward(dy, cache))
+    for other in found[1:]:
+        assert all(map(np.array_equal, found[0], other))

@@ -6,6 +6,7 @@ import os
 import re
 
 import pytest
+from pages import CHAPTERS, read
 
 from benchmarks.gpu import code as gpu_code
 from benchmarks.gpu.code import (
@@ -14,6 +15,9 @@ from benchmarks.gpu.code import (
     compile_kernel,
     complaints,
 )
+from lnlib.gpu import ladder
+from normcheck.mistakes.change import executed
+from simt import cuda_access
 from simt.cuda_access import FULL, cuda, device, float32, int32, libdevice, load4, store4
 
 
@@ -228,3 +232,56 @@ def test_kernel(compiler, kernel):
     for arch in ARCHITECTURES:
         code = compile_kernel(made, kernel.signature, arch, **kernel.options)
         assert complaints(code, **kernel.expectations) == [], arch
+
+
+# The kernels of the pages.
+
+
+def on_page(chapter, name):
+    """What a cell of the chapter defines by this name, among the names of the ladder."""
+    (path,) = [path for path in CHAPTERS if path.stem.startswith(f"{chapter}-")]
+    cells = [c.source for c in read(path).cells if re.search(rf"^def {name}\(", c.source, re.M)]
+    names = {**vars(cuda_access), **vars(ladder), "math": math}
+    return executed(f"{cells[0]}\n", name, names)[name]
+
+
+PASS = f"void({'float32[::1], ' * 8}int64, int64)"
+SUMS = f"void({'float32[::1], ' * 4}int64, int64)"
+HALVES = (
+    "void(uint16[::1], uint16[::1], uint16[::1], float32[::1], float32[::1], uint16[::1],"
+    " float32[::1], int64, int64)"
+)
+TWO = "void(float32[::1], float32[::1])"
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(
+    "chapter, name, made_of, signature, expectations",
+    [
+        (14, "backward_kernel", (256, 4), PASS, {"threads": 256, "blocks": 2}),
+        (14, "rms_backward_kernel", (256, 4), HALVES, {"threads": 256, "blocks": 2}),
+        (14, "add_parts", (), SUMS, {"threads": 1024}),
+        (14, "two_sums", (), TWO, {"threads": 64}),
+    ],
+)
+def test_kernel_of_a_page(compiler, chapter, name, made_of, signature, expectations, arch):
+    kernel = on_page(chapter, name)
+    code = compile_kernel(kernel(*made_of) if made_of else kernel, signature, arch)
+    assert complaints(code, **expectations) == []
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_what_chapter_14_shows_is_what_was_timed(compiler, arch):
+    """The stored times are those of the ladder: the same instructions, in the same order."""
+
+    def instructions(kernel, signature):
+        sass = compile_kernel(kernel, signature, arch).sass
+        return re.findall(r"^\s+/\*[0-9a-f]{4}\*/\s+(.*?);", sass, re.M)
+
+    for threads, V in ((256, 4), (256, 1), (32, 1)):
+        taught = instructions(ladder.fused_partials(threads, V, 4), PASS)
+        shown = instructions(on_page(14, "backward_kernel")(threads, V), PASS)
+        assert len(shown) > 300 and shown == taught
+    assert instructions(on_page(14, "add_parts"), SUMS) == instructions(
+        ladder.second_stage(1024), SUMS
+    )

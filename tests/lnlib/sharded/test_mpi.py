@@ -96,21 +96,6 @@ def test_bits_and_bytes_are_those_of_the_simulator(ranks):
 
 
 @needs_mpi
-@pytest.mark.slow
-def test_reproducible_bits_under_mpi_for_any_number_of_ranks():
-    """Put together, digests differ with the cut; of what every rank has whole, dgamma and dbeta,
-    they must not.
-    """
-    seen = {}
-    for ranks in (1, 2, 3, 4, 7, 8):
-        for key, everyone in found("results", ranks)[0].items():
-            how, _, _, block = json.loads(key)
-            if how == "rows" and block:
-                seen.setdefault(key, set()).update(tuple(digests[3:]) for digests, _ in everyone)
-    assert len(seen) == 4 and all(len(digests) == 1 for digests in seen.values())
-
-
-@needs_mpi
 @several(2, slow=(1, 3))
 def test_one_number_no_numbers_and_no_merge(ranks):
     _, said, of_edges_found = found("results", ranks)

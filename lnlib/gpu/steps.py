@@ -31,7 +31,7 @@ class Launch(NamedTuple):
     block: int  #: number of threads in a block
     loads: tuple  #: names of arrays every element of which is loaded at least once
     stores: tuple  #: names of arrays every element of which is stored, or added to, at least once
-    sectors_per_request: float | None = None  #: of x, as predicted; None if x is not read
+    sectors_per_request: float | None = None  #: of x, if 8 divides D; None if x is not read
     readings: int = 0  #: how many times each number of x is loaded
     zeros: tuple = ()  #: names of arrays that are zero before the launch
 
@@ -45,20 +45,14 @@ class Launch(NamedTuple):
 def side_by_side(D, W=1):
     """Sectors per request of x where neighbouring lanes load neighbours, W at a time.
 
-    A row is asked for in ceil(D / 32 W) requests, and 8 numbers fill a sector: D / 8 sectors, if
-    every row began with a sector. But rows begin at each multiple of gcd(D, 8) in a sector, at one
-    as often as at another, and n numbers then touch (n + 8 - gcd) / 8 sectors on average.
+    A row is asked for in ceil(D / 32 W) requests, and 8 numbers fill a sector: D / 8 sectors, if 8
+    divides D, so that every row begins with a sector.
     """
-    requests = -(-D // (32 * W))
-    return D / 8 / requests + 1 - math.gcd(D, 8) / 8
+    return D / 8 / -(-D // (32 * W))
 
 
-def a_row_apart(N, D):
-    """Sectors per request of x where neighbouring lanes load numbers a row apart: one for each
-    lane, unless rows of fewer than 8 numbers share sectors.
-    """
-    lanes = N / -(-N // 32)  # on average: the last warp may have fewer than 32 rows
-    return lanes * min(D, 8) / 8
+#: Sectors per request of x where neighbouring lanes load numbers a row apart, rows of 8 or more.
+A_ROW_APART = 32.0
 
 
 def _power(n, least=32, most=1024):
@@ -69,7 +63,7 @@ def _power(n, least=32, most=1024):
 def _plan_thread_per_row(N, D, G):
     threads = _power(N, most=128)
     kernel, grid = ladder.thread_per_row, -(-N // threads)
-    return [Launch(kernel, grid, threads, *FORWARD, a_row_apart(N, D), 3)]
+    return [Launch(kernel, grid, threads, *FORWARD, A_ROW_APART, 3)]
 
 
 def _plan_block_per_row(N, D, G):
@@ -136,7 +130,7 @@ class Prediction(NamedTuple):
 
     #: For each launch a dict from (array, "load" or "store") to bytes, as if caches were perfect.
     traffic: tuple
-    sectors_per_request: float  #: sectors that a warp touches with one load of x, on average
+    sectors_per_request: float  #: that a warp touches with one load of x, if 8 divides D
     readings: int  #: how many times each number of x is loaded
 
     @property

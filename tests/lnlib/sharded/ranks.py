@@ -3,7 +3,7 @@
 import numpy as np
 
 from lnlib import layernorm
-from lnlib.sharded import SUM, features, rows
+from lnlib.sharded import SUM, cut, features, rows, simulate
 
 MODULES = {"rows": rows, "features": features}
 
@@ -65,6 +65,14 @@ def whole(how, results):
     joined = [np.concatenate(parts, axis) for parts in zip(*(r[:3] for r in results))]
     sums = zip(*(r[3:] for r in results))
     return *joined, *(results[0][3:] if how == "rows" else map(np.concatenate, sums))
+
+
+def run(how, ranks, *arrays, order="tree", **options):
+    """All results, put together. ``ranks``: slices, or how many share evenly, in whole blocks."""
+    parts = ranks
+    if isinstance(ranks, int):
+        parts = cut(arrays[0].shape[how == "features"], ranks, options.get("block") or 1)
+    return whole(how, simulate([program(how, p, *arrays, **options) for p in parts], order=order))
 
 
 def single(x, gamma, beta, dy, norm="layer", eps=1e-5, **options):

@@ -103,34 +103,6 @@ def test_a_package_that_can_be_used_alone(package, may):
         assert not other, (name, other)
 
 
-def ours(name, tree):
-    """Names by which a module knows modules of ours."""
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            for alias, (module, _) in zip(node.names, imports(name, [node])):
-                if module in SOURCES and (isinstance(node, ast.ImportFrom) or alias.asname):
-                    yield alias.asname or alias.name
-
-
-def test_private_names_stay_in_their_module():
-    for name, tree in trees().items():
-        found = [
-            taken
-            for module, taken in imports(name)
-            if module in SOURCES and taken and taken.startswith("_")
-        ]
-        known = set(ours(name, tree))
-        found += [
-            f"{node.value.id}.{node.attr}"
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id in known
-            and re.match(r"_(?!_|asdict|replace|fields)", node.attr)
-        ]
-        assert not found, (name, found)
-
-
 def test_no_function_is_long():
     for name, tree in trees().items():
         for node in ast.walk(tree):

@@ -10,21 +10,8 @@ from answers import python
 from pages import BOOK
 
 from classroom.__main__ import parser
-from normcheck.mistakes import MUTANTS, TESTS
 
 TEXT = (BOOK / "for-instructors.md").read_text(encoding="utf-8")
-
-
-def section(title):
-    return re.search(rf"^## {title}[^\n]*\n(.*?)(?=^## |\Z)", TEXT, re.M | re.S)[1]
-
-
-def rows(text):
-    """Cells of the table rows of a text, without heads and rules."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    rules = [i for i, row in enumerate(found) if set("".join(row)) == {"-"}]
-    return [row for i, row in enumerate(found) if i not in rules and i + 1 not in rules]
 
 
 def commands(prefix):
@@ -33,20 +20,6 @@ def commands(prefix):
         for line in TEXT.replace("\\\n", "").splitlines()
         if line.startswith(f"    {prefix}")
     ]
-
-
-def test_each_check_named_lets_its_mistake_through():
-    killed_by = {m.name: m.killed_by for m in MUTANTS}
-    ids = {test.id for test in TESTS}
-    pairs = [
-        (mistake, check)
-        for wrote, passes, *_ in rows(section("What students get wrong"))
-        for mistake in re.findall(r"^`([\w-]+)`:", wrote)
-        for check in re.findall(r"`([\w-]+)`", passes)
-    ]
-    assert len(pairs) >= 8
-    for mistake, check in pairs:
-        assert check in ids and check not in killed_by[mistake], (mistake, check)
 
 
 def test_commands_are_understood():

@@ -185,15 +185,10 @@ def test_digit_map_shows_the_errors_it_is_given():
         and shown.mask[0, 2]
         and np.allclose(shown[1], [8, 8, 0], atol=1e-6)
     )
-    assert (a.get_title(), b.get_title(), a.get_ylabel(), b.get_ylabel()) == ("a", "b", "up", "")
-    assert a.get_xlim() == pytest.approx((10**-0.5, 10**2.5)) and a.get_ylim() == pytest.approx(
-        (1e-5, 1e7)
-    )
     # 1e-6 x predicts 5 digits at x = 10 and none of 1, 3 and 7 within the map.
     lines = [path.vertices for path in a.collections[1].get_paths() if len(path.vertices)]
     assert len(lines) == 1 and np.allclose(lines[0][:, 0], 10, rtol=0.01)
     assert len(b.collections) == 1  # no theory, no line
-    assert all("q" in [t.get_text() for t in ax.texts] for ax in (a, b))
     # Faces are transparent; the coloured cells, and they alone, are in the layer that the dark
     # theme does not invert.
     assert all(face.get_facecolor()[3] == 0 for face in (fig, *fig.axes))

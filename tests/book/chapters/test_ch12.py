@@ -76,20 +76,6 @@ def in_float64(a, b):
     return int(n), np.float32(mean), np.float32(mean - float(np.float32(mean))), np.float32(squares)
 
 
-def as_arrays(a, b):
-    """Right: NumPy numbers of shape (), a list, the pivot chosen by a comparison of floats."""
-    large, small = sorted((a, b), key=lambda group: -float(group[0]))
-    n = large[0] + small[0]
-    share = np.float32(small[0] / n) if n else np.float32(0)
-    d = np.subtract(small[1], large[1]) + np.subtract(small[2], large[2])
-    return [
-        n,
-        np.asarray(large[1]),
-        large[2] + share * d,
-        np.float32(large[3] + small[3] + d * d * share * np.float32(large[0])),
-    ]
-
-
 def chan(a, b):
     n = a[0] + b[0]
     if not n:
@@ -110,7 +96,6 @@ def pivot(old):
 
 MERGES = [
     (in_float64, None, ""),
-    (as_arrays, None, ""),
     (chan, "far from zero", "off by"),
     # The smaller group has the larger mean, or the smaller one, or that nearer to 0.
     (pivot("a[0] > b[0]"), "an outlier alone in its group", "The pivot is the smaller of these"),
@@ -174,17 +159,6 @@ def in_a_loop(products):
     return total
 
 
-def by_halves(products):
-    """Right: halves of halves, of parts of shape (1, D)."""
-    mine = np.zeros((0, 1, products.shape[1]))
-    for block in blocks_of(products):
-        mine = np.concatenate([mine, block.sum(axis=0)[None, None]])
-    parts = yield GATHER, mine
-    while len(parts) > 1:
-        parts = np.concatenate([parts[:-1:2] + parts[1::2], parts[len(parts) // 2 * 2 :]])
-    return parts[0, 0]
-
-
 def fsum_of_shards(products):
     """Wrong: rounded once on each rank, then exactly."""
     mine = np.array([math.fsum(column) for column in products.T])[None]
@@ -202,7 +176,6 @@ def halves_of_a_block(products):
 ANYWHERE = "the same bits for any number of ranks"
 PROGRAMS = [
     (in_a_loop, None, ""),
-    (by_halves, None, ""),
     (halves_of_a_block, "one number a feature and block is sent", "320 numbers, expected 160"),
     (fsum_of_shards, ANYWHERE, "other bits on 2 ranks"),
 ]

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import tarfile
 from urllib.parse import parse_qs, urlparse
 
 import pytest
@@ -129,14 +128,3 @@ def test_pyodide_files_are_checked(tmp_path, monkeypatch):
             (fetched / "a.whl").write_text("damaged")
         assert fetch_pyodide.fetch([release], fetched) == fetched
         assert {p.name: p.read_bytes() for p in fetched.iterdir()} == expected
-
-    # With all in place no source is asked. Else the archive comes before the package.
-    monkeypatch.setattr(fetch_pyodide, "RELEASE", (tmp_path / "release.tar.bz2").as_uri())
-    monkeypatch.setattr(fetch_pyodide, "from_package", lambda: 1 / 0)
-    fetch_pyodide.fetch([], fetched)
-    with pytest.raises(SystemExit, match=r"^2 of .* URLError: .* ZeroDivisionError"):
-        fetch_pyodide.fetch([], tmp_path / "elsewhere")
-    with tarfile.open(tmp_path / "release.tar.bz2", "w:bz2") as archive:
-        archive.add(release, "pyodide")
-    fetch_pyodide.fetch([], tmp_path / "elsewhere")
-    assert (tmp_path / "elsewhere/a.whl").read_bytes() == content

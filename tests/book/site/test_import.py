@@ -6,8 +6,6 @@ import sys
 
 from pages import ROOT
 
-import lnlib
-
 FRESH = """
 import json, locale, os, random, sys, warnings
 import numpy as np
@@ -36,8 +34,3 @@ def test_it_loads_numpy_and_changes_nothing():
     assert not run.returncode and not run.stderr, run
     new = {name for name in run.stdout.split() if name.split(".")[0] not in sys.stdlib_module_names}
     assert new == {"lnlib", "lnlib.validation", "lnlib.layernorm"}
-
-
-def test_all_names_exist():
-    assert lnlib.__all__ == sorted(lnlib.__all__)
-    assert all(callable(getattr(lnlib, name)) for name in lnlib.__all__)

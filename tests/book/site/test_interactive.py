@@ -220,15 +220,3 @@ def test_without_scripts(browser, site, name):
     assert OFF in figure.inner_text()
     assert len(figure.locator(".ln-static").get_attribute("aria-label")) >= 40
     page.close()
-
-
-def test_scripts_are_loaded_only_where_they_are_used(site):
-    used = {}
-    for name, stem in PAGES.items():
-        used.setdefault(stem, set()).update(SCRIPTS[name])
-    every = {script for scripts in SCRIPTS.values() for script in scripts}
-    for path in CHAPTERS:
-        html = (site / f"book/{path.stem}.html").read_text(encoding="utf-8")
-        found = re.findall(r'<script[^>]* src="\.\./_static/(ln_\w+\.js)[^"]*"', html)
-        assert set(found) & every == used.get(path.stem, set())
-        assert len(found) == len(set(found))

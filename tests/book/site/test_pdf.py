@@ -58,10 +58,7 @@ def test_the_outline_leads_to_every_chapter_and_section(pdf, texts):
     assert places == sorted(places)
 
 
-def test_sheets_are_numbered_and_the_contents_know_the_numbers(pdf, texts):
-    assert 25 <= len(pdf.pages) <= 70
-    for number, text in enumerate(texts, start=1):
-        assert str(number) in re.findall(r"\d+", text), number
+def test_the_contents_know_the_numbers_of_sheets(pdf, texts):
     ((_, chapters),) = entries(pdf.outline)
     for chapter, sections in entries(chapters):
         for entry in (chapter, *sections):

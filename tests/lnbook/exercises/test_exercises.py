@@ -3,7 +3,6 @@ behaves as it says.
 """
 
 import functools
-import inspect
 import re
 import subprocess
 import sys
@@ -118,25 +117,6 @@ def test_each_check_stops_a_mistake(id):
     assert stopped == {one.title for one in exercise.checks}
 
 
-def test_nothing_said_gives_the_answer_away():
-    def squeezed(text):
-        return re.sub(r"\s", "", text)
-
-    for exercise in ALL:
-        lines = inspect.getsource(exercise.solution).split("\n", 1)[1].splitlines()
-        answers = {
-            squeezed(re.sub(r"^return |^[\w, ]+ [-+*/|]?= ", "", line.strip())) for line in lines
-        } - {""}
-        for mistake in exercise.mistakes:
-            assert len(mistake.says.split()) <= 30 and mistake.says[-1] in ".?"
-            assert mistake.says[0].isupper() or mistake.says.startswith("eps "), mistake.says
-            for answer in answers:
-                assert len(answer) < 8 or answer not in squeezed(mistake.says), (
-                    answer,
-                    mistake.says,
-                )
-
-
 def test_an_exception_is_a_failed_check():
     def broken(*args, **kwargs):
         raise KeyError("oops")
@@ -159,14 +139,6 @@ def test_expect_close_says_what_is_wrong(found, message):
     with pytest.raises(Mismatch, match=message):
         expect_close(found, [1.0, 2.0], 1e-3)
     expect_close([1.0, 2.0001], [1.0, 2.0], 1e-3)
-
-
-def test_ids_are_unique(monkeypatch):
-    import lnbook.exercises.ch01 as ch01
-
-    monkeypatch.setattr(ch01, "EXERCISES", (ALL[0], ALL[0]))
-    with pytest.raises(ValueError, match="twice"):
-        exercises()
 
 
 def test_a_mistake_that_an_earlier_check_stops_is_not_named():

@@ -2,7 +2,6 @@
 
 import gc
 import math
-import os
 
 import pytest
 from clocks import FakeClock
@@ -130,28 +129,3 @@ def test_table():
         ["a", "3.00", "us", "2.50", "to", "3.50"],
     ]
     assert max(map(len, measure.table(found, 10**6, {"pass": 2}).splitlines())) <= 76
-
-
-def test_the_time_of_others(tmp_path, monkeypatch):
-    stat = tmp_path / "stat"
-    stat.write_text(
-        "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 20 3 7777 88 99 6 4 0 0\ncpu1 50 0 0 0 0 0 0 0 0"
-        " 0\nintr 1\n"
-    )
-    tick = os.sysconf("SC_CLK_TCK")
-    assert (
-        stopwatch.busy_seconds({0}, stat) == 127 / tick
-        and stopwatch.busy_seconds({0, 1}, stat) == 177 / tick
-    )
-    # Two cores for 10 s are busy for 15 s, of which this process had 11: 4 of 20 went to others.
-    for name, values in (
-        ("busy_seconds", [100.0, 115.0]),
-        ("time.process_time", [1.0, 12.0]),
-        ("time.perf_counter", [5.0, 15.0]),
-    ):
-        monkeypatch.setattr(
-            f"lnbook.measure.stopwatch.{name}", lambda *_, values=iter(values): next(values)
-        )
-    with stopwatch.watch({0, 1}) as shared:
-        pass
-    assert shared == {"others": 0.2}

@@ -2,8 +2,7 @@
 for GPUs takes.
 
 Each is the body of ``kernel(x, y, z, n)``: x and y of 32 float32, z of 32 int64, n = 5; ``t =
-cuda.threadIdx.x`` comes first. Of one that is refused, it is said on which line (that with HERE,
-else the last) and in which words.
+cuda.threadIdx.x`` comes first.
 """
 
 import math  # noqa: F401 - for kernels that are text
@@ -256,198 +255,145 @@ TAKEN = {
     ),
 }
 
-_LIST = "Numba keeps no lists in a kernel"
-_CONSTANT = "Numba wants a constant here; bind it to a name outside the kernel"
-
-#: Refused, and not compiled either: body, what is said.
+#: Refused, and not compiled either. What is said stands on the line where it is refused.
 REFUSED = {
-    # What Python has and a kernel has not.
     "a list as an accumulator": (
-        "acc = [float32(0)] * 4  # HERE\nacc[1] += x[t]\ny[t] = acc[1]",
-        _LIST,
+        "acc = [float32(0)] * 4  # HERE: Numba keeps no lists in a kernel\n"
+        "acc[1] += x[t]\ny[t] = acc[1]"
     ),
     "a list comprehension": (
-        "a = [i for i in range(3)]  # HERE\nz[t] = a[1]",
-        "a list comprehension: Numba keeps no lists",
+        "a = [i for i in range(3)]  # HERE: a list comprehension: Numba keeps no lists\nz[t] = a[1]"
     ),
-    "a list from outside": ("z[t] = LIST[1]", "LIST: a list, which Numba does not keep"),
-    "a dict": ("d = {0: x[t]}  # HERE\ny[t] = d[0]", "a dict: Numba keeps no dicts"),
+    "a list from outside": "z[t] = LIST[1]  # HERE: LIST: a list, which Numba does not keep",
+    "a dict": "d = {0: x[t]}  # HERE: a dict: Numba keeps no dicts\ny[t] = d[0]",
     "the sum of a generator": (
-        "y[t] = sum(x[t] for _ in range(2))",
-        "a generator: Numba compiles no generators; write a loop",
+        "y[t] = sum(x[t] for _ in range(2))  # HERE: Numba compiles no generators; write a loop"
     ),
-    "a tuple that grows": ("a = (1,)\na += (2,)  # HERE\nz[t] = 1", "a tuple that grows"),
+    "a tuple that grows": "a = (1,)\na += (2,)  # HERE: a tuple that grows\nz[t] = 1",
     "try and finally": (
-        "try:  # HERE\n    y[t] = x[t]\nfinally:\n    pass",
-        "try: a kernel cannot catch errors",
+        "try:  # HERE: try: a kernel cannot catch errors\n    y[t] = x[t]\nfinally:\n    pass"
     ),
     ":=": (
-        "if (m := n + 1) > 3:  # HERE\n    z[t] = m",
-        ":=: Numba does not compile it; write an assignment of its own",
+        "if (m := n + 1) > 3:  # HERE: :=: Numba does not compile it; write an assignment\n"
+        "    z[t] = m"
     ),
-    "an f-string": ('a = f"{n}"  # HERE\nz[t] = 1', "an f-string: Numba makes no text"),
+    "an f-string": 'a = f"{n}"  # HERE: an f-string: Numba makes no text\nz[t] = 1',
     "global, to write": (
-        "global FOUR  # HERE\nFOUR = 3\nz[t] = 1",
-        "global: a kernel cannot change it",
+        "global FOUR  # HERE: global: a kernel cannot change it\nFOUR = 3\nz[t] = 1"
     ),
-    "yield": ("yield n", "a yield: Numba compiles no generators"),
+    "yield": "yield n  # HERE: a yield: Numba compiles no generators",
     "a kernel that returns": (
-        "z[t] = 1\nreturn n",
-        "a kernel that returns a value: it has nobody to return it to",
+        "z[t] = 1\nreturn n  # HERE: a kernel that returns a value: it has nobody to return it to"
     ),
-    # Sizes.
     "a size that is computed": (
-        "s = cuda.shared.array(FOUR * 8, float32)  # HERE\nz[t] = 1",
-        _CONSTANT,
+        "s = cuda.shared.array(FOUR * 8, float32)  # HERE: Numba wants a constant here\nz[t] = 1"
     ),
-    "a size that is an argument": ("s = cuda.local.array(n, float32)  # HERE\nz[t] = 1", _CONSTANT),
+    "a size that is an argument": (
+        "s = cuda.local.array(n, float32)  # HERE: Numba wants a constant here\nz[t] = 1"
+    ),
     "the threads of a block": (
-        "s = cuda.shared.array(cuda.blockDim.x, float32)  # HERE\nz[t] = 1",
-        _CONSTANT,
+        "s = cuda.shared.array(cuda.blockDim.x, float32)  # HERE: Numba wants a constant here\n"
+        "z[t] = 1"
     ),
     "a size that varies": (
-        "k = 4\nif n > 3:\n    k = 8\ns = cuda.local.array(k, float32)  # HERE\nz[t] = 1",
-        _CONSTANT,
+        "k = 4\nif n > 3:\n    k = 8\n"
+        "s = cuda.local.array(k, float32)  # HERE: Numba wants a constant here\n"
+        "z[t] = 1"
     ),
     "a size of NumPy": (
-        "s = cuda.local.array(I64, float32)  # HERE\nz[t] = 1",
-        "int64), expected a positive integer of Python",
+        "s = cuda.local.array(I64, float32)  # HERE: expected a positive integer of Python\n"
+        "z[t] = 1"
     ),
     "a size for a function, at run time": (
-        "y[t] = with_room_for(n, x[t])",
-        "a size in with_room_for: Numba wants a constant",
+        "y[t] = with_room_for(n, x[t])  # HERE: a size in with_room_for: Numba wants a constant"
     ),
     "an array without a type": (
-        "s = cuda.shared.array(32)  # HERE\nz[t] = 1",
-        "it wants a shape and a dtype",
+        "s = cuda.shared.array(32)  # HERE: it wants a shape and a dtype\nz[t] = 1"
     ),
     "an array of Python's floats": (
-        "s = cuda.shared.array(32, float)  # HERE\nz[t] = 1",
-        "the dtype float: Numba wants a type",
+        "s = cuda.shared.array(32, float)  # HERE: the dtype float: Numba wants a type\nz[t] = 1"
     ),
-    # Functions.
     "a plain function": (
-        "y[t] = plain(x[t])",
-        "plain: a plain Python function; put @device above its def",
+        "y[t] = plain(x[t])  # HERE: plain: a plain Python function; put @device above its def"
     ),
-    "a list, further in": ("y[t] = of_a_list(x[t])", _LIST),
-    "*values": ("y[t] = add_all(x[t], x[t])", "*, ** or / among the parameters"),
+    "a list, further in": "y[t] = of_a_list(x[t])  # HERE: Numba keeps no lists in a kernel",
+    "*values": "y[t] = add_all(x[t], x[t])  # HERE: *, ** or / among the parameters",
     "a call with a star": (
-        "a = (x[t], x[t])\ny[t] = minus(*a)",
-        "*: write each value by itself",
+        "a = (x[t], x[t])\ny[t] = minus(*a)  # HERE: *: write each value by itself"
     ),
-    "recursion": ("z[t] = factorial(n)", "factorial calls itself"),
-    "too few arguments": ("z[t] = plus()", "missing 1 required positional argument"),
-    "None, stored": ("y[t] = nothing(x[t])", "a NoneType is stored into y"),
-    # Names.
-    "a name that is not defined": ("if n > 99:\n    z[t] = unheard", "unheard is not defined"),
-    "a namespace": ("z[t] = NAMES.five", "NAMES: found SimpleNamespace"),
+    "recursion": "z[t] = factorial(n)  # HERE: factorial calls itself",
+    "too few arguments": "z[t] = plus()  # HERE: missing 1 required positional argument",
+    "None, stored": "y[t] = nothing(x[t])  # HERE: a NoneType is stored into y",
+    "a name that is not defined": "if n > 99:\n    z[t] = unheard  # HERE: unheard is not defined",
+    "a namespace": "z[t] = NAMES.five  # HERE: NAMES: found SimpleNamespace",
     "a store into a constant": (
-        "TABLE[t] = x[t]",
-        "an array from outside is a constant; pass it to the kernel",
+        "TABLE[t] = x[t]  # HERE: an array from outside is a constant; pass it to the kernel"
     ),
-    "np.sqrt": (
-        "y[t] = np.sqrt(x[t])",
-        "np.sqrt: of NumPy a kernel has types and constants; functions are in math",
-    ),
-    "range by name": ("for i in range(stop=3):  # HERE\n    z[t] = i", "range with stop="),
-    # Types.
+    "np.sqrt": ("y[t] = np.sqrt(x[t])  # HERE: np.sqrt: of NumPy a kernel has types and constants"),
+    "range by name": "for i in range(stop=3):  # HERE: range with stop=\n    z[t] = i",
     "an array in arithmetic": (
-        "y[t] = x + 1",
-        "unsupported operand type(s) for +: an array and 'int'",
+        "y[t] = x + 1  # HERE: unsupported operand type(s) for +: an array and 'int'"
     ),
-    "an array that is true": (
-        "if x:  # HERE\n    z[t] = 1",
-        "x is an array, and not true or false",
+    "an array that is true": "if x:  # HERE: x is an array, and not true or false\n    z[t] = 1",
+    "an array that is stored": "z[t] = x  # HERE: is stored into z",
+    "bits of a float": "z[t] = x[t] & 1  # HERE: ufunc 'bitwise_and' not supported",
+    "an index that is a float": "y[t] = x[1.0]  # HERE: cannot be interpreted as an integer",
+    "a whole slice with an operation": (
+        "y[0:4] += 1  # HERE: arithmetic of a whole slice: write a loop"
     ),
-    "an array that is stored": ("z[t] = x", "is stored into z"),
-    "bits of a float": ("z[t] = x[t] & 1", "ufunc 'bitwise_and' not supported"),
-    "an index that is a float": ("y[t] = x[1.0]", "cannot be interpreted as an integer"),
-    "a whole slice with an operation": ("y[0:4] += 1", "arithmetic of a whole slice: write a loop"),
-    # cuda.
-    "what cuda does not have": ("cuda.nope(1)", "cuda.nope"),
+    "what cuda does not have": "cuda.nope(1)  # HERE: cuda.nope",
     "what the host does": (
-        "cuda.synchronize()",
-        "cuda.synchronize: the interpreter does not model it",
+        "cuda.synchronize()  # HERE: cuda.synchronize: the interpreter does not model it"
     ),
     "a barrier with an argument": (
-        "cuda.syncthreads(1)",
-        "cuda.syncthreads with 1 arguments: it takes 0",
+        "cuda.syncthreads(1)  # HERE: cuda.syncthreads with 1 arguments: it takes 0"
     ),
     "a shuffle of a tuple": (
-        "a = cuda.shfl_xor_sync(FULL, (n, n), 1)  # HERE\nz[t] = 1",
-        "shfl_xor_sync of a tuple",
+        "a = cuda.shfl_xor_sync(FULL, (n, n), 1)  # HERE: shfl_xor_sync of a tuple\nz[t] = 1"
     ),
-    "a vote by a float": ("z[t] = cuda.any_sync(FULL, x[t])", "any_sync of a float32"),
+    "a vote by a float": "z[t] = cuda.any_sync(FULL, x[t])  # HERE: any_sync of a float32",
 }
 
-#: Taken by the compiler, and stopped by the interpreter when they run: body, the error.
+#: Taken by the compiler, and stopped by the interpreter when they run, by an error of this kind.
 STOPPED = {
-    "an index from the end": ("y[t] = x[-1]", "OutOfBounds"),
-    "a quotient of integers": ("y[t] = float32(n / 2)", "Promotion"),
-    "a sum that becomes float64": (
-        "a = 0\nfor i in range(3):\n    a += x[t]\nz[t] = 1",
-        "Promotion",
-    ),
-    "a name that nobody has given a value": (
-        "if t > 99:\n    a = 3\nz[t] = a",
-        "UninitialisedRead",
-    ),
-    "a conversion that overflows": ("z[t] = int32(1 << 40)", "Overflow"),
+    "an index from the end": "y[t] = x[-1]  # OutOfBounds",
+    "a quotient of integers": "y[t] = float32(n / 2)  # Promotion",
+    "a sum that becomes float64": "a = 0\nfor i in range(3):\n    a += x[t]\nz[t] = 1  # Promotion",
+    "a name that nobody has given a value": "if t > 99:\n    a = 3\nz[t] = a  # UninitialisedRead",
+    "a conversion that overflows": "z[t] = int32(1 << 40)  # Overflow",
 }
 
-#: Where the verdicts differ: body, whether the interpreter takes it, why.
-LIMITS = {
-    "a lambda": (
-        "f = lambda v: v + FOUR\nz[t] = f(n)",
-        False,
-        "functions have names here: def does it",
-    ),
-    "raise": (
-        "if n > 9:\n    raise ValueError('many')\nz[t] = 1",
-        False,
-        "assert does the same",
-    ),
-    "a type hint": ("a: int = 3\nz[t] = a", False, "nobody reads them"),
-    "places in two dimensions": (
-        "a, b = cuda.grid(2)\nz[t] = a + b",
-        False,
-        "blocks and threads have one dimension",
-    ),
-    "two dimensions": (
-        "s = cuda.local.array((2, 2), float32)\ns[0, 1] = x[t]\ny[t] = s[0, 1]",
-        False,
-        "arrays of the interpreter are flat",
-    ),
-    "a method of arrays": (
-        "a = x.reshape(8, 4)\ny[t] = a[1, 2]",
-        False,
-        "arrays of the interpreter are flat",
-    ),
-    "text": (
-        "a = 'abc'\nif a == 'abc':\n    z[t] = 1",
-        False,
-        "the interpreter knows text in print and as a dtype only",
-    ),
-    "rare operations": (
-        "z[t] = cuda.popc(n)",
-        False,
-        "integers here have no width until they are converted",
-    ),
-    "fences": (
-        "cuda.threadfence()\nz[t] = 1",
-        False,
-        "the order in which other blocks see writes is not modelled",
-    ),
-    "a branch that is never taken": (
-        "a = (1, 2)\nif n > 3:\n    a = 1\nz[t] = 1 if a == 1 else 2",
-        True,
-        "types are not inferred: a name may have two, if it has one at a time",
-    ),
+#: Compiled by Numba, and refused here.
+STRICTER = {
+    # Functions have names here: def does it.
+    "a lambda": "f = lambda v: v + FOUR\nz[t] = f(n)",
+    # assert does the same.
+    "raise": "if n > 9:\n    raise ValueError('many')\nz[t] = 1",
+    # Nobody reads them.
+    "a type hint": "a: int = 3\nz[t] = a",
+    # Blocks and threads have one dimension.
+    "places in two dimensions": "a, b = cuda.grid(2)\nz[t] = a + b",
+    # A number, or a name bound outside, says the same.
+    "a size that the kernel binds": "k = 4\ns = cuda.local.array(k, float32)\ns[0] = x[t]",
+    # Arrays of the interpreter are flat.
+    "two dimensions": "s = cuda.local.array((2, 2), float32)\ns[0, 1] = x[t]\ny[t] = s[0, 1]",
+    # Arrays of the interpreter are flat.
+    "a method of arrays": "a = x.reshape(8, 4)\ny[t] = a[1, 2]",
+    # The interpreter knows text in print and as a dtype only.
+    "text": "a = 'abc'\nif a == 'abc':\n    z[t] = 1",
+    # Integers here have no width until they are converted.
+    "rare operations": "z[t] = cuda.popc(n)",
+    # The order in which other blocks see writes is not modelled.
+    "fences": "cuda.threadfence()\nz[t] = 1",
+}
+
+#: Taken here, and not compiled by Numba.
+LAXER = {
+    # Types are not inferred: a name may have two, if it has one at a time.
+    "a branch that is never taken": "a = (1, 2)\nif n > 3:\n    a = 1\nz[t] = 1 if a == 1 else 2",
+    # A local array is a dict, for speed.
     "an index of a local array that is a float": (
-        "s = cuda.local.array(4, float32)\ns[1] = x[t]\ny[t] = s[1.0]",
-        True,
-        "a local array is a dict, for speed",
+        "s = cuda.local.array(4, float32)\ns[1] = x[t]\ny[t] = s[1.0]"
     ),
 }
 
@@ -460,10 +406,11 @@ def kernel(body):
     return executed(f"def kernel(x, y, z, n):\n{lines}\n", "kernel", globals())["kernel"]
 
 
-def line(body):
-    """The line of the kernel with this body where it is refused."""
+def refusal(body):
+    """The line of the kernel with this body where it is refused, and in which words."""
     lines = _flush(body).split("\n")
-    return 3 + next((k for k, text in enumerate(lines) if "HERE" in text), len(lines) - 1)
+    (k,) = (k for k, text in enumerate(lines) if "# HERE: " in text)
+    return 3 + k, lines[k].partition("# HERE: ")[2]
 
 
 def _flush(body):
@@ -476,7 +423,4 @@ def arguments():
 
 
 #: name -> body of all of them.
-BODIES = {
-    **TAKEN,
-    **{name: case[0] for cases in (REFUSED, STOPPED, LIMITS) for name, case in cases.items()},
-}
+BODIES = TAKEN | REFUSED | STOPPED | STRICTER | LAXER

@@ -41,9 +41,9 @@ def machine(threads: int = 1, size: int = 2**27, rounds: int = 11) -> Machine:
     """This CPU's :class:`lnlib.cost.Machine` in float32: about two seconds once it is compiled.
 
     It needs Numba; ``ImportError`` without, as in a browser: write down a
-    :class:`lnlib.cost.Machine` of your own there. In a child forked after Numba had started its
-    threads it is a ``RuntimeError``. Each rate is the median of eleven ``rounds``. Bytes are
-    counted as STREAM counts them, two arrays for copy and three for triad: the line that a CPU
+    :class:`lnlib.cost.Machine` of your own there. In a child made by fork, which may not start
+    Numba's threads, it is a ``RuntimeError``. Each rate is the median of eleven ``rounds``. Bytes
+    are counted as STREAM counts them, two arrays for copy and three for triad: the line that a CPU
     reads before it overwrites part of it is traffic that nobody asked for.
 
     ``threads`` is at most Numba's ``NUMBA_NUM_THREADS``, normally the number of cores. ``size``,
@@ -60,13 +60,13 @@ def machine(threads: int = 1, size: int = 2**27, rounds: int = 11) -> Machine:
             "lnbook.measure.machine needs Numba, which is not installed here and runs in no"
             " browser; without it, describe a machine by cost.Machine(name, copy, triad, flops)"
         ) from error
-    from lnlib.cpu.threads import in_forked_child, parallel_call_lock
+    from lnlib.cpu.backend import ONE_CALL, in_forked_child
 
     limit = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
     threads = validation.require_count("threads", threads, most=limit)
     if in_forked_child():
         raise RuntimeError(
-            "found a process forked after Numba had started its threads, expected one of its own "
+            "found a process made by fork, expected one that may start Numba's threads "
             "(multiprocessing's 'spawn')"
         )
     size = validation.require_count("size", size, least=64)
@@ -77,7 +77,7 @@ def machine(threads: int = 1, size: int = 2**27, rounds: int = 11) -> Machine:
         place(np.ones(n, np.float32), 64) for _ in range(3)
     )  # each begins a cache line; NumPy's need not
     work = np.ones((threads, lanes), np.float32)  # 2 KB each: the nearest cache
-    with threads_set_back(), parallel_call_lock():
+    with threads_set_back(), ONE_CALL:
         numba.set_num_threads(threads)
         found = interleave(
             {

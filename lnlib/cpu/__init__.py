@@ -11,44 +11,29 @@ level of cache.
 * **Order of additions.** Sums over a row may be added in any order (then they become vector loops),
   in blocks of 1 KB, in float64 after that. Nothing else may: in x - m - residual the order of the
   two subtractions is the point.
-* **The mean of g** is summed from a guess, too, so that the dx of a constant g is 0: its first
-  element, if the next two are like it. Three outliers of one kind may come first. Then the sums
-  show that g is larger less the guess than it is without, and the row's loop runs again from 0.
+* **The mean of g** is summed from a guess, too, so that the dx of a constant g is 0.
 * **Parameter gradients.** Rows are added in the dtype of the arithmetic 16 at a time, then in
   float64, which for float64 keeps what it loses. Where all terms of a sum are equal their roundings
-  do not average: up to 4.5 u. With threads each has its own sums,
-  added in the order of the threads. They are rounded once: if rows are left to the NumPy backend,
-  it adds all rows.
+  do not average: up to 4.5 u. With threads each has its own sums, added in the order of the
+  threads. They are rounded once.
 * **Memory.** Where the arrays of a pass are 16 MB or more (``kernels.OUT_OF_CACHE_BYTES``), long
   rows are stored past the caches: what reads the result next reads it from memory.
 * **Rows out of range.** A row whose variance leaves the range where these loops are accurate, or
   that holds NaN or Inf, is done by :mod:`lnlib.layernorm`. So are gradients in which something may
   overflow on the way.
-
-For one number of threads the results are the same bit for bit in every run, wherever the arrays lie
-in memory. The number of threads is Numba's (``numba.set_num_threads``); arrays below
-``backend.PARALLEL_SIZE`` use one.
-
-* **Several Python threads** may call at once. Where Numba has only its own threading layer,
-  ``workqueue``, calls that use threads wait for each other; it would abort the process if other
-  functions of Numba's ran in parallel.
-* **A child made by fork** after Numba's threads were started, here or elsewhere, uses one thread: y
-  and dx have the same bits, dgamma and dbeta those of one thread. Children started by ``spawn`` or
-  ``forkserver`` have their own. Do not fork while another Python thread makes the first call for a
-  dtype: it holds locks of Numba, which nobody gives back in the child, and the child's own first
-  call waits for ever. Make one call before, or use ``spawn``.
-* **Compiled code** is kept on disk by Numba (``NUMBA_CACHE_DIR``, else beside the source or in the
-  user's caches). Where it cannot be kept, or not be read again, every process compiles for itself
-  and says so in one warning.
-* **Caches** can be pickled, and are then copies of x too.
+* **Threads** are Numba's, and so is their number (``numba.set_num_threads``); for one number the
+  results are the same bit for bit in every run, wherever the arrays lie in memory. Arrays below
+  ``backend.PARALLEL_SIZE`` use one, and so do children made by ``fork``, in which Numba's threads
+  do not exist. Several Python threads may call at once; calls that use threads wait for each other.
+* **Compiled code** is kept on disk by Numba: in ``NUMBA_CACHE_DIR``, else beside the source or in
+  the user's caches. Do not fork while another Python thread makes the first call for a dtype: it
+  holds locks of Numba, for which the child's own first call would wait for ever.
 
 To be read in this order:
 
 * :mod:`lnlib.cpu.ladder`: teaching kernels, the steps from plain NumPy to one compiled loop.
 * :mod:`lnlib.cpu.kernels`: the loops over a row, over rows, and over threads.
-* :mod:`lnlib.cpu.backend`: what is called from Python: arguments, the cache, rows left to
-  :mod:`lnlib.layernorm`.
-* :mod:`lnlib.cpu.threads`: when Numba's threads may be used.
+* :mod:`lnlib.cpu.backend`: what is called from Python: arguments, the cache, rows left to NumPy.
 * :mod:`lnlib.cpu.compiler`: what is asked of the compiler beyond Numba's own options.
 
 Numba is loaded with the first name that needs it: the NumPy half of the ladder runs without, in a

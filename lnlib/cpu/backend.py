@@ -5,18 +5,25 @@ a few more. So arguments that the kernels take as they are go there at once.
 """
 
 import math
+import os
+import threading
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
+import numba
 import numpy as np
-from numba import config, typeof
 
 from .. import layernorm, validation
 from .kernels import backward_serial, backward_threads, forward_serial, forward_threads
-from .threads import parallel_call_lock, usable_threads
 
 #: Arrays with fewer elements use one thread. Starting the others would take longer than they save.
 PARALLEL_SIZE = 100_000
+
+#: Held while threads are used. Numba's own threading layer, ``workqueue``, aborts the process where
+#: two call at once; with the others one call keeps all cores busy, too.
+ONE_CALL = threading.Lock()
+_PROCESS = os.getpid()
 
 _FLOAT32, _FLOAT64 = _FLOATS = np.dtype(np.float32), np.dtype(np.float64)
 _REAL = "float64", "float32", "float16", "bfloat16"
@@ -34,17 +41,15 @@ class CpuLayerNormCache(NamedTuple):
     """What backward needs: x, three numbers a row, and gamma.
 
     * ``x``, (..., D): **the caller's own array** where that is C-contiguous, aligned and writeable,
-      else a copy. It must not change before backward, which refuses rows whose mean is no longer
-      the recorded one. A change that keeps all means cannot be told: one inside a row that holds
-      NaN (or whose sum overflows float64) before and after, or one that cancels.
+      else a copy. It must not change before backward, which refuses it if the mean of a row is no
+      longer the recorded one. Other changes cannot be told, nor those of rows out of range.
     * ``saved``, (3 rows + D,), compute dtype, float64 if precise: ``statistics``, and then a copy
       of gamma. They are one array because making an array takes as long as a short row.
     * ``eps``, a float.
     * ``dtype``, gamma's, which dgamma and dbeta will have.
 
-    Backward refuses ``x`` and ``saved`` of another type, shape or dtype than forward made. ``eps``
-    and ``dtype`` it reads, unchecked, where it needs them: eps for a row out of range, dtype for
-    half precision.
+    Backward refuses ``x`` and ``saved`` of another type, shape or dtype than forward made. It reads
+    ``eps`` only for a row out of range, and ``dtype`` only for half precision, unchecked.
     """
 
     x: np.ndarray
@@ -58,7 +63,7 @@ class CpuLayerNormCache(NamedTuple):
     def statistics(self) -> np.ndarray:
         """A guess at the mean, the mean of what it leaves, and 1 / sqrt(var + eps), of (3, rows).
 
-        Of a row that :mod:`lnlib.layernorm` does, the mean, nothing, and 0.
+        The last is 0 for a row that :mod:`lnlib.layernorm` does.
         """
         return self.saved[: -self.x.shape[-1]].reshape(3, -1)
 
@@ -68,63 +73,44 @@ class CpuLayerNormCache(NamedTuple):
         return self.saved[-self.x.shape[-1] :]
 
 
-def _run(serial, parallel, arguments, known, usual):
-    """Call the function for one thread or for several. ``known`` (_forward_of or _backward_of)
-    learns what was compiled for usual arguments.
+def in_forked_child() -> bool:
+    """Whether this process was forked from the one that loaded this module, and may have none of
+    its threads: with GNU's OpenMP a parallel function would terminate it.
     """
+    return os.getpid() != _PROCESS
+
+
+def _run(serial, parallel, arguments, known, usual):
+    """Call one of the functions; ``known`` learns what was compiled for usual arguments."""
     size, dtype = arguments[0].size, arguments[0].dtype
-    if size >= PARALLEL_SIZE and (threads := usable_threads()) > 1:
-        with parallel_call_lock():
+    threads = 1 if size < PARALLEL_SIZE or in_forked_child() else numba.get_num_threads()
+    if threads > 1:
+        with ONE_CALL:
             return parallel(*arguments, threads)
     result = serial(*arguments)
-    if usual and dtype not in known and not config.DISABLE_JIT:
-        known[dtype] = serial.overloads[tuple(map(typeof, arguments))].entry_point
+    if usual and dtype not in known:
+        known[dtype] = serial.overloads[tuple(map(numba.typeof, arguments))].entry_point
     return result
 
 
-def _result(out, x):
-    """Where a result goes: a new array, or ``out`` as nothing but an array (an np.matrix always has
-    two axes).
+def _fits(out, shape, dtype):
+    return type(out) is _ndarray and out.dtype is dtype and out.shape == shape and out.flags.carray
+
+
+def _result(out, x, *inputs):
+    """Where a result goes: a new array, or ``out``, which may share no memory with inputs, as
+    nothing but an array (an np.matrix always has two axes).
     """
     if out is None:
         return _empty(x.shape, x.dtype)
     validation.require_out(out, x, rows_in_order=True)
+    if any(np.shares_memory(out, a) for a in inputs):
+        raise ValueError(_OVERLAP)
     return np.asarray(out)
 
 
-def _copied(array, out):
-    """``array`` as the kernels take it, or a copy; refused if ``out`` lies over what was copied."""
-    if array.flags.carray:
-        return np.asarray(array)
-    _refuse_overlap(out, array)
-    return np.array(array, order="C")
-
-
-def _refuse_overlap(out, *inputs):
-    if any(np.shares_memory(out, a) for a in inputs):
-        raise ValueError(_OVERLAP)
-
-
-def _require_parts(cache):
-    """Say what is wrong with the arrays of a cache that was changed by hand, if anything is."""
-    x = validation.require_kind("cache.x", cache.x, np.ndarray, "the array that forward kept")
-    validation.require_x(x, "cache.x", _REAL)
-    size = 3 * (x.size // x.shape[-1]) + x.shape[-1]
-    dtypes = (_FLOAT64,) if x.dtype == _FLOAT64 else _FLOATS
-    validation.require_part(cache, "saved", (size,), dtypes)
-
-
-def _means(rows, dtype):
-    """Of rows out of range, in forward and in backward: equal rows have means equal to the bit."""
-    with np.errstate(all="ignore"):
-        return rows.mean(axis=1, dtype=_FLOAT64).astype(dtype)
-
-
-def _changed_rows(rows, statistics):
-    """How many rows out of range changed after forward; the compiled functions tell of others."""
-    out_of_range = statistics[2] == 0
-    recorded, found = statistics[0, out_of_range], _means(rows[out_of_range], statistics.dtype)
-    return np.count_nonzero((found != recorded) & ~(np.isnan(found) & np.isnan(recorded)))
+#: An array as the kernels take it, or a copy that is.
+_copied = partial(np.require, requirements="CAWE")
 
 
 # float16 and bfloat16 are storage: float32 in between, or float64 if precise. Results are rounded
@@ -132,16 +118,14 @@ def _changed_rows(rows, statistics):
 
 
 def _half_forward(x, gamma, beta, eps, precise, y):
-    _refuse_overlap(y, x, gamma, beta)
     compute = _FLOAT64 if precise else _FLOAT32
     wide, cache = layer_norm_forward(*(a.astype(compute) for a in (x, gamma, beta)), eps)
     with np.errstate(all="ignore"):
         y[...] = wide
-    return cache._replace(x=x if x.flags.carray else x.copy(), dtype=gamma.dtype)
+    return cache._replace(x=_copied(x), dtype=gamma.dtype)
 
 
 def _half_backward(dy, cache, dx):
-    _refuse_overlap(dx, cache.x, cache.saved, dy)
     compute = cache.saved.dtype
     wide, *parameters = layer_norm_backward(
         dy.astype(compute), cache._replace(x=cache.x.astype(compute))
@@ -184,13 +168,7 @@ def layer_norm_forward(
         and type(eps) is float
         and 0 <= eps < _inf
         and precise is False
-        and (
-            out is None
-            or type(out) is _ndarray
-            and out.dtype is dtype
-            and out.shape == shape
-            and out.flags.carray
-        )
+        and (out is None or _fits(out, shape, dtype))
     )
     if usual:
         y, compute = _empty(shape, dtype) if out is None else out, dtype
@@ -198,8 +176,9 @@ def layer_norm_forward(
         x, gamma, beta, eps, precise, y = _checked_forward(x, gamma, beta, eps, precise, out)
         if x.dtype not in _FLOATS:
             return y if out is None else out, _half_forward(x, gamma, beta, eps, precise, y)
-        x, gamma, beta = (_copied(a, y) for a in (x, gamma, beta))
-        compute = _FLOAT64 if precise else x.dtype
+        x, gamma, beta = map(_copied, (x, gamma, beta))
+        dtype = x.dtype
+        compute = _FLOAT64 if precise else dtype
     D = len(gamma)
     rows, results = x.reshape(-1, D), y.reshape(-1, D)
     saved = _empty(3 * len(rows) + D, compute)
@@ -210,9 +189,12 @@ def layer_norm_forward(
         left = _run(forward_serial, forward_threads, arguments, _forward_of, usual)
     if left < 0:
         raise ValueError(_OVERLAP)
-    cache = _new(CpuLayerNormCache, (x, saved, eps, x.dtype))  # in half the time of its own
+    cache = _new(CpuLayerNormCache, (x, saved, eps, dtype))  # in half the time of its own
     if left:
-        _finish_forward(cache, gamma, beta, y)
+        mine = cache.statistics[2] == 0
+        results[mine], _ = layernorm.layer_norm_forward(
+            rows[mine], gamma, beta, eps, precise=compute != dtype
+        )
     return y if out is None else out, cache
 
 
@@ -225,17 +207,7 @@ def _checked_forward(x, gamma, beta, eps, precise, out):
     for name, array in (("gamma", gamma), ("beta", beta)):
         validation.require_dtype(name, array.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
     eps, precise = validation.require_eps(eps), validation.require_precise(precise, x)
-    return x, gamma, beta, eps, precise, _result(out, x)
-
-
-def _finish_forward(cache, gamma, beta, y):
-    """Do the rows that the compiled functions have left."""
-    D, left = len(gamma), cache.statistics[2] == 0
-    rows = cache.x.reshape(-1, D)[left]
-    cache.statistics[0, left] = _means(rows, cache.saved.dtype)
-    y.reshape(-1, D)[left], _ = layernorm.layer_norm_forward(
-        rows, gamma, beta, cache.eps, precise=cache.saved.dtype != cache.dtype
-    )
+    return x, gamma, beta, eps, precise, _result(out, x, x, gamma, beta)
 
 
 def layer_norm_backward(
@@ -259,13 +231,7 @@ def layer_norm_backward(
         and x.flags.carray
         and dy.flags.carray
         and saved.flags.carray
-        and (
-            out is None
-            or type(out) is _ndarray
-            and out.dtype is dtype
-            and out.shape == shape
-            and out.flags.carray
-        )
+        and (out is None or _fits(out, shape, dtype))
     )
     if usual:
         dx = _empty(shape, dtype) if out is None else out
@@ -273,13 +239,12 @@ def layer_norm_backward(
         dy, dx = _checked_backward(dy, cache, out)
         if cache.x.dtype not in _FLOATS:
             return dx if out is None else out, *_half_backward(dy, cache, dx)
-        dy, x, saved = (_copied(a, dx) for a in (dy, cache.x, cache.saved))
+        dy, x, saved = map(_copied, (dy, cache.x, cache.saved))
         shape, dtype = x.shape, x.dtype
     D = shape[-1]
     rows, dgamma, dbeta = x.reshape(-1, D), _empty(D, dtype), _empty(D, dtype)
-    if len(saved) != 3 * len(rows) + D:
-        _require_parts(cache)
-        raise RuntimeError("cache: found x reshaped during the call, expected it to be left alone")
+    if len(saved) != (size := 3 * len(rows) + D):
+        validation.require_part(cache, "saved", (size,), _FLOATS)
     if usual and rows.size < PARALLEL_SIZE and (compiled := _backward_of.get(dtype)):
         left, changed = compiled(dy.reshape(-1, D), rows, saved, dx.reshape(-1, D), dgamma, dbeta)
     else:
@@ -287,33 +252,35 @@ def layer_norm_backward(
         left, changed = _run(backward_serial, backward_threads, arguments, _backward_of, usual)
     if left < 0:
         raise ValueError(_OVERLAP)
-    if left or changed:
-        _finish_backward(left, changed, cache, dy, dx, dgamma, dbeta)
+    if changed:
+        raise ValueError(
+            f"cache: found x changed since forward (the mean of {changed} rows is not the one "
+            "recorded), expected the same numbers; give forward a copy of x"
+        )
+    if left:
+        _finish_backward(cache, dy, dx, dgamma, dbeta)
     return dx if out is None else out, dgamma, dbeta
 
 
 def _checked_backward(dy, cache, out):
     """dy, and where dx goes; or the error that says what is wrong with an argument."""
     validation.require_cache(cache, CpuLayerNormCache)
-    _require_parts(cache)
-    dy = validation.require_like_x("dy", dy, cache.x.shape, cache.x.dtype)
-    validation.require_dtype("dy", dy.dtype, _REAL, f"{cache.x.dtype.name}, the dtype of x")
-    return dy, _result(out, cache.x)
+    x = validation.require_kind("cache.x", cache.x, np.ndarray, "the array that forward kept")
+    validation.require_x(x, "cache.x", _REAL)
+    size = 3 * (x.size // x.shape[-1]) + x.shape[-1]
+    dtypes = (_FLOAT64,) if x.dtype == _FLOAT64 else _FLOATS
+    validation.require_part(cache, "saved", (size,), dtypes)
+    dy = validation.require_like_x("dy", dy, x.shape, x.dtype)
+    validation.require_dtype("dy", dy.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
+    return dy, _result(out, x, x, cache.saved, dy)
 
 
-def _finish_backward(left, changed, cache, dy, dx, dgamma, dbeta):
-    """Refuse a changed x; else let the NumPy backend do the rows of dx that are NaN, and all of
-    dgamma and dbeta, because parts rounded apart lose digits.
+def _finish_backward(cache, dy, dx, dgamma, dbeta):
+    """Let the NumPy backend do the rows of dx that are NaN, and all of dgamma and dbeta, because
+    parts rounded apart lose digits.
     """
     dy, rows, dx = (a.reshape(-1, len(dgamma)) for a in (dy, cache.x, dx))
     mine = np.isnan(dx[:, 0])
-    if left:
-        changed += _changed_rows(rows, cache.statistics)
-    if changed:
-        raise ValueError(
-            f"cache: found x changed since forward (the mean of {changed} rows is not the one "
-            "recorded), expected the same numbers; give forward a copy of x"
-        )
     gamma = cache.gamma.astype(rows.dtype)
     _, again = layernorm.layer_norm_forward(
         rows, gamma, gamma, cache.eps, precise=cache.saved.dtype != rows.dtype

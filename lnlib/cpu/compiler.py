@@ -1,12 +1,7 @@
-"""What Numba has no option for: no aliases, streaming stores, and a cache on disk that may fail."""
-
-import warnings
-from collections.abc import Callable
-from typing import Any
+"""What Numba has no option for: the promise that no arrays overlap, and streaming stores."""
 
 from llvmlite import ir
-from numba import config, njit, types
-from numba.core.caching import FunctionCache
+from numba import types
 from numba.core.cgutils import get_item_pointer
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.extending import intrinsic
@@ -26,53 +21,6 @@ class NoAlias(CompilerBase):
 
     def define_pipelines(self):
         return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
-
-
-_warned: list[Exception] = []  # the trouble with the cache that this process has warned of
-
-
-def _warn_once(error):
-    if not _warned:
-        _warned.append(error)
-        warnings.warn(
-            f"lnlib.cpu: found no usable place for compiled code ({type(error).__name__}: {error}),"
-            " expected one: this process compiles for itself, which takes seconds. Set"
-            " NUMBA_CACHE_DIR to a folder that can be written, or remove the files *.nbi and *.nbc"
-            " from it; where it is not set, from lnlib/cpu/__pycache__",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-
-
-class _Cache(FunctionCache):
-    """Numba's cache on disk. A cut file or a full disk is a warning, and the code compiled anew."""
-
-    def load_overload(self, *arguments):
-        try:
-            return super().load_overload(*arguments)
-        except Exception as error:  # what a damaged file raises has no end
-            return _warn_once(error)
-
-    def save_overload(self, *arguments):
-        try:
-            super().save_overload(*arguments)
-        except Exception as error:
-            _warn_once(error)
-
-
-def cached(**options: Any) -> Callable[[Callable], Callable]:
-    """A decorator: Numba's ``njit`` with these options, kept on disk where that is possible."""
-
-    def decorate(function):
-        compiled = njit(**options)(function)
-        if not config.DISABLE_JIT:
-            try:
-                compiled._cache = _Cache(function)  # as njit(cache=True) sets it
-            except RuntimeError as error:  # no folder can be written
-                _warn_once(error)
-        return compiled
-
-    return decorate
 
 
 @intrinsic

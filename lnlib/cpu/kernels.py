@@ -9,10 +9,10 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import config, njit, prange
+from numba import njit, prange
 
 from .. import validation
-from .compiler import NoAlias, cached, fence, stream
+from .compiler import NoAlias, fence, stream
 
 #: Rows whose parameter gradients are added in the dtype of the arithmetic, before float64 takes
 #: over.
@@ -49,23 +49,15 @@ SAFE = validation.SAFE_TO_SUBTRACT["float32"], validation.SAFE_TO_SUBTRACT["floa
 #: blocks add D / 128 times u: 2^-32 holds to D = 2^24.
 TOLERANCE_OF_A_MEAN = 2.0**-16, 2.0**-32
 
-# Without a compiler (NUMBA_DISABLE_JIT) the loops run in Python, which has one way to store.
-_CAN_STREAM = not config.DISABLE_JIT  # type: ignore[attr-defined]
-
 # Every flag is given, because Numba takes one that is missing from the first caller it compiles.
 # Helpers are inlined: LLVM may optimise a function that is called once for each caller, with sums
 # in another order. ``_nrt`` off: no references are counted, which takes 10 ns a row and more.
-_INLINED: dict[str, Any] = {
-    "nogil": True,
-    "error_model": "numpy",
-    "fastmath": False,
-    "forceinline": True,
-    "_nrt": False,
-}
+_INLINED: dict[str, Any] = dict(
+    nogil=True, error_model="numpy", fastmath=False, forceinline=True, _nrt=False
+)
 _inlined = njit(**_INLINED)
 _allocating = njit(**_INLINED | {"_nrt": True})
 # A product and a sum may become one fused operation; nothing is reordered.
-_fused = njit(**_INLINED | {"fastmath": {"contract"}})
 _loop = njit(**_INLINED | {"fastmath": {"contract"}}, pipeline_class=NoAlias)
 # Called, not inlined: one thread and several then run the same code.
 _CALLED = _INLINED | {"forceinline": False, "_nrt": True}
@@ -86,12 +78,6 @@ def times(a, b):
     return a * b
 
 
-@_fused
-def _xhat(number, mean, shift, rstd):
-    """(x - mean - residual) * rstd; ``shift`` is residual * rstd, which saves a rounding."""
-    return (number - mean) * rstd - shift
-
-
 @_inlined
 def _accumulate(total, lost, term, itemsize):
     """total + term in float64, and ``lost`` with what this addition loses, exactly so (Knuth's
@@ -108,7 +94,8 @@ def _accumulate(total, lost, term, itemsize):
 
 
 # Loops over one row. Indices are unsigned: for signed ones Numba looks for negative numbers in
-# every step, and the loop is not vectorised.
+# every step, and the loop is not vectorised. ``shift`` is residual * rstd: xhat, which is
+# (x - mean - residual) * rstd, then has a rounding less.
 
 
 @_inlined
@@ -135,7 +122,7 @@ def _moments(x, i, start, stop, guess):
 def _write_y(x, i, start, stop, mean, shift, rstd, gamma, beta, y, streamed):
     """Columns start to stop of a row of y."""
     for j in range(np.uintp(start), np.uintp(stop)):
-        xhat = _xhat(x[np.uintp(i), j], mean, shift, rstd)
+        xhat = (x[np.uintp(i), j] - mean) * rstd - shift
         _store(y, np.uintp(i), j, xhat * gamma[j] + beta[j], streamed)
 
 
@@ -149,7 +136,7 @@ def _upstream_sums(dy, x, i, start, stop, gamma, mean, shift, rstd, guess):
     w_sum = wx_sum = x_sum = gamma.dtype.type(0)
     for j in range(np.uintp(start), np.uintp(stop)):
         w = times(dy[np.uintp(i), j], gamma[j]) - guess
-        xhat = _xhat(x[np.uintp(i), j], mean, shift, rstd)
+        xhat = (x[np.uintp(i), j] - mean) * rstd - shift
         w_sum = _add(w_sum, w)
         wx_sum = _add(wx_sum, w * xhat)
         x_sum = _add(x_sum, xhat)
@@ -166,7 +153,7 @@ def write_gradients(dy, x, i, start, stop, gamma, row, dx, dgamma, dbeta, stream
     mean, shift, rstd, g_mean, gx_mean = row
     for j in range(np.uintp(start), np.uintp(stop)):
         upstream = dy[np.uintp(i), j]
-        xhat = _xhat(x[np.uintp(i), j], mean, shift, rstd)
+        xhat = (x[np.uintp(i), j] - mean) * rstd - shift
         gradient = rstd * (times(upstream, gamma[j]) - g_mean - xhat * gx_mean)
         _store(dx, np.uintp(i), j, gradient, streamed)
         dgamma[j] += upstream * xhat
@@ -191,24 +178,18 @@ def _fold(dgamma, dbeta, sums):
 
 
 @_inlined
-def _guess_of_mean(x, i, real):
-    """The mean of row i's first 16 numbers, in the dtype ``real``."""
-    first, total = min(x.shape[1], 16), x.dtype.type(0)
-    for j in range(np.uintp(first)):
-        total = _add(total, x[np.uintp(i), j])
-    return real(total / first)
-
-
-@_inlined
 def _statistics(x, i, real):
     """(mean, residual, variance) of row i: a guess at its mean, the mean of what that leaves, and
-    the variance.
+    the variance. The first guess is the mean of 16 numbers.
 
     If the residual is more than half a standard deviation the guess was poor: the variance, mean(d
     ^2) - residual^2, would lose digits. Then the mean found so far is the next guess.
     """
     block, D = SUM_BLOCK_BYTES // x.itemsize, x.shape[1]
-    mean = _guess_of_mean(x, i, real)
+    first, total = min(D, 16), x.dtype.type(0)
+    for j in range(np.uintp(first)):
+        total = _add(total, x[np.uintp(i), j])
+    mean = real(total / first)
     residual = variance = 0.0
     for _ in range(4):
         total = squares = total_lost = squares_lost = 0.0
@@ -228,42 +209,19 @@ def _statistics(x, i, real):
 
 
 @_inlined
-def _rstd(denominator, itemsize):
-    """1 / sqrt(denominator), or 0 if the row is out of range."""
-    smallest, largest = RANGE[itemsize // 8]
-    return 1 / math.sqrt(denominator) if smallest < denominator < largest else 0.0
-
-
-@_inlined
-def _guess_of_g(dy, i, gamma):
-    """A guess at the mean of a row's g, so that the dx of a constant g is exactly 0: its first
-    element.
-
-    An outlier would be subtracted from every element, and sums would be of its size. So the guess
-    is 0 where the second and third element are far from the first. All three may be outliers: then
-    :func:`_is_poor` finds it out.
-    """
-    first, real = times(dy[i, 0], gamma[0]), gamma.dtype.type
-    if len(gamma) > 2:
-        second = abs(times(dy[i, 1], gamma[1]) - first)
-        third = abs(times(dy[i, 2], gamma[2]) - first)
-        # One comparison: a choice by two would be compiled to branches, which nothing can foretell.
-        farthest = second if second > third else third
-        return first if farthest <= real(0.5) * abs(first) else real(0)
-    return first
-
-
-@_inlined
-def _is_poor(guess, w_sum, D):
-    """Whether w = g - guess is larger than g: mean(w^2) = mean(g^2) - guess (guess + 2 mean(w))."""
-    guess = np.float64(guess)
-    return guess * (guess * D + 2 * w_sum) < 0
-
-
-@_inlined
 def _row_sums(dy, x, i, gamma, mean, shift, rstd):
-    """The guess at the mean of row i's g, 0 if the first is poor, and the row's _upstream_sums."""
-    block, D, guess = SUM_BLOCK_BYTES // x.itemsize, x.shape[1], _guess_of_g(dy, i, gamma)
+    """A guess at the mean of row i's g, and the row's _upstream_sums.
+
+    The guess is the first g if the middle and the last are like it, so that the dx of a constant g
+    is exactly 0. Else it is 0: an outlier would be subtracted from every g, and sums would be of
+    its size. So it is where all three are outliers, which the sums show.
+    """
+    block, D, real = SUM_BLOCK_BYTES // x.itemsize, x.shape[1], gamma.dtype.type
+    guess, half, last = times(dy[i, 0], gamma[0]), D // 2, D - 1
+    far = abs(times(dy[i, half], gamma[half]) - guess), abs(times(dy[i, last], gamma[last]) - guess)
+    # One comparison: a choice by two would be compiled to branches, which nothing can foretell.
+    farthest = far[0] if far[0] > far[1] else far[1]
+    guess = guess if farthest <= real(0.5) * abs(guess) else real(0)
     while True:
         w_sum = wx_sum = x_sum = w_lost = wx_lost = x_lost = 0.0
         start = 0
@@ -274,7 +232,9 @@ def _row_sums(dy, x, i, gamma, mean, shift, rstd):
             wx_sum, wx_lost = _accumulate(wx_sum, wx_lost, wx, x.itemsize)
             x_sum, x_lost = _accumulate(x_sum, x_lost, xhat, x.itemsize)
             start = stop
-        if not _is_poor(guess, w_sum, D):
+        # mean(g^2) - mean(w^2) is guess (guess + 2 mean(w)). Below 0 the guess was poor.
+        wide = np.float64(guess)
+        if not wide * (wide * D + 2 * w_sum) < 0:
             return guess, w_sum + w_lost, wx_sum + wx_lost, x_sum + x_lost
         guess -= guess
 
@@ -303,56 +263,82 @@ def _zeros_beside(rows, gamma):
 
 
 @_inlined
-def _whole_lines(i, D, before, line):
-    """The columns at which row i's first cache line begins and its last whole one ends; of short
-    rows none.
+def _whole_lines(i, D, before, line, streams):
+    """The columns at which row i's first cache line begins, and at which its last whole one ends if
+    the lines between are streamed; of short rows none.
     """
-    if D < LONG_ROW:
-        return 0, 0
-    start = (before - i * D) & (line - 1)
-    return start, D - ((D - start) & (line - 1))
+    start = (before - i * D) & (line - 1) if D >= LONG_ROW else 0
+    return start, D - ((D - start) & (line - 1)) if streams else start
+
+
+@_allocating
+def _overlap(a, b):
+    return a.ctypes.data < b.ctypes.data + b.nbytes and b.ctypes.data < a.ctypes.data + a.nbytes
+
+
+@_allocating
+def _parts_of(saved, D):
+    """The statistics and gamma of ``CpuLayerNormCache.saved``."""
+    rows = (len(saved) - D) // 3
+    return saved[: 3 * rows].reshape(3, rows), saved[3 * rows :]
+
+
+@_inlined
+def _streams(nbytes, D):
+    """Whether rows are stored past the caches, in a pass over arrays of so many bytes in all."""
+    return nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
 
 
 @_over_rows
-def _forward_rows(x, gamma, beta, eps, y, statistics, begin, end):
-    """Rows begin to end of y and the statistics; returns how many are out of range (rstd 0)."""
-    D, real, line = x.shape[1], gamma.dtype.type, LINE // x.itemsize
-    streams = _CAN_STREAM and 2 * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
+def _forward(x, gamma, beta, eps, y, saved, part, parts):
+    """One of so many parts of the rows of y and the statistics; returns how many are out of range
+    (rstd 0), or -1 if y overlaps an input. Each part writes the copy of gamma that it reads.
+    """
+    if _overlap(y, x) or _overlap(y, gamma) or _overlap(y, beta):
+        return -1
+    D, real, line = x.shape[1], saved.dtype.type, LINE // x.itemsize
+    statistics, weights = _parts_of(saved, D)
+    weights[:] = gamma
+    smallest, largest = RANGE[saved.itemsize // 8]
+    streams = _streams(2 * x.nbytes, D)
     before, out_of_range = _columns_before_line(y), 0
-    for i in range(begin, end):
+    for i in range(len(x) * part // parts, len(x) * (part + 1) // parts):
         mean, residual, variance = _statistics(x, i, real)
-        rstd = real(_rstd(variance + eps, gamma.itemsize))
+        denominator, rstd = variance + eps, real(0)
+        if smallest < denominator < largest:
+            rstd = real(1 / math.sqrt(denominator))
+        out_of_range += rstd == 0
         shift = real(residual) * rstd
         statistics[0, i], statistics[1, i], statistics[2, i] = mean, residual, rstd
-        if rstd == 0:
-            out_of_range += 1
-            continue
-        start, stop = _whole_lines(i, D, before, line)
-        _write_y(x, i, 0, start, mean, shift, rstd, gamma, beta, y, None)
-        if streams:
-            _write_y(x, i, start, stop, mean, shift, rstd, gamma, beta, y, True)
-            start = stop
-        _write_y(x, i, start, D, mean, shift, rstd, gamma, beta, y, None)
+        start, stop = _whole_lines(i, D, before, line, streams)
+        _write_y(x, i, 0, start, mean, shift, rstd, weights, beta, y, None)
+        _write_y(x, i, start, stop, mean, shift, rstd, weights, beta, y, True)
+        _write_y(x, i, stop, D, mean, shift, rstd, weights, beta, y, None)
     if streams:
         fence()
     return out_of_range
 
 
 @_over_rows
-def _backward_rows(dy, x, statistics, gamma, dx, sums, begin, end):
-    """Rows begin to end of dx; adds their dgamma and dbeta to ``sums``, by way of a block of
-    ROW_BLOCK rows.
+def _backward(dy, x, saved, dx, sums, part, parts):
+    """One of so many parts of the rows of dx; adds their dgamma and dbeta to ``sums``, by way of a
+    block of ROW_BLOCK rows.
 
     Returns two counts: of rows left to the NumPy backend (their dx is NaN), and of rows whose mean
-    is not the recorded one. Row by row, each still in the nearest cache when it is read again.
+    is not the recorded one; or -1 and 0 if dx overlaps an input. Row by row, each still in the
+    nearest cache when it is read again.
     """
-    D, real, line = x.shape[1], gamma.dtype.type, LINE // x.itemsize
+    if _overlap(dx, x) or _overlap(dx, dy) or _overlap(dx, saved):
+        return -1, 0
+    D, real, line = x.shape[1], saved.dtype.type, LINE // x.itemsize
+    statistics, gamma = _parts_of(saved, D)
     tolerance, limit = TOLERANCE_OF_A_MEAN[gamma.itemsize // 8], SAFE[gamma.itemsize // 8]
     root = math.sqrt(D)
-    streams = _CAN_STREAM and 3 * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
+    streams = _streams(3 * x.nbytes, D)
     before, left, changed = _columns_before_line(dx), 0, 0
     dgamma, dbeta = _zeros_beside(dx, gamma)
-    for block in range(begin, end, ROW_BLOCK):
+    end = len(x) * (part + 1) // parts
+    for block in range(len(x) * part // parts, end, ROW_BLOCK):
         for i in range(block, min(block + ROW_BLOCK, end)):
             mean, rstd = statistics[0, i], statistics[2, i]
             shift = statistics[1, i] * rstd
@@ -365,33 +351,14 @@ def _backward_rows(dy, x, statistics, gamma, dx, sums, begin, end):
                 g_mean = real(math.nan)
                 left += 1
             row = mean, shift, rstd, g_mean, gx_mean
-            start, stop = _whole_lines(i, D, before, line)
+            start, stop = _whole_lines(i, D, before, line, streams)
             write_gradients(dy, x, i, 0, start, gamma, row, dx, dgamma, dbeta, None)
-            if streams:
-                write_gradients(dy, x, i, start, stop, gamma, row, dx, dgamma, dbeta, True)
-                start = stop
-            write_gradients(dy, x, i, start, D, gamma, row, dx, dgamma, dbeta, None)
+            write_gradients(dy, x, i, start, stop, gamma, row, dx, dgamma, dbeta, True)
+            write_gradients(dy, x, i, stop, D, gamma, row, dx, dgamma, dbeta, None)
         _fold(dgamma, dbeta, sums)
     if streams:
         fence()
     return left, changed
-
-
-# Whole arrays: x, y, dy and dx of shape (rows, D), C-contiguous. The threaded functions are written
-# out, not derived from the others: Numba's cache on disk would take one for the other. ``threads``
-# is an argument because reading it inside would defeat that cache.
-
-
-@_allocating
-def _overlap(a, b):
-    return a.ctypes.data < b.ctypes.data + b.nbytes and b.ctypes.data < a.ctypes.data + a.nbytes
-
-
-@_allocating
-def _parts(saved, D):
-    """The statistics and gamma of ``CpuLayerNormCache.saved``."""
-    rows = (len(saved) - D) // 3
-    return saved[: 3 * rows].reshape(3, rows), saved[3 * rows :]
 
 
 @_loop
@@ -407,61 +374,44 @@ def _finish_sums(sums, dgamma, dbeta):
     return 0 if total < SAFE[dgamma.itemsize // 8] else 1
 
 
-@_over_rows
-def _forward(x, gamma, beta, eps, y, saved):
-    if _overlap(y, x) or _overlap(y, gamma) or _overlap(y, beta):
-        return -1
-    statistics, weights = _parts(saved, len(gamma))
-    weights[:] = gamma
-    return _forward_rows(x, weights, beta, eps, y, statistics, 0, len(x))
+# What Python calls: x, y, dy and dx of shape (rows, D), C-contiguous. The threaded functions are
+# written out, not derived from the others: Numba's cache on disk would take one for the other.
+# ``threads`` is an argument because reading it inside would defeat that cache.
 
 
-@cached(**_FROM_PYTHON)
+@njit(cache=True, **_FROM_PYTHON)
 def forward_serial(x, gamma, beta, eps, y, saved):
-    """Fill y and ``saved``; returns how many rows are out of range, -1 if y overlaps an input."""
-    return _forward(x, gamma, beta, eps, y, saved)
+    """Fill y and ``saved``; returns how many rows are out of range, below 0 if y overlaps."""
+    return _forward(x, gamma, beta, eps, y, saved, 0, 1)
 
 
-@cached(parallel=True, **_CALLED)
+@njit(cache=True, parallel=True, **_CALLED)
 def forward_threads(x, gamma, beta, eps, y, saved, threads):
-    if _overlap(y, x) or _overlap(y, gamma) or _overlap(y, beta):
-        return -1
-    (statistics, weights), rows, out_of_range = _parts(saved, len(gamma)), len(x), 0
-    weights[:] = gamma
+    left = 0
     for t in prange(threads):
-        out_of_range += _forward_rows(
-            x, weights, beta, eps, y, statistics, rows * t // threads, rows * (t + 1) // threads
-        )
-    return out_of_range
+        left += _forward(x, gamma, beta, eps, y, saved, t, threads)
+    return left
 
 
 @_over_rows
-def _backward(dy, x, saved, dx, dgamma, dbeta):
-    if _overlap(dx, x) or _overlap(dx, dy) or _overlap(dx, saved):
-        return -1, 0
-    (statistics, gamma), (rows, D) = _parts(saved, x.shape[1]), x.shape
-    sums = np.zeros((1, 4, D))
-    left, changed = _backward_rows(dy, x, statistics, gamma, dx, sums[0], 0, rows)
+def _backward_in_one_part(dy, x, saved, dx, dgamma, dbeta):
+    sums = np.zeros((1, 4, x.shape[1]))
+    left, changed = _backward(dy, x, saved, dx, sums[0], 0, 1)
     return left + _finish_sums(sums, dgamma, dbeta), changed
 
 
-@cached(**_FROM_PYTHON)
+@njit(cache=True, **_FROM_PYTHON)
 def backward_serial(dy, x, saved, dx, dgamma, dbeta):
-    """Fill dx, dgamma and dbeta; returns _backward_rows' counts, or (-1, 0) if dx overlaps."""
-    return _backward(dy, x, saved, dx, dgamma, dbeta)
+    """Fill dx, dgamma and dbeta; returns _backward's counts, the first below 0 if dx overlaps."""
+    return _backward_in_one_part(dy, x, saved, dx, dgamma, dbeta)
 
 
-@cached(parallel=True, **_CALLED)
+@njit(cache=True, parallel=True, **_CALLED)
 def backward_threads(dy, x, saved, dx, dgamma, dbeta, threads):
-    if _overlap(dx, x) or _overlap(dx, dy) or _overlap(dx, saved):
-        return -1, 0
-    (statistics, gamma), (rows, D) = _parts(saved, x.shape[1]), x.shape
     # Each thread has sums of its own, two cache lines apart from the next thread's.
-    sums, left, changed = np.zeros((threads, 4, D + 16)), 0, 0
+    sums, left, changed = np.zeros((threads, 4, x.shape[1] + 16)), 0, 0
     for t in prange(threads):
-        counts = _backward_rows(
-            dy, x, statistics, gamma, dx, sums[t], rows * t // threads, rows * (t + 1) // threads
-        )
+        counts = _backward(dy, x, saved, dx, sums[t], t, threads)
         left += counts[0]
         changed += counts[1]
     return left + _finish_sums(sums, dgamma, dbeta), changed

@@ -8,11 +8,9 @@ that holds the caller's arrays, not copies. Nothing is recentred. Arguments are 
 timed and counted is the arithmetic. For use, take :mod:`lnlib.layernorm`.
 
 The formulas are those of :func:`lnlib.layernorm.layer_norm_backward`; :mod:`lnlib.cost` counts what
-these functions do.
-
-The first half is NumPy, the second compiled by Numba at the first call of each function.
-:data:`STEPS` is the ladder from one to the other; the kernels of :mod:`lnlib.cpu.kernels` would be
-the next step.
+these functions do. The first half is NumPy, the second compiled by Numba at the first call of each
+function. :data:`STEPS` is the ladder from one to the other; the kernels of
+:mod:`lnlib.cpu.kernels` would be the next step.
 """
 
 from functools import partial
@@ -282,12 +280,8 @@ def one_reading_rows(x, gamma, beta, eps, y, mean, rstd):
         mean[i, 0], rstd[i, 0] = guess + residual, r
 
 
-def _forward_by(rows, **options):
-    return partial(_forward, kernel(**options)(rows))
-
-
-def _backward_by(rows, **options):
-    return partial(_backward, kernel(**options)(rows))
+def _compiled(call, rows, fastmath, no_alias=False):
+    return partial(call, kernel(fastmath=fastmath, no_alias=no_alias)(rows))
 
 
 #: The steps by name, each a pair (forward, backward). One of them is None where a step changes only
@@ -297,17 +291,17 @@ STEPS = {
     "numpy-reused": (reused_buffers_forward, reused_buffers_backward),
     "separate": (partial(_forward, _separate_forward), partial(_backward, _separate_backward)),
     "fused-in-order": (
-        _forward_by(forward_rows, fastmath=CONTRACT),
-        _backward_by(backward_rows, fastmath=CONTRACT),
+        _compiled(_forward, forward_rows, CONTRACT),
+        _compiled(_backward, backward_rows, CONTRACT),
     ),
     "fused": (
-        _forward_by(forward_rows, fastmath=ANY_ORDER),
-        _backward_by(backward_rows, fastmath=ANY_ORDER),
+        _compiled(_forward, forward_rows, ANY_ORDER),
+        _compiled(_backward, backward_rows, ANY_ORDER),
     ),
-    "one-reading": (_forward_by(one_reading_rows, fastmath=CONTRACT), None),
+    "one-reading": (_compiled(_forward, one_reading_rows, CONTRACT), None),
     "no-alias": (
-        _forward_by(one_reading_rows, fastmath=CONTRACT, no_alias=True),
-        _backward_by(backward_rows, fastmath=ANY_ORDER, no_alias=True),
+        _compiled(_forward, one_reading_rows, CONTRACT, no_alias=True),
+        _compiled(_backward, backward_rows, ANY_ORDER, no_alias=True),
     ),
 }
 

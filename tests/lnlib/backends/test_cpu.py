@@ -2,23 +2,21 @@
 NumPy, and what the compiler is asked to do.
 """
 
-import contextlib
-import errno
 import functools
 import itertools
 import math
 import platform
+from unittest import mock
 
 import cases
 import numba
 import numpy as np
 import pytest
 from cases import VIEWS, WIDTHS, arrays, bits, child, read_only, threads
-from numba.core import caching
 from numba.core.compiler import Flags
 
 from lnlib import cpu, layernorm, reference
-from lnlib.cpu import backend, compiler, kernels
+from lnlib.cpu import backend, kernels
 
 LINE = 64
 
@@ -208,6 +206,7 @@ def test_what_the_cache_shares(dtype):
 CHANGES = {
     "rows in another order": lambda x: x[::-1],
     "a NaN": lambda x: np.concatenate([x.ravel()[:-1], [np.nan]]).reshape(x.shape),
+    "an Inf": lambda x: np.concatenate([x.ravel()[:-1], [np.inf]]).reshape(x.shape),
     "the last element": (
         lambda x: np.concatenate([x.ravel()[:-1], [x[-1, -1] + 1]]).reshape(x.shape)
     ),
@@ -237,37 +236,6 @@ def test_a_changed_x_is_refused(dtype, precise, n, change):
             x[...] = CHANGES[change](x.astype(np.float64))
             with pytest.raises(
                 ValueError, match="^cache: found x changed since forward .* expected the same"
-            ):
-                cpu.layer_norm_backward(dy, cache)
-
-
-# Scales of one row when forward sees it, and when backward does. NaN and Inf are of one element.
-@pytest.mark.parametrize(
-    "before, after",
-    [(1e30, 1), (1e30, np.nan), (1e-30, 2e-30), (np.nan, 1), (np.inf, 1), (1, np.inf), (1, 1e30)],
-)
-@pytest.mark.parametrize("D", [3, 300, 2500])
-def test_a_changed_row_out_of_range_is_refused(D, before, after):
-    """These rows are done by the NumPy backend, which would take x as it is then."""
-
-    def scale(row, factor):
-        return (
-            row * np.float32(factor)
-            if np.isfinite(factor)
-            else np.append(row[:-1], np.float32(factor))
-        )
-
-    for n in (1, 3):
-        with threads(n):
-            x, gamma, beta, dy = arrays((40, D), offset=0.5)
-            row = x[17].copy()
-            x[3, 0] = np.nan  # does not change
-            x[17] = scale(row, before)
-            _, cache = cpu.layer_norm_forward(x, gamma, beta, 0.0)
-            cpu.layer_norm_backward(dy, cache)
-            x[17] = scale(row, after)
-            with pytest.raises(
-                ValueError, match="^cache: found x changed since forward .the mean of 1 rows"
             ):
                 cpu.layer_norm_backward(dy, cache)
 
@@ -320,36 +288,6 @@ def test_an_unchanged_x_is_never_refused(dtype, precise, offsets):
                 run(x, one, one, x, precise=precise)
 
 
-def cut(folder, ending, size):
-    files = list(folder.rglob(f"*.{ending}"))
-    for file in files:
-        file.write_bytes(file.read_bytes()[:size])
-    assert files
-
-
-def full(*what):
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-#: What happens to the place of compiled code, once something lies in it, and what a warning says.
-NO_CACHE = {
-    "a cut index": (lambda folder, patch: cut(folder, "nbi", 20), "Error: "),
-    "cut data": (lambda folder, patch: cut(folder, "nbc", 200), "Error: "),
-    "a full disk": (
-        lambda folder, patch: (
-            cut(folder, "nbi", 0),
-            patch.setattr(caching.IndexDataCacheFile, "load", lambda *what: None),
-            patch.setattr(caching.IndexDataCacheFile, "save", full),
-        ),
-        "OSError: .*No space left",
-    ),
-    "nowhere to write": (
-        lambda folder, patch: patch.setattr(caching.CacheImpl, "_locator_classes", []),
-        "RuntimeError: cannot cache function",
-    ),
-}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_the_number_of_threads(dtype):
@@ -395,15 +333,13 @@ def test_a_row_alone_has_the_bits_it_has_among_others(D, dtype, precise):
     "number, shape, turns", [(2, (33_333, 3), 0), (2, (50_000, 2), 2), (1, (50_000, 2), 0)]
 )
 def test_threads_are_used_from_a_hundred_thousand_numbers(number, shape, turns, monkeypatch):
-    taken = []
     with threads(2):
         run(*arrays((50_000, 2)))
-    monkeypatch.setattr(backend, "usable_threads", lambda: number)
-    monkeypatch.setattr(
-        backend, "parallel_call_lock", lambda: taken.append(1) or contextlib.nullcontext()
-    )
+    monkeypatch.setattr(numba, "get_num_threads", lambda: number)
+    lock = mock.MagicMock()
+    monkeypatch.setattr(backend, "ONE_CALL", lock)
     run(*arrays(shape))
-    assert len(taken) == turns
+    assert lock.__enter__.call_count == turns
 
 
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="needs two threads")
@@ -565,18 +501,18 @@ def test_an_outlier_that_comes_first_is_in_no_other_element():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("D", [250, 3000])  # in blocks, and row by row
-def test_outliers_of_one_kind_that_come_first_are_no_guess_at_the_mean_of_g(D, dtype):
-    """Three features of every row are alike and 9 standard deviations away (30 in long rows), as in
-    transformers.
+@pytest.mark.parametrize("D", [250, 3000])
+def test_outliers_of_one_kind_are_no_guess_at_the_mean_of_g(D, dtype):
+    """Three features of every row, the first, middle and last, are alike and 9 standard deviations
+    away (30 in long rows).
 
-    dy has a part along xhat, and so g begins with three numbers that agree. Subtracted from all
-    others, they would make each sum so many times as large, and dx as many times as wrong. Bounds
-    are those of every row: 12 kappa u.
+    dy has a part along xhat, and so the three numbers of g agree. Subtracted from all others, they
+    would make each sum so many times as large, and dx as many times as wrong. Bounds are those of
+    every row: 12 kappa u.
     """
     rng = np.random.default_rng(3)
     x = rng.standard_normal((8, D))
-    x[:, :3] = 1e4
+    x[:, [0, D // 2, -1]] = 1e4
     xhat = (x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True)
     x, dy, one = (
         x.astype(dtype),
@@ -647,27 +583,6 @@ def test_usual_arguments_are_not_checked_twice(monkeypatch):
         run(*a, 0.0, out=[np.empty_like(a[0]), np.empty_like(a[0])])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("trouble", NO_CACHE)
-def test_compiled_code_that_cannot_be_kept_or_read_is_compiled_anew(trouble, tmp_path, monkeypatch):
-    """With one warning in a process, which says what to do."""
-
-    def first(array):
-        return array[0]
-
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(compiler, "_warned", [])
-    array = np.array([7.0, 8.0])
-    assert compiler.cached()(first)(array) == 7
-    happens, says = NO_CACHE[trouble]
-    happens(tmp_path, monkeypatch)
-    with pytest.warns(
-        RuntimeWarning, match=f"no usable place for compiled code .*{says}.*Set NUMBA_CACHE_DIR"
-    ) as told:
-        assert [compiler.cached()(first)(array) for _ in range(2)] == [7, 7]
-    assert len(told) == 1
-
-
 COMPILED = """
 import json, re, test_cpu
 from lnlib.cpu import kernels
@@ -715,19 +630,3 @@ def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
         " lambda *_: None)\n"
     )
     assert child(without + COMPILED, tmp_path)[0] == compiled[1][0]
-
-
-@pytest.mark.slow
-def test_without_the_compiler(tmp_path):
-    """With NUMBA_DISABLE_JIT=1 (for a debugger) the loops are Python's."""
-    code = """
-import json, test_cpu
-from lnlib.cpu import kernels
-kernels.OUT_OF_CACHE_BYTES = 0
-print(json.dumps([[a.tolist() for a in test_cpu.run(*test_cpu.arrays(shape, "float64"))]
-                  for shape in ((1, 300), (17, 31))]))
-"""
-    found = child(code, tmp_path, NUMBA_DISABLE_JIT="1")
-    for shape, results in zip(((1, 300), (17, 31)), found, strict=True):
-        for a, b in zip(results, run(*arrays(shape, "float64")), strict=True):
-            assert np.linalg.norm(a - b) <= 2 * cases.BAR["float64"] * np.linalg.norm(b)

@@ -47,6 +47,9 @@ lint: .venv/installed
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy --no-error-summary
 
+# Several processes share the cores: in each of them NumPy's products take one. Otherwise their threads wait for each other.
+check test: export OPENBLAS_NUM_THREADS = 1
+
 check: lint
 	$(BIN)/python -m pytest -n 2 -m "not site and not slow"
 

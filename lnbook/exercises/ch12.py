@@ -41,10 +41,10 @@ def _group(x):
     """(count, mean, residual, squares) of float32 numbers; exact, then rounded."""
     if not len(x):
         return _EMPTY
-    numbers = x.astype(float).tolist()
-    mean = math.fsum(numbers) / len(x)
+    wide = x.astype(float)
+    mean = math.fsum(wide.tolist()) / len(x)
     rounded = np.float32(mean)
-    squares = math.fsum((a - mean) ** 2 for a in numbers)
+    squares = math.fsum(((wide - mean) ** 2).tolist())
     return len(x), rounded, np.float32(mean - float(rounded)), np.float32(squares)
 
 

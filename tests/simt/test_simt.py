@@ -40,7 +40,7 @@ def line_of(kernel, text):
     return found[0]
 
 
-def caught(error, kernel, block, *arguments, grid=1, at, say=()):
+def caught(error, kernel, block, *arguments, grid=1, at="# HERE", say=()):
     """Run ``kernel``, expect ``error`` on the line marked ``at`` and the texts ``say`` in its
     message.
     """
@@ -203,23 +203,17 @@ def written(body, *arguments):
     return scope["kernel"]
 
 
-def planted(error, body, block, say, *, grid=1, **arguments):
-    """Expect ``error`` at HERE, and the texts ``say`` in its message. Arrays are given as their
-    number of zeros.
+def planted(error, body, block, say=None, *, grid=1, **arguments):
+    """Expect ``error`` at HERE, and the texts ``say`` in its message, or those that stand behind
+    HERE. Arrays are given as their number of zeros.
     """
     arguments = {
         name: np.zeros(a, f32) if type(a) is int and name in "xy" else a
         for name, a in arguments.items()
     }
-    return caught(
-        error,
-        written(body, *arguments),
-        block,
-        *arguments.values(),
-        grid=grid,
-        at="# HERE",
-        say=say,
-    )
+    if say is None:
+        say = body.partition("# HERE: ")[2].partition("\n")[0].split(" | ")
+    caught(error, written(body, *arguments), block, *arguments.values(), grid=grid, say=say)
 
 
 SHARED = "s, t = cuda.shared.array(64, float32), cuda.threadIdx.x\n"
@@ -229,9 +223,10 @@ RACES = {
     # Threads run in order: 31 reads s[32] before 32 writes it. That nobody has written it yet is
     # not the news.
     "in a block": (
-        SHARED + "s[t] = float32(t)  # HERE\ny[t] = s[63 - t]",
-        64,
-        ["s[32]", "this store and the load by thread 31, line 4", "(block 0, thread 32"],
+        SHARED
+        + """
+s[t] = float32(t)  # HERE: s[32] | store and the load by thread 31, line 5 | (block 0, thread 32
+y[t] = s[63 - t]""",
         {"y": 64},
     ),
     # Written again before everybody has read: the barrier at the end of a loop is missing.
@@ -242,12 +237,13 @@ RACES = {
             if cuda.threadIdx.x == 0:
                 s[0] = float32(i)
             cuda.syncthreads()
-            y[cuda.threadIdx.x] = s[0]  # HERE""",
-        64,
-        ["s[0]", "thread 0,", "load", "store"],
+            y[cuda.threadIdx.x] = s[0]  # HERE: s[0] | thread 0, | load | store""",
         {"y": 64},
     ),
-    "of blocks": ("y[  # HERE\n0] = x[0]", 1, ["y[0]", "block 0"], {"x": 1, "y": 1, "grid": 2}),
+    "of blocks": (
+        "y[  # HERE: y[0] | block 0\n0] = x[0]",
+        {"x": 1, "y": 1, "grid": 2, "block": 1},
+    ),
     # Both blocks read x[0], the second writes it after a barrier of its own: no order between
     # blocks.
     "of a block with a reader before": (
@@ -255,10 +251,8 @@ RACES = {
         value = x[0]
         cuda.syncthreads()
         if cuda.blockIdx.x == 1:
-            x[0] = value  # HERE""",
-        1,
-        ["x[0]", "this store and the load by block 0"],
-        {"x": 1, "grid": 2},
+            x[0] = value  # HERE: x[0] | this store and the load by block 0""",
+        {"x": 1, "grid": 2, "block": 1},
     ),
     "of a read and an atomic": (
         """
@@ -266,21 +260,16 @@ RACES = {
         if t == 0:
             cuda.atomic.add(x, 0, float32(1))
         else:
-            y[t] = x[0]  # HERE""",
-        32,
-        ["x[0]", "atomic"],
-        {"x": 1, "y": 32},
+            y[t] = x[0]  # HERE: x[0] | atomic""",
+        {"x": 1, "y": 64},
     ),
     "after a shuffle": (
-        ORDERED + "cuda.shfl_xor_sync(FULL, t, 1)\ny[t] = s[t ^ 1]  # HERE",
-        64,
-        ["s[1]", "(block 0, thread 0"],
+        ORDERED
+        + "cuda.shfl_xor_sync(FULL, t, 1)\ny[t] = s[t ^ 1]  # HERE: s[1] | block 0, thread 0",
         {"y": 64},
     ),
     "between warps": (
-        SHARED + "s[t] = float32(t)  # HERE\ncuda.syncwarp()\ny[t] = s[63 - t]",
-        64,
-        ["s["],
+        SHARED + "s[t] = float32(t)  # HERE: s[\ncuda.syncwarp()\ny[t] = s[63 - t]",
         {"y": 64},
     ),
     "of warps, one way": (
@@ -290,9 +279,16 @@ if t < 32:
     s[t] = float32(t)
 cuda.syncwarp()
 if t >= 32:
-    y[t] = s[t - 32]  # HERE""",
-        64,
-        ["s[0]", "thread 0,"],
+    y[t] = s[t - 32]  # HERE: s[0] | thread 0,""",
+        {"y": 64},
+    ),
+    "and not what follows from it": (
+        """
+        s, t = cuda.shared.array(64, int32), cuda.threadIdx.x
+        s[t] = 99 * (t == 31)
+        if t == 32:
+            y[s[31]] = float32(1)  # HERE: s[31] | no barrier
+            # There is no y[99].""",
         {"y": 64},
     ),
 }
@@ -304,19 +300,9 @@ READERS = """
     if mask >> t & 1:
         cuda.syncwarp(mask)
     if t == 3:
-        x[0] += float32(1)  # HERE"""
-RACES["and not what follows from it"] = (
-    """
-    s, t = cuda.shared.array(64, int32), cuda.threadIdx.x
-    s[t] = 99 * (t == 31)
-    if t == 32:
-        y[s[31]] = float32(1)  # HERE: there is no y[99]""",
-    64,
-    ["s[31]"],
-    {"y": 64},
-)
+        x[0] += float32(1)  # HERE: x[0] | thread """
 RACES |= {
-    f"reader {k}": (READERS, 32, ["x[0]", f"thread {k}, "], {"x": 4, "mask": 0b1111 - (1 << k)})
+    f"reader {k}": (f"{READERS}{k}, ", {"x": 4, "mask": 0b1111 - (1 << k), "block": 32})
     for k in range(3)
 }
 # Of four numbers that are accessed at once the last counts, too.
@@ -327,10 +313,8 @@ RACES |= {
     if t == 0:
         {four}
     if t == 1:
-        {one}  # HERE""",
-        32,
-        ["x[3]", "thread 0, "],
-        {"x": 4},
+        {one}  # HERE: x[3] | thread 0, """,
+        {"x": 4, "block": 32},
     )
     for how, four, one in (
         ("stored", "store4(x, 0, zero, zero, zero, zero)", "a = x[3]"),
@@ -349,18 +333,16 @@ RACES |= {
         y[t] = x[0]
     cuda.shfl_sync(FULL, t, 0)
     if t == 0:
-        x[0] = float32(1)  # HERE""",
-        32,
-        ["x[0]", "thread 1, "],
-        {"x": 1, "y": 32},
+        x[0] = float32(1)  # HERE: x[0] | thread 1, """,
+        {"x": 1, "y": 32, "block": 32},
     )
     for who in ("t == 1", "0 < t < 3")
 }
 
 
-@pytest.mark.parametrize("body, block, say, arguments", RACES.values(), ids=RACES)
-def test_races(body, block, say, arguments):
-    planted(simt.DataRace, body, block, say, **arguments)
+@pytest.mark.parametrize("body, arguments", RACES.values(), ids=RACES)
+def test_races(body, arguments):
+    planted(simt.DataRace, body, **{"block": 64} | arguments)
 
 
 def test_what_is_no_race():
@@ -375,52 +357,52 @@ def test_what_is_no_race():
 SHUFFLE = "y[t] = cuda.shfl_xor_sync(FULL, t, 1)"
 DIVERGENT = {
     "a warp only": (
-        "if cuda.threadIdx.x < 32:\n    cuda.syncthreads()  # HERE",
+        "if cuda.threadIdx.x < 32:\n    cuda.syncthreads()  # HERE: thread 32 has returned",
         64,
-        ["thread 32 has returned"],
     ),
     "a thread only": (
         SHARED
         + """
 if t == 0:
     s[0] = float32(1)
-    cuda.syncthreads()  # HERE
+    cuda.syncthreads()  # HERE: thread 1 waits at syncthreads
 y[t] = s[0]  # a race, too, but the barrier is the cause
 cuda.syncthreads()""",
         64,
-        ["thread 1 waits at syncthreads"],
     ),
     "half a warp": (
-        LANES + f"if t < 16:\n    {SHUFFLE}  # HERE\ncuda.syncthreads()",
+        LANES + f"if t < 16:\n    {SHUFFLE}  # HERE: lane 16 | syncthreads\ncuda.syncthreads()",
         32,
-        ["lane 16", "syncthreads"],
     ),
     "a lane has returned": (
-        LANES + f"if t == 9:\n    return\n{SHUFFLE}  # HERE",
+        LANES + f"if t == 9:\n    return\n{SHUFFLE}  # HERE: lane 9 | returned",
         32,
-        ["lane 9", "returned"],
     ),
     "from outside the mask": (
-        LANES + "if t < 16:\n    y[t] = cuda.shfl_xor_sync(0xffff, t, 16)  # HERE",
+        LANES
+        + """
+if t < 16:
+    y[t] = cuda.shfl_xor_sync(0xffff, t, 16)  # HERE: lane 16 | not in its mask""",
         32,
-        ["lane 16", "not in its mask"],
     ),
     "a lane that the mask does not name": (
-        "y[0] = cuda.ballot_sync(0xf, cuda.threadIdx.x)  # HERE",
+        "y[0] = cuda.ballot_sync(0xf, cuda.threadIdx.x)  # HERE: does not name the lane",
         32,
-        ["does not name the lane"],
     ),
     "at two barriers": (
-        "if cuda.threadIdx.x:\n    cuda.syncthreads()\nelse:\n    cuda.syncthreads()  # HERE",
+        """
+        if cuda.threadIdx.x:
+            cuda.syncthreads()
+        else:
+            cuda.syncthreads()  # HERE: 0 waits at syncthreads, line 5, but thread 1 waits at""",
         2,
-        ["thread 0 waits at syncthreads, line 5, but thread 1 waits at syncthreads, line 3"],
     ),
 }
 
 
-@pytest.mark.parametrize("body, block, say", DIVERGENT.values(), ids=DIVERGENT)
-def test_barriers_and_shuffles_that_diverge(body, block, say):
-    planted(simt.DivergentBarrier, body, block, say, y=np.zeros(64, np.int64))
+@pytest.mark.parametrize("body, block", DIVERGENT.values(), ids=DIVERGENT)
+def test_barriers_and_shuffles_that_diverge(body, block):
+    planted(simt.DivergentBarrier, body, block, y=np.zeros(64, np.int64))
 
 
 @pytest.mark.parametrize("i", [-1, 8])
@@ -455,12 +437,11 @@ def test_vector_out_of_bounds_and_misaligned(body):
             1,
             np.zeros(10, dtype),
             5,
-            at="# HERE",
             say=["x[5:9]", f"starts {5 * np.dtype(dtype).itemsize} bytes"],
         )
     simt.launch(kernel, 1, 1, np.zeros(10), 2)  # 16 bytes is all that float64 needs
     # A view that starts 4 bytes into its allocation; then one of 16.
-    caught(simt.Misaligned, kernel, 1, np.zeros(12, f32)[1:], 0, at="# HERE")
+    caught(simt.Misaligned, kernel, 1, np.zeros(12, f32)[1:], 0)
     simt.launch(kernel, 1, 1, np.zeros(12, f32)[4:], 0)
 
 
@@ -483,20 +464,20 @@ def test_uninitialised_reads():
     x = simt.uninitialised((2, 4), f32)
     flat = x.reshape(-1)
     assert np.isnan(x).all() and type(x) is np.ndarray
-    caught(simt.UninitialisedRead, read, 1, flat, at="# HERE", say="x[1]")
+    caught(simt.UninitialisedRead, read, 1, flat, say="x[1]")
     simt.launch(write, 1, 1, flat)
-    caught(simt.UninitialisedRead, read, 1, flat, at="# HERE", say="x[2]")
+    caught(simt.UninitialisedRead, read, 1, flat, say="x[2]")
     simt.launch(write, 1, 3, flat)
     simt.launch(read, 1, 1, x.ravel())
-    caught(simt.UninitialisedRead, vector, 1, flat, at="# HERE", say="x[0]")
-    caught(simt.UninitialisedRead, read, 1, x[1], at="# HERE", say="x[1]")  # the second row
+    caught(simt.UninitialisedRead, vector, 1, flat, say="x[0]")
+    caught(simt.UninitialisedRead, read, 1, x[1], say="x[1]")  # the second row
     add = written("cuda.atomic.add(x, 0, float32(1))  # HERE", "x")
-    caught(simt.UninitialisedRead, add, 1, flat, at="# HERE", say="x[0]")
+    caught(simt.UninitialisedRead, add, 1, flat, say="x[0]")
     four = "zero = float32(0)\nstore4(x, 0, zero, zero, zero, zero)\na = load4(x, 0)"
     simt.launch(written(four, "x"), 1, 1, flat)
     late = written("a = load4(x, 4)  # HERE", "x")
     simt.launch(written("x[4 + cuda.threadIdx.x] = float32(1)", "x"), 1, 3, flat)
-    caught(simt.UninitialisedRead, late, 1, flat, at="# HERE", say="x[7]")
+    caught(simt.UninitialisedRead, late, 1, flat, say="x[7]")
     whole = simt.uninitialised(3, np.int32)
     assert whole.dtype == np.int32 and whole.tolist() == [0, 0, 0]
     simt.launch(read, 1, 1, whole.view(f32))  # as another dtype it is not watched
@@ -536,7 +517,7 @@ def test_promotions(dtype):
 def test_what_is_no_promotion():
     """And that an argument is as wide as it is."""
     root = written("x[0] = math.sqrt(x[0] + eps)  # HERE", "x", "eps")
-    caught(simt.Promotion, root, 1, np.ones(1, f32), 1e-5, at="# HERE")
+    caught(simt.Promotion, root, 1, np.ones(1, f32), 1e-5)
     simt.launch(root, 1, 1, np.ones(1, f32), f32(1e-5))
     fine = written(
         """
@@ -556,10 +537,10 @@ def test_integers_that_do_not_fit():
         written("a = int32(n * n)  # HERE", "n"),
         written("y[0] = n * n  # HERE", "n", "y"),
     )
-    caught(simt.Overflow, convert, 1, np.int32(2**16), at="# HERE", say=[str(2**32), "int32"])
-    caught(simt.Overflow, store, 1, 2**16, np.zeros(1, np.int32), at="# HERE")
+    caught(simt.Overflow, convert, 1, np.int32(2**16), say=[str(2**32), "int32"])
+    caught(simt.Overflow, store, 1, 2**16, np.zeros(1, np.int32))
     square = written("old = cuda.atomic.add(y, 0, y[0])\ny[0] = old * old * 2  # HERE", "y")
-    caught(simt.Overflow, square, 1, np.full(1, 2**15, np.int32), at="# HERE", say=str(2**31))
+    caught(simt.Overflow, square, 1, np.full(1, 2**15, np.int32), say=str(2**31))
     simt.launch(store, 1, 1, 2**16, np.zeros(1, np.int64))
     simt.launch(convert, 1, 1, 2**15)
     planted(simt.Overflow, "a = int64(x[0])  # HERE", 1, "nan", x=np.full(1, np.nan, f32))

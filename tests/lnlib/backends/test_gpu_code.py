@@ -170,6 +170,8 @@ TWO = "void(float32[::1], float32[::1])"
 @pytest.mark.parametrize(
     "chapter, name, made_of, signature, expectations",
     [
+        (13, "double", (), TWO, {"threads": 256}),
+        (13, "load_apart", (), TWO.replace(")", ", int64)"), {"threads": 32}),
         (14, "backward_kernel", (256, 4), PASS, {"threads": 256, "blocks": 2}),
         (14, "rms_backward_kernel", (256, 4), HALVES, {"threads": 256, "blocks": 2}),
         (14, "add_parts", (), SUMS, {"threads": 1024}),
@@ -178,7 +180,8 @@ TWO = "void(float32[::1], float32[::1])"
 )
 def test_kernel_of_a_page(compiler, chapter, name, made_of, signature, expectations, arch):
     kernel = on_page(chapter, name)
-    code = compile_kernel(kernel(*made_of) if made_of else kernel, signature, arch)
+    kernel = kernel(*made_of) if made_of else getattr(kernel, "py_func", kernel)
+    code = compile_kernel(kernel, signature, arch)
     assert complaints(code, **expectations) == []
 
 
@@ -197,3 +200,30 @@ def test_what_chapter_14_shows_is_what_was_timed(compiler, arch):
     assert instructions(on_page(14, "add_parts"), SUMS) == instructions(
         ladder.second_stage(1024), SUMS
     )
+
+
+def blocks_of_code(chapter):
+    (path,) = [path for path in CHAPTERS if path.stem.startswith(f"{chapter}-")]
+    return re.findall(r"^```\{code-block\} python\n(.*?)^```", read(path).text, re.M | re.S)
+
+
+def test_load4_in_plain_numba(compiler):
+    (text,) = [text for text in blocks_of_code(13) if "def load4(" in text]
+    names = executed(text, "load4", {"cuda": cuda})
+
+    def sums_of_four(x, y):
+        i = cuda.grid(1)
+        a, b, c, d = names_load4(x, 4 * i)
+        y[i] = a + b + c + d
+
+    names_load4 = names["load4"]
+    operations = compile_kernel(sums_of_four, TWO, "sm_90").operations
+    assert operations["LDG.E.128"] == 1 and operations["LDG.E"] == 0
+
+
+def test_a_reader_can_compile_without_a_gpu(compiler, tmp_path, monkeypatch):
+    (text,) = [text for text in blocks_of_code(13) if "compile_ptx" in text]
+    monkeypatch.chdir(tmp_path)
+    executed(text, "ptx", {})
+    code = gpu_code.assemble((tmp_path / "kernel.ptx").read_text(), "sm_90")
+    assert code.operations["LDG.E.128"] == 12 and code.spill_stores == 0

@@ -15,8 +15,8 @@ from normcheck import validate
 from .command import installed, new_file
 
 RESULTS = FOLDER / "validate" / "frameworks.json"
-DERIVATIVES = {"double_backward": True, "nested": True}
-ON_JAX = {"framework": "jax", "dtypes": ("float32",), **DERIVATIVES}
+TWICE = {"double_backward": True}
+ON_JAX = {"framework": "jax", "dtypes": ("float32",), **TWICE}
 PACKAGES = ("numpy", "numba", "ml_dtypes", "torch", "jax", "jaxlib", "flax", "keras")
 #: What is kept of a failure.
 FAILURE = ("property", "tensor", "error", "failed", "tried", "sentence", "case", "test")
@@ -54,8 +54,8 @@ def torch_targets():
     def rms_norm(x, gamma):
         return F.rms_norm(x, gamma.shape, gamma, 1e-5)
 
-    yield "torch.nn.LayerNorm", torch.nn.LayerNorm, {**wide, **DERIVATIVES}
-    yield "torch.nn.RMSNorm", torch.nn.RMSNorm, {**wide, **DERIVATIVES, "kind": "rms_norm"}
+    yield "torch.nn.LayerNorm", torch.nn.LayerNorm, {**wide, **TWICE}
+    yield "torch.nn.RMSNorm", torch.nn.RMSNorm, {**wide, **TWICE, "kind": "rms_norm"}
     small = {**wide, "dtypes": ("float32",), "quick": True, "eps": 1e-5}
     yield "torch.compile, layer norm", torch.compile(layer_norm, dynamic=True), small
     compiled = torch.compile(rms_norm, dynamic=True)

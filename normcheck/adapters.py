@@ -3,16 +3,17 @@
 import contextlib
 import ctypes
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from lnlib import validation
 
-from .cases import UNWRITTEN, WRITTEN_OVER, Case
+from .cases import UNWRITTEN, WRITTEN_OVER
 from .layouts import LAYOUTS
 from .settings import FRAMEWORKS, Settings
-from .targets import Adapter, Call, TargetError, of_target
+from .targets import Adapter, TargetError
 
 try:  # glibc fills memory that it hands out or takes back, where it is told to by M_PERTURB
     _mallopt, _PERTURB = ctypes.CDLL(None).mallopt, -6
@@ -20,15 +21,22 @@ except (AttributeError, OSError, TypeError):
     _mallopt = None
 
 
-def parts_of(where: str, result: Any, names: tuple[str, ...]):
-    """``result``, which has as many parts as there are ``names``; else :class:`TargetError`."""
-    several = isinstance(result, (tuple, list))
-    if not several or len(result) != len(names):
-        found = f"{len(result)} values" if several else f"a {type(result).__name__}"
-        raise TargetError(
-            f"{where}: found {found} returned, expected {len(names)}: {', '.join(names)}"
-        )
-    return result
+def returning(where: str, function: Callable, names: tuple[str, ...]) -> Callable:
+    """The function, which returns as many parts as there are ``names``; else
+    :class:`TargetError`.
+    """
+
+    def checked(*arguments):
+        result = function(*arguments)
+        several = isinstance(result, (tuple, list))
+        if not several or len(result) != len(names):
+            found = f"{len(result)} values" if several else f"a {type(result).__name__}"
+            raise TargetError(
+                f"{where}: found {found} returned, expected {len(names)}: {', '.join(names)}"
+            )
+        return result
+
+    return checked
 
 
 class NumPyPair(Adapter):
@@ -42,9 +50,9 @@ class NumPyPair(Adapter):
         "one gradient alone, gradients that add up, a second derivative: a pair of functions has"
         " none",
     )
+    entry = "forward"
 
     def __init__(self, target: Any, settings: Settings):
-        super().__init__(target, settings)
         several = isinstance(target, (tuple, list))
         if not several or len(target) != 2:
             found = f"{len(target)} things" if several else f"a {type(target).__name__}"
@@ -52,20 +60,15 @@ class NumPyPair(Adapter):
                 f"target: found {found}, expected a pair (forward, backward); from the shell "
                 "module:forward,backward"
             )
-        self.forward, self.backward = (
+        forward, backward = (
             validation.require_callable(f"target[{k}]", f) for k, f in enumerate(target)
         )
-        self.poisoned = filled_memory
-
-    def call_forward(self, case: Case, arrays: dict) -> tuple:
-        given = (a for name, a in arrays.items() if name != "dy")
-        result = of_target(self.forward, *given, *self.eps(case))
-        return parts_of("forward", result, ("y", "what backward needs"))
-
-    def gradients(self, call: Call) -> dict:
-        names = self.settings.tensors[1:]
-        result = of_target(self.backward, call.arrays["dy"], call.saved)
-        return dict(zip(names, parts_of("backward", result, names)))
+        super().__init__(
+            target,
+            settings,
+            forward=returning("forward", forward, ("y", "what backward needs")),
+            backward=returning("backward", backward, settings.tensors[1:]),
+        )
 
     def put(self, array: np.ndarray, dtype: str) -> Any:
         """A new array of this dtype; bfloat16 is the one of ml_dtypes."""
@@ -82,15 +85,14 @@ class NumPyPair(Adapter):
         """What is compared: a copy, which a later call cannot change."""
         return np.array(array)
 
-
-@contextlib.contextmanager
-def filled_memory():
-    """Fresh memory is full of 0x7f, huge numbers; NumPy keeps up to 1024 bytes of its own."""
-    _mallopt(_PERTURB, 0x80)
-    try:
-        yield
-    finally:
-        _mallopt(_PERTURB, 0)
+    @contextlib.contextmanager
+    def poisoned(self):
+        """Fresh memory is full of 0x7f, huge numbers; NumPy keeps up to 1024 bytes of its own."""
+        _mallopt(_PERTURB, 0x80)
+        try:
+            yield
+        finally:
+            _mallopt(_PERTURB, 0)
 
 
 def adapt(target: Any, settings: Settings) -> Adapter:

@@ -294,7 +294,7 @@ def all_cases(settings: Settings, possible_layouts=(), able=()) -> Iterator[Case
 def not_tested(settings: Settings) -> list[str]:
     """What cannot be tested of such a target, in words."""
     halves = [dtype for dtype in settings.dtypes if dtype in ("float16", "bfloat16")]
-    differentiable, twice = settings.framework in ("torch", "jax"), settings.double_backward
+    differentiable = settings.framework in ("torch", "jax")
     known = {
         f"any eps but {settings.eps or 0:g}": settings.eps is not None,
         "beta and dbeta": not settings.beta and not settings.rms,
@@ -306,8 +306,7 @@ def not_tested(settings: Settings) -> list[str]:
             settings.most_rows or not settings.quick
         ),
         "arrays with strides" + ", but for dy" * settings.autograd: settings.contiguous,
-        "a second and a third derivative": differentiable and not twice,
-        "a third derivative": differentiable and twice and not settings.nested,
+        "a second derivative": differentiable and not settings.double_backward,
         "a JVP and its gradient": differentiable and not settings.forward_mode,
         " and ".join(dtype for dtype in DTYPES if dtype not in settings.dtypes): True,
         QUICK: settings.quick,

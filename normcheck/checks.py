@@ -1,8 +1,10 @@
-"""What is asked of a target: a check takes a target and a case, and returns what was found wrong,
-worst first.
+"""What is asked of a target. Of each property: which scripts are executed in a case, and what is
+found wrong with their outcomes, worst first.
 """
 
+import contextlib
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,7 +12,7 @@ import numpy as np
 
 from .cases import UNWRITTEN, WRITTEN_OVER, draw, drawer
 from .judge import BY_ROW, Verdict, derivatives, judge
-from .targets import Outcome, Raised, TargetError
+from .targets import Outcome, Raised, Script, TargetError
 
 #: How often a call is repeated where the same answer is wanted.
 TIMES, QUICK_TIMES = 10, 3
@@ -20,11 +22,14 @@ _NUMBERS = re.compile(r"0x[0-9a-f]+|[(\[]?\d[\d\s.,()\[\]]*(e[+-]?\d+)?")
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong: in which tensor, by how much (if a number is), and in words."""
+    """One thing that is wrong: in which tensor, by how much (if a number is), and in words; and
+    the script that showed it.
+    """
 
     tensor: str
     verdict: Verdict | None
     sentence: str
+    script: Script | None = None
 
     @property
     def share(self):
@@ -47,15 +52,11 @@ class Finding(NamedTuple):
         return (self.tensor, self.kind) == (other.tensor, other.kind)
 
 
-def call(target, case):
-    return target.calls([case])[0]
-
-
 def of_two_axes(target, case):
     """Advice on a target that raises here and not where all rows are on one axis; or nothing."""
     flat = case.with_rows(lambda a: a.reshape(-1, case.width))
     try:
-        call(target, flat)
+        target.call(flat)
     except (Raised, TargetError):
         return ""
     return (
@@ -106,17 +107,124 @@ def numbers_in_words(name, verdict):
     )
 
 
-# What is asked of results and calls
+# How a target is asked: functions of it and a case, which give scripts
 
 
-def rows_apart(target, case):
+def once(target, case):
+    return [target.once(case)]
+
+
+def several_times(target, case):
+    return once(target, case) * (QUICK_TIMES if target.settings.quick else TIMES)
+
+
+def any_order(target, case):
+    """Three forwards, the last of the first's shape; the backwards in the opposite order; the first
+    forward again. What is kept for all calls, or for all of one shape, belongs to a later call when
+    it is needed or looked at.
+    """
+    draw, shape = drawer(target.settings), case.x.shape
+    narrow = draw(case.property, (3, shape[-1]), case.dtype, case.eps, offset=-2.5)
+    other = draw(case.property, shape, case.dtype, case.eps, offset=0.5)
+    cases = {"": case, "2": narrow, "3": other}
+    forwards = [line for s, one in cases.items() for line in target.spelt("forward", one, s)]
+    backwards = [
+        line for s in reversed(cases) for line in target.spelt("backward", cases[s], s)
+    ]  # what they return the last forward may write over
+    again = f"again = {target.called(case, *target.settings.arguments[:-1])}"
+    return [target.script(case, forwards, [*backwards, again], cases=cases)]
+
+
+def written_over(target, case):
+    """Parameters change in place, and nothing that was kept of the arrays is right any more."""
+    draw = drawer(target.settings)
+    other = draw("written over", case.x.shape, case.dtype, case.eps, offset=-2.5)
+    forward, backward = (target.spelt(part, case) for part in ("forward", "backward"))
+    over = [target.spelt("overwrite", case, a=name)[0] for name in target.settings.arguments]
+    cases = {"": case, "2": other}
+    lines = [*forward, *backward, *over, *forward]
+    return [target.script(case, lines, backward, cases=cases, judged={"": other})]
+
+
+def without_gradients(target, case):
+    return [target.script(case, target.spelt("only_y", case), results=("y",), wanted=())]
+
+
+def one_gradient_alone(target, case):
+    """Others may be left out, this one may not change."""
+    for name in target.settings.arguments[:-1]:
+        lines = target.spelt("alone", case, a=name)
+        yield target.script(case, lines, results=(f"d{name}",), wanted=(name,))
+
+
+def added(target, case):
+    names = target.settings.arguments[:-1]
+    lines = [*target.spelt("added", case), *(f"d{name} = {name}.grad / 2" for name in names)]
+    return [target.script(case, lines, results=tuple(f"d{name}" for name in names))]
+
+
+#: The property of each kind of derivative -> its template, and what its results are called.
+DERIVATIVES = {
+    "the second derivative": (
+        "second",
+        {f"of_{a}": f"the gradient of <v, dx> with respect to {a}" for a in ("x", "gamma", "dy")},
+    ),
+    "the gradient of a JVP": (
+        "jvp",
+        {f"of_{a}": f"the gradient of <dy, JVP> with respect to {a}" for a in ("x", "gamma")}
+        | {"along": "the JVP"},
+    ),
+}
+
+
+def derivative(target, case):
+    """A derivative of derivatives, for a random v."""
+    part, names = DERIVATIVES[case.property]
+    options = {"results": tuple(names), "others": {"v": random_v(case)}}
+    wanted = ("x", "gamma", "dy") if part == "second" else ()
+    return [target.script(case, target.spelt(part, case), wanted=wanted, **options)]
+
+
+def random_v(case):
+    return draw("v", case.x.shape, case.dtype, offset=0.0, sigma=1.0).x
+
+
+# What is found wrong with outcomes: functions of settings, triples (script, case, outcome), and
+# words on how they were asked
+
+
+def numbers(settings, seen, where):
+    return [
+        finding._replace(script=script)
+        for script, case, outcome in seen
+        for finding in compare(outcome, case, settings, where=where)
+    ]
+
+
+def same_every_time(settings, seen, where):
+    """Right, or wrong in the same way every time. Bits may differ: atomics add in any order."""
+
+    def bits(one):
+        return [None if a is None else a.tobytes() for a in one[-1].tensors.values()]
+
+    first, *others = seen
+    for time, again in enumerate(others, 2):
+        words = where.format(time)
+        found = numbers(settings, [first, again], words) if bits(first) != bits(again) else []
+        if found:
+            return found
+    return []
+
+
+def rows_apart(settings, seen, where):
     """A row of x with NaN or Inf has no finite y, one of dy no finite dx; all others are right."""
-    outcome, clean, found = call(target, case), case.without_nan(), []
+    ((_, case, outcome),) = seen
+    clean, found = case.without_nan(), []
     whole = {name: whole_rows(getattr(case, name)) for name in ("x", "dy")}
     others = {"y": whole["x"], "dx": whole["x"] & whole["dy"]}
     for tensor, name in ("y", "x"), ("dx", "dy"):
         one = Outcome({tensor: outcome.tensors[tensor]}, {})
-        found += compare(one, clean, target.settings, others[tensor])
+        found += compare(one, clean, settings, others[tensor])
         if not found and whole_rows(outcome.tensors[tensor])[~whole[name]].any():
             sentence = f"a row of {name} that holds NaN or Inf has a finite {tensor}"
             found.append(Finding(tensor, None, sentence))
@@ -128,184 +236,97 @@ def whole_rows(a):
     return np.isfinite(a.astype(np.float64)).all(axis=-1).ravel()
 
 
-def results_alike(target, case):
-    outcome, found = call(target, case), {}
-    for name in target.settings.tensors:
-        found[name] = misshapen(name, outcome.tensors[name], case)
-        if not found[name] and outcome.dtypes[name] != case.dtype:
+def results_alike(settings, seen, where):
+    ((_, case, outcome),) = seen
+    found = {name: misshapen(name, a, case) for name, a in outcome.tensors.items()}
+    for name, dtype in outcome.dtypes.items():
+        if not found[name] and dtype != case.dtype:
             found[name] = (
-                f"{name} has dtype {outcome.dtypes[name]}, expected {case.dtype}, the dtype of the"
-                " arguments"
+                f"{name} has dtype {dtype}, expected {case.dtype}, the dtype of the arguments"
             )
     return [Finding(name, None, sentence) for name, sentence in found.items() if sentence]
 
 
-def arguments_kept(target, case):
-    changed = call(target, case).changed
-    return [Finding(name, None, f"the argument {name} is changed") for name in changed]
+def arguments_kept(settings, seen, where):
+    ((_, _, outcome),) = seen
+    return [Finding(name, None, f"the argument {name} is changed") for name in outcome.changed]
 
 
-def repeatable(target, case):
-    """Right, or wrong in the same way every time. Bits may differ: atomics add in any order."""
-
-    def bits(outcome):
-        return [None if a is None else a.tobytes() for a in outcome.tensors.values()]
-
-    first = call(target, case)
-    for time in range(2, 1 + (QUICK_TIMES if target.settings.quick else TIMES)):
-        again, where = call(target, case), f"call {time} gives other numbers than the first: "
-        found = [
-            f for one in (first, again) for f in compare(one, case, target.settings, where=where)
-        ]
-        if found and bits(first) != bits(again):
-            return found
-    return []
-
-
-# Ways to call a target: pairs of an outcome and its case, whose numbers are compared
-
-
-def in_order(target, case):
-    """The cases of :func:`any_order`: the last has the first's shape."""
-    draw, shape = drawer(target.settings), case.x.shape
-    return (
-        case,
-        draw(case.property, (3, shape[-1]), case.dtype, case.eps, offset=-2.5),
-        draw(case.property, shape, case.dtype, case.eps, offset=0.5),
-    )
-
-
-def any_order(target, case):
-    """Three forwards, the last of the first's shape; the backwards in the opposite order; the first
-    forward again. What is kept for all calls, or for all of one shape, belongs to a later call when
-    it is needed or looked at.
-    """
-    cases = in_order(target, case)
-    return zip(target.calls(cases), cases)
-
-
-def all_written(target, case):
-    with target.poisoned():
-        return [(call(target, case), case)]
-
-
-def written_over(target, case):
-    """The case whose numbers are in the arrays of this one when they are handed over again."""
-    return drawer(target.settings)("written over", case.x.shape, case.dtype, case.eps, offset=-2.5)
-
-
-def numbers_written_over(target, case):
-    """Parameters change in place, and nothing that was kept of the arrays is right any more."""
-    other = written_over(target, case)
-    return [(target.written_over(case, other), other)]
-
-
-def one_gradient_alone(target, case):
-    """Others may be left out, this one may not change."""
-    return [(target.alone(case, name), case) for name in target.settings.arguments[:-1]]
-
-
-#: Property -> how the target is called, and where findings were seen, in words.
-CALLS = {
-    "calls in any order": (any_order, "where three forwards come before their backwards, "),
-    UNWRITTEN: (all_written, "where fresh memory is not 0 but filled, "),
-    WRITTEN_OVER: (
-        numbers_written_over,
-        "where a second call has other numbers in the same arrays, ",
-    ),
-    "y without gradients": (lambda target, case: [(target.only_y(case), case)], ""),
-    "one gradient alone": (one_gradient_alone, "where no other gradient is asked for, "),
-    "gradients add up": (
-        lambda target, case: [(target.added(case), case)],
-        "half of what two backwards add up to: ",
-    ),
-}
-
-
-# Derivatives of derivatives
-
-
-def random_like(name, case):
-    return draw(name, case.x.shape, case.dtype, offset=0.0, sigma=1.0).x
-
-
-#: The property of each kind of derivative -> what its parts are called.
-DERIVATIVES = {
-    "the second derivative": [
-        f"the gradient of <v, dx> with respect to {name}" for name in ("x", "gamma", "dy")
-    ],
-    "the gradient of a JVP": [
-        *(f"the gradient of <dy, JVP> with respect to {name}" for name in ("x", "gamma")),
-        "the JVP",
-    ],
-    "nested derivatives": [
-        "the third derivative, the gradient of <u, gradient of <v, dx>> with respect to x,"
-    ],
-}
-
-
-def exact_derivatives(case, settings):
-    """The random v and u of a case, and the exact parts of the derivatives of its property, each
-    with the error allowed to it. The JVP along v, and the gradients of <dy, JVP>, are those of <v,
-    dx>.
-    """
-    v, u = (random_like(name, case) for name in ("v", "u"))
-    parts = derivatives(case, v, u, settings)
-    return v, u, parts[3:] if case.property == "nested derivatives" else parts[:3]
-
-
-def right_derivatives(target, case):
-    """The gradients of the product of v and dx, for a random v: asked for one way or another; or
-    the gradient of the product of u and these, which saved statistics without a graph get wrong.
-    """
-    v, u, exact = exact_derivatives(case, target.settings)
-    found = {
-        "the second derivative": lambda: target.second(case, v),
-        "the gradient of a JVP": lambda: target.forward_mode(case, v),
-        "nested derivatives": lambda: target.third(case, v, u),
-    }[case.property]()
-    wrongs = []
-    for name, value, (right, slack) in zip(DERIVATIVES[case.property], found, exact):
-        wrong = np.linalg.norm(value - right)
+def right_derivatives(settings, seen, where):
+    ((_, case, outcome),) = seen
+    found, exact = [], derivatives(case, random_v(case), settings)
+    for (name, words), (right, slack) in zip(DERIVATIVES[case.property][1].items(), exact):
+        wrong = np.linalg.norm(outcome.tensors[name] - right)
         if not wrong <= slack:
             share = wrong / np.linalg.norm(right)
-            wrongs.append(Finding("", None, f"{name} is wrong by {share:.2g} of its size"))
-    return wrongs
+            found.append(Finding(name, None, f"{words} is wrong by {share:.2g} of its size"))
+    return found
 
 
-#: Property -> what is asked, for those that are not answered by comparing numbers.
-ASKED = {
-    "NaN stays in its row": rows_apart,
-    "shapes and dtypes of results": results_alike,
-    "arguments unchanged": arguments_kept,
-    "the same answer twice": repeatable,
-    **dict.fromkeys(DERIVATIVES, right_derivatives),
+class Property(NamedTuple):
+    """What is asked for a property, and what is found in the outcomes; ``where`` it was seen, in
+    words.
+
+    * ``conditional``: whether it says nothing where numbers are wrong in the plainest way of asking
+      for them. ``of_numbers``: whether its cases are there for their numbers alone.
+    """
+
+    asks: Callable = once
+    finds: Callable = numbers
+    where: str = ""
+    conditional: bool = True
+    of_numbers: bool = False
+
+
+#: The properties that are there for something else than the numbers of one call, and memory in any
+#: order.
+PROPERTIES = {
+    "memory in any order": Property(of_numbers=True),
+    "NaN stays in its row": Property(finds=rows_apart),
+    "shapes and dtypes of results": Property(finds=results_alike, conditional=False),
+    "arguments unchanged": Property(finds=arguments_kept, conditional=False),
+    "the same answer twice": Property(
+        several_times,
+        same_every_time,
+        "call {} gives other numbers than the first: ",
+        conditional=False,
+    ),
+    "calls in any order": Property(
+        any_order, where="where three forwards come before their backwards, "
+    ),
+    UNWRITTEN: Property(where="where fresh memory is not 0 but filled, "),
+    WRITTEN_OVER: Property(
+        written_over, where="where a second call has other numbers in the same arrays, "
+    ),
+    "y without gradients": Property(without_gradients),
+    "one gradient alone": Property(
+        one_gradient_alone, where="where no other gradient is asked for, "
+    ),
+    "gradients add up": Property(added, where="half of what two backwards add up to: "),
+    **dict.fromkeys(DERIVATIVES, Property(derivative, right_derivatives)),
 }
+ORDINARY = Property(conditional=False, of_numbers=True)
 
-#: The properties that are there for something else than the numbers of one call.
-CHECKS = {*CALLS, *ASKED}
 
-#: Properties that say nothing where the numbers are wrong in the plainest way of asking for them.
-CONDITIONAL_ON_NUMBERS = {"memory in any order", "NaN stays in its row", *CALLS, *DERIVATIVES}
+def asked(property):
+    return PROPERTIES.get(property, ORDINARY)
 
 
 def plain(case):
-    """The case of a property of :data:`CONDITIONAL_ON_NUMBERS` without what it is there for."""
-    return replace(case.without_nan(), property="", layouts={})
+    """The case of a conditional property without what it is there for."""
+    return replace(case.without_nan(), property="ordinary rows", layouts={})
 
 
 def check(target, case):
     """What is wrong with a target in one case, worst first; what it raises is a finding, too."""
-    once = lambda target, case: [(call(target, case), case)], ""  # noqa: E731
-    calls, where = CALLS.get(case.property, once)
+    of, script, seen = asked(case.property), None, []
+    filled = target.poisoned() if case.property == UNWRITTEN else contextlib.nullcontext()
     try:
-        with np.errstate(all="ignore"):
-            if case.property in ASKED:
-                return ASKED[case.property](target, case)
-            return [
-                finding
-                for outcome, one in calls(target, case)
-                for finding in compare(outcome, one, target.settings, where=where)
-            ]
+        with np.errstate(all="ignore"), filled:
+            for script in of.asks(target, case):
+                outcomes = zip(script.judged.values(), target.outcomes(script))
+                seen += [(script, *one) for one in outcomes]
+            found = of.finds(target.settings, seen, of.where)
     except (Raised, TargetError) as error:
-        return [Finding("", None, str(error))]
+        found = [Finding("", None, str(error), script)]
+    return [one if one.script else one._replace(script=script) for one in found]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .cases import all_cases
-from .checks import CHECKS, misshapen, shape_of
+from .checks import asked, misshapen, shape_of
 from .judge import BY_ROW, judge, truth
 from .layouts import SAME_NUMBERS, SAME_ROWS
 from .mistakes.recognise import ALIKE, TOLERANCE
@@ -40,7 +40,7 @@ def results(target, case):
     """The tensors of a target, or None where it has none."""
     try:
         with np.errstate(all="ignore"):
-            return target.calls([case])[0].tensors
+            return target.call(case).tensors
     except (Raised, TargetError):
         return None
 
@@ -53,7 +53,7 @@ def some(cases):
 
 def of_numbers(case, times=1):
     """Whether the case is there for its numbers: some, not too many, and all finite."""
-    return case.property not in CHECKS and 0 < case.x.size <= times * MOST and case.finite
+    return asked(case.property).of_numbers and 0 < case.x.size <= times * MOST and case.finite
 
 
 def where_wrong(target, failed):

@@ -2,94 +2,58 @@
 module loads JAX.
 """
 
-import functools
+import contextlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .cases import Case
+from lnlib import validation
+
 from .settings import Settings
-from .targets import Call, Differentiable, Outcome, Spelling, TargetError, of_target
+from .targets import Adapter, Spelling
 
 
-def vjp(f, a, dy, again=False):
-    """The gradient of <dy, f(a)>."""
-    return jax.vjp(f, a)[1](dy)[0]
-
-
-def grad(f, again=False):
-    """The function that gives all gradients of a scalar function."""
-    return lambda *inputs: jax.grad(f, argnums=tuple(range(len(inputs))))(*inputs)
-
-
-class JaxFunction(Differentiable):
+class JaxFunction(Adapter):
     """See the module. Calls go through jax.jit, and float64 is switched on where it is tried."""
 
     able = "y without gradients", "one gradient alone"
     lacks = ("memory in any order, gradients that add up: JAX arrays have neither",)
-    transforms, vjp, grad = jax, staticmethod(vjp), staticmethod(grad)
+    array = jax.Array
     spelling = Spelling(
-        "jax.numpy.asarray({a})",
-        "np.asarray({a}, np.float64)",
-        "y{s}, pull_back{s} = jax.jit(lambda *a: jax.vjp(lambda {names}: {call}, *a))({inputs})",
-        "{results} = pull_back{s}(dy{s}.astype(y{s}.dtype))",
-        "y = jax.jit(lambda {names}: {call})({inputs})",
-        "d{a}, = jax.jit(lambda {a}, dy: jax.vjp(lambda {a}: {call}, {a})[1](dy))({a}, dy)",
+        put="jax.numpy.asarray({a})",
+        value="np.asarray({a}, np.float64)",
+        # These are there for all cases, because JAX compiles what is new.
+        setup="both = jax.jit(lambda {inputs}: jax.vjp(lambda {inputs}: {call}, {inputs}))\n"
+        "pull = jax.jit(lambda pull_back, dy: pull_back(dy))",
+        forward="y{s}, pull_back{s} = both({inputs})",
+        backward="{results} = pull(pull_back{s}, dy{s}.astype(y{s}.dtype))",
+        only_y="y = jax.jit(lambda {inputs}: {call})({inputs})",
+        alone="d{a}, = jax.jit(lambda {a}, dy: jax.vjp(lambda {a}: {call}, {a})[1](dy))({a}, dy)",
+        second="""\
+def product(x, gamma, dy):
+    return (v * jax.vjp(lambda x: {call}, x)[1](dy)[0]).sum()
+of_x, of_gamma, of_dy = jax.jit(jax.grad(product, argnums=(0, 1, 2)))(x, gamma, dy)""",
+        jvp="""\
+def product(x, gamma):
+    _, along = jax.jvp(lambda x: {call}, (x,), (v,))
+    return (along * dy).sum(), along
+gradients = jax.jit(jax.grad(product, argnums=(0, 1), has_aux=True))
+(of_x, of_gamma), along = gradients(x, gamma)""",
     )
 
     def __init__(self, target: Any, settings: Settings):
-        super().__init__(target, settings)
-        self._both = functools.cache(self._compiled)
-        self._pull_back = jax.jit(lambda y, pull_back, dy: pull_back(dy.astype(y.dtype)))
+        super().__init__(validation.require_callable("target", target), settings, jax=jax)
+
+    def context(self, dtype: str) -> contextlib.AbstractContextManager:
+        return jax.enable_x64(dtype == "float64")
 
     def put(self, array: np.ndarray, dtype: str) -> jax.Array:
-        with jax.enable_x64(dtype == "float64"):
-            return jnp.asarray(array, dtype=dtype)
+        return jnp.asarray(array, dtype=dtype)
 
     def get(self, name: str, a: jax.Array) -> np.ndarray:
         return np.asarray(a.astype(jnp.float32) if a.dtype.itemsize < 4 else a)
 
     def dtype_name(self, a: jax.Array, copy: np.ndarray) -> str:
         return a.dtype.name
-
-    def y(self, case: Case, arrays: dict, **changed: jax.Array) -> Any:
-        given = (a for name, a in (arrays | changed).items() if name != "dy")
-        return self.target(*given, *self.eps(case))
-
-    def run(self, function, *arrays: Any) -> Any:
-        return self._run_compiled(jax.jit(function), *arrays)
-
-    def _run_compiled(self, function, *arrays):
-        with jax.enable_x64(arrays[-1].dtype == "float64"):
-            return of_target(function, *arrays)
-
-    def _compiled(self, last):
-        """y and its pull-back, with these ``last`` arguments; JAX compiles every shape once."""
-
-        def both(*arguments):
-            y, pull_back = jax.vjp(lambda *arguments: self.target(*arguments, *last), *arguments)
-            if not isinstance(y, jax.Array):
-                raise TargetError(
-                    f"target: found a {type(y).__name__} returned, expected the array y"
-                )
-            return y, pull_back
-
-        return jax.jit(both)
-
-    def call_forward(self, case: Case, arrays: dict) -> tuple:
-        return self._run_compiled(self._both(self.eps(case)), *list(arrays.values())[:-1])
-
-    def gradients(self, call: Call) -> dict:
-        given = call.y, call.saved, call.arrays["dy"]
-        return dict(zip(self.settings.tensors[1:], self._run_compiled(self._pull_back, *given)))
-
-    def only_y(self, case: Case) -> Outcome:
-        """y where nothing is differentiated: of a custom_vjp another function gives it."""
-        arrays = self.arguments(case)
-
-        def function(*given):
-            return self.y(case, dict(zip(arrays, given)))
-
-        return self.outcome({"y": self.run(function, *list(arrays.values())[:-1])})

@@ -92,39 +92,27 @@ def _ratio(wrong, size):
     return float(wrong / size) if size else 0.0 if not wrong else math.inf
 
 
-def twice(v, x, gamma, dy, eps, rms):
-    r"""The gradients of <v, dx> with respect to x, gamma and dy, and r; x may be complex.
+def derivatives(case, v, settings):
+    r"""The gradients of <v, dx> with respect to x, gamma and dy in float64, each with the error
+    allowed to its L2 norm. They are those of <dy, JVP along v>, too.
 
-    They are those of :func:`lnlib.layernorm.layer_norm_double_backward`; of RMS norm, whose dx = r
-    (g - xhat mean(g xhat)) is the same formula, with nothing centred. Arguments are not checked:
-    these are the judge's own.
+    The formulas are those of :func:`lnlib.layernorm.layer_norm_double_backward`; of RMS norm, whose
+    dx = r (g - xhat mean(g xhat)) is the same formula, with nothing centred.
     """
 
     def mean(a):
         return a.mean(axis=-1, keepdims=True)
 
-    c, v, g = (a if rms else a - mean(a) for a in (x, v, gamma * dy))
-    r = 1 / np.sqrt(mean(c * c) + eps)
+    x, gamma, dy = case.x, case.gamma, case.dy
+    c, v, g = (a if settings.rms else a - mean(a) for a in (x, v, gamma * dy))
+    r = 1 / np.sqrt(mean(c * c) + case.eps)
     xhat = c * r
     vx, gx = mean(v * xhat), mean(g * xhat)
     Jv = r * (v - xhat * vx)
-    return (
+    right = (
         -(r**2) * (xhat * mean(v * g) + v * gx + g * vx - 3 * xhat * vx * gx),
         (dy * Jv).sum(axis=tuple(range(dy.ndim - 1))),
         gamma * Jv,
-    ), r
-
-
-def derivatives(case, v, u, settings):
-    """The gradients of <v, dx> with respect to x, gamma and dy in float64, and the gradient with
-    respect to x of the product of u and the first; each with the error allowed to its L2 norm.
-
-    A Hessian is symmetric: the last is how the first changes along u, here by the complex step,
-    which rounds as u does.
-    """
-    step, rest = 1e-30, (case.gamma, case.dy, case.eps, settings.rms)
-    right, r = twice(v, case.x, *rest)
-    along = twice(v, case.x + 1j * step * u, *rest)[0][0].imag / step
+    )
     accumulate = settings.accumulated_in(case.dtype)
-    slack = allowed_of_derivatives(case, v, u, r, accumulate, settings.rms)
-    return list(zip((*right, along), slack))
+    return list(zip(right, allowed_of_derivatives(case, v, r, accumulate, settings.rms)))

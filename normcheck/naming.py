@@ -57,8 +57,8 @@ class Formula:
     def __init__(self, tensors):
         self.tensors = tensors
 
-    def calls(self, cases):
-        return [Outcome(self.tensors(case), {}) for case in cases]
+    def call(self, case):
+        return Outcome(self.tensors(case), {})
 
 
 def of_zeros(case):
@@ -409,7 +409,7 @@ def by_terms(target, wrong, names):
 
     def backward(dy, cache):
         case = dataclasses.replace(cases[dy.shape], dy=dy)
-        found = target.calls([case])[0].tensors
+        found = target.call(case).tensors
         if judge("y", found["y"], case, settings).share > 1:  # dx and xhat are those of another y
             raise ValueError("y is wrong here")
         right = dict(zip(known.outputs, known.right(dy, cache)))
@@ -459,7 +459,7 @@ def of_conventions(wrong, held, settings, partly=True):
 def of_y(wrong, held, settings):
     """Whose y it is, where the gradients belong to something else."""
     wrong, held = of_tensor("y", wrong, held)
-    made = [one for one in candidates(settings) if one.target.forward is not forward_keeping_x]
+    made = [one for one in candidates(settings) if one.target.target[0] is not forward_keeping_x]
     of = explain(made, wrong, held, settings, ("y",))
     start = "Its gradients are those of no known mistake, but its y is "
     return and_not(of_candidates(of.found, start), of) if of.found else None

@@ -8,6 +8,7 @@ It fails on the target that failed, and passes on a right one. The target's name
 import base64
 import inspect
 import re
+import textwrap
 import zlib
 from dataclasses import replace
 
@@ -15,16 +16,9 @@ import numpy as np
 
 from lnlib.rounding import find
 
-from .cases import UNWRITTEN, WRITTEN_OVER, stored
-from .checks import (
-    DERIVATIVES,
-    TIMES,
-    exact_derivatives,
-    in_order,
-    shape_of,
-    written_over,
-)
-from .judge import BY_ROW, truth
+from .cases import UNWRITTEN, stored
+from .checks import DERIVATIVES, TIMES, random_v, shape_of
+from .judge import BY_ROW, derivatives, truth
 from .layouts import FURTHER, SECOND, SLICE, as_code, laid_out
 
 #: The most numbers that are written out.
@@ -112,242 +106,120 @@ def exact(x, gamma, beta, dy, eps, centred=True):
 
 
 class Writer:
-    """Writes a test; names of arrays have a suffix ``s`` where there are several cases."""
+    """Writes a test: the script that showed a finding, between its arrays and what is right."""
 
     def __init__(self, target, case, finding, steady, before):
         self.target, self.case, self.finding = target, case, finding
         self.steady, self.before, self.settings = steady, before, target.settings
         self.framework, self.names = self.settings.framework, self.settings.arguments
-        self.differentiable = self.framework in ("torch", "jax")
-        self.spelling = target.spelling
+        self.script, self.spelling = finding.script or target.once(case), target.spelling
 
-    def lines(self):
-        body = list(
-            {
-                "calls in any order": self.in_order,
-                WRITTEN_OVER: self.written_over,
-                "y without gradients": self.without_gradients,
-                "one gradient alone": self.alone,
-                "gradients add up": self.added,
-                **dict.fromkeys(DERIVATIVES, self.derivatives),
-            }.get(self.case.property, self.once)()
-        )
+    def text(self):
+        test = "\n".join(self.lines())
         if not self.steady or self.case.property == "the same answer twice":
-            body = [f"    {line}" if line else line for line in "\n".join(body).splitlines()]
-            body = [f"for time in range({10 * TIMES}):  # not every call fails", *body]
-        if self.framework == "torch" and (made := self.target.spelt(self.case, self.given())[1]):
-            body = [made, *body]
-        return [*self.imports("\n".join(body)), *body]
+            test = textwrap.indent(test, "    ")
+            test = f"for time in range({10 * TIMES}):  # not every call fails\n{test}"
+        uses = [line for line in self.script.setup if f"{line.split()[0]}" in test]
+        test = "\n".join([*uses, test])
+        return "\n".join([*self.imports(test), test])
 
-    def imports(self, body):
-        if "np." in body:
+    def imports(self, test):
+        if "np." in test:
             yield "import numpy as np"
         for module in ("base64", "ctypes", "zlib", "ml_dtypes", "torch", "jax", "cupy"):
-            if f"{module}." in body:
+            if f"{module}." in test:
                 yield f"import {module}"
         if self.framework == "numba":
             yield "from numba import cuda"
         if self.framework == "jax" and self.case.dtype == "float64":
             yield 'jax.config.update("jax_enable_x64", True)'
 
-    # arguments
+    def lines(self):
+        script, tensor, kept = self.script, self.finding.tensor, []
+        if self.case.property == UNWRITTEN:
+            yield self.spelling.filled
+        for s, case in script.cases.items():
+            yield from self.arrays(case, s)
+        for name, a in script.others.items():
+            yield f"{name} = {literal(a, self.case.dtype)}"
+            yield from self.put(name, self.case.dtype)
+        if tensor in self.names:
+            yield f"before = {self.value(tensor)}.tobytes()"
+            kept = [f"assert {self.value(tensor)}.tobytes() == before"]
+        if not tensor:
+            yield f"# {self.finding.sentence}"
+        if self.before:
+            given = (name.replace("gamma", "2 * gamma") for name in self.names[:-1])
+            call = self.target.called(self.case, *given)
+            call = f"backward(dy, {call}[1])" if self.target.entry == "forward" else call
+            yield f"{call}  # a call before, which must not matter"
+        # A backward may put right again what a forward changed.
+        yield from [*self.unpacked(script.first), *kept, *self.unpacked(script.then), *kept]
+        if self.case.property in DERIVATIVES and tensor:
+            yield from self.derivative()
+        elif tensor in script.results:
+            for s, case in script.judged.items():
+                yield from self.judged(case, s)
+
+    def unpacked(self, lines):
+        """These lines, but where the result is wrong because it is no tuple: others may unpack."""
+        for line in lines:
+            names, _, call = line.partition(" = ")
+            if not self.finding.sentence.startswith(f"{call.partition('(')[0]}: found"):
+                yield line
+                continue
+            yield f"result = {call}"
+            said = f"isinstance(result, (tuple, list)) and len(result) == {names.count(',') + 1}"
+            yield f"assert {said}, type(result)"
+
+    def value(self, name):
+        """A result as a NumPy array."""
+        return self.spelling.value.format(a=name)
+
+    # arrays
 
     def by_formula(self, case):
         """Whether what is right is computed, and not written out."""
         judged = self.finding.tensor in self.settings.tensors and self.finding.verdict
         return case.x.size > MOST and judged
 
-    def arrays(self, case, s="", wanted=None, **others):
-        """Lines that make arrays, those ``wanted`` with gradients; and what is right by formula."""
-        names = [name + s for name in (*self.names, *others)]
+    def arrays(self, case, s=""):
+        """Lines that make the arrays of a case; and what is right by formula."""
         if case.made_by:
             yield from case.made_by
         else:
             for name in self.names:
                 yield f"{name}{s} = {literal(getattr(case, name), case.dtype)}"
-        for name, a in others.items():
-            yield f"{name}{s} = {literal(a, case.dtype)}"
         if self.by_formula(case):
             beta = f"beta{s}" if "beta" in self.names else f"0 * gamma{s}"
             given = f"x{s}, gamma{s}, {beta}, dy{s}, {case.eps!r}, {not self.settings.rms}"
             yield f"\n{inspect.getsource(exact)}"
             yield f'expected{s} = exact({given})["{self.finding.tensor}"]'
-        put = self.spelling.put
+        for name in self.names:
+            shape = getattr(case, name).shape
+            yield from self.put(name + s, case.dtype, case.layouts.get(name), shape)
+
+    def put(self, name, dtype, layout=None, shape=()):
+        """Lines that lay out an array and hand it to the framework."""
+        put, on_device = self.spelling.put, self.framework in ("cupy", "numba")
         if self.framework == "torch":
-            if case.dtype == "bfloat16":  # NumPy hands over the bits
-                yield from (f"{name} = {name}.view(np.int16)" for name in names)
+            if dtype == "bfloat16":  # NumPy hands over the bits
+                yield f"{name} = {name}.view(np.int16)"
                 put += ".view(torch.bfloat16)"
             if self.settings.device:
                 put += f".to({self.settings.device!r})"
-        for name in names:
-            layout = case.layouts.get(name.removesuffix(s))
-            on_device = self.framework in ("cupy", "numba") and layout in (SECOND, SLICE, FURTHER)
-            code = []
-            if layout and (self.framework in ("numpy", "torch") or on_device):
-                shape = getattr(case, name.removesuffix(s)).shape
-                code = as_code(name, layout, shape)
-            asked = self.names[:-1] if wanted is None else wanted
-            graph = self.framework == "torch" and name.removesuffix(s) in asked
-            made = put.format(a=name) + ".requires_grad_()" * graph
-            code.insert(1 if on_device else len(code), f"{name} = {made}")
-            yield from (line for line in code if line != f"{name} = {name}")
-
-    def given(self, s=""):
-        eps = "" if self.settings.eps is not None else f", {self.case.eps!r}"
-        return ", ".join(name + s for name in self.names[:-1]) + eps
-
-    def called(self, given):
-        """The call of the target with these arguments, of which the first is x."""
-        if self.framework == "torch":
-            return self.target.spelt(self.case, given)[0]
-        return f"{'target' if self.differentiable else 'forward'}({given})"
-
-    def spelt(self, template, s="", **parts):
-        """The lines of a template of :class:`~normcheck.targets.Spelling`."""
-        names = ", ".join(self.names[:-1])
-        return template.format(
-            s=s,
-            # JAX calls a function of its own names.
-            call=self.called(self.given("" if self.framework == "jax" else s)),
-            names=names,
-            inputs=", ".join(name + s for name in self.names[:-1]),
-            results=", ".join(name + s for name in self.settings.tensors[1:]),
-            **parts,
-        ).splitlines()
-
-    def value(self, name):
-        """A result as a NumPy array."""
-        return self.spelling.value.format(a=name)
-
-    # calls
-
-    def forward(self, s=""):
-        return self.unpacked(self.spelt(self.spelling.forward, s), "forward: found", 2)
-
-    def backward(self, s=""):
-        count = len(self.settings.tensors) - 1
-        return self.unpacked(self.spelt(self.spelling.backward, s), "backward: found", count)
-
-    def unpacked(self, lines, sentence, count):
-        """These lines, but where the result is wrong because it is no tuple: others may unpack."""
-        if sentence not in self.finding.sentence:
-            return lines
-        call = lines[0].partition(" = ")[2]
-        said = f"isinstance(result, (tuple, list)) and len(result) == {count}"
-        return [f"result = {call}", f"assert {said}, type(result)"]
-
-    # properties
-
-    def once(self):
-        if self.case.property == UNWRITTEN and self.framework == "torch":
-            yield "torch.use_deterministic_algorithms(True, warn_only=True)"
-            yield "torch.utils.deterministic.fill_uninitialized_memory = True"
-        elif self.case.property == UNWRITTEN:
-            yield "ctypes.CDLL(None).mallopt(-6, 0x80)  # from now on glibc fills fresh memory"
-        yield from self.arrays(self.case)
-        changed, kept = self.finding.tensor if self.finding.tensor in self.names else "", []
-        if changed:
-            yield f"before = {self.value(changed)}.tobytes()"
-            kept = [f"assert {self.value(changed)}.tobytes() == before"]
-        yield from self.says()
-        if self.before:
-            call = self.called(self.given().replace("gamma", "2 * gamma"))
-            call = call if self.differentiable else f"backward(dy, {call}[1])"
-            yield f"{call}  # a call before, which must not matter"
-        # A backward may put right again what a forward changed.
-        yield from [*self.forward(), *kept, *self.backward(), *kept, *self.judged(self.case)]
-
-    def says(self):
-        """What is raised, where no line judges it."""
-        return [] if self.finding.tensor else [f"# {self.finding.sentence}"]
-
-    def in_order(self):
-        """Every forward first, then the backwards in the opposite order."""
-        cases = dict(zip(("", "2", "3"), in_order(self.target, self.case)))
-        for s, case in cases.items():
-            yield from self.arrays(case, s)
-        yield from self.says()
-        for s in cases:
-            yield from self.forward(s)
-        for s in reversed(cases):
-            yield from self.backward(s)
-        # which may write over what the backwards returned
-        yield f"again = {self.called(self.given())}"
-        for s, case in cases.items():
-            yield from self.judged(case, s)
-
-    def written_over(self):
-        """Two calls with the same arrays, in which other numbers are by the second."""
-        other, tensor = written_over(self.target, self.case), self.finding.tensor
-        yield from [*self.arrays(self.case), *self.arrays(other, "2")]
-        yield from [*self.forward(), *self.backward()]
-        second = ", ".join(f"{name}2" for name in self.names)
-        yield f"for a, b in zip(({', '.join(self.names)}), ({second})):"
-        yield f"    {self.spelling.overwrite}"
-        yield from [*self.forward(), *self.backward()]
-        if tensor in self.settings.tensors:
-            yield f"{tensor}2 = {tensor}"
-            yield from self.judged(other, "2")
-
-    def without_gradients(self):
-        yield from self.arrays(self.case, wanted=[])
-        yield from [*self.spelt(self.spelling.only_y), *self.judged(self.case)]
-
-    def alone(self):
-        tensor = self.finding.tensor
-        for wanted in [tensor[1:]] if tensor else self.names[:-1]:
-            yield from self.arrays(self.case, wanted=[wanted])
-            yield from self.spelt(self.spelling.alone, a=wanted)
-        yield from self.judged(self.case)
-
-    def added(self):
-        yield from self.arrays(self.case)
-        yield "for time in range(2):"
-        yield f"    {self.called(self.given())}.backward(dy)"
-        for name in self.names[:-1]:
-            yield f"d{name} = {name}.grad / 2"
-        yield from self.judged(self.case)
-
-    def derivatives(self):
-        """The gradients of <v, dx>, or of u and that; or of the JVP along v."""
-        case, call, kinds = self.case, self.called(self.given()), list(DERIVATIVES)
-        v, u, exact = exact_derivatives(case, self.settings)
-        said = DERIVATIVES[case.property]
-        at = next((k for k, name in enumerate(said) if self.finding.sentence.startswith(name)), 0)
-        expected, slack = exact[at]
-        forward_mode = case.property == kinds[1]
-        yield from self.arrays(case, wanted=[] if forward_mode else self.names, v=v, u=u)
-        yield f"expected = {literal(expected, 'float64')}"
-        if forward_mode:
-            library = self.target.transforms.__name__
-            yield "def product(x, gamma):"
-            yield f"    _, along = {library}.jvp(lambda x: {call}, (x,), (v,))"
-            yield "    return (along * dy).sum(), along"
-            gradients = f"{library}.grad(product, argnums=(0, 1), has_aux=True)(x, gamma)"
-            yield f"(of_x, of_gamma), along = {gradients}"
-            yield f"found = {('of_x', 'of_gamma', 'along')[at]}"
-        else:
-            yield from (inspect.getsource(f) for f in (self.target.vjp, self.target.grad))
-            yield "def product(x, gamma, dy):"
-            yield f"    return (v * vjp(lambda x: {call}, x, dy, again=True)).sum()"
-            if case.property == kinds[2]:
-                yield "def along(x):"
-                yield "    return (u * grad(product, again=True)(x, gamma, dy)[0]).sum()"
-                yield "found, = grad(along)(x)"
-            else:
-                yield f"found = grad(product)(x, gamma, dy)[{at}]"
-        if not self.finding.sentence.startswith("raises"):
-            yield f"wrong = np.linalg.norm({self.value('found')} - expected)"
-            yield f"assert wrong <= {_below(slack)}, wrong"
+            put += ".requires_grad_()" * (name.rstrip("23") in self.script.wanted)
+        laid = layout and (not on_device or layout in (SECOND, SLICE, FURTHER))
+        code = as_code(name, layout, shape) if laid else []
+        if put != "{a}":
+            code.insert(1 if on_device else len(code), f"{name} = {put.format(a=name)}")
+        yield from code
 
     # judging
 
     def judged(self, case, s=""):
-        """Lines that judge a tensor as the judge does; none where the call itself fails."""
-        tensor = self.finding.tensor
-        if tensor not in self.settings.tensors:
-            return
-        name, shape = tensor + s, shape_of(tensor, case)
+        """Lines that judge a tensor as the judge does."""
+        name, shape = self.finding.tensor + s, shape_of(self.finding.tensor, case)
         if self.framework == "numpy":
             yield f"assert np.shape({name}) == {shape}"
         else:
@@ -356,6 +228,14 @@ class Writer:
             yield from self.not_by_numbers(case, name)
         elif case.x.size:
             yield from self.numbers(case, s, self.value(name), shape)
+
+    def derivative(self):
+        names = list(DERIVATIVES[self.case.property][1])
+        exact = derivatives(self.case, random_v(self.case), self.settings)
+        expected, slack = exact[names.index(self.finding.tensor)]
+        yield f"expected = {literal(expected, 'float64')}"
+        yield f"wrong = np.linalg.norm({self.value(self.finding.tensor)} - expected)"
+        yield f"assert wrong <= {_below(slack)}, wrong"
 
     def not_by_numbers(self, case, name):
         said = r"a row of (x|dy) that holds NaN or Inf has a finite"
@@ -377,7 +257,8 @@ class Writer:
         right, slack = known.tensors[tensor], known.slack[tensor]
         expected = f"np.array({right.reshape(shape).tolist()})"
         if self.by_formula(case):
-            expected = f"expected{s}"
+            at = next(at for at, one in self.script.cases.items() if one is case)
+            expected = f"expected{at}"
             found = exact(*clean.arrays, case.eps, not self.settings.rms)[tensor]
             off = found.reshape(right.shape) - right
             slack = slack - (np.linalg.norm(off, axis=-1) if by_row else np.abs(off))
@@ -412,4 +293,4 @@ def as_test(case, finding, target, steady=True, before=False):
     ``steady``: whether every call shows it. ``before``: whether it may need a call on other numbers
     before.
     """
-    return "\n".join(Writer(target, case, finding, steady, before).lines())
+    return Writer(target, case, finding, steady, before).text()

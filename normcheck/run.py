@@ -3,23 +3,13 @@
 import time
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 from lnlib.validation import require_kind
 
 from .adapters import adapt
 from .cases import FAR_SHAPE, NEAR, Case, all_cases, drawer, far, not_tested
-from .checks import (
-    CHECKS,
-    CONDITIONAL_ON_NUMBERS,
-    TIMES,
-    call,
-    check,
-    misshapen,
-    of_two_axes,
-    plain,
-)
+from .checks import TIMES, asked, check, misshapen, of_two_axes, plain
 from .judge import BY_ROW, judge
 from .naming import name
 from .paste import MOST, as_test, seeded
@@ -57,7 +47,7 @@ def validate(
     dbeta)``; RMS norm has no beta and no dbeta. For "torch" and "jax" it is a differentiable
     function ``f(x, gamma, beta, eps) -> y``; for "torch" also a module, or a class of modules.
     The other arguments are those of :class:`normcheck.Settings`; ``watch`` is called with each
-    case before it is tried.
+    case before the target is called.
 
     Raises :class:`Interrupted`, a KeyboardInterrupt with the report on what was tried until then,
     and :class:`TargetError` if the target does not run on ordinary rows at all, or is not what it
@@ -65,21 +55,29 @@ def validate(
     """
     started = time.monotonic()
     adapted = adapt(target, Settings(kind, framework, dtypes, quick, **options))
-    return _Run(adapted, watch or (lambda case: None)).report(name_of(target), started)
+    adapted.watch = watch or adapted.watch
+    return _Run(adapted).report(name_of(target), started)
 
 
 class _Run:
     """What was found until now.
 
-    * ``tried``: property -> pairs (case, whether it failed). ``failed``: property -> pairs (case,
-      findings). ``unjudged``: property -> why it says nothing.
+    * ``tried``: property -> pairs (case, findings). ``unjudged``: property -> why it says nothing.
     """
 
-    def __init__(self, target, watch):
-        self.target, self.watch = target, watch
+    def __init__(self, target):
+        self.target = target
         self.settings = target.settings  # what is known of a target need not be said
-        self.cases: list[Case] = []
-        self.tried, self.failed, self.unjudged, self.digits = {}, {}, {}, {}
+        self.cases = list(all_cases(self.settings, target.layouts, target.able))
+        self.tried, self.unjudged, self.digits = {}, {}, {}
+
+    @property
+    def failed(self):
+        """property -> pairs (case, findings) of those that failed."""
+        wrong = {
+            property: [one for one in tried if one[1]] for property, tried in self.tried.items()
+        }
+        return {property: cases for property, cases in wrong.items() if cases}
 
     def report(self, called, started):
         def said(failures, **more):
@@ -95,9 +93,16 @@ class _Run:
             )
 
         try:
-            self.ordinary_digits()
-            self.try_all()
-            mistake = self.mistake() if self.failed else None
+            for dtype in self.settings.dtypes:
+                first = next((case for case in self.cases if case.dtype == dtype), None)
+                if first:
+                    self.digits[dtype] = self.ordinary_digits(first)
+            for case in self.cases:
+                self.try_one(case)
+            failed = {
+                property: [case for case, _ in cases] for property, cases in self.failed.items()
+            }
+            mistake = name(self.target, failed) if failed else None
             failures = list(self.failures())
             notes = () if self.settings.quick else tuple(self.digit_loss_by_offset())
             return said(failures, mistake=mistake, notes=notes)
@@ -108,51 +113,25 @@ class _Run:
             )
             raise Interrupted(said(failures, ended="interrupted")) from stopped
 
-    def check(self, case):
-        """What is wrong in a case, about which the caller is told before it is tried."""
-        self.watch(case)
-        return check(self.target, case)
+    def ordinary_digits(self, case):
+        """Digits of each tensor; what does not run on ordinary rows cannot be tried."""
+        try:
+            outcome = self.target.call(case)
+        except Raised as error:
+            advice = of_two_axes(self.target, case)
+            raise TargetError(f"target: {error}, on {case}{advice}") from error
+        return {
+            name: round(judge(name, value, case, self.settings).digits, 2)
+            for name, value in outcome.tensors.items()
+            if not misshapen(name, value, case)
+        }
 
-    def ordinary_digits(self):
-        """Digits of the first case of every dtype; what does not run there cannot be tried."""
-        for case in all_cases(self.settings):
-            if case.dtype in self.digits:
-                continue
-            self.watch(case)
-            try:
-                outcome = call(self.target, case)
-            except Raised as error:
-                advice = of_two_axes(self.target, case)
-                raise TargetError(f"target: {error}, on {case}{advice}") from error
-            self.digits[case.dtype] = {
-                name: round(judge(name, value, case, self.settings).digits, 2)
-                for name, value in outcome.tensors.items()
-                if not misshapen(name, value, case)
-            }
-
-    def try_all(self):
-        self.cases = list(all_cases(self.settings, self.target.layouts, self.target.able))
-        for case in self.cases:
-            property = case.property
-            self.watch(case)
-            if property in CONDITIONAL_ON_NUMBERS and check(self.target, plain(case)):
-                self.unjudged[property] = f"{property}: the numbers are wrong as they are"
-                continue
-            found = check(self.target, case)
-            self.tried.setdefault(property, []).append((case, bool(found)))
-            if found:
-                self.failed.setdefault(property, []).append((case, found))
-
-    def mistake(self):
-        """Which known mistake it is, or None."""
-
-        def calls(cases):
-            self.watch(cases[0])
-            return self.target.calls(cases)
-
-        target = SimpleNamespace(settings=self.settings, layouts=self.target.layouts, calls=calls)
-        failed = {property: [case for case, _ in cases] for property, cases in self.failed.items()}
-        return name(target, failed)
+    def try_one(self, case):
+        property = case.property
+        if asked(property).conditional and check(self.target, plain(case)):
+            self.unjudged[property] = f"{property}: the numbers are wrong as they are"
+        else:
+            self.tried.setdefault(property, []).append((case, check(self.target, case)))
 
     def digit_loss_by_offset(self):
         """Where each tensor begins to lose more than any right formula may lose near zero, as rows
@@ -167,9 +146,9 @@ class _Run:
                 case = draw("digits", FAR_SHAPE, dtype, offset=offset, sigma=1.0)
                 if not self.settings.takes(case.x.shape):
                     continue
-                if self.check(case):
+                if check(self.target, case):
                     break
-                for tensor, value in call(self.target, case).tensors.items():
+                for tensor, value in self.target.call(case).tensors.items():
                     verdict = judge(tensor, value, case, self.settings)
                     words = f"{tensor} from {offset:g} ({verdict.digits:.1f} digits)"
                     if verdict.error > lost:
@@ -182,28 +161,28 @@ class _Run:
     def failures(self):
         """Each property that failed, with its smallest case."""
         # If the first call of all was right, others may be wrong by what the target keeps of it.
-        first = self.cases[0]
-        first_is_wrong = any(case is first for case, _ in self.failed.get(first.property, ()))
-        before = not first_is_wrong and "calls in any order" in (*self.failed, *self.unjudged)
+        first_is_right = not self.tried[self.cases[0].property][0][1]
+        before = first_is_right and "calls in any order" in (*self.failed, *self.unjudged)
         wrong = [
             case
-            for property, several in self.failed.items()
-            if property not in CHECKS
-            for case, _ in several
+            for property, cases in self.failed.items()
+            if asked(property).of_numbers
+            for case, _ in cases
         ]
         for property, cases in self.failed.items():
-            place = where(property, self.tried[property], wrong, partial(self.probe, property))
+            tried = [(case, bool(found)) for case, found in self.tried[property]]
+            place = where(property, tried, wrong, partial(self.probe, property, cases[0][0].dtype))
             case, finding, steady = self.smallest(cases)
             test = partial(as_test, steady=steady, before=before)
             yield self.failure(property, case, finding, test, place)
 
-    def probe(self, property, n):
+    def probe(self, property, dtype, n):
         """Whether another width, or number of rows, fails; None if the target does not take it."""
         shape = (2, n) if property == "any width" else (n, 3)
-        case = drawer(self.settings)(property, shape, self.failed[property][0][0].dtype)
+        case = drawer(self.settings)(property, shape, dtype)
         if case.x.shape != shape or not self.settings.takes(shape):
             return None
-        return bool(self.check(case))
+        return bool(check(self.target, case))
 
     def smallest(self, failed):
         """The smallest case found in which the same is wrong, what it is, and whether every call
@@ -212,7 +191,7 @@ class _Run:
         case, finding = as_drawn(failed)
 
         def alike(smaller):
-            return next((one for one in self.check(smaller) if one.like(finding)), None)
+            return next((one for one in check(self.target, smaller) if one.like(finding)), None)
 
         if finding.tensor in BY_ROW and finding.verdict:
             worst = starting_at(case, finding.verdict.at)

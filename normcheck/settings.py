@@ -77,7 +77,6 @@ class Settings:
     double_backward: bool = _option(
         False, _FLAG, "its gradient can be differentiated again (PyTorch, JAX)", **_YES
     )
-    nested: bool = _option(False, _FLAG, "its second derivative can be differentiated", **_YES)
     forward_mode: bool = _option(False, _FLAG, "it has a JVP, and this a gradient", **_YES)
     device: str | None = _option(None, _any, 'where PyTorch puts its tensors, for example "cuda"')
 
@@ -103,12 +102,8 @@ class Settings:
     @property
     def derivatives(self) -> tuple[str, ...]:
         """The properties of derivatives of derivatives that are asked for."""
-        asked = {
-            "the second derivative": self.double_backward,
-            "nested derivatives": self.nested,
-            "the gradient of a JVP": self.forward_mode,
-        }
-        return tuple(name for name, wanted in asked.items() if wanted)
+        second, jvp = ("the second derivative",), ("the gradient of a JVP",)
+        return second * self.double_backward + jvp * self.forward_mode
 
     @property
     def autograd(self) -> bool:

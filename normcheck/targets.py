@@ -1,14 +1,16 @@
-"""What all targets have in common: an adapter that calls them, the outcome of a call, and what is
-said of one that does not behave.
+"""What all targets have in common: an adapter, which executes scripts on arrays of its framework;
+and what is said of a target that does not behave.
+
+A target is asked everything by a script, a few lines of code. A run executes them, and a pasted
+test shows the same lines.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from lnlib import validation
 
 from .cases import Case
 from .layouts import laid_out
@@ -36,82 +38,119 @@ class Outcome(NamedTuple):
     changed: tuple = ()
 
 
+class Script(NamedTuple):
+    """One way to ask a target something.
+
+    * ``cases``: suffix -> the case whose arrays have names that end with it: x2, dy2.
+    * ``setup``: lines that need no arrays, which are executed once for all cases.
+    * ``first``, ``then``: lines before, and after, every y is read: a backward may write over it.
+    * ``judged``: suffix -> the case of which the results with such names are.
+    * ``results``: their names. ``wanted``: the arguments that ask for a gradient.
+    * ``others``: further arrays, by name.
+    """
+
+    cases: dict[str, Case]
+    setup: Sequence[str]
+    first: Sequence[str]
+    then: Sequence[str]
+    judged: dict[str, Case]
+    results: tuple[str, ...]
+    wanted: tuple[str, ...]
+    others: dict[str, np.ndarray] = {}
+
+
+class Spelling(NamedTuple):
+    """The code of a framework, as templates; empty is what it cannot do.
+
+    In them ``{call}`` is the target's own call, ``{inputs}`` are its arrays, ``{results}`` the
+    gradients, ``{a}`` is one array; ``{s}`` stands behind the names of a case's arrays.
+
+    * ``put``: a NumPy array as one of the framework; ``value``: the other way round.
+    * ``setup``: what is executed once. ``forward``, ``backward``: the two calls.
+    * ``overwrite``: the numbers of ``{a}2`` go into ``{a}``. ``filled``: from here on fresh memory
+      is not 0.
+    * ``only_y``: y where nothing is differentiated. ``alone``: one gradient. ``added``: gradients
+      after two backwards.
+    * ``second``: the gradients of <v, dx> with respect to x, gamma and dy. ``jvp``: the JVP along
+      v, and the gradients of <dy, JVP> with respect to x and gamma.
+    """
+
+    put: str = "{a}"
+    value: str = "{a}"
+    setup: str = ""
+    forward: str = "y{s}, saved{s} = {call}"
+    backward: str = "{results} = backward(dy{s}, saved{s})"
+    overwrite: str = "{a}[...] = {a}2"
+    filled: str = "ctypes.CDLL(None).mallopt(-6, 0x80)  # from now on glibc fills fresh memory"
+    only_y: str = ""
+    alone: str = ""
+    added: str = ""
+    second: str = ""
+    jvp: str = ""
+
+
 def in_one_line(error: BaseException) -> str:
     """The type of an error, and the first line of what it says."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}{': ' + text[0] if text else ''}"
 
 
-def of_target(function: Callable, *arguments: Any, **options: Any) -> Any:
-    """What a function of the target returns; :class:`Raised` if it raises."""
+compiled = functools.lru_cache(maxsize=4096)(compile)
+
+
+def execute(lines: Sequence[str], names: dict[str, Any]) -> None:
+    """Execute code of a script; :class:`Raised` if the target raises in it."""
     try:
-        return function(*arguments, **options)
+        exec(compiled("\n".join(lines), "script", "exec"), names)
     except (TargetError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too: a target that leaves has not held
         raise Raised(f"raises {in_one_line(error)}") from error
 
 
-class Spelling(NamedTuple):
-    """How the tests of one framework say what is the same in all.
-
-    * ``put``: an array ``{a}`` of NumPy as one of the framework; ``value``: the other way round.
-    * ``forward``, ``backward``: the two calls, with ``{s}`` behind the names of their arrays;
-      ``{call}`` is the target's own.
-    * ``only_y``: y where nothing is differentiated. ``alone``: one gradient ``d{a}`` alone.
-    * ``overwrite``: the numbers of ``b`` go into ``a``.
-    """
-
-    put: str
-    value: str
-    forward: str = "y{s}, saved{s} = {call}"
-    backward: str = "{results} = backward(dy{s}, saved{s})"
-    only_y: str = ""
-    alone: str = ""
-    overwrite: str = "a[...] = b"
-
-
-class Call(NamedTuple):
-    """A forward that was called: its arrays, their bytes before, which it changed, its results."""
-
-    arrays: dict
-    before: dict
-    changed: tuple
-    y: Any
-    saved: Any
-
-
 class Adapter:
-    """A target of one framework, called as those of all others are.
+    """A target of one framework, asked as those of all others are.
 
-    A framework says how an array is made (``put``), laid out (``view``), read (``get``) and written
-    over, and how the target is called: ``call_forward(case, arrays)``, which gives y and what
-    backward needs, and ``gradients(call)``, name -> gradient.
+    A framework says how an array is made (``put``), laid out (``view``) and read (``get``), and how
+    its code is spelt.
 
     * ``layouts``: the ways in which it can lay out arguments.
     * ``able``: which of the properties that not every target has it can be asked for.
     * ``lacks``: what is not tested of any such target.
-    * ``spelling``: how a pasted test calls it.
+    * ``array``: the class of its arrays. ``entry``: the name of the function that gives y.
+    * ``names``: what its code uses, by name. ``watch`` is called with each case that it is asked.
     """
 
-    spelling = Spelling("{a}", "{a}")
+    spelling = Spelling()
     layouts: tuple[str, ...] = ()
     able: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+    array: type = object
+    entry = "target"
     put: Callable[[np.ndarray, str], Any]
     get: Callable[[str, Any], np.ndarray]
-    call_forward: Callable[[Case, dict], tuple]
-    gradients: Callable[[Call], dict]
-    poisoned: Callable[[], contextlib.AbstractContextManager]
+    poisoned: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
 
-    def __init__(self, target: Any, settings: Settings):
+    def __init__(self, target: Any, settings: Settings, **names: Any):
         self.target, self.settings = target, settings
+        self.names = {"np": np, "target": target, **names}
+        self._set_up: dict[str, dict] = {}
+        if self.spelling.second:
+            self.able = (*self.able, *settings.derivatives)
+        self.watch: Callable[[Case], Any] = lambda case: None
 
     def view(self, array, seen):
         return seen(array)
 
+    def dtype_name(self, array, copy: np.ndarray) -> str:
+        return copy.dtype.name
+
+    def context(self, dtype: str) -> contextlib.AbstractContextManager:
+        """What holds while a script of this dtype is executed."""
+        return contextlib.nullcontext()
+
     def arguments(self, case: Case, wanted: Sequence[str] = ()) -> dict[str, Any]:
-        """The arrays of a case by name; those ``wanted`` have gradients."""
+        """The arrays of a case by name; those ``wanted`` ask for a gradient."""
 
         def put(a):
             return self.put(a, case.dtype)
@@ -124,134 +163,89 @@ class Adapter:
             for name, a in arrays.items()
         }
 
-    def eps(self, case: Case) -> tuple[float, ...]:
-        """The last argument: eps, unless it is fixed in the target."""
-        return () if self.settings.eps is not None else (case.eps,)
+    # Code
 
-    def dtype_name(self, array, copy: np.ndarray) -> str:
-        return copy.dtype.name
+    def called(self, case: Case, *given: str) -> str:
+        """The call of the target with arguments of these names; eps may be fixed in it."""
+        eps = () if self.settings.eps is not None else (repr(case.eps),)
+        return f"{self.entry}({', '.join((*given, *eps))})"
 
-    def overwrite(self, array, numbers) -> None:
-        array[...] = numbers
+    def spelt(self, part: str, case: Case, s: str = "", a: str = "") -> list[str]:
+        """The lines of a template."""
+        given = [name + s for name in self.settings.arguments[:-1]]
+        results = ", ".join(name + s for name in self.settings.tensors[1:])
+        of = {"call": self.called(case, *given), "inputs": ", ".join(given), "results": results}
+        return getattr(self.spelling, part).format(s=s, a=a, **of).splitlines()
 
-    def outcome(self, tensors: dict, changed: tuple = (), **copies: np.ndarray) -> Outcome:
-        """The :class:`Outcome` of these results, of which some were copied before."""
-        arrays = {
-            name: copies[name] if name in copies else None if a is None else self.get(name, a)
-            for name, a in tensors.items()
+    def script(self, case: Case, first: Sequence[str], then: Sequence[str] = (), **more) -> Script:
+        """A :class:`Script` that uses the arrays of one case, unless ``more`` says otherwise."""
+        cases = more.pop("cases", {"": case})
+        usual = {
+            "judged": cases,
+            "results": self.settings.tensors,
+            "wanted": self.settings.arguments[:-1],
         }
-        dtypes = {
-            name: self.dtype_name(tensors[name], a) for name, a in arrays.items() if a is not None
-        }
-        return Outcome(arrays, dtypes, changed)
+        return Script(cases, self.setup(case), first, then, **usual | more)
 
-    def calls(self, cases: Sequence[Case]) -> list[Outcome]:
-        """The outcomes of several calls: every forward first, then the backwards in the opposite
-        order. Results are read when all is done, y when all forwards are.
-        """
-        started = [self._start(case) for case in cases]
-        # A backward may write over y.
-        copies = [{} if call.y is None else {"y": self.get("y", call.y)} for call in started]
-        found = [self.gradients(call) for call in reversed(started)][::-1]
-        if len(cases) > 1:
-            self._start(cases[0])  # may write over what the backwards returned
-        return [
-            self.outcome({"y": call.y} | gradients, self._changed(call), **copy)
-            for call, copy, gradients in zip(started, copies, found)
-        ]
+    def setup(self, case: Case) -> list[str]:
+        return self.spelt("setup", case)
 
-    def written_over(self, case: Case, other: Case) -> Outcome:
-        """The outcome of a second call with the same arrays, which hold another case by then."""
-        call = self._start(case)
-        self.gradients(call)
-        for name, a in self.arguments(other).items():
-            self.overwrite(call.arrays[name], a)
-        call = self._start(other, call.arrays)
-        return self.outcome({"y": call.y} | self.gradients(call))
+    def once(self, case: Case) -> Script:
+        """Forward and backward."""
+        return self.script(case, self.spelt("forward", case), self.spelt("backward", case))
 
-    def _start(self, case, arrays=None):
-        arrays = arrays or self.arguments(case)
-        call = Call(arrays, self._bytes(arrays), (), *self.call_forward(case, arrays))
-        return call._replace(changed=self._changed(call))  # a backward may put it right again
+    # Calls
+
+    def prepared(self, setup: Sequence[str]) -> dict[str, Any]:
+        """The names after these lines."""
+        text = "\n".join(setup)
+        if text not in self._set_up:
+            names = dict(self.names)
+            execute(setup, names)
+            self._set_up[text] = names
+        return self._set_up[text]
+
+    def call(self, case: Case) -> Outcome:
+        """The outcome of forward and backward."""
+        return self.outcomes(self.once(case))[0]
+
+    def outcomes(self, script: Script) -> list[Outcome]:
+        """The outcome of each case that a script judges."""
+        case = script.cases[""]
+        self.watch(case)
+        with self.context(case.dtype):
+            names = dict(self.prepared(script.setup))
+            for s, one in script.cases.items():
+                arrays = self.arguments(one, script.wanted)
+                names |= {name + s: a for name, a in arrays.items()}
+            names |= {name: self.put(a, case.dtype) for name, a in script.others.items()}
+            given = {name: names[name] for name in self.settings.arguments}
+            before, changed, ys = self._bytes(given), set(), {}
+            for lines in script.first, script.then:
+                execute(lines, names)
+                # A backward may put right again what a forward changed.
+                changed |= {name for name, a in self._bytes(given).items() if a != before[name]}
+                if lines is script.first and "y" in script.results:
+                    ys = {s: self._read("y", names[f"y{s}"]) for s in script.judged}
+            return [self._outcome(script, s, names, changed, ys) for s in script.judged]
 
     def _bytes(self, arrays):
         return {name: self.get(name, a).tobytes() for name, a in arrays.items()}
 
-    def _changed(self, call):
-        after = self._bytes(call.arrays)
-        return tuple(
-            name for name in after if name in call.changed or after[name] != call.before[name]
-        )
+    def _read(self, name, value):
+        if name == "y" and not isinstance(value, self.array):
+            raise TargetError(
+                f"target: found a {type(value).__name__} returned, expected y, one of"
+                f" {self.array.__name__}"
+            )
+        return None if value is None else self.get(name, value)
 
-
-class Differentiable(Adapter):
-    """A differentiable function ``f(x, gamma, beta, eps) -> y``.
-
-    A library says how it differentiates: ``y(case, arrays, **changed)`` is y of these arrays, of
-    which some are changed; ``run(f, *arrays)`` calls f; ``vjp(f, a, dy)`` is the gradient of <dy,
-    f(a)>; ``grad(f)`` the function of all gradients of a scalar function; and ``transforms`` has
-    ``grad`` and ``jvp`` of JAX, or PyTorch's own. Gradients that are differentiated ``again`` are
-    asked for so.
-    """
-
-    y: Callable
-    run: Callable
-    vjp: Callable
-    grad: Callable
-    transforms: Any
-
-    def __init__(self, target: Any, settings: Settings):
-        super().__init__(validation.require_callable("target", target), settings)
-        self.able = (*self.able, *settings.derivatives)
-
-    def alone(self, case: Case, name: str) -> Outcome:
-        """The outcome where only the gradient of the argument ``name`` is asked for."""
-        arrays = self.arguments(case, (name,))
-
-        def gradient(a, dy):
-            return self.vjp(lambda a: self.y(case, arrays, **{name: a}), a, dy)
-
-        return self.outcome({f"d{name}": self.run(gradient, arrays[name], arrays["dy"])})
-
-    def _product(self, case, arrays, v):
-        """The function (x, gamma, dy) -> <v, dx>."""
-        v = self.put(v, case.dtype)
-
-        def product(x, gamma, dy):
-            dx = self.vjp(lambda x: self.y(case, arrays, x=x, gamma=gamma), x, dy, again=True)
-            return (v * dx).sum()
-
-        return product
-
-    def second(self, case: Case, v: np.ndarray) -> list[np.ndarray]:
-        """The gradients of the product of v and dx with respect to x, gamma and dy."""
-        arrays = self.arguments(case, self.settings.arguments)
-        inputs = (arrays[name] for name in ("x", "gamma", "dy"))
-        return self._numbers(self.run(self.grad(self._product(case, arrays, v)), *inputs))
-
-    def third(self, case: Case, v: np.ndarray, u: np.ndarray) -> list[np.ndarray]:
-        """The gradient with respect to x of the product of u and the gradient of <v, dx>."""
-        arrays = self.arguments(case, self.settings.arguments)
-        dx = self.grad(self._product(case, arrays, v), again=True)
-        u = self.put(u, case.dtype)
-
-        def along(x):
-            return (u * dx(x, arrays["gamma"], arrays["dy"])[0]).sum()
-
-        return self._numbers(self.run(self.grad(along), arrays["x"]))
-
-    def forward_mode(self, case: Case, v: np.ndarray) -> list[np.ndarray]:
-        """The gradients of <dy, JVP along v> with respect to x and gamma; and the JVP."""
-        arrays, v = self.arguments(case, ()), self.put(v, case.dtype)
-
-        def product(x, gamma):
-            of_x = lambda x: self.y(case, arrays, x=x, gamma=gamma)  # noqa: E731
-            _, along = self.transforms.jvp(of_x, (x,), (v,))
-            return (along * arrays["dy"]).sum(), along
-
-        gradients = self.transforms.grad(product, argnums=(0, 1), has_aux=True)
-        found, along = self.run(gradients, arrays["x"], arrays["gamma"])
-        return self._numbers((*found, along))
-
-    def _numbers(self, arrays):
-        return [self.get("", a).astype(np.float64) for a in arrays]
+    def _outcome(self, script, s, names, changed, ys):
+        given = {name: names[name + s] for name in script.results}
+        arrays = {
+            name: ys[s] if name == "y" else self._read(name, value) for name, value in given.items()
+        }
+        dtypes = {
+            name: self.dtype_name(given[name], a) for name, a in arrays.items() if a is not None
+        }
+        return Outcome(arrays, dtypes, tuple(name for name in names if name in changed))

@@ -78,40 +78,6 @@ def composed(x, gamma, beta, eps):
     return gamma * c / torch.sqrt((c * c).mean(-1, keepdim=True) + eps) + beta
 
 
-class FrozenBackward(torch.autograd.Function):
-    """The gradients of ``composed``; their own are right, and take the statistics for constants."""
-
-    @staticmethod
-    def forward(ctx, dy, *rest):
-        ctx.rest = dy, *rest
-        with torch.enable_grad():
-            inputs = [a.detach().requires_grad_() for a in rest[:3]]
-            return torch.autograd.grad(composed(*inputs, rest[3]), inputs, dy)
-
-    @staticmethod
-    def backward(ctx, *v):
-        *arrays, eps = ctx.rest
-        with torch.enable_grad():
-            dy, *inputs = arrays = [a.detach().requires_grad_() for a in arrays]
-            found = torch.autograd.grad(composed(*inputs, eps), inputs, dy, create_graph=True)
-            product = sum((a * b).sum() for a, b in zip(v, found))
-            return *torch.autograd.grad(product, arrays, create_graph=True, allow_unused=True), None
-
-
-class FrozenTwice(torch.autograd.Function):
-    """A layer norm with the gradients of FrozenBackward (pytorch/pytorch#196700)."""
-
-    @staticmethod
-    def forward(ctx, x, gamma, beta, eps):
-        ctx.save_for_backward(x, gamma, beta)
-        ctx.eps = eps
-        return composed(x, gamma, beta, eps)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return *FrozenBackward.apply(dy, *ctx.saved_tensors, ctx.eps), None
-
-
 class GammaTwice(torch.nn.LayerNorm):
     def forward(self, x):
         return super().forward(x) * self.weight
@@ -157,7 +123,7 @@ def wide(ctx, dy, dx, *rest):
     return dx * (1 + 0.01 * (dy.shape[-1] > 512)), *rest
 
 
-_TWICE = {"double_backward": True, "nested": True, "dtypes": ("float64",)}
+_TWICE = {"double_backward": True, "dtypes": ("float64",)}
 _SMALL = {"most_features": 7, "most_rows": 15}
 
 #: Properties that fail alone if they are named here.
@@ -166,7 +132,6 @@ ALONE = (
     "calls in any order",
     "y without gradients",
     "memory that nobody wrote",
-    "nested derivatives",
     "the gradient of a JVP",
 )
 
@@ -210,7 +175,6 @@ FAULTY = {
         {"forward_mode": True, "dtypes": ("float64",)},
     ),
     "frozen": ("the second derivative", Frozen.apply, composed, _TWICE),
-    "frozen twice": ("nested derivatives", FrozenTwice.apply, composed, _TWICE),
     "a Function": (
         "the second derivative",
         Frozen,

@@ -48,7 +48,7 @@ def test_pytorch(torch):
     report = validate(layer_norm, dtypes=("float32", "float64"), **options)
     assert report.held and {"gradients add up", "the second derivative"} <= set(report.kept)
     assert not small(torch.nn.RMSNorm, kind="rms_norm", dtypes=("float64",), forward_mode=True)
-    with pytest.raises(TargetError, match="expected the tensor y"):
+    with pytest.raises(TargetError, match="found a tuple returned, expected y, one of Tensor"):
         validate(lambda x, *_: (x, x), framework="torch")
 
 
@@ -58,9 +58,9 @@ def test_jax(jax):
     def layer_norm(x, gamma, beta, eps):
         traced.append((x.shape, eps))
         c = x - x.mean(-1, keepdims=True)
-        return gamma * c * jax.lax.rsqrt((c * c).mean(-1, keepdims=True) + np.float32(eps)) + beta
+        return gamma * c * jax.lax.rsqrt((c * c).mean(-1, keepdims=True) + eps) + beta
 
-    options = {"double_backward": True, "nested": True, "forward_mode": True}
+    options = {"double_backward": True, "forward_mode": True}
     limits = {"framework": "jax", "quick": True, "most_features": 64, "most_rows": 99}
     assert validate(layer_norm, **limits, **options).held
     # The same shape was compiled again in every call. Ten are for y or one gradient alone and the
@@ -203,7 +203,7 @@ def test_what_is_compiled_is_compiled_for_every_case(torch):
         torch._dynamo.config.recompile_limit,
     )
     for D in range(2, 2 + limit + 3):
-        (outcome,) = adapted.calls([case := draw("any width", (2, D), "float32")])
+        outcome = adapted.call(case := draw("any width", (2, D), "float32"))
         dbeta = case.dy.sum(axis=0)
         np.testing.assert_allclose(outcome.tensors["dbeta"], 2 * dbeta, rtol=1e-4, atol=1e-4)
     assert torch._dynamo.config.recompile_limit == limit

@@ -2,13 +2,11 @@
 the same.
 """
 
-import functools
 import itertools
 from typing import NamedTuple
 
 import numpy as np
 
-from .cases import all_cases
 from .checks import asked, misshapen, shape_of
 from .judge import BY_ROW, judge, truth
 from .layouts import SAME_NUMBERS, SAME_ROWS
@@ -56,12 +54,12 @@ def of_numbers(case, times=1):
     return asked(case.property).of_numbers and 0 < case.x.size <= times * MOST and case.finite
 
 
-def where_wrong(target, failed):
+def where_wrong(target, tried):
     """:class:`Shown` of failures in which numbers are wrong: nothing else can have a mistake's
     name. Or the shapes of parameters' gradients: there are mistakes that are told by them.
     """
-    for cases in failed.values():
-        for case in some([case for case in cases if of_numbers(case, times=8)]):
+    for cases in tried.values():
+        for case in some([case for case, wrong in cases if wrong and of_numbers(case, times=8)]):
             if (tensors := results(target, case)) is not None:
                 wrong = frozenset(
                     name
@@ -80,24 +78,11 @@ def is_float(array):
     return array is not None and (array.dtype.kind == "f" or array.dtype.name == "bfloat16")
 
 
-@functools.lru_cache(maxsize=8)
-def all_of_numbers(settings, layouts):
-    """The run's cases that are there for their numbers, by what tells one from another."""
-    return {key_of(case): case for case in all_cases(settings, layouts) if of_numbers(case)}
-
-
-def key_of(case):
-    return case.property, case.dtype, str(case.layouts), case.x.shape, case.x.tobytes(), case.eps
-
-
-def where_right(target, failed, wrong):
-    """Cases that held, some of each property; layouts only where nothing else failed: else some
-    were not tried.
-    """
-    layouts = tuple(target.layouts) if all(shown.case.layouts for shown in wrong) else ()
-    bad, held = {key_of(case) for cases in failed.values() for case in cases}, {}
-    for key, case in all_of_numbers(target.settings, layouts).items():
-        if key not in bad and not IN_ONE_PLACE & set(case.layouts.values()):
+def where_right(tried):
+    """Cases that held, some of each property."""
+    held = {}
+    for case, wrong in itertools.chain(*tried.values()):
+        if not wrong and of_numbers(case) and not IN_ONE_PLACE & set(case.layouts.values()):
             held.setdefault((case.property, case.dtype), []).append(case)
     return list(itertools.chain(*map(some, held.values())))
 

@@ -8,6 +8,7 @@ that failed, and on some that held, which a candidate must not fail either.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -33,64 +34,62 @@ from .evidence import (
 from .judge import judge, truth
 from .mistakes import LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose
 from .mistakes.catalogue import forward_keeping_x
-from .mistakes.conventions import conventions, gradients
+from .mistakes.conventions import Choices, conventions, gradients
 from .mistakes.recognise import MADE_AGAIN, combined, explaining
 from .mistakes.wild import BUGS
-from .targets import Outcome, Raised, TargetError
+from .targets import Raised, TargetError
 
 #: Properties whose cases show the digits of a dtype.
 PLAIN = "ordinary rows", "any width", "any shape", "gamma of either sign, and 0"
 
 
 class Candidate(NamedTuple):
-    """A known wrong layer norm: names, a sentence, what runs it, and what a convention chose."""
+    """A known wrong layer norm: names, a sentence, the function that gives the tensors of a case or
+    None, and what a convention chose.
+    """
 
     names: tuple
     sentence: str
-    target: object
-    choices: object = None
-
-
-class Formula:
-    """A function of a case, which gives some of the tensors, as a target."""
-
-    def __init__(self, tensors):
-        self.tensors = tensors
-
-    def call(self, case):
-        return Outcome(self.tensors(case), {})
+    tensors: Callable
+    choices: Choices | None = None
 
 
 def of_zeros(case):
     return {name: np.zeros(shape_of(name, case)) for name in ("y", "dx", "dgamma", "dbeta")}
 
 
-ZEROS = Candidate(("never-written",), "", Formula(of_zeros))
+ZEROS = Candidate(("never-written",), "", of_zeros)
+
+
+def of_pair(names, sentence, pair, settings):
+    """A candidate that is a pair of functions, which takes eps and beta whatever the target
+    does.
+    """
+    own = {"framework": "numpy", "eps": None, "beta": not settings.rms, "device": None}
+    target = NumPyPair(pair, dataclasses.replace(settings, **own))
+    return Candidate(names, sentence, functools.partial(results, target))
 
 
 @functools.lru_cache(maxsize=8)
 def candidates(settings):
     """The bugs from the wild, and the catalogue's mutants behind the library's forward."""
-    questions, settings = {k.name: f" {k.question}" for k in MUTANTS}, of_candidates_own(settings)
-    found = [
-        Candidate(
+    questions = {mutant.name: f" {mutant.question}" for mutant in MUTANTS}
+    bugs = [
+        of_pair(
             tuple(filter(None, (bug.name, bug.mistake))),
             f"as in {bug.threads[0]}: {bug.cause}.{questions.get(bug.mistake, '')}",
-            NumPyPair((bug.forward, bug.backward), settings),
+            (bug.forward, bug.backward),
+            settings,
         )
         for bug in BUGS
         if bug.kind == settings.kind
     ]
-    found += [
-        Candidate(
-            (mutant.name,),
-            f"this: {mutant.says}",
-            NumPyPair((forward_keeping_x, mutant.backward), settings),
-        )
-        for mutant in MUTANTS
+    mutants = [
+        of_pair((one.name,), f"this: {one.says}", (forward_keeping_x, one.backward), settings)
+        for one in MUTANTS
         if not settings.rms
     ]
-    return tuple(found)
+    return (*bugs, *mutants)
 
 
 @functools.lru_cache(maxsize=8)
@@ -98,40 +97,31 @@ def the_library(settings):
     """What is right, as a candidate."""
     backward = rms_norm_backward if settings.rms else layer_norm_backward
     pair = rms_norm_forward if settings.rms else forward_keeping_x, backward
-    return Candidate((), "", NumPyPair(pair, of_candidates_own(settings)))
-
-
-def of_candidates_own(settings):
-    """The settings of a candidate, which takes eps and beta whatever the target does."""
-    return dataclasses.replace(
-        settings, framework="numpy", eps=None, beta=not settings.rms, device=None
-    )
+    return of_pair((), "", pair, settings)
 
 
 # What explains
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def holds(target, case, settings, names):
+def holds(one, case, settings, names):
     """Whether a candidate would not have failed this case: it is right, or as good as right."""
-    tensors = results(target, case)
+    tensors = one.tensors(case)
     return tensors is not None and (
-        same(results(the_library(settings).target, case), tensors, case, settings, names)
+        same(the_library(settings).tensors(case), tensors, case, settings, names)
         or not wrong_in(tensors, case, settings, names)
     )
 
 
 def explained(found, shown, settings, names, gives=same):
     """Those of the candidates ``found`` that explain this failure, in these tensors."""
-    case, known = shown.case, functools.cache(lambda target: results(target, case))
+    case, known = shown.case, functools.cache(lambda one: one.tensors(shown.case))
     wrong = [name for name in names if name in shown.wrong]
     return explaining(
         found,
         the_library(settings),
-        lambda one: gives(shown.tensors, known(one.target), case, settings, names),
-        lambda one: (
-            known(one.target) is not None and wrong_in(known(one.target), case, settings, wrong)
-        ),
+        lambda one: gives(shown.tensors, known(one), case, settings, names),
+        lambda one: known(one) is not None and wrong_in(known(one), case, settings, wrong),
     )
 
 
@@ -151,9 +141,7 @@ def explain(found, wrong, held, settings, names):
     A target may have two faults, so that a third of the failures may show other numbers; more are a
     contradiction.
     """
-    covered = {
-        one: [] for one in found if all(holds(one.target, case, settings, names) for case in held)
-    }
+    covered = {one: [] for one in found if all(holds(one, case, settings, names) for case in held)}
     for shown in wrong:
         for one in explained(covered, shown, settings, names):
             covered[one].append(shown)
@@ -164,7 +152,7 @@ def explain(found, wrong, held, settings, names):
     left = [
         shown
         for shown in wrong
-        if not same(shown.tensors, results(best[0].target, shown.case), shown.case, settings, names)
+        if not same(shown.tensors, best[0].tensors(shown.case), shown.case, settings, names)
     ]
     judged = [shown for shown in left if not IN_ONE_PLACE & set(shown.case.layouts.values())]
     if 2 * len(judged) > most:
@@ -209,16 +197,14 @@ def listed(names):
 
 
 @np.errstate(all="ignore")
-def name(target, failed):
-    """The :class:`~normcheck.mistakes.Diagnosis` of a target from the cases that it ``failed``, by
-    property; or None.
+def name(target, tried):
+    """The :class:`~normcheck.mistakes.Diagnosis` of a target, or None; ``tried`` has for each
+    property the pairs (case, what was found wrong).
     """
-    wrong, dtypes = list(where_wrong(target, failed)), target.settings.dtypes
+    wrong, dtypes = list(where_wrong(target, tried)), target.settings.dtypes
     if not wrong:
         return None
-    told = depends_on_calls(target, wrong) or of_numbers_alone(
-        target, wrong, where_right(target, failed, wrong)
-    )
+    told = depends_on_calls(target, wrong) or of_numbers_alone(target, wrong, where_right(tried))
     only = [dtype for dtype in dtypes if any(shown.case.dtype == dtype for shown in wrong)]
     if told and len(only) < len(dtypes):
         told = told._replace(sentence=f"{told.sentence} So it is in {listed(only)} alone.")
@@ -269,7 +255,7 @@ def of_lost_digits(wrong, held, settings):
     left = [
         one
         for one in candidates(settings)
-        if all(holds(one.target, case, settings, names) for case in held)
+        if all(holds(one, case, settings, names) for case in held)
     ]
     for shown in wrong:
         left = list(explained(left, shown, settings, names, alike))
@@ -436,7 +422,7 @@ def y_of(choices, case):
 def chosen(kind, count):
     """Candidates of so many conventions that are others."""
     return tuple(
-        Candidate(names, words, Formula(functools.partial(y_of, choices)), choices)
+        Candidate(names, words, functools.partial(y_of, choices), choices)
         for names, words, choices in conventions(kind)
         if len(names) == count
     )
@@ -459,8 +445,7 @@ def of_conventions(wrong, held, settings, partly=True):
 def of_y(wrong, held, settings):
     """Whose y it is, where the gradients belong to something else."""
     wrong, held = of_tensor("y", wrong, held)
-    made = [one for one in candidates(settings) if one.target.target[0] is not forward_keeping_x]
-    of = explain(made, wrong, held, settings, ("y",))
+    of = explain(candidates(settings), wrong, held, settings, ("y",))
     start = "Its gradients are those of no known mistake, but its y is "
     return and_not(of_candidates(of.found, start), of) if of.found else None
 

@@ -99,10 +99,7 @@ class _Run:
                     self.digits[dtype] = self.ordinary_digits(first)
             for case in self.cases:
                 self.try_one(case)
-            failed = {
-                property: [case for case, _ in cases] for property, cases in self.failed.items()
-            }
-            mistake = name(self.target, failed) if failed else None
+            mistake = name(self.target, self.tried) if self.failed else None
             failures = list(self.failures())
             notes = () if self.settings.quick else tuple(self.digit_loss_by_offset())
             return said(failures, mistake=mistake, notes=notes)

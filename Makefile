@@ -90,7 +90,7 @@ links: .venv/installed .venv/installed-mpi
 	@touch $@
 
 gpu-code: .peers/gpu-code/installed
-	LN_REQUIRE_CUDA_COMPILER=1 .peers/gpu-code/bin/python -m pytest tests/lnlib/backends/test_gpu_code.py tests/ptx tests/normcheck/validate/test_devices.py
+	LN_REQUIRE_CUDA_COMPILER=1 .peers/gpu-code/bin/python -m pytest tests/lnlib/backends/test_gpu_code.py tests/ptx
 
 # MUTANTS="--seed 7 --count 350" and others: see the first lines of the tool.
 mutants: .venv/installed .venv/installed-mpi

@@ -7,9 +7,8 @@ the last axis, forward and backward, and print what it says::
 The modules, in the order in which a run uses them:
 
 - :mod:`~normcheck.settings` says what the target takes; :mod:`~normcheck.adapters`,
-  :mod:`~normcheck.torch_adapter`, :mod:`~normcheck.jax_adapter` and
-  :mod:`~normcheck.device_adapter` call it, each on the arrays of one library;
-  :mod:`~normcheck.targets` has what these share.
+  :mod:`~normcheck.torch_adapter` and :mod:`~normcheck.jax_adapter` call it, each on the arrays of
+  one library; :mod:`~normcheck.targets` has what these share.
 - :mod:`~normcheck.cases` draws the arrays, :mod:`~normcheck.layouts` lays them out in memory.
 - :mod:`~normcheck.checks` calls the target in each case; :mod:`~normcheck.judge` compares with
   exact results, and :mod:`~normcheck.tolerance` derives how large an error may be.

@@ -19,7 +19,7 @@ from lnlib.rounding import find
 from .cases import UNWRITTEN, stored
 from .checks import DERIVATIVES, TIMES, random_v, shape_of
 from .judge import BY_ROW, derivatives, truth
-from .layouts import FURTHER, SECOND, SLICE, as_code, laid_out
+from .layouts import as_code, laid_out
 
 #: The most numbers that are written out.
 MOST = 64
@@ -126,11 +126,9 @@ class Writer:
     def imports(self, test):
         if "np." in test:
             yield "import numpy as np"
-        for module in ("base64", "ctypes", "zlib", "ml_dtypes", "torch", "jax", "cupy"):
+        for module in ("base64", "ctypes", "zlib", "ml_dtypes", "torch", "jax"):
             if f"{module}." in test:
                 yield f"import {module}"
-        if self.framework == "numba":
-            yield "from numba import cuda"
         if self.framework == "jax" and self.case.dtype == "float64":
             yield 'jax.config.update("jax_enable_x64", True)'
 
@@ -201,7 +199,7 @@ class Writer:
 
     def put(self, name, dtype, layout=None, shape=()):
         """Lines that lay out an array and hand it to the framework."""
-        put, on_device = self.spelling.put, self.framework in ("cupy", "numba")
+        put = self.spelling.put
         if self.framework == "torch":
             if dtype == "bfloat16":  # NumPy hands over the bits
                 yield f"{name} = {name}.view(np.int16)"
@@ -209,11 +207,10 @@ class Writer:
             if self.settings.device:
                 put += f".to({self.settings.device!r})"
             put += ".requires_grad_()" * (name.rstrip("23") in self.script.wanted)
-        laid = layout and (not on_device or layout in (SECOND, SLICE, FURTHER))
-        code = as_code(name, layout, shape) if laid else []
+        if layout:
+            yield from as_code(name, layout, shape)
         if put != "{a}":
-            code.insert(1 if on_device else len(code), f"{name} = {put.format(a=name)}")
-        yield from code
+            yield f"{name} = {put.format(a=name)}"
 
     # judging
 

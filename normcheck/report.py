@@ -1,6 +1,7 @@
 """What is said: which properties held, what failed with its smallest case, what was not tested."""
 
 import json
+import math
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -51,26 +52,16 @@ class Failure:
 
     def record(self) -> dict[str, Any]:
         """What goes into JSON: of large arrays no numbers, of others as text keeps them."""
-        case = self.case
-        arrays = {
+        case, names = self.case, ("x", "gamma", "beta", "dy")
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        for name in "error", "share":
+            found[name] = str(found[name]) if found[name] in (math.inf, -math.inf) else found[name]
+        found["case"] = {name: getattr(case, name) for name in ("dtype", "eps", "layouts")}
+        found["case"] |= {"shape": case.x.shape} | {
             name: np.vectorize(str, otypes=[object])(a).tolist() if a.size <= 64 else None
-            for name, a in zip(("x", "gamma", "beta", "dy"), case.arrays)
+            for name, a in zip(names, case.arrays)
         }
-        return {
-            **{one.name: getattr(self, one.name) for one in fields(self)},
-            **{name: _finite(getattr(self, name)) for name in ("error", "share")},
-            "case": {
-                "shape": case.x.shape,
-                "dtype": case.dtype,
-                "eps": case.eps,
-                "layouts": case.layouts,
-                **arrays,
-            },
-        }
-
-
-def _finite(number):
-    return number if number is None or np.isfinite(number) else str(number)
+        return found
 
 
 @dataclass(frozen=True)
@@ -114,34 +105,31 @@ class Report:
 
     def to_json(self) -> str:
         """The report as JSON text."""
-        mistake = self.mistake and {
-            name: getattr(self.mistake, name) for name in ("kind", "names", "sentence")
-        }
         found = {one.name: getattr(self, one.name) for one in fields(self)} | {
             "held": self.held,
             "kept": self.kept,
             "ended": self.ended or None,
             "failures": [failure.record() for failure in self.failures],
-            "mistake": mistake,
             "seconds": round(self.seconds, 1),
         }
+        if self.mistake:
+            kind, names, sentence, _ = self.mistake
+            found["mistake"] = {"kind": kind, "names": names, "sentence": sentence}
         return json.dumps(found, indent=1)
 
     def to_html(self) -> str:
         """The report as a page, with the test of every failure."""
         body = "\n".join(
-            f"<{tag}>{escape(text.strip())}</{tag}>"
-            for tag, text in _parts(self, all_tests=True)
-            if text
+            f"<{tag}>{escape(text.strip())}</{tag}>" for tag, text in _parts(self, all_tests=True)
         )
         title = f'<meta charset="utf-8"><title>{escape(self.target)}</title>'
         return f'<!doctype html><html lang="en">{title}\n{body}\n</html>'
 
 
 def _wrapped(text):
-    return textwrap.fill(
-        text, 76, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-    )
+    keep = {"break_long_words": False, "break_on_hyphens": False}
+    start = "\n" if text.startswith("\n") else ""
+    return start + textwrap.fill(text.strip("\n"), 76, subsequent_indent="    ", **keep)
 
 
 def _headline(report):
@@ -153,8 +141,8 @@ def _headline(report):
 
 
 def _parts(report: Report, all_tests: bool = False) -> Iterator[tuple[str, str]]:
-    """What is said, part by part, each with the tag that HTML has for it; empty lines are parts,
-    too. If a tensor is wrong everywhere, that is told at length only once.
+    """What is said, part by part, each with the tag that HTML has for it. If a tensor is wrong
+    everywhere, that is told at length only once.
     """
     yield "h1", _headline(report)
     if QUICK in report.untested:
@@ -167,7 +155,7 @@ def _parts(report: Report, all_tests: bool = False) -> Iterator[tuple[str, str]]
         other = failure.failed - failure.alike
         count = f"{failure.failed} of {failure.tried} cases"
         count += f", {other} of them in another way" if other else ""
-        yield from [("", ""), ("h2", f"FAILED  {failure.property} ({count})")]
+        yield "h2", f"\nFAILED  {failure.property} ({count})"
         if failure.where:
             yield "p", f"    {failure.where}"
         yield "p", f"    {failure.sentence}; smallest case: {failure.case}"
@@ -175,19 +163,18 @@ def _parts(report: Report, all_tests: bool = False) -> Iterator[tuple[str, str]]
             yield "pre", failure.test
     if alike:
         names = "; ".join(failure.property for failure in alike)
-        said = f"FAILED  likewise, {alike[0].tensor} being wrong in every case: {names}"
-        yield from [("", ""), ("p", said)]
+        yield "p", f"\nFAILED  likewise, {alike[0].tensor} being wrong in every case: {names}"
     if failures and not all_tests:
         said = (
             "The first of these as a test, in which target, or forward and backward, are yours"
             " (report.failures[k].test has all):"
         )
-        yield from [("", ""), ("p", said), ("", ""), ("pre", failures[0].test)]
+        yield from [("p", f"\n{said}"), ("pre", f"\n{failures[0].test}")]
     if report.mistake:
-        yield from [("", ""), ("p", f"Which mistake: {report.mistake.sentence}")]
+        yield "p", f"\nWhich mistake: {report.mistake.sentence}"
     if report.kept:
         held = "No failure in what was tried of" if report.ended else "These held"
-        yield from [("", ""), ("p", f"{held}: {'; '.join(report.kept)}")]
+        yield "p", f"\n{held}: {'; '.join(report.kept)}"
     for dtype, digits in report.digits.items():
         said = ", ".join(f"{name} {d:.1f}" for name, d in digits.items())
         yield "p", f"Digits of ordinary rows, {dtype}: {said}"

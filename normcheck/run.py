@@ -42,9 +42,9 @@ def validate(
     """Try a layer norm or RMS norm over the last axis, forward and backward, on everything known to
     go wrong; ``str`` of the report says what held, what failed, and what was not tested.
 
-    ``target`` is, for "numpy", "cupy" and "numba" (on arrays of that library), a pair of functions:
-    ``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma,
-    dbeta)``; RMS norm has no beta and no dbeta. For "torch" and "jax" it is a differentiable
+    ``target`` is, for "numpy", a pair of functions: ``forward(x, gamma, beta, eps) -> (y, saved)``
+    and ``backward(dy, saved) -> (dx, dgamma, dbeta)``; RMS norm has no beta and no dbeta. For
+    "torch" and "jax" it is a differentiable
     function ``f(x, gamma, beta, eps) -> y``; for "torch" also a module, or a class of modules.
     The other arguments are those of :class:`normcheck.Settings`; ``watch`` is called with each
     case before the target is called.

@@ -13,8 +13,6 @@ FRAMEWORKS = {
     "numpy": "adapters.NumPyPair",
     "torch": "torch_adapter.TorchFunction",
     "jax": "jax_adapter.JaxFunction",
-    "cupy": "device_adapter.DevicePair",
-    "numba": "device_adapter.DevicePair",
 }
 DTYPES = "float64", "float32", "float16", "bfloat16"
 
@@ -89,8 +87,7 @@ class Settings:
             validation.require_count("most_features", self.most_features, self.multiple_of)
         if self.device is not None and self.framework != "torch":
             raise ValueError(
-                f"device: found {self.device!r}, expected None: framework {self.framework} puts"
-                " arrays where its own current device is"
+                f"device: found {self.device!r}, expected None with framework {self.framework}"
             )
         if self.rms:
             object.__setattr__(self, "beta", False)

@@ -1,5 +1,5 @@
-"""normcheck on PyTorch, JAX and device arrays, where these are installed: what is right holds, and
-what a target may be. Wrong ones are in faulty_torch.py.
+"""normcheck on PyTorch, JAX and Numba's device arrays, where these are installed: what is right
+holds, and what a target may be. Wrong ones are in faulty_torch.py.
 """
 
 import dataclasses
@@ -102,23 +102,25 @@ def test_modules_of_one_width_and_one_eps(torch):
 
 
 SIMULATED = """
-from numba import cuda
-from lnlib import layer_norm_forward, layer_norm_backward
+import lnlib
 from normcheck import validate
-def forward(x, gamma, beta, eps):
-    y, cache = layer_norm_forward(*(a.copy_to_host() for a in (x, gamma, beta)), eps)
+def my_forward(*given):
+    *arrays, eps = given
+    y, cache = lnlib.layer_norm_forward(*(a.copy_to_host() for a in arrays), eps)
     return cuda.to_device(y), cache
-def backward(dy, cache):
-    return tuple(map(cuda.to_device, layer_norm_backward(dy.copy_to_host(), cache)))
-report = validate((forward, backward), framework="numba", quick=True)
+def my_backward(dy, cache):
+    return tuple(map(cuda.to_device, lnlib.layer_norm_backward(dy.copy_to_host(), cache)))
+report = validate((forward, backward), quick=True, contiguous=True)
 print(report.held, "memory in any order" in report.kept)
 """
 
 
-def test_numba_device_arrays():
+def test_the_pair_of_the_page_for_device_arrays():
     pytest.importorskip("numba.cuda", reason="Numba has no CUDA target here")
+    page = (BOOK / "validate-your-own.md").read_text(encoding="utf-8")
+    of_page = page.partition("```python\n")[2].partition("```")[0]
     ran = subprocess.run(
-        [sys.executable, "-c", SIMULATED],
+        [sys.executable, "-c", of_page + SIMULATED],
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
         capture_output=True,
         text=True,

@@ -28,8 +28,7 @@ START, GRACE = 60, 5
 INTERRUPTED = 128 + signal.SIGINT
 
 
-#: What is said of targets that cannot be run, in one line. Any other exception is shown where it
-#: came from, too.
+#: What is said in one line. Any other exception is shown where it came from, too.
 EXPECTED = TargetError, ImportError, AttributeError, TypeError, ValueError
 
 
@@ -53,6 +52,8 @@ def find(name):
 
 def _child(pipe, target, options):
     """What the child does: it says which case is about to be tried, and sends (code, report)."""
+    if hasattr(os, "setsid"):
+        os.setsid()  # a terminal's Ctrl-C reaches the parent alone, which hands it on
     try:
         watch = lambda case: pipe.send(f"{case.property}: {case}")  # noqa: E731
         report = validate(find(target), **options, watch=watch)
@@ -91,27 +92,25 @@ def watched(target, options, silence=None):
 
 
 def _heard(pipe, child, silence):
-    """What the child returned, or what is said of it."""
-    at, limit = BEFORE, silence and max(silence, START)
-    interrupted, end = 0, _end(limit)
+    """What the child returned; or (code, what is said) of one that ended or hung."""
+    at, limit, interrupted = BEFORE, silence and max(silence, START), False
+    end = _end(limit)
     while True:
         try:
             told = _next(pipe, child, end)
-        except KeyboardInterrupt:  # a terminal tells the child as well
-            interrupted, end = 1, _end(GRACE)
-        except TimeoutError:
-            if not interrupted:
-                child.kill()
-                return _ended(at, f"took over {limit:g} seconds")
-            if interrupted == 2:
-                return INTERRUPTED, f"interrupted in {at}"
-            os.kill(child.pid, signal.SIGINT)  # it may not have been told
-            interrupted, end = 2, _end(GRACE)
-        except (EOFError, OSError):
-            child.join(GRACE)
+        except KeyboardInterrupt:
+            os.kill(child.pid, signal.SIGINT)
+            interrupted, end = True, _end(GRACE)
+        except (EOFError, OSError) as error:
             if interrupted:
                 return INTERRUPTED, f"interrupted in {at}"
-            return _ended(at, f"ended the process ({_in_words(child.exitcode or 0)})")
+            if isinstance(error, TimeoutError):
+                what = f"took over {limit:g} seconds"
+            else:
+                child.join(GRACE)
+                what = f"ended the process ({_in_words(child.exitcode or 0)})"
+            said = f"the target {what} "
+            return (2, said + at) if at == BEFORE else (1, f"{said}in {at}")
         else:
             if not isinstance(told, str):
                 return told
@@ -133,11 +132,6 @@ def _next(pipe, child, end):
         if time.monotonic() > end:
             raise TimeoutError
     return pipe.recv()
-
-
-def _ended(at, what):
-    """The exit code, and what is said, of a target that ended or hung."""
-    return (2, f"the target {what} {at}") if at == BEFORE else (1, f"the target {what} in {at}")
 
 
 def _in_words(code):

@@ -128,7 +128,8 @@ class _Run:
         if asked(property).conditional and check(self.target, plain(case)):
             self.unjudged[property] = f"{property}: the numbers are wrong as they are"
         else:
-            self.tried.setdefault(property, []).append((case, check(self.target, case)))
+            found = check(self.target, case)
+            self.tried.setdefault(property, []).append((case, found))
 
     def digit_loss_by_offset(self):
         """Where each tensor begins to lose more than any right formula may lose near zero, as rows

@@ -45,6 +45,10 @@ FAR_SHAPE = 16, 64
 WRITTEN_OVER, UNWRITTEN = "numbers written over", "memory that nobody wrote"
 
 
+#: The arrays of a case.
+ARGUMENTS = "x", "gamma", "beta", "dy"
+
+
 def far(settings: Settings, dtype: str) -> list[float]:
     """Those of :data:`FAR` where a right formula may lose less than half of xhat: where it may lose
     all, as in float32 at a million, y = beta and dx = 0 would hold as well.
@@ -58,8 +62,8 @@ class Case:
     """Arrays of one call. x and dy have shape (..., D), gamma and beta (D,); RMS norm has no beta.
 
     ``layouts`` has the names of arguments that lie in memory in a way of their own, and that way:
-    {"dy": "reversed"}. ``made_by`` has the lines of NumPy that make the arrays, if they were made
-    by some.
+    {"dy": "reversed"}. ``drawn`` are the options of :func:`draw`, and ``made_by`` are the lines of
+    NumPy that make the arrays, until these are changed.
     """
 
     property: str
@@ -70,6 +74,7 @@ class Case:
     eps: float
     dtype: str
     layouts: dict[str, str] = field(default_factory=dict)
+    drawn: dict[str, Any] = field(default_factory=dict)
     made_by: tuple[str, ...] = ()
 
     def __str__(self):
@@ -107,6 +112,16 @@ class Case:
         """The case with ``change(x)`` and ``change(dy)``."""
         return self.with_arrays(x=change(self.x), dy=change(self.dy), **others)
 
+    def laid_out(self, layouts: dict[str, str]) -> "Case":
+        """The case with these layouts: in some of them all rows are the first, or all numbers."""
+        seen = {name: laid_out(getattr(self, name), layout) for name, layout in layouts.items()}
+        return replace(self, layouts=layouts, **{name: a.copy() for name, a in seen.items()})
+
+    def drawn_again(self) -> "Case":
+        """A case of this shape and kind whose arrays are told in a few lines."""
+        again = draw(self.property, self.x.shape, self.dtype, self.eps, **self.drawn)
+        return again.laid_out(self.layouts)
+
     def without_nan(self) -> "Case":
         """The case with 0 in the place of every NaN and Inf."""
         return self.with_rows(lambda a: np.where(np.isfinite(a), a, 0.0))
@@ -119,64 +134,56 @@ def stored(a, dtype: str) -> np.ndarray:
     return np.where(np.isfinite(a), np.clip(round_to(a, dtype), -most, most), a) + 0.0  # no -0
 
 
-def draw(property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, change=None) -> Case:
+def draw(property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, change="") -> Case:
     """The case of normal rows, gamma, beta and dy: rows have mean offset * sigma.
 
-    ``change`` is a function of (x, gamma, beta, dy) that changes them in place.
+    ``change`` is code that changes x, gamma, beta and dy in place.
     """
-    rng = np.random.default_rng(zlib.crc32(f"{property} {shape} {eps} {offset} {sigma}".encode()))
-    x, dy = rng.standard_normal((2, *shape))
-    gamma, beta = rng.standard_normal((2, shape[-1]))
-    x = sigma * (offset + x)
-    if change:
-        change(x, gamma, beta, dy)
-    x, gamma, beta, dy = (stored(a, dtype) for a in (x, gamma, beta, dy))
-    return Case(property, x, gamma, beta, dy, eps, dtype)
+    seed = zlib.crc32(f"{property} {shape} {eps} {offset} {sigma}".encode())
+    lines = (
+        f"rng = np.random.default_rng({seed})",
+        f"x, dy = rng.standard_normal({(2, *shape)})",
+        f"gamma, beta = rng.standard_normal({(2, shape[-1])})",
+        f"x = {sigma!r} * ({offset!r} + x)",
+        *change.splitlines(),
+    )
+    named: dict[str, Any] = {"np": np}
+    exec("\n".join(lines), named)
+    arrays = (stored(named[name], dtype) for name in ARGUMENTS)
+    made = {"offset": offset, "sigma": sigma, "change": change}
+    return Case(property, *arrays, eps, dtype, drawn=made, made_by=lines)
 
 
 def drawer(settings: Settings) -> Callable[..., Case]:
     """:func:`draw` for what the target takes: the nearest width, its eps, beta = 0 if none."""
 
-    def drawn(property, shape, dtype, eps=1e-5, **options):
+    def drawn(property, shape, dtype, eps=1e-5, change="", **options):
         shape = *shape[:-1], settings.width(shape[-1])
         eps = eps if settings.eps is None else settings.eps
-        case = draw(property, shape, dtype, eps, **options)
-        return case if settings.beta else case.with_arrays(beta=np.zeros(shape[-1]))
+        change = change if settings.beta else f"{change}\nbeta[:] = 0".strip()
+        return draw(property, shape, dtype, eps, change=change, **options)
 
     return drawn
 
 
 # What is odd about rows or parameters
 
-
-def spike(x, gamma, beta, dy):
-    """Rows near zero, with one number that stands out."""
-    x *= 0.01
-    x[..., min(1, x.shape[-1] - 1)] = 50
-
-
-def signs_and_zeros(x, gamma, beta, dy):
-    """gamma with zeros and numbers of either sign, beta 0 where gamma is not."""
-    gamma[::3] = 0
-    gamma[1::3] = -np.abs(gamma[1::3])
-    beta[1::2] = 0
-
-
-def large_parameters(x, gamma, beta, dy):
-    """gamma and beta are thousands, and dy what is left of a loss after many layers."""
-    gamma *= 1e4
-    beta *= 1e4
-    dy *= 1e-10
-
-
-def large_gradients(x, gamma, beta, dy):
-    """A loss that is scaled up."""
-    dy *= 1e8
-
-
-def no_parameters(x, gamma, beta, dy):
-    """gamma = 1 and beta = 0, as at initialisation."""
-    gamma[:], beta[:] = 1, 0
+#: Rows near zero, with one number that stands out.
+SPIKE = """\
+x *= 0.01
+x[..., 1 % x.shape[-1]] = 50
+"""
+#: gamma with zeros and numbers of either sign, beta 0 where gamma is not.
+SIGNS_AND_ZEROS = """\
+gamma[::3] = 0
+gamma[1::3] = -np.abs(gamma[1::3])
+beta[1::2] = 0
+"""
+#: gamma and beta are thousands, and dy what is left of a loss after many layers; a loss that is
+#: scaled up; what parameters are at initialisation.
+LARGE_PARAMETERS = "gamma *= 1e4\nbeta *= 1e4\ndy *= 1e-10"
+LARGE_GRADIENTS = "dy *= 1e8"
+NO_PARAMETERS = "gamma[:], beta[:] = 1, 0"
 
 
 # The list
@@ -187,7 +194,7 @@ def numbers(dtype: str, settings: Settings, draw: Callable[..., Case]) -> Iterat
     half, quick, eps = dtype in ("float16", "bfloat16"), settings.quick, settings.eps
     yield draw("ordinary rows", (3, 5, 97), dtype)
     yield draw("ordinary rows", (2, 3, 7), dtype)
-    yield draw("ordinary rows", (4, 6), dtype, change=no_parameters)
+    yield draw("ordinary rows", (4, 6), dtype, change=NO_PARAMETERS)
     for shape in QUICK_SHAPES if quick else SHAPES:
         yield draw("any shape", shape, dtype)
     for D in QUICK_WIDTHS if quick else WIDTHS:
@@ -209,19 +216,18 @@ def numbers(dtype: str, settings: Settings, draw: Callable[..., Case]) -> Iterat
             yield draw("eps = 0", (3, 20), dtype, 0.0, offset=0.5, sigma=sigma)
     # Half precision may lose all of larger ones.
     for value in (0.0, 0.01, -0.02) if half else (0.0, 3.0, -1000.0):
-        case = draw("constant rows", (3, 7), dtype, offset=value)
-        yield case.with_arrays(x=np.full_like(case.x, value))
+        yield draw("constant rows", (3, 7), dtype, offset=value, change=f"x[...] = {value}")
     yield draw("constant rows", (2, 1), dtype, offset=50.0)
-    yield draw("a number that stands out", (3, 64), dtype, change=spike)
-    yield draw("gamma of either sign, and 0", (3, 4, 10), dtype, change=signs_and_zeros)
+    yield draw("a number that stands out", (3, 64), dtype, change=SPIKE)
+    yield draw("gamma of either sign, and 0", (3, 4, 10), dtype, change=SIGNS_AND_ZEROS)
     sizes = "large and small numbers", (4, 8), dtype
     for sigma in (0.05, 20.0) if half else (1e-12, 1e-6, 1e-4, 1e4, 1e6, 1e12):
         # Beside a beta nothing would be seen of the smallest x.
-        change = no_parameters if sigma == 1e-12 else None
+        change = NO_PARAMETERS if sigma == 1e-12 else ""
         yield draw(*sizes, offset=0.0, sigma=sigma, change=change)
     if not half:
-        yield draw(*sizes, change=large_parameters)
-        yield draw(*sizes, change=large_gradients)
+        yield draw(*sizes, change=LARGE_PARAMETERS)
+        yield draw(*sizes, change=LARGE_GRADIENTS)
     if not half and not quick:
         for offset in far(settings, dtype):
             yield draw("rows far from zero", FAR_SHAPE, dtype, offset=offset, sigma=1.0)
@@ -250,22 +256,15 @@ def layouts(dtype, possible, settings, draw) -> Iterator[Case]:
             continue
         two = len(chosen) == 1 and SWAPPED not in chosen.values()
         case = draw("memory in any order", (5, 7) if two else (3, 4, 7), dtype)
-        seen = {name: laid_out(getattr(case, name), layout) for name, layout in chosen.items()}
-        yield replace(case, layouts=chosen, **{name: a.copy() for name, a in seen.items()})
-
-
-def not_finite(dtype, draw) -> Iterator[Case]:
-    """Row 1 of x holds a NaN, or an Inf; or that of dy does."""
-    for name in "x", "dy":
-        for value in np.nan, np.inf:
-            case = draw("NaN stays in its row", (4, 7), dtype)
-            a = getattr(case, name).copy()
-            a[1, min(2, a.shape[1] - 1)] = value
-            yield replace(case, **{name: a})
+        yield case.laid_out(chosen)
 
 
 def of_calls(dtype, able, draw) -> Iterator[Case]:
     """Cases for what is asked of calls; ``able`` are properties that only some targets have."""
+    for name in "x", "dy":
+        for value in "np.nan", "np.inf":
+            change = f"{name}.flat[9 % {name}.size] = {value}"
+            yield draw("NaN stays in its row", (4, 7), dtype, change=change)
     yield draw("shapes and dtypes of results", (2, 3, 7), dtype)
     yield draw("arguments unchanged", (2, 3, 7), dtype)
     yield draw("the same answer twice", (5, 7), dtype)
@@ -282,7 +281,6 @@ def all_cases(settings: Settings, possible_layouts=(), able=()) -> Iterator[Case
         for case in (
             *numbers(dtype, settings, draw),
             *layouts(dtype, possible_layouts, settings, draw),
-            *not_finite(dtype, draw),
             *of_calls(dtype, able, draw),
         ):
             key = case.property, dtype, str(case), case.x.tobytes(), case.dy.tobytes(), case.eps

@@ -10,53 +10,18 @@ import inspect
 import re
 import textwrap
 import zlib
-from dataclasses import replace
 
 import numpy as np
 
 from lnlib.rounding import find
 
-from .cases import UNWRITTEN, stored
+from .cases import UNWRITTEN
 from .checks import DERIVATIVES, TIMES, random_v, shape_of
 from .judge import BY_ROW, derivatives, truth
-from .layouts import as_code, laid_out
+from .layouts import as_code
 
 #: The most numbers that are written out.
 MOST = 64
-
-
-def seeded(case):
-    """Cases like this one whose arrays are random rows, and can be told in a few lines."""
-    odd = [
-        (name, at)
-        for name in ("x", "dy")
-        for at in zip(*np.nonzero(~np.isfinite(getattr(case, name))))
-    ]
-    clean = case.without_nan().x
-    mean, sigma = (float(np.median(np.abs(a))) for a in (clean.mean(axis=-1), clean.std(axis=-1)))
-    for offset, size in ((1.5, 2.0), (mean / (sigma or 1), sigma)):
-        offset, size = float(f"{offset:.1g}"), float(f"{size:.1g}")
-        if size == 0 or len(odd) > 8:
-            continue
-        lines = [
-            "rng = np.random.default_rng(0)",
-            f"x, dy = rng.standard_normal((2, {', '.join(map(str, case.x.shape))}))",
-            f"gamma, beta = rng.standard_normal((2, {case.width}))",
-            f"x = {size!r} * ({offset!r} + x)",
-            *(
-                f"{name}[{', '.join(map(str, at))}] = {_number(getattr(case, name)[at])}"
-                for name, at in odd
-            ),
-            *["beta[:] = 0"] * (not case.beta.any()),
-        ]
-        arrays: dict = {"np": np}
-        exec("\n".join(lines), arrays)
-        arrays = {name: stored(arrays[name], case.dtype) for name in ("x", "gamma", "beta", "dy")}
-        for name, layout in case.layouts.items():
-            arrays[name] = laid_out(arrays[name], layout).copy()
-        dtype = f"a.astype({_dtype(case.dtype)})"
-        lines.append(f"x, gamma, beta, dy = ({dtype} for a in (x, gamma, beta, dy))")
-        yield replace(case, made_by=tuple(lines), **arrays)
 
 
 def _number(value):
@@ -136,7 +101,7 @@ class Writer:
         script, tensor, kept = self.script, self.finding.tensor, []
         if self.case.property == UNWRITTEN:
             yield self.spelling.filled
-        for s, case in script.cases.items():
+        for s, case in reversed(script.cases.items()):  # lines that make arrays call them x, dy
             yield from self.arrays(case, s)
         for name, a in script.others.items():
             yield f"{name} = {literal(a, self.case.dtype)}"
@@ -183,8 +148,12 @@ class Writer:
 
     def arrays(self, case, s=""):
         """Lines that make the arrays of a case; and what is right by formula."""
-        if case.made_by:
+        if case.made_by and case.x.size > MOST:
             yield from case.made_by
+            if s:
+                yield f"x{s}, gamma{s}, beta{s}, dy{s} = x, gamma, beta, dy"
+            for name in self.names:
+                yield f"{name}{s} = {name}{s}.astype({_dtype(case.dtype)})"
         else:
             for name in self.names:
                 yield f"{name}{s} = {literal(getattr(case, name), case.dtype)}"

@@ -23,12 +23,15 @@ def _distance(case):
     return _digit(abs(x.mean(axis=-1).mean()) / spread) if spread else 0.0
 
 
+def _size(case):
+    return _digit(np.abs(case.without_nan().x).sum() / (case.x.size or 1))
+
+
 def _odd(case):
+    kinds = {"NaN": np.isnan, "Inf": np.isinf}
+    arrays = {"x": case.x, "dy": case.dy}
     return ", ".join(
-        f"{kind} in {name}"
-        for name in ("x", "dy")
-        for kind, found in (("NaN", np.isnan), ("Inf", np.isinf))
-        if found(getattr(case, name)).any()
+        f"{kind} in {name}" for name in arrays for kind in kinds if kinds[kind](arrays[name]).any()
     )
 
 
@@ -44,9 +47,7 @@ FEATURES = {
     "eps": lambda case: case.eps,
     "NaN or Inf": _odd,
     "mean / sigma, about": _distance,
-    "size of x, about": lambda case: _digit(
-        np.abs(case.without_nan().x).sum() / (case.x.size or 1)
-    ),
+    "size of x, about": _size,
 }
 
 #: The feature that a property is about, which is looked at first.
@@ -60,15 +61,13 @@ def where(property, tried, failures, probe=None):
     """
     if all(wrong for _, wrong in tried):
         return ""
-    if property in ("any width", "many rows"):
-        found = _by_rule(ABOUT[property], tried, failures, probe)
-        if found:
-            return found
-    for name, of in sorted(FEATURES.items(), key=lambda feature: feature[0] != ABOUT.get(property)):
-        wrong, right = (
-            dict.fromkeys(of(case) for case, failed in tried if failed == which)
-            for which in (True, False)
-        )
+    about = ABOUT.get(property)
+    if about in ("D", "number of rows") and (found := _by_rule(about, tried, failures, probe)):
+        return found
+    for name in sorted(FEATURES, key=lambda name: name != about):
+        right, wrong = {}, {}
+        for case, failed in tried:
+            (wrong if failed else right)[FEATURES[name](case)] = True
         if not wrong.keys() & right.keys():
             fewer = len(right) < len(wrong)
             return f"all but {name} {_listed(right)}" if fewer else f"{name} {_listed(wrong)}"
@@ -83,10 +82,8 @@ def _by_rule(name, tried, failures, probe):
                 return ""
         elif known.setdefault(of(case), wrong) != wrong:
             return ""
-    if True not in known.values():
-        return ""
     listed = _listed(value for value, wrong in known.items() if wrong)
-    found = rule(known, [of(case) for case in failures], probe)
+    found = listed and rule(known, [of(case) for case in failures], probe)
     return f"{name} {listed}: of those tried, whatever is {found}" if found else ""
 
 

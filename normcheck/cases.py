@@ -149,9 +149,9 @@ def draw(property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, change="") -> 
     )
     named: dict[str, Any] = {"np": np}
     exec("\n".join(lines), named)
-    arrays = (stored(named[name], dtype) for name in ARGUMENTS)
+    x, gamma, beta, dy = (stored(named[name], dtype) for name in ARGUMENTS)
     made = {"offset": offset, "sigma": sigma, "change": change}
-    return Case(property, *arrays, eps, dtype, drawn=made, made_by=lines)
+    return Case(property, x, gamma, beta, dy, eps, dtype, drawn=made, made_by=lines)
 
 
 def drawer(settings: Settings) -> Callable[..., Case]:

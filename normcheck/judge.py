@@ -1,8 +1,8 @@
 """The judge: how far y, dx, dgamma and dbeta are from the exact ones, and whether a right formula
 may be as far.
 
-No case has float64 numbers below 2**-347, where :mod:`lnlib.reference` loses bits; so subnormal
-numbers are judged in float32 and in half precision.
+:mod:`lnlib.reference` loses bits of float64 numbers below 2**-347. Results are linear in gamma and
+beta and in dy, so these are scaled by powers of two; no case has such an x.
 """
 
 import functools
@@ -21,11 +21,13 @@ BY_ROW = "y", "dx"
 
 class Truth(NamedTuple):
     """Exact tensors rounded to float64, and the errors any right implementation may make:
-    ``slack`` has a number for each row (y, dx) or column (dgamma, dbeta).
+    ``slack`` has a number for each row (y, dx) or column (dgamma, dbeta). Their norms are taken in
+    units of 2**``powers[tensor]``.
     """
 
     tensors: dict
     slack: dict
+    powers: dict
 
 
 class Verdict(NamedTuple):
@@ -54,24 +56,43 @@ def truth(case, settings) -> Truth:
 def _truth(rms, eps, dtype, accumulate, shape, *arrays):
     x, gamma, beta, dy = (np.frombuffer(a) for a in arrays)
     x, dy = (a.reshape(-1, shape[-1]) for a in (x, dy))
-    exact = (
-        reference.rms_norm(x, gamma, dy, eps)
-        if rms
-        else reference.layer_norm(x, gamma, beta, dy, eps)
-    )
-    wide = {name: reference.to_float64(value) for name, value in exact._asdict().items()}
-    slack = allowed(wide, x, gamma, beta, dy, dtype, accumulate, rms)
-    return Truth({name: wide[name] for name in slack}, slack)
+    # y is linear in gamma and beta, all others are in gamma, in dy or in both.
+    of_y, of_gamma, of_dy = _power(gamma, beta), _power(gamma), _power(dy)
+    powers = {"y": of_y, "dx": of_gamma + of_dy, "dgamma": of_dy, "dbeta": of_dy}
+    wide, slack = {}, {}
+    for power in {of_gamma: 0, of_y: 0}:  # y last
+        given = x, np.ldexp(gamma, -power), np.ldexp(beta * (power == of_y), -power)
+        dys = np.ldexp(dy, -of_dy)
+        exact = (
+            reference.rms_norm(*given[:2], dys, eps)
+            if rms
+            else reference.layer_norm(*given, dys, eps)
+        )
+        found = {name: reference.to_float64(value) for name, value in exact._asdict().items()}
+        errors = allowed(found, *given, dys, dtype, accumulate, rms, powers)
+        keep = errors if power == of_gamma else ("y",)
+        wide |= {name: np.ldexp(found[name], powers[name]) for name in keep}
+        slack |= {name: np.ldexp(errors[name], powers[name]) for name in keep}
+    return Truth(wide, slack, powers)
+
+
+def _power(*arrays):
+    """The power of two in units of which numbers of this size are some; 0 for ordinary ones."""
+    most = max(float(np.max(np.abs(a), initial=0)) for a in arrays)
+    return math.frexp(most)[1] if 0 < most < 2.0**-100 else 0
 
 
 def judge(name, value, case, settings, rows=slice(None)) -> Verdict:
     """The :class:`Verdict` on one tensor of the right shape; of y and dx, on these rows."""
     known = truth(case, settings)
-    exact, slack = known.tensors[name], known.slack[name]
+    exact, slack, power = known.tensors[name], known.slack[name], known.powers[name]
     value, at = value.astype(np.float64).reshape(exact.shape), np.arange(len(exact))
     if name in BY_ROW:
         exact, slack, value, at = exact[rows], slack[rows], value[rows], at[rows]
     too_large = np.abs(exact) >= find(case.dtype).largest  # and so may be Inf
+    exact, slack = (np.ldexp(a, -power) for a in (exact, slack))
+    if power:
+        value = np.where(np.isfinite(value), np.clip(np.ldexp(value, -power), -1e99, 1e99), value)
     lost = np.where(too_large, 0.0, math.inf)
     with np.errstate(invalid="ignore", divide="ignore"):  # infinities are meant
         wrong = np.where(np.isfinite(value), value - exact, lost)

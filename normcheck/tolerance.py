@@ -25,6 +25,10 @@ TINY = {name: form.smallest_subnormal for name, form in FORMATS.items()}
 OFFSET_TOLERATED = 100
 
 
+#: The unit of each tensor where numbers are of ordinary size.
+NO_POWERS = {"y": 0, "dx": 0, "dgamma": 0, "dbeta": 0}
+
+
 def distance_loss(offset, D):
     """By how much the error of xhat may grow, in u, where |mean| / s is ``offset``: see
     :data:`OFFSET_TOLERATED`. A mean of one feature is not rounded: it loses no more than was free.
@@ -51,7 +55,7 @@ def xhat_size(xhat):
     return np.hypot(xhat, np.sqrt(np.mean(xhat * xhat, axis=-1, keepdims=True)))
 
 
-def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False):
+def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False, powers=NO_POWERS):
     """Absolute L2 errors that any right spelling may make: of each row of y and dx, each column of
     dgamma and dbeta.
 
@@ -68,7 +72,8 @@ def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False):
     All this is relative. A rounding to a subnormal number errs by half a spacing, however small the
     number is, and so may each of those twenty and eight (sums of subnormal numbers are exact):
     ``floor``. In x it is ``rstd`` times as large in xhat, in the variance it changes rstd by a
-    share of itself, at most all of it.
+    share of itself, at most all of it. Where numbers are very small, arrays are given and errors
+    told in units of 2**``powers[tensor]``, because squares of them would be 0.
     """
     rows, D = dy.shape
     half = COMPUTE_DTYPE[dtype].name != dtype
@@ -78,18 +83,19 @@ def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False):
     offset = np.abs(x.mean(axis=-1, keepdims=True)) * rstd * (not rms)
     near, away = near_zero(D, accumulate), distance_loss(offset, D)
     lost = floor * rstd + np.minimum(floor * rstd * rstd, 1)
-    size, ends = xhat_size(exact["xhat"]), floor * math.sqrt(D)
+    size, floors = xhat_size(exact["xhat"]), {k: np.ldexp(floor, -n) for k, n in powers.items()}
     xhat = near * (size + away) + 8 * stored * (size + offset) + lost * (1 + size) + floor
     row = near * (1 + away) + 8 * stored * (1 + offset) + lost
 
     def of_sum(name, terms, sizes):
         adding = u * math.sqrt(rows) * sizes.sum(axis=0)
-        return norm(terms, axis=0) + adding + last * np.abs(exact[name]) + rows * floor
+        return norm(terms, axis=0) + adding + last * np.abs(exact[name]) + rows * floors[name]
 
     y_ends = last * norm(np.abs(beta) + np.abs(exact["y"]), axis=-1)
     return {
-        "y": norm(gamma * xhat, axis=-1) + y_ends + ends,
-        "dx": norm(row * rstd * (gamma * dy), axis=-1) + (1 + rstd[:, 0]) * ends,
+        "y": norm(gamma * xhat, axis=-1) + y_ends + floors["y"] * math.sqrt(D),
+        "dx": norm(row * rstd * (gamma * dy), axis=-1)
+        + (1 + rstd[:, 0]) * floors["dx"] * math.sqrt(D),
         "dgamma": of_sum("dgamma", np.abs(dy) * xhat, np.abs(dy) * size),
         "dbeta": of_sum("dbeta", last * np.abs(dy), np.abs(dy)),
     }

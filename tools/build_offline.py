@@ -25,8 +25,8 @@ Layer Norm, Backwards {version}
 
 To read: open index.html in a browser. Nothing is fetched from anywhere.
 
-To run: press "Try it" at an exercise, or "Make this page live" at the top of a chapter. Python runs in the browser,
-from this folder. What you write stays in that browser; "Download my answers" gives it to you as a notebook. The
+To run: press "Edit and run here" at an exercise, or at the top of a chapter for all its cells. Python runs in the
+browser, from this folder. What you write stays in that browser; "Download my answers" gives it to you as a notebook. The
 chapters as notebooks, for JupyterLab, are in notebooks/.
 
 Code is under the MIT licence, text and figures under CC BY 4.0. Pyodide, MathJax, CodeMirror and Python's packages

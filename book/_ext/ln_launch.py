@@ -31,7 +31,7 @@ def buttons(name, repository, source, live):
     """(label, address) of each button of the chapter ``name`` with the text ``source``."""
     found = []
     if live:
-        found.append(("Run in the browser", f"../lite/notebooks/index.html?path=book/{name}.ipynb"))
+        found.append(("Open as a notebook", f"../lite/notebooks/index.html?path=book/{name}.ipynb"))
     if repository.startswith("https://github.com/"):
         where = repository.removeprefix("https://github.com/").rstrip("/")
         path = f"{where}/blob/{COLAB_BRANCH}/book/{name}.ipynb"
@@ -52,7 +52,7 @@ def on_the_text(name, repository, source):
 
 def row(found, note=None):
     """The row as HTML, and a note below; from disk what needs a server is hidden."""
-    extra = {"Run in the browser": " data-ln-served", "Download notebook": " download"}
+    extra = {"Open as a notebook": " data-ln-served", "Download notebook": " download"}
     links = "".join(
         f'<a class="ln-button" href="{address}"{extra.get(label, "")}>{label}</a>'
         for label, address in found

@@ -44,19 +44,26 @@
     if (cell.bookOutput) cell.bookOutput.hidden = false;
     say(cell, "As in the book again.");
   };
+  const check = (cell) => cell.stub.split("\n").at(-1);
   const prepare = (cell) => {
     const place = make("div", { className: "ln-live-editor highlight" });
     cell.run = button("Run", () => run(cell));
     cell.stop = button("Stop", () => python.stop());
     cell.again = button("Start again", () => startAgain(cell));
+    // An exercise ends with its check; who pastes an answer over everything loses it.
+    cell.back = button("Put the check back", () => {
+      cell.editor.set(`${cell.text.trimEnd()}\n\n${check(cell)}`);
+      cell.run.focus();
+      run(cell);
+    });
     cell.progress = make("progress", { hidden: true, ariaLabel: "Loading Python" });
     cell.far = make("span", { className: "ln-live-far", ariaHidden: "true" });
     cell.out = make("div", { className: "ln-live-output cell_output", role: "region", hidden: true,
       ariaLabel: `Output of ${cell.name}` });
-    cell.stop.hidden = true;
+    cell.stop.hidden = cell.back.hidden = true;
     cell.text = cell.kept = kept(cell);
     cell.again.hidden = cell.text === cell.stub;
-    cell.status.before(cell.run, cell.stop, cell.again, cell.progress, cell.far);
+    cell.status.before(cell.run, cell.stop, cell.again, cell.back, cell.progress, cell.far);
     cell.open.remove();
     cell.box.append(cell.out);
     cell.pre.closest(".highlight").replaceWith(place);
@@ -98,9 +105,9 @@
   const run = async (cell) => {
     if (!cell.stop.hidden) return;
     cell.stop.hidden = false;
+    cell.back.hidden = true;
     cell.run.setAttribute("aria-disabled", "true");
     hear.clear(cell);
-    cell.editor.blame(0);
     await load(cell);
     if (python.ready()) say(cell, "Running\u2026");
     // Neither other exercises nor cells that only measure are run for this one.
@@ -109,18 +116,20 @@
     python.run({ id, run: { cells: codes, index: id, label: cell.name, least: !!cell.exercise },
       hear: (told, data) => hear[told](cell, data), end: (how) => end(cell, how) });
   };
-  const verdict = ({ ok, stopped, failed }, report) => {
+  const verdict = ({ ok, stopped, failed }, cell) => {
     if (failed) return failed;
     if (stopped) return "Stopped. The next run starts Python anew.";
     if (!ok) return "It ended with an error, shown below.";
-    return report ? `${report[1]} of ${report[2]} checks passed.` : "Done.";
+    if (cell.report) return `${cell.report[1]} of ${cell.report[2]} checks passed.`;
+    return cell.exercise ? `Nothing was checked: the line ${check(cell)} was not run.` : "Done.";
   };
   const end = (cell, how) => {
     if (document.activeElement === cell.stop) cell.run.focus();
     cell.stop.hidden = true;
     cell.run.removeAttribute("aria-disabled");
     show(cell);
-    say(cell, verdict(how, cell.report));
+    say(cell, verdict(how, cell));
+    cell.back.hidden = !(how.ok && cell.exercise && !cell.report);
     const [id, good, of] = cell.report ?? [];
     if (cell.exercise === `ex-${id}` && good === of) passed(cell);
     const answer = cell.exercise && recall(cell.exercise);
@@ -159,7 +168,7 @@
   };
   const hear = {
     say: (cell, said) => { say(cell, said); arrived(cell); },
-    clear: (cell) => { cell.out.replaceChildren(); cell.report = null; },
+    clear: (cell) => { cell.out.replaceChildren(); cell.report = null; cell.editor.blame(0); },
     stream: (cell, [name, data]) => {
       const kind = name === "stderr" ? "stderr" : "stream";
       if (!cell.out.lastChild?.matches(`.${kind}`)) text(cell, kind);

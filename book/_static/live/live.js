@@ -9,6 +9,7 @@ window.lnLive = (() => {
     node.append(...inside);
     return node;
   };
+  const EDIT = "Edit and run here";
   const button = (text, press) => make("button", { type: "button", className: "ln-button", onclick: press }, text);
 
   // What is kept
@@ -38,7 +39,7 @@ window.lnLive = (() => {
   const bar = (cell) => {
     if (cell.bar) return;
     cell.status = make("span", { className: "ln-live-status", role: "status" });
-    cell.open = button("Try it", () => open([cell]));
+    cell.open = button(EDIT, () => open([cell]));
     cell.bar = make("div", { className: "ln-live-bar", role: "group", ariaLabel: cell.name }, cell.open, cell.status);
     if (cell.bookOutput) cell.bookOutput.before(cell.bar);
     else cell.box.append(cell.bar);
@@ -49,7 +50,7 @@ window.lnLive = (() => {
     if (answer?.text === cell.text) return;
     cell.text = answer?.text;
     cell.pre.replaceChildren(...(answer ? [answer.text] : cell.book));
-    cell.open.textContent = answer ? "Go on" : "Try it";
+    cell.open.textContent = answer ? "Go on" : EDIT;
     const since = answer?.stub === cell.stub ? "" : " The book's cell has changed since.";
     say(cell, answer ? `Your answer of an earlier visit.${since}` : "");
   };
@@ -101,7 +102,7 @@ window.lnLive = (() => {
 
   // The row under the page's title
   const row = document.querySelector(".ln-launch");
-  const all = button("Make this page live", () => { all.remove(); open(cells); });
+  const all = button(EDIT, () => { all.remove(); open(cells); });
   const tryNow = () => button("Try an exercise now", () => {  // on the front page
     const cell = cells.find((c) => c.exercise);
     cell.box.closest(".exercise").scrollIntoView({ block: "nearest" });

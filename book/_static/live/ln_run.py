@@ -4,6 +4,7 @@ import ast
 import base64
 import builtins
 import contextlib
+import functools
 import inspect
 import io
 import linecache
@@ -15,6 +16,7 @@ import types
 import warnings
 
 import __main__
+from lnbook import exercises
 
 MOST_TEXT = 200_000  # characters that one run may print
 FACES = (
@@ -76,6 +78,18 @@ def show(value):
             post("display", kind, data)
             return
     post("display", "text/plain", repr(value))
+
+
+def reporting(check):
+    """The same function; what it finds is shown at once, wherever in a cell it is called."""
+
+    @functools.wraps(check)
+    def checked(*arguments, **named):
+        report = check(*arguments, **named)
+        show(report)
+        return report
+
+    return checked
 
 
 def figures():
@@ -141,11 +155,14 @@ def settle(offered):
     # plt.show(): figures() shows them
     warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive")
     builtins.input = _no_input
+    exercises.check = reporting(exercises.check)
     _stand_in()
 
 
 # Running
 
+#: Of the value of a last line, what figures() and reporting() show.
+SHOWN = "matplotlib.figure", "lnbook.exercises.report"
 _done = {}  # number of a cell: the code that ran, in the page's namespace
 
 
@@ -162,7 +179,7 @@ async def _execute(code, name, space):
         value = eval(compile(part, name, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), space)
         value = await value if inspect.iscoroutine(value) else value
     if last is not None and value is not None and not code.rstrip().endswith(";"):  # noqa: SIM102
-        if type(value).__module__ != "matplotlib.figure":  # figures() shows it
+        if type(value).__module__ not in SHOWN:
             show(value)
     figures()
     sys.stdout.flush(), sys.stderr.flush()

@@ -71,7 +71,7 @@ async function start(told) {
   // Where the notebooks lie in the repository, so that they find what they read.
   python.FS.mkdirTree("/home/pyodide/page/book");
   python.FS.chdir("/home/pyodide/page/book");
-  python.runPython(`import ln_needs, ln_run, lnbook.exercises`);
+  python.runPython(`import ln_needs, ln_run`);
   python.pyimport("ln_run").settle(python.toPy(site.packages));
   tell("ready");
 }

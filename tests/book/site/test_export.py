@@ -97,7 +97,7 @@ def test_every_launch_address_leads_to_a_file(site, tmp_path):
         row = re.search(r'<p class="ln-launch">(.*?)</p>', page, re.S)[1]
         assert (site / "book" / re.search(r'href="([^"]+)"', row)[1]).is_file()
         found = dict(ln_launch.buttons(name, repository, f"main/book/{name}.md", True))
-        (path,) = parse_qs(urlparse(found["Run in the browser"]).query)["path"]
+        (path,) = parse_qs(urlparse(found["Open as a notebook"]).query)["path"]
         assert (content / path).is_file()
         host, colab = found["Open in Colab"].split("/github/owner/book/blob/notebooks/")
         assert host == "https://colab.research.google.com" and (content / colab).is_file()

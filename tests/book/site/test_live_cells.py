@@ -62,7 +62,7 @@ def visit(browser, address):
             len(visit.page.request.get(url).body()) for url in visit.requests if "/live/" in url
         )
         assert 0 < before <= 12_000  # bytes, until a button is pressed
-        visit.page.click(f"{CELL} >> text=Try it")
+        visit.page.click(f"{CELL} >> text=Edit and run here")
         visit.page.wait_for_selector(f"{CELL} .cm-content:focus")
         yield visit
 
@@ -98,8 +98,8 @@ def test_wrong_answer_gets_its_diagnosis(visit):
 
 
 def test_right_answer_passes_and_is_marked(visit):
-    status, output = run(visit.page, CELL, RIGHT, key="Control+Enter")
-    assert status == "10 of 10 checks passed." and "Failed" not in output
+    status, output = run(visit.page, CELL, f"{RIGHT}\nprint('below')", key="Control+Enter")
+    assert status == "10 of 10 checks passed." and "Failed" not in output and "below" in output
     marks = [mark.get_attribute("aria-label") for mark in visit.page.locator(".ln-live-mark").all()]
     assert f"1 of {len(exercises_of('03'))} exercises passed" in marks and "passed" in marks
 
@@ -118,7 +118,8 @@ def test_an_error_marks_the_readers_line(visit):
 
 
 def test_a_figure_and_what_it_needs_from_above(visit):
-    visit.page.click("text=Make this page live")
+    visit.page.click(".ln-launch >> text=Edit and run here")
+    visit.page.wait_for_selector(".cm-content:focus")
     first = ".bd-article .cell:has(figure)"
     visit.page.locator(first).first.evaluate(
         "cell => { cell.id = 'figure'; cell.querySelector('details').open = true; }"
@@ -185,7 +186,9 @@ def test_an_endless_loop_is_stopped_and_a_reload_keeps_the_answer(visit):
 # ---- Without Python: what several pages keep, buttons, and what cannot be loaded
 
 NO_PYTHON = """window.Worker = class {
-    postMessage(message) { if (message.start) setTimeout(() => this.onmessage({ data: { told: "ready" } })); }
+    postMessage({ start, id }) {
+        setTimeout(() => this.onmessage({ data: start ? { told: "ready" } : { told: "done", id, data: { ok: true } } }));
+    }
     terminate() {}
 }"""  # noqa: E501
 
@@ -251,6 +254,14 @@ def test_no_page_overwrites_the_newer_answer_of_another(tabs):
     wait_for(opened, "raise NotImplementedError")
 
 
+def test_a_check_that_is_lost_is_put_back(tabs):
+    page = tabs(opened=True)
+    status, _ = run(page, CELL, RIGHT.partition("check(")[0])
+    assert status == 'Nothing was checked: the line check("backward-dx", backward_dx) was not run.'
+    page.click(f"{CELL} >> text=Put the check back")
+    assert stored(page) == RIGHT
+
+
 # ---- The rest of the book, and from disk
 
 
@@ -262,7 +273,7 @@ def test_the_offline_edition_runs_from_disk(browser, home, tmp_path):
     page = tmp_path / archive.stem / "book/03-backward-pass.html"
     assert "data-ln-served" not in page.read_text(encoding="utf-8")
     with Visit(browser, page.as_uri()) as visit:
-        visit.page.click(f"{CELL} >> text=Try it")
+        visit.page.click(f"{CELL} >> text=Edit and run here")
         visit.page.wait_for_selector(f"{CELL} .cm-content:focus")
         assert run(visit.page, CELL, RIGHT)[0] == "10 of 10 checks passed."
         visit.stays_at("file:")
@@ -278,7 +289,7 @@ def test_every_exercise_on_its_page(browser, address, path):
     with Visit(browser, f"{address}/book/{path.stem}.html") as visit:
         for id, exercise in exercises_of(path.stem[:2]).items():
             cell = f"#ex-{id}"
-            visit.page.click(f"{cell} >> text=Try it")
+            visit.page.click(f"{cell} >> text=Edit and run here")
             visit.page.wait_for_selector(f"{cell} .cm-content")
             head = f"from lnbook.exercises import exercises\nexercise = exercises()[{id!r}]\n"
             status, output = run(visit.page, cell, f"{head}check({id!r}, exercise.solution)")

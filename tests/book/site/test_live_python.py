@@ -6,7 +6,10 @@ import sys
 import zipfile
 
 import matplotlib.pyplot as plt
+import pytest
 from pages import BOOK, CHAPTERS, read
+
+from lnbook import exercises
 
 sys.path.insert(0, str(BOOK / "_static/live"))
 import ln_needs  # noqa: E402
@@ -68,14 +71,21 @@ def test_what_is_printed_and_shown_is_posted():
     )
     assert run("x = 3\nx;") == run("None") == (True, [])
     assert run("import sys\nsys.stderr.write('careful')")[1][0] == ("stream", "stderr", "careful")
-    ok, posted = run("from lnbook.exercises import check\ncheck('backward-dx', lambda *a: 1)")
-    assert ok and posted[0][0:2] == ("report", "backward-dx") and posted[1][1] == "text/html"
     ok, posted = run("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.gcf()")
     assert [(kind, face) for kind, face, _ in posted] == [("display", "image/svg+xml")]
     assert (
         sum(len(text) for _, _, text in run("for i in range(22_000): print('123456789')")[1])
         < 201_000
     )
+
+
+@pytest.mark.parametrize("line", ["{}", "report = {}\nprint('below')", "{}\n1 / 0"])
+def test_a_check_reports_wherever_it_stands(monkeypatch, line):
+    monkeypatch.setattr(exercises, "check", ln_run.reporting(exercises.check))
+    called = line.format("check('backward-dx', lambda *a: 1)")
+    posted = [what[:2] for what in run(f"from lnbook.exercises import check\n{called}")[1]]
+    assert posted[:2] == [("report", "backward-dx"), ("display", "text/html")]
+    assert len(posted) == 2 + ("\n" in line)
 
 
 def test_errors_name_the_readers_line():

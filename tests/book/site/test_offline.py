@@ -33,7 +33,7 @@ def test_checksum_and_two_runs_agree(site, archive, unpacked, tmp_path):
     assert again.name == archive.name == f"layer-norm-backwards-{version}.zip"
     assert again.read_bytes() == archive.read_bytes()
     readme = (unpacked / "README.txt").read_text()
-    assert "Try it" in readme and version in readme
+    assert "Edit and run here" in readme and version in readme
     with pytest.raises(FileNotFoundError, match=r"no index\.html"):
         build_offline.pack(tmp_path, tmp_path)
 
@@ -64,7 +64,7 @@ def test_what_needs_a_server_is_hidden_from_disk_and_the_reader_told(browser, un
     with Visit(browser, live.as_uri()) as visit:
         shown = visit.page.is_visible
         assert shown("text=Download notebook") and shown("text=http.server")
-        assert not shown("text=Run in the browser")
+        assert not shown("text=Open as a notebook")
         # As from a server:
         visit.page.evaluate("document.documentElement.classList.remove('ln-from-disk')")
-        assert shown("text=Run in the browser") and not shown("text=http.server")
+        assert shown("text=Open as a notebook") and not shown("text=http.server")

@@ -44,8 +44,7 @@ from .parts import (
     row_of_sums,
     row_statistics,
     sums_of_groups,
-    sums_of_kept,
-    sums_of_read,
+    sums_of_row,
     y_of_chunk,
 )
 from .plans import KEPT, TERMS
@@ -122,8 +121,8 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
     ahead = kept <= most  # else registers would not do for two rows
     slots = threads // 8 if R == 1 else max(1, warps - 1) * 2 * kept * threads
     threads_as_bits = threads.bit_length() - 1
-    _, add, write_dx = chunks_of_backward(W, real, storage)
-    find_means = means_of_g(threads, sums_of_kept(threads, V, W, add, real), real)
+    read, write_dx = chunks_of_backward(W, real, storage)
+    find_means = means_of_g(threads, sums_of_row(threads, V, W, read, real), real)
     ask, gather = part_of_row(threads, V, W), sums_of_groups(threads, kept, warps, real)
     write_row, write_sums = row_of_dx(threads, V, W, write_dx), row_of_sums(threads, V, W, real)
 
@@ -187,9 +186,9 @@ def backward_twice(threads, V, W, real=float32, storage=float32):
     """
     (fetch, put), slots = ACCESS[W], threads // 8
     at, kept, chunks = places_of_row(threads, V, W)
-    read, add, write_dx = chunks_of_backward(W, real, storage)
+    read, write_dx = chunks_of_backward(W, real, storage)
     write_sums = row_of_sums(threads, V, W, real)
-    find_means = means_of_g(threads, sums_of_read(threads, W, read, add, real), real)
+    find_means = means_of_g(threads, sums_of_row(threads, 0, W, read, real), real)
 
     def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
         xhat, upstream = cuda.local.array(W, real), cuda.local.array(W, real)

@@ -219,7 +219,7 @@ def y_of_chunk(W, storage):
 
 
 def chunks_of_backward(W, real, storage):
-    """Make what reads xhat and dy, adds up g and g * xhat, and writes dx, of the chunk at k."""
+    """Make what reads xhat and dy, and what writes dx, of the chunk at k."""
     (fetch, put), times, most = ACCESS[W], TIMES[real], real(MOST[real])
 
     @device
@@ -229,17 +229,6 @@ def chunks_of_backward(W, real, storage):
         fetch(dy, i, upstream, k)
         for n in range(k, k + W):
             xhat[n] = ((xhat[n] * scale - mean) - residual) * rstd
-
-    @device
-    def add(gamma, column, xhat, upstream, k, weights, small, first, g_sum, gx_sum, differs):
-        fetch(gamma, column, weights, 0)
-        for n in range(W):
-            g = times(upstream[k + n] * small, weights[n])
-            g_sum += g
-            gx_sum += g * xhat[k + n]
-            if g != first:
-                differs = 1
-        return g_sum, gx_sum, differs
 
     @device
     def write(gamma, dx, base, column, xhat, upstream, k, weights, statistics, means):
@@ -255,7 +244,7 @@ def chunks_of_backward(W, real, storage):
             upstream[k + n] = factor * inner * last
         put(dx, base + column, upstream, k, storage)
 
-    return read, add, write
+    return read, write
 
 
 def means_of_g(threads, sums, real):
@@ -304,19 +293,28 @@ def means_of_g(threads, sums, real):
     return find
 
 
-def sums_of_kept(threads, V, W, add, real):
-    """Make the ``sums`` of :func:`means_of_g` for a thread that keeps V chunks of xhat and dy."""
+def sums_of_row(threads, V, W, read, real):
+    """Make the ``sums`` of :func:`means_of_g`: of V chunks of xhat and dy that a thread keeps, or,
+    if V is 0, of all its chunks, which it reads.
+    """
+    fetch, times = ACCESS[W][0], TIMES[real]
+    at, _, chunks = places_of_row(threads, V, W)
 
     @device
     def sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first):
         g_sum, gx_sum, differs = real(0), real(0), 0
-        for j in range(V):
-            column = (thread + int32(j * threads)) * int32(W)
+        for j in range(chunks(D)):
+            column, k = (thread + int32(j * threads)) * int32(W), j * at
             if column < D:
-                k = j * W
-                g_sum, gx_sum, differs = add(
-                    gamma, column, xhat, upstream, k, weights, small, first, g_sum, gx_sum, differs
-                )
+                if V == 0:
+                    read(x, dy, base + column, xhat, upstream, 0, statistics)
+                fetch(gamma, column, weights, 0)
+                for n in range(W):
+                    g = times(upstream[k + n] * small, weights[n])
+                    g_sum += g
+                    gx_sum += g * xhat[k + n]
+                    if g != first:
+                        differs = 1
         return g_sum, gx_sum, differs
 
     return sums
@@ -401,19 +399,3 @@ def sums_of_groups(threads, kept, warps, real):
         cuda.syncthreads()  # before the next partial sum comes to the same places
 
     return gather
-
-
-def sums_of_read(threads, W, read, add, real):
-    """Make the ``sums`` of :func:`means_of_g` for a thread that keeps nothing, and reads."""
-
-    @device
-    def sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first):
-        g_sum, gx_sum, differs = real(0), real(0), 0
-        for column in range(thread * int32(W), D, int32(threads * W)):
-            read(x, dy, base + column, xhat, upstream, 0, statistics)
-            g_sum, gx_sum, differs = add(
-                gamma, column, xhat, upstream, 0, weights, small, first, g_sum, gx_sum, differs
-            )
-        return g_sum, gx_sum, differs
-
-    return sums

@@ -90,10 +90,9 @@ def changed(change, formula=layer_norm_formula, **names):
         right = formula(dy, cache)
         dgamma, dbeta = _sums(dy, right.xhat)
         more = {"dgamma": dgamma, "dbeta": dbeta, "summed": _summed, "whole_blocks": _whole_blocks}
-        more |= {name: getattr(cache, name) for name in ("y", "eps") if hasattr(cache, name)}
         if hasattr(cache, "x"):
             more |= {"padding": padding, "x": cache.x.astype(right.xhat.dtype)}
-        fields = right.fields(change, **more, **names)
+        fields = right.fields(change, cache=cache, **more, **names)
         wrong = right.changed({key: fields[key] for key in fields if key in right._fields})
         made = zip(("dx", "dgamma", "dbeta"), (wrong.dx(), *_sums(dy, wrong.xhat)))
         return tuple(fields.get(name, gradient) for name, gradient in made)

@@ -35,16 +35,47 @@ const plain = (tex) => tex.replace(/\\\|/g, "‖").replace(/\\(begin|end)\{\w+\*
   .replace(/\\t?frac\s*(\{[^{}]*\}|\w)\s*(\{[^{}]*\}|\w)/g, (all, above, below) => `${bracketed(above)}/${bracketed(below)}`)
   .replace(/\\([a-zA-Z]+)/g, (all, name) => SIGNS[name] || "").replace(/[{}]/g, "").replace(/-/g, "\u2212");
 
-// The search shows where a page has the words: in its text, not in its lists of contents.
-addEventListener("DOMContentLoaded", () => {
-  if (typeof Search === "undefined") return;
-  const whole = Search.htmlToText;
-  Search.htmlToText = (source, anchor) => {
-    const page = new DOMParser().parseFromString(source, "text/html");
-    page.querySelectorAll("#jb-print-docs-body, nav, .ln-launch, .prev-next-area").forEach((part) => part.remove());
-    page.querySelectorAll(".math").forEach((formula) => { formula.textContent = plain(formula.textContent); });
-    return whole(page.documentElement.outerHTML, anchor).replace(/\s+/g, " ");
+// What readers type for words of the book
+const SAME = { bf16: "bfloat16", fp16: "float16", fp32: "float32", epsilon: "eps", reduction: "mean", reductions: "means" };
+// The section of a page with most of the words; those in its heading count twice.
+const sectionWith = (page, words) => {
+  const count = (text) => words.filter((word) => text.toLowerCase().includes(word)).length;
+  const worth = (section) => {
+    const own = [...section.children].filter((part) => part.tagName !== "SECTION").map((part) => part.textContent);
+    return count(own.join(" ")) + count(section.querySelector("h1, h2, h3, h4").textContent);
   };
+  const ranked = [...page.querySelectorAll("section[id]:has(> :is(h1, h2, h3, h4))")].map((section) => [worth(section), section]);
+  return ranked.sort((a, b) => b[0] - a[0])[0]?.[1];
+};
+
+// The search leads to the section that has the words, and shows its text, not what is folded or lists contents. It begins when
+// the document is there: this must be there before.
+document.addEventListener("DOMContentLoaded", () => {
+  if (typeof Search === "undefined") return;
+  const { htmlToText, makeSearchSummary, query } = Search;
+  const parsed = (source) => {
+    const page = new DOMParser().parseFromString(source, "text/html");
+    const hidden = "#jb-print-docs-body, nav, .ln-launch, .ln-launch-note, .headerlink, details.hide, .prev-next-area";
+    page.querySelectorAll(hidden).forEach((part) => part.remove());
+    page.querySelectorAll(".math").forEach((formula) => { formula.textContent = plain(formula.textContent); });
+    return page;
+  };
+  Search.htmlToText = (source, anchor) => (
+    htmlToText(parsed(source).documentElement.outerHTML, anchor).replace(/\s+/g, " "));
+  Search.makeSearchSummary = (source, words, anchor) => {
+    const section = anchor ? null : sectionWith(parsed(source), [...words]);
+    const summary = makeSearchSummary(source, words, section ? `#${CSS.escape(section.id)}` : anchor);
+    const title = section?.querySelector("h2, h3, h4");
+    if (title?.parentElement === section) {
+      queueMicrotask(() => {  // when it stands below the link
+        const link = summary.parentElement.querySelector("a");
+        link.hash = section.id;
+        link.append(` \u203a ${title.textContent}`);
+      });
+    }
+    return summary;
+  };
+  Search.query = (words) => query(words.replace(/\w+/g, (word) => SAME[word.toLowerCase()] ?? word));
 });
 
 // Paper is light: printed from the dark theme, a page would be grey on white and its code white on white.

@@ -106,19 +106,38 @@ def test_search_works_from_disk_and_from_a_server(browser, site, address):
             assert any("01-forward-pass" in link for link in links)
 
 
-def test_search_finds_words_in_the_text(browser, address):
-    """A term is found, and what is shown of a page is its text, not its contents list."""
-    with Visit(browser, f"{address}/search.html?q=catastrophic+cancellation") as visit:
-        visit.page.wait_for_selector("ul.search li p.context", timeout=10_000)
-        visit.page.wait_for_function(
+ICON_ENDS = "document.querySelector('main .bd-search i').getBoundingClientRect().right"
+LETTERS_BEGIN = """(field => field.getBoundingClientRect().left + parseFloat(getComputedStyle(field).paddingLeft))(
+    document.querySelector('main .bd-search input'))"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    "words, places, said",
+    [
+        (
+            "catastrophic cancellation",
+            ("#term-catastrophic-cancellation", "07-computing-the-variance.html#"),
+            "called catastrophic cancellation",
+        ),
+        ("why two reductions", ("03-backward-pass.html#two-means-are-enough",), "a bar for a mean"),
+    ],
+)
+def test_search_leads_to_sections(browser, address, words, places, said):
+    """Also by words that are not the book's. What is shown is the section's text."""
+    with Visit(browser, f"{address}/search.html?q={words}", theme="dark") as visit:
+        page = visit.page
+        page.wait_for_selector("ul.search li p.context", timeout=10_000)
+        page.wait_for_function(
             "document.querySelector('#search-results').textContent.includes('finished')"
         )
-        links = visit.page.locator("ul.search li a").all()[:3]  # the glossary's is the first
+        links = page.locator("ul.search li a").all()[:3]
         found = " ".join(link.get_attribute("href") for link in links)
-        assert "term-catastrophic-cancellation" in found and "07-computing-the-variance" in found
-        excerpts = visit.page.locator("p.context").all_text_contents()
-        assert any("catastrophic cancellation" in text for text in excerpts[:3])
-        assert not any("Contents" in text for text in excerpts)
+        assert all(place in found for place in places)
+        excerpts = page.locator("p.context").all_text_contents()
+        assert any(said in text for text in excerpts)
+        assert not any(hidden in text for text in excerpts for hidden in ("Contents", "from disk"))
+        assert violations(page, "main") == []
+        assert page.evaluate(ICON_ENDS) <= page.evaluate(LETTERS_BEGIN)
 
 
 def test_answers_are_folded_and_open_by_keyboard(browser, site):

@@ -31,9 +31,11 @@ def not_shrunk(monkeypatch):
 @pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
 def test_each_public_bug_is_told_as_itself_alone(bug):
     """All 33 of chapter 6 and all that were read later: the whole table of who is taken for whom is
-    diagonal.
+    diagonal. In short runs, which have the least evidence; every eighth of them is a whole one, and
+    that of a bug which short runs do not see.
     """
-    report = validate((bug.forward, bug.backward), kind=bug.kind)
+    quick = list(BUGS.values()).index(bug) % 8 > 0 and bug.name != "onnxruntime-one-pass"
+    report = validate((bug.forward, bug.backward), kind=bug.kind, quick=quick)
     assert set(report.mistake.names) == {bug.name, bug.mistake} - {""}, report.mistake
     assert "Something else" not in report.mistake.sentence
 

@@ -195,11 +195,3 @@ def pytest_xdist_make_scheduler(config, log):
 
     config.option.loadscopereorder = False
     return ByGroup(config, log)
-
-
-def pytest_terminal_summary(terminalreporter):
-    """What tests recorded as "measured", in one line each."""
-    for report in (r for reports in terminalreporter.stats.values() for r in reports):
-        for name, value in getattr(report, "user_properties", ()):
-            if name == "measured" and report.when == "call":
-                terminalreporter.write_line(f"MEASURED {value}")

@@ -1,6 +1,5 @@
 """The instructions in the machine code of a loop are counted by register."""
 
-import numpy as np
 import pytest
 
 from benchmarks.cpu import assembly
@@ -24,25 +23,3 @@ fadd s0, s1, s2; fmadd d0, d1, d2, d3; stnp q0, q1, [x0]; add x0, x0, #8"""  # n
 def test_instructions_are_counted_by_register(code, expected):
     lines = [line.strip().replace(" ", "\t", 1) for line in code.split(";")]
     assert assembly.count("".join(f"\t{line}\n" for line in lines)) == expected
-
-
-def double(a):
-    for i in range(a.size):
-        a[i] *= 2
-
-
-@pytest.mark.slow
-def test_kernels_of_a_module_are_found_where_they_hide():
-    numba = pytest.importorskip("numba")
-    hidden = {"deep": [numba.njit(double)]}
-    for dtype in (np.float64, np.float32):
-        hidden["deep"][0](np.ones(64, dtype))
-    records = [r for r in assembly.report(__name__) if r["kernel"].endswith("double")]
-    assert [(r["arguments"], r["parallel"]) for r in records] == [
-        ("float64", False),
-        ("float32", False),
-    ]
-    assert all(
-        sum(r.get(register, 0) for register in ("zmm", "ymm", "xmm", "v")) > 0 for r in records
-    )
-    assert assembly.report("no.such.module") == []

@@ -11,37 +11,12 @@ from lnbook.measure.contestants import (
     EPS,
     Case,
     arrays,
-    ladder_calls,
-    memory_calls,
-    numpy_calls,
 )
 
 
 def small(which, dtype="float32", **changes):
     case = Case((2, 3, 8), dtype, which, 1, "recycled", "ordinary")._replace(**changes)
     return case, arrays(case)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "which, number", [("forward", 2), pytest.param("backward", 3, marks=pytest.mark.slow)]
-)
-def test_calls_do_what_they_are_named_for(which, number):
-    pytest.importorskip("numba")
-    case, a = small(which)
-    x, dy = a.x.copy(), a.dy.copy()
-    results = {name: call() for name, call in numpy_calls(case, a)}
-    assert set(results) == {"numpy-idiomatic", "numpy-reused"}
-    # Numbers below 4, a dozen roundings each of 2**-24 of that: some 3e-6.
-    np.testing.assert_allclose(results["numpy-idiomatic"][0], results["numpy-reused"][0], atol=1e-5)
-    for name, call in memory_calls(case, a):
-        a.out[...] = 0
-        call()
-        # One rounding (fused) or two of numbers below 16: 2**-23 of that at most.
-        np.testing.assert_allclose(a.out, x + 3 * dy if name == "triad" else x, atol=2e-6)
-    assert np.array_equal(a.x, x) and np.array_equal(a.dy, dy)
-    steps = [call for _, call in ladder_calls(case, a)]
-    assert steps and all(len(call()) == number and call()[0].shape == (6, 8) for call in steps)
 
 
 @pytest.mark.slow

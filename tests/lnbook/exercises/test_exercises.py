@@ -11,12 +11,7 @@ import warnings
 import numpy as np
 import pytest
 
-from lnbook.exercises import (
-    Mismatch,
-    check,
-    exercises,
-    expect_close,
-)
+from lnbook.exercises import Mismatch, check, exercises, expect_close
 from normcheck.mistakes.change import function_with
 
 ALL = tuple(exercises().values())
@@ -80,36 +75,18 @@ def test_a_mistake_is_told(exercise, mistake):
     assert report.explain().startswith(report.diagnosis.kind)
 
 
-# The checks of these need no other attempts: some registered mistake is stopped by each.
+#: The checks of these need no other attempts: some registered mistake is stopped by each.
+NEED_NO_OTHERS = """
+statistics-shape null-direction lost-in-y complex-safe-variance probe-for-eps
+test-buffers survivors safe-eps largest-sigma rescue digits-of-dx sum-in-pairs
+rms-norm-cost free-operations step-peak lane-sum shared-lines rms-forward-rows warp-sum
+coalesced no-conflicts choose-partials
+"""
+
+
 @pytest.mark.parametrize(
     "id",
-    [
-        pytest.param(id, marks=interpreted(exercises()[id]))
-        for id in (
-            "statistics-shape",
-            "null-direction",
-            "lost-in-y",
-            "complex-safe-variance",
-            "probe-for-eps",
-            "test-buffers",
-            "survivors",
-            "safe-eps",
-            "largest-sigma",
-            "rescue",
-            "digits-of-dx",
-            "sum-in-pairs",
-            "rms-norm-cost",
-            "free-operations",
-            "step-peak",
-            "lane-sum",
-            "shared-lines",
-            "rms-forward-rows",
-            "warp-sum",
-            "coalesced",
-            "no-conflicts",
-            "choose-partials",
-        )
-    ],
+    [pytest.param(id, marks=interpreted(exercises()[id])) for id in NEED_NO_OTHERS.split()],
 )
 def test_each_check_stops_a_mistake(id):
     exercise = exercises()[id]

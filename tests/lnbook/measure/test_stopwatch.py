@@ -11,24 +11,10 @@ from lnbook.measure import provenance, stopwatch
 
 
 def test_numbers_and_names():
-    assert stopwatch.quartiles([5, 1, 4, 2, 3]) == (3, 2, 4) and stopwatch.quartiles(
-        [1.0, 2.0]
-    ) == (1.5, 1.25, 1.75)
-    assert [stopwatch.cell([1.0, q1, 1.1]) for q1 in (0.95, 0.8)] == [
-        "1.00",
-        "~1.00",
-    ] and stopwatch.cell(None) == ""
-    assert [stopwatch.cell([2e-6, 1.9e-6, q3], 1e6) for q3 in (2.29e-6, 2.31e-6)] == [
-        "2.0",
-        "~2.0",
-    ]  # a fifth is 0.4
-    assert stopwatch.cell([1.0, 1.0, 1.0], 1.5) == "1.5"  # unit > 1: one digit
-    assert [provenance.digits(n) for n in (1.23456e-7, math.inf, math.nan)] == [
-        1.235e-7,
-        None,
-        None,
-    ]
-    assert provenance.slug("AMD EPYC(TM) 9-core @ (2.0 GHz)") == "amd-epyc-tm-9-core-2-0-ghz"
+    assert stopwatch.quartiles([5, 1, 4, 2, 3]) == (3, 2, 4)
+    # ~ where the quartiles are further apart than a fifth of the median.
+    assert [stopwatch.cell([1.0, q1, 1.1]) for q1 in (0.95, 0.8)] == ["1.00", "~1.00"]
+    assert [provenance.digits(n) for n in (1.23456e-7, math.inf)] == [1.235e-7, None]
 
 
 def test_the_order_turns_round_and_settling_is_not_timed():

@@ -178,11 +178,7 @@ LONG = {
 
 @pytest.mark.parametrize(
     "rows, distinct",
-    [
-        (100_000, 1),
-        (100_000, 1000),
-        pytest.param(10**6, 1000, marks=pytest.mark.slow),
-    ],
+    [(100_000, 1), (100_000, 1000), pytest.param(10**6, 1000, marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("kind", ["either sign", "one sign", "constant"])
 @pytest.mark.parametrize(

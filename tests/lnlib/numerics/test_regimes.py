@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from lnlib import (
-    layer_norm_backward,
-    layer_norm_forward,
-    reference,
-    regimes,
-    variance,
-)
+from lnlib import layer_norm_backward, layer_norm_forward, reference, regimes, variance
 from lnlib.layernorm import layer_norm_backward_steps
 from lnlib.regimes import agreement, parts, rows, upstream
 from lnlib.rounding import FORMATS, round_to

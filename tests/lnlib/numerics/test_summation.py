@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from lnlib.rounding import FORMATS, TAU, round_to
-from lnlib.summation import (
-    ROW_ORDERS,
-    row_sum_errors,
-    row_sum_loss,
-    running_sums,
-    sum_rows,
-)
+from lnlib.summation import ROW_ORDERS, row_sum_errors, row_sum_loss, running_sums, sum_rows
 
 DTYPES = ("float32", "bfloat16")
 

@@ -77,7 +77,7 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
   }
 
   const draw = shown => {
-    const { x, g } = shown, { c, xhat, flat, dx } = backward(shown), before = parts(g, xhat);
+    const { x, g } = shown, { c, s, xhat, flat, dx } = backward(shown), before = parts(g, xhat);
     Object.assign(view, { elevation: shown.elevation, turn: shown.turn, scale: shown.scale });
     drawing.clear();
     view.ground(drawing, 2.4);
@@ -112,8 +112,9 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
       { toward: [side * d1[1], -side * d1[0]] });
     const half = (a, b) => at(a).map((v, i) => (v + at(b)[i]) / 2), far = (a, b) => Math.hypot(at(a)[0] - at(b)[0], at(a)[1] - at(b)[1]);
     if (far(tip, foot) > 25) drawing.label(half(tip, foot), "along [1]: lost", { toward: [1, 0], small: true, colour: "orange" });
+    const factor = EPS / s ** 3, kept = factor < 0.1 ? "nearly lost" : `times ${number(factor)}`;
     if (far(foot, left) > 25)
-      drawing.label(half(foot, left), "along {x\u0302}: nearly lost", { toward: [1, 1], small: true, colour: "pink" });
+      drawing.label(half(foot, left), `along {x\u0302}: ${kept}`, { toward: [1, 1], small: true, colour: "pink" });
     drawing.placeLabels();
     moveX(at(x));
     moveG(seen.end);

@@ -30,6 +30,10 @@ NO_CUE = """() => [...document.querySelectorAll('article *')].filter(e => e.chec
     .map(e => e.tagName + '.' + e.className)"""  # noqa: E501
 
 
+CODE_SCROLLS = """() => [...document.querySelectorAll('article :not(.output) > .highlight pre')]
+    .filter(e => e.scrollWidth > e.clientWidth + 2).map(e => e.textContent)"""
+
+
 # What paper, on which nothing scrolls, would cut off.
 CUT = """() => [...document.querySelectorAll('article :is(pre, .ln-cells, mjx-container[display], table)')]
     .filter(e => e.checkVisibility() && (e.scrollWidth > e.clientWidth + 2
@@ -67,6 +71,7 @@ def test_page_from_disk(visits, site, name):
         # What is wider than the phone scrolls in its own box.
         assert page.evaluate(TOO_WIDE) == []
         assert page.evaluate(NO_CUE) == []
+        assert page.evaluate(CODE_SCROLLS) == []
         assert (
             not name.startswith("api")
             or page.evaluate("document.querySelectorAll('*').length") < 10_000

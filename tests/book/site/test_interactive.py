@@ -177,6 +177,11 @@ def test_split_by_keyboard_and_mouse(scripts):
     g = state(page)[1]
     assert 1.8 < np.abs(g).max() <= 2 and g.mean() == pytest.approx(new[1].mean(), abs=1e-9)
 
+    story = ("Start again", "nearly lost"), ("along x", "nearly lost"), ("small x", "times ")
+    for made, said in story:
+        page.locator(".ln-story button", has_text=made).click()
+        assert f"along x\u0302: {said}" in page.locator(".ln-picture").text_content()
+
 
 # ---- On their pages
 

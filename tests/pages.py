@@ -1,7 +1,6 @@
 """The chapters as data: their cells and their prose, read from the MyST sources."""
 
 import ast
-import builtins
 import functools
 import math
 import re
@@ -134,7 +133,8 @@ def _part(content):
     """
     exercise = r"^```\{(exercise|solution)-start\}.*?^```\{\1-end\}\s*\n```"
     content = re.sub(exercise, "", content, flags=re.M | re.S)
-    count, minutes, code = words(_prose(content)), 0, []
+    count = len(re.findall(r"[A-Za-z0-9][\w'’.-]*", _prose(content)))
+    minutes, code = 0, []
     for match in _FENCE.finditer(content):
         if match["name"] == "code-cell":
             cell = _cell(match["body"])
@@ -164,42 +164,6 @@ def read(path):
         _part(ASIDE.sub("", content)),
         [_part(aside) for aside in ASIDE.findall(content)],
     )
-
-
-def words(prose):
-    return len(re.findall(r"[A-Za-z0-9][\w'’.-]*", prose))
-
-
-def names(code):
-    """Of a cell or more: names that it imports, that it binds otherwise, and all that stand in
-    it.
-    """
-    nodes = list(ast.walk(ast.parse(re.sub(r"^(\s*)[%!]", r"\1#", code, flags=re.M))))
-    imported = {n.asname or n.name.split(".")[0] for n in nodes if isinstance(n, ast.alias)}
-    bound = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-    bound |= {n.arg for n in nodes if isinstance(n, ast.arg)} | {
-        getattr(n, "name", None) for n in nodes
-    }
-    return imported, bound, {n.id for n in nodes if isinstance(n, ast.Name)}
-
-
-def names_nobody_has_shown(page):
-    """Names that a visible cell reads, and that no visible cell binds, no cell imports and no text
-    above has as code.
-    """
-    shown, missing = set(dir(builtins)), set()
-    for match in _FENCE.finditer(page.text):
-        if match["name"] != "code-cell":
-            continue
-        cell = _cell(match["body"])
-        imported, bound, found = names(cell.source)
-        shown |= imported
-        if {"remove-cell", "hide-input", "hide-cell", "exercise"} & set(cell.tags):
-            continue
-        shown |= bound
-        told = re.findall(r"`(\w+)", _FENCE.sub("", page.text[: match.start()]))
-        missing |= found - shown - {*told}
-    return sorted(missing)
 
 
 NOTEBOOKS = [path for path in PAGES if path.stem != "index" and "kernelspec" in read(path).front]

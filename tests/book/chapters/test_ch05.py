@@ -71,31 +71,8 @@ def test_a_weak_test_is_told_what_it_does_not_see(candidate, words):
     ), report
 
 
-def with_forward(forward):
-    def candidate(backward):
-        rng = np.random.default_rng(3)
-        x, v_x, dy = rng.standard_normal((3, 3, 4, 7))
-        gamma, v_g = rng.standard_normal((2, 7))
-        x, v_x = 0.01 * x, 0.01 * v_x
-        # One call for both: the real part of this cache is right to 1e-60.
-        y, cache = forward(x + 1e-30j * v_x, gamma + 1e-30j * v_g)
-        real = cache._replace(
-            **{name: np.real(a) for name, a in cache._asdict().items() if isinstance(a, np.ndarray)}
-        )
-        dx, dgamma = backward(dy, real)
-        if (dx.shape, dgamma.shape) != (x.shape, gamma.shape):
-            return False
-        terms = dy * y.imag / 1e-30
-        return abs(terms.sum() - (dx * v_x).sum() - (dgamma * v_g).sum()) <= 1e-9 * np.linalg.norm(
-            terms
-        )
-
-    return candidate
-
-
-@pytest.mark.parametrize("candidate", [rms_test(), with_forward(rms_norm_forward)])
-def test_a_good_test_is_accepted(candidate):
-    assert failed("write-the-test", candidate) is None
+def test_a_good_test_is_accepted():
+    assert failed("write-the-test", rms_test()) is None
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text

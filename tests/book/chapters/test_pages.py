@@ -5,7 +5,7 @@ import inspect
 import re
 
 import pytest
-from pages import BOOK, CHAPTERS, PAGES, names_nobody_has_shown, read
+from pages import BOOK, CHAPTERS, PAGES, read
 
 from lnbook.exercises import check, exercises
 from normcheck.mistakes.change import function_of
@@ -36,11 +36,6 @@ def test_time(path):
 def test_time_of_an_appendix(name):
     page = read(BOOK / f"{name}.md")
     assert f"\n**Time** {page.core.minutes} minutes.\n" in page.text, page.core.minutes
-
-
-@chapters
-def test_visible_cells_use_what_was_shown(path):
-    assert names_nobody_has_shown(read(path)) == []
 
 
 @chapters

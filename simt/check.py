@@ -120,11 +120,8 @@ class _Checker(ast.NodeVisitor):
     def visit_Assert(self, node):
         self.visit(node.test)
         if node.msg and not _is_text(node.msg):
-            self.refuse(
-                node,
-                "an assert whose message is no constant text",
-                "Numba makes no text when a kernel runs",
-            )
+            what = "an assert whose message is no constant text"
+            self.refuse(node, what, "Numba makes no text when a kernel runs")
 
     def visit_Constant(self, node):
         value = node.value
@@ -138,11 +135,8 @@ class _Checker(ast.NodeVisitor):
 
     def visit_Name(self, node):
         if node.id == "cuda" and node.id not in self.local:
-            self.refuse(
-                node,
-                "cuda without a name behind it",
-                "the interpreter knows cuda.grid and the like",
-            )
+            why = "the interpreter knows cuda.grid and the like"
+            self.refuse(node, "cuda without a name behind it", why)
         if isinstance(node.ctx, ast.Load):
             self.loaded.setdefault(node.id, node.lineno)
             self.bare.setdefault(node.id, node.lineno)

@@ -52,6 +52,13 @@ def _require_one(ndim):
 
 _RETURNED = ("return", None)
 VOTES = {"ballot_sync", "any_sync", "all_sync"}
+#: What each thread of a block gets of what all of them give.
+_OF_BLOCK = {
+    "syncthreads": lambda given: None,
+    "syncthreads_count": lambda given: sum(map(bool, given)),
+    "syncthreads_and": lambda given: int(all(given)),
+    "syncthreads_or": lambda given: int(any(given)),
+}
 
 #: Whose value a lane gets.
 _SOURCES = {
@@ -249,13 +256,7 @@ class _Machine:
             if operation != "syncthreads":
                 given = {thread: self.waiting[thread][2] for thread in everyone}
             self.check_given(operation, given)
-            answers = {
-                "syncthreads": None,
-                "syncthreads_count": sum(map(bool, given.values())),
-                "syncthreads_and": int(all(given.values())),
-                "syncthreads_or": int(any(given.values())),
-            }
-            self.release(given, dict.fromkeys(everyone, answers[operation]))
+            self.release(given, dict.fromkeys(everyone, _OF_BLOCK[operation](given.values())))
 
     def check_order(self, array, i, kind, other_kind, users, use):
         """A race, unless a syncwarp lies between this use and each of those since the barrier."""
@@ -325,13 +326,7 @@ def _argument(name, value, machine):
 _GIVEN = {"load4": memory.load4, "store4": memory.store4, "__simt_part": memory.part}
 
 
-def launch(
-    kernel: Callable,
-    grid: int,
-    block: int,
-    *arguments: Any,
-    log: bool = False,
-) -> Run:
+def launch(kernel: Callable, grid: int, block: int, *arguments: Any, log: bool = False) -> Run:
     """Run ``kernel[grid, block](*arguments)``, arrays written in place, and return a :class:`Run`.
 
     A mistake in the kernel raises one of the subclasses of :class:`KernelError`; an argument that

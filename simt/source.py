@@ -38,13 +38,8 @@ class Overflow(KernelError):
 INTEGER = (int, np.integer)
 NARROW = (np.float16, np.float32)
 EXCHANGED = (*INTEGER, np.float32, np.float64)  # what a shuffle takes
-_RANGES = {
-    "int8": (-(2**7), 2**7),
-    "int16": (-(2**15), 2**15),
-    "int32": (-(2**31), 2**31),
-    "int64": (-(2**63), 2**63),
-    **{f"uint{bits}": (0, 2**bits) for bits in (8, 16, 32, 64)},
-}
+_RANGES = {f"int{bits}": (-(2**bits // 2), 2**bits // 2) for bits in (8, 16, 32, 64)}
+_RANGES |= {f"uint{bits}": (0, 2**bits) for bits in (8, 16, 32, 64)}
 
 
 def to_integer(name, value):

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lnlib.forms import eps_outside_backward
 from lnlib.layernorm import (
     LayerNormCache,
     RMSNormCache,
@@ -216,6 +215,7 @@ _IN_CHANGES = {
 }
 _IN_STATISTICS = {
     "mean": row_mean,
+    "sqrt": np.sqrt,
     "total": _row_sum,
     "variance": lambda x: row_mean((x - row_mean(x)) ** 2),
     "largest": lambda x: np.abs(x).max(axis=-1, keepdims=True, initial=0),
@@ -324,12 +324,6 @@ def _sample(x, gamma, beta, eps):
     return gamma * c / s + beta, *_library(x, gamma, beta, eps)[1:]
 
 
-def _outside_root(x, gamma, beta, eps):
-    c = x - row_mean(x)
-    s = np.sqrt(row_mean(c**2)) + eps
-    return gamma * c / s + beta, c / s, 1 / s
-
-
 def _distributed(x, gamma, beta, eps):
     """xhat as r x - r m, a fused multiply-add: r m is rounded before, r x is not."""
     mean = row_mean(x)
@@ -337,11 +331,6 @@ def _distributed(x, gamma, beta, eps):
     wide = np.float64 if x.dtype == np.float32 else np.longdouble
     xhat = (rstd.astype(wide) * x - rstd * mean).astype(x.dtype)
     return gamma * xhat + beta, xhat, rstd
-
-
-def _inverted(x, gamma, beta, eps):
-    s = np.sqrt(row_mean(x * x) + eps)
-    return gamma * x * s, x * s, s
 
 
 # ---- Where arrays lie in memory
@@ -405,9 +394,7 @@ def _reads_x(forward, backward):
 #: Name of a bug -> its y, xhat and 1/s.
 FORWARDS = {
     "pytorch-distributed": _distributed,
-    "flux-eps-outside-root": _outside_root,
     "torchtune-gamma-twice": lambda x, gamma, beta, eps: _library(x, gamma**2, beta, eps),
-    "llm-foundry-rsqrt": _inverted,
     "allennlp-sample-variance": _sample,
 }
 
@@ -418,10 +405,6 @@ BACKWARDS = {
     "paddle-one-row": _one_row,
     "deepspeed-row-for-column": _row_index,
     "llm-c-bfloat16-sums": _in_bfloat16,
-    "flux-eps-outside-root": lambda dy, saved, right: (
-        eps_outside_backward(dy * saved.gamma, saved.x, saved.eps),
-        *right[1:],
-    ),
     "tt-metal-register-not-zeroed": _left_in_register,
 }
 

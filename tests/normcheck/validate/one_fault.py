@@ -27,6 +27,8 @@ def no_beta(forward, backward):
 
 
 def in_float32(forward, backward):
+    """The pair with its arithmetic in float32, whatever the dtype of its arrays."""
+
     def wide_forward(x, gamma, beta, eps):
         y, saved = forward(*(a.astype(np.float32) for a in (x, gamma, beta)), eps)
         return y.astype(x.dtype), (saved, x.dtype)
@@ -239,20 +241,16 @@ def only_strided(name, of, effect):
 
 def faults():
     """(group, name, function of a pair that puts the fault in)."""
-    for name, (how, value) in itertools.product(
-        ("x", "gamma", "beta", "dy"),
-        {
-            "0": lambda a: 0,
-            "twice": lambda a: 2 * a,
-            "reversed": lambda a: a[..., ::-1].copy(),
-        }.items(),
-    ):
+    over = {
+        "0": lambda a: 0,
+        "twice": lambda a: 2 * a,
+        "reversed": lambda a: a[..., ::-1].copy(),
+    }
+    for name, (how, value) in itertools.product(("x", "gamma", "beta", "dy"), over.items()):
         yield "overwrites", f"{name}: {how}", overwrites(name, value)
     for name, (how, value) in itertools.product(TENSORS, RETURNED.items()):
-        if how != "an axis more" or name in (
-            "y",
-            "dx",
-        ):  # of parameters that is a mistake of the catalogue
+        # Of parameters that is a mistake of the catalogue.
+        if how != "an axis more" or name in ("y", "dx"):
             yield "returns", f"{name}: {how}", returns(name, value)
     yield "keeps", "one state", one_state
     yield "keeps", "a state for each shape", state_by(lambda x: x.shape)
@@ -264,12 +262,9 @@ def faults():
         yield "keeps", f"{name}: every fifth call twice", now_and_then(name, 5)
         for of in ("x", "dy") if name != "y" else ("x",):
             if of == "dy" or name == "y":
-                yield (
-                    "strides",
-                    f"{name} where {of} is odd",
-                    only_strided(name, of, EFFECTS["twice"]),
-                )
-                yield "strides", f"{name} where {of} is odd raises", only_strided(name, of, raising)
+                where = f"{name} where {of} is odd"
+                yield "strides", where, only_strided(name, of, EFFECTS["twice"])
+                yield "strides", f"{where} raises", only_strided(name, of, raising)
     for (condition, test), name in itertools.product(WHEN.items(), TENSORS):
         for effect, change in EFFECTS.items():
             yield condition, f"{name}: {effect}", when(test, name, change)
@@ -329,10 +324,8 @@ if __name__ == "__main__":
         (group, name, report, wrongly_told(group, report))
         for group, name, report in reports(targets)
     ]
-    print(
-        f"{len(targets)} targets, {sum(not report.held for _, _, report, _ in found)} of them"
-        " failed"
-    )
+    failed = sum(not report.held for _, _, report, _ in found)
+    print(f"{len(targets)} targets, {failed} of them failed")
     for group, name, _report, told in found:
         if told:
             print(f"{group}: {name}: {told}")

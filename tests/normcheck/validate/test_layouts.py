@@ -51,11 +51,8 @@ def as_seen(layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_layout_has_its_strides_and_its_code_makes_it(layout):
     seen, a = as_seen(layout)
-    assert (
-        seen.strides == tuple(4 * s for s in STRIDES[layout])
-        and seen.shape == a.shape
-        and seen.flags.writeable
-    )
+    assert seen.strides == tuple(4 * s for s in STRIDES[layout])
+    assert seen.shape == a.shape and seen.flags.writeable
     made = {"np": np, "dy": a}
     exec("\n".join(as_code("dy", layout, a.shape)), made)
     assert made["dy"].strides == seen.strides and np.array_equal(made["dy"], seen)
@@ -116,7 +113,6 @@ def viewing(dy, saved):
 def test_a_backward_that_cannot_walk_dy_is_told_by_layout(backward, some):
     """Each held before dy had layouts of its own, or was told without a word of dy."""
     found = failures(keeping_x, backward)
-    assert some <= set(found) and not any(
-        layouts.startswith(("gamma", "beta")) for layouts in found
-    )
+    assert some <= set(found)
+    assert not any(layouts.startswith(("gamma", "beta")) for layouts in found)
     assert not failures(keeping_x, lambda dy, saved: layer_norm_backward(dy, saved[1]))

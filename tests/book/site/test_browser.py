@@ -30,8 +30,10 @@ NO_CUE = """() => [...document.querySelectorAll('article *')].filter(e => e.chec
     .map(e => e.tagName + '.' + e.className)"""  # noqa: E501
 
 
-CODE_SCROLLS = """() => [...document.querySelectorAll('article :not(.output) > .highlight pre')]
-    .filter(e => e.scrollWidth > e.clientWidth + 2).map(e => e.textContent)"""
+CODE_SCROLLS = """() => {
+    const code = document
+        .querySelectorAll('article :is(:not(.output) > .highlight, .exercise) pre');
+    return [...code].filter(e => e.scrollWidth > e.clientWidth + 2).map(e => e.textContent); }"""
 
 
 # What paper, on which nothing scrolls, would cut off.

@@ -154,12 +154,6 @@ def test_a_wrong_answer_is_refused(id, candidate, message):
     "id, candidate",
     [
         ("digits-left", digits(lambda q: U * (1 + q**2), lambda q: U * np.hypot(1, q))),
-        (
-            "digits-left",
-            lambda x: digits(lambda q: U * q**2)(
-                np.float64(x.mean()) + x.std() * np.float64([-1, 1])
-            ),
-        ),
         ("digits-left", in_float32),
         ("repair-the-mean", lambda x, eps: in_float64(x, eps).astype(np.float32)),
         ("short-form", lambda x, order: abs(recentred_short(x, order)[1]) < x.std()),
@@ -167,13 +161,9 @@ def test_a_wrong_answer_is_refused(id, candidate, message):
             "short-form",
             short(lambda m, r, v: abs(r) < abs(v) ** 0.5),
         ),  # a wrong v is small against r**2, whatever its sign
-        (
-            "short-form",
-            lambda x, order: recentred_short(x, order)[1].item() ** 2 < recentred(x)[2].item(),
-        ),
     ],
 )
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_another_right_answer_is_accepted(id, candidate, seed):
     report = exercises.check(id, candidate, seed=seed)
     assert report.failed is None, report

@@ -309,17 +309,6 @@ def try_case(number, backends=tuple(BACKENDS)):
     return number, found
 
 
-def table(worst):
-    """Markdown: of each backend, dtype and tensor the largest error / bound and its case."""
-    rule = "|---" * (2 + len(cases.NAMES)) + "|"
-    lines = ["| backend | dtype | " + " | ".join(cases.NAMES) + " |", rule]
-    for backend, dtype in sorted({key[:2] for key in worst}):
-        found = (worst.get((backend, dtype, name), (math.nan, "raised")) for name in cases.NAMES)
-        cells = (f"{share:.3f} ({number})" for share, number in found)
-        lines.append(f"| {backend} | {dtype} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 def tell(number, key, share):
     return f"{number} {' '.join(key)}: {share:.6g} times its bound\n    {draw(number).story}"
 
@@ -354,7 +343,9 @@ def main(arguments=None):
     first = options.seed * 10**6
     numbers = range(first, first + options.cases) if options.case is None else [options.case]
     worst, failed = run(numbers, options.jobs)
-    print(f"Largest error / bound, and its case, of {len(numbers)} cases\n\n{table(worst)}\n")
+    print(f"Largest error / bound, and its case, of {len(numbers)} cases\n")
+    for key, (share, number) in sorted(worst.items()):
+        print(f"{' '.join(key):32} {share:.3f} ({number})")
     for failure in failed:
         print("FAILED", tell(*failure))
     print(f"{len(failed)} failed")

@@ -5,7 +5,7 @@ the wrong digits.
 import numpy as np
 import pytest
 
-from lnbook.figures.digits import WrongDigits, right_and_wrong
+from lnbook.figures.digits import right_and_wrong
 from lnbook.training import train
 from lnlib import layer_norm_backward
 from normcheck.mistakes import MUTANTS
@@ -51,10 +51,3 @@ def test_two_wrong_gradients_go_down_as_chapter_1_says():
 )
 def test_the_digits_that_are_wrong(number, exact, right, wrong):
     assert right_and_wrong(number, exact) == (right, wrong)
-
-
-def test_wrong_digits_are_told_in_text_and_without_colour():
-    table = WrongDigits([1.0, 2.0], PyTorch=np.float32([1.0, 2.5]))
-    assert repr(table).split("\n")[1].split() == ["PyTorch", "1.00000", "2[.50000]"]
-    html = table._repr_html_()
-    assert html.count("<u ") == 1 and ">.50000</u>" in html and html.count("<tr>") == 2

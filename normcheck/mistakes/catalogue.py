@@ -84,7 +84,9 @@ def _sums(dy, xhat):
 
 
 def changed(change, formula=layer_norm_formula, **names):
-    """The backward with this change, the text of a row, in which these ``names`` may stand, too."""
+    """The backward with this change, the text of a row. In it may stand, too, the right dgamma and
+    dbeta, what sums over rows, the cache, x where that has it, and these ``names``.
+    """
 
     def backward(dy, cache):
         right = formula(dy, cache)

@@ -153,6 +153,7 @@ def _part(content):
 ASIDE = re.compile(r"^```\{aside-start\} [^\n]+\n```\n(.*?)^```\{aside-end\}\n```\n", re.M | re.S)
 
 
+@functools.cache
 def read(path):
     """Parse one page."""
     text = path.read_text(encoding="utf-8")
@@ -166,4 +167,9 @@ def read(path):
     )
 
 
-NOTEBOOKS = [path for path in PAGES if path.stem != "index" and "kernelspec" in read(path).front]
+NOTEBOOKS = [
+    path
+    for path in PAGES
+    if path.stem != "index"
+    and "\nkernelspec:" in path.read_text(encoding="utf-8").split("\n---")[0]
+]

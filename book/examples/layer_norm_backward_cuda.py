@@ -59,14 +59,14 @@ def backward_kernel(threads, V):
     kept = 4 * V  # numbers of a row that a thread keeps
 
     @device
-    def read(array, start, D, into):
+    def read(array, start, D, to):
         for j in range(V):
             k, c = 4 * j, 4 * (j * threads + cuda.threadIdx.x)
             if c < D:
                 p, q, s, t = load4(array, start + c)
-                into[k], into[k + 1], into[k + 2], into[k + 3] = p, q, s, t
+                to[k], to[k + 1], to[k + 2], to[k + 3] = p, q, s, t
             else:
-                into[k] = into[k + 1] = into[k + 2] = into[k + 3] = float32(0)
+                to[k] = to[k + 1] = to[k + 2] = to[k + 3] = float32(0)
 
     @device
     def write(array, start, D, out):

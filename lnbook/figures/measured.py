@@ -81,7 +81,7 @@ def ratios(times, name, to):
 
 
 def half_precision(records, which, floor):
-    """What the asides of chapters 13 and 14 glue: a GPU's times in bfloat16 as ratios, over all
+    """What chapters 13 and 14 glue: a GPU's times in bfloat16 as ratios, over all
     shapes.
 
     ``floor``: the contestant that moves as many bytes and does nothing else.
@@ -91,7 +91,6 @@ def half_precision(records, which, floor):
     return {
         "half_lnlib": span(ratios(times, "lnlib", floor).values()),
         "half_pytorch": span(ratios(times, "pytorch", "lnlib").values()),
-        "half_triton": span(to_triton),
         "half_lost": sum(ratio < 1 for ratio in to_triton),
         "half_shapes": len(to_triton),
     }

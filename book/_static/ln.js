@@ -11,6 +11,12 @@ const stops = () => document.querySelectorAll("mjx-container, .ln-cells").forEac
 addEventListener("resize", stops);
 addEventListener("load", async () => { await window.MathJax?.startup.promise; stops(); });
 
+// On a phone a table's row is a card (ln.css): each cell has the head of its column.
+addEventListener("DOMContentLoaded", () => document.querySelectorAll("article .table").forEach((table) => {
+  const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent);
+  table.querySelectorAll("tbody tr").forEach((row) => [...row.cells].forEach((cell, i) => { cell.dataset.head = heads[i] ?? ""; }));
+}));
+
 // A page that was found by the site's search may have the words in a folded aside. Sphinx's own script, which marks them,
 // forgets them when the page is there: they are read before.
 const terms = (localStorage.getItem("sphinx_highlight_terms") || "").split(/\s+/).filter(Boolean);

@@ -13,7 +13,7 @@ addEventListener("load", async () => { await window.MathJax?.startup.promise; st
 
 // On a phone a table's row is a card (ln.css): each cell has the head of its column.
 addEventListener("DOMContentLoaded", () => document.querySelectorAll("article .table").forEach((table) => {
-  const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent);
+  const heads = [...table.querySelectorAll("thead th")].map((head) => asText(head.cloneNode(true)).textContent.trim());
   table.querySelectorAll("tbody tr").forEach((row) => [...row.cells].forEach((cell, i) => { cell.dataset.head = heads[i] ?? ""; }));
 }));
 
@@ -40,6 +40,10 @@ const plain = (tex) => tex.replace(/\\\|/g, "‖").replace(/\\(begin|end)\{\w+\*
   .replace(/\\sqrt\s*(\{[^{}]*\})?/g, (all, inside = "") => "√" + bracketed(inside))
   .replace(/\\t?frac\s*(\{[^{}]*\}|\w)\s*(\{[^{}]*\}|\w)/g, (all, above, below) => `${bracketed(above)}/${bracketed(below)}`)
   .replace(/\\([a-zA-Z]+)/g, (all, name) => SIGNS[name] || "").replace(/[{}]/g, "").replace(/-/g, "\u2212");
+const asText = (part) => {
+  part.querySelectorAll(".math").forEach((formula) => { formula.textContent = plain(formula.textContent); });
+  return part;
+};
 
 // What readers type for words of the book
 const SAME = { bf16: "bfloat16", fp16: "float16", fp32: "float32", epsilon: "eps", reduction: "mean", reductions: "means" };
@@ -63,8 +67,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const page = new DOMParser().parseFromString(source, "text/html");
     const hidden = "#jb-print-docs-body, nav, .ln-launch, .ln-launch-note, .headerlink, details.hide, .prev-next-area";
     page.querySelectorAll(hidden).forEach((part) => part.remove());
-    page.querySelectorAll(".math").forEach((formula) => { formula.textContent = plain(formula.textContent); });
-    return page;
+    return asText(page);
   };
   Search.htmlToText = (source, anchor) => (
     htmlToText(parsed(source).documentElement.outerHTML, anchor).replace(/\s+/g, " "));

@@ -168,13 +168,18 @@
   };
   const hear = {
     say: (cell, said) => { say(cell, said); arrived(cell); },
-    clear: (cell) => { cell.out.replaceChildren(); cell.report = null; cell.editor.blame(0); },
+    clear: (cell) => {
+      cell.out.replaceChildren();
+      cell.editor.blame(0);
+      cell.report = null;
+      delete cell.out.dataset.passed;
+    },
     stream: (cell, [name, data]) => {
       const kind = name === "stderr" ? "stderr" : "stream";
       if (!cell.out.lastChild?.matches(`.${kind}`)) text(cell, kind);
       cell.out.lastChild.querySelector("pre").append(data);
     },
-    report: (cell, report) => { cell.report = report; },
+    report: (cell, report) => { cell.report = report; cell.out.dataset.passed = report[1] === report[2]; },
     display: (cell, [kind, data]) => {
       if (!faces[kind]) return text(cell, "text_plain", data);
       const part = faces[kind](cell, data);

@@ -95,11 +95,13 @@ def test_wrong_answer_gets_its_diagnosis(visit):
     assert status == "3 of 10 checks passed."
     assert "the path through the mean is left out" in output and "Not run after that: 6" in output
     assert visit.page.locator(".ln-live-mark").count() == 0
+    assert visit.page.locator(f"{CELL} [data-passed=false]").is_visible()
 
 
 def test_right_answer_passes_and_is_marked(visit):
     status, output = run(visit.page, CELL, f"{RIGHT}\nprint('below')", key="Control+Enter")
     assert status == "10 of 10 checks passed." and "Failed" not in output and "below" in output
+    assert visit.page.locator(f"{CELL} [data-passed=true]").is_visible()
     marks = [mark.get_attribute("aria-label") for mark in visit.page.locator(".ln-live-mark").all()]
     assert f"1 of {len(exercises_of('03'))} exercises passed" in marks and "passed" in marks
 

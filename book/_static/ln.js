@@ -8,8 +8,18 @@ document.addEventListener("click", (event) => {
 const stops = () => document.querySelectorAll("mjx-container, .ln-cells").forEach((box) => {
   box.tabIndex = box.matches(".ln-cells, [display]") && box.scrollWidth > box.clientWidth ? 0 : -1;
 });
-addEventListener("resize", stops);
-addEventListener("load", async () => { await window.MathJax?.startup.promise; stops(); });
+// On a phone a formula is made smaller, to three quarters at most, before it scrolls.
+const fit = () => {
+  const formulas = [...document.querySelectorAll("mjx-container[display]")];
+  formulas.forEach((formula) => { formula.style.fontSize = formula.dataset.size ??= formula.style.fontSize; });
+  const shares = formulas.map((formula) => formula.clientWidth / formula.querySelector("mjx-math").offsetWidth);
+  formulas.forEach((formula, i) => {
+    if (shares[i] < 1) formula.style.fontSize = `calc(${formula.dataset.size} * ${Math.max(0.75, shares[i] - 0.01)})`;
+  });
+  stops();
+};
+addEventListener("resize", fit);
+addEventListener("load", async () => { await window.MathJax?.startup.promise; fit(); });
 
 // On a phone a table's row is a card (ln.css): each cell has the head of its column.
 addEventListener("DOMContentLoaded", () => document.querySelectorAll("article .table").forEach((table) => {

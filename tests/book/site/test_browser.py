@@ -30,9 +30,10 @@ NO_CUE = """() => [...document.querySelectorAll('article *')].filter(e => e.chec
     .map(e => e.tagName + '.' + e.className)"""  # noqa: E501
 
 
-# Code and tables of text that scroll sideways on a phone.
+# What scrolls sideways on a phone: code, tables of text, formulas that were not made smaller.
 SIDEWAYS = """() => [...document.querySelectorAll(
-    'article :is(:not(.output) > .highlight pre, .exercise pre, .pst-scrollable-table-container)')]
+    `article :is(:not(.output) > .highlight pre, .exercise pre, .pst-scrollable-table-container,
+    mjx-container[display]:not([style*=calc]))`)]
     .filter(e => e.scrollWidth > e.clientWidth + 2).map(e => e.textContent)"""
 
 

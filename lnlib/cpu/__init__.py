@@ -26,8 +26,9 @@ level of cache.
   ``backend.PARALLEL_SIZE`` use one, and so do children made by ``fork``, in which Numba's threads
   do not exist. Several Python threads may call at once; calls that use threads wait for each other.
 * **Compiled code** is kept on disk by Numba: in ``NUMBA_CACHE_DIR``, else beside the source or in
-  the user's caches. Do not fork while another Python thread makes the first call for a dtype: it
-  holds locks of Numba, for which the child's own first call would wait for ever.
+  the user's caches. Where it cannot be kept, or not be read again, every process compiles for
+  itself and says so in one warning. Do not fork while another Python thread makes the first call
+  for a dtype: it holds locks of Numba, for which the child's own first call would wait for ever.
 
 To be read in this order:
 

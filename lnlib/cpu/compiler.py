@@ -1,7 +1,11 @@
-"""What Numba has no option for: the promise that no arrays overlap, and streaming stores."""
+"""What Numba has no option for: no overlaps, a cache on disk that may fail, streaming stores."""
+
+import contextlib
+import warnings
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
+from numba.core.caching import FunctionCache
 from numba.core.cgutils import get_item_pointer
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.extending import intrinsic
@@ -21,6 +25,48 @@ class NoAlias(CompilerBase):
 
     def define_pipelines(self):
         return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
+
+
+_warned: list[Exception] = []  # the trouble with the cache that this process has warned of
+
+
+@contextlib.contextmanager
+def _trouble_is_a_warning():
+    try:
+        yield
+    except Exception as error:  # what a damaged file raises has no end
+        if not _warned:
+            _warned.append(error)
+            warnings.warn(
+                f"lnlib.cpu: found no usable place for compiled code ({type(error).__name__}:"
+                f" {error}), expected one: this process compiles for itself, which takes seconds."
+                " Set NUMBA_CACHE_DIR to a folder that can be written, or remove the files *.nbi"
+                " and *.nbc from it; where it is not set, from lnlib/cpu/__pycache__",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+
+class _Cache(FunctionCache):
+    def load_overload(self, *arguments):
+        with _trouble_is_a_warning():
+            return super().load_overload(*arguments)
+
+    def save_overload(self, *arguments):
+        with _trouble_is_a_warning():
+            super().save_overload(*arguments)
+
+
+def cached(**options):
+    """A decorator: ``numba.njit`` with these options, kept on disk where that is possible."""
+
+    def decorate(function):
+        compiled = njit(**options)(function)
+        with _trouble_is_a_warning():
+            compiled._cache = _Cache(function)  # as njit(cache=True) sets it
+        return compiled
+
+    return decorate
 
 
 @intrinsic

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, prange
 
 from .. import validation
-from .compiler import NoAlias, fence, stream
+from .compiler import NoAlias, cached, fence, stream
 
 #: Rows whose parameter gradients are added in the dtype of the arithmetic, before float64 takes
 #: over.
@@ -379,13 +379,13 @@ def _finish_sums(sums, dgamma, dbeta):
 # ``threads`` is an argument because reading it inside would defeat that cache.
 
 
-@njit(cache=True, **_FROM_PYTHON)
+@cached(**_FROM_PYTHON)
 def forward_serial(x, gamma, beta, eps, y, saved):
     """Fill y and ``saved``; returns how many rows are out of range, below 0 if y overlaps."""
     return _forward(x, gamma, beta, eps, y, saved, 0, 1)
 
 
-@njit(cache=True, parallel=True, **_CALLED)
+@cached(parallel=True, **_CALLED)
 def forward_threads(x, gamma, beta, eps, y, saved, threads):
     left = 0
     for t in prange(threads):
@@ -400,13 +400,13 @@ def _backward_in_one_part(dy, x, saved, dx, dgamma, dbeta):
     return left + _finish_sums(sums, dgamma, dbeta), changed
 
 
-@njit(cache=True, **_FROM_PYTHON)
+@cached(**_FROM_PYTHON)
 def backward_serial(dy, x, saved, dx, dgamma, dbeta):
     """Fill dx, dgamma and dbeta; returns _backward's counts, the first below 0 if dx overlaps."""
     return _backward_in_one_part(dy, x, saved, dx, dgamma, dbeta)
 
 
-@njit(cache=True, parallel=True, **_CALLED)
+@cached(parallel=True, **_CALLED)
 def backward_threads(dy, x, saved, dx, dgamma, dbeta, threads):
     # Each thread has sums of its own, two cache lines apart from the next thread's.
     sums, left, changed = np.zeros((threads, 4, x.shape[1] + 16)), 0, 0

@@ -2,6 +2,7 @@
 NumPy, and what the compiler is asked to do.
 """
 
+import errno
 import functools
 import itertools
 import math
@@ -13,10 +14,11 @@ import numba
 import numpy as np
 import pytest
 from cases import VIEWS, WIDTHS, arrays, bits, child, read_only, threads
+from numba.core import caching
 from numba.core.compiler import Flags
 
 from lnlib import cpu, layernorm, reference
-from lnlib.cpu import backend, kernels
+from lnlib.cpu import backend, compiler, kernels
 
 LINE = 64
 
@@ -581,6 +583,57 @@ def test_usual_arguments_are_not_checked_twice(monkeypatch):
     for dtype, shape in itertools.product(("f4", "f8"), ((6,), (4, 6), (2, 2, 6))):
         a = arrays(shape, dtype)
         run(*a, 0.0, out=[np.empty_like(a[0]), np.empty_like(a[0])])
+
+
+def cut(folder, ending, size):
+    files = list(folder.rglob(f"*.{ending}"))
+    for file in files:
+        file.write_bytes(file.read_bytes()[:size])
+    assert files
+
+
+def full(*what):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+#: What happens to the place of compiled code, once something lies in it, and what a warning says.
+NO_CACHE = {
+    "a cut index": (lambda folder, patch: cut(folder, "nbi", 20), "Error: "),
+    "cut data": (lambda folder, patch: cut(folder, "nbc", 200), "Error: "),
+    "a full disk": (
+        lambda folder, patch: (
+            cut(folder, "nbi", 0),
+            patch.setattr(caching.IndexDataCacheFile, "load", lambda *what: None),
+            patch.setattr(caching.IndexDataCacheFile, "save", full),
+        ),
+        "OSError: .*No space left",
+    ),
+    "nowhere to write": (
+        lambda folder, patch: patch.setattr(caching.CacheImpl, "_locator_classes", []),
+        "RuntimeError: cannot cache function",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", NO_CACHE)
+def test_compiled_code_that_cannot_be_kept_or_read_is_compiled_anew(trouble, tmp_path, monkeypatch):
+    """With one warning in a process, which says what to do."""
+
+    def first(array):
+        return array[0]
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiler, "_warned", [])
+    array = np.array([7.0, 8.0])
+    assert compiler.cached()(first)(array) == 7
+    happens, says = NO_CACHE[trouble]
+    happens(tmp_path, monkeypatch)
+    with pytest.warns(
+        RuntimeWarning, match=f"no usable place for compiled code .*{says}.*Set NUMBA_CACHE_DIR"
+    ) as told:
+        assert [compiler.cached()(first)(array) for _ in range(2)] == [7, 7]
+    assert len(told) == 1
 
 
 COMPILED = """

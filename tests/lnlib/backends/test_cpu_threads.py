@@ -74,3 +74,45 @@ with forked() as pool:
 """,  # noqa: E501
     )
     assert same == [True] * 6 and rows_same
+
+
+@pytest.mark.slow
+def test_reshaping_an_array_that_a_call_uses_corrupts_nothing():
+    """NumPy frees the old shape, which compiled code must not read then. A call sees one shape, or
+    says what is wrong.
+
+    It crashed within 0.1 s, mostly, and always within 1 s.
+    """
+    assert run(
+        "workqueue",
+        """
+import sys, time
+x, dy, gamma, beta = CALLERS[0]
+x, one, stop = x[:200].copy(), [np.ones(n, "f4") for n in (400, 200)], threading.Event()
+expected = []
+for x.shape, g in zip(((200, 400), (400, 200)), one):
+    y, cache = cpu.layer_norm_forward(x, g, g)
+    expected.append((y.shape, y.tobytes(), [a.tobytes() for a in cpu.layer_norm_backward(x.copy(), cache)]))
+def reshape():
+    while not stop.is_set():
+        x.shape = 400, 200
+        x.shape = 200, 400
+worker = threading.Thread(target=reshape)
+worker.start()
+sys.setswitchinterval(1e-5)
+end, right, refused = time.monotonic() + 2, 0, 0
+while time.monotonic() < end:
+    for g in one:
+        try:
+            y, cache = cpu.layer_norm_forward(x, g, g)
+            dx, *parameters = cpu.layer_norm_backward(x, cache)
+            right += 1
+        except (ValueError, RuntimeError):
+            refused += 1
+            continue
+        assert (y.shape, y.tobytes()) in [e[:2] for e in expected]
+stop.set()
+worker.join()
+print(json.dumps([right > 0, refused > 0]))
+""",  # noqa: E501
+    ) == [True, True]

@@ -162,11 +162,11 @@ FAULTY = {
         layer_norm,
         {},
     ),
-    "half": (
+    "half": (  # few rows: PyTorch sums dgamma and dbeta in half precision
         "ordinary rows",
         lambda x, gamma, *rest: layer_norm(x, 1.05 * gamma, *rest),
         layer_norm,
-        {"dtypes": ("bfloat16", "float16"), "most_rows": 99},
+        {"dtypes": ("bfloat16", "float16"), "most_rows": 33},
     ),
     "JVP": (  # pytorch/pytorch#196700
         "the gradient of a JVP",

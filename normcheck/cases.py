@@ -62,7 +62,7 @@ class Case:
     """Arrays of one call. x and dy have shape (..., D), gamma and beta (D,); RMS norm has no beta.
 
     ``layouts`` has the names of arguments that lie in memory in a way of their own, and that way:
-    {"dy": "reversed"}. ``drawn`` are the options of :func:`draw`, and ``made_by`` are the lines of
+    {"dy": "reversed"}. ``drawn`` are the options of ``draw``, and ``made_by`` are the lines of
     NumPy that make the arrays, until these are changed.
     """
 
@@ -155,7 +155,7 @@ def draw(property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, change="") -> 
 
 
 def drawer(settings: Settings) -> Callable[..., Case]:
-    """:func:`draw` for what the target takes: the nearest width, its eps, beta = 0 if none."""
+    """``draw`` for what the target takes: the nearest width, its eps, beta = 0 if none."""
 
     def drawn(property, shape, dtype, eps=1e-5, change="", **options):
         shape = *shape[:-1], settings.width(shape[-1])

@@ -213,4 +213,4 @@ def test_a_build_over_another_is_byte_equal(book, full):
         _, after = built(book, CODE, more, LN_REPOSITORY_URL=ADDRESS)
     assert differing(full[1], after) == []
     shown = subprocess.check_output(["make", "-nf", ROOT / "Makefile", "serve"], cwd=book)
-    assert b"http.server" in shown and b"book" not in shown
+    assert b"http.server" in shown and b"build_book" not in shown

@@ -33,6 +33,8 @@ def test_passes_are_what_they_are_called(numba):
 
 
 def test_what_is_not_installed_is_left_out_and_told(monkeypatch, capsys):
+    # Where lnlib.cpu is loaded already, its cache on disk finds no Numba either, and would warn.
+    monkeypatch.setattr("lnlib.cpu.compiler._warned", [None])
     for name in ("numba", "torch"):
         monkeypatch.setitem(sys.modules, name, None)
     contestants.memory_loops.cache_clear()

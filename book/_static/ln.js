@@ -57,7 +57,7 @@ const asText = (part) => {
 
 // What readers type for words of the book
 const SAME = { bf16: "bfloat16", fp16: "float16", fp32: "float32", epsilon: "eps", reduction: "mean", reductions: "means" };
-// The section of a page with most of the words; those in its heading count twice.
+// The section of a page with most of the words, after how many it has; those in its heading count twice.
 const sectionWith = (page, words) => {
   const count = (text) => words.filter((word) => text.toLowerCase().includes(word)).length;
   const worth = (section) => {
@@ -65,7 +65,7 @@ const sectionWith = (page, words) => {
     return count(own.join(" ")) + count(section.querySelector("h1, h2, h3, h4").textContent);
   };
   const ranked = [...page.querySelectorAll("section[id]:has(> :is(h1, h2, h3, h4))")].map((section) => [worth(section), section]);
-  return ranked.sort((a, b) => b[0] - a[0])[0]?.[1];
+  return ranked.sort((a, b) => b[0] - a[0])[0] ?? [];
 };
 
 // The search leads to the section that has the words, and shows its text, not what is folded or lists contents. It begins when
@@ -82,7 +82,7 @@ document.addEventListener("DOMContentLoaded", () => {
   Search.htmlToText = (source, anchor) => (
     htmlToText(parsed(source).documentElement.outerHTML, anchor).replace(/\s+/g, " "));
   Search.makeSearchSummary = (source, words, anchor) => {
-    const section = anchor ? null : sectionWith(parsed(source), [...words]);
+    const [worth, section] = anchor ? [] : sectionWith(parsed(source), [...words]);
     const summary = makeSearchSummary(source, words, section ? `#${CSS.escape(section.id)}` : anchor);
     const title = section?.querySelector("h2, h3, h4");
     if (title?.parentElement === section) {
@@ -90,6 +90,11 @@ document.addEventListener("DOMContentLoaded", () => {
         const link = summary.parentElement.querySelector("a");
         link.hash = section.id;
         link.append(` \u203a ${title.textContent}`);
+        const hit = summary.parentElement;
+        hit.dataset.worth = worth;
+        const hits = [...hit.parentElement.children];
+        const less = hits.slice(0, hits.indexOf(hit)).find((other) => Number(other.dataset.worth) < worth);
+        if (less) less.before(hit);  // the best section first
       });
     }
     return summary;

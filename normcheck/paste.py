@@ -84,7 +84,7 @@ class Writer:
         if not self.steady or self.case.property == "the same answer twice":
             test = textwrap.indent(test, "    ")
             test = f"for time in range({10 * TIMES}):  # not every call fails\n{test}"
-        uses = [line for line in self.script.setup if f"{line.split()[0]}" in test]
+        uses = [line for line in self.script.setup if line.split()[0] in test]
         test = "\n".join([*uses, test])
         return "\n".join([*self.imports(test), test])
 

@@ -87,10 +87,9 @@ document.addEventListener("DOMContentLoaded", () => {
     const title = section?.querySelector("h2, h3, h4");
     if (title?.parentElement === section) {
       queueMicrotask(() => {  // when it stands below the link
-        const link = summary.parentElement.querySelector("a");
+        const hit = summary.parentElement, link = hit.querySelector("a");
         link.hash = section.id;
         link.append(` \u203a ${title.textContent}`);
-        const hit = summary.parentElement;
         hit.dataset.worth = worth;
         const hits = [...hit.parentElement.children];
         const less = hits.slice(0, hits.indexOf(hit)).find((other) => Number(other.dataset.worth) < worth);

@@ -81,8 +81,7 @@ def ratios(times, name, to):
 
 
 def half_precision(records, which, floor):
-    """What chapters 13 and 14 glue: a GPU's times in bfloat16 as ratios, over all
-    shapes.
+    """What chapters 13 and 14 glue: a GPU's times in bfloat16 as ratios, over all shapes.
 
     ``floor``: the contestant that moves as many bytes and does nothing else.
     """

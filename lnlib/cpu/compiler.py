@@ -2,6 +2,8 @@
 
 import contextlib
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
@@ -57,7 +59,7 @@ class _Cache(FunctionCache):
             super().save_overload(*arguments)
 
 
-def cached(**options):
+def cached(**options: Any) -> Callable[[Callable], Callable]:
     """A decorator: ``numba.njit`` with these options, kept on disk where that is possible."""
 
     def decorate(function):

@@ -41,9 +41,7 @@ PACKAGES = "numpy", "ml_dtypes", "torch", "jax", "jaxlib", "flax", "tensorflow-c
 
 
 class Case(NamedTuple):
-    """Inputs of one cell. ``tensors`` are the ones judged; ``coordinates`` say where in its regime
-    it stands.
-    """
+    """Inputs of one cell: the ``tensors`` judged, and ``coordinates``, its place in its regime."""
 
     regime: str
     coordinates: dict
@@ -163,10 +161,8 @@ def row_cases():
 
 def cases():
     """Every case, one at a time: the largest is 64 MiB."""
-    for regime in (
-        *(offset_cases, kappa_cases, rows_cases, scale_cases),
-        *(constant_cases, float64_cases, half_cases, row_cases),
-    ):
+    first = offset_cases, kappa_cases, rows_cases, scale_cases
+    for regime in (*first, constant_cases, float64_cases, half_cases, row_cases):
         yield from regime()
 
 
@@ -286,7 +282,7 @@ class Exact(NamedTuple):
     """The exact tensors of a case: correctly rounded float64, or fixed point for float64 cases."""
 
     tensors: dict
-    judge_error: float
+    judge_error: float = 0.0
 
 
 def wide_parameter_gradients(case):
@@ -314,18 +310,16 @@ def judge(case):
     exact = reference.layer_norm(case.x, case.gamma, case.beta, case.dy, EPS)
     tensors = {name: getattr(exact, name) for name in case.tensors}
     if case.x.dtype == np.float64:
-        return Exact(tensors, 0.0)
+        return Exact(tensors)
     # Rounded to float64 the exact tensor is right to 1.1e-16, a hundred-millionth of the errors
     # below. Where it is below 1e-100 it is zero, and what stands there is the judge's own rounding,
     # some 2**-400.
     rounded = {name: reference.to_float64(t) for name, t in tensors.items()}
-    return Exact({name: np.where(np.abs(t) < 1e-100, 0.0, t) for name, t in rounded.items()}, 0.0)
+    return Exact({name: np.where(np.abs(t) < 1e-100, 0.0, t) for name, t in rounded.items()})
 
 
 def _error(value, exact):
-    """Relative L2 error of one row or one tensor; inf for NaN and Inf, and for anything but 0 where
-    exact is 0.
-    """
+    """Relative L2 error of a row or a tensor; inf for NaN, for Inf, and where only exact is 0."""
     if exact.dtype == object:
         return reference.relative_error(value, exact)
     value = value.astype(np.float64)
@@ -336,27 +330,18 @@ def _error(value, exact):
     return math.inf if value.any() else 0.0
 
 
-def _flag(value, all_zero):
-    """What went wrong, in a word."""
-    if np.isnan(value).any():
-        return "nan"
-    if np.isinf(value).any():
-        return "inf"
-    return "" if all_zero or value.any() else "zero"
-
-
 def measure(tensor, value, exact):
     """Error (median over rows for y and dx, whole for dgamma and dbeta), correct digits, and what
-    went wrong.
+    went wrong, in a word.
     """
-    if tensor in ("y", "dx"):
-        error = float(np.median([_error(v, e) for v, e in zip(value, exact)]))
-    else:
-        error = _error(value, exact)
+    by_row = tensor in ("y", "dx")
+    error = float(np.median([*map(_error, value, exact)])) if by_row else _error(value, exact)
     wide, all_zero = value.astype(np.float64), not (exact != 0).any()
     correct = 0 - math.log10(min(max(error, 1e-17), 1.0))
     found = {"relative_error": digits(error), "correct_digits": round(correct, 2)}
-    found["flag"] = _flag(wide, all_zero)
+    wrong = {"nan": np.isnan(wide).any(), "inf": np.isinf(wide).any()}
+    wrong["zero"] = not (all_zero or wide.any())
+    found["flag"] = next((word for word, seen in wrong.items() if seen), "")
     if all_zero:  # an exact zero has no relative error: how large is what stands there instead?
         found["max_abs"] = digits(float(np.max(np.abs(wide))))
     return found
@@ -372,14 +357,8 @@ def records_of(case, contestants):
             continue
         values = dict(zip(("y", *GRADIENTS), out))
         dtype, (rows, D) = case.x.dtype.name, case.x.shape
-        record = {
-            "regime": case.regime,
-            "framework": peer.name,
-            "dtype": dtype,
-            "D": D,
-            "rows": rows,
-        }
-        record |= case.coordinates
+        record = {"regime": case.regime, "framework": peer.name, "dtype": dtype}
+        record |= {"D": D, "rows": rows, **case.coordinates}
         for tensor in case.tensors:
             found = {"tensor": tensor}
             if case.regime == "rows":

@@ -37,10 +37,9 @@ def grid(title, head, lines):
     to be.
     """
     widths = [max(len(line[k]) for line in (head, *lines)) for k in range(len(head))]
-    text = [
-        "  ".join(
-            f"{c:{'>' if k else '<'}{width}}" for k, (c, width) in enumerate(zip(line, widths))
-        )
-        for line in (head, *lines)
-    ]
-    return ["", title, *(line.rstrip() for line in text)]
+
+    def text(line):
+        first, *others = zip(line, widths)
+        return "  ".join([str.ljust(*first), *(str.rjust(*cell) for cell in others)]).rstrip()
+
+    return ["", title, *map(text, (head, *lines))]

@@ -28,12 +28,10 @@ def lnlib_targets():
     # The interpreter of CUDA kernels takes seconds for a large case; JAX and torch.compile compile
     # every shape.
     few = {"dtypes": ("float32",), "most_features": 130, "most_rows": 100, "quick": True}
-    for name, backend, options in (
-        ("lnlib.layernorm", layernorm, wide),
-        ("lnlib.cpu", cpu, wide),
-        ("lnlib.gpu, interpreted", gpu, few),
-    ):
-        yield name, (backend.layer_norm_forward, backend.layer_norm_backward), options
+    backends = {"lnlib.layernorm": layernorm, "lnlib.cpu": cpu, "lnlib.gpu, interpreted": gpu}
+    for name, backend in backends.items():
+        target = backend.layer_norm_forward, backend.layer_norm_backward
+        yield name, target, few if backend is gpu else wide
     rms_norm = layernorm.rms_norm_forward, layernorm.rms_norm_backward
     yield "lnlib.layernorm, RMS norm", rms_norm, {**wide, "kind": "rms_norm"}
 
@@ -91,13 +89,6 @@ def keras_targets():
         yield "keras.ops.layer_normalization on JAX", layer_norm, options
 
 
-def targets():
-    """All that can be imported, and what is left out and why."""
-    return installed(
-        lnlib=lnlib_targets, PyTorch=torch_targets, Flax=flax_targets, Keras=keras_targets
-    )
-
-
 def record(name, target, options):
     """One record of the results: what held, what failed with its smallest case, the digits of
     ordinary rows.
@@ -106,32 +97,26 @@ def record(name, target, options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the frameworks
         report = validate(target, **options)
-    return {
-        "name": name,
-        "kind": options.get("kind", "layer_norm"),
-        "dtypes": options["dtypes"],
-        "quick": options.get("quick", False),
-        "held": len(report.kept),
-        "properties": len(report.properties),
-        "digits": report.digits,
-        "notes": report.notes,
-        "untested": report.untested,
-        "failures": [
-            {name: getattr(f, name) for name in FAILURE}
-            | {"error": None if f.error is None else digits(f.error), "case": str(f.case)}
-            for f in report.failures
-        ],
-        "seconds": round(time.monotonic() - started, 1),
-    }
+    seconds = round(time.monotonic() - started, 1)
+    failures = [
+        {name: getattr(f, name) for name in FAILURE}
+        | {"error": None if f.error is None else digits(f.error), "case": str(f.case)}
+        for f in report.failures
+    ]
+    asked = {"name": name, "kind": options.get("kind", "layer_norm"), "dtypes": options["dtypes"]}
+    asked["quick"] = options.get("quick", False)
+    found = {"held": len(report.kept), "properties": len(report.properties)}
+    found |= {name: getattr(report, name) for name in ("digits", "notes", "untested")}
+    return asked | found | {"failures": failures, "seconds": seconds}
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    as_written = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_written)
     parser.add_argument("--out", type=new_file, default=RESULTS, help="where the results go")
     options = parser.parse_args(arguments)
-    found, left_out = targets()
+    peers = {"PyTorch": torch_targets, "Flax": flax_targets, "Keras": keras_targets}
+    found, left_out = installed(lnlib=lnlib_targets, **peers)
     made, records = provenance("python -m benchmarks.validate", PACKAGES), []
     for name, target, given in found:
         one = record(name, target, given)

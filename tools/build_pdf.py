@@ -126,10 +126,8 @@ def whole(site, parts):
     inside = f'<div id="cover">{cover}</div>{list_of}{text}'
     inside = f'<div class="bd-content"><div class="bd-article-container">{inside}</div></div>'
     body = f'<body><main class="bd-main">{inside}</main></body>'
-    head = f"{first.head}<style>{STYLE}</style>"
-    return (
-        f'<!DOCTYPE html><html lang="en" data-theme="light" data-mode="light">{head}{body}</html>'
-    )
+    start = '<!DOCTYPE html><html lang="en" data-theme="light" data-mode="light">'
+    return f"{start}{first.head}<style>{STYLE}</style>{body}</html>"
 
 
 def sheets(pdf):
@@ -169,12 +167,8 @@ def finish(printed, parts, target):
     from pypdf import PdfReader, PdfWriter
 
     pdf = PdfReader(io.BytesIO(printed))
-    blank = [
-        number
-        for number, sheet in enumerate(pdf.pages, 1)
-        if not re.sub(rf"\b{number}\b|\s", "", sheet.extract_text())
-    ]
-    if blank:
+    texts = {number: sheet.extract_text() for number, sheet in enumerate(pdf.pages, 1)}
+    if blank := [n for n, text in texts.items() if not re.sub(rf"\b{n}\b|\s", "", text)]:
         raise ValueError(f"sheets: found nothing on {blank}, expected something on every one")
     numbers, writer = sheets(pdf), PdfWriter(clone_from=pdf)
 

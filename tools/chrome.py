@@ -2,10 +2,8 @@
 
 import shutil
 
-CHROME = next(
-    filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser", "chrome"))),
-    None,
-)
+NAMES = "chromium", "google-chrome", "chromium-browser", "chrome"
+CHROME = next(filter(None, map(shutil.which, NAMES)), None)
 FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),

@@ -49,9 +49,8 @@ def run(asked, answer):
     os.dup2(silent, 1)
     os.dup2(silent, 2)
     watch = Watch(asked["first"])
-    status = pytest.main(
-        ["-q", "--tb=no", "-p", "no:cacheprovider", *asked["arguments"]], plugins=[watch]
-    )
+    options = "-q", "--tb=no", "-p", "no:cacheprovider"
+    status = pytest.main([*options, *asked["arguments"]], plugins=[watch])
     os.write(answer, json.dumps({"status": int(status), "failed": watch.failed}).encode())
 
 
@@ -66,19 +65,16 @@ def answered(asked):
             os._exit(0)
     os.close(answer)
     end = time.monotonic() + 4 * asked["seconds"]
-    while (
-        not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        and time.monotonic() < end
-    ):
+    ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while not os.waitid(os.P_PID, child, ended) and time.monotonic() < end:
         time.sleep(0.01)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
-    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with open(out, encoding="utf-8") as file:
         text = file.read()
-    return json.loads(
-        text or json.dumps({"status": None if ended in TIME_IS_UP else ended or 1, "failed": []})
-    )
+    silent = {"status": None if code in TIME_IS_UP else code or 1, "failed": []}
+    return json.loads(text) if text else silent
 
 
 if __name__ == "__main__":

@@ -47,11 +47,6 @@ KILLED, LIVES, EQUIVALENT = "killed", "LIVES", "equivalent"
 _QUICK, _SLOW = "not site and not slow", "not site and slow"
 
 
-def settings(root=ROOT):
-    """tests/mutants.toml."""
-    return tomllib.loads((root / "tests/mutants.toml").read_text(encoding="utf-8"))
-
-
 def tests_of(file, table):
     """The test files of a module: those of the longest beginning of its path."""
     start = max((start for start in table if file.startswith(start)), key=len)
@@ -69,22 +64,18 @@ def sources(root, table, starts=("",)):
     return found
 
 
-def copy_of(root, folder):
-    """What git knows of the project, as it lies there now, in a new folder."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.check_output(command, cwd=root, text=True)
-    for name in listed.split("\0"):
-        if (root / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(root / name, folder / name)
-    return folder
-
-
 class Copy:
-    """A copy of the project in which one mutant at a time is tested."""
+    """A copy of what git knows of the project, as it lies there now, in which one mutant at a time
+    is tested.
+    """
 
     def __init__(self, root, folder, seconds, loaded=()):
-        self.folder, self.seconds = copy_of(root, folder / "project"), seconds
+        self.folder, self.seconds = folder / "project", seconds
+        listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        for name in subprocess.check_output(listing, cwd=root, text=True).split("\0"):
+            if (root / name).is_file():
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(root / name, self.folder / name)
         self.compiled, self.aside = folder / "compiled", folder / "compiled from the right code"
         own = {"PYTHONPATH": str(self.folder), "NUMBA_CACHE_DIR": str(self.compiled)}
         env = os.environ | own | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # they take long to load
@@ -98,8 +89,7 @@ class Copy:
         """
         asked = {"arguments": arguments, "first": first, "seconds": self.seconds}
         asked["keeps_bytecode"] = keeps_bytecode
-        self.server.stdin.write(json.dumps(asked) + "\n")
-        self.server.stdin.flush()
+        print(json.dumps(asked), file=self.server.stdin, flush=True)
         answer = json.loads(self.server.stdout.readline())
         return answer["status"], answer["failed"]
 
@@ -140,33 +130,6 @@ def rows_of(results):
     return {row["mutant"]: row for row in map(json.loads, lines)}
 
 
-def judged(chosen, table, copies, keep):
-    """Keeps a row of results of each of these mutants as soon as it is known, from as many
-    processes as there are copies.
-    """
-    free, finders, kept = queue.Queue(), defaultdict(Counter), threading.Lock()
-    everything = sorted({test for mutant in chosen for test in tests_of(mutant.file, table)})
-    for one in copies:
-        one.pytest("--collect-only", *everything, keeps_bytecode=True)
-        free.put(one)
-
-    def run(mutant):
-        one, start = free.get(), time.monotonic()
-        try:
-            first = [test for test, _ in finders[mutant.file].most_common()]
-            outcome, by = one.verdict(mutant, tests_of(mutant.file, table), first)
-        finally:
-            free.put(one)
-        finders[mutant.file].update([by] if "::" in by else [])
-        row = {"mutant": mutant.key, "kind": mutant.kind, "line": mutant.line}
-        row |= {"outcome": outcome, "by": by, "seconds": round(time.monotonic() - start)}
-        with kept:
-            keep(row)
-
-    with ThreadPoolExecutor(len(copies)) as pool:
-        list(pool.map(run, chosen))
-
-
 def kills_without(rows, copy):
     """Tests that killed and fail without a mutant, too, and files that do not load."""
     killers = {row["by"] for row in rows if row["by"].startswith("tests/")}
@@ -204,9 +167,8 @@ def report(rows, failing):
 
 def asked(arguments):
     """The options of a run."""
-    ask = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    as_written = argparse.RawDescriptionHelpFormatter
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=as_written)
     ask.add_argument("--seed", default="1")
     some = ask.add_mutually_exclusive_group()
     some.add_argument("--module", default="", help="only files whose path starts with this")
@@ -222,21 +184,38 @@ def asked(arguments):
 
 
 def run(chosen, rows, said, options, root):
-    """Judges those of the sample without a row; the tests that fail without a mutant, too."""
-
-    def keep(row):
-        rows[row["mutant"]] = row
-        if options.results:
-            with options.results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-        what = f"{row['outcome']} {row['mutant'][:100]} {row['by'][-80:]}"
-        print(f"{len(rows)}/{len(chosen)} {what}", flush=True)
-
+    """Judges those of the sample without a row, and keeps each row as soon as it is known; the
+    tests that fail without a mutant, too.
+    """
+    free, finders, writing = queue.Queue(), defaultdict(Counter), threading.Lock()
     left = [mutant for mutant in chosen if mutant.key not in rows]
+    tests = {mutant.file: tests_of(mutant.file, said["tests"]) for mutant in left}
+
+    def judge(mutant):
+        one, start = free.get(), time.monotonic()
+        try:
+            first = [test for test, _ in finders[mutant.file].most_common()]
+            outcome, by = one.verdict(mutant, tests[mutant.file], first)
+        finally:
+            free.put(one)
+        finders[mutant.file].update([by] if "::" in by else [])
+        row = {"mutant": mutant.key, "kind": mutant.kind, "line": mutant.line}
+        row |= {"outcome": outcome, "by": by, "seconds": round(time.monotonic() - start)}
+        with writing:
+            rows[mutant.key] = row
+            if options.results:
+                with options.results.open("a", encoding="utf-8") as file:
+                    print(json.dumps(row), file=file)
+            print(f"{len(rows)}/{len(chosen)} {outcome} {mutant.key[:100]} {by[-80:]}", flush=True)
+
     with tempfile.TemporaryDirectory() as folder:
         places = [Path(folder) / str(number) for number in range(options.processes)]
         copies = [Copy(root, place, options.limit, said["loaded"]["modules"]) for place in places]
-        judged(left, said["tests"], copies, keep)
+        for one in copies:
+            one.pytest("--collect-only", *sorted({*sum(tests.values(), [])}), keeps_bytecode=True)
+            free.put(one)
+        with ThreadPoolExecutor(len(copies)) as pool:
+            list(pool.map(judge, left))
         failing = kills_without(rows.values(), copies[0])
         for one in copies:
             one.close()
@@ -245,14 +224,14 @@ def run(chosen, rows, said, options, root):
 
 def main(arguments=None, root=ROOT):
     """Runs the sample; True if no mutant lives."""
-    options, said = asked(arguments), settings(root)
+    options = asked(arguments)
+    said = tomllib.loads((root / "tests/mutants.toml").read_text(encoding="utf-8"))
     left_out = re.compile("|".join(said["left_out"]) or "$.").match
     starts = said["core"]["modules"] if options.core else [options.module]
     changed = sources(root, said["tests"], starts)
     if not changed:
-        found = f"mutants.py: error: --module: found {options.module}"
         wanted = "expected the beginning of the path of a module with tests in tests/mutants.toml"
-        print(f"{found}, {wanted}", file=sys.stderr)
+        print(f"mutants.py: error: --module: found {options.module}, {wanted}", file=sys.stderr)
         sys.exit(2)
     chosen = mutate.sample(changed, options.count, options.seed, left_out)
     if options.list:

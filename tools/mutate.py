@@ -114,12 +114,9 @@ def changes(node, modules=frozenset()):
     elif isinstance(node, ast.Return) and ast.unparse(node) not in ("return", "return None"):
         yield "return None", ast.Return(None)
     dropped = isinstance(node, (ast.AugAssign, ast.Raise, ast.Break, ast.Continue))
-    if dropped or _called(node) or _rebinds(node):
+    called = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    if dropped or called or _rebinds(node):
         yield "dropped statement", ast.Pass()
-
-
-def _called(node):
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
 
 
 def _rebinds(node):

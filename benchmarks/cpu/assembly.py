@@ -79,14 +79,8 @@ def report(module):
     for kernel in kernels(module):
         for signature, assembly in kernel.inspect_asm().items():
             arrays = [str(t.dtype) for t in signature if hasattr(t, "dtype") and hasattr(t, "ndim")]
-            records.append(
-                {
-                    "kernel": kernel.py_func.__qualname__,
-                    "module": module,
-                    "arguments": " ".join(dict.fromkeys(arrays)),
-                    "parallel": bool(kernel.targetoptions.get("parallel")),
-                    **freedoms(kernel),
-                    **count(assembly),
-                }
-            )
+            record = {"kernel": kernel.py_func.__qualname__, "module": module}
+            record["arguments"] = " ".join(dict.fromkeys(arrays))
+            record["parallel"] = bool(kernel.targetoptions.get("parallel"))
+            records.append(record | freedoms(kernel) | count(assembly))
     return records

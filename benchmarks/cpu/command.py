@@ -9,6 +9,7 @@ inside it all contestants (``benchmarks.cpu.contestants``) take turns
 
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -22,14 +23,7 @@ import tempfile
 import numpy as np
 
 from lnbook.measure import stopwatch, suite
-from lnbook.measure.contestants import (
-    ALIGNMENTS,
-    EPS,
-    Case,
-    arrays,
-    ladder_calls,
-    thread_calls,
-)
+from lnbook.measure.contestants import ALIGNMENTS, EPS, Case, arrays, ladder_calls, thread_calls
 from lnbook.measure.provenance import ROOT, machine_file, provenance, save
 from lnbook.measure.suite import LADDER_SHAPES, SHAPES
 
@@ -38,6 +32,7 @@ from . import assembly
 from .contestants import contestants
 from .tables import AGAINST, print_tables
 
+TITLE = "Speed of layer norms on the CPU"
 PACKAGES = ("numpy", "numba", "llvmlite", "torch", "jax", "jaxlib")
 
 QUICK_SHAPES = ((1, 1, 64), (2, 128, 1024), (4, 512, 1024))
@@ -49,9 +44,8 @@ STATES = {
     "recycled": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)},
     "fresh": {"MALLOC_MMAP_THRESHOLD_": str(2**17)},
 }
-FRESH_BYTES = (
-    2**18
-)  # results of at least this size must fault in state "fresh"; smaller ones may fit in a gap
+# Results of at least this size must fault in state "fresh"; smaller ones may fit in a gap.
+FRESH_BYTES = 2**18
 
 # seconds: a thousand times the clock's grain and a block's loop, and short against the drift
 BLOCK = 3e-3
@@ -80,10 +74,9 @@ def records_of(case, calls, rounds, section="kernels"):
     """Time a dict {name: call without arguments} and give one record each, with the coordinates of
     the case.
     """
+    given = {"rounds": rounds, "block": BLOCK, "settle": SETTLE[min(case.threads, 2)]}
     with stopwatch.watch(os.sched_getaffinity(0)) as shared:
-        found = stopwatch.compare(
-            calls, AGAINST, rounds=rounds, block=BLOCK, settle=SETTLE[min(case.threads, 2)]
-        )
+        found = stopwatch.compare(calls, AGAINST, **given)
     return [{"section": section, **case._asdict(), **record, **shared} for record in found]
 
 
@@ -94,19 +87,14 @@ def has_ladder(case):
 
 
 def thread_cases(threads, state):
-    """What section threads measures in one process."""
-    for shape in suite.SUM_SHAPES if threads > 1 and state == "recycled" else ():
-        yield Case(shape, "float32", "backward", threads, state, "ordinary")
-
-
-def pass_cases(threads, state):
-    """(shape, pass) of which one process times one thread and two, in the same rounds."""
-    return [
-        (shape, which)
-        for shape in suite.THREAD_SHAPES
-        if threads > 1 and state == "recycled"
-        for which in ("forward", "backward")
-    ]
+    """What section threads measures in one process: cases, and (shape, pass) of which it times one
+    thread and two, in the same rounds.
+    """
+    if threads == 1 or state != "recycled":
+        return [], []
+    given = "float32", "backward", threads, state, "ordinary"
+    passes = itertools.product(suite.THREAD_SHAPES, ("forward", "backward"))
+    return [Case(shape, *given) for shape in suite.SUM_SHAPES], list(passes)
 
 
 # The process that measures
@@ -148,9 +136,10 @@ def work(threads, state, shapes, dtypes, rounds):
                 calls = peers | dict(ladder_calls(case, a))
                 records += records_of(case, calls, rounds, "ladder")
             say(records)
-        for case in thread_cases(threads, state):
+        sums, passes = thread_cases(threads, state)
+        for case in sums:
             say(records_of(case, dict(thread_calls(case, arrays(case))), rounds, "threads"))
-        for case in pass_cases(threads, state):
+        for case in passes:
             with stopwatch.watch(os.sched_getaffinity(0)) as shared:
                 records = suite.two_threads(*case, rounds)
             say([record | shared for record in records])
@@ -222,9 +211,7 @@ def warnings_about(records):
 
 
 def parse(arguments=None):
-    parser = argparse.ArgumentParser(
-        "benchmarks.cpu", description="Speed of layer norms on the CPU."
-    )
+    parser = argparse.ArgumentParser("benchmarks.cpu", description=f"{TITLE}.")
     quick = "three shapes, float32, one thread; prints only"
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--threads", type=int, nargs="+", help="default: 1 2, and 1 with --quick")
@@ -246,40 +233,25 @@ def main(arguments=None):
     options = parse(arguments)
     if options.work:
         threads, state, shapes, *rest = options.work
-        return work(threads, state, [tuple(s) for s in shapes], *rest)
+        work(threads, state, [tuple(s) for s in shapes], *rest)
+        return
     plan = (SHAPES, ("float32", "float64"), 25)
     if options.quick:
         plan = (QUICK_SHAPES, ("float32",), 5)
     jobs = [(threads, "recycled") for threads in options.threads]
     jobs += [(1, "fresh")] if 1 in options.threads else []
-    total = sum(
-        1 for job in jobs for _ in (*cases(*plan[:2], *job), *thread_cases(*job), *pass_cases(*job))
-    )
-    ran = provenance("python -m benchmarks.cpu", PACKAGES) | {
-        "cores": os.cpu_count(),
-        "huge_pages": huge_pages(),
-        "libc": " ".join(platform.libc_ver()),
-        "eps": EPS,
-        "rounds": plan[2],
-        "block_seconds": BLOCK,
-        "settle_seconds": SETTLE,
-        "states": STATES,
-        "alignments": ALIGNMENTS,
-    }
+    ran = provenance("python -m benchmarks.cpu", PACKAGES) | {"cores": os.cpu_count()}
+    ran |= {"huge_pages": huge_pages(), "libc": " ".join(platform.libc_ver()), "eps": EPS}
+    ran |= {"rounds": plan[2], "block_seconds": BLOCK, "settle_seconds": SETTLE}
+    ran |= {"states": STATES, "alignments": ALIGNMENTS}
+    parts = ((cases(*plan[:2], *job), *thread_cases(*job)) for job in jobs)
+    total = sum(len(list(part)) for job in parts for part in job)
     bar = stopwatch.progress(total, "benchmarks.cpu")
     records, left_out, kernels = run(jobs, plan, bar)
     bar.close()
     found = list(warnings_about(records))
     print_tables(records)
     print(*found, f"{len(records)} records; left out: {left_out or 'nobody'}", sep="\n")
-    result = {
-        "title": "Speed of layer norms on the CPU",
-        "provenance": ran,
-        "left_out": left_out,
-        "warnings": found,
-        "kernels": kernels,
-        "records": records,
-    }
+    result = {"title": TITLE, "provenance": ran, "left_out": left_out, "warnings": found}
     if output := options.output or (None if options.quick else machine_file("cpu")):
-        save(output, result)
-    return None
+        save(output, result | {"kernels": kernels, "records": records})

@@ -6,14 +6,7 @@ The process that measures also enters ``torch.inference_mode``.
 
 from functools import partial
 
-from lnbook.measure.contestants import (
-    EPS,
-    lnlib_calls,
-    memory_calls,
-    numpy_calls,
-    torch_call,
-    torch_calls,
-)
+from lnbook.measure import contestants as usual
 
 from .limit import limit_calls
 
@@ -23,7 +16,7 @@ def compile_calls(case, a):
         return
     import torch
 
-    function, arguments = torch_call(case, a)
+    function, arguments = usual.torch_call(case, a)
     torch._dynamo.reset()  # else it would stop compiling after a few shapes
     compiled = torch.compile(lambda *t: function(*t), dynamic=False)
     compiled(*arguments)  # fails where there is no C++ compiler
@@ -40,7 +33,7 @@ def jax_calls(case, a):
     def layer_norm(x, gamma, beta):
         c = x - jnp.mean(x, axis=-1, keepdims=True)
         var = jnp.mean(c * c, axis=-1, keepdims=True)
-        return gamma * (c * jax.lax.rsqrt(var + EPS)) + beta
+        return gamma * (c * jax.lax.rsqrt(var + usual.EPS)) + beta
 
     jax.config.update("jax_enable_x64", True)  # else float64 silently becomes float32
     x, gamma, beta, dy = (jnp.array(t) for t in a[:4])
@@ -53,13 +46,13 @@ def jax_calls(case, a):
 
 
 FAMILIES = {
-    "lnlib": lnlib_calls,
-    "numpy": numpy_calls,
-    "pytorch": torch_calls,
+    "lnlib": usual.lnlib_calls,
+    "numpy": usual.numpy_calls,
+    "pytorch": usual.torch_calls,
     "pytorch-compile": compile_calls,
     "jax": jax_calls,
     "c": limit_calls,
-    "memory": memory_calls,
+    "memory": usual.memory_calls,
 }
 OURS = ("lnlib", "numpy", "memory")
 

@@ -49,7 +49,6 @@ def prepared(function, a):
     dgamma, dbeta = np.empty((2, D), np.float32)
     statistics = np.ascontiguousarray(cache.statistics)
     inside = np.empty(3 * D, np.float32), np.empty(2 * D)
-    # C has the addresses only: the call below keeps the arrays alive.
     kept = [r.dy, r.x, statistics, cache.gamma, r.out, dgamma, dbeta, *inside]
     sizes = [ctypes.c_long(rows), ctypes.c_long(D)]
     arguments = [*sizes, *(ctypes.c_void_p(t.ctypes.data) for t in kept)]

@@ -10,10 +10,6 @@ from lnbook.measure.suite import AGAINST
 from ..command import grid
 
 
-def geometric_mean(numbers):
-    return math.exp(np.mean(np.log(numbers)))
-
-
 def table(title, floor, shapes):
     """PyTorch's time over each contestant's; ``shapes`` maps a shape to {implementation:
     record}.
@@ -30,10 +26,9 @@ def table(title, floor, shapes):
         lines.append([str(shape), *map(cell, found, units)])
     means = []
     for name in names:
-        of = [
-            line[name]["speedup"][0] for line in shapes.values() if "speedup" in line.get(name, {})
-        ]
-        means.append(f"{geometric_mean(of):.2f}" if of else "")
+        found = [line[name] for line in shapes.values() if name in line]
+        logs = [math.log(record["speedup"][0]) for record in found if "speedup" in record]
+        means.append(f"{math.exp(np.mean(logs)):.2f}" if logs else "")
     lines.append(["geometric mean", *means, *[""] * 4])
     return grid(title, ["", *(head for *_, head in columns)], lines)
 
@@ -42,10 +37,8 @@ def print_tables(records):
     """A table for each setting, a line for each shape."""
     settings = {}
     for r in records:
-        title = (
-            f"{r['section']}: {r['which']}, {r['dtype']}, {r['threads']} thread(s), {r['state']}"
-            f" memory, {r['alignment']} arrays; PyTorch's time / contestant's"
-        )
+        title = f"{r['section']}: {r['which']}, {r['dtype']}, {r['threads']} thread(s), "
+        title += f"{r['state']} memory, {r['alignment']} arrays; PyTorch's time / contestant's"
         floor = "of_copy" if r["which"] == "forward" else "of_triad"
         shapes = settings.setdefault((title, floor), {})
         shapes.setdefault(tuple(r["shape"]), {})[r["implementation"]] = r

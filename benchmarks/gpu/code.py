@@ -80,19 +80,27 @@ def _name(dtype):
     return getattr(dtype, "__name__", str(dtype))  # NumPy's where there is no Numba
 
 
-def _planned(name, plan, factory, arrays, scalars, D, types, blocks, loads, stores):
-    """A kernel for a plan. ``loads`` and ``stores`` count chunks of x's dtype that a thread loads
-    and stores; of the arrays, "x" have the dtype of storage.
+def _planned(name, D, real, storage):
+    """The kernel of a pass for many rows of D numbers; an odd D makes it load one at a time. It
+    stores one of x's dtype; of its arrays, "x" have the dtype of storage.
     """
-    real, storage = types
+    width, kept = 1 if D % 4 else 4, plans.KEPT // (2 if real is float64 else 1)
+    if name == "forward":
+        plan, blocks = plans.plan_forward(100_000, D, width, kept), 1
+        factory, loads = kernels.forward, 3  # x, gamma, beta
+        arrays, scalars = "xxxxr", ["int32"] * 2 + [_name(real)] * 3
+    else:
+        plan = plans.plan_backward(100_000, D, width, kept, 132)
+        blocks = max(1, plans.RESIDENT // (plan.threads * plan.rows))
+        factory = kernels.backward_twice if plan.twice else kernels.backward
+        arrays, scalars, loads = "xxrxxrr", ["int32"] * 3, 4  # x, dy, gamma twice
     threads = plan.threads * plan.rows
     expectations = {"threads": threads, "blocks": blocks, "float64": real is float64}
     if plan.threads == 32 and name == "forward":
         expectations["none"] = ("BAR",)
     if plan.width == 4 and plan.chunks and not plan.twice:
         wide = "E.128" if storage is float32 else "E.64"
-        expectations["at_least"] = {f"LDG.{wide}": loads * plan.chunks}
-        expectations["at_least"] |= {f"STG.{wide}": stores * plan.chunks}
+        expectations["at_least"] = {f"LDG.{wide}": loads * plan.chunks, f"STG.{wide}": plan.chunks}
     kinds = [in_kernels(_name(storage if kind == "x" else real)) for kind in arrays]
     constants = dict(zip(("threads", "V", "W", "R"), plan)) | {"real": real, "storage": storage}
     return Kernel(
@@ -103,28 +111,6 @@ def _planned(name, plan, factory, arrays, scalars, D, types, blocks, loads, stor
         expectations,
         {"launch_bounds": (threads, 1)},
     )
-
-
-def _forward(D, real, storage):
-    """For many rows of D numbers; an odd D makes a kernel load one at a time."""
-    plan = plans.plan_forward(100_000, D, 1 if D % 4 else 4, _kept(real))
-    scalars = ["int32"] * 2 + [_name(real)] * 3
-    # Loads x, gamma, beta; stores y.
-    return _planned("forward", plan, kernels.forward, "xxxxr", scalars, D, (real, storage), 1, 3, 1)
-
-
-def _backward(D, real, storage):
-    plan = plans.plan_backward(100_000, D, 1 if D % 4 else 4, _kept(real), 132)
-    resident = max(1, plans.RESIDENT // (plan.threads * plan.rows))
-    factory = kernels.backward_twice if plan.twice else kernels.backward
-    scalars = ["int32"] * 3
-    # Loads x, dy, gamma twice; stores dx.
-    types = real, storage
-    return _planned("backward", plan, factory, "xxrxxrr", scalars, D, types, resident, 4, 1)
-
-
-def _kept(real):
-    return plans.KEPT // (2 if real is float64 else 1)
 
 
 def _taught(name, arrays, threads, parameters=None, numbers="int64, int64", **expectations):
@@ -140,15 +126,16 @@ _taught_forward = functools.partial(_taught, arrays=6, numbers="int64, int64, fl
 _WIDE = {"LDG.E.128": 12}
 _ADDED = f"void({'float32[::1], ' * 4}int32, int32)"
 
+_LENGTHS = {
+    "forward": (128, 1027, 4096, 16383, 20000),
+    "backward": (64, 128, 512, 1027, 4096, 8191, 8192, 16384, 20000),
+}
+_TYPES = (float32, float16), (float32, bfloat16), (float64, float32)
+
 #: All kernels, as they are launched for usual shapes.
 KERNELS = [
-    *(_forward(D, float32, float32) for D in (128, 1027, 4096, 16383, 20000)),
-    *(_backward(D, float32, float32) for D in (64, 128, 512, 1027, 4096, 8191, 8192, 16384, 20000)),
-    *(
-        planned(4096, real, storage)
-        for planned in (_forward, _backward)
-        for real, storage in ((float32, float16), (float32, bfloat16), (float64, float32))
-    ),
+    *(_planned(name, D, float32, float32) for name, some in _LENGTHS.items() for D in some),
+    *(_planned(name, 4096, *types) for name in _LENGTHS for types in _TYPES),
     Kernel("add_partials", kernels.add_partials, (8, 32), _ADDED, {"threads": 256}),
     _taught_forward("thread_per_row", threads=128, none=("SHFL", "BAR")),
     _taught_forward("block_per_row", threads=256, parameters=(256,), none=("SHFL",)),
@@ -209,9 +196,7 @@ _WITH_WIDTH = {"LD", "ST", "LDG", "STG", "LDL", "STL", "LDS", "STS"}
 _WIDTHS = {"E", "U8", "S8", "U16", "S16", "64", "128"}
 _SAME = {"REDG": "RED"}
 _FLOAT64 = re.compile(r"D(ADD|MUL|FMA|SETP|MNMX)|(RCP|RSQ)64H|\bF64\b")
-_INSTRUCTION = re.compile(
-    r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE
-)
+_INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.M)
 
 
 def family(opcode):
@@ -278,10 +263,8 @@ def assemble(ptx, arch, max_registers=None):
 
 
 def fits(registers, threads, blocks=1):
-    """Whether that many blocks have their registers at the same time on one SM.
-
-    An SM has four quarters with 16384 registers each. A warp lives in one quarter. Registers of a
-    thread are given out in eights.
+    """Whether so many blocks have their registers on one SM at a time: four quarters have 16384
+    each, a warp lives in one, and a thread gets its own in eights.
     """
     warps = math.ceil(math.ceil(threads / 32) * blocks / 4)
     return math.ceil(registers / 8) * 8 * 32 * warps <= 16384
@@ -300,11 +283,10 @@ def complaints(code, *, threads, blocks=1, at_least=None, none=(), float64=False
     loose = sorted(set(re.findall(r"\b[a-z]+\.(?:approx\.ftz|approx|ftz)\b", code.ptx)))
     spills = f"{code.spill_stores} bytes stored, {code.spill_loads} loaded"
     crowd = f"{code.registers} registers x {threads} threads x {blocks} blocks {room}"
+    shared = f"{code.shared} bytes of shared memory x {blocks} blocks {room}"
     wrong = {
         crowd: not fits(code.registers, threads, blocks),
-        f"{code.shared} bytes of shared memory x {blocks} blocks {room}": (
-            code.shared * blocks > SHARED
-        ),
+        shared: code.shared * blocks > SHARED,
         f"spills: {spills}, expected none": code.spill_stores or code.spill_loads,
         f"{code.stack} bytes of local memory, expected all to be in registers": code.stack,
         f"{n['float64']} float64 instructions, expected none": n["float64"] and not float64,
@@ -327,9 +309,7 @@ def record(kernel, code):
     """One line of the file."""
     names = inspect.signature(kernel.factory).parameters
     values = [p if isinstance(p, int) else _name(p) for p in kernel.parameters]
-    operations = sorted(
-        (name, n) for name, n in code.operations.items() if n and _SHOWN.match(name)
-    )
+    shown = {name: n for name, n in code.operations.items() if n and _SHOWN.match(name)}
     fields = "registers", "shared", "stack", "spill_stores", "spill_loads"
     return {
         "kernel": kernel.name,
@@ -338,7 +318,7 @@ def record(kernel, code):
         "threads": kernel.expectations["threads"],
         **{name: getattr(code, name) for name in fields},
         "instructions": code.operations["all"],
-        "operations": dict(operations),
+        "operations": dict(sorted(shown.items())),
     }
 
 
@@ -347,18 +327,14 @@ COLUMNS = "kernel", "arch", "threads", "registers", "shared", "spill_stores", "i
 
 def table(records):
     """The records as text, one line for each kernel and architecture."""
-    lines = [
-        [str(r[name]) for name in COLUMNS]
-        + [" ".join(f"{name}:{n}" for name, n in r["operations"].items())]
-        for r in records
-    ]
+    counts = [" ".join(f"{name}:{n}" for name, n in r["operations"].items()) for r in records]
+    lines = [[*(str(r[name]) for name in COLUMNS), shown] for r, shown in zip(records, counts)]
     return "\n".join(grid("What the compiler made of the kernels", [*COLUMNS, "operations"], lines))
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(
-        description="The machine code of the CUDA kernels, without a GPU."
-    )
+    about = "The machine code of the CUDA kernels, without a GPU."
+    parser = argparse.ArgumentParser(description=about)
     default = "default: benchmarks/results/gpu-code/kernels.json"
     parser.add_argument("--output", type=new_file, default=RESULT, help=default)
     output = parser.parse_args(arguments).output

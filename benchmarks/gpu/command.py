@@ -25,6 +25,7 @@ from . import stages, tables
 from .contestants import EPS, OURS, Notes
 from .correctness import correctness
 
+TITLE = "Speed of layer norms on a GPU"
 PACKAGES = (
     *("numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "cuda-core", "nvidia-nvvm"),
     *("nvidia-nvjitlink", "torch", "triton"),
@@ -178,9 +179,8 @@ def perform(stages, start, result, write):
             for message in start(stage):
                 result["records"] += message.get("records", [])
                 result["left_out"] |= message.get("left_out", {})
-                result["failures"] += [
-                    {"stage": stage, **failure} for failure in message.get("failures", [])
-                ]
+                failures = message.get("failures", [])
+                result["failures"] += [{"stage": stage, **failure} for failure in failures]
                 write(result)
         except Exception as error:
             kind = "" if isinstance(error, StageFailed) else f"{type(error).__name__}: "
@@ -191,7 +191,7 @@ def perform(stages, start, result, write):
 
 
 def parse(arguments=None):
-    parser = argparse.ArgumentParser("benchmarks.gpu", description="Speed of layer norms on a GPU.")
+    parser = argparse.ArgumentParser("benchmarks.gpu", description=f"{TITLE}.")
     quick = "three shapes, fewer rounds; prints only, without --out"
     parser.add_argument("--quick", action="store_true", help=quick)
     some = f"some of {' '.join(STAGES)}; default: all"
@@ -224,12 +224,8 @@ def main(arguments=None):
         seconds = min(end - time.monotonic(), 60 * options.minutes * SHARE)
         return messages([sys.executable, "-m", "benchmarks.gpu", "--work", plan], seconds)
 
-    ran = provenance("python -m benchmarks.gpu", PACKAGES) | {
-        "device": device(),
-        "eps": EPS,
-        "quick": options.quick,
-    }
-    result = {"title": "Speed of layer norms on a GPU", "provenance": ran}
+    ran = provenance("python -m benchmarks.gpu", PACKAGES) | {"device": device(), "eps": EPS}
+    result = {"title": TITLE, "provenance": ran | {"quick": options.quick}}
     result |= {"stages": {}, "left_out": {}, "failures": [], "records": []}
     folder = options.out or (None if options.quick else FOLDER / "gpu")
     path = folder and folder / f"{slug(ran['device']['name'])}.json"

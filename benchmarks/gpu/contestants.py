@@ -92,10 +92,8 @@ def _pytorch(case, a):
     if case.which == "forward":
         return torch.ops.aten.native_layer_norm.default, (a.x, D, a.gamma, a.beta, EPS)
     _, mean, rstd = torch.ops.aten.native_layer_norm.default(a.x, D, a.gamma, a.beta, EPS)
-    return (
-        torch.ops.aten.native_layer_norm_backward.default,
-        (a.dy, a.x, D, mean, rstd, a.gamma, a.beta, [True, True, True]),
-    )
+    arguments = a.dy, a.x, D, mean, rstd, a.gamma, a.beta, [True, True, True]
+    return torch.ops.aten.native_layer_norm_backward.default, arguments
 
 
 def compile_calls(case, a, gpu, notes):
@@ -129,11 +127,8 @@ def triton_calls(case, a, gpu, notes):
     else:
         _, mean, rstd = ours.forward(a.x, a.gamma, a.beta, EPS, warps[0])
         backward = partial(ours.backward, a.dy, a.x, mean, rstd, a.gamma)
-        choices = [
-            partial(backward, w, gpu.multiprocessors * programs)
-            for w in warps
-            for programs in sorted({max(1, 16 // w), max(1, 32 // w)})
-        ]
+        pairs = [(w, programs) for w in warps for programs in {max(1, 16 // w), max(1, 32 // w)}]
+        choices = [partial(backward, w, gpu.multiprocessors * n) for w, n in sorted(pairs)]
 
     def fastest_of_five(call):
         call()  # compiles

@@ -22,11 +22,8 @@ def exact(which, a):
     if which == "forward":
         return (xhat * gamma + beta,)
     g = gamma * dy
-    return (
-        rstd * (g - g.mean(1, keepdim=True) - xhat * (g * xhat).mean(1, keepdim=True)),
-        (dy * xhat).sum(0),
-        dy.sum(0),
-    )
+    dx = rstd * (g - g.mean(1, keepdim=True) - xhat * (g * xhat).mean(1, keepdim=True))
+    return dx, (dy * xhat).sum(0), dy.sum(0)
 
 
 def results(which, returned):
@@ -85,25 +82,16 @@ def correctness(work):
             poison(a)
             found = [relative_error(*pair) for pair in zip(results(case.which, call()), expected)]
             limit = tolerance(case.dtype, name == "lnlib-precise")
-            records.append(
-                {
-                    "section": "correctness",
-                    **case._asdict(),
-                    "implementation": name,
-                    "errors": [digits(e) for e in found],
-                    "limit": digits(limit),
-                    "ok": all(e <= limit for e in found),  # NaN is not
-                }
-            )
+            record = {"section": "correctness", **case._asdict(), "implementation": name}
+            record |= {"errors": [digits(e) for e in found], "limit": digits(limit)}
+            records.append(record | {"ok": all(e <= limit for e in found)})  # NaN is not
         yield records
     for shape in REPEATED:
         case = Case(shape, "float32", "backward")
         calls = work.calls(case, arrays(case), ("pytorch", "triton", "lnlib", "precise", *LADDER))
         fields = {"section": "repeated", **case._asdict(), "runs": RUNS}
-        yield [
-            {**fields, "implementation": name, "same": same_bits(call)}
-            for name, call in calls.items()
-        ]
+        same = {name: same_bits(call) for name, call in calls.items()}
+        yield [{**fields, "implementation": name, "same": same[name]} for name in same]
 
 
 def same_bits(call):

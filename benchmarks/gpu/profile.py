@@ -61,14 +61,9 @@ def row(name, run):
     """One line of the table: all loads from global memory of one launch, as ncu counts them."""
     loads = [traffic for (_, kind), traffic in simt.sectors(run).items() if kind == "load"]
     requests, sectors = sum(t.requests for t in loads), sum(t.sectors for t in loads)
-    return {
-        "kernel": name,
-        "blocks": run.grid,
-        "threads": run.block,
-        "requests": requests,
-        "sectors": sectors,
-        "sectors/request": round(sectors / requests, 2) if requests else math.nan,
-    }
+    quotient = round(sectors / requests, 2) if requests else math.nan
+    found = {"kernel": name, "blocks": run.grid, "threads": run.block, "requests": requests}
+    return found | {"sectors": sectors, "sectors/request": quotient}
 
 
 def counts(N, D, multiprocessors):
@@ -105,10 +100,8 @@ def beside(log, counted):
     """
     read = [[int(n.replace(",", "")) for n in launch] for launch in LAUNCH.findall(log)]
     if [one[:2] for one in read] != [[r["blocks"], r["threads"]] for r in counted]:
-        raise ValueError(
-            "log: found other launches than the interpreter's, expected those of the same --rows,"
-            " --length and --multiprocessors"
-        )
+        wanted = "those of the same --rows, --length and --multiprocessors"
+        raise ValueError(f"log: found other launches than the interpreter's, expected {wanted}")
     return [
         line | {"ncu requests": requests, "ncu sectors": sectors}
         for line, (*_, requests, sectors) in zip(counted, read)
@@ -116,9 +109,8 @@ def beside(log, counted):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(
-        description="One launch of each GPU kernel, for ncu and compute-sanitizer."
-    )
+    about = "One launch of each GPU kernel, for ncu and compute-sanitizer."
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--length", type=int, default=128, help="of a row; default: 128")
     read = "what ncu printed: shown beside the interpreter's; needs no GPU"

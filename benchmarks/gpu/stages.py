@@ -73,25 +73,18 @@ def small_launches():
 
     tensors = [torch.zeros(32, device="cuda") for _ in range(8)]
     kernel = cuda.jit(eight)
-    return {
-        "pytorch add_": lambda: tensors[0].add_(1),
-        "numba, 8 tensors": lambda: kernel[1, 32](*tensors),
-    }
+    calls = {"pytorch add_": lambda: tensors[0].add_(1)}
+    return calls | {"numba, 8 tensors": lambda: kernel[1, 32](*tensors)}
 
 
 def launch(work):
     """What the host needs to ask for a kernel, and for a layer norm."""
 
     def records(calls, number, **fields):
-        return [
-            {
-                "section": "launch",
-                **fields,
-                "implementation": name,
-                "host_seconds": digits(host_seconds(call, work.gpu, number)),
-            }
-            for name, call in calls.items()
-        ]
+        fields = {"section": "launch", **fields}
+        seconds = {name: host_seconds(call, work.gpu, number) for name, call in calls.items()}
+        found = {name: digits(value) for name, value in seconds.items()}
+        return [{**fields, "implementation": name, "host_seconds": found[name]} for name in found]
 
     yield records(small_launches(), 1000)
     for which in PASSES:

@@ -1,8 +1,10 @@
 """A directed search for inputs that round badly: it keeps the worst, changes them a little, and
 tries those.
 
-    python tests/directed.py --seconds 3600 --seed 1      the worst of each tensor
-    python tests/directed.py --case '{"D": 128, ...}'     one case, as the report has it
+    python tests/directed.py --seconds 3600 --seed 1 --jobs 2    the worst of each tensor
+    python tests/directed.py --case '{"D": 128, ...}'            one case, as the report has it
+
+Of several jobs each searches for itself, from a seed of its own: of --seed, the next, and so on.
 
 An input is a *case*: a dict of what its rows are, from which its arrays follow. Errors are those of
 a row of y or dx, and of all of dgamma or dbeta, from exact arithmetic, less what storing them in a
@@ -15,9 +17,10 @@ import argparse
 import contextlib
 import json
 import math
+import multiprocessing
 import sys
 import time
-from functools import partial
+from functools import partial, reduce
 
 import cases
 import differential
@@ -218,10 +221,8 @@ def errors(results, truth, promised, compute):
         by_row, value = 1 if name in differential.BY_ROW else None, value.astype(np.float64)
         wrong = differential.norm(differential.differences(value, truth.tensors[name]), by_row)
         unit = promised.roundings[name] if by_row else differential.norm(promised.alike[name])
-        unit, extra = (
-            np.maximum(unit, cases.U[compute] * promised.exact[name]),
-            promised.extra[name],
-        )
+        unit = np.maximum(unit, cases.U[compute] * promised.exact[name])
+        extra = promised.extra[name]
         pair = (
             differential.quotient(np.maximum(wrong - extra, 0), unit),
             differential.quotient(wrong, unit + extra),
@@ -314,6 +315,7 @@ def main(arguments=None):
     )
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--backends", nargs="+", choices=list(BACKENDS), default=list(BACKENDS))
     parser.add_argument("--dtypes", nargs="+", choices=cases.DTYPES, default=list(cases.DTYPES))
     parser.add_argument("--case", type=json.loads, help="a case, as the report has it")
@@ -322,9 +324,15 @@ def main(arguments=None):
         for key, (error, _) in tried(options.case, options.backends).items():
             print(f"{' '.join(key):40} {error:.2f}")
         return 0
-    worst, count = climb(
-        {}, options.seed, options.seconds, math.inf, options.backends, options.dtypes
-    )
+    given = options.seconds, math.inf, options.backends, options.dtypes
+    searches = [({}, options.seed + job, *given) for job in range(options.jobs)]
+    if len(searches) > 1:
+        with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+            found = pool.starmap(climb, searches)
+    else:
+        found = [climb(*search) for search in searches]
+    worst = reduce(merge, (worst for worst, _ in found), {})
+    count = sum(count for _, count in found)
     print(f"Largest errors of {count} cases, in u times the size of what is rounded\n")
     for key in sorted(worst):
         _, error, case = max(worst[key], key=lambda entry: entry[1])

@@ -21,7 +21,7 @@ BOOK = ROOT / "book"
 PAGES = sorted(BOOK.glob("*.md"))
 CHAPTERS = [path for path in PAGES if path.name[0].isdigit()]
 
-_FENCE = re.compile(
+FENCE = re.compile(
     r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w:+-]+)\}(?P<argument>.*?)$(?P<body>.*?)^(?P=fence)\s*$",
     re.M | re.S,
 )
@@ -52,7 +52,7 @@ class Page(NamedTuple):
 
 
 @functools.cache
-def _cell(body):
+def cell_of(body):
     """Split a code-cell's body into its options, in YAML or ``:key: value`` form, and its
     source.
     """
@@ -74,7 +74,7 @@ def _prose(content):
     figure.
     """
     read_out = ("admonition", "note", "tip", "warning")
-    prose = _FENCE.sub(lambda m: m["body"] if m["name"] in read_out else "", content)
+    prose = FENCE.sub(lambda m: m["body"] if m["name"] in read_out else "", content)
     prose = re.sub(r"^:(name|alt): .*\n", "", prose, flags=re.M)
     prose = re.sub(r"^\$\$.*?\$\$[^\n]*$", "", prose, flags=re.M | re.S)
     figures = [cell.options.get("mystnb", {}).get("figure", {}) for cell in _cells(content)]
@@ -84,7 +84,7 @@ def _prose(content):
 
 def _cells(content):
     return [
-        _cell(match["body"]) for match in _FENCE.finditer(content) if match["name"] == "code-cell"
+        cell_of(match["body"]) for match in FENCE.finditer(content) if match["name"] == "code-cell"
     ]
 
 
@@ -135,9 +135,9 @@ def _part(content):
     content = re.sub(exercise, "", content, flags=re.M | re.S)
     count = len(re.findall(r"[A-Za-z0-9][\w'’.-]*", _prose(content)))
     minutes, code = 0, []
-    for match in _FENCE.finditer(content):
+    for match in FENCE.finditer(content):
         if match["name"] == "code-cell":
-            cell = _cell(match["body"])
+            cell = cell_of(match["body"])
             if not {"remove-cell", "exercise-setup"} & set(cell.tags):
                 folded = bool({"hide-input", "hide-cell"} & set(cell.tags))
                 minutes += folded

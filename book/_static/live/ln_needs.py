@@ -7,7 +7,7 @@ import symtable
 IMPORTS = (ast.Import, ast.ImportFrom)
 
 
-def _reads(code):
+def reads(code):
     """Names that the code takes from outside; a function's own variables are not among them."""
 
     def within(table, top):
@@ -21,15 +21,13 @@ def _reads(code):
 
 
 @functools.cache  # of the cells of a page, most are the same in each run
-def _binds(code):
+def binds(code):
     """The names that the code binds; none where it does not parse: a reader may be typing it."""
     try:
-        table = symtable.symtable(code, "cell", "exec")
+        symbols = symtable.symtable(code, "cell", "exec").get_symbols()
     except SyntaxError:
         return frozenset()
-    bound = [
-        s for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()
-    ]
+    bound = [s for s in symbols if s.is_assigned() or s.is_imported() or s.is_namespace()]
     return frozenset(s.get_name() for s in bound)
 
 
@@ -48,7 +46,7 @@ def _stands_alone(node):
 def _statement(code, name):
     """The last statement of a cell that binds the name: how many stand before it, and its code."""
     pieces = enumerate(map(ast.unparse, ast.parse(code).body))
-    return [(place, piece) for place, piece in pieces if name in _binds(piece)][-1]
+    return [(place, piece) for place, piece in pieces if name in binds(piece)][-1]
 
 
 def _narrowed(code, wanted):
@@ -67,13 +65,13 @@ def above(cells, index, least):
     They stand alone, that is they run in any namespace, any number of times. Else: all cells above.
     """
     try:
-        todo = _reads(cells[index]) - _binds(cells[index])
+        todo = reads(cells[index]) - binds(cells[index])
     except SyntaxError:  # which the run will report
         return [], least
     wanted, found = set(todo), set()
     while least and todo:
         name = todo.pop()
-        binding = [number for number in range(index) if name in _binds(cells[number])]
+        binding = [number for number in range(index) if name in binds(cells[number])]
         if not binding:
             continue
         number = binding[-1]
@@ -85,7 +83,7 @@ def above(cells, index, least):
         if not _stands_alone(node):
             least = False
         elif not isinstance(node, IMPORTS):
-            todo |= _reads(code) - wanted
+            todo |= reads(code) - wanted
             wanted |= todo
     if not least:
         return list(enumerate(cells[:index])), False

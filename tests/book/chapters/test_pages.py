@@ -1,14 +1,19 @@
 """What makes a page whole: its time, references and exercises."""
 
 import ast
+import builtins
 import inspect
 import re
+import sys
 
 import pytest
-from pages import BOOK, CHAPTERS, PAGES, read
+from pages import BOOK, CHAPTERS, FENCE, PAGES, cell_of, read
 
 from lnbook.exercises import check, exercises
 from normcheck.mistakes.change import function_of
+
+sys.path.insert(0, str(BOOK / "_static/live"))
+import ln_needs  # noqa: E402
 
 chapters = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 
@@ -17,10 +22,8 @@ chapters = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_time(path):
     """Questions of one to five minutes count three."""
     page = read(path)
-    asides, questions = (
-        sum(a.minutes for a in page.asides),
-        3 * len(re.findall(r"^`{3,}\{question\}", page.text, re.M)),
-    )
+    asides = sum(a.minutes for a in page.asides)
+    questions = 3 * len(re.findall(r"^`{3,}\{question\}", page.text, re.M))
     line = (
         f"**Time** {page.core.minutes} minutes"
         + (f", asides {asides}" if asides else "")
@@ -39,6 +42,23 @@ def test_time_of_an_appendix(name):
 
 
 @chapters
+def test_visible_cells_use_what_was_shown(path):
+    """A name that a visible cell reads is bound in one, imported in any, or code in the text."""
+    shown, start, text = set(dir(builtins)), 0, read(path).text
+    for found in FENCE.finditer(text):
+        shown |= {*re.findall(r"`(\w+)", text[start : found.start()])}
+        start = found.end()
+        if found["name"] == "code-cell":
+            cell = cell_of(found["body"])
+            code = re.sub(r"^(\s*)[%!]", r"\1#", cell.source, flags=re.M)
+            names = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.alias)]
+            shown |= {n.asname or n.name.split(".")[0] for n in names}
+            if not {"remove-cell", "hide-input", "hide-cell", "exercise"} & {*cell.tags}:
+                shown |= ln_needs.binds(code)
+                assert ln_needs.reads(code) <= shown, ln_needs.reads(code) - shown
+
+
+@chapters
 def test_exercises_are_registered(path):
     """A stub stands on the page alone; it takes what the registered solution takes, and says that
     it is not written.
@@ -50,10 +70,8 @@ def test_exercises_are_registered(path):
     assert len(cells) == page.text.count("```{solution-start}") == len(registered)
     for cell, exercise in zip(cells, registered):
         stub = ast.parse(cell).body[0]
-        assert (
-            cell.endswith(f'\n\ncheck("{exercise.id}", {stub.name})')
-            and f":label: ex-{exercise.id}\n" in page.text
-        )
+        assert cell.endswith(f'\n\ncheck("{exercise.id}", {stub.name})')
+        assert f":label: ex-{exercise.id}\n" in page.text
         stub = function_of(
             ast.get_source_segment(cell, stub) + "\n", stub.name, exercise.solution.__globals__
         )

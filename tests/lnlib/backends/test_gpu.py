@@ -320,6 +320,15 @@ def test_every_kernel_keeps_nan_in_its_row(kind, bad):
     )
 
 
+def test_the_interpreter_plays_a_gpu_of_two_multiprocessors(interpreted, monkeypatch):
+    """Each takes eight blocks of 64 threads; of 20 rows, four blocks then do two."""
+    launches = []
+    monkeypatch.setattr(simt, "launch", lambda kernel, blocks, *rest: launches.append(blocks))
+    x, gamma, beta, dy = arrays((20, 512))
+    gpu.layer_norm_backward(dy, gpu.layer_norm_forward(x, gamma, beta)[1])
+    assert launches[1] == 16
+
+
 # Traffic
 
 

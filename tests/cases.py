@@ -237,11 +237,9 @@ def bars_of_plain_sums(exact, gamma, beta, dy, u):
     in dx, terms of either sign over rows.
     """
     rows, D = dy.shape
-    row, beta, kappa = (
-        (4 * D + 20) * u,
-        reference.to_float64(reference.to_fixed(beta)),
-        conditions(exact, gamma, dy),
-    )
+    row = (4 * D + 20) * u
+    beta = reference.to_float64(reference.to_fixed(beta))
+    kappa = conditions(exact, gamma, dy)
     y = reference.to_float64(exact.y)
     sizes = {
         "dgamma": np.abs(dy * reference.to_float64(exact.xhat)).sum(axis=0),

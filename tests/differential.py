@@ -210,10 +210,8 @@ def promise(drawn, truth, precise):
         extra[name] = norm(half_ulps + lost[name], axis)
     alike = of_equal_rows(drawn, truth, roundings, cases.U[compute])
     most = {name: cases.U[compute] * np.max(norm(sizes[name], 0)) for name in ("dgamma", "dbeta")}
-    column, overflow = (
-        dict.fromkeys(BY_ROW, 0) | most,
-        may_overflow(drawn, truth, compute, roundings),
-    )
+    column = dict.fromkeys(BY_ROW, 0) | most
+    overflow = may_overflow(drawn, truth, compute, roundings)
     return Promise(exact, roundings, alike, column, extra, overflow)
 
 

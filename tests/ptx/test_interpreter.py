@@ -1,13 +1,11 @@
-"""The interpreter of PTX, on texts written by hand: what it refuses, and what it rounds once. What
-else it computes, compiled kernels show (test_compiled.py).
+"""The interpreter of PTX, on texts written by hand: what it refuses. What it computes, compiled
+kernels show (test_compiled.py).
 """
-
-from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from ptx import machine, operations, text
+from ptx import machine, text
 
 HEAD = """
 .version 8.0
@@ -61,45 +59,6 @@ def run(body, x=None, blocks=1, threads=32, rng=0, written=1):
 def refused(match, *arguments, **options):
     with pytest.raises(text.PtxError, match=match):
         run(*arguments, **options)
-
-
-def compute(opcode, *values):
-    """One instruction on numbers, by the function that the machine calls."""
-    line = text.Instruction(opcode, 1, None, False, tuple(opcode.split(".")), ["d", *values])
-    kinds, result = operations.types(line)
-    values = [np.atleast_1d(np.asarray(v, text.dtype(kind))) for v, kind in zip(values, kinds)]
-    return operations.OPERATIONS[line.opcode[0]][1](line, *values).astype(text.dtype(result))
-
-
-@pytest.mark.parametrize("opcode", ["add.ftz.f32", "div.approx.f32", "cvt.rzi.s32.f32", "sin.f32"])
-def test_what_it_does_not_know_it_says(opcode):
-    with pytest.raises(text.PtxError, match="unknown"):
-        compute(opcode, 1, 1)
-
-
-@pytest.mark.parametrize("kind", ["f32", "f64"])
-def test_a_fused_product_is_rounded_once(kind):
-    """Against fractions; among them products that a second rounding, of a rounded sum, would get
-    wrong.
-    """
-    rng = np.random.default_rng(3)
-    a, b = (rng.standard_normal(400).astype(text.dtype(kind)) for _ in range(2))
-    c = -(a * b) * rng.choice([1, 1 + 2.0**-20, 2.0**-30], 400).astype(a.dtype)
-    one, tiny = (np.array([v], a.dtype) for v in (1, np.finfo(a.dtype).tiny))
-    # 1 + u is half-way between neighbours; tiny decides, and a sum of float64 has no room for it.
-    a, b, c = (
-        np.concatenate(p)
-        for p in ((a, tiny, -tiny), (b, one, one), (c, *[one + np.finfo(a.dtype).eps] * 2))
-    )
-    found = compute(f"fma.rn.{kind}", a, b, c)
-    for p, q, r, s in zip(a, b, c, found):
-        exact = Fraction(float(p)) * Fraction(float(q)) + Fraction(float(r))
-        if kind == "f64":  # Python divides integers correctly rounded
-            assert s == exact.numerator / exact.denominator
-        else:
-            near = [np.nextafter(s, np.float32(way)) for way in (-np.inf, np.inf)]
-            gaps = [abs(Fraction(float(v)) - exact) for v in (s, *near)]
-            assert gaps[0] == min(gaps), (p, q, r, s)
 
 
 STORE = "add.s32 %r9, %r6, %r7; cvt.u64.u32 %rd6, %r9; st.shared.f32 [%rd6], %f1;"

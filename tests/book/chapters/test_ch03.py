@@ -11,12 +11,10 @@ def test_what_the_answers_say(rng):
     g = x = np.array([1.0, -1.0])  # 3.1
     dx, _, _, r, xhat = backward(g, x)
     code = r * (g - g.mean() - xhat * g.mean() * xhat.mean())
-    assert (
-        (xhat == x).all()
-        and (g * xhat).mean() == 1
-        and (dx == 0).all()
-        and (code == r * [1, -1]).all()
-    )
+    assert (xhat == x).all()
+    assert (g * xhat).mean() == 1
+    assert (dx == 0).all()
+    assert (code == r * [1, -1]).all()
 
     dy, x = rng.standard_normal((2, 3, 5))  # 3.2
     for rows in (dy[:1], x[:1]), (dy[[0, 0]], x[[0, 0]]):

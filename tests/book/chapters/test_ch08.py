@@ -134,11 +134,9 @@ def test_naive_is_as_good_as_two_pass_far_below_energy_1_over_r_only(ratio):
 
 def test_constant_rows_in_the_recreations():
     values = (10 ** rng().uniform(0, 6, (300, 1))).astype(np.float32)
-    flat, one, zero = (
-        np.repeat(values, 768, axis=1),
-        np.ones(768, np.float32),
-        np.zeros(768, np.float32),
-    )
+    flat = np.repeat(values, 768, axis=1)
+    one = np.ones(768, np.float32)
+    zero = np.zeros(768, np.float32)
     wrong = {
         r.name: (r.forward(flat, one, zero)[0] != 0).any(axis=1).mean()
         for r in frameworks.RECREATIONS
@@ -168,11 +166,9 @@ def test_digit_map_shows_the_errors_it_is_given():
     )
     a, b = fig.axes[:2]
     shown = a.collections[0].get_array().reshape(2, 3)
-    assert (
-        np.allclose(shown[0, :2], [3, 0])
-        and shown.mask[0, 2]
-        and np.allclose(shown[1], [8, 8, 0], atol=1e-6)
-    )
+    assert np.allclose(shown[0, :2], [3, 0])
+    assert shown.mask[0, 2]
+    assert np.allclose(shown[1], [8, 8, 0], atol=1e-6)
     # 1e-6 x predicts 5 digits at x = 10 and none of 1, 3 and 7 within the map.
     lines = [path.vertices for path in a.collections[1].get_paths() if len(path.vertices)]
     assert len(lines) == 1 and np.allclose(lines[0][:, 0], 10, rtol=0.01)
@@ -229,10 +225,8 @@ def test_question_2_a_spike():
 
 def test_question_3_stored_in_bfloat16():
     x = regimes.rows(np.random.default_rng(3), 50, 768, 100, dtype="float64")
-    storing, naive = (
-        regimes.mean_loss(100, 768, "exact", "bfloat16"),
-        regimes.naive_loss(100, 1e9, 768, "pairwise"),
-    )
+    storing = regimes.mean_loss(100, 768, "exact", "bfloat16")
+    naive = regimes.naive_loss(100, 1e9, 768, "pairwise")
     t = round(TAU, 2)
     says(
         "8.3",

@@ -296,10 +296,8 @@ def test_question_1_three_losses():
     # (b): y in float32 has lost a rounding, and y - t a thousand times as much of g; the backward
     # pass adds nothing.
     rounded = y.astype(np.float32).astype(float)
-    lost_of_y, lost_of_g = (
-        relative_error(rounded, y),
-        relative_error(rounded - (y + 1e-3 * w), gradients[1]),
-    )
+    lost_of_y = relative_error(rounded, y)
+    lost_of_g = relative_error(rounded - (y + 1e-3 * w), gradients[1])
     assert 2.5 < math.log10(lost_of_g / lost_of_y) < 3.5
     exact = layer_norm_backward(gradients[1], cache)[0]
     lost_of_dx = relative_error(layer_norm_backward(rounded - (y + 1e-3 * w), cache)[0], exact)

@@ -88,9 +88,8 @@ def test_rooflines_show_their_numbers():
     near, far, first, second = with_data(fig.axes[0])
     for line, ridge in ((near, 4), (far, 8)):
         x, y = line.get_data()
-        assert np.allclose(y[x >= ridge], 400) and np.allclose(
-            y[x < ridge], 400 / ridge * x[x < ridge]
-        )
+        assert np.allclose(y[x >= ridge], 400)
+        assert np.allclose(y[x < ridge], 400 / ridge * x[x < ridge])
     assert (first.get_ydata()[0], second.get_ydata()[0], first.get_xdata()[0]) == (20, 10, 0.5)
     assert (first.get_fillstyle(), second.get_fillstyle()) == ("full", "none")
     key = {line.get_label(): line for line in fig.axes[0].lines}

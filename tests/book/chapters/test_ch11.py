@@ -31,11 +31,9 @@ def of_rows(id, *changes):
     return id, solution_with(id, *changes)
 
 
-FORWARD, BACKWARD, DX = (
-    "rms-forward-rows",
-    "rms-backward-rows",
-    "r * (gamma[j] * upstream - xhat * mean)",
-)
+FORWARD = "rms-forward-rows"
+BACKWARD = "rms-backward-rows"
+DX = "r * (gamma[j] * upstream - xhat * mean)"
 TOTAL = "total += gamma[j] * dy[i, j] * x[i, j]"
 
 
@@ -123,10 +121,8 @@ def missed(loops, row, room):
 
 
 def test_question_3_a_row_longer_than_the_cache():
-    fused, one_reading = (
-        ("x", "x", "xy"),
-        ("x", "xy"),
-    )  # a single row: separate loops are the fused ones
+    fused = ("x", "x", "xy")
+    one_reading = ("x", "xy")  # a single row: separate loops are the fused ones
     short, long = (n * 4 / 2**20 for n in (2**20, 2**24))  # MB; in the model a line is a MB
     found = [missed(loops, int(row), 32) for row in (short, long) for loops in (fused, one_reading)]
     assert found == [2, 2, 4, 3]

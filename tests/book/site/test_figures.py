@@ -25,9 +25,8 @@ def test_on_a_phone_panels_stand_below_each_other_and_labels_keep_apart():
     axes[0].set_ylabel("height")
     svg = narrow.both(style.with_key(fig))
     first, second = re.findall(r'<svg [^>]*width="([\d.]+)pt" height="([\d.]+)pt"', svg)
-    assert float(second[0]) == 72 * narrow.WIDTH < float(first[0]) and float(second[1]) > float(
-        first[1]
-    )
+    assert float(second[0]) == 72 * narrow.WIDTH < float(first[0])
+    assert float(second[1]) > float(first[1])
     upper, lower = (ax.get_position() for ax in axes)
     assert upper.x0 == pytest.approx(lower.x0) and upper.y0 > lower.y1
     assert [ax.get_ylabel() for ax in axes] == ["height", "height"]

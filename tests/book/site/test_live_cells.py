@@ -167,9 +167,8 @@ def test_an_endless_loop_is_stopped_and_a_reload_keeps_the_answer(visit):
     assert "Stopped" in page.inner_text(f"{CELL} [role=status]")
     put(page, CELL, RIGHT)
     page.reload()
-    assert page.inner_text(
-        f"{CELL} .cell_input"
-    ).strip() == RIGHT and "earlier visit" in page.inner_text(bar(CELL))
+    assert page.inner_text(f"{CELL} .cell_input").strip() == RIGHT
+    assert "earlier visit" in page.inner_text(bar(CELL))
     with page.expect_download() as download:
         page.click("text=Download my answers")
     cells = json.loads(download.value.path().read_text())["cells"]
@@ -180,9 +179,8 @@ def test_an_endless_loop_is_stopped_and_a_reload_keeps_the_answer(visit):
     page.on("dialog", lambda dialog: dialog.accept())
     with page.expect_navigation():
         page.click("text=Forget my answers")
-    assert (
-        page.locator(".ln-live-mark").count() == 0 and page.evaluate("localStorage.length") <= 2
-    )  # the theme's
+    assert page.locator(".ln-live-mark").count() == 0
+    assert page.evaluate("localStorage.length") <= 2  # the theme's
 
 
 # ---- Without Python: what several pages keep, buttons, and what cannot be loaded
@@ -240,9 +238,8 @@ def test_no_page_overwrites_the_newer_answer_of_another(tabs):
     put(opened, CELL, "older = 1")
     put(writing, CELL, "newer = 2")
     wait_for(closed, "newer = 2")
-    assert "Go on" in closed.inner_text(bar(CELL)) and "earlier visit" in closed.inner_text(
-        bar(CELL)
-    )
+    assert "Go on" in closed.inner_text(bar(CELL))
+    assert "earlier visit" in closed.inner_text(bar(CELL))
     wait_for(opened, "newer = 2")
     assert "Changed on another page" in opened.inner_text(bar(CELL))
     for page in opened, closed:

@@ -17,11 +17,9 @@ def numba():
 @pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_kernels_do_what_is_counted(numba, threads):
     copy, triad = rates.memory_loops(threads)
-    a, b, c = (
-        np.zeros(1001, np.float32),
-        np.arange(1001, dtype=np.float32),
-        np.ones(1001, np.float32),
-    )
+    a = np.zeros(1001, np.float32)
+    b = np.arange(1001, dtype=np.float32)
+    c = np.ones(1001, np.float32)
     copy(a, b, threads)
     assert np.array_equal(a, b)
     triad(a, b, np.float32(0.5), c, threads)

@@ -242,12 +242,10 @@ def test_dtypes_and_shapes(dtype, parameters, run):
     """y and dx are like x, dgamma and dbeta like gamma; float32 parameters go with half-precision
     x.
     """
-    x, gamma, beta, dy = (
-        X.astype(dtype),
-        GAMMA.astype(parameters),
-        BETA.astype(parameters),
-        DY.astype(dtype),
-    )
+    x = X.astype(dtype)
+    gamma = GAMMA.astype(parameters)
+    beta = BETA.astype(parameters)
+    dy = DY.astype(dtype)
     # y, dx, dgamma, dbeta; y_dot; grad_x, grad_gamma, grad_dy; z, and dx and dgamma of RMS norm
     for a, kind in zip(run(x, gamma, beta, dy), "xxggxxgxxxg"):
         like = gamma if kind == "g" else x
@@ -349,11 +347,9 @@ def test_constant_rows_give_beta(dtype, run, precise):
         three, beta = np.full(x.shape[1], 3, dtype), np.linspace(-1, 2, x.shape[1]).astype(dtype)
         for eps in (1e-5, 1e-44):
             y, dx, dgamma, _ = run(x, three, beta, np.ones_like(x), eps, precise=precise)
-            assert (
-                np.array_equal(y, np.broadcast_to(beta, x.shape))
-                and not dgamma.any()
-                and not dx.any()
-            )
+            assert np.array_equal(y, np.broadcast_to(beta, x.shape))
+            assert not dgamma.any()
+            assert not dx.any()
 
 
 @plain_backends_and_dtypes
@@ -361,10 +357,8 @@ def test_constant_upstream_gives_no_dx(dtype, run):
     """g = gamma * dy with one value a row is along 1, which the Jacobian kills: dx is exactly 0."""
     for dy in constant_rows(run, dtype):
         dy, rng = dy[:5], np.random.default_rng(7)
-        x, gamma = (
-            rng.standard_normal(dy.shape).astype(dtype),
-            np.full(dy.shape[1], 1.7).astype(dtype),
-        )
+        x = rng.standard_normal(dy.shape).astype(dtype)
+        gamma = np.full(dy.shape[1], 1.7).astype(dtype)
         with cases.threads(1):  # rows do not depend on who does them
             assert not run(x, gamma, gamma, dy)[1].any()
         if run.args == (ln,):  # moving a row along 1 moves nothing

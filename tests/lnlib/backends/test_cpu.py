@@ -392,9 +392,8 @@ def test_rows_left_to_numpy_touch_no_other(bad, D, n):
         bound = 36 * cases.U["float32"] * np.abs(dy).sum(axis=0) * math.sqrt(D)  # |xhat| < sqrt(D)
         assert (np.abs(found[2] - expected[2]) <= bound).all()
     else:
-        assert np.isnan(found[2]).any() and np.array_equal(
-            np.isnan(found[2]), np.isnan(expected[2])
-        )
+        assert np.isnan(found[2]).any()
+        assert np.array_equal(np.isnan(found[2]), np.isnan(expected[2]))
 
 
 def test_sums_over_rows_of_a_constant():
@@ -490,10 +489,8 @@ def test_an_outlier_that_comes_first_is_in_no_other_element():
     with a reserve.
     """
     rng = np.random.default_rng(1)
-    x, dy = (
-        (0.4 + rng.standard_normal((20, 2000))).astype("float32"),
-        rng.standard_normal((20, 2000)).astype("float32"),
-    )
+    x = (0.4 + rng.standard_normal((20, 2000))).astype("float32")
+    dy = rng.standard_normal((20, 2000)).astype("float32")
     gamma, dy[:, 0] = np.ones(2000, "float32"), 1e8
     dx = cases.run(cpu, x, gamma, gamma, dy)[1]
     exact = reference.layer_norm(x, gamma, gamma, dy)

@@ -57,11 +57,9 @@ def far():
     """Rows of 64 float32 numbers at 1e4, gamma = 1, and their dx in exact arithmetic."""
     rng = np.random.default_rng(9)
     x = (1e4 + rng.standard_normal((8, 64))).astype(np.float32)
-    one, zero, dy = (
-        np.ones(64, np.float32),
-        np.zeros(64, np.float32),
-        rng.standard_normal((8, 64)).astype(np.float32),
-    )
+    one = np.ones(64, np.float32)
+    zero = np.zeros(64, np.float32)
+    dy = rng.standard_normal((8, 64)).astype(np.float32)
     return x, one, zero, dy, reference.layer_norm(x, one, zero, dy).dx
 
 

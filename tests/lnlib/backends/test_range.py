@@ -221,10 +221,8 @@ def test_dx_where_rstd_is_beyond_the_largest_number(backend, dtype, unit, upstre
     times smaller.
     """
     few = np.array([[1, 2, 3, 5], [1, -2, 0, 3]], dtype)
-    dy, one = (
-        np.array([[1, -1, 2, 0.5], [3, -1, 2, 0.5]], dtype) * np.array(upstream, dtype),
-        np.ones(4, dtype),
-    )
+    dy = np.array([[1, -1, 2, 0.5], [3, -1, 2, 0.5]], dtype) * np.array(upstream, dtype)
+    one = np.ones(4, dtype)
     y, dx, *_ = cases.run(backend, few * np.array(unit, dtype), one, one, dy, 0.0)
     exact = reference.layer_norm(few, one, one, dy, 0.0)
     assert reference.relative_error(y, exact.y) <= cases.BAR[dtype]

@@ -51,10 +51,8 @@ def test_to_float64_rounds_correctly():
 
 
 def test_sums_over_rows():
-    x, dy = (
-        np.array([[[1.0, 3.0], [3.0, 1.0]], [[0.0, 2.0], [7.0, 5.0]]]),
-        np.arange(8.0).reshape(2, 2, 2),
-    )
+    x = np.array([[[1.0, 3.0], [3.0, 1.0]], [[0.0, 2.0], [7.0, 5.0]]])
+    dy = np.arange(8.0).reshape(2, 2, 2)
     exact = reference.layer_norm(x, np.ones(2), np.zeros(2), dy, eps=0.0)
     assert to_float64(exact.xhat).tolist() == [[[-1, 1], [1, -1]], [[-1, 1], [1, -1]]]
     assert to_float64(exact.dgamma).tolist() == [-0 + 2 - 4 + 6, 1 - 3 + 5 - 7]

@@ -110,10 +110,8 @@ def test_rows_whose_squares_leave_the_range_are_done_again(norm, eps):
     x, gamma, beta, dy = numbers(6, 40, 3.0, "float64")
     x[1, :13] = 0  # nothing but zeros on the first rank
     wanted = run("features", 3, x, gamma, beta, dy, norm=norm, eps=0.0)
-    wide, k = (
-        x.copy(),
-        np.array([0, 700, 1020, -800, 0, 0] if eps == 0 else [0, 700, 1020, 600, 0, 0])[:, None],
-    )
+    wide = x.copy()
+    k = np.array([0, 700, 1020, -800, 0, 0] if eps == 0 else [0, 700, 1020, 600, 0, 0])[:, None]
     wide = np.ldexp(wide, k)
     wide[5, 7] = np.nan
     y, xhat, dx, *_ = run("features", 3, wide, gamma, beta, dy, norm=norm, eps=eps)

@@ -15,9 +15,8 @@ def test_every_fault_is_named_with_its_rank(how, fault, ranks):
             simulate(
                 [job(how, rank, ranks, fault if rank == bad else None) for rank in range(ranks)]
             )
-        assert FAULTS[fault] in str(caught.value) and f"rank {bad}" in str(caught.value), (
-            caught.value
-        )
+        assert FAULTS[fault] in str(caught.value), caught.value
+        assert f"rank {bad}" in str(caught.value), caught.value
 
 
 def test_without_a_fault_the_job_ends():

@@ -119,7 +119,5 @@ def test_two_at_once(small):
     """Gemma's norm with an eps of its own."""
     choices = right(True).changed(spread="sqrt(v + 1e-6)", scale="1 + gamma")
     diagnosis = told("rms_norm", *pair("rms_norm", choices))
-    assert (
-        set(diagnosis.names) == {"eps-fixed", "gamma-offset"}
-        and "eps = 1e-06" in diagnosis.sentence
-    )
+    assert set(diagnosis.names) == {"eps-fixed", "gamma-offset"}
+    assert "eps = 1e-06" in diagnosis.sentence

@@ -64,11 +64,9 @@ def test_exit_codes_and_files(folder, capsys):
         main(["my_layer:forward,wrong", "--quick", "--json", "out.json", "--html", "out.html"]) == 1
     )
     found = json.loads((folder / "out.json").read_text())
-    assert (
-        not found["held"]
-        and found["mistake"]["names"][-1] == "parameters-swapped"
-        and found["failures"][0]["case"]["x"]
-    )
+    assert not found["held"]
+    assert found["mistake"]["names"][-1] == "parameters-swapped"
+    assert found["failures"][0]["case"]["x"]
     assert "parameters-swapped" not in found["kept"] and "<h1>" in (folder / "out.html").read_text()
     (folder / "leaves.py").write_text("raise SystemExit(0)")
     (folder / "ends.py").write_text("import os; os._exit(0)")
@@ -132,15 +130,11 @@ def hangs_late(dy, cache):
             assert run.poll() is None
         run.send_signal(signal.SIGINT)  # this process alone, as "kill" does
         out, err = run.communicate()
-    assert (
-        run.returncode == 130
-        and "interrupted; until then 3 of 3 properties had failed" in out
-        and "dbeta is wrong" in out
-    )
-    assert (
-        "Traceback" not in err
-        and json.loads((folder / "out.json").read_text())["ended"] == "interrupted"
-    )
+    assert run.returncode == 130
+    assert "interrupted; until then 3 of 3 properties had failed" in out
+    assert "dbeta is wrong" in out
+    assert "Traceback" not in err
+    assert json.loads((folder / "out.json").read_text())["ended"] == "interrupted"
 
 
 def test_files_that_cannot_be_written_are_told_before_the_run(folder, capsys, monkeypatch):

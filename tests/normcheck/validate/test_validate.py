@@ -65,9 +65,8 @@ def test_a_wrong_y_has_its_name_where_its_gradients_have_none():
         )
 
     said = validate(pair(sample, normalised, means), quick=True).mistake
-    assert said.names == ("sample-variance",) and said.sentence.endswith(
-        "Your gradients are not those of that y."
-    )
+    assert said.names == ("sample-variance",)
+    assert said.sentence.endswith("Your gradients are not those of that y.")
 
 
 def test_what_has_right_numbers_has_no_name():

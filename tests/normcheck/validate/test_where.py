@@ -65,10 +65,8 @@ def test_rows_axes_layouts_and_dtypes():
     assert found["memory in any order"].split(", ")[0] in str(report).replace("\n    ", " ")
     assert found["memory in any order"] in report.to_html()
     record = json.loads(report.to_json())["failures"][0]
-    assert (
-        record["where"] == found["memory in any order"]
-        and len(record["cases"]) == record["failed"] == 2
-    )
+    assert record["where"] == found["memory in any order"]
+    assert len(record["cases"]) == record["failed"] == 2
     found = places(
         lambda dy: dy.dtype == "float16" and dy.shape[-1] > 9, dtypes=("float32", "float16")
     )[1]

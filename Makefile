@@ -23,13 +23,12 @@ help:
 	@echo 'make links   ask every external address that the book links to whether it is still there'
 	@echo 'make clean   remove all that was built, the environment too'
 
-# pip would compile all packages on one core. Some hold files that are no Python, which is no error. jsonschema can do without
-# rfc3987-syntax, a grammar of addresses that costs every process that reads a notebook three seconds.
+# pip would compile all packages on one core. Some hold files that are no Python, which is no error. The list is complete but for
+# what requirements.in leaves out, so pip is to look for no dependencies.
 .venv/installed: requirements.txt pyproject.toml
 	@test -n '$(PYTHON)' || { echo 'Python 3.11, 3.12 or 3.13 is needed and was not found; set PYTHON=/path/to/python3.12'; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt
-	@$(BIN)/python -m pip uninstall --quiet --yes rfc3987-syntax
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements.txt
 	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@

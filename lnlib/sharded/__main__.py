@@ -13,15 +13,6 @@ import sys
 from . import demo, launch
 
 
-def as_rank():
-    """This process is one of several that were started together; the first one prints."""
-    from mpi4py import MPI
-
-    text = "\n".join(demo.demo(demo.UnderMPI(MPI.COMM_WORLD)))
-    if MPI.COMM_WORLD.rank == 0:
-        print(text, flush=True)
-
-
 def main(arguments=None):
     parser = argparse.ArgumentParser(
         "lnlib.sharded", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -29,20 +20,23 @@ def main(arguments=None):
     parser.add_argument("command", choices=("demo",))
     parser.add_argument("-n", type=int, default=4, metavar="RANKS", help="default: 4")
     parser.add_argument("--simulate", action="store_true", help="all ranks in this process")
-    parser.add_argument(
-        "--rank", action="store_true", help="this process is a rank (mpiexec, srun)"
-    )
+    is_rank = "this process is a rank (mpiexec, srun)"
+    parser.add_argument("--rank", action="store_true", help=is_rank)
     options = parser.parse_args(arguments)
     if not 1 <= options.n <= demo.D:
         expected = f"1 to {demo.D}, the number of features that are shared out"
         parser.error(f"-n: found {options.n}, expected {expected}")
     if options.rank:
-        as_rank()
+        from mpi4py import MPI
+
+        text = "\n".join(demo.demo(MPI.COMM_WORLD))
+        if MPI.COMM_WORLD.rank == 0:
+            print(text, flush=True)
         return 0
     missing = launch.missing()
     if missing or options.simulate:
         print(f"simulated{f': {missing}' if not options.simulate else ''}", file=sys.stderr)
-        print("\n".join(demo.demo(demo.Simulated(options.n))))
+        print("\n".join(demo.demo(options.n)))
         return 0
     run = launch.launch(["-m", "lnlib.sharded", options.command, "--rank"], options.n)
     print(run.stdout, end="")

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from .. import layernorm, validation
 from .groups import merge, merge_upstream, products, quadruples, quintuples, squares, tree
 from .messages import GATHER, SAME, Program
-from .rows import DTYPES, require_blocks
+from .rows import DTYPES, require_blocks, require_x
 
 #: Features of a block, where the result must not depend on the number of ranks.
 BLOCK = 128
@@ -124,28 +124,21 @@ def _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind):
 
 def _forward(norm, x, gamma, beta, eps, precise, reproducible, block, finite):
     """y and the cache of either norm; a shard may have no features."""
-    x = validation.as_array("x", x, DTYPES)
-    if not x.ndim:
-        raise ValueError("x: found a 0-d array, expected shape (..., width) with at least one axis")
-    if validation.require_bool("finite", finite):
-        validation.require_finite("x", x, DTYPES)
-    gamma, beta = validation.require_parameters(gamma, beta, x)
-    for name, a in (("gamma", gamma), ("beta", beta)):
-        validation.require_dtype(name, a.dtype, DTYPES)
+    x = require_x(x, finite)
+    parameters = (validation.as_array(n, a, DTYPES) for n, a in (("gamma", gamma), ("beta", beta)))
+    gamma, beta = validation.require_parameters(*parameters, x)
     eps = validation.require_eps(eps)
     validation.require_count("block", block)
     block = block if validation.require_bool("reproducible", reproducible) else None
-    yield (
-        SAME,
-        {
-            "eps": eps,
-            "leading shape of x": x.shape[:-1],
-            "dtype of x": x.dtype.name,
-            "dtype of gamma": gamma.dtype.name,
-            "precise": validation.require_precise(precise, x),
-            "block": block,
-        },
-    )
+    told = {
+        "eps": eps,
+        "leading shape of x": x.shape[:-1],
+        "dtype of x": x.dtype.name,
+        "dtype of gamma": gamma.dtype.name,
+        "precise": validation.require_precise(precise, x),
+        "block": block,
+    }
+    yield SAME, told
     rows = _rows(x)
     statistics, e = yield from _statistics(rows, eps, block, norm)
     return _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, norm.cache)
@@ -180,9 +173,7 @@ def rms_norm_forward(
     block: int = BLOCK,
     finite: bool = False,
 ) -> Program[tuple[np.ndarray, RMSFeaturesCache]]:
-    """This rank's features of RMS norm, and the cache. One message, 16 bytes a row and part: count
-    and sum of squares.
-    """
+    """This rank's features of RMS norm, and the cache. One message, 16 bytes a row and part."""
     gamma = validation.as_array("gamma", gamma)
     beta = np.zeros_like(gamma)
     return (yield from _forward(_RMS, x, gamma, beta, eps, False, reproducible, block, finite))

@@ -5,8 +5,9 @@ rounded mean, the mean of what it leaves, and :math:`S = \sum (x - m - r)^2`. Th
 is m + r, kept as two numbers for the reason for which :func:`lnlib.variance.recentred` keeps two:
 added up, it would be rounded to m again.
 
-All is float64, whatever x is: what is wrong in a statistic is wrong in a whole row, and there are
-few of them. Arguments are not checked: here they come from programs that have checked theirs.
+:mod:`lnlib.sharded.features` has all in float64, whatever x is: what is wrong in a statistic is
+wrong in a whole row, and there are few of them. Arguments are not checked: here they come from
+programs that have checked theirs.
 """
 
 import numpy as np
@@ -14,14 +15,14 @@ import numpy as np
 
 @np.errstate(all="ignore")
 def _of_parts(columns, make, block, *arrays):
-    """The count and ``make(part of each array)`` in float64: (blocks, rows, columns)."""
+    """The count and ``make(part of each array)``, in their dtype: (blocks, rows, columns)."""
     rows, width = arrays[0].shape
-    made = []
-    for start in range(0, width, block or max(width, 1)):
-        parts = [np.asarray(a[:, start : start + (block or width)], np.float64) for a in arrays]
+    block, made = block or max(width, 1), []
+    for start in range(0, width, block):
+        parts = [a[:, start : start + block] for a in arrays]
         numbers = make(*parts)
         made.append(np.concatenate([np.full_like(numbers[0], parts[0].shape[1]), *numbers], -1))
-    return np.stack(made) if made else np.empty((0, rows, columns))
+    return np.stack(made) if made else np.empty((0, rows, columns), arrays[0].dtype)
 
 
 def centred(x):

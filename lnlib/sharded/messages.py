@@ -60,7 +60,7 @@ class Step(NamedTuple):
     @property
     def length(self):
         """The first axis of a gathered array, which may differ from rank to rank; else 0."""
-        return len(self.content) if self.operation == GATHER and not self.finished else 0
+        return len(self.content) if self.operation == GATHER else 0
 
 
 def _announced(message):
@@ -70,7 +70,7 @@ def _announced(message):
     if operation is SAME:
         validation.require_kind("message", content, dict, "a dict {name: value} beside SAME")
         told = {name: str(value) for name, value in content.items()}
-        return Step(SAME, None, {"operation": SAME, **told})
+        return Step(SAME, np.empty(0), {"operation": SAME, **told})
     if operation not in (SUM, GATHER) and not callable(operation):
         expected = "SUM, GATHER, SAME or a function"
         raise ValueError(f"message: found operation {operation!r}, expected {expected}")
@@ -87,9 +87,7 @@ def _announced(message):
 
 
 def advance(program, reply):
-    """Run a program to its next message, a :class:`Step`. Its errors become one, and ``sys.exit``
-    does, because other ranks wait.
-    """
+    """The next :class:`Step` of a program. Errors become one, ``sys.exit`` too: others wait."""
     try:
         return _announced(program.send(reply))
     except StopIteration as stop:
@@ -112,9 +110,7 @@ def _ranks(numbers):
 
 
 def disagreement(told):
-    """The :class:`RankError` of ``told``, (terms, error) of every rank: errors of single ranks, or
-    else the first name whose value differs.
-    """
+    """A :class:`RankError` of every rank's (terms, error): what failed, or first differs."""
     errors = _by_value(error for _, error in told)
     errors.pop("", None)
     if errors:
@@ -138,8 +134,6 @@ class Message(NamedTuple):
     @classmethod
     def of(cls, step, lengths):
         """Of one rank's step; ``lengths`` has that of every rank."""
-        if step.operation == SAME:
-            return cls(SAME, (0,) * len(lengths))
         nbytes = step.content.nbytes
         row = step.content.itemsize * int(np.prod(step.content.shape[1:]))
         name = step.operation if isinstance(step.operation, str) else "merge"

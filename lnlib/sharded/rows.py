@@ -24,15 +24,21 @@ BLOCK = 64
 DTYPES = "float64", "float32", "float16", "bfloat16"
 
 
-def _require_x(x, finite):
-    """Raise unless x holds real numbers, and finite ones if that is asked for."""
-    validation.require_dtype("x", validation.as_array("x", x).dtype, DTYPES)
+def require_x(x, finite):
+    """Return x, an array of real numbers whose last axis may be empty; of finite ones if asked."""
+    x = validation.as_array("x", x, DTYPES)
+    if not x.ndim:
+        raise ValueError("x: found a 0-d array, expected one whose last axis counts features")
     if validation.require_bool("finite", finite):
         validation.require_finite("x", x, DTYPES)
+    return x
 
 
-def _agreed(y, cache, eps, **parameters):
-    """What all ranks must have alike."""
+def _forward(forward, x, eps, finite, parameters, **options):
+    """y and the cache by a function of :mod:`lnlib.layernorm`; tells what all ranks need alike."""
+    x = require_x(x, finite)
+    parameters = {name: validation.as_array(name, a, DTYPES) for name, a in parameters.items()}
+    y, cache = forward(x, **parameters, eps=eps, **options)
     told = {
         "eps": float(eps),
         "features": y.shape[-1],
@@ -42,7 +48,8 @@ def _agreed(y, cache, eps, **parameters):
     for name, a in parameters.items():
         checksum = zlib.crc32(np.ascontiguousarray(a).tobytes())
         told[name] = f"{a.dtype.name}, numbers with the checksum {checksum:08x}"
-    return told
+    yield SAME, told
+    return y, cache
 
 
 def layer_norm_forward(
@@ -63,23 +70,16 @@ def layer_norm_forward(
     x with NaN or Inf, naming the rank. Nothing is sent but what finds out ranks whose parameters,
     eps or D differ.
     """
-    _require_x(x, finite)
-    gamma = validation.as_array("gamma", gamma, DTYPES)
-    beta = validation.as_array("beta", beta, DTYPES)
-    y, cache = layernorm.layer_norm_forward(x, gamma, beta, eps, precise=precise)
-    yield SAME, _agreed(y, cache, eps, gamma=gamma, beta=beta)
-    return y, cache
+    parameters, forward = {"gamma": gamma, "beta": beta}, layernorm.layer_norm_forward
+    return (yield from _forward(forward, x, eps, finite, parameters, precise=precise))
 
 
 def rms_norm_forward(
     x: ArrayLike, gamma: ArrayLike, eps: float = 1e-5, *, finite: bool = False
 ) -> Program[tuple[np.ndarray, RMSNormCache]]:
     """This rank's rows of RMS norm, as :func:`layer_norm_forward`; no beta, no ``precise``."""
-    _require_x(x, finite)
-    gamma = validation.as_array("gamma", gamma, DTYPES)
-    y, cache = layernorm.rms_norm_forward(x, gamma, eps)
-    yield SAME, _agreed(y, cache, eps, gamma=gamma)
-    return y, cache
+    forward = layernorm.rms_norm_forward
+    return (yield from _forward(forward, x, eps, finite, {"gamma": gamma}))
 
 
 def require_blocks(counts, block, what):

@@ -12,15 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .. import variance
 from ..variance import Moments
-from .groups import centred, merge, tree
+from .groups import merge, quadruples, tree
 from .messages import GATHER, SUM, Program
 
 
 def sums(x: np.ndarray, D: int) -> Program[Moments]:
     r"""One sum of :math:`(\sum x, \sum x^2)`, as :func:`lnlib.variance.naive`."""
     total = yield SUM, np.stack([x.sum(-1), (x * x).sum(-1)], -1)
-    m, square = total[:, :1] / x.dtype.type(D), total[:, 1:] / x.dtype.type(D)
+    m, square = np.split(total / x.dtype.type(D), 2, -1)
     return m, np.zeros_like(m), square - m * m
 
 
@@ -42,37 +43,25 @@ def two_rounds(x: np.ndarray, D: int) -> Program[Moments]:
 def recentred_two_rounds(x: np.ndarray, D: int) -> Program[Moments]:
     """:func:`two_rounds`, and the second sum brings the mean of what is left, too."""
     m = (yield SUM, x.sum(-1, keepdims=True)) / x.dtype.type(D)
-    d = x - m
-    both = yield SUM, np.stack([d.sum(-1), (d * d).sum(-1)], -1)
-    r, square = np.split(both / x.dtype.type(D), 2, -1)
-    return m, r, square - r * r
-
-
-def quadruple(x: np.ndarray) -> np.ndarray:
-    """(n, m, r, S) of each row of a shard, in x's dtype: (rows, 4)."""
-    if not x.shape[1]:
-        return np.zeros((len(x), 4), x.dtype)
-    m, r, c = centred(x)
-    return np.concatenate([np.full_like(m, x.shape[1]), m, r, (c * c).sum(-1, keepdims=True)], -1)
+    r, _, v = yield from sums(x - m, D)
+    return m, r, v
 
 
 def merge_chan(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Two groups (n, m, S) taken together, the mean in one number: Chan, Golub and LeVeque 1982."""
-    (na, ma, Sa), (nb, mb, Sb) = np.moveaxis(a, -1, 0), np.moveaxis(b, -1, 0)
-    n, d = np.maximum(na + nb, 1), mb - ma
-    return np.stack([na + nb, ma + d * (nb / n), Sa + Sb + d * d * (na * nb / n)], -1)
+    """Two groups (n, m, S) taken together, the mean in one number: :func:`lnlib.variance.merge`."""
+    return np.stack(variance.merge(*(np.moveaxis(group, -1, 0) for group in (a, b))), -1)
 
 
 def chan(x: np.ndarray, D: int) -> Program[Moments]:
     """One gather of (n, m, S), merged in a tree. The mean is rounded in every merge."""
-    parts = yield GATHER, quadruple(x)[None][..., [0, 1, 3]]
+    parts = yield GATHER, quadruples(x)[..., [0, 1, 3]]
     n, m, S = np.split(tree(merge_chan, parts), 3, -1)
     return m, np.zeros_like(m), S / n
 
 
 def recentred(x: np.ndarray, D: int) -> Program[Moments]:
     """One gather of (n, m, r, S), merged with a pivot: :func:`lnlib.sharded.groups.merge`."""
-    parts = yield GATHER, quadruple(x)[None]
+    parts = yield GATHER, quadruples(x)
     n, m, r, S = np.split(tree(merge, parts), 4, -1)
     return m, r, S / n
 

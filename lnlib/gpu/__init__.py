@@ -12,29 +12,22 @@ GPU the kernels run, slowly, in :mod:`simt`. In the order of the chapters:
 * :mod:`~lnlib.gpu.parts`: what these consist of: access to memory, sums over threads, the
   statistics of a row.
 * :mod:`~lnlib.gpu.plans`: how many threads share a row, and how many partial sums there are.
-* :mod:`~lnlib.gpu.devices`: memory and launches, on a GPU and in the interpreter.
-* :mod:`~lnlib.gpu.launching`: :func:`launch`, one kernel on a GPU or interpreted, for those who
-  write their own.
+* :mod:`~lnlib.gpu.devices`: memory and launches, on a GPU and in the interpreter; among them
+  :func:`launch`, for those who write kernels of their own.
 * :mod:`~lnlib.gpu.backend`: the two functions themselves: arguments, what is launched, results.
 * ``lnlib.gpu.torch``: a function and a module for PyTorch's autograd, on CPU tensors too. Not
   imported by itself.
 """
 
-from . import devices, kernels, ladder, launching, parts, plans, steps
+from . import steps
 from .backend import GpuLayerNormCache, layer_norm_backward, layer_norm_forward
-from .launching import describe, launch
+from .devices import describe, launch
 
 __all__ = [
     "GpuLayerNormCache",
     "describe",
-    "devices",
-    "kernels",
-    "ladder",
     "launch",
-    "launching",
     "layer_norm_backward",
     "layer_norm_forward",
-    "parts",
-    "plans",
     "steps",
 ]

@@ -1,6 +1,4 @@
-r"""What is called from Python: arguments, memory and launches of the kernels of
-:mod:`lnlib.gpu.kernels`.
-"""
+r"""What is called from Python: arguments, memory, and launches of :mod:`lnlib.gpu.kernels`."""
 
 import contextlib
 import functools
@@ -28,10 +26,6 @@ def _kernel(factory, *constants):
     """The kernel that ``factory`` makes of these constants, the last two of them dtypes."""
     *numbers, real, storage = constants
     return factory(*numbers, _TYPES[real.name], _TYPES[storage.name])
-
-
-def _forward_kernel(plan, real, storage):
-    return _kernel(kernels.forward, *plan[:4], real, storage)
 
 
 def _backward_kernel(plan, real, storage):
@@ -148,7 +142,7 @@ def scaled_eps(eps, real):
 def forward_work(rows, D, width, real, dtype, parameters, eps):
     """The launch of a forward pass: what is the same in all calls of this kind."""
     plan = plans.plan_forward(rows, D, width, plans.KEPT * 4 // real.itemsize)
-    kernel = _forward_kernel(plan, real, dtype)
+    kernel = _kernel(kernels.forward, *plan[:4], real, dtype)
     x, parameter = (dtype, rows * D), (parameters, D)
     arrays = [x, parameter, parameter, x, (real, 4 * rows)]
     numbers = [np.int32(rows), np.int32(D), *scaled_eps(eps, real)]
@@ -225,7 +219,8 @@ def layer_norm_forward(
         validation.require_out(_seen("out", out, True) if device else out, seen)
     shape, dtype = seen.shape, seen.dtype
     D, rows = shape[-1], math.prod(shape[:-1])
-    with machine_for(device, x, stream) as machine:
+    machine = machine_for(device, x, stream)
+    with machine.current:
         if device:
             _require_one_device(machine, {"gamma": gamma, "beta": beta, "out": out})
         else:
@@ -266,7 +261,8 @@ def layer_norm_backward(
     if out is not None:
         validation.require_out(_seen("out", out, True) if device else out, seen_x)
     D, rows = shape[-1], math.prod(shape[:-1])
-    with machine_for(device, x, stream, interpreted=isinstance(statistics, np.ndarray)) as machine:
+    machine = machine_for(device, x, stream, interpreted=isinstance(statistics, np.ndarray))
+    with machine.current:
         if device:
             _require_one_device(machine, {"dy": dy, "out": out})
         else:

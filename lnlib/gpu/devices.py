@@ -1,26 +1,30 @@
 """Where kernels run: on a GPU, or in the interpreter. Memory, launches, streams.
 
-Numba's own launch looks at every array anew, which takes longer than the GPU needs for millions of
-numbers. A :class:`PreparedLaunch` does that once: it keeps, for each device, the compiled kernel
-and its packed parameters, where only the addresses change from launch to launch. Arguments are not
-checked: :mod:`lnlib.gpu.backend` has checked them.
+:func:`launch` runs any kernel, a lesson and no fast way: Numba's own launch looks at every array
+anew, which takes longer than the GPU needs for millions of numbers. A :class:`PreparedLaunch` does
+that once: it keeps, for each device, the compiled kernel and its packed parameters, where only the
+addresses change from launch to launch. Its arguments are not checked: :mod:`lnlib.gpu.backend` has
+checked them.
 """
 
 import contextlib
 import ctypes
 import functools
+import importlib.metadata
+import platform
 import struct
 import sys
 import threading
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import simt
 from simt.cuda_access import cuda
 
-#: What the interpreter takes for the number of multiprocessors of its GPU.
-INTERPRETED_MULTIPROCESSORS = 2
-
+from .. import validation
 
 #: Numba passes a flat array as two addresses that a kernel does not use, count, bytes of a number,
 #: address, count, and bytes from one number to the next.
@@ -76,9 +80,7 @@ def on_device(device):
 
 
 class PreparedLaunch:
-    """A kernel, blocks, threads of a block, and what the kernel takes: flat arrays, as (dtype,
-    count), and then numbers of NumPy's.
-    """
+    """A kernel, its blocks and threads, and what it takes: arrays (dtype, count), then numbers."""
 
     def __init__(self, kernel, blocks, threads, arrays, numbers):
         self.kernel, self.blocks, self.threads = kernel, blocks, threads
@@ -139,15 +141,10 @@ def is_tensor(array):
 class Interpreter:
     """The GPU where there is none. Memory is NumPy's."""
 
-    multiprocessors = INTERPRETED_MULTIPROCESSORS
+    multiprocessors = 2
+    current = contextlib.nullcontext()
 
     def __init__(self, x=None, stream=None):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
         pass
 
     def put(self, array):
@@ -174,7 +171,7 @@ class Interpreter:
 
 class Gpu:
     """The GPU that the device array ``x`` is on, whose library allocates what is needed; for None
-    the current GPU, and Numba. In a ``with`` statement it is the current one.
+    the current GPU, and Numba. ``current`` is a ``with`` statement in which it is the current one.
     """
 
     def __init__(self, x=None, stream=None):
@@ -183,15 +180,7 @@ class Gpu:
             self.device = self.device_of(x)
         if self.device is None:  # x has no elements, or is on the host
             self.device = cuda.get_current_device().id
-        self.multiprocessors = _multiprocessors(self.device)
-
-    def __enter__(self):
-        self.current = on_device(self.device)
-        self.current.__enter__()
-        return self
-
-    def __exit__(self, *error):
-        self.current.__exit__(*error)
+        self.multiprocessors, self.current = _multiprocessors(self.device), on_device(self.device)
 
     def put(self, array):
         plain = np.ascontiguousarray(array).view(in_kernels(array.dtype.name))
@@ -243,9 +232,7 @@ def _numbas(stream):
 
 
 def stream_of(x, stream):
-    """The number of the stream to work on: the caller's, or the current one of the library of x.
-    The default stream is 0.
-    """
+    """The number of the stream to work on: the caller's, or that of the library of x, or 0."""
     if stream is None and is_tensor(x):
         stream = sys.modules["torch"].cuda.current_stream(x.device).cuda_stream
     elif stream is None and x is not None:
@@ -261,3 +248,82 @@ def machine_for(device, like, stream, interpreted=False):
     """
     on_gpu = device or cuda.is_available() and not interpreted
     return (Gpu if on_gpu else Interpreter)(like if device else None, stream)
+
+
+class Launched(NamedTuple):
+    """What a launch was, and where it ran; shown as one line."""
+
+    kernel: str  #: its name
+    blocks: int  #: how many
+    threads: int  #: in each block
+    where: str  #: the GPU, by name, or the interpreter
+
+    def __repr__(self):
+        threads = self.blocks * self.threads
+        return f"{self.kernel}[{self.blocks}, {self.threads}]: {threads} threads, {self.where}"
+
+
+def device_name() -> str | None:
+    """The GPU that kernels run on, with its compute capability; None where there is none."""
+    if not cuda.is_available():
+        return None
+    device = cuda.get_current_device()
+    name = device.name.decode() if isinstance(device.name, bytes) else device.name
+    return f"{name} (compute capability {'.'.join(map(str, device.compute_capability))})"
+
+
+def describe() -> str:
+    """Two lines of text: the GPU, or what is missing for one to be used, and versions."""
+    versions = [f"Python {platform.python_version()}"]
+    for package in ("numpy", "numba", "numba-cuda", "torch", "cupy-cuda12x", "cupy-cuda13x"):
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    found = device_name()
+    none = "No GPU that Numba can use: kernels are interpreted, by simt"
+    where = f"GPU: {found}" if found else none
+    if cuda.implementation != "NVIDIA" and sys.platform != "emscripten":
+        where += ". numba-cuda is not installed: requirements-gpu.txt has it"
+    return f"{where}.\n{', '.join(versions)}."
+
+
+def launch(kernel: Callable, blocks: int, threads: int, *arguments: Any) -> Launched:
+    """Run ``kernel[blocks, threads](*arguments)`` to its end, wherever that is possible; returns a
+    named tuple.
+
+    * ``kernel``: what ``cuda.jit`` made of a function, or a plain function.
+    * ``blocks``, ``threads``: how many blocks, and how many threads (1 to 1024) in each.
+    * ``arguments``: numbers, and flat C-contiguous NumPy arrays, which the kernel writes in place.
+
+    On a GPU the arrays are copied there and back, and the kernel is compiled at its first launch: a
+    lesson, not a fast way. Without one :func:`simt.launch` interprets the kernel, with all its
+    checks; errors as there.
+    """
+    validation.require_count("blocks", blocks)
+    validation.require_count("threads", threads, most=1024)
+    if not cuda.is_available():
+        simt.launch(kernel, blocks, threads, *arguments)
+        where = "interpreted by simt"
+    else:
+        _on_gpu(kernel, blocks, threads, arguments)
+        where = f"compiled by Numba, on {device_name()}"
+    return Launched(getattr(kernel, "__name__", "kernel"), int(blocks), int(threads), where)
+
+
+def _on_gpu(kernel, blocks, threads, arguments):
+    if not callable(kernel):
+        found = type(kernel).__name__
+        raise TypeError(f"kernel: found {found}, expected a function or what cuda.jit makes of one")
+    # An array that is given twice is one array.
+    hosts = {id(a): a for a in arguments if isinstance(a, np.ndarray)}
+    devices = {key: cuda.to_device(host) for key, host in hosts.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Numba's, that few blocks leave the GPU idle
+        dispatcher = kernel if hasattr(kernel, "py_func") else compiled(kernel)
+        configured = dispatcher[int(blocks), int(threads)]
+        configured(*(devices.get(id(a), a) for a in arguments))
+    cuda.synchronize()  # a launch returns at once; what went wrong in it is told here
+    for key, host in hosts.items():
+        if host.flags.writeable:
+            devices[key].copy_to_host(host)

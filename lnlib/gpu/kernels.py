@@ -32,20 +32,16 @@ Arguments are not checked: kernels and what they call run on the device, and
 :mod:`lnlib.gpu.backend` makes them with constants of its plans.
 """
 
-from simt.cuda_access import cuda, device, float32, int32, int64, load4, store4, uint64
+from simt.cuda_access import cuda, float32, int32, int64, load4, store4, uint64
 
 from .parts import (
     ACCESS,
     chunks_of_backward,
     means_of_g,
-    part_of_row,
+    parts_of_row,
     places_of_row,
-    row_of_dx,
-    row_of_sums,
     row_statistics,
     sums_of_groups,
-    sums_of_row,
-    y_of_chunk,
 )
 from .plans import KEPT, TERMS
 
@@ -59,25 +55,9 @@ def forward(threads, V, W, R, real=float32, storage=float32):
 
     If V is 0, for rows of any length: nothing is kept, and a row is read again in every round.
     """
-    fetch, slots, pair = ACCESS[W][0], threads // 8, 2 * W
+    (fetch, put), slots, pair = ACCESS[W], threads // 8, 2 * W
     at, kept, chunks = places_of_row(threads, V, W)
-
-    @device
-    def sums(x, base, v, thread, D, scale, mean):
-        total, squares = real(0), real(0)
-        for j in range(chunks(D)):
-            column = (thread + int32(j * threads)) * int32(W)
-            if column < D:
-                if V == 0:
-                    fetch(x, base + column, v, 0)
-                for k in range(j * at, j * at + W):
-                    d = v[k] * scale - mean
-                    total += d
-                    squares += d * d
-        return total, squares
-
-    find_statistics = row_statistics(threads, sums, real)
-    write_y = y_of_chunk(W, storage)
+    find_statistics = row_statistics(threads, V, W, real)
 
     def kernel(x, gamma, beta, y, statistics, rows, D, eps, eps_down, eps_up):
         v = cuda.local.array(kept, real)
@@ -99,11 +79,16 @@ def forward(threads, V, W, R, real=float32, storage=float32):
             if thread == 0:
                 store4(statistics, int64(row) * 4, found[0], found[1], found[2], found[3])
             for j in range(chunks(D)):
-                column = (thread + int32(j * threads)) * int32(W)
+                column, k = (thread + int32(j * threads)) * int32(W), j * at
                 if column < D:
                     if V == 0:
                         fetch(x, base + column, v, 0)
-                    write_y(gamma, beta, y, base, column, v, j * at, weights, found)
+                    fetch(gamma, column, weights, 0)
+                    fetch(beta, column, weights, W)
+                    for n in range(W):
+                        xhat = ((v[k + n] * found[3] - found[0]) - found[1]) * found[2]
+                        v[k + n] = xhat * weights[n] + weights[W + n]
+                    put(y, base + column, v, k, storage)
 
     return kernel
 
@@ -117,14 +102,13 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
     meanwhile: ``ahead``.
     """
     kept, warps = V * W, threads * R // 32
-    most = KEPT // (2 if real is float32 else 4)
-    ahead = kept <= most  # else registers would not do for two rows
+    ahead = kept <= KEPT // (2 if real is float32 else 4)  # else two rows have no registers
     slots = threads // 8 if R == 1 else max(1, warps - 1) * 2 * kept * threads
     threads_as_bits = threads.bit_length() - 1
-    read, write_dx = chunks_of_backward(W, real, storage)
-    find_means = means_of_g(threads, sums_of_row(threads, V, W, read, real), real)
-    ask, gather = part_of_row(threads, V, W), sums_of_groups(threads, kept, warps, real)
-    write_row, write_sums = row_of_dx(threads, V, W, write_dx), row_of_sums(threads, V, W, real)
+    read, write_dx = chunks_of_backward(threads, V, W, real, storage)
+    find_means = means_of_g(threads, V, W, read, real)
+    ask, write_sums = parts_of_row(threads, V, W, real)
+    gather = sums_of_groups(threads, kept, warps, real)
 
     def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
         xhat, upstream = cuda.local.array(kept, real), cuda.local.array(kept, real)
@@ -165,7 +149,7 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
                 means, side = find_means(
                     dy, x, gamma, base, xhat, upstream, weights, lane, D, found, shared, side
                 )
-                write_row(gamma, dx, base, lane, D, inside, xhat, upstream, weights, found, means)
+                write_dx(gamma, dx, base, lane, D, inside, xhat, upstream, weights, found, means)
                 row += step
                 block_row += step
 
@@ -186,9 +170,9 @@ def backward_twice(threads, V, W, real=float32, storage=float32):
     """
     (fetch, put), slots = ACCESS[W], threads // 8
     at, kept, chunks = places_of_row(threads, V, W)
-    read, write_dx = chunks_of_backward(W, real, storage)
-    write_sums = row_of_sums(threads, V, W, real)
-    find_means = means_of_g(threads, sums_of_row(threads, 0, W, read, real), real)
+    _, write_sums = parts_of_row(threads, V, W, real)
+    read, write_dx = chunks_of_backward(threads, 1, W, real, storage)
+    find_means = means_of_g(threads, 0, W, read, real)
 
     def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
         xhat, upstream = cuda.local.array(W, real), cuda.local.array(W, real)
@@ -208,9 +192,10 @@ def backward_twice(threads, V, W, real=float32, storage=float32):
                     dy, x, gamma, base, xhat, upstream, weights, thread, D, found, shared, side
                 )
                 for j in range(chunks(D)):
-                    column, place = (thread + int32(j * threads)) * int32(W), j * at
+                    chunk, place = thread + int32(j * threads), j * at
+                    column = chunk * int32(W)
                     if column < D:
-                        read(x, dy, base + column, xhat, upstream, 0, found)
+                        read(x, dy, base + column, xhat, upstream, found)
                         if V == 0 and row > partial:
                             fetch(partial_dgamma, here + column, dgamma, 0)
                             fetch(partial_dbeta, here + column, dbeta, 0)
@@ -222,7 +207,9 @@ def backward_twice(threads, V, W, real=float32, storage=float32):
                         if V == 0:
                             put(partial_dgamma, here + column, dgamma, 0, real)
                             put(partial_dbeta, here + column, dbeta, 0, real)
-                        write_dx(gamma, dx, base, column, xhat, upstream, 0, weights, found, means)
+                        write_dx(
+                            gamma, dx, base, chunk, D, True, xhat, upstream, weights, found, means
+                        )
                 row += partials
             write_sums(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta)
             partial += int32(cuda.gridDim.x)

@@ -25,9 +25,7 @@ from simt.cuda_access import FULL, cuda, device, float32, load4, store4
 
 @device
 def warp_sum(value):
-    """The sum over the 32 lanes of a warp. Lanes swap with a partner 16, 8, 4, 2, 1 away: a
-    butterfly.
-    """
+    """The sum over a warp: lanes swap with a partner 16, 8, 4, 2, 1 away, a butterfly."""
     for distance in (16, 8, 4, 2, 1):
         value += cuda.shfl_xor_sync(FULL, value, distance)
     return value
@@ -35,9 +33,7 @@ def warp_sum(value):
 
 @device
 def block_sum(value, parts):
-    """The sum over the threads of a block. ``parts``: shared memory, a number for each of up to 32
-    warps.
-    """
+    """The sum over a block's threads. ``parts``: shared memory, a number for each of 32 warps."""
     value = warp_sum(value)
     if cuda.threadIdx.x % 32 == 0:
         parts[cuda.threadIdx.x // 32] = value
@@ -51,9 +47,7 @@ def block_sum(value, parts):
 
 @device
 def tree_sum(value, tree):
-    """The sum over the threads of a block, a power of two. ``tree``: shared memory, a number for
-    each of them.
-    """
+    """The sum over a block of 2**k threads. ``tree``: shared memory, a number for each of them."""
     t, half = cuda.threadIdx.x, cuda.blockDim.x // 2
     tree[t] = value
     cuda.syncthreads()
@@ -69,9 +63,7 @@ def tree_sum(value, tree):
 
 @device
 def sum_over_warps(value, parts):
-    """For a lane of warp 0, its sum over the warps of a block. ``parts``: shared memory, a number
-    for each thread.
-    """
+    """For a lane of warp 0, its sum over the warps. ``parts``: shared, a number for each thread."""
     t, total = cuda.threadIdx.x, float32(0)
     parts[t] = value
     cuda.syncthreads()
@@ -86,9 +78,7 @@ def sum_over_warps(value, parts):
 
 
 def thread_per_row(x, gamma, beta, y, mean, rstd, N, D, eps):
-    """A thread does a row. In every step of its loops the lanes of a warp ask for numbers that lie
-    D apart.
-    """
+    """A thread does a row: at each step the lanes of a warp ask for numbers that lie D apart."""
     row = cuda.grid(1)
     if row < N:
         base, total, squares = row * D, float32(0), float32(0)
@@ -187,9 +177,7 @@ def row_access(threads, V, W):
 
 @functools.cache
 def row_in_registers(threads, V, W):
-    """A block does a row of up to threads * V * W numbers, reads it once, W at a time, and keeps
-    it.
-    """
+    """A block does a row of up to threads * V * W numbers, reads it once and keeps it."""
     size, (read, write) = V * W, row_access(threads, V, W)
 
     def kernel(x, gamma, beta, y, mean, rstd, N, D, eps):
@@ -241,9 +229,7 @@ def dx_per_warp(dy, x, mean, rstd, gamma, dx, N, D):
 
 @functools.cache
 def column_sums(threads):
-    """The second of two kernels: a block adds up 32 columns. A warp reads 32 neighbours of a row,
-    then of another.
-    """
+    """The second of two kernels: a block adds up 32 columns, a warp a row of them at a time."""
 
     def kernel(dy, x, mean, rstd, dgamma, dbeta, N, D):
         parts = cuda.shared.array(threads, float32)
@@ -265,9 +251,7 @@ def column_sums(threads):
 
 
 def fused_atomics(dy, x, mean, rstd, gamma, dx, dgamma, dbeta, N, D):
-    """A block does a row, and adds what the row has for dgamma and dbeta to theirs, in whatever
-    order blocks come.
-    """
+    """A block does a row, and adds its part of dgamma and dbeta, in whatever order blocks come."""
     parts = cuda.shared.array(32, float32)
     row, t, threads = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
     base, m, r = row * D, mean[row], rstd[row]
@@ -287,9 +271,7 @@ def fused_atomics(dy, x, mean, rstd, gamma, dx, dgamma, dbeta, N, D):
 
 @functools.cache
 def fused_partials(threads, V, W):
-    """A block does row after row of up to threads * V * W numbers, and keeps its parts of dgamma
-    and dbeta.
-    """
+    """A block does rows of up to threads * V * W numbers; it keeps its sums of dgamma and dbeta."""
     size, (read, write) = V * W, row_access(threads, V, W)
 
     def kernel(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, N, D):
@@ -327,9 +309,7 @@ def fused_partials(threads, V, W):
 
 
 def fused_partials_long(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, N, D):
-    """As :func:`fused_partials`, for rows of any length: reads a row twice, and its parts stay in
-    global memory.
-    """
+    """As :func:`fused_partials`, for any D: reads a row twice; its parts are in global memory."""
     parts = cuda.shared.array(32, float32)
     t, threads, mine = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x * D
     for c in range(t, D, threads):
@@ -350,9 +330,7 @@ def fused_partials_long(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts,
 
 @functools.cache
 def second_stage(threads):
-    """The second of two stages: a block adds up 32 columns of the G rows of parts, as
-    :func:`column_sums` does.
-    """
+    """The second of two stages: a block adds up 32 columns of the G rows of parts."""
 
     def kernel(dgamma_parts, dbeta_parts, dgamma, dbeta, G, D):
         parts = cuda.shared.array(threads, float32)

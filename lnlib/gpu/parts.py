@@ -71,6 +71,22 @@ def put4(array, i, registers, k, storage):
 ACCESS = {1: (fetch1, put1), 4: (fetch4, put4)}
 
 
+def places_of_row(threads, V, W):
+    """Where a thread keeps a row: registers from one chunk to the next, registers in all, and a
+    device function that says how many chunks there are. If V is 0, all chunks take turns in one
+    place.
+    """
+    at, kept, step = (W if V else 0), max(V, 1) * W, threads * W
+
+    @device
+    def chunks(D):
+        if V == 0:
+            return (D + int32(step - 1)) // int32(step)
+        return int32(V)
+
+    return at, kept, chunks
+
+
 @device
 def times32(a, b):
     """a * b, rounded: a fused a * b - c would leave an error of a constant g, which must be 0."""
@@ -85,34 +101,25 @@ def times64(a, b):
 TIMES = {float32: times32, float64: times64}
 
 
-@device
-def warp_sums(a, b):
-    """The sums of a and b over the 32 lanes of a warp: every lane gets both, and the same bits."""
-    for offset in (16, 8, 4, 2, 1):
-        a += cuda.shfl_xor_sync(FULL, a, offset)
-        b += cuda.shfl_xor_sync(FULL, b, offset)
-    return a, b
-
-
-def group_sums(threads):
-    """Make what does for a group of 8, 16 or 32 lanes what ``block_sums`` does for a block.
+def lane_sums(threads):
+    """Make the sums of a and b over a group of 8, 16 or 32 lanes: all get both, and the same bits.
 
     Lanes whose numbers differ in the lower bits only are a group. A mask names all 32 lanes,
-    because all of them come here together: ``ballot_sync`` has a bit of each, of which those of the
-    group are looked at.
+    because all of them come here together.
     """
-    offsets, bits = tuple(2**k for k in reversed(range(threads.bit_length() - 1))), 2**threads - 1
+    offsets = tuple(2**k for k in reversed(range(threads.bit_length() - 1)))
 
     @device
-    def sums(a, b, flag):
+    def sums(a, b):
         for offset in offsets:
             a += cuda.shfl_xor_sync(FULL, a, offset)
             b += cuda.shfl_xor_sync(FULL, b, offset)
-        if threads == 32:
-            return a, b, cuda.any_sync(FULL, flag)
-        return a, b, cuda.ballot_sync(FULL, flag) >> (cuda.laneid & -threads) & bits != 0
+        return a, b
 
     return sums
+
+
+warp_sums = lane_sums(32)
 
 
 @device
@@ -135,13 +142,12 @@ def block_sums(a, b, flag, shared, side, thread, warps):
     return a, b, flag
 
 
-def row_statistics(threads, sums, real):
-    """Make the device function that finds the statistics of a row.
-
-    It calls ``sums(x, base, v, thread, D, scale, mean)``, which are a thread's sums of d and of d^2
-    for d = scale * x - mean. Kernels differ in where x is then: in registers v, or in memory.
+def row_statistics(threads, V, W, real):
+    """Make the device function that finds the statistics of a row, which is in registers v or, if V
+    is 0, in memory. A thread has the sums of d and of d^2 for d = scale * x - mean, its guess.
     """
-    warps = threads // 32
+    fetch, warps = ACCESS[W][0], threads // 32
+    at, _, chunks = places_of_row(threads, V, W)
     ends, most = validation.RANGE[NAMES[real]], real(MOST[real])
     smallest, largest, hardly = real(ends[0]), real(ends[1]), real(0.25 * DOWN**2 * ends[1])
     down, back, up, quarter = real(DOWN), real(1 / DOWN), real(UP), real(0.25)
@@ -152,7 +158,16 @@ def row_statistics(threads, sums, real):
         mean, residual, variance = real(0), real(0), real(0)
         side = int32(0)
         for _ in range(ROUNDS):
-            total, squares = sums(x, base, v, thread, D, scale, mean)
+            total, squares = real(0), real(0)
+            for j in range(chunks(D)):
+                column = (thread + int32(j * threads)) * int32(W)
+                if column < D:
+                    if V == 0:
+                        fetch(x, base + column, v, 0)
+                    for k in range(j * at, j * at + W):
+                        d = v[k] * scale - mean
+                        total += d
+                        squares += d * d
             if warps > 1:
                 total, squares, _ = block_sums(total, squares, 0, shared, side, thread, warps)
                 side = int32(2 * warps) - side
@@ -185,79 +200,47 @@ def row_statistics(threads, sums, real):
     return find
 
 
-def places_of_row(threads, V, W):
-    """Where a thread keeps a row: registers from one chunk to the next, registers in all, and a
-    device function that says how many chunks there are. If V is 0, all chunks take turns in one
-    place.
-    """
-    at, kept, step = (W if V else 0), max(V, 1) * W, threads * W
-
-    @device
-    def chunks(D):
-        if V == 0:
-            return (D + int32(step - 1)) // int32(step)
-        return int32(V)
-
-    return at, kept, chunks
-
-
-def y_of_chunk(W, storage):
-    """Make the device function that writes y for the chunk at ``column``, in v from k on."""
-    fetch, put = ACCESS[W]
-
-    @device
-    def write(gamma, beta, y, base, column, v, k, weights, statistics):
-        mean, residual, rstd, scale = statistics
-        fetch(gamma, column, weights, 0)
-        fetch(beta, column, weights, W)
-        for n in range(W):
-            xhat = ((v[k + n] * scale - mean) - residual) * rstd
-            v[k + n] = xhat * weights[n] + weights[W + n]
-        put(y, base + column, v, k, storage)
-
-    return write
-
-
-def chunks_of_backward(W, real, storage):
-    """Make what reads xhat and dy, and what writes dx, of the chunk at k."""
+def chunks_of_backward(threads, V, W, real, storage):
+    """Make what reads a chunk of xhat and dy, and what writes V chunks of dx."""
     (fetch, put), times, most = ACCESS[W], TIMES[real], real(MOST[real])
 
     @device
-    def read(x, dy, i, xhat, upstream, k, statistics):
+    def read(x, dy, i, xhat, upstream, statistics):
         mean, residual, rstd, scale = statistics
-        fetch(x, i, xhat, k)
-        fetch(dy, i, upstream, k)
-        for n in range(k, k + W):
+        fetch(x, i, xhat, 0)
+        fetch(dy, i, upstream, 0)
+        for n in range(W):
             xhat[n] = ((xhat[n] * scale - mean) - residual) * rstd
 
     @device
-    def write(gamma, dx, base, column, xhat, upstream, k, weights, statistics, means):
+    def write(gamma, dx, base, thread, D, inside, xhat, upstream, weights, statistics, means):
         _, _, rstd, scale = statistics
         g_mean, gx_mean, small, large = means
-        beyond = rstd * scale > most  # not what it is multiplied by
-        factor = rstd if beyond else rstd * scale
-        last = min(large * (scale if beyond else real(1)), most)
-        fetch(gamma, column, weights, 0)
-        for n in range(W):
-            g = times(upstream[k + n] * small, weights[n])
-            inner = (g - g_mean) - xhat[k + n] * gx_mean
-            upstream[k + n] = factor * inner * last
-        put(dx, base + column, upstream, k, storage)
+        for j in range(V):
+            column, k = (thread + int32(j * threads)) * int32(W), j * W
+            if inside and column < D:
+                beyond = rstd * scale > most  # not what it is multiplied by
+                factor = rstd if beyond else rstd * scale
+                last = min(large * (scale if beyond else real(1)), most)
+                fetch(gamma, column, weights, 0)
+                for n in range(W):
+                    g = times(upstream[k + n] * small, weights[n])
+                    inner = (g - g_mean) - xhat[k + n] * gx_mean
+                    upstream[k + n] = factor * inner * last
+                put(dx, base + column, upstream, k, storage)
 
     return read, write
 
 
-def means_of_g(threads, sums, real):
-    """Make what finds the means of g and g * xhat of a row, and the scale they are of.
-
-    It calls ``sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small,
-    first)``, which are a thread's sums for g = gamma * dy * small, and whether any g is not
-    ``first``.
+def means_of_g(threads, V, W, read, real):
+    """Make what finds the means of g = gamma * dy * small and g * xhat of a row, and that scale: of
+    V chunks of xhat and dy that a thread keeps, or, if V is 0, of all its chunks, which it reads.
     """
-    warps, times = threads // 32, TIMES[real]
+    fetch, times, warps, lanes = ACCESS[W][0], TIMES[real], threads // 32, min(threads, 32)
+    at, _, chunks = places_of_row(threads, V, W)
+    add_lanes, bits = lane_sums(lanes), 2**lanes - 1
     down, back = real(DOWN), real(1 / DOWN)
     harmless = real(validation.SAFE_TO_SUBTRACT[NAMES[real]])
-    add_lanes = group_sums(min(threads, 32))
 
     @device
     def find(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, shared, side):
@@ -265,16 +248,30 @@ def means_of_g(threads, sums, real):
         g_mean, gx_mean = real(0), real(0)
         for turn in range(2):
             first = times(real(widened(dy[uint64(base)])) * small, real(widened(gamma[0])))
-            g_sum, gx_sum, differs = sums(
-                dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first
-            )
+            g_sum, gx_sum, differs = real(0), real(0), 0
+            for j in range(chunks(D)):
+                column, k = (thread + int32(j * threads)) * int32(W), j * at
+                if column < D:
+                    if V == 0:
+                        read(x, dy, base + column, xhat, upstream, statistics)
+                    fetch(gamma, column, weights, 0)
+                    for n in range(W):
+                        g = times(upstream[k + n] * small, weights[n])
+                        g_sum += g
+                        gx_sum += g * xhat[k + n]
+                        if g != first:
+                            differs = 1
             if warps > 1:
                 g_sum, gx_sum, differs = block_sums(
                     g_sum, gx_sum, differs, shared, side, thread, warps
                 )
                 side = int32(2 * warps) - side
             else:
-                g_sum, gx_sum, differs = add_lanes(g_sum, gx_sum, differs)
+                g_sum, gx_sum = add_lanes(g_sum, gx_sum)
+                if lanes == 32:
+                    differs = cuda.any_sync(FULL, differs)
+                else:  # a bit of each lane, of which those of the group are looked at
+                    differs = cuda.ballot_sync(FULL, differs) >> (cuda.laneid & -lanes) & bits != 0
             g_mean, gx_mean = first, real(0)  # if g is constant: dx is then 0
             if differs:
                 g_mean, gx_mean = g_sum / real(D), gx_sum / real(D)
@@ -293,52 +290,11 @@ def means_of_g(threads, sums, real):
     return find
 
 
-def sums_of_row(threads, V, W, read, real):
-    """Make the ``sums`` of :func:`means_of_g`: of V chunks of xhat and dy that a thread keeps, or,
-    if V is 0, of all its chunks, which it reads.
+def parts_of_row(threads, V, W, real):
+    """Make what reads V chunks of x and dy, and the statistics, of a row; and what writes a row of
+    partial sums, which the first ``threads`` threads have.
     """
-    fetch, times = ACCESS[W][0], TIMES[real]
-    at, _, chunks = places_of_row(threads, V, W)
-
-    @device
-    def sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first):
-        g_sum, gx_sum, differs = real(0), real(0), 0
-        for j in range(chunks(D)):
-            column, k = (thread + int32(j * threads)) * int32(W), j * at
-            if column < D:
-                if V == 0:
-                    read(x, dy, base + column, xhat, upstream, 0, statistics)
-                fetch(gamma, column, weights, 0)
-                for n in range(W):
-                    g = times(upstream[k + n] * small, weights[n])
-                    g_sum += g
-                    gx_sum += g * xhat[k + n]
-                    if g != first:
-                        differs = 1
-        return g_sum, gx_sum, differs
-
-    return sums
-
-
-def row_of_sums(threads, V, W, real):
-    """Make what writes a row of partial sums, which the first ``threads`` threads have."""
-    put = ACCESS[W][1]
-
-    @device
-    def write(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta):
-        base = int64(partial) * int64(D)
-        for j in range(V):
-            column = (thread + int32(j * threads)) * int32(W)
-            if thread < int32(threads) and column < D:
-                put(partial_dgamma, base + column, dgamma, j * W, real)
-                put(partial_dbeta, base + column, dbeta, j * W, real)
-
-    return write
-
-
-def part_of_row(threads, V, W):
-    """Make the device function that reads V chunks of x and dy, and the statistics, of a row."""
-    fetch = ACCESS[W][0]
+    fetch, put = ACCESS[W]
 
     @device
     def read(dy, x, statistics, row, lane, D, next_dy, next_x, following):
@@ -350,20 +306,16 @@ def part_of_row(threads, V, W):
                 fetch(x, base + column, next_x, j * W)
                 fetch(dy, base + column, next_dy, j * W)
 
-    return read
-
-
-def row_of_dx(threads, V, W, write_dx):
-    """Make the device function that writes dx of V chunks of a row."""
-
     @device
-    def write(gamma, dx, base, lane, D, inside, xhat, upstream, weights, found, means):
+    def write(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta):
+        base = int64(partial) * int64(D)
         for j in range(V):
-            column = (lane + int32(j * threads)) * int32(W)
-            if inside and column < D:
-                write_dx(gamma, dx, base, column, xhat, upstream, j * W, weights, found, means)
+            column = (thread + int32(j * threads)) * int32(W)
+            if thread < int32(threads) and column < D:
+                put(partial_dgamma, base + column, dgamma, j * W, real)
+                put(partial_dbeta, base + column, dbeta, j * W, real)
 
-    return write
+    return read, write
 
 
 def sums_of_groups(threads, kept, warps, real):

@@ -73,8 +73,6 @@ def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
 
 
 def plan_add(partials):
-    """To add partial sums: columns of a block, threads of a column, and chunks of at most
-    :data:`TERMS` terms a thread, for many partial sums of short rows.
-    """
+    """To add partial sums: columns of a block, threads of a column, and chunks of partial sums."""
     lanes = min(32, 1 << max(partials - 1, 0).bit_length())
     return max(8, 32 // lanes), lanes, max(1, -(-partials // (TERMS * lanes)))

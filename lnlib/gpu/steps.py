@@ -13,7 +13,7 @@ import numpy as np
 import simt
 
 from .. import validation
-from . import ladder, launching
+from . import devices, ladder
 
 SECTOR = 32  #: Bytes that memory delivers at once.
 
@@ -62,8 +62,7 @@ def _power(n, least=32, most=1024):
 
 def _plan_thread_per_row(N, D, G):
     threads = _power(N, most=128)
-    kernel, grid = ladder.thread_per_row, -(-N // threads)
-    return [Launch(kernel, grid, threads, *FORWARD, A_ROW_APART, 3)]
+    return [Launch(ladder.thread_per_row, -(-N // threads), threads, *FORWARD, A_ROW_APART, 3)]
 
 
 def _plan_block_per_row(N, D, G):
@@ -72,9 +71,8 @@ def _plan_block_per_row(N, D, G):
 
 
 def _plan_warp_per_row(N, D, G):
-    threads = 32 * min(N, 8)
-    kernel, grid = ladder.warp_per_row, -(-32 * N // threads)
-    return [Launch(kernel, grid, threads, *FORWARD, side_by_side(D), 3)]
+    threads, kernel = 32 * min(N, 8), ladder.warp_per_row
+    return [Launch(kernel, -(-32 * N // threads), threads, *FORWARD, side_by_side(D), 3)]
 
 
 def chunks_of_row(D, most_threads):
@@ -142,7 +140,6 @@ class Prediction(NamedTuple):
 class Step(NamedTuple):
     """A step of the ladder."""
 
-    name: str  #: key in :data:`STEPS`
     direction: str  #: "forward" or "backward"
     plan: Callable  #: (N, D, G) -> the launches; G is the number of blocks of a persistent grid
 
@@ -154,8 +151,8 @@ class Step(NamedTuple):
         ``log`` every access is recorded (see :func:`simt.launch`). With ``gpu`` they are run by
         :func:`lnlib.gpu.launch`, on the GPU if there is one, and the second list is empty.
         """
-        for name, value in (("log", log), ("gpu", gpu)):
-            validation.require_bool(name, value)
+        validation.require_bool("log", log)
+        validation.require_bool("gpu", gpu)
         names = INPUTS[self.direction]
         if len(inputs) != len(names):
             expected = f"{len(names)}: {', '.join(names)}"
@@ -174,7 +171,7 @@ class Step(NamedTuple):
             arguments = [(arrays | numbers)[name] for name in launch.arguments]
             shape = launch.kernel, launch.grid, launch.block
             if gpu:
-                launching.launch(*shape, *arguments)
+                devices.launch(*shape, *arguments)
             else:
                 runs.append(simt.launch(*shape, *arguments, log=log))
         return {name: arrays[name].reshape(sides[name]) for name in OUTPUTS[self.direction]}, runs
@@ -212,14 +209,11 @@ def _flat(name, value, shape):
 
 #: The ladder, by name.
 STEPS = {
-    name: Step(name, direction, plan)
-    for name, direction, plan in (
-        ("thread-per-row", "forward", _plan_thread_per_row),
-        ("block-per-row", "forward", _plan_block_per_row),
-        ("warp-per-row", "forward", _plan_warp_per_row),
-        ("row-in-registers", "forward", _plan_row_in_registers),
-        ("two-kernels", "backward", _plan_two_kernels),
-        ("fused-atomics", "backward", _plan_fused_atomics),
-        ("fused-partials", "backward", _plan_fused_partials),
-    )
+    "thread-per-row": Step("forward", _plan_thread_per_row),
+    "block-per-row": Step("forward", _plan_block_per_row),
+    "warp-per-row": Step("forward", _plan_warp_per_row),
+    "row-in-registers": Step("forward", _plan_row_in_registers),
+    "two-kernels": Step("backward", _plan_two_kernels),
+    "fused-atomics": Step("backward", _plan_fused_atomics),
+    "fused-partials": Step("backward", _plan_fused_partials),
 }

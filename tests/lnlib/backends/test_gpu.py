@@ -71,7 +71,7 @@ def unwritten(size, dtype):
 def launch_forward(plan, x, gamma, beta, eps=1e-5, real=np.float32, **options):
     """y, the statistics and the launch."""
     rows, D = x.shape
-    kernel = backend._forward_kernel(plan, np.dtype(real), x.dtype)
+    kernel = backend._kernel(kernels.forward, *plan[:4], np.dtype(real), x.dtype)
     y, statistics = unwritten(x.size, x.dtype), simt.uninitialised(4 * rows, real)
     arrays = *map(flat, (x, gamma, beta, y)), statistics
     numbers = np.int32(rows), np.int32(D), *scaled_eps(eps, np.dtype(real))

@@ -153,10 +153,8 @@ class Interactive(SphinxDirective):
     def run(self):
         name = self.arguments[0]
         if name not in SCRIPTS or not self.options.get("alt"):
-            known = ", ".join(SCRIPTS)
-            raise self.error(
-                f"interactive: found {name!r}, expected one of {known} and an option :alt:"
-            )
+            expected = f"one of {', '.join(SCRIPTS)} and an option :alt:"
+            raise self.error(f"interactive: found {name!r}, expected {expected}")
         alt = html.escape(self.options["alt"])
         picture = STATIC / f"ln_{name}.svg"
         self.env.note_dependency(str(picture))

@@ -85,10 +85,8 @@ class Question(SphinxDirective):
 
     def run(self):
         rows = list(self.content)
-        if rows.count("---") != 1:
-            raise self.error(
-                f"question: found {rows.count('---')} lines '---', expected one, before the answer"
-            )
+        if (many := rows.count("---")) != 1:
+            raise self.error(f"question: found {many} lines '---', expected one, before the answer")
         cut = rows.index("---")
         asked, told = question(ids=[f"question-{self.env.new_serialno('question') + 1}"]), answer()
         for part, start, stop in ((asked, 0, cut), (told, cut + 1, len(rows))):
@@ -99,9 +97,8 @@ class Question(SphinxDirective):
 
 
 def _open_question(self, node):
-    self.body.append(
-        f'<div class="ln-question" id="{node["ids"][0]}">\n<p class="ln-question-title">'
-    )
+    self.body.append(f'<div class="ln-question" id="{node["ids"][0]}">\n')
+    self.body.append('<p class="ln-question-title">')
     self.add_fignumber(node)
     self.add_permalink_ref(node, "Link to this question")
     self.body.append("</p>\n")

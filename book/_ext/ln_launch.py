@@ -44,10 +44,8 @@ def on_the_text(name, repository, source):
     """The buttons of a page without cells: to change its text, and to say what is wrong with it."""
     if not repository:
         return []
-    return [
-        ("Edit", f"{repository}/edit/{source}"),
-        ("Issues", f"{repository}/issues/new?title={quote(f'Page {name}: ')}"),
-    ]
+    issue = f"{repository}/issues/new?title={quote(f'Page {name}: ')}"
+    return [("Edit", f"{repository}/edit/{source}"), ("Issues", issue)]
 
 
 def row(found, note=None):

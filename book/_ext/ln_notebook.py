@@ -85,15 +85,10 @@ def formula(node):
 
 
 #: What stands in a line and looks like the text around it.
-PLAIN = (
-    *(nodes.inline, nodes.paragraph, nodes.title, nodes.term, nodes.caption),
-    addnodes.number_reference,
-)
+PLAIN = nodes.inline, nodes.paragraph, nodes.title, nodes.caption, addnodes.number_reference
 #: What the page does not show, or no notebook can.
-NOT_SHOWN = (
-    *(nodes.target, nodes.comment, nodes.substitution_definition, nodes.system_message),
-    *(addnodes.index, nodes.raw),
-)
+NOT_SHOWN = nodes.target, nodes.comment, nodes.substitution_definition, nodes.system_message
+NOT_SHOWN += addnodes.index, nodes.raw
 
 
 class Writer:
@@ -117,8 +112,6 @@ class Writer:
             code = NOT_RUN + "\n".join(f"# {line}".rstrip() for line in code.split("\n"))
         self.flush()
         self.cells.append(new_code_cell(code))
-
-    # Numbers
 
     def number(self, node, kind):
         ids = self.env.toc_fignumbers.get(self.docname, {}).get(kind, {})
@@ -150,9 +143,8 @@ class Writer:
                 return self.reference(node, inner)
         if isinstance(node, PLAIN):
             return inner
-        raise NotImplementedError(
-            f"{self.docname}: no Markdown for {type(node).__name__}: {node.astext()[:60]!r}"
-        )
+        found = f"{type(node).__name__}: {node.astext()[:60]!r}"
+        raise NotImplementedError(f"{self.docname}: no Markdown for {found}")
 
     def reference(self, node, inner):
         uri = node.get("refuri", "")
@@ -162,9 +154,8 @@ class Writer:
         fragment = fragment or node.get("refid", "")
         if page.startswith("bibliography") or fragment in self.entries:
             self.cited[fragment] = None
-            return inner + (
-                letter(self.entries.get(fragment)) if re.search(r"\b\d{4}$", inner) else ""
-            )
+            of_a_year = re.search(r"\b\d{4}$", inner)
+            return inner + (letter(self.entries.get(fragment)) if of_a_year else "")
         # Other chapters lie beside this one as notebooks; the rest of the book does not.
         other = Path(page).stem
         linked = other and other != self.here and is_notebook(self.env, f"book/{other}")
@@ -231,11 +222,6 @@ class Writer:
                     mark + self.inside(item).replace("\n", "\n" + " " * len(mark))
                     for mark, item in zip(marks, node.children)
                 )
-            case nodes.definition_list():
-                return "\n\n".join(
-                    f"**{self.inline(item.children[0])}**: {self.inside(item.children[-1])}"
-                    for item in node.children
-                )
             case nodes.table():
                 return self.table(node)
             case nodes.transition():
@@ -244,8 +230,6 @@ class Writer:
                 return self.admonition(node)
             case answer():
                 return self.folded("Answer", self.inside(node))
-            case nodes.block_quote():
-                return self.quoted(self.inside(node))
             case nodes.compound() | nodes.container():
                 return self.inside(node)
         return self.inline(node)
@@ -258,17 +242,13 @@ class Writer:
     def folded(title, body):
         return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
 
-    @staticmethod
-    def quoted(text):
-        return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
-
     def admonition(self, node):
         titles = [self.inline(c) for c in node.children if isinstance(c, nodes.title)]
         title = titles[0] if titles else type(node).__name__.capitalize()
         body = self.inside(node, skip=(nodes.title,))
         if "dropdown" in node["classes"]:
             return self.folded(title, body)
-        return self.quoted(f"**{title}**\n\n{body}")
+        return "\n".join(f"> {line}".rstrip() for line in f"**{title}**\n\n{body}".split("\n"))
 
     def equation(self, node):
         tex = formula(node)
@@ -321,9 +301,8 @@ class Writer:
         for index, cell in enumerate(self.cells):
             cell["id"] = f"cell-{index}"  # nbformat's own are random, and two builds would differ
         kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-        return new_notebook(
-            cells=self.cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}}
-        )
+        metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+        return new_notebook(cells=self.cells, metadata=metadata)
 
 
 def _write(app, doctree, docname):

@@ -45,9 +45,8 @@ def link_terms(app, doctree, docname):
             label = terms.pop(found[1].lower(), None)
             if label is None:
                 continue
-            link = make_refnode(
-                app.builder, docname, GLOSSARY, label, nodes.Text(found[1]), found[1]
-            )
+            to = GLOSSARY, label, nodes.Text(found[1]), found[1]
+            link = make_refnode(app.builder, docname, *to)
             link["classes"].append("ln-term")
             parts += [nodes.Text(text[end : found.start()]), link]
             end = found.end()

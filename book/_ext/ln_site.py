@@ -28,13 +28,11 @@ MATHJAX = (
 )
 
 
-def _complete(app, exception):
+def _complete(site):
     """Copy MathJax; drop the source maps, a fifth of the site."""
-    if exception or app.builder.format != "html":
-        return
     installed = importlib.metadata.distribution("sphinx-mathjax-offline")
     package = Path(installed.locate_file("sphinx-mathjax-offline/static/mathjax"))
-    target = Path(app.outdir) / "_static" / "mathjax"
+    target = site / "_static" / "mathjax"
     for name in MATHJAX:
         source, destination = package / name, target / name
         if source.is_dir():
@@ -42,10 +40,10 @@ def _complete(app, exception):
         else:
             destination.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, destination)
-    for source_map in Path(app.outdir).rglob("*.map"):
+    for source_map in site.rglob("*.map"):
         source_map.unlink()
     # Sphinx keeps words of an earlier build in the search's index, with no page: they go.
-    index = Path(app.outdir) / "searchindex.js"
+    index = site / "searchindex.js"
     without_page = r'(?<=\{)"[^"]*": \[\](?:, )?|, "[^"]*": \[\]'
     text = re.sub(without_page, "", index.read_text(encoding="utf-8"))
     index.write_text(text, encoding="utf-8")
@@ -143,16 +141,15 @@ def _face(rule):
     return re.sub(r"src:.*\}", source, rule[0]) if rule[1] in FONTS else ""
 
 
-def _slim(app, exception):
-    if exception or app.builder.format != "html":
-        return
-    static = Path(app.outdir) / "_static"
+def _slim(site):
+    """Write the theme's style sheet, and its fonts, with the icons that the site shows."""
+    static = site / "_static"
     for name in ("scripts/fontawesome.js", SHEET):
         (static / name).unlink(missing_ok=True)
     shutil.rmtree(static / FOLDER, ignore_errors=True)
     (static / FOLDER).mkdir(parents=True)
     sheet = (THEME / SHEET).read_text(encoding="utf-8")
-    codes = shown(Path(app.outdir), sheet)
+    codes = shown(site, sheet)
     for name in FONTS:
         kept = f"--text={''.join(map(chr, codes))}", "--flavor=woff", "--name-IDs=0,13,14"
         target = f"--output-file={static / FOLDER / name}.woff"
@@ -161,10 +158,15 @@ def _slim(app, exception):
     (static / SHEET).write_text(FACE.sub(_face, sheet), encoding="utf-8")
 
 
+def _finish(app, exception):
+    if not exception and app.builder.format == "html":
+        _complete(Path(app.outdir))
+        _slim(Path(app.outdir))
+
+
 def setup(app):
     app.connect("autodoc-skip-member", _fields)
     app.connect("config-inited", _repository_links, priority=900)
     app.connect("builder-inited", _prepare)
     app.connect("html-page-context", _clean, priority=900)
-    app.connect("build-finished", _complete)
-    app.connect("build-finished", _slim, priority=900)
+    app.connect("build-finished", _finish, priority=900)

@@ -21,9 +21,7 @@ from pybtex.style.labels import BaseLabelStyle
 def label(entry):
     """Whom and when, as in the text: one name, two names, or the first of more."""
     people = entry.persons.get("author") or entry.persons.get("editor") or []
-    names = [
-        str(Text(" ").join(person.rich_prelast_names + person.rich_last_names)) for person in people
-    ]
+    names = [str(Text(" ").join(p.rich_prelast_names + p.rich_last_names)) for p in people]
     who = " and ".join(names) if len(names) < 3 else f"{names[0]} et al."
     return f"{who}, {entry.fields.get('year', '')}"
 
@@ -48,25 +46,12 @@ def letter(citation):
 CITATION = re.compile(
     r'(<a [^>]*href="(?:bibliography\.html)?#(\w+)"[^>]*>(?:(?!</a>).)*\b\d{4})(?=</a>)'
 )
-
-
 ADDRESS = re.compile(r'(?<=">)https?://[^<]+(?=</a>)')
 
 
 def divided(html):
     """The HTML in which an address that is its own text may be divided behind a stroke."""
     return ADDRESS.sub(lambda address: re.sub(r"(?<=[^/]/)(?=[^/])", "<wbr>", address[0]), html)
-
-
-def _cite_the_letter(app, pagename, templatename, context, doctree):
-    """A citation of one of two works of a year says which: "2024a"."""
-    cited = {citation.citation_id: citation for citation in app.env.get_domain("cite").citations}
-
-    def with_letter(link):
-        return link[1] + letter(cited.get(link[2]))
-
-    if "body" in context:
-        context["body"] = divided(CITATION.sub(with_letter, context["body"]))
 
 
 LONG = 14  # lines; a shorter listing stays whole on paper
@@ -130,12 +115,6 @@ def plain_signatures(html):
     return re.sub(r"<dt class=\"sig .*?</dt>", plain, html, flags=re.S)
 
 
-def _lines(app, pagename, templatename, context, doctree):
-    for part in ("body", "toc"):
-        if part in context:
-            context[part] = long_listings(plain_signatures(kept_together(context[part])))
-
-
 #: What ``glue`` handed over, and the verdicts that cells of a page write
 PASTED = re.compile(
     r'<span class="pasted-text">[^<]*</span>|<p><strong>Verdict: [^<]*</strong>[^<]*</p>'
@@ -155,13 +134,22 @@ def written(text):
     return MINUS.sub("\u2212", POWER.sub(number, text))
 
 
-def _write(app, pagename, templatename, context, doctree):
+def _set(app, pagename, templatename, context, doctree):
+    """Set a page: of two works of a year, "2024a", the letter; where lines break; numbers."""
+    cited = {citation.citation_id: citation for citation in app.env.get_domain("cite").citations}
+
+    def with_letter(link):
+        return link[1] + letter(cited.get(link[2]))
+
+    if "body" in context:
+        context["body"] = divided(CITATION.sub(with_letter, context["body"]))
+    for part in ("body", "toc"):
+        if part in context:
+            context[part] = long_listings(plain_signatures(kept_together(context[part])))
     if "body" in context:
         context["body"] = PASTED.sub(lambda pasted: written(pasted[0]), context["body"])
 
 
 def setup(app):
-    app.connect("html-page-context", _cite_the_letter)
     register_plugin("pybtex.style.formatting", "as_cited", AsCited)
-    app.connect("html-page-context", _lines, priority=920)
-    app.connect("html-page-context", _write, priority=930)
+    app.connect("html-page-context", _set, priority=920)

@@ -194,9 +194,8 @@ def _told(error, name):
     if isinstance(error, SyntaxError) and error.filename == name:
         mine.append(error.lineno)
     lines = [("".join(traceback.format_list([frame])), frame.filename == name) for frame in frames]
-    return [*lines, ("".join(traceback.format_exception_only(error)), False)], (
-        mine[-1] if mine else 0
-    )
+    lines.append(("".join(traceback.format_exception_only(error)), False))
+    return lines, mine[-1] if mine else 0
 
 
 async def run(steps, index, code, label, fresh, post):

@@ -131,7 +131,8 @@ def pytest_ignore_collect(collection_path, config):
     """
     if "not site" not in config.option.markexpr or collection_path.suffix != ".py":
         return None
-    return "pytestmark = pytest.mark.site" in collection_path.read_text(encoding="utf-8") or None
+    text = collection_path.read_text(encoding="utf-8")
+    return True if re.search(r"^pytestmark = \[?pytest\.mark\.site", text, re.M) else None
 
 
 def pytest_collection_finish():

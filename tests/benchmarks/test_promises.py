@@ -93,6 +93,7 @@ def test_the_file_can_be_reproduced(records):
         assert error(r) <= 2 * error(stored) + u and error(stored) <= 2 * error(r) + u, (r, stored)
 
 
+@pytest.mark.slow
 def test_the_judge_of_many_rows_agrees_with_exact_arithmetic():
     case = accuracy.normal_case("rows", {}, ("dgamma", "dbeta"), 1000, 64)
     wide = accuracy.judge(case)

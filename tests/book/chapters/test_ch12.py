@@ -104,6 +104,7 @@ MERGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer, title, words", MERGES, ids=range(len(MERGES)))
 def test_what_is_said_of_a_merge(answer, title, words):
     assert failed("merge-groups", answer, words) == title

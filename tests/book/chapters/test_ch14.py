@@ -126,6 +126,7 @@ def planned_anew():
     backend.backward_work.cache_clear()
 
 
+@pytest.mark.slow
 def test_blocks_do_not_change_the_bits_of_the_library(monkeypatch, planned_anew):
     x, dy = np.random.default_rng(14).standard_normal((2, 12, 260), np.float32)
     cache = gpu.layer_norm_forward(x, np.ones(260, np.float32), np.zeros(260, np.float32))[1]

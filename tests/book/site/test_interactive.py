@@ -20,6 +20,7 @@ PAGES = {
     for match in re.finditer(r"^```\{interactive\} (\w+)$", path.read_text(encoding="utf-8"), re.M)
 }
 figures = pytest.mark.parametrize("name", PAGES)
+pytestmark = pytest.mark.site
 
 
 # ---- What the scripts compute

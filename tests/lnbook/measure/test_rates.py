@@ -14,7 +14,8 @@ def numba():
     return pytest.importorskip("numba")
 
 
-@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
 def test_kernels_do_what_is_counted(numba, threads):
     copy, triad = rates.memory_loops(threads)
     a = np.zeros(1001, np.float32)

@@ -344,6 +344,7 @@ def test_threads_are_used_from_a_hundred_thousand_numbers(number, shape, turns, 
     assert lock.__enter__.call_count == turns
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="needs two threads")
 def test_real_threads_give_the_same_bits_every_time():
     a = arrays((400, 300))

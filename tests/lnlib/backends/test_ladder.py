@@ -133,6 +133,7 @@ def test_parts_are_added_in_their_order(parts, padding):
     )
 
 
+@pytest.mark.slow
 def test_padding_stays_empty():
     pytest.importorskip("numba")
     dy, sums = np.ones((7, 3), np.float32), np.zeros((2, 2, 8), np.float32)

@@ -121,7 +121,7 @@ def test_compact_steps_are_compact_line_by_line(n):
     assert equal(tuple(found), symbolic.compact(r), r)
 
 
-@pytest.mark.parametrize("n", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
 def test_spectrum_is_proved(n):
     proofs = symbolic.prove_spectrum(symbolic.row(n))
     assert len(proofs) == 5 and all(proofs.values())

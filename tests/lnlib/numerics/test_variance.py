@@ -257,7 +257,7 @@ def test_two_pass_adds_the_square_of_the_error_of_the_mean(offset):
     assert (np.abs(va.corrected_two_pass(x)[2] - var) <= 4 * U["float32"] * (var + excess)).all()
 
 
-@pytest.mark.parametrize("D", [64, 1024, 16384])
+@pytest.mark.parametrize("D", [64, 1024, pytest.param(16384, marks=pytest.mark.slow)])
 def test_shifted_is_lost_when_the_first_element_is_the_outlier(D):
     """x0 - mu = sigma sqrt(D - 1), so kappa^2 = D; unshifted, kappa is near 1, and no algorithm
     loses anything.

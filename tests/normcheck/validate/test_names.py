@@ -199,6 +199,7 @@ def _eps_outside(through_the_root):
     return forward, backward
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ("float32", "float64"))
 @pytest.mark.parametrize("true", (True, False))
 def test_gradients_are_those_of_y_or_not(true, dtype):

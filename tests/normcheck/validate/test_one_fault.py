@@ -29,6 +29,7 @@ def test_no_bug_is_named(part):
     assert found and not [one for one in found if one[1]], found
 
 
+@pytest.mark.slow
 def test_no_bug_is_named_of_a_few():
     found = [
         (name, wrongly_told(group, report), report.held)

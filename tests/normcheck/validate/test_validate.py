@@ -54,6 +54,7 @@ def test_a_mistake_has_its_name_though_arithmetic_is_in_float32():
     assert "parameters-swapped" in report.mistake.names
 
 
+@pytest.mark.slow
 def test_a_wrong_y_has_its_name_where_its_gradients_have_none():
     """The variance of a sample, and the backward as if it were not: what x.var() of PyTorch makes
     of it.

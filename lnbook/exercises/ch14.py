@@ -2,16 +2,24 @@
 simt.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
 import simt
 from lnlib.gpu.ladder import block_sum, warp_sum
-from lnlib.layernorm import rms_norm_backward, rms_norm_forward
-from normcheck.mistakes import RMS_NORM, Diagnosis, diagnose
+from lnlib.layernorm import (
+    layer_norm_backward,
+    layer_norm_forward,
+    rms_norm_backward,
+    rms_norm_forward,
+)
+from normcheck.mistakes import LAYER_NORM, RMS_NORM, Diagnosis, Family, diagnose
 from simt.cuda_access import cuda, float32
 
 from . import Exercise, changes
-from .expect import expect, expect_close, expect_number, expect_parts
+from .expect import expect, expect_close
 from .kernels import Out, expect_few_sectors, expect_written, launch
 from .run import Call, each, plainly, reply
 
@@ -156,12 +164,12 @@ def _of_four_words(answer):
     return None
 
 
-def rms_backward_solution(dy, x, rstd, gamma, dx, dgamma_parts, N, D):
+def rms_backward_solution(dy, x, rstd, gamma, dx, dgammas, N, D):
     parts = cuda.shared.array(32, float32)
     t, T = cuda.threadIdx.x, cuda.blockDim.x
     mine = cuda.blockIdx.x * D
     for c in range(t, D, T):
-        dgamma_parts[mine + c] = float32(0)
+        dgammas[mine + c] = float32(0)
     for row in range(cuda.blockIdx.x, N, cuda.gridDim.x):
         base, r, total = row * D, rstd[row], float32(0)
         for c in range(t, D, T):
@@ -170,39 +178,77 @@ def rms_backward_solution(dy, x, rstd, gamma, dx, dgamma_parts, N, D):
         for c in range(t, D, T):
             d, xhat = dy[base + c], x[base + c] * r
             dx[base + c] = r * (gamma[c] * d - xhat * mean)
-            dgamma_parts[mine + c] += d * xhat
+            dgammas[mine + c] += d * xhat
 
 
-_launch_backward = launch(lambda dgamma_parts, D, **_: (dgamma_parts.shape // D, 64))
+_launch_backward = launch(lambda dgammas, D, **_: (dgammas.shape // D, 64))
 
 
-def _arguments(dy, x, cache, blocks):
-    N, D = dy.shape
-    given = {"dy": dy, "x": x, "rstd": cache.rstd, "gamma": cache.gamma}
-    return {name: a.astype(np.float32).reshape(-1) for name, a in given.items()} | {
-        "dx": Out(N * D),
-        "dgamma_parts": Out(blocks * D),
-        "N": N,
-        "D": D,
-    }
+class _Norm(NamedTuple):
+    """A norm whose backward is asked for as one kernel.
+
+    sums : names of the arrays that get a row of partial sums for each block, dgamma's first.
+    loads : how often each number of these may be loaded, where that is asked.
+    """
+
+    forward: Callable
+    backward: Callable
+    family: Family
+    sums: tuple
+    loads: int | None = None
+
+    def arguments(self, dy, x, mean, cache, blocks):
+        N, D = dy.shape
+        given = {"dy": dy, "x": x, "mean": mean, "rstd": cache.rstd, "gamma": cache.gamma}
+        if self is _RMS:  # it subtracts no mean
+            del given["mean"]
+        outputs = {"dx": Out(N * D)} | dict.fromkeys(self.sums, Out(blocks * D))
+        given = {name: a.astype(np.float32).reshape(-1) for name, a in given.items()}
+        return given | outputs | {"N": N, "D": D}
+
+    def check(self, title, judge, *cases):
+        """A check on cases (blocks, N, D)."""
+
+        def ask(rng):
+            for blocks, N, D in cases:
+                dy, x = rng.standard_normal((2, N, D), np.float32)
+                x += np.arange(N, dtype=np.float32)[:, None]
+                gamma = rng.uniform(0.5, 2, D).astype(np.float32)
+                gamma[2] = 0  # where dx is not
+                mean = x.mean(axis=1)
+                shift = () if self is _RMS else (np.zeros_like(gamma),)
+                cache = self.forward(x, gamma, *shift, 0.1)[1]
+                yield Call(
+                    self.arguments(dy, x, mean, cache, blocks),
+                    right=self.backward(dy, cache),
+                    norm=self,
+                )
+
+        return each(title, ask, judge, call=_launch_backward, unchanged=True)
+
+    def which_mistake(self, answer):
+        """The known mistake whose numbers the answer has, if any."""
+
+        def backward(dy, cache):
+            mean = np.zeros_like(cache.rstd)
+            given = self.arguments(
+                *(a.reshape(-1, a.shape[-1]) for a in (dy, cache.xhat / cache.rstd)),
+                mean,
+                cache,
+                2,
+            )
+            dx, *sums = reply(_launch_backward, answer, given)[0].results
+            return dx.reshape(dy.shape), *(a.reshape(2, -1).sum(axis=0) for a in sums)
+
+        return diagnose(backward, self.family)
 
 
-def _backward(title, judge, *cases):
-    """A check on cases (blocks, N, D)."""
-
-    def ask(rng):
-        for blocks, N, D in cases:
-            x, dy = rng.standard_normal((2, N, D), np.float32)
-            gamma = rng.uniform(0.5, 2, D).astype(np.float32)
-            gamma[2] = 0  # where dx is not
-            cache = rms_norm_forward(x, gamma, 0.1)[1]
-            yield Call(_arguments(dy, x, cache, blocks), right=rms_norm_backward(dy, cache))
-
-    return each(title, ask, judge, call=_launch_backward, unchanged=True)
+_RMS = _Norm(rms_norm_forward, rms_norm_backward, RMS_NORM, ("dgammas",))
+_LAYER = _Norm(layer_norm_forward, layer_norm_backward, LAYER_NORM, ("dgammas", "dbetas"), 0)
 
 
 def _dx(ran, right, N, D, **_):
-    dx, _ = ran.results
+    dx = ran.results[0]
     expect_written(dx, "dx", f"N = {N}, D = {D}: ")
     # A sum of D terms in any order and ten more operations, kappa below 2: 2 (D + 10) u at most.
     expect_close(
@@ -210,101 +256,74 @@ def _dx(ran, right, N, D, **_):
     )
 
 
-def _dgamma(ran, right, N, D, **_):
-    parts = ran.results[1].reshape(-1, D)
-    idle = np.isnan(parts).all(axis=1)
-    expect(
-        not idle.any() or not np.array_equal(idle, np.arange(len(parts)) >= N),
-        f"of {len(parts)} blocks and {N} rows, blocks without a row leave their part of dgamma"
-        " unwritten",
-    )
-    expect_written(parts, "dgamma_parts", f"N = {N}, D = {D}: ")
-    # Up to seven rows of either sign, added in float32: a few u, each up to three times the size of
-    # the sum.
-    expect_close(
-        parts.sum(axis=0), right[1], 1e-5, f"the sum of dgamma_parts of {len(parts)} blocks"
-    )
+def _sums_of_blocks(ran, right, norm, N, D, **_):
+    for name, sums, whole in zip(norm.sums, ran.results[1:], right[1:]):
+        sums = sums.reshape(-1, D)
+        idle = np.isnan(sums).all(axis=1)
+        expect(
+            not idle.any() or not np.array_equal(idle, np.arange(len(sums)) >= N),
+            f"of {len(sums)} blocks and {N} rows, blocks without a row leave their part of"
+            f" {name} unwritten",
+        )
+        expect_written(sums, name, f"N = {N}, D = {D}: ")
+        # Up to seven rows of either sign, added in float32: a few u, each up to three times the
+        # size of the sum.
+        expect_close(sums.sum(axis=0), whole, 1e-5, f"the sum of {name} of {len(sums)} blocks")
 
 
-def _traffic(ran, N, D, **_):
+def _traffic(ran, norm, N, D, **_):
     expect(
         not any(a.kind == "atomic" for a in ran.log.accesses),
         "your kernel uses atomics; a part belongs to one block",
     )
+    blocks = len(ran.results[1]) // D
     for (name, kind), traffic in simt.sectors(ran.log).items():
+        times = traffic.bytes_used / (4 * D * (blocks if name in norm.sums else N))
         if name in ("dy", "x", "dx"):
-            times, most = traffic.bytes_used / (4 * N * D), 1 if name == "dx" else 2
             expect((kind == "store") == (name == "dx"), f"your kernel has {kind}s of {name}")
-            expect(
-                times <= most,
-                f"each number of {name} is part of {times:.0f} {kind}s, expected {most} at most",
-            )
-    # 32 neighbours lie in 4 sectors, or in 5 where a row does not begin with one.
-    expect_few_sectors(ran.log, ("dy", "x", "dx"), 5)
-
-
-def _which_mistake(answer):
-    def backward(dy, cache):
-        ran, _ = reply(_launch_backward, answer, _arguments(dy, cache.xhat / cache.rstd, cache, 2))
-        dx, parts = ran.results
-        return dx.reshape(dy.shape), parts.reshape(2, -1).sum(axis=0)
-
-    return diagnose(backward, RMS_NORM)
-
-
-def choose_partials_solution(N, D, multiprocessors):
-    threads = 32
-    while 8 * threads < D:
-        threads *= 2
-    groups = multiprocessors * (512 // threads)
-    G = groups
-    while 64 * G < N:
-        G += groups
-    G = min(G, N)
-    return G, 16 * G / (12 * N + 16 * G)
-
-
-def _partials(title, judge, *cases, alone=False):
-    """A check on cases (N, D, multiprocessors)."""
-
-    def judge_case(found, N, D, multiprocessors):
-        case = f"N = {N}, D = {D}, {multiprocessors} multiprocessors"
-        G, share = expect_parts(found, 2, "numbers")
-        G = int(expect_number(G, f"{case}: G", "iu", "a whole number"))
-        judge(
-            case, G, share, *choose_partials_solution(N, D, multiprocessors), N, D, multiprocessors
+            most = 1 if name == "dx" else 2
+        elif name in norm.sums and norm.loads is not None:
+            most = norm.loads if kind == "load" else 1
+        else:
+            continue
+        expect(
+            times <= most,
+            f"each number of {name} is part of {times:.0f} {kind}s, expected {most} at most",
         )
-
-    return each(
-        title,
-        lambda rng: [Call(dict(zip(("N", "D", "multiprocessors"), case))) for case in cases],
-        judge_case,
-        alone=alone,
-    )
+    # 32 neighbours lie in 4 sectors, or in 5 where a row does not begin with one.
+    expect_few_sectors(ran.log, ("dy", "x", "dx", *norm.sums), 5)
 
 
-def _few_rows(case, G, share, right, right_share, N, *_):
-    expect(G <= N, f"{case}: {G} partial sums are more than there are rows")
-    expect(right == G, f"{case}: found {G} partial sums, expected {right}")
-
-
-def _many_rows(case, G, share, right, right_share, N, D, multiprocessors):
-    expect(-(-N // G) <= 64, f"{case}: with {G} partial sums one of them has {-(-N // G)} rows")
-    groups = multiprocessors * (512 // max(32, 1 << (-(-D // 8) - 1).bit_length()))
-    expect(
-        G % groups == 0,
-        f"{case}: {groups} groups run at once, and some would get more of {G} sums than others",
-    )
-    expect(right == G, f"{case}: {right} partial sums will do, found {G}")
-
-
-def _share(case, G, share, right_G, right, *_):
-    rounded = any(share == round(right, digits) for digits in range(1, 9))
-    expect(
-        abs(share - right) <= 1e-9,
-        f"{case}: the share is {share}, expected {right:.6f}"
-        + ", which is not rounded to a few digits" * rounded,
-    )
+def layer_backward_solution(dy, x, mean, rstd, gamma, dx, dgammas, dbetas, N, D):
+    parts = cuda.shared.array(32, float32)
+    dgamma = cuda.local.array(4, float32)
+    dbeta = cuda.local.array(4, float32)
+    t = cuda.threadIdx.x
+    for k in range(4):
+        dgamma[k] = dbeta[k] = float32(0)
+    for row in range(cuda.blockIdx.x, N, cuda.gridDim.x):
+        base, m, r = row * D, mean[row], rstd[row]
+        g_sum, gx_sum = float32(0), float32(0)
+        for k in range(4):
+            c = t + 64 * k
+            if c < D:
+                d, xhat = dy[base + c], (x[base + c] - m) * r
+                dgamma[k] += d * xhat
+                dbeta[k] += d
+                g_sum += gamma[c] * d
+                gx_sum += gamma[c] * d * xhat
+        a = block_sum(g_sum, parts) / float32(D)
+        b = block_sum(gx_sum, parts) / float32(D)
+        for k in range(4):
+            c = t + 64 * k
+            if c < D:
+                g, xhat = gamma[c] * dy[base + c], (x[base + c] - m) * r
+                dx[base + c] = r * (g - (a + xhat * b))
+    for k in range(4):
+        c = t + 64 * k
+        if c < D:
+            dgammas[cuda.blockIdx.x * D + c] = dgamma[k]
+            dbetas[cuda.blockIdx.x * D + c] = dbeta[k]
 
 
 def second_stage_solution(parts, total, G, D):
@@ -390,14 +409,16 @@ EXERCISES = (
         rms_backward_solution,
         # Rows with three and four columns for some threads, and with none for others.
         (
-            _backward("dx", _dx, (3, 7, 100), (3, 2, 200), (3, 2, 20)),
+            _RMS.check("dx", _dx, (3, 7, 100), (3, 2, 200), (3, 2, 20)),
             # Of seven rows the last block of eight has none.
-            _backward("partial sums of dgamma", _dgamma, (1, 7, 20), (3, 7, 100), (8, 7, 100)),
-            _backward("no atomics, two readings, neighbours", _traffic, (3, 7, 100)),
+            _RMS.check(
+                "partial sums of dgamma", _sums_of_blocks, (1, 7, 20), (3, 7, 100), (8, 7, 100)
+            ),
+            _RMS.check("no atomics, two readings, neighbours", _traffic, (3, 7, 100)),
         ),
-        _which_mistake,
+        _RMS.which_mistake,
         mistakes=changes("""
-            dgamma_parts[mine + c] = float32(0) => pass
+            dgammas[mine + c] = float32(0) => pass
                 You add to the parts before anything is written there. What is in memory at the
                 start?
             cuda.blockIdx.x * D => 0
@@ -407,78 +428,43 @@ EXERCISES = (
             block_sum(total, parts) => total
                 Each thread takes its own part of the sum for that of the row. Who adds up the
                 parts?
-            dgamma_parts[mine + c] += d * xhat => pass
+            dgammas[mine + c] += d * xhat => pass
                 Your parts stay zero. Which sum does each hold at the end?
-            dgamma_parts[mine + c] += d * xhat => dgamma_parts[mine + c] = d * xhat
+            dgammas[mine + c] += d * xhat => dgammas[mine + c] = d * xhat
                 Each row overwrites the part of the rows before it.
             base, r, total = row * D, rstd[row], float32(0) => base, r = row * D, rstd[row]
             & mine = cuda.blockIdx.x * D => mine, total = cuda.blockIdx.x * D, float32(0)
                 The sum over a row is not started anew: each row adds to those before it.
-            dgamma_parts[mine + c] = float32(0) => pass
+            dgammas[mine + c] = float32(0) => pass
             & += d * xhat => = d * xhat
                 Each row overwrites the part of the rows before it.
         """),
     ),
     Exercise(
-        "choose-partials",
-        20,
-        "derive",
-        choose_partials_solution,
+        "layer-backward",
+        40,
+        "implement",
+        layer_backward_solution,
         (
-            _partials("few rows", _few_rows, (1, 128, 40), (100, 128, 40), (100, 256, 132)),
-            # More than 512 threads make no group run, and a loop over multiples of none never ends.
-            # So a wrong number has to fail on short rows, where it is no larger than that: with one
-            # number for a thread it is 256. With <= for < a row of 4096 takes 1024 threads: no
-            # check of long rows has one.
-            _partials(
-                "many rows",
-                _many_rows,
-                (8192, 252, 132),
-                (10**6, 256, 132),
-                (65536, 64, 40),
-                (135168, 128, 132),
-                (135169, 128, 132),
-            ),
-            _partials(
-                "many long rows",
-                _many_rows,
-                (8192, 768, 132),
-                (10**6, 512, 132),
-                (50_000, 260, 108),
-                (16896, 2048, 132),
-                (16897, 2048, 132),
-                (10**5, 4092, 40),
-                (297_000, 2052, 108),
-                alone=True,
-            ),
-            _partials(
-                "their share of the bytes",
-                _share,
-                (10**6, 512, 132),
-                (8192, 2048, 132),
-                (100, 128, 40),
-                alone=True,
-            ),
+            _LAYER.check("dx", _dx, (3, 7, 100), (3, 2, 200), (3, 2, 20)),
+            _LAYER.check("partial sums", _sums_of_blocks, (1, 7, 20), (3, 7, 256), (8, 7, 100)),
+            _LAYER.check("sums in registers", _traffic, (3, 7, 100)),
         ),
+        _LAYER.which_mistake,
         mistakes=changes(r"""
-            *= 2 => += 32
-                Your number of threads need not be a power of two. Which does the docstring ask for?
-            512 // threads => 1024 // threads
-                You count twice as many groups at once, for such rows. How many threads does a
-                multiprocessor run?
-            64 * G < N => 128 * G < N
-                Your sums have 128 rows at most. How many may they have?
-            * (512 // threads) =>
-                One group is counted for each multiprocessor. How many run on it at once?
-            G = groups\n    while 64 * G < N:\n        G += groups => G = -(-N // 64)
-                Your G is as many sums as 64 rows each need. Of which number must it be a multiple?
-            G = groups\n    while 64 * G < N:\n        G += groups => G = groups
-                Your G is the number of groups that run at once. How many rows has a sum then?
-            G = min(G, N) => pass
-                There may be more partial sums than rows: some have nothing to add.
-            (12 * N + 16 * G) => (12 * N)
-                The partial sums are compared with the other bytes. A share is a part of which
-                whole?
+            dgamma[k] = dbeta[k] = float32(0) => pass
+                You add to the local arrays before anything is written there. What is in them at
+                the start?
+            dgamma[k] += d * xhat => dgamma[k] = d * xhat
+                Each row overwrites the sum of the rows before it.
+            dbeta[k] += d => dbeta[k] += d; dgammas[cuda.blockIdx.x * D + c] = dgamma[k]
+                The sums are stored after every row. When is it enough to store them?
+            dbetas[cuda.blockIdx.x * D + c] = => dbetas[c] =
+                All blocks write their sums to the same place. Which row of it is this block's?
+            a = block_sum(g_sum, parts) => a = warp_sum(g_sum)
+                Each warp takes its own sum for that of the row. How many warps share a row?
+            (x[base + c] - m) * r\n                dx => x[base + c] * r\n                dx
+                The second loop does not subtract the mean that the first one subtracts.
         """),
     ),
     Exercise(

@@ -80,7 +80,7 @@ NEED_NO_OTHERS = """
 statistics-shape null-direction lost-in-y complex-safe-variance probe-for-eps
 test-buffers survivors safe-eps largest-sigma rescue digits-of-dx sum-in-pairs
 rms-norm-cost free-operations step-peak lane-sum shared-lines rms-forward-rows warp-sum
-coalesced no-conflicts choose-partials
+coalesced no-conflicts layer-backward
 """
 
 

@@ -28,12 +28,6 @@ def _kernel(factory, *constants):
     return factory(*numbers, _TYPES[real.name], _TYPES[storage.name])
 
 
-def _backward_kernel(plan, real, storage):
-    if plan.twice:
-        return _kernel(kernels.backward_twice, *plan[:3], real, storage)
-    return _kernel(kernels.backward, *plan[:4], real, storage)
-
-
 class GpuLayerNormCache(NamedTuple):
     """What backward needs: x, four numbers a row, and gamma.
 
@@ -107,9 +101,8 @@ def _seen(name, value, device):
     """``value``, or its description if it is on the device; it must be where x is."""
     if _on_device(value) == device:
         return description(name, value) if device else value
-    found, expected = "an array on the device", "one on the host"
-    if device:
-        found, expected = type(value).__name__, "an array on the device"
+    found = type(value).__name__ if device else "an array on the device"
+    expected = "an array on the device" if device else "one on the host"
     raise TypeError(f"{name}: found {found}, expected {expected}, where x is")
 
 
@@ -157,7 +150,8 @@ def backward_work(rows, D, width, real, dtype, upstream, parameters, gamma, mult
     plan = plans.plan_backward(rows, D, width, plans.KEPT * 4 // real.itemsize, multiprocessors)
     sums, first, adds = [(real, plan.partials * D)] * 2, None, []
     if rows:
-        kernel = _backward_kernel(plan, real, dtype)
+        make = (kernels.backward_twice, *plan[:3]) if plan.twice else (kernels.backward, *plan[:4])
+        kernel = _kernel(*make, real, dtype)
         x = dtype, rows * D
         arrays = [(upstream, rows * D), x, (real, 4 * rows), (gamma, D), x, *sums]
         numbers = [np.int32(rows), np.int32(D), np.int32(plan.partials)]

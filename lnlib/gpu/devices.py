@@ -64,21 +64,6 @@ def in_kernels(name):
     return "uint16" if name == "bfloat16" else name
 
 
-def device_of(address):
-    """The number of the device that this address is on; None if it is on none."""
-    number = ctypes.c_int()
-    error = driver().cuPointerGetAttribute(ctypes.byref(number), _DEVICE_ORDINAL, address)
-    return None if error else number.value
-
-
-def on_device(device):
-    """A ``with`` statement in which this device is the current one; it may be already."""
-    number = ctypes.c_int()
-    if driver().cuCtxGetDevice(ctypes.byref(number)) or number.value != device:
-        return cuda.gpus[device]
-    return contextlib.nullcontext()
-
-
 class PreparedLaunch:
     """A kernel, its blocks and threads, and what it takes: arrays (dtype, count), then numbers."""
 
@@ -180,7 +165,9 @@ class Gpu:
             self.device = self.device_of(x)
         if self.device is None:  # x has no elements, or is on the host
             self.device = cuda.get_current_device().id
-        self.multiprocessors, self.current = _multiprocessors(self.device), on_device(self.device)
+        self.multiprocessors, number = _multiprocessors(self.device), ctypes.c_int()
+        found = not driver().cuCtxGetDevice(ctypes.byref(number)) and number.value == self.device
+        self.current = contextlib.nullcontext() if found else cuda.gpus[self.device]
 
     def put(self, array):
         plain = np.ascontiguousarray(array).view(in_kernels(array.dtype.name))
@@ -211,8 +198,9 @@ class Gpu:
         """The number of the device that an array is on; this one's, if it has no elements."""
         if is_tensor(array):
             return array.get_device()
-        found = device_of(self.address(array))
-        return self.device if found is None else found
+        number, address = ctypes.c_int(), self.address(array)
+        ask = driver().cuPointerGetAttribute
+        return self.device if ask(ctypes.byref(number), _DEVICE_ORDINAL, address) else number.value
 
 
 @functools.cache
@@ -312,9 +300,7 @@ def launch(kernel: Callable, blocks: int, threads: int, *arguments: Any) -> Laun
 
 
 def _on_gpu(kernel, blocks, threads, arguments):
-    if not callable(kernel):
-        found = type(kernel).__name__
-        raise TypeError(f"kernel: found {found}, expected a function or what cuda.jit makes of one")
+    validation.require_callable("kernel", kernel)
     # An array that is given twice is one array.
     hosts = {id(a): a for a in arguments if isinstance(a, np.ndarray)}
     devices = {key: cuda.to_device(host) for key, host in hosts.items()}

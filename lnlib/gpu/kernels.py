@@ -1,5 +1,4 @@
-r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA. They consist of the parts in
-:mod:`lnlib.gpu.parts`.
+r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA, made of the parts in :mod:`lnlib.gpu.parts`.
 
 * **One read, one write.** Threads share a row. Each keeps its part in registers, so what is needed
   twice is read once: forward moves 8 bytes an element in float32, backward 12. Where D is a
@@ -15,7 +14,7 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA. They consist of the parts in
   the same bit for bit in every run.
 * **Asking early.** A thread waits for memory where it uses what it has asked for. So it asks for
   all its numbers of a row first, and in backward, up to 4096 numbers (a quarter less as above), for
-  those of its next row.
+  those of its next row, so that memory has work while it adds up these.
 * **Short rows.** In backward a row of up to 256 numbers (192 where they are read one by one) is in
   one warp or in a part of one, and a block does several.
 * **Range.** A row whose variance leaves the range is done again, scaled by a power of two, and so
@@ -97,9 +96,7 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
     """Make the backward kernel, dx and partial sums, for rows of at most threads * V * W numbers.
 
     A block does R neighbouring rows at a time (one, where a row has more than a warp), and all rows
-    of a partial sum. A thread asks memory for all its numbers of a row before it uses any. One that
-    keeps few asks for those of its next row before it adds up these, so that memory has work
-    meanwhile: ``ahead``.
+    of a partial sum. A thread that keeps few numbers asks memory for its next row ``ahead``.
     """
     kept, warps = V * W, threads * R // 32
     ahead = kept <= KEPT // (2 if real is float32 else 4)  # else two rows have no registers

@@ -101,52 +101,47 @@ def times64(a, b):
 TIMES = {float32: times32, float64: times64}
 
 
-def lane_sums(threads):
-    """Make the sums of a and b over a group of 8, 16 or 32 lanes: all get both, and the same bits.
+def sums_over(threads, flagged):
+    """Make the sums of a and b over the threads of a row, whether any has set its flag (if
+    ``flagged``), and the next ``side``: all get these, and the same bits.
 
-    Lanes whose numbers differ in the lower bits only are a group. A mask names all 32 lanes,
-    because all of them come here together.
+    A row has several warps or one, or 8 or 16 neighbouring lanes. A mask names all 32 lanes,
+    because all of them come here together: of their flags, those of the row are looked at. Several
+    warps use 2 * warps numbers of ``shared`` from ``side`` on, and one barrier is enough, because
+    the next call uses others.
     """
-    offsets = tuple(2**k for k in reversed(range(threads.bit_length() - 1)))
+    warps, lanes = threads // 32, min(threads, 32)
+    offsets, bits = tuple(2**k for k in reversed(range(lanes.bit_length() - 1))), 2**lanes - 1
 
     @device
-    def sums(a, b):
+    def sums(a, b, flag, shared, side, thread):
         for offset in offsets:
             a += cuda.shfl_xor_sync(FULL, a, offset)
             b += cuda.shfl_xor_sync(FULL, b, offset)
-        return a, b
+        if warps > 1:
+            if thread & 31 == 0:
+                shared[side + (thread >> 5)] = a
+                shared[side + warps + (thread >> 5)] = b
+            flag = cuda.syncthreads_or(flag)
+            a, b = shared[side], shared[side + warps]
+            for w in range(1, warps):
+                a += shared[uint64(side + w)]
+                b += shared[uint64(side + warps + w)]
+            side = int32(2 * warps) - side
+        elif flagged and lanes == 32:
+            flag = cuda.any_sync(FULL, flag)
+        elif flagged:
+            flag = cuda.ballot_sync(FULL, flag) >> (cuda.laneid & -lanes) & bits != 0
+        return a, b, flag, side
 
     return sums
-
-
-warp_sums = lane_sums(32)
-
-
-@device
-def block_sums(a, b, flag, shared, side, thread, warps):
-    """The sums of a and b over all threads of a block, and whether any has set its flag, for all.
-
-    Uses 2 * warps numbers of ``shared`` from ``side`` on. One barrier is enough if the next call
-    uses others.
-    """
-    a, b = warp_sums(a, b)
-    if thread & 31 == 0:
-        shared[side + (thread >> 5)] = a
-        shared[side + warps + (thread >> 5)] = b
-    flag = cuda.syncthreads_or(flag)
-    a = shared[side]
-    b = shared[side + warps]
-    for w in range(1, warps):
-        a += shared[uint64(side + w)]
-        b += shared[uint64(side + warps + w)]
-    return a, b, flag
 
 
 def row_statistics(threads, V, W, real):
     """Make the device function that finds the statistics of a row, which is in registers v or, if V
     is 0, in memory. A thread has the sums of d and of d^2 for d = scale * x - mean, its guess.
     """
-    fetch, warps = ACCESS[W][0], threads // 32
+    fetch, add_up = ACCESS[W][0], sums_over(threads, False)
     at, _, chunks = places_of_row(threads, V, W)
     ends, most = validation.RANGE[NAMES[real]], real(MOST[real])
     smallest, largest, hardly = real(ends[0]), real(ends[1]), real(0.25 * DOWN**2 * ends[1])
@@ -168,11 +163,7 @@ def row_statistics(threads, V, W, real):
                         d = v[k] * scale - mean
                         total += d
                         squares += d * d
-            if warps > 1:
-                total, squares, _ = block_sums(total, squares, 0, shared, side, thread, warps)
-                side = int32(2 * warps) - side
-            else:
-                total, squares = warp_sums(total, squares)
+            total, squares, _, side = add_up(total, squares, 0, shared, side, thread)
             residual = total / real(D)
             # Negative only where the guess is poor, and then there is a better one.
             variance = squares / real(D) - residual * residual
@@ -236,9 +227,8 @@ def means_of_g(threads, V, W, read, real):
     """Make what finds the means of g = gamma * dy * small and g * xhat of a row, and that scale: of
     V chunks of xhat and dy that a thread keeps, or, if V is 0, of all its chunks, which it reads.
     """
-    fetch, times, warps, lanes = ACCESS[W][0], TIMES[real], threads // 32, min(threads, 32)
+    fetch, times, add_up = ACCESS[W][0], TIMES[real], sums_over(threads, True)
     at, _, chunks = places_of_row(threads, V, W)
-    add_lanes, bits = lane_sums(lanes), 2**lanes - 1
     down, back = real(DOWN), real(1 / DOWN)
     harmless = real(validation.SAFE_TO_SUBTRACT[NAMES[real]])
 
@@ -261,17 +251,7 @@ def means_of_g(threads, V, W, read, real):
                         gx_sum += g * xhat[k + n]
                         if g != first:
                             differs = 1
-            if warps > 1:
-                g_sum, gx_sum, differs = block_sums(
-                    g_sum, gx_sum, differs, shared, side, thread, warps
-                )
-                side = int32(2 * warps) - side
-            else:
-                g_sum, gx_sum = add_lanes(g_sum, gx_sum)
-                if lanes == 32:
-                    differs = cuda.any_sync(FULL, differs)
-                else:  # a bit of each lane, of which those of the group are looked at
-                    differs = cuda.ballot_sync(FULL, differs) >> (cuda.laneid & -lanes) & bits != 0
+            g_sum, gx_sum, differs, side = add_up(g_sum, gx_sum, differs, shared, side, thread)
             g_mean, gx_mean = first, real(0)  # if g is constant: dx is then 0
             if differs:
                 g_mean, gx_mean = g_sum / real(D), gx_sum / real(D)

@@ -42,14 +42,8 @@ class Step(NamedTuple):
     content: object = None
     terms: dict = {}
     cause: BaseException | None = None
+    error: str = ""  # in words
     finished: bool = False
-
-    @property
-    def error(self):
-        """The error in words; empty if there is none."""
-        if self.cause is None:
-            return ""
-        return f"{type(self.cause).__name__}: {self.cause}"
 
     @property
     def digest(self):
@@ -94,7 +88,7 @@ def advance(program, reply):
         end = {"operation": "the end of the program"}
         return Step(content=stop.value, terms=end, finished=True)
     except BaseException as error:
-        return Step(cause=error)
+        return Step(cause=error, error=f"{type(error).__name__}: {error}")
 
 
 def _by_value(values):

@@ -84,7 +84,8 @@ def launch_backward(plan, dy, x, statistics, gamma, **options):
     """(dx, partial_dgamma, partial_dbeta) and the launch."""
     rows, D = x.shape
     real = statistics.dtype
-    kernel = backend._backward_kernel(plan, real, x.dtype)
+    make = (kernels.backward_twice, *plan[:3]) if plan.twice else (kernels.backward, *plan[:4])
+    kernel = backend._kernel(*make, real, x.dtype)
     sums = (simt.uninitialised(plan.partials * D, real) for _ in range(2))
     outputs = unwritten(x.size, x.dtype), *sums
     arrays = flat(dy), flat(x), statistics, flat(gamma), *map(flat, outputs)

@@ -219,8 +219,7 @@ def add_partials(columns, lanes, real=float32, storage=float32):
 
     A block does ``columns`` columns of a chunk; 8 of float32 are a sector of 32 bytes. Each column
     has ``lanes`` threads, and each of these at most :data:`~lnlib.gpu.plans.TERMS` terms: the error
-    grows with their number. Of a single chunk the result is the sum; the sums of several are added
-    by another launch.
+    grows with their number. The sums of several chunks are added by another launch.
     """
     threads, slots = columns * lanes, 2 * columns * lanes
 

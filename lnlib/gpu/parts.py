@@ -72,9 +72,8 @@ ACCESS = {1: (fetch1, put1), 4: (fetch4, put4)}
 
 
 def places_of_row(threads, V, W):
-    """Where a thread keeps a row: registers from one chunk to the next, registers in all, and a
-    device function that says how many chunks there are. If V is 0, all chunks take turns in one
-    place.
+    """Where a thread keeps a row: registers from one chunk to the next, registers in all, and what
+    says how many chunks there are. If V is 0, all chunks take turns in one place.
     """
     at, kept, step = (W if V else 0), max(V, 1) * W, threads * W
 

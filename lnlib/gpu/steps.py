@@ -162,7 +162,11 @@ class Step(NamedTuple):
             raise ValueError(f"x: found shape {shape}, expected (N, D) with at least one row")
         N, D = shape
         eps, sides = validation.require_eps(eps), shapes(N, D, G)
-        arrays = {name: _flat(name, value, sides[name]) for name, value in zip(names, inputs)}
+        arrays = {}
+        for name, value in zip(names, inputs):
+            array = validation.as_array(name, value, ("float32",))
+            validation.require_shape(name, array.shape, sides[name])
+            arrays[name] = np.array(array, order="C").reshape(-1)  # a view might not be aligned
         numbers, runs = {"N": N, "D": D, "G": min(G, N), "eps": np.float32(eps)}, []
         for launch in self.plan(N, D, G):
             for name in launch.stores:
@@ -198,13 +202,6 @@ def shapes(N, D, G):
         **dict.fromkeys(("gamma", "beta", "dgamma", "dbeta"), (D,)),
         **dict.fromkeys(("dgamma_parts", "dbeta_parts"), (min(G, N), D)),
     }
-
-
-def _flat(name, value, shape):
-    """A copy of ``value`` as a flat float32 array: a view might be out of alignment."""
-    array = validation.as_array(name, value, ("float32",))
-    validation.require_shape(name, array.shape, shape)
-    return np.array(array, order="C").reshape(-1)
 
 
 #: The ladder, by name.

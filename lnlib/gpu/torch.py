@@ -109,8 +109,7 @@ class LayerNorm(torch.nn.Module):
     """:func:`layer_norm` as a module: ``weight`` is gamma, ``bias`` beta, as in
     :class:`torch.nn.LayerNorm`.
 
-    normalized_shape: D, or a tuple with it alone: other modules may take several axes, this one has
-    the last.
+    normalized_shape: D, or a tuple with it alone: this module has one axis, the last.
     """
 
     def __init__(self, normalized_shape, eps=1e-5, *, device=None, dtype=None):

@@ -3,8 +3,7 @@
 Start processes by ``mpiexec -n 4 python -m mpi4py file.py``: ``-m mpi4py`` ends all of them if one
 dies of an error outside a program. Inside a program every end is an error on all ranks,
 ``sys.exit(0)`` too. A rank that leaves by ``sys.exit(0)`` outside of its program leaves the others
-waiting (:func:`lnlib.sharded.launch.launch` has a timeout). This module imports mpi4py only when it
-is used.
+waiting (:func:`lnlib.sharded.launch.launch` has a timeout). mpi4py is imported when it is used.
 """
 
 import math

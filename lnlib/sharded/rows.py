@@ -67,8 +67,7 @@ def layer_norm_forward(
     x: (..., D), the rows of this rank, any number of them, also none. gamma, beta: (D,), the same
     on all ranks. eps, precise and the cache are those of
     :func:`lnlib.layernorm.layer_norm_forward`, whose results these are, bit by bit. finite: refuse
-    x with NaN or Inf, naming the rank. Nothing is sent but what finds out ranks whose parameters,
-    eps or D differ.
+    x with NaN or Inf, naming the rank. Sent is only what tells if parameters, eps or D differ.
     """
     parameters, forward = {"gamma": gamma, "beta": beta}, layernorm.layer_norm_forward
     return (yield from _forward(forward, x, eps, finite, parameters, precise=precise))
@@ -121,8 +120,7 @@ def layer_norm_backward(
     :math:`\sum_{rows} dy\, \hat x` and :math:`\sum_{rows} dy`. Its order is the MPI library's, and
     depends on the number of ranks. reproducible: the sums of fixed blocks of ``block`` rows are
     gathered instead and added in one fixed tree, so that their bits do not depend on how many ranks
-    have the rows, if each has whole blocks (only the last may be shorter). That costs 8 (1 + 2 D)
-    bytes a block.
+    have the rows, if each has whole blocks (only the last may be shorter): 8 (1 + 2 D) bytes each.
     """
     return (yield from _backward(dy, cache, LayerNormCache, reproducible, block))
 

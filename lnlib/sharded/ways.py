@@ -49,7 +49,7 @@ def recentred_two_rounds(x: np.ndarray, D: int) -> Program[Moments]:
 
 def merge_chan(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Two groups (n, m, S) taken together, the mean in one number: :func:`lnlib.variance.merge`."""
-    return np.stack(variance.merge(*(np.moveaxis(group, -1, 0) for group in (a, b))), -1)
+    return np.stack(variance.merge([*np.moveaxis(a, -1, 0)], [*np.moveaxis(b, -1, 0)]), -1)
 
 
 def chan(x: np.ndarray, D: int) -> Program[Moments]:

@@ -54,31 +54,29 @@ def of_numbers(case, times=1):
     return asked(case.property).of_numbers and 0 < case.x.size <= times * MOST and case.finite
 
 
-def where_wrong(target, tried):
+def failed(target, tried):
     """:class:`Shown` of failures in which numbers are wrong: nothing else can have a mistake's
     name. Or the shapes of parameters' gradients: there are mistakes that are told by them.
     """
+    settings = target.settings
     for cases in tried.values():
         for case in some([case for case, wrong in cases if wrong and of_numbers(case, times=8)]):
-            if (tensors := results(target, case)) is not None:
-                wrong = frozenset(
-                    name
-                    for name in target.settings.tensors
-                    if wrong_in(tensors, case, target.settings, [name])
-                    and not (
-                        misshapen(name, tensors[name], case)
-                        and (name in BY_ROW or not is_float(tensors[name]))
-                    )
-                )
-                if wrong:
-                    yield Shown(case, tensors, wrong)
+            tensors = results(target, case) or {}
+            wrong = frozenset(
+                name
+                for name, value in tensors.items()
+                if wrong_in(tensors, case, settings, [name])
+                and not (misshapen(name, value, case) and (name in BY_ROW or not is_float(value)))
+            )
+            if wrong:
+                yield Shown(case, tensors, wrong)
 
 
 def is_float(array):
     return array is not None and (array.dtype.kind == "f" or array.dtype.name == "bfloat16")
 
 
-def where_right(tried):
+def passed(tried):
     """Cases that held, some of each property."""
     held = {}
     for case, wrong in itertools.chain(*tried.values()):
@@ -87,27 +85,16 @@ def where_right(tried):
     return list(itertools.chain(*map(some, held.values())))
 
 
-def of_tensor(name, wrong, held):
-    """The failures of one tensor, and the cases in which it held."""
-    return (
-        [shown._replace(wrong=frozenset((name,))) for shown in wrong if name in shown.wrong],
-        [*held, *(shown.case for shown in wrong if name not in shown.wrong)],
-    )
-
-
 # Comparing
 
 
-def tolerance(case):
-    return TOLERANCE[{"float64": 8, "float32": 4}.get(case.dtype, 2)]
-
-
-def same(a, b, case, settings, names=None):
-    """Whether two results are the same but for rounding, tensor by tensor; or only the tensors with
-    these names.
+def same(a, b, case, settings, names=None, times=1):
+    """Whether two results are the same but for rounding, or ``times`` that, tensor by tensor; or
+    only the tensors with these names.
     """
     if a is None or b is None:
         return a is b
+    tolerance = TOLERANCE[{"float64": 8, "float32": 4}.get(case.dtype, 2)]
     for name in names or settings.tensors:
         one, other = a.get(name), b.get(name)
         if getattr(one, "shape", None) != getattr(other, "shape", None):
@@ -118,12 +105,13 @@ def same(a, b, case, settings, names=None):
             return False
         slack = truth(case, settings).slack[name]
         one, other = (v.astype(np.float64).reshape(len(slack), -1) for v in (one, other))
-        if not np.array_equal(np.isfinite(one), np.isfinite(other)):
+        finite = np.isfinite(other)
+        if not np.array_equal(np.isfinite(one), finite):
             return False
-        difference, size = (
-            np.linalg.norm(np.where(np.isfinite(v), v, 0), axis=-1) for v in (one - other, other)
+        error, size = (
+            np.linalg.norm(np.where(finite, v, 0), axis=-1) for v in (one - other, other)
         )
-        if (difference > slack / 2 + tolerance(case) * size).any():
+        if (error > times * (slack / 2 + tolerance * size)).any():
             return False
     return True
 
@@ -131,16 +119,13 @@ def same(a, b, case, settings, names=None):
 def alike(a, b, case, settings, names):
     """Whether two results lose digits alike, tensor by tensor."""
 
-    def digits(tensors):
-        errors = [
-            np.inf
-            if tensors is None or misshapen(name, tensors[name], case)
-            else judge(name, tensors[name], case, settings).error
-            for name in names
-        ]
-        return np.log10(np.clip(errors, 1e-7, 1e2))
+    def error(tensors, name):
+        if tensors is None or misshapen(name, tensors[name], case):
+            return np.inf
+        return judge(name, tensors[name], case, settings).error
 
-    return np.abs(digits(a) - digits(b)).max() < np.log10(ALIKE)
+    a, b = (np.clip([error(of, name) for name in names], 1e-7, 1e2) for of in (a, b))
+    return np.abs(np.log10(a / b)).max() < np.log10(ALIKE)
 
 
 def wrong_in(tensors, case, settings, names):

@@ -13,25 +13,23 @@ from .layouts import in_words
 MOST, PROBES, SECONDS, LARGEST = 8, 30, 3.0, 9000
 
 
-def _digit(value):
+def _about(value):
     return float(f"{value:.1g}")
 
 
 def _distance(case):
     x = case.without_nan().x
     spread = x.std(axis=-1).mean() if x.size else 0.0
-    return _digit(abs(x.mean(axis=-1).mean()) / spread) if spread else 0.0
-
-
-def _size(case):
-    return _digit(np.abs(case.without_nan().x).sum() / (case.x.size or 1))
+    return _about(abs(x.mean(axis=-1).mean()) / spread) if spread else 0.0
 
 
 def _odd(case):
     kinds = {"NaN": np.isnan, "Inf": np.isinf}
-    arrays = {"x": case.x, "dy": case.dy}
     return ", ".join(
-        f"{kind} in {name}" for name in arrays for kind in kinds if kinds[kind](arrays[name]).any()
+        f"{kind} in {name}"
+        for name in ("x", "dy")
+        for kind, is_kind in kinds.items()
+        if is_kind(getattr(case, name)).any()
     )
 
 
@@ -47,7 +45,9 @@ FEATURES = {
     "eps": lambda case: case.eps,
     "NaN or Inf": _odd,
     "mean / sigma, about": _distance,
-    "size of x, about": _size,
+    "size of x, about": lambda case: _about(
+        np.abs(case.without_nan().x).sum() / (case.x.size or 1)
+    ),
 }
 
 #: The feature that a property is about, which is looked at first.
@@ -65,9 +65,7 @@ def where(property, tried, failures, probe=None):
     if about in ("D", "number of rows") and (found := _by_rule(about, tried, failures, probe)):
         return found
     for name in sorted(FEATURES, key=lambda name: name != about):
-        right, wrong = {}, {}
-        for case, failed in tried:
-            (wrong if failed else right)[FEATURES[name](case)] = True
+        right, wrong = ({FEATURES[name](c): 1 for c, bad in tried if bad == of} for of in (0, 1))
         if not wrong.keys() & right.keys():
             fewer = len(right) < len(wrong)
             return f"all but {name} {_listed(right)}" if fewer else f"{name} {_listed(wrong)}"
@@ -77,10 +75,10 @@ def where(property, tried, failures, probe=None):
 def _by_rule(name, tried, failures, probe):
     of, known = FEATURES[name], {}
     for case, wrong in tried:
-        if name == "number of rows" and case.width > 3:
-            if wrong:  # there are few, and they would be told by their width
+        if name == "D" or case.width <= 3:
+            if known.setdefault(of(case), wrong) != wrong:
                 return ""
-        elif known.setdefault(of(case), wrong) != wrong:
+        elif wrong:  # there are few, and they would be told by their width
             return ""
     listed = _listed(value for value, wrong in known.items() if wrong)
     found = listed and rule(known, [of(case) for case in failures], probe)
@@ -103,8 +101,8 @@ def rule(known, failures, probe):
     end = time.monotonic() + SECONDS
     rules = _true(known, failures)
     for _ in range(PROBES if probe else 0):
-        value = (_gap(known) or _telling(rules, known) or _gap(known, last=True)) if rules else None
-        if value is None or time.monotonic() > end:
+        value = _untried(rules, known) if rules and time.monotonic() <= end else None
+        if value is None:
             break
         known[value] = probe(value)
         rules = _true(known, failures)
@@ -145,20 +143,20 @@ def _rules(wrong, held):
             yield f"{start}{words}", lambda v, beyond=beyond, of=of: (v > beyond) & of(v)
 
 
-def _telling(rules, known):
-    """A value of which about half of the rules say that it fails."""
+def _untried(rules, known):
+    """What to try next, or None: where the first that failed begins, then what tells the rules
+    apart, then where the last that failed ends.
+    """
+    tried = sorted(value for value, wrong in known.items() if wrong is not None)
+    failed = [at for at, value in enumerate(tried) if known[value]]
+
+    def between(at):
+        """Halfway from this value to the next, one of which failed."""
+        middle = sum(tried[at : at + 2]) // 2 if 0 <= at < len(tried) - 1 else None
+        return None if middle in known else middle
+
     values = np.setdiff1d(np.arange(1, min(2 * max(known), LARGEST) + 1), [*known])
     votes = np.sum([says(values) for _, says in rules], axis=0)
     values, votes = (a[(votes > 0) & (votes < len(rules))] for a in (values, votes))
-    return int(values[np.argmin(np.abs(votes - len(rules) / 2))]) if values.size else None
-
-
-def _gap(known, last=False):
-    """A value halfway between the first that failed, or the last, and its neighbour that held."""
-    tried = sorted(value for value, wrong in known.items() if wrong is not None)
-    failed = [at for at, value in enumerate(tried) if known[value]]
-    at = failed[-1] if last else failed[0] - 1
-    if not 0 <= at < len(tried) - 1 or tried[at + 1] - tried[at] < 2:
-        return None
-    middle = (tried[at] + tried[at + 1]) // 2
-    return None if middle in known else middle
+    halved = int(values[np.argmin(np.abs(votes - len(rules) / 2))]) if values.size else None
+    return between(failed[0] - 1) or halved or between(failed[-1])

@@ -3,25 +3,22 @@ recognised.
 
 In the order in which to read it:
 
-- :mod:`~normcheck.mistakes.change`: what a mistake is: its name, what is wrong, a question, and a
-  backward or a change of the solution; a text or a function with some of its lines changed.
-- :mod:`~normcheck.mistakes.formula`: the formula of dx, and what mistakes change in it, by name.
+- :mod:`~normcheck.mistakes.change`: what a mistake is; a text or a function with some of its lines
+  changed. :mod:`~normcheck.mistakes.formula`: the formula of dx, and what mistakes change in it.
 - :mod:`~normcheck.mistakes.catalogue`: wrong backwards of layer norm, each with one mistake.
 - :mod:`~normcheck.mistakes.wild`: bugs that shipped, with the public threads that report them;
   :mod:`~normcheck.mistakes.conventions`: other norms that people mean.
 - :mod:`~normcheck.mistakes.gradient_tests`: tests of a backward, and which mistakes each kills;
   :mod:`~normcheck.mistakes.habits`: published ones, and what tests do out of habit, which some of
   these bugs pass.
-- :mod:`~normcheck.mistakes.recognise`: the rule by which a mistake explains a failure, the
-  comparison and its tolerances; and a wrong answer of any kind, beside changes of the solution.
-- :mod:`~normcheck.mistakes.families`, :mod:`~normcheck.mistakes.fit`: a wrong backward beside the
-  formula of dx with one mistake, or two.
+- :mod:`~normcheck.mistakes.recognise`: the rule by which a mistake explains a failure, and a wrong
+  answer of any kind beside changes of the solution; :mod:`~normcheck.mistakes.fit`: a wrong
+  backward beside the formula of dx with one mistake, or two.
 """
 
 from .catalogue import HARMLESS, MUTANTS
 from .change import Mistake, change
-from .families import LAYER_NORM, RMS_NORM, Family, outside_family
-from .fit import diagnose
+from .fit import LAYER_NORM, RMS_NORM, Family, diagnose, outside_family
 from .formula import Formula
 from .gradient_tests import TESTS, GradientTest, kill_matrix
 from .habits import RECIPES

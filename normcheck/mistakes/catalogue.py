@@ -19,22 +19,8 @@ import numpy as np
 
 from lnlib.layernorm import LayerNormCache, layer_norm_forward
 
-from .change import Mistake
+from .change import Mistake, table
 from .formula import layer_norm_formula, leading, row_mean, rows_of
-
-# Groups of gradient tests, so that the column killed_by of catalogue.csv can be read as a sentence.
-_UNIT = frozenset({"sum-y", "sum-y2", "gamma-one"})  # gamma = 1, beta = 0
-_TWO_D = frozenset({"square", "single-row", "two-rows-2d", "wide-loose"})
-_RANDOM = frozenset({"ones-random-gamma", "random", "standardised", "small-sigma"})
-_EVERY_GRADIENT = _UNIT | _TWO_D | _RANDOM | {"broadcasting-compare", "one-direction"}
-_GROUPS = {
-    "UNIT": _UNIT,
-    "TWO_D": _TWO_D,
-    "EPS": {"small-sigma", "adjoint", "one-direction"},  # sigma comparable with sqrt(eps)
-    "DX": _EVERY_GRADIENT | {"adjoint"},  # the tests that compare dx with numbers
-    "PARAMETERS": _EVERY_GRADIENT | {"dgamma-dbeta-only"},  # and dgamma, dbeta
-}
-
 
 # ---- The mutants
 
@@ -83,64 +69,41 @@ def _sums(dy, xhat):
     return _summed(dy * xhat), _summed(dy)
 
 
+_NAMES = {"summed": _summed, "whole_blocks": _whole_blocks, "padding": padding}
+
+
 def changed(change, formula=layer_norm_formula, **names):
     """The backward with this change, the text of a row. In it may stand, too, the right dgamma and
-    dbeta, what sums over rows, the cache, x where that has it, and these ``names``.
+    dbeta, what sums over rows, the cache, x where that has it, dy as it was ``given``, and these
+    ``names``.
     """
 
     def backward(dy, cache):
         right = formula(dy, cache)
-        dgamma, dbeta = _sums(dy, right.xhat)
-        more = {"dgamma": dgamma, "dbeta": dbeta, "summed": _summed, "whole_blocks": _whole_blocks}
+        dgamma, dbeta = _sums(right.dy, right.xhat)
+        more = {"given": dy, "cache": cache, "dgamma": dgamma, "dbeta": dbeta}
         if hasattr(cache, "x"):
-            more |= {"padding": padding, "x": cache.x.astype(right.xhat.dtype)}
-        fields = right.fields(change, cache=cache, **more, **names)
+            more["x"] = cache.x.astype(right.xhat.dtype)
+        fields = right.fields(change, **_NAMES | more | names)
         wrong = right.changed({key: fields[key] for key in fields if key in right._fields})
-        made = zip(("dx", "dgamma", "dbeta"), (wrong.dx(), *_sums(dy, wrong.xhat)))
+        made = zip(("dx", "dgamma", "dbeta"), (wrong.dx(), *_sums(right.dy, wrong.xhat)))
         return tuple(fields.get(name, gradient) for name, gradient in made)
 
     return backward
-
-
-_backwards = {}
-
-
-def _register(function, name=None):
-    """Put a backward on the list: its row in catalogue.csv says what is wrong."""
-    _backwards[name or function.__name__.replace("_", "-")] = function
-    return function
 
 
 def _g_xhat_r(dy, cache):
     return dy * cache.gamma, cache.xhat, cache.rstd
 
 
-def right_backward(dy, cache):
-    """dx, dgamma and dbeta as they should be."""
-    return layer_norm_formula(dy, cache).dx(), *_sums(dy, cache.xhat)
-
-
-def _less_mean(a):
-    return a - row_mean(a)
-
-
-def _in_dx(name, dx):
-    """Register, and return, the backward with this ``dx(g, xhat, r)``."""
-
-    def backward(dy, cache):
-        return dx(*_g_xhat_r(dy, cache)), *_sums(dy, cache.xhat)
-
-    return _register(backward, name)
-
-
-missing_projection = _in_dx("missing-projection", lambda g, xhat, r, *_: r * _less_mean(g))
-_register(missing_projection, "product-of-means")  # for the mean of xhat is 0
+def missing_projection(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return r * (g - row_mean(g)), *_sums(dy, xhat)
 
 
 # Right answers that look different. Each is the formula plus or minus a term that is zero.
 
 
-@_register
 def no_mean_inside_variance(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
     c, D = xhat / r, g.shape[-1]
@@ -148,32 +111,37 @@ def no_mean_inside_variance(dy, cache):
     return r * g + dvar * 2 * c / D - r * row_mean(g), *_sums(dy, xhat)
 
 
-@_register
-def scaled_by_d(dy, cache):
-    (g, xhat, r), D = _g_xhat_r(dy, cache), dy.shape[-1]
-    sums = g.sum(axis=-1, keepdims=True) + xhat * (g * xhat).sum(axis=-1, keepdims=True)
-    return r / D * (D * g - sums), *_sums(dy, xhat)
-
-
-_in_dx("projection-first", lambda g, xhat, r: r * _less_mean(g - xhat * row_mean(g * xhat)))
+#: Those that chapters show; others are the ``change`` of their row.
+_WRITTEN_OUT = {
+    "missing-projection": missing_projection,
+    "no-mean-inside-variance": no_mean_inside_variance,
+}
 _HARMLESS = "no-mean-inside-variance", "scaled-by-d", "projection-first"
 
 
 # ---- The entries
 
 
+_GROUPS_OF = {row["id"]: row["groups"].split() for row in table("gradient_tests.csv")}
+
+
 def _killed_by(text):
-    """The set that a cell of catalogue.csv lists: groups and ids of tests, each behind + or -."""
+    """The set that a cell of catalogue.csv lists: ids of tests, and groups of tests, each behind +
+    or -. UNIT: gamma = 1, beta = 0. TWO_D. EPS: sigma is comparable with sqrt(eps). DX: tests that
+    compare dx with numbers; PARAMETERS: and dgamma, dbeta.
+    """
     kills, (first, *more) = set(), text.split() or [""]
     for sign, name in zip(["+", *more[::2]], [first, *more[1::2]]):
-        some = _GROUPS.get(name, {name} - {""})
+        some = {id for id, groups in _GROUPS_OF.items() if name in (id, *groups)}
         kills = kills | some if sign == "+" else kills - some
     return frozenset(kills)
 
 
 def _entry(row):
     name, killed_by = row["name"], _killed_by(row["killed_by"])
-    backward = _backwards.get(name) or (changed(row["change"]) if killed_by else None)
+    backward = _WRITTEN_OUT.get(name)
+    if row["change"] and (killed_by or not row["group"]):  # others are parts of combinations
+        backward = backward or changed(row["change"])
     wrong = row["wrong"].format(BLOCK=BLOCK)
     return Mistake(name, wrong, row["question"], backward, killed_by=killed_by)
 

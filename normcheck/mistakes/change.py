@@ -2,11 +2,13 @@
 answers, mutants and tricks left out are written.
 """
 
+import csv
 import functools
 import inspect
 import linecache
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from lnlib import validation
@@ -50,6 +52,12 @@ def executed(source, name, names):
     names = dict(names)
     exec(compile(source, file, "exec"), names)
     return names
+
+
+def table(name):
+    """The rows of a table in this folder, as dicts."""
+    with Path(__file__).with_name(name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 class Mistake(NamedTuple):

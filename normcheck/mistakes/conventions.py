@@ -6,12 +6,13 @@ divided by, and how it is scaled and shifted. :func:`conventions` changes one or
 complex step. Arguments are not checked: these are the authors' own.
 """
 
-import csv
 import itertools
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+from .change import table
+from .formula import compiled
 
 
 def _by_sample(parameter, x):
@@ -24,75 +25,48 @@ _NAMES = {name: getattr(np, name) for name in ("sqrt", "maximum", "float32", "on
     "by_sample": _by_sample,
     "unbiased": lambda v, n: v * n / np.asarray(n - 1.0),
 }
-#: Of what the formula of each choice is a function.
-_ARGUMENTS = {
-    "centred": "",
-    "axes": "ndim",
-    "spread": "v, eps, n",  # the variance or mean square, and the number of terms
-    "scale": "gamma, x",
-    "shift": "beta, x",
-}
 
 
 class Choices(NamedTuple):
-    """One norm: y = scale (x - mean) / spread + shift. Each is a function of ``_ARGUMENTS``.
+    """One norm: y = scale (x - mean) / spread + shift, where each is a formula, as text.
 
-    ``centred``: whether the mean is subtracted. ``axes``: of the means.
+    ``axes``, of the means, has ``ndim`` in it; ``spread`` the variance or mean square ``v``, the
+    number ``n`` of its terms, and eps. ``centred``: whether the mean is subtracted.
     """
 
-    centred: object
-    axes: object
-    spread: object
-    scale: object
-    shift: object
+    centred: str = "True"
+    axes: str = "-1"
+    spread: str = "sqrt(v + eps)"
+    scale: str = "gamma"
+    shift: str = "beta"
 
     def y(self, x, gamma, beta, eps):
         """y; numbers may be complex."""
-        axes = self.axes(x.ndim)
-        c = x - x.mean(axis=axes, keepdims=True) if self.centred() else x
-        v = (c * c).mean(axis=axes, keepdims=True)
-        s = self.spread(v, eps, c.size // max(v.size, 1))
-        return self.scale(gamma, x) * c / s + self.shift(beta, x)
+        names = _NAMES | {"x": x, "gamma": gamma, "beta": beta, "eps": eps, "ndim": x.ndim}
 
-    def changed(self, **formulas):
-        """With other choices, whose formulas are text."""
-        made = {k: eval(f"lambda {_ARGUMENTS[k]}: {v}", _NAMES) for k, v in formulas.items()}
-        return self._replace(**made)
+        def of(formula):
+            return eval(compiled(f"it={formula}"), names)["it"]
 
-
-def right(rms):
-    """The choices that layer norm, or RMS norm, makes."""
-    return Choices(*_ARGUMENTS).changed(
-        centred=str(not rms), axes="-1", spread="sqrt(v + eps)", scale="gamma", shift="beta"
-    )
-
-
-with Path(__file__).with_name("conventions.csv").open(encoding="utf-8", newline="") as _file:
-    _ROWS = list(csv.DictReader(_file))
-
-
-def _groups(rms):
-    """Of each field the rows (name, words, formulas) that are another norm than this."""
-    for field in ("spread", "axes", "centred", "scale", "shift"):
-        yield [
-            (row["name"], row["words"], dict(zip(fields, row["formula"].split("; "))))
-            for row in _ROWS
-            if (fields := row["field"].split())[0] == field
-            and row["formula"] != str(not rms)
-            and not (rms and "shift" in fields)
-        ]
+        axes = of(self.axes)
+        c = x - x.mean(axis=axes, keepdims=True) if of(self.centred) else x
+        names["v"] = v = (c * c).mean(axis=axes, keepdims=True)
+        names["n"] = c.size // max(v.size, 1)
+        return of(self.scale) * c / of(self.spread) + of(self.shift)
 
 
 def conventions(kind):
     """(names, words, :class:`Choices`) of one choice made differently, then of two."""
-    base, groups = right(kind == "rms_norm"), list(_groups(kind == "rms_norm"))
+    base, rows = Choices(centred=str(kind != "rms_norm")), []
+    for row in table("conventions.csv"):
+        fields = dict(zip(row["field"].split(), row["formula"].split("; ")))
+        if base._replace(**fields) != base and (kind != "rms_norm" or "shift" not in fields):
+            rows.append((row["name"], row["words"], fields))
     for count in (1, 2):
-        for some in itertools.combinations(groups, count):
-            for parts in itertools.product(*some):
-                differs = {key: value for *_, part in parts for key, value in part.items()}
-                if len(differs) == sum(len(part) for *_, part in parts):  # both count
-                    names, words, _ = zip(*parts)
-                    yield names, " and ".join(words), base.changed(**differs)
+        for some in itertools.combinations(rows, count):
+            names, words, parts = zip(*some)
+            fields = {key: value for part in parts for key, value in part.items()}
+            if len(fields) == sum(map(len, parts)):  # both count
+                yield names, " and ".join(words), base._replace(**fields)
 
 
 def gradients(choices, x, gamma, beta, dy, eps):

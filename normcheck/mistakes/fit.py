@@ -1,7 +1,8 @@
-"""Say which mistake a wrong backward is.
+"""Say which mistake a wrong backward is: of layer norm, RMS norm, or layer norm with eps outside
+the root.
 
-A candidate is run on two probes. What explains its numbers is said by ``explaining`` of
-:mod:`~normcheck.mistakes.recognise`, which is asked of
+A candidate is run on the two probes of its family. What explains its numbers is said by
+``explaining`` of :mod:`~normcheck.mistakes.recognise`, which is asked of
 
 1. every entry of a catalogue of mistakes, all outputs together and then one by one;
 2. the formula of dx (:class:`~normcheck.mistakes.Formula`) with one mistake, and with two: other
@@ -14,106 +15,178 @@ backward right.
 
 import functools
 import itertools
-from dataclasses import replace
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from lnlib import validation
+from lnlib.layernorm import rms_norm_forward
 
-from .families import LAYER_NORM, Family
-from .formula import leading
+from .catalogue import ENTRIES, changed, forward_keeping_x
+from .change import Mistake
+from .formula import Formula, groups_of, layer_norm_formula, leading, row_mean, rows_of
 from .recognise import MADE_AGAIN, TOLERANCE, Diagnosis, agree, combined, explaining
+
+# ---- What a backward is compared with
+
+
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity, so that results can be kept
+class Family:
+    """What the candidates of one exercise are compared with.
+
+    * ``outputs``: names of what a backward returns, in order; of ``dx`` alone there is a formula.
+    * ``probes``: pairs (dy, cache), the first with ordinary rows, the second with rows where eps
+      counts.
+    * ``known``: tuple of :class:`Mistake`.
+    * ``formula``: function (dy, cache) -> the right :class:`Formula` of dx.
+    * ``groups``: dict of dicts, name of a mistake -> change of the formula.
+    """
+
+    outputs: tuple
+    probes: tuple
+    known: tuple
+    formula: Callable
+    groups: dict
+
+    def right(self, dy, cache):
+        """The right outputs."""
+        return changed("", self.formula)(dy, cache)[: len(self.outputs)]
+
+
+def _drawn(*rows):
+    """dy, gamma and x of each (shape, mean of x, its sigma)."""
+    for seed, (shape, mean, sigma) in enumerate(rows, 1):
+        rng = np.random.default_rng(seed)
+        x, dy = rng.standard_normal((2, *shape))
+        yield dy, rng.uniform(0.5, 2, shape[-1]), mean + sigma * x
+
+
+def _probe(dy, gamma, x):
+    gamma[1::2] = -gamma[1::2]
+    return dy, forward_keeping_x(x, gamma, gamma)[1]
+
+
+#: Candidates (dy, cache) -> (dx, dgamma, dbeta), as :func:`lnlib.layernorm.layer_norm_backward`.
+#: The second probe has other dimensions and a sigma comparable with sqrt(eps).
+LAYER_NORM = Family(
+    ("dx", "dgamma", "dbeta"),
+    tuple(_probe(*drawn) for drawn in _drawn(((3, 4, 7), 30.0, 10.0), ((2, 3, 11), 1.0, 3e-3))),
+    ENTRIES,
+    layer_norm_formula,
+    groups_of("layer"),
+)
+
+
+def _known(norm):
+    """Its mistakes, without backwards."""
+    return tuple(Mistake(row["name"], row["wrong"], row["question"]) for row in rows_of(norm))
+
+
+#: Candidates (dy, cache) -> (dx, dgamma), as :func:`lnlib.layernorm.rms_norm_backward`, of
+#: matrices.
+RMS_NORM = Family(
+    ("dx", "dgamma"),
+    tuple(
+        (dy, rms_norm_forward(x, gamma)[1])
+        for dy, gamma, x in _drawn(((5, 7), 0, 3.0), ((3, 11), 0, 3e-3))
+    ),
+    _known("rms"),
+    lambda dy, cache: layer_norm_formula(dy, cache)._replace(mean=0),
+    groups_of("rms"),
+)
+
+
+class OutsideCache(NamedTuple):
+    """What a backward with eps outside the root is given; gamma is None where there is none."""
+
+    x: np.ndarray
+    gamma: np.ndarray | None
+    eps: float
+
+
+def _outside_formula(dy, cache):
+    c = cache.x - row_mean(cache.x)
+    sigma = np.sqrt(row_mean(c * c))
+    s = sigma + cache.eps
+    return Formula(dy, cache.gamma, 1 / s, c / sigma, c / s, c / s)
+
+
+def outside_family(with_gamma):
+    """Candidates (dy, OutsideCache) -> (dx,), eps added outside the root, with gamma or without."""
+    validation.require_bool("with_gamma", with_gamma)
+    probes = tuple(
+        (dy, OutsideCache(x, gamma if with_gamma else None, 0.3))
+        for dy, gamma, x in _drawn(((3, 4, 7), 5, 3.0), ((2, 3, 11), 5, 0.1))
+    )
+    groups = {k: v for k, v in groups_of("outside").items() if with_gamma or k != "gamma"}
+    return Family(("dx",), probes, _known("outside"), _outside_formula, groups)
+
 
 # ---- Mistakes, alone and together
 
-#: 1/s on some of the terms only; on all but the projection it is ``centred-once``.
-_PARTLY_SCALED = {"rstd-on-first-only", "rstd-missing-mean"} | {
-    "rstd-on-projection-only",
-    "rstd-missing-first",
-}
-#: Without one of its terms, dx does not say what else is wrong there: of several names for one
-#: formula, those of _NOT_TOLD are not told beside these.
-_ABSENT = {"first-term-missing", "missing-mean", "missing-projection", "frozen-statistics"}
-#: Where means run over rows, gamma may stand on either side of them.
-_ONE_SIDE = {"gamma-outside-mean", "gamma-outside-projection", "gamma-again"}
-_NOT_TOLD = _PARTLY_SCALED | _ONE_SIDE | {"gamma-missing-means"}
-_NOT_TOLD |= {"sums-for-means", "rows-for-features"}
-
-
-def _is_told(settings, right):
-    """Whether several mistakes at once, name -> fields, are told by these names, not by others."""
-    absent = _ABSENT & settings.keys()
-    no_means = ("frozen-statistics" if right.mean else "missing-projection") in absent
-    for name, other in itertools.permutations(settings, 2):
-        fields = {"mean1", "mean2"} | ({"outer", "inner"} if name in _PARTLY_SCALED else set())
-        if name in _PARTLY_SCALED | _ONE_SIDE and fields & settings[other].keys():
-            return False
-    return not absent or not any(
-        name in _NOT_TOLD
-        or name.startswith("means-")
-        or name.endswith(("-first", "-second"))
-        and (name != "gamma-missing-first" or no_means)
-        for name in settings.keys() - absent
-    )
+#: Several pairs of mistakes may be one formula: where a term is missing, or means run over rows, it
+#: does not say whether gamma, 1/s or a factor is wrong in one term or in all. What is wrong in some
+#: of the terms only is told where nothing else gives the numbers.
+_IN_SOME_TERMS = re.compile(
+    "means-.*|sums-for-means|rows-for-features|gamma-missing-means|gamma-outside-.*|gamma-again"
+    "|rstd-(on|missing)-.*|.*-(first|second)"
+)
 
 
 @functools.cache
 def _made(family, count):
     """What ``count`` mistakes at once make of dx: pairs (names, dx on every probe)."""
     rights = [family.formula(*probe) for probe in family.probes]
-    # Of each probe, a list of the groups: name -> fields.
-    settings = [
-        [
-            {name: right.fields(change) for name, change in group.items()}
-            for group in family.groups.values()
-        ]
-        for right in rights
-    ]
+    fields = {
+        name: [right.fields(change) for right in rights]
+        for group in family.groups.values()
+        for name, change in group.items()
+    }
     made = []
-    for groups in itertools.combinations(range(len(family.groups)), count):
-        for names in itertools.product(*(settings[0][k] for k in groups)):
-            chosen = [{name: of[k][name] for k, name in zip(groups, names)} for of in settings]
-            if _is_told(chosen[0], rights[0]):
-                values = [right.changed(*some.values()).dx() for right, some in zip(rights, chosen)]
-                made.append((frozenset(names), values))
+    for groups in itertools.combinations(family.groups.values(), count):
+        for names in itertools.product(*groups):
+            chosen = zip(rights, *(fields[name] for name in names))
+            values = [right.changed(*some).dx() for right, *some in chosen]
+            made.append((frozenset(names), values))
     return made
 
 
-_TIMES = {"sign": -1, "two": 2, "half": 1 / 2}
-_SUMS = {
+#: What may be wrong in a parameter's gradient, step by step: what is summed over which axes, the
+#: shape, and a factor. ``{}`` stands for the gradient.
+_SUMMED = {
     "dgamma": {
-        (): lambda dy, cache: dy * cache.xhat,
-        ("dgamma-from-y",): lambda dy, cache: dy * cache.xhat * cache.gamma,
-        ("dgamma-from-centred",): lambda dy, cache: dy * cache.xhat / cache.rstd,
-        ("dgamma-without-xhat",): lambda dy, cache: dy,
+        "": lambda dy, cache: dy * cache.xhat,
+        "dgamma-from-y": lambda dy, cache: dy * cache.xhat * cache.gamma,
+        "dgamma-from-centred": lambda dy, cache: dy * cache.xhat / cache.rstd,
+        "dgamma-without-xhat": lambda dy, cache: dy,
     },
     "dbeta": {
-        (): lambda dy, cache: dy,
-        ("dbeta-from-g",): lambda dy, cache: dy * cache.gamma,
-        ("dbeta-with-xhat",): lambda dy, cache: dy * cache.xhat,
+        "": lambda dy, cache: dy,
+        "dbeta-from-g": lambda dy, cache: dy * cache.gamma,
+        "dbeta-with-xhat": lambda dy, cache: dy * cache.xhat,
     },
 }
+_OVER = (
+    ("", lambda a: a.sum(axis=leading(a))),
+    ("{}-averaged", lambda a: a.mean(axis=leading(a))),
+    ("{}-over-features", lambda a: a.sum(axis=-1, keepdims=True)),
+    ("{}-over-features", lambda a: a.sum(axis=-1)),
+    ("parameters-over-first-axis", lambda a: a.sum(axis=0)),
+    ("{}-averaged parameters-over-first-axis", lambda a: a.mean(axis=0)),
+)
+_SHAPED = ("", lambda a: a), ("parameters-keep-an-axis", lambda a: a[None])
+_TIMES = ("", 1), ("{}-sign", -1), ("{}-two", 2), ("{}-half", 1 / 2)
 
 
 def _sums(output, family):
     """Mistakes in a parameter's gradient, alone and combined: (names, its value on every probe)."""
-    averaged, over_features = (f"{output}-averaged",), (f"{output}-over-features",)
-    first_axis = ("parameters-over-first-axis",)
-    reduced = [
-        ((), lambda a: a.sum(axis=leading(a))),
-        (averaged, lambda a: a.mean(axis=leading(a))),
-        (over_features, lambda a: a.sum(axis=-1, keepdims=True)),
-        (over_features, lambda a: a.sum(axis=-1)),
-        (first_axis, lambda a: a.sum(axis=0)),
-        (averaged + first_axis, lambda a: a.mean(axis=0)),
-    ]
-    shaped = [((), lambda a: a), (("parameters-keep-an-axis",), lambda a: a[None])]
-    times = [((), 1), *(((f"{output}-{name}",), n) for name, n in _TIMES.items())]
-    for some in itertools.product(_SUMS[output].items(), reduced, shaped, times):
-        (_, what), (_, over), (_, to), (_, factor) = some
-        if names := frozenset(itertools.chain(*(names for names, _ in some))):
-            values = [factor * to(over(what(*probe))) for probe in family.probes]
-            yield names, values
+    for steps in itertools.product(_SUMMED[output].items(), _OVER, _SHAPED, _TIMES):
+        names, (what, over, shaped, times) = zip(*steps)
+        if names := frozenset(" ".join(names).replace("{}", output).split()):
+            yield names, [times * shaped(over(what(*probe))) for probe in family.probes]
 
 
 # ---- Comparing
@@ -122,15 +195,12 @@ def _sums(output, family):
 @functools.cache
 def _values(family):
     """Right outputs, and those of every entry that has a backward, as :func:`_run` has them."""
-    return _run(family.right, family), {
-        known: _run(known.backward, family) for known in family.known if known.backward
-    }
+    wrong = {frozenset([k.name]): _run(k.backward, family) for k in family.known if k.backward}
+    return _run(family.right, family), wrong
 
 
 def _array(output):
-    """As an array; of objects, with nothing to compare, where parts of several shapes stand in
-    place of one output.
-    """
+    """As an array; of objects, with nothing to compare, where it has parts of several shapes."""
     try:
         return np.asarray(output)
     except ValueError:
@@ -139,15 +209,14 @@ def _array(output):
 
 def _run(backward, family):
     """The outputs that are there, by name: of each one array a probe."""
-    found, names = [], ", ".join(family.outputs)
+    found, count, names = [], len(family.outputs), ", ".join(family.outputs)
     for dy, cache in family.probes:
         # Copies: a candidate may write to its arguments.
         fields = {n: v.copy() for n, v in cache._asdict().items() if isinstance(v, np.ndarray)}
         outputs = backward(dy.copy(), cache._replace(**fields))
         expected = f"one that returns a tuple ({names})"
         validation.require_kind("backward", outputs, (tuple, list), expected)
-        count, more = len(family.outputs), outputs[len(family.outputs) :]
-        if len(outputs) < count or any(a is not None for a in more):
+        if len(outputs) < count or any(a is not None for a in outputs[count:]):
             raise ValueError(f"backward: found {len(outputs)} outputs, expected {count}: {names}")
         found.append([None if a is None else _array(a) for a in outputs])
     return {
@@ -157,85 +226,73 @@ def _run(backward, family):
     }
 
 
-def _one_of(what, entries):
-    because = tuple(
-        f"{what}: the numbers of the catalogue's {entry.name}, on every probe" for entry in entries
-    )
-    yours = f"Your {what} {'are those' if ' and ' in what else 'is that'} of"
-    kind, of = "known", "a known mistake"
-    if len(entries) > 1:
-        kind, of = "one of", "one of these mistakes, which give the same numbers"
-    says = " Or: ".join(entry.says for entry in entries)
-    return Diagnosis(kind, tuple(k.name for k in entries), f"{yours} {of}: {says}", because)
-
-
-def _of_names(what, found, table):
+def _told(what, found, family, read_off=True):
     """A diagnosis from sets of names that all give the candidate's numbers: of the smallest."""
-    fewest = min(map(len, found))
-    lists = [sorted(names) for names in dict.fromkeys(found) if len(names) == fewest]
+
+    def size(names):
+        return len(names), len(names) > 1 and sum(map(bool, map(_IN_SOME_TERMS.fullmatch, names)))
+
+    best = min(map(size, found))
+    fewest = best[0]
+    lists = [sorted(names) for names in dict.fromkeys(found) if size(names) == best]
+    says = {known.name: known.says for known in family.known}
+    kind = "one of" if lists[1:] else "known" if fewest == 1 else "combination"
+    of = f"Your {what} {'are those' if ' and ' in what else 'is that'} of"
+    start = {
+        ("known", True): f"Read off the terms of your {what}",
+        ("known", False): f"{of} a known mistake",
+        ("one of", True): f"Your {what} is one of these",
+        ("one of", False): f"{of} one of these mistakes, which give the same numbers",
+        ("combination", True): f"Your {what} makes {fewest} mistakes at once",
+    }[kind, read_off]
     texts = [
         " ".join(
-            f"({n}) {table[name].says}" if names[1:] else table[name].says
-            for n, name in enumerate(names, 1)
+            f"({n}) {says[name]}" if names[1:] else says[name] for n, name in enumerate(names, 1)
         )
         for names in lists
     ]
+    by = "the formula with {}" if read_off else "the numbers of the catalogue's {}, on every probe"
+    because = tuple(f"{what}: {by.format(' and '.join(names))}" for names in lists)
     names = tuple(dict.fromkeys(itertools.chain(*lists)))
-    if len(lists) > 1:
-        kind, start = "one of", f"Your {what} is one of these"
-    elif len(names) == 1:
-        kind, start = "known", f"Read off the terms of your {what}"
-    else:
-        kind, start = "combination", f"Your {what} makes {len(names)} mistakes at once"
-    because = tuple(f"{what}: the formula with {' and '.join(names)}" for names in lists)
     return Diagnosis(kind, names, f"{start}: {' Or: '.join(texts)}", because)
 
 
 def _explaining(candidates, found, right, tolerance):
-    """Those of the ``candidates``, pairs (what it is, its numbers), that explain what was
-    ``found``.
-    """
+    """Those of the ``candidates``, pairs (names, numbers), that explain what was ``found``."""
     explained = explaining(
         candidates,
         (None, right),
         lambda one: agree(found, one[1], tolerance=tolerance),
         lambda one: not agree(one[1], right, tolerance=tolerance),
     )
-    return [what for what, _ in explained]
+    return [names for names, _ in explained]
 
 
-def _not_linear(output, found, twice, tolerance):
-    """The diagnosis of an output that is not -2 times as large where dy is: no sum of terms is it,
-    though some may give its numbers on the probes.
+def _candidates(output, family):
+    """Candidates for one output, in groups of which the first that explains it is told: pairs
+    (names, numbers); how many tolerances they may be off; and whether they are its terms.
     """
-    if twice is None or agree([-2 * v for v in found], twice, tolerance=MADE_AGAIN * tolerance):
-        return None
-    return Diagnosis(
-        "known",
-        ("not-linear",),
-        f"Your {output} is not linear in dy: where dy is -2 times as large, {output} is not. Where"
-        " does dy stand in your formula?",
-        (f"{output}: for -2 dy not -2 times it",),
-    )
-
-
-def _diagnose_output(output, found, family, tolerance):
-    right, entries = _values(family)
-    right = right[output]
-    if not any(a.any() for a in found):
-        return None
-    table = {known.name: known for known in family.known}
     if output != "dx":
         # One parameter alone: the entries of the catalogue may have mistakes in others, too.
-        names = _explaining(_sums(output, family), found, right, tolerance)
-        if names:
-            return _of_names(output, names, table)
-    entries = [(known, values[output]) for known, values in entries.items()]
-    if explained := _explaining(entries, found, right, tolerance):
-        return _one_of(output, explained)
+        yield _sums(output, family), 1, True
+    yield ((names, values[output]) for names, values in _values(family)[1].items()), 1, False
     for count in (1, 2) if output == "dx" else ():
-        if names := _explaining(_made(family, count), found, right, MADE_AGAIN * tolerance):
-            return _of_names(output, names, table)
+        yield _made(family, count), MADE_AGAIN, True
+
+
+def _diagnose_output(output, found, twice, family, tolerance):
+    if not any(a.any() for a in found):
+        return None
+    # No sum of terms is it, though some may give its numbers on the probes.
+    times = MADE_AGAIN * tolerance
+    if twice is not None and not agree([-2 * v for v in found], twice, tolerance=times):
+        says = f"Your {output} is not linear in dy: where dy is -2 times as large, {output} is not."
+        says += " Where does dy stand in your formula?"
+        return Diagnosis("known", ("not-linear",), says, (f"{output}: for -2 dy not -2 times it",))
+    right = _values(family)[0][output]
+    for candidates, times, read_off in _candidates(output, family):
+        if names := _explaining(candidates, found, right, times * tolerance):
+            return _told(output, names, family, read_off)
     return None
 
 
@@ -269,20 +326,13 @@ def diagnose(backward, family=LAYER_NORM):
         for a in arrays
     ):
         return None
-    right, wrong = _values(family)
+    right, entries = _values(family)
     tolerance = TOLERANCE[8 if all(a.dtype.itemsize >= 8 for a in arrays) else 4]
     right = {o: right[o] for o in found}
-    entries = [(known, {o: values[o] for o in found}) for known, values in wrong.items()]
-    if together := _explaining(entries, found, right, tolerance):
+    whole = ((name, {o: values[o] for o in found}) for name, values in entries.items())
+    if together := _explaining(whole, found, right, tolerance):
         are_wrong = [o for o in found if not agree(found[o], right[o], tolerance=tolerance)]
-        return _one_of(" and ".join(are_wrong), together)
+        return _told(" and ".join(are_wrong), together, family, read_off=False)
     probes = tuple((-2 * dy, cache) for dy, cache in family.probes)
     twice = _run(backward, replace(family, probes=probes))
-    return combined(
-        [
-            _not_linear(output, found[output], twice.get(output), tolerance)
-            or _diagnose_output(output, found[output], family, tolerance)
-            for output in found
-        ],
-        end="",
-    )
+    return combined([_diagnose_output(o, found[o], twice.get(o), family, tolerance) for o in found])

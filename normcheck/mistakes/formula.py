@@ -9,15 +9,15 @@ those of two groups may be made together. What is in no group changes gradients 
 written out in :mod:`~normcheck.mistakes.catalogue` or :mod:`~normcheck.mistakes.fit`.
 """
 
-import csv
 import functools
 import itertools
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+from .change import table
 
 
 def row_mean(a):
@@ -101,7 +101,7 @@ class Formula(NamedTuple):
 
     def fields(self, change, **more):
         """What a change sets, of this right formula; ``more`` are names that stand in it, too."""
-        return eval(_compiled(change), self.names() | more)
+        return eval(compiled(change), self.names() | more)
 
     def changed(self, *settings):
         """The formula with these fields; factors multiply."""
@@ -112,7 +112,7 @@ class Formula(NamedTuple):
 
 
 @functools.cache
-def _compiled(change):
+def compiled(change):
     return compile(f"dict({change})", change, "eval")
 
 
@@ -121,10 +121,7 @@ def layer_norm_formula(dy, cache):
     return Formula(dy, cache.gamma, cache.rstd, *[cache.xhat] * 3)
 
 
-# ---- The table
-
-with Path(__file__).with_name("catalogue.csv").open(encoding="utf-8", newline="") as _file:
-    _ROWS = list(csv.DictReader(_file))
+_ROWS = table("catalogue.csv")
 
 
 def rows_of(norm):

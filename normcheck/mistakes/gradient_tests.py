@@ -9,10 +9,9 @@ Tests compare with numeric gradients of the forward, or test an invariant; none 
 backward of :mod:`lnlib.layernorm`.
 """
 
-import csv
 import functools
 from collections.abc import Callable
-from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from lnlib.gradcheck import adjoint_test, central_difference, direction_test
 from lnlib.layernorm import layer_norm_forward
 
 from .catalogue import MUTANTS, forward_keeping_x
-from .change import Mistake
+from .change import Mistake, table
 
 
 class GradientTest(NamedTuple):
@@ -42,7 +41,7 @@ class GradientTest(NamedTuple):
 
 # ---- The tests
 #
-# Tolerances. Errors are measured against the size of the terms that are added up (see _Problem),
+# Tolerances. Errors are measured against the size of the terms that are added up (``sizes``),
 # not against the result: the right dx may be zero.
 #
 # TOLERANCE, for central differences. With h = (12 u)**(1/3) lengths of x, 1e-5, truncation and
@@ -55,8 +54,7 @@ TOLERANCE = 1e-5
 EXACT = 1e-11
 
 
-with Path(__file__).with_name("gradient_tests.csv").open(encoding="utf-8", newline="") as _file:
-    _TITLES = {row["id"]: row["title"] for row in csv.DictReader(_file)}
+_TITLES = {row["id"]: row["title"] for row in table("gradient_tests.csv")}
 
 
 def gradient_test(id, run):
@@ -64,27 +62,13 @@ def gradient_test(id, run):
     return GradientTest(id, _TITLES[id].format(EXACT=EXACT), run)
 
 
-class _Problem(NamedTuple):
-    """Inputs of one probe; ``gradients`` is what is right, ``sizes`` the norms of the terms of each
-    gradient.
-    """
-
-    x: np.ndarray
-    gamma: np.ndarray
-    beta: np.ndarray
-    eps: float
-    dy: np.ndarray
-    cache: NamedTuple
-    gradients: tuple
-    sizes: tuple
-
-
 @functools.cache  # the numeric gradients do not depend on the mutant
 def problem(shape=(3, 4, 7), loss="random", unit=False, mean=30.0, sigma=10.0, eps=1e-5):
     """A probe of pairwise different dimensions, mean far from 0, s not 1 and gamma of mixed signs.
 
     ``loss``: the sum of w * y with fixed random weights w, of y ("sum") or of y**2 / 2 ("squares").
-    ``unit``: gamma is 1 and beta 0. ``mean`` None: rows have mean 0 and s = 1 already.
+    ``unit``: gamma is 1 and beta 0. ``mean`` None: rows have mean 0 and s = 1 already. In the probe
+    ``gradients`` is what is right, and ``sizes`` has the norms of the terms of each.
     """
     rng = np.random.default_rng(5)
     x, w = rng.standard_normal((2, *shape))
@@ -97,50 +81,49 @@ def problem(shape=(3, 4, 7), loss="random", unit=False, mean=30.0, sigma=10.0, e
         gamma, beta = np.ones_like(gamma), np.zeros_like(beta)
     y, cache = forward_keeping_x(x, gamma, beta, eps)
     dy, args = {"random": w, "sum": np.ones_like(y), "squares": y}[loss], (x, gamma, beta)
+
+    def forward(*given):
+        return layer_norm_forward(*given, eps)[0]
+
     gradients = tuple(
-        central_difference(
-            lambda v: layer_norm_forward(*args[:k], v, *args[k + 1 :], eps)[0], args[k], dy=dy
-        )
+        central_difference(lambda v: forward(*args[:k], v, *args[k + 1 :]), args[k], dy=dy)
         for k in range(3)
     )
     sizes = tuple(map(np.linalg.norm, (cache.rstd * dy * gamma, dy * cache.xhat, dy)))
     for array in (x, dy, *cache[:3], *gradients):
         array.setflags(write=False)  # shared by all mutants
-    return _Problem(x, gamma, beta, eps, dy, cache, gradients, sizes)
+    return SimpleNamespace(
+        args=args, eps=eps, dy=dy, forward=forward, cache=cache, gradients=gradients, sizes=sizes
+    )
 
 
-def _numeric(id, *, tolerance=TOLERANCE, outputs=slice(None), **settings):
-    """A test against central differences on one probe: shapes agree, and numbers in the norm of
-    each whole tensor.
+def _within(tolerance):
+    """Whether shapes agree, and numbers in the norm of the whole tensor, to this tolerance."""
+    return lambda a, b, size: a.shape == b.shape and np.linalg.norm(a - b) <= tolerance * size
+
+
+def numeric(id, agree=_within(TOLERANCE), outputs=slice(None), **settings):
+    """A test against central differences on one probe: ``agree(found, numeric, size of the
+    terms)``.
     """
 
     def agrees(backward):
         p = problem(**settings)
-        return all(
-            a.shape == b.shape and np.linalg.norm(a - b) <= tolerance * size
-            for a, b, size in list(zip(backward(p.dy, p.cache), p.gradients, p.sizes))[outputs]
-        )
+        compared = zip(backward(p.dy, p.cache), p.gradients, p.sizes)
+        return all(agree(*each) for each in list(compared)[outputs])
 
     return gradient_test(id, agrees)
 
 
-def _agrees_after_broadcasting(backward):
-    p = problem()
-    found = backward(p.dy, p.cache)
-    return all(
-        np.abs(a - b).max() <= TOLERANCE * size for a, b, size in zip(found, p.gradients, p.sizes)
-    )
+def _none_along(direction, **settings):
+    """A test that no row's dx has a part along this function of a problem."""
 
+    def is_zero(backward):
+        p = problem(**settings)
+        along = (backward(p.dy, p.cache)[0] * direction(p)).sum(axis=-1)
+        return bool(np.abs(along).max() <= EXACT * p.sizes[0])
 
-def _sum_dx_is_zero(backward):
-    p = problem()
-    return bool(np.abs(backward(p.dy, p.cache)[0].sum(axis=-1)).max() <= EXACT * p.sizes[0])
-
-
-def _dx_is_orthogonal(backward):
-    p = problem(eps=0.0)  # with eps > 0 the right answer is r eps / s**2 mean(g xhat), not 0
-    along = (backward(p.dy, p.cache)[0] * p.cache.xhat).sum(axis=-1)
-    return bool(np.abs(along).max() <= EXACT * p.sizes[0])
+    return is_zero
 
 
 def _shapes_and_dtypes(backward):
@@ -152,31 +135,29 @@ def _shapes_and_dtypes(backward):
 
 def _adjoint(backward):
     p = problem()
+    x, *parameters = p.args
+    v = np.random.default_rng(6).standard_normal(x.shape)
 
     def jvp(v):  # the complex step in the direction v: no difference, so no truncation error
-        return layer_norm_forward(p.x + 1e-30j * v, p.gamma, p.beta, p.eps)[0].imag / 1e-30
+        return p.forward(x + 1e-30j * v, *parameters).imag / 1e-30
 
-    v = np.random.default_rng(6).standard_normal(p.x.shape)
     return adjoint_test(jvp, lambda dy: backward(dy, p.cache)[0], v, p.dy) <= EXACT
 
 
 def _one_direction(backward):
     p, rng = problem(), np.random.default_rng(6)
-    args, gradients = (p.x, p.gamma, p.beta), backward(p.dy, p.cache)
-    if any(a.shape != g.shape for a, g in zip(args, gradients)):
+    gradients = backward(p.dy, p.cache)
+    if any(a.shape != g.shape for a, g in zip(p.args, gradients)):
         return False  # a product that broadcasts would hide (1, D), and even (T, D)
-    return direction_test(_forward, args, p.dy, gradients, rng=rng) <= EXACT
-
-
-def _forward(x, gamma, beta):
-    return layer_norm_forward(x, gamma, beta, problem().eps)[0]
+    return direction_test(p.forward, p.args, p.dy, gradients, rng=rng) <= EXACT
 
 
 def _rows_are_independent(backward):
     p = problem()
-    x, dy = p.x.copy(), p.dy.copy()
+    x, *parameters = p.args
+    x, dy = x.copy(), p.dy.copy()
     x[1, 2], dy[1, 2] = x[1, 2] ** 2 / 10, dy[1, 2] + 1
-    cache = forward_keeping_x(x, p.gamma, p.beta, p.eps)[1]
+    cache = forward_keeping_x(x, *parameters, p.eps)[1]
     change = backward(dy, cache)[0] - backward(p.dy, p.cache)[0]
     change[1, 2] = 0
     return bool(np.abs(change).max() <= EXACT * p.sizes[0])
@@ -184,24 +165,25 @@ def _rows_are_independent(backward):
 
 #: The tests of chapter 5, from losses that test almost nothing to one that is enough.
 TESTS = (
-    _numeric("sum-y", loss="sum", unit=True),
-    _numeric("sum-y2", loss="squares", unit=True),
-    _numeric("ones-random-gamma", loss="sum"),
-    _numeric("gamma-one", unit=True),
-    _numeric("random"),
-    _numeric("square", shape=(7, 7)),
-    _numeric("single-row", shape=(1, 7)),
-    _numeric("two-rows-2d", shape=(2, 7)),
-    _numeric("standardised", mean=None, eps=0.0),
+    numeric("sum-y", loss="sum", unit=True),
+    numeric("sum-y2", loss="squares", unit=True),
+    numeric("ones-random-gamma", loss="sum"),
+    numeric("gamma-one", unit=True),
+    numeric("random"),
+    numeric("square", shape=(7, 7)),
+    numeric("single-row", shape=(1, 7)),
+    numeric("two-rows-2d", shape=(2, 7)),
+    numeric("standardised", mean=None, eps=0.0),
     # 1e-2 is what half precision is often given. The part of a random g along one direction is
     # worth 1 / sqrt(D) = 3.6e-2 of g: leaving it out, or half of it, is just seen. A factor D / (D
     # - 1) on it is not.
-    _numeric("wide-loose", shape=(6, 768), tolerance=1e-2),
-    _numeric("small-sigma", sigma=1e-3),
-    _numeric("dgamma-dbeta-only", outputs=slice(1, None)),
-    gradient_test("broadcasting-compare", _agrees_after_broadcasting),
-    gradient_test("sum-dx-zero", _sum_dx_is_zero),
-    gradient_test("dx-orthogonal-xhat", _dx_is_orthogonal),
+    numeric("wide-loose", _within(1e-2), shape=(6, 768)),
+    numeric("small-sigma", sigma=1e-3),
+    numeric("dgamma-dbeta-only", outputs=slice(1, None)),
+    numeric("broadcasting-compare", lambda a, b, size: np.abs(a - b).max() <= TOLERANCE * size),
+    gradient_test("sum-dx-zero", _none_along(lambda p: 1)),
+    # With eps > 0 the right answer is r eps / s**2 mean(g xhat), not 0.
+    gradient_test("dx-orthogonal-xhat", _none_along(lambda p: p.cache.xhat, eps=0.0)),
     gradient_test("shape", _shapes_and_dtypes),
     gradient_test("row-independence", _rows_are_independent),
     gradient_test("adjoint", _adjoint),

@@ -71,17 +71,15 @@ def explaining(candidates, right, same, fails):
             yield candidate
 
 
-def combined(parts, kind="combination", end="."):
-    """One diagnosis of several, None where there is none; ``end`` closes a sentence without a
-    mark.
-    """
+def combined(parts):
+    """One diagnosis of several, None where there is none; each sentence ends with a mark."""
     parts = [part for part in parts if part]
     if len(parts) < 2:
         return parts[0] if parts else None
     return Diagnosis(
-        kind,
+        "combination",
         tuple(dict.fromkeys(itertools.chain(*(p.names for p in parts)))),
-        " ".join(p.sentence + end * (p.sentence[-1] not in ".?") for p in parts),
+        " ".join(p.sentence + "." * (p.sentence[-1] not in ".?") for p in parts),
         tuple(itertools.chain(*(p.because for p in parts))),
     )
 
@@ -93,17 +91,14 @@ def agree(a, b, bits=False, tolerance=None, times=1):
     """Whether two results are the same: to rounding (or to ``tolerance``), or to ``times`` that, or
     to the last bit.
     """
-    pair = a, b
+    pair, each = (a, b), functools.partial(agree, bits=bits, tolerance=tolerance, times=times)
     if all(isinstance(v, (tuple, list)) for v in pair):
-        return len(a) == len(b) and all(agree(*both, bits, tolerance, times) for both in zip(*pair))
+        return len(a) == len(b) and all(map(each, a, b))
     if all(isinstance(v, dict) for v in pair):
-        return a.keys() == b.keys() and all(
-            agree(a[key], b[key], bits, tolerance, times) for key in a
-        )
-    if any(hasattr(v, "free_symbols") for v in pair):
-        return all(hasattr(v, "free_symbols") or is_numbers(v) for v in pair) and _same_expression(
-            pair
-        )
+        return a.keys() == b.keys() and all(each(a[key], b[key]) for key in a)
+    symbolic = [hasattr(v, "free_symbols") for v in pair]
+    if any(symbolic):
+        return all(s or is_numbers(v) for s, v in zip(symbolic, pair)) and _same_expression(pair)
     if not all(map(is_numbers, pair)):
         return type(a) is type(b) and bool(np.all(a == b))
     a, b = pair = [np.asarray(v) for v in pair]
@@ -296,14 +291,12 @@ def _leaves(value):
     """The arrays and numbers in a record, in order; None stands for what is neither."""
     if isinstance(value, (tuple, list)):
         return list(itertools.chain(*map(_leaves, value)))
-    return [
-        np.asarray(value) if is_numbers(value) and not isinstance(value, (bool, np.bool_)) else None
-    ]
+    number = is_numbers(value) and not isinstance(value, (bool, np.bool_))
+    return [np.asarray(value) if number else None]
 
 
 def _of_float32(a, b):
-    narrow = a.dtype == float and (a == a.astype(np.float32)).all()
-    return narrow and agree(a, b, tolerance=TOLERANCE[4])
+    return a.dtype == float and (a == a.astype("f")).all() and agree(a, b, tolerance=TOLERANCE[4])
 
 
 def _is(form, both=False):
@@ -339,18 +332,18 @@ def relation(mine, right):
         found, expected = (_leaves(call[0] if returned else call) for call in calls)
         if [a is None for a in found] != [b is None for b in expected]:
             return None
-        for k, (a, b) in enumerate(zip(found, expected), 1):
-            if not agree(a, b):
-                pairs.append((a, b))
-                part = returned and len(found) > 1
-                places.add(f"Part {k} of {len(found)} of your result" if part else "Your result")
+        wrong = [k for k, both in enumerate(zip(found, expected)) if not agree(*both)]
+        pairs += [(found[k], expected[k]) for k in wrong]
+        places |= {(k + 1, len(found)) for k in wrong}
     if not pairs or not all(
         v.dtype.kind in "ifc" and np.isfinite(v).all() for pair in pairs for v in pair
     ):
         return None
     words = next((w for w, related in _RELATIONS if all(related(*pair) for pair in pairs)), None)
     words = words or _times(pairs)
-    what = places.pop() if len(places) == 1 else "Your result"
+    (k, parts), *others = places
+    part = returned and parts > 1 and not others
+    what = f"Part {k} of {parts} of your result" if part else "Your result"
     return words and Diagnosis("relation", (), f"{what} {words} wherever it is wrong.")
 
 

@@ -15,7 +15,7 @@ from normcheck import evidence, naming
 from normcheck.adapters import NumPyPair
 from normcheck.cases import all_cases
 from normcheck.checks import check
-from normcheck.mistakes.conventions import conventions, gradients, right
+from normcheck.mistakes.conventions import Choices, conventions, gradients
 from normcheck.settings import Settings
 
 KINDS = "layer_norm", "rms_norm"
@@ -36,7 +36,7 @@ def test_what_is_right_has_the_gradients_of_the_library():
     ):
         given = (x, gamma) if kind == "rms_norm" else (x, gamma, beta)
         y, cache = forward(*given, 1e-5)
-        choices = right(kind == "rms_norm")
+        choices = Choices(centred=str(kind != "rms_norm"))
         shift = 0 * beta if kind == "rms_norm" else beta
         np.testing.assert_allclose(choices.y(x, gamma, shift, 1e-5), y, rtol=1e-13, atol=1e-14)
         for a, b in zip(gradients(choices, x, gamma, shift, dy, 1e-5), backward(dy, cache)):
@@ -117,7 +117,7 @@ def test_each_is_told_as_itself(small, kind, names, choices):
 @pytest.mark.slow
 def test_two_at_once(small):
     """Gemma's norm with an eps of its own."""
-    choices = right(True).changed(spread="sqrt(v + 1e-6)", scale="1 + gamma")
+    choices = Choices("False", spread="sqrt(v + 1e-6)", scale="1 + gamma")
     diagnosis = told("rms_norm", *pair("rms_norm", choices))
     assert set(diagnosis.names) == {"eps-fixed", "gamma-offset"}
     assert "eps = 1e-06" in diagnosis.sentence

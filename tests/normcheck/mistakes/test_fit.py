@@ -205,6 +205,9 @@ def test_each_output_has_its_own_mistake():
     assert diagnosis.kind == "combination" and diagnosis.names == (
         *("gamma-missing", "dgamma-averaged", "parameters-keep-an-axis", "dbeta-sign"),
     )
+    assert diagnosis.sentence.endswith(": dbeta has the wrong sign.")
+    both = diagnose(lambda dy, k: [f * a for f, a in zip((2, -1, 1), layer_norm_backward(dy, k))])
+    assert ": the whole of dx counts twice. Read off the terms of your dgamma: " in str(both)
     for keepdims in (False, True):
         negative = diagnose(
             lambda dy, cache: (None, -(dy * cache.xhat).sum(axis=-1, keepdims=keepdims), None)

@@ -8,6 +8,7 @@ import pytest
 from lnlib.layernorm import layer_norm_backward
 from normcheck.mistakes import HARMLESS, MUTANTS, RECIPES, TESTS, Mistake, kill_matrix
 from normcheck.mistakes.catalogue import forward_keeping_x
+from normcheck.mistakes.gradient_tests import EXACT, problem
 
 IDS = [test.id for test in TESTS]
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS + HARMLESS}
@@ -118,3 +119,15 @@ def test_nan_is_killed(output):
     blind_to_parameters = {"sum-dx-zero", "dx-orthogonal-xhat", "row-independence", "adjoint"}
     blind_to_parameters |= {"dx-with-unit-affine"}
     assert survived == blind_to_numbers | (blind_to_parameters if output else blind_to_dx)
+
+
+@pytest.mark.parametrize("times, passes", [(1 / 3, True), (3, False)])
+def test_how_much_of_another_row_is_let_pass(times, passes):
+    """A part of one number of dy, which that test moves by 1, in a row that is not its own."""
+
+    def leaking(dy, cache):
+        dx, *sums = layer_norm_backward(dy, cache)
+        dx[0, 0, 0] += times * EXACT * problem().sizes[0] * dy[1, 2, 0]
+        return dx, *sums
+
+    assert TESTS[IDS.index("row-independence")].run(leaking) is passes

@@ -98,14 +98,12 @@ def rule(known, failures, probe):
     """
     if len(known) < (2 if probe else 3):
         return ""
-    end = time.monotonic() + SECONDS
-    rules = _true(known, failures)
-    for _ in range(PROBES if probe else 0):
-        value = _untried(rules, known) if rules and time.monotonic() <= end else None
+    end, most = time.monotonic() + SECONDS, len(known) + PROBES * bool(probe)
+    while rules := _true(known, failures):
+        value = _untried(rules, known) if len(known) < most and time.monotonic() <= end else None
         if value is None:
             break
         known[value] = probe(value)
-        rules = _true(known, failures)
     # That everything failed is said already.
     return rules[0][0] if rules and rules[0][0] != "above 0" else ""
 

@@ -178,8 +178,8 @@ def pytest_collection_modifyitems(items):
         if item.nodeid in slow:
             item.add_marker(pytest.mark.slow)
     builder = next((item.path for item in items if shared(item.path) == "site"), None)
-    order = [builder, *SHARED, None]
-    items.sort(key=lambda item: order.index(builder if item.path == builder else shared(item.path)))
+    order = [*SHARED, None]
+    items.sort(key=lambda item: -1 if item.path == builder else order.index(shared(item.path)))
 
 
 @pytest.hookimpl(optionalhook=True)

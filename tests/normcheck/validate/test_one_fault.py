@@ -7,8 +7,8 @@ from one_fault import TARGETS, reports, wrongly_told
 
 from normcheck import run
 
-#: A fourth of them, five at a time.
-SOME = [TARGETS[k : k + 20 : 4] for k in range(0, len(TARGETS), 20)]
+#: One in eleven, five at a time: of 24 faults under each condition, each has its turn.
+SOME = [TARGETS[k : k + 55 : 11] for k in range(0, len(TARGETS), 55)]
 
 
 @pytest.fixture(autouse=True)
@@ -25,15 +25,8 @@ def test_there_are_enough():
 @pytest.mark.slow
 @pytest.mark.parametrize("part", SOME, ids=[part[0][1] for part in SOME])
 def test_no_bug_is_named(part):
-    found = [(name, wrongly_told(group, report)) for group, name, report in reports(part)]
-    assert found and not [one for one in found if one[1]], found
-
-
-@pytest.mark.slow
-def test_no_bug_is_named_of_a_few():
     found = [
-        (name, wrongly_told(group, report), report.held)
-        for group, name, report in reports(TARGETS[2::97])
+        (name, wrongly_told(group, report), report.held) for group, name, report in reports(part)
     ]
     assert not any(told for _, told, _ in found), found
-    assert [held for *_, held in found].count(False) > 2, found
+    assert not all(held for *_, held in found), found  # the fault itself is seen

@@ -24,13 +24,9 @@ def _distance(case):
 
 
 def _odd(case):
-    kinds = {"NaN": np.isnan, "Inf": np.isinf}
-    return ", ".join(
-        f"{kind} in {name}"
-        for name in ("x", "dy")
-        for kind, is_kind in kinds.items()
-        if is_kind(getattr(case, name)).any()
-    )
+    arrays, kinds = {"x": case.x, "dy": case.dy}, {"NaN": np.isnan, "Inf": np.isinf}
+    found = ((kind, name) for name in arrays for kind in kinds if kinds[kind](arrays[name]).any())
+    return ", ".join(f"{kind} in {name}" for kind, name in found)
 
 
 #: Name of a feature -> what it is of a case. The first by which those that failed differ from those

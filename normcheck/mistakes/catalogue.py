@@ -121,7 +121,6 @@ _HARMLESS = "no-mean-inside-variance", "scaled-by-d", "projection-first"
 
 # ---- The entries
 
-
 _GROUPS_OF = {row["id"]: row["groups"].split() for row in table("gradient_tests.csv")}
 
 

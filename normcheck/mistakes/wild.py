@@ -33,8 +33,6 @@ from .formula import Formula, compiled, layer_norm_formula, row_mean, rows_of
 
 #: When the threads of chapter 6 were read, as they were stored then.
 READ = "September 2026"
-#: When those were read that the chapter does not count.
-READ_LATER = "November 2026"
 
 
 class Bug(NamedTuple):
@@ -149,12 +147,10 @@ def _backward(change):
     return backward
 
 
-def _bugs(read):
-    """The :class:`Bug` of each row that was read then, one for each kind of norm, and for each of
-    the tiles.
-    """
+def _bugs():
+    """The :class:`Bug` of each row, one for each kind of norm, and for each of the tiles."""
     changes = {row["name"]: row["change"] for row in rows_of("layer")}
-    rows = [row for row in table("bugs.csv") if row["read"] == read]
+    rows = table("bugs.csv")
     of_tiles = [(row, tile) for tile in TILES for row in rows if "{tile}" in row["name"]]
     for row, tile in [(row, 0) for row in rows if "{tile}" not in row["name"]] + of_tiles:
         text = {key: value.format(BLOCK=BLOCK, READ=READ, tile=tile) for key, value in row.items()}
@@ -290,11 +286,11 @@ _NAMES = {
 #: that fail.
 TILES = tuple(2**k for k in range(2, 11))
 
+#: Every public bug.
+BUGS = tuple(_bugs())
+
 #: The bugs of chapter 6, first those in the formula of dx, then dgamma and dbeta, then statistics.
-WILD = tuple(_bugs(READ))
+WILD = tuple(bug for bug in BUGS if bug.read == READ)
 
 #: Those that were read later; some in both kinds of norm.
-LATER = tuple(_bugs(READ_LATER))
-
-#: Every public bug.
-BUGS = WILD + LATER
+LATER = tuple(bug for bug in BUGS if bug.read != READ)

@@ -13,15 +13,8 @@ GPU the kernels run, slowly, in :mod:`simt`. In the order of the chapters:
 * ``lnlib.gpu.torch``, not imported by itself: a layer for PyTorch's autograd, on the CPU, too.
 """
 
-from . import steps
+from . import steps as steps
 from .backend import GpuLayerNormCache, layer_norm_backward, layer_norm_forward
 from .devices import describe, launch
 
-__all__ = [
-    "GpuLayerNormCache",
-    "describe",
-    "launch",
-    "layer_norm_backward",
-    "layer_norm_forward",
-    "steps",
-]
+__all__ = ["GpuLayerNormCache", "describe", "launch", "layer_norm_backward", "layer_norm_forward"]

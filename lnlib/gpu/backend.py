@@ -47,9 +47,8 @@ class GpuLayerNormCache(NamedTuple):
 
 #: Dtypes of x; their names.
 DTYPES = "float32", "float16", "bfloat16"
-_EXPECTED = (
-    "float32, float16 or, with package ml_dtypes, bfloat16"
-    " (lnlib.layernorm and lnlib.cpu take float64)"
+_TAKEN = (
+    "float32, float16 or, with ml_dtypes, bfloat16 (lnlib.layernorm and lnlib.cpu take float64)"
 )
 
 
@@ -87,7 +86,7 @@ def description(name, value):
         dense = tuple(size * math.prod(shape[k + 1 :]) for k in range(len(shape)))
         dense = strides in (None, dense) or not math.prod(shape)
     seen = _described(value)._replace(writeable=not read_only)
-    validation.require_dtype(name, seen.dtype, DTYPES, _EXPECTED, value)
+    validation.require_dtype(name, seen.dtype, DTYPES, _TAKEN, value)
     if not dense:
         raise ValueError(f"{name}: found strides {strides}, expected a C-contiguous array")
     return seen
@@ -202,7 +201,7 @@ def layer_norm_forward(
     """
     device = _on_device(x)
     seen = validation.require_x(_seen("x", x, device))
-    validation.require_dtype("x", seen.dtype, DTYPES, _EXPECTED)
+    validation.require_dtype("x", seen.dtype, DTYPES, _TAKEN)
     parameters = validation.require_parameters(
         _seen("gamma", gamma, device), _seen("beta", beta, device), seen
     )

@@ -37,10 +37,10 @@ from .parts import (
     ACCESS,
     chunks_of_backward,
     means_of_g,
-    parts_of_row,
+    part_of_row,
     places_of_row,
     row_statistics,
-    sums_of_groups,
+    sums_of_block,
 )
 from .plans import KEPT, TERMS
 
@@ -98,14 +98,12 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
     A block does R neighbouring rows at a time (one, where a row has more than a warp), and all rows
     of a partial sum. A thread that keeps few numbers asks memory for its next row ``ahead``.
     """
-    kept, warps = V * W, threads * R // 32
+    kept, threads_as_bits = V * W, threads.bit_length() - 1
     ahead = kept <= KEPT // (2 if real is float32 else 4)  # else two rows have no registers
-    slots = threads // 8 if R == 1 else max(1, warps - 1) * 2 * kept * threads
-    threads_as_bits = threads.bit_length() - 1
+    slots = threads // 8 if R == 1 else max(1, threads * R // 32 - 1) * 2 * kept * threads
     read, write_dx = chunks_of_backward(threads, V, W, real, storage)
     find_means = means_of_g(threads, V, W, read, real)
-    ask, write_sums = parts_of_row(threads, V, W, real)
-    gather = sums_of_groups(threads, kept, warps, real)
+    ask, write_sums = part_of_row(threads, V, W), sums_of_block(threads, V, W, R, real)
 
     def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
         xhat, upstream = cuda.local.array(kept, real), cuda.local.array(kept, real)
@@ -150,9 +148,7 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
                 row += step
                 block_row += step
 
-            if R > 1:
-                gather(dgamma, dbeta, shared, thread)
-            write_sums(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta)
+            write_sums(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta, shared)
             partial += int32(cuda.gridDim.x)
 
     return kernel
@@ -167,7 +163,7 @@ def backward_twice(threads, V, W, real=float32, storage=float32):
     """
     (fetch, put), slots = ACCESS[W], threads // 8
     at, kept, chunks = places_of_row(threads, V, W)
-    _, write_sums = parts_of_row(threads, V, W, real)
+    write_sums = sums_of_block(threads, V, W, 1, real)
     read, write_dx = chunks_of_backward(threads, 1, W, real, storage)
     find_means = means_of_g(threads, 0, W, read, real)
 
@@ -208,7 +204,7 @@ def backward_twice(threads, V, W, real=float32, storage=float32):
                             gamma, dx, base, chunk, D, True, xhat, upstream, weights, found, means
                         )
                 row += partials
-            write_sums(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta)
+            write_sums(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta, shared)
             partial += int32(cuda.gridDim.x)
 
     return kernel

@@ -269,11 +269,9 @@ def means_of_g(threads, V, W, read, real):
     return find
 
 
-def parts_of_row(threads, V, W, real):
-    """Make what reads V chunks of x and dy, and the statistics, of a row; and what writes a row of
-    partial sums, which the first ``threads`` threads have.
-    """
-    fetch, put = ACCESS[W]
+def part_of_row(threads, V, W):
+    """Make the device function that reads V chunks of x and dy, and the statistics, of a row."""
+    fetch = ACCESS[W][0]
 
     @device
     def read(dy, x, statistics, row, lane, D, next_dy, next_x, following):
@@ -285,8 +283,42 @@ def parts_of_row(threads, V, W, real):
                 fetch(x, base + column, next_x, j * W)
                 fetch(dy, base + column, next_dy, j * W)
 
+    return read
+
+
+def sums_of_block(threads, V, W, R, real):
+    """Make what adds dgamma and dbeta of all R groups of a block, always in the same order, and
+    writes the sums, V chunks a thread, as a row of partial sums.
+
+    First those of a warp, which the shuffles of other bits than a group's reach; then those of the
+    other warps, in shared memory. The first group gets the sums. In shared memory neighbours are
+    lanes, so that banks do not conflict.
+    """
+    put, kept, size, warps = ACCESS[W][1], V * W, V * W * threads, threads * R // 32
+
     @device
-    def write(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta):
+    def write(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta, shared):
+        if R > 1:
+            for k in range(kept):
+                offset = threads
+                while offset < 32:
+                    dgamma[k] += cuda.shfl_xor_sync(FULL, dgamma[k], offset)
+                    dbeta[k] += cuda.shfl_xor_sync(FULL, dbeta[k], offset)
+                    offset *= 2
+            warp, lane = thread >> int32(5), thread & int32(31)
+            if warp > 0 and lane < int32(threads):
+                for k in range(kept):
+                    place = (warp - int32(1)) * int32(2 * size) + int32(k * threads) + lane
+                    shared[uint64(place)] = dgamma[k]
+                    shared[uint64(place + int32(size))] = dbeta[k]
+            cuda.syncthreads()
+            if thread < int32(threads):
+                for other in range(warps - 1):
+                    for k in range(kept):
+                        place = int32(other * 2 * size + k * threads) + lane
+                        dgamma[k] += shared[uint64(place)]
+                        dbeta[k] += shared[uint64(place + int32(size))]
+            cuda.syncthreads()  # before the next partial sum comes to the same places
         base = int64(partial) * int64(D)
         for j in range(V):
             column = (thread + int32(j * threads)) * int32(W)
@@ -294,39 +326,4 @@ def parts_of_row(threads, V, W, real):
                 put(partial_dgamma, base + column, dgamma, j * W, real)
                 put(partial_dbeta, base + column, dbeta, j * W, real)
 
-    return read, write
-
-
-def sums_of_groups(threads, kept, warps, real):
-    """Make what adds dgamma and dbeta of all groups of a block, always in the same order.
-
-    First those of a warp, which the shuffles of other bits than a group's reach; then those of the
-    other warps, in shared memory. The first group gets the sums. In shared memory neighbours are
-    lanes, so that banks do not conflict.
-    """
-    size = kept * threads
-
-    @device
-    def gather(dgamma, dbeta, shared, thread):
-        for k in range(kept):
-            offset = threads
-            while offset < 32:
-                dgamma[k] += cuda.shfl_xor_sync(FULL, dgamma[k], offset)
-                dbeta[k] += cuda.shfl_xor_sync(FULL, dbeta[k], offset)
-                offset *= 2
-        warp, lane = thread >> int32(5), thread & int32(31)
-        if warp > 0 and lane < int32(threads):
-            for k in range(kept):
-                place = (warp - int32(1)) * int32(2 * size) + int32(k * threads) + lane
-                shared[uint64(place)] = dgamma[k]
-                shared[uint64(place + int32(size))] = dbeta[k]
-        cuda.syncthreads()
-        if thread < int32(threads):
-            for other in range(warps - 1):
-                for k in range(kept):
-                    place = int32(other * 2 * size + k * threads) + lane
-                    dgamma[k] += shared[uint64(place)]
-                    dbeta[k] += shared[uint64(place + int32(size))]
-        cuda.syncthreads()  # before the next partial sum comes to the same places
-
-    return gather
+    return write

@@ -13,17 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import validation
-from .messages import (
-    GATHER,
-    SAME,
-    SUM,
-    Message,
-    Program,
-    RankError,
-    Result,
-    advance,
-    disagreement,
-)
+from .messages import GATHER, SAME, SUM, Message, Program, RankError, Result, advance, disagreement
 
 
 def _reply(comm, step, lengths):

@@ -93,6 +93,21 @@ def stream(typing_context, array, i, j, number):
 
 
 @intrinsic
+def use_widest_vectors(typing_context):
+    """Let loops of the function that calls this use vectors of 512 bits where the CPU has them.
+
+    LLVM stops at 256 bits, because early CPUs with wider ones had to slow down. The attribute is
+    LLVM's; llvmlite's own ``add`` refuses all that it does not know.
+    """
+
+    def generate(context, builder, signature, arguments):
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
 def fence(typing_context):
     """Make streamed numbers visible to other cores before anything that is stored later."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, prange
 
 from .. import validation
-from .compiler import NoAlias, cached, fence, stream
+from .compiler import NoAlias, cached, fence, stream, use_widest_vectors
 
 #: Rows whose parameter gradients are added in the dtype of the arithmetic, before float64 takes
 #: over.
@@ -110,6 +110,7 @@ def _store(array, i, j, number, streamed):
 @_loop
 def _moments(x, i, start, stop, guess):
     """Sums of d and d^2, d = x - guess, over columns start to stop."""
+    use_widest_vectors()
     total = squares = guess - guess
     for j in range(np.uintp(start), np.uintp(stop)):
         d = x[np.uintp(i), j] - guess
@@ -121,43 +122,48 @@ def _moments(x, i, start, stop, guess):
 @_loop
 def _write_y(x, i, start, stop, mean, shift, rstd, gamma, beta, y, streamed):
     """Columns start to stop of a row of y."""
+    use_widest_vectors()
     for j in range(np.uintp(start), np.uintp(stop)):
         xhat = (x[np.uintp(i), j] - mean) * rstd - shift
         _store(y, np.uintp(i), j, xhat * gamma[j] + beta[j], streamed)
 
 
 @_loop
-def _upstream_sums(dy, x, i, start, stop, gamma, mean, shift, rstd, guess):
-    """Sums of w = g - guess, of w * xhat and of xhat, over columns start to stop.
+def _upstream_sums(dy, x, i, start, stop, gamma, mean, shift, rstd, guess, dgamma, dbeta):
+    """Sums of w = g - guess, of w * xhat and of xhat, over columns start to stop. Adds the row's
+    part of dgamma and dbeta, too, if these are not None, for which Numba compiles twice.
 
     If g is constant, w is 0. The mean of xhat is not quite 0, and that times the mean of w is in
     the sum of w * xhat: the caller takes it out, for it would be in every element of dx.
     """
+    use_widest_vectors()
     w_sum = wx_sum = x_sum = gamma.dtype.type(0)
     for j in range(np.uintp(start), np.uintp(stop)):
-        w = times(dy[np.uintp(i), j], gamma[j]) - guess
+        upstream = dy[np.uintp(i), j]
+        w = times(upstream, gamma[j]) - guess
         xhat = (x[np.uintp(i), j] - mean) * rstd - shift
         w_sum = _add(w_sum, w)
         wx_sum = _add(wx_sum, w * xhat)
         x_sum = _add(x_sum, xhat)
+        if dgamma is not None:
+            dgamma[j] += upstream * xhat
+            dbeta[j] += upstream
     return w_sum, wx_sum, x_sum
 
 
 @_loop
-def write_gradients(dy, x, i, start, stop, gamma, row, dx, dgamma, dbeta, streamed):
-    """Columns start to stop of a row of dx, and its part of dgamma and dbeta.
+def _write_dx(dy, x, i, start, stop, gamma, row, dx, streamed):
+    """Columns start to stop of a row of dx. ``row``: mean, shift, rstd, mean(g), mean(g * xhat).
 
-    ``row`` holds what is the same in all of the row: mean, shift, rstd and the means of g and of
-    g * xhat.
+    Nothing else is stored here. Stores wait for the one before, and those of dx are for a cache
+    line that is far away: dgamma and dbeta, stored in the same loop, would take its time.
     """
+    use_widest_vectors()
     mean, shift, rstd, g_mean, gx_mean = row
     for j in range(np.uintp(start), np.uintp(stop)):
-        upstream = dy[np.uintp(i), j]
         xhat = (x[np.uintp(i), j] - mean) * rstd - shift
-        gradient = rstd * (times(upstream, gamma[j]) - g_mean - xhat * gx_mean)
+        gradient = rstd * (times(dy[np.uintp(i), j], gamma[j]) - g_mean - xhat * gx_mean)
         _store(dx, np.uintp(i), j, gradient, streamed)
-        dgamma[j] += upstream * xhat
-        dbeta[j] += upstream
 
 
 @_loop
@@ -209,34 +215,36 @@ def _statistics(x, i, real):
 
 
 @_inlined
-def _row_sums(dy, x, i, gamma, mean, shift, rstd):
-    """A guess at the mean of row i's g, and the row's _upstream_sums.
+def _guess_at_g(dy, i, gamma):
+    """A guess at the mean of row i's g: the first if the middle and the last are like it, so that
+    the dx of a constant g is exactly 0.
 
-    The guess is the first g if the middle and the last are like it, so that the dx of a constant g
-    is exactly 0. Else it is 0: an outlier would be subtracted from every g, and sums would be of
-    its size. So it is where all three are outliers, which the sums show.
+    Else it is 0: an outlier would be subtracted from every g, and sums would be of its size.
     """
-    block, D, real = SUM_BLOCK_BYTES // x.itemsize, x.shape[1], gamma.dtype.type
-    guess, half, last = times(dy[i, 0], gamma[0]), D // 2, D - 1
+    real, half, last = gamma.dtype.type, len(gamma) // 2, len(gamma) - 1
+    guess = times(dy[i, 0], gamma[0])
     far = abs(times(dy[i, half], gamma[half]) - guess), abs(times(dy[i, last], gamma[last]) - guess)
     # One comparison: a choice by two would be compiled to branches, which nothing can foretell.
     farthest = far[0] if far[0] > far[1] else far[1]
-    guess = guess if farthest <= real(0.5) * abs(guess) else real(0)
-    while True:
-        w_sum = wx_sum = x_sum = w_lost = wx_lost = x_lost = 0.0
-        start = 0
-        while start < D:
-            stop = min(start + block, D)
-            w, wx, xhat = _upstream_sums(dy, x, i, start, stop, gamma, mean, shift, rstd, guess)
-            w_sum, w_lost = _accumulate(w_sum, w_lost, w, x.itemsize)
-            wx_sum, wx_lost = _accumulate(wx_sum, wx_lost, wx, x.itemsize)
-            x_sum, x_lost = _accumulate(x_sum, x_lost, xhat, x.itemsize)
-            start = stop
-        # mean(g^2) - mean(w^2) is guess (guess + 2 mean(w)). Below 0 the guess was poor.
-        wide = np.float64(guess)
-        if not wide * (wide * D + 2 * w_sum) < 0:
-            return guess, w_sum + w_lost, wx_sum + wx_lost, x_sum + x_lost
-        guess -= guess
+    return guess if farthest <= real(0.5) * abs(guess) else real(0)
+
+
+@_inlined
+def _row_sums(dy, x, i, gamma, mean, shift, rstd, guess, dgamma, dbeta):
+    """_upstream_sums of all of row i."""
+    block, D = SUM_BLOCK_BYTES // x.itemsize, x.shape[1]
+    w_sum = wx_sum = x_sum = w_lost = wx_lost = x_lost = 0.0
+    start = 0
+    while start < D:
+        stop = min(start + block, D)
+        w, wx, xhat = _upstream_sums(
+            dy, x, i, start, stop, gamma, mean, shift, rstd, guess, dgamma, dbeta
+        )
+        w_sum, w_lost = _accumulate(w_sum, w_lost, w, x.itemsize)
+        wx_sum, wx_lost = _accumulate(wx_sum, wx_lost, wx, x.itemsize)
+        x_sum, x_lost = _accumulate(x_sum, x_lost, xhat, x.itemsize)
+        start = stop
+    return w_sum + w_lost, wx_sum + wx_lost, x_sum + x_lost
 
 
 # Loops over rows.
@@ -246,20 +254,6 @@ def _row_sums(dy, x, i, gamma, mean, shift, rstd):
 def _columns_before_line(array):
     """How many elements of the first row lie before the first cache line that begins in it."""
     return -array.ctypes.data % LINE // array.itemsize
-
-
-@_allocating
-def _zeros_beside(rows, gamma):
-    """Two arrays of zeros of gamma's shape whose cache lines begin at the columns where those of
-    the first row do: backward then takes two thirds of the time that it takes if stores to them
-    cross lines. They are 1 KB more than D apart, for a D of 1024 would put both at the same places
-    of the nearest cache.
-    """
-    D, line = len(gamma), LINE // gamma.itemsize
-    apart = (D // line + 17) * line
-    zeros = np.zeros(2 * apart, gamma.dtype)
-    start = (_columns_before_line(zeros) - _columns_before_line(rows)) % line
-    return zeros[start : start + D], zeros[start + apart : start + apart + D]
 
 
 @_inlined
@@ -283,12 +277,6 @@ def _parts_of(saved, D):
     return saved[: 3 * rows].reshape(3, rows), saved[3 * rows :]
 
 
-@_inlined
-def _streams(nbytes, D):
-    """Whether rows are stored past the caches, in a pass over arrays of so many bytes in all."""
-    return nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
-
-
 @_over_rows
 def _forward(x, gamma, beta, eps, y, saved, part, parts):
     """One of so many parts of the rows of y and the statistics; returns how many are out of range
@@ -300,7 +288,7 @@ def _forward(x, gamma, beta, eps, y, saved, part, parts):
     statistics, weights = _parts_of(saved, D)
     weights[:] = gamma
     smallest, largest = RANGE[saved.itemsize // 8]
-    streams = _streams(2 * x.nbytes, D)
+    streams = 2 * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
     before, out_of_range = _columns_before_line(y), 0
     for i in range(len(x) * part // parts, len(x) * (part + 1) // parts):
         mean, residual, variance = _statistics(x, i, real)
@@ -334,15 +322,26 @@ def _backward(dy, x, saved, dx, sums, part, parts):
     statistics, gamma = _parts_of(saved, D)
     tolerance, limit = TOLERANCE_OF_A_MEAN[gamma.itemsize // 8], SAFE[gamma.itemsize // 8]
     root = math.sqrt(D)
-    streams = _streams(3 * x.nbytes, D)
+    streams = 3 * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
     before, left, changed = _columns_before_line(dx), 0, 0
-    dgamma, dbeta = _zeros_beside(dx, gamma)
+    zeros = np.zeros((2, D), gamma.dtype)
+    dgamma, dbeta = zeros[0], zeros[1]
     end = len(x) * (part + 1) // parts
     for block in range(len(x) * part // parts, end, ROW_BLOCK):
         for i in range(block, min(block + ROW_BLOCK, end)):
             mean, rstd = statistics[0, i], statistics[2, i]
             shift = statistics[1, i] * rstd
-            guess, w_sum, wx_sum, x_sum = _row_sums(dy, x, i, gamma, mean, shift, rstd)
+            guess = _guess_at_g(dy, i, gamma)
+            w_sum, wx_sum, x_sum = _row_sums(
+                dy, x, i, gamma, mean, shift, rstd, guess, dgamma, dbeta
+            )
+            wide = np.float64(guess)
+            # mean(g^2) - mean(w^2), times D: below 0 if all three numbers were outliers.
+            if wide * (wide * D + 2 * w_sum) < 0:
+                guess = real(0)
+                w_sum, wx_sum, x_sum = _row_sums(
+                    dy, x, i, gamma, mean, shift, rstd, guess, None, None
+                )
             # Of a row in range, NaN is a change too: it held neither NaN nor Inf in forward.
             changed += rstd != 0 and not abs(x_sum) <= tolerance * D
             g_mean = real(guess + w_sum / D)
@@ -352,9 +351,9 @@ def _backward(dy, x, saved, dx, sums, part, parts):
                 left += 1
             row = mean, shift, rstd, g_mean, gx_mean
             start, stop = _whole_lines(i, D, before, line, streams)
-            write_gradients(dy, x, i, 0, start, gamma, row, dx, dgamma, dbeta, None)
-            write_gradients(dy, x, i, start, stop, gamma, row, dx, dgamma, dbeta, True)
-            write_gradients(dy, x, i, stop, D, gamma, row, dx, dgamma, dbeta, None)
+            _write_dx(dy, x, i, 0, start, gamma, row, dx, None)
+            _write_dx(dy, x, i, start, stop, gamma, row, dx, True)
+            _write_dx(dy, x, i, stop, D, gamma, row, dx, None)
         _fold(dgamma, dbeta, sums)
     if streams:
         fence()

@@ -256,6 +256,18 @@ def _columns_before_line(array):
     return -array.ctypes.data % LINE // array.itemsize
 
 
+@_allocating
+def _zeros_on_lines(gamma):
+    """Two arrays of zeros of gamma's shape. Both begin with a cache line, so that no store crosses
+    two. They are 1 KB more than D apart: a core takes equal places in two pages for the same place.
+    """
+    D, line = len(gamma), LINE // gamma.itemsize
+    apart = (D // line + 17) * line
+    zeros = np.zeros(2 * apart, gamma.dtype)
+    start = _columns_before_line(zeros)
+    return zeros[start : start + D], zeros[start + apart : start + apart + D]
+
+
 @_inlined
 def _whole_lines(i, D, before, line, streams):
     """The columns at which row i's first cache line begins, and at which its last whole one ends if
@@ -324,8 +336,7 @@ def _backward(dy, x, saved, dx, sums, part, parts):
     root = math.sqrt(D)
     streams = 3 * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
     before, left, changed = _columns_before_line(dx), 0, 0
-    zeros = np.zeros((2, D), gamma.dtype)
-    dgamma, dbeta = zeros[0], zeros[1]
+    dgamma, dbeta = _zeros_on_lines(gamma)
     end = len(x) * (part + 1) // parts
     for block in range(len(x) * part // parts, end, ROW_BLOCK):
         for i in range(block, min(block + ROW_BLOCK, end)):

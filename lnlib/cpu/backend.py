@@ -31,10 +31,11 @@ _OVERLAP = "out: found memory that an input uses too, expected an array of its o
 # Found at once: a name in a module of its own takes 30 ns.
 _ndarray, _empty, _new, _inf = np.ndarray, np.empty, tuple.__new__, math.inf
 
-# What Numba has compiled for arrays of one dtype. Called directly it does not ask for the types of
-# its arguments, which takes up to 0.5 us.
-_forward_of: dict[np.dtype, Callable] = {}
-_backward_of: dict[np.dtype, Callable] = {}
+# For one thread, for several, and what Numba has compiled of the first for arrays of one dtype.
+# Called directly that does not ask for the types of its arguments, which takes up to 0.5 us.
+_Functions = tuple[Callable, Callable, dict[np.dtype, Callable]]
+_FORWARD: _Functions = (forward_serial, forward_threads, {})
+_BACKWARD: _Functions = (backward_serial, backward_threads, {})
 
 
 class CpuLayerNormCache(NamedTuple):
@@ -80,16 +81,19 @@ def in_forked_child() -> bool:
     return os.getpid() != _PROCESS
 
 
-def _run(serial, parallel, arguments, known, usual):
-    """Call one of the functions; ``known`` learns what was compiled for usual arguments."""
+def _run(functions, usual, *arguments):
+    """Call one of the functions, and keep what was compiled for usual arguments."""
+    serial, parallel, compiled = functions
     size, dtype = arguments[0].size, arguments[0].dtype
     threads = 1 if size < PARALLEL_SIZE or in_forked_child() else numba.get_num_threads()
     if threads > 1:
         with ONE_CALL:
             return parallel(*arguments, threads)
+    if usual and dtype in compiled:
+        return compiled[dtype](*arguments)
     result = serial(*arguments)
-    if usual and dtype not in known:
-        known[dtype] = serial.overloads[tuple(map(numba.typeof, arguments))].entry_point
+    if usual:
+        compiled[dtype] = serial.overloads[tuple(map(numba.typeof, arguments))].entry_point
     return result
 
 
@@ -182,11 +186,7 @@ def layer_norm_forward(
     D = len(gamma)
     rows, results = x.reshape(-1, D), y.reshape(-1, D)
     saved = _empty(3 * len(rows) + D, compute)
-    if usual and rows.size < PARALLEL_SIZE and (compiled := _forward_of.get(dtype)):
-        left = compiled(rows, gamma, beta, eps, results, saved)
-    else:
-        arguments = rows, gamma, beta, eps, results, saved
-        left = _run(forward_serial, forward_threads, arguments, _forward_of, usual)
+    left = _run(_FORWARD, usual, rows, gamma, beta, eps, results, saved)
     if left < 0:
         raise ValueError(_OVERLAP)
     cache = _new(CpuLayerNormCache, (x, saved, eps, dtype))  # in half the time of its own
@@ -245,11 +245,9 @@ def layer_norm_backward(
     rows, dgamma, dbeta = x.reshape(-1, D), _empty(D, dtype), _empty(D, dtype)
     if len(saved) != (size := 3 * len(rows) + D):
         validation.require_part(cache, "saved", (size,), _FLOATS)
-    if usual and rows.size < PARALLEL_SIZE and (compiled := _backward_of.get(dtype)):
-        left, changed = compiled(dy.reshape(-1, D), rows, saved, dx.reshape(-1, D), dgamma, dbeta)
-    else:
-        arguments = dy.reshape(-1, D), rows, saved, dx.reshape(-1, D), dgamma, dbeta
-        left, changed = _run(backward_serial, backward_threads, arguments, _backward_of, usual)
+    left, changed = _run(
+        _BACKWARD, usual, dy.reshape(-1, D), rows, saved, dx.reshape(-1, D), dgamma, dbeta
+    )
     if left < 0:
         raise ValueError(_OVERLAP)
     if changed:

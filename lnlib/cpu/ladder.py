@@ -284,24 +284,20 @@ def _compiled(call, rows, fastmath, no_alias=False):
     return partial(call, kernel(fastmath=fastmath, no_alias=no_alias)(rows))
 
 
+_forward_by, _backward_by = partial(_compiled, _forward), partial(_compiled, _backward)
+
 #: The steps by name, each a pair (forward, backward). One of them is None where a step changes only
 #: the other pass.
 STEPS = {
     "numpy-idiomatic": (idiomatic_forward, idiomatic_backward),
     "numpy-reused": (reused_buffers_forward, reused_buffers_backward),
     "separate": (partial(_forward, _separate_forward), partial(_backward, _separate_backward)),
-    "fused-in-order": (
-        _compiled(_forward, forward_rows, CONTRACT),
-        _compiled(_backward, backward_rows, CONTRACT),
-    ),
-    "fused": (
-        _compiled(_forward, forward_rows, ANY_ORDER),
-        _compiled(_backward, backward_rows, ANY_ORDER),
-    ),
-    "one-reading": (_compiled(_forward, one_reading_rows, CONTRACT), None),
+    "fused-in-order": (_forward_by(forward_rows, CONTRACT), _backward_by(backward_rows, CONTRACT)),
+    "fused": (_forward_by(forward_rows, ANY_ORDER), _backward_by(backward_rows, ANY_ORDER)),
+    "one-reading": (_forward_by(one_reading_rows, CONTRACT), None),
     "no-alias": (
-        _compiled(_forward, one_reading_rows, CONTRACT, no_alias=True),
-        _compiled(_backward, backward_rows, ANY_ORDER, no_alias=True),
+        _forward_by(one_reading_rows, CONTRACT, no_alias=True),
+        _backward_by(backward_rows, ANY_ORDER, no_alias=True),
     ),
 }
 

@@ -117,7 +117,7 @@ def test_descriptions():
         assert gpu.backend.description("a", half).dtype == np.dtype("bfloat16")
     for bad, error, message in (
         (Device(single.T), ValueError, r"found strides \(4, 12\), expected a C-contiguous array"),
-        (Device(X), TypeError, "found dtype float64, expected float32, float16 or, with package"),
+        (Device(X), TypeError, "found dtype float64, expected float32, float16 or, with ml_dtypes"),
         (Device(single, "torch.float8"), TypeError, "found dtype float8, expected float32"),
     ):
         with pytest.raises(error, match=f"^a: {message}"):

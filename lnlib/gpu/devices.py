@@ -264,10 +264,8 @@ def describe() -> str:
     """Two lines of text: the GPU, or what is missing for one to be used, and versions."""
     versions = [f"Python {platform.python_version()}"]
     for package in ("numpy", "numba", "numba-cuda", "torch", "cupy-cuda12x", "cupy-cuda13x"):
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions.append(f"{package} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
     found = device_name()
     none = "No GPU that Numba can use: kernels are interpreted, by simt"
     where = f"GPU: {found}" if found else none

@@ -137,8 +137,8 @@ def sums_over(threads, flagged):
 
 
 def row_statistics(threads, V, W, real):
-    """Make the device function that finds the statistics of a row, which is in registers v or, if V
-    is 0, in memory. A thread has the sums of d and of d^2 for d = scale * x - mean, its guess.
+    """Make what finds the statistics of a row, which is in registers v or, if V is 0, in memory. It
+    adds up d and d^2 of d = scale * x - mean, where mean is a guess that it makes better.
     """
     fetch, add_up = ACCESS[W][0], sums_over(threads, False)
     at, _, chunks = places_of_row(threads, V, W)

@@ -146,6 +146,7 @@ r * (g * d - g * h * m(g * d * h)) : gamma-twice-in-projection missing-mean
 g * r * (d - m(d)) : gamma-outside missing-projection
 r * (g * d + m(g * d) - g * h * m(d * h)) : gamma-outside-projection mean-sign
 r * (g * d - (g * d).mean() - h * (g * d * h).mean()) : no-axis
+g * r * (g * d - (s(g * d).sum() + h * s(g * d * h).sum()) / len(g)) : gamma-again whole-tile
 r * (d - d.mean() - h * (d * h).mean()) : gamma-missing no-axis
 g * r * (d - d.mean() - h * m(d * h)) : gamma-outside no-axis-first
 -r * (g * d - m(g * d) - h * m(g * d * h)) : dx-negated

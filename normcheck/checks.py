@@ -101,9 +101,12 @@ def numbers_in_words(name, verdict):
         return f"{name} is not finite in {place}"
     if np.isinf(verdict.part):
         return f"{name} is not 0 in {place}, as it should be"
+    # two digits, or as many as it takes to read as more than 1
+    told = (f"{verdict.share:.{digits}g}" for digits in range(2, 18))
+    times = next(text for text in told if float(text) > 1)
     return (
-        f"{name} is wrong in {place}, by {verdict.part:.2g} of its size there, {verdict.share:.2g}"
-        " times what any right formula may lose"
+        f"{name} is wrong in {place}, by {verdict.part:.2g} of its size there, {times} times what"
+        " any right formula may lose"
     )
 
 

@@ -12,8 +12,8 @@ from lnlib.rounding import find
 from normcheck import evidence, naming
 from normcheck.adapters import NumPyPair
 from normcheck.cases import draw
-from normcheck.checks import Finding, check
-from normcheck.judge import BY_ROW, judge, truth
+from normcheck.checks import Finding, check, numbers_in_words
+from normcheck.judge import BY_ROW, Verdict, judge, truth
 from normcheck.paste import as_test
 from normcheck.settings import Settings
 from normcheck.tolerance import allowed, distance_loss
@@ -65,6 +65,14 @@ def test_a_pasted_test_judges_each_row_and_column_as_the_judge_does(tensor):
             name: a.reshape(case.x.shape) if name in BY_ROW else a for name, a in found.items()
         }
         assert passes(test, *shaped.values()) == (share < 1)
+
+
+@pytest.mark.parametrize("share", [1 + 2.0**-52, 1 + 1e-9, 1.004, 1.06, 1.5, 99.6, 1e5])
+def test_what_is_above_the_limit_reads_as_above_it(share):
+    """A share of 1.004 was told as "1 times what any right formula may lose"."""
+    said = numbers_in_words("dx", Verdict(1e-6, 6.0, share, 0, 1e-6, True))
+    told = float(said.rpartition(" times")[0].rpartition(" ")[2])
+    assert 1 < told == pytest.approx(share, rel=0.05)
 
 
 @pytest.mark.parametrize("shape", [(7,), (1, 7), (0, 7), (2, 0, 7)])

@@ -52,24 +52,20 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("target", help="package.module:name, or package.module:forward,backward")
     for one in fields(Settings):
-        options = {"help": one.metadata["help"], "default": one.default, **one.metadata["command"]}
-        if one.default is True:
-            options["action"] = argparse.BooleanOptionalAction
-        add(f"--{one.name.replace('_', '-')}", **options)
+        add(f"--{one.name.replace('_', '-')}", default=one.default, **one.metadata)
     add("--json", type=writable, help="a file for the report as JSON")
     add("--html", type=writable, help="a file for the report as a page")
     add("--silence", type=seconds, metavar="SECONDS", help="a case that takes longer has failed")
-    add("--isolate", action="store_true", help="the same as --silence 60")
+    add(
+        "--isolate", dest="silence", action="store_const", const=60, help="the same as --silence 60"
+    )
     return made
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command with these arguments; returns the exit code."""
     options = vars(parser().parse_args(arguments))
-    target, silence, isolate, *paths = (
-        options.pop(name) for name in ("target", "silence", "isolate", "json", "html")
-    )
-    silence = silence or (60 if isolate else None)
+    target, silence, *paths = (options.pop(k) for k in ("target", "silence", "json", "html"))
     code, report = watched(target, options, silence)
     if isinstance(report, str):
         report = Report(target, (), (), (), ended=report)

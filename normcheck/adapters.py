@@ -10,13 +10,13 @@ import numpy as np
 
 from lnlib import validation
 
-from .cases import UNWRITTEN, WRITTEN_OVER
+from .cases import UNWRITTEN, WRITTEN_OVER, Case
 from .layouts import LAYOUTS
 from .settings import FRAMEWORKS, Settings
 from .targets import Adapter, TargetError
 
-try:  # glibc fills memory that it hands out or takes back, where it is told to by M_PERTURB
-    _mallopt, _PERTURB = ctypes.CDLL(None).mallopt, -6
+try:  # glibc fills memory that it hands out, where it is told to by M_PERTURB, -6
+    _mallopt = ctypes.CDLL(None).mallopt
 except (AttributeError, OSError, TypeError):
     _mallopt = None
 
@@ -66,12 +66,13 @@ class NumPyPair(Adapter):
         super().__init__(
             target,
             settings,
+            ctypes=ctypes,
             forward=returning("forward", forward, ("y", "what backward needs")),
             backward=returning("backward", backward, settings.tensors[1:]),
         )
 
-    def put(self, array: np.ndarray, dtype: str) -> Any:
-        """A new array of this dtype; bfloat16 is the one of ml_dtypes."""
+    def numpy_dtype(self, dtype: str) -> str:
+        """bfloat16 is the one of ml_dtypes."""
         if dtype == "bfloat16":
             try:
                 import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"
@@ -79,20 +80,19 @@ class NumPyPair(Adapter):
                 raise TargetError(
                     "dtypes: found bfloat16, which NumPy knows only where ml_dtypes is installed"
                 ) from error
-        return np.array(array, dtype=dtype)
+        return dtype
 
-    def get(self, name: str, array: Any) -> np.ndarray:
-        """What is compared: a copy, which a later call cannot change."""
-        return np.array(array)
+    def get(self, array: Any) -> tuple[np.ndarray, str]:
+        copy = np.array(array)
+        return copy, copy.dtype.name
 
     @contextlib.contextmanager
-    def poisoned(self):
-        """Fresh memory is full of 0x7f, huge numbers; NumPy keeps up to 1024 bytes of its own."""
-        _mallopt(_PERTURB, 0x80)
+    def context(self, case: Case):
         try:
             yield
         finally:
-            _mallopt(_PERTURB, 0)
+            if _mallopt and case.property == UNWRITTEN:
+                _mallopt(-6, 0)
 
 
 def adapt(target: Any, settings: Settings) -> Adapter:

@@ -86,6 +86,11 @@ class Case:
         return self.x, self.gamma, self.beta, self.dy
 
     @builtins.property
+    def v(self) -> np.ndarray:
+        """A random direction, in which derivatives of derivatives are taken."""
+        return draw("v", self.x.shape, self.dtype, offset=0.0, sigma=1.0).x
+
+    @builtins.property
     def width(self) -> int:
         return self.x.shape[-1]
 
@@ -114,13 +119,13 @@ class Case:
 
     def laid_out(self, layouts: dict[str, str]) -> "Case":
         """The case with these layouts: in some of them all rows are the first, or all numbers."""
-        seen = {name: laid_out(getattr(self, name), layout) for name, layout in layouts.items()}
-        return replace(self, layouts=layouts, **{name: a.copy() for name, a in seen.items()})
+        seen = {name: laid_out(getattr(self, name), layouts[name]).copy() for name in layouts}
+        return replace(self, layouts=layouts, **seen)
 
     def drawn_again(self) -> "Case":
         """A case of this shape and kind whose arrays are told in a few lines."""
-        again = draw(self.property, self.x.shape, self.dtype, self.eps, **self.drawn)
-        return again.laid_out(self.layouts)
+        case = draw(self.property, self.x.shape, self.dtype, self.eps, **self.drawn)
+        return case.laid_out(self.layouts)
 
     def without_nan(self) -> "Case":
         """The case with 0 in the place of every NaN and Inf."""
@@ -241,9 +246,9 @@ def layouts(dtype, possible, settings, draw) -> Iterator[Case]:
     names = settings.arguments
     alone = [
         {name: layout}
-        for name in ("dy", "x", "gamma", "beta")
-        for layout in LAYOUTS
-        if name in LAYOUTS[layout].alone and name in names and layout in possible
+        for name in ("dy", *names[:-1])
+        for layout in possible
+        if name in LAYOUTS[layout].alone
     ]
     together = [
         dict.fromkeys(("x", "dy") if layout in OF_AXES else names, layout)

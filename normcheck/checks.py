@@ -2,17 +2,15 @@
 found wrong with their outcomes, worst first.
 """
 
-import contextlib
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from .cases import UNWRITTEN, WRITTEN_OVER, draw, drawer
+from .cases import UNWRITTEN, WRITTEN_OVER, drawer
 from .judge import BY_ROW, Verdict, derivatives, judge
-from .targets import Outcome, Raised, Script, TargetError
+from .targets import Raised, Script, TargetError
 
 #: How often a call is repeated where the same answer is wanted.
 TIMES, QUICK_TIMES = 10, 3
@@ -32,23 +30,16 @@ class Finding(NamedTuple):
     script: Script | None = None
 
     @property
-    def share(self):
-        return self.verdict.share if self.verdict else np.inf
-
-    @property
     def kind(self):
-        """What is wrong, whatever the case: two findings with the same tensor and kind show the
-        same failure.
-
-        Wrong numbers are one kind, NaN and Inf another; else it is the sentence without its
-        numbers, so that exceptions are the same failure if they have the same type and say the
-        same.
+        """What is wrong, whatever the case: wrong numbers, NaN and Inf, or else the sentence
+        without its numbers, so that exceptions are alike if they have one type and say the same.
         """
         if self.verdict is None:
             return _NUMBERS.sub("#", self.sentence)
         return "wrong numbers" if self.verdict.finite else "no finite numbers"
 
     def like(self, other):
+        """Whether both show the same failure."""
         return (self.tensor, self.kind) == (other.tensor, other.kind)
 
 
@@ -81,17 +72,17 @@ def misshapen(name, value, case):
     return ""
 
 
-def compare(outcome, case, settings, rows=slice(None), where=""):
-    """The findings on the numbers of an outcome; their sentences begin with ``where``."""
+def compare(tensors, case, settings, rows=slice(None), where=""):
+    """What is wrong with the numbers of tensors, worst first, in sentences that begin so."""
     found = []
-    for name, value in outcome.tensors.items():
+    for name, value in tensors.items():
         if sentence := misshapen(name, value, case):
             found.append(Finding(name, None, where + sentence))
             continue
         verdict = judge(name, value, case, settings, rows)
         if verdict.share > 1:
             found.append(Finding(name, verdict, where + numbers_in_words(name, verdict)))
-    return sorted(found, key=lambda finding: -finding.share)
+    return sorted(found, key=lambda one: -one.verdict.share if one.verdict else -np.inf)
 
 
 def numbers_in_words(name, verdict):
@@ -115,6 +106,11 @@ def numbers_in_words(name, verdict):
 
 def once(target, case):
     return [target.once(case)]
+
+
+def with_filled_memory(target, case):
+    script = target.once(case)
+    return [script._replace(first=[*target.spelt("filled", case), *script.first])]
 
 
 def several_times(target, case):
@@ -161,9 +157,8 @@ def one_gradient_alone(target, case):
 
 
 def added(target, case):
-    names = target.settings.arguments[:-1]
-    lines = [*target.spelt("added", case), *(f"d{name} = {name}.grad / 2" for name in names)]
-    return [target.script(case, lines, results=tuple(f"d{name}" for name in names))]
+    lines = target.spelt("added", case)
+    return [target.script(case, lines, results=target.settings.tensors[1:])]
 
 
 #: The property of each kind of derivative -> its template, and what its results are called.
@@ -181,15 +176,11 @@ DERIVATIVES = {
 
 
 def derivative(target, case):
-    """A derivative of derivatives, for a random v."""
+    """A derivative of derivatives, along a random v."""
     part, names = DERIVATIVES[case.property]
-    options = {"results": tuple(names), "others": {"v": random_v(case)}}
     wanted = ("x", "gamma", "dy") if part == "second" else ()
-    return [target.script(case, target.spelt(part, case), wanted=wanted, **options)]
-
-
-def random_v(case):
-    return draw("v", case.x.shape, case.dtype, offset=0.0, sigma=1.0).x
+    options = {"results": tuple(names), "wanted": wanted, "more": ("v",)}
+    return [target.script(case, target.spelt(part, case), **options)]
 
 
 # What is found wrong with outcomes: functions of settings, triples (script, case, outcome), and
@@ -200,7 +191,7 @@ def numbers(settings, seen, where):
     return [
         finding._replace(script=script)
         for script, case, outcome in seen
-        for finding in compare(outcome, case, settings, where=where)
+        for finding in compare(outcome.tensors, case, settings, where=where)
     ]
 
 
@@ -222,20 +213,18 @@ def same_every_time(settings, seen, where):
 def rows_apart(settings, seen, where):
     """A row of x with NaN or Inf has no finite y, one of dy no finite dx; all others are right."""
     ((_, case, outcome),) = seen
-    clean, found = case.without_nan(), []
-    whole = {name: whole_rows(getattr(case, name)) for name in ("x", "dy")}
-    others = {"y": whole["x"], "dx": whole["x"] & whole["dy"]}
+    found, finite = [], {name: finite_rows(getattr(case, name)) for name in ("x", "dy")}
+    right = {"y": finite["x"], "dx": finite["x"] & finite["dy"]}
     for tensor, name in ("y", "x"), ("dx", "dy"):
-        one = Outcome({tensor: outcome.tensors[tensor]}, {})
-        found += compare(one, clean, settings, others[tensor])
-        if not found and whole_rows(outcome.tensors[tensor])[~whole[name]].any():
+        value = outcome.tensors[tensor]
+        found += compare({tensor: value}, case.without_nan(), settings, right[tensor])
+        if not found and finite_rows(value)[~finite[name]].any():
             sentence = f"a row of {name} that holds NaN or Inf has a finite {tensor}"
             found.append(Finding(tensor, None, sentence))
     return found
 
 
-def whole_rows(a):
-    """Which rows of an array have finite numbers only."""
+def finite_rows(a):
     return np.isfinite(a.astype(np.float64)).all(axis=-1).ravel()
 
 
@@ -257,8 +246,9 @@ def arguments_kept(settings, seen, where):
 
 def right_derivatives(settings, seen, where):
     ((_, case, outcome),) = seen
-    found, exact = [], derivatives(case, random_v(case), settings)
-    for (name, words), (right, slack) in zip(DERIVATIVES[case.property][1].items(), exact):
+    found, exact = [], derivatives(case, settings)
+    for name, words in DERIVATIVES[case.property][1].items():
+        right, slack = exact[name]
         wrong = np.linalg.norm(outcome.tensors[name] - right)
         if not wrong <= slack:
             share = wrong / np.linalg.norm(right)
@@ -297,7 +287,7 @@ PROPERTIES = {
     "calls in any order": Property(
         any_order, where="where three forwards come before their backwards, "
     ),
-    UNWRITTEN: Property(where="where fresh memory is not 0 but filled, "),
+    UNWRITTEN: Property(with_filled_memory, where="where fresh memory is not 0 but filled, "),
     WRITTEN_OVER: Property(
         written_over, where="where a second call has other numbers in the same arrays, "
     ),
@@ -315,17 +305,11 @@ def asked(property):
     return PROPERTIES.get(property, ORDINARY)
 
 
-def plain(case):
-    """The case of a conditional property without what it is there for."""
-    return replace(case.without_nan(), property="ordinary rows", layouts={})
-
-
 def check(target, case):
     """What is wrong with a target in one case, worst first; what it raises is a finding, too."""
     of, script, seen = asked(case.property), None, []
-    filled = target.poisoned() if case.property == UNWRITTEN else contextlib.nullcontext()
     try:
-        with np.errstate(all="ignore"), filled:
+        with np.errstate(all="ignore"):
             for script in of.asks(target, case):
                 outcomes = zip(script.judged.values(), target.outcomes(script))
                 seen += [(script, *one) for one in outcomes]

@@ -11,6 +11,7 @@ import numpy as np
 
 from lnlib import validation
 
+from .cases import Case
 from .settings import Settings
 from .targets import Adapter, Spelling
 
@@ -46,14 +47,9 @@ gradients = jax.jit(jax.grad(product, argnums=(0, 1), has_aux=True))
     def __init__(self, target: Any, settings: Settings):
         super().__init__(validation.require_callable("target", target), settings, jax=jax)
 
-    def context(self, dtype: str) -> contextlib.AbstractContextManager:
-        return jax.enable_x64(dtype == "float64")
+    def context(self, case: Case) -> contextlib.AbstractContextManager:
+        return jax.enable_x64(case.dtype == "float64")
 
-    def put(self, array: np.ndarray, dtype: str) -> jax.Array:
-        return jnp.asarray(array, dtype=dtype)
-
-    def get(self, name: str, a: jax.Array) -> np.ndarray:
-        return np.asarray(a.astype(jnp.float32) if a.dtype.itemsize < 4 else a)
-
-    def dtype_name(self, a: jax.Array, copy: np.ndarray) -> str:
-        return a.dtype.name
+    def get(self, array: jax.Array) -> tuple[np.ndarray, str]:
+        wide = array.astype(jnp.float32) if array.dtype.itemsize < 4 else array
+        return np.asarray(wide), array.dtype.name

@@ -113,9 +113,10 @@ def _ratio(wrong, size):
     return float(wrong / size) if size else 0.0 if not wrong else math.inf
 
 
-def derivatives(case, v, settings):
-    r"""The gradients of <v, dx> with respect to x, gamma and dy in float64, each with the error
-    allowed to its L2 norm. They are those of <dy, JVP along v>, too.
+def derivatives(case, settings):
+    r"""The gradients of <v, dx> with respect to x, gamma and dy by the name that scripts give them,
+    in float64, each with the error allowed to its L2 norm. They are those of <dy, JVP along v>,
+    too, and that with respect to dy is the JVP.
 
     The formulas are those of :func:`lnlib.layernorm.layer_norm_double_backward`; of RMS norm, whose
     dx = r (g - xhat mean(g xhat)) is the same formula, with nothing centred.
@@ -124,16 +125,14 @@ def derivatives(case, v, settings):
     def mean(a):
         return a.mean(axis=-1, keepdims=True)
 
-    x, gamma, dy = case.x, case.gamma, case.dy
-    c, v, g = (a if settings.rms else a - mean(a) for a in (x, v, gamma * dy))
+    dy = case.dy
+    c, v, g = (a if settings.rms else a - mean(a) for a in (case.x, case.v, case.gamma * dy))
     r = 1 / np.sqrt(mean(c * c) + case.eps)
     xhat = c * r
     vx, gx = mean(v * xhat), mean(g * xhat)
     Jv = r * (v - xhat * vx)
-    right = (
-        -(r**2) * (xhat * mean(v * g) + v * gx + g * vx - 3 * xhat * vx * gx),
-        (dy * Jv).sum(axis=tuple(range(dy.ndim - 1))),
-        gamma * Jv,
-    )
-    accumulate = settings.accumulated_in(case.dtype)
-    return list(zip(right, allowed_of_derivatives(case, v, r, accumulate, settings.rms)))
+    of_x = -(r**2) * (xhat * mean(v * g) + v * gx + g * vx - 3 * xhat * vx * gx)
+    right = of_x, (dy * Jv).sum(axis=tuple(range(dy.ndim - 1))), case.gamma * Jv
+    slack = allowed_of_derivatives(case, r, settings.accumulated_in(case.dtype), settings.rms)
+    found = dict(zip(("of_x", "of_gamma", "of_dy"), zip(right, slack)))
+    return found | {"along": found["of_dy"]}

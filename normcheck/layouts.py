@@ -10,25 +10,19 @@ import numpy as np
 
 
 class Layout(NamedTuple):
-    """One way to lay out an array ``{a}``, as NumPy code, which also a pasted test can show.
+    """One way to lay out an array ``{a}``, as code that a run executes and a pasted test shows.
 
-    * ``put``: what is put into memory, number behind number.
-    * ``seen``: what the target sees of it.
+    * ``put``: in NumPy, what is put into memory, number behind number.
+    * ``seen``: in the target's library, what the target sees of it.
     * ``alone``: the arguments that are tried by themselves in it.
 
     ``{shape}`` is the array's shape, ``{D}`` its width, ``{last}`` its last axis but one, and
-    ``{zeros}`` a stride of 0 for each of its leading axes.
+    ``{spread}`` the array seen in this shape with strides of 0.
     """
 
-    put: str
-    seen: str
+    put: str = "{a}"
+    seen: str = "{a}"
     alone: tuple[str, ...] = ("dy", "x")
-
-    def code(self, step: str, name: str, shape: tuple[int, ...]) -> str:
-        leading = len(shape) - 1
-        return getattr(self, step).format(
-            a=name, shape=shape, D=shape[-1], last=max(leading - 1, 0), zeros=(0,) * leading
-        )
 
 
 FORTRAN, REVERSED, SECOND = "in Fortran order", "reversed", "every second element"
@@ -37,7 +31,9 @@ FURTHER = "one element further"
 SAME_ROWS, SAME_NUMBERS = "every row the same memory", "all strides 0"
 
 _ALL = "dy", "x", "gamma", "beta"
-_SPREAD = "np.lib.stride_tricks.as_strided({a}, {shape}, {zeros} + "
+
+#: ``{spread}`` in NumPy; what np.broadcast_to gives may not be written to.
+SPREAD = "np.lib.stride_tricks.as_strided({a}, {shape}, np.broadcast_to({a}, {shape}).strides)"
 
 #: By name. Fortran order is of at most three axes.
 LAYOUTS = {
@@ -47,30 +43,30 @@ LAYOUTS = {
     SLICE: Layout("np.concatenate([{a}, {a}], axis=-1)", "{a}[..., :{D}]"),
     SWAPPED: Layout("{a}.swapaxes(0, {last}).copy()", "{a}.swapaxes(0, {last})"),
     FURTHER: Layout("np.append({a}.flat[:1], {a})", "{a}[1:].reshape({shape})", ("dy",)),
-    SAME_ROWS: Layout("{a}.reshape(-1, {D})[0].copy()", _SPREAD + "{a}.strides)"),
-    SAME_NUMBERS: Layout("{a}.reshape(-1)[:1].copy()", _SPREAD + "(0,))", ("dy", "gamma", "beta")),
+    SAME_ROWS: Layout("{a}.reshape(-1, {D})[0].copy()", "{spread}"),
+    SAME_NUMBERS: Layout("np.array({a}.flat[0])", "{spread}", ("dy", "gamma", "beta")),
 }
 
 #: What makes another array of more than one axis only.
 OF_AXES = FORTRAN, SWAPPED, SAME_ROWS
 
 
-def laid_out(array, layout, put=np.asarray, view=lambda a, seen: seen(a)):
-    """These numbers in the layout of this name; ``put(a)`` is a new array of the target's library,
-    and ``view(a, seen)`` what that library has for ``seen`` of a NumPy array.
+def as_code(name, layout, shape, put="{a}", spread=SPREAD, then=""):
+    """Lines that lay out the NumPy array of this name and shape: a layout's name, or None for that
+    of NumPy; ``put`` hands it to the target's library, ``then`` stands behind the last of them.
     """
+    given = {"a": name, "shape": shape, "D": shape[-1], "last": max(len(shape) - 2, 0)}
+    of, given["spread"] = LAYOUTS.get(layout, Layout()), spread.format(**given)
+    steps = [step for step in (of.put, put, of.seen) if step != "{a}"]
+    lines = [f"{name} = {step.format(**given)}" for step in steps]
+    return [*lines[:-1], lines[-1] + then] if then else lines
 
-    def run(step):
-        return lambda a: eval(LAYOUTS[layout].code(step, "a", array.shape), {"np": np, "a": a})
 
-    return view(put(run("put")(array)), run("seen"))
-
-
-def strides_seen(shape, itemsize, seen):
-    """What ``seen`` makes of an array of this shape: shape, and strides and offset in bytes."""
-    whole = np.empty(shape, f"V{itemsize}")
-    part = seen(whole)
-    return part.shape, part.strides, part.ctypes.data - whole.ctypes.data
+def laid_out(array, layout):
+    """These numbers in the layout of this name."""
+    named = {"np": np, "a": array}
+    exec("\n".join(as_code("a", layout, array.shape)), named)
+    return named["a"]
 
 
 def in_words(layouts):
@@ -80,8 +76,3 @@ def in_words(layouts):
         *others, last = (name for name, of in layouts.items() if of == layout)
         told.append(f"{', '.join(others)}{' and ' * bool(others)}{last} {layout}")
     return "; ".join(told)
-
-
-def as_code(name, layout, shape):
-    """Lines of NumPy that lay out the array of this name and shape."""
-    return [f"{name} = {LAYOUTS[layout].code(step, name, shape)}" for step in ("put", "seen")]

@@ -7,7 +7,6 @@ It fails on the target that failed, and passes on a right one. The target's name
 
 import base64
 import inspect
-import re
 import textwrap
 import zlib
 
@@ -15,10 +14,8 @@ import numpy as np
 
 from lnlib.rounding import find
 
-from .cases import UNWRITTEN
-from .checks import DERIVATIVES, TIMES, random_v, shape_of
+from .checks import DERIVATIVES, TIMES, finite_rows, shape_of
 from .judge import BY_ROW, derivatives, truth
-from .layouts import as_code
 
 #: The most numbers that are written out.
 MOST = 64
@@ -73,45 +70,20 @@ def exact(x, gamma, beta, dy, eps, centred=True):
 class Writer:
     """Writes a test: the script that showed a finding, between its arrays and what is right."""
 
-    def __init__(self, target, case, finding, steady, before):
-        self.target, self.case, self.finding = target, case, finding
-        self.steady, self.before, self.settings = steady, before, target.settings
-        self.framework, self.names = self.settings.framework, self.settings.arguments
-        self.script, self.spelling = finding.script or target.once(case), target.spelling
+    def __init__(self, case, finding, target):
+        self.case, self.finding, self.target, self.settings = case, finding, target, target.settings
+        self.script, self.names = finding.script or target.once(case), target.settings.arguments
 
-    def text(self):
-        test = "\n".join(self.lines())
-        if not self.steady or self.case.property == "the same answer twice":
-            test = textwrap.indent(test, "    ")
-            test = f"for time in range({10 * TIMES}):  # not every call fails\n{test}"
-        uses = [line for line in self.script.setup if line.split()[0] in test]
-        test = "\n".join([*uses, test])
-        return "\n".join([*self.imports(test), test])
-
-    def imports(self, test):
-        if "np." in test:
-            yield "import numpy as np"
-        for module in ("base64", "ctypes", "zlib", "ml_dtypes", "torch", "jax"):
-            if f"{module}." in test:
-                yield f"import {module}"
-        if self.framework == "jax" and self.case.dtype == "float64":
-            yield 'jax.config.update("jax_enable_x64", True)'
-
-    def lines(self):
+    def lines(self, before):
         script, tensor, kept = self.script, self.finding.tensor, []
-        if self.case.property == UNWRITTEN:
-            yield self.spelling.filled
         for s, case in reversed(script.cases.items()):  # lines that make arrays call them x, dy
             yield from self.arrays(case, s)
-        for name, a in script.others.items():
-            yield f"{name} = {literal(a, self.case.dtype)}"
-            yield from self.put(name, self.case.dtype)
         if tensor in self.names:
             yield f"before = {self.value(tensor)}.tobytes()"
             kept = [f"assert {self.value(tensor)}.tobytes() == before"]
         if not tensor:
             yield f"# {self.finding.sentence}"
-        if self.before:
+        if before:
             given = (name.replace("gamma", "2 * gamma") for name in self.names[:-1])
             call = self.target.called(self.case, *given)
             call = f"backward(dy, {call}[1])" if self.target.entry == "forward" else call
@@ -119,10 +91,16 @@ class Writer:
         # A backward may put right again what a forward changed.
         yield from [*self.unpacked(script.first), *kept, *self.unpacked(script.then), *kept]
         if self.case.property in DERIVATIVES and tensor:
-            yield from self.derivative()
+            expected, slack = derivatives(self.case, self.settings)[tensor]
+            yield f"wrong = np.linalg.norm({self.value(tensor)} - {literal(expected, 'float64')})"
+            yield f"assert wrong <= {_below(slack)}, wrong"
         elif tensor in script.results:
             for s, case in script.judged.items():
-                yield from self.judged(case, s)
+                yield f"assert np.shape({tensor}{s}) == {shape_of(tensor, case)}"
+                if self.finding.verdict is None:
+                    yield from self.not_by_numbers(case, tensor + s)
+                elif case.x.size:
+                    yield from self.numbers(case, self.value(tensor + s))
 
     def unpacked(self, lines):
         """These lines, but where the result is wrong because it is no tuple: others may unpack."""
@@ -137,94 +115,53 @@ class Writer:
 
     def value(self, name):
         """A result as a NumPy array."""
-        return self.spelling.value.format(a=name)
-
-    # arrays
+        return self.target.spelling.value.format(a=name)
 
     def by_formula(self, case):
         """Whether what is right is computed, and not written out."""
         judged = self.finding.tensor in self.settings.tensors and self.finding.verdict
         return case.x.size > MOST and judged
 
-    def arrays(self, case, s=""):
+    def arrays(self, case, s):
         """Lines that make the arrays of a case; and what is right by formula."""
+        dtype, written = self.target.numpy_dtype(case.dtype), (*self.names, *self.script.more)
+        names = written
         if case.made_by and case.x.size > MOST:
             yield from case.made_by
             if s:
                 yield f"x{s}, gamma{s}, beta{s}, dy{s} = x, gamma, beta, dy"
-            for name in self.names:
-                yield f"{name}{s} = {name}{s}.astype({_dtype(case.dtype)})"
-        else:
-            for name in self.names:
-                yield f"{name}{s} = {literal(getattr(case, name), case.dtype)}"
+            cast = "".join(f".astype({_dtype(one)})" for one in dict.fromkeys((case.dtype, dtype)))
+            yield from (f"{name}{s} = {name}{s}{cast}" for name in self.names)
+            written = self.script.more
+        yield from (f"{name}{s} = {literal(getattr(case, name), dtype)}" for name in written)
         if self.by_formula(case):
             beta = f"beta{s}" if "beta" in self.names else f"0 * gamma{s}"
             given = f"x{s}, gamma{s}, {beta}, dy{s}, {case.eps!r}, {not self.settings.rms}"
-            yield f"\n{inspect.getsource(exact)}"
             yield f'expected{s} = exact({given})["{self.finding.tensor}"]'
-        for name in self.names:
-            shape = getattr(case, name).shape
-            yield from self.put(name + s, case.dtype, case.layouts.get(name), shape)
-
-    def put(self, name, dtype, layout=None, shape=()):
-        """Lines that lay out an array and hand it to the framework."""
-        put = self.spelling.put
-        if self.framework == "torch":
-            if dtype == "bfloat16":  # NumPy hands over the bits
-                yield f"{name} = {name}.view(np.int16)"
-                put += ".view(torch.bfloat16)"
-            if self.settings.device:
-                put += f".to({self.settings.device!r})"
-            put += ".requires_grad_()" * (name.rstrip("23") in self.script.wanted)
-        if layout:
-            yield from as_code(name, layout, shape)
-        if put != "{a}":
-            yield f"{name} = {put.format(a=name)}"
-
-    # judging
-
-    def judged(self, case, s=""):
-        """Lines that judge a tensor as the judge does."""
-        name, shape = self.finding.tensor + s, shape_of(self.finding.tensor, case)
-        if self.framework == "numpy":
-            yield f"assert np.shape({name}) == {shape}"
-        else:
-            yield f"assert {name} is not None and {name}.shape == {shape}"
-        if self.finding.verdict is None:
-            yield from self.not_by_numbers(case, name)
-        elif case.x.size:
-            yield from self.numbers(case, s, self.value(name), shape)
-
-    def derivative(self):
-        names = list(DERIVATIVES[self.case.property][1])
-        exact = derivatives(self.case, random_v(self.case), self.settings)
-        expected, slack = exact[names.index(self.finding.tensor)]
-        yield f"expected = {literal(expected, 'float64')}"
-        yield f"wrong = np.linalg.norm({self.value(self.finding.tensor)} - expected)"
-        yield f"assert wrong <= {_below(slack)}, wrong"
+        for name in names:
+            yield from self.target.placed(name, case, self.script.wanted, s)
 
     def not_by_numbers(self, case, name):
-        said = r"a row of (x|dy) that holds NaN or Inf has a finite"
-        if told := re.search(said, self.finding.sentence):
-            lost = ~np.isfinite(getattr(case, told[1])).all(axis=-1).ravel()
+        if "holds NaN or Inf" in self.finding.sentence:
+            lost = ~finite_rows(case.x if self.finding.tensor == "y" else case.dy)
             rows, flat = np.flatnonzero(lost).tolist(), (-1, case.width)
             found = f"np.isfinite({self.value(name)}).reshape({flat})[{rows}].all(axis=-1)"
             yield f"finite = {found}"
             yield "assert not finite.any(), finite"
-        elif self.framework == "torch":
+        elif self.settings.framework == "torch":
             yield f"assert {name}.dtype == torch.{case.dtype}, {name}.dtype"
         else:
-            array = f"np.asarray({name})" if self.framework == "numpy" else name
-            yield f"assert {array}.dtype == {_dtype(case.dtype)}, {array}.dtype"
+            yield f"dtype = np.asarray({name}).dtype"
+            yield f"assert dtype == {_dtype(case.dtype)}, dtype"
 
-    def numbers(self, case, s, value, shape):
+    def numbers(self, case, value):
+        """Lines that judge the numbers of a tensor as the judge does."""
         tensor, clean = self.finding.tensor, case.without_nan()
-        known, by_row = truth(clean, self.settings), tensor in BY_ROW
+        known, by_row, shape = truth(clean, self.settings), tensor in BY_ROW, shape_of(tensor, case)
         right, slack = known.tensors[tensor], known.slack[tensor]
         expected = f"np.array({right.reshape(shape).tolist()})"
         if self.by_formula(case):
-            at = next(at for at, one in self.script.cases.items() if one is case)
-            expected = f"expected{at}"
+            expected = next(f"expected{s}" for s, one in self.script.cases.items() if one is case)
             found = exact(*clean.arrays, case.eps, not self.settings.rms)[tensor]
             off = found.reshape(right.shape) - right
             slack = slack - (np.linalg.norm(off, axis=-1) if by_row else np.abs(off))
@@ -241,7 +178,7 @@ class Writer:
             yield f"limits[{at}] = {_below(slack[at])}"
             yield "assert np.all(wrong <= limits), wrong.max()"
             return
-        whole = np.isfinite(case.x if tensor == "y" else case.x + case.dy).all(axis=-1).ravel()
+        whole = finite_rows(case.x if tensor == "y" else case.x + case.dy)
         rows = np.flatnonzero(whole) if by_row else np.arange(len(right))
         chosen = "" if len(rows) == len(right) else f"[{rows.tolist()}]"
         limits = [_below(limit) for limit in slack[rows]]
@@ -259,4 +196,16 @@ def as_test(case, finding, target, steady=True, before=False):
     ``steady``: whether every call shows it. ``before``: whether it may need a call on other numbers
     before.
     """
-    return Writer(target, case, finding, steady, before).text()
+    writer = Writer(case, finding, target)
+    test = "\n".join(writer.lines(before))
+    if not steady or case.property == "the same answer twice":
+        test = textwrap.indent(test, "    ")
+        test = f"for time in range({10 * TIMES}):  # not every call fails\n{test}"
+    test = "\n".join([line for line in writer.script.setup if line.split()[0] in test] + [test])
+    if "exact(" in test:
+        test = f"\n{inspect.getsource(exact)}\n{test}"
+    modules = ["base64", "ctypes", "zlib", "ml_dtypes", "torch", "jax"]
+    head = ["import numpy as np"] + [f"import {one}" for one in modules if f"{one}." in test]
+    if target.settings.framework == "jax" and case.dtype == "float64":
+        head.append('jax.config.update("jax_enable_x64", True)')
+    return "\n".join([*head, test])

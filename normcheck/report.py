@@ -4,13 +4,13 @@ import json
 import math
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 import numpy as np
 
-from .cases import QUICK, Case
+from .cases import ARGUMENTS, QUICK, Case
 from .mistakes import Diagnosis
 
 
@@ -52,14 +52,13 @@ class Failure:
 
     def record(self) -> dict[str, Any]:
         """What goes into JSON: of large arrays no numbers, of others as text keeps them."""
-        case, names = self.case, ("x", "gamma", "beta", "dy")
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        case, found = self.case, dict(vars(self))
         for name in "error", "share":
             found[name] = str(found[name]) if found[name] in (math.inf, -math.inf) else found[name]
         found["case"] = {name: getattr(case, name) for name in ("dtype", "eps", "layouts")}
         found["case"] |= {"shape": case.x.shape} | {
             name: np.vectorize(str, otypes=[object])(a).tolist() if a.size <= 64 else None
-            for name, a in zip(names, case.arrays)
+            for name, a in zip(ARGUMENTS, case.arrays)
         }
         return found
 
@@ -105,16 +104,15 @@ class Report:
 
     def to_json(self) -> str:
         """The report as JSON text."""
-        found = {one.name: getattr(self, one.name) for one in fields(self)} | {
+        found = vars(self) | {
             "held": self.held,
             "kept": self.kept,
             "ended": self.ended or None,
             "failures": [failure.record() for failure in self.failures],
             "seconds": round(self.seconds, 1),
         }
-        if self.mistake:
-            kind, names, sentence, _ = self.mistake
-            found["mistake"] = {"kind": kind, "names": names, "sentence": sentence}
+        if told := self.mistake:
+            found["mistake"] = {one: getattr(told, one) for one in ("kind", "names", "sentence")}
         return json.dumps(found, indent=1)
 
     def to_html(self) -> str:

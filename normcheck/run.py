@@ -1,7 +1,9 @@
 """The run: every case through the target, the failures shrunk, the report."""
 
+import itertools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,7 +11,7 @@ from lnlib.validation import require_kind
 
 from .adapters import adapt
 from .cases import FAR_SHAPE, NEAR, Case, all_cases, drawer, far, not_tested
-from .checks import TIMES, asked, check, misshapen, of_two_axes, plain
+from .checks import TIMES, asked, check, misshapen, of_two_axes
 from .judge import BY_ROW, judge
 from .naming import name
 from .paste import MOST, as_test
@@ -44,10 +46,9 @@ def validate(
 
     ``target`` is, for "numpy", a pair of functions: ``forward(x, gamma, beta, eps) -> (y, saved)``
     and ``backward(dy, saved) -> (dx, dgamma, dbeta)``; RMS norm has no beta and no dbeta. For
-    "torch" and "jax" it is a differentiable
-    function ``f(x, gamma, beta, eps) -> y``; for "torch" also a module, or a class of modules.
-    The other arguments are those of :class:`normcheck.Settings`; ``watch`` is called with each
-    case before the target is called.
+    "torch" and "jax" it is a differentiable function ``f(x, gamma, beta, eps) -> y``; for "torch"
+    also a module, or a class of modules. The other arguments are those of
+    :class:`normcheck.Settings`; ``watch`` is called with each case before the target is called.
 
     Raises :class:`Interrupted`, a KeyboardInterrupt with the report on what was tried until then,
     and :class:`TargetError` if the target does not run on ordinary rows at all, or is not what it
@@ -74,10 +75,8 @@ class _Run:
     @property
     def failed(self):
         """property -> pairs (case, findings) of those that failed."""
-        wrong = {
-            property: [one for one in tried if one[1]] for property, tried in self.tried.items()
-        }
-        return {property: cases for property, cases in wrong.items() if cases}
+        found = {name: [one for one in tried if one[1]] for name, tried in self.tried.items()}
+        return {name: wrong for name, wrong in found.items() if wrong}
 
     def report(self, called, started):
         def said(failures, **more):
@@ -104,10 +103,8 @@ class _Run:
             notes = () if self.settings.quick else tuple(self.digit_loss_by_offset())
             return said(failures, mistake=mistake, notes=notes)
         except KeyboardInterrupt as stopped:
-            failures = (
-                self.failure(property, *as_drawn(cases), as_test)
-                for property, cases in self.failed.items()
-            )
+            failed = self.failed.items()
+            failures = [self.failure(name, *as_drawn(cases), as_test) for name, cases in failed]
             raise Interrupted(said(failures, ended="interrupted")) from stopped
 
     def ordinary_digits(self, case):
@@ -125,11 +122,11 @@ class _Run:
 
     def try_one(self, case):
         property = case.property
-        if asked(property).conditional and check(self.target, plain(case)):
+        plain = replace(case.without_nan(), property="ordinary rows", layouts={})
+        if asked(property).conditional and check(self.target, plain):
             self.unjudged[property] = f"{property}: the numbers are wrong as they are"
         else:
-            found = check(self.target, case)
-            self.tried.setdefault(property, []).append((case, found))
+            self.tried.setdefault(property, []).append((case, check(self.target, case)))
 
     def digit_loss_by_offset(self):
         """Where each tensor begins to lose more than any right formula may lose near zero, as rows
@@ -142,14 +139,12 @@ class _Run:
             for offset in (*NEAR[1:], *far(self.settings, dtype)):
                 draw = drawer(self.settings)
                 case = draw("digits", FAR_SHAPE, dtype, offset=offset, sigma=1.0)
-                if not self.settings.takes(case.x.shape):
-                    continue
-                if check(self.target, case):
+                if not self.settings.takes(case.x.shape) or check(self.target, case):
                     break
                 for tensor, value in self.target.call(case).tensors.items():
                     verdict = judge(tensor, value, case, self.settings)
-                    words = f"{tensor} from {offset:g} ({verdict.digits:.1f} digits)"
                     if verdict.error > lost:
+                        words = f"{tensor} from {offset:g} ({verdict.digits:.1f} digits)"
                         begins.setdefault(tensor, words)
             if begins:
                 yield f"{dtype} loses digits as mean / sigma grows: {', '.join(begins.values())}"
@@ -161,12 +156,8 @@ class _Run:
         # If the first call of all was right, others may be wrong by what the target keeps of it.
         first_is_right = not self.tried[self.cases[0].property][0][1]
         before = first_is_right and "calls in any order" in (*self.failed, *self.unjudged)
-        wrong = [
-            case
-            for property, cases in self.failed.items()
-            if asked(property).of_numbers
-            for case, _ in cases
-        ]
+        of_numbers = [cases for name, cases in self.failed.items() if asked(name).of_numbers]
+        wrong = [case for case, _ in itertools.chain(*of_numbers)]
         for property, cases in self.failed.items():
             tried = [(case, bool(found)) for case, found in self.tried[property]]
             place = where(property, tried, wrong, partial(self.probe, property, cases[0][0].dtype))

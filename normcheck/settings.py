@@ -1,6 +1,7 @@
 """What the caller says about the target."""
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from math import prod
 from typing import Any
@@ -17,31 +18,27 @@ FRAMEWORKS = {
 DTYPES = "float64", "float32", "float16", "bfloat16"
 
 
-def _option(default: Any, check: Callable, says: str, **of_command: Any) -> Any:
-    """A field: ``check(name, value)``, what it says, and how the command takes it."""
-    return field(default=default, metadata={"help": says, "check": check, "command": of_command})
+def _option(default: Any, says: str, **of_command: Any) -> Any:
+    """A field: what the help says of it, and how the command takes it, so what a right value is."""
+    if isinstance(default, bool):
+        of_command["action"] = argparse.BooleanOptionalAction if default else "store_true"
+    return field(default=default, metadata={**of_command, "help": says})
 
 
-def _one_of(choices) -> Callable:
-    return lambda name, value: validation.require_choice(name, value, choices)
-
-
-def _some_dtypes(name, value):
-    value = validation.require_several(name, value)
-    if not value:  # nothing would be tried, and so everything hold
-        raise ValueError(f"{name}: found none, expected one or more of {', '.join(DTYPES)}")
-    return tuple(validation.require_choice(name, dtype, DTYPES) for dtype in value)
-
-
-def _eps(name, value):
-    return validation.require_eps(value)
-
-
-def _any(name, value):
-    return value
-
-
-_FLAG, _COUNT, _YES = validation.require_bool, validation.require_count, {"action": "store_true"}
+def _checked(name: str, value: Any, of_command: Mapping) -> Any:
+    """A right value for such an option; otherwise an error that names it."""
+    if "nargs" in of_command:
+        value = validation.require_several(name, value)
+        if not value:  # nothing would be tried, and so everything hold
+            raise ValueError(f"{name}: found none, expected one or more of {', '.join(DTYPES)}")
+        return tuple(validation.require_choice(name, one, DTYPES) for one in value)
+    if "choices" in of_command:
+        return validation.require_choice(name, value, of_command["choices"])
+    if "action" in of_command:
+        return validation.require_bool(name, value)
+    if of_command.get("type") is int:
+        return validation.require_count(name, value)
+    return validation.require_eps(value) if of_command.get("type") is float else value
 
 
 @dataclass(frozen=True)
@@ -51,38 +48,36 @@ class Settings:
     Of the methods, arguments are not checked: a run asks them about its own cases.
     """
 
-    kind: str = _option("layer_norm", _one_of(KINDS), "what the target computes", choices=KINDS)
-    framework: str = _option(
-        "numpy", _one_of(FRAMEWORKS), "whose arrays the target takes", choices=list(FRAMEWORKS)
-    )
+    kind: str = _option("layer_norm", "what the target computes", choices=KINDS)
+    framework: str = _option("numpy", "whose arrays the target takes", choices=list(FRAMEWORKS))
     dtypes: tuple[str, ...] = _option(
-        ("float32",), _some_dtypes, "dtypes of x, gamma, beta and dy", nargs="+", choices=DTYPES
+        ("float32",), "dtypes of x, gamma, beta and dy", nargs="+", choices=DTYPES
     )
-    quick: bool = _option(False, _FLAG, "fewer widths and rows, and none far from zero", **_YES)
+    quick: bool = _option(False, "fewer widths and rows, and none far from zero")
     eps: float | None = _option(
-        None, _eps, "the eps that is fixed in the target; else it is its last argument", type=float
+        None, "the eps that is fixed in the target; else it is its last argument", type=float
     )
-    beta: bool = _option(True, _FLAG, "whether there is a beta; RMS norm has none")
-    multiple_of: int = _option(1, _COUNT, "the target takes multiples of this as D", type=int)
-    most_features: int | None = _option(None, _COUNT, "the largest D that it takes", type=int)
-    most_rows: int | None = _option(None, _COUNT, "the most rows that it takes", type=int)
+    beta: bool = _option(True, "whether there is a beta; RMS norm has none")
+    multiple_of: int = _option(1, "the target takes multiples of this as D", type=int)
+    most_features: int | None = _option(None, "the largest D that it takes", type=int)
+    most_rows: int | None = _option(None, "the most rows that it takes", type=int)
     contiguous: bool = _option(
-        False, _FLAG, "it takes no arrays with strides; only autograd's dy may have some", **_YES
+        False, "it takes no arrays with strides; only autograd's dy may have some"
     )
     accumulate: str | None = _option(
-        None, _one_of(DTYPES), "its arithmetic and sums, by default float32 or more", choices=DTYPES
+        None, "its arithmetic and sums, by default float32 or more", choices=DTYPES
     )
     double_backward: bool = _option(
-        False, _FLAG, "its gradient can be differentiated again (PyTorch, JAX)", **_YES
+        False, "its gradient can be differentiated again (PyTorch, JAX)"
     )
-    forward_mode: bool = _option(False, _FLAG, "it has a JVP, and this a gradient", **_YES)
-    device: str | None = _option(None, _any, 'where PyTorch puts its tensors, for example "cuda"')
+    forward_mode: bool = _option(False, "it has a JVP, and this a gradient")
+    device: str | None = _option(None, 'where PyTorch puts its tensors, for example "cuda"')
 
     def __post_init__(self):
         for one in fields(self):
             value = getattr(self, one.name)
             if value is not None or one.default is not None:
-                object.__setattr__(self, one.name, one.metadata["check"](one.name, value))
+                object.__setattr__(self, one.name, _checked(one.name, value, one.metadata))
         if self.most_features is not None:
             validation.require_count("most_features", self.most_features, self.multiple_of)
         if self.device is not None and self.framework != "torch":

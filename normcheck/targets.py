@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .cases import Case
-from .layouts import laid_out
+from .layouts import SPREAD, as_code
 from .settings import Settings
 
 
@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
     """What came of one call.
 
     * ``tensors``: name -> NumPy array (bfloat16 as float32), or None where there is none.
-    * ``dtypes``: name -> name of the dtype that the target gave.
+    * ``dtypes``: name -> name of the dtype that the target gave, or empty.
     * ``changed``: the names of the arguments that were changed by the call.
     """
 
@@ -46,7 +46,7 @@ class Script(NamedTuple):
     * ``first``, ``then``: lines before, and after, every y is read: a backward may write over it.
     * ``judged``: suffix -> the case of which the results with such names are.
     * ``results``: their names. ``wanted``: the arguments that ask for a gradient.
-    * ``others``: further arrays, by name.
+    * ``more``: names of further arrays of a case, such as v.
     """
 
     cases: dict[str, Case]
@@ -56,7 +56,7 @@ class Script(NamedTuple):
     judged: dict[str, Case]
     results: tuple[str, ...]
     wanted: tuple[str, ...]
-    others: dict[str, np.ndarray] = {}
+    more: tuple[str, ...] = ()
 
 
 class Spelling(NamedTuple):
@@ -65,7 +65,8 @@ class Spelling(NamedTuple):
     In them ``{call}`` is the target's own call, ``{inputs}`` are its arrays, ``{results}`` the
     gradients, ``{a}`` is one array; ``{s}`` stands behind the names of a case's arrays.
 
-    * ``put``: a NumPy array as one of the framework; ``value``: the other way round.
+    * ``put``: a NumPy array as one of the framework; ``value``: the other way round. ``spread``:
+      see :data:`normcheck.layouts.SPREAD`. ``wanted``: what makes an array ask for a gradient.
     * ``setup``: what is executed once. ``forward``, ``backward``: the two calls.
     * ``overwrite``: the numbers of ``{a}2`` go into ``{a}``. ``filled``: from here on fresh memory
       is not 0.
@@ -77,6 +78,8 @@ class Spelling(NamedTuple):
 
     put: str = "{a}"
     value: str = "{a}"
+    spread: str = SPREAD
+    wanted: str = ""
     setup: str = ""
     forward: str = "y{s}, saved{s} = {call}"
     backward: str = "{results} = backward(dy{s}, saved{s})"
@@ -111,8 +114,8 @@ def execute(lines: Sequence[str], names: dict[str, Any]) -> None:
 class Adapter:
     """A target of one framework, asked as those of all others are.
 
-    A framework says how an array is made (``put``), laid out (``view``) and read (``get``), and how
-    its code is spelt.
+    A framework says how its code is spelt, and how an array is read: ``get`` returns a copy of it
+    in NumPy, which no later call can change, and the name of its dtype.
 
     * ``layouts``: the ways in which it can lay out arguments.
     * ``able``: which of the properties that not every target has it can be asked for.
@@ -127,9 +130,7 @@ class Adapter:
     lacks: tuple[str, ...] = ()
     array: type = object
     entry = "target"
-    put: Callable[[np.ndarray, str], Any]
-    get: Callable[[str, Any], np.ndarray]
-    poisoned: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+    get: Callable[[Any], tuple[np.ndarray, str]]
 
     def __init__(self, target: Any, settings: Settings, **names: Any):
         self.target, self.settings = target, settings
@@ -139,29 +140,17 @@ class Adapter:
             self.able = (*self.able, *settings.derivatives)
         self.watch: Callable[[Case], Any] = lambda case: None
 
-    def view(self, array, seen):
-        return seen(array)
-
-    def dtype_name(self, array, copy: np.ndarray) -> str:
-        return copy.dtype.name
-
-    def context(self, dtype: str) -> contextlib.AbstractContextManager:
-        """What holds while a script of this dtype is executed."""
+    def context(self, case: Case) -> contextlib.AbstractContextManager:
+        """What holds while a script of this case is executed."""
         return contextlib.nullcontext()
 
-    def arguments(self, case: Case, wanted: Sequence[str] = ()) -> dict[str, Any]:
-        """The arrays of a case by name; those ``wanted`` ask for a gradient."""
+    def numpy_dtype(self, dtype: str) -> str:
+        """The dtype of the NumPy arrays that code is given, to make those of ``dtype`` of."""
+        return dtype
 
-        def put(a):
-            return self.put(a, case.dtype)
-
-        arrays = {name: getattr(case, name) for name in self.settings.arguments}
-        return {
-            name: laid_out(a, case.layouts[name], put, self.view)
-            if name in case.layouts
-            else put(a)
-            for name, a in arrays.items()
-        }
+    def put(self, dtype: str) -> str:
+        """The code that makes an array of the framework of one of NumPy."""
+        return self.spelling.put
 
     # Code
 
@@ -186,6 +175,12 @@ class Adapter:
             "wanted": self.settings.arguments[:-1],
         }
         return Script(cases, self.setup(case), first, then, **usual | more)
+
+    def placed(self, name: str, case: Case, wanted: Sequence[str] = (), s: str = "") -> list[str]:
+        """The lines that make one array of a case, so far one of NumPy, what the target takes."""
+        shape, put, spread = getattr(case, name).shape, self.put(case.dtype), self.spelling.spread
+        then = self.spelling.wanted if name in wanted else ""
+        return as_code(name + s, case.layouts.get(name), shape, put, spread, then)
 
     def setup(self, case: Case) -> list[str]:
         return self.spelt("setup", case)
@@ -213,24 +208,32 @@ class Adapter:
         """The outcome of each case that a script judges."""
         case = script.cases[""]
         self.watch(case)
-        with self.context(case.dtype):
+        with self.context(case):
             names = dict(self.prepared(script.setup))
             for s, one in script.cases.items():
-                arrays = self.arguments(one, script.wanted)
-                names |= {name + s: a for name, a in arrays.items()}
-            names |= {name: self.put(a, case.dtype) for name, a in script.others.items()}
-            given = {name: names[name] for name in self.settings.arguments}
-            before, changed, ys = self._bytes(given), set(), {}
-            for lines in script.first, script.then:
+                for name in (*self.settings.arguments, *script.more):
+                    names[name + s] = np.array(getattr(one, name), self.numpy_dtype(one.dtype))
+                    execute(self.placed(name, one, script.wanted, s), names)
+            before, changed = self._bytes(names), set()
+            read: dict[str, tuple[Any, str]] = {}
+            for lines, of_y in (script.first, True), (script.then, False):
                 execute(lines, names)
                 # A backward may put right again what a forward changed.
-                changed |= {name for name, a in self._bytes(given).items() if a != before[name]}
-                if lines is script.first and "y" in script.results:
-                    ys = {s: self._read("y", names[f"y{s}"]) for s in script.judged}
-            return [self._outcome(script, s, names, changed, ys) for s in script.judged]
+                changed |= {name for name, a in self._bytes(names).items() if a != before[name]}
+                for name in script.results:
+                    if (name == "y") == of_y:
+                        read |= {name + s: self._read(name, names[name + s]) for s in script.judged}
+        return [
+            Outcome(
+                {name: read[name + s][0] for name in script.results},
+                {name: read[name + s][1] for name in script.results},
+                tuple(name for name in before if name in changed),
+            )
+            for s in script.judged
+        ]
 
-    def _bytes(self, arrays):
-        return {name: self.get(name, a).tobytes() for name, a in arrays.items()}
+    def _bytes(self, names):
+        return {name: self.get(names[name])[0].tobytes() for name in self.settings.arguments}
 
     def _read(self, name, value):
         if name == "y" and not isinstance(value, self.array):
@@ -238,14 +241,4 @@ class Adapter:
                 f"target: found a {type(value).__name__} returned, expected y, one of"
                 f" {self.array.__name__}"
             )
-        return None if value is None else self.get(name, value)
-
-    def _outcome(self, script, s, names, changed, ys):
-        given = {name: names[name + s] for name in script.results}
-        arrays = {
-            name: ys[s] if name == "y" else self._read(name, value) for name, value in given.items()
-        }
-        dtypes = {
-            name: self.dtype_name(given[name], a) for name, a in arrays.items() if a is not None
-        }
-        return Outcome(arrays, dtypes, tuple(name for name in names if name in changed))
+        return (None, "") if value is None else self.get(value)

@@ -101,9 +101,8 @@ def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False, powers=NO_P
     }
 
 
-def allowed_of_derivatives(case, v, rstd, accumulate, rms=False):
-    """Absolute L2 errors of the gradients of <v, dx> with respect to x, gamma and dy; v has x's
-    shape.
+def allowed_of_derivatives(case, rstd, accumulate, rms=False):
+    """Absolute L2 errors of the gradients of <v, dx> with respect to x, gamma and dy.
 
     The parts of the first are r^2 times a row times a mean of two rows, of which none is above
     ||v|| ||g|| / sqrt(D); there are six of them. The others are sums and products of J v, none of
@@ -113,6 +112,6 @@ def allowed_of_derivatives(case, v, rstd, accumulate, rms=False):
     offset = np.abs(case.x.mean(axis=-1, keepdims=True)) * rstd * (not rms)
     share = near_zero(D, accumulate) + (20 + 4 * math.sqrt(D)) * 8 * U[case.dtype] * half
     share = share * (1 + distance_loss(offset, D))
-    v, g = (np.linalg.norm(a, axis=-1, keepdims=True) for a in (v, case.gamma * case.dy))
+    v, g = (np.linalg.norm(a, axis=-1, keepdims=True) for a in (case.v, case.gamma * case.dy))
     parts = 6 * rstd**2 * v * g / math.sqrt(D), case.dy * rstd * v, case.gamma * rstd * v
     return [np.linalg.norm(share * part) for part in parts]

@@ -20,7 +20,7 @@ import torch
 from lnlib import validation
 
 from .cases import UNWRITTEN, WRITTEN_OVER, Case
-from .layouts import LAYOUTS, REVERSED, strides_seen
+from .layouts import LAYOUTS, REVERSED
 from .settings import Settings
 from .targets import Adapter, Raised, Spelling, TargetError, in_one_line
 
@@ -37,6 +37,8 @@ class TorchFunction(Adapter):
     array = torch.Tensor
     spelling = Spelling(
         put="torch.from_numpy({a})",
+        spread="{a}.expand({shape})",
+        wanted=".requires_grad_()",
         value="{a}.detach().double().cpu().numpy()",
         forward="y{s} = {call}",
         # .grad would keep a copy of what the target keeps
@@ -46,7 +48,8 @@ class TorchFunction(Adapter):
         "torch.utils.deterministic.fill_uninitialized_memory = True",
         only_y="with torch.no_grad():\n    y = {call}",
         alone="d{a}, = torch.autograd.grad({call}, {a}, dy, allow_unused=True)",
-        added="for time in range(2):\n    {call}.backward(dy)",
+        added="for time in range(2):\n    {call}.backward(dy)\n"
+        "{results} = (a.grad / 2 for a in ({inputs}))",
         second="""\
 dx, = torch.autograd.grad({call}, x, dy, create_graph=True)
 of_x, of_gamma, of_dy = torch.autograd.grad((v * dx).sum(), (x, gamma, dy))""",
@@ -93,47 +96,33 @@ def product(x, gamma):
         return f"torch.func.functional_call({module}, {{{parameters}}}, ({x},))"
 
     @contextlib.contextmanager
-    def context(self, dtype: str):
-        with warnings.catch_warnings(), _compiled_again():
-            # of what PyTorch itself takes for its own JVPs
-            warnings.simplefilter("ignore", DeprecationWarning)
-            yield
-
-    def put(self, array: np.ndarray, dtype: str) -> torch.Tensor:
-        # without rows it has the strides of PyTorch; torch.tensor would take NumPy's
-        made = torch.empty(array.shape, dtype=getattr(torch, dtype), device=self.settings.device)
-        return made.copy_(torch.as_tensor(np.ascontiguousarray(array)))
-
-    def view(self, array, seen):
-        size = array.element_size()
-        shape, strides, offset = strides_seen(array.shape, size, seen)
-        return array.as_strided(shape, [stride // size for stride in strides], offset // size)
-
-    def arguments(self, case: Case, wanted=()) -> dict[str, torch.Tensor]:
-        arrays = super().arguments(case)
-        return {name: t.requires_grad_(name in wanted) for name, t in arrays.items()}
-
-    def get(self, name: str, t: torch.Tensor) -> np.ndarray:
-        wide = torch.float64 if t.dtype == torch.float64 else torch.float32
-        return t.detach().to("cpu", wide, copy=True).numpy()
-
-    def dtype_name(self, t: torch.Tensor, copy: np.ndarray) -> str:
-        return str(t.dtype).removeprefix("torch.")
-
-    @contextlib.contextmanager
-    def poisoned(self):
-        """PyTorch fills fresh tensors with NaN where its algorithms have to be deterministic."""
+    def context(self, case: Case):
+        """A script may fill memory; PyTorch does that where algorithms have to be deterministic."""
         memory = torch.utils.deterministic
         before, filled = torch.get_deterministic_debug_mode(), memory.fill_uninitialized_memory
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        memory.fill_uninitialized_memory = True
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of those that are not
+            with warnings.catch_warnings(), _compiled_again():
+                # of what PyTorch itself takes for its own JVPs
+                warnings.simplefilter("ignore", DeprecationWarning)
+                # of algorithms that are not
+                warnings.filterwarnings("ignore", ".* does not have a deterministic implementation")
                 yield
         finally:
             torch.set_deterministic_debug_mode(before)
             memory.fill_uninitialized_memory = filled
+
+    def numpy_dtype(self, dtype: str) -> str:
+        return "float32" if dtype == "bfloat16" else dtype
+
+    def put(self, dtype: str) -> str:
+        device = [repr(self.settings.device)] * (self.settings.device is not None)
+        to = ", ".join(device + ["torch.bfloat16"] * (dtype == "bfloat16"))
+        return self.spelling.put + f".to({to})" * bool(to)
+
+    def get(self, array: torch.Tensor) -> tuple[np.ndarray, str]:
+        wide = torch.float64 if array.dtype == torch.float64 else torch.float32
+        copy = array.detach().to("cpu", wide, copy=True).numpy()
+        return copy, str(array.dtype).removeprefix("torch.")
 
 
 def _require_device(device):

@@ -15,9 +15,11 @@ from pages import BOOK
 
 from normcheck import TargetError, validate
 from normcheck.adapters import adapt
-from normcheck.cases import draw
+from normcheck.cases import UNWRITTEN, draw
 from normcheck.checks import check
+from normcheck.layouts import laid_out
 from normcheck.settings import Settings
+from normcheck.targets import execute
 
 pytestmark = pytest.mark.slow
 
@@ -211,11 +213,33 @@ def test_what_is_compiled_is_compiled_for_every_case(torch):
 
 def test_memory_is_filled_only_for_its_property(torch):
     memory, before = torch.utils.deterministic, torch.are_deterministic_algorithms_enabled()
-    filled, memory.fill_uninitialized_memory = memory.fill_uninitialized_memory, False
+    was_filled, memory.fill_uninitialized_memory = memory.fill_uninitialized_memory, False
+    filled = []
+
+    def layer_norm(x, gamma, beta, eps):
+        filled.append(bool(torch.empty(9).isnan().all()))
+        return torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps)
+
     try:
-        with adapt(torch.nn.LayerNorm, Settings(framework="torch")).poisoned():
-            assert torch.empty(9).isnan().all()
+        target = adapt(layer_norm, Settings(framework="torch"))
+        for property in UNWRITTEN, "ordinary rows":
+            assert not check(target, draw(property, (2, 3), "float32"))
+        assert filled == [True, False]
         assert torch.are_deterministic_algorithms_enabled() == before
         assert not memory.fill_uninitialized_memory
     finally:
-        memory.fill_uninitialized_memory = filled
+        memory.fill_uninitialized_memory = was_filled
+
+
+def test_pytorch_has_the_layouts_of_numpy(torch):
+    """The same strides and numbers, whatever the dtype; what asks for a gradient is a leaf."""
+    target = adapt(torch.nn.functional.layer_norm, Settings(framework="torch"))
+    case = draw("memory in any order", (3, 4, 7), "bfloat16")
+    for layout in target.layouts:
+        case = case.laid_out({"x": layout})
+        names = {"np": np, "torch": torch, "x": case.x.astype(np.float32)}
+        execute(target.placed("x", case, ["x"]), names)
+        seen, expected = names["x"], laid_out(case.x, layout)
+        assert seen.stride() == tuple(stride // 8 for stride in expected.strides), layout
+        assert seen.dtype == torch.bfloat16 and seen.requires_grad and seen.is_leaf
+        assert np.array_equal(seen.detach().double(), expected)

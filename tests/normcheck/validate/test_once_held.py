@@ -6,7 +6,7 @@ import pytest
 from lnlib import layer_norm_backward, layer_norm_forward
 from normcheck import TargetError, adapters, validate
 from normcheck.adapters import NumPyPair
-from normcheck.cases import all_cases
+from normcheck.cases import UNWRITTEN, all_cases, draw
 from normcheck.checks import check
 from normcheck.judge import BY_ROW, judge, truth
 from normcheck.settings import Settings
@@ -40,12 +40,18 @@ def test_rows_beyond_a_limit_of_grids_are_tried():
 
 @pytest.mark.skipif(adapters._mallopt is None, reason="only glibc fills memory on request")
 def test_memory_is_filled_only_for_its_property():
-    huge = np.array([0x7F7F7F7F], "i4").view("f4")
-    with NumPyPair((min, min), Settings()).poisoned():
-        assert (np.empty(10**5, np.float32) == huge).all()
-    fresh = np.empty(10**5, np.float32)
-    fresh[:] = 1
-    assert not (np.empty(10**5, np.float32) == huge).all()
+    huge, filled = np.array([0x7F7F7F7F], "i4").view("f4"), []
+
+    def forward(*given):
+        fresh = np.empty(10**5, np.float32)
+        filled.append((fresh == huge).all())
+        fresh[:] = 1
+        return layer_norm_forward(*given)
+
+    target = NumPyPair((forward, layer_norm_backward), Settings())
+    for property in UNWRITTEN, "ordinary rows":
+        assert not check(target, draw(property, (2, 3), "float32"))
+    assert filled == [True, False]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import numpy as np
 
 from lnlib import validation
 
-from .cases import UNWRITTEN, WRITTEN_OVER, Case
+from .cases import UNWRITTEN, Case
 from .layouts import LAYOUTS
 from .settings import FRAMEWORKS, Settings
 from .targets import Adapter, TargetError
@@ -45,7 +45,9 @@ class NumPyPair(Adapter):
     """
 
     layouts = tuple(LAYOUTS)
-    able = WRITTEN_OVER, *(UNWRITTEN,) * (_mallopt is not None)
+    overwrite = "{a}[...] = {a}{s}"
+    if _mallopt:
+        filled = "ctypes.CDLL(None).mallopt(-6, 0x80)  # from now on glibc fills fresh memory"
     lacks = (
         "one gradient alone, gradients that add up, a second derivative: a pair of functions has"
         " none",

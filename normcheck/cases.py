@@ -10,6 +10,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,6 @@ FAR_SHAPE = 16, 64
 #: are; and that of results that hang on nothing else, so that what was in memory does not matter.
 WRITTEN_OVER, UNWRITTEN = "numbers written over", "memory that nobody wrote"
 
-
 #: The arrays of a case.
 ARGUMENTS = "x", "gamma", "beta", "dy"
 
@@ -62,8 +62,8 @@ class Case:
     """Arrays of one call. x and dy have shape (..., D), gamma and beta (D,); RMS norm has no beta.
 
     ``layouts`` has the names of arguments that lie in memory in a way of their own, and that way:
-    {"dy": "reversed"}. ``drawn`` are the options of ``draw``, and ``made_by`` are the lines of
-    NumPy that make the arrays, until these are changed.
+    {"dy": "reversed"}. ``made_by`` are the lines of NumPy that make the arrays, until these are
+    changed; ``again`` draws a case of this kind in another shape.
     """
 
     property: str
@@ -74,8 +74,8 @@ class Case:
     eps: float
     dtype: str
     layouts: dict[str, str] = field(default_factory=dict)
-    drawn: dict[str, Any] = field(default_factory=dict)
     made_by: tuple[str, ...] = ()
+    again: Callable[..., "Case"] | None = None
 
     def __str__(self):
         layouts = f", {in_words(self.layouts)}" if self.layouts else ""
@@ -122,11 +122,6 @@ class Case:
         seen = {name: laid_out(getattr(self, name), layouts[name]).copy() for name in layouts}
         return replace(self, layouts=layouts, **seen)
 
-    def drawn_again(self) -> "Case":
-        """A case of this shape and kind whose arrays are told in a few lines."""
-        case = draw(self.property, self.x.shape, self.dtype, self.eps, **self.drawn)
-        return case.laid_out(self.layouts)
-
     def without_nan(self) -> "Case":
         """The case with 0 in the place of every NaN and Inf."""
         return self.with_rows(lambda a: np.where(np.isfinite(a), a, 0.0))
@@ -155,8 +150,9 @@ def draw(property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, change="") -> 
     named: dict[str, Any] = {"np": np}
     exec("\n".join(lines), named)
     x, gamma, beta, dy = (stored(named[name], dtype) for name in ARGUMENTS)
-    made = {"offset": offset, "sigma": sigma, "change": change}
-    return Case(property, x, gamma, beta, dy, eps, dtype, drawn=made, made_by=lines)
+    options = {"dtype": dtype, "eps": eps, "offset": offset, "sigma": sigma, "change": change}
+    again = partial(draw, property, **options)
+    return Case(property, x, gamma, beta, dy, eps, dtype, made_by=lines, again=again)
 
 
 def drawer(settings: Settings) -> Callable[..., Case]:
@@ -256,7 +252,7 @@ def layouts(dtype, possible, settings, draw) -> Iterator[Case]:
         if layout != SAME_NUMBERS
     ]
     for chosen in alone + together:
-        by_autograd = set(chosen) == {"dy"} and settings.autograd
+        by_autograd = set(chosen) == {"dy"} and settings.framework == "torch"
         if settings.contiguous and FURTHER not in chosen.values() and not by_autograd:
             continue
         two = len(chosen) == 1 and SWAPPED not in chosen.values()
@@ -297,22 +293,19 @@ def all_cases(settings: Settings, possible_layouts=(), able=()) -> Iterator[Case
 def not_tested(settings: Settings) -> list[str]:
     """What cannot be tested of such a target, in words."""
     halves = [dtype for dtype in settings.dtypes if dtype in ("float16", "bfloat16")]
-    differentiable = settings.framework in ("torch", "jax")
+    of_torch, whole = settings.framework == "torch", not settings.quick
+    differentiable = of_torch or settings.framework == "jax"
     known = {
         f"any eps but {settings.eps or 0:g}": settings.eps is not None,
         "beta and dbeta": not settings.beta and not settings.rms,
         f"D that is no multiple of {settings.multiple_of}": settings.multiple_of > 1,
-        f"D above {settings.most_features or WIDTHS[-1]}": (
-            settings.most_features or not settings.quick
-        ),
-        f"more than {settings.most_rows or MANY_ROWS} rows": (
-            settings.most_rows or not settings.quick
-        ),
-        "arrays with strides" + ", but for dy" * settings.autograd: settings.contiguous,
+        f"D above {settings.most_features or WIDTHS[-1]}": settings.most_features or whole,
+        f"more than {settings.most_rows or MANY_ROWS} rows": settings.most_rows or whole,
+        "arrays with strides" + ", but for dy" * of_torch: settings.contiguous,
         "a second derivative": differentiable and not settings.double_backward,
         "a JVP and its gradient": differentiable and not settings.forward_mode,
         " and ".join(dtype for dtype in DTYPES if dtype not in settings.dtypes): True,
         QUICK: settings.quick,
-        f"rows far from zero in {' and '.join(halves)}": halves and not settings.quick,
+        f"rows far from zero in {' and '.join(halves)}": halves and whole,
     }
     return [words for words, lacks in known.items() if words and lacks]

@@ -101,122 +101,34 @@ def numbers_in_words(name, verdict):
     )
 
 
-# How a target is asked: functions of it and a case, which give scripts
+# What is found wrong with the last outcome: functions of settings, the case, its outcomes so far,
+# and words on how they were asked
 
 
-def once(target, case):
-    return [target.once(case)]
+def numbers(settings, case, seen, where):
+    return compare(seen[-1].tensors, case, settings, where=where)
 
 
-def with_filled_memory(target, case):
-    script = target.once(case)
-    return [script._replace(first=[*target.spelt("filled", case), *script.first])]
-
-
-def several_times(target, case):
-    return once(target, case) * (QUICK_TIMES if target.settings.quick else TIMES)
-
-
-def any_order(target, case):
-    """Three forwards, the last of the first's shape; the backwards in the opposite order; the first
-    forward again. What is kept for all calls, or for all of one shape, belongs to a later call when
-    it is needed or looked at.
-    """
-    draw, shape = drawer(target.settings), case.x.shape
-    narrow = draw(case.property, (3, shape[-1]), case.dtype, case.eps, offset=-2.5)
-    other = draw(case.property, shape, case.dtype, case.eps, offset=0.5)
-    cases = {"": case, "2": narrow, "3": other}
-    forwards = [line for s, one in cases.items() for line in target.spelt("forward", one, s)]
-    backwards = [
-        line for s in reversed(cases) for line in target.spelt("backward", cases[s], s)
-    ]  # what they return the last forward may write over
-    again = f"again = {target.called(case, *target.settings.arguments[:-1])}"
-    return [target.script(case, forwards, [*backwards, again], cases=cases)]
-
-
-def written_over(target, case):
-    """Parameters change in place, and nothing that was kept of the arrays is right any more."""
-    draw = drawer(target.settings)
-    other = draw("written over", case.x.shape, case.dtype, case.eps, offset=-2.5)
-    forward, backward = (target.spelt(part, case) for part in ("forward", "backward"))
-    over = [target.spelt("overwrite", case, a=name)[0] for name in target.settings.arguments]
-    cases = {"": case, "2": other}
-    lines = [*forward, *backward, *over, *forward]
-    return [target.script(case, lines, backward, cases=cases, judged={"": other})]
-
-
-def without_gradients(target, case):
-    return [target.script(case, target.spelt("only_y", case), results=("y",), wanted=())]
-
-
-def one_gradient_alone(target, case):
-    """Others may be left out, this one may not change."""
-    for name in target.settings.arguments[:-1]:
-        lines = target.spelt("alone", case, a=name)
-        yield target.script(case, lines, results=(f"d{name}",), wanted=(name,))
-
-
-def added(target, case):
-    lines = target.spelt("added", case)
-    return [target.script(case, lines, results=target.settings.tensors[1:])]
-
-
-#: The property of each kind of derivative -> its template, and what its results are called.
-DERIVATIVES = {
-    "the second derivative": (
-        "second",
-        {f"of_{a}": f"the gradient of <v, dx> with respect to {a}" for a in ("x", "gamma", "dy")},
-    ),
-    "the gradient of a JVP": (
-        "jvp",
-        {f"of_{a}": f"the gradient of <dy, JVP> with respect to {a}" for a in ("x", "gamma")}
-        | {"along": "the JVP"},
-    ),
-}
-
-
-def derivative(target, case):
-    """A derivative of derivatives, along a random v."""
-    part, names = DERIVATIVES[case.property]
-    wanted = ("x", "gamma", "dy") if part == "second" else ()
-    options = {"results": tuple(names), "wanted": wanted, "more": ("v",)}
-    return [target.script(case, target.spelt(part, case), **options)]
-
-
-# What is found wrong with outcomes: functions of settings, triples (script, case, outcome), and
-# words on how they were asked
-
-
-def numbers(settings, seen, where):
+def same_every_time(settings, case, seen, where):
+    """Right, or wrong in the same way every time. Bits may differ: atomics add in any order."""
+    first, again = (
+        [None if a is None else a.tobytes() for a in seen[k].tensors.values()] for k in (0, -1)
+    )
+    words = where.format(len(seen))
     return [
-        finding._replace(script=script)
-        for script, case, outcome in seen
-        for finding in compare(outcome.tensors, case, settings, where=where)
+        finding
+        for outcome in (seen[0], seen[-1])
+        if first != again
+        for finding in compare(outcome.tensors, case, settings, where=words)
     ]
 
 
-def same_every_time(settings, seen, where):
-    """Right, or wrong in the same way every time. Bits may differ: atomics add in any order."""
-
-    def bits(one):
-        return [None if a is None else a.tobytes() for a in one[-1].tensors.values()]
-
-    first, *others = seen
-    for time, again in enumerate(others, 2):
-        words = where.format(time)
-        found = numbers(settings, [first, again], words) if bits(first) != bits(again) else []
-        if found:
-            return found
-    return []
-
-
-def rows_apart(settings, seen, where):
+def rows_apart(settings, case, seen, where):
     """A row of x with NaN or Inf has no finite y, one of dy no finite dx; all others are right."""
-    ((_, case, outcome),) = seen
     found, finite = [], {name: finite_rows(getattr(case, name)) for name in ("x", "dy")}
     right = {"y": finite["x"], "dx": finite["x"] & finite["dy"]}
     for tensor, name in ("y", "x"), ("dx", "dy"):
-        value = outcome.tensors[tensor]
+        value = seen[-1].tensors[tensor]
         found += compare({tensor: value}, case.without_nan(), settings, right[tensor])
         if not found and finite_rows(value)[~finite[name]].any():
             sentence = f"a row of {name} that holds NaN or Inf has a finite {tensor}"
@@ -228,10 +140,9 @@ def finite_rows(a):
     return np.isfinite(a.astype(np.float64)).all(axis=-1).ravel()
 
 
-def results_alike(settings, seen, where):
-    ((_, case, outcome),) = seen
-    found = {name: misshapen(name, a, case) for name, a in outcome.tensors.items()}
-    for name, dtype in outcome.dtypes.items():
+def results_alike(settings, case, seen, where):
+    found = {name: misshapen(name, a, case) for name, a in seen[-1].tensors.items()}
+    for name, dtype in seen[-1].dtypes.items():
         if not found[name] and dtype != case.dtype:
             found[name] = (
                 f"{name} has dtype {dtype}, expected {case.dtype}, the dtype of the arguments"
@@ -239,17 +150,15 @@ def results_alike(settings, seen, where):
     return [Finding(name, None, sentence) for name, sentence in found.items() if sentence]
 
 
-def arguments_kept(settings, seen, where):
-    ((_, _, outcome),) = seen
-    return [Finding(name, None, f"the argument {name} is changed") for name in outcome.changed]
+def arguments_kept(settings, case, seen, where):
+    return [Finding(name, None, f"the argument {name} is changed") for name in seen[-1].changed]
 
 
-def right_derivatives(settings, seen, where):
-    ((_, case, outcome),) = seen
+def right_derivatives(settings, case, seen, where):
     found, exact = [], derivatives(case, settings)
-    for name, words in DERIVATIVES[case.property][1].items():
+    for name, words in DERIVATIVES[case.property].items():
         right, slack = exact[name]
-        wrong = np.linalg.norm(outcome.tensors[name] - right)
+        wrong = np.linalg.norm(seen[-1].tensors[name] - right)
         if not wrong <= slack:
             share = wrong / np.linalg.norm(right)
             found.append(Finding(name, None, f"{words} is wrong by {share:.2g} of its size"))
@@ -257,19 +166,34 @@ def right_derivatives(settings, seen, where):
 
 
 class Property(NamedTuple):
-    """What is asked for a property, and what is found in the outcomes; ``where`` it was seen, in
-    words.
+    """What is asked for a property, and what is found in the outcomes.
 
+    * ``parts``, ``options``: of the script, as :meth:`normcheck.targets.Adapter.script` takes them.
+    * ``where`` something wrong was seen, in words.
     * ``conditional``: whether it says nothing where numbers are wrong in the plainest way of asking
       for them. ``of_numbers``: whether its cases are there for their numbers alone.
     """
 
-    asks: Callable = once
+    parts: str = "forward | backward"
+    options: dict = {}
     finds: Callable = numbers
     where: str = ""
     conditional: bool = True
     of_numbers: bool = False
 
+
+#: Kinds of derivatives, and what their results are.
+DERIVATIVES = {
+    "the second derivative": {
+        f"of_{a}": f"the gradient of <v, dx> with respect to {a}" for a in ("x", "gamma", "dy")
+    },
+    "the gradient of a JVP": {
+        "of_x": "the gradient of <dy, JVP> with respect to x",
+        "of_gamma": "the gradient of <dy, JVP> with respect to gamma",
+        "along": "the JVP",
+    },
+}
+SECOND, OF_JVP = DERIVATIVES
 
 #: The properties that are there for something else than the numbers of one call, and memory in any
 #: order.
@@ -279,24 +203,35 @@ PROPERTIES = {
     "shapes and dtypes of results": Property(finds=results_alike, conditional=False),
     "arguments unchanged": Property(finds=arguments_kept, conditional=False),
     "the same answer twice": Property(
-        several_times,
-        same_every_time,
-        "call {} gives other numbers than the first: ",
+        finds=same_every_time,
+        where="call {} gives other numbers than the first: ",
         conditional=False,
     ),
+    # What is kept for all calls, or for all of one shape, belongs to a later call when it is needed
+    # or looked at. What the backwards return the last forward may write over.
     "calls in any order": Property(
-        any_order, where="where three forwards come before their backwards, "
+        "forward forward3 forward2 | backward2 backward3 backward again",
+        where="where three forwards come before their backwards, ",
     ),
-    UNWRITTEN: Property(with_filled_memory, where="where fresh memory is not 0 but filled, "),
+    # Parameters change in place, and nothing that was kept of the arrays is right any more.
     WRITTEN_OVER: Property(
-        written_over, where="where a second call has other numbers in the same arrays, "
+        "forward backward overwrite2 forward | backward",
+        where="where a second call has other numbers in the same arrays, ",
     ),
-    "y without gradients": Property(without_gradients),
-    "one gradient alone": Property(
-        one_gradient_alone, where="where no other gradient is asked for, "
+    UNWRITTEN: Property(
+        "filled forward | backward", where="where fresh memory is not 0 but filled, "
     ),
-    "gradients add up": Property(added, where="half of what two backwards add up to: "),
-    **dict.fromkeys(DERIVATIVES, Property(derivative, right_derivatives)),
+    "y without gradients": Property("only_y", {"results": ("y",), "wanted": ()}),
+    "one gradient alone": Property("alone", where="where no other gradient is asked for, "),
+    "gradients add up": Property("added", where="half of what two backwards add up to: "),
+    SECOND: Property(
+        "second",
+        {"results": (*DERIVATIVES[SECOND],), "wanted": ("x", "gamma", "dy"), "more": ("v",)},
+        right_derivatives,
+    ),
+    OF_JVP: Property(
+        "jvp", {"results": (*DERIVATIVES[OF_JVP],), "wanted": (), "more": ("v",)}, right_derivatives
+    ),
 }
 ORDINARY = Property(conditional=False, of_numbers=True)
 
@@ -305,15 +240,43 @@ def asked(property):
     return PROPERTIES.get(property, ORDINARY)
 
 
+def able(target):
+    """The properties that not every target has, of those that this one can be asked for."""
+    wanted = {SECOND: target.settings.double_backward, OF_JVP: target.settings.forward_mode}
+    for property, of in PROPERTIES.items():
+        own = re.search("overwrite|filled|only_y|alone|added|second|jvp", of.parts)
+        if own and getattr(target, own[0]) and wanted.get(property, True):
+            yield property
+
+
+def scripts(target, case):
+    """The scripts that ask for the property of a case."""
+    of, settings, cases = asked(case.property), target.settings, {"": case}
+    if of.parts == "alone":  # the others may be left out, this one may not change
+        return [
+            target.script(case, of.parts, a=a, results=(f"d{a}",), wanted=(a,))
+            for a in settings.arguments[:-1]
+        ]
+    for s, shape, offset in ("2", case.x.shape, -2.5), ("3", (3, case.width), 0.5):
+        if s in of.parts:
+            draw = drawer(settings)
+            cases[s] = draw(case.property, shape, case.dtype, case.eps, offset=offset)
+    judged = {"": cases["2"]} if "overwrite2" in of.parts else cases
+    times = QUICK_TIMES if settings.quick else TIMES
+    script = target.script(case, of.parts, cases, judged=judged, **of.options)
+    return [script] * (times if of.finds is same_every_time else 1)
+
+
 def check(target, case):
     """What is wrong with a target in one case, worst first; what it raises is a finding, too."""
-    of, script, seen = asked(case.property), None, []
+    of, script, found, seen = asked(case.property), None, [], []
     try:
         with np.errstate(all="ignore"):
-            for script in of.asks(target, case):
-                outcomes = zip(script.judged.values(), target.outcomes(script))
-                seen += [(script, *one) for one in outcomes]
-            found = of.finds(target.settings, seen, of.where)
+            for script in scripts(target, case):
+                for one, outcome in zip(script.judged.values(), target.outcomes(script)):
+                    seen.append(outcome)
+                    new = of.finds(target.settings, one, seen, of.where)
+                    found += [finding._replace(script=script) for finding in new]
     except (Raised, TargetError) as error:
         found = [Finding("", None, str(error), script)]
-    return [one if one.script else one._replace(script=script) for one in found]
+    return found

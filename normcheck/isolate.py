@@ -17,19 +17,12 @@ import traceback
 from .run import Interrupted, validate
 from .targets import TargetError, in_one_line
 
-#: Where a child is until the target is called for the first time.
-BEFORE = "before the first case"
-
 #: So many seconds a child may always take until the first case, because libraries are loaded; and
 #: so many to end, once its report is sent or it was told to stop.
 START, GRACE = 60, 5
 
 #: The exit code after Ctrl-C, as shells have it.
 INTERRUPTED = 128 + signal.SIGINT
-
-
-#: What is said in one line. Any other exception is shown where it came from, too.
-EXPECTED = TargetError, ImportError, AttributeError, TypeError, ValueError
 
 
 def find(name):
@@ -55,18 +48,19 @@ def _child(pipe, target, options):
     if hasattr(os, "setsid"):
         os.setsid()  # a terminal's Ctrl-C reaches the parent alone, which hands it on
     try:
-        watch = lambda case: pipe.send(f"{case.property}: {case}")  # noqa: E731
-        report = validate(find(target), **options, watch=watch)
+        report = validate(
+            find(target), **options, watch=lambda case: pipe.send(f"{case.property}: {case}")
+        )
         pipe.send((0 if report.held else 1, report))
     except Interrupted as stopped:
         pipe.send((INTERRUPTED, stopped.report))
     except KeyboardInterrupt:  # before the first case
         pass
-    except Exception as error:
-        expected = isinstance(error, EXPECTED)
-        if not expected:
-            traceback.print_exc()
-        pipe.send((2, str(error) if expected else in_one_line(error)))
+    except (TargetError, ImportError, AttributeError, TypeError, ValueError) as error:
+        pipe.send((2, str(error)))
+    except Exception as error:  # is shown where it came from, too
+        traceback.print_exc()
+        pipe.send((2, in_one_line(error)))
 
 
 def watched(target, options, silence=None):
@@ -93,7 +87,8 @@ def watched(target, options, silence=None):
 
 def _heard(pipe, child, silence):
     """What the child returned; or (code, what is said) of one that ended or hung."""
-    at, limit, interrupted = BEFORE, silence and max(silence, START), False
+    at = before = "before the first case"
+    limit, interrupted = silence and max(silence, START), False
     end = _end(limit)
     while True:
         try:
@@ -109,8 +104,11 @@ def _heard(pipe, child, silence):
             else:
                 child.join(GRACE)
                 what = f"ended the process ({_in_words(child.exitcode or 0)})"
-            said = f"the target {what} "
-            return (2, said + at) if at == BEFORE else (1, f"{said}in {at}")
+            return (
+                (2, f"the target {what} {at}")
+                if at is before
+                else (1, f"the target {what} in {at}")
+            )
         else:
             if not isinstance(told, str):
                 return told

@@ -21,10 +21,6 @@ from .judge import BY_ROW, derivatives, truth
 MOST = 64
 
 
-def _number(value):
-    return {"nan": "np.nan", "inf": "np.inf", "-inf": "-np.inf"}.get(str(value), str(value))
-
-
 def _dtype(name):
     return "ml_dtypes.bfloat16" if name == "bfloat16" else f"np.{name}"
 
@@ -33,8 +29,10 @@ def literal(a, dtype):
     """An array as NumPy code; many numbers are packed."""
     stores = a.astype("float32" if dtype == "bfloat16" else dtype)
 
+    odd = {"nan": "np.nan", "inf": "np.inf", "-inf": "-np.inf"}
+
     def text(value):  # the shortest that gives the number
-        return f"[{', '.join(map(text, value))}]" if value.ndim else _number(value)
+        return f"[{', '.join(map(text, value))}]" if value.ndim else odd.get(str(value), str(value))
 
     if not a.size:
         return f"np.empty({a.shape}, {_dtype(dtype)})"
@@ -72,7 +70,7 @@ class Writer:
 
     def __init__(self, case, finding, target):
         self.case, self.finding, self.target, self.settings = case, finding, target, target.settings
-        self.script, self.names = finding.script or target.once(case), target.settings.arguments
+        self.script, self.names = finding.script or target.script(case), target.settings.arguments
 
     def lines(self, before):
         script, tensor, kept = self.script, self.finding.tensor, []
@@ -115,7 +113,7 @@ class Writer:
 
     def value(self, name):
         """A result as a NumPy array."""
-        return self.target.spelling.value.format(a=name)
+        return self.target.value.format(a=name)
 
     def by_formula(self, case):
         """Whether what is right is computed, and not written out."""

@@ -92,17 +92,6 @@ class Settings:
         return self.kind == "rms_norm"
 
     @property
-    def derivatives(self) -> tuple[str, ...]:
-        """The properties of derivatives of derivatives that are asked for."""
-        second, jvp = ("the second derivative",), ("the gradient of a JVP",)
-        return second * self.double_backward + jvp * self.forward_mode
-
-    @property
-    def autograd(self) -> bool:
-        """Whether dy is as autograd leaves it, and not as a caller makes it."""
-        return self.framework == "torch"
-
-    @property
     def arguments(self) -> tuple[str, ...]:
         """The names of the arrays that the target takes, and dy."""
         return ("x", "gamma", "beta", "dy") if self.beta else ("x", "gamma", "dy")

@@ -20,10 +20,8 @@ def sizes(rows, D):
     wide = [(n, d) for d in (*powers, D) for n in (1, 2)]
     many = [(n, d) for n in (*powers, rows) for d in (1, 2, 3)]
     both = [(n, d) for n in (8, 64, rows) for d in (8, 64, D)]
-    by_size = (sorted(part, key=math.prod) for part in (small, wide + many, both))
-    first, *rest = by_size
-    every = [*first, *tiny, *(shape for part in rest for shape in part)]
-    return sorted(every, key=lambda shape: shape[-1] == 1)
+    small, large, both = (sorted(part, key=math.prod) for part in (small, wide + many, both))
+    return sorted([*small, *tiny, *large, *both], key=lambda shape: shape[-1] == 1)
 
 
 def cut(case, shape):

@@ -7,6 +7,7 @@ test shows the same lines.
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -59,39 +60,6 @@ class Script(NamedTuple):
     more: tuple[str, ...] = ()
 
 
-class Spelling(NamedTuple):
-    """The code of a framework, as templates; empty is what it cannot do.
-
-    In them ``{call}`` is the target's own call, ``{inputs}`` are its arrays, ``{results}`` the
-    gradients, ``{a}`` is one array; ``{s}`` stands behind the names of a case's arrays.
-
-    * ``put``: a NumPy array as one of the framework; ``value``: the other way round. ``spread``:
-      see :data:`normcheck.layouts.SPREAD`. ``wanted``: what makes an array ask for a gradient.
-    * ``setup``: what is executed once. ``forward``, ``backward``: the two calls.
-    * ``overwrite``: the numbers of ``{a}2`` go into ``{a}``. ``filled``: from here on fresh memory
-      is not 0.
-    * ``only_y``: y where nothing is differentiated. ``alone``: one gradient. ``added``: gradients
-      after two backwards.
-    * ``second``: the gradients of <v, dx> with respect to x, gamma and dy. ``jvp``: the JVP along
-      v, and the gradients of <dy, JVP> with respect to x and gamma.
-    """
-
-    put: str = "{a}"
-    value: str = "{a}"
-    spread: str = SPREAD
-    wanted: str = ""
-    setup: str = ""
-    forward: str = "y{s}, saved{s} = {call}"
-    backward: str = "{results} = backward(dy{s}, saved{s})"
-    overwrite: str = "{a}[...] = {a}2"
-    filled: str = "ctypes.CDLL(None).mallopt(-6, 0x80)  # from now on glibc fills fresh memory"
-    only_y: str = ""
-    alone: str = ""
-    added: str = ""
-    second: str = ""
-    jvp: str = ""
-
-
 def in_one_line(error: BaseException) -> str:
     """The type of an error, and the first line of what it says."""
     text = str(error).strip().splitlines()
@@ -114,19 +82,33 @@ def execute(lines: Sequence[str], names: dict[str, Any]) -> None:
 class Adapter:
     """A target of one framework, asked as those of all others are.
 
-    A framework says how its code is spelt, and how an array is read: ``get`` returns a copy of it
-    in NumPy, which no later call can change, and the name of its dtype.
+    A framework says how an array is read, ``get``, which returns a copy of it in NumPy, which no
+    later call can change, and the name of its dtype; and how its code is spelt, in templates, of
+    which those are empty that it cannot have. In them ``{call}`` is the target's own call,
+    ``{inputs}`` are its arrays, ``{results}`` the gradients, ``{a}`` is one array; ``{s}`` stands
+    behind the names of a case's arrays.
 
-    * ``layouts``: the ways in which it can lay out arguments.
-    * ``able``: which of the properties that not every target has it can be asked for.
-    * ``lacks``: what is not tested of any such target.
-    * ``array``: the class of its arrays. ``entry``: the name of the function that gives y.
-    * ``names``: what its code uses, by name. ``watch`` is called with each case that it is asked.
+    * ``made``: a NumPy array as one of the framework; ``value``: the other way round. ``spread``:
+      see :data:`normcheck.layouts.SPREAD`. ``wanted``: what makes an array ask for a gradient.
+    * ``prepare``: what is executed once. ``forward``, ``backward``, ``again``: calls.
+      ``overwrite``: the numbers of ``{a}{s}`` go into ``{a}``. ``filled``: from here on fresh
+      memory is not 0.
+    * ``only_y``: y where nothing is differentiated. ``alone``: one gradient. ``added``: gradients
+      after two backwards.
+    * ``second``: the gradients of <v, dx> with respect to x, gamma and dy. ``jvp``: the JVP along
+      v, and the gradients of <dy, JVP> with respect to x and gamma.
+
+    ``layouts`` are the ways in which it can lay out arguments, ``lacks`` is what is not tested of
+    any such target, ``array`` the class of its arrays, ``entry`` the name of the function that
+    gives y. ``names`` is what its code uses, by name; ``watch`` is called with each case.
     """
 
-    spelling = Spelling()
+    made = value = "{a}"
+    spread = SPREAD
+    forward, backward = "y{s}, saved{s} = {call}", "{results} = backward(dy{s}, saved{s})"
+    again = "again = {call}"
+    wanted = prepare = overwrite = filled = only_y = alone = added = second = jvp = ""
     layouts: tuple[str, ...] = ()
-    able: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     array: type = object
     entry = "target"
@@ -136,8 +118,6 @@ class Adapter:
         self.target, self.settings = target, settings
         self.names = {"np": np, "target": target, **names}
         self._set_up: dict[str, dict] = {}
-        if self.spelling.second:
-            self.able = (*self.able, *settings.derivatives)
         self.watch: Callable[[Case], Any] = lambda case: None
 
     def context(self, case: Case) -> contextlib.AbstractContextManager:
@@ -150,7 +130,7 @@ class Adapter:
 
     def put(self, dtype: str) -> str:
         """The code that makes an array of the framework of one of NumPy."""
-        return self.spelling.put
+        return self.made
 
     # Code
 
@@ -159,35 +139,42 @@ class Adapter:
         eps = () if self.settings.eps is not None else (repr(case.eps),)
         return f"{self.entry}({', '.join((*given, *eps))})"
 
-    def spelt(self, part: str, case: Case, s: str = "", a: str = "") -> list[str]:
-        """The lines of a template."""
-        given = [name + s for name in self.settings.arguments[:-1]]
-        results = ", ".join(name + s for name in self.settings.tensors[1:])
-        of = {"call": self.called(case, *given), "inputs": ", ".join(given), "results": results}
-        return getattr(self.spelling, part).format(s=s, a=a, **of).splitlines()
+    def spelt(self, parts: str, cases: dict[str, Case], a: str = "") -> list[str]:
+        """The lines of templates, each with the suffix of the case that it is about behind it."""
+        lines = []
+        for part, s in re.findall(r"([a-z_]+)(\d?)", parts):
+            given = [name + s for name in self.settings.arguments[:-1]]
+            results = ", ".join(name + s for name in self.settings.tensors[1:])
+            of = {"call": self.called(cases[s], *given), "inputs": ", ".join(given), "s": s}
+            arrays = self.settings.arguments if part == "overwrite" else [a]
+            template = getattr(self, part)
+            lines += [template.format(a=name, results=results, **of) for name in arrays]
+        return "\n".join(lines).splitlines()
 
-    def script(self, case: Case, first: Sequence[str], then: Sequence[str] = (), **more) -> Script:
-        """A :class:`Script` that uses the arrays of one case, unless ``more`` says otherwise."""
-        cases = more.pop("cases", {"": case})
-        usual = {
-            "judged": cases,
-            "results": self.settings.tensors,
-            "wanted": self.settings.arguments[:-1],
-        }
-        return Script(cases, self.setup(case), first, then, **usual | more)
+    def script(
+        self,
+        case: Case,
+        parts: str = "forward | backward",
+        cases: dict[str, Case] | None = None,
+        a: str = "",
+        **options: Any,
+    ) -> Script:
+        """A :class:`Script` of the templates that ``parts`` names, "|" before those behind which
+        every y is read; of one case alone and judged as a whole, unless ``options`` say otherwise.
+        """
+        cases, inputs = cases or {"": case}, self.settings.arguments[:-1]
+        first, then = (self.spelt(part, cases, a) for part in f"{parts}|".split("|")[:2])
+        usual = {"judged": cases, "results": self.settings.tensors, "wanted": inputs}
+        return Script(cases, self.setup(case), first, then, **usual | options)
 
     def placed(self, name: str, case: Case, wanted: Sequence[str] = (), s: str = "") -> list[str]:
         """The lines that make one array of a case, so far one of NumPy, what the target takes."""
-        shape, put, spread = getattr(case, name).shape, self.put(case.dtype), self.spelling.spread
-        then = self.spelling.wanted if name in wanted else ""
+        shape, put, spread = getattr(case, name).shape, self.put(case.dtype), self.spread
+        then = self.wanted if name in wanted else ""
         return as_code(name + s, case.layouts.get(name), shape, put, spread, then)
 
     def setup(self, case: Case) -> list[str]:
-        return self.spelt("setup", case)
-
-    def once(self, case: Case) -> Script:
-        """Forward and backward."""
-        return self.script(case, self.spelt("forward", case), self.spelt("backward", case))
+        return self.spelt("prepare", {"": case})
 
     # Calls
 
@@ -202,7 +189,7 @@ class Adapter:
 
     def call(self, case: Case) -> Outcome:
         """The outcome of forward and backward."""
-        return self.outcomes(self.once(case))[0]
+        return self.outcomes(self.script(case))[0]
 
     def outcomes(self, script: Script) -> list[Outcome]:
         """The outcome of each case that a script judges."""

@@ -14,19 +14,11 @@ from lnlib.validation import COMPUTE_DTYPE
 #: Unit roundoff: half the distance from 1 to the next number.
 U = {name: form.u for name, form in FORMATS.items()}
 
-#: The distance between subnormal numbers. A rounding to one of them errs by half of it, however
-#: small the number is.
-TINY = {name: form.smallest_subnormal for name, form in FORMATS.items()}
-
 #: Up to this |mean| / s the algebra is free: a row may lose the square of the ratio, as the affine
 #: form does, and so does the mean of squares less the square of the mean. Beyond, no more than was
 #: free here, or than the ratio itself where that is larger, from the square of this on: a mean
 #: rounded once.
 OFFSET_TOLERATED = 100
-
-
-#: The unit of each tensor where numbers are of ordinary size.
-NO_POWERS = {"y": 0, "dx": 0, "dgamma": 0, "dbeta": 0}
 
 
 def distance_loss(offset, D):
@@ -55,7 +47,7 @@ def xhat_size(xhat):
     return np.hypot(xhat, np.sqrt(np.mean(xhat * xhat, axis=-1, keepdims=True)))
 
 
-def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False, powers=NO_POWERS):
+def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False, powers=None):
     """Absolute L2 errors that any right spelling may make: of each row of y and dx, each column of
     dgamma and dbeta.
 
@@ -78,12 +70,17 @@ def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False, powers=NO_P
     rows, D = dy.shape
     half = COMPUTE_DTYPE[dtype].name != dtype
     u, stored = U[accumulate], U[dtype] if half else 0.0
-    floor = 20 / 2 * TINY[accumulate] + (8 / 2 * TINY[dtype] if half else 0.0)
+    spacing, stored_spacing = (FORMATS[name].smallest_subnormal for name in (accumulate, dtype))
+    floor = 20 / 2 * spacing + 8 / 2 * stored_spacing * half
+    floors = {
+        name: np.ldexp(floor, -(powers or {}).get(name, 0))
+        for name in ("y", "dx", "dgamma", "dbeta")
+    }
     rstd, norm, last = exact["rstd"], np.linalg.norm, 4 * (u + stored)
     offset = np.abs(x.mean(axis=-1, keepdims=True)) * rstd * (not rms)
     near, away = near_zero(D, accumulate), distance_loss(offset, D)
     lost = floor * rstd + np.minimum(floor * rstd * rstd, 1)
-    size, floors = xhat_size(exact["xhat"]), {k: np.ldexp(floor, -n) for k, n in powers.items()}
+    size = xhat_size(exact["xhat"])
     xhat = near * (size + away) + 8 * stored * (size + offset) + lost * (1 + size) + floor
     row = near * (1 + away) + 8 * stored * (1 + offset) + lost
 

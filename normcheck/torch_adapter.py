@@ -19,10 +19,10 @@ import torch
 
 from lnlib import validation
 
-from .cases import UNWRITTEN, WRITTEN_OVER, Case
+from .cases import Case
 from .layouts import LAYOUTS, REVERSED
 from .settings import Settings
-from .targets import Adapter, Raised, Spelling, TargetError, in_one_line
+from .targets import Adapter, Raised, TargetError, in_one_line
 
 #: How eps is called, in attributes and arguments, and the parameters that are gamma and beta.
 EPS = "eps", "epsilon", "variance_epsilon"
@@ -33,32 +33,31 @@ class TorchFunction(Adapter):
     """See the module."""
 
     layouts = tuple(layout for layout in LAYOUTS if layout != REVERSED)
-    able = WRITTEN_OVER, UNWRITTEN, "y without gradients", "one gradient alone", "gradients add up"
     array = torch.Tensor
-    spelling = Spelling(
-        put="torch.from_numpy({a})",
-        spread="{a}.expand({shape})",
-        wanted=".requires_grad_()",
-        value="{a}.detach().double().cpu().numpy()",
-        forward="y{s} = {call}",
-        # .grad would keep a copy of what the target keeps
-        backward="{results} = torch.autograd.grad(y{s}, ({inputs}), dy{s}, allow_unused=True)",
-        overwrite="{a}.detach().copy_({a}2)",  # as optimizers do
-        filled="torch.use_deterministic_algorithms(True, warn_only=True)\n"
-        "torch.utils.deterministic.fill_uninitialized_memory = True",
-        only_y="with torch.no_grad():\n    y = {call}",
-        alone="d{a}, = torch.autograd.grad({call}, {a}, dy, allow_unused=True)",
-        added="for time in range(2):\n    {call}.backward(dy)\n"
-        "{results} = (a.grad / 2 for a in ({inputs}))",
-        second="""\
+    value = "{a}.detach().double().cpu().numpy()"
+    spread, wanted = "{a}.expand({shape})", ".requires_grad_()"
+    forward = "y{s} = {call}"
+    # .grad would keep a copy of what the target keeps
+    backward = "{results} = torch.autograd.grad(y{s}, ({inputs}), dy{s}, allow_unused=True)"
+    overwrite = "{a}.detach().copy_({a}{s})"  # as optimizers do
+    filled = """\
+torch.use_deterministic_algorithms(True, warn_only=True)
+torch.utils.deterministic.fill_uninitialized_memory = True"""
+    only_y = "with torch.no_grad():\n    y = {call}"
+    alone = "d{a}, = torch.autograd.grad({call}, {a}, dy, allow_unused=True)"
+    added = """\
+for time in range(2):
+    y = {call}
+    y.backward(dy)
+{results} = (a.grad / 2 for a in ({inputs}))"""
+    second = """\
 dx, = torch.autograd.grad({call}, x, dy, create_graph=True)
-of_x, of_gamma, of_dy = torch.autograd.grad((v * dx).sum(), (x, gamma, dy))""",
-        jvp="""\
+of_x, of_gamma, of_dy = torch.autograd.grad((v * dx).sum(), (x, gamma, dy))"""
+    jvp = """\
 def product(x, gamma):
     _, along = torch.func.jvp(lambda x: {call}, (x,), (v,))
     return (along * dy).sum(), along
-(of_x, of_gamma), along = torch.func.grad(product, argnums=(0, 1), has_aux=True)(x, gamma)""",
-    )
+(of_x, of_gamma), along = torch.func.grad(product, argnums=(0, 1), has_aux=True)(x, gamma)"""
 
     def __init__(self, target: Any, settings: Settings):
         _require_device(settings.device)
@@ -117,7 +116,7 @@ def product(x, gamma):
     def put(self, dtype: str) -> str:
         device = [repr(self.settings.device)] * (self.settings.device is not None)
         to = ", ".join(device + ["torch.bfloat16"] * (dtype == "bfloat16"))
-        return self.spelling.put + f".to({to})" * bool(to)
+        return "torch.from_numpy({a})" + f".to({to})" * bool(to)
 
     def get(self, array: torch.Tensor) -> tuple[np.ndarray, str]:
         wide = torch.float64 if array.dtype == torch.float64 else torch.float32

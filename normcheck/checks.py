@@ -257,7 +257,7 @@ def scripts(target, case):
             target.script(case, of.parts, a=a, results=(f"d{a}",), wanted=(a,))
             for a in settings.arguments[:-1]
         ]
-    for s, shape, offset in ("2", case.x.shape, -2.5), ("3", (3, case.width), 0.5):
+    for s, shape, offset in ("2", case.x.shape, 0.5), ("3", (3, case.width), -2.5):
         if s in of.parts:
             draw = drawer(settings)
             cases[s] = draw(case.property, shape, case.dtype, case.eps, offset=offset)

@@ -28,7 +28,6 @@ def _dtype(name):
 def literal(a, dtype):
     """An array as NumPy code; many numbers are packed."""
     stores = a.astype("float32" if dtype == "bfloat16" else dtype)
-
     odd = {"nan": "np.nan", "inf": "np.inf", "-inf": "-np.inf"}
 
     def text(value):  # the shortest that gives the number

@@ -15,7 +15,7 @@ from .naming import name
 from .paste import MOST, as_test
 from .report import Failure, Report
 from .settings import Settings
-from .shrink import shrink, starting_at
+from .shrink import shrink
 from .targets import Raised, TargetError
 from .tolerance import near_zero
 from .where import where
@@ -181,10 +181,8 @@ class _Run:
         def alike(smaller):
             return next((one for one in check(self.target, smaller) if one.like(finding)), None)
 
-        if finding.tensor in BY_ROW and finding.verdict:
-            worst = starting_at(case, finding.verdict.at)
-            case = worst if alike(worst) else case
-        case = shrink(case, lambda smaller: alike(smaller) is not None, self.settings.takes)
+        row = finding.verdict.at if finding.verdict and finding.tensor in BY_ROW else 0
+        case = shrink(case, alike, self.settings.takes, row)
         if case.x.size > MOST:  # one as drawn is told in a few lines
             again = case.again(case.x.shape).laid_out(case.layouts)
             case = again if alike(again) else case

@@ -37,13 +37,6 @@ def cut(case, shape):
     )
 
 
-def starting_at(case, row):
-    """The case with its rows turned round, so that this one is the first."""
-    return case.with_rows(
-        lambda a: np.roll(a.reshape(-1, case.width), -row, axis=0).reshape(a.shape)
-    )
-
-
 def simpler(case):
     """Names of arrays with simpler numbers than their own, of each the simplest first."""
     yield "beta", np.zeros_like(case.beta)
@@ -57,13 +50,18 @@ def simpler(case):
             yield name, np.round(a, digits - math.floor(math.log10(spread)))
 
 
-def shrink(case, fails, takes, seconds=3.0):
-    """The smallest case with ``fails(case)`` true that was found in so many seconds.
+def shrink(case, fails, takes, row=0, seconds=3.0):
+    """The smallest case with ``fails(case)`` true that was found in so many seconds; ``row`` is the
+    one to begin with.
 
     Where the cut of a case keeps what is odd about it, x has at most 4 rows and D is at most 8
     unless none of these fails.
     """
-    end, found = time.monotonic() + seconds, case
+    end = time.monotonic() + seconds
+    turned = case.with_rows(
+        lambda a: np.roll(a.reshape(-1, case.width), -row, axis=0).reshape(a.shape)
+    )
+    found = case = turned if row and fails(turned) else case
     for shape in sizes(case.rows, case.width):
         if math.prod(shape) < case.x.size and takes(shape):
             small = cut(case, shape)

@@ -73,7 +73,7 @@ class NumPyPair(Adapter):
             backward=returning("backward", backward, settings.tensors[1:]),
         )
 
-    def numpy_dtype(self, dtype: str) -> str:
+    def put(self, dtype: str) -> tuple[str, str]:
         """bfloat16 is the one of ml_dtypes."""
         if dtype == "bfloat16":
             try:
@@ -82,7 +82,7 @@ class NumPyPair(Adapter):
                 raise TargetError(
                     "dtypes: found bfloat16, which NumPy knows only where ml_dtypes is installed"
                 ) from error
-        return dtype
+        return super().put(dtype)
 
     def get(self, array: Any) -> tuple[np.ndarray, str]:
         copy = np.array(array)

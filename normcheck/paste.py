@@ -121,7 +121,7 @@ class Writer:
 
     def arrays(self, case, s):
         """Lines that make the arrays of a case; and what is right by formula."""
-        dtype, written = self.target.numpy_dtype(case.dtype), (*self.names, *self.script.more)
+        dtype, written = self.target.put(case.dtype)[0], (*self.names, *self.script.more)
         names = written
         if case.made_by and case.x.size > MOST:
             yield from case.made_by

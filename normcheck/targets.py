@@ -86,7 +86,7 @@ class Adapter:
     later call can change, and the name of its dtype; and how its code is spelt, in templates, of
     which those are empty that it cannot have. In them ``{call}`` is the target's own call,
     ``{inputs}`` are its arrays, ``{results}`` the gradients, ``{a}`` is one array; ``{s}`` stands
-    behind the names of a case's arrays.
+    behind the names of a case's arrays, ``{D}`` is its width and ``{eps}`` its eps.
 
     * ``made``: a NumPy array as one of the framework; ``value``: the other way round. ``spread``:
       see :data:`normcheck.layouts.SPREAD`. ``wanted``: what makes an array ask for a gradient.
@@ -124,13 +124,11 @@ class Adapter:
         """What holds while a script of this case is executed."""
         return contextlib.nullcontext()
 
-    def numpy_dtype(self, dtype: str) -> str:
-        """The dtype of the NumPy arrays that code is given, to make those of ``dtype`` of."""
-        return dtype
-
-    def put(self, dtype: str) -> str:
-        """The code that makes an array of the framework of one of NumPy."""
-        return self.made
+    def put(self, dtype: str) -> tuple[str, str]:
+        """The dtype of the NumPy arrays that code is given, and the template that makes those of
+        ``dtype`` of them.
+        """
+        return dtype, self.made
 
     # Code
 
@@ -143,12 +141,13 @@ class Adapter:
         """The lines of templates, each with the suffix of the case that it is about behind it."""
         lines = []
         for part, s in re.findall(r"([a-z_]+)(\d?)", parts):
+            case, template = cases[s], getattr(self, part)
             given = [name + s for name in self.settings.arguments[:-1]]
-            results = ", ".join(name + s for name in self.settings.tensors[1:])
-            of = {"call": self.called(cases[s], *given), "inputs": ", ".join(given), "s": s}
+            of = {"s": s, "D": case.width, "eps": repr(case.eps), "inputs": ", ".join(given)}
+            of["results"] = ", ".join(name + s for name in self.settings.tensors[1:])
+            of["call"] = self.called(case, *given) if "{call}" in template else ""
             arrays = self.settings.arguments if part == "overwrite" else [a]
-            template = getattr(self, part)
-            lines += [template.format(a=name, results=results, **of) for name in arrays]
+            lines += [template.format(a=name, **of) for name in arrays]
         return "\n".join(lines).splitlines()
 
     def script(
@@ -165,16 +164,13 @@ class Adapter:
         cases, inputs = cases or {"": case}, self.settings.arguments[:-1]
         first, then = (self.spelt(part, cases, a) for part in f"{parts}|".split("|")[:2])
         usual = {"judged": cases, "results": self.settings.tensors, "wanted": inputs}
-        return Script(cases, self.setup(case), first, then, **usual | options)
+        return Script(cases, self.spelt("prepare", cases), first, then, **usual | options)
 
     def placed(self, name: str, case: Case, wanted: Sequence[str] = (), s: str = "") -> list[str]:
         """The lines that make one array of a case, so far one of NumPy, what the target takes."""
-        shape, put, spread = getattr(case, name).shape, self.put(case.dtype), self.spread
-        then = self.wanted if name in wanted else ""
-        return as_code(name + s, case.layouts.get(name), shape, put, spread, then)
-
-    def setup(self, case: Case) -> list[str]:
-        return self.spelt("prepare", {"": case})
+        (_, put), then = self.put(case.dtype), self.wanted if name in wanted else ""
+        layout, shape = case.layouts.get(name), getattr(case, name).shape
+        return as_code(name + s, layout, shape, put, self.spread, then)
 
     # Calls
 
@@ -199,7 +195,7 @@ class Adapter:
             names = dict(self.prepared(script.setup))
             for s, one in script.cases.items():
                 for name in (*self.settings.arguments, *script.more):
-                    names[name + s] = np.array(getattr(one, name), self.numpy_dtype(one.dtype))
+                    names[name + s] = np.array(getattr(one, name), self.put(one.dtype)[0])
                     execute(self.placed(name, one, script.wanted, s), names)
             before, changed = self._bytes(names), set()
             read: dict[str, tuple[Any, str]] = {}

@@ -61,31 +61,24 @@ def product(x, gamma):
 
     def __init__(self, target: Any, settings: Settings):
         _require_device(settings.device)
-        self.is_module, is_class = isinstance(target, torch.nn.Module), inspect.isclass(target)
-        if self.is_module:
+        is_module, is_class = isinstance(target, torch.nn.Module), inspect.isclass(target)
+        if is_module:
             settings, target = _of_one_width(target, settings), copy.deepcopy(target)
         super().__init__(validation.require_callable("target", target), settings, torch=torch)
         if is_class and issubclass(target, torch.autograd.Function):
             self.entry = "target.apply"
-        elif is_class:
-            self.is_module = True
-
-    def setup(self, case: Case) -> list[str]:
-        """One module for all calls of a width and eps, so that what it keeps is kept."""
-        if not self.is_module:
-            return []
-        if not inspect.isclass(self.target):
-            return ["module = target"]
-        fixed = self.settings.eps is not None
-        options = "" if fixed else f", {_keyword_of_eps(self.target)}={case.eps!r}"
-        return [f"module = target({case.width}{options})"]
+        elif is_class:  # one module for all calls of a width and eps, so that what it keeps is kept
+            eps = "" if settings.eps is not None else f", {_keyword_of_eps(target)}={{eps}}"
+            self.prepare = f"module = target({{D}}{eps})"
+        elif is_module:
+            self.prepare = "module = target"
 
     def called(self, case: Case, *given: str) -> str:
-        if not self.is_module:
+        if not self.prepare:
             return super().called(case, *given)
         x, *rest = given
         try:
-            made = self.prepared(self.setup(case))["module"]
+            made = self.prepared(self.spelt("prepare", {"": case}))["module"]
         except Raised:  # and so will the script
             names = [GAMMA[0], BETA[0]]
         else:
@@ -109,13 +102,11 @@ def product(x, gamma):
             torch.set_deterministic_debug_mode(before)
             memory.fill_uninitialized_memory = filled
 
-    def numpy_dtype(self, dtype: str) -> str:
-        return "float32" if dtype == "bfloat16" else dtype
-
-    def put(self, dtype: str) -> str:
+    def put(self, dtype: str) -> tuple[str, str]:
         device = [repr(self.settings.device)] * (self.settings.device is not None)
         to = ", ".join(device + ["torch.bfloat16"] * (dtype == "bfloat16"))
-        return "torch.from_numpy({a})" + f".to({to})" * bool(to)
+        template = "torch.from_numpy({a})" + f".to({to})" * bool(to)
+        return "float32" if dtype == "bfloat16" else dtype, template
 
     def get(self, array: torch.Tensor) -> tuple[np.ndarray, str]:
         wide = torch.float64 if array.dtype == torch.float64 else torch.float32

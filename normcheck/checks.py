@@ -168,7 +168,7 @@ def right_derivatives(settings, case, seen, where):
 class Property(NamedTuple):
     """What is asked for a property, and what is found in the outcomes.
 
-    * ``parts``, ``options``: of the script, as :meth:`normcheck.targets.Adapter.script` takes them.
+    * ``parts``, ``options``: of the script, as the ``script`` of an adapter takes them.
     * ``where`` something wrong was seen, in words.
     * ``conditional``: whether it says nothing where numbers are wrong in the plainest way of asking
       for them. ``of_numbers``: whether its cases are there for their numbers alone.

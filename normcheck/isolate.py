@@ -6,6 +6,7 @@ counts is the report that the child sends last.
 """
 
 import importlib
+import math
 import multiprocessing
 import operator
 import os
@@ -89,13 +90,13 @@ def _heard(pipe, child, silence):
     """What the child returned; or (code, what is said) of one that ended or hung."""
     at = before = "before the first case"
     limit, interrupted = silence and max(silence, START), False
-    end = _end(limit)
+    end = time.monotonic() + (limit or math.inf)
     while True:
         try:
             told = _next(pipe, child, end)
         except KeyboardInterrupt:
             os.kill(child.pid, signal.SIGINT)
-            interrupted, end = True, _end(GRACE)
+            interrupted, end = True, time.monotonic() + GRACE
         except (EOFError, OSError) as error:
             if interrupted:
                 return INTERRUPTED, f"interrupted in {at}"
@@ -103,21 +104,16 @@ def _heard(pipe, child, silence):
                 what = f"took over {limit:g} seconds"
             else:
                 child.join(GRACE)
-                what = f"ended the process ({_in_words(child.exitcode or 0)})"
-            return (
-                (2, f"the target {what} {at}")
-                if at is before
-                else (1, f"the target {what} in {at}")
-            )
+                names = {-one: one.name for one in signal.Signals}
+                code = child.exitcode or 0
+                what = f"ended the process ({names.get(code, f'exit code {code}')})"
+            where = at if at is before else f"in {at}"
+            return 2 if at is before else 1, f"the target {what} {where}"
         else:
             if not isinstance(told, str):
                 return told
             at, limit = told, silence
-            end = end if interrupted else _end(limit)
-
-
-def _end(seconds):
-    return time.monotonic() + seconds if seconds else float("inf")
+            end = end if interrupted else time.monotonic() + (limit or math.inf)
 
 
 def _next(pipe, child, end):
@@ -130,10 +126,3 @@ def _next(pipe, child, end):
         if time.monotonic() > end:
             raise TimeoutError
     return pipe.recv()
-
-
-def _in_words(code):
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"exit code {code}"

@@ -130,19 +130,15 @@ def _wrapped(text):
     return start + textwrap.fill(text.strip("\n"), 76, subsequent_indent="    ", **keep)
 
 
-def _headline(report):
-    count = f"{len(report.kept)} of {len(report.properties)} properties held"
-    if not report.ended:
-        return f"{report.target}: {count}"
-    count = f"; until then {len(report.failures)} of {len(report.properties)} properties had failed"
-    return f"{report.target}: {report.ended}{count if report.properties else ''}"
-
-
 def _parts(report: Report, all_tests: bool = False) -> Iterator[tuple[str, str]]:
     """What is said, part by part, each with the tag that HTML has for it. If a tensor is wrong
     everywhere, that is told at length only once.
     """
-    yield "h1", _headline(report)
+    count = f"{len(report.kept)} of {len(report.properties)} properties held"
+    if report.ended:
+        failed = f"{len(report.failures)} of {len(report.properties)} properties had failed"
+        count = f"{report.ended}{f'; until then {failed}' if report.properties else ''}"
+    yield "h1", f"{report.target}: {count}"
     if QUICK in report.untested:
         yield "p", f"Not tried: {QUICK}"
     failures = report.failures

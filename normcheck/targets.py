@@ -89,7 +89,7 @@ class Adapter:
     behind the names of a case's arrays, ``{D}`` is its width and ``{eps}`` its eps.
 
     * ``made``: a NumPy array as one of the framework; ``value``: the other way round. ``spread``:
-      see :data:`normcheck.layouts.SPREAD`. ``wanted``: what makes an array ask for a gradient.
+      see ``layouts.SPREAD``. ``wanted``: what makes an array ask for a gradient.
     * ``prepare``: what is executed once. ``forward``, ``backward``, ``again``: calls.
       ``overwrite``: the numbers of ``{a}{s}`` go into ``{a}``. ``filled``: from here on fresh
       memory is not 0.

@@ -257,10 +257,11 @@ def scripts(target, case):
             target.script(case, of.parts, a=a, results=(f"d{a}",), wanted=(a,))
             for a in settings.arguments[:-1]
         ]
+    # other numbers in arrays of one shape, or of one width
     for s, shape, offset in ("2", case.x.shape, 0.5), ("3", (3, case.width), -2.5):
         if s in of.parts:
-            draw = drawer(settings)
-            cases[s] = draw(case.property, shape, case.dtype, case.eps, offset=offset)
+            given = case.property, shape, case.dtype, case.eps
+            cases[s] = drawer(settings)(*given, offset=offset)
     judged = {"": cases["2"]} if "overwrite2" in of.parts else cases
     times = QUICK_TIMES if settings.quick else TIMES
     script = target.script(case, of.parts, cases, judged=judged, **of.options)

@@ -41,30 +41,25 @@ def writable(path: str) -> Path:
     return Path(path).absolute()
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command with these arguments; returns the exit code."""
+    parser = argparse.ArgumentParser(
         "python -m normcheck",
         usage="%(prog)s [options] target",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add = made.add_argument
+    add = parser.add_argument
     add("target", help="package.module:name, or package.module:forward,backward")
     for one in fields(Settings):
         add(f"--{one.name.replace('_', '-')}", default=one.default, **one.metadata)
     add("--json", type=writable, help="a file for the report as JSON")
     add("--html", type=writable, help="a file for the report as a page")
     add("--silence", type=seconds, metavar="SECONDS", help="a case that takes longer has failed")
-    add(
-        "--isolate", dest="silence", action="store_const", const=60, help="the same as --silence 60"
-    )
-    return made
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command with these arguments; returns the exit code."""
-    options = vars(parser().parse_args(arguments))
+    says = "the same as --silence 60"
+    add("--isolate", dest="silence", action="store_const", const=60, help=says)
+    options = vars(parser.parse_args(arguments))
     target, silence, *paths = (options.pop(k) for k in ("target", "silence", "json", "html"))
     code, report = watched(target, options, silence)
     if isinstance(report, str):

@@ -126,10 +126,10 @@ def same_every_time(settings, case, seen, where):
 def rows_apart(settings, case, seen, where):
     """A row of x with NaN or Inf has no finite y, one of dy no finite dx; all others are right."""
     found, finite = [], {name: finite_rows(getattr(case, name)) for name in ("x", "dy")}
-    right = {"y": finite["x"], "dx": finite["x"] & finite["dy"]}
+    right, clean = {"y": finite["x"], "dx": finite["x"] & finite["dy"]}, case.without_nan()
     for tensor, name in ("y", "x"), ("dx", "dy"):
         value = seen[-1].tensors[tensor]
-        found += compare({tensor: value}, case.without_nan(), settings, right[tensor])
+        found += compare({tensor: value}, clean, settings, right[tensor])
         if not found and finite_rows(value)[~finite[name]].any():
             sentence = f"a row of {name} that holds NaN or Inf has a finite {tensor}"
             found.append(Finding(tensor, None, sentence))

@@ -46,16 +46,12 @@ class Verdict(NamedTuple):
     finite: bool
 
 
-def truth(case, settings) -> Truth:
-    """The exact results of a case."""
-    accumulate, arrays = settings.accumulated_in(case.dtype), (a.tobytes() for a in case.arrays)
-    return _truth(settings.rms, case.eps, case.dtype, accumulate, case.x.shape, *arrays)
-
-
 @functools.lru_cache(maxsize=512)
-def _truth(rms, eps, dtype, accumulate, shape, *arrays):
-    x, gamma, beta, dy = (np.frombuffer(a) for a in arrays)
-    x, dy = (a.reshape(-1, shape[-1]) for a in (x, dy))
+def truth(case, settings):
+    """The :class:`Truth` of a case."""
+    x, dy = (a.reshape(-1, case.width) for a in (case.x, case.dy))
+    gamma, beta, eps, rms = case.gamma, case.beta, case.eps, settings.rms
+    accumulate = settings.accumulated_in(case.dtype)
     # y is linear in gamma and beta, all others are in gamma, in dy or in both.
     of_y, of_gamma, of_dy = _power(gamma, beta), _power(gamma), _power(dy)
     powers = {"y": of_y, "dx": of_gamma + of_dy, "dgamma": of_dy, "dbeta": of_dy}
@@ -69,7 +65,7 @@ def _truth(rms, eps, dtype, accumulate, shape, *arrays):
             else reference.layer_norm(*given, dys, eps)
         )
         found = {name: reference.to_float64(value) for name, value in exact._asdict().items()}
-        errors = allowed(found, *given, dys, dtype, accumulate, rms, powers)
+        errors = allowed(found, *given, dys, case.dtype, accumulate, rms, powers)
         keep = errors if power == of_gamma else ("y",)
         wide |= {name: np.ldexp(found[name], powers[name]) for name in keep}
         slack |= {name: np.ldexp(errors[name], powers[name]) for name in keep}

@@ -150,21 +150,14 @@ class Adapter:
             lines += [template.format(a=name, **of) for name in arrays]
         return "\n".join(lines).splitlines()
 
-    def script(
-        self,
-        case: Case,
-        parts: str = "forward | backward",
-        cases: dict[str, Case] | None = None,
-        a: str = "",
-        **options: Any,
-    ) -> Script:
+    def script(self, case: Case, parts="forward | backward", cases=None, a="", **options) -> Script:
         """A :class:`Script` of the templates that ``parts`` names, "|" before those behind which
         every y is read; of one case alone and judged as a whole, unless ``options`` say otherwise.
         """
         cases, inputs = cases or {"": case}, self.settings.arguments[:-1]
         first, then = (self.spelt(part, cases, a) for part in f"{parts}|".split("|")[:2])
-        usual = {"judged": cases, "results": self.settings.tensors, "wanted": inputs}
-        return Script(cases, self.spelt("prepare", cases), first, then, **usual | options)
+        options = {"judged": cases, "results": self.settings.tensors, "wanted": inputs} | options
+        return Script(cases, self.spelt("prepare", cases), first, then, **options)
 
     def placed(self, name: str, case: Case, wanted: Sequence[str] = (), s: str = "") -> list[str]:
         """The lines that make one array of a case, so far one of NumPy, what the target takes."""

@@ -79,6 +79,13 @@ def execute(lines: Sequence[str], names: dict[str, Any]) -> None:
         raise Raised(f"raises {in_one_line(error)}") from error
 
 
+def new(a: np.ndarray, dtype: str) -> np.ndarray:
+    """A copy in this dtype; without rows its strides are those of other libraries, in NumPy 0."""
+    if a.size:
+        return np.array(a, dtype)
+    return np.empty([n or 1 for n in a.shape], dtype)[tuple(map(slice, a.shape))]
+
+
 class Adapter:
     """A target of one framework, asked as those of all others are.
 
@@ -188,7 +195,7 @@ class Adapter:
             names = dict(self.prepared(script.setup))
             for s, one in script.cases.items():
                 for name in (*self.settings.arguments, *script.more):
-                    names[name + s] = np.array(getattr(one, name), self.put(one.dtype)[0])
+                    names[name + s] = new(getattr(one, name), self.put(one.dtype)[0])
                     execute(self.placed(name, one, script.wanted, s), names)
             before, changed = self._bytes(names), set()
             read: dict[str, tuple[Any, str]] = {}

@@ -103,10 +103,10 @@ def product(x, gamma):
             memory.fill_uninitialized_memory = filled
 
     def put(self, dtype: str) -> tuple[str, str]:
-        device = [repr(self.settings.device)] * (self.settings.device is not None)
-        to = ", ".join(device + ["torch.bfloat16"] * (dtype == "bfloat16"))
-        template = "torch.from_numpy({a})" + f".to({to})" * bool(to)
-        return "float32" if dtype == "bfloat16" else dtype, template
+        options = ", dtype=torch.bfloat16" * (dtype == "bfloat16")
+        if self.settings.device is not None:
+            options += f", device={self.settings.device!r}"
+        return "float32" if dtype == "bfloat16" else dtype, f"torch.tensor({{a}}{options})"
 
     def get(self, array: torch.Tensor) -> tuple[np.ndarray, str]:
         wide = torch.float64 if array.dtype == torch.float64 else torch.float32

@@ -243,3 +243,7 @@ def test_pytorch_has_the_layouts_of_numpy(torch):
         assert seen.stride() == tuple(stride // 8 for stride in expected.strides), layout
         assert seen.dtype == torch.bfloat16 and seen.requires_grad and seen.is_leaf
         assert np.array_equal(seen.detach().double(), expected)
+    strides = []
+    target = adapt(lambda x, *_: strides.append(x.stride()) or x, target.settings)
+    target.call(draw("any shape", (2, 0, 7), "float32"))  # NumPy has other strides, all 0
+    assert strides == [torch.empty(2, 0, 7).stride()]

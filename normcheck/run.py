@@ -67,7 +67,7 @@ class _Run:
     def __init__(self, target):
         self.target = target
         self.settings = target.settings  # what is known of a target need not be said
-        self.cases = list(all_cases(self.settings, target.layouts, able(target)))
+        self.cases = list(all_cases(self.settings, target.layouts, tuple(able(target))))
         self.tried, self.unjudged, self.digits = {}, {}, {}
 
     @property

@@ -11,7 +11,7 @@ from right import from_y, means, normalised, one_pass, pair, pairs, two_pass
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from lnlib.gradcheck import central_difference
 from normcheck import TargetError, assert_valid, validate
-from normcheck.cases import all_cases
+from normcheck.cases import WRITTEN_OVER, all_cases
 from normcheck.checks import PROPERTIES
 from normcheck.judge import derivatives
 from normcheck.layouts import LAYOUTS
@@ -135,6 +135,15 @@ def test_one_that_loses_digits_as_no_known_bug_does_has_no_name():
     report = validate((layer_norm_forward, backward))
     assert [f.property for f in report.failures] == ["rows far from zero"]
     assert report.mistake is None
+
+
+def test_each_dtype_is_asked_for_every_property():
+    tried = []
+    pair = layer_norm_forward, layer_norm_backward
+    limits = {"most_features": 8, "most_rows": 35, "quick": True}
+    validate(pair, dtypes=("float32", "float64"), watch=tried.append, **limits)
+    asked = [{c.property for c in tried if c.dtype == dtype} for dtype in ("float32", "float64")]
+    assert asked[0] == asked[1] and WRITTEN_OVER in asked[0]
 
 
 @pytest.mark.parametrize(

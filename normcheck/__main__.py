@@ -57,11 +57,10 @@ def main(arguments: list[str] | None = None) -> int:
     add("--json", type=writable, help="a file for the report as JSON")
     add("--html", type=writable, help="a file for the report as a page")
     add("--silence", type=seconds, metavar="SECONDS", help="a case that takes longer has failed")
-    says = "the same as --silence 60"
-    add("--isolate", dest="silence", action="store_const", const=60, help=says)
+    add("--isolate", action="store_true", help="--silence 60, where no other is given")
     options = vars(parser.parse_args(arguments))
     target, silence, *paths = (options.pop(k) for k in ("target", "silence", "json", "html"))
-    code, report = watched(target, options, silence)
+    code, report = watched(target, options, silence or (60 if options.pop("isolate") else None))
     if isinstance(report, str):
         report = Report(target, (), (), (), ended=report)
     if code == 2:

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from normcheck import __main__ as command
 from normcheck import isolate
 from normcheck.__main__ import main
 
@@ -146,3 +147,16 @@ def test_files_that_cannot_be_written_are_told_before_the_run(folder, capsys, mo
         said = capsys.readouterr().err
         assert f"argument --html: found '{path}' (" in said and "a file that can be written" in said
     assert (folder / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [("", None), ("--isolate", 60), ("--silence 5 --isolate", 5), ("--isolate --silence 5", 5)],
+)
+def test_a_given_silence_counts_in_any_order(options, expected, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        command, "watched", lambda target, options, silence: asked.append(silence) or (2, "no run")
+    )
+    assert command.main(["a:b", *options.split()]) == 2
+    assert asked == [expected]

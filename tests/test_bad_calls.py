@@ -24,6 +24,7 @@ from lnlib import (
     summation,
     variance,
 )
+from lnlib.sharded import launch
 
 X = np.random.default_rng(1).standard_normal((2, 3))
 GAMMA, BETA, DY = np.array([1.0, -2.0, 0.5]), np.array([0.1, 0.2, 0.3]), np.cos(X)
@@ -69,6 +70,12 @@ KINDS = {
     "f": (lambda x: x * x, None),
     **dict.fromkeys(("jvp", "vjp"), (np.copy, None, lambda u: None)),
     "machine": (MACHINE, MACHINE._replace(copy=-1.0)),
+}
+
+#: What does not work in the place of a value of this type, whatever its parameter is called.
+BY_TYPE = {
+    (int, float): (np.nan, "1"),
+    np.ndarray: (None, np.full(2, 1j)),
 }
 
 #: Arguments that work, of parameters that KINDS does not have or that mean something else here.
@@ -162,12 +169,12 @@ CALLS = {
 }
 
 
-def bad_values(name, parameter):
-    """What this parameter must not be, if that is known."""
+def bad_values(name, parameter, good):
+    """What this parameter must not be: of its own, or by the type of what works."""
     of_this = parameter in OTHERS.get(name, {}) and parameter != "cache"
-    if of_this and not name.startswith(("gpu.", "cost.")):
-        return []
-    return KINDS.get(parameter, (None,))[1:]
+    if parameter in KINDS and (not of_this or name.startswith(("gpu.", "cost."))):
+        return KINDS[parameter][1:]
+    return next((bad for kind, bad in BY_TYPE.items() if isinstance(good, kind)), ())
 
 
 def call(function, values):
@@ -186,7 +193,7 @@ def test_bad_values_are_refused_by_name(name):
     function, values = CALLS[name]
     call(function, values)
     for parameter in values:
-        for value in bad_values(name, parameter):
+        for value in bad_values(name, parameter, values[parameter]):
             with pytest.raises((TypeError, ValueError)) as error:
                 call(function, values | {parameter: value})
                 pytest.fail(f"{parameter} = {value!r} is accepted")
@@ -196,19 +203,86 @@ def test_bad_values_are_refused_by_name(name):
             ), (parameter, value)
 
 
-def test_bad_launches_are_refused():
-    """What a launch of the interpreter takes stands in its signature as ``*arguments``."""
+def store(x):
+    x[0] = 1
 
-    def store(x):
-        x[0] = 1
 
-    a = np.ones(1, "f4")
-    for bad, said in (
-        ((None, 1, 1, a), "kernel: found"),
-        ((store, 0, 1, a), "grid: found"),
-        ((store, 1, 1025, a), "block: found"),
-        ((store, 1, 1, [1.0]), "x: found"),
-        ((store, 1, 1, np.ones((1, 1))), "x: found"),
-    ):
-        with pytest.raises((TypeError, ValueError), match=f"^{said} .*expected "):
-            simt.launch(*bad)
+def checked(args=(POINT,), dy=POINT, grads=(POINT,), **options):
+    return gradcheck.check_gradients(np.square, args, dy, grads, **options)
+
+
+def directed(grad, size=2):
+    return gradcheck.direction_test(lambda x: x[:size], [POINT], POINT, [grad], rng=RNG)
+
+
+def adjoint(*sizes):
+    jvp, vjp = (lambda a, n=n: a[:n] for n in sizes)
+    return gradcheck.adjoint_test(jvp, vjp, POINT, POINT)
+
+
+def told_by(message):
+    """What the one rank says that sends this."""
+    try:
+        sharded.simulate([(lambda: (yield message))()])
+    except sharded.RankError as error:
+        raise ValueError(str(error).removeprefix("rank 0: ")) from None
+
+
+ONE, RNG = np.ones(1, "f4"), np.random.default_rng(0)
+NO_DY = reference.layer_norm(X, GAMMA, BETA)
+
+#: What the signatures do not show: (how the message begins, the call).
+FURTHER = [
+    # The interpreter: what a launch takes stands in its signature as ``*arguments``.
+    ("kernel: found NoneType, expected", lambda: simt.launch(None, 1, 1, ONE)),
+    ("grid: found 0, expected 1 to", lambda: simt.launch(store, 0, 1, ONE)),
+    ("block: found bool, expected one integer", lambda: simt.launch(store, 1, True, ONE)),
+    ("shape: found -1, expected an integer", lambda: simt.uninitialised(-1, np.float32)),
+    ("shape: found (2, True), expected an", lambda: simt.uninitialised((2, True), np.float32)),
+    ("dtype: found <class 'object'>, expected", lambda: simt.uninitialised(1, object)),
+    # Gradient checks.
+    ("grads: found 0 arrays, expected one or more, one", lambda: checked((), grads=())),
+    ("grads: found 2 arrays, expected 1, one for each", lambda: checked(grads=(POINT, POINT))),
+    ("names: found 2, expected 1, one for each of grads", lambda: checked(names=("a", "b"))),
+    (
+        "grads[0]: found shape (1,), expected (2,), the shape of args[0]",
+        lambda: directed(POINT[:1]),
+    ),
+    ("f: found a result of shape (1,), expected (2,), the shape of dy", lambda: directed(POINT, 1)),
+    ("jvp(v): found shape (1,), expected (2,), the shape of dy", lambda: adjoint(1, 2)),
+    ("vjp(dy): found shape (1,), expected (2,), the shape of v", lambda: adjoint(2, 1)),
+    # Regimes, sums, costs.
+    ("D: found 1, expected an integer >= 2", lambda: regimes.rows(RNG, 2, 1, 1.0)),
+    ("rest: found 1.0 for D = 2, expected 0", lambda: regimes.upstream(RNG, X[:, :2])),
+    ("target: found 0.5, expected at least 1", lambda: regimes.parts(0.5, 1.0, "ones")),
+    ("target: found 2, expected at least 1", lambda: regimes.parts(2.0, 1.0, "along")),
+    ("energies: found -1.0, expected", lambda: regimes.forward_errors({}, 1.0, -1.0, rng=RNG)),
+    ("D: found 0.0, expected numbers >= 1", lambda: regimes.sum_roundings(0, "pairwise")),
+    ("terms: found 0.0, expected numbers", lambda: regimes.overflow_sigma(1.0, "float32", 0)),
+    ("kappa: found -1.0, expected numbers", lambda: regimes.backward_loss(-1.0, "ones")),
+    ("n: found 0.0, expected numbers >= 1", lambda: summation.row_sum_loss(0, "wide")),
+    ("rtol: found -1.0, expected a finite", lambda: checked(rtol=-1.0)),
+    ("eps: found 0.0, expected", lambda: regimes.forward_errors({}, 1.0, 1.0, eps=0.0, rng=RNG)),
+    ("kappas: found 0.5", lambda: regimes.backward_errors({}, 0.5, 1.0, 1.0, "ones", rng=RNG)),
+    ("rng: found NoneType, expected", lambda: summation.sum_rows(SINGLE["x"], "random")),
+    ("exact: found an Exact without gradients", lambda: reference.kappa(NO_DY, DY, GAMMA)),
+    ("gamma: found shape (2,), expected (3,)", lambda: reference.kappa(EXACT, DY, GAMMA[:2])),
+    ("var: found shape (1, 1), expected (2, 1)", lambda: variance.normalise(X, var=[[1.0]])),
+    # Many ranks.
+    ("programs: found none, expected one", lambda: sharded.simulate([])),
+    ("TypeError: message: found int, expected an operation", lambda: told_by(1)),
+    ("TypeError: message: found list, expected a dict", lambda: told_by((sharded.SAME, []))),
+    ("ValueError: message: found a 0-d array, expect", lambda: told_by((sharded.GATHER, 1.0))),
+    ("TypeError: message: found dtype complex128", lambda: told_by((sharded.SUM, X * 1j))),
+    ("block: found 0, expected an integer >= 1", lambda: sharded.cut(4, 2, 0)),
+    ("counts: found -1, expected an integer >=", lambda: sharded.widths(2, -1)),
+    ("ranks: found 0, expected", lambda: launch.launch(["file.py"], 0)),
+    ("timeout: found 0.0, expected", lambda: launch.launch(["file.py"], 1, 0)),
+]
+
+
+@pytest.mark.parametrize("said, call", FURTHER, ids=[said for said, _ in FURTHER])
+def test_other_bad_calls_say_what_they_found(said, call):
+    with pytest.raises((TypeError, ValueError), match=f"^{re.escape(said)}") as error:
+        call()
+    assert "expected " in str(error.value)

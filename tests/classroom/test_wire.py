@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import struct
 
 import numpy as np
@@ -70,14 +71,35 @@ def test_what_has_changed():
     assert wire.changed([1, object(), [3]], wire.encode_all([1, 2, [4]])) == [1, 2]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [["a" * 500000] + [""] * 90000, [0] * 10**5, [np.zeros(2**23, np.int8)] * 3, object()],
-    ids=("text", "values", "arrays", "object"),
-)
-def test_what_the_other_side_would_not_take_is_not_sent(value):
-    """As an answer is sent: one value of a message."""
-    with pytest.raises(wire.WireError):
+def deep(n):
+    return [deep(n - 1)] if n else 0
+
+
+class Unreadable(list):
+    def __iter__(self):
+        raise ZeroDivisionError
+
+
+#: Of an answer, which is one value of a message: what is told, and what for.
+NOT_SENT = [
+    ("among 90005 values, which is too long", ["a" * 500000] + [""] * 90000),
+    ("lists and words of 1000", "a" * 10**6),
+    ("more than 100000 values", [0] * 10**5),
+    ("too deep", deep(20)),
+    ("arrays of more than 16777216 bytes", [np.zeros(2**23, np.int8)] * 3),
+    ("shape (0, 33554432), which is too large", np.empty((0, 2**25))),
+    ("dtype object, expected one of bool, int8", np.array([None])),
+    ("object, expected arrays, numbers", object()),
+    ("what cannot be read (ZeroDivisionError)", Unreadable()),
+    ("an integer too large", 10**1000),
+    ("a key that is neither a word nor a number", {(1,): 2}),
+    ("a key that is too large", {2**63: 2}),
+]
+
+
+@pytest.mark.parametrize("words, value", NOT_SENT, ids=[words for words, _ in NOT_SENT])
+def test_what_the_other_side_would_not_take_is_not_sent(words, value):
+    with pytest.raises(wire.WireError, match=re.escape(words)):
         wire.encode(("returned", value, []))
 
 
@@ -86,19 +108,47 @@ def frame(structure, data=b""):
     return struct.pack("<II", len(text), len(data)) + text + data
 
 
-@pytest.mark.parametrize(
-    "structure, data",
-    [
-        (["array", "float64", [2**40]], b""),
-        (["array", "object", [1]], bytes(8)),
-        (b"[" * 10**5, b""),
-        (["list"] + [0] * 10**5, b""),
-    ],
-    ids=("size", "objects", "depth", "length"),
-)
-def test_what_would_take_memory_or_run_code_is_no_message(structure, data):
-    with pytest.raises(wire.WireError):
-        wire.decode(frame(structure, data))
+def nested(n):
+    return ["list", nested(n - 1)] if n else 0
+
+
+#: What is told of frames that would take memory, run code or mean nothing.
+NO_MESSAGES = {
+    "not a message: unpack requires": [b"", bytes(7)],
+    "a message of 1000001 + 0 bytes": [struct.pack("<II", 10**6 + 1, 0)],
+    "a message of 0 + 16777217 bytes": [struct.pack("<II", 0, 2**24 + 1)],
+    "a frame of the wrong length": [struct.pack("<II", 10**6, 2**24), frame(0) + b"0"],
+    "bytes that belong to nothing": [frame(0, b"1"), frame(["scalar", "int8"], b"12")],
+    "too deep": [frame(nested(21))],
+    "not a message: ": [frame(b"[" * 10**5), frame(b"a"), frame([])],
+    "more than 100000 values": [frame(["list"] + [0] * 10**5)],
+    "which is too long": [frame(["list", "a" * 9000] + [0] * 8000)],
+    "a value of no kind": [frame({}), frame(["set"])],
+    "an integer too large": [frame(10**1000), frame(-(10**1000))],
+    "no complex number": [frame(["complex", 1, 1.0]), frame(["complex", 1.0, "a"])],
+    "an array of no shape": [frame(["array", "int8", n]) for n in (1, [-1], [1.0], [True])],
+    "too large": [frame(["array", "int8", n]) for n in ([2**25], [0, 2**25], [1] * 17)],
+    "cannot reshape": [frame(["array", "float64", [2]], bytes(8))],
+    "not a message: 'object'": [frame(["array", "object", [1]], bytes(8))],
+    "neither a word nor a number": [frame(["dict", [["list"], 0]])],
+    "a key that is too large": [frame(["dict", [2**63, 0]])],
+}
+
+
+@pytest.mark.parametrize("words", NO_MESSAGES)
+def test_what_is_no_message(words):
+    for one in NO_MESSAGES[words]:
+        with pytest.raises(wire.WireError, match=re.escape(words)):
+            wire.decode(one)
+
+
+def test_the_largest_that_are_taken():
+    for value in (nested(20), ["list"] + [0] * (10**5 - 1), 10**1000 - 1, ["dict", [2**63 - 1, 0]]):
+        wire.decode(frame(value))
+    assert wire.decode(frame(["array", "int8", [1] * 16], b"7")).shape == (1,) * 16
+    assert wire.decode(frame(["array", "bool", [0, 2**24]])).shape == (0, 2**24)
+    assert wire.decode(frame(["array", "bool", [2]], b"\2\0")).tolist() == [True, False]
+    assert wire.decode(frame(b'"\\ud800"')) == "?"  # half a surrogate pair
 
 
 _JSON = st.recursive(

@@ -139,6 +139,7 @@ TAKEN = {
         y[t] = a"""
     ),
     "over a tuple": "s = 0\nfor d in (16, 8, 4):\n    s += d\nz[t] = s",
+    "in a list where it stands": "z[t] = (n in [n, 8]) + 2 * (n not in [4])",
     "over a list where it stands": "s = 0\nfor d in [n, 8, 4]:\n    s += d\nz[t] = s",
     "enumerate": (
         "s = 0\nfor i, (a, b) in enumerate(((1, 2), (3, 4)), 3):\n    s += i * a * b\nz[t] = s"
@@ -261,6 +262,7 @@ REFUSED = {
         "acc = [float32(0)] * 4  # HERE: Numba keeps no lists in a kernel\n"
         "acc[1] += x[t]\ny[t] = acc[1]"
     ),
+    "a list that is compared": "z[t] = (n,) == [n]  # HERE: a list",
     "a list comprehension": (
         "a = [i for i in range(3)]  # HERE: a list comprehension: Numba keeps no lists\nz[t] = a[1]"
     ),

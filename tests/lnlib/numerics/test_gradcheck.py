@@ -424,6 +424,9 @@ def test_the_table_and_rtol():
     assert head.split() == ["gradient", "error", "tolerance", "shape"]
     assert "FAILED" in dx and dx.endswith("(2, 8): the gradients differ")
     assert " ok " in dgamma and dbeta.endswith("(1, 8): expected shape (8,)")
+    for rtol in (1e-8, None):  # nothing is compared with a default tolerance there
+        row = check_gradients(f, args, dy, wrong, rtol=rtol).rows[2]
+        assert (row.error, row.tolerance) == (math.inf, rtol or 0.0)
     assert check_gradients(f, args, dy, (-grads[0], *grads[1:]), rtol=3.0).passed
     assert not check_gradients(f, args, dy, grads, rtol=0.0).passed
     # An exact gradient has no error, which 0 allows: doubling rounds nothing, and neither does a

@@ -268,6 +268,14 @@ def test_shifted_is_lost_when_the_first_element_is_the_outlier(D):
     assert var_error(x, "naive") <= 4 * U["float32"]
 
 
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="longdouble is no wider here")
+def test_wide_is_wider_than_float64():
+    """At 1e9 a mean in float64 alone would add 1e-14 to a variance of 1."""
+    x, _ = rows(8, 64, "float64", offset=1e9)
+    var = exact_mean_and_var(x)[1]
+    assert (np.abs(va.wide(x)[2] - var) <= 1.01 * U["float64"] * var).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("id", ["neumaier", "wide"])
 @pytest.mark.parametrize(

@@ -147,6 +147,10 @@ def test_parameters_that_drifted_apart_and_rows_that_do_not_fit():
     rms = features.rms_norm_forward
     for programs, words in (
         ([of_rows(x, gamma, b) for b in (beta, -beta)], r"beta: found .* checksum \w+ on rank 0"),
+        (
+            [of_rows(x, gamma, beta, e) for e in (1e-5, 1e-6)],
+            "eps: found 1e-05 on rank 0 and 1e-06 on",
+        ),
         ([rows.rms_norm_forward(x, g) for g in (gamma, -gamma)], "gamma: found float32, numbers"),
         (
             [of_rows(x, gamma, beta, precise=flag) for flag in (False, True)],

@@ -48,7 +48,7 @@ def digest(arrays):
 
 
 def results(comm):
-    """{job: (digests of every rank, log of every rank)}, and what every rank says of a merge."""
+    """{job: (digests of every rank, log of every rank)}, and what ranks say of a wrong program."""
     found = {}
     for job in JOBS:
         log = []
@@ -58,11 +58,12 @@ def results(comm):
     def merged():
         return (yield np.maximum, np.ones(3))
 
-    said = ""
-    try:
-        mpi.run(comm, merged())
-    except RankError as error:
-        said = str(error)
+    said = []
+    for wrong in (merged(), 3):
+        try:
+            mpi.run(comm, wrong)
+        except (RankError, TypeError) as error:
+            said.append(str(error))
     return found, comm.allgather(said), comm.allgather(mpi.run(comm, edges()))
 
 

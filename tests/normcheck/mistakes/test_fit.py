@@ -3,6 +3,7 @@
 import inspect
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,59 +120,16 @@ def again(h):
     return 1 / np.sqrt(m(h * h) + 1e-5)
 
 
-def table(arguments, text):
-    """(function of these arguments, words) of each line "formula : words"."""
-    lines = (line.strip().split(" : ") for line in text.strip().splitlines())
-    return [(eval(f"lambda {arguments}: {dx}", globals()), words) for dx, words in lines]
+def table(heading, arguments):
+    """(function of these arguments, words) of each line "formula : words" under a heading."""
+    text = Path(__file__).with_name("formulas.txt").read_text(encoding="utf-8")
+    lines = text.partition(f"[{heading}]\n")[2].partition("\n\n")[0].splitlines()
+    split = (line.split(" : ") for line in lines)
+    return [(eval(f"lambda {arguments}: {dx}", globals()), words) for dx, words in split]
 
 
 #: dx as a formula, and the mistakes that it makes.
-PAIRS = table(
-    "d, g, h, r",
-    """
-g * r * (d - m(d) - h * rows(d * h)) : batch-axis-second gamma-outside
-g * r * (d - rows(d) - h * m(d * h)) : batch-axis-first gamma-outside
-r * (d - m(d) - 2 * h * m(d * h)) : gamma-missing projection-times-two
-r * (g * d - h * m(g * d * h)) / d.shape[-1] : dx-over-d missing-mean
-r / d.shape[-1] * (g * d - s(g * d) - h * s(g * d * h)) : dx-over-d sums-for-means
-g * d - m(g * d) : missing-projection missing-rstd
-g * d - m(g * d) + h * m(g * d * h) : missing-rstd projection-added
-r * (d - h * m(d * h)) : gamma-missing missing-mean
-r * (g * d - h / r * m(g * d * h / r)) : centred-for-xhat missing-mean
-r ** 2 * (g * d - m(g * d) - 2 * h * m(g * d * h)) : projection-times-two variance-for-std
-r * (g * d - s(g * d)) : mean-d missing-projection
-r * (g * g * d - m(g * g * d)) : gamma-twice missing-projection
-r * (g * d - h * (g * d * h).sum() / d.shape[-1]) : missing-mean whole-tile
-r * (g * d - g * h * m(g * d * h)) : gamma-twice-in-projection missing-mean
-g * r * (d - m(d)) : gamma-outside missing-projection
-r * (g * d + m(g * d) - g * h * m(d * h)) : gamma-outside-projection mean-sign
-r * (g * d - (g * d).mean() - h * (g * d * h).mean()) : no-axis
-g * r * (g * d - (s(g * d).sum() + h * s(g * d * h).sum()) / len(g)) : gamma-again whole-tile
-r * (d - d.mean() - h * (d * h).mean()) : gamma-missing no-axis
-g * r * (d - d.mean() - h * m(d * h)) : gamma-outside no-axis-first
--r * (g * d - m(g * d) - h * m(g * d * h)) : dx-negated
-(g * d - m(g * d) - h * m(g * d * h)) / r : rstd-inverted
-r * (g * d - m(g * d) - m(g * d * h)) : projection-without-xhat
-r * (g * d - m(g * d, axis=0) - h * m(g * d * h, axis=0)) : first-axis
-r * (d - m(d) - h * m(d * h) / m(h * h)) : exact-projection gamma-missing
--r * (m(d) + h * m(d * h)) : first-term-missing gamma-missing
-r * (d - s(d) / (d.shape[-1] - 1) - h * m(d * h)) : gamma-missing mean-ddof
-r * (d - m(d) - h * m(d * h)) / d[..., 0].size : dx-over-rows gamma-missing
-r * g * d - m(g * d) - 2 * h * m(g * d * h) : projection-times-two rstd-on-first-only
-r * r * (g * d - m(g * d) - h / r * m(g * d * h / r)) : centred-for-xhat variance-for-std
-r * (g * g * d - m(g * g * d, axis=0) - h * m(g * g * d * h, axis=0)) : first-axis gamma-twice
-r * (g * d - rows(g * d) - h / r * rows(g * d * h)) : batch-axis centred-once
-r * (g * d - rows(g * d) - r * h * rows(g * d * h)) : batch-axis extra-rstd-in-projection
-r * (g * d - rows(g * d) - r ** 2 * h * rows(g * d * h)) : batch-axis rstd-cubed-in-projection
-g * d - m(g * d) - h * again(h) * m(g * d * h * again(h)) : missing-rstd statistics-of-xhat
-r * (g * d - m(g * d) - r ** 2 * h * m(g * d * h)) : rstd-cubed-in-projection
-r * (g * d - m(g * d) - h * m(g * g * d * h)) : gamma-again-in-projection
-g * r * (g * d - m(g * d) - h * m(g * d * h)) : gamma-again
-r * g * d - m(g * d) - r * h * m(g * d * h) : rstd-missing-mean
-g * d - m(g * d) - r * h * m(g * d * h) : rstd-on-projection-only
-g * d - r * (m(g * d) + h * m(g * d * h)) : rstd-missing-first
-""",
-)
+PAIRS = table("PAIRS", "d, g, h, r")
 
 
 @pytest.mark.parametrize("dx, names", PAIRS)
@@ -266,38 +224,8 @@ def test_what_a_part_is_replaced_by_is_told_when_all_is_doubled_too(mutant):
 # ---- Other exercises
 
 # g = gamma * dy, k = gamma, h = xhat; c = x - mean, s = sigma + eps: what parts are replaced by.
-RMS = table(
-    "g, k, h, r",
-    """
-    r * (g - h / r * m(g * h / r)) : centred-for-xhat
-    r * (g - h * m(g * h / r)) : centred-once
-    r * (g - r * h * m(g * h)) : extra-rstd-in-projection
-    g - h * m(g * h) : missing-rstd
-    r * r * (g - h * m(g * h)) : variance-for-std
-    r * (k * g - h * m(k * g * h)) : gamma-twice
-    r * (g - h * m(g * h, axis=0)) : batch-axis
-    r * (g - h * (g * h).mean()) : no-axis
-    r * g : missing-projection
-    r * (g - m(g) - h * m(g * h)) : mean-subtracted
-    """,
-)
-OUTSIDE = table(
-    "g, c, sigma, s, eps",
-    """
-    (g - m(g) - c / s * m(g * c / s)) / s : only-s-replaced
-    (g - m(g) - c / s * m(g * c / s)) / sigma : sigma-in-front
-    (g - m(g) - 2 * c * m(g * c / s)) / s : slope-one
-    (g - m(g) - c / sigma * m(g * c / sigma)) / s : sigma-for-s
-    (g - m(g) - c * m(g * c)) / s : centred-for-xhat
-    (g - m(g) - c * m(g * c / s)) / s : centred-once
-    g - m(g) - c / sigma * m(g * c / s) : missing-rstd
-    (g - m(g) - c / sigma**2 * m(g * c)) / sigma : eps-dropped
-    (g - m(g) - c * sigma / s**2 * m(g * c / s)) / s : upside-down
-    (g - g.mean() - c / sigma * (g * c / s).mean()) / s : no-axis
-    g / s - m(g) - c / sigma * m(g * c / s) / s : rstd-missing-mean
-    (g - m(g) - c / (sigma**2 + eps) * m(g * c)) / np.sqrt(sigma**2 + eps) : eps-inside
-    """,
-)
+RMS = table("RMS", "g, k, h, r")
+OUTSIDE = table("OUTSIDE", "g, c, sigma, s, eps")
 
 
 @pytest.mark.parametrize("dx, name", RMS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lnlib.layernorm import layer_norm_backward_steps, layer_norm_forward
-from normcheck.mistakes.catalogue import ENTRIES, forward_keeping_x
+from normcheck.mistakes.catalogue import ENTRIES, HARMLESS, forward_keeping_x
 from normcheck.mistakes.habits import CAREFUL, HABITS, MORE, passes
 from normcheck.mistakes.wild import WILD, compare, formula_of
 
@@ -242,6 +242,15 @@ LEFT = DIGITS | {
 def test_what_a_habit_hides_beyond_what_the_careful_test_leaves(habit, hides):
     found = survivors({h.name: h for h in HABITS}[habit])
     assert found == LEFT | hides
+
+
+def test_where_gamma_is_1_beta_is_0():
+    """And so nobody sees that it is left out."""
+    bug = BUG["tt-metal-mean-twice"]._replace(
+        forward=lambda x, gamma, beta, eps: forward_keeping_x(x, gamma, 0 * beta, eps),
+        backward=HARMLESS[0].backward,
+    )
+    assert passes(bug, HABITS[1]) and not passes(bug, CAREFUL)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Targets with one fault each, of every kind that normcheck tells; right but for it."""
 
 import numpy as np
+import one_fault
 
 from lnlib import layer_norm_backward as right_backward
 from lnlib import layer_norm_forward as right_forward
@@ -22,64 +23,6 @@ def rows_lost(dy, cache):
     return dx, (flat[0] * flat[1]).sum(axis=0), flat[0].sum(axis=0)
 
 
-def overwrites(name):
-    def forward(x, gamma, beta, eps):
-        y, cache = right_forward(x, gamma, beta, eps)
-        {"x": x, "gamma": gamma, "beta": beta}[name][...] += 1
-        return y, cache
-
-    return forward
-
-
-def dy_overwritten(dy, cache):
-    found = right_backward(dy, cache)
-    dy *= 2
-    return found
-
-
-def returns(change, at):
-    """One result is given in another way."""
-
-    def backward(dy, cache):
-        found = list(right_backward(dy, cache))
-        found[at] = change(found[at])
-        return tuple(found)
-
-    return backward
-
-
-def y_is(change):
-    def forward(*arguments):
-        y, cache = right_forward(*arguments)
-        return change(y), cache
-
-    return forward
-
-
-def raises_where(where, error=ValueError("no")):
-    def forward(x, gamma, beta, eps):
-        if where(x, eps):
-            raise error
-        return right_forward(x, gamma, beta, eps)
-
-    return forward
-
-
-def one_state(per_shape):
-    """What backward needs is kept for all calls, or for all calls of one shape."""
-    kept = {}
-
-    def forward(x, gamma, beta, eps):
-        y, cache = right_forward(x, gamma, beta, eps)
-        kept[x.shape if per_shape else ()] = cache
-        return y, x.shape
-
-    def backward(dy, shape):
-        return right_backward(dy, kept[shape if per_shape else ()])
-
-    return forward, backward
-
-
 def first_gamma():
     """What was made of gamma in the first call with so many features is used in all others."""
     kept = {}
@@ -88,34 +31,6 @@ def first_gamma():
         return right_forward(x, kept.setdefault(gamma.shape, gamma.copy()), beta, eps)
 
     return forward, right_backward
-
-
-def one_buffer(name):
-    """The array that is returned belongs to all calls of a shape."""
-    kept = {}
-
-    def put(a):
-        buffer = kept.setdefault(a.shape, np.empty_like(a))
-        buffer[...] = a
-        return buffer
-
-    return (
-        (y_is(put), right_backward)
-        if name == "y"
-        else (right_forward, returns(put, ("dx", "dgamma", "dbeta").index(name)))
-    )
-
-
-def every(count):
-    """Every so many calls dbeta is wrong."""
-    calls = [0]
-
-    def backward(dy, cache):
-        calls[0] += 1
-        dx, dgamma, dbeta = right_backward(dy, cache)
-        return dx, dgamma, dbeta * (1 + (calls[0] % count == 0))
-
-    return backward
 
 
 def blind_to_strides(name):
@@ -146,11 +61,6 @@ def unwritten(dy, cache):
     return dx, dgamma, parts.sum(axis=0).astype(dy.dtype)
 
 
-def nan_everywhere(x, gamma, beta, eps):
-    y, cache = right_forward(x, gamma, beta, eps)
-    return y * (np.nan if np.isnan(x).any() else 1), cache
-
-
 def nan_is_zero(x, gamma, beta, eps):
     return right_forward(np.nan_to_num(x, nan=0.0, posinf=1.0), gamma, beta, eps)
 
@@ -172,11 +82,6 @@ def three_rows(dy, cache):
     """One array with three rows, which unpacks as three gradients of one row would."""
     dx, dgamma, dbeta = right_backward(dy, cache)
     return np.stack([dx, dgamma, dbeta]) if dx.shape == dgamma.shape else (dx, dgamma, dbeta)
-
-
-def many_rows_raise(x, gamma, beta, eps):
-    assert x.size // x.shape[-1] < 300 if x.size else True
-    return right_forward(x, gamma, beta, eps)
 
 
 def changes_x(x, gamma, beta, eps):
@@ -239,16 +144,25 @@ def of(property, **targets):
     return {name.replace("_", " "): (property, *pair) for name, pair in targets.items()}
 
 
-def y(change):
-    return y_is(change), right_backward
+RIGHT = right_forward, right_backward
+
+
+def returns(name, value):
+    return one_fault.returns(name, value)(RIGHT)
+
+
+def over(name):
+    """An argument is larger by 1 after the call."""
+    return one_fault.overwrites(name, lambda a: a + 1)(RIGHT)
 
 
 def raises(where, error=ValueError("no")):
-    return raises_where(where, error), right_backward
+    def forward(x, gamma, beta, eps):
+        if where(x, eps):
+            raise error
+        return right_forward(x, gamma, beta, eps)
 
-
-def gradient(name, change):
-    return right_forward, returns(change, ("dx", "dgamma", "dbeta").index(name))
+    return forward, right_backward
 
 
 #: name -> (a property that fails, forward, backward), for float32 and what else a case asks for.
@@ -256,24 +170,27 @@ FAULTY = {
     **of("any width", a_tail=(right_forward, tail)),
     **of("any width", wide_rows_raise=raises(lambda x, eps: x.shape[-1] > 1024, AssertionError())),
     **of("many rows", rows_lost=(right_forward, rows_lost)),
-    **of("many rows", many_rows_raise=(many_rows_raise, right_backward)),
+    **of(
+        "many rows",
+        many_rows_raise=raises(lambda x, eps: x.size > 299 * x.shape[-1], AssertionError()),
+    ),
     **of(
         "arguments unchanged",
-        x_overwritten=(overwrites("x"), right_backward),
-        beta_overwritten=(overwrites("beta"), right_backward),
-        dy_overwritten=(right_forward, dy_overwritten),
+        x_overwritten=over("x"),
+        beta_overwritten=over("beta"),
+        dy_overwritten=over("dy"),
         x_changed_for_a_while=(changes_x, puts_it_right),
     ),
     **of(
         "shapes and dtypes of results",
-        y_in_float64=y(lambda y: y.astype(np.float64)),
-        y_complex=y(lambda y: y + 0j),
-        y_as_a_list=y(lambda y: y.tolist()),
-        dx_in_float64=gradient("dx", lambda a: a.astype(np.float64)),
-        dbeta_in_float64=gradient("dbeta", lambda a: a.astype(np.float64)),
-        dgamma_with_an_axis=gradient("dgamma", lambda a: a[None]),
-        dx_without_axes=gradient("dx", lambda a: a.ravel() if a.ndim > 2 else a),
-        dbeta_None=gradient("dbeta", lambda a: None),
+        y_in_float64=returns("y", lambda y: y.astype(np.float64)),
+        y_complex=returns("y", lambda y: y + 0j),
+        y_as_a_list=returns("y", lambda y: y.tolist()),
+        dx_in_float64=returns("dx", lambda a: a.astype(np.float64)),
+        dbeta_in_float64=returns("dbeta", lambda a: a.astype(np.float64)),
+        dgamma_with_an_axis=returns("dgamma", lambda a: a[None]),
+        dx_without_axes=returns("dx", lambda a: a.ravel() if a.ndim > 2 else a),
+        dbeta_None=returns("dbeta", lambda a: None),
     ),
     **of(
         "any shape",
@@ -295,7 +212,7 @@ FAULTY = {
     **of(
         "NaN stays in its row",
         NaN_raises=raises(lambda x, eps: np.isnan(x).any(), FloatingPointError("NaN")),
-        NaN_everywhere=(nan_everywhere, right_backward),
+        NaN_everywhere=one_fault.when(one_fault.WHEN["NaN"], "y", lambda y: y * np.nan)(RIGHT),
         NaN_for_0=(nan_is_zero, right_backward),
         dx_beside_NaN=(right_forward, nan_in_dx),
         dx_of_NaN=(right_forward, lambda dy, cache: right_backward(np.nan_to_num(dy), cache)),
@@ -303,11 +220,11 @@ FAULTY = {
     ),
     **of(
         "calls in any order",
-        one_state=one_state(False),
-        a_state_for_a_shape=one_state(True),
-        one_buffer_for_y=one_buffer("y"),
-        one_buffer_for_dx=one_buffer("dx"),
-        one_buffer_for_dgamma=one_buffer("dgamma"),
+        one_state=one_fault.one_state(RIGHT),
+        a_state_for_a_shape=one_fault.state_by(np.shape)(RIGHT),
+        one_buffer_for_y=one_fault.reuses("y")(RIGHT),
+        one_buffer_for_dx=one_fault.reuses("dx")(RIGHT),
+        one_buffer_for_dgamma=one_fault.reuses("dgamma")(RIGHT),
         in_workspace=in_workspace(),
     ),
     **of("numbers written over", gamma_by_its_array=gamma_by_its_array()),
@@ -315,8 +232,8 @@ FAULTY = {
     **of("memory that nobody wrote", unwritten=(right_forward, unwritten)),
     **of(
         "the same answer twice",
-        every_2_calls=(right_forward, every(2)),
-        every_7_calls=(right_forward, every(7)),
+        every_2_calls=one_fault.now_and_then("dbeta", 2)(RIGHT),
+        every_7_calls=one_fault.now_and_then("dbeta", 7)(RIGHT),
     ),
     **of(
         "large and small numbers",

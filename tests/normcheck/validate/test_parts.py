@@ -5,17 +5,18 @@ import itertools
 
 import numpy as np
 import pytest
+from faulty import FAULTY
 from right import pairs
 
 from lnlib import cpu, layer_norm_backward, layer_norm_forward
 from lnlib.rounding import find
 from normcheck import evidence, naming
 from normcheck.adapters import NumPyPair
-from normcheck.cases import draw
-from normcheck.checks import Finding, check, numbers_in_words
+from normcheck.cases import QUICK, all_cases, draw, not_tested
+from normcheck.checks import Finding, able, check, numbers_in_words
 from normcheck.judge import BY_ROW, Verdict, judge, truth
 from normcheck.paste import as_test
-from normcheck.settings import Settings
+from normcheck.settings import DTYPES, Settings
 from normcheck.tolerance import allowed, distance_loss
 
 PAIR = layer_norm_forward, layer_norm_backward
@@ -206,3 +207,51 @@ def test_what_sums_over_rows_may_lose():
     }
     slack = allowed(exact, 0 * ones, np.ones(1), np.zeros(1), ones, "float32", "float32")
     assert slack["dbeta"] == pytest.approx([8 * u + 8 * u + 16 * u])
+
+
+#: Fault -> how one of the sentences on it begins.
+SAID = {
+    "every 2 calls": "call 2 gives other numbers than the first: dbeta is wrong in feature ",
+    "x overwritten": "the argument x is changed",
+    "dx in float64": "dx has dtype float64, expected float32, the dtype of the arguments",
+    "dgamma with an axis": "dgamma has shape (1, 7), expected (7,)",
+    "dbeta None": "dbeta is None",
+    "one buffer for y": "where three forwards come before their backwards, y is wrong in row ",
+    "gamma by its array": "where a second call has other numbers in the same arrays, y is wrong",
+    "NaN for 0": "a row of x that holds NaN or Inf has a finite y",
+    "dx of NaN": "a row of dy that holds NaN or Inf has a finite dx",
+}
+
+
+@pytest.mark.parametrize("fault", SAID)
+def test_what_is_said_of_a_fault(fault):
+    property, *pair = FAULTY[fault]
+    target = NumPyPair(tuple(pair), settings := Settings(quick=True))
+    cases = [one for one in all_cases(settings, (), able(target)) if one.property == property]
+    said = [finding.sentence for case in cases for finding in check(target, case)]
+    assert any(sentence.startswith(SAID[fault]) for sentence in said), said
+
+
+DERIVED = "a second derivative", "a JVP and its gradient"
+#: Options -> what cannot be tested because of them.
+UNTESTED = [
+    ({"eps": 1e-3, "beta": False}, ["any eps but 0.001", "beta and dbeta"]),
+    ({"kind": "rms_norm", "multiple_of": 8}, ["D that is no multiple of 8"]),
+    (
+        {"quick": True, "most_features": 64, "most_rows": 9},
+        ["D above 64", "more than 9 rows", QUICK],
+    ),
+    ({"contiguous": True}, ["arrays with strides"]),
+    ({"contiguous": True, "framework": "torch"}, ["arrays with strides, but for dy", *DERIVED]),
+    ({"framework": "jax", "double_backward": True}, [*DERIVED[1:]]),
+    ({"dtypes": DTYPES, "quick": True}, [QUICK]),
+    ({"dtypes": DTYPES[:3]}, ["bfloat16", "rows far from zero in float16"]),
+]
+
+
+@pytest.mark.parametrize("options, words", UNTESTED, ids=str)
+def test_what_cannot_be_tested_is_said(options, words):
+    always = [] if "dtypes" in options else ["float64 and float16 and bfloat16"]
+    if not options.get("quick"):
+        always += ["D above 8193", "more than 65537 rows"]
+    assert sorted(not_tested(Settings(**options))) == sorted(always + words)

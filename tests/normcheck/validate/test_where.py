@@ -3,12 +3,15 @@ limit.
 """
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from lnlib import layer_norm_backward, layer_norm_forward
 from normcheck import validate
-from normcheck.where import rule
+from normcheck.cases import draw
+from normcheck.where import rule, where
 
 
 def rows_of(dy):
@@ -27,30 +30,10 @@ def places(wrong, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "wrong, listed, says",
-    [
-        (
-            lambda dy: dy.shape[-1] > 512 and dy.shape[-1] % 512,
-            "D 513, 1000",
-            "above 512 and no multiple of 512",
-        ),
-        (lambda dy: dy.shape[-1] > 700, "D 1000", "above 700"),
-        (lambda dy: dy.shape[-1] % 4, "D 3, 7, 33, 129, 257, 513", "above 2 and no multiple of 4"),
-        (
-            lambda dy: dy.shape[-1] & dy.shape[-1] - 1,
-            "D 3, 7, 33, 129, 257, 513, 1000",
-            "no power of two",
-        ),
-        (lambda dy: dy.shape[-1] <= 50, "D 3, 7, 16, 33", "above 2 and at most 50"),
-    ],
-)
-def test_widths(wrong, listed, says):
-    assert places(wrong)[1]["any width"] == f"{listed}: of those tried, whatever is {says}"
-
-
-@pytest.mark.slow
-def test_rows_axes_layouts_and_dtypes():
+def test_widths_rows_axes_layouts_and_dtypes():
+    wide = "of those tried, whatever is above 512 and no multiple of 512"
+    found = places(lambda dy: dy.shape[-1] > 512 and dy.shape[-1] % 512)[1]
+    assert found["any width"] == f"D 513, 1000: {wide}"
     assert places(lambda dy: rows_of(dy) > 600)[1] == {
         "many rows": "number of rows 1021: of those tried, whatever is above 600"
     }
@@ -93,6 +76,31 @@ def test_a_rule_is_found_to_the_last_digit(truth, says):
     known = {v: bool(truth(v)) for v in (1, 2, 3, 7, 16, 33, 64, 129, 257, 513, 1000)}
     failures = [v for v, wrong in known.items() if wrong]
     assert rule(dict(known), failures, lambda value: bool(truth(value))) == says
+
+
+#: x with a mean of 0 and a size of 1; what is changed in a case -> the first difference, as told.
+SIGNS = np.tile([1.0, -1.0], (3, 2))
+CASE = draw("digits", (3, 4), "float32").with_arrays(x=SIGNS)
+DIFFERENCES = {
+    "dtype float64": replace(CASE, dtype="float64"),
+    "layout dy reversed": CASE.laid_out({"dy": "reversed"}),
+    "D 5": draw("digits", (3, 5), "float32"),
+    "number of axes 3": CASE.with_rows(lambda a: a[None]),
+    "number of rows 2": CASE.with_rows(lambda a: a[1:]),
+    "eps 0.1": replace(CASE, eps=0.1),
+    "NaN or Inf NaN in x": CASE.with_arrays(x=np.where(SIGNS > 0, np.nan, SIGNS)),
+    "NaN or Inf Inf in dy": CASE.with_arrays(dy=np.where(SIGNS > 0, np.inf, SIGNS)),
+    "mean / sigma, about 40.0": CASE.with_arrays(x=SIGNS - 40),
+    "size of x, about 300.0": CASE.with_arrays(x=300 * SIGNS),
+    "": replace(CASE),
+}
+
+
+@pytest.mark.parametrize("says", DIFFERENCES)
+def test_the_first_difference_is_told(says):
+    assert where("ordinary rows", [(CASE, False), (DIFFERENCES[says], True)], []) == says
+    none = CASE.with_rows(lambda a: a[:0])
+    assert where("ordinary rows", [(none, False), (none, True)], []) == ""
 
 
 def test_no_rule_is_told_that_is_not_true():

@@ -59,8 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
     add("--silence", type=seconds, metavar="SECONDS", help="a case that takes longer has failed")
     add("--isolate", action="store_true", help="--silence 60, where no other is given")
     options = vars(parser.parse_args(arguments))
-    target, silence, *paths = (options.pop(k) for k in ("target", "silence", "json", "html"))
-    code, report = watched(target, options, silence or (60 if options.pop("isolate") else None))
+    target, silence, isolate = (options.pop(name) for name in ("target", "silence", "isolate"))
+    paths = options.pop("json"), options.pop("html")
+    code, report = watched(target, options, silence or (60 if isolate else None))
     if isinstance(report, str):
         report = Report(target, (), (), (), ended=report)
     if code == 2:

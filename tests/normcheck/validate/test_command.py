@@ -156,7 +156,9 @@ def test_files_that_cannot_be_written_are_told_before_the_run(folder, capsys, mo
 def test_a_given_silence_counts_in_any_order(options, expected, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        command, "watched", lambda target, options, silence: asked.append(silence) or (2, "no run")
+        command,
+        "watched",
+        lambda target, options, silence: (2, asked.append((silence, "isolate" in options)) or "no"),
     )
     assert command.main(["a:b", *options.split()]) == 2
-    assert asked == [expected]
+    assert asked == [(expected, False)]

@@ -7,21 +7,27 @@ it, what was found and what was expected.
 """
 
 from .layernorm import (
+    group_norm_backward,
+    group_norm_forward,
     layer_norm_backward,
     layer_norm_double_backward,
     layer_norm_forward,
     layer_norm_jvp,
     rms_norm_backward,
+    rms_norm_double_backward,
     rms_norm_forward,
 )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "group_norm_backward",
+    "group_norm_forward",
     "layer_norm_backward",
     "layer_norm_double_backward",
     "layer_norm_forward",
     "layer_norm_jvp",
     "rms_norm_backward",
+    "rms_norm_double_backward",
     "rms_norm_forward",
 ]

@@ -1,70 +1,76 @@
-r"""Layer norm over the last axis, and its gradient, in NumPy: the readable truth.
+r"""Layer norm, RMS norm, group norm and their gradients in NumPy: the readable truth.
 
 .. math::
 
     y = \gamma \hat x + \beta, \qquad \hat x = (x - \mu)\, r, \qquad r = 1/\sqrt{\sigma^2 +
     \varepsilon}
 
-Every function does its arithmetic on a (rows, D) array in the compute dtype of
-:data:`lnlib.validation.COMPUTE_DTYPE`. The mean is *recentred*: the computed mean m is rounded, so
-the residual mean of x - m is subtracted too. Without it the error of y grows like u times mean /
-sigma, whatever formula computes the variance. Sums over D are NumPy's, which are pairwise over
-blocks of at most 128 terms on a contiguous axis; sums over rows are wide or pairwise. For float32
-the statistics that multiply a row are float64.
+Which numbers are a row, whether its mean is subtracted and whether there is a beta, the table
+:data:`lnlib.norms.NORMS` says. Every function does its arithmetic on a (rows, D) array in the
+compute dtype of :data:`lnlib.validation.COMPUTE_DTYPE`. The mean is *recentred*: the computed mean
+m is rounded, so the residual mean of x - m is subtracted too. Without it the error of y grows like
+u times mean / sigma, whatever formula computes the variance. Sums over D are NumPy's, which are
+pairwise over blocks of at most 128 terms on a contiguous axis; sums over rows are wide or pairwise.
+For float32 the statistics that multiply a row are float64.
 
-Nothing on these paths uses ``abs``, ``var`` or ``conj``: the functions are analytic in x, gamma and
-beta, so the complex step may differentiate them.
+The same row has the same bits: y and dx of a row do not depend on the other rows of its batch, and
+the parameter gradients of the same arrays are the same bits in every run.
+
+Nothing on these paths uses ``abs``, ``var`` or ``conj``: the functions are analytic in x, residual,
+gamma and beta, so the complex step may differentiate them.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from . import validation
+from .norms import GROUP_NORM, LAYER_NORM, RMS_NORM, Norm
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 
-class LayerNormCache(NamedTuple):
-    """What layer norm's backward needs, and no more: rows * (D + 1) + D numbers.
+class NormCache(NamedTuple):
+    """What the backward pass of a norm needs, and no more: layer norm's are rows * (D + 1) + D
+    numbers.
 
     No field shares memory with an argument of forward: changing x, gamma or beta later changes
     nothing here.
     """
 
-    xhat: np.ndarray  #: (..., D), compute dtype (float64 if precise), the normalised rows
-    rstd: np.ndarray  #: (..., 1), the same dtype, 1 / sqrt(var + eps)
-    gamma: np.ndarray  #: (D,), a copy in gamma's dtype
-    dtype: np.dtype  #: x's dtype, which dx will have
-    #: (..., 1), float64, 2^-64 rstd; None unless a rstd is beyond the largest number
-    beyond: np.ndarray | None = None
-
-    backend = "numpy"  # type: ignore[misc]
-
-
-class RMSNormCache(NamedTuple):
-    """What RMS norm's backward needs; the fields are those of :class:`LayerNormCache`."""
-
-    xhat: np.ndarray
+    xhat: np.ndarray  #: x's shape, compute dtype (float64 if precise), the normalised rows
+    #: 1 / sqrt(var + eps) of each row, the same dtype: (..., 1), and (N, groups) of group norm
     rstd: np.ndarray
-    gamma: np.ndarray
-    dtype: np.dtype
+    gamma: np.ndarray  #: (D,) or (C,), a copy in gamma's dtype
+    dtype: np.dtype  #: x's dtype, which dx will have
+    #: rstd's shape, float64, 2^-64 rstd; None unless a rstd is beyond the largest number
     beyond: np.ndarray | None = None
+    norm: Norm = LAYER_NORM  #: its row of the table
 
     backend = "numpy"  # type: ignore[misc]
 
+    @property
+    def shapes(self):
+        """(N, C, S) and (rows, numbers in a row), see :meth:`lnlib.norms.Norm.shapes`."""
+        return self.norm.shapes(self.xhat.shape, self.rstd.shape[1] if self.norm.grouped else 1)
+
+
+#: y and the cache; with a residual y, h and the cache.
+Outputs = tuple[Any, ...]
 
 #: dx, dgamma, dbeta, or what else comes in three arrays.
 Gradients = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def _rows(array, dtype):
-    """A C-contiguous (rows, D) array of ``dtype``; it may share memory with ``array``."""
-    return np.ascontiguousarray(array, dtype).reshape(math.prod(array.shape[:-1]), array.shape[-1])
+def _rows(array, dtype, shape):
+    """A C-contiguous array of ``dtype`` and the shape (rows, D); it may share memory with
+    ``array``.
+    """
+    return np.ascontiguousarray(array, dtype).reshape(shape)
 
 
 def _mean(a):
@@ -88,6 +94,10 @@ def centred(a):
 def _keep(a):
     """RMS norm's way to centre: not at all."""
     return a
+
+
+def _centre(norm):
+    return centred if norm.mean else _keep
 
 
 def _exponent(a):
@@ -174,22 +184,47 @@ def _given_back(result, dtype):
     return result if result.dtype.kind == "c" else result.astype(dtype, copy=False)
 
 
-def _forward(x, gamma, beta, eps, centre, kind, precise=False):
-    compute = np.float64 if precise else _compute_dtype(x, gamma, beta)
+def _forward(norm, x, gamma, beta, eps, residual, round_twice, precise, groups=1):
+    """y, h if there is a residual, and the cache, of any norm of the table."""
+    x = validation.require_x(x)
+    if norm.grouped:
+        groups = validation.require_groups(groups, x)
+    gamma, beta = validation.require_parameters(gamma, beta, x, norm)
+    residual = validation.require_residual(residual, x)
+    eps = validation.require_eps(eps)
+    round_twice = validation.require_round_twice(round_twice, x)
+    precise = validation.require_precise(precise, x)
+    parameters = [a[:, None] for a in (gamma, beta) if a is not None]  # beside (N, C, S)
     # NaN, Inf and underflow are data here: they stay in their row, whatever np.seterr says.
     with np.errstate(all="ignore"):
-        xhat, rstd, beyond = _normalise_any(_rows(x, compute), eps, centre)
-        y = _given_back(gamma * xhat + beta, x.dtype).reshape(x.shape)
-    rstd, beyond = (a if a is None else a.reshape(*x.shape[:-1], 1) for a in (rstd, beyond))
-    return y, kind(xhat.reshape(x.shape), rstd, gamma.copy(), x.dtype, beyond)
+        h = x if residual is None else x + residual
+        compute = np.float64 if precise else _compute_dtype(h, *parameters)
+        whole, rows = norm.shapes(x.shape, groups)
+        xhat, rstd, beyond = _normalise_any(_rows(h, compute, rows), eps, _centre(norm))
+        z = xhat.astype(x.dtype).astype(compute) if round_twice else xhat
+        y = parameters[0] * z.reshape(whole)
+        if norm.beta:
+            y += parameters[1]
+        y = _given_back(y, x.dtype).reshape(x.shape)
+    one_a_row = (len(x), groups) if norm.grouped else (*x.shape[:-1], 1)
+    rstd, beyond = (a if a is None else a.reshape(one_a_row) for a in (rstd, beyond))
+    cache = NormCache(xhat.reshape(x.shape), rstd, gamma.copy(), h.dtype, beyond, norm)
+    return (y, cache) if residual is None else (y, h, cache)
 
 
 def layer_norm_forward(
-    x: ArrayLike, gamma: ArrayLike, beta: ArrayLike, eps: float = 1e-5, *, precise: bool = False
-) -> tuple[np.ndarray, LayerNormCache]:
+    x: ArrayLike,
+    gamma: ArrayLike,
+    beta: ArrayLike,
+    eps: float = 1e-5,
+    *,
+    residual: ArrayLike | None = None,
+    round_twice: bool = False,
+    precise: bool = False,
+) -> Outputs:
     r"""Layer norm of the last axis.
 
-    .. math:: y = \gamma\, (x - \mu) / \sqrt{\sigma^2 + \varepsilon} + \beta
+    .. math:: y = \gamma\, (h - \mu) / \sqrt{\sigma^2 + \varepsilon} + \beta
 
     Parameters
     ----------
@@ -199,6 +234,13 @@ def layer_norm_forward(
         x's dtype; for half-precision x also float32.
     eps : float
         Added to the variance (in the square of x's units), under the root.
+    residual : array of x's shape and dtype, or None
+        Then h = x + residual, rounded once to x's dtype, is normalised and returned: bit by bit
+        what an addition and a norm give that are called one after the other. Without it h is x.
+    round_twice : bool
+        For half-precision x: round xhat to x's dtype before it is multiplied, as model files do
+        that multiply ``weight * hidden.to(dtype)``; then y is rounded as always. Gradients are the
+        same, as if neither rounding were there.
     precise : bool
         Do the arithmetic of both passes in float64, for float32 and half-precision x: y and dx are
         then the exact results rounded once, at any kappa (see :func:`layer_norm_backward`) up to
@@ -207,7 +249,8 @@ def layer_norm_forward(
     Returns
     -------
     y : array of x's shape and dtype
-    cache : LayerNormCache
+    h : the same, with a residual only
+    cache : NormCache
 
     Notes
     -----
@@ -218,53 +261,68 @@ def layer_norm_forward(
     long as the row is not more than 1e6 standard deviations away from zero, or 1e8 in float64;
     :func:`layer_norm_backward` says how far that holds. Deviations that are subnormal are few units
     of the smallest number, eta, and so is the mean that is subtracted: with eps > 0 each xhat is
-    off by up to (r + 1) eta / 2 more, whatever its size. ``precise`` avoids both. Source: Ba, Kiros
-    and Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
+    off by up to (r + 1) eta / 2 more, whatever its size. ``precise`` avoids both. With
+    ``round_twice`` the error is u of x's dtype in each gamma xhat more. Source: Ba, Kiros and
+    Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
     """
-    x = validation.require_x(x)
-    gamma, beta = validation.require_parameters(gamma, beta, x)
-    eps = validation.require_eps(eps)
-    precise = validation.require_precise(precise, x)
-    return _forward(x, gamma, beta, eps, centred, LayerNormCache, precise)
+    return _forward(LAYER_NORM, x, gamma, beta, eps, residual, round_twice, precise)
 
 
-def _unpack(cache, kinds, **arrays):
-    """gamma; xhat, rstd and ``arrays`` as rows in the dtype of the arithmetic; x's shape."""
-    validation.require_cache(cache, *kinds)
-    shape, dtype = cache.xhat.shape, cache.dtype
-    arrays = [validation.require_like_x(name, a, shape, dtype) for name, a in arrays.items()]
-    compute = _compute_dtype(cache.xhat, cache.gamma, *arrays)
-    return cache.gamma, *(_rows(a, compute) for a in (cache.xhat, cache.rstd, *arrays)), shape
+def _unpack(cache, **arrays):
+    """xhat, rstd and ``arrays`` as rows in the dtype of the arithmetic, None where one is None."""
+    shape, dtype, rows = cache.xhat.shape, cache.dtype, cache.shapes[1]
+    given = {name: a for name, a in arrays.items() if a is not None}
+    given = {name: validation.require_like_x(name, a, shape, dtype) for name, a in given.items()}
+    compute = _compute_dtype(cache.xhat, cache.gamma, *given.values())
+    yield _rows(cache.xhat, compute, rows)
+    yield _rows(cache.rstd, compute, (rows[0], 1))
+    for name in arrays:
+        yield _rows(given[name], compute, rows) if name in given else None
 
 
-def backward_sums(dy, cache, block=None):
-    """dx, and the sums over rows that are dgamma and dbeta, not rounded yet.
+def _times_gamma(a, cache):
+    """gamma times rows, as rows."""
+    whole, rows = cache.shapes
+    return (a.reshape(whole) * cache.gamma[:, None]).reshape(rows)
 
-    The sums have shape (D,), and are float64 where the arithmetic is float32. With ``block`` they
-    are those of each block of so many rows, (blocks, D). Which norm it is, the cache tells.
+
+def _per_channel(a, cache):
+    """Sums over N and S of numbers in rows, (C,): float64 where the arithmetic is float32."""
+    return sum_rows(a.reshape(-1, *cache.shapes[0][1:])).sum(axis=1)
+
+
+def backward_sums(dy, cache, block=None, dh=None):
+    """dx, and the sums over rows that are dgamma and, if the norm has a beta, dbeta, not rounded
+    yet.
+
+    The sums have gamma's shape, and are float64 where the arithmetic is float32. With ``block``
+    they are those of each block of so many examples, (blocks, C). Which norm it is, the cache
+    tells.
     """
-    kinds = LayerNormCache, RMSNormCache
-    gamma, xhat, rstd, upstream, shape = _unpack(cache, kinds, dy=dy)
-    centre = _keep if isinstance(cache, RMSNormCache) else centred
+    xhat, rstd, upstream, dh = _unpack(cache, dy=dy, dh=dh)
+    (N, *of_example), rows = cache.shapes
     with np.errstate(all="ignore"):
-        dx = _apply_jacobian_any(upstream * gamma, xhat, rstd, cache.beyond, centre)
-        dx = _given_back(dx, cache.dtype).reshape(shape)
-        terms = upstream * xhat, upstream.copy()  # sum_rows may overwrite what it adds
+        g = _times_gamma(upstream, cache)
+        dx = _apply_jacobian_any(g, xhat, rstd, cache.beyond, _centre(cache.norm))
+        dx = _given_back(dx if dh is None else dx + dh, cache.dtype).reshape(cache.xhat.shape)
+        # sum_rows may overwrite what it adds.
+        terms = [upstream * xhat, upstream.copy()] if cache.norm.beta else [upstream * xhat]
         if block is None:
-            return dx, *map(sum_rows, terms)
-        starts = range(0, len(upstream), block)
-        sums = ([sum_rows(a[start : start + block]) for start in starts] for a in terms)
-        return dx, *(np.array(each).reshape(-1, gamma.size) for each in sums)
+            return dx, *(_per_channel(a, cache) for a in terms)
+        of_blocks = range(0, N, block)
+        terms = [a.reshape(N, *of_example) for a in terms]
+        sums = ([_per_channel(a[i : i + block], cache) for i in of_blocks] for a in terms)
+        return dx, *(np.array(each).reshape(-1, of_example[0]) for each in sums)
 
 
-def _backward(dy, cache, kind):
-    validation.require_cache(cache, kind)
-    dx, *sums = backward_sums(dy, cache)
+def _backward(norm, dy, cache, dh):
+    validation.require_cache(cache, NormCache, norm)
+    dx, *sums = backward_sums(dy, cache, dh=dh)
     with np.errstate(all="ignore"):
         return dx, *(_given_back(a, cache.gamma.dtype) for a in sums)
 
 
-def layer_norm_backward(dy: ArrayLike, cache: LayerNormCache) -> Gradients:
+def layer_norm_backward(dy: ArrayLike, cache: NormCache, dh: ArrayLike | None = None) -> Gradients:
     r"""Gradients of a loss with respect to x, gamma and beta, given ``dy``, that with respect to y.
 
     With :math:`g = \gamma\, dy` and means over the D features,
@@ -278,11 +336,15 @@ def layer_norm_backward(dy: ArrayLike, cache: LayerNormCache) -> Gradients:
     ----------
     dy : array of exactly x's shape (..., D)
         x's dtype; for half-precision x also float32. Never modified.
-    cache : LayerNormCache
+    cache : NormCache
+    dh : array like dy, or None
+        The gradient with respect to h that comes by another way than y. It is added to dx, before
+        dx is rounded to its dtype.
 
     Returns
     -------
     dx : array of x's shape and dtype
+        The gradient with respect to x; with a residual, h = x + residual, to x and residual alike.
     dgamma, dbeta : arrays of shape (D,) and gamma's dtype
 
     Notes
@@ -300,7 +362,7 @@ def layer_norm_backward(dy: ArrayLike, cache: LayerNormCache) -> Gradients:
     / 128) in rows of more than 128. The worst that a directed search over all backends found
     (tests/directed.py) is below 16 units in y, dgamma and dbeta, and below 64 in dx.
     """
-    return _backward(dy, cache, LayerNormCache)
+    return _backward(LAYER_NORM, dy, cache, dh)
 
 
 def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
@@ -329,17 +391,18 @@ def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
     return dx, dgamma, dbeta
 
 
-def layer_norm_jvp(v: ArrayLike, cache: LayerNormCache) -> np.ndarray:
+def layer_norm_jvp(v: ArrayLike, cache: NormCache) -> np.ndarray:
     r"""Derivative of y along ``v``: :math:`\gamma\, r\,(v - \overline{v} - \hat x\,\overline{v \hat
     x})`. ``v`` and the result have x's shape: the backward formula with gamma last, not first.
     """
-    gamma, xhat, rstd, v, shape = _unpack(cache, [LayerNormCache], v=v)
+    validation.require_cache(cache, NormCache, LAYER_NORM)
+    xhat, rstd, v = _unpack(cache, v=v)
     with np.errstate(all="ignore"):
         Jv = _apply_jacobian_any(v, xhat, rstd, cache.beyond, centred)
-        return _given_back(gamma * Jv, cache.dtype).reshape(shape)
+        return _given_back(_times_gamma(Jv, cache), cache.dtype).reshape(cache.xhat.shape)
 
 
-def layer_norm_double_backward(v: ArrayLike, dy: ArrayLike, cache: LayerNormCache) -> Gradients:
+def layer_norm_double_backward(v: ArrayLike, dy: ArrayLike, cache: NormCache) -> Gradients:
     r"""Gradient of :math:`\langle v, dx \rangle` with respect to x, gamma and dy.
 
     With ``v`` and g = ``gamma * dy`` centred, and means over D,
@@ -354,40 +417,86 @@ def layer_norm_double_backward(v: ArrayLike, dy: ArrayLike, cache: LayerNormCach
     where J is the (symmetric) Jacobian of xhat. Cotangents of dgamma and dbeta are not included.
     Arguments as of :func:`layer_norm_backward`, ``v`` like dy. Returns grad_x, grad_gamma, grad_dy.
     """
-    gamma, xhat, rstd, v, upstream, shape = _unpack(cache, [LayerNormCache], v=v, dy=dy)
+    return _double_backward(LAYER_NORM, v, dy, cache)
+
+
+def rms_norm_double_backward(v: ArrayLike, dy: ArrayLike, cache: NormCache) -> Gradients:
+    """The same of RMS norm, as :func:`layer_norm_double_backward`; ``v`` and g are not centred."""
+    return _double_backward(RMS_NORM, v, dy, cache)
+
+
+def _double_backward(norm, v, dy, cache):
+    validation.require_cache(cache, NormCache, norm)
+    xhat, rstd, v, upstream = _unpack(cache, v=v, dy=dy)
+    centre = _centre(norm)
     with np.errstate(all="ignore"):
-        v, g = centred(v), centred(upstream * gamma)
+        v, g = centre(v), centre(_times_gamma(upstream, cache))
         vx, gx = wide_mean(v * xhat), wide_mean(g * xhat)
         grad_x = -rstd * (rstd * (xhat * wide_mean(v * g) + v * gx + g * vx - 3 * xhat * vx * gx))
         Jv = apply_jacobian(v, xhat, rstd, _keep)  # v is centred already
-        return (
-            _given_back(grad_x, cache.dtype).reshape(shape),
-            _given_back(sum_rows(upstream * Jv), gamma.dtype),
-            _given_back(gamma * Jv, cache.dtype).reshape(shape),
+        grads = grad_x, _per_channel(upstream * Jv, cache), _times_gamma(Jv, cache)
+        dtypes = cache.dtype, cache.gamma.dtype, cache.dtype
+        shapes = cache.xhat.shape, cache.gamma.shape, cache.xhat.shape
+        grads = (
+            _given_back(a, dtype).reshape(shape) for a, dtype, shape in zip(grads, dtypes, shapes)
         )
+        return tuple(grads)
 
 
 def rms_norm_forward(
-    x: ArrayLike, gamma: ArrayLike, eps: float = 1e-5
-) -> tuple[np.ndarray, RMSNormCache]:
-    r"""RMS norm of the last axis: :math:`y = \gamma\, x / \sqrt{\overline{x^2} + \varepsilon}`; no
+    x: ArrayLike,
+    gamma: ArrayLike,
+    eps: float = 1e-5,
+    *,
+    residual: ArrayLike | None = None,
+    round_twice: bool = False,
+    precise: bool = False,
+) -> Outputs:
+    r"""RMS norm of the last axis: :math:`y = \gamma\, h / \sqrt{\overline{h^2} + \varepsilon}`; no
     mean, no beta.
 
-    Arguments, results and errors as :func:`layer_norm_forward`; the cache is a
-    :class:`RMSNormCache`. Source: Zhang and Sennrich, *Root Mean Square Layer Normalization*, 2019,
-    arXiv:1910.07467.
+    Arguments, results and errors as :func:`layer_norm_forward`. Source: Zhang and Sennrich, *Root
+    Mean Square Layer Normalization*, 2019, arXiv:1910.07467.
     """
-    x = validation.require_x(x)
-    gamma = validation.require_like_x("gamma", gamma, x.shape[-1:], x.dtype)
-    eps = validation.require_eps(eps)
-    return _forward(x, gamma, np.zeros_like(gamma), eps, _keep, RMSNormCache)
+    return _forward(RMS_NORM, x, gamma, None, eps, residual, round_twice, precise)
 
 
-def rms_norm_backward(dy: ArrayLike, cache: RMSNormCache) -> tuple[np.ndarray, np.ndarray]:
+def rms_norm_backward(
+    dy: ArrayLike, cache: NormCache, dh: ArrayLike | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     r"""Gradients of RMS norm: :math:`dx = r (g - \hat x\, \overline{g \hat x})`, :math:`d\gamma =
     \sum dy\, \hat x`.
 
     Arguments and errors as :func:`layer_norm_backward`; returns (dx, dgamma).
     """
-    dx, dgamma, _ = _backward(dy, cache, RMSNormCache)
-    return dx, dgamma
+    return _backward(RMS_NORM, dy, cache, dh)
+
+
+def group_norm_forward(
+    x: ArrayLike,
+    gamma: ArrayLike,
+    beta: ArrayLike,
+    groups: int,
+    eps: float = 1e-5,
+    *,
+    residual: ArrayLike | None = None,
+    round_twice: bool = False,
+    precise: bool = False,
+) -> Outputs:
+    r"""Group norm of x, (N, C, ...): layer norm of the channels of each example in each group.
+
+    .. math:: y = \gamma_c\, (h - \mu) / \sqrt{\sigma^2 + \varepsilon} + \beta_c
+
+    gamma and beta have shape (C,), one number a channel; mean and variance are those of the C /
+    ``groups`` channels of a group and of all that follows them. ``groups`` divides C: instance norm
+    is ``groups = C``. Other arguments, results, errors and accuracy as
+    :func:`layer_norm_forward`. Source: Wu and He, *Group Normalization*, 2018, arXiv:1803.08494.
+    """
+    return _forward(GROUP_NORM, x, gamma, beta, eps, residual, round_twice, precise, groups)
+
+
+def group_norm_backward(dy: ArrayLike, cache: NormCache, dh: ArrayLike | None = None) -> Gradients:
+    r"""Gradients of group norm: dx as :func:`layer_norm_backward`, with means over a group;
+    dgamma and dbeta, of shape (C,), sum over all axes but that of channels.
+    """
+    return _backward(GROUP_NORM, dy, cache, dh)

@@ -22,6 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .norms import LAYER_NORM
+
 #: Storage dtype -> the dtype the arithmetic is done in. bfloat16 (package ``ml_dtypes``) is known
 #: by its name only, so that the package stays optional. complex128 exists for the complex step.
 COMPUTE_DTYPE: dict[str, np.dtype] = {
@@ -142,14 +144,42 @@ def require_like_x(name, value, shape, dtype):
     return array
 
 
-def require_parameters(gamma, beta, x):
-    """Return gamma and beta of shape (D,), of one dtype (complex128 may meet float64)."""
-    gamma = require_like_x("gamma", gamma, x.shape[-1:], x.dtype)
-    beta = require_like_x("beta", beta, x.shape[-1:], x.dtype)
+def require_parameters(gamma, beta, x, norm=LAYER_NORM):
+    """Return gamma and beta, one number a channel, of one dtype (complex128 may meet float64).
+
+    Of a norm without a beta, gamma and None.
+    """
+    channels = x.shape[1:2] if norm.grouped else x.shape[-1:]
+    gamma = require_like_x("gamma", gamma, channels, x.dtype)
+    if not norm.beta:
+        return gamma, None
+    beta = require_like_x("beta", beta, channels, x.dtype)
     if _in_float32(x.dtype):
         dtype = _name_of(gamma.dtype)
         require_dtype("beta", beta.dtype, (dtype,), f"{dtype}, the dtype of gamma")
     return gamma, beta
+
+
+def require_residual(residual, x):
+    """Return the residual, of x's shape and dtype (complex128 may meet float64), or None."""
+    if residual is None:
+        return None
+    narrow = _in_float32(x.dtype)
+    residual = require_like_x("residual", residual, x.shape, x.dtype)
+    if narrow:
+        require_dtype("residual", residual.dtype, (x.dtype.name,), f"{x.dtype.name}, as x has")
+    return residual
+
+
+def require_groups(groups, x):
+    """Return ``groups``, which divides the number of channels of x, of shape (N, C, ...)."""
+    if len(x.shape) < 2 or 0 in x.shape[1:]:
+        expected = "(N, C, ...) with at least one channel, and one number in each"
+        raise ValueError(f"x: found shape {x.shape}, expected {expected}")
+    if x.shape[1] % require_count("groups", groups):
+        channels = f"the {x.shape[1]} channels of x"
+        raise ValueError(f"groups: found {groups}, expected a divisor of {channels}")
+    return int(groups)
 
 
 def require_out(out, x, rows_in_order=False):
@@ -248,15 +278,28 @@ def require_precise(precise, x):
     return precise
 
 
-def require_cache(cache, *kinds):
-    """Return ``cache``, an instance of one of the named tuples ``kinds`` of one backend."""
-    if not isinstance(cache, kinds):
+def require_round_twice(round_twice, x):
+    """Return ``round_twice``; it may be True only for x of 16 bits."""
+    round_twice = require_bool("round_twice", round_twice)
+    if round_twice and x.dtype.itemsize != 2:
+        raise ValueError(
+            f"round_twice: found True with x of dtype {x.dtype.name}, expected x of dtype float16 "
+            "or bfloat16; xhat is not stored in any other"
+        )
+    return round_twice
+
+
+def require_cache(cache, kind, norm=None):
+    """Return ``cache``, a named tuple ``kind`` of one backend, and of ``norm`` if one is given."""
+    of = getattr(cache, "norm", None)
+    if not isinstance(cache, kind) or norm not in (None, of):
         backend = getattr(cache, "backend", None)
         found = type(cache).__name__ + (f" of backend {backend!r}" if backend else "")
-        names = " or ".join(kind.__name__ for kind in kinds)
+        found += f", from {of.name}_forward" if of and norm else ""
+        forward = f"{norm.name}_forward" if norm else "the matching forward"
         raise TypeError(
-            f"cache: found {found}, expected the {names} of backend {kinds[0].backend!r} "
-            "that the matching forward returned"
+            f"cache: found {found}, expected the {kind.__name__} of backend {kind.backend!r} "
+            f"that {forward} returned"
         )
     return cache
 

@@ -85,8 +85,14 @@ OTHERS = {
     **dict.fromkeys(
         ("reference.relative_error", "reference.correct_digits"), {"value": X, "exact": EXACT.y}
     ),
-    "layernorm.rms_norm_backward": {"cache": RMS},
-    "rows.rms_norm_backward": {"cache": RMS},
+    **dict.fromkeys(
+        (
+            "layernorm.rms_norm_backward",
+            "layernorm.rms_norm_double_backward",
+            "rows.rms_norm_backward",
+        ),
+        {"cache": RMS},
+    ),
     "summation.sum_rows": {"a": X.astype("f4"), "order": "random"},
     "summation.running_sums": {"a": X.astype("f4")},
     "summation.by_halves": {"a": X.astype("f4"), "dtype": None},

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import layernorm, validation
-from ..layernorm import LayerNormCache, RMSNormCache
+from ..layernorm import NormCache
+from ..norms import LAYER_NORM, RMS_NORM
 from .groups import tree
 from .messages import GATHER, SAME, SUM, Program
 
@@ -60,7 +61,7 @@ def layer_norm_forward(
     *,
     precise: bool = False,
     finite: bool = False,
-) -> Program[tuple[np.ndarray, LayerNormCache]]:
+) -> Program[tuple[np.ndarray, NormCache]]:
     r"""This rank's rows of layer norm: :math:`y = \gamma (x - \mu) r + \beta`. Returns y and a
     cache.
 
@@ -75,7 +76,7 @@ def layer_norm_forward(
 
 def rms_norm_forward(
     x: ArrayLike, gamma: ArrayLike, eps: float = 1e-5, *, finite: bool = False
-) -> Program[tuple[np.ndarray, RMSNormCache]]:
+) -> Program[tuple[np.ndarray, NormCache]]:
     """This rank's rows of RMS norm, as :func:`layer_norm_forward`; no beta, no ``precise``."""
     forward = layernorm.rms_norm_forward
     return (yield from _forward(forward, x, eps, finite, {"gamma": gamma}))
@@ -91,8 +92,8 @@ def require_blocks(counts, block, what):
             )
 
 
-def _backward(dy, cache, kind, reproducible, block):
-    validation.require_cache(cache, kind)
+def _backward(norm, dy, cache, reproducible, block):
+    validation.require_cache(cache, NormCache, norm)
     validation.require_bool("reproducible", reproducible)
     validation.require_count("block", block)
     dy = validation.as_array("dy", dy, DTYPES)
@@ -102,9 +103,8 @@ def _backward(dy, cache, kind, reproducible, block):
         counts = [min(block, cache.rstd.size - start) for start in range(0, cache.rstd.size, block)]
         parts = yield GATHER, np.column_stack([counts, *sums])
         require_blocks(parts[:, 0], block, "rows")
-        sums = np.zeros((2, len(cache.gamma)))
-        if len(parts):
-            sums = tree(np.add, parts[:, 1:]).reshape(2, -1)
+        shape = len(sums), len(cache.gamma)
+        sums = tree(np.add, parts[:, 1:]).reshape(shape) if len(parts) else np.zeros(shape)
     else:
         sums = yield SUM, np.array(sums, np.float64)
     with np.errstate(all="ignore"):
@@ -112,7 +112,7 @@ def _backward(dy, cache, kind, reproducible, block):
 
 
 def layer_norm_backward(
-    dy: ArrayLike, cache: LayerNormCache, *, reproducible: bool = False, block: int = BLOCK
+    dy: ArrayLike, cache: NormCache, *, reproducible: bool = False, block: int = BLOCK
 ) -> Program[layernorm.Gradients]:
     r"""This rank's rows of dx; dgamma and dbeta of all rows, the same bits on every rank.
 
@@ -122,12 +122,11 @@ def layer_norm_backward(
     gathered instead and added in one fixed tree, so that their bits do not depend on how many ranks
     have the rows, if each has whole blocks (only the last may be shorter): 8 (1 + 2 D) bytes each.
     """
-    return (yield from _backward(dy, cache, LayerNormCache, reproducible, block))
+    return (yield from _backward(LAYER_NORM, dy, cache, reproducible, block))
 
 
 def rms_norm_backward(
-    dy: ArrayLike, cache: RMSNormCache, *, reproducible: bool = False, block: int = BLOCK
+    dy: ArrayLike, cache: NormCache, *, reproducible: bool = False, block: int = BLOCK
 ) -> Program[tuple[np.ndarray, np.ndarray]]:
     """This rank's rows of dx, and dgamma of all rows, as :func:`layer_norm_backward`."""
-    dx, dgamma, _ = yield from _backward(dy, cache, RMSNormCache, reproducible, block)
-    return dx, dgamma
+    return (yield from _backward(RMS_NORM, dy, cache, reproducible, block))

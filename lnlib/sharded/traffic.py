@@ -13,6 +13,8 @@ from .messages import GATHER, HEADER, SAME, SUM, Message
 ITEM = 8  # float64
 #: Numbers a row and part where features are sharded, forward and backward, by norm.
 COLUMNS = {"layer": (4, 5), "rms": (2, 2)}
+#: Sums over rows a feature where rows are sharded: those of dgamma, and of dbeta if there is one.
+SUMS = {"layer": 2, "rms": 1}
 
 
 def parts(count: int, block: int | None = None) -> int:
@@ -28,12 +30,15 @@ def features(
     return [Message(SAME, (0,) * len(counts)), *(Message(GATHER, each) for each in sent)]
 
 
-def rows(counts: Sequence[int], D: int, block: int | None = None) -> list[Message]:
-    """The messages of both passes of either norm, rows sharded: ``counts`` of rows, D features."""
+def rows(
+    counts: Sequence[int], D: int, norm: str = "layer", block: int | None = None
+) -> list[Message]:
+    """The messages of both passes, rows sharded: ``counts`` of rows, D features."""
+    numbers = SUMS[norm] * D
     if block:
-        sums = Message(GATHER, tuple(ITEM * (1 + 2 * D) * parts(n, block) for n in counts))
+        sums = Message(GATHER, tuple(ITEM * (1 + numbers) * parts(n, block) for n in counts))
     else:
-        sums = Message(SUM, (2 * ITEM * D,) * len(counts))
+        sums = Message(SUM, (ITEM * numbers,) * len(counts))
     return [Message(SAME, (0,) * len(counts)), sums]
 
 

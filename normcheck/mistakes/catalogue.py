@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from lnlib.layernorm import LayerNormCache, layer_norm_forward
+from lnlib.layernorm import NormCache, layer_norm_forward
 
 from .change import Mistake, table
 from .formula import layer_norm_formula, leading, row_mean, rows_of
@@ -25,7 +25,7 @@ from .formula import layer_norm_formula, leading, row_mean, rows_of
 # ---- The mutants
 
 
-class CacheAndInput(LayerNormCache):
+class CacheAndInput(NormCache):
     """The cache of layer norm with x beside it: the mean is in no other field."""
 
     x: np.ndarray

@@ -117,12 +117,7 @@ def test_bytes_counted_are_bytes_predicted(how, parts, block, norm):
     log = []
     simulate([program(how, part, *arrays, norm=norm, block=block) for part in parts], log=log)
     counts = [part.stop - part.start for part in parts]
-    predicted = (
-        traffic.rows(counts, 64, block)
-        if how == "rows"
-        else traffic.features(counts, 64, norm, block)
-    )
-    assert log == predicted
+    assert log == getattr(traffic, how)(counts, 64, norm, block)
     assert traffic.total(log) == (
         sum(map(sum, (m.sent for m in log))),
         16 * len(parts) * (len(log) + 1),

@@ -11,7 +11,7 @@ from right import BACKWARDS
 
 from lnbook.exercises import check, exercises
 from lnbook.exercises.run import here, verdict
-from lnlib.layernorm import LayerNormCache, layer_norm_backward
+from lnlib.layernorm import NormCache, layer_norm_backward
 from normcheck.mistakes import (
     HARMLESS,
     LAYER_NORM,
@@ -39,9 +39,7 @@ def s(a):
 
 
 def as_dx(backward):
-    return lambda dy, xhat, rstd, gamma: backward(
-        dy, LayerNormCache(xhat, rstd, gamma, xhat.dtype)
-    )[0]
+    return lambda dy, xhat, rstd, gamma: backward(dy, NormCache(xhat, rstd, gamma, xhat.dtype))[0]
 
 
 def as_residual(backward):

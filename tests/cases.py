@@ -321,7 +321,7 @@ def threads(n):
     """lnlib.cpu deals rows out to ``n`` threads, however few the elements and the cores."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lnlib.cpu.backend.PARALLEL_SIZE", 0)
-        patch.setattr("numba.get_num_threads", lambda: n)
+        patch.setattr("lnlib.cpu.backend.number_of_threads", lambda: n)
         yield
 
 

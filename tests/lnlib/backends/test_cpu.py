@@ -338,7 +338,7 @@ def test_a_row_alone_has_the_bits_it_has_among_others(D, dtype, precise):
 def test_threads_are_used_from_a_hundred_thousand_numbers(number, shape, turns, monkeypatch):
     with threads(2):
         run(*arrays((50_000, 2)))
-    monkeypatch.setattr(numba, "get_num_threads", lambda: number)
+    monkeypatch.setattr(backend, "number_of_threads", lambda: number)
     lock = mock.MagicMock()
     monkeypatch.setattr(backend, "ONE_CALL", lock)
     run(*arrays(shape))

@@ -35,16 +35,14 @@ if TYPE_CHECKING:
 
 
 class NormCache(NamedTuple):
-    """What the backward pass of a norm needs, and no more: layer norm's are rows * (D + 1) + D
-    numbers.
+    """What a norm's backward needs, and no more: of layer norm rows * (D + 1) + D numbers.
 
     No field shares memory with an argument of forward: changing x, gamma or beta later changes
     nothing here.
     """
 
     xhat: np.ndarray  #: x's shape, compute dtype (float64 if precise), the normalised rows
-    #: 1 / sqrt(var + eps) of each row, the same dtype: (..., 1), and (N, groups) of group norm
-    rstd: np.ndarray
+    rstd: np.ndarray  #: (..., 1), or (N, groups), the same dtype, 1 / sqrt(var + eps)
     gamma: np.ndarray  #: (D,) or (C,), a copy in gamma's dtype
     dtype: np.dtype  #: x's dtype, which dx will have
     #: rstd's shape, float64, 2^-64 rstd; None unless a rstd is beyond the largest number
@@ -55,7 +53,6 @@ class NormCache(NamedTuple):
 
     @property
     def shapes(self):
-        """(N, C, S) and (rows, numbers in a row), see :meth:`lnlib.norms.Norm.shapes`."""
         return self.norm.shapes(self.xhat.shape, self.rstd.shape[1] if self.norm.grouped else 1)
 
 
@@ -184,30 +181,25 @@ def _given_back(result, dtype):
     return result if result.dtype.kind == "c" else result.astype(dtype, copy=False)
 
 
-def _forward(norm, x, gamma, beta, eps, residual, round_twice, precise, groups=1):
+def _forward(norm, x, gamma, beta, eps, groups, residual, round_twice, precise):
     """y, h if there is a residual, and the cache, of any norm of the table."""
     x = validation.require_x(x)
-    if norm.grouped:
-        groups = validation.require_groups(groups, x)
+    shapes = norm.shapes(x.shape, validation.require_groups(groups, x) if norm.grouped else 1)
     gamma, beta = validation.require_parameters(gamma, beta, x, norm)
     residual = validation.require_residual(residual, x)
     eps = validation.require_eps(eps)
     round_twice = validation.require_round_twice(round_twice, x)
     precise = validation.require_precise(precise, x)
-    parameters = [a[:, None] for a in (gamma, beta) if a is not None]  # beside (N, C, S)
     # NaN, Inf and underflow are data here: they stay in their row, whatever np.seterr says.
     with np.errstate(all="ignore"):
         h = x if residual is None else x + residual
-        compute = np.float64 if precise else _compute_dtype(h, *parameters)
-        whole, rows = norm.shapes(x.shape, groups)
-        xhat, rstd, beyond = _normalise_any(_rows(h, compute, rows), eps, _centre(norm))
+        compute = np.float64 if precise else _compute_dtype(h, gamma, *[beta] * norm.beta)
+        xhat, rstd, beyond = _normalise_any(_rows(h, compute, shapes.rows), eps, _centre(norm))
         z = xhat.astype(x.dtype).astype(compute) if round_twice else xhat
-        y = parameters[0] * z.reshape(whole)
-        if norm.beta:
-            y += parameters[1]
+        y = gamma[:, None] * z.reshape(shapes.whole)
+        y = y + beta[:, None] if norm.beta else y
         y = _given_back(y, x.dtype).reshape(x.shape)
-    one_a_row = (len(x), groups) if norm.grouped else (*x.shape[:-1], 1)
-    rstd, beyond = (a if a is None else a.reshape(one_a_row) for a in (rstd, beyond))
+    rstd, beyond = (a if a is None else a.reshape(shapes.statistics) for a in (rstd, beyond))
     cache = NormCache(xhat.reshape(x.shape), rstd, gamma.copy(), h.dtype, beyond, norm)
     return (y, cache) if residual is None else (y, h, cache)
 
@@ -265,42 +257,38 @@ def layer_norm_forward(
     ``round_twice`` the error is u of x's dtype in each gamma xhat more. Source: Ba, Kiros and
     Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
     """
-    return _forward(LAYER_NORM, x, gamma, beta, eps, residual, round_twice, precise)
+    return _forward(LAYER_NORM, x, gamma, beta, eps, 1, residual, round_twice, precise)
 
 
 def _unpack(cache, **arrays):
     """xhat, rstd and ``arrays`` as rows in the dtype of the arithmetic, None where one is None."""
-    shape, dtype, rows = cache.xhat.shape, cache.dtype, cache.shapes[1]
-    given = {name: a for name, a in arrays.items() if a is not None}
-    given = {name: validation.require_like_x(name, a, shape, dtype) for name, a in given.items()}
-    compute = _compute_dtype(cache.xhat, cache.gamma, *given.values())
+    like, rows = (cache.xhat.shape, cache.dtype), cache.shapes.rows
+    arrays = [
+        a if a is None else validation.require_like_x(name, a, *like) for name, a in arrays.items()
+    ]
+    compute = _compute_dtype(cache.xhat, cache.gamma, *(a for a in arrays if a is not None))
     yield _rows(cache.xhat, compute, rows)
     yield _rows(cache.rstd, compute, (rows[0], 1))
-    for name in arrays:
-        yield _rows(given[name], compute, rows) if name in given else None
+    yield from (a if a is None else _rows(a, compute, rows) for a in arrays)
 
 
 def _times_gamma(a, cache):
     """gamma times rows, as rows."""
-    whole, rows = cache.shapes
-    return (a.reshape(whole) * cache.gamma[:, None]).reshape(rows)
+    return (a.reshape(cache.shapes.whole) * cache.gamma[:, None]).reshape(a.shape)
 
 
 def _per_channel(a, cache):
     """Sums over N and S of numbers in rows, (C,): float64 where the arithmetic is float32."""
-    return sum_rows(a.reshape(-1, *cache.shapes[0][1:])).sum(axis=1)
+    return sum_rows(a.reshape(-1, *cache.shapes.whole[1:])).sum(axis=1)
 
 
 def backward_sums(dy, cache, block=None, dh=None):
-    """dx, and the sums over rows that are dgamma and, if the norm has a beta, dbeta, not rounded
-    yet.
+    """dx, and the sums that are dgamma and, if the norm has a beta, dbeta, not rounded yet.
 
     The sums have gamma's shape, and are float64 where the arithmetic is float32. With ``block``
-    they are those of each block of so many examples, (blocks, C). Which norm it is, the cache
-    tells.
+    they are those of each block of so many rows, (blocks, C). Which norm it is, the cache tells.
     """
     xhat, rstd, upstream, dh = _unpack(cache, dy=dy, dh=dh)
-    (N, *of_example), rows = cache.shapes
     with np.errstate(all="ignore"):
         g = _times_gamma(upstream, cache)
         dx = _apply_jacobian_any(g, xhat, rstd, cache.beyond, _centre(cache.norm))
@@ -309,10 +297,10 @@ def backward_sums(dy, cache, block=None, dh=None):
         terms = [upstream * xhat, upstream.copy()] if cache.norm.beta else [upstream * xhat]
         if block is None:
             return dx, *(_per_channel(a, cache) for a in terms)
-        of_blocks = range(0, N, block)
-        terms = [a.reshape(N, *of_example) for a in terms]
-        sums = ([_per_channel(a[i : i + block], cache) for i in of_blocks] for a in terms)
-        return dx, *(np.array(each).reshape(-1, of_example[0]) for each in sums)
+        terms = [a.reshape(cache.shapes.whole) for a in terms]
+        of_blocks = [slice(start, start + block) for start in range(0, len(terms[0]), block)]
+        sums = ([_per_channel(a[part], cache) for part in of_blocks] for a in terms)
+        return dx, *(np.array(each).reshape(-1, cache.gamma.size) for each in sums)
 
 
 def _backward(norm, dy, cache, dh):
@@ -420,11 +408,6 @@ def layer_norm_double_backward(v: ArrayLike, dy: ArrayLike, cache: NormCache) ->
     return _double_backward(LAYER_NORM, v, dy, cache)
 
 
-def rms_norm_double_backward(v: ArrayLike, dy: ArrayLike, cache: NormCache) -> Gradients:
-    """The same of RMS norm, as :func:`layer_norm_double_backward`; ``v`` and g are not centred."""
-    return _double_backward(RMS_NORM, v, dy, cache)
-
-
 def _double_backward(norm, v, dy, cache):
     validation.require_cache(cache, NormCache, norm)
     xhat, rstd, v, upstream = _unpack(cache, v=v, dy=dy)
@@ -434,23 +417,15 @@ def _double_backward(norm, v, dy, cache):
         vx, gx = wide_mean(v * xhat), wide_mean(g * xhat)
         grad_x = -rstd * (rstd * (xhat * wide_mean(v * g) + v * gx + g * vx - 3 * xhat * vx * gx))
         Jv = apply_jacobian(v, xhat, rstd, _keep)  # v is centred already
-        grads = grad_x, _per_channel(upstream * Jv, cache), _times_gamma(Jv, cache)
-        dtypes = cache.dtype, cache.gamma.dtype, cache.dtype
-        shapes = cache.xhat.shape, cache.gamma.shape, cache.xhat.shape
-        grads = (
-            _given_back(a, dtype).reshape(shape) for a, dtype, shape in zip(grads, dtypes, shapes)
+        return (
+            _given_back(grad_x, cache.dtype).reshape(cache.xhat.shape),
+            _given_back(_per_channel(upstream * Jv, cache), cache.gamma.dtype),
+            _given_back(_times_gamma(Jv, cache), cache.dtype).reshape(cache.xhat.shape),
         )
-        return tuple(grads)
 
 
 def rms_norm_forward(
-    x: ArrayLike,
-    gamma: ArrayLike,
-    eps: float = 1e-5,
-    *,
-    residual: ArrayLike | None = None,
-    round_twice: bool = False,
-    precise: bool = False,
+    x, gamma, eps=1e-5, *, residual=None, round_twice=False, precise=False
 ) -> Outputs:
     r"""RMS norm of the last axis: :math:`y = \gamma\, h / \sqrt{\overline{h^2} + \varepsilon}`; no
     mean, no beta.
@@ -458,12 +433,10 @@ def rms_norm_forward(
     Arguments, results and errors as :func:`layer_norm_forward`. Source: Zhang and Sennrich, *Root
     Mean Square Layer Normalization*, 2019, arXiv:1910.07467.
     """
-    return _forward(RMS_NORM, x, gamma, None, eps, residual, round_twice, precise)
+    return _forward(RMS_NORM, x, gamma, None, eps, 1, residual, round_twice, precise)
 
 
-def rms_norm_backward(
-    dy: ArrayLike, cache: NormCache, dh: ArrayLike | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+def rms_norm_backward(dy, cache, dh=None) -> tuple[np.ndarray, np.ndarray]:
     r"""Gradients of RMS norm: :math:`dx = r (g - \hat x\, \overline{g \hat x})`, :math:`d\gamma =
     \sum dy\, \hat x`.
 
@@ -472,31 +445,29 @@ def rms_norm_backward(
     return _backward(RMS_NORM, dy, cache, dh)
 
 
+def rms_norm_double_backward(v, dy, cache) -> Gradients:
+    """That of RMS norm, as :func:`layer_norm_double_backward`; ``v`` and g are not centred."""
+    return _double_backward(RMS_NORM, v, dy, cache)
+
+
 def group_norm_forward(
-    x: ArrayLike,
-    gamma: ArrayLike,
-    beta: ArrayLike,
-    groups: int,
-    eps: float = 1e-5,
-    *,
-    residual: ArrayLike | None = None,
-    round_twice: bool = False,
-    precise: bool = False,
+    x, gamma, beta, groups, eps=1e-5, *, residual=None, round_twice=False, precise=False
 ) -> Outputs:
-    r"""Group norm of x, (N, C, ...): layer norm of the channels of each example in each group.
+    r"""Group norm of x, (N, C, ...): each example is normalised in ``groups`` groups of channels.
 
     .. math:: y = \gamma_c\, (h - \mu) / \sqrt{\sigma^2 + \varepsilon} + \beta_c
 
-    gamma and beta have shape (C,), one number a channel; mean and variance are those of the C /
-    ``groups`` channels of a group and of all that follows them. ``groups`` divides C: instance norm
-    is ``groups = C``. Other arguments, results, errors and accuracy as
-    :func:`layer_norm_forward`. Source: Wu and He, *Group Normalization*, 2018, arXiv:1803.08494.
+    The mean and the variance are those of the C / ``groups`` channels of a group, with all numbers
+    of each; gamma and beta have shape (C,). ``groups`` divides C: instance norm is ``groups = C``.
+    Other arguments, results and errors as :func:`layer_norm_forward`. Source: Wu and He, *Group
+    Normalization*, 2018, arXiv:1803.08494.
     """
-    return _forward(GROUP_NORM, x, gamma, beta, eps, residual, round_twice, precise, groups)
+    return _forward(GROUP_NORM, x, gamma, beta, eps, groups, residual, round_twice, precise)
 
 
-def group_norm_backward(dy: ArrayLike, cache: NormCache, dh: ArrayLike | None = None) -> Gradients:
-    r"""Gradients of group norm: dx as :func:`layer_norm_backward`, with means over a group;
-    dgamma and dbeta, of shape (C,), sum over all axes but that of channels.
+def group_norm_backward(dy, cache, dh=None) -> Gradients:
+    r"""Gradients of group norm: dx is that of :func:`layer_norm_backward`, with means over a group.
+
+    Arguments and errors as there. dgamma and dbeta, (C,), sum over all axes but that of channels.
     """
     return _backward(GROUP_NORM, dy, cache, dh)

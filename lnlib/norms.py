@@ -11,6 +11,14 @@ import math
 from typing import NamedTuple
 
 
+class Shapes(NamedTuple):
+    """Shapes of the same numbers, seen in three ways."""
+
+    whole: tuple[int, int, int]  #: (N, C, S), beside which a parameter has shape (C, 1)
+    rows: tuple[int, int]  #: (N * G, C / G * S)
+    statistics: tuple[int, ...]  #: of one number a row: (..., 1), or (N, G) in groups
+
+
 class Norm(NamedTuple):
     """What a norm subtracts, which parameters it has, and what it takes for a row."""
 
@@ -20,12 +28,12 @@ class Norm(NamedTuple):
     grouped: bool = False  #: x is (N, C, ...) in groups of channels; else rows are the last axis
 
     def shapes(self, shape, groups=1):
-        """(N, C, S), and (rows, numbers in a row), of an x of this shape."""
+        """The :class:`Shapes` of an x of this shape."""
         if self.grouped:
-            N, C, S = shape[0], shape[1], math.prod(shape[2:])
+            N, C, S, statistics = shape[0], shape[1], math.prod(shape[2:]), (shape[0], groups)
         else:
-            N, C, S = math.prod(shape[:-1]), shape[-1], 1
-        return (N, C, S), (N * groups, C // groups * S)
+            N, C, S, statistics = math.prod(shape[:-1]), shape[-1], 1, (*shape[:-1], 1)
+        return Shapes((N, C, S), (N * groups, C // groups * S), statistics)
 
 
 #: The table: a norm of its own is a row here, and two functions each in the backends that have it.

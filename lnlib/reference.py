@@ -1,5 +1,5 @@
-r"""The judge: layer norm, RMS norm and their gradients in exact arithmetic, and the distance of a
-result from it.
+r"""The judge: layer norm, RMS norm, group norm and their gradients in exact arithmetic, and the
+distance of a result from it.
 
 Numbers are Python integers counting units of 2**-400, in NumPy arrays of dtype object. Every finite
 float in the range used here *is* such an integer, so inputs, sums and means lose nothing; a product
@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import validation
+from . import rounding, validation
+from .norms import GROUP_NORM, LAYER_NORM, RMS_NORM, Shapes
 
 #: Fractional bits of a fixed-point number. float32 needs 149; below 2**-347 a float64 loses bits,
 #: and so do the variance of rows below 1e-50 and rstd of rows above 1e100.
@@ -69,16 +70,14 @@ def _cancelled(X, E, g, rstd, mean):
     mean(g)) and W = sum(C^2) + n^2 D eps it is r (K W - C sum(K C)) / (n W).
     """
     D = X.shape[-1]
-    n = D if mean is _mean else 1
-    C, K = (D * a - a.sum(axis=-1, keepdims=True) if mean is _mean else a for a in (X, g))
+    n = D if mean else 1
+    C, K = (D * a - a.sum(axis=-1, keepdims=True) if mean else a for a in (X, g))
     W = (C * C).sum(axis=-1, keepdims=True) + (n * n * D * E << BITS)
     return _over((K * W - C * (K * C).sum(axis=-1, keepdims=True)) * rstd, n * W << 2 * BITS)
 
 
 class Exact(NamedTuple):
-    """Exact results in fixed point; shapes as in the contract. The last three are None without
-    dy.
-    """
+    """Exact results in fixed point; shapes as in the contract. Gradients are None without dy."""
 
     y: np.ndarray
     xhat: np.ndarray
@@ -86,6 +85,7 @@ class Exact(NamedTuple):
     dx: np.ndarray | None = None
     dgamma: np.ndarray | None = None
     dbeta: np.ndarray | None = None
+    shapes: Shapes | None = None  #: of x, as the norm sees it
 
 
 def _shaped(name, value, shape):
@@ -94,54 +94,81 @@ def _shaped(name, value, shape):
     return fixed
 
 
+@np.vectorize(otypes=[object], excluded=["dtype"])
+def _rounded(n, dtype):
+    """A fixed-point number rounded to a float of ``dtype``, to nearest, ties to even."""
+    form = rounding.find(dtype)
+    smallest = BITS + round(math.log2(form.smallest_subnormal))
+    shift = max(abs(n).bit_length() - form.precision, smallest, 1)
+    half, odd = 1 << shift - 1, n >> shift & 1
+    return (n + half - 1 + odd >> shift) << shift
+
+
 def layer_norm(
-    x: ArrayLike,
-    gamma: ArrayLike,
-    beta: ArrayLike,
-    dy: ArrayLike | None = None,
-    eps: float = 1e-5,
+    x, gamma, beta, dy=None, eps=1e-5, *, residual=None, dh=None, round_twice=False
 ) -> Exact:
     """Layer norm of finite real arrays, exactly; with ``dy`` its gradients too.
 
     Formulas and shapes are those of :mod:`lnlib.layernorm`. eps and all arrays are taken as the
-    exact values of the floats given. A constant row with eps = 0 raises ``ZeroDivisionError``.
+    exact values of the floats given. Rounded to x's dtype is only what the contract rounds, once
+    each: x + residual, and with ``round_twice`` xhat where y takes it. (An xhat in the middle of
+    two floats is then rounded to either by an implementation whose xhat is off by a little.) A
+    constant row with eps = 0 raises ``ZeroDivisionError``.
     """
-    return _norm(x, gamma, beta, dy, eps, _mean)
+    return _norm(LAYER_NORM, x, gamma, beta, dy, eps, 1, residual, dh, round_twice)
 
 
-def rms_norm(
-    x: ArrayLike, gamma: ArrayLike, dy: ArrayLike | None = None, eps: float = 1e-5
+def rms_norm(x, gamma, dy=None, eps=1e-5, *, residual=None, dh=None, round_twice=False) -> Exact:
+    """RMS norm, as :func:`layer_norm` without a mean; ``dbeta`` is what a beta would have."""
+    return _norm(RMS_NORM, x, gamma, None, dy, eps, 1, residual, dh, round_twice)
+
+
+def group_norm(
+    x, gamma, beta, groups, dy=None, eps=1e-5, *, residual=None, dh=None, round_twice=False
 ) -> Exact:
-    """RMS norm of finite real arrays, exactly, as :func:`layer_norm` without a mean; ``dbeta`` is
-    what a beta would have.
-    """
-    return _norm(x, gamma, None, dy, eps, lambda a: 0)
+    """Group norm, as :func:`layer_norm`; see :func:`lnlib.layernorm.group_norm_forward`."""
+    return _norm(GROUP_NORM, x, gamma, beta, dy, eps, groups, residual, dh, round_twice)
 
 
-def _norm(x, gamma, beta, dy, eps, mean):
-    """``mean`` is what is subtracted, from x and from g: of RMS norm, which has no beta, 0."""
-    X, E = to_fixed(x, "x"), to_fixed(validation.require_eps(eps))[()]
+def _norm(norm, x, gamma, beta, dy, eps, groups, residual, dh, round_twice):
+    x, X, E = np.asarray(x), to_fixed(x, "x"), to_fixed(validation.require_eps(eps))[()]
     validation.require_x(X, dtypes=("object",))
-    G = _shaped("gamma", gamma, X.shape[-1:])
-    B = _shaped("beta", beta, X.shape[-1:]) if mean is _mean else 0
+    shapes = norm.shapes(x.shape, validation.require_groups(groups, x) if norm.grouped else 1)
+    channels = shapes.whole[1:2]
+    G = _shaped("gamma", gamma, channels)[:, None]
+    B = _shaped("beta", beta, channels)[:, None] if norm.beta else 0
+    if residual is not None:
+        X = _rounded(X + _shaped("residual", residual, x.shape), dtype=x.dtype.name)
+    X = X.reshape(shapes.rows)
+
+    def mean(a):
+        """What is subtracted, from x and from g."""
+        return _mean(a) if norm.mean else 0
+
     c = X - mean(X)
     var = _mean(_times(c, c)) + E
     # rstd = 1/sqrt(v / 2**BITS) in units of 2**-BITS is sqrt(2**(3 BITS) / v).
     rstd = np.empty(var.shape, object)
     rstd.ravel()[:] = [math.isqrt((1 << 3 * BITS) // v) for v in var.ravel()]
     xhat = _over(c * rstd, 1 << BITS)
-    y = _times(xhat, G) + B
+    round_twice = validation.require_round_twice(round_twice, x)
+    z = _rounded(xhat, dtype=x.dtype.name) if round_twice else xhat
+    y = _times(z.reshape(shapes.whole), G) + B
+    found = y.reshape(x.shape), xhat.reshape(x.shape), rstd.reshape(shapes.statistics)
     if dy is None:
-        return Exact(y, xhat, rstd)
-    dY = _shaped("dy", dy, X.shape)
-    g = _times(dY, G)
+        return Exact(*found, shapes=shapes)
+    dY = _shaped("dy", dy, x.shape).reshape(shapes.whole)
+    g2 = (dY * G).reshape(shapes.rows)  # in units of 2**(-2 BITS)
+    g = g2 >> BITS
     dx = _times(rstd, g - mean(g) - _times(xhat, _mean(_times(g, xhat))))
     # Rounding leaves something of what cancels. The last of 50 bits: of numbers up to 1e100 r has
     # not many more.
     small = (np.abs(dx) << 50 <= _times(rstd, np.abs(g).max(axis=-1, keepdims=True))).any(axis=-1)
-    dx[small] = _cancelled(X[small], E, dY[small] * G, rstd[small], mean)
-    rows = tuple(range(X.ndim - 1))
-    return Exact(y, xhat, rstd, dx, _over((dY * xhat).sum(axis=rows), 1 << BITS), dY.sum(axis=rows))
+    dx[small] = _cancelled(X[small], E, g2[small], rstd[small], norm.mean)
+    dx = dx.reshape(x.shape) + (0 if dh is None else _shaped("dh", dh, x.shape))
+    along = dY * xhat.reshape(shapes.whole)
+    sums = _over(along.sum(axis=(0, 2)), 1 << BITS), dY.sum(axis=(0, 2))
+    return Exact(*found, dx, *sums, shapes)
 
 
 def _root_ratio(a, b):
@@ -186,7 +213,9 @@ def kappa(exact: Exact, dy: ArrayLike, gamma: ArrayLike) -> float:
     about kappa * u.
     """
     validation.require_kind("exact", exact, Exact, "the Exact that layer_norm returns")
-    if exact.dx is None:
+    if exact.dx is None or exact.shapes is None:
         raise ValueError("exact: found an Exact without gradients, expected that of a call with dy")
-    g = _times(_shaped("dy", dy, exact.dx.shape), _shaped("gamma", gamma, exact.dx.shape[-1:]))
-    return _root_ratio(_norm2(_times(exact.rstd, g)), _norm2(exact.dx))
+    whole, rows, _ = exact.shapes
+    dy, gamma = _shaped("dy", dy, exact.dx.shape), _shaped("gamma", gamma, whole[1:2])
+    g = _times(dy.reshape(whole), gamma[:, None]).reshape(rows)
+    return _root_ratio(_norm2(_times(exact.rstd.reshape(-1, 1), g)), _norm2(exact.dx))

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import layernorm, validation
+from ..norms import LAYER_NORM, RMS_NORM, Norm
 from .groups import merge, merge_upstream, products, quadruples, quintuples, squares, tree
 from .messages import GATHER, SAME, Program
-from .rows import DTYPES, require_blocks, require_x
+from .rows import require_blocks, require_real, require_x
 
 #: Features of a block, where the result must not depend on the number of ranks.
 BLOCK = 128
@@ -36,31 +37,24 @@ class FeaturesCache(NamedTuple):
     block: int | None  #: features of a part, None for whole shards
     #: (..., 1), 2^-64 rstd; None unless a rstd is beyond the largest number
     beyond: np.ndarray | None = None
+    norm: Norm = LAYER_NORM
 
     backend = "features"  # type: ignore[misc]
 
 
-_FIELDS = FeaturesCache.__annotations__.items()
-
-
-class RMSFeaturesCache(NamedTuple("RMSFeaturesCache", _FIELDS)):  # type: ignore[misc]
-    """The same of RMS norm."""
-
-    backend = "features"
-
-
-class _Norm(NamedTuple):
-    """What a norm sends forward and backward, how two such parts are merged, and its cache."""
+class _Messages(NamedTuple):
+    """What a norm sends forward and backward, and how two such parts are merged."""
 
     forward: Callable
     merge_forward: Callable
     backward: Callable
     merge_backward: Callable
-    cache: type
 
 
-_LAYER = _Norm(quadruples, merge, quintuples, merge_upstream, FeaturesCache)
-_RMS = _Norm(squares, np.add, products, np.add, RMSFeaturesCache)
+_MESSAGES = {
+    LAYER_NORM: _Messages(quadruples, merge, quintuples, merge_upstream),
+    RMS_NORM: _Messages(squares, np.add, products, np.add),
+}
 
 
 def _rows(a):
@@ -82,7 +76,9 @@ def _statistics(rows, eps, block, norm):
     """The numbers of the whole rows, a column each, and e of each row: ``rows`` out of range are
     multiplied by 2**-e, which takes two more messages.
     """
-    statistics = _joined(norm.merge_forward, (yield GATHER, norm.forward(rows, block)), block)
+    messages = _MESSAGES[norm]
+    parts = yield GATHER, messages.forward(rows, block)
+    statistics = _joined(messages.merge_forward, parts, block)
     e = np.zeros((len(rows), 1), np.int64)
     smallest, largest = validation.RANGE["float64"]
     with np.errstate(all="ignore"):
@@ -93,14 +89,14 @@ def _statistics(rows, eps, block, norm):
             M = np.maximum(np.abs(rows[redo]).max(axis=-1, initial=0), max(math.sqrt(eps), 5e-324))
             e[redo, 0] = (yield GATHER, np.frexp(M)[1].astype(np.int64)[None]).max(axis=0)
             rows[redo] = np.ldexp(rows[redo], -e[redo])
-            parts = yield GATHER, norm.forward(rows[redo], block)
-            for column, new in zip(statistics, _joined(norm.merge_forward, parts, block)):
+            parts = yield GATHER, messages.forward(rows[redo], block)
+            for column, new in zip(statistics, _joined(messages.merge_forward, parts, block)):
                 column[redo] = new
     return statistics, e
 
 
 @np.errstate(all="ignore")
-def _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind):
+def _normalised(norm, x, rows, gamma, beta, eps, statistics, e, precise, block):
     """y and the cache, from the (n, m, r, S) or (n, S) of whole rows; overwrites ``rows``."""
     n, *mean, S = statistics
     compute = np.dtype(np.float64) if precise else validation.COMPUTE_DTYPE[x.dtype.name]
@@ -116,17 +112,20 @@ def _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind):
     # vanished, too.
     rows *= np.where(alone & (scaled == np.inf), 1, scaled)
     xhat = rows.astype(compute)
-    y = (gamma.astype(compute) * xhat + beta.astype(compute)).astype(x.dtype).reshape(x.shape)
+    y = gamma.astype(compute) * xhat
+    y = (y + beta.astype(compute) if norm.beta else y).astype(x.dtype).reshape(x.shape)
     D = int(n[0, 0]) if len(n) else 0
     rstd, beyond = (a if a is None else a.reshape(*x.shape[:-1], 1) for a in (rstd, beyond))
-    return y, kind(xhat.reshape(x.shape), rstd, gamma.copy(), x.dtype, D, block, beyond)
+    xhat = xhat.reshape(x.shape)
+    return y, FeaturesCache(xhat, rstd, gamma.copy(), x.dtype, D, block, beyond, norm)
 
 
-def _forward(norm, x, gamma, beta, eps, precise, reproducible, block, finite):
-    """y and the cache of either norm; a shard may have no features."""
-    x = require_x(x, finite)
-    parameters = (validation.as_array(n, a, DTYPES) for n, a in (("gamma", gamma), ("beta", beta)))
-    gamma, beta = validation.require_parameters(*parameters, x)
+def _forward(norm, x, gamma, beta, eps, residual, precise, reproducible, block, finite):
+    """y, h if there is a residual, and the cache of either norm; a shard may have no features."""
+    x, residual = require_x(x, finite), require_real("residual", residual, finite)
+    parameters = require_real("gamma", gamma), require_real("beta", beta)
+    gamma, beta = validation.require_parameters(*parameters, x, norm)
+    residual = validation.require_residual(residual, x)
     eps = validation.require_eps(eps)
     validation.require_count("block", block)
     block = block if validation.require_bool("reproducible", reproducible) else None
@@ -139,9 +138,12 @@ def _forward(norm, x, gamma, beta, eps, precise, reproducible, block, finite):
         "block": block,
     }
     yield SAME, told
-    rows = _rows(x)
+    with np.errstate(all="ignore"):
+        h = x if residual is None else x + residual
+    rows = _rows(h)
     statistics, e = yield from _statistics(rows, eps, block, norm)
-    return _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, norm.cache)
+    y, cache = _normalised(norm, h, rows, gamma, beta, eps, statistics, e, precise, block)
+    return (y, cache) if residual is None else (y, h, cache)
 
 
 def layer_norm_forward(
@@ -150,18 +152,21 @@ def layer_norm_forward(
     beta: ArrayLike,
     eps: float = 1e-5,
     *,
+    residual: ArrayLike | None = None,
     precise: bool = False,
     reproducible: bool = False,
     block: int = BLOCK,
     finite: bool = False,
-) -> Program[tuple[np.ndarray, FeaturesCache]]:
+) -> Program[layernorm.Outputs]:
     r"""This rank's features of layer norm: :math:`y = \gamma (x - \mu) r + \beta`, and the cache.
 
     One message, 32 bytes a row and part: the quadruples. Means over the D features of all ranks;
-    eps and precise as in :func:`lnlib.layernorm.layer_norm_forward`. finite: refuse x with NaN or
-    Inf, naming the rank.
+    eps, residual (this rank's features of it) and precise as in
+    :func:`lnlib.layernorm.layer_norm_forward`. finite: refuse x and residual with NaN or Inf,
+    naming the rank.
     """
-    return (yield from _forward(_LAYER, x, gamma, beta, eps, precise, reproducible, block, finite))
+    options = residual, precise, reproducible, block, finite
+    return (yield from _forward(LAYER_NORM, x, gamma, beta, eps, *options))
 
 
 def rms_norm_forward(
@@ -169,26 +174,30 @@ def rms_norm_forward(
     gamma: ArrayLike,
     eps: float = 1e-5,
     *,
+    residual: ArrayLike | None = None,
+    precise: bool = False,
     reproducible: bool = False,
     block: int = BLOCK,
     finite: bool = False,
-) -> Program[tuple[np.ndarray, RMSFeaturesCache]]:
+) -> Program[layernorm.Outputs]:
     """This rank's features of RMS norm, and the cache. One message, 16 bytes a row and part."""
-    gamma = validation.as_array("gamma", gamma)
-    beta = np.zeros_like(gamma)
-    return (yield from _forward(_RMS, x, gamma, beta, eps, False, reproducible, block, finite))
+    options = residual, precise, reproducible, block, finite
+    return (yield from _forward(RMS_NORM, x, gamma, None, eps, *options))
 
 
-def _backward(dy, cache, norm):
-    validation.require_cache(cache, norm.cache)
-    dy = validation.require_like_x("dy", dy, cache.xhat.shape, cache.dtype)
-    validation.require_dtype("dy", dy.dtype, DTYPES)
+def _backward(norm, dy, cache, dh):
+    validation.require_cache(cache, FeaturesCache, norm)
+    like = cache.xhat.shape, cache.dtype
+    dy = validation.require_like_x("dy", require_real("dy", dy), *like)
+    if dh is not None:
+        dh = validation.require_like_x("dh", require_real("dh", dh), *like)
     xhat, g = _rows(cache.xhat), _rows(dy)
     with np.errstate(all="ignore"):
-        sums = [layernorm.sum_rows(a).astype(cache.gamma.dtype) for a in (g * xhat, g.copy())]
+        terms = [g * xhat, g.copy()][: 1 + norm.beta]
+        sums = [layernorm.sum_rows(a).astype(cache.gamma.dtype) for a in terms]
         g *= cache.gamma.astype(np.float64)
-    parts = yield GATHER, norm.backward(g, xhat, cache.block)
-    _, *mean, along = _joined(norm.merge_backward, parts, cache.block)
+    parts = yield GATHER, _MESSAGES[norm].backward(g, xhat, cache.block)
+    _, *mean, along = _joined(_MESSAGES[norm].merge_backward, parts, cache.block)
     with np.errstate(all="ignore"):
         for part in mean[:2]:  # behind m and r is the sum of xhat, which only merging needs
             g -= part
@@ -199,21 +208,23 @@ def _backward(dy, cache, norm):
         if cache.beyond is not None:
             large = np.ldexp(g * cache.beyond.reshape(-1, 1), 64)
             dx = np.where(np.isinf(rstd), large, dx)
+        dx = dx if dh is None else dx + _rows(dh)
         return dx.astype(cache.dtype).reshape(cache.xhat.shape), *sums
 
 
-def layer_norm_backward(dy: ArrayLike, cache: FeaturesCache) -> Program[layernorm.Gradients]:
+def layer_norm_backward(
+    dy: ArrayLike, cache: FeaturesCache, dh: ArrayLike | None = None
+) -> Program[layernorm.Gradients]:
     r"""This rank's features of dx, dgamma and dbeta of :func:`lnlib.layernorm.layer_norm_backward`.
 
     One message, 40 bytes a row and part: the mean of g, as carefully as that of x, and the sum of
     :math:`(g - \overline g)\,\hat x` (:func:`lnlib.sharded.groups.merge_upstream`).
     """
-    return (yield from _backward(dy, cache, _LAYER))
+    return (yield from _backward(LAYER_NORM, dy, cache, dh))
 
 
 def rms_norm_backward(
-    dy: ArrayLike, cache: RMSFeaturesCache
+    dy: ArrayLike, cache: FeaturesCache, dh: ArrayLike | None = None
 ) -> Program[tuple[np.ndarray, np.ndarray]]:
     """This rank's features of RMS norm's dx and dgamma. One message, 16 bytes a row and part."""
-    dx, dgamma, _ = yield from _backward(dy, cache, _RMS)
-    return dx, dgamma
+    return (yield from _backward(RMS_NORM, dy, cache, dh))

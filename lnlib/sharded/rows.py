@@ -25,21 +25,29 @@ BLOCK = 64
 DTYPES = "float64", "float32", "float16", "bfloat16"
 
 
+def require_real(name, value, finite=False):
+    """Return None, or an array of real numbers; of finite ones if asked."""
+    if value is None:
+        return None
+    value = validation.as_array(name, value, DTYPES)
+    if validation.require_bool("finite", finite):
+        validation.require_finite(name, value, DTYPES)
+    return value
+
+
 def require_x(x, finite):
     """Return x, an array of real numbers whose last axis may be empty; of finite ones if asked."""
-    x = validation.as_array("x", x, DTYPES)
+    x = require_real("x", x, finite)
     if not x.ndim:
         raise ValueError("x: found a 0-d array, expected one whose last axis counts features")
-    if validation.require_bool("finite", finite):
-        validation.require_finite("x", x, DTYPES)
     return x
 
 
-def _forward(forward, x, eps, finite, parameters, **options):
-    """y and the cache by a function of :mod:`lnlib.layernorm`; tells what all ranks need alike."""
-    x = require_x(x, finite)
+def _forward(forward, x, eps, residual, finite, parameters, **options):
+    """What a function of :mod:`lnlib.layernorm` returns; tells what all ranks need alike."""
+    x, residual = require_x(x, finite), require_real("residual", residual, finite)
     parameters = {name: validation.as_array(name, a, DTYPES) for name, a in parameters.items()}
-    y, cache = forward(x, **parameters, eps=eps, **options)
+    outputs = y, *_, cache = forward(x, **parameters, eps=eps, residual=residual, **options)
     told = {
         "eps": float(eps),
         "features": y.shape[-1],
@@ -50,7 +58,7 @@ def _forward(forward, x, eps, finite, parameters, **options):
         checksum = zlib.crc32(np.ascontiguousarray(a).tobytes())
         told[name] = f"{a.dtype.name}, numbers with the checksum {checksum:08x}"
     yield SAME, told
-    return y, cache
+    return outputs
 
 
 def layer_norm_forward(
@@ -59,27 +67,35 @@ def layer_norm_forward(
     beta: ArrayLike,
     eps: float = 1e-5,
     *,
+    residual: ArrayLike | None = None,
     precise: bool = False,
     finite: bool = False,
-) -> Program[tuple[np.ndarray, NormCache]]:
+) -> Program[layernorm.Outputs]:
     r"""This rank's rows of layer norm: :math:`y = \gamma (x - \mu) r + \beta`. Returns y and a
-    cache.
+    cache, with a residual y, h and a cache.
 
     x: (..., D), the rows of this rank, any number of them, also none. gamma, beta: (D,), the same
-    on all ranks. eps, precise and the cache are those of
+    on all ranks. eps, residual, precise and the cache are those of
     :func:`lnlib.layernorm.layer_norm_forward`, whose results these are, bit by bit. finite: refuse
-    x with NaN or Inf, naming the rank. Sent is only what tells if parameters, eps or D differ.
+    x and residual with NaN or Inf, naming the rank. Sent is only what tells if parameters, eps or D
+    differ.
     """
     parameters, forward = {"gamma": gamma, "beta": beta}, layernorm.layer_norm_forward
-    return (yield from _forward(forward, x, eps, finite, parameters, precise=precise))
+    return (yield from _forward(forward, x, eps, residual, finite, parameters, precise=precise))
 
 
 def rms_norm_forward(
-    x: ArrayLike, gamma: ArrayLike, eps: float = 1e-5, *, finite: bool = False
-) -> Program[tuple[np.ndarray, NormCache]]:
-    """This rank's rows of RMS norm, as :func:`layer_norm_forward`; no beta, no ``precise``."""
-    forward = layernorm.rms_norm_forward
-    return (yield from _forward(forward, x, eps, finite, {"gamma": gamma}))
+    x: ArrayLike,
+    gamma: ArrayLike,
+    eps: float = 1e-5,
+    *,
+    residual: ArrayLike | None = None,
+    precise: bool = False,
+    finite: bool = False,
+) -> Program[layernorm.Outputs]:
+    """This rank's rows of RMS norm, as :func:`layer_norm_forward`; no beta."""
+    parameters, forward = {"gamma": gamma}, layernorm.rms_norm_forward
+    return (yield from _forward(forward, x, eps, residual, finite, parameters, precise=precise))
 
 
 def require_blocks(counts, block, what):
@@ -92,12 +108,12 @@ def require_blocks(counts, block, what):
             )
 
 
-def _backward(norm, dy, cache, reproducible, block):
+def _backward(norm, dy, cache, dh, reproducible, block):
     validation.require_cache(cache, NormCache, norm)
     validation.require_bool("reproducible", reproducible)
     validation.require_count("block", block)
-    dy = validation.as_array("dy", dy, DTYPES)
-    dx, *sums = layernorm.backward_sums(dy, cache, block if reproducible else None)
+    dy, dh = validation.as_array("dy", dy, DTYPES), require_real("dh", dh)
+    dx, *sums = layernorm.backward_sums(dy, cache, block if reproducible else None, dh)
     validation.require_dtype("cache", dx.dtype, DTYPES, "one of real numbers")  # dx tells of all
     if reproducible:
         counts = [min(block, cache.rstd.size - start) for start in range(0, cache.rstd.size, block)]
@@ -112,9 +128,15 @@ def _backward(norm, dy, cache, reproducible, block):
 
 
 def layer_norm_backward(
-    dy: ArrayLike, cache: NormCache, *, reproducible: bool = False, block: int = BLOCK
+    dy: ArrayLike,
+    cache: NormCache,
+    dh: ArrayLike | None = None,
+    *,
+    reproducible: bool = False,
+    block: int = BLOCK,
 ) -> Program[layernorm.Gradients]:
-    r"""This rank's rows of dx; dgamma and dbeta of all rows, the same bits on every rank.
+    r"""This rank's rows of dx, with its dh added; dgamma and dbeta of all rows, the same bits on
+    every rank.
 
     One message of 2 D float64, the sum of each rank's
     :math:`\sum_{rows} dy\, \hat x` and :math:`\sum_{rows} dy`. Its order is the MPI library's, and
@@ -122,11 +144,16 @@ def layer_norm_backward(
     gathered instead and added in one fixed tree, so that their bits do not depend on how many ranks
     have the rows, if each has whole blocks (only the last may be shorter): 8 (1 + 2 D) bytes each.
     """
-    return (yield from _backward(LAYER_NORM, dy, cache, reproducible, block))
+    return (yield from _backward(LAYER_NORM, dy, cache, dh, reproducible, block))
 
 
 def rms_norm_backward(
-    dy: ArrayLike, cache: NormCache, *, reproducible: bool = False, block: int = BLOCK
+    dy: ArrayLike,
+    cache: NormCache,
+    dh: ArrayLike | None = None,
+    *,
+    reproducible: bool = False,
+    block: int = BLOCK,
 ) -> Program[tuple[np.ndarray, np.ndarray]]:
     """This rank's rows of dx, and dgamma of all rows, as :func:`layer_norm_backward`."""
-    return (yield from _backward(RMS_NORM, dy, cache, reproducible, block))
+    return (yield from _backward(RMS_NORM, dy, cache, dh, reproducible, block))

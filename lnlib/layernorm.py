@@ -53,7 +53,7 @@ class NormCache(NamedTuple):
 
     @property
     def shapes(self):
-        return self.norm.shapes(self.xhat.shape, self.rstd.shape[1] if self.norm.grouped else 1)
+        return self.norm.shapes(self.xhat.shape, self.rstd.shape[-1])
 
 
 #: y and the cache; with a residual y, h and the cache.

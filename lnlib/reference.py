@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import rounding, validation
-from .norms import GROUP_NORM, LAYER_NORM, RMS_NORM, Shapes
+from .norms import GROUP_NORM, LAYER_NORM, RMS_NORM, Norm
 
 #: Fractional bits of a fixed-point number. float32 needs 149; below 2**-347 a float64 loses bits,
 #: and so do the variance of rows below 1e-50 and rstd of rows above 1e100.
@@ -85,7 +85,11 @@ class Exact(NamedTuple):
     dx: np.ndarray | None = None
     dgamma: np.ndarray | None = None
     dbeta: np.ndarray | None = None
-    shapes: Shapes | None = None  #: of x, as the norm sees it
+    norm: Norm = LAYER_NORM
+
+    @property
+    def shapes(self):
+        return self.norm.shapes(self.xhat.shape, self.rstd.shape[-1])
 
 
 def _shaped(name, value, shape):
@@ -156,7 +160,7 @@ def _norm(norm, x, gamma, beta, dy, eps, groups, residual, dh, round_twice):
     y = _times(z.reshape(shapes.whole), G) + B
     found = y.reshape(x.shape), xhat.reshape(x.shape), rstd.reshape(shapes.statistics)
     if dy is None:
-        return Exact(*found, shapes=shapes)
+        return Exact(*found, norm=norm)
     dY = _shaped("dy", dy, x.shape).reshape(shapes.whole)
     g2 = (dY * G).reshape(shapes.rows)  # in units of 2**(-2 BITS)
     g = g2 >> BITS
@@ -168,7 +172,7 @@ def _norm(norm, x, gamma, beta, dy, eps, groups, residual, dh, round_twice):
     dx = dx.reshape(x.shape) + (0 if dh is None else _shaped("dh", dh, x.shape))
     along = dY * xhat.reshape(shapes.whole)
     sums = _over(along.sum(axis=(0, 2)), 1 << BITS), dY.sum(axis=(0, 2))
-    return Exact(*found, dx, *sums, shapes)
+    return Exact(*found, dx, *sums, norm)
 
 
 def _root_ratio(a, b):
@@ -213,7 +217,7 @@ def kappa(exact: Exact, dy: ArrayLike, gamma: ArrayLike) -> float:
     about kappa * u.
     """
     validation.require_kind("exact", exact, Exact, "the Exact that layer_norm returns")
-    if exact.dx is None or exact.shapes is None:
+    if exact.dx is None:
         raise ValueError("exact: found an Exact without gradients, expected that of a call with dy")
     whole, rows, _ = exact.shapes
     dy, gamma = _shaped("dy", dy, exact.dx.shape), _shaped("gamma", gamma, whole[1:2])

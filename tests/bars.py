@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from lnlib import reference
-from lnlib.rounding import spacing
+from lnlib.rounding import round_to, spacing
 from lnlib.validation import COMPUTE_DTYPE
 from normcheck.tolerance import U, xhat_size
 
@@ -37,24 +37,30 @@ def sum_kappa(terms, total):
     return np.linalg.norm(terms) / total if total else 0.0
 
 
-def rounding_sizes(xhat, rstd, gamma, dy):
+def rounding_sizes(xhat, rstd, gamma, dy, mean=True):
     """What the roundings of each tensor are proportional to, element by element; all float64 and of
     shape (..., D).
 
-    * xhat errs as :func:`normcheck.tolerance.xhat_size` has it; y takes that times gamma, and a
-      term of dgamma times dy: all there is where an outlier of dy meets an xhat near 0.
+    * xhat errs as :func:`normcheck.tolerance.xhat_size` has it, without a ``mean`` by its own
+      roundings alone; y takes that times gamma, and a term of dgamma times dy: all there is where
+      an outlier of dy meets an xhat near 0.
     * dx: the product g = gamma * dy, its centring, the last difference and the last product each
       leave about u |r g|.
     """
-    xhat = xhat_size(xhat)
+    xhat = xhat_size(xhat) if mean else np.abs(xhat)
     return {"y": gamma * xhat, "dx": rstd * (gamma * dy), "dgamma": dy * xhat, "dbeta": dy}
 
 
 def conditions(exact, gamma, dy):
     """The condition numbers of y, dx, dgamma and dbeta (see :func:`rounding_sizes`)."""
+    whole, rows, _ = exact.shapes
     dy, gamma = dy.astype(np.float64), gamma.astype(np.float64)
     sizes = rounding_sizes(
-        reference.to_float64(exact.xhat), reference.to_float64(exact.rstd), gamma, dy
+        reference.to_float64(exact.xhat).reshape(rows),
+        reference.to_float64(exact.rstd).reshape(-1, 1),
+        np.broadcast_to(gamma[:, None], whole).reshape(rows),
+        dy.reshape(rows),
+        exact.norm.mean,
     )
     kappa = {
         "y": 0.0,
@@ -72,7 +78,8 @@ def expected_error(exact, kappa, dtype, parameters=""):
     from its conditions.
 
     * y: the bar of the compute dtype.
-    * dx: the bar, or 4 kappa u (see :func:`rounding_sizes`).
+    * dx: the bar, or 4 kappa u (see :func:`rounding_sizes`). Kappa is that of dx + dh where a dh is
+      added, whose addition is one rounding of the sum.
     * dgamma, dbeta: the bar, or 4 u times the condition of the sum: each term errs, and adding in
       halves leaves u ||terms|| on each of log2(rows) levels; they are independent, and
       sqrt(log2(65536)) = 4.
@@ -89,3 +96,16 @@ def expected_error(exact, kappa, dtype, parameters=""):
         )
         found[name] = max(BAR[compute], 4 * k * U[compute]) + rounded
     return found
+
+
+def either_way(exact, gamma, dtype):
+    """What y may differ by, relative, where xhat is rounded to ``dtype`` before gamma: float32 errs
+    by 4 u of the size of xhat, and may round to the neighbour of what is exact if that is as near
+    to the middle of two numbers.
+    """
+    whole, rows, _ = exact.shapes
+    xhat = reference.to_float64(exact.xhat).reshape(rows)
+    error = 4 * U["float32"] * (xhat_size(xhat) if exact.norm.mean else np.abs(xhat))
+    apart = round_to(xhat + error, dtype) - round_to(xhat - error, dtype)
+    apart = apart.reshape(whole) * gamma.astype(np.float64)[:, None]
+    return np.linalg.norm(apart) / np.linalg.norm(reference.to_float64(exact.y))

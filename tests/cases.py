@@ -1,7 +1,8 @@
-"""The one list of cases: every implementation of layer norm's gradient is judged on it.
+"""The one list of cases: every implementation of a norm's gradient is judged on it.
 
-A case is a name, a shape, a dtype and a regime. Its arrays depend on the name alone, so a new case
-changes no other. ``judge(case)`` adds the exact result and the errors an implementation may make.
+A case is a name, a shape, a dtype, a regime and a norm. Its arrays depend on the name alone, so a
+new case changes no other. ``judge(case)`` adds the exact result and the errors an implementation
+may make.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ import pytest
 from bars import (  # noqa: F401 - some are for those who import cases
     BAR,
     conditions,
+    either_way,
     expected_error,
     half_ulp,
     rounding_sizes,
@@ -28,6 +30,7 @@ from bars import (  # noqa: F401 - some are for those who import cases
 from pages import ROOT
 
 from lnlib import reference, sharded
+from lnlib.norms import NORMS
 from normcheck.tolerance import U  # noqa: F401
 
 try:
@@ -40,24 +43,67 @@ except ImportError:
 NAMES = "y", "dx", "dgamma", "dbeta"
 
 
-def run(backend, x, gamma, beta, dy, eps=1e-5, out=(None, None), **options):
-    """(y, dx, dgamma, dbeta) of a backend."""
+def parameters_of(norm, gamma, beta, groups):
+    """What a norm's forward takes between x and eps."""
+    return gamma, *[beta] * NORMS[norm].beta, *[groups] * NORMS[norm].grouped
+
+
+def run(
+    backend,
+    x,
+    gamma,
+    beta,
+    dy,
+    eps=1e-5,
+    out=(None, None),
+    norm="layer_norm",
+    groups=1,
+    residual=None,
+    dh=None,
+    **options,
+):
+    """(y, dx, dgamma, dbeta) of a backend, without dbeta if the norm has no beta; the h that comes
+    with a residual is the sum, rounded once.
+    """
     to_y, to_dx = ({} if a is None else {"out": a} for a in out)
-    y, cache = backend.layer_norm_forward(x, gamma, beta, eps, **options, **to_y)
-    return y, *backend.layer_norm_backward(dy, cache, **to_dx)
+    forward, backward = (getattr(backend, f"{norm}_{way}") for way in ("forward", "backward"))
+    options |= {} if residual is None else {"residual": residual}
+    y, *h, cache = forward(x, *parameters_of(norm, gamma, beta, groups), eps, **options, **to_y)
+    with np.errstate(all="ignore"):
+        assert bits(h) == ([] if residual is None else bits([x + residual]))
+    gradients = backward(dy, cache, **({} if dh is None else {"dh": dh}), **to_dx)
+    assert len(gradients) == 2 + NORMS[norm].beta
+    return y, *gradients
 
 
-def cut_among_three(module, axis, x, gamma, beta, dy, eps=1e-5, **options):
+def cut_among_three(
+    module,
+    axis,
+    x,
+    gamma,
+    beta,
+    dy,
+    eps=1e-5,
+    norm="layer_norm",
+    residual=None,
+    dh=None,
+    **options,
+):
     """The same of a module of lnlib.sharded: rows (axis 0) or features (1) on three ranks, the
     first with the least.
     """
-    shape, (x, dy) = x.shape, (a.reshape(-1, a.shape[-1]) for a in (x, dy))
+    shape, D = x.shape, x.shape[-1]
+    x, dy, residual, dh = (a if a is None else a.reshape(-1, D) for a in (x, dy, residual, dh))
     n = x.shape[axis]
+    forward, backward = (getattr(module, f"{norm}_{way}") for way in ("forward", "backward"))
 
     def program(part):
         at, of = ((part,), slice(None)) if axis == 0 else ((slice(None), part), part)
-        y, cache = yield from module.layer_norm_forward(x[at], gamma[of], beta[of], eps, **options)
-        return y, *(yield from module.layer_norm_backward(dy[at], cache))
+        mine = {} if residual is None else {"residual": residual[at]}
+        parameters = parameters_of(norm, gamma[of], beta[of], 1)
+        y, *h, cache = yield from forward(x[at], *parameters, eps, **mine, **options)
+        assert bits(h) == ([] if residual is None else bits([x[at] + residual[at]]))
+        return y, *(yield from backward(dy[at], cache, dh if dh is None else dh[at]))
 
     found = sharded.simulate(
         [program(part) for part in sharded.widths(n // 8, n // 2 - n // 8, n - n // 2)]
@@ -66,7 +112,7 @@ def cut_among_three(module, axis, x, gamma, beta, dy, eps=1e-5, **options):
     return (
         y,
         dx,
-        *(found[0][2:] if axis == 0 else [np.concatenate([r[k] for r in found]) for k in (2, 3)]),
+        *(found[0][2:] if axis == 0 else map(np.concatenate, zip(*(r[2:] for r in found)))),
     )
 
 
@@ -161,6 +207,12 @@ def upstream_along_x(rng, shape):
     return z, np.ones(shape[-1]), z
 
 
+def no_parameters(rng, shape):
+    """As without gamma and beta."""
+    z, _, dy = normal(rng, shape)
+    return z, np.ones(shape[-1]), dy
+
+
 def outlier_first_upstream(rng, shape):
     """The first upstream number stands out: a poor guess at the mean of g."""
     z, gamma, dy = normal(rng, shape)
@@ -188,6 +240,10 @@ class Case(NamedTuple):
     scale: float = 1.0  # standard deviation
     eps: float = 1e-5
     parameters: str = ""  # dtype of gamma and beta, if not x's
+    norm: str = "layer_norm"
+    groups: int = 1
+    residual: bool = False  # whether there are a residual and a dh
+    round_twice: bool = False
 
     @property
     def size(self):
@@ -195,15 +251,33 @@ class Case(NamedTuple):
 
     def arrays(self):
         rng = np.random.default_rng(zlib.crc32(self.name.encode()))
-        z, gamma, dy = self.regime(rng, self.shape)
-        beta = rng.standard_normal(self.shape[-1])
+        (_, channels, _), rows, _ = NORMS[self.norm].shapes(self.shape, self.groups)
+        z, gamma, dy = self.regime(rng, rows)
+        beta = rng.standard_normal(channels) * (self.regime is not no_parameters)
         parameters = self.parameters or self.dtype
         return Arrays(
-            (self.scale * (self.offset + z)).astype(self.dtype),
-            gamma.astype(parameters),
+            (self.scale * (self.offset + z)).astype(self.dtype).reshape(self.shape),
+            np.resize(gamma, channels).astype(parameters),
             beta.astype(parameters),
-            dy.astype(self.dtype),
+            dy.astype(self.dtype).reshape(self.shape),
         )
+
+    def others(self):
+        """What else the norm takes, but x, gamma, beta, dy and eps."""
+        rng = np.random.default_rng(zlib.crc32(f"{self.name}, others".encode()))
+        residual, dh = rng.standard_normal((2, *self.shape))
+        residual, dh = (self.scale * residual).astype(self.dtype), dh.astype(self.dtype)
+        return {
+            **({"groups": self.groups} if NORMS[self.norm].grouped else {}),
+            **({"residual": residual, "dh": dh} if self.residual else {}),
+            **({"round_twice": True} if self.round_twice else {}),
+        }
+
+
+def exactly(norm, x, gamma, beta, dy, eps=1e-5, groups=1, **others):
+    """The exact results of a norm, as :func:`run` has those of a backend."""
+    parameters = parameters_of(norm, gamma, beta, groups)
+    return getattr(reference, norm)(x, *parameters, dy, eps, **others)
 
 
 class Judged(NamedTuple):
@@ -217,6 +291,7 @@ class Judged(NamedTuple):
     bars: dict
     offset: float
     rstd: float
+    others: dict
 
 
 def bars(exact, gamma, dy, dtype):
@@ -262,11 +337,14 @@ def bars_of_plain_sums(exact, gamma, beta, dy, u):
 def judge(case):
     """The exact results of a case, and the errors that a careful implementation owes."""
     arrays = case.arrays()
-    exact = reference.layer_norm(*arrays, case.eps)
+    others = case.others()
+    exact = exactly(case.norm, *arrays, case.eps, **others)
     kappa = conditions(exact, arrays.gamma, arrays.dy)
     bars = expected_error(exact, kappa, case.dtype, case.parameters)
-    rstd = reference.to_float64(exact.rstd)
-    mean = arrays.x.astype(np.float64).mean(axis=-1, keepdims=True)
+    if case.round_twice:
+        bars["y"] += either_way(exact, arrays.gamma, case.dtype)
+    rstd = reference.to_float64(exact.rstd).ravel()
+    mean = arrays.x.astype(np.float64).reshape(exact.shapes.rows).mean(axis=1)
     return Judged(
         arrays,
         exact,
@@ -274,6 +352,7 @@ def judge(case):
         bars,
         float(np.max(np.abs(mean) * rstd, initial=0)),
         float(np.max(rstd, initial=0)),
+        others,
     )
 
 
@@ -281,7 +360,7 @@ def errors(results, exact):
     """Relative L2 error of each tensor of ``results``, which are named, or y, dx, dgamma and
     dbeta.
     """
-    named = results if isinstance(results, dict) else dict(zip(NAMES, results, strict=True))
+    named = results if isinstance(results, dict) else dict(zip(NAMES, results))
     return {
         name: reference.relative_error(value, getattr(exact, name)) for name, value in named.items()
     }
@@ -347,7 +426,7 @@ def _name(shape):
     return "x".join(map(str, shape))
 
 
-CASES = (
+LAYER_NORM = (
     *(Case(f"{_name(shape)} {dtype}", shape, dtype) for shape in SHAPES for dtype in DTYPES),
     Case("2x32x1024 float32", (2, 32, 1024), "float32"),
     *(Case(f"zeros {dtype}", (2, 3, 8), dtype, zeros) for dtype in DTYPES),
@@ -397,4 +476,53 @@ CASES = (
     Case("eps 0", (4, 8), eps=0.0),
     Case("eps 1", (4, 8), eps=1.0),
     Case("eps 1e-12 float32", (4, 8), "float32", eps=1e-12),
+)
+
+#: A shape of x and a number of groups for each norm: (..., D), and (N, C, ...).
+SHAPES_OF = {
+    "layer_norm": (((2, 3, 8), 1),),
+    "rms_norm": (((2, 3, 8), 1), ((3, 129), 1)),
+    "group_norm": (((2, 6, 5), 3), ((3, 8), 2), ((2, 3, 2, 4), 3), ((2, 4, 33), 1)),
+}
+
+
+def with_others(norm, shape, groups, dtype):
+    """A norm with and without a residual, parameters of their own dtype, in float32 and none."""
+    name = f"{norm} {_name(shape)} in {groups}, {dtype}"
+    plain = Case(name, shape, dtype, norm=norm, groups=groups)
+    kinds = [
+        plain,
+        plain._replace(name=f"{name}, no parameters", regime=no_parameters),
+        plain._replace(name=f"{name}, far from zero", offset=10.0),
+    ]
+    if dtype in HALVES:
+        kinds += [plain._replace(name=f"{name}, float32 parameters", parameters="float32")]
+        kinds += [k._replace(name=f"{k.name}, rounded twice", round_twice=True) for k in kinds]
+    return [*kinds, *(k._replace(name=f"{k.name}, residual", residual=True) for k in kinds)]
+
+
+CASES = (
+    *LAYER_NORM,
+    *(c._replace(name=f"rms_norm {c.name}", norm="rms_norm") for c in LAYER_NORM if c.size < 4096),
+    *(
+        Case(
+            f"group_norm {regime.__name__} {scale:g} {dtype}",
+            (2, 6, 5),
+            dtype,
+            regime,
+            scale=scale,
+            norm="group_norm",
+            groups=3,
+        )
+        for regime in (zeros, constant_rows, outlier, nearly_constant_upstream, upstream_along_x)
+        for scale in (1.0, 1e6)
+        for dtype in ("float64", "float32")
+    ),
+    *(
+        case
+        for norm, shapes in SHAPES_OF.items()
+        for shape, groups in shapes
+        for dtype in DTYPES
+        for case in with_others(norm, shape, groups, dtype)
+    ),
 )

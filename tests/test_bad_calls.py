@@ -30,6 +30,7 @@ X = np.random.default_rng(1).standard_normal((2, 3))
 GAMMA, BETA, DY = np.array([1.0, -2.0, 0.5]), np.array([0.1, 0.2, 0.3]), np.cos(X)
 CACHE = layernorm.layer_norm_forward(X, GAMMA, BETA)[1]
 RMS = layernorm.rms_norm_forward(X, GAMMA)[1]
+GROUP = layernorm.group_norm_forward(X, GAMMA, BETA, 3)[1]
 SINGLE = {name: a.astype("f4") for name, a in (("x", X), ("gamma", GAMMA), ("beta", BETA))}
 GPU_CACHE = gpu.layer_norm_forward(**SINGLE)[1]
 ((_, SHARD),) = sharded.simulate([sharded.features.layer_norm_forward(X, GAMMA, BETA)])
@@ -48,13 +49,15 @@ KINDS = {
     "a": (X, X.astype(complex)),
     "gamma": (GAMMA, GAMMA[:-1], GAMMA.astype(object)),
     "beta": (BETA, BETA[None]),
-    "dy": (DY, DY[..., :-1]),
+    **dict.fromkeys(("dy", "dh"), (DY, DY[..., :-1])),
+    "residual": (X, X[:1], X.astype(object)),
+    "groups": (3, 2, 0, 1.5),
     "v": (DY, DY[None]),
     "value": (X, X[..., :-1]),
     "exact": (EXACT, None),
     "eps": (1e-5, -1.0, np.inf, "1"),
     "cache": (CACHE, (1, 2)),
-    **dict.fromkeys(("precise", "finite", "reproducible", "fused", "wide"), FLAG),
+    **dict.fromkeys(("precise", "round_twice", "finite", "reproducible", "fused", "wide"), FLAG),
     "out": (None, np.empty((3, 2))),
     **dict.fromkeys(("D", "count", "columns", "levels", "rows", "block"), (2, 1.5, -1)),
     "order": ("pairwise", "nonsense"),
@@ -93,6 +96,7 @@ OTHERS = {
         ),
         {"cache": RMS},
     ),
+    "layernorm.group_norm_backward": {"cache": GROUP},
     "summation.sum_rows": {"a": X.astype("f4"), "order": "random"},
     "summation.running_sums": {"a": X.astype("f4")},
     "summation.by_halves": {"a": X.astype("f4"), "dtype": None},
@@ -209,6 +213,13 @@ def test_bad_values_are_refused_by_name(name):
             ), (parameter, value)
 
 
+def group(x, groups, residual=None, **options):
+    dtype = "f4" if x.dtype.itemsize == 2 else "f8"
+    residual = None if residual is None else residual.astype(dtype)
+    parameters = GAMMA.astype(dtype), BETA.astype(dtype)
+    layernorm.group_norm_forward(x, *parameters, groups, residual=residual, **options)
+
+
 def store(x):
     x[0] = 1
 
@@ -239,6 +250,16 @@ NO_DY = reference.layer_norm(X, GAMMA, BETA)
 
 #: What the signatures do not show: (how the message begins, the call).
 FURTHER = [
+    # Norms.
+    ("x: found shape (3,), expected (N, C, ...)", lambda: group(GAMMA, 3)),
+    ("x: found shape (2, 3, 0, 1), expected (N, C", lambda: group(np.ones((2, 3, 0, 1)), 3)),
+    ("groups: found 2, expected a divisor of the 3 channels", lambda: group(X, 2)),
+    ("round_twice: found True with x of dtype float64", lambda: group(X, 3, round_twice=True)),
+    ("residual: found dtype float32, expected float16", lambda: group(X.astype("f2"), 3, X)),
+    (
+        "cache: found NormCache of backend 'numpy', from rms_norm_forward, expected",
+        lambda: layernorm.group_norm_backward(DY, RMS),
+    ),
     # The interpreter: what a launch takes stands in its signature as ``*arguments``.
     ("kernel: found NoneType, expected", lambda: simt.launch(None, 1, 1, ONE)),
     ("grid: found 0, expected 1 to", lambda: simt.launch(store, 0, 1, ONE)),

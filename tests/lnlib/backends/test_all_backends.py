@@ -1,48 +1,34 @@
-"""One table: every implementation of layer norm's gradient on every case of ``cases.py`` that it
-claims.
+"""One table: every implementation of a norm's gradient on every case of ``cases.py`` it claims.
 
-A new implementation or backend is a new row of ``IMPLEMENTATIONS``: what it computes, which cases
-it claims (dtypes, elements), and how its error bars follow from those of
+A new backend is a row of ``backends.BACKENDS``, another implementation one of ``IMPLEMENTATIONS``:
+what it computes, which cases it claims, and how its error bars follow from those of
 ``cases.judge``.
 """
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import cases
 import numpy as np
 import pytest
+from backends import BACKENDS, NARROW, Backend
 
-from lnlib import cpu, gpu, layernorm, reference, sharded
-
-
-def backend(module, **options):
-    """The two functions every backend has; y is judged too."""
-
-    def results(a, eps):
-        y, *gradients = cases.run(module, *a, eps, **options)
-        return {"y": y, **named(gradients)}
-
-    return results
+from lnlib import cpu, gpu, layernorm, reference
+from lnlib.norms import NORMS
 
 
-def cut_among_three(module, axis, **options):
-    """Rows (axis 0) or features (1) on three ranks, of which the first has the least."""
-
-    def results(a, eps):
-        y, *gradients = cases.cut_among_three(module, axis, *a, eps, **options)
-        return {"y": y, **named(gradients)}
-
-    return results
+def results(backend, judged, case, **options):
+    """Those of a backend: y is judged too."""
+    found = backend.run(*judged.arrays, case.eps, norm=case.norm, **judged.others, **options)
+    return dict(zip(cases.NAMES, found))
 
 
-def named(gradients):
-    return dict(zip(("dx", "dgamma", "dbeta"), gradients, strict=True))
-
-
-def steps(a, eps):
-    return named(layernorm.layer_norm_backward_steps(a.dy, a.x, a.gamma, eps))
+def steps(judged, case):
+    x, gamma, _, dy = judged.arrays
+    found = layernorm.layer_norm_backward_steps(dy, x, gamma, case.eps)
+    return dict(zip(cases.NAMES[1:], found, strict=True))
 
 
 # Bars: how the errors allowed to an implementation follow from those of the best possible one.
@@ -63,6 +49,8 @@ def rounded_once(case, judged):
         bars[name] = cases.half_ulp(exact, dtype) + max(
             cases.BAR["float64"], 4 * kappa * cases.U["float64"]
         )
+    if case.round_twice:
+        bars["y"] += cases.either_way(judged.exact, judged.arrays.gamma, case.dtype)
     return bars
 
 
@@ -88,14 +76,17 @@ def rounded_mean(case, judged):
 class Implementation(NamedTuple):
     results: Callable
     bars: Callable
-    dtypes: tuple = ("float64",)
-    size: float = math.inf  # most elements
+    backend: Backend
     skip: tuple = ()  # beginnings of the names of cases it cannot do
 
     def claims(self, case):
+        _, norms, dtypes, residual, round_twice, size = self.backend
         return (
-            case.dtype in self.dtypes
-            and case.size <= self.size
+            case.norm in norms
+            and case.dtype in dtypes
+            and residual >= case.residual
+            and round_twice >= case.round_twice
+            and case.size <= size
             and not case.name.startswith(self.skip)
         )
 
@@ -104,34 +95,17 @@ class Implementation(NamedTuple):
 #: zero.
 NOT_RECENTRED = ("constant_rows",)
 
-#: Dtypes of x for which float64 is more.
-NARROW = ("float32", *cases.HALVES)
-
-#: What the GPU backend's kernels would need minutes for, in an interpreter.
-INTERPRETED = {"size": 8_000}
+WIDE = Backend(steps, ("layer_norm",), ("float64", "float32"), residual=False)
 
 IMPLEMENTATIONS = {
-    "NumPy backend": Implementation(backend(layernorm), recentred, cases.DTYPES),
-    "NumPy backend, precise": Implementation(
-        backend(layernorm, precise=True), rounded_once, NARROW
-    ),
-    "CPU backend": Implementation(backend(cpu), recentred, cases.DTYPES),
-    "CPU backend, precise": Implementation(backend(cpu, precise=True), rounded_once, NARROW),
-    "GPU backend": Implementation(backend(gpu), recentred, NARROW, **INTERPRETED),
-    "GPU backend, precise": Implementation(
-        backend(gpu, precise=True), rounded_once, NARROW, **INTERPRETED
-    ),
-    "rows sharded": Implementation(cut_among_three(sharded.rows, 0), recentred, cases.DTYPES),
-    "features sharded": Implementation(
-        cut_among_three(sharded.features, 1), recentred, cases.DTYPES
-    ),
-    "rows sharded, precise": Implementation(
-        cut_among_three(sharded.rows, 0, precise=True), rounded_once, NARROW
-    ),
-    "features sharded, precise": Implementation(
-        cut_among_three(sharded.features, 1, precise=True), rounded_once, NARROW
-    ),
-    "step by step": Implementation(steps, rounded_mean, ("float64", "float32"), skip=NOT_RECENTRED),
+    **{n: Implementation(partial(results, b), recentred, b) for n, b in BACKENDS.items()},
+    **{
+        f"{n}, precise": Implementation(
+            partial(results, b, precise=True), rounded_once, b._replace(dtypes=NARROW)
+        )
+        for n, b in BACKENDS.items()
+    },
+    "step by step": Implementation(steps, rounded_mean, WIDE, skip=NOT_RECENTRED),
 }
 
 
@@ -152,10 +126,58 @@ ROWS = [
 def test_gradients(implementation, case):
     judged = cases.judge(case)
     cases.check(
-        implementation.results(judged.arrays, case.eps),
-        judged.exact,
-        implementation.bars(case, judged),
+        implementation.results(judged, case), judged.exact, implementation.bars(case, judged)
     )
+
+
+#: Numbers in a row, on both sides of where a backend changes how it adds or deals out a row.
+EDGES = {
+    "NumPy": (1, 8, 9, 128, 129, 8193),
+    "CPU": cases.WIDTHS,
+    "GPU": (48, 49, 68, 385),
+    "rows sharded": (9,),
+    "features sharded": (9, 300),
+}
+
+#: A factor that takes a row out of the range in which squares are safe.
+OUT_OF_RANGE = {"float64": 1e200, "float32": 1e25, "bfloat16": 1e25, "float16": 1}
+
+
+@pytest.mark.parametrize(
+    "name, norm, dtype, precise, D",
+    [
+        pytest.param(name, norm, dtype, precise, D, marks=pytest.mark.slow if name == "GPU" else ())
+        for name, b in BACKENDS.items()
+        for norm in b.norms
+        for dtype in b.dtypes
+        for precise in (False, True)[: 1 + (dtype != "float64")]
+        for D in EDGES[name]
+    ],
+)
+def test_same_row_same_bits(name, norm, dtype, precise, D):
+    """A row's y and dx do not depend on the batch it stands in, and gradients of parameters have
+    the same bits in every run: with threads, too, and in rows that are done again, scaled.
+    """
+    S, groups = 2 - D % 2, 1 + NORMS[norm].grouped
+    shape = (20, 2 * D // S, S) if groups == 2 else (5 if name == "GPU" else 20, D)
+    case = cases.Case("same bits", shape, dtype, offset=3.0, norm=norm, groups=groups)
+    x, gamma, beta, dy = case.arrays()
+    x[2], x[3] = x[2] + 1e4, x[3] * np.array(OUT_OF_RANGE[dtype], dtype)
+    others = case.others() | ({"precise": True} if precise else {})
+
+    def results(rows):
+        return BACKENDS[name].run(x[rows], gamma, beta, dy[rows], norm=norm, **others)
+
+    whole = results(slice(None))
+    for rows in [slice(i, i + n) for n in (1, 2, 3, 17) for i in range(0, 6, n)]:
+        assert cases.bits(results(rows)[:2]) == cases.bits(a[rows] for a in whole[:2])
+    for threads in (1, 3, 3) if name == "CPU" else (1,):
+        with cases.threads(threads):
+            again = results(slice(None))
+        assert cases.bits(again[:2]) == cases.bits(whole[:2])
+        if threads == 1:
+            assert cases.bits(again) == cases.bits(whole)
+        whole = again
 
 
 def repeated(kind, dtype, distinct):

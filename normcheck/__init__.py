@@ -16,13 +16,18 @@ The modules, in the order in which a run uses them:
   located by :mod:`~normcheck.where` and named by :mod:`~normcheck.naming`, which looks it up in the
   catalogue of :mod:`normcheck.mistakes`; :mod:`~normcheck.evidence` has where it failed and held.
 - :mod:`~normcheck.run` does all this and returns what :mod:`~normcheck.report` describes;
-  :mod:`~normcheck.isolate` lets the command ``python -m normcheck`` survive a target that crashes.
+  :mod:`~normcheck.isolate` lets a run survive a target that crashes, and
+  :mod:`~normcheck.pytest_plugin` makes pytest's test items of it.
 """
 
-from .report import Failure, Report
-from .run import Interrupted, assert_valid, validate
-from .settings import Settings
-from .targets import TargetError
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .report import Failure, Report
+    from .run import Interrupted, assert_valid, validate
+    from .settings import Settings
+    from .targets import TargetError
 
 __all__ = [
     "Failure",
@@ -33,3 +38,16 @@ __all__ = [
     "assert_valid",
     "validate",
 ]
+
+
+def __dir__():
+    return __all__
+
+
+def __getattr__(name):
+    """One of the names above; it is loaded when it is used, because every pytest imports this."""
+    for home in ("settings", "targets", "report", "run") if name in __all__ else ():
+        module = importlib.import_module(f".{home}", __name__)
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

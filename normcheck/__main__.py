@@ -17,7 +17,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from .isolate import watched
-from .report import Report
+from .report import beside
 from .settings import Settings
 
 
@@ -41,31 +41,44 @@ def writable(path: str) -> Path:
     return Path(path).absolute()
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command with these arguments; returns the exit code."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """What says which target is tried and how, for the command and for ``pytest --normcheck``."""
+    found = argparse.ArgumentParser(
         "python -m normcheck",
         usage="%(prog)s [options] target",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add = parser.add_argument
+    add = found.add_argument
     add("target", help="package.module:name, or package.module:forward,backward")
     for one in fields(Settings):
         add(f"--{one.name.replace('_', '-')}", default=one.default, **one.metadata)
+    add("--seconds", type=seconds, default=math.inf, help="the report says what these left untried")
+    add("--case", default="", help="only cases with this in their name, as a report has it")
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command with these arguments; returns the exit code."""
+    command = parser()
+    add = command.add_argument
     add("--json", type=writable, help="a file for the report as JSON")
     add("--html", type=writable, help="a file for the report as a page")
+    add("--compare", metavar="TARGET", help="another target, tried with the same options")
     add("--silence", type=seconds, metavar="SECONDS", help="a case that takes longer has failed")
     add("--isolate", action="store_true", help="--silence 60, where no other is given")
-    options = vars(parser.parse_args(arguments))
-    target, silence, isolate = (options.pop(name) for name in ("target", "silence", "isolate"))
+    options = vars(command.parse_args(arguments))
+    target, other, silence, isolate = (
+        options.pop(name) for name in ("target", "compare", "silence", "isolate")
+    )
     paths = options.pop("json"), options.pop("html")
-    code, report = watched(target, options, silence or (60 if isolate else None))
-    if isinstance(report, str):
-        report = Report(target, (), (), (), ended=report)
+    silence = silence or (60 if isolate else None)
+    code, report = watched(target, options, silence)
     if code == 2:
         print(f"could not run: {report.ended}", file=sys.stderr)
+    elif other:
+        print(beside(report, watched(other, options, silence)[1]))
     else:
         print(f"{'FAILED  ' if report.ended and code == 1 else ''}{report}")
     for path, text in zip(paths, (report.to_json, report.to_html)):

@@ -268,9 +268,11 @@ def scripts(target, case):
     return [script] * (times if of.finds is same_every_time else 1)
 
 
-def check(target, case):
-    """What is wrong with a target in one case, worst first; what it raises is a finding, too."""
-    of, script, found, seen = asked(case.property), None, [], []
+def check(target, case, seen=None):
+    """What is wrong with a target in one case, worst first; what it raises is a finding, too. The
+    outcomes are added to ``seen``.
+    """
+    of, script, found, seen = asked(case.property), None, [], [] if seen is None else seen
     try:
         with np.errstate(all="ignore"):
             for script in scripts(target, case):

@@ -5,17 +5,20 @@ The child's exit code counts for nothing, because a target can end the process w
 counts is the report that the child sends last.
 """
 
+import contextlib
 import importlib
 import math
 import multiprocessing
 import operator
 import os
+import pickle
 import signal
 import sys
 import time
 import traceback
 
-from .run import Interrupted, validate
+from .report import Report
+from .run import Interrupted, name_of, validate
 from .targets import TargetError, in_one_line
 
 #: So many seconds a child may always take until the first case, because libraries are loaded; and
@@ -44,13 +47,35 @@ def find(name):
     return found[0] if len(found) == 1 else tuple(found)
 
 
+def isolated(target, options):
+    """The report of :func:`~normcheck.validate` on a target that another process can import."""
+    parts = target if isinstance(target, (tuple, list)) else [target]
+    try:
+        pickle.dumps(target)
+        importable = all(getattr(part, "__module__", "") != "__main__" for part in parts)
+    except (AttributeError, TypeError, pickle.PicklingError):
+        importable = False
+    if not importable:
+        raise TargetError(
+            f"isolate: found {name_of(target)}, which another process cannot import, expected"
+            " functions or classes at the top level of a module that is a file"
+        )
+    code, report = watched(target, options, START)
+    if code == 2:
+        raise TargetError(report.ended)
+    if code == INTERRUPTED:
+        raise Interrupted(report)
+    return report
+
+
 def _child(pipe, target, options):
     """What the child does: it says which case is about to be tried, and sends (code, report)."""
     if hasattr(os, "setsid"):
         os.setsid()  # a terminal's Ctrl-C reaches the parent alone, which hands it on
     try:
+        found = find(target) if isinstance(target, str) else target
         report = validate(
-            find(target), **options, watch=lambda case: pipe.send(f"{case.property}: {case}")
+            found, **options, watch=lambda case: pipe.send(f"{case.property}: {case}")
         )
         pipe.send((0 if report.held else 1, report))
     except Interrupted as stopped:
@@ -66,24 +91,30 @@ def _child(pipe, target, options):
 
 def watched(target, options, silence=None):
     """The exit code and the report of :func:`~normcheck.validate` in a child process; ``target``
-    is a name.
+    may be a name.
 
     If there is no report, because the target ended the process or one case took more than
-    ``silence`` seconds (None: it may take any time), a sentence that says so is in its place.
+    ``silence`` seconds (None: it may take any time), one that says so is in its place.
     """
     spawn = multiprocessing.get_context("spawn")
     pipe, its_end = spawn.Pipe(duplex=False)
     child = spawn.Process(target=_child, args=(its_end, target, options))
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    with contextlib.suppress(ValueError):  # in a thread
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         child.start()
         its_end.close()
-        found = _heard(pipe, child, silence)
+        code, report = _heard(pipe, child, silence)
         child.join(GRACE)  # it may have threads that never end
-        return found
     finally:
         child.kill()
-        signal.signal(signal.SIGTERM, before)
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGTERM, before)
+    if isinstance(report, str):
+        called = target if isinstance(target, str) else name_of(target)
+        report = Report(called, (), (), (), ended=report)
+    return code, report
 
 
 def _heard(pipe, child, silence):

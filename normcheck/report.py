@@ -1,5 +1,6 @@
-"""What is said: which properties held, what failed with its smallest case, what was not tested."""
+"""What is said: which properties held, what failed with its smallest case, what was not tried."""
 
+import builtins
 import json
 import math
 import textwrap
@@ -10,8 +11,27 @@ from typing import Any
 
 import numpy as np
 
-from .cases import ARGUMENTS, QUICK, Case
+from lnlib.rounding import FORMATS
+
+from .cases import ARGUMENTS, Case
+from .checks import ORDINARY, asked
 from .mistakes import Diagnosis
+
+#: The version of the JSON, whose keys and types ``report.schema.json`` in this folder describes. It
+#: changes where a key goes away or changes its meaning, not where one comes.
+VERSION = 1
+
+#: So many causes are told at length in the text; JSON and the page have all.
+MOST = 5
+
+STYLE = """\
+body { font: 16px/1.4 sans-serif; max-width: 60em; margin: auto; padding: 1em }
+pre { background: #f4f4f4; padding: 1em; overflow-x: auto }
+td, th { padding: 0.2em 0.8em; text-align: left; color: #000 }"""
+
+
+#: The kinds of failures of which a number tells by how much.
+NUMBERS = "wrong numbers", "no finite numbers"
 
 
 @dataclass(frozen=True)
@@ -26,7 +46,8 @@ class Failure:
       show it.
     * ``failed``, ``tried``: in how many of the cases tried it failed.
     * ``kind``: "wrong numbers", "no finite numbers", or the sentence without its numbers;
-      ``alike``: in how many of the cases tried the same tensor was wrong in this way.
+      ``alike``: in how many of the cases tried the same tensor was wrong in this way;
+      ``tensors``: all that were wrong in one of them.
     * ``cases``: all that failed, in words; ``where``: what they have and the others have not, or
       empty if all failed.
     """
@@ -45,10 +66,34 @@ class Failure:
     where: str = ""
     cases: tuple[str, ...] = ()
 
-    def like(self, other: "Failure") -> bool:
-        """Whether the numbers of one tensor are wrong in every case of both."""
-        everywhere = all(f.kind == "wrong numbers" and f.alike == f.tried for f in (self, other))
-        return everywhere and self.tensor == other.tensor
+    tensors: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The property, and in which cases it failed."""
+        other = self.failed - self.alike
+        some = f"{self.failed} of {self.tried} cases" if self.failed < self.tried else ""
+        said = filter(None, (some, other and f"{other} in another way", self.where))
+        words = "; ".join(map(str, said))
+        return f"{self.property} ({words})" if words else self.property
+
+    @builtins.property  # "property" is a field
+    def smallest(self) -> str:
+        return f"Smallest case: {self.case}: {self.sentence}"
+
+    def joins(self, first: "Failure") -> bool:
+        """Whether it seems to have the same cause: the numbers of the same tensors are wrong, and
+        nothing but numbers was asked for; or the same is said of both.
+        """
+        both = {self.property, first.property}
+        if both == {
+            "arguments unchanged",
+            "gradients add up",
+        }:  # two backwards are given the same dy
+            return "dy" in (self.tensor, first.tensor)
+        if self.kind not in NUMBERS or first.kind not in NUMBERS:
+            return self.kind == first.kind
+        ordinary = all(asked(name) is ORDINARY for name in both)
+        return ordinary and set(self.tensors) <= set(first.tensors)
 
     def record(self) -> dict[str, Any]:
         """What goes into JSON: of large arrays no numbers, of others as text keeps them."""
@@ -74,6 +119,9 @@ class Report:
       dict, tensor -> float.
     * ``mistake``: :class:`~normcheck.mistakes.Diagnosis` of what is wrong, or None.
     * ``notes``: tuple of str: what is no failure and worth knowing.
+    * ``table``: how each property did in each dtype: dict, property -> dict, dtype -> dict of
+      ``tried`` and ``failed``, numbers of cases, and ``digits``, the fewest correct ones of any
+      tensor, or None where it is not their number that is asked for.
     * ``ended``: why the run ended before everything was tried, or empty; such a run has not held.
     """
 
@@ -86,6 +134,7 @@ class Report:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     ended: str = ""
+    table: dict[str, dict[str, dict]] = field(default_factory=dict)
 
     @property
     def held(self) -> bool:
@@ -97,18 +146,41 @@ class Report:
         failed = {failure.property for failure in self.failures}
         return tuple(name for name in self.properties if name not in failed)
 
+    @property
+    def verdict(self) -> str:
+        """ "held", "held, with limits" if the formula is right and digits are lost, "failed", or
+        "ended".
+        """
+        if self.held:
+            lost = any("loses digits" in note for note in self.notes)
+            return "held, with limits" if lost else "held"
+        return "ended" if self.ended else "failed"
+
+    @property
+    def causes(self) -> list[list[Failure]]:
+        """The failures; those that seem to have one cause are together."""
+        found: list[list[Failure]] = []
+        for failure in self.failures:
+            known = next((some for some in found if failure.joins(some[0])), None)
+            if known is None:
+                found.append([failure])
+            else:
+                known.append(failure)
+        return found
+
     def __str__(self) -> str:
-        return "\n".join(
-            text if tag in ("h1", "pre") else _wrapped(text) for tag, text in _parts(self)
-        )
+        parts = [text if tag in ("h1", "pre") else _wrapped(text) for tag, text in _parts(self)]
+        return "\n".join(parts)
 
     def to_json(self) -> str:
-        """The report as JSON text."""
-        found = vars(self) | {
+        """The report as JSON text, see ``report.schema.json``."""
+        found = {"version": VERSION, "verdict": self.verdict} | vars(self)
+        found |= {
             "held": self.held,
             "kept": self.kept,
             "ended": self.ended or None,
             "failures": [failure.record() for failure in self.failures],
+            "causes": [[one.property for one in some] for some in self.causes],
             "seconds": round(self.seconds, 1),
         }
         if told := self.mistake:
@@ -116,12 +188,13 @@ class Report:
         return json.dumps(found, indent=1)
 
     def to_html(self) -> str:
-        """The report as a page, with the test of every failure."""
-        body = "\n".join(
-            f"<{tag}>{escape(text.strip())}</{tag}>" for tag, text in _parts(self, all_tests=True)
-        )
-        title = f'<meta charset="utf-8"><title>{escape(self.target)}</title>'
-        return f'<!doctype html><html lang="en">{title}\n{body}\n</html>'
+        """The report as a page, with the test of every failure, and the digits of each property."""
+        parts = [
+            f"<{tag}>{escape(text.strip())}</{tag}>" for tag, text in _parts(self, everything=True)
+        ]
+        head = f'<meta charset="utf-8"><title>{escape(self.target)}</title><style>{STYLE}</style>'
+        body = "\n".join([parts[0], _picture(self.table), *parts[1:]])
+        return f'<!doctype html><html lang="en">{head}\n{body}\n</html>'
 
 
 def _wrapped(text):
@@ -130,48 +203,82 @@ def _wrapped(text):
     return start + textwrap.fill(text.strip("\n"), 76, subsequent_indent="    ", **keep)
 
 
-def _parts(report: Report, all_tests: bool = False) -> Iterator[tuple[str, str]]:
-    """What is said, part by part, each with the tag that HTML has for it. If a tensor is wrong
-    everywhere, that is told at length only once.
-    """
+def _picture(table):
+    """A table of HTML: property by dtype, coloured by digits, with words in each cell."""
+    dtypes = list(dict.fromkeys(dtype for row in table.values() for dtype in row))
+
+    def cell(dtype, tried=0, failed=0, digits=None):
+        words = f"failed in {failed} of {tried}" if failed else "held" if tried else "not tried"
+        right = 0.0 if failed else 1.0
+        if digits is not None:
+            words += f", {digits:.1f} digits"
+            right = min(1.0, -digits / math.log10(FORMATS[dtype].u))
+        colour = f"hsl({120 * right:.0f} 70% {70 if failed else 85}%)" if tried else "#eee"
+        return f'<td style="background: {colour}">{words}</td>'
+
+    rows = [
+        f"<tr><th>{escape(name)}</th>{''.join(cell(d, **row.get(d, {})) for d in dtypes)}</tr>"
+        for name, row in table.items()
+    ]
+    head = "".join(f"<th>{dtype}</th>" for dtype in dtypes)
+    return "\n".join([f"<table><tr><th></th>{head}</tr>", *rows, "</table>"])
+
+
+def _headline(report):
     count = f"{len(report.kept)} of {len(report.properties)} properties held"
     if report.ended:
         failed = f"{len(report.failures)} of {len(report.properties)} properties had failed"
         count = f"{report.ended}{f'; until then {failed}' if report.properties else ''}"
-    yield "h1", f"{report.target}: {count}"
-    if QUICK in report.untested:
-        yield "p", f"Not tried: {QUICK}"
-    failures = report.failures
-    alike = [] if all_tests else [one for one in failures[1:] if one.like(failures[0])]
-    for failure in failures:
-        if failure in alike:
-            continue
-        other = failure.failed - failure.alike
-        count = f"{failure.failed} of {failure.tried} cases"
-        count += f", {other} of them in another way" if other else ""
-        yield "h2", f"\nFAILED  {failure.property} ({count})"
-        if failure.where:
-            yield "p", f"    {failure.where}"
-        yield "p", f"    {failure.sentence}; smallest case: {failure.case}"
-        if all_tests:
-            yield "pre", failure.test
-    if alike:
-        names = "; ".join(failure.property for failure in alike)
-        yield "p", f"\nFAILED  likewise, {alike[0].tensor} being wrong in every case: {names}"
-    if failures and not all_tests:
-        said = (
-            "The first of these as a test, in which target, or forward and backward, are yours"
-            " (report.failures[k].test has all):"
-        )
-        yield from [("p", f"\n{said}"), ("pre", f"\n{failures[0].test}")]
+    limits = ", with limits" if report.verdict == "held, with limits" else ""
+    return f"{report.target}: {count}{limits}"
+
+
+def _parts(report: Report, everything: bool = False) -> Iterator[tuple[str, str]]:
+    """What is said, part by part, each with the tag that HTML has for it: which mistake it is, what
+    failed, for each cause with the smallest case, and the first as a test; what held.
+    """
+    yield "h1", _headline(report)
     if report.mistake:
-        yield "p", f"\nWhich mistake: {report.mistake.sentence}"
-    if report.kept:
-        held = "No failure in what was tried of" if report.ended else "These held"
-        yield "p", f"\n{held}: {'; '.join(report.kept)}"
-    for dtype, digits in report.digits.items():
-        said = ", ".join(f"{name} {d:.1f}" for name, d in digits.items())
-        yield "p", f"Digits of ordinary rows, {dtype}: {said}"
+        yield "p", report.mistake.sentence
+    causes = report.causes
+    for first, *others in causes if everything else causes[:MOST]:
+        start = f"{len(others) + 1} properties, it seems for one cause: " if others else ""
+        yield "p", f"\nFAILED  {start}{'; '.join(map(str, (first, *others)))}"
+        yield "p", f"    {first.smallest}"
+    if causes[MOST:] and not everything:
+        rest = [str(failure) for some in causes[MOST:] for failure in some]
+        yield "p", f"\nFAILED  in other ways: {'; '.join(rest)}"
+    for failure in report.failures if everything else ():
+        yield from [("h2", failure.property), ("p", failure.smallest), ("pre", failure.test)]
+    if causes and not everything:
+        said = "The first as a test, in which target, or forward and backward, are yours"
+        yield "p", f"\n{said} (report.failures[k].test has the others):"
+        yield "pre", f"\n{report.failures[0].test}"
+    if report.properties:
+        held = "No failure in what was tried of" if report.ended else "Held"
+        yield "p", f"\n{held}: {'; '.join(report.kept) or 'nothing'}"
+    if report.digits:
+        told = (
+            f"{dtype} {', '.join(f'{name} {d:.1f}' for name, d in digits.items())}"
+            for dtype, digits in report.digits.items()
+        )
+        yield "p", f"Digits of ordinary rows: {'; '.join(told)}"
     yield from (("p", note) for note in report.notes)
-    if rest := [what for what in report.untested if what != QUICK]:
-        yield "p", f"Not tested: {'; '.join(rest)}"
+    if report.untested:
+        yield "p", f"Not tried: {'; '.join(report.untested)}"
+
+
+def beside(one: Report, other: Report) -> str:
+    """Two reports side by side: digits, and the properties that only one of them held."""
+    both = {"A": one, "B": other}
+    lines = [f"{name}: {_headline(report)}" for name, report in both.items()]
+    for dtype in {**one.digits, **other.digits}:
+        lines.append(f"\nDigits of ordinary rows, {dtype}:")
+        digits = {name: report.digits.get(dtype, {}) for name, report in both.items()}
+        for tensor in {**digits["A"], **digits["B"]}:
+            told = (f"{name} {of[tensor]:.1f}" for name, of in digits.items() if tensor in of)
+            lines.append(f"    {tensor}: {', '.join(told)}")
+    for name, held, failed in ("A", one, other), ("B", other, one):
+        only = [str(failure) for failure in failed.failures if failure.property in held.kept]
+        lines.append(f"\nHeld by {name} alone: {'; '.join(only) or 'nothing'}")
+    return "\n".join(map(_wrapped, lines))

@@ -1,7 +1,9 @@
 """The run: every case through the target, the failures shrunk, the report."""
 
 import itertools
+import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -36,6 +38,9 @@ def validate(
     dtypes: tuple[str, ...] = ("float32",),
     quick: bool = False,
     *,
+    seconds: float = math.inf,
+    case: str = "",
+    isolate: bool = False,
     watch: Callable[[Case], Any] | None = None,
     **options: Any,
 ) -> Report:
@@ -45,30 +50,60 @@ def validate(
     ``target`` is, for "numpy", a pair of functions: ``forward(x, gamma, beta, eps) -> (y, saved)``
     and ``backward(dy, saved) -> (dx, dgamma, dbeta)``; RMS norm has no beta and no dbeta. For
     "torch" and "jax" it is a differentiable function ``f(x, gamma, beta, eps) -> y``; for "torch"
-    also a module, or a class of modules. The other arguments are those of
-    :class:`normcheck.Settings`; ``watch`` is called with each case before the target is called.
+    also a module, or a class of modules. ``options`` are the other fields of
+    :class:`normcheck.Settings`.
+
+    * ``seconds``: how long a run may take. It tries a case of each property first, and finishes the
+      case that it has begun; what it did not reach is said.
+    * ``case``: if not empty, only cases with this in their name are tried, which is the property
+      and the case as the report has them: "any width: x of shape (2, 33), float32, eps = 1e-05".
+    * ``isolate``: whether the target runs in a process of its own. Then a report says so if the
+      target ended the process, or took more than a minute for one case.
+    * ``watch`` is called with each case before the target is called.
 
     Raises :class:`Interrupted`, a KeyboardInterrupt with the report on what was tried until then,
-    and :class:`TargetError` if the target does not run on ordinary rows at all, or is not what it
-    was said to be.
+    and :class:`TargetError` if the target does not run on ordinary rows at all, is not what it was
+    said to be, or cannot be isolated, because another process cannot import it by its name.
     """
-    started = time.monotonic()
-    adapted = adapt(target, Settings(kind, framework, dtypes, quick, **options))
+    options |= {"kind": kind, "framework": framework, "dtypes": dtypes, "quick": quick}
+    if isolate:
+        from .isolate import isolated
+
+        return isolated(target, {**options, "seconds": seconds, "case": case})
+    adapted = adapt(target, Settings(**options))
     adapted.watch = watch or adapted.watch
-    return _Run(adapted).report(name_of(target), started)
+    return Run(adapted, seconds, case).report(name_of(target))
 
 
-class _Run:
+class Run:
     """What was found until now.
 
-    * ``tried``: property -> pairs (case, findings). ``unjudged``: property -> why it says nothing.
+    * ``tried``: property -> pairs (case, findings). ``unjudged``: properties with cases that say
+      nothing, because the numbers are wrong as they are. ``digits``, ``table``: see the report.
     """
 
-    def __init__(self, target):
-        self.target = target
+    def __init__(self, target, seconds, part):
+        self.target, self.seconds = target, seconds
         self.settings = target.settings  # what is known of a target need not be said
-        self.cases = list(all_cases(self.settings, target.layouts, tuple(able(target))))
-        self.tried, self.unjudged, self.digits = {}, {}, {}
+        self.tried, self.unjudged, self.digits, self.table = {}, [], {}, {}
+        cases = list(all_cases(self.settings, target.layouts, tuple(able(target))))
+        self.ordinary = {case.dtype: case for case in reversed(cases)}
+        self.cases = [case for case in cases if part in f"{case.property}: {case}"]
+        if not self.cases:
+            raise ValueError(f"case: found {part!r}, expected a part of the name of a case")
+        self.untested = [f"cases without {part!r} in their name"] if part else []
+        count = Counter()
+
+        def nth(case):
+            count[case.property, case.dtype] += 1
+            return count[case.property, case.dtype]
+
+        if seconds < math.inf:
+            self.cases.sort(key=nth)
+
+    def left(self, share=1.0):
+        """How many seconds are left of this share of the time."""
+        return self.started + share * self.seconds - time.monotonic()
 
     @property
     def failed(self):
@@ -76,35 +111,50 @@ class _Run:
         found = {name: [one for one in tried if one[1]] for name, tried in self.tried.items()}
         return {name: wrong for name, wrong in found.items() if wrong}
 
-    def report(self, called, started):
+    def report(self, called):
+        self.started = time.monotonic()
+
         def said(failures, **more):
+            if self.unjudged:
+                names = ", ".join(dict.fromkeys(self.unjudged))
+                self.untested.append(f"{names}, because the numbers are wrong as they are")
             return Report(
                 called,
                 # What some of its cases could not tell did not hold.
                 tuple(p for p in self.tried if p in self.failed or p not in self.unjudged),
                 # first a property that never held, with a case of three features or more
                 tuple(sorted(failures, key=lambda f: (f.case.width < 3, -f.failed / f.tried))),
-                (*self.unjudged.values(), *not_tested(self.settings), *self.target.lacks),
+                (*self.untested, *not_tested(self.settings), *self.target.lacks),
                 self.digits,
-                seconds=time.monotonic() - started,
+                table=self.table,
+                seconds=time.monotonic() - self.started,
                 **more,
             )
 
         try:
-            for dtype in self.settings.dtypes:
-                first = next((case for case in self.cases if case.dtype == dtype), None)
-                if first:
-                    self.digits[dtype] = self.ordinary_digits(first)
-            for case in self.cases:
+            for dtype, case in self.ordinary.items():
+                self.digits[dtype] = self.ordinary_digits(case)
+            for at, case in enumerate(self.cases):
+                if self.left(0.5 if self.failed else 1) < 0:  # failures are made small, too
+                    self.untested.append(self.not_reached(at))
+                    break
                 self.try_one(case)
-            mistake = name(self.target, self.tried) if self.failed else None
+            mistake = name(self.target, self.tried) if self.failed and self.left() > 0 else None
             failures = list(self.failures())
-            notes = () if self.settings.quick else tuple(self.digit_loss_by_offset())
+            fast = self.settings.quick or self.left() < 0
+            notes = () if fast else tuple(self.digit_loss_by_offset())
             return said(failures, mistake=mistake, notes=notes)
         except KeyboardInterrupt as stopped:
             failed = self.failed.items()
             failures = [self.failure(name, *as_drawn(cases), as_test) for name, cases in failed]
             raise Interrupted(said(failures, ended="interrupted")) from stopped
+
+    def not_reached(self, at):
+        known = {*self.tried, *self.unjudged}
+        none = [p for p in dict.fromkeys(c.property for c in self.cases[at:]) if p not in known]
+        among = f", among them all of {', '.join(none)}" if none else ""
+        count = f"{len(self.cases) - at} of {len(self.cases)} cases"
+        return f"{count}, because {self.seconds:g} seconds were over{among}"
 
     def ordinary_digits(self, case):
         """Digits of each tensor; what does not run on ordinary rows cannot be tried."""
@@ -113,8 +163,11 @@ class _Run:
         except Raised as error:
             advice = of_two_axes(self.target, case)
             raise TargetError(f"target: {error}, on {case}{advice}") from error
+        return {name: round(v.digits, 2) for name, v in self.verdicts(outcome, case).items()}
+
+    def verdicts(self, outcome, case):
         return {
-            name: round(judge(name, value, case, self.settings).digits, 2)
+            name: judge(name, value, case, self.settings)
             for name, value in outcome.tensors.items()
             if not misshapen(name, value, case)
         }
@@ -123,9 +176,21 @@ class _Run:
         property = case.property
         plain = replace(case.without_nan(), property="ordinary rows", layouts={})
         if asked(property).conditional and check(self.target, plain):
-            self.unjudged[property] = f"{property}: the numbers are wrong as they are"
-        else:
-            self.tried.setdefault(property, []).append((case, check(self.target, case)))
+            self.unjudged.append(property)
+            return
+        seen = []
+        found = check(self.target, case, seen)
+        self.tried.setdefault(property, []).append((case, found))
+        cell = self.table.setdefault(property, {}).setdefault(
+            case.dtype, {"tried": 0, "failed": 0, "digits": None}
+        )
+        cell["tried"] += 1
+        cell["failed"] += bool(found)
+        if asked(property).of_numbers and seen:
+            verdicts = self.verdicts(seen[0], case).values()
+            digits = [v.digits for v in verdicts if v.error < math.inf]  # where all is 0 are none
+            known = digits if cell["digits"] is None else [cell["digits"], *digits]
+            cell["digits"] = min(known, default=None)
 
     def digit_loss_by_offset(self):
         """Where each tensor begins to lose more than any right formula may lose near zero, as rows
@@ -153,14 +218,16 @@ class _Run:
     def failures(self):
         """Each property that failed, with its smallest case."""
         # If the first call of all was right, others may be wrong by what the target keeps of it.
-        first_is_right = not self.tried[self.cases[0].property][0][1]
+        first_is_right = not self.tried.get(self.cases[0].property, [(None, None)])[0][1]
         before = first_is_right and "calls in any order" in (*self.failed, *self.unjudged)
         of_numbers = [cases for name, cases in self.failed.items() if asked(name).of_numbers]
         wrong = [case for case, _ in itertools.chain(*of_numbers)]
-        for property, cases in self.failed.items():
+        for at, (property, cases) in enumerate(self.failed.items()):
+            seconds = min(3.0, max(0.0, self.left() / (2 * len(self.failed) - at)))
             tried = [(case, bool(found)) for case, found in self.tried[property]]
-            place = where(property, tried, wrong, partial(self.probe, property, cases[0][0].dtype))
-            case, finding, steady = self.smallest(cases)
+            probe = partial(self.probe, property, cases[0][0].dtype) if seconds == 3 else None
+            place = where(property, tried, wrong, probe)
+            case, finding, steady = self.smallest(cases, seconds)
             test = partial(as_test, steady=steady, before=before)
             yield self.failure(property, case, finding, test, place)
 
@@ -172,9 +239,10 @@ class _Run:
             return None
         return bool(check(self.target, case))
 
-    def smallest(self, failed):
-        """The smallest case found in which the same is wrong, what it is, and whether every call
-        shows it. Others fail in another way: a simpler number may be a 0 that something divides by.
+    def smallest(self, failed, seconds):
+        """The smallest case found so soon in which the same is wrong, what it is, and whether every
+        call shows it. Others fail in another way: a simpler number may be a 0 that something
+        divides by.
         """
         case, finding = as_drawn(failed)
 
@@ -182,7 +250,7 @@ class _Run:
             return next((one for one in check(self.target, smaller) if one.like(finding)), None)
 
         row = finding.verdict.at if finding.verdict and finding.tensor in BY_ROW else 0
-        case = shrink(case, alike, self.settings.takes, row)
+        case = shrink(case, alike, self.settings.takes, row, seconds)
         if case.x.size > MOST:  # one as drawn is told in a few lines
             again = case.again(case.x.shape).laid_out(case.layouts)
             case = again if alike(again) else case
@@ -205,6 +273,7 @@ class _Run:
             alike=sum(any(map(finding.like, others)) for _, others in cases),
             where=place,
             cases=tuple(str(one) for one, _ in cases),
+            tensors=tuple({one.tensor: 1 for _, others in cases for one in others}),
         )
 
 
@@ -223,6 +292,7 @@ def as_drawn(failed):
 
 def assert_valid(target: Any, **options: Any) -> Report:
     """The report of :func:`validate`; ``AssertionError`` with it unless all properties held."""
+    __tracebackhide__ = True  # of pytest
     report = validate(target, **options)
     assert report.held, f"\n{report}"
     return report

@@ -1,0 +1,98 @@
+"""For pytest: ``pytest --normcheck "my_package.norms:layer_norm --framework torch"`` adds one test
+for each property of a target, and the fixture ``normcheck`` is :func:`normcheck.assert_valid`.
+
+The tests of a target share one run, which the first of them starts. What is behind the option is
+what the command ``python -m normcheck`` takes.
+"""
+
+import functools
+import shlex
+
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.getgroup("normcheck").addoption(
+        "--normcheck",
+        action="append",
+        default=[],
+        metavar="'TARGET OPTIONS'",
+        help="a test for each property of a layer norm or RMS norm, with options as python -m"
+        " normcheck has them; may be given several times",
+    )
+
+
+@pytest.fixture(scope="session")
+def normcheck():
+    """``normcheck(target, **options)`` fails with the report unless all properties held."""
+    from normcheck import assert_valid
+
+    return assert_valid
+
+
+@pytest.hookimpl(tryfirst=True)  # so that -k chooses among them
+def pytest_collection_modifyitems(session, items):
+    for words in session.config.getoption("--normcheck"):
+        try:
+            target, properties, report = _prepared(words)
+        except (Exception, SystemExit) as error:  # importing a target may do anything
+            said = "see python -m normcheck --help" if isinstance(error, SystemExit) else error
+            raise pytest.UsageError(f"--normcheck {words!r}: {said}") from error
+        for name in properties:
+            nodeid = f"normcheck::{target}::{name}"
+            items.append(Property.from_parent(session, name=name, nodeid=nodeid, report=report))
+
+
+def _prepared(words):
+    """The name of a target, its properties, and a function that returns the report of one run, or
+    why there is none.
+    """
+    from .__main__ import parser
+    from .adapters import adapt
+    from .isolate import find
+    from .run import Run
+    from .settings import Settings
+    from .targets import TargetError
+
+    options = vars(parser().parse_args(shlex.split(words)))
+    target, seconds, case = (options.pop(name) for name in ("target", "seconds", "case"))
+    run = Run(adapt(find(target), Settings(**options)), seconds, case)
+
+    @functools.cache
+    def report():
+        try:
+            return run.report(target)
+        except TargetError as error:
+            return str(error)
+
+    return target, dict.fromkeys(one.property for one in run.cases), report
+
+
+class Property(pytest.Item):
+    """One property of a target."""
+
+    def __init__(self, report, **options):
+        super().__init__(**options)
+        self.report = report
+        self.extra_keyword_matches.add(self.nodeid)
+
+    def runtest(self):
+        report = self.report()
+        if isinstance(report, str):
+            pytest.fail(report, pytrace=False)
+        for first, *others in report.causes:
+            for one in (first, *others):
+                if one.property == self.name:
+                    pytest.fail(self.message(one, first, report.mistake), pytrace=False)
+        if self.name not in report.kept:
+            pytest.skip("not judged: the numbers are wrong as they are, or the time was over")
+
+    def message(self, failure, first, mistake):
+        """The first failure for a cause has all words, the others what is their own."""
+        if failure is not first:
+            return f"{failure}; it seems for one cause with {first.property}\n{failure.smallest}"
+        said = [str(failure), failure.smallest, str(mistake or ""), failure.test]
+        return "\n".join(filter(None, said))
+
+    def reportinfo(self):
+        return self.path, None, self.nodeid

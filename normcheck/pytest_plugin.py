@@ -83,16 +83,11 @@ class Property(pytest.Item):
         for first, *others in report.causes:
             for one in (first, *others):
                 if one.property == self.name:
-                    pytest.fail(self.message(one, first, report.mistake), pytrace=False)
+                    last = first.test if one is first else f"It fails like {first.property}."
+                    said = str(one), one.smallest, str(report.mistake or ""), last
+                    pytest.fail("\n".join(filter(None, said)), pytrace=False)
         if self.name not in report.kept:
             pytest.skip("not judged: the numbers are wrong as they are, or the time was over")
-
-    def message(self, failure, first, mistake):
-        """The first failure for a cause has all words, the others what is their own."""
-        if failure is not first:
-            return f"{failure}; it seems for one cause with {first.property}\n{failure.smallest}"
-        said = [str(failure), failure.smallest, str(mistake or ""), failure.test]
-        return "\n".join(filter(None, said))
 
     def reportinfo(self):
         return self.path, None, self.nodeid

@@ -135,7 +135,7 @@ class Run:
             for dtype, case in self.ordinary.items():
                 self.digits[dtype] = self.ordinary_digits(case)
             for at, case in enumerate(self.cases):
-                if self.left(0.5 if self.failed else 1) < 0:  # failures are made small, too
+                if at and self.left(0.5 if self.failed else 1) < 0:  # failures are made small, too
                     self.untested.append(self.not_reached(at))
                     break
                 self.try_one(case)

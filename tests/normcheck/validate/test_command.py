@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from normcheck import TargetError, isolate, report, validate
 from normcheck import __main__ as command
-from normcheck import isolate, report
 from normcheck.__main__ import main
 
 TARGETS = """
@@ -42,6 +42,9 @@ def leaves_a_thread(dy, cache):
     if not threading.enumerate()[1:]:
         threading.Thread(target=time.sleep, args=(99,)).start()
     return backward(dy, cache)
+
+def dies(dy, cache):
+    os._exit(3)
 
 def goes_away(dy, cache):
     os.chdir(os.sep)
@@ -160,11 +163,58 @@ def test_files_that_cannot_be_written_are_told_before_the_run(folder, capsys, mo
     [("", None), ("--isolate", 60), ("--silence 5 --isolate", 5), ("--isolate --silence 5", 5)],
 )
 def test_a_given_silence_counts_in_any_order(options, expected, monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        command,
-        "watched",
-        lambda target, options, silence: (2, asked.append((silence, "isolate" in options)) or "no"),
-    )
+    def watched(target, options, silence):
+        assert "isolate" not in options and silence == expected
+        return 2, report.Report(target, (), (), (), ended="no")
+
+    monkeypatch.setattr(command, "watched", watched)
     assert command.main(["a:b", *options.split()]) == 2
-    assert asked == [(expected, False)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (["my_layer:pair", "--case", "nothing"], 2, "expected a part of the name of a case"),
+        (["my_layer:forward,wrong", "--case", "any width: x of shape (2, 33)"], 1, "0 of 1 prop"),
+        (["my_layer:forward,wrong", "--seconds", "0.01"], 1, "because 0.01 seconds were over"),
+        (["my_layer:pair", "--compare", "my_layer:forward,wrong"], 0, "dgamma: A 7.2, B 0.0"),
+    ],
+)
+def test_less_is_tried_or_another_beside(folder, capsys, options, code, says):
+    assert main([*options, "--quick"]) == code
+    assert says in "".join(capsys.readouterr())
+
+
+@pytest.mark.slow
+def test_from_python_a_target_has_a_process_of_its_own(folder, monkeypatch):
+    monkeypatch.syspath_prepend(folder)
+    import my_layer
+
+    ended = validate((my_layer.forward, my_layer.dies), isolate=True).ended
+    assert ended.startswith("the target ended the process (exit code 3) in ordinary rows: x of")
+    with pytest.raises(TargetError, match="which another process cannot import"):
+        validate((my_layer.forward, my_layer.ends), isolate=True)
+
+
+@pytest.mark.slow
+def test_pytest_has_a_test_for_each_property(folder):
+    """Of which the first for each cause has the name of the mistake; and a fixture."""
+    (folder / "test_mine.py").write_text("""
+import sys
+assert "normcheck.run" not in sys.modules  # so that other runs are as fast as before
+
+def test_mine(normcheck):
+    import my_layer
+    normcheck(my_layer.pair, quick=True, case="any width")
+""")
+    plugin = "normcheck.pytest_plugin"
+    command = [sys.executable, "-m", "pytest", "-p", "no:normcheck", "-p", plugin]
+    run = subprocess.run([*command, "test_mine.py"], capture_output=True, text=True)
+    assert run.returncode == 0 and "1 passed" in run.stdout, run.stdout
+    for names in "my_layer:pair", "my_layer:forward,wrong":
+        command += ["--normcheck", f"{names} --quick"]
+    command += ["-k", "dtypes or number or width", "--junitxml=out.xml"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert "3 failed, 6 passed, 1 skipped" in run.stdout and run.stdout.count("It is as in") == 3
+    assert 'classname="normcheck.my_layer:pair" name="any width"' in Path("out.xml").read_text()

@@ -12,6 +12,7 @@ be run, or the report could not be written; 130: interrupted.
 import argparse
 import math
 import os
+import signal
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -92,4 +93,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the child, too
     sys.exit(main())

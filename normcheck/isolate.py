@@ -5,7 +5,6 @@ The child's exit code counts for nothing, because a target can end the process w
 counts is the report that the child sends last.
 """
 
-import contextlib
 import importlib
 import math
 import multiprocessing
@@ -74,9 +73,7 @@ def _child(pipe, target, options):
         os.setsid()  # a terminal's Ctrl-C reaches the parent alone, which hands it on
     try:
         found = find(target) if isinstance(target, str) else target
-        report = validate(
-            found, **options, watch=lambda case: pipe.send(f"{case.property}: {case}")
-        )
+        report = validate(found, **options, watch=lambda c: pipe.send(f"{c.property}: {c}"))
         pipe.send((0 if report.held else 1, report))
     except Interrupted as stopped:
         pipe.send((INTERRUPTED, stopped.report))
@@ -99,9 +96,6 @@ def watched(target, options, silence=None):
     spawn = multiprocessing.get_context("spawn")
     pipe, its_end = spawn.Pipe(duplex=False)
     child = spawn.Process(target=_child, args=(its_end, target, options))
-    before = signal.getsignal(signal.SIGTERM)
-    with contextlib.suppress(ValueError):  # in a thread
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         child.start()
         its_end.close()
@@ -109,8 +103,6 @@ def watched(target, options, silence=None):
         child.join(GRACE)  # it may have threads that never end
     finally:
         child.kill()
-        with contextlib.suppress(ValueError):
-            signal.signal(signal.SIGTERM, before)
     if isinstance(report, str):
         called = target if isinstance(target, str) else name_of(target)
         report = Report(called, (), (), (), ended=report)

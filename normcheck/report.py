@@ -29,9 +29,12 @@ body { font: 16px/1.4 sans-serif; max-width: 60em; margin: auto; padding: 1em }
 pre { background: #f4f4f4; padding: 1em; overflow-x: auto }
 td, th { padding: 0.2em 0.8em; text-align: left; color: #000 }"""
 
-
-#: The kinds of failures of which a number tells by how much.
-NUMBERS = "wrong numbers", "no finite numbers"
+#: The kinds of failures of which a number tells by how much; and two properties that fail where dy
+#: is changed, because two backwards are given the same.
+NUMBERS, SAME_DY = (
+    ("wrong numbers", "no finite numbers"),
+    {"arguments unchanged", "gradients add up"},
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,6 @@ class Failure:
     alike: int = 0
     where: str = ""
     cases: tuple[str, ...] = ()
-
     tensors: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -85,10 +87,7 @@ class Failure:
         nothing but numbers was asked for; or the same is said of both.
         """
         both = {self.property, first.property}
-        if both == {
-            "arguments unchanged",
-            "gradients add up",
-        }:  # two backwards are given the same dy
+        if both == SAME_DY:
             return "dy" in (self.tensor, first.tensor)
         if self.kind not in NUMBERS or first.kind not in NUMBERS:
             return self.kind == first.kind
@@ -148,24 +147,21 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """ "held", "held, with limits" if the formula is right and digits are lost, "failed", or
+        """One of "held", "held, with limits" if digits are lost and the formula is right, "failed",
         "ended".
         """
-        if self.held:
-            lost = any("loses digits" in note for note in self.notes)
-            return "held, with limits" if lost else "held"
-        return "ended" if self.ended else "failed"
+        lost = any("loses digits" in note for note in self.notes)
+        held = "held, with limits" if lost else "held"
+        return "ended" if self.ended else held if self.held else "failed"
 
     @property
     def causes(self) -> list[list[Failure]]:
         """The failures; those that seem to have one cause are together."""
         found: list[list[Failure]] = []
         for failure in self.failures:
-            known = next((some for some in found if failure.joins(some[0])), None)
-            if known is None:
-                found.append([failure])
-            else:
-                known.append(failure)
+            known = next((some for some in found if failure.joins(some[0])), [])
+            found += [] if known else [known]
+            known.append(failure)
         return found
 
     def __str__(self) -> str:
@@ -189,9 +185,8 @@ class Report:
 
     def to_html(self) -> str:
         """The report as a page, with the test of every failure, and the digits of each property."""
-        parts = [
-            f"<{tag}>{escape(text.strip())}</{tag}>" for tag, text in _parts(self, everything=True)
-        ]
+        said = _parts(self, everything=True)
+        parts = [f"<{tag}>{escape(text.strip())}</{tag}>" for tag, text in said]
         head = f'<meta charset="utf-8"><title>{escape(self.target)}</title><style>{STYLE}</style>'
         body = "\n".join([parts[0], _picture(self.table), *parts[1:]])
         return f'<!doctype html><html lang="en">{head}\n{body}\n</html>'
@@ -225,12 +220,12 @@ def _picture(table):
 
 
 def _headline(report):
-    count = f"{len(report.kept)} of {len(report.properties)} properties held"
+    tried, limits = len(report.properties), ", with limits" * ("limits" in report.verdict)
+    count = f"{len(report.kept)} of {tried} properties held{limits}"
     if report.ended:
-        failed = f"{len(report.failures)} of {len(report.properties)} properties had failed"
-        count = f"{report.ended}{f'; until then {failed}' if report.properties else ''}"
-    limits = ", with limits" if report.verdict == "held, with limits" else ""
-    return f"{report.target}: {count}{limits}"
+        until = f"; until then {len(report.failures)} of {tried} properties had failed"
+        count = report.ended + until * bool(tried)
+    return f"{report.target}: {count}"
 
 
 def _parts(report: Report, everything: bool = False) -> Iterator[tuple[str, str]]:

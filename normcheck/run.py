@@ -3,7 +3,6 @@
 import itertools
 import math
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -92,14 +91,12 @@ class Run:
         if not self.cases:
             raise ValueError(f"case: found {part!r}, expected a part of the name of a case")
         self.untested = [f"cases without {part!r} in their name"] if part else []
-        count = Counter()
-
-        def nth(case):
-            count[case.property, case.dtype] += 1
-            return count[case.property, case.dtype]
-
-        if seconds < math.inf:
-            self.cases.sort(key=nth)
+        if seconds < math.inf:  # the first of each property, then the second of each
+            of_one = {}
+            for case in self.cases:
+                of_one.setdefault((case.property, case.dtype), []).append(case)
+            turns = itertools.chain(*itertools.zip_longest(*of_one.values()))
+            self.cases = [case for case in turns if case]
 
     def left(self, share=1.0):
         """How many seconds are left of this share of the time."""
@@ -205,8 +202,7 @@ class Run:
                 case = draw(offset=offset)
                 if not self.settings.takes(case.x.shape) or check(self.target, case):
                     break
-                for tensor, value in self.target.call(case).tensors.items():
-                    verdict = judge(tensor, value, case, self.settings)
+                for tensor, verdict in self.verdicts(self.target.call(case), case).items():
                     if verdict.error > lost:
                         words = f"{tensor} from {offset:g} ({verdict.digits:.1f} digits)"
                         begins.setdefault(tensor, words)

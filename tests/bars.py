@@ -37,31 +37,45 @@ def sum_kappa(terms, total):
     return np.linalg.norm(terms) / total if total else 0.0
 
 
-def rounding_sizes(xhat, rstd, gamma, dy, mean=True):
+def rounding_sizes(xhat, rstd, gamma, dy, mean=True, S=1):
     """What the roundings of each tensor are proportional to, element by element; all float64 and of
-    shape (..., D).
+    shape (rows, D), but dgamma and dbeta (rows, D / S), where S neighbours share a gamma.
 
     * xhat errs as :func:`normcheck.tolerance.xhat_size` has it, without a ``mean`` by its own
       roundings alone; y takes that times gamma, and a term of dgamma times dy: all there is where
       an outlier of dy meets an xhat near 0.
     * dx: the product g = gamma * dy, its centring, the last difference and the last product each
       leave about u |r g|.
+    * dgamma: the S terms of a row and a channel err independently, and together: by the error of
+      the row's mean, times the sum of dy, and by that of rstd, times the sum of the terms.
     """
-    xhat = xhat_size(xhat) if mean else np.abs(xhat)
-    return {"y": gamma * xhat, "dx": rstd * (gamma * dy), "dgamma": dy * xhat, "dbeta": dy}
+    size = xhat_size(xhat) if mean else np.abs(xhat)
+    root = np.sqrt(np.mean(xhat * xhat, axis=-1, keepdims=True)) * mean
+
+    def of_channels(a):
+        return a.reshape(len(a), a.shape[1] // S, S)
+
+    together = np.hypot(of_channels(dy * xhat).sum(axis=2), root * of_channels(dy).sum(axis=2))
+    return {
+        "xhat": size,
+        "y": gamma * size,
+        "dx": rstd * (gamma * dy),
+        "dgamma": np.maximum(np.hypot.reduce(of_channels(dy * size), axis=2), together),
+        "dbeta": np.hypot.reduce(of_channels(dy), axis=2),
+    }
+
+
+def in_rows(shapes, gamma, *others):
+    """gamma and arrays of x's shape, in float64 and in rows."""
+    gamma = np.broadcast_to(gamma.astype(np.float64)[:, None], shapes.whole)
+    return [a.astype(np.float64).reshape(shapes.rows) for a in (gamma, *others)]
 
 
 def conditions(exact, gamma, dy):
     """The condition numbers of y, dx, dgamma and dbeta (see :func:`rounding_sizes`)."""
-    whole, rows, _ = exact.shapes
-    dy, gamma = dy.astype(np.float64), gamma.astype(np.float64)
-    sizes = rounding_sizes(
-        reference.to_float64(exact.xhat).reshape(rows),
-        reference.to_float64(exact.rstd).reshape(-1, 1),
-        np.broadcast_to(gamma[:, None], whole).reshape(rows),
-        dy.reshape(rows),
-        exact.norm.mean,
-    )
+    gammas, dys, xhat = in_rows(exact.shapes, gamma, dy, reference.to_float64(exact.xhat))
+    rstd = reference.to_float64(exact.rstd).reshape(-1, 1)
+    sizes = rounding_sizes(xhat, rstd, gammas, dys, exact.norm.mean, exact.shapes.whole[2])
     kappa = {
         "y": 0.0,
         "dx": reference.kappa(exact, dy, gamma),
@@ -98,14 +112,18 @@ def expected_error(exact, kappa, dtype, parameters=""):
     return found
 
 
-def either_way(exact, gamma, dtype):
-    """What y may differ by, relative, where xhat is rounded to ``dtype`` before gamma: float32 errs
-    by 4 u of the size of xhat, and may round to the neighbour of what is exact if that is as near
-    to the middle of two numbers.
+def either_way(xhat, size, gamma, dtype):
+    """What y may differ by, element by element, where xhat is rounded to ``dtype`` before gamma:
+    float32 errs by 4 u of the ``size`` of xhat, and may round to the neighbour of what is exact if
+    that is as near to the middle of two numbers.
     """
-    whole, rows, _ = exact.shapes
-    xhat = reference.to_float64(exact.xhat).reshape(rows)
-    error = 4 * U["float32"] * (xhat_size(xhat) if exact.norm.mean else np.abs(xhat))
-    apart = round_to(xhat + error, dtype) - round_to(xhat - error, dtype)
-    apart = apart.reshape(whole) * gamma.astype(np.float64)[:, None]
+    error = 4 * U["float32"] * np.abs(size)
+    return np.abs(gamma) * (round_to(xhat + error, dtype) - round_to(xhat - error, dtype))
+
+
+def rounded_twice(exact, gamma, dtype):
+    """The same, relative to all of y."""
+    gamma, xhat = in_rows(exact.shapes, gamma, reference.to_float64(exact.xhat))
+    size = rounding_sizes(xhat, 1, gamma, gamma, exact.norm.mean)["xhat"]
+    apart = either_way(xhat, size, gamma, dtype)
     return np.linalg.norm(apart) / np.linalg.norm(reference.to_float64(exact.y))

@@ -24,6 +24,8 @@ from bars import (  # noqa: F401 - some are for those who import cases
     either_way,
     expected_error,
     half_ulp,
+    in_rows,
+    rounded_twice,
     rounding_sizes,
     sum_kappa,
 )
@@ -342,7 +344,7 @@ def judge(case):
     kappa = conditions(exact, arrays.gamma, arrays.dy)
     bars = expected_error(exact, kappa, case.dtype, case.parameters)
     if case.round_twice:
-        bars["y"] += either_way(exact, arrays.gamma, case.dtype)
+        bars["y"] += rounded_twice(exact, arrays.gamma, case.dtype)
     rstd = reference.to_float64(exact.rstd).ravel()
     mean = arrays.x.astype(np.float64).reshape(exact.shapes.rows).mean(axis=1)
     return Judged(

@@ -18,12 +18,14 @@ from typing import NamedTuple
 import cases
 import numpy as np
 import pytest
+from backends import BACKENDS
 from random_cases import draw, largest
 
-from lnlib import cpu, gpu, layernorm, reference
+from lnlib import reference
+from lnlib.norms import NORMS
 from lnlib.validation import COMPUTE_DTYPE
 
-BACKENDS = {"numpy": layernorm, "cpu": cpu, "gpu": gpu}
+IN_ONE_PROCESS = "NumPy", "CPU", "GPU"
 
 BY_ROW = "y", "dx"
 
@@ -33,13 +35,13 @@ BY_ROW = "y", "dx"
 
 class Truth(NamedTuple):
     """Exact results, each as a pair of float64 arrays: the numbers rounded, and what rounding
-    left.
+    left. Those of x's shape are in rows.
     """
 
     tensors: dict
     xhat: np.ndarray
     rstd: np.ndarray
-    undefined: np.ndarray  #: (rows,), whether a row is constant and eps is 0
+    undefined: np.ndarray  #: (rows,), whether a row's variance and eps are 0
 
 
 @contextlib.contextmanager
@@ -66,18 +68,30 @@ def exactly(drawn, chunk=20_000, bits=bits_for):
     gigabytes.
     """
     x, gamma, beta, dy = drawn.arrays
-    D = x.shape[1]
-    undefined = (x == x[:, :1]).all(axis=1) & (drawn.eps == 0)
-    eps = drawn.eps or float(D == 1)  # of one feature, every row is undefined
-    rows, sums = [], [0, 0]
+    h, *_ = drawn.in_rows
+    (N, _, _), (rows, D), _ = drawn.shapes
+    mean, G = NORMS[drawn.norm].mean, drawn.groups
+    undefined = (h == h[:, :1] * mean).all(axis=1) & (drawn.eps == 0)
+    eps = drawn.eps or float(D == 1)  # of one number, every row is undefined that has a mean
+    others, parts, sums = dict(drawn.others), [], [0, 0]
+
+    def replaced(a, by):
+        """With other numbers in the rows that are undefined: what comes of them is not read."""
+        by = np.broadcast_to(by, (rows, D)).astype(a.dtype)
+        return np.where(undefined[:, None], by, a.reshape(rows, D)).reshape(a.shape)
+
+    x = replaced(x, (np.arange(D) + 1) % 2)
+    if "residual" in others:
+        others["residual"] = replaced(others["residual"], 0)
     with bits(x.dtype.name):
-        for start in range(0, len(x), max(1, chunk // D)):
-            part = slice(start, start + max(1, chunk // D))
-            defined = np.where(undefined[part, None], np.arange(D) % 2, x[part].astype(np.float64))
-            exact = reference.layer_norm(defined, gamma, beta, dy[part], eps)
-            rows.append((*pair(exact.y), *pair(exact.dx), pair(exact.xhat)[0], pair(exact.rstd)[0]))
+        step = max(1, chunk // (G * D))
+        for part in (slice(start, start + step) for start in range(0, N, step)):
+            mine = {n: a if n == "round_twice" else a[part] for n, a in others.items()}
+            exact = cases.exactly(drawn.norm, x[part], gamma, beta, dy[part], eps, G, **mine)
+            found = *pair(exact.y), *pair(exact.dx), pair(exact.xhat)[0]
+            parts.append([*(a.reshape(-1, D) for a in found), pair(exact.rstd)[0].reshape(-1, 1)])
             sums = [sums[0] + exact.dgamma, sums[1] + exact.dbeta]
-        y, y_low, dx, dx_low, xhat, rstd = map(np.concatenate, zip(*rows))
+        y, y_low, dx, dx_low, xhat, rstd = map(np.concatenate, zip(*parts))
         tensors = {
             "y": (y, y_low),
             "dx": (dx, dx_low),
@@ -116,6 +130,11 @@ def norm(a, axis=None):
     return (unit * np.sqrt(np.sum((a / unit) ** 2, axis=axis, keepdims=True))).squeeze(axis)
 
 
+def of_channels(drawn, a):
+    """Sums of what is in rows over all but the channels."""
+    return a.reshape(drawn.shapes.whole).sum(axis=(0, 2))
+
+
 def underflow(drawn, truth, compute):
     """What products that underflow leave, in the sizes of :func:`cases.rounding_sizes`; each loses
     up to half of eta.
@@ -124,14 +143,14 @@ def underflow(drawn, truth, compute):
     product and a sum from there, dgamma a sum of products. To dx, g and what is subtracted from it
     come with a factor of r.
     """
-    _, gamma, _, dy = (a.astype(np.float64) for a in drawn.arrays)
+    _, gamma, dy = drawn.in_rows
     eta = float(np.finfo(compute).smallest_subnormal)
     xhat = eta * (1 + np.abs(truth.xhat) / truth.rstd)
     g = norm(gamma * dy, 1)[:, None]
     return {
         "y": 2 * eta + np.abs(gamma) * xhat,
         "dx": 4 * eta * (1 + truth.rstd) * (1 + g + 0 * dy),
-        "dgamma": (eta + np.abs(dy) * xhat).sum(axis=0),
+        "dgamma": of_channels(drawn, eta + np.abs(dy) * xhat),
         "dbeta": 0.0,
     }
 
@@ -152,20 +171,26 @@ def may_overflow(drawn, truth, compute, roundings):
     what is added up over rows, may lose the number to Inf or NaN (in dx the row), but leaves no
     finite number that is wrong.
     """
-    _, gamma, _, dy = (a.astype(np.float64) for a in drawn.arrays)
+    _, gamma, dy = drawn.in_rows
     on_the_way = {
         "y": gamma * truth.xhat,
         "dx": np.max(np.abs(gamma * dy), axis=1, keepdims=True),
-        "dgamma": np.abs(dy * truth.xhat).sum(axis=0),
-        "dbeta": np.abs(dy).sum(axis=0),
+        "dgamma": of_channels(drawn, np.abs(dy * truth.xhat)),
+        "dbeta": of_channels(drawn, np.abs(dy)),
     }
-    found = {}
+    found, dh = {}, drawn.others.get("dh", np.zeros(1)).astype(np.float64)
+    added = {"dx": np.abs(dh).reshape(-1, dy.shape[1] if dh.size > 1 else 1)}
     for name, (exact, _) in truth.tensors.items():
         error = 12 * roundings[name][:, None] if name in BY_ROW else 12 * norm(roundings[name])
         found[name] = (np.abs(on_the_way[name]) >= 0.999 * largest(compute)) | (
-            np.abs(exact) + error >= 0.999 * largest(drawn.dtype_of(name))
+            np.abs(exact) + added.get(name, 0) + error >= 0.999 * largest(drawn.dtype_of(name))
         )
     return found
+
+
+def sizes_of(drawn, xhat, rstd, gamma, dy):
+    mean, S = NORMS[drawn.norm].mean, drawn.shapes.whole[2]
+    return cases.rounding_sizes(xhat, rstd, gamma, dy, mean, S)
 
 
 def of_equal_rows(drawn, truth, roundings, u):
@@ -176,8 +201,10 @@ def of_equal_rows(drawn, truth, roundings, u):
     where squares add up; in dgamma one error of xhat comes with the sum of their dy, if that is
     more than what the products have.
     """
-    x, gamma, _, dy = (a.astype(np.float64) for a in drawn.arrays)
-    _, first, kind = np.unique(x, axis=0, return_index=True, return_inverse=True)
+    x, _, dy = drawn.in_rows
+    group = np.arange(len(x))[:, None] % drawn.groups  # others' terms are in other sums
+    rows = np.hstack([x, group])
+    _, first, kind = np.unique(rows, axis=0, return_index=True, return_inverse=True)
 
     def added(a):
         sums = np.zeros((len(first), *a.shape[1:]))
@@ -189,16 +216,16 @@ def of_equal_rows(drawn, truth, roundings, u):
         unit = unit_of(roundings[name])
         found[name] = unit * np.sqrt(added((roundings[name] / unit) ** 2))
     unit = unit_of(dy)
-    sizes = cases.rounding_sizes(truth.xhat[first], truth.rstd[first], gamma, added(dy / unit))
+    sizes = sizes_of(drawn, truth.xhat[first], truth.rstd[first], 1, added(dy / unit))
     common = u * norm(unit * sizes["dgamma"], 1)
     return found | {"dgamma": max(roundings["dgamma"], common, key=weighed)}
 
 
 def promise(drawn, truth, precise):
     """What is promised of a case by arithmetic in the dtype of x, or in float64."""
-    _, gamma, _, dy = (a.astype(np.float64) for a in drawn.arrays)
+    _, gamma, dy = drawn.in_rows
     compute = "float64" if precise else COMPUTE_DTYPE[drawn.dtype_of("y")].name
-    sizes = cases.rounding_sizes(truth.xhat, truth.rstd, gamma, dy)
+    sizes = sizes_of(drawn, truth.xhat, truth.rstd, gamma, dy)
     sizes["y"] = np.hypot(sizes["y"], truth.tensors["y"][0])  # beta is added
     lost = underflow(drawn, truth, compute)
     exact, roundings, extra = {}, {}, {}
@@ -207,9 +234,14 @@ def promise(drawn, truth, precise):
         dtype = drawn.dtype_of(name)
         half_ulps = storing(high, dtype) if dtype != compute else 0 * high
         exact[name], roundings[name] = norm(high, axis), cases.U[compute] * norm(sizes[name], 1)
+        if name == "y" and "round_twice" in drawn.others:
+            half_ulps = half_ulps + cases.either_way(truth.xhat, sizes["xhat"], gamma, dtype)
         extra[name] = norm(half_ulps + lost[name], axis)
     alike = of_equal_rows(drawn, truth, roundings, cases.U[compute])
-    most = {name: cases.U[compute] * np.max(norm(sizes[name], 0)) for name in ("dgamma", "dbeta")}
+    most = {
+        name: cases.U[compute] * np.max(norm(sizes[name].reshape(drawn.shapes.whole[0], -1), 0))
+        for name in ("dgamma", "dbeta")
+    }
     column = dict.fromkeys(BY_ROW, 0) | most
     overflow = may_overflow(drawn, truth, compute, roundings)
     return Promise(exact, roundings, alike, column, extra, overflow)
@@ -256,19 +288,21 @@ def quotient(a, b):
         return float(np.max(np.where(np.equal(a, 0), 0.0, np.divide(a, b)), initial=0))
 
 
-def shares(results, truth, promised, compute):
+def shares(drawn, results, truth, promised, compute):
     """Of each tensor the largest error / bound, of it and of its rows; inf if it is finite where it
     may not be.
     """
     found = {}
-    for name, value in zip(cases.NAMES, results, strict=True):
-        value = value.astype(np.float64)
+    for name, value in zip(cases.NAMES, results):
+        value = value.astype(np.float64).reshape(truth.tensors[name][0].shape)
         wrong = differences(value, truth.tensors[name])
         lost = ~np.isfinite(value) & ~promised.overflow[name]
         if name in BY_ROW:
             lost[truth.undefined], wrong[truth.undefined] = np.isfinite(value[truth.undefined]), 0
-        elif name == "dgamma" and truth.undefined.any():
-            lost, wrong = np.isfinite(value), 0 * wrong
+        elif name == "dgamma":
+            nan = truth.undefined.reshape(-1, drawn.groups).any(axis=0)
+            nan = np.repeat(nan, len(value) // drawn.groups)
+            lost[nan], wrong[nan] = np.isfinite(value[nan]), 0
         limits = bounds(promised, name, compute)
         most = max(quotient(norm(wrong, axis), limit) for axis, limit in limits)
         found[name] = math.inf if lost.any() else most
@@ -281,10 +315,24 @@ def shares(results, truth, promised, compute):
 def results_of(drawn, backend, precise):
     options = {"precise": True} if precise else {}
     with cases.threads(drawn.threads) if drawn.threads > 1 else contextlib.nullcontext():
-        return cases.run(BACKENDS[backend], *drawn.arrays, drawn.eps, **options)
+        options |= {"groups": drawn.groups} if NORMS[drawn.norm].grouped else {}
+        how = {"norm": drawn.norm} | drawn.others | options
+        return BACKENDS[backend].run(*drawn.arrays, drawn.eps, **how)
 
 
-def try_case(number, backends=tuple(BACKENDS)):
+def does(backend, drawn):
+    """Whether a backend has the norm and what is added to it; the GPU's is for few cases alone."""
+    row, others = BACKENDS[backend], drawn.others
+    return (
+        drawn.norm in row.norms
+        and drawn.dtype_of("y") in row.dtypes
+        and row.residual >= ("residual" in others)
+        and row.round_twice >= ("round_twice" in others)
+        and (backend != "GPU" or drawn.interpreted)
+    )
+
+
+def try_case(number, backends=IN_ONE_PROCESS):
     """The number, and {(backend, dtype, tensor): error / bound} of this case."""
     drawn, found = draw(number), {}
     dtype, truth = drawn.dtype_of("y"), exactly(drawn)
@@ -292,18 +340,16 @@ def try_case(number, backends=tuple(BACKENDS)):
         compute = "float64" if precise else COMPUTE_DTYPE[dtype].name
         with np.errstate(all="ignore"):
             promised = promise(drawn, truth, precise)
-        for backend in backends:
-            if backend == "gpu" and not drawn.interpreted:
-                continue
+        for backend in filter(lambda backend: does(backend, drawn), backends):
             try:
                 results = results_of(drawn, backend, precise)
                 with np.errstate(all="ignore"):
-                    judged = shares(results, truth, promised, compute)
+                    judged = shares(drawn, results, truth, promised, compute)
             except Exception:
                 traceback.print_exc()
                 judged = {"y": math.inf}
             for name, share in judged.items():
-                found[backend + ", precise" * precise, dtype, name] = share
+                found[drawn.norm, backend + ", precise" * precise, dtype, name] = share
     return number, found
 
 
@@ -343,7 +389,7 @@ def main(arguments=None):
     worst, failed = run(numbers, options.jobs)
     print(f"Largest error / bound, and its case, of {len(numbers)} cases\n")
     for key, (share, number) in sorted(worst.items()):
-        print(f"{' '.join(key):32} {share:.3f} ({number})")
+        print(f"{' '.join(key):44} {share:.3f} ({number})")
     for failure in failed:
         print("FAILED", tell(*failure))
     print(f"{len(failed)} failed")

@@ -20,14 +20,15 @@ import math
 import multiprocessing
 import sys
 import time
-from functools import partial, reduce
+from functools import reduce
 
 import cases
 import differential
 import numpy as np
+from backends import BACKENDS
 from random_cases import Drawn, largest, stored
 
-from lnlib import cpu, gpu, layernorm, sharded
+from lnlib.norms import NORMS
 from lnlib.validation import COMPUTE_DTYPE
 
 #: What no error of any backend is above, in u times the size of what is rounded: see
@@ -105,6 +106,8 @@ def random_case(rng, dtype):
     )
     return {
         "dtype": dtype,
+        "norm": str(rng.choice(list(NORMS), p=[0.6, 0.15, 0.25])),
+        "S": int(rng.choice([1, 2, 16, 64])),
         "D": D,
         "count": int(rng.choice([1, 2, 3, 10 ** rng.uniform(0.5, 2)])),
         "seed": int(rng.integers(2**31)),
@@ -151,6 +154,8 @@ def drawn_of(case):
     """The arrays of a case, as tests/random_cases.py has them."""
     rng = np.random.default_rng(case["seed"])
     dtype, D = case["dtype"], max(1, min(int(case["D"]), LONG))
+    norm = NORMS[case["norm"]]
+    S = case["S"] if norm.grouped and D % case["S"] == 0 else 1  # neighbours that share a gamma
     shape = max(1, min(case["count"], SIZE // D)), D
     narrow = dtype == "float16"
     z = np.stack([row_of(rng, case["rows"], D) for _ in range(shape[0])])
@@ -169,13 +174,14 @@ def drawn_of(case):
     )
     gamma = stored(
         gamma * 10.0 ** (min(case["spread"], 1 if narrow else 6) * rng.standard_normal(D)), dtype
-    )
+    )[::S]
+    wide_gamma = np.repeat(gamma.astype(np.float64), S)
     wide = x.astype(np.float64)
-    c = wide - wide.mean(axis=1, keepdims=True)
+    c = wide - wide.mean(axis=1, keepdims=True) * norm.mean
     var = (c * c).mean(axis=1, keepdims=True)
     eps = float(var.mean() * 10.0 ** case["eps"]) or (0.0 if var.all() else 1e-5)
     xhat = c / np.sqrt(var + eps)
-    beta = stored(-case["beta"] * (gamma * xhat[0]), dtype)
+    beta = stored(-case["beta"] * (wide_gamma * xhat[0]), dtype)[::S]
 
     dy = np.stack([row_of(rng, case["upstream"], D) for _ in range(shape[0])])
     if case["dy outliers"]:
@@ -184,30 +190,23 @@ def drawn_of(case):
         )
     dy = dy + case["along 1"] + case["along xhat"] * xhat
     if case["divided"]:  # then g, and not dy, is as drawn
-        dy = dy / np.where(gamma.astype(np.float64) == 0, 1, gamma.astype(np.float64))
+        dy = dy / np.where(wide_gamma == 0, 1, wide_gamma)
     if narrow:  # as large as it may be
         dy *= min(1, 0.1 * largest(dtype) / max(np.abs(dy).max(), 1e-300))
     dy = stored(dy * 2.0 ** np.clip(case["dy scale"], -20, 20) if not narrow else dy, dtype)
+    if norm.grouped:
+        x, dy = (a.reshape(len(x), -1, S) for a in (x, dy))
     return Drawn(
         cases.Arrays(x, gamma, beta, dy),
         eps,
         x.size <= INTERPRETED and dtype != "float64",
         case["threads"],
         json.dumps(case),
+        norm.name,
     )
 
 
 # Errors
-
-
-BACKENDS = {
-    **{
-        name: partial(cases.run, module)
-        for name, module in (("numpy", layernorm), ("cpu", cpu), ("gpu", gpu))
-    },
-    "rows": partial(cases.cut_among_three, sharded.rows, 0),
-    "features": partial(cases.cut_among_three, sharded.features, 1),
-}
 
 
 def errors(results, truth, promised, compute):
@@ -215,10 +214,11 @@ def errors(results, truth, promised, compute):
     in both)}.
     """
     found = {}
-    for name, value in zip(cases.NAMES, results, strict=True):
+    for name, value in zip(cases.NAMES, results):
         if promised.overflow[name].any() or truth.undefined.any():
             continue
-        by_row, value = 1 if name in differential.BY_ROW else None, value.astype(np.float64)
+        by_row = 1 if name in differential.BY_ROW else None
+        value = value.astype(np.float64).reshape(truth.tensors[name][0].shape)
         wrong = differential.norm(differential.differences(value, truth.tensors[name]), by_row)
         unit = promised.roundings[name] if by_row else differential.norm(promised.alike[name])
         unit = np.maximum(unit, cases.U[compute] * promised.exact[name])
@@ -242,16 +242,8 @@ def tried(case, backends=tuple(BACKENDS)):
         for precise in (False, True)[: 1 + (dtype != "float64")]:
             promised = differential.promise(drawn, truth, precise)
             compute = "float64" if precise else COMPUTE_DTYPE[dtype].name
-            for backend in backends:
-                if backend == "gpu" and not drawn.interpreted:
-                    continue
-                threads = (
-                    cases.threads(drawn.threads) if backend == "cpu" and drawn.threads > 1 else None
-                )
-                with threads or contextlib.nullcontext():
-                    results = BACKENDS[backend](
-                        *drawn.arrays, drawn.eps, **({"precise": True} if precise else {})
-                    )
+            for backend in filter(lambda name: differential.does(name, drawn), backends):
+                results = differential.results_of(drawn, backend, precise)
                 for name, pair in errors(results, truth, promised, compute).items():
                     found[backend, dtype + ", precise" * precise, name] = pair
     return found
@@ -290,9 +282,9 @@ def climb(
             case, target = changed(rng, worst[key][rng.integers(len(worst[key]))][2]), key[0]
         else:
             case, target = random_case(rng, str(rng.choice(dtypes))), str(rng.choice(backends))
-        if target == "gpu":
+        if target == "GPU":
             case["D"] = min(case["D"], INTERPRETED // case["count"])
-        also = [b for b in backends if b != "gpu" or target == "gpu"]
+        also = [b for b in backends if b != "GPU" or target == "GPU"]
         found = tried(case, also)
         merge(worst, {key: [(*pair[::-1], case)] for key, pair in found.items()})
         count += 1

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import cases
 import numpy as np
 
+from lnlib.norms import NORMS
+
 #: Dtypes of x are drawn in these proportions.
 SHARES = {name: 3 if name in cases.HALVES else 7 for name in ("float32", "float64", *cases.HALVES)}
 
@@ -18,13 +20,30 @@ SIZE, INTERPRETED_SIZE = 6000, 96
 
 
 class Drawn(NamedTuple):
-    """A case: its arrays, of shape (rows, D) and (D,), eps, and what is done with it."""
+    """A case: its arrays, of shape (rows, D) and (D,), in groups (N, C, S) and (C,), eps, and what
+    is done with it.
+    """
 
     arrays: cases.Arrays
     eps: float
     interpreted: bool
     threads: int
     story: str  #: how it was drawn
+    norm: str = "layer_norm"
+    groups: int = 1
+    others: dict = {}  #: residual, dh, round_twice, as :func:`cases.run` takes them
+
+    @property
+    def shapes(self):
+        return NORMS[self.norm].shapes(self.arrays.x.shape, self.groups)
+
+    @property
+    def in_rows(self):
+        """h, gamma and dy in float64, (rows, D) each."""
+        x, gamma, _, dy = self.arrays
+        h = x + self.others["residual"] if "residual" in self.others else x
+        gamma, h, dy = cases.in_rows(self.shapes, gamma, h, dy)
+        return h, gamma, dy
 
     def dtype_of(self, name):
         """The dtype in which a result is stored."""
@@ -132,11 +151,33 @@ def at_the_edge(rng, arrays, edge):
     dtype = arrays.x.dtype.name
     compute = dtype if dtype == "float64" else "float32"
     with np.errstate(all="ignore"):
-        a, most = (x, np.abs(x).max()) if edge == "x" else (dy, np.abs(gamma * dy).max())
+        g = gamma.reshape(gamma.shape + (1,) * (x.ndim - 2)) * dy
+        a, most = (x, np.abs(x).max()) if edge == "x" else (dy, np.abs(g).max())
         if not 1e-300 < most < np.inf:
             return arrays
         factor = rng.uniform(0.3, 0.98) * largest(dtype if edge == "x" else compute)
         return arrays._replace(**{edge: stored(a / most * factor, dtype)})
+
+
+def divisor(rng, n, most=64):
+    """One of the divisors of n, 1 as often as any other."""
+    divisors = [d for d in range(1, min(n, most) + 1) if n % d == 0]
+    return int(rng.choice(divisors)) if chance(rng, 0.5) else 1
+
+
+def draw_others(rng, x, dy):
+    """A residual as large as x, which it may cancel, and a dh that is nothing beside dx, or all."""
+    kind = rng.choice(["none", "as large as x", "nearly -x"], p=[0.7, 0.2, 0.1])
+    if kind == "none":
+        return {}, "no residual"
+    wide, dtype = x.astype(np.float64), x.dtype.name
+    residual = -wide if kind == "nearly -x" else np.abs(wide).max() * rng.uniform(-1, 1, x.shape)
+    residual = stored(rng.uniform(0.98, 1) * residual, dtype)
+    with np.errstate(all="ignore"):
+        residual[~np.isfinite((x + residual).astype(np.float64))] = 0
+    size = min(np.abs(dy.astype(np.float64)).max(), 1e-5 * largest(dtype)) * power(rng, -3, 3)
+    dh = stored(size * rng.standard_normal(x.shape), dtype)
+    return {"residual": residual, "dh": dh}, f"residual {kind}, dh {size:.1e}"
 
 
 def draw(number):
@@ -147,6 +188,11 @@ def draw(number):
     many = chance(rng, 1 / MANY_ROWS) and not interpreted
     shape = draw_shape(rng, many, INTERPRETED_SIZE if interpreted else SIZE)
     z, rows = draw_rows(rng, shape)
+    norm = str(rng.choice(list(NORMS), p=[0.4, 0.25, 0.35]))
+    groups = 1
+    if NORMS[norm].grouped:  # of N * groups rows
+        groups, S = (divisor(rng, n) for n in shape)
+        shape = shape[0] // groups, groups * shape[1] // S, S
     gamma, beta, weights = draw_parameters(rng, shape[1])
     dy, upstream = draw_upstream(rng, z)
     offset = 0.0 if chance(rng, 0.3) else power(rng, -1, 8) * rng.choice([-1, 1])
@@ -154,21 +200,28 @@ def draw(number):
     eps = draw_eps(rng, scale)
     parameters = "float32" if dtype in cases.HALVES and chance(rng, 0.5) else dtype
     arrays = cases.Arrays(
-        stored(scale * (offset + z), dtype),
+        stored(scale * (offset + z), dtype).reshape(shape),
         stored(weight * gamma, parameters),
         stored(weight * beta, parameters),
-        stored(size * dy, dtype),
+        stored(size * dy, dtype).reshape(shape),
     )
     edge = chance(rng, 0.05) and rng.choice(["x", "dy"])
     if edge:
         arrays = at_the_edge(rng, arrays, edge)
+    others, added = draw_others(rng, arrays.x, arrays.dy)
+    if dtype in cases.HALVES and chance(rng, 0.2):
+        others["round_twice"] = True
     threads = 3 if chance(rng, 1 / THREADED) else 1
     return Drawn(
         arrays,
         eps,
         interpreted,
         threads,
-        f"x {shape} {dtype}, rows {rows}, scale {scale:.1e}, offset {offset:.1e}; eps {eps:.1e};"
+        f"{norm} in {groups}, x {shape} {dtype}, {added}, rows {rows}, scale {scale:.1e},"
+        f" offset {offset:.1e}; eps {eps:.1e};"
         f" gamma {parameters}, {weights}, scale {weight:.1e}; dy {upstream}, scale {size:.1e};"
         f" threads {threads}" + f"; {edge} as large as it may be" * bool(edge),
+        norm,
+        groups,
+        others,
     )

@@ -50,7 +50,7 @@ def rounded_once(case, judged):
             cases.BAR["float64"], 4 * kappa * cases.U["float64"]
         )
     if case.round_twice:
-        bars["y"] += cases.either_way(judged.exact, judged.arrays.gamma, case.dtype)
+        bars["y"] += cases.rounded_twice(judged.exact, judged.arrays.gamma, case.dtype)
     return bars
 
 

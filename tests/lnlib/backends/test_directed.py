@@ -6,7 +6,7 @@ import cases
 import directed
 import pytest
 
-ON_THE_HOST = "numpy", "cpu", "rows", "features"
+ON_THE_HOST = "NumPy", "CPU", "rows sharded", "features sharded"
 
 
 @pytest.mark.slow
@@ -21,5 +21,5 @@ def test_nothing_is_above_what_is_said(dtype):
 
 @pytest.mark.slow
 def test_nothing_of_the_interpreted_kernels_is_above_what_is_said():
-    worst, _ = directed.climb({}, 4, steps=6, backends=("gpu",), dtypes=("float32",))
+    worst, _ = directed.climb({}, 4, steps=6, backends=("GPU",), dtypes=("float32",))
     assert len(worst) == 8 and not directed.above(worst), directed.above(worst)

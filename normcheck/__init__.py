@@ -24,8 +24,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .report import Failure, Report
-    from .run import Interrupted, assert_valid, validate
+    from .report import Failure, Interrupted, Report
+    from .run import assert_valid, validate
     from .settings import Settings
     from .targets import TargetError
 

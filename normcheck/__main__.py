@@ -19,6 +19,7 @@ from pathlib import Path
 
 from .isolate import watched
 from .report import beside
+from .run import validate
 from .settings import Settings
 
 
@@ -75,11 +76,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     paths = options.pop("json"), options.pop("html")
     silence = silence or (60 if isolate else None)
-    code, report = watched(target, options, silence)
+    code, report = watched(validate, target, options, silence)
     if code == 2:
         print(f"could not run: {report.ended}", file=sys.stderr)
     elif other:
-        print(beside(report, watched(other, options, silence)[1]))
+        print(beside(report, watched(validate, other, options, silence)[1]))
     else:
         print(f"{'FAILED  ' if report.ended and code == 1 else ''}{report}")
     for path, text in zip(paths, (report.to_json, report.to_html)):

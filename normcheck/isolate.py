@@ -16,8 +16,7 @@ import sys
 import time
 import traceback
 
-from .report import Report
-from .run import Interrupted, name_of, validate
+from .report import Interrupted, Report, name_of
 from .targets import TargetError, in_one_line
 
 #: So many seconds a child may always take until the first case, because libraries are loaded; and
@@ -36,9 +35,7 @@ def find(name):
     sys.path.insert(0, os.getcwd())
     try:
         imported = importlib.import_module(module)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a module may do anything as it is imported
+    except (Exception, SystemExit) as error:  # a module may do anything as it is imported
         raise TargetError(
             f"target: found {in_one_line(error)}, expected {module} to be importable"
         ) from error
@@ -46,12 +43,10 @@ def find(name):
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def isolated(target, options):
+def isolated(validate, target, options):
     """The report of :func:`~normcheck.validate` on a target that another process can import."""
-    parts = target if isinstance(target, (tuple, list)) else [target]
     try:
-        pickle.dumps(target)
-        importable = all(getattr(part, "__module__", "") != "__main__" for part in parts)
+        importable = b"__main__" not in pickle.dumps(target)
     except (AttributeError, TypeError, pickle.PicklingError):
         importable = False
     if not importable:
@@ -59,7 +54,7 @@ def isolated(target, options):
             f"isolate: found {name_of(target)}, which another process cannot import, expected"
             " functions or classes at the top level of a module that is a file"
         )
-    code, report = watched(target, options, START)
+    code, report = watched(validate, target, options, START)
     if code == 2:
         raise TargetError(report.ended)
     if code == INTERRUPTED:
@@ -67,7 +62,7 @@ def isolated(target, options):
     return report
 
 
-def _child(pipe, target, options):
+def _child(pipe, validate, target, options):
     """What the child does: it says which case is about to be tried, and sends (code, report)."""
     if hasattr(os, "setsid"):
         os.setsid()  # a terminal's Ctrl-C reaches the parent alone, which hands it on
@@ -86,7 +81,7 @@ def _child(pipe, target, options):
         pipe.send((2, in_one_line(error)))
 
 
-def watched(target, options, silence=None):
+def watched(validate, target, options, silence=None):
     """The exit code and the report of :func:`~normcheck.validate` in a child process; ``target``
     may be a name.
 
@@ -95,7 +90,7 @@ def watched(target, options, silence=None):
     """
     spawn = multiprocessing.get_context("spawn")
     pipe, its_end = spawn.Pipe(duplex=False)
-    child = spawn.Process(target=_child, args=(its_end, target, options))
+    child = spawn.Process(target=_child, args=(its_end, validate, target, options))
     try:
         child.start()
         its_end.close()

@@ -192,6 +192,21 @@ class Report:
         return f'<!doctype html><html lang="en">{head}\n{body}\n</html>'
 
 
+class Interrupted(KeyboardInterrupt):
+    """A run that was stopped; ``report`` has what was found until then, not made smaller."""
+
+    def __init__(self, report):
+        super().__init__("interrupted; .report has what was found until then")
+        self.report = report
+
+
+def name_of(target):
+    """The name of a target as its author wrote it."""
+    if isinstance(target, (tuple, list)):
+        return " and ".join(map(name_of, target))
+    return getattr(target, "__qualname__", type(target).__name__)
+
+
 def _wrapped(text):
     keep = {"break_long_words": False, "break_on_hyphens": False}
     start = "\n" if text.startswith("\n") else ""

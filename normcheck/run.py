@@ -11,23 +11,16 @@ from typing import Any
 from .adapters import adapt
 from .cases import FAR_SHAPE, NEAR, Case, all_cases, drawer, far, not_tested
 from .checks import TIMES, able, asked, check, misshapen, of_two_axes
+from .isolate import isolated
 from .judge import BY_ROW, judge
 from .naming import name
 from .paste import MOST, as_test
-from .report import Failure, Report
+from .report import Failure, Interrupted, Report, name_of
 from .settings import Settings
 from .shrink import shrink
 from .targets import Raised, TargetError
 from .tolerance import near_zero
 from .where import where
-
-
-class Interrupted(KeyboardInterrupt):
-    """A run that was stopped; ``report`` has what was found until then, not made smaller."""
-
-    def __init__(self, report):
-        super().__init__("interrupted; .report has what was found until then")
-        self.report = report
 
 
 def validate(
@@ -66,9 +59,7 @@ def validate(
     """
     options |= {"kind": kind, "framework": framework, "dtypes": dtypes, "quick": quick}
     if isolate:
-        from .isolate import isolated
-
-        return isolated(target, {**options, "seconds": seconds, "case": case})
+        return isolated(validate, target, {**options, "seconds": seconds, "case": case})
     adapted = adapt(target, Settings(**options))
     adapted.watch = watch or adapted.watch
     return Run(adapted, seconds, case).report(name_of(target))
@@ -271,13 +262,6 @@ class Run:
             cases=tuple(str(one) for one, _ in cases),
             tensors=tuple({one.tensor: 1 for _, others in cases for one in others}),
         )
-
-
-def name_of(target):
-    """The name of a target as its author wrote it."""
-    if isinstance(target, (tuple, list)):
-        return " and ".join(map(name_of, target))
-    return getattr(target, "__qualname__", type(target).__name__)
 
 
 def as_drawn(failed):

@@ -163,7 +163,7 @@ def test_files_that_cannot_be_written_are_told_before_the_run(folder, capsys, mo
     [("", None), ("--isolate", 60), ("--silence 5 --isolate", 5), ("--isolate --silence 5", 5)],
 )
 def test_a_given_silence_counts_in_any_order(options, expected, monkeypatch):
-    def watched(target, options, silence):
+    def watched(validate, target, options, silence):
         assert "isolate" not in options and silence == expected
         return 2, report.Report(target, (), (), (), ended="no")
 

@@ -55,22 +55,27 @@ class NumPyPair(Adapter):
     entry = "forward"
 
     def __init__(self, target: Any, settings: Settings):
-        several = isinstance(target, (tuple, list))
-        if not several or len(target) != 2:
+        methods = [getattr(target, name, None) for name in ("forward", "backward")]
+        pair = methods if all(map(callable, methods)) else target
+        several = isinstance(pair, (tuple, list))
+        if not several or len(pair) != 2:
             found = f"{len(target)} things" if several else f"a {type(target).__name__}"
             raise TypeError(
-                f"target: found {found}, expected a pair (forward, backward); from the shell "
-                "module:forward,backward"
+                f"target: found {found}, expected a pair (forward, backward), from the shell"
+                " module:forward,backward, or an object with these methods; a differentiable"
+                ' function, or a module, needs framework="torch" or "jax"'
             )
         forward, backward = (
-            validation.require_callable(f"target[{k}]", f) for k, f in enumerate(target)
+            validation.require_callable(f"target[{k}]", f) for k, f in enumerate(pair)
         )
+        outputs = settings.outputs
         super().__init__(
             target,
             settings,
+            forward,
             ctypes=ctypes,
-            forward=returning("forward", forward, ("y", "what backward needs")),
-            backward=returning("backward", backward, settings.tensors[1:]),
+            forward=returning("forward", forward, (*outputs, "what backward needs")),
+            backward=returning("backward", backward, settings.tensors[len(outputs) :]),
         )
 
     def put(self, dtype: str) -> tuple[str, str]:

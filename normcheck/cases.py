@@ -63,7 +63,7 @@ class Case:
 
     ``layouts`` has the names of arguments that lie in memory in a way of their own, and that way:
     {"dy": "reversed"}. ``made_by`` are the lines of NumPy that make the arrays, until these are
-    changed; ``again`` draws a case of this kind in another shape.
+    changed; ``again`` draws a case of this kind in another shape. ``said`` is what its norm is.
     """
 
     property: str
@@ -76,10 +76,16 @@ class Case:
     layouts: dict[str, str] = field(default_factory=dict)
     made_by: tuple[str, ...] = ()
     again: Callable[..., "Case"] | None = None
+    said: Settings = field(default_factory=Settings)
 
     def __str__(self):
         layouts = f", {in_words(self.layouts)}" if self.layouts else ""
-        return f"x of shape {self.x.shape}, {self.dtype}, eps = {self.eps:g}{layouts}"
+        dtypes = dict.fromkeys(self.dtype_of(name) for name in ("x", "gamma", "dy"))
+        return f"x of shape {self.x.shape}, {' and '.join(dtypes)}, eps = {self.eps:g}{layouts}"
+
+    def dtype_of(self, name: str) -> str:
+        """The dtype of an argument, or of a result."""
+        return self.said.dtype_of(name, self.dtype)
 
     @builtins.property  # "property" is a field
     def arrays(self) -> tuple[np.ndarray, ...]:
@@ -89,6 +95,34 @@ class Case:
     def v(self) -> np.ndarray:
         """A random direction, in which derivatives of derivatives are taken."""
         return draw("v", self.x.shape, self.dtype, offset=0.0, sigma=1.0).x
+
+    @builtins.property
+    def r(self) -> np.ndarray:
+        """What is added to x: as far from zero, odd in the same rows, and no multiple of it."""
+        return stored(np.roll(self.x, 1, axis=-1) / 2, self.dtype)
+
+    @builtins.property
+    def dh(self) -> np.ndarray:
+        """The gradient of h = x + r that comes from elsewhere."""
+        return stored(np.roll(self.dy, 1, axis=-1) / 2, self.dtype_of("dy"))
+
+    @builtins.property
+    def plain(self) -> "Case":
+        """The case of a norm of one array, scaled by gamma itself, that has the same y."""
+        said, gamma = self.said, self.gamma + self.said.gamma_offset
+        x = stored(self.x + self.r, self.dtype) if said.residual else self.x
+        return replace(self, x=x, gamma=gamma, said=replace(said, residual=False, gamma_offset=0))
+
+    def in_dtype(self, dtype: str) -> "Case":
+        """The same numbers in another dtype, all of them."""
+        return replace(self, dtype=dtype, said=replace(self.said, gamma_dtype=None, dy_dtype=None))
+
+    def tensors_of(self, plain: dict) -> dict:
+        """What the target has to give, of what a norm of the plain case gives."""
+        if not self.said.residual:
+            return plain
+        dx = plain["dx"] + self.dh.reshape(plain["dx"].shape)
+        return plain | {"h": self.plain.x.reshape(dx.shape), "dx": dx, "dr": dx}
 
     @builtins.property
     def width(self) -> int:
@@ -110,7 +144,7 @@ class Case:
 
     def with_arrays(self, **arrays: np.ndarray) -> "Case":
         """The case with other arrays, which are rounded to its dtype."""
-        changed: dict[str, Any] = {name: stored(a, self.dtype) for name, a in arrays.items()}
+        changed: dict[str, Any] = {n: stored(a, self.dtype_of(n)) for n, a in arrays.items()}
         return replace(self, made_by=(), **changed)
 
     def with_rows(self, change: Callable[[np.ndarray], np.ndarray], **others) -> "Case":
@@ -119,7 +153,8 @@ class Case:
 
     def laid_out(self, layouts: dict[str, str]) -> "Case":
         """The case with these layouts: in some of them all rows are the first, or all numbers."""
-        seen = {name: laid_out(getattr(self, name), layouts[name]).copy() for name in layouts}
+        own = (name for name in ARGUMENTS if name in layouts)  # of which r and dh are made
+        seen = {name: laid_out(getattr(self, name), layouts[name]).copy() for name in own}
         return replace(self, layouts=layouts, **seen)
 
     def without_nan(self) -> "Case":
@@ -134,7 +169,9 @@ def stored(a, dtype: str) -> np.ndarray:
     return np.where(np.isfinite(a), np.clip(round_to(a, dtype), -most, most), a) + 0.0  # no -0
 
 
-def draw(property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, change="") -> Case:
+def draw(
+    property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, change="", said=Settings()
+) -> Case:
     """The case of normal rows, gamma, beta and dy: rows have mean offset * sigma.
 
     ``change`` is code that changes x, gamma, beta and dy in place.
@@ -149,20 +186,27 @@ def draw(property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, change="") -> 
     )
     named: dict[str, Any] = {"np": np}
     exec("\n".join(lines), named)
-    x, gamma, beta, dy = (stored(named[name], dtype) for name in ARGUMENTS)
-    options = {"dtype": dtype, "eps": eps, "offset": offset, "sigma": sigma, "change": change}
-    again = partial(draw, property, **options)
-    return Case(property, x, gamma, beta, dy, eps, dtype, made_by=lines, again=again)
+    arrays = (stored(named[name], said.dtype_of(name, dtype)) for name in ARGUMENTS)
+    options = {"eps": eps, "offset": offset, "sigma": sigma, "change": change, "said": said}
+    again = partial(draw, property, dtype=dtype, **options)
+    return Case(property, *arrays, eps, dtype, made_by=lines, again=again, said=said)
 
 
 def drawer(settings: Settings) -> Callable[..., Case]:
-    """``draw`` for what the target takes: the nearest width, its eps, beta = 0 if none."""
+    """``draw`` for what the target takes: the nearest width, its eps, gamma = 1 and beta = 0 if
+    there is none. With an offset it is the sum with it that is drawn.
+    """
+    fixed = {
+        "gamma[:] = 1": not settings.gamma,
+        f"gamma -= {settings.gamma_offset!r}": settings.gamma_offset,
+        "beta[:] = 0": not settings.beta,
+    }
 
     def drawn(property, shape, dtype, eps=1e-5, change="", **options):
         shape = *shape[:-1], settings.width(shape[-1])
         eps = eps if settings.eps is None else settings.eps
-        change = change if settings.beta else f"{change}\nbeta[:] = 0".strip()
-        return draw(property, shape, dtype, eps, change=change, **options)
+        change = "\n".join([*change.splitlines(), *(line for line in fixed if fixed[line])])
+        return draw(property, shape, dtype, eps, change=change, said=settings, **options)
 
     return drawn
 
@@ -297,6 +341,7 @@ def not_tested(settings: Settings) -> list[str]:
     differentiable = of_torch or settings.framework == "jax"
     known = {
         f"any eps but {settings.eps or 0:g}": settings.eps is not None,
+        "gamma and dgamma": not settings.gamma,
         "beta and dbeta": not settings.beta and not settings.rms,
         f"D that is no multiple of {settings.multiple_of}": settings.multiple_of > 1,
         f"D above {settings.most_features or WIDTHS[-1]}": settings.most_features or whole,

@@ -68,7 +68,7 @@ def misshapen(name, value, case):
     if value.shape != shape:
         return f"{name} has shape {value.shape}, expected {shape}"
     if value.dtype.kind != "f" and value.dtype.name != "bfloat16":
-        return f"{name} has dtype {value.dtype.name}, expected {case.dtype}"
+        return f"{name} has dtype {value.dtype.name}, expected {case.dtype_of(name)}"
     return ""
 
 
@@ -126,10 +126,11 @@ def same_every_time(settings, case, seen, where):
 def rows_apart(settings, case, seen, where):
     """A row of x with NaN or Inf has no finite y, one of dy no finite dx; all others are right."""
     found, finite = [], {name: finite_rows(getattr(case, name)) for name in ("x", "dy")}
-    right, clean = {"y": finite["x"], "dx": finite["x"] & finite["dy"]}, case.without_nan()
-    for tensor, name in ("y", "x"), ("dx", "dy"):
+    right, clean = {"x": finite["x"], "dy": finite["x"] & finite["dy"]}, case.without_nan()
+    pairs = ("y", "x"), ("dx", "dy"), ("dr", "dy")
+    for tensor, name in (pair for pair in pairs if pair[0] in settings.tensors):
         value = seen[-1].tensors[tensor]
-        found += compare({tensor: value}, clean, settings, right[tensor])
+        found += compare({tensor: value}, clean, settings, right[name])
         if not found and finite_rows(value)[~finite[name]].any():
             sentence = f"a row of {name} that holds NaN or Inf has a finite {tensor}"
             found.append(Finding(tensor, None, sentence))
@@ -143,10 +144,9 @@ def finite_rows(a):
 def results_alike(settings, case, seen, where):
     found = {name: misshapen(name, a, case) for name, a in seen[-1].tensors.items()}
     for name, dtype in seen[-1].dtypes.items():
-        if not found[name] and dtype != case.dtype:
-            found[name] = (
-                f"{name} has dtype {dtype}, expected {case.dtype}, the dtype of the arguments"
-            )
+        if not found[name] and dtype != (right := case.dtype_of(name)):
+            of = "gamma" if name in ("dgamma", "dbeta") and settings.gamma_dtype else "x"
+            found[name] = f"{name} has dtype {dtype}, expected {right}, the dtype of {of}"
     return [Finding(name, None, sentence) for name, sentence in found.items() if sentence]
 
 
@@ -255,7 +255,8 @@ def scripts(target, case):
     if of.parts == "alone":  # the others may be left out, this one may not change
         return [
             target.script(case, of.parts, a=a, results=(f"d{a}",), wanted=(a,))
-            for a in settings.arguments[:-1]
+            for a in settings.inputs
+            if a in ("x", "r") or not settings.residual  # h hangs on these alone
         ]
     # other numbers in arrays of one shape, or of one width
     for s, shape, offset in ("2", case.x.shape, 0.5), ("3", (3, case.width), -2.5):

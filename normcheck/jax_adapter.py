@@ -26,11 +26,12 @@ class JaxFunction(Adapter):
     # These are there for all cases, because JAX compiles what is new.
     prepare = """\
 both = jax.jit(lambda {inputs}: jax.vjp(lambda {inputs}: {call}, {inputs}))
-pull = jax.jit(lambda pull_back, dy: pull_back(dy))"""
-    forward = "y{s}, pull_back{s} = both({inputs})"
-    backward = "{results} = pull(pull_back{s}, dy{s}.astype(y{s}.dtype))"
-    only_y = "y = jax.jit(lambda {inputs}: {call})({inputs})"
-    alone = "d{a}, = jax.jit(lambda {a}, dy: jax.vjp(lambda {a}: {call}, {a})[1](dy))({a}, dy)"
+cast = lambda dy, y: jax.tree.map(lambda dy, y: dy.astype(y.dtype), dy, y)
+pull = jax.jit(lambda pull_back, dy, y: pull_back(cast(dy, y)))"""
+    forward = "{y}, pull_back{s} = both({inputs})"
+    backward = "{results} = pull(pull_back{s}, {dy}, {y})"
+    only_y = "{y} = jax.jit(lambda {inputs}: {call})({inputs})"
+    alone = "d{a}, = jax.jit(lambda {a}, dy: jax.vjp(lambda {a}: {call}, {a})[1](dy))({a}, {dy})"
     second = """\
 def product(x, gamma, dy):
     return (v * jax.vjp(lambda x: {call}, x)[1](dy)[0]).sum()

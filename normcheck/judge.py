@@ -14,9 +14,9 @@ import numpy as np
 from lnlib import reference
 from lnlib.rounding import find
 
-from .tolerance import allowed, allowed_of_derivatives
+from .tolerance import U, allowed, allowed_of_derivatives
 
-BY_ROW = "y", "dx"
+BY_ROW = "y", "h", "dx", "dr"
 
 
 class Truth(NamedTuple):
@@ -49,8 +49,9 @@ class Verdict(NamedTuple):
 @functools.lru_cache(maxsize=512)
 def truth(case, settings):
     """The :class:`Truth` of a case."""
-    x, dy = (a.reshape(-1, case.width) for a in (case.x, case.dy))
-    gamma, beta, eps, rms = case.gamma, case.beta, case.eps, settings.rms
+    given, eps, rms = case.plain, case.eps, settings.rms
+    x, dy = (a.reshape(-1, case.width) for a in (given.x, given.dy))
+    gamma, beta = given.gamma, given.beta
     accumulate = settings.accumulated_in(case.dtype)
     # y is linear in gamma and beta, all others are in gamma, in dy or in both.
     of_y, of_gamma, of_dy = _power(gamma, beta), _power(gamma), _power(dy)
@@ -66,10 +67,17 @@ def truth(case, settings):
         )
         arrays = {n: a for n, a in exact._asdict().items() if isinstance(a, np.ndarray)}
         found = {name: reference.to_float64(array) for name, array in arrays.items()}
-        errors = allowed(found, *given, dys, case.dtype, accumulate, rms, powers)
+        of_case = case.dtype, case.dtype_of("dgamma"), accumulate, rms
+        errors = allowed(found, *given, dys, *of_case, powers)
         keep = errors if power == of_gamma else ("y",)
         wide |= {name: np.ldexp(found[name], powers[name]) for name in keep}
         slack |= {name: np.ldexp(errors[name], powers[name]) for name in keep}
+    if settings.residual:
+        terms, u = np.abs(wide["dx"]) + np.abs(case.dh.reshape(dy.shape)), U[case.dtype]
+        wide, norm = case.tensors_of(wide), np.linalg.norm
+        slack["h"] = 2 * u * norm(wide["h"], axis=-1)
+        slack["dx"] = slack["dr"] = slack["dx"] + 4 * (U[accumulate] + u) * norm(terms, axis=-1)
+        powers |= {"h": 0, "dx": of_dy, "dr": of_dy}
     return Truth(wide, slack, powers)
 
 
@@ -86,7 +94,7 @@ def judge(name, value, case, settings, rows=slice(None)) -> Verdict:
     value, at = value.astype(np.float64).reshape(exact.shape), np.arange(len(exact))
     if name in BY_ROW:
         exact, slack, value, at = exact[rows], slack[rows], value[rows], at[rows]
-    too_large = np.abs(exact) >= find(case.dtype).largest  # and so may be Inf
+    too_large = np.abs(exact) >= find(case.dtype_of(name)).largest  # and so may be Inf
     exact, slack = (np.ldexp(a, -power) for a in (exact, slack))
     if power:
         value = np.where(np.isfinite(value), np.clip(np.ldexp(value, -power), -1e99, 1e99), value)
@@ -122,7 +130,7 @@ def derivatives(case, settings):
     def mean(a):
         return a.mean(axis=-1, keepdims=True)
 
-    dy = case.dy
+    case, dy = case.plain, case.dy
     c, v, g = (a if settings.rms else a - mean(a) for a in (case.x, case.v, case.gamma * dy))
     r = 1 / np.sqrt(mean(c * c) + case.eps)
     xhat = c * r

@@ -46,7 +46,7 @@ class Candidate(NamedTuple):
 ZEROS = Candidate(
     ("never-written",),
     "",
-    lambda case: {name: np.zeros(shape_of(name, case)) for name in ("y", "dx", "dgamma", "dbeta")},
+    lambda case: {name: np.zeros(shape_of(name, case)) for name in case.said.tensors},
 )
 
 
@@ -54,9 +54,15 @@ def of_pair(names, sentence, pair, settings):
     """A candidate that is a pair of functions, which takes eps and beta whatever the target
     does.
     """
-    own = {"framework": "numpy", "eps": None, "beta": not settings.rms, "device": None}
+    own = {"eps": None, "gamma": True, "gamma_offset": 0, "beta": not settings.rms}
+    own |= {"framework": "numpy", "device": None, "residual": False}
     target = NumPyPair(pair, dataclasses.replace(settings, **own))
-    return Candidate(names, sentence, functools.partial(results, target))
+
+    def tensors(case):
+        found = results(target, case.plain)
+        return found and case.tensors_of(found)
+
+    return Candidate(names, sentence, tensors)
 
 
 @functools.lru_cache(maxsize=8)
@@ -316,7 +322,7 @@ def family(settings, dtype):
     ]
 
     def probe(case):
-        given = (case.x, case.gamma) if rms else case.arrays[:3]
+        given = case.plain.arrays[: 2 if rms else 3]
         return case.dy, (rms_norm_forward if rms else forward_keeping_x)(*given, case.eps)[1]
 
     cases_by_shape = {case.x.shape: case for case in cases}
@@ -333,7 +339,7 @@ def telling_dtype(target, asked, wrong):
     right = [name for name in settings.tensors if name not in wrong]
 
     def is_that_function(case, wide):
-        wider = dataclasses.replace(case, dtype=wide)
+        wider = case.in_dtype(wide)
         here, there = results(target, case), results(target, wider)
         if there is None or not same(here, there, case, settings):
             return False
@@ -362,12 +368,12 @@ def by_terms(target, wrong, names):
         found = target.call(case).tensors
         if judge("y", found["y"], case, settings).share > 1:  # dx and xhat are those of another y
             raise ValueError("y is wrong here")
+        if settings.residual:
+            found["dx"] = found["dx"] - case.dh
         right = dict(zip(known.outputs, known.right(dy, cache)))
         # What held is right to rounding: no mistake may be read from it, and none that is wrong
         # there is meant.
-        return tuple(
-            (found if name in names else right)[name] for name in known.outputs if name in found
-        )
+        return tuple((found if name in names else right)[name] for name in known.outputs)
 
     try:
         return diagnose(backward, known)
@@ -379,18 +385,21 @@ def by_terms(target, wrong, names):
 
 
 @functools.lru_cache(maxsize=8)
-def chosen(kind, count):
-    """Candidates of so many conventions that are others, which give y alone."""
+def chosen(kind, count, gamma):
+    """Candidates of so many conventions that are others, which give y alone; where there is no
+    ``gamma``, nothing is told of it.
+    """
 
     def candidate(names, words, choices):
         return Candidate(
             names,
             words,
-            lambda case: {"y": np.asarray(choices.y(*case.arrays[:3], case.eps))},
+            lambda case: {"y": np.asarray(choices.y(*case.plain.arrays[:3], case.eps))},
             choices,
         )
 
-    return tuple(candidate(*one) for one in conventions(kind) if len(one[0]) == count)
+    found = (one for one in conventions(kind) if gamma or one[2].scale == "gamma")
+    return tuple(candidate(*one) for one in found if len(one[0]) == count)
 
 
 def of_conventions(wrong, held, settings, partly=True):
@@ -399,7 +408,9 @@ def of_conventions(wrong, held, settings, partly=True):
     """
     tried = []
     for count in (1, 2):
-        tried.append(explain(chosen(settings.kind, count), wrong, held, settings, "y"))
+        tried.append(
+            explain(chosen(settings.kind, count, settings.gamma), wrong, held, settings, "y")
+        )
         if tried[-1].found and not tried[-1].left:
             return in_words(tried[-1], settings)
     partial = [and_not(in_words(of, settings), of) for of in tried if of.found and partly]
@@ -433,7 +444,8 @@ def has_gradients(choices, shown, settings):
     case, names = shown.case, settings.tensors[1:]
     if case.x.size > 300:
         return None
-    expected = dict(zip(names, gradients(choices, *case.arrays, case.eps)))
+    found = gradients(choices, *case.plain.arrays, case.eps)
+    expected = case.tensors_of(dict(zip(("dx", "dgamma", "dbeta"), found)))
     if not all(np.isfinite(b).all() for b in expected.values()):
         return None
     return same(shown.tensors, expected, case, settings, names, times=MADE_AGAIN)

@@ -70,6 +70,7 @@ class Writer:
     def __init__(self, case, finding, target):
         self.case, self.finding, self.target, self.settings = case, finding, target, target.settings
         self.script, self.names = finding.script or target.script(case), target.settings.arguments
+        self.upstream = [name for name in self.names if name not in target.settings.inputs]
 
     def lines(self, before):
         script, tensor, kept = self.script, self.finding.tensor, []
@@ -81,9 +82,10 @@ class Writer:
         if not tensor:
             yield f"# {self.finding.sentence}"
         if before:
-            given = (name.replace("gamma", "2 * gamma") for name in self.names[:-1])
-            call = self.target.called(self.case, *given)
-            call = f"backward(dy, {call}[1])" if self.target.entry == "forward" else call
+            other = "gamma" if self.settings.gamma else "x"
+            given = (name.replace(other, f"2 * {other}") for name in self.settings.inputs)
+            call, upstream = self.target.called(self.case, *given), ", ".join(self.upstream)
+            call = f"backward({upstream}, {call}[-1])" if self.target.entry == "forward" else call
             yield f"{call}  # a call before, which must not matter"
         # A backward may put right again what a forward changed.
         yield from [*self.unpacked(script.first), *kept, *self.unpacked(script.then), *kept]
@@ -107,7 +109,7 @@ class Writer:
                 yield line
                 continue
             yield f"result = {call}"
-            said = f"isinstance(result, (tuple, list)) and len(result) == {names.count(',') + 1}"
+            said = f"isinstance(result, (tuple, list)) and len(result) == {len(names.split(', '))}"
             yield f"assert {said}, type(result)"
 
     def value(self, name):
@@ -121,24 +123,41 @@ class Writer:
 
     def arrays(self, case, s):
         """Lines that make the arrays of a case; and what is right by formula."""
-        dtype, written = self.target.put(case.dtype)[0], (*self.names, *self.script.more)
-        names = written
-        if case.made_by and case.x.size > MOST:
+        written, made = (*self.names, *self.script.more), case.made_by and case.x.size > MOST
+        names, stored = written, {name: case.dtype_of(name) for name in written}
+        given = {name: self.target.put(stored[name])[0] for name in written}
+        if made:
             yield from case.made_by
             if s:
                 yield f"x{s}, gamma{s}, beta{s}, dy{s} = x, gamma, beta, dy"
-            cast = "".join(f".astype({_dtype(one)})" for one in dict.fromkeys((case.dtype, dtype)))
-            yield from (f"{name}{s} = {name}{s}{cast}" for name in self.names)
+            for name in self.names:
+                if name in ("r", "dh"):
+                    yield f"{name}{s} = np.roll({dict(r='x', dh='dy')[name]}{s}, 1, axis=-1) / 2"
+                    continue
+                dtypes = dict.fromkeys((stored[name], given[name]))
+                yield f"{name}{s} = {name}{s}" + "".join(f".astype({_dtype(a)})" for a in dtypes)
             written = self.script.more
-        yield from (f"{name}{s} = {literal(getattr(case, name), dtype)}" for name in written)
+        yield from (f"{name}{s} = {literal(getattr(case, name), given[name])}" for name in written)
         if self.by_formula(case):
-            beta = f"beta{s}" if "beta" in self.names else f"0 * gamma{s}"
-            given = f"x{s}, gamma{s}, {beta}, dy{s}, {case.eps!r}, {not self.settings.rms}"
-            yield f'expected{s} = exact({given})["{self.finding.tensor}"]'
+            yield f"expected{s} = {self.formula(case, s)}"
         for name in names:
             yield from self.target.placed(name, case, self.script.wanted, s)
 
+    def formula(self, case, s):
+        """The code of what is right."""
+        said, of, D = self.settings, self.finding.tensor, case.width
+        x = f"(x{s} + r{s}).astype({_dtype(case.dtype)})" if said.residual else f"x{s}"
+        gamma = f"gamma{s}" if said.gamma else f"np.ones({D})"
+        gamma = f"np.float64({said.gamma_offset!r}) + {gamma}" if said.gamma_offset else gamma
+        beta = f"beta{s}" if said.beta else f"np.zeros({D})"
+        if of == "h":
+            return f"{x}.astype(np.float64)"
+        given = f"{x}, {gamma}, {beta}, dy{s}, {case.eps!r}, {not said.rms}"
+        added = f" + dh{s}" if said.residual and of in ("dx", "dr") else ""
+        return f'exact({given})["{"dx" if of == "dr" else of}"]{added}'
+
     def not_by_numbers(self, case, name):
+        dtype = case.dtype_of(self.finding.tensor)
         if "holds NaN or Inf" in self.finding.sentence:
             lost = ~finite_rows(case.x if self.finding.tensor == "y" else case.dy)
             rows, flat = np.flatnonzero(lost).tolist(), (-1, case.width)
@@ -146,10 +165,10 @@ class Writer:
             yield f"finite = {found}"
             yield "assert not finite.any(), finite"
         elif self.settings.framework == "torch":
-            yield f"assert {name}.dtype == torch.{case.dtype}, {name}.dtype"
+            yield f"assert {name}.dtype == torch.{dtype}, {name}.dtype"
         else:
             yield f"dtype = np.asarray({name}).dtype"
-            yield f"assert dtype == {_dtype(case.dtype)}, dtype"
+            yield f"assert dtype == {_dtype(dtype)}, dtype"
 
     def numbers(self, case, value):
         """Lines that judge the numbers of a tensor as the judge does."""
@@ -159,11 +178,11 @@ class Writer:
         expected = f"np.array({right.reshape(shape).tolist()})"
         if self.by_formula(case):
             expected = next(f"expected{s}" for s, one in self.script.cases.items() if one is case)
-            found = exact(*clean.arrays, case.eps, not self.settings.rms)[tensor]
-            off = found.reshape(right.shape) - right
+            found = exact(*clean.plain.arrays, case.eps, not self.settings.rms)
+            off = clean.tensors_of(found)[tensor].reshape(right.shape) - right
             slack = slack - (np.linalg.norm(off, axis=-1) if by_row else np.abs(off))
         wrong = f"np.subtract({value}, {expected})"
-        largest = find(case.dtype).largest
+        largest = find(case.dtype_of(tensor)).largest
         if (np.abs(right) >= largest).any():  # what is too large may be Inf
             wrong = f"np.where(np.abs({expected}) < {largest!r}, {wrong}, 0)"
         if len(shape) != 2 and by_row:

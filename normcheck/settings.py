@@ -38,7 +38,8 @@ def _checked(name: str, value: Any, of_command: Mapping) -> Any:
         return validation.require_bool(name, value)
     if of_command.get("type") is int:
         return validation.require_count(name, value)
-    return validation.require_eps(value) if of_command.get("type") is float else value
+    real = of_command.get("type") is float
+    return validation.require_number(name, value, least=0) if real else value
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,16 @@ class Settings:
     eps: float | None = _option(
         None, "the eps that is fixed in the target; else it is its last argument", type=float
     )
+    gamma_dtype: str | None = _option(
+        None, "that of gamma and beta, if it is not the dtype of x", choices=DTYPES
+    )
+    dy_dtype: str | None = _option(None, "that of dy, if it is not the dtype of x", choices=DTYPES)
+    gamma: bool = _option(True, "whether there is a gamma")
+    gamma_offset: float = _option(
+        0.0, "what is added to gamma: 1 where y is that of 1 + gamma, as in Gemma", type=float
+    )
     beta: bool = _option(True, "whether there is a beta; RMS norm has none")
+    residual: bool = _option(False, "it takes x and r, and returns the norm of h = x + r, and h")
     multiple_of: int = _option(1, "the target takes multiples of this as D", type=int)
     most_features: int | None = _option(None, "the largest D that it takes", type=int)
     most_rows: int | None = _option(None, "the most rows that it takes", type=int)
@@ -74,6 +84,8 @@ class Settings:
     device: str | None = _option(None, 'where PyTorch puts its tensors, for example "cuda"')
 
     def __post_init__(self):
+        if isinstance(self.dtypes, Mapping):
+            self._take_apart(self.dtypes)
         for one in fields(self):
             value = getattr(self, one.name)
             if value is not None or one.default is not None:
@@ -84,22 +96,59 @@ class Settings:
             raise ValueError(
                 f"device: found {self.device!r}, expected None with framework {self.framework}"
             )
+        if not self.gamma or self.residual:
+            for name in "double_backward", "forward_mode":
+                if getattr(self, name):
+                    raise ValueError(
+                        f"{name}: found True, expected False with gamma=False or residual=True"
+                    )
         if self.rms:
             object.__setattr__(self, "beta", False)
+
+    def _take_apart(self, dtypes):
+        """Options of a dict, argument -> dtype."""
+        if "x" not in dtypes or not dtypes.keys() <= {"x", "gamma", "dy"}:
+            raise ValueError(
+                f"dtypes: found those of {', '.join(map(str, dtypes))}, expected that of x, and of"
+                " gamma (which is that of beta, too) and dy if they are others"
+            )
+        options = {"dtypes": (dtypes["x"],)}
+        options |= {f"{name}_dtype": dtypes[name] for name in dtypes if name != "x"}
+        for name, value in options.items():
+            object.__setattr__(self, name, value)
 
     @property
     def rms(self) -> bool:
         return self.kind == "rms_norm"
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the arrays that the target takes."""
+        there = {"x": True, "r": self.residual, "gamma": self.gamma, "beta": self.beta}
+        return tuple(name for name in there if there[name])
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of what it returns."""
+        return ("y", "h") if self.residual else ("y",)
+
+    @property
     def arguments(self) -> tuple[str, ...]:
-        """The names of the arrays that the target takes, and dy."""
-        return ("x", "gamma", "beta", "dy") if self.beta else ("x", "gamma", "dy")
+        """The names of the arrays that it takes, and of the gradients of what it returns."""
+        return (*self.inputs, *(f"d{name}" for name in self.outputs))
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """The names of what the target gives."""
-        return ("y", *(f"d{name}" for name in self.arguments[:-1]))
+        """The names of what it gives; a pair of functions has one gradient of x and r."""
+        pair = self.framework == "numpy"
+        names = (name for name in self.inputs if not (pair and name == "r"))
+        return (*self.outputs, *(f"d{name}" for name in names))
+
+    def dtype_of(self, name: str, dtype: str) -> str:
+        """The dtype of the array ``name`` where x has ``dtype``."""
+        of = {"gamma": self.gamma_dtype, "beta": self.gamma_dtype, "dy": self.dy_dtype}
+        name = {"dgamma": "gamma", "dbeta": "beta", "dh": "dy"}.get(name, name)
+        return of.get(name) or dtype
 
     def accumulated_in(self, dtype: str) -> str:
         return self.accumulate or str(validation.COMPUTE_DTYPE[dtype])

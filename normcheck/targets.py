@@ -7,6 +7,7 @@ test shows the same lines.
 
 import contextlib
 import functools
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -60,6 +61,61 @@ class Script(NamedTuple):
     more: tuple[str, ...] = ()
 
 
+#: What a call is made of -> how functions and classes call it. They take those from "shape" on only
+#: where they have such an argument.
+NAMES = {
+    "x": ("x", "X", "input", "inputs", "hidden_states"),
+    "r": ("r", "residual"),
+    "gamma": ("gamma", "weight", "scale", "gain", "w", "g"),
+    "beta": ("beta", "bias", "shift", "b"),
+    "D": ("D", "normalized_shape", "dim", "hidden_size", "d_model", "features", "num_channels"),
+    "eps": ("eps", "epsilon", "variance_epsilon", "layer_norm_eps", "norm_eps"),
+    "shape": ("normalized_shape",),
+    "affine": ("elementwise_affine", "affine"),
+    "no beta": ("bias", "use_bias"),
+}
+ARRAYS, OPTIONAL = [*NAMES][:5], [*NAMES][6:]
+
+
+def taken(signature: inspect.Signature | None, given: dict[str, str]) -> str:
+    """The arguments by which a function takes what is ``given``, name -> code: in its own order if
+    the names of its arguments tell which are which, else in this one; eps by name if it has one.
+    """
+    if signature is None:
+        return ", ".join(code for name, code in given.items() if name not in OPTIONAL)
+    own = {
+        name: next((own for own in signature.parameters if own in NAMES[name]), "")
+        for name in given
+    }
+    if not all(own[name] for name in own if name in ARRAYS):
+        own |= {name: "" for name in own if name in ARRAYS}
+    kinds = {one.kind for one in signature.parameters.values()}
+    if inspect.Parameter.VAR_KEYWORD in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        own |= {"eps": own["eps"] or "eps"} if "eps" in own else {}
+    places = (code for name, code in given.items() if not own[name] and name not in OPTIONAL)
+    try:
+        bound = signature.bind(*places, **{own[n]: code for n, code in given.items() if own[n]})
+    except TypeError as error:
+        names = ", ".join(name for name in given if name not in OPTIONAL)
+        raise TargetError(
+            f"target: found something that takes {signature}, expected {names}. Options say what is"
+            " not there: eps=1e-5, that this number is fixed in it, gamma=False and beta=False."
+            " Further inputs, such as a gate or dropout, cannot be said: hand over a function in"
+            " which they are fixed"
+        ) from error
+    return ", ".join([*bound.args, *(f"{name}={code}" for name, code in bound.kwargs.items())])
+
+
+def signature_of(function: Callable) -> inspect.Signature | None:
+    """The signature of a function without ctx, or None if it does not tell."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    own = [one for one in signature.parameters.values() if one.name != "ctx"]
+    return signature.replace(parameters=own)
+
+
 def in_one_line(error: BaseException) -> str:
     """The type of an error, and the first line of what it says."""
     text = str(error).strip().splitlines()
@@ -92,8 +148,10 @@ class Adapter:
     A framework says how an array is read, ``get``, which returns a copy of it in NumPy, which no
     later call can change, and the name of its dtype; and how its code is spelt, in templates, of
     which those are empty that it cannot have. In them ``{call}`` is the target's own call,
-    ``{inputs}`` are its arrays, ``{results}`` the gradients, ``{a}`` is one array; ``{s}`` stands
-    behind the names of a case's arrays, ``{D}`` is its width and ``{eps}`` its eps.
+    ``{inputs}`` are its arrays, ``{outputs}`` what it returns, ``{upstream}`` the gradients of
+    that, ``{y}`` and ``{dy}`` the same as one expression, ``{results}`` the gradients of the
+    arrays, ``{a}`` is one array; ``{s}`` stands behind the names of a case's arrays, ``{D}`` is its
+    width and ``{eps}`` its eps.
 
     * ``made``: a NumPy array as one of the framework; ``value``: the other way round. ``spread``:
       see ``layouts.SPREAD``. ``wanted``: what makes an array ask for a gradient.
@@ -112,7 +170,8 @@ class Adapter:
 
     made = value = "{a}"
     spread = SPREAD
-    forward, backward = "y{s}, saved{s} = {call}", "{results} = backward(dy{s}, saved{s})"
+    forward = "{outputs}, saved{s} = {call}"
+    backward = "{results} = backward({upstream}, saved{s})"
     again = "again = {call}"
     wanted = prepare = overwrite = filled = only_y = alone = added = second = jvp = ""
     layouts: tuple[str, ...] = ()
@@ -121,8 +180,9 @@ class Adapter:
     entry = "target"
     get: Callable[[Any], tuple[np.ndarray, str]]
 
-    def __init__(self, target: Any, settings: Settings, **names: Any):
+    def __init__(self, target: Any, settings: Settings, function: Any = None, **names: Any):
         self.target, self.settings = target, settings
+        self.signature = signature_of(function or target)
         self.names = {"np": np, "target": target, **names}
         self._set_up: dict[str, dict] = {}
         self.watch: Callable[[Case], Any] = lambda case: None
@@ -141,17 +201,28 @@ class Adapter:
 
     def called(self, case: Case, *given: str) -> str:
         """The call of the target with arguments of these names; eps may be fixed in it."""
-        eps = () if self.settings.eps is not None else (repr(case.eps),)
-        return f"{self.entry}({', '.join((*given, *eps))})"
+        arguments = dict(zip(self.settings.inputs, given)) | self.optional(case)
+        return f"{self.entry}({taken(self.signature, arguments)})"
+
+    def optional(self, case: Case) -> dict[str, str]:
+        """What else a call may be made of."""
+        eps = {} if self.settings.eps is not None else {"eps": repr(case.eps)}
+        return eps | {"shape": f"({case.width},)"}
 
     def spelt(self, parts: str, cases: dict[str, Case], a: str = "") -> list[str]:
         """The lines of templates, each with the suffix of the case that it is about behind it."""
         lines = []
         for part, s in re.findall(r"([a-z_]+)(\d?)", parts):
             case, template = cases[s], getattr(self, part)
-            given = [name + s for name in self.settings.arguments[:-1]]
-            of = {"s": s, "D": case.width, "eps": repr(case.eps), "inputs": ", ".join(given)}
-            of["results"] = ", ".join(name + s for name in self.settings.tensors[1:])
+            said, given = self.settings, [name + s for name in self.settings.inputs]
+            outputs = [name + s for name in said.outputs]
+            lists = {"inputs": given, "outputs": outputs, "upstream": [f"d{y}" for y in outputs]}
+            lists["results"] = [name + s for name in said.tensors[len(outputs) :]]
+            of = {"s": s, "D": case.width, "eps": repr(case.eps)}
+            of |= {name: ", ".join(names) for name, names in lists.items()}
+            of |= {name: f"{of[name]}," for name in ("inputs", "results") if len(lists[name]) == 1}
+            one = "({})" if outputs[1:] else "{}"
+            of |= {"y": one.format(of["outputs"]), "dy": one.format(of["upstream"])}
             of["call"] = self.called(case, *given) if "{call}" in template else ""
             arrays = self.settings.arguments if part == "overwrite" else [a]
             lines += [template.format(a=name, **of) for name in arrays]
@@ -161,14 +232,14 @@ class Adapter:
         """A :class:`Script` of the templates that ``parts`` names, "|" before those behind which
         every y is read; of one case alone and judged as a whole, unless ``options`` say otherwise.
         """
-        cases, inputs = cases or {"": case}, self.settings.arguments[:-1]
+        cases, inputs = cases or {"": case}, self.settings.inputs
         first, then = (self.spelt(part, cases, a) for part in f"{parts}|".split("|")[:2])
         options = {"judged": cases, "results": self.settings.tensors, "wanted": inputs} | options
         return Script(cases, self.spelt("prepare", cases), first, then, **options)
 
     def placed(self, name: str, case: Case, wanted: Sequence[str] = (), s: str = "") -> list[str]:
         """The lines that make one array of a case, so far one of NumPy, what the target takes."""
-        (_, put), then = self.put(case.dtype), self.wanted if name in wanted else ""
+        (_, put), then = self.put(case.dtype_of(name)), self.wanted if name in wanted else ""
         layout, shape = case.layouts.get(name), getattr(case, name).shape
         return as_code(name + s, layout, shape, put, self.spread, then)
 
@@ -195,7 +266,7 @@ class Adapter:
             names = dict(self.prepared(script.setup))
             for s, one in script.cases.items():
                 for name in (*self.settings.arguments, *script.more):
-                    names[name + s] = new(getattr(one, name), self.put(one.dtype)[0])
+                    names[name + s] = new(getattr(one, name), self.put(one.dtype_of(name))[0])
                     execute(self.placed(name, one, script.wanted, s), names)
             before, changed = self._bytes(names), set()
             read: dict[str, tuple[Any, str]] = {}
@@ -204,7 +275,7 @@ class Adapter:
                 # A backward may put right again what a forward changed.
                 changed |= {name for name, a in self._bytes(names).items() if a != before[name]}
                 for name in script.results:
-                    if (name == "y") == of_y:
+                    if (name in self.settings.outputs) == of_y:
                         read |= {name + s: self._read(name, names[name + s]) for s in script.judged}
         return [
             Outcome(
@@ -219,9 +290,9 @@ class Adapter:
         return {name: self.get(names[name])[0].tobytes() for name in self.settings.arguments}
 
     def _read(self, name, value):
-        if name == "y" and not isinstance(value, self.array):
+        if name in self.settings.outputs and not isinstance(value, self.array):
             raise TargetError(
-                f"target: found a {type(value).__name__} returned, expected y, one of"
+                f"target: found a {type(value).__name__} returned, expected {name}, one of"
                 f" {self.array.__name__}"
             )
         return (None, "") if value is None else self.get(value)

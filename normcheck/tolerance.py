@@ -47,12 +47,12 @@ def xhat_size(xhat):
     return np.hypot(xhat, np.sqrt(np.mean(xhat * xhat, axis=-1, keepdims=True)))
 
 
-def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False, powers=None):
+def allowed(exact, x, gamma, beta, dy, dtype, of_sums, accumulate, rms=False, powers=None):
     """Absolute L2 errors that any right spelling may make: of each row of y and dx, each column of
     dgamma and dbeta.
 
-    ``exact`` holds float64 arrays, x and dy have shape (rows, D); ``accumulate`` is the dtype of
-    arithmetic and sums.
+    ``exact`` holds float64 arrays, x and dy have shape (rows, D); ``of_sums`` is the dtype of
+    dgamma and dbeta, ``accumulate`` that of arithmetic and sums.
 
     xhat may lose :func:`near_zero` of its :func:`xhat_size`, times what its distance from zero
     costs; y takes that times gamma, a term of dgamma times dy. In dx the product g = gamma * dy,
@@ -70,6 +70,7 @@ def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False, powers=None
     rows, D = dy.shape
     half = COMPUTE_DTYPE[dtype].name != dtype
     u, stored = U[accumulate], U[dtype] if half else 0.0
+    last_of_sums = 4 * (u + U[of_sums] * (COMPUTE_DTYPE[of_sums].name != of_sums))
     spacing, stored_spacing = (FORMATS[name].smallest_subnormal for name in (accumulate, dtype))
     floor = 20 / 2 * spacing + 8 / 2 * stored_spacing * half
     floors = {
@@ -86,7 +87,9 @@ def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False, powers=None
 
     def of_sum(name, terms, sizes):
         adding = u * math.sqrt(rows) * sizes.sum(axis=0)
-        return norm(terms, axis=0) + adding + last * np.abs(exact[name]) + rows * floors[name]
+        return (
+            norm(terms, axis=0) + adding + last_of_sums * np.abs(exact[name]) + rows * floors[name]
+        )
 
     y_ends = last * norm(np.abs(beta) + np.abs(exact["y"]), axis=-1)
     return {
@@ -94,7 +97,7 @@ def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False, powers=None
         "dx": norm(row * rstd * (gamma * dy), axis=-1)
         + (1 + rstd[:, 0]) * floors["dx"] * math.sqrt(D),
         "dgamma": of_sum("dgamma", np.abs(dy) * xhat, np.abs(dy) * size),
-        "dbeta": of_sum("dbeta", last * np.abs(dy), np.abs(dy)),
+        "dbeta": of_sum("dbeta", last_of_sums * np.abs(dy), np.abs(dy)),
     }
 
 

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import inspect
+import math
 import sys
 import warnings
 from typing import Any
@@ -22,11 +23,7 @@ from lnlib import validation
 from .cases import Case
 from .layouts import LAYOUTS, REVERSED
 from .settings import Settings
-from .targets import Adapter, Raised, TargetError, in_one_line
-
-#: How eps is called, in attributes and arguments, and the parameters that are gamma and beta.
-EPS = "eps", "epsilon", "variance_epsilon"
-GAMMA, BETA = ("weight", "gamma", "scale", "gain"), ("bias", "beta", "shift")
+from .targets import NAMES, Adapter, Raised, TargetError, in_one_line, taken
 
 
 class TorchFunction(Adapter):
@@ -36,19 +33,19 @@ class TorchFunction(Adapter):
     array = torch.Tensor
     value = "{a}.detach().double().cpu().numpy()"
     spread, wanted = "{a}.expand({shape})", ".requires_grad_()"
-    forward = "y{s} = {call}"
+    forward = "{outputs} = {call}"
     # .grad would keep a copy of what the target keeps
-    backward = "{results} = torch.autograd.grad(y{s}, ({inputs}), dy{s}, allow_unused=True)"
+    backward = "{results} = torch.autograd.grad({y}, ({inputs}), {dy}, allow_unused=True)"
     overwrite = "{a}.detach().copy_({a}{s})"  # as optimizers do
     filled = """\
 torch.use_deterministic_algorithms(True, warn_only=True)
 torch.utils.deterministic.fill_uninitialized_memory = True"""
-    only_y = "with torch.no_grad():\n    y = {call}"
-    alone = "d{a}, = torch.autograd.grad({call}, {a}, dy, allow_unused=True)"
+    only_y = "with torch.no_grad():\n    {outputs} = {call}"
+    alone = "d{a}, = torch.autograd.grad({call}, {a}, {dy}, allow_unused=True)"
     added = """\
 for time in range(2):
-    y = {call}
-    y.backward(dy)
+    {outputs} = {call}
+    torch.autograd.backward({y}, {dy})
 {results} = (a.grad / 2 for a in ({inputs}))"""
     second = """\
 dx, = torch.autograd.grad({call}, x, dy, create_graph=True)
@@ -64,28 +61,34 @@ def product(x, gamma):
         is_module, is_class = isinstance(target, torch.nn.Module), inspect.isclass(target)
         if is_module:
             settings, target = _of_one_width(target, settings), copy.deepcopy(target)
-        super().__init__(validation.require_callable("target", target), settings, torch=torch)
-        if is_class and issubclass(target, torch.autograd.Function):
+        of_function = is_class and issubclass(target, torch.autograd.Function)
+        function = target.forward if of_function else target
+        validation.require_callable("target", target)
+        super().__init__(target, settings, function, torch=torch)
+        if of_function:
             self.entry = "target.apply"
         elif is_class:  # one module for all calls of a width and eps, so that what it keeps is kept
-            eps = "" if settings.eps is not None else f", {_keyword_of_eps(target)}={{eps}}"
-            self.prepare = f"module = target({{D}}{eps})"
+            made = {"D": "{D}"} | ({} if settings.eps is not None else {"eps": "{eps}"})
+            made |= {} if settings.gamma else {"affine": "False"}
+            made |= {} if settings.beta else {"no beta": "False"}
+            self.prepare = f"module = target({taken(self.signature, made)})"
         elif is_module:
             self.prepare = "module = target"
 
     def called(self, case: Case, *given: str) -> str:
         if not self.prepare:
             return super().called(case, *given)
-        x, *rest = given
+        of = dict(zip(self.settings.inputs, given))
+        arrays = [of.pop(name) for name in ("x", "r") if name in of]
         try:
             made = self.prepared(self.spelt("prepare", {"": case}))["module"]
         except Raised:  # and so will the script
-            names = [GAMMA[0], BETA[0]]
+            names = ["weight", "bias"]
         else:
-            names = _gamma_and_beta(made, len(rest), case.width)
-        parameters = ", ".join(f'"{name}": {value}' for name, value in zip(names, rest))
-        module = "module.to(x).train(torch.is_grad_enabled())"
-        return f"torch.func.functional_call({module}, {{{parameters}}}, ({x},))"
+            names = _parameters(made, [*of], case.width)
+        parameters = ", ".join(f'"{name}": {value}' for name, value in zip(names, of.values()))
+        module = f"module.to({arrays[0]}).train(torch.is_grad_enabled())"
+        return f"torch.func.functional_call({module}, {{{parameters}}}, ({', '.join(arrays)},))"
 
     @contextlib.contextmanager
     def context(self, case: Case):
@@ -124,36 +127,33 @@ def _require_device(device):
         ) from error
 
 
-def _keyword_of_eps(kind):
-    """The keyword by which a class takes eps."""
-    taken = inspect.signature(kind).parameters
-    name = next((name for name in EPS if name in taken), None)
-    if name is None and all(one.kind != one.VAR_KEYWORD for one in taken.values()):
-        raise TargetError(
-            f"target: found a class that takes {', '.join(taken)}, expected an argument"
-            f" {' or '.join(EPS)}; the option eps says which number is fixed in it"
-        )
-    return name or "eps"
-
-
-def _gamma_and_beta(module, count, D):
+def _parameters(module, wanted, D):
     """The names of a module's gamma and beta; in its own order, if the names do not tell."""
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
-    if len(shapes) != count:
-        raise TargetError(
-            f"target: found a module with parameters {list(shapes)}, expected {count} of them"
-            + '; kind="rms_norm" or beta=False says that it has no bias' * (len(shapes) == 1)
-        )
     for name, shape in shapes.items():
         if shape != (D,):
-            raise TargetError(
-                f"target: found a parameter {name} of shape {shape}, expected {(D,)}: one number"
-                " for each feature"
+            several = (
+                f"gamma and beta of {D} numbers: a function can reshape them, and the last axis"
+                f" of x, to {shape}, and y back"
             )
+            one = "; one gain for all features, as in ScaleNorm, cannot be said"
+            raise TargetError(
+                f"target: found a parameter {name} of shape {shape}, expected"
+                f" {several if shape[1:] else f'{(D,)}, one number for each feature'}"
+                + one
+                * (set(shape) <= {1})
+            )
+    if len(shapes) != len(wanted):
+        fewer = '; kind="rms_norm" or beta=False says that it has no bias, gamma=False no weight'
+        more = "; a function of x, gamma and beta can fix what else it has, such as a gate"
+        raise TargetError(
+            f"target: found a module with parameters {list(shapes)}, expected {len(wanted)} of"
+            f" them{fewer if len(shapes) < len(wanted) else more}"
+        )
 
     def place(name):
         last = name.rpartition(".")[2]
-        return (last in BETA) - (last in GAMMA)
+        return (last in NAMES["beta"]) - (last in NAMES["gamma"])
 
     return sorted(shapes, key=place)
 
@@ -168,20 +168,20 @@ def _compiled_again():
 
 
 def _of_one_width(module, settings):
-    """What a module says of itself: its width, its eps, and whether it has a bias."""
+    """What a module says of itself: its width, its eps, and whether it has a weight and a bias."""
     shapes = [tuple(p.shape) for p in module.parameters()]
-    if len(set(shapes)) != 1 or len(shapes[0]) != 1 or shapes[0] == (1,):
-        raise TargetError(
-            f"target: found a module with parameters of shapes {shapes}, expected (D,) with D of 2"
-            " or more"
-        )
-    said = (settings.eps, *(getattr(module, name, None) for name in EPS))
+    shape = shapes[0] if shapes else getattr(module, "normalized_shape", settings.most_features)
+    if shape is None:
+        raise TargetError("target: found no parameters, expected its width as most_features")
+    D = max(math.prod(np.atleast_1d(shape).tolist()), 2)  # of one nothing could be told
+    gamma, beta = settings.gamma and bool(shapes), settings.beta and len(shapes) > 1
+    wanted = dataclasses.replace(settings, gamma=gamma, beta=beta)
+    _parameters(module, [name for name in ("gamma", "beta") if name in wanted.inputs], D)
+    said = (settings.eps, *(getattr(module, name, None) for name in NAMES["eps"]))
     eps = next((one for one in said if one is not None), None)
     if eps is None:
         raise TargetError(
-            f"target: found a module with no number in its attribute {' or '.join(EPS)}, "
-            "expected eps as an option"
+            "target: found a module with no number in its attribute eps (or another name of that),"
+            " expected eps as an option"
         )
-    (D,) = shapes[0]
-    beta = settings.beta and len(shapes) > 1
-    return dataclasses.replace(settings, multiple_of=D, most_features=D, eps=eps, beta=beta)
+    return dataclasses.replace(wanted, multiple_of=D, most_features=D, eps=eps)

@@ -123,6 +123,41 @@ def wide(ctx, dy, dx, *rest):
     return dx * (1 + 0.01 * (dy.shape[-1] > 512)), *rest
 
 
+def composed_rms(x, gamma, eps):
+    return gamma * x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps)
+
+
+def adds(x, r, gamma, beta, eps):
+    h = x + r
+    return layer_norm(h, gamma, beta, eps), h
+
+
+def cut_off(x, r, gamma, beta, eps):
+    """No gradient of h reaches r."""
+    return layer_norm(x + r, gamma, beta, eps), x + r.detach()
+
+
+def in_float32(change):
+    """float32 gamma and beta; their gradients as ``change`` of x's dtype makes them."""
+
+    class Changed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, dtype):
+            ctx.dtype = dtype
+            return a.clone()
+
+        @staticmethod
+        def backward(ctx, da):
+            return change(da, ctx.dtype), None
+
+    def mixed(x, gamma, beta, eps):
+        given = (Changed.apply(a, x.dtype) for a in (gamma, beta))
+        return layer_norm(x.float(), *given, eps).to(x.dtype)
+
+    return mixed
+
+
+_MIXED = {"dtypes": {"x": "bfloat16", "gamma": "float32", "dy": "bfloat16"}, "most_rows": 99}
 _TWICE = {"double_backward": True, "dtypes": ("float64",)}
 _SMALL = {"most_features": 7, "most_rows": 15}
 
@@ -193,5 +228,36 @@ FAULTY = {
         lambda x, gamma, eps: 2 * of_pytorch(x, gamma.shape, gamma, None, eps),
         lambda x, gamma, eps: of_pytorch(x, gamma.shape, gamma, None, eps),
         {"beta": False},
+    ),
+    "1 + gamma": (
+        "ordinary rows",
+        lambda x, gamma, eps: composed_rms(x, gamma, eps),
+        lambda x, gamma, eps: composed_rms(x, 1 + gamma, eps),
+        {"kind": "rms_norm", "gamma_offset": 1, **_SMALL},
+    ),
+    "no gamma": (
+        "ordinary rows",
+        lambda x, *, eps: 2 * of_pytorch(x, x.shape[-1:], eps=eps),
+        lambda x, *, eps: of_pytorch(x, x.shape[-1:], eps=eps),
+        {"gamma": False, "beta": False, **_SMALL},
+    ),
+    "by their names": (
+        "ordinary rows",
+        lambda x, bias, weight, eps: layer_norm(x, bias, weight, eps),
+        lambda x, bias, weight, eps: layer_norm(x, weight, bias, eps),
+        _SMALL,
+    ),
+    "as PyTorch's": (
+        "eps near the variance",
+        lambda input, normalized_shape, weight, bias, eps: layer_norm(input, weight, bias, 2 * eps),
+        of_pytorch,
+        _SMALL,
+    ),
+    "a residual": ("ordinary rows", cut_off, adds, {"residual": True}),
+    "mixed dtypes": (
+        "ordinary rows",
+        in_float32(lambda a, dtype: a.to(dtype).float()),
+        in_float32(lambda a, dtype: a),
+        _MIXED,
     ),
 }

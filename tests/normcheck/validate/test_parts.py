@@ -205,7 +205,7 @@ def test_what_sums_over_rows_may_lose():
         "dgamma": np.zeros(1),
         "dbeta": np.array([4.0]),
     }
-    slack = allowed(exact, 0 * ones, np.ones(1), np.zeros(1), ones, "float32", "float32")
+    slack = allowed(exact, 0 * ones, np.ones(1), np.zeros(1), ones, *3 * ["float32"])
     assert slack["dbeta"] == pytest.approx([8 * u + 8 * u + 16 * u])
 
 
@@ -213,7 +213,7 @@ def test_what_sums_over_rows_may_lose():
 SAID = {
     "every 2 calls": "call 2 gives other numbers than the first: dbeta is wrong in feature ",
     "x overwritten": "the argument x is changed",
-    "dx in float64": "dx has dtype float64, expected float32, the dtype of the arguments",
+    "dx in float64": "dx has dtype float64, expected float32, the dtype of x",
     "dgamma with an axis": "dgamma has shape (1, 7), expected (7,)",
     "dbeta None": "dbeta is None",
     "one buffer for y": "where three forwards come before their backwards, y is wrong in row ",

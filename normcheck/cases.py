@@ -186,10 +186,10 @@ def draw(
     )
     named: dict[str, Any] = {"np": np}
     exec("\n".join(lines), named)
-    arrays = (stored(named[name], said.dtype_of(name, dtype)) for name in ARGUMENTS)
+    x, gamma, beta, dy = (stored(named[name], said.dtype_of(name, dtype)) for name in ARGUMENTS)
     options = {"eps": eps, "offset": offset, "sigma": sigma, "change": change, "said": said}
     again = partial(draw, property, dtype=dtype, **options)
-    return Case(property, *arrays, eps, dtype, made_by=lines, again=again, said=said)
+    return Case(property, x, gamma, beta, dy, eps, dtype, made_by=lines, again=again, said=said)
 
 
 def drawer(settings: Settings) -> Callable[..., Case]:

@@ -89,11 +89,9 @@ def test_what_has_right_numbers_has_no_name():
 
 
 def test_the_page_says_what_each_property_is_for():
-    table = [
-        row
-        for row in (BOOK / "validate-your-own.md").read_text(encoding="utf-8").splitlines()
-        if row.startswith("| ")
-    ]
+    page = (BOOK / "validate-your-own.md").read_text(encoding="utf-8")
+    lines = page.partition("## What is tried")[2].partition("## ")[0].splitlines()
+    table = [row for row in lines if row.startswith("| ")]
     told = ", ".join(row.split("|")[1].strip() for row in table[1:])
     tried = {case.property for case in all_cases(Settings(quick=True), LAYOUTS)} | {
         "rows far from zero",

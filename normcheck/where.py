@@ -32,7 +32,6 @@ def _odd(case):
 #: Name of a feature -> what it is of a case. The first by which those that failed differ from those
 #: that held is told.
 FEATURES = {
-    "dtype": lambda case: case.dtype,
     "layout": lambda case: in_words(case.layouts),
     "D": lambda case: case.width,
     "number of axes": lambda case: case.x.ndim,
@@ -57,6 +56,12 @@ def where(property, tried, failures, probe=None):
     """
     if all(wrong for _, wrong in tried):
         return ""
+    dtypes = list(dict.fromkeys(case.dtype for case, wrong in tried if wrong))
+    of_these = [(case, wrong) for case, wrong in tried if case.dtype in dtypes]
+    if len(of_these) < len(tried):
+        failures = [case for case in failures if case.dtype in dtypes]
+        more = where(property, of_these, failures, probe)
+        return f"dtype {_listed(dtypes)}" + (f"; {more}" if more else "")
     about = ABOUT.get(property)
     if about in ("D", "number of rows") and (found := _by_rule(about, tried, failures, probe)):
         return found

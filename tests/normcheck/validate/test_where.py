@@ -54,6 +54,7 @@ def test_widths_rows_axes_layouts_and_dtypes():
         lambda dy: dy.dtype == "float16" and dy.shape[-1] > 9, dtypes=("float32", "float16")
     )[1]
     assert found["a number that stands out"] == "dtype float16"
+    assert found["any width"].startswith("dtype float16; D 16, 64, ")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 
 from lnlib.rounding import FORMATS
 
-from .cases import ARGUMENTS, Case
+from .cases import Case
 from .checks import ORDINARY, asked
 from .mistakes import Diagnosis
 
@@ -102,7 +102,7 @@ class Failure:
         found["case"] = {name: getattr(case, name) for name in ("dtype", "eps", "layouts")}
         found["case"] |= {"shape": case.x.shape} | {
             name: np.vectorize(str, otypes=[object])(a).tolist() if a.size <= 64 else None
-            for name, a in zip(ARGUMENTS, case.arrays)
+            for name, a in ((name, getattr(case, name)) for name in case.said.arguments)
         }
         return found
 

@@ -80,7 +80,9 @@ def main(arguments: list[str] | None = None) -> int:
     if code == 2:
         print(f"could not run: {report.ended}", file=sys.stderr)
     elif other:
-        print(beside(report, watched(validate, other, options, silence)[1]))
+        of_other, second = watched(validate, other, options, silence)
+        print(beside(report, second))
+        code = 2 if of_other == 2 else code
     else:
         print(f"{'FAILED  ' if report.ended and code == 1 else ''}{report}")
     for path, text in zip(paths, (report.to_json, report.to_html)):

@@ -57,6 +57,8 @@ def validate(
     and :class:`TargetError` if the target does not run on ordinary rows at all, is not what it was
     said to be, or cannot be isolated, because another process cannot import it by its name.
     """
+    if not seconds > 0:
+        raise ValueError(f"seconds: found {seconds!r}, expected a number above 0")
     options |= {"kind": kind, "framework": framework, "dtypes": dtypes, "quick": quick}
     if isolate:
         return isolated(validate, target, {**options, "seconds": seconds, "case": case})

@@ -235,7 +235,13 @@ def test_bad_arguments():
     for target in ((1, 2), (layer_norm_forward,), layer_norm_forward):
         with pytest.raises(TypeError, match=r"target(\[0\])?: found .*expected a (pair|function)"):
             validate(target)
-    for options in ({"kind": "batch_norm"}, {"dtypes": ()}, {"eps": -1}, {"most_rows": 0}):
+    for options in (
+        {"kind": "batch_norm"},
+        {"dtypes": ()},
+        {"eps": -1},
+        {"most_rows": 0},
+        {"seconds": 0},
+    ):
         with pytest.raises(ValueError, match=f"^{next(iter(options))}: found"):
             validate((layer_norm_forward, layer_norm_backward), **options)
 

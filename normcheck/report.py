@@ -266,7 +266,8 @@ def _parts(report: Report, everything: bool = False) -> Iterator[tuple[str, str]
         yield "pre", f"\n{report.failures[0].test}"
     if report.properties:
         held = "No failure in what was tried of" if report.ended else "Held"
-        yield "p", f"\n{held}: {'; '.join(report.kept) or 'nothing'}"
+        start = "\n" if causes else ""
+        yield "p", f"{start}{held}: {'; '.join(report.kept) or 'nothing'}"
     if report.digits:
         told = (
             f"{dtype} {', '.join(f'{name} {d:.1f}' for name, d in digits.items())}"

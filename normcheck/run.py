@@ -79,7 +79,8 @@ class Run:
         self.settings = target.settings  # what is known of a target need not be said
         self.tried, self.unjudged, self.digits, self.table = {}, [], {}, {}
         cases = list(all_cases(self.settings, target.layouts, tuple(able(target))))
-        self.ordinary = {case.dtype: case for case in reversed(cases)}
+        first = {case.dtype: case for case in reversed(cases)}
+        self.ordinary = {dtype: first[dtype] for dtype in self.settings.dtypes if dtype in first}
         self.cases = [case for case in cases if part in f"{case.property}: {case}"]
         if not self.cases:
             raise ValueError(f"case: found {part!r}, expected a part of the name of a case")

@@ -14,7 +14,6 @@ from .layernorm import (
     layer_norm_forward,
     layer_norm_jvp,
     rms_norm_backward,
-    rms_norm_double_backward,
     rms_norm_forward,
 )
 
@@ -28,6 +27,5 @@ __all__ = [
     "layer_norm_forward",
     "layer_norm_jvp",
     "rms_norm_backward",
-    "rms_norm_double_backward",
     "rms_norm_forward",
 ]

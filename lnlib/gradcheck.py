@@ -297,7 +297,7 @@ def direction_test(
     about :math:`u^{2/3}` for ``"central"``; NaN if anything is NaN.
     """
     args, dy, grads, rule = _check_lists(f, args, dy, grads, method)
-    validation.require_kind("rng", rng, Generator, "a numpy.random.Generator")
+    validation.require_rng(rng)
     for k, (arg, grad) in enumerate(zip(args, grads)):
         validation.require_shape(f"grads[{k}]", grad.shape, arg.shape, f", the shape of args[{k}]")
     v = [(_length(a) * rng.standard_normal(a.shape)).astype(a.dtype) for a in args]

@@ -5,33 +5,28 @@ r"""Layer norm, RMS norm, group norm and their gradients in NumPy: the readable 
     y = \gamma \hat x + \beta, \qquad \hat x = (x - \mu)\, r, \qquad r = 1/\sqrt{\sigma^2 +
     \varepsilon}
 
-Which numbers are a row, whether its mean is subtracted and whether there is a beta, the table
-:data:`lnlib.norms.NORMS` says. Every function does its arithmetic on a (rows, D) array in the
-compute dtype of :data:`lnlib.validation.COMPUTE_DTYPE`. The mean is *recentred*: the computed mean
-m is rounded, so the residual mean of x - m is subtracted too. Without it the error of y grows like
-u times mean / sigma, whatever formula computes the variance. Sums over D are NumPy's, which are
-pairwise over blocks of at most 128 terms on a contiguous axis; sums over rows are wide or pairwise.
-For float32 the statistics that multiply a row are float64.
+The table :data:`lnlib.norms.NORMS` says what a row is, whether its mean is subtracted and whether
+there is a beta. Every function does its arithmetic on a (rows, D) array in the compute dtype of
+:data:`lnlib.validation.COMPUTE_DTYPE`. The mean is *recentred*: the computed mean m is rounded, so
+the residual mean of x - m is subtracted too. Without it the error of y grows like u times mean /
+sigma, whatever formula computes the variance. Sums over D are NumPy's, which are pairwise over
+blocks of at most 128 terms on a contiguous axis; sums over rows are wide or pairwise. For float32
+the statistics that multiply a row are float64.
 
-The same row has the same bits: y and dx of a row do not depend on the other rows of its batch, and
-the parameter gradients of the same arrays are the same bits in every run.
+Same row, same bits: y and dx of a row do not depend on the batch it stands in, and parameter
+gradients have the same bits in every run.
 
 Nothing on these paths uses ``abs``, ``var`` or ``conj``: the functions are analytic in x, residual,
 gamma and beta, so the complex step may differentiate them.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import validation
 from .norms import GROUP_NORM, LAYER_NORM, RMS_NORM, Norm
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 
 class NormCache(NamedTuple):
@@ -205,14 +200,7 @@ def _forward(norm, x, gamma, beta, eps, groups, residual, round_twice, precise):
 
 
 def layer_norm_forward(
-    x: ArrayLike,
-    gamma: ArrayLike,
-    beta: ArrayLike,
-    eps: float = 1e-5,
-    *,
-    residual: ArrayLike | None = None,
-    round_twice: bool = False,
-    precise: bool = False,
+    x, gamma, beta, eps=1e-5, *, residual=None, round_twice=False, precise=False
 ) -> Outputs:
     r"""Layer norm of the last axis.
 
@@ -228,15 +216,13 @@ def layer_norm_forward(
         Added to the variance (in the square of x's units), under the root.
     residual : array of x's shape and dtype, or None
         Then h = x + residual, rounded once to x's dtype, is normalised and returned: bit by bit
-        what an addition and a norm give that are called one after the other. Without it h is x.
+        what an addition and then a norm give. Without it h is x.
     round_twice : bool
-        For half-precision x: round xhat to x's dtype before it is multiplied, as model files do
-        that multiply ``weight * hidden.to(dtype)``; then y is rounded as always. Gradients are the
-        same, as if neither rounding were there.
+        For half-precision x: round xhat to x's dtype before it is multiplied by gamma, like model
+        files with ``weight * hidden.to(dtype)``. Gradients do not change.
     precise : bool
         Do the arithmetic of both passes in float64, for float32 and half-precision x: y and dx are
-        then the exact results rounded once, at any kappa (see :func:`layer_norm_backward`) up to
-        1e6.
+        then the exact results rounded once, at any kappa up to 1e6.
 
     Returns
     -------
@@ -262,6 +248,7 @@ def layer_norm_forward(
 
 def _unpack(cache, **arrays):
     """xhat, rstd and ``arrays`` as rows in the dtype of the arithmetic, None where one is None."""
+    validation.require_cache(cache, NormCache)
     like, rows = (cache.xhat.shape, cache.dtype), cache.shapes.rows
     arrays = [
         a if a is None else validation.require_like_x(name, a, *like) for name, a in arrays.items()
@@ -310,7 +297,7 @@ def _backward(norm, dy, cache, dh):
         return dx, *(_given_back(a, cache.gamma.dtype) for a in sums)
 
 
-def layer_norm_backward(dy: ArrayLike, cache: NormCache, dh: ArrayLike | None = None) -> Gradients:
+def layer_norm_backward(dy, cache, dh=None) -> Gradients:
     r"""Gradients of a loss with respect to x, gamma and beta, given ``dy``, that with respect to y.
 
     With :math:`g = \gamma\, dy` and means over the D features,
@@ -326,13 +313,11 @@ def layer_norm_backward(dy: ArrayLike, cache: NormCache, dh: ArrayLike | None = 
         x's dtype; for half-precision x also float32. Never modified.
     cache : NormCache
     dh : array like dy, or None
-        The gradient with respect to h that comes by another way than y. It is added to dx, before
-        dx is rounded to its dtype.
+        The gradient with respect to h of what else uses h: added to dx before dx is rounded.
 
     Returns
     -------
-    dx : array of x's shape and dtype
-        The gradient with respect to x; with a residual, h = x + residual, to x and residual alike.
+    dx : array of x's shape and dtype; with a residual it is the residual's gradient, too
     dgamma, dbeta : arrays of shape (D,) and gamma's dtype
 
     Notes
@@ -340,8 +325,7 @@ def layer_norm_backward(dy: ArrayLike, cache: NormCache, dh: ArrayLike | None = 
     The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||: what g has along
     **1** and along xhat is subtracted away, and its rounding error stays. That of dgamma is about
     u ||dy sqrt(xhat^2 + mean(xhat^2))|| / ||dgamma||: however small an xhat is, the error of the
-    row's mean is in it, about u sigma.
-    If forward was ``precise``, u is float64's.
+    row's mean is in it, about u sigma. If forward was ``precise``, u is float64's.
 
     Rows of random numbers err by less than 4 of these units. Where roundings have one sign, in
     ramps, or behind an outlier that swallows a part of every number that follows, a mean whose
@@ -357,8 +341,7 @@ def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
     r"""The gradients by the chain rule, one line per value between x and y, from y back to x.
 
     The teaching version of chapter 3, and an independent check of :func:`layer_norm_backward`. It
-    has no recentred mean and no cache. Arguments and results as there, with x of shape (..., D).
-    Arguments are not checked: what is shown is the chain rule, one line a value.
+    has no recentred mean and no cache. Arguments and results as there; arguments are not checked.
     """
     D = x.shape[-1]
     mean = x.mean(axis=-1, keepdims=True)
@@ -379,18 +362,17 @@ def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
     return dx, dgamma, dbeta
 
 
-def layer_norm_jvp(v: ArrayLike, cache: NormCache) -> np.ndarray:
+def layer_norm_jvp(v, cache) -> np.ndarray:
     r"""Derivative of y along ``v``: :math:`\gamma\, r\,(v - \overline{v} - \hat x\,\overline{v \hat
     x})`. ``v`` and the result have x's shape: the backward formula with gamma last, not first.
     """
-    validation.require_cache(cache, NormCache, LAYER_NORM)
     xhat, rstd, v = _unpack(cache, v=v)
     with np.errstate(all="ignore"):
-        Jv = _apply_jacobian_any(v, xhat, rstd, cache.beyond, centred)
+        Jv = _apply_jacobian_any(v, xhat, rstd, cache.beyond, _centre(cache.norm))
         return _given_back(_times_gamma(Jv, cache), cache.dtype).reshape(cache.xhat.shape)
 
 
-def layer_norm_double_backward(v: ArrayLike, dy: ArrayLike, cache: NormCache) -> Gradients:
+def layer_norm_double_backward(v, dy, cache) -> Gradients:
     r"""Gradient of :math:`\langle v, dx \rangle` with respect to x, gamma and dy.
 
     With ``v`` and g = ``gamma * dy`` centred, and means over D,
@@ -404,14 +386,10 @@ def layer_norm_double_backward(v: ArrayLike, dy: ArrayLike, cache: NormCache) ->
 
     where J is the (symmetric) Jacobian of xhat. Cotangents of dgamma and dbeta are not included.
     Arguments as of :func:`layer_norm_backward`, ``v`` like dy. Returns grad_x, grad_gamma, grad_dy.
+    The cache may be any norm's; where no mean is subtracted, ``v`` and g are not centred.
     """
-    return _double_backward(LAYER_NORM, v, dy, cache)
-
-
-def _double_backward(norm, v, dy, cache):
-    validation.require_cache(cache, NormCache, norm)
     xhat, rstd, v, upstream = _unpack(cache, v=v, dy=dy)
-    centre = _centre(norm)
+    centre = _centre(cache.norm)
     with np.errstate(all="ignore"):
         v, g = centre(v), centre(_times_gamma(upstream, cache))
         vx, gx = wide_mean(v * xhat), wide_mean(g * xhat)
@@ -445,11 +423,6 @@ def rms_norm_backward(dy, cache, dh=None) -> tuple[np.ndarray, np.ndarray]:
     return _backward(RMS_NORM, dy, cache, dh)
 
 
-def rms_norm_double_backward(v, dy, cache) -> Gradients:
-    """That of RMS norm, as :func:`layer_norm_double_backward`; ``v`` and g are not centred."""
-    return _double_backward(RMS_NORM, v, dy, cache)
-
-
 def group_norm_forward(
     x, gamma, beta, groups, eps=1e-5, *, residual=None, round_twice=False, precise=False
 ) -> Outputs:
@@ -469,5 +442,7 @@ def group_norm_backward(dy, cache, dh=None) -> Gradients:
     r"""Gradients of group norm: dx is that of :func:`layer_norm_backward`, with means over a group.
 
     Arguments and errors as there. dgamma and dbeta, (C,), sum over all axes but that of channels.
+    The numbers of a row share one mean, so its error, about u sigma, is in dgamma times the sum of
+    their dy.
     """
     return _backward(GROUP_NORM, dy, cache, dh)

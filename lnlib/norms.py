@@ -1,10 +1,8 @@
-"""The norms as data: one row each. NumPy's functions, exact arithmetic, backends and tests run over
-the same table.
+"""The norms as data: one table for NumPy's functions, exact arithmetic, other backends and tests.
 
 Every norm takes x as (N, C, S), N examples of C channels with S numbers each, and cuts the channels
-into G groups. The C / G * S numbers of one example in one group are a *row*: they are normalised
-together. Layer norm and RMS norm of (..., D) have C = D, S = 1 and one group, group norm of
-(N, C, ...) has G groups, and instance norm is group norm with G = C.
+into G groups. The numbers of an example in a group are a *row*: they are normalised together. Layer
+norm and RMS norm of (..., D) have C = D, S = 1 and G = 1; instance norm is group norm with G = C.
 """
 
 import math
@@ -12,11 +10,11 @@ from typing import NamedTuple
 
 
 class Shapes(NamedTuple):
-    """Shapes of the same numbers, seen in three ways."""
+    """The same numbers, seen as x's examples and as rows; and one number a row, as rstd has it."""
 
-    whole: tuple[int, int, int]  #: (N, C, S), beside which a parameter has shape (C, 1)
+    whole: tuple[int, int, int]  #: (N, C, S)
     rows: tuple[int, int]  #: (N * G, C / G * S)
-    statistics: tuple[int, ...]  #: of one number a row: (..., 1), or (N, G) in groups
+    statistics: tuple[int, ...]  #: (..., 1), or (N, G) in groups
 
 
 class Norm(NamedTuple):

@@ -55,9 +55,7 @@ def rows(
     count = validation.require_count("count", count)
     ratio = validation.require_number("ratio", ratio)
     sigma = validation.require_number("sigma", sigma, least=0)
-    z = validation.require_kind("rng", rng, Generator, "a numpy.random.Generator").standard_normal(
-        (count, D)
-    )
+    z = validation.require_rng(rng).standard_normal((count, D))
     z -= z.mean(axis=1, keepdims=True)
     z /= np.sqrt(np.mean(z * z, axis=1, keepdims=True))
     mean = ratio * rng.uniform(0.99, 1.01, (count, 1))
@@ -80,7 +78,7 @@ def upstream(
     with a random w for each row of ``xhat``, an array of shape (..., D). Its kappa is known in
     advance (:func:`parts`). With D = 2 there is no w: ``rest`` other than 0 is a ``ValueError``.
     """
-    validation.require_kind("rng", rng, Generator, "a numpy.random.Generator")
+    validation.require_rng(rng)
     xhat = validation.require_x(xhat, "xhat", _FLOATS).astype(np.float64)
     ones = validation.require_number("ones", ones)
     along = validation.require_number("along", along)

@@ -123,9 +123,7 @@ def sum_rows(
     validation.require_choice("dtype", dtype, DTYPES)
     a = validation.require_finite("a", _rows(a, ("float32",)))
     if order == "random":
-        a = validation.require_kind("rng", rng, Generator, "a numpy.random.Generator").permutation(
-            a
-        )
+        a = validation.require_rng(rng).permutation(a)
     total = ROW_ORDERS[order](rounding.round_to(a, dtype), dtype)
     return rounding.round_to(total, dtype).astype(np.float32)
 
@@ -145,9 +143,7 @@ def row_sum_errors(
     """
     counts = [validation.require_count("counts", n) for n in counts]
     shape = max(counts), validation.require_count("columns", columns)
-    terms = validation.require_kind(
-        "rng", rng, Generator, "a numpy.random.Generator"
-    ).standard_normal(shape, np.float32)
+    terms = validation.require_rng(rng).standard_normal(shape, np.float32)
     terms = rounding.round_to(terms, dtype)
     errors = {order: np.empty(len(counts)) for order in orders}
     for i, n in enumerate(counts):

@@ -162,12 +162,10 @@ def require_parameters(gamma, beta, x, norm=LAYER_NORM):
 
 def require_residual(residual, x):
     """Return the residual, of x's shape and dtype (complex128 may meet float64), or None."""
-    if residual is None:
-        return None
-    narrow = _in_float32(x.dtype)
-    residual = require_like_x("residual", residual, x.shape, x.dtype)
-    if narrow:
-        require_dtype("residual", residual.dtype, (x.dtype.name,), f"{x.dtype.name}, as x has")
+    if residual is not None:
+        residual = require_like_x("residual", residual, x.shape, x.dtype)
+        if _in_float32(x.dtype):
+            require_dtype("residual", residual.dtype, (x.dtype.name,), f"{x.dtype.name}, as x has")
     return residual
 
 
@@ -254,6 +252,11 @@ def require_callable(name, value):
     return require_kind(name, value, Callable, "a function")
 
 
+def require_rng(rng):
+    """Return ``rng``, a numpy.random.Generator."""
+    return require_kind("rng", rng, np.random.Generator, "a numpy.random.Generator")
+
+
 def require_several(name, value):
     """Return ``value``, an array or a sequence other than text, as a tuple."""
     if isinstance(value, (str, bytes)) or not np.iterable(value):
@@ -266,27 +269,24 @@ def require_bool(name, value):
     return bool(require_kind(name, value, (bool, np.bool_), "True or False"))
 
 
+def _true_only_if(name, value, x, narrow, expected):
+    value = require_bool(name, value)
+    if value and not narrow:
+        found = f"True with x of dtype {x.dtype.name}"
+        raise ValueError(f"{name}: found {found}, expected x of dtype {expected}")
+    return value
+
+
 def require_precise(precise, x):
     """Return ``precise``; it may be True only for x whose arithmetic is not float64 already."""
-    precise = require_bool("precise", precise)
-    if precise and not _in_float32(x.dtype):
-        name = x.dtype.name
-        raise ValueError(
-            f"precise: found True with x of dtype {name}, expected x of dtype float32, float16 "
-            f"or bfloat16; the arithmetic of {name} is float64 already"
-        )
-    return precise
+    expected = f"float32, float16 or bfloat16; the arithmetic of {x.dtype.name} is float64 already"
+    return _true_only_if("precise", precise, x, _in_float32(x.dtype), expected)
 
 
 def require_round_twice(round_twice, x):
     """Return ``round_twice``; it may be True only for x of 16 bits."""
-    round_twice = require_bool("round_twice", round_twice)
-    if round_twice and x.dtype.itemsize != 2:
-        raise ValueError(
-            f"round_twice: found True with x of dtype {x.dtype.name}, expected x of dtype float16 "
-            "or bfloat16; xhat is not stored in any other"
-        )
-    return round_twice
+    expected = "float16 or bfloat16, to which xhat is then rounded"
+    return _true_only_if("round_twice", round_twice, x, x.dtype.itemsize == 2, expected)
 
 
 def require_cache(cache, kind, norm=None):

@@ -20,7 +20,6 @@ Errors seen in practice grow like :math:`\sqrt D` where a bound grows like D.
 
 No bound for v bounds the error of xhat. The rounded mean m is off by up to :math:`u |\mu|`, so with
 a perfect variance xhat is still off by up to :math:`u |\mu| / \sigma`.
-
 """
 
 import functools

@@ -241,7 +241,7 @@ class Case(NamedTuple):
     offset: float = 0.0  # mean over standard deviation
     scale: float = 1.0  # standard deviation
     eps: float = 1e-5
-    parameters: str = ""  # dtype of gamma and beta, if not x's
+    parameters: str = ""  # dtype of gamma, beta and dy, if not x's
     norm: str = "layer_norm"
     groups: int = 1
     residual: bool = False  # whether there are a residual and a dh
@@ -261,7 +261,7 @@ class Case(NamedTuple):
             (self.scale * (self.offset + z)).astype(self.dtype).reshape(self.shape),
             np.resize(gamma, channels).astype(parameters),
             beta.astype(parameters),
-            dy.astype(self.dtype).reshape(self.shape),
+            dy.astype(parameters).reshape(self.shape),
         )
 
     def others(self):
@@ -449,6 +449,12 @@ LAYER_NORM = (
         for offset in (1e2, 1e4, 1e6)
     ),
     Case("offset 1e8 float64", (4, 7), offset=1e8),
+    *(
+        Case(f"D={D}, offset {offset:g} {dtype}", (max(1, 256 // D), D), dtype, offset=offset)
+        for D in (2, 3, 64, 1000, 1024)
+        for dtype in ("float64", "float32")
+        for offset in (1e4, 1e6)
+    ),
     Case("1e8 +- 1e-3", (2, 3, 8), regime=alternating, offset=1e11, scale=1e-3),
     *(Case(f"offset 100 {dtype}", (4, 64), dtype, offset=100) for dtype in HALVES),
     *(

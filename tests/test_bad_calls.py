@@ -88,14 +88,7 @@ OTHERS = {
     **dict.fromkeys(
         ("reference.relative_error", "reference.correct_digits"), {"value": X, "exact": EXACT.y}
     ),
-    **dict.fromkeys(
-        (
-            "layernorm.rms_norm_backward",
-            "layernorm.rms_norm_double_backward",
-            "rows.rms_norm_backward",
-        ),
-        {"cache": RMS},
-    ),
+    **dict.fromkeys(("layernorm.rms_norm_backward", "rows.rms_norm_backward"), {"cache": RMS}),
     "layernorm.group_norm_backward": {"cache": GROUP},
     "summation.sum_rows": {"a": X.astype("f4"), "order": "random"},
     "summation.running_sums": {"a": X.astype("f4")},

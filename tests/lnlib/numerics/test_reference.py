@@ -8,7 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from lnlib import reference
+from lnlib import reference, rounding
 from lnlib.reference import BITS, to_fixed, to_float64
 
 ONE = 1 << 400
@@ -166,6 +166,46 @@ def test_what_nearly_cancels_is_exact(norm):
         for n, over_r in zip(found, rational_dx(row, g, eps, norm == "layer")):
             wanted = over_r * fraction(rstd)
             assert n and abs(fraction(n) - wanted) <= abs(wanted) / 2**300
+
+
+def test_group_norm_is_layer_norm_of_its_rows():
+    """To the last bit, with gammas that are powers of two; dh is added to dx."""
+    rng = np.random.default_rng(0)
+    x, dy, dh = rng.standard_normal((3, 2, 6, 5))
+    gamma, beta, one = 2.0 ** np.arange(6), rng.standard_normal(6), np.ones(10)
+    group = reference.group_norm(x, gamma, beta, 3, dy, dh=dh)
+    g = (dy * gamma[:, None]).reshape(6, 10)
+    layer = reference.layer_norm(x.reshape(6, 10), one, 0 * one, g)
+    xhat, dx = (a.reshape(x.shape) for a in (layer.xhat, layer.dx))
+    fixed = [to_fixed(a[:, None]) for a in (gamma, beta)]
+    assert np.array_equal(group.xhat, xhat) and np.array_equal(group.dx, dx + to_fixed(dh))
+    assert np.array_equal(group.y, (xhat * fixed[0] >> BITS) + fixed[1])
+    assert np.array_equal(group.rstd, layer.rstd.reshape(2, 3))
+    assert np.array_equal(group.dbeta, to_fixed(dy).sum(axis=(0, 2)))
+    sums = (to_fixed(dy) * xhat).sum(axis=(0, 2))
+    assert all(abs(a - Fraction(int(b), ONE)) < 1 for a, b in zip(group.dgamma, sums))
+    assert reference.kappa(group, dy, gamma) == pytest.approx(
+        np.linalg.norm(to_float64(layer.rstd) * g) / np.linalg.norm(to_float64(group.dx))
+    )
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_what_the_contract_rounds(dtype):
+    """h as the dtype's own addition has it, ties and subnormal numbers too; xhat as round_to."""
+    rng, one = np.random.default_rng(1), np.ones(50)
+    x, residual = (rng.choice([-1, 1], (2, 4, 50)) * 2.0 ** rng.integers(-9, 2, (2, 4, 50))).astype(
+        dtype
+    ) * rng.integers(0, 257, (2, 4, 50)).astype(dtype)
+    h, tiny = x + residual, np.array(2.0**-14).astype(dtype)
+    assert (h.astype(float) != x.astype(float) + residual.astype(float)).any() == (x.itemsize == 2)
+    for scale in (np.ones((), dtype), tiny):
+        found = reference.rms_norm(x * scale, one, residual=residual * scale, eps=0.0)
+        exact = reference.rms_norm(x * scale + residual * scale, one, eps=0.0)
+        assert all(map(np.array_equal, found[:3], exact[:3]))
+    if x.itemsize == 2:
+        twice = reference.rms_norm(h, 3 * one, round_twice=True, eps=0.0)
+        rounded = 3 * rounding.round_to(to_float64(exact.xhat), dtype)
+        assert np.array_equal(to_float64(twice.y), rounded)
 
 
 # Distances

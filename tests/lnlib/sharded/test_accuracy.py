@@ -76,12 +76,6 @@ def test_fixed_blocks_are_as_exact(how, block, norm):
         hold(how, 12, 1000, 10, ranks, norm, block)
 
 
-@pytest.mark.parametrize("how", ["rows", "features"])
-@pytest.mark.parametrize("ranks", [1, 3, 8])
-def test_rms_norm(how, ranks):
-    hold(how, 12, 1000, 10, ranks, "rms")
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("ranks", [1, 3, 7])
 def test_constant_rows_and_constant_upstream_give_exact_zeros(dtype, ranks):
@@ -174,20 +168,6 @@ def test_rows_whose_squares_vanish_beside_eps(norm, k, eps, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["rows", "features"])
-def test_precise_is_rounded_once(how):
-    """float64 inside, for float32 x: y and dx within half a unit in the last place, nearly always,
-    at any kappa.
-    """
-    x, gamma, beta, dy = numbers(12, 1000, 1e3)
-    one, dy = np.ones_like(gamma), (1e3 + dy).astype(np.float32)
-    exact = reference.layer_norm(x, one, beta, dy)
-    for name, value in zip(NAMES, run(how, 3, x, one, beta, dy, precise=True)):
-        wanted = reference.to_float64(getattr(exact, name)).astype(value.dtype)
-        if name != "xhat":
-            assert np.mean(value == wanted) > 0.999, name
-
-
-@pytest.mark.parametrize("how", ["rows", "features"])
 def test_nan_stays_in_its_row(how):
     x, gamma, beta, dy = numbers(6, 40)
     x[2, 5] = np.nan
@@ -206,11 +186,3 @@ def test_any_leading_shape():
     )
     assert deep[0].shape == (2, 3, 2, 40)
     assert [a.tobytes() for a in deep] == [a.tobytes() for a in flat]
-
-
-@pytest.mark.parametrize("how", ["rows", "features"])
-def test_no_rows(how):
-    x, gamma, beta, dy = numbers(12, 40)
-    none = run(how, 2, x[:0], gamma, beta, dy[:0])
-    assert [a.shape for a in none] == [(0, 40)] * 3 + [(40,)] * 2
-    assert not none[3].any()

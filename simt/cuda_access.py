@@ -39,6 +39,7 @@ try:
     from numba.core.types import float16
     from numba.cuda import libdevice
     from numba.cuda.extending import intrinsic
+    from numba.cuda.nvvmutils import targetconfig  # where both of Numba's CUDA targets have it
 except ImportError:  # no Numba, or one without its CUDA target
     cuda = None  # type: ignore[assignment]
 
@@ -54,7 +55,9 @@ __all__ = [
     "int64",
     "libdevice",
     "load4",
+    "load8",
     "store4",
+    "store8",
     "uint64",
     "widened",
 ]
@@ -101,7 +104,8 @@ if cuda is None:
         function.__name__ = name
         return _jit(function)
 
-    load4, store4, widened, bfloat16 = map(_of_kernels, ("load4", "store4", "widened", "bfloat16"))
+    load4, store4, load8, store8 = map(_of_kernels, ("load4", "store4", "load8", "store8"))
+    widened, bfloat16 = map(_of_kernels, ("widened", "bfloat16"))
 
 else:
     # An intrinsic is two functions. The outer one runs when Numba infers types and returns the
@@ -122,15 +126,61 @@ else:
         if not isinstance(i, types.Integer):
             raise TypingError(f"{name}: i: found {i}, expected an integer")
 
-    def _address(context, builder, array_type, array, index_type, index):
-        """A pointer to four numbers, and what its address is a multiple of: their size, 16 bytes at
-        most.
+    def _fours(context, builder, array_type, array, index_type, index, count):
+        """Pointers to vectors of four that are ``count`` numbers together, and what the address is
+        a multiple of: their size, 16 bytes at most.
         """
         data = context.make_array(array_type)(context, builder, array).data
         pointer = builder.gep(data, [context.cast(builder, index, index_type, types.intp)])
-        four = ir.VectorType(context.get_data_type(array_type.dtype), 4)
-        # Four float64 are 32 bytes: two accesses of 16, the widest that all these GPUs have.
-        return builder.bitcast(pointer, four.as_pointer()), min(16, array_type.dtype.bitwidth // 2)
+        kind, bits, vectors = context.get_data_type(array_type.dtype), array_type.dtype.bitwidth, 1
+        if count == 8 and bits == 16:
+            kind = ir.IntType(32)  # of eight numbers of 16 bits, LLVM would make two accesses
+        else:
+            # Four float64 are 32 bytes: two accesses of 16, the widest that all these GPUs have.
+            vectors = count // 4
+        first = builder.bitcast(pointer, ir.VectorType(kind, 4).as_pointer())
+        fours = [builder.gep(first, [ir.IntType(64)(k)]) for k in range(vectors)]
+        return fours, min(16, count * bits // 8)
+
+    def _load(name, typingctx, array, i):
+        count = int(name[-1])
+        _check(name, array, i)
+
+        def generate(context, builder, signature, arguments):
+            fours, align = _fours(context, builder, array, arguments[0], i, arguments[1], count)
+            numbers = []
+            for pointer in fours:
+                four = builder.load(pointer, align=align)
+                numbers += [builder.extract_element(four, ir.IntType(32)(k)) for k in range(4)]
+            if len(numbers) < count:  # two numbers in each, the first in the lower half
+                half, sixteen = ir.IntType(16), ir.IntType(32)(16)
+                pairs = [(n, builder.lshr(n, sixteen)) for n in numbers]
+                numbers = [builder.trunc(n, half) for pair in pairs for n in pair]
+            return context.make_tuple(builder, signature.return_type, numbers)
+
+        return types.UniTuple(array.dtype, count)(array, i), generate
+
+    def _store(name, typingctx, array, i, *values):
+        count = int(name[-1])
+        _check(name, array, i)
+
+        def generate(context, builder, signature, arguments):
+            fours, align = _fours(context, builder, array, arguments[0], i, arguments[1], count)
+            numbers = arguments[2:]
+            if 4 * len(fours) < count:
+                word, sixteen = ir.IntType(32), ir.IntType(32)(16)
+                words = [builder.zext(n, word) for n in numbers]
+                pairs = zip(words[::2], words[1::2])
+                numbers = [builder.or_(low, builder.shl(high, sixteen)) for low, high in pairs]
+            for first, pointer in enumerate(fours):
+                four = ir.Constant(pointer.type.pointee, ir.Undefined)
+                for k in range(4):
+                    number = numbers[4 * first + k]
+                    four = builder.insert_element(four, number, ir.IntType(32)(k))
+                builder.store(four, pointer, align=align)
+            return context.get_dummy_value()
+
+        return types.void(array, i, *[array.dtype] * count), generate
 
     @intrinsic
     def load4(typingctx, array, i):
@@ -141,18 +191,14 @@ else:
         flat and C-contiguous. Nothing is checked when the kernel runs, and i does not count from
         the end.
         """
-        _check("load4", array, i)
+        return _load("load4", typingctx, array, i)
 
-        def generate(context, builder, signature, arguments):
-            pointer, align = _address(context, builder, array, arguments[0], i, arguments[1])
-            four = builder.load(pointer, align=align)
-            return context.make_tuple(
-                builder,
-                signature.return_type,
-                [builder.extract_element(four, ir.IntType(32)(k)) for k in range(4)],
-            )
-
-        return types.UniTuple(array.dtype, 4)(array, i), generate
+    @intrinsic
+    def load8(typingctx, array, i):
+        """The eight neighbours array[i], ..., array[i + 7], as a tuple; i is a multiple of 8. See
+        load4. One access of 16 bytes for numbers of 2 bytes, two for float32, four for float64.
+        """
+        return _load("load8", typingctx, array, i)
 
     @intrinsic
     def store4(typingctx, array, i, a, b, c, d):
@@ -160,17 +206,12 @@ else:
 
         The values are converted to the dtype of the array, as in an assignment.
         """
-        _check("store4", array, i)
+        return _store("store4", typingctx, array, i, a, b, c, d)
 
-        def generate(context, builder, signature, arguments):
-            pointer, align = _address(context, builder, array, arguments[0], i, arguments[1])
-            four = ir.Constant(pointer.type.pointee, ir.Undefined)
-            for k in range(4):
-                four = builder.insert_element(four, arguments[2 + k], ir.IntType(32)(k))
-            builder.store(four, pointer, align=align)
-            return context.get_dummy_value()
-
-        return types.void(array, i, *[array.dtype] * 4), generate
+    @intrinsic
+    def store8(typingctx, array, i, a, b, c, d, e, f, g, h):
+        """array[i], ..., array[i + 7] = a, ..., h; i is a multiple of 8. See load8 and store4."""
+        return _store("store8", typingctx, array, i, a, b, c, d, e, f, g, h)
 
     @intrinsic
     def widened(typingctx, value):
@@ -186,17 +227,35 @@ else:
 
         return float32(value), generate
 
-    @device
-    def bfloat16(value):
-        """The bits of the bfloat16 nearest to a float32 or float64, ties to even, as uint16."""
-        single = float32(value)
-        bits = libdevice.float_as_int(single)
-        # Rounding twice must not make a tie of what is none: where float32 has lost something, its
-        # last bit says so.
-        if abs(single) > abs(value):
-            bits -= 1
-        if single != value:
-            bits |= 1
-        if value != value:
-            bits = 0x7FC0 << 16
-        return uint16(((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) & 0xFFFF)
+    @intrinsic
+    def bfloat16(typingctx, value):
+        """The bits of the bfloat16 nearest to a float32 or float64, ties to even, as uint16. From
+        sm_80 on that is one instruction.
+        """
+
+        def generate(context, builder, signature, arguments):
+            number, word = arguments[0], ir.IntType(32)
+            if value == float64:
+                # Rounding twice must not make a tie of what is none: where float32 has lost
+                # something, its last bit says so.
+                single, quad = builder.fptrunc(number, ir.FloatType()), ir.IntType(64)
+                wide = builder.fpext(single, ir.DoubleType())
+                sizes = [
+                    builder.and_(builder.bitcast(n, quad), quad(2**63 - 1)) for n in (wide, number)
+                ]
+                larger, lost = (builder.icmp_unsigned(sign, *sizes) for sign in (">", "!="))
+                bits = builder.sub(builder.bitcast(single, word), builder.zext(larger, word))
+                number = builder.bitcast(
+                    builder.or_(bits, builder.zext(lost, word)), ir.FloatType()
+                )
+            if targetconfig.ConfigStack().top().compute_capability >= (8, 0):
+                kind = ir.FunctionType(ir.IntType(16), [ir.FloatType()])
+                instruction = ir.InlineAsm(kind, "cvt.rn.bf16.f32 $0, $1;", "=h,f")
+                return builder.call(instruction, [number])
+            bits = builder.bitcast(number, word)
+            odd = builder.and_(builder.lshr(bits, word(16)), word(1))
+            near = builder.lshr(builder.add(builder.add(bits, word(0x7FFF)), odd), word(16))
+            unordered = builder.fcmp_unordered("uno", number, number)
+            return builder.trunc(builder.select(unordered, word(0x7FC0), near), ir.IntType(16))
+
+        return uint16(value), generate

@@ -323,7 +323,12 @@ def _argument(name, value, machine):
 
 
 #: What kernels call, in place of what a compiler sees.
-_GIVEN = {"load4": memory.load4, "store4": memory.store4, "__simt_part": memory.part}
+_GIVEN = {
+    "load4": memory.load4,
+    "load8": memory.load8,
+    **dict.fromkeys(("store4", "store8"), memory.store),
+    "__simt_part": memory.part,
+}
 
 
 def launch(kernel: Callable, grid: int, block: int, *arguments: Any, log: bool = False) -> Run:

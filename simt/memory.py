@@ -23,7 +23,7 @@ class UninitialisedRead(KernelError):
 
 
 class Misaligned(KernelError):
-    """``load4`` or ``store4`` at an address that is not a multiple of the size of the access.
+    """``load4``, ``store8`` or the like at an address that is no multiple of the access's size.
     Allocations count as aligned to 256 bytes, as a GPU's are; a view starts where it lies in one.
     """
 
@@ -121,12 +121,12 @@ class Local(Array, dict):  # type: ignore[misc]
         self[i] = combine(old, self.convert(value))
         return old
 
-    def load4(self, i):
-        return self[i], self[i + 1], self[i + 2], self[i + 3]
+    def load(self, i, count):
+        return tuple(self[i + k] for k in range(count))
 
-    def store4(self, i, *values):
-        for k in range(4):
-            self[i + k] = values[k]
+    def store(self, i, *values):
+        for k, value in enumerate(values):
+            self[i + k] = value
 
 
 class Part(Array):
@@ -180,11 +180,15 @@ ATOMICS = {
 
 
 def load4(array, i):
-    return array.load4(i)
+    return array.load(i, 4)
 
 
-def store4(array, i, *values):
-    array.store4(i, *values)
+def load8(array, i):
+    return array.load(i, 8)
+
+
+def store(array, i, *values):
+    array.store(i, *values)
 
 
 CONFLICTS = {
@@ -236,26 +240,27 @@ class Memory(Array):
         self.data[i] = combine(old, value if self.floating else self.scalar(value))
         return old if self.floating else int(old)
 
-    def check_four(self, i):
-        if not 0 <= i <= self.size - 4:
-            self.refuse(i, 4)
-        address, width = self.start + i * self.dtype.itemsize, min(16, 4 * self.dtype.itemsize)
+    def check_several(self, i, count):
+        if not 0 <= i <= self.size - count:
+            self.refuse(i, count)
+        address, width = self.start + i * self.dtype.itemsize, min(16, count * self.dtype.itemsize)
         if address % width:
             starts = f"starts {address} bytes into its allocation"
-            what = f"{self.name}[{i}:{i + 4}] is accessed at once, but {starts}"
+            what = f"{self.name}[{i}:{i + count}] is accessed at once, but {starts}"
             raise Misaligned(f"{what}, which is not a multiple of {width}")
 
-    def load4(self, i):
-        self.check_four(i)
-        self.note("load", i, 4)
-        return tuple(self.data[i : i + 4])
+    def load(self, i, count):
+        self.check_several(i, count)
+        self.note("load", i, count)
+        return tuple(self.data[i : i + count])
 
-    def store4(self, i, *values):
-        self.check_four(i)
+    def store(self, i, *values):
+        count = len(values)
+        self.check_several(i, count)
         values = [self.convert(value) for value in values]
-        self.note("store", i, 4)
-        self.data[i : i + 4] = values
-        self.written[i : i + 4] = b"\1\1\1\1"
+        self.note("store", i, count)
+        self.data[i : i + count] = values
+        self.written[i : i + count] = b"\1" * count
 
     def note(self, kind, i, count=1):
         """Check an access, look for races with what has been done, and write this down, too."""

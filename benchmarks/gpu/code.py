@@ -80,31 +80,41 @@ def _name(dtype):
     return getattr(dtype, "__name__", str(dtype))  # NumPy's where there is no Numba
 
 
-def _planned(name, D, real, storage):
-    """The kernel of a pass for many rows of D numbers; an odd D makes it load one at a time. It
+def _planned(name, D, real, storage, centred=True, added=False):
+    """The kernel of a pass of layer norm (of RMS norm, if not ``centred``; with a residual, or its
+    gradient, if ``added``) for many rows of D numbers; an odd D makes it load one at a time. It
     stores one of x's dtype; of its arrays, "x" have the dtype of storage.
     """
-    width, kept = 1 if D % 4 else 4, plans.KEPT // (2 if real is float64 else 1)
+    width = 1 if D % 4 else 4 if storage is float32 or D % 8 else 8
+    kept = plans.KEPT // (2 if real is float64 else 1)
     if name == "forward":
         plan, blocks = plans.plan_forward(100_000, D, width, kept), 1
-        factory, loads = kernels.forward, 3  # x, gamma, beta
-        arrays, scalars = "xxxxr", ["int32"] * 2 + [_name(real)] * 3
+        factory, loads, stores = kernels.forward, 2 + centred, 1  # x, gamma, beta
+        arrays, scalars = "xxxxrxx", ["int32"] * 2 + [_name(real)] * 3
+        stores += added
     else:
         plan = plans.plan_backward(100_000, D, width, kept, 132)
         blocks = max(1, plans.RESIDENT // (plan.threads * plan.rows))
         factory = kernels.backward_twice if plan.twice else kernels.backward
-        arrays, scalars, loads = "xxrxxrr", ["int32"] * 3, 4  # x, dy, gamma twice
+        arrays, scalars, loads, stores = "xxrxxrrx", ["int32"] * 3, 4, 1  # x, dy, gamma twice
     threads = plan.threads * plan.rows
     expectations = {"threads": threads, "blocks": blocks, "float64": real is float64}
-    if plan.threads == 32 and name == "forward":
+    if plan.threads <= 32 and name == "forward":
         expectations["none"] = ("BAR",)
-    if plan.width == 4 and plan.chunks and not plan.twice:
-        wide = "E.128" if storage is float32 else "E.64"
-        expectations["at_least"] = {f"LDG.{wide}": loads * plan.chunks, f"STG.{wide}": plan.chunks}
+    if plan.width > 1 and plan.chunks and not plan.twice:
+        wide = "E.64" if storage is not float32 and width == 4 else "E.128"
+        expectations["at_least"] = {
+            f"LDG.{wide}": (loads + added) * plan.chunks,
+            f"STG.{wide}": stores * plan.chunks,
+        }
     kinds = [in_kernels(_name(storage if kind == "x" else real)) for kind in arrays]
-    constants = dict(zip(("threads", "V", "W", "R"), plan)) | {"real": real, "storage": storage}
+    constants = dict(zip(("threads", "V", "W", "R"), plan)) | {
+        **{"centred": centred, "added": added},
+        **{"real": real, "storage": storage},
+    }
+    norm = ("" if centred else " RMS") + " residual" * added
     return Kernel(
-        f"{name} {D} {_name(storage)}" + " precise" * (real is float64),
+        f"{name} {D} {_name(storage)}{norm}" + " precise" * (real is float64),
         factory,
         tuple(constants[name] for name in inspect.signature(factory).parameters),
         f"void({', '.join([f'{kind}[::1]' for kind in kinds] + scalars)})",
@@ -127,7 +137,7 @@ _WIDE = {"LDG.E.128": 12}
 _ADDED = f"void({'float32[::1], ' * 4}int32, int32)"
 
 _LENGTHS = {
-    "forward": (128, 1027, 4096, 16383, 20000),
+    "forward": (64, 128, 256, 1027, 4096, 12288, 16383, 20000, 32768, 40000),
     "backward": (64, 128, 512, 1027, 4096, 8191, 8192, 16384, 20000),
 }
 _TYPES = (float32, float16), (float32, bfloat16), (float64, float32)
@@ -136,6 +146,13 @@ _TYPES = (float32, float16), (float32, bfloat16), (float64, float32)
 KERNELS = [
     *(_planned(name, D, float32, float32) for name, some in _LENGTHS.items() for D in some),
     *(_planned(name, 4096, *types) for name in _LENGTHS for types in _TYPES),
+    *(
+        _planned(name, D, float32, storage, False, added)
+        for name, some in _LENGTHS.items()
+        for D in some
+        for storage in (float32, bfloat16)
+        for added in (False, True)
+    ),
     Kernel("add_partials", kernels.add_partials, (8, 32), _ADDED, {"threads": 256}),
     _taught_forward("thread_per_row", threads=128, none=("SHFL", "BAR")),
     _taught_forward("block_per_row", threads=256, parameters=(256,), none=("SHFL",)),
@@ -224,12 +241,10 @@ def count(sass):
 
 
 @functools.lru_cache(maxsize=1)
-def _ptx(kernel, signature, options):
+def _ptx(kernel, signature, capability, options):
     from numba import cuda
 
-    # For the oldest architecture: newer ones take its PTX, too, and ptxas makes the same of it as
-    # of their own.
-    return cuda.compile_ptx(kernel, signature, cc=(7, 5), **dict(options))[0]
+    return cuda.compile_ptx(kernel, signature, cc=capability, **dict(options))[0]
 
 
 def compile_kernel(kernel, signature, arch, **options):
@@ -239,7 +254,9 @@ def compile_kernel(kernel, signature, arch, **options):
     the other with the same function and options is fast: making PTX is what takes time.
     """
     limit = options.pop("max_registers", None)
-    return assemble(_ptx(kernel, signature, tuple(options.items())), arch, limit)
+    # Newer architectures take the PTX of older ones; what is asked for above sm_75 sm_80 has, too.
+    capability = (7, 5) if arch == "sm_75" else (8, 0)
+    return assemble(_ptx(kernel, signature, capability, tuple(options.items())), arch, limit)
 
 
 def assemble(ptx, arch, max_registers=None):

@@ -1,6 +1,6 @@
-"""Layer norm and its gradient on the GPU, each in one pass over memory: kernels in Numba CUDA.
+"""Layer norm, RMS norm and their gradients on the GPU, each in one pass over memory, in Numba CUDA.
 
-The same two functions as :mod:`lnlib.layernorm`, the same contract, and ``out=``. Where there is no
+The functions of :mod:`lnlib.layernorm`, the same contract, and ``out=``. Where there is no
 GPU the kernels run, slowly, in :mod:`simt`. In the order of the chapters:
 
 * :mod:`~lnlib.gpu.ladder`: teaching kernels, from a thread for a row to rows in registers.
@@ -9,12 +9,28 @@ GPU the kernels run, slowly, in :mod:`simt`. In the order of the chapters:
 * :mod:`~lnlib.gpu.parts`: what these consist of: memory access, sums, the statistics of a row.
 * :mod:`~lnlib.gpu.plans`: how many threads share a row, and how many partial sums there are.
 * :mod:`~lnlib.gpu.devices`: memory and launches; :func:`launch` is for kernels of your own.
-* :mod:`~lnlib.gpu.backend`: the two functions themselves: arguments, what is launched, results.
+* :mod:`~lnlib.gpu.backend`: the functions themselves: arguments, what is launched, results.
 * ``lnlib.gpu.torch``, not imported by itself: a layer for PyTorch's autograd, on the CPU, too.
 """
 
 from . import steps as steps
-from .backend import GpuLayerNormCache, layer_norm_backward, layer_norm_forward
+from .backend import (
+    GpuLayerNormCache,
+    GpuRMSNormCache,
+    layer_norm_backward,
+    layer_norm_forward,
+    rms_norm_backward,
+    rms_norm_forward,
+)
 from .devices import describe, launch
 
-__all__ = ["GpuLayerNormCache", "describe", "launch", "layer_norm_backward", "layer_norm_forward"]
+__all__ = [
+    "GpuLayerNormCache",
+    "GpuRMSNormCache",
+    "describe",
+    "launch",
+    "layer_norm_backward",
+    "layer_norm_forward",
+    "rms_norm_backward",
+    "rms_norm_forward",
+]

@@ -31,16 +31,28 @@ def _kernel(factory, *constants):
 class GpuLayerNormCache(NamedTuple):
     """What backward needs: x, four numbers a row, and gamma.
 
-    Made from NumPy arrays, it shares no memory with them. Made from device arrays, ``x`` and
-    ``gamma`` **are the caller's own**, and must not change before backward. It can be pickled if
-    its arrays can; Numba's device arrays cannot.
+    Made from NumPy arrays, it shares no memory with them. Made from device arrays, ``x`` (h, where
+    there was a residual) and ``gamma`` **are the caller's own**, and must not change before
+    backward. It can be pickled if its arrays can; Numba's device arrays cannot.
     """
 
-    x: Any  #: (..., D), on the device
+    x: Any  #: (..., D), on the device; h, where there was a residual
     statistics: Any  #: (rows, 4), as :mod:`lnlib.gpu.kernels` has them; float32, float64 if precise
     gamma: Any  #: (D,), on the device
     dtype: np.dtype  #: gamma's, which dgamma and dbeta will have
     device: bool  #: whether the caller's arrays are on the device
+
+    backend = "gpu"  # type: ignore[misc]
+
+
+class GpuRMSNormCache(NamedTuple):
+    """What RMS norm's backward needs; the fields are those of :class:`GpuLayerNormCache`."""
+
+    x: Any
+    statistics: Any
+    gamma: Any
+    dtype: np.dtype
+    device: bool
 
     backend = "gpu"  # type: ignore[misc]
 
@@ -105,13 +117,15 @@ def _seen(name, value, device):
     raise TypeError(f"{name}: found {found}, expected {expected}, where x is")
 
 
-def width_of_access(machine, D, *arrays):
-    """4 if every row of every array begins where an access of four numbers may begin, else 1.
-
-    Four float32 are 16 bytes; four numbers of half precision 8.
+def width_of_access(machine, D, x, *others):
+    """The most neighbours that one access of 16 bytes can read of x, 8 or 4, or else 4 in 8 bytes,
+    if every row of every array begins where such an access may; else 1.
     """
-    aligned = all(machine.address(a) % (4 * a.dtype.itemsize) == 0 for a in arrays)
-    return 4 if D % 4 == 0 and aligned else 1
+    for width in (16 // x.dtype.itemsize, 4):
+        sizes = ((a, min(16, width * a.dtype.itemsize)) for a in (x, *others))
+        if D % width == 0 and not any(machine.address(a) % size for a, size in sizes):
+            return width
+    return 1
 
 
 def _require_one_device(machine, arrays):
@@ -131,28 +145,29 @@ def scaled_eps(eps, real):
 
 
 @functools.lru_cache(maxsize=1024)
-def forward_work(rows, D, width, real, dtype, parameters, eps):
+def forward_work(rows, D, width, real, dtype, parameters, eps, centred, added):
     """The launch of a forward pass: what is the same in all calls of this kind."""
     plan = plans.plan_forward(rows, D, width, plans.KEPT * 4 // real.itemsize)
-    kernel = _kernel(kernels.forward, *plan[:4], real, dtype)
+    kernel = _kernel(kernels.forward, *plan[:4], centred, added, real, dtype)
     x, parameter = (dtype, rows * D), (parameters, D)
-    arrays = [x, parameter, parameter, x, (real, 4 * rows)]
+    arrays = [x, parameter, parameter, x, (real, 4 * rows), x, x]
     numbers = [np.int32(rows), np.int32(D), *scaled_eps(eps, real)]
     return PreparedLaunch(kernel, plan.blocks, plan.threads * plan.rows, arrays, numbers)
 
 
 @functools.lru_cache(maxsize=1024)
-def backward_work(rows, D, width, real, dtype, upstream, parameters, gamma, multiprocessors):
+def backward_work(rows, D, width, real, dtypes, centred, added, multiprocessors):
     """The number of partial sums of a backward pass, its launch (None without rows), and those that
-    add. ``upstream`` is the dtype of dy, ``parameters`` that of dgamma and dbeta.
+    add. ``dtypes`` are those of x, dy, dh (of dy, if none is ``added``), gamma and dgamma.
     """
+    x, dy, dh, gamma, parameters = dtypes
     plan = plans.plan_backward(rows, D, width, plans.KEPT * 4 // real.itemsize, multiprocessors)
     sums, first, adds = [(real, plan.partials * D)] * 2, None, []
     if rows:
         make = (kernels.backward_twice, *plan[:3]) if plan.twice else (kernels.backward, *plan[:4])
-        kernel = _kernel(*make, real, dtype)
-        x = dtype, rows * D
-        arrays = [(upstream, rows * D), x, (real, 4 * rows), (gamma, D), x, *sums]
+        kernel = _kernel(*make, centred, added, real, x)
+        dy, x, dh = ((dtype, rows * D) for dtype in (dy, x, dh))
+        arrays = [dy, x, (real, 4 * rows), (gamma, D), x, *sums, dh]
         numbers = [np.int32(rows), np.int32(D), np.int32(plan.partials)]
         first = PreparedLaunch(kernel, plan.blocks, plan.threads * plan.rows, arrays, numbers)
     partials = plan.partials
@@ -160,7 +175,7 @@ def backward_work(rows, D, width, real, dtype, upstream, parameters, gamma, mult
     while left:
         columns, lanes, chunks = plans.plan_add(partials)
         left, dtype = chunks > 1, real if chunks > 1 else parameters
-        kernel = _kernel(kernels.add_partials, columns, lanes, real, dtype)
+        kernel = _kernel(kernels.add_partials, columns, lanes, centred, real, dtype)
         arrays = [*[(real, partials * D)] * 2, *[(dtype, chunks * D)] * 2]
         numbers = [np.int32(partials), np.int32(D)]
         blocks = -(-D // columns) * chunks
@@ -169,114 +184,189 @@ def backward_work(rows, D, width, real, dtype, upstream, parameters, gamma, mult
     return plan.partials, first, adds
 
 
-def layer_norm_forward(
-    x: Any,
-    gamma: Any,
-    beta: Any,
-    eps: float = 1e-5,
-    *,
-    precise: bool = False,
-    out: Any = None,
-    stream: Any = None,
-) -> tuple[Any, GpuLayerNormCache]:
-    r"""Layer norm of the last axis, on the GPU; see :func:`lnlib.layernorm.layer_norm_forward`.
-
-    Formula, units, errors and source as there; parameters too, but for these. Returns y and a
-    GpuLayerNormCache.
-
-    * ``x`` is float32, or float16 or bfloat16 as storage for float32 arithmetic. A NumPy array is
-      copied to the device and y back. A device array (anything with ``__cuda_array_interface__``:
-      CuPy, PyTorch, Numba; C-contiguous) stays there, and y is one of its library.
-    * ``gamma`` and ``beta`` are where x is, of x's dtype or float32.
-    * ``precise``: arithmetic of both passes in float64. Many GPUs do that at 1/32 or 1/64 of the
-      speed of float32.
-    * ``eps``: of a constant row with eps below 9e-78, rstd is 3.4e38 unless ``precise``: float32
-      holds no larger one.
-    * ``out``, of x's shape and dtype and where x is, receives y, and is returned as y. On the
-      device it may not overlap x, gamma or beta.
-    * ``stream``, a number or Numba's, for device arrays: the CUDA stream to work on. Default:
-      PyTorch's current one for its tensors, the one that the array names, or the default stream.
-      Nothing waits for the result. Memory comes from the library of x: if that works on another
-      stream, do not free or reuse arrays before both have caught up.
-    """
-    device = _on_device(x)
+def _forward(kind, x, gamma, beta, eps, residual, precise, out, stream):
+    """y, h if there is a residual, and the cache of this kind; ``beta`` is None for RMS norm."""
+    device, centred, added = _on_device(x), beta is not None, residual is not None
     seen = validation.require_x(_seen("x", x, device))
     validation.require_dtype("x", seen.dtype, DTYPES, _TAKEN)
-    parameters = validation.require_parameters(
-        _seen("gamma", gamma, device), _seen("beta", beta, device), seen
-    )
-    (kind,) = {a.dtype for a in parameters}
+    shape, dtype = seen.shape, seen.dtype
+    parameters = [
+        validation.require_like_x("gamma", _seen("gamma", gamma, device), shape[-1:], dtype)
+    ]
+    if centred:
+        parameters = validation.require_parameters(parameters[0], _seen("beta", beta, device), seen)
     eps = validation.require_eps(eps)
     real = np.dtype(np.float64 if validation.require_bool("precise", precise) else np.float32)
     if out is not None:
         validation.require_out(_seen("out", out, True) if device else out, seen)
-    shape, dtype = seen.shape, seen.dtype
+    arrays = {"gamma": gamma, "beta": beta, "residual": residual}
+    if added:
+        other = validation.as_array("residual", _seen("residual", residual, device))
+        validation.require_dtype("residual", other.dtype, (dtype.name,), f"{dtype}, the dtype of x")
+        validation.require_shape("residual", other.shape, shape, ", the shape of x")
     D, rows = shape[-1], math.prod(shape[:-1])
     machine = machine_for(device, x, stream)
     with machine.current:
         if device:
-            _require_one_device(machine, {"gamma": gamma, "beta": beta, "out": out})
+            _require_one_device(machine, arrays | {"out": out})
         else:
-            x, gamma, beta = (machine.put(a) for a in (seen, *parameters))
+            x, gamma = machine.put(seen), machine.put(parameters[0])
+            beta = machine.put(parameters[1]) if centred else None
+            residual = machine.put(other) if added else None
         y = out if device and out is not None else machine.empty(shape, dtype)
+        h = machine.empty(shape, dtype) if added else None
         statistics = machine.empty((rows, 4), real)
         if rows:
-            width = width_of_access(machine, D, x, gamma, beta, y)
-            work = forward_work(rows, D, width, real, dtype, kind, eps)
-            machine.launch(work, x, gamma, beta, y, statistics)
-        cache = GpuLayerNormCache(x, statistics, gamma, kind, device)  # type: ignore[call-arg]
-        if device:
-            return y, cache
-        result = np.empty(shape, dtype) if out is None else out
-        machine.get(y, result)
-        return result, cache
+            # What a kernel does not use may be any array.
+            given = x, gamma, beta if centred else gamma, y
+            others = (residual, h) if added else (x, y)
+            width = width_of_access(machine, D, *given, *others)
+            kinds = real, dtype, parameters[0].dtype
+            work = forward_work(rows, D, width, *kinds, eps, centred, added)
+            machine.launch(work, *given, statistics, *others)
+        cache = kind(h if added else x, statistics, gamma, parameters[0].dtype, device)
+        results = [y, h] if added else [y]
+        if not device:
+            places = [np.empty(shape, dtype) if out is None else out, np.empty(shape, dtype)]
+            for array, place in zip(results, places):
+                machine.get(array, place)
+            results = places[: len(results)]
+        return *results, cache
 
 
-def layer_norm_backward(
-    dy: Any, cache: GpuLayerNormCache, *, out: Any = None, stream: Any = None
-) -> tuple[Any, Any, Any]:
-    r"""Gradients of a loss with respect to x, gamma and beta; see
-    :func:`lnlib.layernorm.layer_norm_backward`.
-
-    Formulas, parameters, results, errors and error bounds as there, but for these.
-
-    ``dy`` and ``out`` are where x is. ``out``, of x's shape and dtype, receives dx, and is returned
-    as dx; on the device it may not overlap dy or x. ``stream`` is as in forward. Sums over rows
-    that leave the range of float32 on the way give Inf, also where the total would not. Of nearly
-    equal terms the roundings have one sign: then chains of 64 rows and 32 partial sums may cost
-    dgamma and dbeta half as many u, 48, and those of a row's means, of D/1024 numbers and 32 warps,
-    D/2048 + 16.
-    """
-    x, statistics, gamma, parameters, device = validation.require_cache(cache, GpuLayerNormCache)
+def _backward(kind, dy, cache, dh, out, stream):
+    """dx, dgamma and, if the ``kind`` of cache is layer norm's, dbeta."""
+    x, statistics, gamma, parameters, device = validation.require_cache(cache, kind)
+    centred, added = kind is GpuLayerNormCache, dh is not None
     seen_x, seen_statistics, seen_gamma = map(_described, (x, statistics, gamma))
     shape, dtype, real = seen_x.shape, seen_x.dtype, seen_statistics.dtype
-    seen = validation.require_like_x("dy", _seen("dy", dy, device), shape, dtype)
+    upstream = {"dy": dy, "dh": dh} if added else {"dy": dy}
+    seen = {
+        name: validation.require_like_x(name, _seen(name, a, device), shape, dtype)
+        for name, a in upstream.items()
+    }
     if out is not None:
         validation.require_out(_seen("out", out, True) if device else out, seen_x)
     D, rows = shape[-1], math.prod(shape[:-1])
     machine = machine_for(device, x, stream, interpreted=isinstance(statistics, np.ndarray))
     with machine.current:
         if device:
-            _require_one_device(machine, {"dy": dy, "out": out})
+            _require_one_device(machine, upstream | {"out": out})
         else:
-            dy = machine.put(seen)
+            upstream = {name: machine.put(a) for name, a in seen.items()}
+        dy, dh = upstream["dy"], upstream["dh" if added else "dy"]
         dx = out if device and out is not None else machine.empty(shape, dtype)
-        dgamma, dbeta = machine.empty((D,), parameters), machine.empty((D,), parameters)
-        width = width_of_access(machine, D, dy, x, gamma, dx)
-        dtypes = real, dtype, seen.dtype, parameters, seen_gamma.dtype
-        partials, first, adds = backward_work(rows, D, width, *dtypes, machine.multiprocessors)
-        sums = [machine.empty((partials, D), real) for _ in range(2)] if adds else (dgamma, dbeta)
+        width = width_of_access(machine, D, x, dy, dh, gamma, dx)
+        dtypes = dtype, seen["dy"].dtype, seen["dh" if added else "dy"].dtype
+        dtypes = *dtypes, seen_gamma.dtype, parameters
+        kinds = D, width, real, dtypes, centred, added, machine.multiprocessors
+        partials, first, adds = backward_work(rows, *kinds)
+
+        def sums_of(rows, dtype):
+            """Memory for dgamma and dbeta, or parts of them; of RMS norm one array, twice."""
+            made = [machine.empty((*rows, D), dtype) for _ in range(1 + centred)]
+            return made * (2 - centred)
+
+        last = sums_of((), parameters)
+        sums = sums_of((partials,), real) if adds else last
         if first:
-            machine.launch(first, dy, x, statistics, gamma, dx, *sums)
+            machine.launch(first, dy, x, statistics, gamma, dx, *sums, dh)
         for chunks, work in adds:
-            added = dgamma, dbeta
-            if chunks > 1:
-                added = [machine.empty((chunks, D), real) for _ in range(2)]
-            machine.launch(work, *sums, *added)
-            sums = added
+            added_up = sums_of((chunks,), real) if chunks > 1 else last
+            machine.launch(work, *sums, *added_up)
+            sums = added_up
+        results = dx, *last[: 1 + centred]
         if device:
-            return dx, dgamma, dbeta
-        results = np.empty(shape, dtype) if out is None else out, *np.empty((2, D), parameters)
-        for array, result in zip((dx, dgamma, dbeta), results):
-            machine.get(array, result)
-        return results
+            return results
+        places = np.empty(shape, dtype) if out is None else out, *np.empty((2, D), parameters)
+        for array, place in zip(results, places):
+            machine.get(array, place)
+        return places[: len(results)]
+
+
+def layer_norm_forward(
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    eps: float = 1e-5,
+    *,
+    residual: Any = None,
+    precise: bool = False,
+    out: Any = None,
+    stream: Any = None,
+) -> tuple:
+    r"""Layer norm of the last axis, on the GPU; see :func:`lnlib.layernorm.layer_norm_forward`.
+
+    Formula, units, errors and source as there; parameters too, but for these. Returns y, then h if
+    there is a residual, and a GpuLayerNormCache.
+
+    * ``x`` is float32, or float16 or bfloat16 as storage for float32 arithmetic. A NumPy array is
+      copied to the device and y back. A device array (anything with ``__cuda_array_interface__``:
+      CuPy, PyTorch, Numba; C-contiguous) stays there, and y is one of its library.
+    * ``gamma`` and ``beta`` are where x is, of x's dtype or float32.
+    * ``residual``, of x's shape and dtype and where x is: the norm is that of h = x + residual,
+      rounded to that dtype, in the same pass over memory.
+    * ``precise``: arithmetic of both passes in float64. Many GPUs do that at 1/32 or 1/64 of the
+      speed of float32.
+    * ``eps``: of a constant row with eps below 9e-78, rstd is 3.4e38 unless ``precise``: float32
+      holds no larger one.
+    * ``out``, of x's shape and dtype and where x is, receives y, and is returned as y. On the
+      device it may not overlap another argument.
+    * ``stream``, a number or Numba's, for device arrays: the CUDA stream to work on. Default:
+      PyTorch's current one for its tensors, the one that the array names, or the default stream.
+      Nothing waits for the result. Memory comes from the library of x: if that works on another
+      stream, do not free or reuse arrays before both have caught up.
+
+    A row has the same y, bit for bit, in whatever batch: only D, the dtypes, ``precise``, and
+    whether arrays begin at multiples of 16 bytes, say how it is summed. So it is with dx.
+    """
+    if beta is None:
+        raise TypeError("beta: found None, expected an array (rms_norm_forward takes none)")
+    kind = GpuLayerNormCache
+    return _forward(kind, x, gamma, beta, eps, residual, precise, out, stream)
+
+
+def layer_norm_backward(
+    dy: Any, cache: GpuLayerNormCache, dh: Any = None, *, out: Any = None, stream: Any = None
+) -> tuple[Any, Any, Any]:
+    r"""Gradients of a loss with respect to x, gamma and beta; see
+    :func:`lnlib.layernorm.layer_norm_backward`.
+
+    Formulas, parameters, results, errors and error bounds as there, but for these.
+
+    ``dy``, ``dh`` and ``out`` are where x is. ``dh``, like dy, is added to dx before dx is rounded:
+    the gradient of h from elsewhere; dx is then that of x and of the residual. ``out``, of x's
+    shape and dtype, receives dx, and is returned as dx; on the device it may not overlap dy, dh or
+    x. ``stream`` is as in forward. Sums over rows that leave the range of float32 on the way give
+    Inf, also where the total would not. Of nearly equal terms the roundings have one sign: then
+    chains of 64 rows and 32 partial sums may cost dgamma and dbeta half as many u, 48, and those of
+    a row's means, of D/1024 numbers and 32 warps, D/2048 + 16.
+    """
+    return _backward(GpuLayerNormCache, dy, cache, dh, out, stream)
+
+
+def rms_norm_forward(
+    x: Any,
+    gamma: Any,
+    eps: float = 1e-5,
+    *,
+    residual: Any = None,
+    precise: bool = False,
+    out: Any = None,
+    stream: Any = None,
+) -> tuple:
+    r"""RMS norm of the last axis, on the GPU; see :func:`lnlib.layernorm.rms_norm_forward`.
+
+    Arguments, results, errors and bounds as :func:`layer_norm_forward`, without beta; the cache is
+    a GpuRMSNormCache.
+    """
+    return _forward(GpuRMSNormCache, x, gamma, None, eps, residual, precise, out, stream)
+
+
+def rms_norm_backward(
+    dy: Any, cache: GpuRMSNormCache, dh: Any = None, *, out: Any = None, stream: Any = None
+) -> tuple[Any, Any]:
+    r"""Gradients of a loss with respect to x and gamma; see
+    :func:`lnlib.layernorm.rms_norm_backward`. Arguments and bounds as :func:`layer_norm_backward`.
+    """
+    return _backward(GpuRMSNormCache, dy, cache, dh, out, stream)

@@ -37,9 +37,11 @@ from .parts import (
     ACCESS,
     chunks_of_backward,
     means_of_g,
+    normalising,
     part_of_row,
     places_of_row,
     row_statistics,
+    sum_of_rows,
     sums_of_block,
 )
 from .plans import KEPT, TERMS
@@ -49,51 +51,65 @@ from .plans import KEPT, TERMS
 #   A thread has V chunks of a row; R rows are in a block (1 if threads > 32).
 
 
-def forward(threads, V, W, R, real=float32, storage=float32):
-    """Make the forward kernel for rows of at most threads * V * W numbers.
+def forward(threads, V, W, R, centred=True, added=False, real=float32, storage=float32):
+    """Make the forward kernel for rows of at most threads * V * W numbers: of layer norm if
+    ``centred``, else of RMS norm; of x + residual, written to h, if ``added``.
 
     If V is 0, for rows of any length: nothing is kept, and a row is read again in every round.
+    Arrays that a kernel does not use, such as beta of RMS norm, may be any.
     """
-    (fetch, put), slots, pair = ACCESS[W], threads // 8, 2 * W
+    (fetch, put), slots, pair = ACCESS[W], max(1, threads // 8), 2 * W
     at, kept, chunks = places_of_row(threads, V, W)
-    find_statistics = row_statistics(threads, V, W, real)
+    find_statistics = row_statistics(threads, V, W, real, centred)
+    normalised, threads_as_bits = normalising(centred), threads.bit_length() - 1
+    waiting, add_rows = sum_of_rows(threads, V, W, real, storage)
 
-    def kernel(x, gamma, beta, y, statistics, rows, D, eps, eps_down, eps_up):
+    def kernel(x, gamma, beta, y, statistics, residual, h, rows, D, eps, eps_down, eps_up):
         v = cuda.local.array(kept, real)
         weights = cuda.local.array(pair, real)
         shared = cuda.shared.array(slots, real)
         thread = int32(cuda.threadIdx.x)
         row = int32(cuda.blockIdx.x)
         if R > 1:
-            row = row * int32(R) + (thread >> int32(5))
-            thread = thread & int32(31)
-        if row < rows:
-            base = int64(row) * int64(D)
-            for j in range(V):
+            row = row * int32(R) + (thread >> int32(threads_as_bits))
+            thread = thread & int32(threads - 1)
+        inside = row < rows
+        if threads < 32:  # all lanes of a warp stay together: of the last, some do a row again
+            row = min(row, rows - int32(1))
+        if threads < 32 or inside:
+            base, source = int64(row) * int64(D), x
+            if added:
+                others, source = cuda.local.array(waiting, real), h
+                add_rows(x, residual, h, base, inside, v, others, thread, D)
+            for j in range(0 if added else V):
                 column = (thread + int32(j * threads)) * int32(W)
                 if column < D:
                     fetch(x, base + column, v, j * W)
 
-            found = find_statistics(x, base, v, thread, D, shared, eps, eps_down, eps_up)
-            if thread == 0:
+            found = find_statistics(source, base, v, thread, D, shared, eps, eps_down, eps_up)
+            if inside and thread == 0:
                 store4(statistics, int64(row) * 4, found[0], found[1], found[2], found[3])
             for j in range(chunks(D)):
                 column, k = (thread + int32(j * threads)) * int32(W), j * at
-                if column < D:
+                if inside and column < D:
                     if V == 0:
-                        fetch(x, base + column, v, 0)
+                        fetch(source, base + column, v, 0)
                     fetch(gamma, column, weights, 0)
-                    fetch(beta, column, weights, W)
+                    if centred:
+                        fetch(beta, column, weights, W)
                     for n in range(W):
-                        xhat = ((v[k + n] * found[3] - found[0]) - found[1]) * found[2]
-                        v[k + n] = xhat * weights[n] + weights[W + n]
+                        xhat = normalised(v[k + n], found[0], found[1], found[2], found[3])
+                        v[k + n] = xhat * weights[n]
+                        if centred:
+                            v[k + n] += weights[W + n]
                     put(y, base + column, v, k, storage)
 
     return kernel
 
 
-def backward(threads, V, W, R=1, real=float32, storage=float32):
-    """Make the backward kernel, dx and partial sums, for rows of at most threads * V * W numbers.
+def backward(threads, V, W, R=1, centred=True, added=False, real=float32, storage=float32):
+    """Make the backward kernel, dx and partial sums, for rows of at most threads * V * W numbers:
+    of layer norm if ``centred``, else of RMS norm, without dbeta; with dh added to dx if ``added``.
 
     A block does R neighbouring rows at a time (one, where a row has more than a warp), and all rows
     of a partial sum. A thread that keeps few numbers asks memory for its next row ``ahead``.
@@ -101,18 +117,19 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
     kept, threads_as_bits = V * W, threads.bit_length() - 1
     ahead = kept <= KEPT // (2 if real is float32 else 4)  # else two rows have no registers
     slots = threads // 8 if R == 1 else max(1, threads * R // 32 - 1) * 2 * kept * threads
-    read, write_dx = chunks_of_backward(threads, V, W, real, storage)
-    find_means = means_of_g(threads, V, W, read, real)
-    ask, write_sums = part_of_row(threads, V, W), sums_of_block(threads, V, W, R, real)
+    read, write_dx = chunks_of_backward(threads, V, W, centred, added, real, storage)
+    find_means = means_of_g(threads, V, W, centred, read, real)
+    ask, write_sums = part_of_row(threads, V, W), sums_of_block(threads, V, W, R, centred, real)
+    fetch, normalised = ACCESS[W][0], normalising(centred)
 
-    def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
+    def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, dh, rows, D, partials):
+        other = cuda.local.array(kept, real)
         xhat, upstream = cuda.local.array(kept, real), cuda.local.array(kept, real)
         dgamma, dbeta = cuda.local.array(kept, real), cuda.local.array(kept, real)
         next_x, next_dy = xhat, upstream
         if ahead:
             next_x, next_dy = cuda.local.array(kept, real), cuda.local.array(kept, real)
-        weights, following = cuda.local.array(W, real), cuda.local.array(4, real)
-        shared = cuda.shared.array(slots, real)
+        following, shared = cuda.local.array(4, real), cuda.shared.array(slots, real)
         thread = int32(cuda.threadIdx.x)
         lane, step, side = thread & int32(threads - 1), partials * int32(R), int32(0)
         for k in range(kept):  # dy of what lies behind the end of a row stays 0
@@ -135,16 +152,21 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
                 if inside:
                     base = int64(row) * int64(D)
                     for k in range(kept):
-                        xhat[k] = ((next_x[k] * found[3] - found[0]) - found[1]) * found[2]
+                        xhat[k] = normalised(next_x[k], found[0], found[1], found[2], found[3])
                         upstream[k] = next_dy[k]
                         dgamma[k] += upstream[k] * xhat[k]
-                        dbeta[k] += upstream[k]
+                        if centred:
+                            dbeta[k] += upstream[k]
+                    for j in range(V if added else 0):
+                        column = (lane + int32(j * threads)) * int32(W)
+                        if column < D:
+                            fetch(dh, base + column, other, j * W)
                 if ahead and row + step < rows:
                     ask(dy, x, statistics, row + step, lane, D, next_dy, next_x, following)
                 means, side = find_means(
-                    dy, x, gamma, base, xhat, upstream, weights, lane, D, found, shared, side
+                    dy, x, gamma, base, xhat, upstream, lane, D, found, shared, side
                 )
-                write_dx(gamma, dx, base, lane, D, inside, xhat, upstream, weights, found, means)
+                write_dx(gamma, dx, base, lane, D, inside, xhat, upstream, other, found, means)
                 row += step
                 block_row += step
 
@@ -154,7 +176,7 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
     return kernel
 
 
-def backward_twice(threads, V, W, real=float32, storage=float32):
+def backward_twice(threads, V, W, centred=True, added=False, real=float32, storage=float32):
     """Make the backward kernel for rows of at most threads * V * W numbers that are read twice.
 
     A thread keeps its sums of dgamma and dbeta in registers, where x and dy have no room as well:
@@ -163,14 +185,15 @@ def backward_twice(threads, V, W, real=float32, storage=float32):
     """
     (fetch, put), slots = ACCESS[W], threads // 8
     at, kept, chunks = places_of_row(threads, V, W)
-    write_sums = sums_of_block(threads, V, W, 1, real)
-    read, write_dx = chunks_of_backward(threads, 1, W, real, storage)
-    find_means = means_of_g(threads, 0, W, read, real)
+    write_sums = sums_of_block(threads, V, W, 1, centred, real)
+    read, write_dx = chunks_of_backward(threads, 1, W, centred, added, real, storage)
+    find_means = means_of_g(threads, 0, W, centred, read, real)
 
-    def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
+    def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, dh, rows, D, partials):
         xhat, upstream = cuda.local.array(W, real), cuda.local.array(W, real)
+        other = cuda.local.array(W, real)
         dgamma, dbeta = cuda.local.array(kept, real), cuda.local.array(kept, real)
-        weights, shared = cuda.local.array(W, real), cuda.shared.array(slots, real)
+        shared = cuda.shared.array(slots, real)
         thread, side = int32(cuda.threadIdx.x), int32(0)
         partial = int32(cuda.blockIdx.x)
         while partial < partials:
@@ -182,26 +205,31 @@ def backward_twice(threads, V, W, real=float32, storage=float32):
                 base = int64(row) * int64(D)
                 found = load4(statistics, int64(row) * 4)
                 means, side = find_means(
-                    dy, x, gamma, base, xhat, upstream, weights, thread, D, found, shared, side
+                    dy, x, gamma, base, xhat, upstream, thread, D, found, shared, side
                 )
                 for j in range(chunks(D)):
                     chunk, place = thread + int32(j * threads), j * at
                     column = chunk * int32(W)
                     if column < D:
                         read(x, dy, base + column, xhat, upstream, found)
+                        if added:
+                            fetch(dh, base + column, other, 0)
                         if V == 0 and row > partial:
                             fetch(partial_dgamma, here + column, dgamma, 0)
-                            fetch(partial_dbeta, here + column, dbeta, 0)
+                            if centred:
+                                fetch(partial_dbeta, here + column, dbeta, 0)
                         for k in range(W):
                             if V == 0 and row == partial:
                                 dgamma[k], dbeta[k] = real(0), real(0)
                             dgamma[place + k] += upstream[k] * xhat[k]
-                            dbeta[place + k] += upstream[k]
+                            if centred:
+                                dbeta[place + k] += upstream[k]
                         if V == 0:
                             put(partial_dgamma, here + column, dgamma, 0, real)
-                            put(partial_dbeta, here + column, dbeta, 0, real)
+                            if centred:
+                                put(partial_dbeta, here + column, dbeta, 0, real)
                         write_dx(
-                            gamma, dx, base, chunk, D, True, xhat, upstream, weights, found, means
+                            gamma, dx, base, chunk, D, True, xhat, upstream, other, found, means
                         )
                 row += partials
             write_sums(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta, shared)
@@ -210,8 +238,9 @@ def backward_twice(threads, V, W, real=float32, storage=float32):
     return kernel
 
 
-def add_partials(columns, lanes, real=float32, storage=float32):
-    """Make the kernel that adds rows of partial sums, in a fixed order: a chunk of them to one row.
+def add_partials(columns, lanes, centred=True, real=float32, storage=float32):
+    """Make the kernel that adds rows of partial sums, in a fixed order: a chunk of them to one row;
+    those of dbeta too if ``centred``.
 
     A block does ``columns`` columns of a chunk; 8 of float32 are a sector of 32 bytes. Each column
     has ``lanes`` threads, and each of these at most :data:`~lnlib.gpu.plans.TERMS` terms: the error
@@ -234,21 +263,25 @@ def add_partials(columns, lanes, real=float32, storage=float32):
             for _ in range(8):  # unrolled: eight loads are on their way at the same time
                 if p < partials and column < D:
                     a += partial_dgamma[uint64(i)]
-                    b += partial_dbeta[uint64(i)]
+                    if centred:
+                        b += partial_dbeta[uint64(i)]
                 p += int32(lanes)
                 i += int64(lanes) * int64(D)
         shared[thread] = a
-        shared[thread + threads] = b
+        if centred:
+            shared[thread + threads] = b
         half = int32(threads // 2)
         while half >= int32(columns):
             cuda.syncthreads()
             if thread < half:
                 shared[thread] += shared[uint64(thread + half)]
-                shared[thread + threads] += shared[uint64(thread + threads + half)]
+                if centred:
+                    shared[thread + threads] += shared[uint64(thread + threads + half)]
             half //= int32(2)
         if thread < int32(columns) and column < D:
             i = int64(chunk) * int64(D) + int64(column)
             dgamma[uint64(i)] = storage(shared[thread])
-            dbeta[uint64(i)] = storage(shared[thread + threads])
+            if centred:
+                dbeta[uint64(i)] = storage(shared[thread + threads])
 
     return kernel

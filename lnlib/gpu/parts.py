@@ -22,12 +22,15 @@ from simt.cuda_access import (
     int64,
     libdevice,
     load4,
+    load8,
     store4,
+    store8,
     uint64,
     widened,
 )
 
 from .. import validation
+from .plans import KEPT
 
 #: Powers of two by which a row out of range is multiplied. The first is for one that is too large.
 DOWN, UP = 2.0**-90, 2.0**100
@@ -54,11 +57,16 @@ def put1(array, i, registers, k, storage):
 
 @device
 def fetch4(array, i, registers, k):
-    a, b, c, d = load4(array, i)
-    registers[k] = widened(a)
-    registers[k + 1] = widened(b)
-    registers[k + 2] = widened(c)
-    registers[k + 3] = widened(d)
+    numbers = load4(array, i)
+    for n in range(4):
+        registers[k + n] = widened(numbers[n])
+
+
+@device
+def fetch8(array, i, registers, k):
+    numbers = load8(array, i)
+    for n in range(8):
+        registers[k + n] = widened(numbers[n])
 
 
 @device
@@ -67,8 +75,28 @@ def put4(array, i, registers, k, storage):
     store4(array, i, storage(a), storage(b), storage(c), storage(d))
 
 
+@device
+def put8(array, i, registers, k, storage):
+    a, b, c, d = registers[k], registers[k + 1], registers[k + 2], registers[k + 3]
+    e, f, g, h = registers[k + 4], registers[k + 5], registers[k + 6], registers[k + 7]
+    a, b, c, d = storage(a), storage(b), storage(c), storage(d)
+    store8(array, i, a, b, c, d, storage(e), storage(f), storage(g), storage(h))
+
+
 #: W -> how a chunk is read, and written.
-ACCESS = {1: (fetch1, put1), 4: (fetch4, put4)}
+ACCESS = {1: (fetch1, put1), 4: (fetch4, put4), 8: (fetch8, put8)}
+
+
+def normalising(centred):
+    """Make what gives xhat, by the statistics of the row; without a mean, if not ``centred``."""
+
+    @device
+    def normalised(value, mean, residual, rstd, scale):
+        if centred:
+            return ((value * scale - mean) - residual) * rstd
+        return value * scale * rstd
+
+    return normalised
 
 
 def places_of_row(threads, V, W):
@@ -100,9 +128,9 @@ def times64(a, b):
 TIMES = {float32: times32, float64: times64}
 
 
-def sums_over(threads, flagged):
-    """Make the sums of a and b over the threads of a row, whether any has set its flag (if
-    ``flagged``), and the next ``side``: all get these, and the same bits.
+def sums_over(threads, flagged, both):
+    """Make the sums of a (if ``both``) and b over the threads of a row, whether any has set its
+    flag (if ``flagged``), and the next ``side``: all get these, and the same bits.
 
     A row has several warps or one, or 8 or 16 neighbouring lanes. A mask names all 32 lanes,
     because all of them come here together: of their flags, those of the row are looked at. Several
@@ -115,16 +143,21 @@ def sums_over(threads, flagged):
     @device
     def sums(a, b, flag, shared, side, thread):
         for offset in offsets:
-            a += cuda.shfl_xor_sync(FULL, a, offset)
+            if both:
+                a += cuda.shfl_xor_sync(FULL, a, offset)
             b += cuda.shfl_xor_sync(FULL, b, offset)
         if warps > 1:
             if thread & 31 == 0:
-                shared[side + (thread >> 5)] = a
+                if both:
+                    shared[side + (thread >> 5)] = a
                 shared[side + warps + (thread >> 5)] = b
             flag = cuda.syncthreads_or(flag)
-            a, b = shared[side], shared[side + warps]
+            b = shared[side + warps]
+            if both:
+                a = shared[side]
             for w in range(1, warps):
-                a += shared[uint64(side + w)]
+                if both:
+                    a += shared[uint64(side + w)]
                 b += shared[uint64(side + warps + w)]
             side = int32(2 * warps) - side
         elif flagged and lanes == 32:
@@ -136,11 +169,40 @@ def sums_over(threads, flagged):
     return sums
 
 
-def row_statistics(threads, V, W, real):
-    """Make what finds the statistics of a row, which is in registers v or, if V is 0, in memory. It
-    adds up d and d^2 of d = scale * x - mean, where mean is a guess that it makes better.
+def sum_of_rows(threads, V, W, real, storage):
+    """Make what adds a row of a residual to one of x, rounds the sum as h will be read, keeps it in
+    registers v if V is not 0, and writes it to h. Both are read of several chunks before the first
+    is written: behind a store, a load would wait.
     """
-    fetch, add_up = ACCESS[W][0], sums_over(threads, False)
+    (fetch, put), (at, _, chunks) = ACCESS[W], places_of_row(threads, V, W)
+    turns = max(1, -(-V * W // KEPT))
+    together = max(1, -(-V // turns))
+
+    @device
+    def add(x, residual, h, base, inside, v, others, thread, D):
+        for first in range(0, chunks(D), together):
+            for i in range(together):
+                column = (thread + int32((first + i) * threads)) * int32(W)
+                if column < D:
+                    fetch(x, base + column, v, (first + i) * at)
+                    fetch(residual, base + column, others, i * W)
+            for i in range(together):
+                column, k = (thread + int32((first + i) * threads)) * int32(W), (first + i) * at
+                if column < D:
+                    for n in range(W):
+                        v[k + n] = real(widened(storage(v[k + n] + others[i * W + n])))
+                    if inside:
+                        put(h, base + column, v, k, storage)
+
+    return together * W, add
+
+
+def row_statistics(threads, V, W, real, centred):
+    """Make what finds the statistics of a row, which is in registers v or, if V is 0, in memory. It
+    adds up d and d^2 of d = scale * x - mean, where mean is a guess that it makes better; of a row
+    that is not ``centred`` mean stays 0, and only d^2 is added up.
+    """
+    fetch, add_up = ACCESS[W][0], sums_over(threads, False, centred)
     at, _, chunks = places_of_row(threads, V, W)
     ends, most = validation.RANGE[NAMES[real]], real(MOST[real])
     smallest, largest, hardly = real(ends[0]), real(ends[1]), real(0.25 * DOWN**2 * ends[1])
@@ -148,9 +210,8 @@ def row_statistics(threads, V, W, real):
 
     @device
     def find(x, base, v, thread, D, shared, eps, eps_down, eps_up):
-        scale, e = real(1), eps
+        scale, e, side, constant = real(1), eps, int32(0), False
         mean, residual, variance = real(0), real(0), real(0)
-        side = int32(0)
         for _ in range(ROUNDS):
             total, squares = real(0), real(0)
             for j in range(chunks(D)):
@@ -159,17 +220,21 @@ def row_statistics(threads, V, W, real):
                     if V == 0:
                         fetch(x, base + column, v, 0)
                     for k in range(j * at, j * at + W):
-                        d = v[k] * scale - mean
-                        total += d
+                        d = v[k] * scale
+                        if centred:
+                            d -= mean
+                            total += d
                         squares += d * d
             total, squares, _, side = add_up(total, squares, 0, shared, side, thread)
-            residual = total / real(D)
-            # Negative only where the guess is poor, and then there is a better one.
-            variance = squares / real(D) - residual * residual
+            variance, again = squares / real(D), True
+            if centred:
+                residual = total / real(D)
+                # Negative only where the guess is poor, and then there is a better one.
+                variance -= residual * residual
             better = mean + residual
             off, near = residual * residual, quarter * variance
             # Where squares underflow both are 0, and the first guess may be poor.
-            if (off > near or off == near and mean == real(0)) and better != mean:
+            if centred and (off > near or off == near and mean == real(0)) and better != mean:
                 mean = better
             elif scale == real(1) and not smallest < variance + e < largest:
                 # NaN comes here too, and stays NaN.
@@ -178,21 +243,30 @@ def row_statistics(threads, V, W, real):
                 elif mean * mean < real(1):
                     mean, scale, e = mean * up, up, eps_up
                 else:  # constant: others vary more. A tiny eps is itself only in eps_up
-                    rstd = up / math.sqrt(eps_up)
-                    return mean, residual, min(rstd, most) if eps_up > real(0) else rstd, scale
+                    constant, again = True, False
             elif scale == down and variance + e < hardly:
                 # Only the mean was too large: with this guess squares are in range unscaled.
                 mean, scale, e = mean * back, real(1), eps
             else:
+                again = False
+            # Of several rows in a warp, those that are done get the same numbers once more.
+            if not (cuda.any_sync(FULL, again) if threads < 32 else again):
                 break
-        return mean, residual, real(1) / math.sqrt(variance + e), scale
+        rstd = real(1) / math.sqrt(variance + e)
+        if constant:
+            rstd = up / math.sqrt(eps_up)
+            rstd = min(rstd, most) if eps_up > real(0) else rstd
+        return mean, residual, rstd, scale
 
     return find
 
 
-def chunks_of_backward(threads, V, W, real, storage):
-    """Make what reads a chunk of xhat and dy, and what writes V chunks of dx."""
+def chunks_of_backward(threads, V, W, centred, added, real, storage):
+    """Make what reads a chunk of xhat and dy, and what writes V chunks of dx, to which it adds dh
+    if ``added``.
+    """
     (fetch, put), times, most = ACCESS[W], TIMES[real], real(MOST[real])
+    normalised = normalising(centred)
 
     @device
     def read(x, dy, i, xhat, upstream, statistics):
@@ -200,10 +274,11 @@ def chunks_of_backward(threads, V, W, real, storage):
         fetch(x, i, xhat, 0)
         fetch(dy, i, upstream, 0)
         for n in range(W):
-            xhat[n] = ((xhat[n] * scale - mean) - residual) * rstd
+            xhat[n] = normalised(xhat[n], mean, residual, rstd, scale)
 
     @device
-    def write(gamma, dx, base, thread, D, inside, xhat, upstream, weights, statistics, means):
+    def write(gamma, dx, base, thread, D, inside, xhat, upstream, other, statistics, means):
+        weights = cuda.local.array(W, real)
         _, _, rstd, scale = statistics
         g_mean, gx_mean, small, large = means
         for j in range(V):
@@ -215,28 +290,35 @@ def chunks_of_backward(threads, V, W, real, storage):
                 fetch(gamma, column, weights, 0)
                 for n in range(W):
                     g = times(upstream[k + n] * small, weights[n])
-                    inner = (g - g_mean) - xhat[k + n] * gx_mean
-                    upstream[k + n] = factor * inner * last
+                    if centred:
+                        g -= g_mean
+                    upstream[k + n] = factor * (g - xhat[k + n] * gx_mean) * last
+                    if added:
+                        upstream[k + n] += other[k + n]
                 put(dx, base + column, upstream, k, storage)
 
     return read, write
 
 
-def means_of_g(threads, V, W, read, real):
-    """Make what finds the means of g = gamma * dy * small and g * xhat of a row, and that scale: of
-    V chunks of xhat and dy that a thread keeps, or, if V is 0, of all its chunks, which it reads.
+def means_of_g(threads, V, W, centred, read, real):
+    """Make what finds the means of g = gamma * dy * small (0 if not ``centred``) and g * xhat of a
+    row, and that scale: of V chunks of xhat and dy that a thread keeps, or, if V is 0, of all its
+    chunks, which it reads.
     """
-    fetch, times, add_up = ACCESS[W][0], TIMES[real], sums_over(threads, True)
+    fetch, times, add_up = ACCESS[W][0], TIMES[real], sums_over(threads, centred, centred)
     at, _, chunks = places_of_row(threads, V, W)
     down, back = real(DOWN), real(1 / DOWN)
     harmless = real(validation.SAFE_TO_SUBTRACT[NAMES[real]])
 
     @device
-    def find(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, shared, side):
+    def find(dy, x, gamma, base, xhat, upstream, thread, D, statistics, shared, side):
+        weights = cuda.local.array(W, real)
         small, large = real(1), real(1)
         g_mean, gx_mean = real(0), real(0)
         for turn in range(2):
-            first = times(real(widened(dy[uint64(base)])) * small, real(widened(gamma[0])))
+            first = real(0)
+            if centred:
+                first = times(real(widened(dy[uint64(base)])) * small, real(widened(gamma[0])))
             g_sum, gx_sum, differs = real(0), real(0), 0
             for j in range(chunks(D)):
                 column, k = (thread + int32(j * threads)) * int32(W), j * at
@@ -246,14 +328,18 @@ def means_of_g(threads, V, W, read, real):
                     fetch(gamma, column, weights, 0)
                     for n in range(W):
                         g = times(upstream[k + n] * small, weights[n])
-                        g_sum += g
                         gx_sum += g * xhat[k + n]
-                        if g != first:
-                            differs = 1
+                        if centred:
+                            g_sum += g
+                            if g != first:
+                                differs = 1
             g_sum, gx_sum, differs, side = add_up(g_sum, gx_sum, differs, shared, side, thread)
             g_mean, gx_mean = first, real(0)  # if g is constant: dx is then 0
-            if differs:
-                g_mean, gx_mean = g_sum / real(D), gx_sum / real(D)
+            if centred:
+                if differs:
+                    g_mean, gx_mean = g_sum / real(D), gx_sum / real(D)
+            else:
+                gx_mean = gx_sum / real(D)
             # NaN comes again, too. The limit is one for means: on the safe side.
             again = not (-harmless < g_sum < harmless and -harmless < gx_sum < harmless)
             # Of several rows in a warp, those that are fine get the same sums once more: the others
@@ -286,9 +372,9 @@ def part_of_row(threads, V, W):
     return read
 
 
-def sums_of_block(threads, V, W, R, real):
-    """Make what adds dgamma and dbeta of all R groups of a block, always in the same order, and
-    writes the sums, V chunks a thread, as a row of partial sums.
+def sums_of_block(threads, V, W, R, centred, real):
+    """Make what adds dgamma, and dbeta if ``centred``, of all R groups of a block, always in the
+    same order, and writes the sums, V chunks a thread, as a row of partial sums.
 
     First those of a warp, which the shuffles of other bits than a group's reach; then those of the
     other warps, in shared memory. The first group gets the sums. In shared memory neighbours are
@@ -303,27 +389,31 @@ def sums_of_block(threads, V, W, R, real):
                 offset = threads
                 while offset < 32:
                     dgamma[k] += cuda.shfl_xor_sync(FULL, dgamma[k], offset)
-                    dbeta[k] += cuda.shfl_xor_sync(FULL, dbeta[k], offset)
+                    if centred:
+                        dbeta[k] += cuda.shfl_xor_sync(FULL, dbeta[k], offset)
                     offset *= 2
             warp, lane = thread >> int32(5), thread & int32(31)
             if warp > 0 and lane < int32(threads):
                 for k in range(kept):
                     place = (warp - int32(1)) * int32(2 * size) + int32(k * threads) + lane
                     shared[uint64(place)] = dgamma[k]
-                    shared[uint64(place + int32(size))] = dbeta[k]
+                    if centred:
+                        shared[uint64(place + int32(size))] = dbeta[k]
             cuda.syncthreads()
             if thread < int32(threads):
                 for other in range(warps - 1):
                     for k in range(kept):
                         place = int32(other * 2 * size + k * threads) + lane
                         dgamma[k] += shared[uint64(place)]
-                        dbeta[k] += shared[uint64(place + int32(size))]
+                        if centred:
+                            dbeta[k] += shared[uint64(place + int32(size))]
             cuda.syncthreads()  # before the next partial sum comes to the same places
         base = int64(partial) * int64(D)
         for j in range(V):
             column = (thread + int32(j * threads)) * int32(W)
             if thread < int32(threads) and column < D:
                 put(partial_dgamma, base + column, dgamma, j * W, real)
-                put(partial_dbeta, base + column, dbeta, j * W, real)
+                if centred:
+                    put(partial_dbeta, base + column, dbeta, j * W, real)
 
     return write

@@ -5,6 +5,9 @@ from typing import NamedTuple
 #: Numbers of a row that one thread keeps. In backward each takes four registers.
 KEPT = 16
 
+#: The most numbers of a row that forward deals out to less than a warp.
+SHORT = 128
+
 #: The largest number of rows whose parameter gradients are added one after the other, in float32.
 ROWS_ADDED = 64
 
@@ -21,7 +24,7 @@ class Plan(NamedTuple):
 
     threads: int  #: threads that share a row, a power of two from 8 to 1024
     chunks: int  #: V, chunks of a row that each thread keeps; 0 where a row is too long
-    width: int  #: W, neighbours in a chunk, 4 or 1
+    width: int  #: W, neighbours in a chunk: 4, or 8 of two bytes each, or 1
     rows: int  #: R, rows in a block
     blocks: int  #: blocks of the grid
     partials: int = 0  #: rows of partial sums, for backward
@@ -32,7 +35,7 @@ def threads_and_chunks(D, width, kept, most, least=32):
     """The fewest threads that can keep a row of D numbers, ``kept`` each, and their chunks; (1024,
     0) if none can. In chunks of one they keep a quarter less: each needs an address of its own.
     """
-    kept = kept if width == 4 else kept * 3 // 4
+    kept = kept if width > 1 else kept * 3 // 4
     for threads in (8, 16, 32, 64, 128, 256, 512, 1024):
         chunks = -(-D // (threads * width))
         if chunks * width <= kept and least <= threads <= most:
@@ -42,10 +45,18 @@ def threads_and_chunks(D, width, kept, most, least=32):
 
 def plan_forward(rows, D, width, kept=KEPT):
     """The plan for a forward pass: few threads, which then have much to read at once, and one row a
-    block, or four where a warp does a row: a multiprocessor takes more warps than blocks.
+    block, or several in 128 threads where a warp or a part of one does a row: a multiprocessor
+    takes more warps than blocks.
+
+    A row of up to :data:`SHORT` numbers is in a part of a warp, whose instructions would take
+    longer than memory. In a long one (more than 8192 numbers, of :data:`KEPT`) a thread keeps twice
+    as many: of 512 threads, two blocks have room on a multiprocessor, and one can wait while the
+    other works.
     """
-    threads, chunks = threads_and_chunks(D, width, kept, 1024)
-    together = 4 if threads == 32 else 1
+    threads, chunks = threads_and_chunks(D, width, kept, 512, 8 if D <= SHORT else 32)
+    if not chunks:
+        threads, chunks = threads_and_chunks(D, width, 2 * kept, 1024 if width > 1 else 512)
+    together = 128 // threads if threads <= 32 else 1
     return Plan(threads, chunks, width, together, -(-rows // together))
 
 

@@ -8,6 +8,7 @@ Those that concern memory or other threads are in :mod:`ptx.machine`.
 import ctypes
 import operator
 
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 then
 import numpy as np
 
 from .text import dtype, size
@@ -81,6 +82,8 @@ def _compared(line, a, b):
 
 
 def _converted(line, a):
+    if line.opcode[1:] == ("rn", "bf16", "f32"):
+        return np.where(np.isnan(a), np.uint16(0x7FFF), a.astype("bfloat16").view("u2"))
     to = dtype(line.opcode[-2])
     if a.dtype.kind == "f" and to.kind != "f":
         raise line.wrong("unknown conversion")

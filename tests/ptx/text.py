@@ -73,7 +73,7 @@ class Kernel:
 
 def size(kind):
     """Bytes of a number of this type."""
-    return 1 if kind == "pred" else int(kind[1:]) // 8
+    return 1 if kind == "pred" else int(kind.lstrip("bfsu")) // 8
 
 
 def dtype(kind):

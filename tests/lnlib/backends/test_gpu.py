@@ -68,27 +68,30 @@ def unwritten(size, dtype):
     return simt.uninitialised(size, np.dtype(devices.in_kernels(np.dtype(dtype).name))).view(dtype)
 
 
-def launch_forward(plan, x, gamma, beta, eps=1e-5, real=np.float32, **options):
-    """y, the statistics and the launch."""
+def launch_forward(plan, x, gamma, beta, eps=1e-5, real=np.float32, residual=None, **options):
+    """y, the statistics and the launch; of RMS norm if beta is None. Into x goes x + residual."""
     rows, D = x.shape
-    kernel = backend._kernel(kernels.forward, *plan[:4], np.dtype(real), x.dtype)
+    flags = beta is not None, residual is not None
+    kernel = backend._kernel(kernels.forward, *plan[:4], *flags, np.dtype(real), x.dtype)
     y, statistics = unwritten(x.size, x.dtype), simt.uninitialised(4 * rows, real)
-    arrays = *map(flat, (x, gamma, beta, y)), statistics
+    beta, residual = (x if a is None else a for a in (beta, residual))
+    arrays = *map(flat, (x, gamma, beta, y)), statistics, flat(residual), flat(x)
     numbers = np.int32(rows), np.int32(D), *scaled_eps(eps, np.dtype(real))
     shape = plan.blocks, plan.threads * plan.rows
     ran = simt.launch(kernel, *shape, *arrays, *numbers, **options)
     return y, statistics, ran
 
 
-def launch_backward(plan, dy, x, statistics, gamma, **options):
+def launch_backward(plan, dy, x, statistics, gamma, centred=True, dh=None, **options):
     """(dx, partial_dgamma, partial_dbeta) and the launch."""
     rows, D = x.shape
     real = statistics.dtype
     make = (kernels.backward_twice, *plan[:3]) if plan.twice else (kernels.backward, *plan[:4])
-    kernel = backend._kernel(*make, real, x.dtype)
+    kernel = backend._kernel(*make, centred, dh is not None, real, x.dtype)
     sums = (simt.uninitialised(plan.partials * D, real) for _ in range(2))
     outputs = unwritten(x.size, x.dtype), *sums
     arrays = flat(dy), flat(x), statistics, flat(gamma), *map(flat, outputs)
+    arrays = *arrays, flat(dy if dh is None else dh)
     numbers = np.int32(rows), np.int32(D), np.int32(plan.partials)
     shape = plan.blocks, plan.threads * plan.rows
     ran = simt.launch(kernel, *shape, *arrays, *numbers, **options)
@@ -102,7 +105,7 @@ def launch_add(partial_dgamma, partial_dbeta, D, dtype=np.float32, **options):
     partials, real = partial_dgamma.size // D, partial_dgamma.dtype
     columns, lanes, chunks = plans.plan_add(partials)
     into = dtype if chunks == 1 else real
-    kernel = backend._kernel(kernels.add_partials, columns, lanes, real, np.dtype(into))
+    kernel = backend._kernel(kernels.add_partials, columns, lanes, True, real, np.dtype(into))
     dgamma, dbeta = (unwritten(chunks * D, into) for _ in range(2))
     arrays = partial_dgamma, partial_dbeta, flat(dgamma), flat(dbeta)
     shape, numbers = (-(-D // columns) * chunks, columns * lanes), (np.int32(partials), np.int32(D))
@@ -163,9 +166,6 @@ class Kind(NamedTuple):
         return Plan(*self[1:5], blocks, partials, self.twice)
 
     def forward(self, N):
-        """Forward gives a row a warp at least."""
-        if self.threads < 32:
-            return Plan(32, -(-self.D // (32 * self.width)), self.width, 4, -(-N // 4))
         return self.plan(-(-N // self.rows))
 
     def backward(self, N):
@@ -184,6 +184,7 @@ KINDS = {
     "a warp, two rows": Kind(44, 16, 1, 4, 2),
     "four warps, four rows each": Kind(60, 8, 2, 4, 16),
     "a warp, four rows, one by one": Kind(39, 8, 5, 1, 4),
+    "a warp, four rows, eight at once": Kind(120, 8, 2, 8, 4),
     "four warps, a long row each": Kind(260, 32, 3, 4, 4),
     "a block": Kind(260, 64, 2, 4, 1),
     "a block, one by one": Kind(131, 64, 3, 1, 1),

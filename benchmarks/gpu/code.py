@@ -108,10 +108,8 @@ def _planned(name, D, real, storage, centred=True, added=False):
             f"STG.{wide}": stores * plan.chunks,
         }
     kinds = [in_kernels(_name(storage if kind == "x" else real)) for kind in arrays]
-    constants = dict(zip(("threads", "V", "W", "R"), plan)) | {
-        **{"centred": centred, "added": added},
-        **{"real": real, "storage": storage},
-    }
+    flags = {"centred": centred, "added": added, "real": real, "storage": storage}
+    constants = dict(zip(("threads", "V", "W", "R"), plan)) | flags
     norm = ("" if centred else " RMS") + " residual" * added
     return Kernel(
         f"{name} {D} {_name(storage)}{norm}" + " precise" * (real is float64),

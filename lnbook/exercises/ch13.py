@@ -209,9 +209,8 @@ def _kernel_of_the_plan(plan, D, rows):
         beta,
         y,
         statistics,
-        3,
-        D,
-        *eps,
+        *(x.reshape(-1), y),  # of a residual, which there is none
+        *(3, D, *eps),
     )
     # The row statistics err by at most (D + 4) u, and y by twice that, and a few roundings.
     expect_close(

@@ -15,8 +15,7 @@ GPU the kernels run, slowly, in :mod:`simt`. In the order of the chapters:
 
 from . import steps as steps
 from .backend import (
-    GpuLayerNormCache,
-    GpuRMSNormCache,
+    GpuNormCache,
     layer_norm_backward,
     layer_norm_forward,
     rms_norm_backward,
@@ -25,8 +24,7 @@ from .backend import (
 from .devices import describe, launch
 
 __all__ = [
-    "GpuLayerNormCache",
-    "GpuRMSNormCache",
+    "GpuNormCache",
     "describe",
     "launch",
     "layer_norm_backward",

@@ -10,6 +10,7 @@ import numpy as np
 from simt.cuda_access import bfloat16, float16, float32, float64
 
 from .. import validation
+from ..norms import LAYER_NORM, RMS_NORM, Norm
 from . import kernels, parts, plans
 from .devices import PreparedLaunch, is_tensor, machine_for
 
@@ -28,7 +29,7 @@ def _kernel(factory, *constants):
     return factory(*numbers, _TYPES[real.name], _TYPES[storage.name])
 
 
-class GpuLayerNormCache(NamedTuple):
+class GpuNormCache(NamedTuple):
     """What backward needs: x, four numbers a row, and gamma.
 
     Made from NumPy arrays, it shares no memory with them. Made from device arrays, ``x`` (h, where
@@ -41,18 +42,7 @@ class GpuLayerNormCache(NamedTuple):
     gamma: Any  #: (D,), on the device
     dtype: np.dtype  #: gamma's, which dgamma and dbeta will have
     device: bool  #: whether the caller's arrays are on the device
-
-    backend = "gpu"  # type: ignore[misc]
-
-
-class GpuRMSNormCache(NamedTuple):
-    """What RMS norm's backward needs; the fields are those of :class:`GpuLayerNormCache`."""
-
-    x: Any
-    statistics: Any
-    gamma: Any
-    dtype: np.dtype
-    device: bool
+    norm: Norm = LAYER_NORM  #: its row of the table :data:`lnlib.norms.NORMS`
 
     backend = "gpu"  # type: ignore[misc]
 
@@ -184,104 +174,95 @@ def backward_work(rows, D, width, real, dtypes, centred, added, multiprocessors)
     return plan.partials, first, adds
 
 
-def _forward(kind, x, gamma, beta, eps, residual, precise, out, stream):
-    """y, h if there is a residual, and the cache of this kind; ``beta`` is None for RMS norm."""
-    device, centred, added = _on_device(x), beta is not None, residual is not None
+def _forward(norm, x, gamma, beta, eps, residual, precise, out, stream):
+    """y, h if there is a residual, and the cache; ``beta`` is None if the norm has none."""
+    device = _on_device(x)
     seen = validation.require_x(_seen("x", x, device))
     validation.require_dtype("x", seen.dtype, DTYPES, _TAKEN)
-    shape, dtype = seen.shape, seen.dtype
-    parameters = [
-        validation.require_like_x("gamma", _seen("gamma", gamma, device), shape[-1:], dtype)
-    ]
-    if centred:
-        parameters = validation.require_parameters(parameters[0], _seen("beta", beta, device), seen)
+    given = {"gamma": gamma, "beta": beta, "residual": residual}
+    looked = [a if a is None else _seen(name, a, device) for name, a in given.items()]
+    parameters = validation.require_parameters(*looked[:2], seen, norm)
+    other = validation.require_residual(looked[2], seen)
     eps = validation.require_eps(eps)
     real = np.dtype(np.float64 if validation.require_bool("precise", precise) else np.float32)
     if out is not None:
         validation.require_out(_seen("out", out, True) if device else out, seen)
-    arrays = {"gamma": gamma, "beta": beta, "residual": residual}
-    if added:
-        other = validation.as_array("residual", _seen("residual", residual, device))
-        validation.require_dtype("residual", other.dtype, (dtype.name,), f"{dtype}, the dtype of x")
-        validation.require_shape("residual", other.shape, shape, ", the shape of x")
-    D, rows = shape[-1], math.prod(shape[:-1])
+    shape, dtype, kind = seen.shape, seen.dtype, parameters[0].dtype
+    D, rows, added = shape[-1], math.prod(shape[:-1]), other is not None
     machine = machine_for(device, x, stream)
     with machine.current:
         if device:
-            _require_one_device(machine, arrays | {"out": out})
+            _require_one_device(machine, given | {"out": out})
         else:
-            x, gamma = machine.put(seen), machine.put(parameters[0])
-            beta = machine.put(parameters[1]) if centred else None
-            residual = machine.put(other) if added else None
+            arrays = seen, *parameters, other
+            x, gamma, beta, residual = (a if a is None else machine.put(a) for a in arrays)
         y = out if device and out is not None else machine.empty(shape, dtype)
-        h = machine.empty(shape, dtype) if added else None
+        h = machine.empty(shape, dtype) if added else x
         statistics = machine.empty((rows, 4), real)
         if rows:
-            # What a kernel does not use may be any array.
-            given = x, gamma, beta if centred else gamma, y
+            # For an array that it does not use a kernel gets any.
+            arrays = x, gamma, beta if norm.beta else gamma, y
             others = (residual, h) if added else (x, y)
-            width = width_of_access(machine, D, *given, *others)
-            kinds = real, dtype, parameters[0].dtype
-            work = forward_work(rows, D, width, *kinds, eps, centred, added)
-            machine.launch(work, *given, statistics, *others)
-        cache = kind(h if added else x, statistics, gamma, parameters[0].dtype, device)
-        results = [y, h] if added else [y]
-        if not device:
-            places = [np.empty(shape, dtype) if out is None else out, np.empty(shape, dtype)]
-            for array, place in zip(results, places):
-                machine.get(array, place)
-            results = places[: len(results)]
-        return *results, cache
+            width = width_of_access(machine, D, *arrays, *others)
+            work = forward_work(rows, D, width, real, dtype, kind, eps, norm.mean, added)
+            machine.launch(work, *arrays, statistics, *others)
+        cache = GpuNormCache(h, statistics, gamma, kind, device, norm)  # type: ignore[call-arg]
+        results = (y, h) if added else (y,)
+        if device:
+            return *results, cache
+        places = [np.empty(shape, dtype) for _ in results]
+        if out is not None:
+            places[0] = out
+        for array, place in zip(results, places):
+            machine.get(array, place)
+        return *places, cache
 
 
-def _backward(kind, dy, cache, dh, out, stream):
-    """dx, dgamma and, if the ``kind`` of cache is layer norm's, dbeta."""
-    x, statistics, gamma, parameters, device = validation.require_cache(cache, kind)
-    centred, added = kind is GpuLayerNormCache, dh is not None
-    seen_x, seen_statistics, seen_gamma = map(_described, (x, statistics, gamma))
-    shape, dtype, real = seen_x.shape, seen_x.dtype, seen_statistics.dtype
-    upstream = {"dy": dy, "dh": dh} if added else {"dy": dy}
-    seen = {
-        name: validation.require_like_x(name, _seen(name, a, device), shape, dtype)
-        for name, a in upstream.items()
-    }
+def _backward(norm, dy, cache, dh, out, stream):
+    """dx, dgamma and, if the norm has a beta, dbeta."""
+    validation.require_cache(cache, GpuNormCache, norm)
+    x, statistics, gamma, parameters, device, _ = cache
+    seen_x, real, count = _described(x), _described(statistics).dtype, 1 + norm.beta
+    shape, dtype = seen_x.shape, seen_x.dtype
+    given = {"dy": dy} if dh is None else {"dy": dy, "dh": dh}
+    seen = [
+        validation.require_like_x(name, _seen(name, a, device), shape, dtype)
+        for name, a in given.items()
+    ]
     if out is not None:
         validation.require_out(_seen("out", out, True) if device else out, seen_x)
     D, rows = shape[-1], math.prod(shape[:-1])
     machine = machine_for(device, x, stream, interpreted=isinstance(statistics, np.ndarray))
     with machine.current:
         if device:
-            _require_one_device(machine, upstream | {"out": out})
-        else:
-            upstream = {name: machine.put(a) for name, a in seen.items()}
-        dy, dh = upstream["dy"], upstream["dh" if added else "dy"]
+            _require_one_device(machine, given | {"out": out})
+        upstream = list(given.values()) if device else [machine.put(a) for a in seen]
         dx = out if device and out is not None else machine.empty(shape, dtype)
-        width = width_of_access(machine, D, x, dy, dh, gamma, dx)
-        dtypes = dtype, seen["dy"].dtype, seen["dh" if added else "dy"].dtype
-        dtypes = *dtypes, seen_gamma.dtype, parameters
-        kinds = D, width, real, dtypes, centred, added, machine.multiprocessors
-        partials, first, adds = backward_work(rows, *kinds)
+        width = width_of_access(machine, D, x, *upstream, gamma, dx)
+        dtypes = dtype, seen[0].dtype, seen[-1].dtype, _described(gamma).dtype, parameters
+        flags = norm.mean, dh is not None
+        work = backward_work(rows, D, width, real, dtypes, *flags, machine.multiprocessors)
+        partials, first, adds = work
 
-        def sums_of(rows, dtype):
-            """Memory for dgamma and dbeta, or parts of them; of RMS norm one array, twice."""
-            made = [machine.empty((*rows, D), dtype) for _ in range(1 + centred)]
-            return made * (2 - centred)
+        def sums_of(shape, dtype):
+            """Memory for dgamma and dbeta, or parts of them: where there is no dbeta, one twice."""
+            return [machine.empty(shape, dtype) for _ in range(count)] * (3 - count)
 
-        last = sums_of((), parameters)
-        sums = sums_of((partials,), real) if adds else last
+        gradients = sums_of((D,), parameters)
+        sums = sums_of((partials, D), real) if adds else gradients
         if first:
-            machine.launch(first, dy, x, statistics, gamma, dx, *sums, dh)
+            machine.launch(first, upstream[0], x, statistics, gamma, dx, *sums, upstream[-1])
         for chunks, work in adds:
-            added_up = sums_of((chunks,), real) if chunks > 1 else last
+            added_up = sums_of((chunks, D), real) if chunks > 1 else gradients
             machine.launch(work, *sums, *added_up)
             sums = added_up
-        results = dx, *last[: 1 + centred]
+        results = dx, *gradients[:count]
         if device:
             return results
-        places = np.empty(shape, dtype) if out is None else out, *np.empty((2, D), parameters)
+        places = np.empty(shape, dtype) if out is None else out, *np.empty((count, D), parameters)
         for array, place in zip(results, places):
             machine.get(array, place)
-        return places[: len(results)]
+        return places
 
 
 def layer_norm_forward(
@@ -294,11 +275,11 @@ def layer_norm_forward(
     precise: bool = False,
     out: Any = None,
     stream: Any = None,
-) -> tuple:
+) -> tuple[Any, ...]:
     r"""Layer norm of the last axis, on the GPU; see :func:`lnlib.layernorm.layer_norm_forward`.
 
     Formula, units, errors and source as there; parameters too, but for these. Returns y, then h if
-    there is a residual, and a GpuLayerNormCache.
+    there is a residual, and a GpuNormCache.
 
     * ``x`` is float32, or float16 or bfloat16 as storage for float32 arithmetic. A NumPy array is
       copied to the device and y back. A device array (anything with ``__cuda_array_interface__``:
@@ -320,14 +301,11 @@ def layer_norm_forward(
     A row has the same y, bit for bit, in whatever batch: only D, the dtypes, ``precise``, and
     whether arrays begin at multiples of 16 bytes, say how it is summed. So it is with dx.
     """
-    if beta is None:
-        raise TypeError("beta: found None, expected an array (rms_norm_forward takes none)")
-    kind = GpuLayerNormCache
-    return _forward(kind, x, gamma, beta, eps, residual, precise, out, stream)
+    return _forward(LAYER_NORM, x, gamma, beta, eps, residual, precise, out, stream)
 
 
 def layer_norm_backward(
-    dy: Any, cache: GpuLayerNormCache, dh: Any = None, *, out: Any = None, stream: Any = None
+    dy: Any, cache: GpuNormCache, dh: Any = None, *, out: Any = None, stream: Any = None
 ) -> tuple[Any, Any, Any]:
     r"""Gradients of a loss with respect to x, gamma and beta; see
     :func:`lnlib.layernorm.layer_norm_backward`.
@@ -342,31 +320,21 @@ def layer_norm_backward(
     chains of 64 rows and 32 partial sums may cost dgamma and dbeta half as many u, 48, and those of
     a row's means, of D/1024 numbers and 32 warps, D/2048 + 16.
     """
-    return _backward(GpuLayerNormCache, dy, cache, dh, out, stream)
+    return _backward(LAYER_NORM, dy, cache, dh, out, stream)
 
 
 def rms_norm_forward(
-    x: Any,
-    gamma: Any,
-    eps: float = 1e-5,
-    *,
-    residual: Any = None,
-    precise: bool = False,
-    out: Any = None,
-    stream: Any = None,
-) -> tuple:
+    x, gamma, eps=1e-5, *, residual=None, precise=False, out=None, stream=None
+) -> tuple[Any, ...]:
     r"""RMS norm of the last axis, on the GPU; see :func:`lnlib.layernorm.rms_norm_forward`.
 
-    Arguments, results, errors and bounds as :func:`layer_norm_forward`, without beta; the cache is
-    a GpuRMSNormCache.
+    Arguments, results, errors and bounds as :func:`layer_norm_forward`, without beta.
     """
-    return _forward(GpuRMSNormCache, x, gamma, None, eps, residual, precise, out, stream)
+    return _forward(RMS_NORM, x, gamma, None, eps, residual, precise, out, stream)
 
 
-def rms_norm_backward(
-    dy: Any, cache: GpuRMSNormCache, dh: Any = None, *, out: Any = None, stream: Any = None
-) -> tuple[Any, Any]:
+def rms_norm_backward(dy, cache, dh=None, *, out=None, stream=None) -> tuple[Any, Any]:
     r"""Gradients of a loss with respect to x and gamma; see
     :func:`lnlib.layernorm.rms_norm_backward`. Arguments and bounds as :func:`layer_norm_backward`.
     """
-    return _backward(GpuRMSNormCache, dy, cache, dh, out, stream)
+    return _backward(RMS_NORM, dy, cache, dh, out, stream)

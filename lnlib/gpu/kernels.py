@@ -114,7 +114,7 @@ def backward(threads, V, W, R=1, centred=True, added=False, real=float32, storag
     A block does R neighbouring rows at a time (one, where a row has more than a warp), and all rows
     of a partial sum. A thread that keeps few numbers asks memory for its next row ``ahead``.
     """
-    kept, threads_as_bits = V * W, threads.bit_length() - 1
+    kept, both, threads_as_bits = V * W, (1 + centred) * V * W, threads.bit_length() - 1
     ahead = kept <= KEPT // (2 if real is float32 else 4)  # else two rows have no registers
     slots = threads // 8 if R == 1 else max(1, threads * R // 32 - 1) * 2 * kept * threads
     read, write_dx = chunks_of_backward(threads, V, W, centred, added, real, storage)
@@ -123,9 +123,8 @@ def backward(threads, V, W, R=1, centred=True, added=False, real=float32, storag
     fetch, normalised = ACCESS[W][0], normalising(centred)
 
     def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, dh, rows, D, partials):
-        other = cuda.local.array(kept, real)
         xhat, upstream = cuda.local.array(kept, real), cuda.local.array(kept, real)
-        dgamma, dbeta = cuda.local.array(kept, real), cuda.local.array(kept, real)
+        other, sums = cuda.local.array(kept, real), cuda.local.array(both, real)
         next_x, next_dy = xhat, upstream
         if ahead:
             next_x, next_dy = cuda.local.array(kept, real), cuda.local.array(kept, real)
@@ -138,8 +137,8 @@ def backward(threads, V, W, R=1, centred=True, added=False, real=float32, storag
             following[k] = real(0)
         partial = int32(cuda.blockIdx.x)
         while partial < partials:
-            for k in range(kept):
-                dgamma[k], dbeta[k] = real(0), real(0)
+            for k in range(both):
+                sums[k] = real(0)
             block_row = partial * int32(R)  # all threads of the block leave the loop together
             row = block_row + (thread >> int32(threads_as_bits))
             if ahead and row < rows:
@@ -154,9 +153,9 @@ def backward(threads, V, W, R=1, centred=True, added=False, real=float32, storag
                     for k in range(kept):
                         xhat[k] = normalised(next_x[k], found[0], found[1], found[2], found[3])
                         upstream[k] = next_dy[k]
-                        dgamma[k] += upstream[k] * xhat[k]
+                        sums[k] += upstream[k] * xhat[k]
                         if centred:
-                            dbeta[k] += upstream[k]
+                            sums[kept + k] += upstream[k]
                     for j in range(V if added else 0):
                         column = (lane + int32(j * threads)) * int32(W)
                         if column < D:
@@ -170,7 +169,7 @@ def backward(threads, V, W, R=1, centred=True, added=False, real=float32, storag
                 row += step
                 block_row += step
 
-            write_sums(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta, shared)
+            write_sums(partial_dgamma, partial_dbeta, partial, thread, D, sums, shared)
             partial += int32(cuda.gridDim.x)
 
     return kernel
@@ -185,21 +184,21 @@ def backward_twice(threads, V, W, centred=True, added=False, real=float32, stora
     """
     (fetch, put), slots = ACCESS[W], threads // 8
     at, kept, chunks = places_of_row(threads, V, W)
+    both = (1 + centred) * kept
     write_sums = sums_of_block(threads, V, W, 1, centred, real)
     read, write_dx = chunks_of_backward(threads, 1, W, centred, added, real, storage)
     find_means = means_of_g(threads, 0, W, centred, read, real)
 
     def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, dh, rows, D, partials):
         xhat, upstream = cuda.local.array(W, real), cuda.local.array(W, real)
-        other = cuda.local.array(W, real)
-        dgamma, dbeta = cuda.local.array(kept, real), cuda.local.array(kept, real)
+        other, sums = cuda.local.array(W, real), cuda.local.array(both, real)
         shared = cuda.shared.array(slots, real)
         thread, side = int32(cuda.threadIdx.x), int32(0)
         partial = int32(cuda.blockIdx.x)
         while partial < partials:
             here = int64(partial) * int64(D)
-            for k in range(kept):
-                dgamma[k], dbeta[k] = real(0), real(0)
+            for k in range(both):
+                sums[k] = real(0)
             row = partial
             while row < rows:
                 base = int64(row) * int64(D)
@@ -215,24 +214,24 @@ def backward_twice(threads, V, W, centred=True, added=False, real=float32, stora
                         if added:
                             fetch(dh, base + column, other, 0)
                         if V == 0 and row > partial:
-                            fetch(partial_dgamma, here + column, dgamma, 0)
+                            fetch(partial_dgamma, here + column, sums, 0)
                             if centred:
-                                fetch(partial_dbeta, here + column, dbeta, 0)
+                                fetch(partial_dbeta, here + column, sums, W)
+                        for k in range(both if V == 0 and row == partial else 0):
+                            sums[k] = real(0)
                         for k in range(W):
-                            if V == 0 and row == partial:
-                                dgamma[k], dbeta[k] = real(0), real(0)
-                            dgamma[place + k] += upstream[k] * xhat[k]
+                            sums[place + k] += upstream[k] * xhat[k]
                             if centred:
-                                dbeta[place + k] += upstream[k]
+                                sums[kept + place + k] += upstream[k]
                         if V == 0:
-                            put(partial_dgamma, here + column, dgamma, 0, real)
+                            put(partial_dgamma, here + column, sums, 0, real)
                             if centred:
-                                put(partial_dbeta, here + column, dbeta, 0, real)
+                                put(partial_dbeta, here + column, sums, W, real)
                         write_dx(
                             gamma, dx, base, chunk, D, True, xhat, upstream, other, found, means
                         )
                 row += partials
-            write_sums(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta, shared)
+            write_sums(partial_dgamma, partial_dbeta, partial, thread, D, sums, shared)
             partial += int32(cuda.gridDim.x)
 
     return kernel

@@ -380,40 +380,34 @@ def sums_of_block(threads, V, W, R, centred, real):
     other warps, in shared memory. The first group gets the sums. In shared memory neighbours are
     lanes, so that banks do not conflict.
     """
-    put, kept, size, warps = ACCESS[W][1], V * W, V * W * threads, threads * R // 32
+    put, kept, warps = ACCESS[W][1], V * W, threads * R // 32
+    both = (1 + centred) * kept
 
     @device
-    def write(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta, shared):
+    def write(partial_dgamma, partial_dbeta, partial, thread, D, sums, shared):
         if R > 1:
-            for k in range(kept):
+            for k in range(both):
                 offset = threads
                 while offset < 32:
-                    dgamma[k] += cuda.shfl_xor_sync(FULL, dgamma[k], offset)
-                    if centred:
-                        dbeta[k] += cuda.shfl_xor_sync(FULL, dbeta[k], offset)
+                    sums[k] += cuda.shfl_xor_sync(FULL, sums[k], offset)
                     offset *= 2
             warp, lane = thread >> int32(5), thread & int32(31)
             if warp > 0 and lane < int32(threads):
-                for k in range(kept):
-                    place = (warp - int32(1)) * int32(2 * size) + int32(k * threads) + lane
-                    shared[uint64(place)] = dgamma[k]
-                    if centred:
-                        shared[uint64(place + int32(size))] = dbeta[k]
+                for k in range(both):
+                    place = ((warp - int32(1)) * int32(both) + int32(k)) * int32(threads) + lane
+                    shared[uint64(place)] = sums[k]
             cuda.syncthreads()
             if thread < int32(threads):
                 for other in range(warps - 1):
-                    for k in range(kept):
-                        place = int32(other * 2 * size + k * threads) + lane
-                        dgamma[k] += shared[uint64(place)]
-                        if centred:
-                            dbeta[k] += shared[uint64(place + int32(size))]
+                    for k in range(both):
+                        sums[k] += shared[uint64(int32((other * both + k) * threads) + lane)]
             cuda.syncthreads()  # before the next partial sum comes to the same places
         base = int64(partial) * int64(D)
         for j in range(V):
             column = (thread + int32(j * threads)) * int32(W)
             if thread < int32(threads) and column < D:
-                put(partial_dgamma, base + column, dgamma, j * W, real)
+                put(partial_dgamma, base + column, sums, j * W, real)
                 if centred:
-                    put(partial_dbeta, base + column, dbeta, j * W, real)
+                    put(partial_dbeta, base + column, sums, kept + j * W, real)
 
     return write

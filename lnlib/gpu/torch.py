@@ -1,8 +1,9 @@
-r"""Layer norm for PyTorch's autograd, by :mod:`lnlib.gpu` for tensors on a GPU and by
-:mod:`lnlib.cpu` for the others.
+r"""Norms for PyTorch's autograd, by :mod:`lnlib.gpu` for tensors on a GPU and by :mod:`lnlib.cpu`
+for the others.
 
-:func:`layer_norm` is a differentiable function, :class:`LayerNorm` a module in the place of
-:class:`torch.nn.LayerNorm`, with the same names in its ``state_dict``. The gradient can be
+:func:`layer_norm` and :func:`rms_norm` are differentiable functions. :class:`LayerNorm` and
+:class:`RMSNorm` are modules in the place of PyTorch's, with the same arguments and the same names
+in their ``state_dict``; :class:`FusedAddRMSNorm` adds a residual first. Gradients can be
 differentiated again. PyTorch is loaded with this module, which nothing in ``lnlib`` imports.
 
 * **Dtypes.** float64 (CPU), float32, float16 and bfloat16 (on a GPU it needs package ml_dtypes).
@@ -17,6 +18,7 @@ differentiated again. PyTorch is loaded with this module, which nothing in ``lnl
 import torch
 
 from .. import cpu, layernorm, validation
+from ..norms import LAYER_NORM, RMS_NORM
 from . import backend as gpu
 
 _DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
@@ -24,6 +26,14 @@ _DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 
 def _backend(x):
     return gpu if x.is_cuda else cpu
+
+
+def _pass(norm, x, name, residual):
+    """The function ``name`` of a norm: NumPy's, if that of x's device takes layer norm only."""
+    backend = _backend(x)
+    if (residual or norm is RMS_NORM) and not hasattr(backend, "rms_norm_forward"):
+        backend = layernorm
+    return getattr(backend, f"{norm.name}_{name}")
 
 
 def _array(tensor):
@@ -40,90 +50,178 @@ def _tensor(array, like):
 
 
 class _Forward(torch.autograd.Function):
-    """y, and backward by :class:`_Backward`, so that PyTorch can differentiate that, too."""
+    """y, h if there is a residual, and backward by :class:`_Backward`, so that PyTorch can
+    differentiate that, too.
+    """
 
     @staticmethod
-    def forward(ctx, x, gamma, beta, eps):
-        y, ctx.cache = _backend(x).layer_norm_forward(_array(x), _array(gamma), _array(beta), eps)
-        ctx.save_for_backward(x, gamma)  # so that PyTorch refuses tensors that have changed since
-        ctx.eps = eps
-        return _tensor(y, x)
+    def forward(ctx, norm, eps, x, residual, *parameters):
+        ctx.norm, ctx.eps, ctx.added = norm, eps, residual is not None
+        ctx.set_materialize_grads(False)
+        h, others = x, {}
+        if ctx.added and not x.is_cuda and x.dtype is torch.bfloat16:
+            h = x + residual  # which is rounded; as float32 it would not be
+        elif ctx.added:
+            others["residual"] = _array(residual)
+        function = _pass(norm, x, "forward", bool(others))
+        y, *sums, ctx.cache = function(_array(h), *map(_array, parameters), eps, **others)
+        h = _tensor(sums[0], x) if others else h
+        ctx.save_for_backward(h, parameters[0])  # so that PyTorch refuses what has changed since
+        return (_tensor(y, x), h) if ctx.added else _tensor(y, x)
 
     @staticmethod
-    def backward(ctx, dy):
-        return *_Backward.apply(dy, *ctx.saved_tensors, ctx.cache, ctx.eps), None
+    def backward(ctx, dy, dh=None):
+        h, gamma = ctx.saved_tensors
+        dy = torch.zeros_like(h) if dy is None else dy
+        dx, *others = _Backward.apply(ctx.norm, ctx.eps, ctx.cache, dy, dh, h, gamma)
+        return None, None, dx, dx if ctx.added else None, *others
 
 
 class _Backward(torch.autograd.Function):
-    """dx, dgamma and dbeta as a function of dy, x and gamma."""
+    """dx, dgamma and dbeta as a function of dy, dh, h and gamma."""
 
     @staticmethod
-    def forward(ctx, dy, x, gamma, cache, eps):
-        ctx.save_for_backward(dy, x, gamma)
-        ctx.eps = eps
-        dx, dgamma, dbeta = _backend(x).layer_norm_backward(_array(dy), cache)
-        return _tensor(dx, x), _tensor(dgamma, gamma), _tensor(dbeta, gamma)
+    def forward(ctx, norm, eps, cache, dy, dh, h, gamma):
+        ctx.save_for_backward(dy, h, gamma)
+        ctx.norm, ctx.eps, ctx.added = norm, eps, dh is not None
+        function, others = _pass(norm, h, "backward", type(cache) is layernorm.NormCache), {}
+        if ctx.added:
+            others["dh"] = _array(dh)
+        dx, *sums = function(_array(dy), cache, **others)
+        return _tensor(dx, h), *(_tensor(a, gamma) for a in sums)
 
     @staticmethod
     # to PyTorch what follows is constant: a third derivative is refused
     @torch.autograd.function.once_differentiable
-    def backward(ctx, v, v_gamma, v_beta):
-        """Gradients of <v, dx> + <v_gamma, dgamma> + <v_beta, dbeta> to dy, x and gamma."""
-        dy, x, gamma = ctx.saved_tensors
-        arrays = (_array(t.cpu()) for t in (v, v_gamma, v_beta, dy, x, gamma))
-        v, v_gamma, v_beta, upstream, rows, scale = arrays
-        _, cache = layernorm.layer_norm_forward(rows, scale, 0 * scale, ctx.eps)
-        grad_x, grad_gamma, grad_dy = layernorm.layer_norm_double_backward(v, upstream, cache)
+    def backward(ctx, v, *others):
+        """Gradients of <v, dx> + <v_gamma, dgamma> + <v_beta, dbeta> to dy, dh, h and gamma."""
+        dy, h, gamma = ctx.saved_tensors
+        arrays = (_array(t.cpu()) for t in (v, dy, h, gamma, *others))
+        wide, upstream, rows, scale, v_gamma, *v_beta = arrays
+        norm = {name: getattr(layernorm, f"{ctx.norm.name}_{name}") for name in _PASSES}
+        _, cache = norm["forward"](rows, scale, *[0 * scale for _ in v_beta], ctx.eps)
+        grad_h, grad_gamma, grad_dy = norm["double_backward"](wide, upstream, cache)
         # dgamma is the sum of dy * xhat: its part in dx is a backward pass with v_gamma for gamma.
         other = cache._replace(gamma=v_gamma.astype(scale.dtype))
-        grad_x = grad_x + layernorm.layer_norm_backward(upstream, other)[0]
-        grad_dy = grad_dy + v_gamma * cache.xhat + v_beta
+        grad_h = grad_h + norm["backward"](upstream, other)[0]
+        grad_dy = grad_dy + v_gamma * cache.xhat + sum(v_beta)
         grad_dy = _tensor(grad_dy.astype(upstream.dtype), dy)
-        return grad_dy, _tensor(grad_x, x), _tensor(grad_gamma, gamma), None, None
+        grads = grad_dy, v if ctx.added else None, _tensor(grad_h, h), _tensor(grad_gamma, gamma)
+        return None, None, None, *grads
 
 
-def layer_norm(x, gamma, beta, eps=1e-5):
-    r"""Layer norm of the last axis of a tensor, differentiable twice; formula and bounds as
-    :func:`lnlib.layernorm.layer_norm_forward`.
+_PASSES = "forward", "backward", "double_backward"
 
-    x: (..., D); gamma, beta: (D,), on x's device. Returns y, of x's shape, dtype and device.
-    TypeError where something is no tensor or of another dtype than the module's text has; else
-    errors are those of the backend.
-    """
-    for name, tensor in (("x", x), ("gamma", gamma), ("beta", beta)):
+
+def _apply(norm, x, residual, eps, **parameters):
+    others = {"residual": residual} if residual is not None else {}
+    for name, tensor in ({"x": x} | parameters | others).items():
         validation.require_kind(name, tensor, torch.Tensor, "a tensor")
         if tensor.dtype not in _DTYPES:
             expected = "float64, float32, float16 or bfloat16"
             raise TypeError(f"{name}: found {tensor.dtype}, expected {expected}")
-        allowed = (x.dtype, torch.float32) if x.dtype.itemsize == 2 else (x.dtype,)
+        both = x.dtype.itemsize == 2 and name != "residual"
+        allowed = (x.dtype, torch.float32) if both else (x.dtype,)
         if tensor.dtype not in allowed:
             expected = f"{' or '.join(map(str, allowed))}, as x is {x.dtype}"
             raise TypeError(f"{name}: found {tensor.dtype}, expected {expected}")
         if tensor.device != x.device:
             expected = f"one on {x.device}, where x is"
             raise ValueError(f"{name}: found a tensor on {tensor.device}, expected {expected}")
-    return _Forward.apply(x, gamma, beta, validation.require_eps(eps))
+    if others:
+        validation.require_shape("residual", residual.shape, x.shape, ", the shape of x")
+    return _Forward.apply(norm, validation.require_eps(eps), x, residual, *parameters.values())
 
 
-class LayerNorm(torch.nn.Module):
-    """:func:`layer_norm` as a module: ``weight`` is gamma, ``bias`` beta, as in
-    :class:`torch.nn.LayerNorm`.
+def layer_norm(x, gamma, beta, eps=1e-5, *, residual=None):
+    r"""Layer norm of the last axis of a tensor, differentiable twice; formula and bounds as
+    :func:`lnlib.layernorm.layer_norm_forward`.
 
-    normalized_shape: D, or a tuple with it alone: this module has one axis, the last.
+    x: (..., D); gamma, beta: (D,), on x's device. Returns y, of x's shape, dtype and device; with
+    ``residual``, of x's shape and dtype, (y, h), where h is their rounded sum. TypeError where
+    something is no tensor or of another dtype than the module's text has; else errors are those of
+    the backend.
     """
+    return _apply(LAYER_NORM, x, residual, eps, gamma=gamma, beta=beta)
 
-    def __init__(self, normalized_shape, eps=1e-5, *, device=None, dtype=None):
+
+def rms_norm(x, gamma, eps=1e-5, *, residual=None):
+    """RMS norm of the last axis of a tensor; everything else as :func:`layer_norm`."""
+    return _apply(RMS_NORM, x, residual, eps, gamma=gamma)
+
+
+class _Norm(torch.nn.Module):
+    norm = RMS_NORM
+
+    def __init__(self, normalized_shape, eps, affine, bias, device, dtype):
         super().__init__()
-        D = normalized_shape
-        if isinstance(D, (tuple, list)) and len(D) == 1:
-            (D,) = D
-        validation.require_count("normalized_shape", D)
-        self.eps = validation.require_eps(eps)
-        self.weight = torch.nn.Parameter(torch.ones(D, device=device, dtype=dtype))
-        self.bias = torch.nn.Parameter(torch.zeros(D, device=device, dtype=dtype))
+        several = isinstance(normalized_shape, (tuple, list))
+        self.normalized_shape = tuple(normalized_shape) if several else (normalized_shape,)
+        for side in self.normalized_shape:
+            validation.require_count("normalized_shape", side)
+        self.eps = eps if eps is None else validation.require_eps(eps)
+        self.elementwise_affine = affine
+        for name, wanted, made in (("weight", affine, torch.ones), ("bias", bias, torch.zeros)):
+            numbers = made(self.normalized_shape, device=device, dtype=dtype)
+            self.register_parameter(name, torch.nn.Parameter(numbers) if wanted else None)
 
     def forward(self, x):
-        return layer_norm(x, self.weight, self.bias, self.eps)
+        return self._normalise(x, None)
+
+    def _normalise(self, x, residual):
+        sides, axes = self.normalized_shape, len(self.normalized_shape)
+        validation.require_shape("x", tuple(x.shape[-axes:]), sides, ", those of its last axes")
+        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        weight = x.new_ones(sides) if self.weight is None else self.weight
+        parameters = {"gamma": weight.flatten()}
+        if self.norm.beta:
+            bias = torch.zeros_like(weight) if self.bias is None else self.bias
+            parameters["beta"] = bias.flatten()
+        rows = [a if a is None else a.flatten(-axes) for a in (x, residual)]
+        found = _apply(self.norm, *rows, eps, **parameters)
+        return found.view_as(x) if residual is None else tuple(a.view_as(x) for a in found)
 
     def extra_repr(self):
-        return f"{len(self.weight)}, eps={self.eps}"
+        sides = ", ".join(map(str, self.normalized_shape))
+        return f"{sides}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class LayerNorm(_Norm):
+    """:func:`layer_norm` as a module: ``weight`` is gamma, ``bias`` beta. Arguments as those of
+    :class:`torch.nn.LayerNorm`, whose place it takes.
+    """
+
+    norm = LAYER_NORM
+
+    def __init__(
+        self,
+        normalized_shape,
+        eps=1e-5,
+        elementwise_affine=True,
+        bias=True,
+        *,
+        device=None,
+        dtype=None,
+    ):
+        bias = bias and elementwise_affine
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
+
+
+class RMSNorm(_Norm):
+    """:func:`rms_norm` as a module, in the place of :class:`torch.nn.RMSNorm`. Without ``eps`` it
+    is that of x's dtype, as there.
+    """
+
+    def __init__(
+        self, normalized_shape, eps=None, elementwise_affine=True, *, device=None, dtype=None
+    ):
+        super().__init__(normalized_shape, eps, elementwise_affine, False, device, dtype)
+
+
+class FusedAddRMSNorm(RMSNorm):
+    """RMS norm of a sum: ``y, h = module(x, residual)``, where h = x + residual is the residual of
+    the next layer. Arguments as those of :class:`RMSNorm`.
+    """
+
+    def forward(self, x, residual):
+        return self._normalise(x, residual)

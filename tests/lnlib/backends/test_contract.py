@@ -26,7 +26,7 @@ CACHE = ln.layer_norm_forward(**WIDE)[1]
 CACHES = {
     ln: CACHE,
     cpu: cases.cpu_cache(X, GAMMA, "f8"),
-    gpu: gpu.GpuLayerNormCache(
+    gpu: gpu.GpuNormCache(
         X.astype("f4"), np.zeros((2, 4), "f4"), SINGLE["gamma"], np.dtype("f4"), False
     ),
 }

@@ -17,10 +17,19 @@ def tensors(*shape, dtype=torch.float64, seed=5):
     return [t.to(dtype).requires_grad_() for t in (x, gamma, beta)]
 
 
+def rms_of_sum(x, gamma, residual):
+    return ours.rms_norm(x, gamma, residual=residual + 0 * x)
+
+
+def layer_of_sum(x, gamma, beta):
+    return ours.layer_norm(x, gamma, beta, residual=x.flip(-1))
+
+
 @pytest.mark.parametrize("shape", [(5,), (3, 7), (2, 3, 6), (1, 2)])
-def test_pytorch_checks_the_gradient_and_its_gradient(shape):
-    assert torch.autograd.gradcheck(ours.layer_norm, tensors(*shape))
-    assert torch.autograd.gradgradcheck(ours.layer_norm, tensors(*shape))
+@pytest.mark.parametrize("function", [ours.layer_norm, rms_of_sum, layer_of_sum])
+def test_pytorch_checks_the_gradient_and_its_gradient(shape, function):
+    assert torch.autograd.gradcheck(function, tensors(*shape))
+    assert torch.autograd.gradgradcheck(function, tensors(*shape))
 
 
 def test_a_third_derivative_is_refused():
@@ -56,17 +65,52 @@ def test_short_dtypes_are_rounded_once(dtype, u):
         assert (a.double() - b).norm() <= bound * b.norm()
 
 
-def test_a_module_takes_the_place_of_pytorchs():
-    theirs, x = torch.nn.LayerNorm(24), tensors(5, 24, dtype=torch.float32)[0]
-    torch.nn.init.normal_(theirs.weight)
-    layer = ours.LayerNorm(24)
+@pytest.mark.parametrize("shape", [24, (4, 6)])
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        *(("LayerNorm", o) for o in ({}, {"elementwise_affine": False}, {"bias": False})),
+        *(("RMSNorm", o) for o in ({}, {"elementwise_affine": False}, {"eps": 0.1})),
+    ],
+)
+def test_a_module_takes_the_place_of_pytorchs(name, options, shape):
+    theirs, layer = (getattr(m, name)(shape, **options) for m in (torch.nn, ours))
+    x = tensors(5, 24, dtype=torch.float32)[0].detach()
+    x = x.reshape(5, *theirs.normalized_shape).requires_grad_()
+    if theirs.weight is not None:
+        torch.nn.init.normal_(theirs.weight)
     layer.load_state_dict(theirs.state_dict())
-    assert repr(layer) == "LayerNorm(24, eps=1e-05)"
+    assert ("eps=None" in repr(layer)) == (name == "RMSNorm" and "eps" not in options)
     # |xhat| is below sqrt(24) < 5, and each of the two is off by at most 8 u of gamma times that.
-    largest = float(theirs.weight.detach().abs().max())
-    assert torch.allclose(layer(x), theirs(x), rtol=0, atol=2 * 8 * 2.0**-24 * 5 * largest)
+    largest = 1 if theirs.weight is None else float(theirs.weight.detach().abs().max())
+    bound = {"rtol": 0, "atol": 2 * 8 * 2.0**-24 * 5 * largest}
+    assert torch.allclose(layer(x), theirs(x), **bound)
     for again in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(again(x), layer(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_sum_and_its_norm_in_one(dtype):
+    """What two modules give, bit by bit; the gradient that comes by h is added before rounding."""
+    x, weight, residual = tensors(5, 24, dtype=dtype)
+    fused, norm = ours.FusedAddRMSNorm(24, dtype=dtype), ours.RMSNorm(24, dtype=dtype)
+    residual = (residual * x.flip(0)).detach().requires_grad_()
+    y, h = fused(x, residual)
+    assert torch.equal(h, x + residual) and torch.equal(y, norm(h.detach()))
+    dy, dh = x.detach().flip(1), residual.detach().flip(1)
+    found = torch.autograd.grad((y, h), (x, residual), (dy, dh))
+    wide = h.detach().double().requires_grad_()
+    (right,) = torch.autograd.grad(
+        ours.rms_norm(wide, weight.detach().double() * 0 + 1, float(torch.finfo(dtype).eps)),
+        wide,
+        dy.double(),
+    )
+    right, u = right + dh.double(), torch.finfo(dtype).eps / 2
+    assert torch.equal(*found)
+    bound = u if dtype is torch.bfloat16 else 16 * u
+    assert (found[0].double() - right).norm() <= bound * right.norm()
+    (only,) = torch.autograd.grad(fused(x, residual)[1], x, dh)  # nothing comes by y
+    assert torch.equal(only, dh)
 
 
 def test_the_gpu_backend_behind_the_same_function(monkeypatch):

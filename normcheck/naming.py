@@ -136,10 +136,12 @@ def explain(found, wrong, held, settings, tensor=None):
         held = [*held, *(shown.case for shown in wrong if tensor not in shown.wrong)]
         wrong = [s._replace(wrong=frozenset(names)) for s in wrong if tensor in s.wrong]
     covered = {one: [] for one in found if all(holds(one, case, settings, names) for case in held)}
-    for shown in wrong:
+    most = 0
+    for at, shown in enumerate(wrong, 1):
         for one in explained(covered, shown, settings, names):
             covered[one].append(shown)
-    most = max(map(len, covered.values()), default=0)
+        most, more = max(map(len, covered.values()), default=0), len(wrong) - at
+        covered = {one: some for one, some in covered.items() if len(some) + more >= most}
     best = [one for one, some in covered.items() if len(some) == most > 0]
     if not best:
         return Explained()

@@ -293,3 +293,5 @@ def test_digits_are_said_to_go_only_where_they_were_there():
     report = validate((offset, layer_norm_backward))
     assert "ordinary rows" not in report.kept
     assert not any("loses digits" in note for note in report.notes)
+    right = validate(pair(two_pass, normalised, means), most_rows=16, most_features=64)
+    assert right.verdict == "held, with limits" and "properties held, with limits" in str(right)

@@ -45,6 +45,10 @@ FAR_SHAPE = 16, 64
 #: are; and that of results that hang on nothing else, so that what was in memory does not matter.
 WRITTEN_OVER, UNWRITTEN = "numbers written over", "memory that nobody wrote"
 
+#: What is a failure only if it was asked for: which roundings y has in 16 bits; rows that have the
+#: same bits in any batch. The shapes of which that is tried.
+ORDER, BATCH, BATCHES = "order of roundings", "same bits in any batch", ((257, 129), (66, 1024))
+
 #: The arrays of a case.
 ARGUMENTS = "x", "gamma", "beta", "dy"
 
@@ -176,7 +180,7 @@ def draw(
 
     ``change`` is code that changes x, gamma, beta and dy in place.
     """
-    seed = zlib.crc32(f"{property} {shape} {eps} {offset} {sigma}".encode())
+    seed = zlib.crc32(f"{property} {shape} {eps} {offset} {sigma}{said.seed or ''}".encode())
     lines = (
         f"rng = np.random.default_rng({seed})",
         f"x, dy = rng.standard_normal({(2, *shape)})",
@@ -304,7 +308,15 @@ def layouts(dtype, possible, settings, draw) -> Iterator[Case]:
         yield case.laid_out(chosen)
 
 
-def of_calls(dtype, able, draw) -> Iterator[Case]:
+def noted(dtype, draw, order, batch) -> Iterator[Case]:
+    """Cases for :data:`ORDER` and :data:`BATCH`, or those of these that are wanted."""
+    if order and dtype in ("float16", "bfloat16"):
+        yield draw(ORDER, (7, 129), dtype, change="beta[:] = 0")
+    for shape in BATCHES if batch else ():
+        yield draw(BATCH, shape, dtype)
+
+
+def of_calls(dtype, able, settings, draw) -> Iterator[Case]:
     """Cases for what is asked of calls; ``able`` are properties that only some targets have."""
     for name in "x", "dy":
         for value in "np.nan", "np.inf":
@@ -315,6 +327,7 @@ def of_calls(dtype, able, draw) -> Iterator[Case]:
     yield draw("the same answer twice", (5, 7), dtype)
     yield draw("the same answer twice", (97, 129), dtype)
     yield draw("calls in any order", (5, 7), dtype)
+    yield from noted(dtype, draw, settings.round_twice is not None, settings.batch_invariant)
     for property in able:
         yield draw(property, (5, 520) if property == UNWRITTEN else (2, 3, 7), dtype)
 
@@ -326,7 +339,7 @@ def all_cases(settings: Settings, possible_layouts=(), able=()) -> Iterator[Case
         for case in (
             *numbers(dtype, settings, draw),
             *layouts(dtype, possible_layouts, settings, draw),
-            *of_calls(dtype, able, draw),
+            *of_calls(dtype, able, settings, draw),
         ):
             key = case.property, dtype, str(case), case.x.tobytes(), case.dy.tobytes(), case.eps
             if settings.takes(case.x.shape) and case.defined and key not in seen:

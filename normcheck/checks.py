@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .cases import UNWRITTEN, WRITTEN_OVER, drawer
-from .judge import BY_ROW, Verdict, derivatives, judge
+from .cases import BATCH, ORDER, UNWRITTEN, WRITTEN_OVER, drawer, noted, stored
+from .judge import BY_ROW, Verdict, derivatives, judge, truth
 from .targets import Raised, Script, TargetError
 
 #: How often a call is repeated where the same answer is wanted.
@@ -150,6 +150,46 @@ def results_alike(settings, case, seen, where):
     return [Finding(name, None, sentence) for name, sentence in found.items() if sentence]
 
 
+def orders(case, settings):
+    """y rounded once, y of an xhat that was rounded before, and where these differ; all flat."""
+    xhat = truth(case, settings).xhat.reshape(case.x.shape)
+    both = (case.plain.gamma * a for a in (xhat, stored(xhat, case.dtype)))
+    once, twice = (stored(a, case.dtype).ravel() for a in both)
+    return once, twice, np.flatnonzero(once != twice)
+
+
+def rounded_as_said(settings, case, seen, where):
+    """Where the two orders give other numbers, y is nearly always that of the one that is meant."""
+    *both, at = orders(case, settings)
+    y = seen[-1].tensors["y"].ravel()
+    once, twice = (np.mean(y[at] == one[at]) if at.size else 1 for one in both)
+    if (twice if settings.round_twice else once) > 0.9:
+        return []
+    words = f"rounded once in {once:.0%}, and of xhat rounded before gamma in {twice:.0%}"
+    return [Finding("y", None, f"y is that {words} of the places where these differ")]
+
+
+def same_bits(settings, case, seen, where):
+    found = []
+    for name in (name for name in settings.tensors if name in BY_ROW and seen[1:]):
+        a, b = (np.atleast_1d(outcome.tensors[name]) for outcome in seen[-2:])
+        if a[: len(b)].tobytes() != b[: len(a)].tobytes():
+            words = f"{name} has other bits among {len(a)} rows than among {len(b)}"
+            found.append(Finding(name, None, words))
+    return found
+
+
+def observed(target):
+    """What is worth knowing, and no failure, of :data:`ORDER` and :data:`BATCH`."""
+    said = target.settings
+    for dtype in said.dtypes:
+        wanted = said.round_twice is None, not said.batch_invariant
+        cases = list(noted(dtype, drawer(said), *wanted))
+        told = {case.property: check(target, case) for case in cases if said.takes(case.x.shape)}
+        for property, found in told.items():
+            yield from (f"{property}, {dtype}: {one.sentence}" for one in found[:1])
+
+
 def arguments_kept(settings, case, seen, where):
     return [Finding(name, None, f"the argument {name} is changed") for name in seen[-1].changed]
 
@@ -202,6 +242,8 @@ PROPERTIES = {
     "NaN stays in its row": Property(finds=rows_apart),
     "shapes and dtypes of results": Property(finds=results_alike, conditional=False),
     "arguments unchanged": Property(finds=arguments_kept, conditional=False),
+    ORDER: Property("forward", {"results": ("y",), "wanted": ()}, rounded_as_said),
+    BATCH: Property("forward forward2 | backward backward2", {}, same_bits, conditional=False),
     "the same answer twice": Property(
         finds=same_every_time,
         where="call {} gives other numbers than the first: ",
@@ -258,6 +300,9 @@ def scripts(target, case):
             for a in settings.inputs
             if a in ("x", "r") or not settings.residual  # h hangs on these alone
         ]
+    if of.finds is same_bits:
+        few = (case.with_rows(lambda a, n=n: a[:n]) for n in (1, 8, 64) if n < len(case.x))
+        return [target.script(case, of.parts, cases | {"2": some}) for some in few]
     # other numbers in arrays of one shape, or of one width
     for s, shape, offset in ("2", case.x.shape, 0.5), ("3", (3, case.width), -2.5):
         if s in of.parts:

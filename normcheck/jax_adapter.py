@@ -24,10 +24,11 @@ class JaxFunction(Adapter):
     made = "jax.numpy.asarray({a})"
     value = "np.asarray({a}, np.float64)"
     # These are there for all cases, because JAX compiles what is new.
-    prepare = """\
-both = jax.jit(lambda {inputs}: jax.vjp(lambda {inputs}: {call}, {inputs}))
-cast = lambda dy, y: jax.tree.map(lambda dy, y: dy.astype(y.dtype), dy, y)
-pull = jax.jit(lambda pull_back, dy, y: pull_back(cast(dy, y)))"""
+    prepare = (
+        "both = jax.jit(lambda {inputs}: jax.vjp(lambda {inputs}: {call}, {inputs}))\n"
+        "pull = jax.jit(lambda pull_back, *both: pull_back(jax.tree.map("
+        "lambda dy, y: dy.astype(y.dtype), *both)))"
+    )
     forward = "{y}, pull_back{s} = both({inputs})"
     backward = "{results} = pull(pull_back{s}, {dy}, {y})"
     only_y = "{y} = jax.jit(lambda {inputs}: {call})({inputs})"

@@ -28,6 +28,7 @@ class Truth(NamedTuple):
     tensors: dict
     slack: dict
     powers: dict
+    xhat: np.ndarray
 
 
 class Verdict(NamedTuple):
@@ -78,7 +79,7 @@ def truth(case, settings):
         slack["h"] = 2 * u * norm(wide["h"], axis=-1)
         slack["dx"] = slack["dr"] = slack["dx"] + 4 * (U[accumulate] + u) * norm(terms, axis=-1)
         powers |= {"h": 0, "dx": of_dy, "dr": of_dy}
-    return Truth(wide, slack, powers)
+    return Truth(wide, slack, powers, found["xhat"])
 
 
 def _power(*arrays):

@@ -14,7 +14,8 @@ import numpy as np
 
 from lnlib.rounding import find
 
-from .checks import DERIVATIVES, TIMES, finite_rows, shape_of
+from .cases import BATCH, ORDER
+from .checks import DERIVATIVES, TIMES, finite_rows, orders, shape_of
 from .judge import BY_ROW, derivatives, truth
 
 #: The most numbers that are written out.
@@ -93,6 +94,15 @@ class Writer:
             expected, slack = derivatives(self.case, self.settings)[tensor]
             yield f"wrong = np.linalg.norm({self.value(tensor)} - {literal(expected, 'float64')})"
             yield f"assert wrong <= {_below(slack)}, wrong"
+        elif tensor in script.results and self.case.property == BATCH:
+            rows = len(script.cases["2"].x)
+            alone, among = self.value(f"{tensor}2"), self.value(tensor)
+            yield f"assert {alone}.tobytes() == {among}[:{rows}].tobytes()"
+        elif tensor in script.results and self.case.property == ORDER:
+            *both, at = orders(self.case, self.settings)
+            meant = both[bool(self.settings.round_twice)][at].tolist()
+            yield f"same = np.equal({self.value('y')}.ravel()[{at.tolist()}], {meant})"
+            yield "assert same.mean() > 0.9, same"
         elif tensor in script.results:
             for s, case in script.judged.items():
                 yield f"assert np.shape({tensor}{s}) == {shape_of(tensor, case)}"

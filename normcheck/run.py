@@ -10,7 +10,7 @@ from typing import Any
 
 from .adapters import adapt
 from .cases import FAR_SHAPE, NEAR, Case, all_cases, drawer, far, not_tested
-from .checks import TIMES, able, asked, check, misshapen, of_two_axes
+from .checks import TIMES, able, asked, check, misshapen, observed, of_two_axes
 from .isolate import isolated
 from .judge import BY_ROW, judge
 from .naming import name
@@ -133,8 +133,10 @@ class Run:
             mistake = name(self.target, self.tried) if self.failed and self.left() > 0 else None
             failures = list(self.failures())
             fast = self.settings.quick or self.left() < 0
-            notes = () if fast else tuple(self.digit_loss_by_offset())
-            return said(failures, mistake=mistake, notes=notes)
+            notes = [f"Numbers drawn with seed={self.settings.seed}"] * bool(self.settings.seed)
+            if not fast:
+                notes += [*self.digit_loss_by_offset(), *observed(self.target)]
+            return said(failures, mistake=mistake, notes=tuple(notes))
         except KeyboardInterrupt as stopped:
             failed = self.failed.items()
             failures = [self.failure(name, *as_drawn(cases), as_test) for name, cases in failed]

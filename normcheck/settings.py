@@ -68,6 +68,15 @@ class Settings:
     )
     beta: bool = _option(True, "whether there is a beta; RMS norm has none")
     residual: bool = _option(False, "it takes x and r, and returns the norm of h = x + r, and h")
+    round_twice: bool | None = _option(
+        None,
+        "whether 16-bit y is gamma times xhat rounded before; else that is only told",
+        action=argparse.BooleanOptionalAction,
+    )
+    batch_invariant: bool = _option(
+        False, "a row has the same bits alone and among others; else that is only told"
+    )
+    seed: int | None = _option(None, "other random numbers, the same for one seed", type=int)
     multiple_of: int = _option(1, "the target takes multiples of this as D", type=int)
     most_features: int | None = _option(None, "the largest D that it takes", type=int)
     most_rows: int | None = _option(None, "the most rows that it takes", type=int)

@@ -157,9 +157,20 @@ def in_float32(change):
     return mixed
 
 
-_MIXED = {"dtypes": {"x": "bfloat16", "gamma": "float32", "dy": "bfloat16"}, "most_rows": 99}
-_TWICE = {"double_backward": True, "dtypes": ("float64",)}
 _SMALL = {"most_features": 7, "most_rows": 15}
+_MIXED = {"dtypes": {"x": "bfloat16", "gamma": "float32", "dy": "bfloat16"}, "most_rows": 99}
+
+
+def once_rounded(x, gamma, eps):
+    return composed_rms(x.float(), gamma.float(), eps).to(x.dtype)
+
+
+def twice_rounded(x, gamma, eps):
+    return gamma * composed_rms(x.float(), torch.ones_like(gamma).float(), eps).to(x.dtype)
+
+
+_TWICE_ROUNDED = {"kind": "rms_norm", "round_twice": True, "dtypes": ("bfloat16",), **_SMALL}
+_TWICE = {"double_backward": True, "dtypes": ("float64",)}
 
 #: Properties that fail alone if they are named here.
 ALONE = (
@@ -168,6 +179,8 @@ ALONE = (
     "y without gradients",
     "memory that nobody wrote",
     "the gradient of a JVP",
+    "order of roundings",
+    "same bits in any batch",
 )
 
 #: name -> (a property that fails, target, a right one, options of validate).
@@ -259,5 +272,12 @@ FAULTY = {
         in_float32(lambda a, dtype: a.to(dtype).float()),
         in_float32(lambda a, dtype: a),
         _MIXED,
+    ),
+    "in another order": ("order of roundings", once_rounded, twice_rounded, _TWICE_ROUNDED),
+    "by rows": (
+        "same bits in any batch",
+        lambda x, *rest: layer_norm(x, *rest) * (1 + 1e-7 * (x.numel() > 9 * x.shape[-1])),
+        layer_norm,
+        {"batch_invariant": True},
     ),
 }

@@ -181,16 +181,21 @@ def test_on_functions_of_jax(monkeypatch):
             raise ValueError("one axis")
         return right(x, *rest)
 
-    small = {"most_rows": 99, "most_features": 130}
-    for target, dtypes in (
-        (wide, ("float32",)),
-        (lambda *given: right(*given).astype("float16"), ("float32",)),
-        (refuses, ("float64",)),
+    def adds(x, r, weight, *, epsilon):
+        return right(x + r, weight, 0, epsilon), x + r
+
+    def cut_off(x, r, weight, *, epsilon):
+        return right(x + r, weight, 0, epsilon), x + jax.lax.stop_gradient(r)
+
+    small = {"most_rows": 99, "most_features": 130, "framework": "jax", "quick": True}
+    for target, meant, options in (
+        (wide, right, {"double_backward": True}),
+        (lambda *given: right(*given).astype("float16"), right, {}),
+        (refuses, right, {"dtypes": ("float64",)}),
+        (cut_off, adds, {"beta": False, "residual": True, "most_features": 7}),
     ):
         try:
-            report = validate(
-                target, framework="jax", quick=True, dtypes=dtypes, double_backward=True, **small
-            )
-            assert sharp(report, lambda target=target: {"target": target}, {"target": right})
+            report = validate(target, **small | options)
+            assert sharp(report, lambda target=target: {"target": target}, {"target": meant})
         finally:
             jax.config.update("jax_enable_x64", False)

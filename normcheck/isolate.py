@@ -91,9 +91,9 @@ def watched(validate, target, options, silence=None):
     spawn = multiprocessing.get_context("spawn")
     pipe, its_end = spawn.Pipe(duplex=False)
     child = spawn.Process(target=_child, args=(its_end, validate, target, options))
+    child.start()
+    its_end.close()
     try:
-        child.start()
-        its_end.close()
         code, report = _heard(pipe, child, silence)
         child.join(GRACE)  # it may have threads that never end
     finally:

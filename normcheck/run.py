@@ -45,12 +45,13 @@ def validate(
     also a module, or a class of modules. ``options`` are the other fields of
     :class:`normcheck.Settings`.
 
-    * ``seconds``: how long a run may take. It tries a case of each property first, and finishes the
-      case that it has begun; what it did not reach is said.
+    * ``seconds``: how long a run may take. It tries a case of each property first; what it did not
+      reach is said. It finishes what it has begun, a case or looking for the mistake's name.
     * ``case``: if not empty, only cases with this in their name are tried, which is the property
       and the case as the report has them: "any width: x of shape (2, 33), float32, eps = 1e-05".
     * ``isolate``: whether the target runs in a process of its own. Then a report says so if the
-      target ended the process, or took more than a minute for one case.
+      target ended the process, or took more than a minute for one case. A script asks for it below
+      ``if __name__ == "__main__":``, because the other process imports the script.
     * ``watch`` is called with each case before the target is called.
 
     Raises :class:`Interrupted`, a KeyboardInterrupt with the report on what was tried until then,

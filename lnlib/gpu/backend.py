@@ -266,15 +266,7 @@ def _backward(norm, dy, cache, dh, out, stream):
 
 
 def layer_norm_forward(
-    x: Any,
-    gamma: Any,
-    beta: Any,
-    eps: float = 1e-5,
-    *,
-    residual: Any = None,
-    precise: bool = False,
-    out: Any = None,
-    stream: Any = None,
+    x, gamma, beta, eps=1e-5, *, residual=None, precise=False, out=None, stream=None
 ) -> tuple[Any, ...]:
     r"""Layer norm of the last axis, on the GPU; see :func:`lnlib.layernorm.layer_norm_forward`.
 
@@ -285,8 +277,7 @@ def layer_norm_forward(
       copied to the device and y back. A device array (anything with ``__cuda_array_interface__``:
       CuPy, PyTorch, Numba; C-contiguous) stays there, and y is one of its library.
     * ``gamma`` and ``beta`` are where x is, of x's dtype or float32.
-    * ``residual``, of x's shape and dtype and where x is: the norm is that of h = x + residual,
-      rounded to that dtype, in the same pass over memory.
+    * ``residual`` is where x is, and is added in the same pass over memory.
     * ``precise``: arithmetic of both passes in float64. Many GPUs do that at 1/32 or 1/64 of the
       speed of float32.
     * ``eps``: of a constant row with eps below 9e-78, rstd is 3.4e38 unless ``precise``: float32
@@ -298,27 +289,24 @@ def layer_norm_forward(
       Nothing waits for the result. Memory comes from the library of x: if that works on another
       stream, do not free or reuse arrays before both have caught up.
 
-    A row has the same y, bit for bit, in whatever batch: only D, the dtypes, ``precise``, and
-    whether arrays begin at multiples of 16 bytes, say how it is summed. So it is with dx.
+    A row has the same y and dx, bit for bit, in any batch: how it is summed depends on D, dtypes,
+    ``precise``, and whether all arrays begin at multiples of 16 bytes.
     """
     return _forward(LAYER_NORM, x, gamma, beta, eps, residual, precise, out, stream)
 
 
-def layer_norm_backward(
-    dy: Any, cache: GpuNormCache, dh: Any = None, *, out: Any = None, stream: Any = None
-) -> tuple[Any, Any, Any]:
+def layer_norm_backward(dy, cache, dh=None, *, out=None, stream=None) -> tuple[Any, Any, Any]:
     r"""Gradients of a loss with respect to x, gamma and beta; see
     :func:`lnlib.layernorm.layer_norm_backward`.
 
     Formulas, parameters, results, errors and error bounds as there, but for these.
 
-    ``dy``, ``dh`` and ``out`` are where x is. ``dh``, like dy, is added to dx before dx is rounded:
-    the gradient of h from elsewhere; dx is then that of x and of the residual. ``out``, of x's
-    shape and dtype, receives dx, and is returned as dx; on the device it may not overlap dy, dh or
-    x. ``stream`` is as in forward. Sums over rows that leave the range of float32 on the way give
-    Inf, also where the total would not. Of nearly equal terms the roundings have one sign: then
-    chains of 64 rows and 32 partial sums may cost dgamma and dbeta half as many u, 48, and those of
-    a row's means, of D/1024 numbers and 32 warps, D/2048 + 16.
+    ``dy``, ``dh`` and ``out`` are where x is. ``out``, of x's shape and dtype, receives dx, and is
+    returned as dx; on the device it may not overlap dy, dh or x. ``stream`` is as in forward. Sums
+    over rows that leave the range of float32 on the way give Inf, also where the total would not.
+    Of nearly equal terms the roundings have one sign: then chains of 64 rows and 32 partial sums
+    may cost dgamma and dbeta half as many u, 48, and those of a row's means, of D/1024 numbers and
+    32 warps, D/2048 + 16.
     """
     return _backward(LAYER_NORM, dy, cache, dh, out, stream)
 

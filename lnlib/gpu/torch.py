@@ -84,9 +84,8 @@ class _Backward(torch.autograd.Function):
     def forward(ctx, norm, eps, cache, dy, dh, h, gamma):
         ctx.save_for_backward(dy, h, gamma)
         ctx.norm, ctx.eps, ctx.added = norm, eps, dh is not None
-        function, others = _pass(norm, h, "backward", type(cache) is layernorm.NormCache), {}
-        if ctx.added:
-            others["dh"] = _array(dh)
+        function = _pass(norm, h, "backward", type(cache) is layernorm.NormCache)
+        others = {"dh": _array(dh)} if ctx.added else {}
         dx, *sums = function(_array(dy), cache, **others)
         return _tensor(dx, h), *(_tensor(a, gamma) for a in sums)
 
@@ -98,19 +97,17 @@ class _Backward(torch.autograd.Function):
         dy, h, gamma = ctx.saved_tensors
         arrays = (_array(t.cpu()) for t in (v, dy, h, gamma, *others))
         wide, upstream, rows, scale, v_gamma, *v_beta = arrays
-        norm = {name: getattr(layernorm, f"{ctx.norm.name}_{name}") for name in _PASSES}
-        _, cache = norm["forward"](rows, scale, *[0 * scale for _ in v_beta], ctx.eps)
-        grad_h, grad_gamma, grad_dy = norm["double_backward"](wide, upstream, cache)
+        ways = "forward", "backward"
+        forward, backward = (getattr(layernorm, f"{ctx.norm.name}_{way}") for way in ways)
+        _, cache = forward(rows, scale, *[0 * scale for _ in v_beta], ctx.eps)
+        grad_h, grad_gamma, grad_dy = layernorm.layer_norm_double_backward(wide, upstream, cache)
         # dgamma is the sum of dy * xhat: its part in dx is a backward pass with v_gamma for gamma.
         other = cache._replace(gamma=v_gamma.astype(scale.dtype))
-        grad_h = grad_h + norm["backward"](upstream, other)[0]
+        grad_h = grad_h + backward(upstream, other)[0]
         grad_dy = grad_dy + v_gamma * cache.xhat + sum(v_beta)
         grad_dy = _tensor(grad_dy.astype(upstream.dtype), dy)
         grads = grad_dy, v if ctx.added else None, _tensor(grad_h, h), _tensor(grad_gamma, gamma)
         return None, None, None, *grads
-
-
-_PASSES = "forward", "backward", "double_backward"
 
 
 def _apply(norm, x, residual, eps, **parameters):
@@ -153,7 +150,7 @@ def rms_norm(x, gamma, eps=1e-5, *, residual=None):
 class _Norm(torch.nn.Module):
     norm = RMS_NORM
 
-    def __init__(self, normalized_shape, eps, affine, bias, device, dtype):
+    def __init__(self, normalized_shape, eps, affine, bias, *, device=None, dtype=None):
         super().__init__()
         several = isinstance(normalized_shape, (tuple, list))
         self.normalized_shape = tuple(normalized_shape) if several else (normalized_shape,)
@@ -161,9 +158,10 @@ class _Norm(torch.nn.Module):
             validation.require_count("normalized_shape", side)
         self.eps = eps if eps is None else validation.require_eps(eps)
         self.elementwise_affine = affine
-        for name, wanted, made in (("weight", affine, torch.ones), ("bias", bias, torch.zeros)):
+        for name, made, wanted in (("weight", torch.ones, True), ("bias", torch.zeros, bias)):
             numbers = made(self.normalized_shape, device=device, dtype=dtype)
-            self.register_parameter(name, torch.nn.Parameter(numbers) if wanted else None)
+            given = torch.nn.Parameter(numbers) if affine and wanted else None
+            self.register_parameter(name, given)
 
     def forward(self, x):
         return self._normalise(x, None)
@@ -193,18 +191,8 @@ class LayerNorm(_Norm):
 
     norm = LAYER_NORM
 
-    def __init__(
-        self,
-        normalized_shape,
-        eps=1e-5,
-        elementwise_affine=True,
-        bias=True,
-        *,
-        device=None,
-        dtype=None,
-    ):
-        bias = bias and elementwise_affine
-        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
+    def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, bias=True, **place):
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, **place)
 
 
 class RMSNorm(_Norm):
@@ -212,10 +200,8 @@ class RMSNorm(_Norm):
     is that of x's dtype, as there.
     """
 
-    def __init__(
-        self, normalized_shape, eps=None, elementwise_affine=True, *, device=None, dtype=None
-    ):
-        super().__init__(normalized_shape, eps, elementwise_affine, False, device, dtype)
+    def __init__(self, normalized_shape, eps=None, elementwise_affine=True, **place):
+        super().__init__(normalized_shape, eps, elementwise_affine, False, **place)
 
 
 class FusedAddRMSNorm(RMSNorm):

@@ -41,7 +41,7 @@ WIDTHS = {1027: 7, 4096: 2, 5120: 1, 20000: 1}
 
 def judge(case, precise):
     test_all_backends.test_gradients(
-        test_all_backends.IMPLEMENTATIONS[f"GPU backend{', precise' * precise}"], case
+        test_all_backends.IMPLEMENTATIONS[f"GPU{', precise' * precise}"], case
     )
 
 
@@ -715,7 +715,7 @@ def library(request):
 
 DEVICE_SHAPES = [
     *((1, 1), (7, 3), (130, 100), (33, 127), (7, 1027), (70, 1024)),
-    *((5, 5120), (3, 9000), (3, 20000), (2, 16383)),
+    *((5, 5120), (3, 9000), (3, 20000), (2, 16383), (17, 64), (3, 12296), (2, 40000)),
 ]
 DEVICE_DTYPES = [
     *(("float32", 0), ("float32", 1e6), ("float16", 100)),
@@ -725,6 +725,10 @@ DEVICE_CASES = [
     cases.Case(f"device {N}x{D} {dtype} {offset}", (N, D), dtype, offset=offset)
     for N, D in DEVICE_SHAPES
     for dtype, offset in DEVICE_DTYPES
+] + [
+    cases.Case(f"device {N}x{D} {dtype} RMS", (N, D), dtype, norm="rms_norm", residual=residual)
+    for N, D in DEVICE_SHAPES
+    for dtype, residual in (("float32", False), ("float32", True), (cases.HALVES[-1], True))
 ]
 
 
@@ -917,6 +921,23 @@ def test_on_the_gpu_100_runs_are_equal(shape, dtype):
         found = bits(library.get(b) for b in (y, *gpu.layer_norm_backward(dy, cache)))
         first = first or found
         assert found == first
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", ["float32", cases.HALVES[-1]])
+def test_on_the_gpu_same_row_same_bits(dtype):
+    """On both sides of every length where a plan changes: alone, among others, with neighbours in
+    its warp that are done again.
+    """
+    edges = 128, 256, 512, 4096, 8192, 16384, 32768
+    for D in [D + step for D in edges for step in (0, 1, 4, 8)]:
+        x, gamma, beta, dy = arrays((5, D), dtype)
+        x[1], x[3] = x[1] + 100, x[3] * np.array(1e25, dtype)
+        for norm in ("layer_norm", "rms_norm"):
+            whole = cases.run(gpu, x, gamma, beta, dy, norm=norm)
+            for rows in (slice(2, 3), slice(1, 4)):
+                some = cases.run(gpu, x[rows], gamma, beta, dy[rows], norm=norm)
+                assert bits(some[:2]) == bits(a[rows] for a in whole[:2]), (D, norm)
 
 
 @needs_gpu

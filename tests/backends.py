@@ -29,7 +29,7 @@ class Backend(NamedTuple):
 
 BACKENDS = {
     "NumPy": Backend(partial(cases.run, layernorm), tuple(NORMS), round_twice=True),
-    "CPU": Backend(partial(cases.run, cpu), ("layer_norm",), residual=False),
+    "CPU": Backend(partial(cases.run, cpu), LAST_AXIS),
     "GPU": Backend(partial(cases.run, gpu), LAST_AXIS, NARROW, size=8_000),
     "rows sharded": Backend(partial(cases.cut_among_three, sharded.rows, 0), LAST_AXIS),
     "features sharded": Backend(partial(cases.cut_among_three, sharded.features, 1), LAST_AXIS),

@@ -127,7 +127,7 @@ def cpu_cache(x, gamma, dtype, eps=1e-5):
 
     wide = x.astype("f8").reshape(-1, x.shape[-1])
     saved = [*wide.mean(axis=1), *np.zeros(len(wide)), *1 / np.sqrt(wide.var(axis=1) + eps), *gamma]
-    return cpu.CpuLayerNormCache(x, np.array(saved, dtype), eps, gamma.dtype)
+    return cpu.CpuNormCache(x, np.array(saved, dtype), eps, gamma.dtype, NORMS["layer_norm"])
 
 
 def bits(results):

@@ -1,9 +1,14 @@
-r"""Layer norm and its gradient in one pass over each row, compiled for the CPU with Numba.
+r"""Layer norm, RMS norm and their gradients in one pass over each row, compiled for the CPU with
+Numba.
 
-The same two functions as :mod:`lnlib.layernorm`, with the same arguments and results, and ``out=``.
-Each row is read from memory once and written once; what is computed in between stays in the first
-level of cache.
+The same functions as in :mod:`lnlib.layernorm`, with the same arguments and results (but for
+``round_twice``), and ``out=``. Each row is read from memory once and written once; what is computed
+in between stays in the first level of cache.
 
+* **One loop for all.** RMS norm is layer norm without beta and with a mean of 0, and a residual and
+  ``dh`` are added on the way. Numba compiles the loops anew for what is None, at the first call.
+* **The same row has the same bits**: y and dx of a row do not depend on the batch it stands in, nor
+  on the number of threads.
 * **Statistics.** A guess m at the mean (that of the first elements) is subtracted before anything
   is summed: with d = x - m, mean(d) is the residual and mean(d^2) - mean(d)^2 the variance, from a
   single loop. If the residual is more than half a standard deviation, the guess was poor, and the
@@ -43,7 +48,13 @@ Numba is loaded with the first name that needs it: the NumPy half of the ladder 
 browser too.
 """
 
-__all__ = ["CpuLayerNormCache", "layer_norm_backward", "layer_norm_forward"]
+__all__ = [
+    "CpuNormCache",
+    "layer_norm_backward",
+    "layer_norm_forward",
+    "rms_norm_backward",
+    "rms_norm_forward",
+]
 
 
 def __getattr__(name):

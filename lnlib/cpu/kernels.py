@@ -46,7 +46,9 @@ SAFE = validation.SAFE_TO_SUBTRACT["float32"], validation.SAFE_TO_SUBTRACT["floa
 #: 128 bits; each has an error of at most u times what is added. |d| is 1.5 standard deviations on
 #: average at most, because residuals are below half of one, and |xhat| is 1: 160 u. With the
 #: rounding of residual, shift and xhat that is below 256 u = 2^-16, for every D. In float64 sums of
-#: blocks add D / 128 times u: 2^-32 holds to D = 2^24.
+#: blocks add D / 128 times u: 2^-32 holds to D = 2^24. Of RMS norm it is the mean of xhat^2, which
+#: is at most 1: its sum and that of forward err by 66 u each, and rounding rstd, xhat and its
+#: square, and what forward kept, adds 10 u.
 TOLERANCE_OF_A_MEAN = 2.0**-16, 2.0**-32
 
 # Every flag is given, because Numba takes one that is missing from the first caller it compiles.
@@ -96,6 +98,9 @@ def _accumulate(total, lost, term, itemsize):
 # Loops over one row. Indices are unsigned: for signed ones Numba looks for negative numbers in
 # every step, and the loop is not vectorised. ``shift`` is residual * rstd: xhat, which is
 # (x - mean - residual) * rstd, then has a rounding less.
+#
+# What is None is compiled away: of RMS norm beta and dbeta, and then mean, shift and the guess at
+# the mean of g are 0; without a residual, which is called ``added``, that and h; and dh.
 
 
 @_inlined
@@ -105,6 +110,17 @@ def _store(array, i, j, number, streamed):
         array[i, j] = number
     else:
         stream(array, i, j, number)
+
+
+@_loop
+def _write_h(x, added, i, start, stop, row, h, streamed):
+    """Columns start to stop of a row of h = x + added, and of ``row`` if that is not None."""
+    use_widest_vectors()
+    for j in range(np.uintp(start), np.uintp(stop)):
+        number = x[np.uintp(i), j] + added[np.uintp(i), j]
+        if row is not None:
+            row[np.uintp(0), j] = number
+        _store(h, np.uintp(i), j, number, streamed)
 
 
 @_loop
@@ -120,18 +136,19 @@ def _moments(x, i, start, stop, guess):
 
 
 @_loop
-def _write_y(x, i, start, stop, mean, shift, rstd, gamma, beta, y, streamed):
-    """Columns start to stop of a row of y."""
+def _write_y(x, k, start, stop, mean, shift, rstd, gamma, beta, y, i, streamed):
+    """Columns start to stop of row i of y, which is row k of x."""
     use_widest_vectors()
     for j in range(np.uintp(start), np.uintp(stop)):
-        xhat = (x[np.uintp(i), j] - mean) * rstd - shift
-        _store(y, np.uintp(i), j, xhat * gamma[j] + beta[j], streamed)
+        xhat = (x[np.uintp(k), j] - mean) * rstd - shift
+        scaled = xhat * gamma[j] if beta is None else xhat * gamma[j] + beta[j]
+        _store(y, np.uintp(i), j, scaled, streamed)
 
 
 @_loop
 def _upstream_sums(dy, x, i, start, stop, gamma, mean, shift, rstd, guess, dgamma, dbeta):
-    """Sums of w = g - guess, of w * xhat and of xhat, over columns start to stop. Adds the row's
-    part of dgamma and dbeta, too, if these are not None, for which Numba compiles twice.
+    """Sums of w = g - guess, of w * xhat and of xhat, over columns start to stop; of RMS norm 0,
+    that of g * xhat and that of xhat^2. Adds the row's part of dgamma and dbeta, too.
 
     If g is constant, w is 0. The mean of xhat is not quite 0, and that times the mean of w is in
     the sum of w * xhat: the caller takes it out, for it would be in every element of dx.
@@ -142,17 +159,19 @@ def _upstream_sums(dy, x, i, start, stop, gamma, mean, shift, rstd, guess, dgamm
         upstream = dy[np.uintp(i), j]
         w = times(upstream, gamma[j]) - guess
         xhat = (x[np.uintp(i), j] - mean) * rstd - shift
-        w_sum = _add(w_sum, w)
         wx_sum = _add(wx_sum, w * xhat)
-        x_sum = _add(x_sum, xhat)
-        if dgamma is not None:
-            dgamma[j] += upstream * xhat
+        dgamma[j] += upstream * xhat
+        if dbeta is None:
+            x_sum = _add(x_sum, xhat * xhat)
+        else:
+            w_sum = _add(w_sum, w)
+            x_sum = _add(x_sum, xhat)
             dbeta[j] += upstream
     return w_sum, wx_sum, x_sum
 
 
 @_loop
-def _write_dx(dy, x, i, start, stop, gamma, row, dx, streamed):
+def _write_dx(dy, x, i, start, stop, gamma, row, dh, dx, streamed):
     """Columns start to stop of a row of dx. ``row``: mean, shift, rstd, mean(g), mean(g * xhat).
 
     Nothing else is stored here. Stores wait for the one before, and those of dx are for a cache
@@ -163,30 +182,32 @@ def _write_dx(dy, x, i, start, stop, gamma, row, dx, streamed):
     for j in range(np.uintp(start), np.uintp(stop)):
         xhat = (x[np.uintp(i), j] - mean) * rstd - shift
         gradient = rstd * (times(dy[np.uintp(i), j], gamma[j]) - g_mean - xhat * gx_mean)
+        if dh is not None:
+            gradient += dh[np.uintp(i), j]
         _store(dx, np.uintp(i), j, gradient, streamed)
 
 
 @_loop
-def _fold(dgamma, dbeta, sums):
-    """Add a block's parameter gradients to float64 sums, and clear the block.
+def _fold(block, sums):
+    """Add a block's gradient of a parameter to float64 sums, and clear the block.
 
-    ``sums`` has shape (4, D or more): dgamma, dbeta, and what their additions have lost. Of float32
-    that is nothing: a billion rows lose less than float32 shows.
+    ``sums`` has shape (2, D or more): the sums, and what their additions have lost. Of float32 that
+    is nothing: a billion rows lose less than float32 shows.
     """
-    for j in range(np.uintp(dgamma.shape[0])):
-        size = dgamma.itemsize
-        sums[0, j], sums[2, j] = _accumulate(sums[0, j], sums[2, j], dgamma[j], size)
-        sums[1, j], sums[3, j] = _accumulate(sums[1, j], sums[3, j], dbeta[j], size)
-        dgamma[j] = dbeta[j] = 0
+    if block is not None:
+        for j in range(np.uintp(block.shape[0])):
+            sums[0, j], sums[1, j] = _accumulate(sums[0, j], sums[1, j], block[j], block.itemsize)
+            block[j] = 0
 
 
 # Statistics of a row.
 
 
 @_inlined
-def _statistics(x, i, real):
+def _statistics(x, i, beta, real):
     """(mean, residual, variance) of row i: a guess at its mean, the mean of what that leaves, and
-    the variance. The first guess is the mean of 16 numbers.
+    the variance; of RMS norm 0, 0 and the mean of squares. The first guess is the mean of 16
+    numbers.
 
     If the residual is more than half a standard deviation the guess was poor: the variance, mean(d
     ^2) - residual^2, would lose digits. Then the mean found so far is the next guess.
@@ -195,7 +216,7 @@ def _statistics(x, i, real):
     first, total = min(D, 16), x.dtype.type(0)
     for j in range(np.uintp(first)):
         total = _add(total, x[np.uintp(i), j])
-    mean = real(total / first)
+    mean = real(0) if beta is None else real(total / first)
     residual = variance = 0.0
     for _ in range(4):
         total = squares = total_lost = squares_lost = 0.0
@@ -206,9 +227,9 @@ def _statistics(x, i, real):
             total, total_lost = _accumulate(total, total_lost, d, x.itemsize)
             squares, squares_lost = _accumulate(squares, squares_lost, dd, x.itemsize)
             start = stop
-        residual = (total + total_lost) / D
+        residual = 0.0 if beta is None else (total + total_lost) / D
         variance = (squares + squares_lost) / D - residual * residual
-        if not residual * residual > 0.25 * variance:
+        if beta is None or not residual * residual > 0.25 * variance:
             break
         mean = real(mean + residual)
     return mean, residual, variance
@@ -257,15 +278,17 @@ def _columns_before_line(array):
 
 
 @_allocating
-def _zeros_on_lines(gamma):
-    """Two arrays of zeros of gamma's shape. Both begin with a cache line, so that no store crosses
-    two. They are 1 KB more than D apart: a core takes equal places in two pages for the same place.
+def _zeros_on_lines(gamma, dbeta):
+    """Two arrays of zeros of gamma's shape, or one and None. Both begin with a cache line, so that
+    no store crosses two. They are 1 KB more than D apart: a core takes equal places in two pages
+    for the same place.
     """
     D, line = len(gamma), LINE // gamma.itemsize
     apart = (D // line + 17) * line
     zeros = np.zeros(2 * apart, gamma.dtype)
     start = _columns_before_line(zeros)
-    return zeros[start : start + D], zeros[start + apart : start + apart + D]
+    first, second = zeros[start : start + D], zeros[start + apart : start + apart + D]
+    return first, None if dbeta is None else second
 
 
 @_inlined
@@ -279,149 +302,176 @@ def _whole_lines(i, D, before, line, streams):
 
 @_allocating
 def _overlap(a, b):
+    if b is None:
+        return False
     return a.ctypes.data < b.ctypes.data + b.nbytes and b.ctypes.data < a.ctypes.data + a.nbytes
 
 
 @_allocating
 def _parts_of(saved, D):
-    """The statistics and gamma of ``CpuLayerNormCache.saved``."""
+    """The statistics and gamma of ``CpuNormCache.saved``."""
     rows = (len(saved) - D) // 3
     return saved[: 3 * rows].reshape(3, rows), saved[3 * rows :]
 
 
 @_over_rows
-def _forward(x, gamma, beta, eps, y, saved, part, parts):
-    """One of so many parts of the rows of y and the statistics; returns how many are out of range
-    (rstd 0), or -1 if y overlaps an input. Each part writes the copy of gamma that it reads.
+def _forward(x, added, gamma, beta, eps, h, y, saved, part, parts):
+    """One of so many parts of the rows of h, y and the statistics; returns how many are out of
+    range (rstd 0), or -1 if y overlaps an input. Each part writes the copy of gamma that it reads.
+
+    A row of h is read again where it was written, or, if that was past the caches, in ``row``. No
+    array is chosen in the loop: counting its references would wait for all streamed stores.
     """
-    if _overlap(y, x) or _overlap(y, gamma) or _overlap(y, beta):
+    if _overlap(y, x) or _overlap(y, added) or _overlap(y, gamma) or _overlap(y, beta):
         return -1
     D, real, line = x.shape[1], saved.dtype.type, LINE // x.itemsize
     statistics, weights = _parts_of(saved, D)
     weights[:] = gamma
     smallest, largest = RANGE[saved.itemsize // 8]
-    streams = 2 * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
-    before, out_of_range = _columns_before_line(y), 0
+    streams = (2 if added is None else 4) * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
+    before, before_h, out_of_range = _columns_before_line(y), _columns_before_line(h), 0
+    row = h if added is None else _zeros_on_lines(gamma, None)[0].reshape(1, D)
+    source = row if streams else h
     for i in range(len(x) * part // parts, len(x) * (part + 1) // parts):
-        mean, residual, variance = _statistics(x, i, real)
+        k = i
+        if added is not None:
+            if streams:
+                k = 0
+                start, stop = _whole_lines(i, D, before_h, line, True)
+                _write_h(x, added, i, 0, start, row, h, None)
+                _write_h(x, added, i, start, stop, row, h, True)
+                _write_h(x, added, i, stop, D, row, h, None)
+            else:
+                _write_h(x, added, i, 0, D, None, h, None)
+        mean, rest, variance = _statistics(source, k, beta, real)
         denominator, rstd = variance + eps, real(0)
         if smallest < denominator < largest:
             rstd = real(1 / math.sqrt(denominator))
         out_of_range += rstd == 0
-        shift = real(residual) * rstd
-        statistics[0, i], statistics[1, i], statistics[2, i] = mean, residual, rstd
+        shift = real(0) if beta is None else real(rest) * rstd
+        statistics[0, i], statistics[2, i] = mean, rstd
+        statistics[1, i] = variance * rstd * rstd if beta is None else rest
         start, stop = _whole_lines(i, D, before, line, streams)
-        _write_y(x, i, 0, start, mean, shift, rstd, weights, beta, y, None)
-        _write_y(x, i, start, stop, mean, shift, rstd, weights, beta, y, True)
-        _write_y(x, i, stop, D, mean, shift, rstd, weights, beta, y, None)
+        _write_y(source, k, 0, start, mean, shift, rstd, weights, beta, y, i, None)
+        _write_y(source, k, start, stop, mean, shift, rstd, weights, beta, y, i, True)
+        _write_y(source, k, stop, D, mean, shift, rstd, weights, beta, y, i, None)
     if streams:
         fence()
     return out_of_range
 
 
 @_over_rows
-def _backward(dy, x, saved, dx, sums, part, parts):
+def _backward(dy, x, saved, dh, dx, dbeta, sums, part, parts):
     """One of so many parts of the rows of dx; adds their dgamma and dbeta to ``sums``, by way of a
-    block of ROW_BLOCK rows.
+    block of ROW_BLOCK rows. Of dbeta it reads only whether it is None.
 
     Returns two counts: of rows left to the NumPy backend (their dx is NaN), and of rows whose mean
     is not the recorded one; or -1 and 0 if dx overlaps an input. Row by row, each still in the
     nearest cache when it is read again.
     """
-    if _overlap(dx, x) or _overlap(dx, dy) or _overlap(dx, saved):
+    if _overlap(dx, x) or _overlap(dx, dy) or _overlap(dx, dh) or _overlap(dx, saved):
         return -1, 0
     D, real, line = x.shape[1], saved.dtype.type, LINE // x.itemsize
     statistics, gamma = _parts_of(saved, D)
     tolerance, limit = TOLERANCE_OF_A_MEAN[gamma.itemsize // 8], SAFE[gamma.itemsize // 8]
     root = math.sqrt(D)
-    streams = 3 * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
+    streams = (3 if dh is None else 4) * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
     before, left, changed = _columns_before_line(dx), 0, 0
-    dgamma, dbeta = _zeros_on_lines(gamma)
+    gammas, betas = _zeros_on_lines(gamma, dbeta)
     end = len(x) * (part + 1) // parts
     for block in range(len(x) * part // parts, end, ROW_BLOCK):
         for i in range(block, min(block + ROW_BLOCK, end)):
-            mean, rstd = statistics[0, i], statistics[2, i]
-            shift = statistics[1, i] * rstd
-            guess = _guess_at_g(dy, i, gamma)
+            rstd = statistics[2, i]
+            if dbeta is None:
+                mean = shift = guess = real(0)
+                expected = statistics[1, i]
+            else:
+                mean, shift, expected = statistics[0, i], statistics[1, i] * rstd, real(0)
+                guess = _guess_at_g(dy, i, gamma)
             w_sum, wx_sum, x_sum = _row_sums(
-                dy, x, i, gamma, mean, shift, rstd, guess, dgamma, dbeta
+                dy, x, i, gamma, mean, shift, rstd, guess, gammas, betas
             )
             wide = np.float64(guess)
             # mean(g^2) - mean(w^2), times D: below 0 if all three numbers were outliers.
             if wide * (wide * D + 2 * w_sum) < 0:
-                guess = real(0)
+                guess, spare = real(0), _zeros_on_lines(gamma, dbeta)
                 w_sum, wx_sum, x_sum = _row_sums(
-                    dy, x, i, gamma, mean, shift, rstd, guess, None, None
+                    dy, x, i, gamma, mean, shift, rstd, guess, spare[0], spare[1]
                 )
             # Of a row in range, NaN is a change too: it held neither NaN nor Inf in forward.
-            changed += rstd != 0 and not abs(x_sum) <= tolerance * D
+            changed += rstd != 0 and not abs(x_sum - expected * D) <= tolerance * D
             g_mean = real(guess + w_sum / D)
             gx_mean = real(wx_sum / D - w_sum / D * (x_sum / D))  # as if the mean of xhat were 0
             if rstd == 0 or not abs(w_sum) + abs(wx_sum) * root < limit * D:
-                g_mean = real(math.nan)
+                gx_mean = real(math.nan)
                 left += 1
             row = mean, shift, rstd, g_mean, gx_mean
             start, stop = _whole_lines(i, D, before, line, streams)
-            _write_dx(dy, x, i, 0, start, gamma, row, dx, None)
-            _write_dx(dy, x, i, start, stop, gamma, row, dx, True)
-            _write_dx(dy, x, i, stop, D, gamma, row, dx, None)
-        _fold(dgamma, dbeta, sums)
+            _write_dx(dy, x, i, 0, start, gamma, row, dh, dx, None)
+            _write_dx(dy, x, i, start, stop, gamma, row, dh, dx, True)
+            _write_dx(dy, x, i, stop, D, gamma, row, dh, dx, None)
+        _fold(gammas, sums[0])
+        _fold(betas, sums[1])
     if streams:
         fence()
     return left, changed
 
 
 @_loop
-def _finish_sums(sums, dgamma, dbeta):
-    """Add up the threads' sums, in their order; returns 1 if one may have overflowed, else 0."""
+def _finish(sums, gradient):
+    """Add up the threads' sums for a parameter, in their order; returns 1 if one may have
+    overflowed, else 0.
+    """
+    if gradient is None:
+        return 0
     total = 0.0
     for t in range(1, sums.shape[0]):
-        _fold(sums[t, 0], sums[t, 1], sums[0])
-        _fold(sums[t, 2], sums[t, 3], sums[0])
-    for j in range(np.uintp(dgamma.shape[0])):
-        dgamma[j], dbeta[j] = sums[0, 0, j] + sums[0, 2, j], sums[0, 1, j] + sums[0, 3, j]
-        total = _add(total, abs(dgamma[j]) + abs(dbeta[j]))
-    return 0 if total < SAFE[dgamma.itemsize // 8] else 1
+        _fold(sums[t, 0], sums[0])
+        _fold(sums[t, 1], sums[0])
+    for j in range(np.uintp(gradient.shape[0])):
+        gradient[j] = sums[0, 0, j] + sums[0, 1, j]
+        total = _add(total, abs(gradient[j]))
+    return 0 if total < SAFE[gradient.itemsize // 8] else 1
 
 
-# What Python calls: x, y, dy and dx of shape (rows, D), C-contiguous. The threaded functions are
-# written out, not derived from the others: Numba's cache on disk would take one for the other.
-# ``threads`` is an argument because reading it inside would defeat that cache.
+# What Python calls: x, added, h, y, dy, dh and dx of shape (rows, D), C-contiguous. The threaded
+# functions are written out, not derived from the others: Numba's cache on disk would take one for
+# the other. ``threads`` is an argument because reading it inside would defeat that cache.
 
 
 @cached(**_FROM_PYTHON)
-def forward_serial(x, gamma, beta, eps, y, saved):
-    """Fill y and ``saved``; returns how many rows are out of range, below 0 if y overlaps."""
-    return _forward(x, gamma, beta, eps, y, saved, 0, 1)
+def forward_serial(x, added, gamma, beta, eps, h, y, saved):
+    """Fill h, y and ``saved``; returns how many rows are out of range, below 0 if y overlaps."""
+    return _forward(x, added, gamma, beta, eps, h, y, saved, 0, 1)
 
 
 @cached(parallel=True, **_CALLED)
-def forward_threads(x, gamma, beta, eps, y, saved, threads):
+def forward_threads(x, added, gamma, beta, eps, h, y, saved, threads):
     left = 0
     for t in prange(threads):
-        left += _forward(x, gamma, beta, eps, y, saved, t, threads)
+        left += _forward(x, added, gamma, beta, eps, h, y, saved, t, threads)
     return left
 
 
 @_over_rows
-def _backward_in_one_part(dy, x, saved, dx, dgamma, dbeta):
-    sums = np.zeros((1, 4, x.shape[1]))
-    left, changed = _backward(dy, x, saved, dx, sums[0], 0, 1)
-    return left + _finish_sums(sums, dgamma, dbeta), changed
+def _backward_in_one_part(dy, x, saved, dh, dx, dgamma, dbeta):
+    sums = np.zeros((1, 2, 2, x.shape[1]))
+    left, changed = _backward(dy, x, saved, dh, dx, dbeta, sums[0], 0, 1)
+    return left + _finish(sums[:, 0], dgamma) + _finish(sums[:, 1], dbeta), changed
 
 
 @cached(**_FROM_PYTHON)
-def backward_serial(dy, x, saved, dx, dgamma, dbeta):
+def backward_serial(dy, x, saved, dh, dx, dgamma, dbeta):
     """Fill dx, dgamma and dbeta; returns _backward's counts, the first below 0 if dx overlaps."""
-    return _backward_in_one_part(dy, x, saved, dx, dgamma, dbeta)
+    return _backward_in_one_part(dy, x, saved, dh, dx, dgamma, dbeta)
 
 
 @cached(parallel=True, **_CALLED)
-def backward_threads(dy, x, saved, dx, dgamma, dbeta, threads):
+def backward_threads(dy, x, saved, dh, dx, dgamma, dbeta, threads):
     # Each thread has sums of its own, two cache lines apart from the next thread's.
-    sums, left, changed = np.zeros((threads, 4, x.shape[1] + 16)), 0, 0
+    sums, left, changed = np.zeros((threads, 2, 2, x.shape[1] + 16)), 0, 0
     for t in prange(threads):
-        counts = _backward(dy, x, saved, dx, sums[t], t, threads)
+        counts = _backward(dy, x, saved, dh, dx, dbeta, sums[t], t, threads)
         left += counts[0]
         changed += counts[1]
-    return left + _finish_sums(sums, dgamma, dbeta), changed
+    return left + _finish(sums[:, 0], dgamma) + _finish(sums[:, 1], dbeta), changed

@@ -13,6 +13,7 @@ import pytest
 
 from lnlib import cpu, gpu, validation
 from lnlib import layernorm as ln
+from lnlib.norms import RMS_NORM
 
 X = np.random.default_rng(1).standard_normal((2, 3))
 GAMMA, BETA, DY = np.array([1.0, -2.0, 0.5]), np.array([0.1, 0.2, 0.3]), np.cos(X)
@@ -62,6 +63,22 @@ def bad_calls(backend):
     ):
         yield (backend.layer_norm_backward, {"dy": x, "cache": cache}, change, *told)
     if backend is cpu:
+        single = x.astype("f4")
+        for change, *told in (
+            ({"residual": x[:1]}, ValueError, "found shape (1, 3)", "expected (2, 3)"),
+            ({"residual": single}, TypeError, "found dtype float32", "expected float64"),
+        ):
+            yield (cpu.layer_norm_forward, good, change, *told)
+            rms = {name: good[name] for name in ("x", "gamma")}
+            yield (cpu.rms_norm_forward, rms, change, *told)
+        for change, *told in (
+            ({"dh": x[:1]}, ValueError, "found shape (1, 3)", "expected (2, 3)"),
+            ({"dh": single}, TypeError, "found dtype float32", "expected float64"),
+        ):
+            yield (cpu.layer_norm_backward, {"dy": x, "cache": cache}, change, *told)
+        of_rms = cache._replace(norm=RMS_NORM)
+        told = TypeError, "from layer_norm_forward", "that rms_norm_forward returned"
+        yield (cpu.rms_norm_backward, {"dy": x, "cache": of_rms}, {"cache": cache}, *told)
         for out, error, found, expected in OUT:
             yield (backend.layer_norm_forward, good, {"out": out}, error, found, expected)
 

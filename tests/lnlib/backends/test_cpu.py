@@ -59,35 +59,64 @@ class Guarded:
         )
 
 
+#: A norm, and whether there are a residual and dh.
+KINDS = pytest.mark.parametrize(
+    "kind",
+    [
+        {"norm": norm, **others}
+        for norm in ("layer_norm", "rms_norm")
+        for others in ({}, {"residual": True, "dh": True})
+    ],
+    ids=lambda kind: ", ".join(map(str, kind.values())),
+)
+
+
+def others_of(kind, x):
+    """Of ``cases.run``: a norm, a residual and dh."""
+    made = np.random.default_rng(9).standard_normal((2, *x.shape)).astype(x.dtype)
+    return kind | {name: a for name, a in zip(("residual", "dh"), made) if name in kind}
+
+
 @pytest.mark.slow
+@KINDS
 @pytest.mark.parametrize("items", [0, 1, 15])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_nothing_is_written_outside_the_results(dtype, items):
-    """Of y, dx, the statistics, dgamma and dbeta; by one thread and by three; near and, in the last
-    shape, far.
+def test_nothing_is_written_outside_the_results(dtype, items, kind):
+    """Of h, y, dx, the statistics, dgamma and dbeta; by one thread and by three; near and, in the
+    last shape, far.
     """
     far = 7300, 300
     assert 2 * 4 * math.prod(far) >= kernels.OUT_OF_CACHE_BYTES
     for rows, D in (*itertools.product((1, 3, 20), WIDTHS), far):
         x, gamma, beta, dy = arrays((rows, D), dtype)
+        others = others_of(kind, x)
+        r, dh, rms = others.get("residual"), others.get("dh"), kind["norm"] == "rms_norm"
         guarded = Guarded(
-            (rows, D), (3 * rows + D,), (rows, D), (D,), (D,), dtype=dtype, items=items
+            *((rows, D), (3 * rows + D,), (rows, D), (D,), (D,), (rows, D)),
+            dtype=dtype,
+            items=items,
         )
-        y, saved, dx, dgamma, dbeta = guarded.arrays
+        y, saved, dx, dgamma, dbeta, h = guarded.arrays
         with threads(1):
-            expected = bits(run(x, gamma, beta, dy))
-        assert kernels.forward_serial(x, gamma, beta, 1e-5, y, saved) == 0
-        assert kernels.backward_serial(dy, x, saved, dx, dgamma, dbeta) == (0, 0)
-        assert guarded.intact() and bits([y, dx, dgamma, dbeta]) == expected
+            expected = bits(run(x, gamma, beta, dy, **others))
+        h = x if r is None else h
+        beta, dbeta = (None, None) if rms else (beta, dbeta)
+        found = [a for a in (y, dx, dgamma, dbeta) if a is not None]
+        forward, backward = (x, r, gamma, beta, 1e-5, h, y, saved), (dy, h, saved, dh, dx)
+        assert kernels.forward_serial(*forward) == 0
+        assert kernels.backward_serial(*backward, dgamma, dbeta) == (0, 0)
+        assert guarded.intact() and bits(found) == expected
+        assert r is None or np.array_equal(h, x + r)
         y[...] = dx[...] = np.nan
-        assert kernels.forward_threads(x, gamma, beta, 1e-5, y, saved, 3) == 0
-        assert kernels.backward_threads(dy, x, saved, dx, dgamma, dbeta, 3) == (0, 0)
+        assert kernels.forward_threads(*forward, 3) == 0
+        assert kernels.backward_threads(*backward, dgamma, dbeta, 3) == (0, 0)
         assert guarded.intact() and bits([y, dx]) == expected[:2]
 
 
+@KINDS
 @pytest.mark.parametrize("precise", [False, True])
 @pytest.mark.parametrize("dtype", cases.DTYPES)
-def test_out(dtype, precise):
+def test_out(dtype, precise, kind):
     """It is what is returned, all of it is written and nothing beside it, and the bits are those
     without it.
     """
@@ -95,10 +124,11 @@ def test_out(dtype, precise):
         pytest.skip("float64 is precise")
     for shape in ((7,), (5, 300), (2, 3, 2500), (0, 4)):
         a = arrays(shape, dtype)
+        options = others_of(kind, a[0]) | {"precise": precise}
         guarded = Guarded(shape, shape, dtype=dtype, items=3)
-        results = run(*a, precise=precise, out=guarded.arrays)
+        results = run(*a, **options, out=guarded.arrays)
         assert results[0] is guarded.arrays[0] and results[1] is guarded.arrays[1]
-        assert guarded.intact() and bits(results) == bits(run(*a, precise=precise))
+        assert guarded.intact() and bits(results) == bits(run(*a, **options))
 
 
 #: An ``out`` that uses memory of an argument. The square makes a transposed view and its base one
@@ -116,6 +146,9 @@ OVERLAPS = {
     "beta": lambda a: ({**a, "beta": a["long"][15]}, a["long"][:16]),
     "dy": lambda a: (a, a["dy"]),
     "dy, transposed": lambda a: ({**a, "dy": a["dy"].T}, a["dy"]),
+    "residual": lambda a: ({**a, "residual": a["dy"]}, a["dy"]),
+    "residual, transposed": lambda a: ({**a, "residual": a["dy"].T}, a["dy"]),
+    "dh, in backward": lambda a: ({**a, "dh": a["dy"], "dy": a["x"] + a["dy"]}, a["dy"]),
     "x, in backward": lambda a: (a, a["x"]),
     "the cache, in backward": lambda a: (a, None),
 }
@@ -150,9 +183,10 @@ def test_out_over_an_argument_is_refused(dtype, kind, n):
             ValueError, match="^out: found memory that an input uses too, expected an array"
         ):
             if "dy" in kind or "backward" in kind:
-                cpu.layer_norm_backward(a["dy"], cache, out=out)
+                cpu.layer_norm_backward(a["dy"], cache, a.get("dh"), out=out)
             else:
-                cpu.layer_norm_forward(a["x"], a["gamma"], a["beta"], out=out)
+                of = {"residual": a.get("residual"), "out": out}
+                cpu.layer_norm_forward(a["x"], a["gamma"], a["beta"], **of)
     assert out.tobytes() == before
 
 
@@ -199,7 +233,12 @@ def test_what_the_cache_shares(dtype):
             [x, gamma, beta, dy, y, cache.saved, *cpu.layer_norm_backward(dy, cache)]
         )
 
-    x, gamma, beta, _ = arrays((4, 6), dtype)
+    x, gamma, beta, r = arrays((4, 6), dtype)
+    _, h, cache = cpu.rms_norm_forward(x, gamma, residual=r)
+    squares = ((x + r).astype(np.float64) ** 2).mean(axis=-1)
+    assert cache.x is h and cases.share_nothing([x, r, gamma, h, cache.saved])
+    rms = [0 * squares, squares / (squares + 1e-5), 1 / np.sqrt(squares + 1e-5)]
+    assert np.allclose(cache.statistics, rms, rtol=1e-5)
     for kind in (x[:, ::-1], x[::2], np.asfortranarray(x), read_only(x)):
         cache = cpu.layer_norm_forward(kind, gamma, beta)[1]
         assert not np.shares_memory(cache.x, x) and np.array_equal(cache.x, kind)
@@ -216,6 +255,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(
     "dtype, precise, n",
@@ -228,19 +268,21 @@ CHANGES = {
         pytest.param("float32", True, 1, marks=pytest.mark.slow),
     ],
 )
-def test_a_changed_x_is_refused(dtype, precise, n, change):
-    """By a thread of several too. The smallest of these changes moves one mean by 1/2500: of
-    float32 this is 26 times the limit, 256 u.
+def test_a_changed_x_is_refused(dtype, precise, n, change, norm):
+    """By a thread of several too. The smallest of these changes moves one mean by 1/2500, or one
+    mean square by more: of float32 this is 26 times the limit, 256 u.
     """
     for shape in ((4, 3), (20, 300), (20, 2500)):
         with threads(n):
             x, gamma, beta, dy = arrays(shape, dtype, offset=0.5)
-            _, cache = cpu.layer_norm_forward(x, gamma, beta, precise=precise)
+            forward, backward = (getattr(cpu, f"{norm}_{way}") for way in ("forward", "backward"))
+            parameters = cases.parameters_of(norm, gamma, beta, 1)
+            _, cache = forward(x, *parameters, precise=precise)
             x[...] = CHANGES[change](x.astype(np.float64))
             with pytest.raises(
                 ValueError, match="^cache: found x changed since forward .* expected the same"
             ):
-                cpu.layer_norm_backward(dy, cache)
+                backward(dy, cache)
 
 
 def test_the_sums_stay_precise_where_a_row_is_left_to_numpy():
@@ -288,7 +330,8 @@ def test_an_unchanged_x_is_never_refused(dtype, precise, offsets):
             for offset in offsets:
                 with np.errstate(over="ignore"):
                     x = (regime(z) + offset).astype(dtype)
-                run(x, one, one, x, precise=precise)
+                for norm in ("layer_norm", "rms_norm"):
+                    run(x, one, one, x, precise=precise, norm=norm)
 
 
 @pytest.mark.slow
@@ -345,36 +388,40 @@ def test_real_threads_give_the_same_bits_every_time():
         numba.set_num_threads(before)
 
 
+@KINDS
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("D", [3, 300, 2500])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30, "constant"])
-def test_rows_left_to_numpy_touch_no_other(bad, D, n):
+def test_rows_left_to_numpy_touch_no_other(bad, D, n, kind):
     """NaN, Inf, squares that overflow, and 0 / 0: three rows of 40, in the first block and in the
-    last.
+    last. A NaN of dh does not leave its row to NumPy.
     """
     x, gamma, beta, dy = arrays((40, D))
+    options = others_of(kind, x)
     rows, eps = [0, 17, 39], 0.0 if bad == "constant" else 1e-5
     others = np.setdiff1d(np.arange(40), rows)
+    if "residual" in kind:
+        options["residual"][rows], options["dh"][5, 0] = 0, np.nan
     broken = x.copy()
     if bad == "constant":
-        broken[rows] = 1.0
+        broken[rows] = kind["norm"] == "layer_norm"
     elif bad == 1e30:
         broken[rows] *= np.float32(bad)
     else:
         broken[rows, D // 2] = bad
     with threads(n):
-        clean, found = run(x, gamma, beta, dy, eps), run(broken, gamma, beta, dy, eps)
-    expected = cases.run(layernorm, broken, gamma, beta, dy, eps)
+        clean, found = (run(a, gamma, beta, dy, eps, **options) for a in (x, broken))
+    expected = cases.run(layernorm, broken, gamma, beta, dy, eps, **options)
     for a, b, c in zip(found[:2], clean[:2], expected[:2]):
         assert bits([a[others]]) == bits([b[others]])
         assert np.array_equal(a[rows], c[rows], equal_nan=True)
     # dgamma and dbeta: those of the other rows, and these rows once. The bound is that of
     # test_the_number_of_threads, of all terms.
-    assert (
-        np.abs(found[3] - expected[3]) <= 36 * cases.U["float32"] * np.abs(dy).sum(axis=0)
-    ).all()
+    bound = 36 * cases.U["float32"] * np.abs(dy).sum(axis=0)
+    for mine, numpy_s in zip(found[3:], expected[3:]):
+        assert (np.abs(mine - numpy_s) <= bound).all()
     if bad == 1e30:
-        bound = 36 * cases.U["float32"] * np.abs(dy).sum(axis=0) * math.sqrt(D)  # |xhat| < sqrt(D)
+        bound *= math.sqrt(D)  # |xhat| < sqrt(D)
         assert (np.abs(found[2] - expected[2]) <= bound).all()
     else:
         assert np.isnan(found[2]).any()
@@ -434,23 +481,28 @@ def test_precise_is_rounded_once():
 
 
 @pytest.mark.slow
+@KINDS
 @pytest.mark.parametrize("precise", [False, True])
 @pytest.mark.parametrize("shape", [(36000, 64), (7500, 300), (1100, 2100)])
-def test_what_is_far_has_the_same_bits(shape, precise):
+def test_what_is_far_has_the_same_bits(shape, precise, kind):
     """Parts of a batch that are near have the same y and dx as the whole, which is far. Their
-    dgamma and dbeta are added in float64: three results are rounded once.
+    dgamma and dbeta are added in float64: all results are rounded once.
     """
     x, gamma, beta, dy = arrays(shape)
-    half = shape[0] // 2 // kernels.ROW_BLOCK * kernels.ROW_BLOCK
-    assert 3 * x[half:].nbytes < kernels.OUT_OF_CACHE_BYTES <= 2 * x.nbytes
+    options = others_of(kind, x)
+    step = shape[0] // 3 // kernels.ROW_BLOCK * kernels.ROW_BLOCK
+    assert 4 * x[:step].nbytes < kernels.OUT_OF_CACHE_BYTES <= 2 * x.nbytes
+
+    def results_of(rows):
+        mine = {name: a if name == "norm" else a[rows] for name, a in options.items()}
+        return run(x[rows], gamma, beta, dy[rows], precise=precise, **mine)
+
     with threads(1):
-        results, *parts = (
-            run(x[rows], gamma, beta, dy[rows], precise=precise)
-            for rows in (slice(None), slice(half), slice(half, None))
-        )
+        results = results_of(slice(None))
+        parts = [results_of(slice(i, i + step)) for i in range(0, shape[0], step)]
     for k in (0, 1):
         assert np.array_equal(results[k], np.concatenate([part[k] for part in parts]))
-    for k in (2, 3):
+    for k in range(2, len(results)):
         of_all, *of_parts = (r[k].astype(float) for r in (results, *parts))
         sizes = abs(of_all) + sum(map(abs, of_parts))
         assert np.all(abs(of_all - sum(of_parts)) <= cases.U["float32"] * sizes)

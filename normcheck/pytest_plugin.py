@@ -34,18 +34,18 @@ def normcheck():
 def pytest_collection_modifyitems(session, items):
     for words in session.config.getoption("--normcheck"):
         try:
-            target, properties, report = _prepared(words)
+            properties, report = _prepared(words)
         except (Exception, SystemExit) as error:  # importing a target may do anything
             said = "see python -m normcheck --help" if isinstance(error, SystemExit) else error
             raise pytest.UsageError(f"--normcheck {words!r}: {said}") from error
         for name in properties:
-            nodeid = f"normcheck::{target}::{name}"
+            nodeid = f"normcheck::{words}::{name}"
             items.append(Property.from_parent(session, name=name, nodeid=nodeid, report=report))
 
 
 def _prepared(words):
-    """The name of a target, its properties, and a function that returns the report of one run, or
-    why there is none.
+    """The properties of a target, and a function that returns the report of one run, or why there
+    is none.
     """
     from .__main__ import parser
     from .adapters import adapt
@@ -65,7 +65,7 @@ def _prepared(words):
         except TargetError as error:
             return str(error)
 
-    return target, dict.fromkeys(one.property for one in run.cases), report
+    return dict.fromkeys(one.property for one in run.cases), report
 
 
 class Property(pytest.Item):

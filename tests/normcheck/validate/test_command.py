@@ -217,4 +217,7 @@ def test_mine(normcheck):
     command += ["-k", "dtypes or number or width", "--junitxml=out.xml"]
     run = subprocess.run(command, capture_output=True, text=True)
     assert "3 failed, 6 passed, 1 skipped" in run.stdout and run.stdout.count("It is as in") == 3
-    assert 'classname="normcheck.my_layer:pair" name="any width"' in Path("out.xml").read_text()
+    assert (
+        'classname="normcheck.my_layer:pair --quick" name="any width"'
+        in Path("out.xml").read_text()
+    )

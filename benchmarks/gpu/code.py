@@ -96,7 +96,7 @@ def _planned(name, D, real, storage, centred=True, added=False):
         plan = plans.plan_backward(100_000, D, width, kept, 132)
         blocks = max(1, plans.RESIDENT // (plan.threads * plan.rows))
         factory = kernels.backward_twice if plan.twice else kernels.backward
-        arrays, scalars, loads, stores = "xxrxxrrx", ["int32"] * 3, 4, 1  # x, dy, gamma twice
+        arrays, scalars, loads, stores = "xxrxxrx", ["int32"] * 3, 4, 1  # x, dy, gamma twice
     threads = plan.threads * plan.rows
     expectations = {"threads": threads, "blocks": blocks, "float64": real is float64}
     if plan.threads <= 32 and name == "forward":
@@ -132,7 +132,7 @@ def _taught(name, arrays, threads, parameters=None, numbers="int64, int64", **ex
 
 _taught_forward = functools.partial(_taught, arrays=6, numbers="int64, int64, float32")
 _WIDE = {"LDG.E.128": 12}
-_ADDED = f"void({'float32[::1], ' * 4}int32, int32)"
+_ADDED = f"void({'float32[::1], ' * 2}int32, int32)"
 
 _LENGTHS = {
     "forward": (64, 128, 256, 1027, 4096, 12288, 16383, 20000, 32768, 40000),

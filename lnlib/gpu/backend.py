@@ -152,24 +152,24 @@ def backward_work(rows, D, width, real, dtypes, centred, added, multiprocessors)
     """
     x, dy, dh, gamma, parameters = dtypes
     plan = plans.plan_backward(rows, D, width, plans.KEPT * 4 // real.itemsize, multiprocessors)
-    sums, first, adds = [(real, plan.partials * D)] * 2, None, []
+    columns, partials = (1 + centred) * D, plan.partials
+    sums, first, adds = (real, partials * columns), None, []
     if rows:
         make = (kernels.backward_twice, *plan[:3]) if plan.twice else (kernels.backward, *plan[:4])
         kernel = _kernel(*make, centred, added, real, x)
         dy, x, dh = ((dtype, rows * D) for dtype in (dy, x, dh))
-        arrays = [dy, x, (real, 4 * rows), (gamma, D), x, *sums, dh]
-        numbers = [np.int32(rows), np.int32(D), np.int32(plan.partials)]
+        arrays = dy, x, (real, 4 * rows), (gamma, D), x, sums, dh
+        numbers = [np.int32(rows), np.int32(D), np.int32(partials)]
         first = PreparedLaunch(kernel, plan.blocks, plan.threads * plan.rows, arrays, numbers)
-    partials = plan.partials
     left = partials != 1 or parameters != real  # a single partial sum is the result
     while left:
-        columns, lanes, chunks = plans.plan_add(partials)
+        of_block, lanes, chunks = plans.plan_add(partials)
         left, dtype = chunks > 1, real if chunks > 1 else parameters
-        kernel = _kernel(kernels.add_partials, columns, lanes, centred, real, dtype)
-        arrays = [*[(real, partials * D)] * 2, *[(dtype, chunks * D)] * 2]
-        numbers = [np.int32(partials), np.int32(D)]
-        blocks = -(-D // columns) * chunks
-        adds.append((chunks, PreparedLaunch(kernel, blocks, columns * lanes, arrays, numbers)))
+        kernel = _kernel(kernels.add_partials, of_block, lanes, real, dtype)
+        arrays = (real, partials * columns), (dtype, chunks * columns)
+        numbers = [np.int32(partials), np.int32(columns)]
+        blocks = -(-columns // of_block) * chunks
+        adds.append((chunks, PreparedLaunch(kernel, blocks, of_block * lanes, arrays, numbers)))
         partials = chunks
     return plan.partials, first, adds
 
@@ -243,26 +243,20 @@ def _backward(norm, dy, cache, dh, out, stream):
         flags = norm.mean, dh is not None
         work = backward_work(rows, D, width, real, dtypes, *flags, machine.multiprocessors)
         partials, first, adds = work
-
-        def sums_of(shape, dtype):
-            """Memory for dgamma and dbeta, or parts of them: where there is no dbeta, one twice."""
-            return [machine.empty(shape, dtype) for _ in range(count)] * (3 - count)
-
-        gradients = sums_of((D,), parameters)
-        sums = sums_of((partials, D), real) if adds else gradients
+        gradients = machine.empty((count, D), parameters)
+        sums = machine.empty((partials, count, D), real) if adds else gradients
         if first:
-            machine.launch(first, upstream[0], x, statistics, gamma, dx, *sums, upstream[-1])
+            machine.launch(first, upstream[0], x, statistics, gamma, dx, sums, upstream[-1])
         for chunks, work in adds:
-            added_up = sums_of((chunks, D), real) if chunks > 1 else gradients
-            machine.launch(work, *sums, *added_up)
+            added_up = machine.empty((chunks, count, D), real) if chunks > 1 else gradients
+            machine.launch(work, sums, added_up)
             sums = added_up
-        results = dx, *gradients[:count]
         if device:
-            return results
-        places = np.empty(shape, dtype) if out is None else out, *np.empty((count, D), parameters)
-        for array, place in zip(results, places):
+            return dx, *(gradients[k] for k in range(count))
+        places = np.empty(shape, dtype) if out is None else out, np.empty((count, D), parameters)
+        for array, place in zip((dx, gradients), places):
             machine.get(array, place)
-        return places
+        return places[0], *places[1]
 
 
 def layer_norm_forward(
@@ -301,7 +295,8 @@ def layer_norm_backward(dy, cache, dh=None, *, out=None, stream=None) -> tuple[A
 
     Formulas, parameters, results, errors and error bounds as there, but for these.
 
-    ``dy``, ``dh`` and ``out`` are where x is. ``out``, of x's shape and dtype, receives dx, and is
+    ``dy``, ``dh`` and ``out`` are where x is. On the device dgamma and dbeta are the two rows of
+    one array. ``out``, of x's shape and dtype, receives dx, and is
     returned as dx; on the device it may not overlap dy, dh or x. ``stream`` is as in forward. Sums
     over rows that leave the range of float32 on the way give Inf, also where the total would not.
     Of nearly equal terms the roundings have one sign: then chains of 64 rows and 32 partial sums

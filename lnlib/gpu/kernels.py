@@ -116,13 +116,13 @@ def backward(threads, V, W, R=1, centred=True, added=False, real=float32, storag
     """
     kept, both, threads_as_bits = V * W, (1 + centred) * V * W, threads.bit_length() - 1
     ahead = kept <= KEPT // (2 if real is float32 else 4)  # else two rows have no registers
-    slots = threads // 8 if R == 1 else max(1, threads * R // 32 - 1) * 2 * kept * threads
+    slots = threads // 8 if R == 1 else max(1, threads * R // 32 - 1) * both * threads
     read, write_dx = chunks_of_backward(threads, V, W, centred, added, real, storage)
     find_means = means_of_g(threads, V, W, centred, read, real)
     ask, write_sums = part_of_row(threads, V, W), sums_of_block(threads, V, W, R, centred, real)
     fetch, normalised = ACCESS[W][0], normalising(centred)
 
-    def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, dh, rows, D, partials):
+    def kernel(dy, x, statistics, gamma, dx, partial_sums, dh, rows, D, partials):
         xhat, upstream = cuda.local.array(kept, real), cuda.local.array(kept, real)
         other, sums = cuda.local.array(kept, real), cuda.local.array(both, real)
         next_x, next_dy = xhat, upstream
@@ -169,7 +169,7 @@ def backward(threads, V, W, R=1, centred=True, added=False, real=float32, storag
                 row += step
                 block_row += step
 
-            write_sums(partial_dgamma, partial_dbeta, partial, thread, D, sums, shared)
+            write_sums(partial_sums, partial, thread, D, sums, shared)
             partial += int32(cuda.gridDim.x)
 
     return kernel
@@ -189,14 +189,14 @@ def backward_twice(threads, V, W, centred=True, added=False, real=float32, stora
     read, write_dx = chunks_of_backward(threads, 1, W, centred, added, real, storage)
     find_means = means_of_g(threads, 0, W, centred, read, real)
 
-    def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, dh, rows, D, partials):
+    def kernel(dy, x, statistics, gamma, dx, partial_sums, dh, rows, D, partials):
         xhat, upstream = cuda.local.array(W, real), cuda.local.array(W, real)
         other, sums = cuda.local.array(W, real), cuda.local.array(both, real)
         shared = cuda.shared.array(slots, real)
         thread, side = int32(cuda.threadIdx.x), int32(0)
         partial = int32(cuda.blockIdx.x)
         while partial < partials:
-            here = int64(partial) * int64(D)
+            here = int64(partial) * int64(1 + centred) * int64(D)
             for k in range(both):
                 sums[k] = real(0)
             row = partial
@@ -214,9 +214,9 @@ def backward_twice(threads, V, W, centred=True, added=False, real=float32, stora
                         if added:
                             fetch(dh, base + column, other, 0)
                         if V == 0 and row > partial:
-                            fetch(partial_dgamma, here + column, sums, 0)
+                            fetch(partial_sums, here + column, sums, 0)
                             if centred:
-                                fetch(partial_dbeta, here + column, sums, W)
+                                fetch(partial_sums, here + int64(D) + column, sums, W)
                         for k in range(both if V == 0 and row == partial else 0):
                             sums[k] = real(0)
                         for k in range(W):
@@ -224,63 +224,54 @@ def backward_twice(threads, V, W, centred=True, added=False, real=float32, stora
                             if centred:
                                 sums[kept + place + k] += upstream[k]
                         if V == 0:
-                            put(partial_dgamma, here + column, sums, 0, real)
+                            put(partial_sums, here + column, sums, 0, real)
                             if centred:
-                                put(partial_dbeta, here + column, sums, W, real)
+                                put(partial_sums, here + int64(D) + column, sums, W, real)
                         write_dx(
                             gamma, dx, base, chunk, D, True, xhat, upstream, other, found, means
                         )
                 row += partials
-            write_sums(partial_dgamma, partial_dbeta, partial, thread, D, sums, shared)
+            write_sums(partial_sums, partial, thread, D, sums, shared)
             partial += int32(cuda.gridDim.x)
 
     return kernel
 
 
-def add_partials(columns, lanes, centred=True, real=float32, storage=float32):
-    """Make the kernel that adds rows of partial sums, in a fixed order: a chunk of them to one row;
-    those of dbeta too if ``centred``.
+def add_partials(columns, lanes, real=float32, storage=float32):
+    """Make the kernel that adds rows of partial sums, in a fixed order: a chunk of them to one row.
 
     A block does ``columns`` columns of a chunk; 8 of float32 are a sector of 32 bytes. Each column
     has ``lanes`` threads, and each of these at most :data:`~lnlib.gpu.plans.TERMS` terms: the error
     grows with their number. The sums of several chunks are added by another launch.
     """
-    threads, slots = columns * lanes, 2 * columns * lanes
+    threads = columns * lanes
 
-    def kernel(partial_dgamma, partial_dbeta, dgamma, dbeta, partials, D):
-        shared = cuda.shared.array(slots, real)
+    def kernel(partial_sums, sums, partials, width):
+        shared = cuda.shared.array(threads, real)
         thread = int32(cuda.threadIdx.x)
-        blocks = (D + int32(columns - 1)) // int32(columns)  # of a chunk
+        blocks = (width + int32(columns - 1)) // int32(columns)  # of a chunk
         chunk = int32(cuda.blockIdx.x) // blocks
         first = (int32(cuda.blockIdx.x) - chunk * blocks) * int32(columns)
         column = first + thread % int32(columns)
         p = chunk * int32(TERMS * lanes) + thread // int32(columns)
-        i = int64(p) * int64(D) + int64(column)
-        a, b = real(0), real(0)
+        i = int64(p) * int64(width) + int64(column)
+        total = real(0)
         end = min(partials, (chunk + int32(1)) * int32(TERMS * lanes))
         while p < end:
             for _ in range(8):  # unrolled: eight loads are on their way at the same time
-                if p < partials and column < D:
-                    a += partial_dgamma[uint64(i)]
-                    if centred:
-                        b += partial_dbeta[uint64(i)]
+                if p < partials and column < width:
+                    total += partial_sums[uint64(i)]
                 p += int32(lanes)
-                i += int64(lanes) * int64(D)
-        shared[thread] = a
-        if centred:
-            shared[thread + threads] = b
+                i += int64(lanes) * int64(width)
+        shared[thread] = total
         half = int32(threads // 2)
         while half >= int32(columns):
             cuda.syncthreads()
             if thread < half:
                 shared[thread] += shared[uint64(thread + half)]
-                if centred:
-                    shared[thread + threads] += shared[uint64(thread + threads + half)]
             half //= int32(2)
-        if thread < int32(columns) and column < D:
-            i = int64(chunk) * int64(D) + int64(column)
-            dgamma[uint64(i)] = storage(shared[thread])
-            if centred:
-                dbeta[uint64(i)] = storage(shared[thread + threads])
+        if thread < int32(columns) and column < width:
+            i = int64(chunk) * int64(width) + int64(column)
+            sums[uint64(i)] = storage(shared[thread])
 
     return kernel

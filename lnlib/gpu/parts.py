@@ -384,7 +384,7 @@ def sums_of_block(threads, V, W, R, centred, real):
     both = (1 + centred) * kept
 
     @device
-    def write(partial_dgamma, partial_dbeta, partial, thread, D, sums, shared):
+    def write(partial_sums, partial, thread, D, sums, shared):
         if R > 1:
             for k in range(both):
                 offset = threads
@@ -402,12 +402,12 @@ def sums_of_block(threads, V, W, R, centred, real):
                     for k in range(both):
                         sums[k] += shared[uint64(int32((other * both + k) * threads) + lane)]
             cuda.syncthreads()  # before the next partial sum comes to the same places
-        base = int64(partial) * int64(D)
+        base = int64(partial) * int64(1 + centred) * int64(D)
         for j in range(V):
             column = (thread + int32(j * threads)) * int32(W)
             if thread < int32(threads) and column < D:
-                put(partial_dgamma, base + column, sums, j * W, real)
+                put(partial_sums, base + column, sums, j * W, real)
                 if centred:
-                    put(partial_dbeta, base + column, sums, kept + j * W, real)
+                    put(partial_sums, base + int64(D) + column, sums, kept + j * W, real)
 
     return write

@@ -85,34 +85,32 @@ def launch_forward(plan, x, gamma, beta, eps=1e-5, real=np.float32, residual=Non
 
 
 def launch_backward(plan, dy, x, statistics, gamma, centred=True, dh=None, **options):
-    """(dx, partial_dgamma, partial_dbeta) and the launch."""
+    """dx, the partial sums of dgamma and then dbeta, and the launch."""
     rows, D = x.shape
     real = statistics.dtype
     make = (kernels.backward_twice, *plan[:3]) if plan.twice else (kernels.backward, *plan[:4])
     kernel = backend._kernel(*make, centred, dh is not None, real, x.dtype)
-    sums = (simt.uninitialised(plan.partials * D, real) for _ in range(2))
-    outputs = unwritten(x.size, x.dtype), *sums
+    outputs = unwritten(x.size, x.dtype), unwritten(plan.partials * (1 + centred) * D, real)
     arrays = flat(dy), flat(x), statistics, flat(gamma), *map(flat, outputs)
     arrays = *arrays, flat(dy if dh is None else dh)
     numbers = np.int32(rows), np.int32(D), np.int32(plan.partials)
     shape = plan.blocks, plan.threads * plan.rows
     ran = simt.launch(kernel, *shape, *arrays, *numbers, **options)
-    return outputs, ran
+    return *outputs, ran
 
 
-def launch_add(partial_dgamma, partial_dbeta, D, dtype=np.float32, **options):
-    """dgamma, dbeta and the last launch: of one chunk of partial sums, or of the sums of
+def launch_add(sums, partials, dtype=np.float32, **options):
+    """The sums of all rows, and the last launch: of one chunk of partial sums, or of the sums of
     several.
     """
-    partials, real = partial_dgamma.size // D, partial_dgamma.dtype
+    width, real = sums.size // partials, sums.dtype
     columns, lanes, chunks = plans.plan_add(partials)
     into = dtype if chunks == 1 else real
-    kernel = backend._kernel(kernels.add_partials, columns, lanes, True, real, np.dtype(into))
-    dgamma, dbeta = (unwritten(chunks * D, into) for _ in range(2))
-    arrays = partial_dgamma, partial_dbeta, flat(dgamma), flat(dbeta)
-    shape, numbers = (-(-D // columns) * chunks, columns * lanes), (np.int32(partials), np.int32(D))
-    ran = simt.launch(kernel, *shape, *arrays, *numbers, **options)
-    return (dgamma, dbeta, ran) if chunks == 1 else launch_add(dgamma, dbeta, D, dtype, **options)
+    kernel = backend._kernel(kernels.add_partials, columns, lanes, real, np.dtype(into))
+    added = unwritten(chunks * width, into)
+    shape, numbers = (-(-width // columns) * chunks, columns * lanes), (partials, width)
+    ran = simt.launch(kernel, *shape, sums, flat(added), *map(np.int32, numbers), **options)
+    return (added, ran) if chunks == 1 else launch_add(added, chunks, dtype, **options)
 
 
 def rounded_and_back(values, kept, numbers, n):
@@ -213,9 +211,10 @@ def launch_all(kind, x, gamma, beta, dy, eps=1e-5, real=np.float32):
     """(y, dx, dgamma, dbeta) by three launches of the kernels of this kind."""
     N = x.shape[0]
     y, statistics, _ = launch_forward(kind.forward(N), x, gamma, beta, eps, real)
-    (dx, *partials), _ = launch_backward(kind.backward(N), dy, x, statistics, gamma)
-    dgamma, dbeta, _ = launch_add(*partials, kind.D, gamma.dtype)
-    return y.reshape(x.shape), dx.reshape(x.shape), dgamma, dbeta
+    plan = kind.backward(N)
+    dx, sums, _ = launch_backward(plan, dy, x, statistics, gamma)
+    added, _ = launch_add(sums, plan.partials, gamma.dtype)
+    return y.reshape(x.shape), dx.reshape(x.shape), *added.reshape(2, kind.D)
 
 
 @pytest.mark.parametrize(
@@ -252,8 +251,8 @@ def test_every_kernel_without_a_mean_and_with_a_residual(kind):
     found = []
     for other in (dh, None):
         plan = kind.backward(N)
-        (dx, sums, _), _ = launch_backward(plan, dy, h, statistics, gamma, False, other)
-        found += [dx, launch_add(sums, sums, kind.D)[0]]
+        dx, sums, _ = launch_backward(plan, dy, h, statistics, gamma, False, other)
+        found += [dx, launch_add(sums, plan.partials)[0]]
     assert bits(found[1:2]) == bits(found[3:])
     exact = reference.rms_norm(h, gamma, dy)
     exact_dh = exact.dx + reference.to_fixed(dh)
@@ -380,12 +379,12 @@ def test_compulsory_traffic(D, width, N, dtype):
     y, statistics, forward = launch_forward(
         plans.plan_forward(N, D, width), x, gamma, beta, log=True
     )
-    (dx, *partials), backward = launch_backward(plan, dy, x, statistics, gamma, log=True)
-    dgamma, dbeta, add = launch_add(*partials, D, log=True)
+    dx, sums, backward = launch_backward(plan, dy, x, statistics, gamma, log=True)
+    _, add = launch_add(sums, plan.partials, log=True)
     assert plan.partials < N
-    row, array, partial = 4 * D, np.dtype(dtype).itemsize * N * D, 4 * plan.partials * D
+    row, array, partial = 4 * D, np.dtype(dtype).itemsize * N * D, 8 * plan.partials * D
     both = {(name, "load"): array for name in ("x", "dy")}
-    sums = {(f"partial_{name}", "store"): partial for name in ("dgamma", "dbeta")}
+    sums = {("partial_sums", "store"): partial}
     assert simt.compulsory(forward) == {
         ("x", "load"): array,
         ("y", "store"): array,
@@ -397,10 +396,7 @@ def test_compulsory_traffic(D, width, N, dtype):
         ("gamma", "load"): row,
         ("statistics", "load"): 16 * N,
     }
-    assert simt.compulsory(add) == {
-        **{(name, "load"): partial for name, _ in sums},
-        **{(name, "store"): row for name in ("dgamma", "dbeta")},
-    }
+    assert simt.compulsory(add) == {("partial_sums", "load"): partial, ("sums", "store"): 2 * row}
     for ran in (forward, backward, add):
         assert not any(a.kind == "atomic" for a in ran.accesses)
         assert all(n == wavefronts for n, wavefronts in simt.bank_conflicts(ran).values())
@@ -420,14 +416,14 @@ def test_sums_do_not_depend_on_the_blocks(kind):
     x, gamma, beta, dy = arrays((7, kind.D))
     _, statistics, _ = launch_forward(kind.forward(7), x, gamma, beta)
     results = [
-        launch_backward(kind.plan(blocks, 5), dy, x, statistics, gamma)[0] for blocks in (1, 2, 5)
+        launch_backward(kind.plan(blocks, 5), dy, x, statistics, gamma)[:2] for blocks in (1, 2, 5)
     ]
     assert all(bits(result) == bits(results[0]) for result in results)
     # A sum of them all is another order of additions, so this could have failed. (dx is a row's
     # own.)
-    other = launch_backward(kind.plan(2, 1), dy, x, statistics, gamma)[0]
+    other = launch_backward(kind.plan(2, 1), dy, x, statistics, gamma)[:2]
     assert bits(other[:1]) == bits(results[0][:1])
-    assert kind.rows == 16 or bits(other[1:2]) != bits([launch_add(*results[0][1:], kind.D)[0]])
+    assert kind.rows == 16 or bits(other[1:]) != bits([launch_add(results[0][1], 5)[0]])
 
 
 @pytest.mark.parametrize("partials", [1, 2, 3, 5, 31, 33, 64, 1024, 1025, 2100])
@@ -436,9 +432,8 @@ def test_add_partials(D, partials):
     """Every number of lanes, and more terms than a block has, in two launches: integers, so sums
     are exact.
     """
-    a, b = np.random.default_rng(partials).integers(-99, 100, (2, partials, D)).astype("f4")
-    dgamma, dbeta, _ = launch_add(a.reshape(-1), b.reshape(-1), D)
-    assert np.array_equal(dgamma, a.sum(0)) and np.array_equal(dbeta, b.sum(0))
+    a = np.random.default_rng(partials).integers(-99, 100, (partials, D)).astype("f4")
+    assert np.array_equal(launch_add(a.reshape(-1), partials)[0], a.sum(0))
 
 
 # The host
@@ -449,6 +444,9 @@ class OnDevice:
 
     def __init__(self, array, read_only=False, at=0):
         self.array, self.read_only, self.at = array, read_only, at
+
+    def __getitem__(self, k):
+        return OnDevice(self.array[k])
 
     shape = property(lambda self: self.array.shape)
     dtype = property(lambda self: self.array.dtype)

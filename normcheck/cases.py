@@ -49,6 +49,9 @@ WRITTEN_OVER, UNWRITTEN = "numbers written over", "memory that nobody wrote"
 #: same bits in any batch. The shapes of which that is tried.
 ORDER, BATCH, BATCHES = "order of roundings", "same bits in any batch", ((257, 129), (66, 1024))
 
+#: What is added to x and dx: as far from zero, odd in the same rows, and no multiple of these.
+ADDED = "r = np.roll(x, 1, axis=-1) / 2", "dh = np.roll(dy, 1, axis=-1) / 2"
+
 #: The arrays of a case.
 ARGUMENTS = "x", "gamma", "beta", "dy"
 
@@ -102,7 +105,7 @@ class Case:
 
     @builtins.property
     def r(self) -> np.ndarray:
-        """What is added to x: as far from zero, odd in the same rows, and no multiple of it."""
+        """What is added to x; see :data:`ADDED`."""
         return stored(np.roll(self.x, 1, axis=-1) / 2, self.dtype)
 
     @builtins.property
@@ -116,10 +119,6 @@ class Case:
         said, gamma = self.said, self.gamma + self.said.gamma_offset
         x = stored(self.x + self.r, self.dtype) if said.residual else self.x
         return replace(self, x=x, gamma=gamma, said=replace(said, residual=False, gamma_offset=0))
-
-    def in_dtype(self, dtype: str) -> "Case":
-        """The same numbers in another dtype, all of them."""
-        return replace(self, dtype=dtype, said=replace(self.said, gamma_dtype=None, dy_dtype=None))
 
     def tensors_of(self, plain: dict) -> dict:
         """What the target has to give, of what a norm of the plain case gives."""
@@ -187,6 +186,7 @@ def draw(
         f"gamma, beta = rng.standard_normal({(2, shape[-1])})",
         f"x = {sigma!r} * ({offset!r} + x)",
         *change.splitlines(),
+        *ADDED * said.residual,
     )
     named: dict[str, Any] = {"np": np}
     exec("\n".join(lines), named)

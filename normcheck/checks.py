@@ -184,10 +184,9 @@ def observed(target):
     said = target.settings
     for dtype in said.dtypes:
         wanted = said.round_twice is None, not said.batch_invariant
-        cases = list(noted(dtype, drawer(said), *wanted))
-        told = {case.property: check(target, case) for case in cases if said.takes(case.x.shape)}
-        for property, found in told.items():
-            yield from (f"{property}, {dtype}: {one.sentence}" for one in found[:1])
+        for case in noted(dtype, drawer(said), *wanted):
+            if said.takes(case.x.shape) and (found := check(target, case)):
+                yield f"{case.property}, {dtype}: {found[0].sentence}"
 
 
 def arguments_kept(settings, case, seen, where):

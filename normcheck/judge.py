@@ -7,11 +7,13 @@ beta and in dy, so these are scaled by powers of two; no case has such an x.
 
 import functools
 import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from lnlib import reference
+from lnlib.layernorm import layer_norm_double_backward, layer_norm_forward, rms_norm_forward
 from lnlib.rounding import find
 
 from .tolerance import U, allowed, allowed_of_derivatives
@@ -120,25 +122,15 @@ def _ratio(wrong, size):
 
 
 def derivatives(case, settings):
-    r"""The gradients of <v, dx> with respect to x, gamma and dy by the name that scripts give them,
+    """The gradients of <v, dx> with respect to x, gamma and dy by the name that scripts give them,
     in float64, each with the error allowed to its L2 norm. They are those of <dy, JVP along v>,
     too, and that with respect to dy is the JVP.
-
-    The formulas are those of :func:`lnlib.layernorm.layer_norm_double_backward`; of RMS norm, whose
-    dx = r (g - xhat mean(g xhat)) is the same formula, with nothing centred.
     """
-
-    def mean(a):
-        return a.mean(axis=-1, keepdims=True)
-
-    case, dy = case.plain, case.dy
-    c, v, g = (a if settings.rms else a - mean(a) for a in (case.x, case.v, case.gamma * dy))
-    r = 1 / np.sqrt(mean(c * c) + case.eps)
-    xhat = c * r
-    vx, gx = mean(v * xhat), mean(g * xhat)
-    Jv = r * (v - xhat * vx)
-    of_x = -(r**2) * (xhat * mean(v * g) + v * gx + g * vx - 3 * xhat * vx * gx)
-    right = of_x, (dy * Jv).sum(axis=tuple(range(dy.ndim - 1))), case.gamma * Jv
-    slack = allowed_of_derivatives(case, r, settings.accumulated_in(case.dtype), settings.rms)
+    x, gamma, beta, dy = (given := case.plain).arrays
+    keeps = rms_norm_forward if settings.rms else partial(layer_norm_forward, beta=beta)
+    cache = keeps(x, gamma, eps=case.eps)[1]
+    accumulate = settings.accumulated_in(case.dtype)
+    slack = allowed_of_derivatives(given, cache.rstd, accumulate, settings.rms)
+    right = layer_norm_double_backward(case.v, dy, cache)
     found = dict(zip(("of_x", "of_gamma", "of_dy"), zip(right, slack)))
     return found | {"along": found["of_dy"]}

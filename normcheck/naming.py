@@ -26,6 +26,7 @@ from .mistakes.catalogue import forward_keeping_x
 from .mistakes.conventions import Choices, conventions, gradients
 from .mistakes.recognise import MADE_AGAIN, combined, explaining
 from .mistakes.wild import BUGS
+from .settings import Settings
 from .targets import Raised, TargetError
 
 #: Properties whose cases show the digits of a dtype.
@@ -54,9 +55,7 @@ def of_pair(names, sentence, pair, settings):
     """A candidate that is a pair of functions, which takes eps and beta whatever the target
     does.
     """
-    own = {"eps": None, "gamma": True, "gamma_offset": 0, "beta": not settings.rms}
-    own |= {"framework": "numpy", "device": None, "residual": False}
-    target = NumPyPair(pair, dataclasses.replace(settings, **own))
+    target = NumPyPair(pair, Settings(settings.kind))
 
     def tensors(case):
         found = results(target, case.plain)
@@ -341,7 +340,8 @@ def telling_dtype(target, asked, wrong):
     right = [name for name in settings.tensors if name not in wrong]
 
     def is_that_function(case, wide):
-        wider = case.in_dtype(wide)
+        of_all = dataclasses.replace(case.said, gamma_dtype=None, dy_dtype=None)
+        wider = dataclasses.replace(case, dtype=wide, said=of_all)
         here, there = results(target, case), results(target, wider)
         if there is None or not same(here, there, case, settings):
             return False

@@ -133,19 +133,14 @@ class Writer:
 
     def arrays(self, case, s):
         """Lines that make the arrays of a case; and what is right by formula."""
-        written, made = (*self.names, *self.script.more), case.made_by and case.x.size > MOST
-        names, stored = written, {name: case.dtype_of(name) for name in written}
-        given = {name: self.target.put(stored[name])[0] for name in written}
-        if made:
+        names = written = (*self.names, *self.script.more)
+        stored = {name: case.dtype_of(name) for name in names}
+        given = {name: self.target.put(stored[name])[0] for name in names}
+        if case.made_by and case.x.size > MOST:
             yield from case.made_by
-            if s:
-                yield f"x{s}, gamma{s}, beta{s}, dy{s} = x, gamma, beta, dy"
             for name in self.names:
-                if name in ("r", "dh"):
-                    yield f"{name}{s} = np.roll({dict(r='x', dh='dy')[name]}{s}, 1, axis=-1) / 2"
-                    continue
                 dtypes = dict.fromkeys((stored[name], given[name]))
-                yield f"{name}{s} = {name}{s}" + "".join(f".astype({_dtype(a)})" for a in dtypes)
+                yield f"{name}{s} = {name}" + "".join(f".astype({_dtype(a)})" for a in dtypes)
             written = self.script.more
         yield from (f"{name}{s} = {literal(getattr(case, name), given[name])}" for name in written)
         if self.by_formula(case):

@@ -93,8 +93,13 @@ class Settings:
     device: str | None = _option(None, 'where PyTorch puts its tensors, for example "cuda"')
 
     def __post_init__(self):
-        if isinstance(self.dtypes, Mapping):
-            self._take_apart(self.dtypes)
+        if isinstance(self.dtypes, Mapping):  # argument -> dtype
+            if not {"x"} <= self.dtypes.keys() <= {"x", "gamma", "dy"}:
+                found = ", ".join(map(str, self.dtypes))
+                raise ValueError(f"dtypes: found those of {found}, expected x, and gamma and dy")
+            for name in self.dtypes.keys() - {"x"}:
+                object.__setattr__(self, f"{name}_dtype", self.dtypes[name])
+            object.__setattr__(self, "dtypes", (self.dtypes["x"],))
         for one in fields(self):
             value = getattr(self, one.name)
             if value is not None or one.default is not None:
@@ -105,26 +110,12 @@ class Settings:
             raise ValueError(
                 f"device: found {self.device!r}, expected None with framework {self.framework}"
             )
-        if not self.gamma or self.residual:
-            for name in "double_backward", "forward_mode":
-                if getattr(self, name):
-                    raise ValueError(
-                        f"{name}: found True, expected False with gamma=False or residual=True"
-                    )
+        if (self.double_backward or self.forward_mode) and (self.residual or not self.gamma):
+            raise ValueError(
+                "double_backward, forward_mode: found one, expected none with residual or no gamma"
+            )
         if self.rms:
             object.__setattr__(self, "beta", False)
-
-    def _take_apart(self, dtypes):
-        """Options of a dict, argument -> dtype."""
-        if "x" not in dtypes or not dtypes.keys() <= {"x", "gamma", "dy"}:
-            raise ValueError(
-                f"dtypes: found those of {', '.join(map(str, dtypes))}, expected that of x, and of"
-                " gamma (which is that of beta, too) and dy if they are others"
-            )
-        options = {"dtypes": (dtypes["x"],)}
-        options |= {f"{name}_dtype": dtypes[name] for name in dtypes if name != "x"}
-        for name, value in options.items():
-            object.__setattr__(self, name, value)
 
     @property
     def rms(self) -> bool:
@@ -149,9 +140,8 @@ class Settings:
     @property
     def tensors(self) -> tuple[str, ...]:
         """The names of what it gives; a pair of functions has one gradient of x and r."""
-        pair = self.framework == "numpy"
-        names = (name for name in self.inputs if not (pair and name == "r"))
-        return (*self.outputs, *(f"d{name}" for name in names))
+        one = {"r"} if self.framework == "numpy" else {}
+        return (*self.outputs, *(f"d{name}" for name in self.inputs if name not in one))
 
     def dtype_of(self, name: str, dtype: str) -> str:
         """The dtype of the array ``name`` where x has ``dtype``."""

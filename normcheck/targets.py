@@ -201,13 +201,9 @@ class Adapter:
 
     def called(self, case: Case, *given: str) -> str:
         """The call of the target with arguments of these names; eps may be fixed in it."""
-        arguments = dict(zip(self.settings.inputs, given)) | self.optional(case)
+        arguments = dict(zip(self.settings.inputs, given)) | {"shape": f"({case.width},)"}
+        arguments |= {} if self.settings.eps is not None else {"eps": repr(case.eps)}
         return f"{self.entry}({taken(self.signature, arguments)})"
-
-    def optional(self, case: Case) -> dict[str, str]:
-        """What else a call may be made of."""
-        eps = {} if self.settings.eps is not None else {"eps": repr(case.eps)}
-        return eps | {"shape": f"({case.width},)"}
 
     def spelt(self, parts: str, cases: dict[str, Case], a: str = "") -> list[str]:
         """The lines of templates, each with the suffix of the case that it is about behind it."""

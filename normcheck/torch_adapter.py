@@ -68,9 +68,9 @@ def product(x, gamma):
         if of_function:
             self.entry = "target.apply"
         elif is_class:  # one module for all calls of a width and eps, so that what it keeps is kept
-            made = {"D": "{D}"} | ({} if settings.eps is not None else {"eps": "{eps}"})
-            made |= {} if settings.gamma else {"affine": "False"}
-            made |= {} if settings.beta else {"no beta": "False"}
+            made = {"D": "{D}"} if settings.eps is not None else {"D": "{D}", "eps": "{eps}"}
+            lacks = {"affine": settings.gamma, "no beta": settings.beta}
+            made |= {name: "False" for name in lacks if not lacks[name]}
             self.prepare = f"module = target({taken(self.signature, made)})"
         elif is_module:
             self.prepare = "module = target"
@@ -132,23 +132,17 @@ def _parameters(module, wanted, D):
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
     for name, shape in shapes.items():
         if shape != (D,):
-            several = (
-                f"gamma and beta of {D} numbers: a function can reshape them, and the last axis"
-                f" of x, to {shape}, and y back"
+            said = (
+                f"a function can reshape gamma, beta and the last axis of x to {shape}, and y back"
             )
-            one = "; one gain for all features, as in ScaleNorm, cannot be said"
-            raise TargetError(
-                f"target: found a parameter {name} of shape {shape}, expected"
-                f" {several if shape[1:] else f'{(D,)}, one number for each feature'}"
-                + one
-                * (set(shape) <= {1})
-            )
+            said = said if shape[1:] else "one gain for all, as in ScaleNorm, cannot be said"
+            found = f"found a parameter {name} of shape {shape}, expected {(D,)}"
+            raise TargetError(f"target: {found}; {said}")
     if len(shapes) != len(wanted):
-        fewer = '; kind="rms_norm" or beta=False says that it has no bias, gamma=False no weight'
-        more = "; a function of x, gamma and beta can fix what else it has, such as a gate"
         raise TargetError(
             f"target: found a module with parameters {list(shapes)}, expected {len(wanted)} of"
-            f" them{fewer if len(shapes) < len(wanted) else more}"
+            ' them; kind="rms_norm" or beta=False says that it has no bias, gamma=False no weight,'
+            " and a function of x, gamma and beta can fix what else it has, such as a gate"
         )
 
     def place(name):

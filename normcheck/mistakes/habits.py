@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .catalogue import forward_keeping_x
+from .change import table
+from .formula import compiled
 from .gradient_tests import gradient_test, numeric
 from .wild import compare
 
@@ -71,38 +73,36 @@ def passes(bug, habit, seed=7):
         )
 
 
-#: The careful test, from which each habit departs.
-CAREFUL = Habit("all random, (3, 5, 97)")
+def _after_linear(rng, shape):
+    """dy where the loss is the sum of the outputs of a linear layer."""
+    return np.ones((*shape[:-1], 16)) @ (0.02 * rng.standard_normal((16, shape[-1])))
 
-#: One thing changed, or two.
-HABITS = (
-    Habit("the loss is sum(y), gamma = 1", dy=_ones, gamma=_ones),
-    Habit("gamma = 1, beta = 0", gamma=_ones),
-    Habit("dy = 1", dy=_ones),
-    Habit("2-D", shape=(15, 97)),
-    Habit("D = 64", shape=(3, 5, 64)),
-    Habit("D = 7", shape=(3, 5, 7)),
-    Habit("16 rows", shape=(4, 4, 97)),
-    Habit("mean 0, sigma 1", mean=0.0, sigma=1.0),
-    Habit("off by 0.5 at most", agree=lambda found, right: (np.abs(found - right) <= 0.5).all()),
-    Habit(
-        "cosine of 0.99",
-        agree=lambda found, right: (
-            found.ravel() @ right.ravel() >= 0.99 * np.linalg.norm(found) * np.linalg.norm(right)
-        ),
+
+_NAMES = {
+    "ones": _ones,
+    "normal": _normal,
+    "uniform": _uniform,
+    "tenth": lambda rng, shape: 0.1 * rng.standard_normal(shape),
+    "after_linear": _after_linear,
+    "off_by_half": lambda found, right: (np.abs(found - right) <= 0.5).all(),
+    "cosine": lambda found, right: (
+        found.ravel() @ right.ravel() >= 0.99 * np.linalg.norm(found) * np.linalg.norm(right)
     ),
-    Habit("dx only", outputs=("dx",)),
-    Habit("dgamma and dbeta only", outputs=("dgamma", "dbeta")),
-    CAREFUL,
-)
+}
+
+
+def _listed(name, made):
+    """What is ``made`` of the rows of one list of habits.csv."""
+    rows = [row for row in table("habits.csv") if row["list"] == name]
+    return tuple(made(row["name"], **eval(compiled(row["how"]), _NAMES)) for row in rows)
+
+
+#: One thing changed, or two; and last the careful test, from which each habit departs.
+HABITS = _listed("HABITS", Habit)
+CAREFUL = HABITS[-1]
 
 #: What the careful test needs beside it.
-MORE = (
-    Habit("eps near the variance", eps=4.0),
-    Habit("one row", shape=(1, 97)),
-    Habit("1031 rows", shape=(1031, 7)),
-    Habit("D = 4099", shape=(2, 4099)),
-)
+MORE = _listed("MORE", Habit)
 
 
 # ---- Tests of a backward as they were published
@@ -130,27 +130,15 @@ def _recipe(id, shape, atol, rtol=0.0, mean=0.0, sigma=1.0, gamma=_ones, **how):
     return gradient_test(id, run)
 
 
-def _after_linear(rng, shape):
-    """dy where the loss is the sum of the outputs of a linear layer."""
-    return np.ones((*shape[:-1], 16)) @ (0.02 * rng.standard_normal((16, shape[-1])))
-
-
-def _tenth(rng, shape):
-    return 0.1 * rng.standard_normal(shape)
-
-
 def _relative_error(a, b, size):
     return np.max(np.abs(a - b) / np.maximum(1e-8, np.abs(a) + np.abs(b))) < 1e-6
 
 
+_MADE = _listed("RECIPES", _recipe)
+
 #: Test recipes as published, weakest idea first.
 RECIPES = (
-    _recipe("elements-sum", (2, 3), 1e-12, dy=_ones),
-    _recipe("ones-upstream", (10_000, 10), 1e-3, 1e-3, dy=_ones, gamma=_normal, eps=1e-3),
-    _recipe("ones-after-linear", (4, 4, 8), 1e-4, dy=_after_linear),
-    _recipe("dx-with-unit-affine", (16, 512), 1e-5, 1.3e-6, dy=_uniform, outputs=("dx",)),
-    _recipe("all-with-unit-affine", (3, 7, 256), 1e-5, 1e-5, eps=1e-6),
-    _recipe("one-large-shape", (64, 8192), 1e-2, 0.0, -2.3, 0.5, dy=_tenth, gamma=_uniform),
+    *_MADE[:-1],
     numeric("broadcasting-relative-error", _relative_error, shape=(4, 5), mean=12.0, sigma=5.0),
-    _recipe("small-random", (2, 3, 4), 1e-5, gamma=_normal),
+    _MADE[-1],
 )

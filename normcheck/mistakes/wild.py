@@ -264,22 +264,17 @@ _NAMES = {
     "sqrt": np.sqrt,
     "total": lambda a: a.sum(axis=-1, keepdims=True),
     "variance": lambda x: row_mean((x - row_mean(x)) ** 2),
-    "padding": padding,
     "whole_tiles": lambda tile: _over_d(lambda a: a[..., : a.shape[-1] // tile * tile]),
     "last_block": _over_d(lambda a: a[..., max(a.shape[-1] - 1, 0) // 32 * 32 :]),
     # Of two micro-batches the second overwrites what the first has left.
     "last_half": lambda a: _as_rows(a)[math.prod(a.shape[:-1]) // 2 :].sum(axis=0),
-    "sum_in": _sum_in,
-    "round_to": round_to,
-    "seen": _seen,
     # The strides of an array of this shape whose numbers lie one behind the other.
     "in_order": lambda a: np.empty(a.shape, a.dtype).strides,
-    "along_columns": _along_columns,
-    "left_in_register": _left_in_register,
-    "in_bfloat16": _in_bfloat16,
-    "rebuilt": _rebuilt,
-    "two_d": _two_d,
-    "one_row": _one_row,
+    **{of.__name__.lstrip("_"): of for of in (padding, round_to, _sum_in, _in_bfloat16, _seen)},
+    **{
+        of.__name__[1:]: of
+        for of in (_along_columns, _left_in_register, _rebuilt, _two_d, _one_row)
+    },
 }
 
 #: Tiles whose tail may be left out: the bugs that differ in nothing else are told by the widths

@@ -96,7 +96,7 @@ def test_modules_of_one_width_and_one_eps(torch):
         assert f"any eps but {module.eps:g}" in report.untested
         assert ("beta and dbeta" in report.untested) == no_bias
     for wrong, message in (
-        (nn.LayerNorm((4, 8)), r"weight of shape \(4, 8\), expected gamma and beta of 32 numbers"),
+        (nn.LayerNorm((4, 8)), r"weight of shape \(4, 8\), expected \(32,\); a function can"),
         (lambda x, w, b, gate, eps: x, r"takes \(x, w, b, gate, eps\), .* a gate or dropout"),
         (lambda x, w, b: x, "takes .*eps=1e-5, that this number is fixed"),
         (nn.RMSNorm(4, eps=None), "attribute eps"),

@@ -34,7 +34,10 @@ class Norm(NamedTuple):
         return Shapes((N, C, S), (N * groups, C // groups * S), statistics)
 
 
-#: The table: a norm of its own is a row here, and two functions each in the backends that have it.
+#: The table. A new norm is a row here, two functions in each backend that has it, one in
+#: :mod:`lnlib.reference`, and its shapes in ``tests/cases.py``.
+#:
+#: :meta hide-value:
 NORMS = {
     norm.name: norm
     for norm in (

@@ -188,7 +188,7 @@ def draw(number):
     many = chance(rng, 1 / MANY_ROWS) and not interpreted
     shape = draw_shape(rng, many, INTERPRETED_SIZE if interpreted else SIZE)
     z, rows = draw_rows(rng, shape)
-    norm = str(rng.choice(list(NORMS), p=[0.4, 0.25, 0.35]))
+    norm = str(rng.choice(list(NORMS)))
     groups = 1
     if NORMS[norm].grouped:  # of N * groups rows
         groups, S = (divisor(rng, n) for n in shape)

@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from lnlib import layernorm as ln
 from lnlib import reference
+from lnlib.norms import NORMS
 
 U64 = U["float64"]
 
@@ -71,10 +72,10 @@ def test_sums_of_blocks(rows, forward, backward):
 H = 1e-30
 
 
-def random_problem(shape, seed=0, offset=0.0):
+def random_problem(shape, seed=0, offset=0.0, norm="layer_norm"):
     rng = np.random.default_rng(seed)
     x, dy, u = rng.standard_normal((3, *shape))
-    gamma, beta = rng.standard_normal((2, shape[-1]))
+    gamma, beta = rng.standard_normal((2, NORMS[norm].shapes(shape).whole[1]))
     return x + offset, gamma, beta, dy, u
 
 
@@ -91,40 +92,62 @@ def complex_gradient(f, a):
 SMALL = [(1, 2), (3, 3), (2, 3, 8), (5, 7), (8,)]
 
 
+EVERY_NORM = (
+    *((shape, norm) for shape in SMALL for norm in ("layer_norm", "rms_norm")),
+    ((2, 3, 4), "group_norm"),
+)
+
+
+def functions(norm, *parameters):
+    """A norm of x and eps, of one group, and its backward."""
+    parameters = cases.parameters_of(norm, *parameters, 1)
+    forward, backward = (getattr(ln, f"{norm}_{way}") for way in ("forward", "backward"))
+    return lambda x, *eps, **options: forward(x, *parameters, *eps, **options), backward
+
+
 @pytest.mark.parametrize("offset", [0.0, 1e6])
-@pytest.mark.parametrize("shape", [*SMALL, (4, 129), (2, 1000)])
-def test_jvp_is_the_derivative_of_forward(shape, offset):
+@pytest.mark.parametrize(
+    "shape, norm", [*EVERY_NORM, ((4, 129), "layer_norm"), ((2, 1000), "layer_norm")]
+)
+def test_jvp_is_the_derivative_of_forward(shape, norm, offset):
     """Within 4 u of ||gamma r v||, of which the Jacobian leaves a part; the complex step has as
-    much: 8 u.
+    much: 8 u. The residual has the same derivative.
     """
-    x, gamma, beta, _, v = random_problem(shape, offset=offset)
-    _, cache = ln.layer_norm_forward(x, gamma, beta)
-    expected = ln.layer_norm_forward(x + 1j * H * v, gamma, beta)[0].imag / H
+    x, gamma, beta, _, v = random_problem(shape, 0, offset, norm)
+    forward, _ = functions(norm, gamma, beta)
+    _, cache = forward(x)
+    expected = forward(x + 1j * H * v)[0].imag / H
+    assert cases.bits(forward(x, residual=1j * H * v)[0].imag / H) == cases.bits(expected)
     y_dot = ln.layer_norm_jvp(v, cache)
-    assert np.linalg.norm(y_dot - expected) <= 8 * U64 * np.linalg.norm(gamma * cache.rstd * v)
+    gamma, v = cases.in_rows(cache.shapes, gamma, v)
+    size = np.linalg.norm(gamma * cache.rstd.reshape(-1, 1) * v)
+    assert np.linalg.norm(y_dot - expected) <= 8 * U64 * size
 
 
 @pytest.mark.parametrize("eps", [1e-5, 0.5])
-@pytest.mark.parametrize("shape", SMALL)
-def test_double_backward_is_the_derivative_of_backward(shape, eps):
+@pytest.mark.parametrize("shape, norm", EVERY_NORM)
+def test_double_backward_is_the_derivative_of_backward(shape, norm, eps):
     """grad_x, grad_gamma and grad_dy of <v, dx>, each in the scale of what is added up.
 
     A term of grad_x is at most ||r v|| ||r g||; about ten roundings on either side: 20 u.
     """
-    x, gamma, beta, dy, v = random_problem(shape, seed=1)
+    x, gamma, beta, dy, v = random_problem(shape, 1, norm=norm)
 
     def inner(x=x, gamma=gamma, dy=dy):
-        return (
-            v * ln.layer_norm_backward(dy, ln.layer_norm_forward(x, gamma, beta, eps)[1])[0]
-        ).sum()
+        forward, backward = functions(norm, gamma, beta)
+        return (v * backward(dy, forward(x, eps)[1])[0]).sum()
 
-    _, cache = ln.layer_norm_forward(x, gamma, beta, eps)
+    _, cache = functions(norm, gamma, beta)[0](x, eps)
     grad_x, grad_gamma, grad_dy = ln.layer_norm_double_backward(v, dy, cache)
-    rv, rg = np.linalg.norm(cache.rstd * v), np.linalg.norm(cache.rstd * dy * gamma)
+    gammas, *terms = cases.in_rows(cache.shapes, gamma, v, dy)
+    terms = [
+        cache.rstd.reshape(-1, 1) * a for a in (terms[0], terms[1] * gammas, terms[0] * gammas)
+    ]
+    rv, rg, rv_gamma = map(np.linalg.norm, terms)
     for found, f, at, scale in (
         (grad_x, lambda a: inner(x=a), x, rv * rg),
         (grad_gamma, lambda a: inner(gamma=a), gamma, rv * np.linalg.norm(dy)),
-        (grad_dy, lambda a: inner(dy=a), dy, np.linalg.norm(cache.rstd * v * gamma)),
+        (grad_dy, lambda a: inner(dy=a), dy, rv_gamma),
     ):
         assert found.shape == at.shape
         assert np.linalg.norm(found - complex_gradient(f, at)) <= 20 * U64 * scale

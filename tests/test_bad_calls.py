@@ -8,6 +8,7 @@ else the backends refuse is in ``lnlib/backends/test_contract.py``.
 import inspect
 import re
 
+import cases
 import numpy as np
 import pytest
 
@@ -24,15 +25,19 @@ from lnlib import (
     summation,
     variance,
 )
+from lnlib.norms import NORMS
 from lnlib.sharded import launch
 
 X = np.random.default_rng(1).standard_normal((2, 3))
 GAMMA, BETA, DY = np.array([1.0, -2.0, 0.5]), np.array([0.1, 0.2, 0.3]), np.cos(X)
-CACHE = layernorm.layer_norm_forward(X, GAMMA, BETA)[1]
-RMS = layernorm.rms_norm_forward(X, GAMMA)[1]
-GROUP = layernorm.group_norm_forward(X, GAMMA, BETA, 3)[1]
+CACHES = {
+    norm: getattr(layernorm, f"{norm}_forward")(X, *cases.parameters_of(norm, GAMMA, BETA, 3))[1]
+    for norm in NORMS
+}
 SINGLE = {name: a.astype("f4") for name, a in (("x", X), ("gamma", GAMMA), ("beta", BETA))}
-GPU_CACHE = gpu.layer_norm_forward(**SINGLE)[1]
+SINGLE["residual"] = SINGLE["x"]
+GPU_CACHE = gpu.layer_norm_forward(**SINGLE)[2]
+GPU_RMS = gpu.rms_norm_forward(SINGLE["x"], SINGLE["gamma"])[1]
 ((_, SHARD),) = sharded.simulate([sharded.features.layer_norm_forward(X, GAMMA, BETA)])
 ((_, RMS_SHARD),) = sharded.simulate([sharded.features.rms_norm_forward(X, GAMMA)])
 EXACT = reference.layer_norm(X, GAMMA, BETA, DY)
@@ -56,7 +61,7 @@ KINDS = {
     "value": (X, X[..., :-1]),
     "exact": (EXACT, None),
     "eps": (1e-5, -1.0, np.inf, "1"),
-    "cache": (CACHE, (1, 2)),
+    "cache": (CACHES["layer_norm"], (1, 2)),
     **dict.fromkeys(("precise", "round_twice", "finite", "reproducible", "fused", "wide"), FLAG),
     "out": (None, np.empty((3, 2))),
     **dict.fromkeys(("D", "count", "columns", "levels", "rows", "block"), (2, 1.5, -1)),
@@ -88,15 +93,18 @@ OTHERS = {
     **dict.fromkeys(
         ("reference.relative_error", "reference.correct_digits"), {"value": X, "exact": EXACT.y}
     ),
-    **dict.fromkeys(("layernorm.rms_norm_backward", "rows.rms_norm_backward"), {"cache": RMS}),
-    "layernorm.group_norm_backward": {"cache": GROUP},
+    **{f"layernorm.{norm}_backward": {"cache": cache} for norm, cache in CACHES.items()},
+    "rows.rms_norm_backward": {"cache": CACHES["rms_norm"]},
     "summation.sum_rows": {"a": X.astype("f4"), "order": "random"},
     "summation.running_sums": {"a": X.astype("f4")},
     "summation.by_halves": {"a": X.astype("f4"), "dtype": None},
     "summation.row_sum_errors": {"orders": ["blocks"], "counts": [2, 3]},
     "summation.row_sum_loss": {"n": 3, "order": "random"},
-    "gpu.layer_norm_forward": SINGLE,
-    "gpu.layer_norm_backward": {"dy": SINGLE["x"], "cache": GPU_CACHE},
+    **dict.fromkeys(("gpu.layer_norm_forward", "gpu.rms_norm_forward"), SINGLE),
+    **{
+        f"gpu.{norm}_norm_backward": {"dy": SINGLE["x"], "dh": SINGLE["x"], "cache": cache}
+        for norm, cache in (("layer", GPU_CACHE), ("rms", GPU_RMS))
+    },
     "features.layer_norm_backward": {"cache": SHARD},
     "features.rms_norm_backward": {"cache": RMS_SHARD},
     **dict.fromkeys(
@@ -251,7 +259,7 @@ FURTHER = [
     ("residual: found dtype float32, expected float16", lambda: group(X.astype("f2"), 3, X)),
     (
         "cache: found NormCache of backend 'numpy', from rms_norm_forward, expected",
-        lambda: layernorm.group_norm_backward(DY, RMS),
+        lambda: layernorm.group_norm_backward(DY, CACHES["rms_norm"]),
     ),
     # The interpreter: what a launch takes stands in its signature as ``*arguments``.
     ("kernel: found NoneType, expected", lambda: simt.launch(None, 1, 1, ONE)),

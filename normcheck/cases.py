@@ -10,7 +10,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -45,8 +45,7 @@ FAR_SHAPE = 16, 64
 #: are; and that of results that hang on nothing else, so that what was in memory does not matter.
 WRITTEN_OVER, UNWRITTEN = "numbers written over", "memory that nobody wrote"
 
-#: What is a failure only if it was asked for: which roundings y has in 16 bits; rows that have the
-#: same bits in any batch. The shapes of which that is tried.
+#: What fails only if it was asked for; and the shapes in which rows are tried in batches.
 ORDER, BATCH, BATCHES = "order of roundings", "same bits in any batch", ((257, 129), (66, 1024))
 
 #: What is added to x and dx: as far from zero, odd in the same rows, and no multiple of these.
@@ -113,7 +112,7 @@ class Case:
         """The gradient of h = x + r that comes from elsewhere."""
         return stored(np.roll(self.dy, 1, axis=-1) / 2, self.dtype_of("dy"))
 
-    @builtins.property
+    @cached_property
     def plain(self) -> "Case":
         """The case of a norm of one array, scaled by gamma itself, that has the same y."""
         said, gamma = self.said, self.gamma + self.said.gamma_offset

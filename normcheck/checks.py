@@ -127,8 +127,7 @@ def rows_apart(settings, case, seen, where):
     """A row of x with NaN or Inf has no finite y, one of dy no finite dx; all others are right."""
     found, finite = [], {name: finite_rows(getattr(case, name)) for name in ("x", "dy")}
     right, clean = {"x": finite["x"], "dy": finite["x"] & finite["dy"]}, case.without_nan()
-    pairs = ("y", "x"), ("dx", "dy"), ("dr", "dy")
-    for tensor, name in (pair for pair in pairs if pair[0] in settings.tensors):
+    for tensor, name in ("y", "x"), ("dx", "dy"):
         value = seen[-1].tensors[tensor]
         found += compare({tensor: value}, clean, settings, right[name])
         if not found and finite_rows(value)[~finite[name]].any():
@@ -170,13 +169,13 @@ def rounded_as_said(settings, case, seen, where):
 
 
 def same_bits(settings, case, seen, where):
-    found = []
-    for name in (name for name in settings.tensors if name in BY_ROW and seen[1:]):
-        a, b = (np.atleast_1d(outcome.tensors[name]) for outcome in seen[-2:])
-        if a[: len(b)].tobytes() != b[: len(a)].tobytes():
-            words = f"{name} has other bits among {len(a)} rows than among {len(b)}"
-            found.append(Finding(name, None, words))
-    return found
+    found = [name for name in settings.tensors if name in BY_ROW and seen[1:]]
+    arrays = [[np.atleast_1d(one.tensors[name]) for one in seen[-2:]] for name in found]
+    return [
+        Finding(name, None, f"{name} has other bits among {len(a)} rows than among {len(b)}")
+        for name, (a, b) in zip(found, arrays)
+        if a[: len(b)].tobytes() != b[: len(a)].tobytes()
+    ]
 
 
 def observed(target):

@@ -1,7 +1,7 @@
 """What a launch leaves behind: a log of every access to memory, and what can be counted in it."""
 
 from collections import defaultdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ class Access(NamedTuple):
     #: How many barriers and warp operations the thread had passed, and how often it had been here
     #: since the last.
     repeat: tuple
+    value: Any  #: what was read, written or, by an atomic, given; several numbers are a list
 
 
 def position(code, instruction):
@@ -34,11 +35,11 @@ def position(code, instruction):
 
 def accesses(noted):
     """Each :class:`Access`, in order, of what threads have noted: tuples (block, place, kind,
-    index, how many elements, how many barriers and warp operations the thread has passed, use).
-    place: space, array, start, bytes of an element; use: thread, time, code, instruction.
+    index, how many elements, how many barriers and warp operations the thread has passed, use,
+    value). place: space, array, start, bytes of an element; use: thread, time, code, instruction.
     """
     places, repeats, made = {}, defaultdict(int), []
-    for block, (space, array, start, size), kind, i, count, passed, use in noted:
+    for block, (space, array, start, size), kind, i, count, passed, use, value in noted:
         thread, _, code, instruction = use
         key = id(code), instruction  # which lives as long as what is noted
         if key not in places:
@@ -50,7 +51,10 @@ def accesses(noted):
             here = block, thread, site, array, passed
             repeats[here] += 1
             where = space, array, kind, start + (i + part) * size, step * size
-            made.append(Access(block, thread, *where, site[1], site, (passed, repeats[here])))
+            given = value[part : part + step] if count > 1 else value
+            made.append(
+                Access(block, thread, *where, site[1], site, (passed, repeats[here]), given)
+            )
     return made
 
 
@@ -63,6 +67,7 @@ class Run(NamedTuple):
     #: Tuples (block, thread, kind, line, value), one for each thread in a barrier or warp
     #: operation, where value is (what it gave, what it got), or None where nothing is given.
     events: list | None
+    lanes: int = WARP  #: of a warp
 
 
 class Traffic(NamedTuple):
@@ -84,7 +89,7 @@ def _requests(run, space):
     requests = defaultdict(list)
     for access in run.accesses:
         if access.space == space:
-            warp = access.block, access.thread // WARP
+            warp = access.block, access.thread // run.lanes
             key = access.array, access.kind, access.line, access.site, access.repeat, warp
             requests[key].append(access)
     return requests.items()

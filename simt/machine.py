@@ -24,14 +24,14 @@ class DivergentBarrier(KernelError):
 class _Cuda:
     """The module ``cuda`` as one thread sees it."""
 
-    warpsize, libdevice = WARP, LIBDEVICE
+    libdevice = LIBDEVICE
 
     def __init__(self, machine, thread):
         self.threadIdx = types.SimpleNamespace(x=thread, y=0, z=0)
         self.blockIdx = types.SimpleNamespace(x=machine.block, y=0, z=0)
         self.blockDim = types.SimpleNamespace(x=machine.threads, y=1, z=1)
         self.gridDim = types.SimpleNamespace(x=machine.blocks, y=1, z=1)
-        self.laneid = thread % WARP
+        self.warpsize, self.laneid = machine.lanes, thread % machine.lanes
         self.shared, self.local, self.atomic = machine.namespaces
 
     def grid(self, ndim):
@@ -61,7 +61,7 @@ _OF_BLOCK = {
 }
 
 #: Whose value a lane gets.
-_SOURCES = {
+SOURCES = {
     "shfl_sync": lambda lane, amount: amount,
     "shfl_xor_sync": operator.xor,
     "shfl_up_sync": operator.sub,
@@ -73,14 +73,18 @@ _OWN_FILES = {__file__, memory.__file__, source.__file__}
 class _Machine:
     """Runs the threads of a launch; ``waiting`` has what each waits for: (operation, line, ...)."""
 
-    def __init__(self, grid, block, log):
-        self.blocks, self.threads = grid, block
+    def __init__(self, grid, block, log, lanes):
+        self.blocks, self.threads, self.lanes = grid, block, lanes
         self.noted, self.events = ([], []) if log else (None, None)
         self.namespaces = [
             types.SimpleNamespace(array=self.shared_array),
             types.SimpleNamespace(array=self.local_array),
             types.SimpleNamespace(**memory.ATOMICS),
         ]
+
+    def logged(self):
+        noted = None if self.noted is None else accesses(self.noted)
+        return Run(self.blocks, self.threads, noted, self.events, self.lanes)
 
     def local_array(self, place, shape, dtype):
         if isinstance(dtype, (str, np.dtype)):
@@ -108,12 +112,12 @@ class _Machine:
             self.shared, self.found, self.time = {}, None, 0
             self.passed = [0] * self.threads
             # What a lane of t's warp did before the time known[t][lane] is before what t does now.
-            self.known = [[0] * WARP for _ in everyone]
+            self.known = [[0] * self.lanes for _ in everyone]
             self.running = [function(_Cuda(self, thread), *arguments) for thread in everyone]
             self.waiting, self.answers = [None] * self.threads, [None] * self.threads
             while self.waiting[0] is not _RETURNED:
-                for first in range(0, self.threads, WARP):
-                    self.run_warp(range(first, min(first + WARP, self.threads)))
+                for first in range(0, self.threads, self.lanes):
+                    self.run_warp(range(first, min(first + self.lanes, self.threads)))
                 self.meet(everyone)
                 for array in (*arrays, *self.shared.values()):
                     array.forget()
@@ -167,8 +171,8 @@ class _Machine:
             request = self.waiting[thread]
             if request[0] not in WARP_OPERATIONS:
                 continue
-            mask = request[2] if len(request) > 2 else 2**WARP - 1
-            named = [lanes[0] + lane for lane in range(WARP) if mask >> lane & 1]
+            mask = request[2] if len(request) > 2 else 2**self.lanes - 1
+            named = [lanes[0] + lane for lane in range(self.lanes) if mask >> lane & 1]
             here = {other for other in lanes if self.waiting[other][:3] == request[:3]}
             missing = [other for other in named if other not in here]
             if not missing and thread in named:
@@ -177,7 +181,7 @@ class _Machine:
                 message = "does not name the lane that calls it"
             else:
                 there = self.where(missing[0]) if missing[0] in lanes else "there is no such thread"
-                message = f"names lane {missing[0] % WARP}, but {there}"
+                message = f"names lane {missing[0] % self.lanes}, but {there}"
             message = f"{request[0]} {message}: its mask is {mask:#x}"
             problem = problem or (message, thread, request[1])
         if problem:
@@ -225,8 +229,9 @@ class _Machine:
     def source(self, thread, first, group):
         """Whose value a shuffle gives to ``thread``: its own if the lane is beyond the warp."""
         operation, line, _, _, amount = self.waiting[thread]
-        lane = _SOURCES[operation](thread - first, amount % WARP)  # of the amount, five bits count
-        source = first + lane if 0 <= lane < WARP else thread
+        # Of the amount, five bits count.
+        lane = SOURCES[operation](thread - first, amount % self.lanes)
+        source = first + lane if 0 <= lane < self.lanes else thread
         if source not in group:
             what = f"{operation} reads from lane {lane}, which is not in its mask"
             raise self.located(DivergentBarrier(what), thread, line)
@@ -263,20 +268,22 @@ class _Machine:
         me = self.thread
         for other in users.values() if isinstance(users, dict) else (users,):
             thread, time = other[:2]
-            mine = thread // WARP == me // WARP
-            if thread != me and not (mine and time < self.known[me][thread % WARP]):
+            mine = thread // self.lanes == me // self.lanes
+            if thread != me and not (mine and time < self.known[me][thread % self.lanes]):
                 self.race(array, i, kind, other_kind, use, other, self.block)
 
     def race(self, array, i, kind, other_kind, use, other, other_block):
         """Keep the first race for the next barrier, which is the better news if that diverges."""
         if not isinstance(self.found, DataRace):
-            rival = f"block {other_block}"
+            rival, line = f"block {other_block}", None
             if other is not None:
-                rival = f"thread {other[0]}, line {position(*other[2:])[0]}"
+                line = position(*other[2:])[0]
+                rival = f"thread {other[0]}, line {line}"
             what = (
                 f"{array.name}[{i}]: no barrier orders this {kind} and the {other_kind} by {rival}"
             )
             self.found = self.located(DataRace(what), self.thread, position(*use[2:])[0])
+            self.found.place, self.found.other_line = (array.name, i), line
 
 
 def _mistake(error):
@@ -331,7 +338,9 @@ _GIVEN = {
 }
 
 
-def launch(kernel: Callable, grid: int, block: int, *arguments: Any, log: bool = False) -> Run:
+def launch(
+    kernel: Callable, grid: int, block: int, *arguments: Any, log: bool = False, lanes: int = WARP
+) -> Run:
     """Run ``kernel[grid, block](*arguments)``, arrays written in place, and return a :class:`Run`.
 
     A mistake in the kernel raises one of the subclasses of :class:`KernelError`; an argument that
@@ -341,7 +350,9 @@ def launch(kernel: Callable, grid: int, block: int, *arguments: Any, log: bool =
     * ``grid`` and ``block``: how many blocks, and how many threads (1 to 1024) in each.
     * ``arguments``: arrays are flat and C-contiguous; two that overlap in part are not noticed.
       Numbers have the types that Numba gives them: a Python float is a float64.
-    * ``log``: whether to keep every access to memory, and every event.
+    * ``log``: whether to keep every access to memory, and every event. What was kept before a
+      mistake is the ``run`` of its error.
+    * ``lanes`` of a warp, a power of two up to the 32 of a GPU: pictures show kernels for fewer.
     """
     function = plain(kernel)
     if function is None:
@@ -354,12 +365,14 @@ def launch(kernel: Callable, grid: int, block: int, *arguments: Any, log: bool =
             raise ValueError(f"{name}: found {value}, expected 1 to {largest}")
     if not isinstance(log, bool):
         raise TypeError(f"log: found {type(log).__name__}, expected True or False")
+    if lanes not in (1, 2, 4, 8, 16, WARP):
+        raise ValueError(f"lanes: found {lanes!r}, expected a power of two, 1 to {WARP}")
     names = inspect.signature(function).parameters
     if len(arguments) != len(names):
         expected = f"{len(names)}: {', '.join(names)}"
         raise TypeError(f"arguments: found {len(arguments)}, expected {expected}")
     grid, block = int(grid), int(block)
-    machine = _Machine(grid, block, log)
+    machine = _Machine(grid, block, log, lanes)
     seen: list = []
     known: dict = {}
     for name, value in zip(names, arguments):
@@ -374,7 +387,10 @@ def launch(kernel: Callable, grid: int, block: int, *arguments: Any, log: bool =
     try:
         with np.errstate(all="ignore"):  # a GPU says nothing about NaN and Inf
             machine.run(generator(function, _GIVEN), seen)
+    except KernelError as error:
+        error.run = machine.logged()
+        raise
     finally:
         if collecting:
             gc.enable()
-    return Run(grid, block, accesses(machine.noted) if log else None, machine.events)
+    return machine.logged()

@@ -229,13 +229,13 @@ class Memory(Array):
     def __setitem__(self, i, value):
         if type(value) is not self.scalar:
             value = self.convert(value)
-        self.note("store", i)
+        self.note("store", i, value=value)
         self.data[i] = value
         self.written[i] = True
 
     def atomic(self, combine, i, value):
         value = self.convert(value)
-        self.note("atomic", i)
+        self.note("atomic", i, value=value)
         old = self.data[i]
         self.data[i] = combine(old, value if self.floating else self.scalar(value))
         return old if self.floating else int(old)
@@ -258,11 +258,11 @@ class Memory(Array):
         count = len(values)
         self.check_several(i, count)
         values = [self.convert(value) for value in values]
-        self.note("store", i, count)
+        self.note("store", i, count, values)
         self.data[i : i + count] = values
         self.written[i : i + count] = b"\1" * count
 
-    def note(self, kind, i, count=1):
+    def note(self, kind, i, count=1, value=None):
         """Check an access, look for races with what has been done, and write this down, too."""
         if not 0 <= i <= self.size - count:
             self.refuse(i, count)
@@ -273,7 +273,9 @@ class Memory(Array):
         use = thread, machine.time, frame.f_code, frame.f_lasti
         if machine.noted is not None:
             passed = machine.passed[thread]
-            machine.noted.append((block, self.place, kind, i, count, passed, use))
+            if kind == "load":
+                value = self.data[i] if count == 1 else self.data[i : i + count].tolist()
+            machine.noted.append((block, self.place, kind, i, count, passed, use, value))
         mine, first = self.recent[kind], self.first[kind]
         # Of an array that is only read there is nothing to compare with: most end here quickly.
         rivals = [rival for rival in self.rivals[kind] if rival[2]]

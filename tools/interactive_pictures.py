@@ -12,7 +12,8 @@ from chrome import CHROME, FLAGS
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "book/_ext"))
-from ln_figures import SCRIPTS, STATIC  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from ln_figures import SCRIPTS, STATIC, figure_of  # noqa: E402
 
 # The drawing alone: the page gives it its label, and the handles are for the hand.
 TAKE = """() => { const svg = document.querySelector('.ln-picture svg').cloneNode(true);
@@ -24,7 +25,7 @@ def pictures(browser):
     """Each figure's name and the SVG that its script draws at the start."""
     for name, scripts in SCRIPTS.items():
         page = browser.new_page()
-        page.set_content(f'<div data-ln-figure="{name}"></div>')
+        page.set_content(figure_of(name, ""))
         for script in scripts:
             page.add_script_tag(path=STATIC / script)
         yield name, page.evaluate(TAKE) + "\n"

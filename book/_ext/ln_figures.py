@@ -134,15 +134,30 @@ def _visit_source(translator, node):
 
 
 STATIC = Path(__file__).resolve().parent.parent / "_static"
-FIRST_LINE = re.compile(r"// An interactive figure\. Runs after (.*)\.\n")
+FIRST_LINE = re.compile(r"// An interactive figure\. Runs after (.*?)\.( Shows (.*)\.)?\n")
 # {figure: its scripts, in the order in which they run}: the first line of its own says what runs
-# before. Only pages with the figure load them.
+# before, and which recordings it shows, where a figure is one of these. Only pages with the figure
+# load them.
 SCRIPTS = {
-    path.stem.removeprefix("ln_"): (*line[1].split(", "), path.name)
+    name: (*line[1].split(", "), path.name)
     for path in sorted(STATIC.glob("ln_*.js"))
     if (line := FIRST_LINE.match(path.read_text(encoding="utf-8")))
+    for name in (line[3] or path.stem.removeprefix("ln_")).split(", ")
 }
 OFF = "Scripts are off: this is how the figure starts."
+
+
+def figure_of(name, label, static=""):
+    """The element that a figure's script looks for: the static picture, and the recording that the
+    script shows, if it is one that shows some.
+    """
+    script = SCRIPTS[name][-1].removeprefix("ln_").removesuffix(".js")
+    if script != name:
+        from lnbook.figures.watched import PLAYERS
+
+        static += PLAYERS[name]().html()
+        name = f"{script} {name}"
+    return f'<div data-ln-figure="{name}" data-ln-label="{label}">{static}</div>'
 
 
 class Interactive(SphinxDirective):
@@ -159,12 +174,12 @@ class Interactive(SphinxDirective):
         picture = STATIC / f"ln_{name}.svg"
         self.env.note_dependency(str(picture))
         static = (
-            f'<div data-ln-figure="{name}" data-ln-label="{alt}">'
-            '<div class="ln-static" role="img"'
-            f' aria-label="{alt}">{picture.read_text(encoding="utf-8")}</div>'
-            f"<noscript><div>{OFF}</div></noscript></div>"
+            f'<div class="ln-static" role="img" aria-label="{alt}">'
+            f"{picture.read_text(encoding='utf-8')}</div><noscript><div>{OFF}</div></noscript>"
         )
-        figure = nodes.figure("", nodes.raw("", static, format="html"), interactive=name)
+        figure = nodes.figure(
+            "", nodes.raw("", figure_of(name, alt, static), format="html"), interactive=name
+        )
         figure += nodes.caption("", "", *self.parse_inline(" ".join(self.content))[0])
         self.set_source_info(figure)
         self.add_name(figure)

@@ -250,19 +250,24 @@ const LnFigure = (() => {
   }
 
   // build(parts) sets up one figure and returns the function that draws its state.
+  const builds = {};
   function start(name, build) {
-    for (const figure of document.querySelectorAll(`[data-ln-figure="${name}"]`)) {
+    builds[name] = build;
+    for (const figure of document.querySelectorAll(`[data-ln-figure~="${name}"]:not(.ln-started)`)) {
       // Built out of sight: should a script fail, the static picture stays.
       const live = element("div", { class: "ln-live" });
       const picture = element("div", { class: "ln-picture" }, live);
       const panel = element("div", { class: "ln-panel" }, live);
       const say = element("p", { class: "ln-say", "aria-live": "polite", "aria-atomic": "true" });
-      build({ picture, panel, label: figure.dataset.lnLabel, say: string => write(say, string) })();
       live.append(say);
+      build({ figure, live, picture, panel, said: say, label: figure.dataset.lnLabel, say: string => write(say, string) })();
       figure.append(live);
       figure.classList.add("ln-started");
     }
   }
 
-  return { COLOURS, Drawing, button, element, key, mover, number, power, scientific, slider, start, viewSliders, write };
+  // For figures that came onto the page since, from a live cell.
+  const again = () => Object.entries(builds).forEach(([name, build]) => start(name, build));
+
+  return { COLOURS, Drawing, again, button, element, key, mover, number, power, scientific, slider, start, viewSliders, write };
 })();

@@ -10,7 +10,8 @@ does not load them.
 * :mod:`~lnbook.figures.breaking`: errors over offsets, maps of correct digits, sums over rows.
 * :mod:`~lnbook.figures.fusing`: rooflines, memory and times; what GPU threads do, from the log of
   :mod:`simt`; what processes send each other.
-* :mod:`~lnbook.figures.barriers`: diagrams of threads that meet, or do not, between barriers.
+* :mod:`~lnbook.figures.recording`, :mod:`~lnbook.figures.player` and
+  :mod:`~lnbook.figures.watched`: kernels that one can watch, step by step.
 * :mod:`~lnbook.figures.narrow`: each figure once more, for a phone; the build of the book asks for
   it.
 * :mod:`~lnbook.figures.front`: the front page's.

@@ -257,41 +257,6 @@ def butterfly(events, distances):
     return key_below(fig, [with_it, without, way], ["has it", "has not", "its way"], 3)
 
 
-def writers(panels):
-    """Which block writes to which address: a row for each block, a bar for what it stores or adds
-    to.
-
-    panels: title -> accesses to one array (:class:`simt.Access`). All panels have the same axis of
-    addresses, in steps of the first array.
-    """
-    ends = [max(a.address + a.size for a in accesses) for accesses in panels.values()]
-    fig, drawn = stacked(5.4, 2.1 * len(panels), panels)
-    for colour, (ax, accesses) in zip((COLOURS["orange"], COLOURS["blue"]), drawn):
-        count = 1 + max(a.block for a in accesses)
-        for block in range(count):
-            touched = sorted(
-                {
-                    byte
-                    for a in accesses
-                    if a.block == block
-                    for byte in range(a.address, a.address + a.size)
-                }
-            )
-            pieces = np.split(touched, np.flatnonzero(np.diff(touched) > 1) + 1)
-            bars = [(piece[0], len(piece)) for piece in pieces if len(piece)]
-            ax.broken_barh(bars, (block - 0.375, 0.75), color=colour, linewidth=0)
-        ax.set(
-            ylim=(count - 0.4, -0.6),
-            yticks=(0, count - 1),
-            ylabel="block",
-            xlim=(0, max(ends)),
-            xticks=range(0, max(ends) + 1, ends[0]),
-        )
-        ax.grid(False, axis="y")
-    ax.set_xlabel("bytes from the start of the array")
-    return fig
-
-
 def sums_by_order(errors, fixed):
     """How often each error, in spacings of floats, occurs among sums in many orders; and that of a
     fixed order.

@@ -185,6 +185,7 @@
       const part = faces[kind](cell, data);
       cell.out.append(part);
       show(cell);
+      if (typeof LnFigure === "object") LnFigure.again();
       if (kind === "text/latex") window.MathJax?.typesetPromise?.([part]);
     },
     error: (cell, [lines, line]) => {

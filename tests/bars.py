@@ -81,9 +81,8 @@ def conditions(exact, gamma, dy):
         "dx": reference.kappa(exact, dy, gamma),
         **{name: sum_kappa(sizes[name], getattr(exact, name)) for name in ("dgamma", "dbeta")},
     }
-    kappa["dx"] = (
-        0.0 if math.isinf(kappa["dx"]) else kappa["dx"]
-    )  # dx is exactly zero, and so it must come out
+    # dx is exactly zero, and so it must come out.
+    kappa["dx"] = 0.0 if math.isinf(kappa["dx"]) else kappa["dx"]
     return kappa
 
 

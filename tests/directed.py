@@ -236,9 +236,8 @@ def tried(case, backends=tuple(BACKENDS)):
     drawn, found = drawn_of(case), {}
     dtype = case["dtype"]
     with np.errstate(all="ignore"):
-        truth = differential.exactly(
-            drawn, bits=contextlib.nullcontext
-        )  # in 400 bits: no number is far from 1
+        # In 400 bits: no number is far from 1.
+        truth = differential.exactly(drawn, bits=contextlib.nullcontext)
         for precise in (False, True)[: 1 + (dtype != "float64")]:
             promised = differential.promise(drawn, truth, precise)
             compute = "float64" if precise else COMPUTE_DTYPE[dtype].name

@@ -81,10 +81,7 @@ KINDS = {
 }
 
 #: What does not work in the place of a value of this type, whatever its parameter is called.
-BY_TYPE = {
-    (int, float): (np.nan, "1"),
-    np.ndarray: (None, np.full(2, 1j)),
-}
+BY_TYPE = {(int, float): (np.nan, "1"), np.ndarray: (None, np.full(2, 1j))}
 
 #: Arguments that work, of parameters that KINDS does not have or that mean something else here.
 OTHERS = {

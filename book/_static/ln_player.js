@@ -173,7 +173,7 @@ LnFigure.start("player", ({ figure, live, picture, panel, label, said }) => {
     blocks.forEach((name, k) => {
       const [x, y] = places.arrays[array].at(Math.max(...unpack(indices))), left = x + CELL + 12 + 68 * k;
       if (left > 340) return;
-      box(left, y + 1, 62, HIGH - 2, { rx: 10, stroke: COLOURS.orange, "stroke-dasharray": "4 3" });
+      box(left, y + 1, 62, HIGH - 2, { rx: 10, stroke: COLOURS.orange, "stroke-width": 1.5, "stroke-dasharray": "4 3" });
       text(left + 31, y + 12, `block ${name}`, "ln-centred");
     });
   }
@@ -236,7 +236,7 @@ LnFigure.start("player", ({ figure, live, picture, panel, label, said }) => {
       return row;
     }));
     const here = code.querySelector(".ln-here");
-    if (here) code.scrollTop = here.offsetTop - code.offsetTop - code.clientHeight / 2;
+    if (here) code.scrollTop = here.offsetTop - code.clientHeight / 2;
     const rows = arrays.flatMap(({ n, g }, i) => (g ? [[n, counts[i].requests, counts[i].sectors]] : []));
     table.replaceChildren();
     element("caption", {}, table).textContent = "What was asked of global memory";

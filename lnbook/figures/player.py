@@ -284,7 +284,7 @@ class Film:
         name = getattr(error, "place", (None,))[0]
         if name is None:
             self.steps.append({"t": [], "s": f"The interpreter stops: {error}."})
-            self.places.append([])
+            self.places.append([error.line])
             return
         lines, before = {error.line, error.other_line}, []
         for step, made in zip(self.steps, self.made):
@@ -315,8 +315,9 @@ class Film:
     def data(self, name=""):
         """All of it, for the script."""
         lines, at = listing(self.codes)
+        at |= {line: i for (_, line), i in at.items()}  # for that of a mistake
         for step, places in zip(self.steps, self.places):
-            step["l"] = [at[place] for place in places]
+            step["l"] = [at[place] for place in places if place in at]
         found = {
             "name": name,
             "code": lines,

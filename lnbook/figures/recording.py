@@ -111,8 +111,8 @@ def _tracer(moments, codes):
         mine = moments[cuda.blockIdx.x, cuda.threadIdx.x]
         code, at = frames[-1].f_code, frames[-1].f_lasti
         if event == "return" and not dis.opname[code.co_code[at]].startswith("RETURN"):
-            # A yield leaves all frames, the innermost first.
-            if len(frames) == len(mine[-1].key):
+            # A yield leaves all frames, the innermost first; so does an error, with nothing.
+            if argument and len(frames) == len(mine[-1].key):
                 mine[-1].waits.append(argument)
             return trace
         if event == "return" and len(frames) > 1:

@@ -11,8 +11,7 @@ from simt.cuda_access import FULL, cuda, device, float32
 
 from .player import Film, Player
 
-#: A block here is two warps of 8 lanes, or a warp of 4.
-WARP = 8
+# A block of row_of_16 is two warps of 8 lanes. The blocks that add up dgamma are a warp of 4 each.
 
 
 @device
@@ -61,24 +60,28 @@ def add_parts(parts, dgamma):
     dgamma[c] = total
 
 
+def without(barrier):
+    """:func:`row_of_16` with the source of both functions, and a line of it left out."""
+    source = inspect.getsource(block_sum) + "\n\n" + inspect.getsource(row_of_16)
+    changes = ((barrier, "pass"),) if barrier else ()
+    return executed(changed(source, changes), "row_of_16", globals())["row_of_16"]
+
+
 def row_sum():
     """A row of 16 numbers is normalised by a block of two warps: with both barriers, and without
     one of them.
     """
-    source = inspect.getsource(block_sum) + "\n\n" + inspect.getsource(row_of_16)
     films = []
     for name, barrier in (
         ("both barriers", None),
         ("without the first", "cuda.syncthreads()  # first"),
         ("without the second", "cuda.syncthreads()  # second"),
     ):
-        changes = ((barrier, "pass"),) if barrier else ()
         film = Film(8)
         # Mean 5 and variance 4, so that all numbers are whole.
         deviations = (0, 2, -2, 0, 4, 0, 2, -2, 0, -4, 2, -2, 0, -2, 2, 0)
         x = np.array(deviations, np.float32) + 5
-        kernel = executed(changed(source, changes), "row_of_16", globals())["row_of_16"]
-        film.launch(kernel, 1, 16, x, simt.uninitialised(16, np.float32))
+        film.launch(without(barrier), 1, 16, x, simt.uninitialised(16, np.float32))
         films.append(film.data(name))
     return Player(films, start=12)
 

@@ -7,11 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.cpu import limit
-from lnbook.measure.contestants import (
-    EPS,
-    Case,
-    arrays,
-)
+from lnbook.measure.contestants import EPS, Case, arrays
 
 
 def small(which, dtype="float32", **changes):

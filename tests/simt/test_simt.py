@@ -240,10 +240,7 @@ y[t] = s[63 - t]""",
             y[cuda.threadIdx.x] = s[0]  # HERE: s[0] | thread 0, | load | store""",
         {"y": 64},
     ),
-    "of blocks": (
-        "y[  # HERE: y[0] | block 0\n0] = x[0]",
-        {"x": 1, "y": 1, "grid": 2, "block": 1},
-    ),
+    "of blocks": ("y[  # HERE: y[0] | block 0\n0] = x[0]", {"x": 1, "y": 1, "grid": 2, "block": 1}),
     # Both blocks read x[0], the second writes it after a barrier of its own: no order between
     # blocks.
     "of a block with a reader before": (

@@ -97,9 +97,8 @@ def test_what_the_answers_say(rng):
         )
     assert shows[0] | {"missing-mean", "mean-twice"} == shows[1] != shows[0]
     assert sizes[1] == pytest.approx(sizes[0], rel=1e-6) and sizes[0] < 1e-3 < 0.5 < sizes[2]
-    assert norm(backward(seen + 0 * x, x, eps=1e-5)[0]) == pytest.approx(
-        sizes[2], rel=1e-3
-    )  # J beta
+    # J beta.
+    assert norm(backward(seen + 0 * x, x, eps=1e-5)[0]) == pytest.approx(sizes[2], rel=1e-3)
 
     let_through = []  # 5.2
     for shape in ((6, 6), (1, 7), (2, 3, 6), (3, 4, 7)):

@@ -68,9 +68,8 @@ def test_the_residual_is_rounded_too():
     error = reference.relative_error(
         normalise(x), reference.layer_norm(x, np.ones(10007), np.zeros(10007)).y
     )
-    assert (
-        20 * U < error <= U * abs(r) / x.std(dtype=float)
-    )  # r, and nothing else, is rounded by up to u |r|
+    # r, and nothing else, is rounded by up to u |r|.
+    assert 20 * U < error <= U * abs(r) / x.std(dtype=float)
 
 
 @pytest.mark.parametrize("centre", [1e4, 65536.0, 1e6])

@@ -91,9 +91,8 @@ def test_variances_are_the_librarys_bit_for_bit(scripts):
         spacing = np.array(page.evaluate("LnVariance.OFFSETS.map(LnVariance.spacing)"))
         assert (spacing == np.spacing(np.square(np.array(offsets, float)).astype(np.float32))).all()
         assert all(row[1] % step == 0 for row, step in zip(found, spacing) if step > 0.02)
-        assert (
-            ALGORITHMS["naive"].function(x)[2] < 0
-        ).any()  # or the figure would have nothing to show
+        # Or the figure would have nothing to show.
+        assert (ALGORITHMS["naive"].function(x)[2] < 0).any()
 
 
 def numbers(text):
@@ -121,9 +120,8 @@ def drag(page, x, y, right, down):
 def lengths(v, xhat):
     up = np.ones(3) / np.sqrt(3)
     size = np.linalg.norm(xhat)
-    radial = (
-        xhat / size if size > 1e-9 else np.zeros(3)
-    )  # equal numbers: the mean's rounding has no direction
+    # Equal numbers: the mean's rounding has no direction.
+    radial = xhat / size if size > 1e-9 else np.zeros(3)
     return abs(v @ up), abs(v @ radial), np.linalg.norm(v - (v @ up) * up - (v @ radial) * radial)
 
 
@@ -149,9 +147,8 @@ def test_split_by_keyboard_and_mouse(scripts):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     x, g = state(page)
-    np.testing.assert_allclose(
-        x - before[0], [0.1, 0, 0], atol=1e-9
-    )  # two steps of the first slider
+    # Two steps of the first slider.
+    np.testing.assert_allclose(x - before[0], [0.1, 0, 0], atol=1e-9)
     assert page.locator("input").first.get_attribute("aria-valuetext") == f"{x[0]:.2f}"
     check_split(page)
 

@@ -40,9 +40,8 @@ def test_what_an_answer_raises_is_told_from_what_a_judge_raises():
     assert run(check, lambda x, n: 1 / 0).startswith(
         "your function raised ZeroDivisionError: division by zero; in its"
     )
-    assert run(check, int).startswith(
-        "your function raised ValueError: int() base must"
-    )  # no line of its own
+    # No line of its own.
+    assert run(check, int).startswith("your function raised ValueError: int() base must")
     names = {}
     exec("def unseen(x, n): return 1 / 0", names)  # without its source, no line can be shown
     assert run(check, names["unseen"]) == "your function raised ZeroDivisionError: division by zero"

@@ -327,9 +327,8 @@ CONSTANTS = {
 
 def constant_rows(run, dtype):
     """Rows of one number each, of every width that one of the loops treats in its own way."""
-    for D in (
-        (1, 3, 7, 129) if run.args == (gpu,) else (*cases.WIDTHS, 65536)
-    ):  # the GPU is an interpreter
+    # The GPU is an interpreter.
+    for D in (1, 3, 7, 129) if run.args == (gpu,) else (*cases.WIDTHS, 65536):
         yield np.array(CONSTANTS[dtype]).astype(dtype)[:, None] * np.ones(D, dtype)
 
 

@@ -64,9 +64,8 @@ def test_reused_buffers_are_used():
     x, gamma, beta, dy = arguments((6, 10), "float32")
     y, cache = ladder.reused_buffers_forward(x, gamma, beta, EPS)
     gradients = ladder.reused_buffers_backward(dy, cache)
-    out, dx, scratch = (
-        np.full_like(x, np.nan) for _ in range(3)
-    )  # what was in them must not matter
+    # What was in them must not matter.
+    out, dx, scratch = (np.full_like(x, np.nan) for _ in range(3))
     assert ladder.reused_buffers_forward(x, gamma, beta, EPS, out=out)[0] is out
     assert np.array_equal(out, y)
     again = ladder.reused_buffers_backward(dy, cache, out=dx, scratch=scratch)

@@ -136,9 +136,8 @@ def traced(function):
     """Bytes beyond what there was: at the peak, and when ``function`` has returned and its result
     lives.
     """
-    buffer = np.setbufsize(
-        16
-    )  # of the 8192 numbers that NumPy puts aside while a call broadcasts, the fewest
+    # Of the 8192 numbers that NumPy puts aside while a call broadcasts, the fewest.
+    buffer = np.setbufsize(16)
     try:
         function()  # the first call may set things up
         tracemalloc.start()

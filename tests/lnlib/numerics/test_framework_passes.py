@@ -134,9 +134,8 @@ def compare(peer, recreation, case):
     ours = run(recreation, case.x, case.gamma, case.beta, case.dy)
     exact = accuracy.judge(case).tensors
     for tensor, a, b in zip(("y", *accuracy.GRADIENTS), theirs, ours):
-        if (
-            tensor not in case.tensors or tensor == "dbeta"
-        ):  # dbeta is a plain sum over rows, as is dgamma
+        # dbeta is a plain sum over rows, as is dgamma.
+        if tensor not in case.tensors or tensor == "dbeta":
             continue
         e, f = error_of(tensor, a, exact[tensor]), error_of(tensor, b, exact[tensor])
         where = (
@@ -156,9 +155,8 @@ def compare(peer, recreation, case):
 
 def offset_cases():
     for D, rows in ((4, 400), (37, 64), (1024, 16)):
-        tensors = (
-            ("y", "dx") if D == 4 else ("y", "dx", "dgamma")
-        )  # dgamma is one row's where one is nearly constant
+        # dgamma is one row's where one is nearly constant.
+        tensors = ("y", "dx") if D == 4 else ("y", "dx", "dgamma")
         for offset in accuracy.OFFSETS:
             yield accuracy.normal_case(
                 "offset", {"offset": offset}, tensors, rows, D, offset=offset

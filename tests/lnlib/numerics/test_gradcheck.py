@@ -160,9 +160,8 @@ def test_shapes_and_what_f_does_to_its_argument(method, shape):
         return z.sum()
 
     assert METHODS[method](square, x) == pytest.approx(2 * x, rel=1e-6, abs=1e-7)
-    assert METHODS[method](lambda z: z, x, dy=np.ones(shape)) == pytest.approx(
-        np.ones(shape)
-    )  # returns its argument
+    # Returns its argument.
+    assert METHODS[method](lambda z: z, x, dy=np.ones(shape)) == pytest.approx(np.ones(shape))
     assert (x == before).all()
 
 

@@ -263,9 +263,8 @@ def test_kappa():
         return reference.kappa(reference.layer_norm(x, gamma, np.zeros(4), dy), dy, gamma)
 
     assert kappa(free) == pytest.approx(1, rel=1e-15)
-    assert kappa(free + 3 * along) == pytest.approx(
-        math.sqrt(1 + 9), rel=1e-15
-    )  # dx as before, g longer
+    # dx as before, g longer.
+    assert kappa(free + 3 * along) == pytest.approx(math.sqrt(1 + 9), rel=1e-15)
     # Along xhat the eigenvalue is eps / s^3 instead of 1 / s: kappa = s^2 / eps, here (1 + eps) /
     # eps.
     assert kappa(x) == pytest.approx((1 + 1e-5) / 1e-5, rel=1e-10)
@@ -280,9 +279,8 @@ def test_rms_norm_of_rows_one_can_check_by_hand():
     x, dy = np.array([[3.0, 3, 3, 5], [1, -1, 1, -1]]), np.array([[4.0, 0, 0, 0], [0, 4, 0, 0]])
     exact = reference.rms_norm(x, np.full(4, 4.0), dy, eps=3.0)
     assert exact.y.tolist() == to_fixed([[3, 3, 3, 5], [2, -2, 2, -2]]).tolist()
-    assert all(
-        map(np.array_equal, reference.rms_norm(x, np.full(4, 4.0), eps=3.0)[:3], exact[:3])
-    )  # without dy
+    # Without dy.
+    assert all(map(np.array_equal, reference.rms_norm(x, np.full(4, 4.0), eps=3.0)[:3], exact[:3]))
     one = np.ones(4)
     assert (
         reference.rms_norm(x, one).rstd.tolist()

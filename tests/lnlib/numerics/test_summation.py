@@ -120,9 +120,8 @@ def test_no_sum_is_worse_than_its_bound(dtype, order):
         exact = np.array([math.fsum(column) for column in a.T.tolist()])
         size = np.array([math.fsum(np.abs(column)) for column in a.T.tolist()])
         error = np.abs(sum_rows(a, order, dtype, np.random.default_rng(1)) - exact)
-        last = (
-            u * np.abs(exact) if order in ("neumaier", "wide") else 0
-        )  # their one rounding is of the total
+        # Their one rounding is of the total.
+        last = u * np.abs(exact) if order in ("neumaier", "wide") else 0
         bound = 1.1 * u * most_roundings(rows, order) * size + last + (rows * u) ** 2 * size
         assert (error <= bound).all()
 

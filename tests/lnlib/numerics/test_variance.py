@@ -125,9 +125,8 @@ def test_error_of_a_sum_stays_below_its_bound(order):
     D = 4096
     x = np.random.default_rng(0).random((8, D)).astype(np.float32)
     E = {"sequential": D - 1, "accumulators": D / 8 + 6, "pairwise": np.ceil(np.log2(D))}[order]
-    exact = x.astype(np.float64).sum(
-        axis=-1, keepdims=True
-    )  # 4096 numbers of 24 bits below 1: exact to 2**-40
+    # 4096 numbers of 24 bits below 1: exact to 2**-40.
+    exact = x.astype(np.float64).sum(axis=-1, keepdims=True)
     assert (np.abs(va.total(x, order) - exact) <= E * U["float32"] * exact).all()
 
 
@@ -230,9 +229,8 @@ def test_other_orders_are_not(id):
     x, _ = rows(4, 1024, offset=100)
     if id != "shifted":  # its mean is x0 plus little, which hides the order
         assert len({EVERY[id].function(x, order)[0].tobytes() for order in ORDERS}) == 3
-    z = (
-        np.random.default_rng(0).integers(2**12, 2**13, (4, 512)) / 2.0**12
-    )  # 13 bits; 1024 of them need 23
+    # 13 bits; 1024 of them need 23.
+    z = np.random.default_rng(0).integers(2**12, 2**13, (4, 512)) / 2.0**12
     z = np.concatenate([z, -z], axis=-1).astype(np.float32)
     assert len({EVERY[id].function(z, order)[0].tobytes() for order in ORDERS}) == 1
     assert len({EVERY[id].function(z, order)[2].tobytes() for order in ORDERS}) == 3
@@ -251,9 +249,8 @@ def test_two_pass_adds_the_square_of_the_error_of_the_mean(offset):
     m, _, v = va.two_pass(x)
     excess = (m - mu) ** 2
     assert (np.abs(v - var - excess) <= 4 * U["float32"] * (var + excess)).all()
-    assert (
-        np.max(excess / var) > 0.1 * (U["float32"] * offset) ** 2
-    )  # so there is something to take out
+    # So there is something to take out.
+    assert np.max(excess / var) > 0.1 * (U["float32"] * offset) ** 2
     assert (np.abs(va.corrected_two_pass(x)[2] - var) <= 4 * U["float32"] * (var + excess)).all()
 
 

@@ -116,9 +116,8 @@ def test_rows_whose_squares_leave_the_range_are_done_again(norm, eps):
         assert np.allclose(found[1:4], exact[1:4], rtol=1e-14, atol=1e-15)
     big = np.full((2, 40), 1.7e308)
     found = run("features", 3, big, gamma, beta, dy[:2], norm=norm, eps=1e-5)
-    for value, one in zip(
-        found, single(big, gamma, beta, dy[:2], norm=norm, eps=1e-5)
-    ):  # constant rows
+    # Constant rows.
+    for value, one in zip(found, single(big, gamma, beta, dy[:2], norm=norm, eps=1e-5)):
         assert np.allclose(value, one, rtol=1e-12, atol=1e-320)
 
 

@@ -197,10 +197,7 @@ def test_the_sums_of_a_parameter_come_with_each_factor():
 
 @pytest.mark.parametrize(
     "dx",
-    [
-        lambda g, k: k.gamma * k.xhat,
-        lambda g, k: k.rstd * (g - m(g) - k.xhat * abs(m(g * k.xhat))),
-    ],
+    [lambda g, k: k.gamma * k.xhat, lambda g, k: k.rstd * (g - m(g) - k.xhat * abs(m(g * k.xhat)))],
 )
 def test_what_is_not_linear_in_dy_is_no_sum_of_terms(dx):
     """Though some sum gives its numbers on the probes."""

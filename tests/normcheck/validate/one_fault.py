@@ -241,11 +241,7 @@ def only_strided(name, of, effect):
 
 def faults():
     """(group, name, function of a pair that puts the fault in)."""
-    over = {
-        "0": lambda a: 0,
-        "twice": lambda a: 2 * a,
-        "reversed": lambda a: a[..., ::-1].copy(),
-    }
+    over = {"0": lambda a: 0, "twice": lambda a: 2 * a, "reversed": lambda a: a[..., ::-1].copy()}
     for name, (how, value) in itertools.product(("x", "gamma", "beta", "dy"), over.items()):
         yield "overwrites", f"{name}: {how}", overwrites(name, value)
     for name, (how, value) in itertools.product(TENSORS, RETURNED.items()):

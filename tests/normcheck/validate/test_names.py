@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 from one_fault import in_float32
 
-from lnlib.layernorm import (
-    layer_norm_backward,
-    layer_norm_forward,
-)
+from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 from normcheck import run, validate
 from normcheck.mistakes.wild import LATER, TILES, WILD
 

@@ -5,7 +5,7 @@
 LnFigure.start("player", ({ figure, live, picture, panel, label, said }) => {
   const { COLOURS, Drawing, button, element, key, slider } = LnFigure;
   const { films, start } = JSON.parse(figure.querySelector("script").textContent);
-  const CELL = 20, HIGH = 23, LEFT = 64, ROW = 16, SECTOR = 32, LOOKS = ["blue", "orange", "orange"];
+  const CELL = 20, HIGH = 23, LEFT = 70, ROW = 16, SECTOR = 32, LOOKS = ["blue", "orange", "orange"];
   // "first,step,count", or a list.
   const unpack = packed => {
     if (typeof packed !== "string") return packed || [];
@@ -20,7 +20,7 @@ LnFigure.start("player", ({ figure, live, picture, panel, label, said }) => {
   // ---- Where things are drawn. Threads and the numbers of an array have the same 16 columns, with a gap between warps.
 
   function layout({ arrays, names, size: [threads, , lanes], steps }) {
-    const gap = lanes < ROW ? 18 / (ROW / lanes - 1) : 0;
+    const gap = lanes < ROW ? 14 / (ROW / lanes - 1) : 0;
     const column = i => LEFT + CELL * (i % ROW) + gap * Math.floor(i % ROW / lanes);
     const all = names.length < 5 && lanes <= ROW, band = Math.max(lanes, ROW), lines = Math.ceil(band / ROW);
     const used = steps.flatMap(step => step.a || []), first = arrays.map((_, i) => used.find(a => a[0] === i));
@@ -53,11 +53,14 @@ LnFigure.start("player", ({ figure, live, picture, panel, label, said }) => {
   }
 
   const layouts = films.map(layout);
-  const drawing = new Drawing(picture, 404, Math.max(...layouts.map(({ height }) => height)), label);
+  const drawing = new Drawing(picture, 406, Math.max(...layouts.map(({ height }) => height)), label);
   const text = (x, y, string, kind = "ln-centred ln-number") => {
     const made = drawing.add("text", { x, y, class: `ln-small ${kind}` });
     made.textContent = String(string).replace("-", "\u2212");
-    if (kind.endsWith("number") && string.length > 2 && !/^\d?\.\d$/.test(string)) made.setAttribute("textLength", CELL - 2);
+    // Two digits fit their cell in any font.
+    if (kind.endsWith("number") && string.length > 1)
+      for (const [name, value] of [["textLength", Math.min(18, 7.5 * string.length)], ["lengthAdjust", "spacingAndGlyphs"]])
+        made.setAttribute(name, value);
     return made;
   };
   for (const [name, value] of [["fill", "none"], ["stroke", "currentColor"], ["stroke-width", 0.7]]) drawing.layer.setAttribute(name, value);
@@ -136,6 +139,7 @@ LnFigure.start("player", ({ figure, live, picture, panel, label, said }) => {
         const waits = waiting.has(first);
         text((x + end) / 2, y + height + 12, name + (waits ? ": waits" : ""), "ln-centred");
         if (waits) box(x, y + height + 20, end - x, 4, { fill: "currentColor" });
+        box(x, y, end - x, height, { class: "ln-blank" });
         for (let i = first; i < Math.min(first + lanes, threads); i++) {
           if (places.all) text(places.column(i) + CELL / 2, y - 9, i % block, "ln-centred ln-title");
           shown.forEach((register, r) => {

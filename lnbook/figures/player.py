@@ -17,7 +17,7 @@ from simt.allowed import BLOCK_OPERATIONS
 from simt.log import SECTOR
 from simt.machine import SOURCES
 
-from .recording import Recording, listing, record, source_of
+from .recording import Recording, listing, record
 
 KINDS = ("load", "store", "atomic")
 #: A longer recording is cut off: nobody watches so many steps.
@@ -95,7 +95,7 @@ class Film:
     """
 
     def __init__(self, lanes=32):
-        self.lanes, self.threads, self.codes = lanes, 0, set()
+        self.lanes, self.threads, self.sources = lanes, 0, {}
         self.arrays, self.registers, self.steps, self.places, self.made = [], [], [], [], []
         # Numbers of arrays, by name and block and by id; where they begin in their allocation.
         self.numbers, self.given, self.starts = {}, {}, defaultdict(int)
@@ -114,7 +114,7 @@ class Film:
                 self.numbers[name, 0] = number
         found = record(kernel, grid, block, *arguments, lanes=self.lanes)
         self.grid, self.block, self.held = grid, block, defaultdict(dict)
-        self.threads, self.codes = max(self.threads, grid * block), self.codes | found.codes
+        self.threads, self.sources = max(self.threads, grid * block), self.sources | found.sources
         new = len(self.steps)
         for steps, queue in found.steps:
             if len(self.steps) < MOST_STEPS:
@@ -156,7 +156,7 @@ class Film:
             return
         changes = defaultdict(dict)
         for i, m in moments.items():
-            gone = dict.fromkeys(self.held[i].keys() - m.after.keys())
+            gone = {name: None for name in self.held[i] if name not in m.after}
             for name, value in {**gone, **new[i]}.items():
                 changes[name][i] = value if value is None else _short(value)
             self.held[i] = dict(m.after)
@@ -268,7 +268,8 @@ class Film:
 
     def of_registers(self, names, moment, s, said):
         """What becomes of registers: the end of what is said already, or more to say."""
-        lines, begin, _ = source_of(moment.code)
+        code = moment.code
+        lines, begin, _ = self.sources[code.co_firstlineno, code.co_name]
         line = lines[moment.place[1] - begin]
         values = [a.value for a in moment.accesses if a.kind == "load"]
         if values == [moment.after[names[0]]] and len(names) == len(said) == 1:
@@ -314,7 +315,7 @@ class Film:
 
     def data(self, name=""):
         """All of it, for the script."""
-        lines, at = listing(self.codes)
+        lines, at = listing(self.sources)
         at |= {line: i for (_, line), i in at.items()}  # for that of a mistake
         for step, places in zip(self.steps, self.places):
             step["l"] = [at[place] for place in places if place in at]

@@ -8,7 +8,6 @@ of a block go one after the other, each up to a barrier.
 
 import ast
 import dis
-import functools
 import inspect
 import sys
 import textwrap
@@ -24,9 +23,11 @@ from simt.memory import Local
 
 
 class Moment:
-    """A line that one thread executes. ``place``: file and line, ``key``: the lines of the calls
-    that led there and this one, ``before``: the registers, ``waits``: what it asks other threads
-    for, ``calls``: the function that it enters. The last moment of a thread has no place.
+    """A line that one thread executes.
+
+    place: function and line; none for the last moment of a thread. key: the lines of the calls that
+    led there and this one. before, after: the registers. waits: what it asks other threads for.
+    calls: the function that it enters.
     """
 
     def __init__(self, place, key, before, code=None):
@@ -45,7 +46,6 @@ class Step(NamedTuple):
     passes: bool  #: all have come, and go on
 
 
-@functools.cache
 def source_of(code):
     """(lines, number of the first, {line: first line of its statement}) of a function."""
     lines, first = inspect.getsourcelines(code)
@@ -63,13 +63,12 @@ def source_of(code):
     return textwrap.dedent("".join(lines)).rstrip().split("\n"), first, begins
 
 
-def listing(codes):
-    """The lines of functions, those that begin first above, and {(file, line): its place}."""
+def listing(sources):
+    """The lines of functions, those that begin first above, and {(function, line): its place}."""
     lines, places = [], {}
-    for code in sorted(codes, key=lambda code: (code.co_firstlineno, code.co_filename)):
-        own, first, _ = source_of(code)
+    for (_, name), (own, first, _) in sorted(sources.items()):
         lines += [""] * bool(lines)
-        places |= {(code.co_filename, first + i): len(lines) + i for i in range(len(own))}
+        places |= {(name, first + i): len(lines) + i for i in range(len(own))}
         lines += own
     return lines, places
 
@@ -95,8 +94,16 @@ def _registers(frame):
     return found
 
 
-def _tracer(moments, codes):
-    """A function for sys.settrace. moments: defaultdict of lists, which it fills."""
+def _begin(frame, sources):
+    """The first line of the statement that a frame executes."""
+    key = frame.f_code.co_firstlineno, frame.f_code.co_name
+    if key not in sources:
+        sources[key] = source_of(frame.f_code)
+    return sources[key][2].get(frame.f_lineno, frame.f_lineno)
+
+
+def _tracer(moments, sources):
+    """A function for sys.settrace, which fills moments, a defaultdict of lists, and sources."""
 
     def trace(frame, event, argument):
         if not _is_kernel(frame):
@@ -107,7 +114,6 @@ def _tracer(moments, codes):
         while (frame := frame.f_back) and _cuda(frame):
             if _is_kernel(frame):
                 frames.insert(0, frame)
-        codes.update(frame.f_code for frame in frames)
         mine = moments[cuda.blockIdx.x, cuda.threadIdx.x]
         code, at = frames[-1].f_code, frames[-1].f_lasti
         if event == "return" and not dis.opname[code.co_code[at]].startswith("RETURN"):
@@ -117,8 +123,8 @@ def _tracer(moments, codes):
             return trace
         if event == "return" and len(frames) > 1:
             frames.pop()  # the line that called goes on
-        begins = [source_of(f.f_code)[2].get(f.f_lineno, f.f_lineno) for f in frames]
-        place, key = (frames[-1].f_code.co_filename, begins[-1]), tuple(begins)
+        begins = [_begin(frame, sources) for frame in frames]
+        place, key = (frames[-1].f_code.co_name, begins[-1]), tuple(begins)
         if event == "return" and frames[-1].f_code is code:
             place, key = None, ()
         registers = {name: v for frame in frames for name, v in _registers(frame).items()}
@@ -139,8 +145,8 @@ def _share_out(moments, run, begins):
         to_come = Counter(moment.place for moment in mine)
 
         def made_by(moment, waiting=waiting):
-            file, line = moment.place or (None, None)
-            return waiting and begins.get((file, waiting[0].line), waiting[0].line) == line
+            name, line = moment.place or (None, None)
+            return waiting and begins.get((name, waiting[0].line), waiting[0].line) == line
 
         for moment in mine:
             taken.after = moment.before
@@ -203,27 +209,29 @@ def _side_by_side(blocks):
 
 
 class Recording(NamedTuple):
-    """A launch. steps: as of _side_by_side. error: what the interpreter ended it with, or None."""
+    """A launch. steps: as of _side_by_side. error: what the interpreter ended it with, or None.
+    sources: {(first line, function): as of source_of}.
+    """
 
     run: simt.Run
     steps: list
     error: simt.KernelError | None
-    codes: set
+    sources: dict
 
 
 def record(kernel: Callable, grid: int, block: int, *arguments, lanes: int = 32) -> Recording:
     """Run ``kernel[grid, block](*arguments)`` in the interpreter and keep every step of it."""
     moments: defaultdict = defaultdict(list)
-    codes: set = set()
+    sources: dict = {}
     error, before = None, sys.gettrace()
-    sys.settrace(_tracer(moments, codes))
+    sys.settrace(_tracer(moments, sources))
     try:
         run = simt.launch(kernel, grid, block, *arguments, log=True, lanes=lanes)
     except simt.KernelError as found:
         error, run = found, found.run
     finally:
         sys.settrace(before)
-    begins = {(c.co_filename, n): at for c in codes for n, at in source_of(c)[2].items()}
+    begins = {(name, n): at for (_, name), of in sources.items() for n, at in of[2].items()}
     _share_out(moments, run, begins)
     blocks = [_of_block(b, block, lanes, moments) for b in range(grid)]
-    return Recording(run, list(_side_by_side(blocks)), error, codes)
+    return Recording(run, list(_side_by_side(blocks)), error, sources)

@@ -98,7 +98,7 @@ def dgamma():
     film.launch(partial_sums, 4, 4, dy, xhat, parts, 12)
     film.launch(add_parts, 1, 4, parts, result)
     films.append(film.data("partial sums"))
-    return Player(films, start=2)
+    return Player(films, start=1)
 
 
 #: name -> a function that records it.

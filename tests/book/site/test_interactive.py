@@ -7,12 +7,13 @@ import pytest
 from browsing import Visit
 from pages import CHAPTERS
 
+from lnbook.figures.watched import PLAYERS
 from lnlib import layer_norm_backward, layer_norm_forward
 from lnlib.variance import ALGORITHMS
 
 pytest.importorskip("sphinx")  # the environment of the book; the library is also tested without it
 import interactive_pictures  # noqa: E402
-from ln_figures import OFF, SCRIPTS, STATIC  # noqa: E402
+from ln_figures import OFF, SCRIPTS, STATIC, figure_of  # noqa: E402
 
 PAGES = {
     match[1]: path.stem
@@ -30,18 +31,17 @@ pytestmark = pytest.mark.site
 def scripts(browser):
     """A page that holds one figure and nothing else, each time anew."""
     page = browser.new_page(reduced_motion="reduce")  # no movement of 200 ms to wait for
-    yield lambda name: load(page, name)
+
+    def load(name):
+        page.goto("about:blank")  # where no script has run
+        page.set_content(figure_of(name, "x"))
+        page.add_style_tag(path=STATIC / "ln.css")
+        for script in SCRIPTS[name]:
+            page.add_script_tag(path=STATIC / script)
+        return page
+
+    yield load
     page.close()
-
-
-def load(page, name):
-    """The page with this figure alone."""
-    page.goto("about:blank")  # where no script has run
-    page.set_content(f'<div data-ln-figure="{name}" data-ln-label="x"></div>')
-    page.add_style_tag(path=STATIC / "ln.css")
-    for script in SCRIPTS[name]:
-        page.add_script_tag(path=STATIC / script)
-    return page
 
 
 def test_static_pictures_are_what_the_scripts_draw(browser):
@@ -179,6 +179,45 @@ def test_split_by_keyboard_and_mouse(scripts):
     for made, said in story:
         page.locator(".ln-story button", has_text=made).click()
         assert f"along x\u0302: {said}" in page.locator(".ln-picture").text_content()
+
+
+@pytest.mark.parametrize("name", PLAYERS)
+def test_player(scripts, name):
+    """Steps by keyboard change words, line and picture; it plays, and shows a race's two lines."""
+    data = PLAYERS[name]().json().encode()
+    assert len(data) + sum((STATIC / script).stat().st_size for script in SCRIPTS[name]) <= 40_000
+    page, seen = scripts(name), []
+    code, steps = page.locator(".ln-live .ln-code"), page.locator("input")
+    back, forward = (page.get_by_role("button", name=said) for said in ("Back", "Forward"))
+    page.keyboard.press("Tab")
+    for key in ("ArrowLeft", "ArrowRight", "Space"):
+        line = code.locator("[aria-current]").inner_text()
+        seen.append((says(page), line, page.locator(".ln-picture svg").inner_html()))
+        page.keyboard.press(key)
+    assert seen[0] == seen[2] and not {*seen[0]} & {*seen[1]}
+    page.wait_for_function(
+        "words => document.querySelector('.ln-say').textContent !== words", arg=says(page)
+    )
+    page.get_by_role("button", name="Pause").press("Space")
+    steps.press("End")
+    assert forward.is_disabled() and steps.get_attribute("aria-valuetext").startswith(
+        steps.get_attribute("max")
+    )
+    back.click()
+    for choice in page.locator(".ln-panel button").all()[1:] if name == "row_sum" else ():
+        choice.click()
+        while not page.locator("svg .ln-race").count():
+            forward.click()
+        lines = code.locator(".ln-here, .ln-raced").all_inner_texts()
+        assert [line.split(" = ")[0].strip() for line in lines] == [
+            "parts[cuda.threadIdx.x // 8]",
+            "total",
+        ]
+        assert "syncthreads" in code.locator(".ln-off").inner_text() and "A race at" in says(page)
+    moving = page.locator(".ln-flow").evaluate_all(
+        "all => all.map(e => getComputedStyle(e).animationName)"
+    )
+    assert {*moving} == {"none"}  # for whom it should
 
 
 # ---- On their pages

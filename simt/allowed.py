@@ -10,14 +10,18 @@ that kernels call are judged as ``device`` compiles them.
 import builtins
 import inspect
 import math
+from typing import Any
 
 import numpy as np
 
 
 class KernelError(RuntimeError):
-    """A mistake in a kernel. ``block`` and ``thread`` ran into it at ``line`` of the source."""
+    """A mistake in a kernel. ``block`` and ``thread`` ran into it at ``line`` of the source;
+    ``run`` is the Run until then.
+    """
 
     block = thread = line = None
+    run: Any = None
 
 
 class Refused(KernelError):

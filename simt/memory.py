@@ -11,7 +11,11 @@ from .source import INTEGER, NARROW, TYPES, KernelError, Promotion, to_integer
 
 
 class DataRace(KernelError):
-    """Two threads use one element, one of them writes, and no barrier or syncwarp orders them."""
+    """Two threads use one element, one of them writes, and no barrier or syncwarp orders them.
+    ``place``: array and index, ``other_line``: where the other thread uses it, if of the block.
+    """
+
+    place = other_line = None
 
 
 class OutOfBounds(KernelError):

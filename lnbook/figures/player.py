@@ -16,6 +16,7 @@ import numpy as np
 from simt.allowed import BLOCK_OPERATIONS
 from simt.log import SECTOR
 from simt.machine import SOURCES
+from simt.memory import DataRace
 
 from .recording import Recording, listing, record
 
@@ -99,6 +100,7 @@ class Film:
         self.arrays, self.registers, self.steps, self.places, self.made = [], [], [], [], []
         # Numbers of arrays, by name and block and by id; where they begin in their allocation.
         self.numbers, self.given, self.starts = {}, {}, defaultdict(int)
+        self.held: dict = {}  # what a thread's registers hold
 
     def launch(self, kernel: Callable, grid: int, block: int, *arguments) -> Recording:
         """Add what a launch does, until a mistake ends it."""
@@ -119,6 +121,8 @@ class Film:
         for steps, queue in found.steps:
             if len(self.steps) < MOST_STEPS:
                 self.step(steps, queue)
+        if len(self.steps) == MOST_STEPS:
+            self.steps[-1]["s"] += f" The recording ends here, after {MOST_STEPS} steps."
         if 0 < new < len(self.steps):
             first = self.steps[new]  # the registers of the launch before are gone
             first["n"], said = 1, first["s"]
@@ -282,24 +286,32 @@ class Film:
 
     def stop(self, error):
         """Mark a race wherever its two lines meet; another mistake is a last step of its own."""
-        name = getattr(error, "place", (None,))[0]
-        if name is None:
+        if not isinstance(error, DataRace):
             self.steps.append({"t": [], "s": f"The interpreter stops: {error}."})
             self.places.append([error.line])
             return
-        lines, before = {error.line, error.other_line}, []
+        (name, _), lines, before = error.place, {error.line, error.other_line}, []
         for step, made in zip(self.steps, self.made):
             here = [u for u in made if u[0].array == name and lines & {u[0].line, None}]
-            pairs = [(old, new) for old in before for new in here if self.unordered(old[0], new[0])]
+            pairs = [
+                (old, new)
+                for k, new in enumerate(here)
+                for old in before + here[:k]
+                if self.unordered(old[0], new[0])
+            ]
             if pairs:  # of the pairs, one of two warps, since lanes look as if they went together
                 (old, was), (new, _) = max(pairs, key=lambda pair: self.apart(*pair))
                 array, index = self.address(new)
                 step["c"] = [was, array, index]
-                step["s"] += f" A race at {name}[{index}]: nothing orders this {new.kind}"
-                step["s"] += f" and the {old.kind} in line "
+                race = f" A race at {name}[{index}]: nothing orders this {new.kind} and the"
+                step["s"] += f"{race} {old.kind} in line {{}}."
             before = [] if step.get("b") == 2 and None not in lines else before + here
-        self.steps[-1]["b"] = 1
-        self.steps[-1]["s"] = "All have come to the barrier, and the interpreter reports the race."
+        last = self.steps[-1]
+        if "b" in last:
+            last["b"] = 1
+            last["s"] = "All have come to the barrier, and the interpreter reports the race."
+        else:
+            last["s"] += " The interpreter stops here."
 
     def unordered(self, old, new):
         one_block = old.block == new.block
@@ -330,7 +342,7 @@ class Film:
         for step in self.steps:
             if "c" in step:
                 step["c"][0] = at[step["c"][0]]
-                step["s"] += f"{step['c'][0] + 1}."
+                step["s"] = step["s"].replace("{}", str(step["c"][0] + 1))
         return found
 
 

@@ -79,7 +79,7 @@ LnFigure.start("player", ({ figure, live, picture, panel, label, said }) => {
       if (step.n) registers.forEach(held => { held.length = 0; });
       for (const [array, kind, , indices, values] of step.a || []) {
         const list = unpack(indices), given = unpack(values);
-        const sectors = new Set(list.map(i => Math.floor(i * arrays[array].z / SECTOR)));
+        const { z, o = 0 } = arrays[array], sectors = new Set(list.map(i => Math.floor((i + o) * z / SECTOR)));
         counts[array].requests++;
         counts[array].sectors += sectors.size;
         sectors.forEach(sector => counts[array].seen.add(sector));
@@ -107,14 +107,14 @@ LnFigure.start("player", ({ figure, live, picture, panel, label, said }) => {
 
   function drawMemory(film, { arrays }, { memory, counts }, step) {
     arrays.forEach(({ at, rows }, i) => {
-      const { n, g, z, v } = film.arrays[i], per = SECTOR / z, size = Math.min(v.length, rows * ROW);
+      const { n, g, z, v, o = 0 } = film.arrays[i], per = SECTOR / z, size = Math.min(v.length, rows * ROW);
       const hit = new Map((step.a || []).filter(a => a[0] === i).flatMap(a => unpack(a[3]).map(k => [k, LOOKS[a[1]]])));
       text(LEFT - 6, at(0)[1] + 17, n, "ln-end");
-      for (let k = 0; g && k < size; k += per) {
-        const [x, y] = at(k), end = at(Math.min(k + per, size) - 1)[0] + CELL;
+      for (let k = -o; g && k < size; k += per) {
+        const [x, y] = at(Math.max(k, 0)), end = at(Math.min(k + per, size) - 1)[0] + CELL;
         const sector = { rx: 3, "stroke-width": 1.2, fill: COLOURS.grey };
         box(x, y, end - x, HIGH, { class: "ln-blank" });
-        box(x, y, end - x, HIGH, { ...sector, "fill-opacity": counts[i].seen.has(k / per) ? 0.25 : 0 });
+        box(x, y, end - x, HIGH, { ...sector, "fill-opacity": counts[i].seen.has((k + o) / per) ? 0.25 : 0 });
       }
       for (let k = 0; k < size; k++) {
         const [x, y] = at(k), colour = COLOURS[hit.get(k)];

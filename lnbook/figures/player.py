@@ -113,6 +113,8 @@ class Film:
                     number = self.given[id(value)] = self.array(name, 1, value.itemsize)
                     self.arrays[number]["v"] = [*map(_short, value)]
                     self.starts[number] = _start(value)
+                    if late := self.starts[number] % SECTOR:  # numbers before it in its sector
+                        self.arrays[number]["o"] = late // value.itemsize
                 self.numbers[name, 0] = number
         found = record(kernel, grid, block, *arguments, lanes=self.lanes)
         self.grid, self.block, self.held = grid, block, defaultdict(dict)
@@ -236,10 +238,9 @@ class Film:
             places, sectors = defaultdict(list), 0
             for (number, _), parts in (r for r in requests if r[0][1] == kind):
                 places[number] += [index for _, index, _ in parts]
-                size = self.arrays[number]["z"]
-                sectors += self.arrays[number]["g"] and len(
-                    {index * size // SECTOR for _, index, _ in parts}
-                )
+                array = self.arrays[number]
+                late, per = array.get("o", 0), SECTOR // array["z"]
+                sectors += array["g"] and len({(i + late) // per for _, i, _ in parts})
             if places:
                 what = _join(_slice(self.arrays[n]["n"], of) for n, of in places.items())
                 values = {value for _, parts in requests for *_, value in parts}

@@ -28,7 +28,8 @@ def unpack(packed):
     ],
 )
 def test_a_recording_is_the_log(kernel, lanes, grid, block, sizes, numbers):
-    arrays = [np.random.default_rng(9).integers(-3, 4, n).astype(np.float32) for n in sizes]
+    whole = np.random.default_rng(9).integers(-3, 4, 3 + sum(sizes)).astype(np.float32)
+    _, *arrays, _ = np.split(whole, 3 + np.cumsum((0, *sizes)))  # none begins where a sector does
     film = player.Film(lanes)
     run = film.launch(kernel, grid, block, *arrays, *numbers).run
     data, asked, exchanges = film.data(), Counter(), 0
@@ -40,7 +41,8 @@ def test_a_recording_is_the_log(kernel, lanes, grid, block, sizes, numbers):
             if array["g"]:
                 key = array["n"], player.KINDS[kind]
                 asked[key, "requests"] += 1
-                asked[key, "sectors"] += len({i * array["z"] // 32 for i in indices})
+                late = array.get("o", 0)
+                asked[key, "sectors"] += len({(i + late) * array["z"] // 32 for i in indices})
             for i, value in zip(indices, unpack(values[0]) if values else ()):
                 memory[number][i] = value + (memory[number][i] if kind == 2 else 0)
     counted = simt.sectors(run).items()
@@ -64,6 +66,12 @@ def test_a_missing_barrier_is_a_race_at_the_two_lines_of_the_error():
             simt.launch(row, 1, 16, *arrays, lanes=8)
         assert [step["l"][0] + 1, step["c"][0] + 1] == [error.value.line, error.value.other_line]
         assert error.value.place == ("parts", 0) and error.value.run.accesses is None
+
+
+def test_blocks_queue_at_one_address_only():
+    atomics, own = watched.dgamma().films
+    assert [sum("q" in step for step in film["steps"]) for film in (atomics, own)] == [3 * 3, 0]
+    assert max(len(step.get("a", ())) for step in own["steps"]) == 4 * 2  # of a row, not of all
 
 
 def test_a_mistake_ends_what_one_watches():

@@ -141,7 +141,7 @@ LnFigure.start("player", ({ figure, live, picture, panel, label, said }) => {
         if (waits) box(x, y + height + 20, end - x, 4, { fill: "currentColor" });
         box(x, y, end - x, height, { class: "ln-blank" });
         for (let i = first; i < Math.min(first + lanes, threads); i++) {
-          if (places.all) text(places.column(i) + CELL / 2, y - 9, i % block, "ln-centred ln-title");
+          if (places.all) text(places.column(i) + CELL / 2, y - 9, String(i % block), "ln-title ln-centred ln-number");
           shown.forEach((register, r) => {
             const [x, y] = places.cell(i, r), fresh = changed.get(register)?.has(i) && registers[register][i] != null;
             box(x, y, CELL, HIGH, fresh && { fill: COLOURS.green, "fill-opacity": 0.3 });

@@ -24,11 +24,12 @@ from simt.cuda_access import cuda
 from . import stages, tables
 from .contestants import EPS, OURS, Notes
 from .correctness import correctness
+from .rms import rms
 
 TITLE = "Speed of layer norms on a GPU"
 PACKAGES = (
     *("numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "cuda-core", "nvidia-nvvm"),
-    *("nvidia-nvjitlink", "torch", "triton"),
+    *("nvidia-nvjitlink", "torch", "triton", "liger-kernel", "quack-kernels", "apex"),
 )
 STAGES = {
     "correctness": correctness,
@@ -38,8 +39,12 @@ STAGES = {
     "ladder": stages.ladder,
     "float16": stages.float16,
     "bfloat16": stages.bfloat16,
+    "rms": rms,
     "compile": stages.compiled,
 }
+
+#: Of a GPU that is lent for ten minutes: which stages, in this order.
+SHORT = "correctness", "rms", "bfloat16", "speed"
 
 #: The part of the time that a stage may take, so that one that hangs leaves time for the others.
 SHARE = 0.3
@@ -196,12 +201,17 @@ def parse(arguments=None):
     parser.add_argument("--quick", action="store_true", help=quick)
     some = f"some of {' '.join(STAGES)}; default: all"
     parser.add_argument("--stages", nargs="+", choices=STAGES, metavar="STAGE", help=some)
+    parser.add_argument("--plan", choices=["short"], help=f"{' '.join(SHORT)}, in 10 minutes")
     stop = "when to stop; a stage may take a part of it; default: 40"
-    parser.add_argument("--minutes", type=float, default=40.0, help=stop)
+    parser.add_argument("--minutes", type=float, help=stop)
     folder = "default: benchmarks/results/gpu"
     parser.add_argument("--out", type=pathlib.Path, metavar="FOLDER", help=folder)
     parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.plan:
+        options.stages = options.stages or SHORT
+    if options.minutes is None:
+        options.minutes = 10.0 if options.plan else 40.0
     if not options.minutes > 0:
         parser.error(f"--minutes: found {options.minutes:g}, expected more than 0")
     if options.out and (why := unwritable(options.out / "results.json")):

@@ -234,14 +234,14 @@ FAMILIES = {
 OURS = ("lnlib", "lnlib-precise", "triton", *LADDER)
 
 
-def contestants(case, a, gpu, notes, families):
+def contestants(case, a, gpu, notes, families, table=FAMILIES):
     """All calls of a case, each of which has run once. Who cannot run is named in ``notes``."""
     calls = {}
     for family in families:
         if family in notes.left_out:
             continue
         try:
-            for name, call in FAMILIES[family](case, a, gpu, notes):
+            for name, call in table[family](case, a, gpu, notes):
                 call()
                 gpu.synchronize()
                 calls[name] = call

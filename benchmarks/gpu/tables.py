@@ -34,7 +34,7 @@ def times(section, dtype, which, records):
 
     def said(r):
         part = f" ({cell(r[field])})" if field in r and r["implementation"] != ceiling else ""
-        host = r["host_seconds"] > r["seconds"][0]
+        host = r.get("host_seconds", 0) > r["seconds"][0]
         return cell(r["seconds"], 1e6) + part + (f" host {r['host_seconds'] * 1e6:.1f}" * host)
 
     title = f"{section}: {which}, {dtype}; microseconds (part of the speed of {ceiling})"
@@ -70,7 +70,7 @@ def report(result):
     lines += show("repeated", same, "shape", lambda r: f"{r['same']} of {r['runs']}")
     host = "launch: microseconds of the host"
     lines += show("launch", host, "which", lambda r: f"{r['host_seconds'] * 1e6:.1f}")
-    for section in "compile", "ladder", "speed":
+    for section in "compile", "ladder", "rms", "speed":
         for (dtype, which), found in by(sections.get(section, []), "dtype", "which").items():
             lines += times(section, dtype, which, found)
     late = sum(r.get("late", 0) > 0 for r in result["records"])

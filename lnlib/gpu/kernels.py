@@ -217,8 +217,9 @@ def backward_twice(threads, V, W, centred=True, added=False, real=float32, stora
                             fetch(partial_sums, here + column, sums, 0)
                             if centred:
                                 fetch(partial_sums, here + int64(D) + column, sums, W)
-                        for k in range(both if V == 0 and row == partial else 0):
-                            sums[k] = real(0)
+                        if V == 0 and row == partial:
+                            for k in range(both):
+                                sums[k] = real(0)
                         for k in range(W):
                             sums[place + k] += upstream[k] * xhat[k]
                             if centred:

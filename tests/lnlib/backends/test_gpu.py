@@ -724,9 +724,11 @@ DEVICE_CASES = [
     for N, D in DEVICE_SHAPES
     for dtype, offset in DEVICE_DTYPES
 ] + [
-    cases.Case(f"device {N}x{D} {dtype} RMS", (N, D), dtype, norm="rms_norm", residual=residual)
+    cases.Case(
+        f"device {N}x{D} {dtype} RMS {added}", (N, D), dtype, norm="rms_norm", residual=added
+    )
     for N, D in DEVICE_SHAPES
-    for dtype, residual in (("float32", False), ("float32", True), (cases.HALVES[-1], True))
+    for dtype, added in (("float32", False), ("float32", True), (cases.HALVES[-1], True))
 ]
 
 

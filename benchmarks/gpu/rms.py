@@ -1,0 +1,184 @@
+"""The stage of the GPU benchmark for what language models run: RMS norm, with a residual added in
+the same pass, and per head without one (QK norm: short rows, millions of them).
+
+The second input of a forward is ``dy``, the second upstream gradient of a backward is ``x``: normal
+numbers of the right shape. Peers that only autograd can call have its time in their backward.
+"""
+
+from functools import partial
+
+from lnbook.measure.events import compare
+from lnbook.measure.provenance import digits
+from lnlib import gpu as lnlib_gpu
+
+from .contestants import EPS, PASSES, Case, arrays, contestants
+from .correctness import poison, relative_error, tolerance
+from .stages import AGAINST, BYTES
+
+SUMS = (
+    *((2048, 1024), (32768, 1024), (16384, 2048), (8192, 4096), (4096, 8192), (2048, 12288)),
+    (1024, 20000),
+)
+HEADS = (4_194_304, 128), (8_388_608, 64)  # of queries and keys
+RAGGED = (33, 64), (33, 100), (9, 1027), (5, 20000)
+
+
+def has_residual(case):
+    return case.shape not in HEADS
+
+
+def numbers_moved(case):
+    """How many arrays of x's size a pass has to move: with a residual x, residual, y and h, or dy,
+    dh, h and dx.
+    """
+    return 4 if has_residual(case) else 2 if case.which == "forward" else 3
+
+
+def memory_calls(case, a, gpu, notes):
+    """As many bytes, by PyTorch's copy and addition; under the names that stand for memory."""
+    import torch
+
+    name, out, other = PASSES.index(case.which), torch.empty_like(a.x), torch.empty_like(a.x)
+    copies = lambda: (out.copy_(a.x), other.copy_(a.dy))  # noqa: E731
+    one = (partial(out.copy_, a.x), partial(torch.add, a.x, a.dy, out=out))[name]
+    yield ("copy", "add")[name], copies if has_residual(case) else one
+
+
+def _by_autograd(name, function, case, a):
+    """The call of ``function(x, residual, gamma)``, which returns y and h; or of its gradient."""
+    import torch
+
+    residual = a.dy if has_residual(case) else None
+    if case.which == "forward":
+        with torch.no_grad():
+            yield name, torch.no_grad()(partial(function, a.x, residual, a.gamma))
+        return
+    inputs = [t.detach().requires_grad_() for t in (a.x, a.gamma)]
+    y, h = function(inputs[0], residual, inputs[1])
+    pairs = ((y, h), (a.dy, a.x)) if has_residual(case) else ((y,), (a.dy,))
+    outputs, upstream = pairs
+    yield name, partial(torch.autograd.grad, outputs, inputs, upstream, retain_graph=True)
+
+
+def _of_sum(norm):
+    """A function that adds first, and then calls ``norm(h, gamma)``."""
+
+    def function(x, residual, gamma):
+        h = x if residual is None else x + residual
+        return norm(h, gamma), h
+
+    return function
+
+
+def pytorch_calls(case, a, gpu, notes, compiled=False):
+    import torch
+
+    D = [case.shape[1]]
+    function = _of_sum(lambda h, gamma: torch.nn.functional.rms_norm(h, D, gamma, EPS))
+    if compiled:
+        torch._dynamo.reset()  # else it would stop compiling after a few shapes
+        function = torch.compile(function, dynamic=False, mode="max-autotune-no-cudagraphs")
+    yield from _by_autograd("pytorch-compile" if compiled else "pytorch", function, case, a)
+
+
+def liger_calls(case, a, gpu, notes):
+    from liger_kernel.ops.fused_add_rms_norm import LigerFusedAddRMSNormFunction as Sum
+    from liger_kernel.ops.rms_norm import LigerRMSNormFunction as Plain
+
+    def function(x, residual, gamma):
+        if residual is None:
+            return Plain.apply(x, gamma, EPS, 0.0, "llama", False), x
+        return Sum.apply(x, residual, gamma, EPS, 0.0, "llama", False)
+
+    yield from _by_autograd("liger", function, case, a)
+
+
+def quack_calls(case, a, gpu, notes):
+    from quack import rmsnorm
+
+    def function(x, residual, gamma):
+        if residual is None:
+            return rmsnorm(x, gamma, eps=EPS), x
+        return rmsnorm(x, gamma, residual=residual, eps=EPS, prenorm=True)
+
+    yield from _by_autograd("quack", function, case, a)
+
+
+def apex_calls(case, a, gpu, notes):
+    from apex.normalization.fused_layer_norm import fused_rms_norm_affine
+
+    D = (case.shape[1],)
+    function = _of_sum(lambda h, gamma: fused_rms_norm_affine(h, gamma, D, EPS))
+    yield from _by_autograd("apex", function, case, a)
+
+
+def lnlib_calls(case, a, gpu, notes):
+    """The functions that users call, with all their checks."""
+    residual = {"residual": a.dy} if has_residual(case) else {}
+    forward = partial(lnlib_gpu.rms_norm_forward, a.x, a.gamma, EPS, **residual)
+    if case.which == "forward":
+        yield "lnlib", forward
+    else:
+        dh = a.x if residual else None
+        yield "lnlib", partial(lnlib_gpu.rms_norm_backward, a.dy, forward()[-1], dh)
+
+
+FAMILIES = {
+    "memory": memory_calls,
+    "lnlib": lnlib_calls,
+    "pytorch": pytorch_calls,
+    "liger": liger_calls,
+    "quack": quack_calls,
+    "apex": apex_calls,
+    "compile": partial(pytorch_calls, compiled=True),
+}
+
+
+def exact(case, a):
+    """The results in float64, of h rounded as x is: y and h, or dx and dgamma."""
+    h = a.x + a.dy if has_residual(case) else a.x
+    wide, gamma, dy = (t.double() for t in (h, a.gamma, a.dy))
+    rstd = (wide.square().mean(1, keepdim=True) + EPS).rsqrt()
+    xhat = wide * rstd
+    if case.which == "forward":
+        return xhat * gamma, wide
+    g = gamma * dy
+    dx = rstd * (g - xhat * (g * xhat).mean(1, keepdim=True))
+    return dx + a.x.double() if has_residual(case) else dx, (dy * xhat).sum(0)
+
+
+def judged(case, a, calls):
+    """Records of the errors against float64 of everybody but memory."""
+    expected, limit = exact(case, a), tolerance(case.dtype, False)
+    for name, call in calls.items():
+        if name in ("copy", "add"):
+            continue
+        poison(a)
+        errors = [relative_error(*pair) for pair in zip(call(), expected)]
+        record = {"section": "correctness", **case._asdict(), "implementation": name}
+        record |= {"norm": "rms_norm", "errors": [digits(e) for e in errors]}
+        # Peers may round more often; ours may not.
+        yield record | {"limit": digits(limit), "ok": all(e <= limit for e in errors)}
+
+
+def rms(work):
+    """Errors at ragged shapes, then times, bfloat16 first."""
+    for dtype in ("bfloat16", "float32"):
+        for shape in RAGGED[:2] if work.quick else RAGGED:
+            for which in PASSES:
+                case = Case(shape, dtype, which)
+                a = arrays(case)
+                families = ("lnlib", "pytorch", "liger", "quack", "apex")
+                calls = contestants(case, a, work.gpu, work.notes, families, FAMILIES)
+                yield list(judged(case, a, calls))
+    for dtype in ("bfloat16", "float32"):
+        for shape in (*SUMS[:2], HEADS[1]) if work.quick else (*HEADS, *SUMS):
+            for which in PASSES:
+                case = Case(shape, dtype, which)
+                calls = contestants(case, arrays(case), work.gpu, work.notes, FAMILIES, FAMILIES)
+                records = compare(calls, AGAINST, work.gpu, rounds=work.rounds)
+                moved = numbers_moved(case) * shape[0] * shape[1] * BYTES[dtype]
+                for record in records:
+                    record["gb_per_s"] = digits(moved / record["seconds"][0] / 1e9)
+                fields = {"section": "rms", **case._asdict(), "residual": has_residual(case)}
+                yield [{**fields, **record} for record in records]

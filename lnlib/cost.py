@@ -206,12 +206,8 @@ def operations(
 def total(operations: Iterable[Operation]) -> Operation:
     """The sum of some operations, as an :class:`Operation` called "total"."""
     operations = list(operations)
-    return Operation(
-        "total",
-        sum(operation.flops for operation in operations),
-        sum(operation.read for operation in operations),
-        sum(operation.written for operation in operations),
-    )
+    sums = (sum(getattr(o, name) for o in operations) for name in ("flops", "read", "written"))
+    return Operation("total", *sums)
 
 
 def memory(

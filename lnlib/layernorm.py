@@ -53,15 +53,12 @@ class NormCache(NamedTuple):
 
 #: y and the cache; with a residual y, h and the cache.
 Outputs = tuple[Any, ...]
-
 #: dx, dgamma, dbeta, or what else comes in three arrays.
 Gradients = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _rows(array, dtype, shape):
-    """A C-contiguous array of ``dtype`` and the shape (rows, D); it may share memory with
-    ``array``.
-    """
+    """A C-contiguous (rows, D) array of ``dtype``; it may share memory with ``array``."""
     return np.ascontiguousarray(array, dtype).reshape(shape)
 
 
@@ -206,32 +203,19 @@ def layer_norm_forward(
 
     .. math:: y = \gamma\, (h - \mu) / \sqrt{\sigma^2 + \varepsilon} + \beta
 
-    Parameters
-    ----------
-    x : array of shape (..., D)
-        float64, float32, float16 or bfloat16; complex128 for the complex step. Never modified.
-    gamma, beta : array of shape (D,)
-        x's dtype; for half-precision x also float32.
-    eps : float
-        Added to the variance (in the square of x's units), under the root.
-    residual : array of x's shape and dtype, or None
-        Then h = x + residual, rounded once to x's dtype, is normalised and returned: bit by bit
-        what an addition and then a norm give. Without it h is x.
-    round_twice : bool
-        For half-precision x: round xhat to x's dtype before it is multiplied by gamma, like model
-        files with ``weight * hidden.to(dtype)``. Gradients do not change.
-    precise : bool
-        Do the arithmetic of both passes in float64, for float32 and half-precision x: y and dx are
-        then the exact results rounded once, at any kappa up to 1e6.
+    Returns y, of x's shape and dtype, and a :class:`NormCache`; with a residual y, h and the cache.
 
-    Returns
-    -------
-    y : array of x's shape and dtype
-    h : the same, with a residual only
-    cache : NormCache
+    * ``x``, (..., D): float64, float32, float16 or bfloat16; complex128 for the complex step. Never
+      modified.
+    * ``gamma``, ``beta``, (D,): x's dtype; for half-precision x also float32.
+    * ``eps`` is added to the variance (in the square of x's units), under the root.
+    * ``residual``, of x's shape and dtype: h = x + residual, rounded once to x's dtype, is
+      normalised and returned, bit by bit what an addition and then a norm give. Else h is x.
+    * ``round_twice``, for half-precision x: round xhat to x's dtype before it is multiplied by
+      gamma, like model files with ``weight * hidden.to(dtype)``. Gradients do not change.
+    * ``precise``, for float32 and half-precision x: do the arithmetic of both passes in float64. y
+      and dx are then the exact results rounded once, at any kappa up to 1e6.
 
-    Notes
-    -----
     NaN and Inf stay in their row. A constant row with eps = 0 is NaN. A finite row whose squares
     leave the range of the dtype is done again, scaled by a power of two (not in complex128).
 
@@ -307,21 +291,13 @@ def layer_norm_backward(dy, cache, dh=None) -> Gradients:
         dx = r\,\bigl(g - \overline{g} - \hat x\, \overline{g \hat x}\bigr), \qquad
         d\gamma = \sum_{rows} dy\, \hat x, \qquad d\beta = \sum_{rows} dy.
 
-    Parameters
-    ----------
-    dy : array of exactly x's shape (..., D)
-        x's dtype; for half-precision x also float32. Never modified.
-    cache : NormCache
-    dh : array like dy, or None
-        The gradient with respect to h of what else uses h: added to dx before dx is rounded.
+    Returns dx, of x's shape and dtype, and dgamma and dbeta, of shape (D,) and gamma's dtype. With
+    a residual dx is its gradient, too.
 
-    Returns
-    -------
-    dx : array of x's shape and dtype; with a residual it is the residual's gradient, too
-    dgamma, dbeta : arrays of shape (D,) and gamma's dtype
+    * ``dy``, of exactly x's shape: x's dtype; for half-precision x also float32. Never modified.
+    * ``dh``, like dy: the gradient with respect to h of what else uses h. It is added to dx before
+      dx is rounded.
 
-    Notes
-    -----
     The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||: what g has along
     **1** and along xhat is subtracted away, and its rounding error stays. That of dgamma is about
     u ||dy sqrt(xhat^2 + mean(xhat^2))|| / ||dgamma||: however small an xhat is, the error of the

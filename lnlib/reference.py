@@ -144,11 +144,7 @@ def _norm(norm, x, gamma, beta, dy, eps, groups, residual, dh, round_twice):
     if residual is not None:
         X = _rounded(X + _shaped("residual", residual, x.shape), dtype=x.dtype.name)
     X = X.reshape(shapes.rows)
-
-    def mean(a):
-        """What is subtracted, from x and from g."""
-        return _mean(a) if norm.mean else 0
-
+    mean = _mean if norm.mean else lambda a: 0  # what is subtracted, from x and from g
     c = X - mean(X)
     var = _mean(_times(c, c)) + E
     # rstd = 1/sqrt(v / 2**BITS) in units of 2**-BITS is sqrt(2**(3 BITS) / v).

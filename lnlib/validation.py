@@ -145,10 +145,7 @@ def require_like_x(name, value, shape, dtype):
 
 
 def require_parameters(gamma, beta, x, norm=LAYER_NORM):
-    """Return gamma and beta, one number a channel, of one dtype (complex128 may meet float64).
-
-    Of a norm without a beta, gamma and None.
-    """
+    """Return gamma and beta (or None), (C,), of one dtype (complex128 may meet float64)."""
     channels = x.shape[1:2] if norm.grouped else x.shape[-1:]
     gamma = require_like_x("gamma", gamma, channels, x.dtype)
     if not norm.beta:

@@ -28,7 +28,7 @@ from lnbook.measure.provenance import ROOT, machine_file, provenance, save
 from lnbook.measure.suite import LADDER_SHAPES, SHAPES
 
 from ..command import new_file
-from . import assembly
+from . import assembly, norms
 from .contestants import contestants
 from .tables import AGAINST, print_tables
 
@@ -80,6 +80,14 @@ def records_of(case, calls, rounds, section="kernels"):
     return [{"section": section, **case._asdict(), **record, **shared} for record in found]
 
 
+def norm_records(case, rounds):
+    """RMS norm and residuals, one section each."""
+    if case.alignment == "ordinary":
+        for section, (norm, residual) in norms.SECTIONS.items():
+            calls = dict(norms.norm_calls(case, arrays(case), norm, residual))
+            yield records_of(case, calls, rounds, section)
+
+
 def has_ladder(case):
     """Whether the teaching kernels are measured beside the contestants."""
     plain = case.full and case.dtype == "float32" and case.threads == 1
@@ -114,7 +122,7 @@ def inference_mode():
     return torch.inference_mode()
 
 
-def work(threads, state, shapes, dtypes, rounds):
+def work(threads, state, shapes, dtypes, rounds, of_norms):
     """Measure all cases of one process; prints a line of JSON for each case and one at the end."""
     pin(threads)
     results, left_out = sys.stdout, {}
@@ -124,6 +132,11 @@ def work(threads, state, shapes, dtypes, rounds):
 
     with contextlib.redirect_stdout(sys.stderr), inference_mode():
         todo = list(cases(shapes, dtypes, threads, state))
+        if of_norms:
+            list(norm_records(todo[0], rounds))  # as below
+            for case in todo:
+                say(list(itertools.chain(*norm_records(case, rounds))))
+            todo = []
         for case in todo[:WARM_UP]:  # their times are thrown away
             records_of(case, contestants(case, arrays(case), left_out), rounds)
         beside = *sum(AGAINST.values(), ()), "lnlib", "lnlib-out"
@@ -215,13 +228,15 @@ def parse(arguments=None):
     quick = "three shapes, float32, one thread; prints only"
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--threads", type=int, nargs="+", help="default: 1 2, and 1 with --quick")
-    output = "default: benchmarks/results/cpu/MACHINE.json"
+    those = "RMS norm and residuals: float32, one thread, recycled memory, six shapes"
+    parser.add_argument("--norms", action="store_true", help=those)
+    output = "default: benchmarks/results/cpu/MACHINE.json, with --norms cpu-norms/MACHINE.json"
     parser.add_argument("--output", type=new_file, help=output)
     parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if not hasattr(os, "sched_setaffinity"):
         parser.error("needs Linux: nowhere else can a process be pinned to cores from here")
-    options.threads = options.threads or ((1,) if options.quick else (1, 2))
+    options.threads = options.threads or ((1,) if options.quick or options.norms else (1, 2))
     cores = len(os.sched_getaffinity(0))
     if not options.work and not all(1 <= number <= cores for number in options.threads):
         found = " ".join(map(str, options.threads))
@@ -239,7 +254,10 @@ def main(arguments=None):
     if options.quick:
         plan = (QUICK_SHAPES, ("float32",), 5)
     jobs = [(threads, "recycled") for threads in options.threads]
-    jobs += [(1, "fresh")] if 1 in options.threads else []
+    if options.norms:
+        plan = (norms.SHAPES, ("float32",), 5 if options.quick else 25)
+    elif 1 in options.threads:
+        jobs += [(1, "fresh")]
     ran = provenance("python -m benchmarks.cpu", PACKAGES) | {"cores": os.cpu_count()}
     ran |= {"huge_pages": huge_pages(), "libc": " ".join(platform.libc_ver()), "eps": EPS}
     ran |= {"rounds": plan[2], "block_seconds": BLOCK, "settle_seconds": SETTLE}
@@ -247,11 +265,12 @@ def main(arguments=None):
     parts = ((cases(*plan[:2], *job), *thread_cases(*job)) for job in jobs)
     total = sum(len(list(part)) for job in parts for part in job)
     bar = stopwatch.progress(total, "benchmarks.cpu")
-    records, left_out, kernels = run(jobs, plan, bar)
+    records, left_out, kernels = run(jobs, (*plan, options.norms), bar)
     bar.close()
     found = list(warnings_about(records))
     print_tables(records)
     print(*found, f"{len(records)} records; left out: {left_out or 'nobody'}", sep="\n")
     result = {"title": TITLE, "provenance": ran, "left_out": left_out, "warnings": found}
-    if output := options.output or (None if options.quick else machine_file("cpu")):
+    kind = "cpu-norms" if options.norms else "cpu"
+    if output := options.output or (None if options.quick else machine_file(kind)):
         save(output, result | {"kernels": kernels, "records": records})

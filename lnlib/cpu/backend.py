@@ -30,6 +30,7 @@ _PROCESS = os.getpid()
 _FLOAT32, _FLOAT64 = _FLOATS = np.dtype(np.float32), np.dtype(np.float64)
 _REAL = "float64", "float32", "float16", "bfloat16"
 _OVERLAP = "out: found memory that an input uses too, expected an array of its own"
+_Maybe = np.ndarray | None
 # Found at once: a name in a module of its own takes 30 ns.
 _ndarray, _empty, _new, _inf = np.ndarray, np.empty, tuple.__new__, math.inf
 
@@ -96,13 +97,10 @@ def number_of_threads() -> int:
 
 
 def _run(functions, key, *arguments):
-    """Call one of the functions, and keep what was compiled for usual arguments, which have a
-    key.
-    """
+    """Call one of the functions; keep what was compiled for usual arguments, which have a key."""
     serial, parallel, compiled = functions
-    threads = 1
-    if arguments[0].size >= PARALLEL_SIZE and not in_forked_child():
-        threads = number_of_threads()
+    few = arguments[0].size < PARALLEL_SIZE
+    threads = 1 if few or in_forked_child() else number_of_threads()
     if threads > 1:
         with ONE_CALL:
             return parallel(*arguments, threads)
@@ -114,13 +112,8 @@ def _run(functions, key, *arguments):
     return result
 
 
-def _fits(array, shape, dtype):
-    return (
-        type(array) is _ndarray
-        and array.dtype is dtype
-        and array.shape == shape
-        and array.flags.carray
-    )
+def _fits(a, shape, dtype):
+    return type(a) is _ndarray and a.dtype is dtype and a.shape == shape and a.flags.carray
 
 
 def _result(out, x, *inputs):
@@ -147,9 +140,8 @@ _copied = partial(np.require, requirements="CAWE")
 def _by_numpy(cache, rows, *parameters):
     """y and the cache of :mod:`lnlib.layernorm` for some rows."""
     forward = getattr(layernorm, f"{cache.norm.name}_forward")
-    precise = cache.saved.dtype != rows.dtype
     parameters = (a for a in parameters if a is not None)
-    return forward(rows, *parameters, cache.eps, precise=precise)
+    return forward(rows, *parameters, cache.eps, precise=cache.saved.dtype != rows.dtype)
 
 
 # float16 and bfloat16 are storage: float32 in between, or float64 if precise. Results are rounded
@@ -174,9 +166,7 @@ def _half_backward(dy, cache, dh, dx):
 
 
 def _forward(norm, x, gamma, beta, eps, residual, precise, out):
-    """y, h if there is a residual, and the cache, of layer norm or of RMS norm, whose beta is
-    None.
-    """
+    """y, h if there is a residual, and the cache; beta is None of RMS norm."""
     usual = (
         type(x) is _ndarray
         and (dtype := x.dtype) in _FLOATS
@@ -202,12 +192,12 @@ def _forward(norm, x, gamma, beta, eps, residual, precise, out):
         x, gamma, beta, residual = _each(_copied, x, gamma, beta, residual)
         shape, dtype = x.shape, x.dtype
         compute = _FLOAT64 if precise else dtype
-    D = len(gamma)
-    h, rows, results = x, x.reshape(-1, D), y.reshape(-1, D)
-    added, sums, saved = None, rows, _empty(3 * len(rows) + D, compute)
+    D, h, added = len(gamma), x, None
+    rows = sums = x.reshape(-1, D)
     if residual is not None:
-        h = _empty(shape, dtype)
-        added, sums = residual.reshape(-1, D), h.reshape(-1, D)
+        h, added = _empty(shape, dtype), residual.reshape(-1, D)
+        sums = h.reshape(-1, D)
+    results, saved = y.reshape(-1, D), _empty(3 * len(rows) + D, compute)
     key = (dtype, beta is None, residual is None) if usual else None
     left = _run(_FORWARD, key, rows, added, gamma, beta, eps, sums, results, saved)
     if left < 0:
@@ -261,9 +251,8 @@ def _backward(norm, dy, cache, dh, out):
         dy, dh, x, saved = _each(_copied, dy, dh, cache.x, cache.saved)
         shape, dtype = x.shape, x.dtype
     D = shape[-1]
-    rows, dgamma, dbeta = x.reshape(-1, D), _empty(D, dtype), None
-    if norm.beta:
-        dbeta = _empty(D, dtype)
+    rows, dgamma = x.reshape(-1, D), _empty(D, dtype)
+    dbeta = _empty(D, dtype) if norm.beta else None
     if len(saved) != (size := 3 * len(rows) + D):
         validation.require_part(cache, "saved", (size,), _FLOATS)
     added = dh if dh is None else dh.reshape(-1, D)
@@ -341,11 +330,7 @@ def layer_norm_forward(
 
 
 def layer_norm_backward(
-    dy: np.ndarray,
-    cache: CpuNormCache,
-    dh: np.ndarray | None = None,
-    *,
-    out: np.ndarray | None = None,
+    dy: np.ndarray, cache: CpuNormCache, dh: _Maybe = None, *, out: _Maybe = None
 ) -> layernorm.Gradients:
     r"""Gradients of a loss with respect to x, gamma and beta; see
     :func:`lnlib.layernorm.layer_norm_backward`.
@@ -375,11 +360,7 @@ def rms_norm_forward(
 
 
 def rms_norm_backward(
-    dy: np.ndarray,
-    cache: CpuNormCache,
-    dh: np.ndarray | None = None,
-    *,
-    out: np.ndarray | None = None,
+    dy: np.ndarray, cache: CpuNormCache, dh: _Maybe = None, *, out: _Maybe = None
 ) -> tuple[np.ndarray, np.ndarray]:
     r"""Gradients of a loss with respect to x and gamma; see
     :func:`lnlib.layernorm.rms_norm_backward`. Arguments and errors as of

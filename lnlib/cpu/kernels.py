@@ -46,9 +46,8 @@ SAFE = validation.SAFE_TO_SUBTRACT["float32"], validation.SAFE_TO_SUBTRACT["floa
 #: 128 bits; each has an error of at most u times what is added. |d| is 1.5 standard deviations on
 #: average at most, because residuals are below half of one, and |xhat| is 1: 160 u. With the
 #: rounding of residual, shift and xhat that is below 256 u = 2^-16, for every D. In float64 sums of
-#: blocks add D / 128 times u: 2^-32 holds to D = 2^24. Of RMS norm it is the mean of xhat^2, which
-#: is at most 1: its sum and that of forward err by 66 u each, and rounding rstd, xhat and its
-#: square, and what forward kept, adds 10 u.
+#: blocks add D / 128 times u: 2^-32 holds to D = 2^24. Of RMS norm it is the mean of xhat^2, at
+#: most 1: its sum and forward's err by 66 u each, and the other roundings add 10 u.
 TOLERANCE_OF_A_MEAN = 2.0**-16, 2.0**-32
 
 # Every flag is given, because Numba takes one that is missing from the first caller it compiles.

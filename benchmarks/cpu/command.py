@@ -255,7 +255,7 @@ def main(arguments=None):
         plan = (QUICK_SHAPES, ("float32",), 5)
     jobs = [(threads, "recycled") for threads in options.threads]
     if options.norms:
-        plan = (norms.SHAPES, ("float32",), 5 if options.quick else 25)
+        plan = (norms.SHAPES, ("float32",), 5 if options.quick else 11)
     elif 1 in options.threads:
         jobs += [(1, "fresh")]
     ran = provenance("python -m benchmarks.cpu", PACKAGES) | {"cores": os.cpu_count()}

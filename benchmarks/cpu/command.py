@@ -258,7 +258,8 @@ def main(arguments=None):
         plan = (norms.SHAPES, ("float32",), 5 if options.quick else 11)
     elif 1 in options.threads:
         jobs += [(1, "fresh")]
-    ran = provenance("python -m benchmarks.cpu", PACKAGES) | {"cores": os.cpu_count()}
+    command = "python -m benchmarks.cpu" + " --norms" * options.norms
+    ran = provenance(command, PACKAGES) | {"cores": os.cpu_count()}
     ran |= {"huge_pages": huge_pages(), "libc": " ".join(platform.libc_ver()), "eps": EPS}
     ran |= {"rounds": plan[2], "block_seconds": BLOCK, "settle_seconds": SETTLE}
     ran |= {"states": STATES, "alignments": ALIGNMENTS}

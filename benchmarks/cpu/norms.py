@@ -31,7 +31,7 @@ SECTIONS = {
 
 
 def torch_backward(case, a, norm, residual, dh):
-    """A call without arguments. RMS norm's goes back through a graph that is kept."""
+    """A call without arguments; ``a.x`` is h. RMS norm's goes back through a graph that is kept."""
     import torch
 
     if norm == "layer_norm":
@@ -71,7 +71,9 @@ def norm_calls(case, a, norm, residual):
     yield "lnlib", call
     yield "lnlib-out", partial(call, out=a.out)
     if case.which == "backward":
-        yield "pytorch", torch_backward(case, a, norm, residual, torch.from_numpy(dh))
+        h = place(a.x + r, ALIGNMENTS[case.alignment]) if residual else a.x
+        theirs = case, a._replace(x=h), norm, residual, torch.from_numpy(dh)
+        yield "pytorch", torch_backward(*theirs)
     else:
         x, r, *parameters = (torch.from_numpy(t) for t in (a.x, r, *parameters))
         theirs = getattr(torch.nn.functional, norm)

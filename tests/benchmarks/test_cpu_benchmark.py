@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from benchmarks.cpu import limit
+from benchmarks.cpu import limit, norms
 from lnbook.measure.contestants import EPS, Case, arrays
 
 
@@ -39,3 +39,22 @@ def test_the_limit_in_c_is_the_same_pass():
                 ) <= 24 * 2**-24 * np.linalg.norm(right)
     for other in (small("forward"), small("backward", "float64")):
         assert not list(limit.limit_calls(*other))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("section", norms.SECTIONS)
+@pytest.mark.parametrize("which", ["forward", "backward"])
+def test_norms_beside_pytorch_are_the_same_passes(which, section):
+    """Rounded a dozen times at 2**-24 each, as above, and PyTorch's as often."""
+    pytest.importorskip("torch")
+    case, a = small(which, shape=(3, 7, 100))
+    calls = dict(norms.norm_calls(case, a, *norms.SECTIONS[section]))
+    found, right = (call() for call in (calls["lnlib"], calls["pytorch"]))
+    if which == "forward":  # y, or h and y
+        _, *h = right = right if isinstance(right, tuple) else (right,)
+        right, found = right[::-1], found[: 1 + len(h)]
+    elif not isinstance(right, tuple):  # dx + dh alone
+        right, found = (right,), found[:1]
+    for mine, theirs in zip(found, right, strict=True):
+        mine, theirs = mine.astype(float), theirs.detach().double().numpy()
+        assert np.linalg.norm(mine - theirs) <= 24 * 2**-24 * np.linalg.norm(theirs)

@@ -1,5 +1,4 @@
-r"""Layer norm, RMS norm and their gradients in one pass over each row, compiled for the CPU with
-Numba.
+r"""Layer norm, RMS norm and their gradients in one pass over each row, compiled with Numba.
 
 The same functions as in :mod:`lnlib.layernorm`, with the same arguments and results (but for
 ``round_twice``), and ``out=``. Each row is read from memory once and written once; what is computed
@@ -7,8 +6,8 @@ in between stays in the first level of cache.
 
 * **One loop for all.** RMS norm is layer norm without beta and with a mean of 0, and a residual and
   ``dh`` are added on the way. Numba compiles the loops anew for what is None, at the first call.
-* **The same row has the same bits**: y and dx of a row do not depend on the batch it stands in, nor
-  on the number of threads.
+* **Same row, same bits**: y and dx do not depend on the batch, the number of threads, or where the
+  arrays lie in memory. For one number of threads so it is with all results, in every run.
 * **Statistics.** A guess m at the mean (that of the first elements) is subtracted before anything
   is summed: with d = x - m, mean(d) is the residual and mean(d^2) - mean(d)^2 the variance, from a
   single loop. If the residual is more than half a standard deviation, the guess was poor, and the
@@ -28,8 +27,7 @@ in between stays in the first level of cache.
 * **Rows out of range.** A row whose variance leaves the range where these loops are accurate, or
   that holds NaN or Inf, is done by :mod:`lnlib.layernorm`. So are gradients in which something may
   overflow on the way.
-* **Threads** are Numba's, and so is their number (``numba.set_num_threads``); for one number the
-  results are the same bit for bit in every run, wherever the arrays lie in memory. Arrays below
+* **Threads** are Numba's, and so is their number (``numba.set_num_threads``). Arrays below
   ``backend.PARALLEL_SIZE`` use one, and so do children made by ``fork``, in which Numba's threads
   do not exist. Several Python threads may call at once; calls that use threads wait for each other.
 * **Compiled code** is kept on disk by Numba: in ``NUMBA_CACHE_DIR``, else beside the source or in
@@ -37,12 +35,10 @@ in between stays in the first level of cache.
   itself and says so in one warning. Do not fork while another Python thread makes the first call
   for a dtype: it holds locks of Numba, for which the child's own first call would wait for ever.
 
-To be read in this order:
-
-* :mod:`lnlib.cpu.ladder`: teaching kernels, the steps from plain NumPy to one compiled loop.
-* :mod:`lnlib.cpu.kernels`: the loops over a row, over rows, and over threads.
-* :mod:`lnlib.cpu.backend`: what is called from Python: arguments, the cache, rows left to NumPy.
-* :mod:`lnlib.cpu.compiler`: what is asked of the compiler beyond Numba's own options.
+To be read in this order: :mod:`lnlib.cpu.ladder`, the steps from plain NumPy to one compiled loop;
+:mod:`lnlib.cpu.kernels`, the loops over a row, over rows, and over threads;
+:mod:`lnlib.cpu.backend`, what is called from Python; :mod:`lnlib.cpu.compiler`, what is asked of
+the compiler beyond Numba's own options.
 
 Numba is loaded with the first name that needs it: the NumPy half of the ladder runs without, in a
 browser too.

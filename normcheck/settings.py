@@ -70,7 +70,7 @@ class Settings:
     residual: bool = _option(False, "it takes x and r, and returns the norm of h = x + r, and h")
     round_twice: bool | None = _option(
         None,
-        "whether 16-bit y is gamma times xhat rounded before; else that is only told",
+        "whether y is gamma times a rounded xhat (16 bits)",
         action=argparse.BooleanOptionalAction,
     )
     batch_invariant: bool = _option(

@@ -62,8 +62,7 @@ def product(x, gamma):
         if is_module:
             settings, target = _of_one_width(target, settings), copy.deepcopy(target)
         of_function = is_class and issubclass(target, torch.autograd.Function)
-        function = target.forward if of_function else target
-        validation.require_callable("target", target)
+        function = target.forward if of_function else validation.require_callable("target", target)
         super().__init__(target, settings, function, torch=torch)
         if of_function:
             self.entry = "target.apply"
@@ -80,11 +79,9 @@ def product(x, gamma):
             return super().called(case, *given)
         of = dict(zip(self.settings.inputs, given))
         arrays = [of.pop(name) for name in ("x", "r") if name in of]
-        try:
+        names = ["weight", "bias"]
+        with contextlib.suppress(Raised):  # of what the script will raise again
             made = self.prepared(self.spelt("prepare", {"": case}))["module"]
-        except Raised:  # and so will the script
-            names = ["weight", "bias"]
-        else:
             names = _parameters(made, [*of], case.width)
         parameters = ", ".join(f'"{name}": {value}' for name, value in zip(names, of.values()))
         module = f"module.to({arrays[0]}).train(torch.is_grad_enabled())"
@@ -132,9 +129,7 @@ def _parameters(module, wanted, D):
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
     for name, shape in shapes.items():
         if shape != (D,):
-            said = (
-                f"a function can reshape gamma, beta and the last axis of x to {shape}, and y back"
-            )
+            said = f"a function can reshape gamma, beta and x's last axis to {shape}, and y back"
             said = said if shape[1:] else "one gain for all, as in ScaleNorm, cannot be said"
             found = f"found a parameter {name} of shape {shape}, expected {(D,)}"
             raise TargetError(f"target: {found}; {said}")
@@ -174,8 +169,5 @@ def _of_one_width(module, settings):
     said = (settings.eps, *(getattr(module, name, None) for name in NAMES["eps"]))
     eps = next((one for one in said if one is not None), None)
     if eps is None:
-        raise TargetError(
-            "target: found a module with no number in its attribute eps (or another name of that),"
-            " expected eps as an option"
-        )
+        raise TargetError("target: found no number in its attribute eps, expected eps as an option")
     return dataclasses.replace(wanted, multiple_of=D, most_features=D, eps=eps)

@@ -28,14 +28,6 @@ def _backend(x):
     return gpu if x.is_cuda else cpu
 
 
-def _pass(norm, x, name, residual):
-    """The function ``name`` of a norm: NumPy's, if that of x's device takes layer norm only."""
-    backend = _backend(x)
-    if (residual or norm is RMS_NORM) and not hasattr(backend, "rms_norm_forward"):
-        backend = layernorm
-    return getattr(backend, f"{norm.name}_{name}")
-
-
 def _array(tensor):
     """What the backends take: a device tensor or an array; on the CPU bfloat16 as float32."""
     tensor = tensor.detach().contiguous()
@@ -63,8 +55,8 @@ class _Forward(torch.autograd.Function):
             h = x + residual  # which is rounded; as float32 it would not be
         elif ctx.added:
             others["residual"] = _array(residual)
-        function = _pass(norm, x, "forward", bool(others))
-        y, *sums, ctx.cache = function(_array(h), *map(_array, parameters), eps, **others)
+        forward = getattr(_backend(x), f"{norm.name}_forward")
+        y, *sums, ctx.cache = forward(_array(h), *map(_array, parameters), eps, **others)
         h = _tensor(sums[0], x) if others else h
         ctx.save_for_backward(h, parameters[0])  # so that PyTorch refuses what has changed since
         return (_tensor(y, x), h) if ctx.added else _tensor(y, x)
@@ -84,9 +76,8 @@ class _Backward(torch.autograd.Function):
     def forward(ctx, norm, eps, cache, dy, dh, h, gamma):
         ctx.save_for_backward(dy, h, gamma)
         ctx.norm, ctx.eps, ctx.added = norm, eps, dh is not None
-        function = _pass(norm, h, "backward", type(cache) is layernorm.NormCache)
         others = {"dh": _array(dh)} if ctx.added else {}
-        dx, *sums = function(_array(dy), cache, **others)
+        dx, *sums = getattr(_backend(h), f"{norm.name}_backward")(_array(dy), cache, **others)
         return _tensor(dx, h), *(_tensor(a, gamma) for a in sums)
 
     @staticmethod

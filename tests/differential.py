@@ -72,7 +72,9 @@ def exactly(drawn, chunk=20_000, bits=bits_for):
     (N, _, _), (rows, D), _ = drawn.shapes
     mean, G = NORMS[drawn.norm].mean, drawn.groups
     undefined = (h == h[:, :1] * mean).all(axis=1) & (drawn.eps == 0)
-    eps = drawn.eps or float(D == 1)  # of one number, every row is undefined that has a mean
+    eps = drawn.eps or float(
+        D == 1 and mean
+    )  # of one number, every row is undefined that has a mean
     others, parts, sums = dict(drawn.others), [], [0, 0]
 
     def replaced(a, by):

@@ -1,11 +1,11 @@
 r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA, made of the parts in :mod:`lnlib.gpu.parts`.
 
 * **One read, one write.** Threads share a row. Each keeps its part in registers, so what is needed
-  twice is read once: forward moves 8 bytes an element in float32, backward 12. Where D is a
-  multiple of 4 every access to them is of 16 bytes. Rows that do not fit in the registers of a
-  block (more than 16384 numbers in forward, 8192 in backward; a quarter less where 4 does not
-  divide D) are read again, from cache. In backward, up to twice as many numbers have their sums of
-  dgamma and dbeta in registers all the same.
+  twice is read once: forward moves 8 bytes an element in float32, backward 12; a residual adds 8
+  and 4. Where D is a multiple of 4, or of 8 in half precision, every access to them is of 16 bytes.
+  Rows that do not fit in the registers of a block (more than 32768 numbers in forward, 8192 in
+  backward; 12288 and 6144 where 4 does not divide D) are read again, from cache. In backward, up to
+  twice as many numbers have their sums of dgamma and dbeta in registers all the same.
 * **Statistics.** As in :mod:`lnlib.cpu`, by a guess at the mean. The first is 0, and m + residual
   the next one. The row is in registers: another round costs no memory traffic.
 * **Parameter gradients.** A thread goes through many rows and adds their dgamma and dbeta in
@@ -15,8 +15,9 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA, made of the parts in :mod:`l
 * **Asking early.** A thread waits for memory where it uses what it has asked for. So it asks for
   all its numbers of a row first, and in backward, up to 4096 numbers (a quarter less as above), for
   those of its next row, so that memory has work while it adds up these.
-* **Short rows.** In backward a row of up to 256 numbers (192 where they are read one by one) is in
-  one warp or in a part of one, and a block does several.
+* **Short rows.** In backward a row of up to 256 numbers (192 where they are read one by one), in
+  forward one of up to 512 (384), is in a warp or a part of one, and a block does several.
+* **Same row, same bits.** How a row is summed depends on its length, never on other rows.
 * **Range.** A row whose variance leaves the range is done again, scaled by a power of two, and so
   is an upstream gradient whose sums are near the largest number. A row that varies little at a huge
   mean is scaled only until its mean is known: eps counts in its variance. All arithmetic is

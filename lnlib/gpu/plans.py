@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-#: Numbers of a row that one thread keeps; of long rows, forward keeps twice as many. In backward each
-#: takes four registers.
+#: Numbers of a row that one thread keeps; of long rows forward keeps twice as many. In backward
+#: each takes four registers.
 KEPT = 16
 
 #: The most numbers of a row that forward deals out to less than a warp.

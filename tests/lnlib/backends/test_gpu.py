@@ -240,11 +240,10 @@ def test_every_kernel(kind, real, dtype, offset):
 @every_kind
 def test_every_kernel_without_a_mean_and_with_a_residual(kind):
     """RMS norm of h = x + residual, rounded once; dh is added to dx before that is rounded. A row
-    out of range is rescued, and one has the same bits alone.
+    has the same bits alone, and as what two calls give.
     """
     N, (x, gamma, residual, dy) = 7, arrays((7, kind.D), "float16", "float32")
     residual, dh = np.resize(residual, x.shape).astype("f2"), (dy[::-1] * 3).astype("f2")
-    x[2], residual[2] = x[2] * 2**8, residual[2] * 2**8
     h = np.zeros_like(x)
     y, statistics, _ = launch_forward(kind.forward(N), x, gamma, None, residual=(residual, h))
     assert bits([h]) == bits([x + residual])

@@ -7,6 +7,8 @@ stored results.
 - :mod:`~lnbook.measure`: stopwatches for the CPU and the GPU, and what is timed with them.
 - :mod:`~lnbook.results`: reads the results of benchmarks that are stored in the repository.
 - :mod:`~lnbook.training`: a small model, trained with any backward pass.
+- :mod:`~lnbook.gradient_tests`: tests of a backward, and which mistakes each kills;
+  :mod:`~lnbook.habits`: published ones, and what tests do out of habit.
 - :mod:`~lnbook.gpu_survey`: are the GPU kernels right on this machine, and how fast are they?
 
 Importing this package loads none of them.

@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 
+from lnbook.gradient_tests import TESTS
 from lnlib import layernorm
 from lnlib.layernorm import (
     layer_norm_backward,
@@ -11,7 +12,7 @@ from lnlib.layernorm import (
     rms_norm_backward,
     rms_norm_forward,
 )
-from normcheck.mistakes import MUTANTS, TESTS, Diagnosis, diagnose
+from normcheck.mistakes import MUTANTS, Diagnosis, diagnose
 from normcheck.mistakes.change import function_with
 
 from . import Exercise, changes

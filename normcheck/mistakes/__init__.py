@@ -8,9 +8,6 @@ In the order in which to read it:
 - :mod:`~normcheck.mistakes.catalogue`: wrong backwards of layer norm, each with one mistake.
 - :mod:`~normcheck.mistakes.wild`: bugs that shipped, with the public threads that report them;
   :mod:`~normcheck.mistakes.conventions`: other norms that people mean.
-- :mod:`~normcheck.mistakes.gradient_tests`: tests of a backward, and which mistakes each kills;
-  :mod:`~normcheck.mistakes.habits`: published ones, and what tests do out of habit, which some of
-  these bugs pass.
 - :mod:`~normcheck.mistakes.recognise`: the rule by which a mistake explains a failure, and a wrong
   answer of any kind beside changes of the solution; :mod:`~normcheck.mistakes.fit`: a wrong
   backward beside the formula of dx with one mistake, or two.
@@ -20,24 +17,18 @@ from .catalogue import HARMLESS, MUTANTS
 from .change import Mistake, change
 from .fit import LAYER_NORM, RMS_NORM, Family, diagnose, outside_family
 from .formula import Formula
-from .gradient_tests import TESTS, GradientTest, kill_matrix
-from .habits import RECIPES
 from .recognise import Diagnosis
 
 __all__ = [
     "Diagnosis",
     "Family",
     "Formula",
-    "GradientTest",
     "HARMLESS",
     "LAYER_NORM",
     "MUTANTS",
     "Mistake",
-    "RECIPES",
     "RMS_NORM",
-    "TESTS",
     "change",
     "diagnose",
-    "kill_matrix",
     "outside_family",
 ]

@@ -54,9 +54,9 @@ def executed(source, name, names):
     return names
 
 
-def table(name):
-    """The rows of a table in this folder, as dicts."""
-    with Path(__file__).with_name(name).open(encoding="utf-8", newline="") as file:
+def table(name, module=__file__):
+    """The rows of a table beside a module's file, by default in this folder, as dicts."""
+    with Path(module).with_name(name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 

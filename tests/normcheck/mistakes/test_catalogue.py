@@ -5,10 +5,11 @@ live.
 import numpy as np
 import pytest
 
+from lnbook.gradient_tests import EXACT, TESTS, kill_matrix, problem
+from lnbook.habits import RECIPES
 from lnlib.layernorm import layer_norm_backward
-from normcheck.mistakes import HARMLESS, MUTANTS, RECIPES, TESTS, Mistake, kill_matrix
+from normcheck.mistakes import HARMLESS, MUTANTS, Mistake
 from normcheck.mistakes.catalogue import forward_keeping_x
-from normcheck.mistakes.gradient_tests import EXACT, problem
 
 IDS = [test.id for test in TESTS]
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS + HARMLESS}

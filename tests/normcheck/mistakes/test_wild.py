@@ -5,9 +5,9 @@ hid.
 import numpy as np
 import pytest
 
+from lnbook.habits import CAREFUL, HABITS, MORE, passes
 from lnlib.layernorm import layer_norm_backward_steps, layer_norm_forward
 from normcheck.mistakes.catalogue import ENTRIES, HARMLESS, forward_keeping_x
-from normcheck.mistakes.habits import CAREFUL, HABITS, MORE, passes
 from normcheck.mistakes.wild import WILD, compare, formula_of
 
 BUG = {bug.name: bug for bug in WILD}

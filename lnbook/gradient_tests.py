@@ -19,9 +19,8 @@ import numpy as np
 from lnlib import validation
 from lnlib.gradcheck import adjoint_test, central_difference, direction_test
 from lnlib.layernorm import layer_norm_forward
-
-from .catalogue import MUTANTS, forward_keeping_x
-from .change import Mistake, table
+from normcheck.mistakes.catalogue import MUTANTS, forward_keeping_x
+from normcheck.mistakes.change import Mistake, table
 
 
 class GradientTest(NamedTuple):

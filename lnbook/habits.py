@@ -1,7 +1,7 @@
 """Tests as people write them: one test of a layer norm that leaves little to chance, the same with
 one thing changed, and tests that libraries, tutorials and courses have published.
 
-A bug of :mod:`~normcheck.mistakes.wild` that the first finds and a habit lets pass is hidden by
+A bug of :mod:`normcheck.mistakes.wild` that the first finds and a habit lets pass is hidden by
 what was changed. Arguments are not checked: habits and bugs are written by authors.
 """
 
@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .catalogue import forward_keeping_x
-from .change import table
-from .formula import compiled
+from normcheck.mistakes.catalogue import forward_keeping_x
+from normcheck.mistakes.change import table
+from normcheck.mistakes.formula import compiled
+from normcheck.mistakes.wild import compare
+
 from .gradient_tests import gradient_test, numeric
-from .wild import compare
 
 _OUTPUTS = "y", "dx", "dgamma", "dbeta"
 
@@ -93,7 +94,7 @@ _NAMES = {
 
 def _listed(name, made):
     """What is ``made`` of the rows of one list of habits.csv."""
-    rows = [row for row in table("habits.csv") if row["list"] == name]
+    rows = [row for row in table("habits.csv", __file__) if row["list"] == name]
     return tuple(made(row["name"], **eval(compiled(row["how"]), _NAMES)) for row in rows)
 
 

@@ -1,7 +1,6 @@
 r"""What layer norm's two passes cost: operations, bytes, memory and time.
 
-A pass is written down as a *program*, one line per NumPy call, and everything is counted by reading
-its lines:
+A pass is written down as a *program*, a line per NumPy call, and all counts are read off its lines:
 
 * An addition, a subtraction, a multiplication, a division or a square root of one number is one
   operation (FLOP). A sum of n numbers is n operations: the first is added to zero.
@@ -24,7 +23,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import ArrayLike
 
 from . import validation
 from .rounding import FORMATS
@@ -75,8 +74,7 @@ PROGRAMS = {
     ("backward", "x"): f"{_XHAT_AGAIN}\n{_BACKWARD}",
 }
 
-#: The calls of the reused_buffers functions, which keep x. In them y, dx and the scratch array
-#: exist already.
+#: The calls of the reused_buffers functions, which keep x; y, dx and scratch exist already.
 REUSED = {
     "forward": """\
 mean = sum(x)
@@ -186,9 +184,7 @@ def count(program: str, bytes_of: Callable[[str], int], itemsize: int) -> list[O
     return counted
 
 
-def operations(
-    which: str, rows: int, D: int, dtype: DTypeLike = "float32", **options: Unpack[Options]
-) -> list[Operation]:
+def operations(which, rows, D, dtype="float32", **options: Unpack[Options]) -> list[Operation]:
     """The passes over memory of layer norm's forward or backward, a list of :class:`Operation`.
 
     * ``which`` is "forward" or "backward"; x has shape (``rows``, ``D``).
@@ -210,9 +206,7 @@ def total(operations: Iterable[Operation]) -> Operation:
     return Operation("total", *sums)
 
 
-def memory(
-    which: str, rows: int, D: int, dtype: DTypeLike = "float32", **options: Unpack[Options]
-) -> list[tuple[str, int]]:
+def memory(which, rows, D, dtype="float32", **options: Unpack[Options]) -> list[tuple[str, int]]:
     """Bytes alive beyond the arguments, call by call: a list of (str, int).
 
     Arguments as :func:`operations`; the cache is an argument of backward. With ``out`` the arrays
@@ -237,9 +231,7 @@ def memory(
     return [*moments, ("return", kept)]
 
 
-def peak_memory(
-    which: str, rows: int, D: int, dtype: DTypeLike = "float32", **options: Unpack[Options]
-) -> int:
+def peak_memory(which: str, rows: int, D: int, dtype="float32", **options: Unpack[Options]) -> int:
     """The largest number of :func:`memory`, in bytes."""
     return max(alive for _, alive in memory(which, rows, D, dtype, **options))
 
@@ -253,9 +245,7 @@ class Machine(NamedTuple):
     flops: float  #: FLOP/s; a fused multiply-add is two
 
 
-def roofline(
-    flops: ArrayLike, nbytes: ArrayLike, machine: Machine, pattern: str = "copy"
-) -> np.ndarray:
+def roofline(flops: ArrayLike, nbytes: ArrayLike, machine: Machine, pattern="copy") -> np.ndarray:
     r"""Seconds below which ``machine`` cannot do so many operations on so many bytes.
 
     .. math:: t = \max\left(\frac{\text{flops}}{\text{FLOP/s}},

@@ -2,8 +2,7 @@ r"""Backward passes that keep or combine other numbers than :mod:`lnlib.layernor
 
 They exist to be measured. Each works in the dtype of its arguments, for rows on the last axis, and
 takes g = gamma * dy. Arguments are not checked: what is measured is the rounding of these lines and
-no others. On paper all but those with eps outside the root are the same function, the dx of layer
-norm.
+no others. On paper all but those with eps outside the root are layer norm's dx.
 """
 
 import numpy as np

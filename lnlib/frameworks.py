@@ -7,8 +7,7 @@ Forward returns (y, cache), backward takes (dy, cache) and returns (dx, dgamma, 
 :mod:`lnlib.layernorm`. Arguments are not checked.
 
 float32 and float64 are worked on as they are, half precision in float32. No gradient formula is
-simplified: the backward passes of Flax and Keras follow their forward, step by step, as automatic
-differentiation does.
+simplified: those of Flax and Keras follow their forward, as automatic differentiation does.
 """
 
 from functools import partial
@@ -18,8 +17,7 @@ import numpy as np
 
 from .summation import by_halves
 
-#: How many sums run side by side, as in one AVX2 register of float32. It changes digits, not where
-#: things fail.
+#: Sums that run side by side, as in an AVX2 register of float32: it changes digits, no failure.
 LANES = 8
 
 
@@ -116,8 +114,7 @@ def pytorch_forward(x, gamma, beta, eps=1e-5):
 
     For the backward it keeps x and two numbers a row, m and r, in gamma's dtype. Source:
     ``aten/src/ATen/native/cpu/layer_norm_kernel.cpp`` and ``moments_utils.h`` (the second is in the
-    wheel). Releases before 2.13 may differ: an earlier kernel had the half-precision form
-    everywhere.
+    wheel). Releases before 2.13 may differ: one had the half-precision form everywhere.
     """
     x = np.asarray(x)
     rows = _rows(x)
@@ -131,8 +128,7 @@ def pytorch_forward(x, gamma, beta, eps=1e-5):
 
 
 def pytorch_backward(dy, cache):
-    r"""PyTorch 2.13 on the CPU: :math:`dx = r\,g + b\,x + c`, one multiple of x and one constant a
-    row.
+    r"""PyTorch 2.13 on the CPU: :math:`dx = r\,g + b\,x + c`, b and c one number a row.
 
     .. math::
 
@@ -169,8 +165,7 @@ def _multiply_add(a, b, c):
 
 
 def flax_forward(x, gamma, beta, eps=1e-5, fast=True):
-    r"""Flax 0.12.8 as it comes: variance :math:`\max(0, \overline{x^2} - \overline{x}^2)`, then (x
-    - mean) rstd.
+    r"""Flax 0.12.8 as it comes: the variance is :math:`\max(0, \overline{x^2} - \overline{x}^2)`.
 
     From mean / sigma near 1 / sqrt(u), 4000 in float32, the difference is rounding error. Where
     that is negative the variance becomes 0 and y is sqrt(1 + sigma^2 / eps) times too large; no NaN
@@ -192,9 +187,7 @@ def flax_forward(x, gamma, beta, eps=1e-5, fast=True):
 
 
 def flax_backward(dy, cache):
-    """Gradients of the two Flax forwards as automatic differentiation forms them: the chain rule,
-    one line per value, from y back to x.
-    """
+    """Gradients of both Flax forwards as automatic differentiation forms them, from y back to x."""
     x, mean, raw, rstd, gamma, eps, fast = cache
     rows, upstream = _rows(x), _rows(dy)
     kind = rows.dtype.type
@@ -247,8 +240,7 @@ def keras_backward(dy, cache):
     """Gradients of :func:`keras_forward` as automatic differentiation forms them.
 
     The gradient of w is dy x - dy m, two large numbers for one small one, so dgamma loses digits
-    too. No gradient flows from the variance to the mean: that path is zero for an exact mean, and
-    is cut.
+    too. No gradient flows from the variance to the mean: that of an exact mean is 0, and is cut.
     """
     x, mean, rstd, gamma = cache
     rows, upstream = _rows(x), _rows(dy)

@@ -34,13 +34,12 @@ Numeric differences run in x's dtype: float64 to check a gradient, float32 to se
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import ArrayLike, DTypeLike
 
 from . import validation
@@ -80,9 +79,7 @@ class Rule(NamedTuple):
         return ratio ** (1 / (self.order + 1))
 
     def step(self, u, length=1.0):
-        """The default step: the power of two after ``length`` times the balance; 1e-30 without
-        rounding errors.
-        """
+        """The power of two after ``length`` times the balance; 1e-30 without rounding errors."""
         if self.rounding == 0:
             return 1e-30
         return 2.0 ** math.ceil(math.log2(length * self.balance(u)))
@@ -190,11 +187,8 @@ def _gradient(rule, f, x, h=None, *, dy=None):
     return _differentiate(rule, f, x, h, dy)[0]
 
 
-def central_difference(
-    f: Function, x: ArrayLike, h: float | None = None, *, dy: ArrayLike | None = None
-) -> np.ndarray:
-    r"""Gradient of f at x, like x, by :math:`(f(x + h e_i) - f(x - h e_i)) / 2h` for every element
-    i of x.
+def central_difference(f: Function, x: ArrayLike, h=None, *, dy=None) -> np.ndarray:
+    r"""Gradient of f at x, like x: :math:`(f(x + h e_i) - f(x - h e_i)) / 2h` for each element i.
 
     * ``f`` takes an array like x, returns a scalar; with ``dy``, an array of dy's shape.
     * ``x``, of any shape, is float64, or float32 to see what that does. Never modified.
@@ -207,9 +201,7 @@ def central_difference(
     return _gradient(RULES["central"], f, x, h, dy=dy)
 
 
-def complex_step(
-    f: Function, x: ArrayLike, h: float = 1e-30, *, dy: ArrayLike | None = None
-) -> np.ndarray:
+def complex_step(f: Function, x: ArrayLike, h=1e-30, *, dy: ArrayLike | None = None) -> np.ndarray:
     r"""Gradient of f at x by :math:`\mathrm{Im}\, f(x + i h e_i) / h`: nothing is subtracted.
 
     f must be analytic in x, as computed: sums, products, quotients, roots of complex numbers. A
@@ -222,8 +214,7 @@ def complex_step(
     return _gradient(RULES["complex"], f, x, h, dy=dy)
 
 
-#: Name of a rule -> the function that computes a gradient by it; arguments are those of
-#: :func:`central_difference`.
+#: Name of a rule -> the function that uses it, with :func:`central_difference`'s arguments.
 METHODS: dict[str, Function] = {name: partial(_gradient, rule) for name, rule in RULES.items()}
 
 
@@ -243,8 +234,7 @@ def adjoint_test(jvp: Function, vjp: Function, v: ArrayLike, dy: ArrayLike) -> f
         S(a, b) = \max\bigl(|\langle a, b\rangle|, \|a \odot b\|\bigr).
 
     S is the size of a sum: N terms of random sign add up to about their L2 norm, and their rounding
-    errors to about u times it. So a right pair gives a few u, and a wrong one a number that does
-    not fall with N.
+    errors to about u times it. A right pair gives a few u, a wrong one does not fall with N.
 
     ``jvp`` takes v and returns Jv, of dy's shape; ``vjp`` takes dy and returns J^T dy, of v's
     shape. The arrays ``v`` and ``dy`` should be random. The result is NaN if anything is NaN.
@@ -272,15 +262,7 @@ def _check_lists(f, args, dy, grads, method):
     return args, validation.require_finite("dy", dy), grads, rule
 
 
-def direction_test(
-    f: Function,
-    args: Sequence[ArrayLike],
-    dy: ArrayLike,
-    grads: Sequence[ArrayLike],
-    *,
-    rng: Generator,
-    method: str = "complex",
-) -> float:
+def direction_test(f, args, dy, grads, *, rng, method="complex") -> float:
     r"""Check all gradients of :math:`\langle dy, f(args) \rangle` at once, along a random line.
 
     .. math::
@@ -425,14 +407,7 @@ def _check_one(name, f, arg, dy, grad, rule, rtol):
 
 
 def check_gradients(
-    f: Function,
-    args: Sequence[ArrayLike],
-    dy: ArrayLike,
-    grads: Sequence[ArrayLike],
-    *,
-    names: Sequence[str] | None = None,
-    method: str = "central",
-    rtol: float | None = None,
+    f, args, dy, grads, *, names=None, method="central", rtol=None
 ) -> GradientReport:
     r"""Compare each gradient of :math:`\langle dy, f(args) \rangle` with its numeric gradient.
 
@@ -449,8 +424,7 @@ def check_gradients(
       where :math:`z'_i` is the L2 norm of those terms :math:`dy_j f_j` of the loss that :math:`x_i`
       reaches; nothing for ``"complex"``;
     - :data:`CHANGES` times the L2 norm of the change of the numeric gradient when it is computed
-      again with 1.5 h, which shows how far it can be trusted: more than once, for the change may
-      happen to be small.
+      again with 1.5 h: how far it can be trusted, allowing for a change that happens to be small.
 
     Above :data:`USELESS` nothing can be said and the gradient fails. f is taken to be accurate to 4
     u, which a forward that rounds its mean is not when the offset of x is large; pass ``rtol``

@@ -32,8 +32,7 @@ from .norms import GROUP_NORM, LAYER_NORM, RMS_NORM, Norm
 class NormCache(NamedTuple):
     """What a norm's backward needs, and no more: of layer norm rows * (D + 1) + D numbers.
 
-    No field shares memory with an argument of forward: changing x, gamma or beta later changes
-    nothing here.
+    No field shares memory with an argument of forward, which may change later.
     """
 
     xhat: np.ndarray  #: x's shape, compute dtype (float64 if precise), the normalised rows
@@ -62,22 +61,15 @@ def _rows(array, dtype, shape):
     return np.ascontiguousarray(array, dtype).reshape(shape)
 
 
-def _mean(a):
-    """Mean over D, shape (rows, 1)."""
-    return np.mean(a, axis=1, keepdims=True)
-
-
 def wide_mean(a):
-    """Mean over D, in float64 also where ``a`` is float32: the error of a statistic is the same in
-    every element of its row, and does not average out.
-    """
+    """Mean over D, in float64 for float32: what is wrong in it is wrong in the whole row."""
     return np.mean(a, axis=1, keepdims=True, dtype=np.float64 if a.dtype == np.float32 else None)
 
 
 def centred(a):
     """Rows of ``a`` minus their mean, recentred: the mean goes, then the mean of what is left."""
-    d = a - _mean(a)
-    return d - _mean(d)
+    d = a - a.mean(axis=1, keepdims=True)
+    return d - d.mean(axis=1, keepdims=True)
 
 
 def _keep(a):
@@ -118,8 +110,7 @@ def _normalise_any(x, eps, centre):
     if redo.any():  # a row with NaN or Inf stays what it is
         e_x = _exponent(x[redo])
         c = centre(np.ldexp(x[redo], -e_x))
-        # Neither a constant row nor eps = 0 has an exponent: the smallest numbers stand in for
-        # them.
+        # The smallest numbers stand in for a constant row and eps = 0, which have no exponent.
         e = (e_x + _exponent(c)).clip(math.frexp(math.sqrt(eps) or 5e-324)[1])
         xhat[redo], scaled_rstd, _ = _normalise(np.ldexp(c, e_x - e), np.ldexp(eps, -2 * e))
         rstd[redo] = np.ldexp(scaled_rstd, -e)
@@ -151,9 +142,7 @@ def _apply_jacobian_any(v, xhat, rstd, beyond, centre):
 
 
 def sum_rows(a):
-    """Sum over axis 0, in float64 for float32, else pairwise: the error grows like log2(rows) at
-    most. May overwrite ``a``.
-    """
+    """Sum over axis 0, float64 for float32, else pairwise (log2(rows) u). May overwrite ``a``."""
     if a.dtype == np.float32:
         return a.sum(axis=0, dtype=np.float64)
     n = len(a)
@@ -295,8 +284,7 @@ def layer_norm_backward(dy, cache, dh=None) -> Gradients:
     a residual dx is its gradient, too.
 
     * ``dy``, of exactly x's shape: x's dtype; for half-precision x also float32. Never modified.
-    * ``dh``, like dy: the gradient with respect to h of what else uses h. It is added to dx before
-      dx is rounded.
+    * ``dh``, like dy: the gradient with respect to h of what else uses h, added before rounding.
 
     The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||: what g has along
     **1** and along xhat is subtracted away, and its rounding error stays. That of dgamma is about
@@ -381,8 +369,7 @@ def layer_norm_double_backward(v, dy, cache) -> Gradients:
 def rms_norm_forward(
     x, gamma, eps=1e-5, *, residual=None, round_twice=False, precise=False
 ) -> Outputs:
-    r"""RMS norm of the last axis: :math:`y = \gamma\, h / \sqrt{\overline{h^2} + \varepsilon}`; no
-    mean, no beta.
+    r"""RMS norm of the last axis: :math:`y = \gamma\, h / \sqrt{\overline{h^2} + \varepsilon}`.
 
     Arguments, results and errors as :func:`layer_norm_forward`. Source: Zhang and Sennrich, *Root
     Mean Square Layer Normalization*, 2019, arXiv:1910.07467.
@@ -418,7 +405,6 @@ def group_norm_backward(dy, cache, dh=None) -> Gradients:
     r"""Gradients of group norm: dx is that of :func:`layer_norm_backward`, with means over a group.
 
     Arguments and errors as there. dgamma and dbeta, (C,), sum over all axes but that of channels.
-    The numbers of a row share one mean, so its error, about u sigma, is in dgamma times the sum of
-    their dy.
+    All of a row share one mean: its error, about u sigma, is in dgamma times the sum of their dy.
     """
     return _backward(GROUP_NORM, dy, cache, dh)

@@ -1,5 +1,4 @@
-r"""The judge: layer norm, RMS norm, group norm and their gradients in exact arithmetic, and the
-distance of a result from it.
+r"""The judge: the norms and their gradients in exact arithmetic, and how far a result is from it.
 
 Numbers are Python integers counting units of 2**-400, in NumPy arrays of dtype object. Every finite
 float in the range used here *is* such an integer, so inputs, sums and means lose nothing; a product
@@ -52,9 +51,7 @@ def _times(a, b):
 
 
 def _over(a, b):
-    """a / b, b > 0, rounded towards zero: that of -a is the opposite, so that what cancels does so
-    to the last bit.
-    """
+    """a / b, b > 0, rounded towards zero: what cancels does so to the last bit."""
     return np.where(a < 0, -(-a // b), a // b)
 
 
@@ -63,8 +60,7 @@ def _mean(a):
 
 
 def _cancelled(X, E, g, rstd, mean):
-    """dx of rows in which next to nothing is left of g: by integers, and one division at the end,
-    so that 0 is 0.
+    """dx of rows in which little is left of g: integers, and one division at the end: 0 is 0.
 
     g has units of 2**(-2 BITS). With n = D (of RMS norm 1), C = n (x - mean(x)), K = n (g -
     mean(g)) and W = sum(C^2) + n^2 D eps it is r (K W - C sum(K C)) / (n W).
@@ -161,8 +157,7 @@ def _norm(norm, x, gamma, beta, dy, eps, groups, residual, dh, round_twice):
     g2 = (dY * G).reshape(shapes.rows)  # in units of 2**(-2 BITS)
     g = g2 >> BITS
     dx = _times(rstd, g - mean(g) - _times(xhat, _mean(_times(g, xhat))))
-    # Rounding leaves something of what cancels. The last of 50 bits: of numbers up to 1e100 r has
-    # not many more.
+    # Rounding leaves something of what cancels; of numbers up to 1e100 r has little over 50 bits.
     small = (np.abs(dx) << 50 <= _times(rstd, np.abs(g).max(axis=-1, keepdims=True))).any(axis=-1)
     dx[small] = _cancelled(X[small], E, g2[small], rstd[small], norm.mean)
     dx = dx.reshape(x.shape) + (0 if dh is None else _shaped("dh", dh, x.shape))
@@ -209,8 +204,7 @@ def kappa(exact: Exact, dy: ArrayLike, gamma: ArrayLike) -> float:
     r"""Condition number of dx: :math:`\|r g\| / \|dx\|` over the whole tensor, g = gamma * dy;
     ``inf`` where dx = 0.
 
-    It says how much of g is subtracted away; a backward in precision u cannot expect less than
-    about kappa * u.
+    It says how much of g is subtracted away; a backward in precision u loses about kappa * u.
     """
     validation.require_kind("exact", exact, Exact, "the Exact that layer_norm returns")
     if exact.dx is None:

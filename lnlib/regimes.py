@@ -1,5 +1,4 @@
-r"""The atlas: rows and upstream gradients with a given regime, maps of the error, and lines that
-predict it.
+r"""The atlas: rows and gradients of a given regime, maps of the error, and lines that predict it.
 
 A row has two coordinates, its *ratio* and its *energy*,
 
@@ -16,8 +15,6 @@ instead of worst. For rows like random ones medians of the error agree with them
 about two, and they say which errors grow with what.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike
@@ -29,9 +26,6 @@ from .rounding import TAU, find, round_to
 _FLOATS = "float32", "float64"
 _TOWARDS = "ones", "along"
 
-#: Functions by name, for the legends of maps.
-Algorithms = dict[str, Callable]
-
 
 def _store(a, dtype):
     """Float64 numbers rounded to ``dtype``; half formats in float32, as layer norm computes."""
@@ -39,9 +33,7 @@ def _store(a, dtype):
     return a.astype(dtype) if dtype in _FLOATS else round_to(a, dtype).astype(np.float32)
 
 
-def rows(
-    rng: Generator, count: int, D: int, ratio: float, sigma: float = 1.0, dtype: str = "float32"
-) -> np.ndarray:
+def rows(rng, count, D, ratio, sigma=1.0, dtype="float32") -> np.ndarray:
     r"""Normal rows, shape (count, D), of mean ``ratio * sigma``, within 1 %, deviation ``sigma``.
 
     .. math:: x = \sigma\,\bigl((1 + j)\,\text{ratio} + z\bigr), \qquad
@@ -63,12 +55,7 @@ def rows(
 
 
 def upstream(
-    rng: Generator,
-    xhat: ArrayLike,
-    ones: float = 0.0,
-    along: float = 0.0,
-    rest: float = 1.0,
-    dtype: str = "float32",
+    rng: Generator, xhat: ArrayLike, ones=0.0, along=0.0, rest=1.0, dtype="float32"
 ) -> np.ndarray:
     r"""An upstream gradient g with given parts along **1**, along xhat, and orthogonal to both.
 
@@ -96,12 +83,6 @@ def upstream(
             w -= xhat * np.sum(w * xhat, axis=-1, keepdims=True) / np.where(norm2 > 0, norm2, 1)
         g = g + rest * w / np.sqrt(np.mean(w * w, axis=-1, keepdims=True))
     return _store(g, dtype)
-
-
-def _share(energy):
-    """E / (1 + E), which is sigma^2 / s^2; 1 where E is infinite, without eps."""
-    with np.errstate(invalid="ignore"):
-        return np.where(np.isinf(energy), 1.0, energy / (1 + energy))
 
 
 def parts(target: float, energy: float, towards: str) -> dict[str, float]:
@@ -133,15 +114,7 @@ def _row_errors(values, exact):
 
 
 def forward_errors(
-    algorithms: Algorithms,
-    ratios: ArrayLike,
-    energies: ArrayLike,
-    D: int = 256,
-    count: int = 4,
-    eps: float = 1e-5,
-    dtype: str = "float32",
-    *,
-    rng: Generator,
+    algorithms, ratios, energies, D=256, count=4, eps=1e-5, dtype="float32", *, rng
 ) -> dict[str, np.ndarray]:
     """Relative L2 error of y, the median over rows, on a grid of regimes.
 
@@ -164,25 +137,14 @@ def forward_errors(
 
 
 def backward_errors(
-    algorithms: Algorithms,
-    kappas: ArrayLike,
-    ratios: ArrayLike,
-    energy: float,
-    towards: str,
-    D: int = 256,
-    count: int = 4,
-    eps: float = 1e-5,
-    dtype: str = "float32",
-    *,
-    rng: Generator,
+    algorithms, kappas, ratios, energy, towards, D=256, count=4, eps=1e-5, dtype="float32", *, rng
 ) -> dict[str, np.ndarray]:
     """Relative L2 error of dx, the median over rows, over kappa and ratio.
 
     ``algorithms`` are functions (x, gamma, beta, dy, eps) -> (dx, ...) by name. ``kappas`` are at
     least 1; a cell that cannot be (see :func:`parts`) is NaN. ``towards``, "ones" or "along", is
     the part of g that is subtracted away. The rest is as in :func:`forward_errors`; gamma is
-    uniform in [1/2, 2] and dy = g / gamma. Returns, by name, an array of shape (len(kappas),
-    len(ratios)).
+    uniform in [1/2, 2], dy = g / gamma. Returns, by name, an array (len(kappas), len(ratios)).
     """
     validation.require_choice("towards", towards, _TOWARDS)
     kappas = np.atleast_1d(validation.require_numbers("kappas", kappas, least=1))
@@ -215,12 +177,10 @@ def sum_roundings(D: ArrayLike, order: str) -> np.ndarray:
     A partial sum of k terms is k/D of the total, and so is its rounding error.
 
     * "sequential": :math:`\sum_k (k/D)^2 = D/3`. Welford's mean as well.
-    * "accumulators": eight sums of D/8 terms, whose errors average, then a sequence of eight:
-      :math:`D/192 + 8/3`.
+    * "accumulators": eight sums whose errors average, then eight in turn: :math:`D/192 + 8/3`.
     * "pairwise": one rounding of the total, two of half its size, four of a quarter: 1 + 1/2 + 1/4
       + ... = 2. Chan's mean as well. (NumPy's blocks of 128 make it 2.2 to 2.8.)
-    * "exact": 1, for a sum rounded once: wide and compensated sums, and the mean of the shifted
-      algorithm.
+    * "exact": 1, for a sum rounded once: wide, compensated, the mean of the shifted algorithm.
 
     A mean has one more, unless D is a power of two.
     """
@@ -229,9 +189,7 @@ def sum_roundings(D: ArrayLike, order: str) -> np.ndarray:
     return table[validation.require_choice("order", order, table)]
 
 
-def naive_loss(
-    ratio: ArrayLike, energy: ArrayLike, D: ArrayLike, order: str, dtype: str = "float32"
-) -> np.ndarray:
+def naive_loss(ratio, energy, D, order, dtype="float32") -> np.ndarray:
     r"""Theory line: relative error of y with the naive variance, mean square minus square of mean.
 
     Both are close to :math:`\mu^2`. With n = :func:`sum_roundings`, the mean square carries n
@@ -245,7 +203,9 @@ def naive_loss(
     ratio = validation.require_numbers("ratio", ratio)
     energy = validation.require_numbers("energy", energy, least=0)
     roundings = 5 * sum_roundings(D, order) + 1
-    return TAU * find(dtype).u / 2 * np.sqrt(roundings) * np.square(ratio) * _share(energy)
+    with np.errstate(invalid="ignore"):  # without eps the energy is infinite
+        share = np.where(np.isinf(energy), 1.0, energy / (1 + energy))
+    return TAU * find(dtype).u / 2 * np.sqrt(roundings) * np.square(ratio) * share
 
 
 def mean_loss(ratio: ArrayLike, D: ArrayLike, order: str, dtype: str = "float32") -> np.ndarray:
@@ -259,9 +219,7 @@ def mean_loss(ratio: ArrayLike, D: ArrayLike, order: str, dtype: str = "float32"
     return TAU * find(dtype).u * np.sqrt(sum_roundings(D, order)) * np.abs(ratio)
 
 
-def backward_loss(
-    kappa: ArrayLike, towards: str, dtype: str = "float32", wide: bool = False
-) -> np.ndarray:
+def backward_loss(kappa: ArrayLike, towards: str, dtype="float32", wide=False) -> np.ndarray:
     r"""Theory line: relative error of dx, :math:`\tau u \kappa \sqrt n`.
 
     What cancels has the size of r g, kappa times that of dx, and its roundings stay. Those of
@@ -281,9 +239,7 @@ def backward_loss(
     return TAU * find(dtype).u * np.sqrt(n) * validation.require_numbers("kappa", kappa, least=0)
 
 
-def agreement(
-    measured: ArrayLike, predicted: ArrayLike, dtype: str = "float32"
-) -> tuple[float, int]:
+def agreement(measured: ArrayLike, predicted: ArrayLike, dtype="float32") -> tuple[float, int]:
     """Median of measured / predicted, and the number of cells predicted between 10 u and 0.1.
 
     Below, other roundings are as large; above, an error is not small. NaN is no cell.

@@ -70,8 +70,7 @@ def round_to(a, dtype):
     the sign of zero stays. ``round_to(a + b, dtype)`` on float32 numbers of a half format is the
     sum as that format's own adder would give it: rounding twice does no harm, because float32 has
     2p + 2 bits or more. Product, quotient and square root likewise, where the result is a normal
-    number. Source: S. A. Figueroa, *When is double rounding innocuous?*, SIGNUM Newsletter 30(3),
-    1995.
+    number. Source: Figueroa, *When is double rounding innocuous?*, SIGNUM Newsletter 30(3), 1995.
 
     ``a`` is float32 or float64, and so is the result; ``dtype`` is a key of :data:`FORMATS`.
     """

@@ -3,8 +3,7 @@ r"""The order of a sum over rows, and what it costs: the two parameter gradients
 .. math:: d\gamma = \sum_{n=1}^{N} dy_n\, \hat x_n, \qquad d\beta = \sum_{n=1}^{N} dy_n
 
 Every order adds the same N numbers with N - 1 additions; they differ in how large the partial sums
-are when they are rounded. Rows lie on axis 0; the other axes are summed independently of each
-other.
+are when they are rounded. Rows lie on axis 0; what lies on other axes is summed apart.
 """
 
 import math
@@ -109,9 +108,7 @@ ROW_ORDERS = {
 }
 
 
-def sum_rows(
-    a: ArrayLike, order: str, dtype: str = "float32", rng: Generator | None = None
-) -> np.ndarray:
+def sum_rows(a: ArrayLike, order: str, dtype="float32", rng: Generator | None = None) -> np.ndarray:
     """Sum over axis 0 in a given order, every partial sum rounded to ``dtype``; float32.
 
     ``a`` is a finite float32 array of shape (N, ...), N >= 1, rounded to ``dtype``, "float32" or
@@ -129,12 +126,7 @@ def sum_rows(
 
 
 def row_sum_errors(
-    orders: Sequence[str],
-    counts: Sequence[int],
-    columns: int,
-    dtype: str = "float32",
-    *,
-    rng: Generator,
+    orders: Sequence[str], counts: Sequence[int], columns: int, dtype="float32", *, rng: Generator
 ) -> dict[str, np.ndarray]:
     """Relative L2 error over ``columns`` sums of n rows, {order: an array over the n in counts}.
 
@@ -167,8 +159,7 @@ def row_sum_loss(n: ArrayLike, order: str, dtype: str = "float32") -> np.ndarray
     * blocks of b: :math:`\tau u \sqrt{b/2 + \log_2 (n/b)}`;
     * wide: the last rounding, :math:`\tau u`;
     * Neumaier: the same, and the n errors, of size :math:`\tau u \sqrt k` each, are themselves
-      summed in sequence: :math:`\tau u \sqrt{1 + (\tau u n)^2 / 6}`. In bfloat16 that shows from a
-      thousand rows on.
+      summed in sequence: :math:`\tau u \sqrt{1 + (\tau u n)^2 / 6}`. In bfloat16 1000 rows show it.
 
     They hold while they are small: in bfloat16, from 10\ :sup:`5` rows on, terms vanish beside a
     running sum. ``n`` is a number or an array.

@@ -106,9 +106,7 @@ def mean_derivative() -> Expr:
 
 
 def variance_derivative() -> Expr:
-    r""":math:`\partial\sigma^2/\partial x_j` of :math:`\sigma^2 = \frac 1D \sum_k (x_k - \mu)^2`;
-    mu moves too.
-    """
+    r""":math:`\partial\sigma^2/\partial x_j` of :math:`\overline{(x_k - \mu)^2}`: mu moves, too."""
     square = (x[k] - mu) ** 2
     both_ways = square.diff(x[j]) + square.diff(mu) * mean_derivative()
     return factor(collapse(Sum(both_ways, (k, 1, D)), {x[k]: D * mu}) / D)
@@ -264,8 +262,7 @@ def jacobian_route(row: Row) -> Gradients:
 def graph(row: Row) -> dict[Symbol, Expr]:
     r"""The computational graph: each node's symbol and its expression in earlier nodes.
 
-    A dict of the symbols mu, c_1 .. c_D, var, s, xhat_1 .. xhat_D, y_1 .. y_D, mapped to
-    expressions.
+    A dict from symbols mu, c_1 .. c_D, var, s, xhat_1 .. xhat_D, y_1 .. y_D to expressions.
     """
     D = len(row.x)
     c, xhat, y = _vector("c", D), _vector("xhat", D), _vector("y", D)
@@ -280,8 +277,7 @@ def graph(row: Row) -> dict[Symbol, Expr]:
 
 
 def graph_steps(row: Row) -> dict[Symbol, Expr]:
-    r"""One line of backward per node, from y back to x: :math:`dn = \sum_m dm\, \partial m/\partial
-    n`.
+    r"""One line of backward per node, from y to x: :math:`dn = \sum_m dm\, \partial m/\partial n`.
 
     A dict of the symbols dxhat_1, ..., ds, dvar, dc_1, ..., dmu, dx_1, ..., dgamma_1, ..., dbeta_1,
     ... mapped to expressions in earlier keys, in dy and in the nodes of :func:`graph`.
@@ -334,8 +330,7 @@ def compact_steps(row: Row) -> dict[Symbol, Expr]:
 
 
 def vanishes(difference: Expr | MatrixBase, row: Row) -> bool:
-    r"""Whether an expression, or every entry of a matrix, is 0 as a function of the symbols of
-    ``row``.
+    r"""Whether an expression, or all of a matrix, is 0 as a function of the symbols of ``row``.
 
     The root :math:`s = \sqrt{\sigma^2 + \varepsilon}` is removed first, by putting
     :math:`\varepsilon = s^2 - \sigma^2` with s a new free symbol. What is left is a ratio of

@@ -146,8 +146,7 @@ def naive_clipped(x: np.ndarray, order: str = "pairwise") -> Moments:
 def two_pass(x: np.ndarray, order: str = "pairwise") -> Moments:
     r"""The definition, with d = x - m: :math:`\sigma^2 = \overline{d^2}`.
 
-    The error is :math:`E u + (E \kappa u)^2`; the second term is the square of the error of m.
-    Higham 2002, section 1.9.
+    The error is :math:`E u + (E \kappa u)^2`, with that of m squared. Higham 2002, section 1.9.
     """
     m = mean(x, order)
     d = x - m
@@ -250,8 +249,7 @@ def neumaier(x: np.ndarray, order: str = "sequential") -> Moments:
     r""":func:`two_pass` with :func:`compensated_total` for both sums.
 
     The error no longer grows with D in practice: it is :math:`u + (\kappa u)^2`. xhat is still off
-    by :math:`u |\mu|/\sigma`, because m is rounded. One running sum is all it needs; ``order``
-    changes nothing.
+    by :math:`u |\mu|/\sigma`, because m is rounded. There is one running sum, whatever ``order``.
     """
     D = x.shape[-1]
     m = _divide(compensated_total(x), D)
@@ -348,11 +346,7 @@ ALGORITHMS = {
 
 
 def normalise(
-    x: np.ndarray,
-    algorithm: str | Algorithm = "recentred",
-    eps: float = 1e-5,
-    order: str = "pairwise",
-    var: np.ndarray | None = None,
+    x: np.ndarray, algorithm="recentred", eps=1e-5, order="pairwise", var: np.ndarray | None = None
 ) -> np.ndarray:
     r"""Layer norm without gamma and beta, with mean and variance from ``algorithm``.
 

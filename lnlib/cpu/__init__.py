@@ -13,8 +13,8 @@ in between stays in the first level of cache.
   single loop. If the residual is more than half a standard deviation, the guess was poor, and the
   loop runs again from m + residual.
 * **Order of additions.** Sums over a row may be added in any order (then they become vector loops),
-  in blocks of 1 KB, in float64 after that. Nothing else may: in x - m - residual the order of the
-  two subtractions is the point.
+  in blocks of 1 KB, in float64 after that. Nothing else may: in x - m - residual the order is
+  the point.
 * **The mean of g** is summed from a guess, too, so that the dx of a constant g is 0.
 * **Parameter gradients.** Rows are added in the dtype of the arithmetic 16 at a time, then in
   float64, which for float64 keeps what it loses. Where all terms of a sum are equal their roundings
@@ -40,8 +40,7 @@ To be read in this order: :mod:`lnlib.cpu.ladder`, the steps from plain NumPy to
 :mod:`lnlib.cpu.backend`, what is called from Python; :mod:`lnlib.cpu.compiler`, what is asked of
 the compiler beyond Numba's own options.
 
-Numba is loaded with the first name that needs it: the NumPy half of the ladder runs without, in a
-browser too.
+Numba is loaded with the first name that needs it: in a browser half of the ladder runs without.
 """
 
 __all__ = [

@@ -30,13 +30,11 @@ _PROCESS = os.getpid()
 _FLOAT32, _FLOAT64 = _FLOATS = np.dtype(np.float32), np.dtype(np.float64)
 _REAL = "float64", "float32", "float16", "bfloat16"
 _OVERLAP = "out: found memory that an input uses too, expected an array of its own"
-_Maybe = np.ndarray | None
 # Found at once: a name in a module of its own takes 30 ns.
 _ndarray, _empty, _new, _inf = np.ndarray, np.empty, tuple.__new__, math.inf
 
 # For one thread, for several, and what Numba has compiled of the first, by dtype, norm and whether
-# there is a residual, or dh. Called directly that does not ask for the types of its arguments,
-# which takes up to 0.5 us.
+# there is a residual, or dh. Called directly, that does not ask for types, which takes 0.5 us.
 _Functions = tuple[Callable, Callable, dict[tuple, Callable]]
 _FORWARD: _Functions = (forward_serial, forward_threads, {})
 _BACKWARD: _Functions = (backward_serial, backward_threads, {})
@@ -83,9 +81,7 @@ class CpuNormCache(NamedTuple):
 
 
 def in_forked_child() -> bool:
-    """Whether this process was forked from the one that loaded this module, and may have none of
-    its threads: with GNU's OpenMP a parallel function would terminate it.
-    """
+    """Whether this process was forked, and lacks threads: GNU's OpenMP might terminate it."""
     return os.getpid() != _PROCESS
 
 
@@ -117,9 +113,7 @@ def _fits(a, shape, dtype):
 
 
 def _result(out, x, *inputs):
-    """Where a result goes: a new array, or ``out``, which may share no memory with inputs, as
-    nothing but an array (an np.matrix always has two axes).
-    """
+    """A new array for a result, or ``out``, apart from inputs, as an array (no np.matrix)."""
     if out is None:
         return _empty(x.shape, x.dtype)
     validation.require_out(out, x, rows_in_order=True)
@@ -144,8 +138,7 @@ def _by_numpy(cache, rows, *parameters):
     return forward(rows, *parameters, cache.eps, precise=cache.saved.dtype != rows.dtype)
 
 
-# float16 and bfloat16 are storage: float32 in between, or float64 if precise. Results are rounded
-# once, from there.
+# float16 and bfloat16 are storage of float32, or float64 if precise; results are rounded once.
 
 
 def _half_forward(norm, x, gamma, beta, eps, residual, precise, y, out):
@@ -291,9 +284,7 @@ def _checked_backward(norm, dy, cache, dh, out):
 
 
 def _finish_backward(cache, dy, dh, dx, dgamma, dbeta):
-    """Let the NumPy backend do the rows of dx that are NaN, and all of dgamma and dbeta, because
-    parts rounded apart lose digits.
-    """
+    """By NumPy: rows of dx that are NaN, all of dgamma and dbeta, which in parts lose digits."""
     dy, dh, rows, dx = _each(lambda a: a.reshape(-1, len(dgamma)), dy, dh, cache.x, dx)
     mine = np.isnan(dx).all(axis=1)
     gamma = cache.gamma.astype(rows.dtype)
@@ -305,14 +296,7 @@ def _finish_backward(cache, dy, dh, dx, dgamma, dbeta):
 
 
 def layer_norm_forward(
-    x: np.ndarray,
-    gamma: np.ndarray,
-    beta: np.ndarray,
-    eps: float = 1e-5,
-    *,
-    residual: np.ndarray | None = None,
-    precise: bool = False,
-    out: np.ndarray | None = None,
+    x, gamma, beta, eps=1e-5, *, residual=None, precise=False, out=None
 ) -> layernorm.Outputs:
     r"""Layer norm of the last axis, in one pass; see :func:`lnlib.layernorm.layer_norm_forward`.
 
@@ -322,16 +306,13 @@ def layer_norm_forward(
     * ``x`` is float64, float32, float16 or bfloat16 (half precision is converted to float32 and
       back, or float64 if ``precise``). Never modified, and kept by the cache: see
       :class:`CpuNormCache`. With a residual h is kept, the array that is returned.
-    * ``precise``: arithmetic of both passes in float64, for float32 and half-precision x.
     * ``out``, of x's shape and dtype and C-contiguous, receives y, and is returned as y. It may not
       overlap x, residual, gamma or beta.
     """
     return _forward(LAYER_NORM, x, gamma, beta, eps, residual, precise, out)
 
 
-def layer_norm_backward(
-    dy: np.ndarray, cache: CpuNormCache, dh: _Maybe = None, *, out: _Maybe = None
-) -> layernorm.Gradients:
+def layer_norm_backward(dy, cache, dh=None, *, out=None) -> layernorm.Gradients:
     r"""Gradients of a loss with respect to x, gamma and beta; see
     :func:`lnlib.layernorm.layer_norm_backward`.
 
@@ -343,13 +324,7 @@ def layer_norm_backward(
 
 
 def rms_norm_forward(
-    x: np.ndarray,
-    gamma: np.ndarray,
-    eps: float = 1e-5,
-    *,
-    residual: np.ndarray | None = None,
-    precise: bool = False,
-    out: np.ndarray | None = None,
+    x, gamma, eps=1e-5, *, residual=None, precise=False, out=None
 ) -> layernorm.Outputs:
     r"""RMS norm of the last axis: :math:`y = \gamma\, h / \sqrt{\overline{h^2} + \varepsilon}`; see
     :func:`lnlib.layernorm.rms_norm_forward`.
@@ -359,9 +334,7 @@ def rms_norm_forward(
     return _forward(RMS_NORM, x, gamma, None, eps, residual, precise, out)
 
 
-def rms_norm_backward(
-    dy: np.ndarray, cache: CpuNormCache, dh: _Maybe = None, *, out: _Maybe = None
-) -> tuple[np.ndarray, np.ndarray]:
+def rms_norm_backward(dy, cache, dh=None, *, out=None) -> tuple[np.ndarray, np.ndarray]:
     r"""Gradients of a loss with respect to x and gamma; see
     :func:`lnlib.layernorm.rms_norm_backward`. Arguments and errors as of
     :func:`layer_norm_backward`.

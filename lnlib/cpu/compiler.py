@@ -73,8 +73,7 @@ def cached(**options: Any) -> Callable[[Callable], Callable]:
 
 @intrinsic
 def stream(typing_context, array, i, j, number):
-    """array[i, j] = number, by a streaming (non-temporal) store: past the caches, so that no cache
-    line is read first.
+    """array[i, j] = number, by a streaming (non-temporal) store: no cache line is read first.
 
     For loops over whole cache lines: LLVM vectorises them if each store is said to be aligned to a
     line, which is true of vectors of a line; the instructions for smaller ones ask for no more than

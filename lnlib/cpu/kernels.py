@@ -14,8 +14,7 @@ from numba import njit, prange
 from .. import validation
 from .compiler import NoAlias, cached, fence, stream, use_widest_vectors
 
-#: Rows whose parameter gradients are added in the dtype of the arithmetic, before float64 takes
-#: over.
+#: Rows whose parameter gradients are added in the dtype of the arithmetic, before float64.
 ROW_BLOCK = 16
 
 #: Bytes of a row that are summed in the dtype of the arithmetic, before float64 takes over. They
@@ -32,8 +31,7 @@ LINE = 64
 #: ``2**62`` switches streaming off.
 OUT_OF_CACHE_BYTES = 16 * 2**20
 
-#: Features from which a row is stored from its first whole cache line on, so that vectors are
-#: aligned and may be streamed.
+#: Features from which a row's whole cache lines are stored as aligned vectors, maybe streamed.
 LONG_ROW = 256
 
 #: Of float32 and of float64, found at ``itemsize // 8``, as is SAFE: what is below that pushes no
@@ -81,8 +79,7 @@ def times(a, b):
 
 @_inlined
 def _accumulate(total, lost, term, itemsize):
-    """total + term in float64, and ``lost`` with what this addition loses, exactly so (Knuth's
-    TwoSum).
+    """total + term in float64, and ``lost`` with exactly what this addition loses (TwoSum, Knuth).
 
     Sums of many blocks would lose digits of float64 numbers: after the square of an outlier, for
     example, u of it in each. Of float32 numbers that is nothing: they are added as they are.
@@ -206,10 +203,7 @@ def _fold(block, sums):
 def _statistics(x, i, beta, real):
     """(mean, residual, variance) of row i: a guess at its mean, the mean of what that leaves, and
     the variance; of RMS norm 0, 0 and the mean of squares. The first guess is the mean of 16
-    numbers.
-
-    If the residual is more than half a standard deviation the guess was poor: the variance, mean(d
-    ^2) - residual^2, would lose digits. Then the mean found so far is the next guess.
+    numbers; where it was poor, as :mod:`lnlib.cpu` says, the mean found so far is the next.
     """
     block, D = SUM_BLOCK_BYTES // x.itemsize, x.shape[1]
     first, total = min(D, 16), x.dtype.type(0)
@@ -279,8 +273,7 @@ def _columns_before_line(array):
 @_allocating
 def _zeros_on_lines(gamma, dbeta):
     """Two arrays of zeros of gamma's shape, or one and None. Both begin with a cache line, so that
-    no store crosses two. They are 1 KB more than D apart: a core takes equal places in two pages
-    for the same place.
+    no store crosses two, 1 KB more than D apart: a core takes equal places in pages for the same.
     """
     D, line = len(gamma), LINE // gamma.itemsize
     apart = (D // line + 17) * line
@@ -418,9 +411,7 @@ def _backward(dy, x, saved, dh, dx, dbeta, sums, part, parts):
 
 @_loop
 def _finish(sums, gradient):
-    """Add up the threads' sums for a parameter, in their order; returns 1 if one may have
-    overflowed, else 0.
-    """
+    """Add the threads' sums for a parameter, in order; returns 1 if one may have overflowed."""
     if gradient is None:
         return 0
     total = 0.0

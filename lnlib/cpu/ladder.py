@@ -1,5 +1,4 @@
-r"""Teaching kernels: the same layer norm, written in several ways that move different numbers of
-bytes.
+r"""Teaching kernels: the same layer norm in several ways, which move different numbers of bytes.
 
 Every forward takes ``(x, gamma, beta, eps)`` and returns ``(y, cache)``; the matching backward
 takes ``(dy, cache)`` and returns ``(dx, dgamma, dbeta)``. x, y, dy and dx have shape (rows, D),
@@ -69,10 +68,9 @@ def recomputing_backward(dy, cache):
 
 
 def reused_buffers_forward(x, gamma, beta, eps=1e-5, out=None):
-    """As good as NumPy gets: no temporaries, ``einsum`` for sums of products. The cache is (x,
-    mean, rstd, gamma).
+    """As good as NumPy gets: no temporaries, ``einsum`` for sums of products.
 
-    ``out``, an array of x's shape and dtype other than x, receives y.
+    The cache is (x, mean, rstd, gamma). ``out``, like x but another array, receives y.
     """
     D = x.shape[-1]
     y = np.empty_like(x) if out is None else out
@@ -91,8 +89,7 @@ def reused_buffers_forward(x, gamma, beta, eps=1e-5, out=None):
 def reused_buffers_backward(dy, cache, out=None, scratch=None):
     """Gradients with two buffers and no other temporaries.
 
-    ``out`` receives dx, and ``scratch`` is overwritten: two arrays of x's shape and dtype, other
-    than x and dy.
+    ``out`` receives dx, ``scratch`` is overwritten: arrays like x, and neither x nor dy.
     """
     x, mean, rstd, gamma = cache
     D = x.shape[-1]
@@ -145,9 +142,7 @@ def _forward(fill, x, gamma, beta, eps=1e-5):
 
 
 def _backward(fill, dy, cache):
-    """Call ``fill(dy, x, mean, rstd, gamma, dx, dgamma, dbeta)``; the last three are new, the last
-    two zero.
-    """
+    """Call ``fill(dy, *cache, dx, dgamma, dbeta)`` with new arrays, the last two of zeros."""
     x, _, _, gamma = cache
     dx, (dgamma, dbeta) = np.empty_like(x), np.zeros((2, len(gamma)), gamma.dtype)
     fill(dy, *cache, dx, dgamma, dbeta)
@@ -286,8 +281,7 @@ def _compiled(call, rows, fastmath, no_alias=False):
 
 _forward_by, _backward_by = partial(_compiled, _forward), partial(_compiled, _backward)
 
-#: The steps by name, each a pair (forward, backward). One of them is None where a step changes only
-#: the other pass.
+#: The steps by name, each (forward, backward), or None for a pass that the step does not change.
 STEPS = {
     "numpy-idiomatic": (idiomatic_forward, idiomatic_backward),
     "numpy-reused": (reused_buffers_forward, reused_buffers_backward),

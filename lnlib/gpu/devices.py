@@ -3,8 +3,7 @@
 :func:`launch` runs any kernel, a lesson and no fast way: Numba's own launch looks at every array
 anew, which takes longer than the GPU needs for millions of numbers. A :class:`PreparedLaunch` does
 that once: it keeps, for each device, the compiled kernel and its packed parameters, where only the
-addresses change from launch to launch. Its arguments are not checked: :mod:`lnlib.gpu.backend` has
-checked them.
+addresses change from launch to launch. :mod:`lnlib.gpu.backend` has checked its arguments.
 """
 
 import contextlib
@@ -30,8 +29,7 @@ from .. import validation
 #: address, count, and bytes from one number to the next.
 ARRAY, ADDRESS = "PPnnPnn", 4
 
-#: Of the driver's names: the attribute that is the number of a pointer's device, and the two ends
-#: of packed parameters.
+#: The driver's numbers for a pointer's device, and for the two ends of packed parameters.
 _DEVICE_ORDINAL, _BUFFER, _BUFFER_SIZE = 9, 1, 2
 
 
@@ -275,16 +273,14 @@ def describe() -> str:
 
 
 def launch(kernel: Callable, blocks: int, threads: int, *arguments: Any) -> Launched:
-    """Run ``kernel[blocks, threads](*arguments)`` to its end, wherever that is possible; returns a
-    named tuple.
+    """Run ``kernel[blocks, threads](*arguments)`` to its end, where that can be; a ``Launched``.
 
     * ``kernel``: what ``cuda.jit`` made of a function, or a plain function.
     * ``blocks``, ``threads``: how many blocks, and how many threads (1 to 1024) in each.
     * ``arguments``: numbers, and flat C-contiguous NumPy arrays, which the kernel writes in place.
 
     On a GPU the arrays are copied there and back, and the kernel is compiled at its first launch: a
-    lesson, not a fast way. Without one :func:`simt.launch` interprets the kernel, with all its
-    checks; errors as there.
+    lesson, not a fast way. Else :func:`simt.launch` interprets it, with its checks and errors.
     """
     validation.require_count("blocks", blocks)
     validation.require_count("threads", threads, most=1024)

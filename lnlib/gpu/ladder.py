@@ -1,5 +1,4 @@
-r"""Teaching kernels for the GPU: the same layer norm, written in several ways that ask memory
-differently.
+r"""Teaching kernels for the GPU: the same layer norm in ways that ask memory differently.
 
 Every kernel works on flat float32 arrays in which N rows of D numbers lie one after the other. A
 forward takes ``(x, gamma, beta, y, mean, rstd, N, D, eps)``, a backward ``(dy, x, mean, rstd,
@@ -19,8 +18,7 @@ import math
 
 from simt.cuda_access import FULL, cuda, device, float32, load4, store4
 
-# Sums over threads. All threads that take part call the function, and all get the sum where nothing
-# else is said.
+# Sums over threads. All of them call the function, and get the sum where nothing else is said.
 
 
 @device
@@ -140,8 +138,7 @@ def warp_per_row(x, gamma, beta, y, mean, rstd, N, D, eps):
 
 @functools.cache
 def row_access(threads, V, W):
-    """``read`` and ``write``, for a row of D numbers of which a thread keeps V chunks of W
-    neighbours.
+    """``read`` and ``write``, for a row of which a thread keeps V chunks of W neighbours.
 
     W is 4, where 4 divides D, or 1. The threads t of a block take turns: chunk j of thread t begins
     at column (j * threads + t) * W. Past the end of the row, zeros are kept. The loops have

@@ -15,8 +15,7 @@ ROWS_ADDED = 64
 #: Threads of a multiprocessor that backward counts on. With 128 registers each, 512 of them fit.
 RESIDENT = 512
 
-#: Partial sums that one thread of :func:`~lnlib.gpu.kernels.add_partials` adds one after the other:
-#: a multiple of 8.
+#: Partial sums that a thread of :func:`~lnlib.gpu.kernels.add_partials` adds: a multiple of 8.
 TERMS = 32
 
 
@@ -46,8 +45,7 @@ def threads_and_chunks(D, width, kept, most, least=32):
 
 def plan_forward(rows, D, width, kept=KEPT):
     """The plan for a forward pass: few threads, which then have much to read at once, and one row a
-    block, or several in 128 threads where a warp or a part of one does a row: a multiprocessor
-    takes more warps than blocks.
+    block, or several in 128 threads where a warp or less does a row: more warps than blocks fit.
 
     A row of up to :data:`SHORT` numbers is in a part of a warp, whose instructions would take
     longer than memory. In a long one (more than 8192 numbers, of :data:`KEPT`) a thread keeps twice

@@ -16,8 +16,7 @@ array``). The same program runs in a simulator, in one process and with NumPy al
 
 * **Digits.** Errors are those of :mod:`lnlib.layernorm` at any mean/sigma, for any cut: uneven
   shards and empty ones are ordinary.
-* **Bits** are the same on all ranks. With ``reproducible=True`` they are the same for every number
-  of ranks, too.
+* **Bits** are the same on all ranks; with ``reproducible=True`` for every number of ranks, too.
 * **Errors.** What is wrong on one rank is one :class:`~lnlib.sharded.messages.RankError` on all of
   them, with rank and argument, and never a hang.
 * **Range.** With rows sharded it is that of :mod:`lnlib.layernorm`. With features sharded,

@@ -3,8 +3,7 @@
     python -m lnlib.sharded demo -n 4              four processes under MPI, or simulated without it
     python -m lnlib.sharded demo -n 4 --simulate   four simulated ranks
 
-On a cluster start the ranks yourself: ``srun --mpi=pmi2 -n 8 python -m mpi4py -m lnlib.sharded demo
---rank``.
+On a cluster: ``srun --mpi=pmi2 -n 8 python -m mpi4py -m lnlib.sharded demo --rank``.
 """
 
 import argparse

@@ -10,7 +10,6 @@ instead of whole shards: bits do not depend on how many ranks have them, if each
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -42,19 +41,9 @@ class FeaturesCache(NamedTuple):
     backend = "features"  # type: ignore[misc]
 
 
-class _Messages(NamedTuple):
-    """What a norm sends forward and backward, and how two such parts are merged."""
-
-    forward: Callable
-    merge_forward: Callable
-    backward: Callable
-    merge_backward: Callable
-
-
-_MESSAGES = {
-    LAYER_NORM: _Messages(quadruples, merge, quintuples, merge_upstream),
-    RMS_NORM: _Messages(squares, np.add, products, np.add),
-}
+# What a norm sends of each part of a row, and how two parts are merged.
+_FORWARD = {LAYER_NORM: (quadruples, merge), RMS_NORM: (squares, np.add)}
+_BACKWARD = {LAYER_NORM: (quintuples, merge_upstream), RMS_NORM: (products, np.add)}
 
 
 def _rows(a):
@@ -73,12 +62,9 @@ def _joined(join, parts, block):
 
 
 def _statistics(rows, eps, block, norm):
-    """The numbers of the whole rows, a column each, and e of each row: ``rows`` out of range are
-    multiplied by 2**-e, which takes two more messages.
-    """
-    messages = _MESSAGES[norm]
-    parts = yield GATHER, messages.forward(rows, block)
-    statistics = _joined(messages.merge_forward, parts, block)
+    """The numbers of whole rows, a column each, and e: rows out of range are scaled by 2**-e."""
+    numbers_of, join = _FORWARD[norm]
+    statistics = _joined(join, (yield GATHER, numbers_of(rows, block)), block)
     e = np.zeros((len(rows), 1), np.int64)
     smallest, largest = validation.RANGE["float64"]
     with np.errstate(all="ignore"):
@@ -89,8 +75,8 @@ def _statistics(rows, eps, block, norm):
             M = np.maximum(np.abs(rows[redo]).max(axis=-1, initial=0), max(math.sqrt(eps), 5e-324))
             e[redo, 0] = (yield GATHER, np.frexp(M)[1].astype(np.int64)[None]).max(axis=0)
             rows[redo] = np.ldexp(rows[redo], -e[redo])
-            parts = yield GATHER, messages.forward(rows[redo], block)
-            for column, new in zip(statistics, _joined(messages.merge_forward, parts, block)):
+            again = _joined(join, (yield GATHER, numbers_of(rows[redo], block)), block)
+            for column, new in zip(statistics, again):
                 column[redo] = new
     return statistics, e
 
@@ -108,8 +94,7 @@ def _normalised(norm, x, rows, gamma, beta, eps, statistics, e, precise, block):
         beyond = np.where(alone, np.ldexp(rstd, -64), np.ldexp(scaled, -e - 64))
     for part in mean:
         rows -= part
-    # Squares that vanish beside eps are not those of a constant row; it is one if eps, scaled, has
-    # vanished, too.
+    # Squares that vanish beside eps are a constant row's only if eps, scaled, has vanished, too.
     rows *= np.where(alone & (scaled == np.inf), 1, scaled)
     xhat = rows.astype(compute)
     y = gamma.astype(compute) * xhat
@@ -162,8 +147,7 @@ def layer_norm_forward(
 
     One message, 32 bytes a row and part: the quadruples. Means over the D features of all ranks;
     eps, residual (this rank's features of it) and precise as in
-    :func:`lnlib.layernorm.layer_norm_forward`. finite: refuse x and residual with NaN or Inf,
-    naming the rank.
+    :func:`lnlib.layernorm.layer_norm_forward`. finite: NaN and Inf in x, residual are errors.
     """
     options = residual, precise, reproducible, block, finite
     return (yield from _forward(LAYER_NORM, x, gamma, beta, eps, *options))
@@ -196,8 +180,9 @@ def _backward(norm, dy, cache, dh):
         terms = [g * xhat, g.copy()][: 1 + norm.beta]
         sums = [layernorm.sum_rows(a).astype(cache.gamma.dtype) for a in terms]
         g *= cache.gamma.astype(np.float64)
-    parts = yield GATHER, _MESSAGES[norm].backward(g, xhat, cache.block)
-    _, *mean, along = _joined(_MESSAGES[norm].merge_backward, parts, cache.block)
+    numbers_of, join = _BACKWARD[norm]
+    parts = yield GATHER, numbers_of(g, xhat, cache.block)
+    _, *mean, along = _joined(join, parts, cache.block)
     with np.errstate(all="ignore"):
         for part in mean[:2]:  # behind m and r is the sum of xhat, which only merging needs
             g -= part
@@ -212,9 +197,7 @@ def _backward(norm, dy, cache, dh):
         return dx.astype(cache.dtype).reshape(cache.xhat.shape), *sums
 
 
-def layer_norm_backward(
-    dy: ArrayLike, cache: FeaturesCache, dh: ArrayLike | None = None
-) -> Program[layernorm.Gradients]:
+def layer_norm_backward(dy, cache, dh=None) -> Program[layernorm.Gradients]:
     r"""This rank's features of dx, dgamma and dbeta of :func:`lnlib.layernorm.layer_norm_backward`.
 
     One message, 40 bytes a row and part: the mean of g, as carefully as that of x, and the sum of
@@ -223,8 +206,6 @@ def layer_norm_backward(
     return (yield from _backward(LAYER_NORM, dy, cache, dh))
 
 
-def rms_norm_backward(
-    dy: ArrayLike, cache: FeaturesCache, dh: ArrayLike | None = None
-) -> Program[tuple[np.ndarray, np.ndarray]]:
+def rms_norm_backward(dy, cache, dh=None) -> Program[tuple[np.ndarray, np.ndarray]]:
     """This rank's features of RMS norm's dx and dgamma. One message, 16 bytes a row and part."""
     return (yield from _backward(RMS_NORM, dy, cache, dh))

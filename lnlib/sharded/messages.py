@@ -1,7 +1,6 @@
 """What ranks send each other: the operations, a step of a program, and one error for all ranks.
 
-A *program* is a generator: what one rank does. It brings something and waits for what all of them
-make of it::
+A *program* is a generator, what a rank does. It brings something, and gets what all make of it::
 
     total = yield SUM, array        # the elementwise sum, the same bits on every rank
     parts = yield GATHER, array     # the arrays of all ranks one behind the other, (parts, ...)
@@ -9,8 +8,7 @@ make of it::
     merged = yield merge, array     # in the simulator: merged two by two, by a function of two
 
 Before anything is sent, every rank tells the others, in 16 bytes, what it is about to do (a
-``Step``). Where that differs, or one of them has failed, nothing is sent, and all of them raise the
-same :class:`RankError`.
+``Step``). Where that differs, or one has failed, nothing is sent; all raise one :class:`RankError`.
 """
 
 import hashlib

@@ -11,7 +11,6 @@ errors are those of :mod:`lnlib.layernorm`, but for complex128; an error on one 
 import zlib
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from .. import layernorm, validation
 from ..layernorm import NormCache
@@ -62,14 +61,7 @@ def _forward(forward, x, eps, residual, finite, parameters, **options):
 
 
 def layer_norm_forward(
-    x: ArrayLike,
-    gamma: ArrayLike,
-    beta: ArrayLike,
-    eps: float = 1e-5,
-    *,
-    residual: ArrayLike | None = None,
-    precise: bool = False,
-    finite: bool = False,
+    x, gamma, beta, eps=1e-5, *, residual=None, precise=False, finite=False
 ) -> Program[layernorm.Outputs]:
     r"""This rank's rows of layer norm: :math:`y = \gamma (x - \mu) r + \beta`. Returns y and a
     cache, with a residual y, h and a cache.
@@ -77,21 +69,14 @@ def layer_norm_forward(
     x: (..., D), the rows of this rank, any number of them, also none. gamma, beta: (D,), the same
     on all ranks. eps, residual, precise and the cache are those of
     :func:`lnlib.layernorm.layer_norm_forward`, whose results these are, bit by bit. finite: refuse
-    x and residual with NaN or Inf, naming the rank. Sent is only what tells if parameters, eps or D
-    differ.
+    x and residual with NaN or Inf, naming the rank. Sent is what tells if arguments differ.
     """
     parameters, forward = {"gamma": gamma, "beta": beta}, layernorm.layer_norm_forward
     return (yield from _forward(forward, x, eps, residual, finite, parameters, precise=precise))
 
 
 def rms_norm_forward(
-    x: ArrayLike,
-    gamma: ArrayLike,
-    eps: float = 1e-5,
-    *,
-    residual: ArrayLike | None = None,
-    precise: bool = False,
-    finite: bool = False,
+    x, gamma, eps=1e-5, *, residual=None, precise=False, finite=False
 ) -> Program[layernorm.Outputs]:
     """This rank's rows of RMS norm, as :func:`layer_norm_forward`; no beta."""
     parameters, forward = {"gamma": gamma}, layernorm.rms_norm_forward
@@ -128,15 +113,9 @@ def _backward(norm, dy, cache, dh, reproducible, block):
 
 
 def layer_norm_backward(
-    dy: ArrayLike,
-    cache: NormCache,
-    dh: ArrayLike | None = None,
-    *,
-    reproducible: bool = False,
-    block: int = BLOCK,
+    dy, cache, dh=None, *, reproducible=False, block=BLOCK
 ) -> Program[layernorm.Gradients]:
-    r"""This rank's rows of dx, with its dh added; dgamma and dbeta of all rows, the same bits on
-    every rank.
+    r"""This rank's rows of dx, with its dh added; dgamma and dbeta of all, the same on every rank.
 
     One message of 2 D float64, the sum of each rank's
     :math:`\sum_{rows} dy\, \hat x` and :math:`\sum_{rows} dy`. Its order is the MPI library's, and
@@ -148,12 +127,7 @@ def layer_norm_backward(
 
 
 def rms_norm_backward(
-    dy: ArrayLike,
-    cache: NormCache,
-    dh: ArrayLike | None = None,
-    *,
-    reproducible: bool = False,
-    block: int = BLOCK,
+    dy, cache, dh=None, *, reproducible=False, block=BLOCK
 ) -> Program[tuple[np.ndarray, np.ndarray]]:
     """This rank's rows of dx, and dgamma of all rows, as :func:`layer_norm_backward`."""
     return (yield from _backward(RMS_NORM, dy, cache, dh, reproducible, block))

@@ -54,11 +54,7 @@ def _reply(steps, order, piece):
 
 
 def simulate(
-    programs: Sequence[Program[Result]],
-    *,
-    order: str = "tree",
-    piece: int | None = None,
-    log: list[Message] | None = None,
+    programs: Sequence[Program[Result]], *, order="tree", piece=None, log=None
 ) -> list[Result]:
     """The results of all ranks' programs, in order.
 
@@ -89,6 +85,5 @@ def simulate(
         if log is not None:
             log.append(Message.of(steps[0], [step.length for step in steps]))
         reply = _reply(steps, order, piece)
-        # Each rank has memory of its own. The sum of 0-d arrays is NumPy's scalar, and becomes an
-        # array again.
+        # Each rank has memory of its own. Sums of 0-d arrays, NumPy's scalars, are arrays again.
         replies = [reply if reply is None else np.array(reply) for _ in programs]

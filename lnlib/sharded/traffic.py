@@ -22,17 +22,13 @@ def parts(count: int, block: int | None = None) -> int:
     return -(-count // block) if block else int(count > 0)
 
 
-def features(
-    counts: Sequence[int], rows: int, norm: str = "layer", block: int | None = None
-) -> list[Message]:
+def features(counts: Sequence[int], rows: int, norm="layer", block=None) -> list[Message]:
     """The messages of both passes, features sharded: ``rows``, and ``counts`` of features."""
     sent = [tuple(ITEM * k * rows * parts(n, block) for n in counts) for k in COLUMNS[norm]]
     return [Message(SAME, (0,) * len(counts)), *(Message(GATHER, each) for each in sent)]
 
 
-def rows(
-    counts: Sequence[int], D: int, norm: str = "layer", block: int | None = None
-) -> list[Message]:
+def rows(counts: Sequence[int], D: int, norm="layer", block: int | None = None) -> list[Message]:
     """The messages of both passes, rows sharded: ``counts`` of rows, D features."""
     numbers = SUMS[norm] * D
     if block:

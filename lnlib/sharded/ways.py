@@ -1,5 +1,4 @@
-r"""Six ways to the mean and the variance of a row whose features lie on several ranks, in x's
-dtype.
+r"""Six ways to mean and variance of a row whose features lie on several ranks, in x's dtype.
 
 Teaching programs: ``m, r, v = yield from way(x, D)``. x is (rows, width), this rank's features, D
 the number of features of the whole row; the mean is m + r, v the variance, each of shape (rows, 1).
@@ -84,9 +83,7 @@ WAYS = {
 }
 
 
-def normalise(
-    x: np.ndarray, D: int, way: str = "recentred", eps: float = 1e-5
-) -> Program[np.ndarray]:
+def normalise(x: np.ndarray, D: int, way="recentred", eps=1e-5) -> Program[np.ndarray]:
     """This rank's features of xhat, in x's dtype, with mean and variance from a key of WAYS."""
     m, r, v = yield from WAYS[way].program(x, D)
     with np.errstate(all="ignore"):

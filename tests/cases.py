@@ -79,17 +79,7 @@ def run(
 
 
 def cut_among_three(
-    module,
-    axis,
-    x,
-    gamma,
-    beta,
-    dy,
-    eps=1e-5,
-    norm="layer_norm",
-    residual=None,
-    dh=None,
-    **options,
+    module, axis, x, gamma, beta, dy, eps=1e-5, norm="layer_norm", residual=None, dh=None, **options
 ):
     """The same of a module of lnlib.sharded: rows (axis 0) or features (1) on three ranks, the
     first with the least.

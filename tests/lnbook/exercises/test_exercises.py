@@ -83,8 +83,7 @@ coalesced no-conflicts layer-backward
 
 
 @pytest.mark.parametrize(
-    "id",
-    [pytest.param(id, marks=interpreted(exercises()[id])) for id in NEED_NO_OTHERS.split()],
+    "id", [pytest.param(id, marks=interpreted(exercises()[id])) for id in NEED_NO_OTHERS.split()]
 )
 def test_each_check_stops_a_mistake(id):
     exercise = exercises()[id]

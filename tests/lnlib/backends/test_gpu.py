@@ -264,8 +264,7 @@ def test_every_kernel_without_a_mean_and_with_a_residual(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "sigma, eps, exponent",
-    [(5e37, 1e-5, 125), (1e-36, 0.0, -120), (1.0, 1e42, 70)],
+    "sigma, eps, exponent", [(5e37, 1e-5, 125), (1e-36, 0.0, -120), (1.0, 1e42, 70)]
 )
 @every_kind
 def test_every_kernel_out_of_range(kind, sigma, eps, exponent):

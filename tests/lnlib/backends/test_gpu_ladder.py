@@ -93,8 +93,7 @@ def test_any_number_of_blocks(G):
 
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize(
-    "N, D",
-    [(1, 128), (33, 31), (7, 1000)] + [(300, 1024)] * gpu.devices.cuda.is_available(),
+    "N, D", [(1, 128), (33, 31), (7, 1000)] + [(300, 1024)] * gpu.devices.cuda.is_available()
 )
 def test_steps_on_a_gpu(name, N, D):
     """Where there is none, lnlib.gpu.launch interprets them."""

@@ -36,37 +36,6 @@ def test_half_precision_is_rounded_once(dtype, offset):
         assert (np.abs(value - exact) <= ulp / 2 + 8 * U["float32"] * row).all()
 
 
-# The backward passes
-
-
-@pytest.mark.parametrize(
-    "forward, backward",
-    [
-        (ln.layer_norm_forward, ln.layer_norm_backward),
-        (lambda x, gamma, beta: ln.rms_norm_forward(x, gamma), ln.rms_norm_backward),
-    ],
-)
-@pytest.mark.parametrize("rows", [0, 1, 4, 5])
-def test_sums_of_blocks(rows, forward, backward):
-    """Of two rows each, the last of what is left: those of the rows alone, and dx is that of all
-    rows.
-    """
-    rng = np.random.default_rng(rows)
-    x, dy = rng.standard_normal((2, rows, 3)).astype("f4")
-    _, cache = forward(x, dy[:1].sum(axis=0), np.zeros(3, "f4"))
-    found = ln.backward_sums(dy, cache, 2)
-    parts = [
-        ln.backward_sums(
-            dy[i : i + 2], cache._replace(xhat=cache.xhat[i : i + 2], rstd=cache.rstd[i : i + 2])
-        )
-        for i in range(0, rows, 2)
-    ]
-    assert np.array_equal(found[0], backward(dy, cache)[0])
-    for k in range(1, len(found)):
-        assert found[k].dtype == np.float64 and found[k].shape == (len(parts), 3)
-        assert np.array_equal(found[k], np.reshape([part[k] for part in parts], (-1, 3)))
-
-
 # Derivatives by the complex step: Im f(x + i h u) / h is exact to rounding for any small h.
 
 H = 1e-30

@@ -120,12 +120,6 @@ def test_bytes_go_with_the_dtype():
     assert sizes == [8 * sizes[3] // 2, 2 * sizes[3], sizes[3], sizes[3]]
 
 
-def test_total_adds_up():
-    parts = [cost.Operation("a", 1, 20, 300), cost.Operation("b", 4, 50, 600)]
-    assert cost.total(parts) == ("total", 5, 70, 900)
-    assert parts[0].bytes == 320 and parts[0].intensity == 1 / 320
-
-
 # Memory, against tracemalloc
 
 #: Array objects, tuples and NumPy's own notes take some 100 bytes apiece.

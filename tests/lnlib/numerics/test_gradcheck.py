@@ -82,24 +82,6 @@ def test_every_gradient_is_as_accurate_as_the_formula_allows(method, shape):
         assert reference.relative_error(numeric, getattr(exact, name)) <= ACCURACY[method], name
 
 
-@pytest.mark.parametrize(
-    "method, coefficient",
-    [
-        ("one_sided", 1 / 2),
-        ("central", 1 / 6),
-        ("five_point", 1 / 30),
-        ("complex", 1 / 6),
-        ("richardson", 2**-6 / 5040),
-    ],
-)
-def test_the_truncation_constants_in_the_default_step_are_right(method, coefficient):
-    h, order = 0.125, RULES[method].order
-    # exp at 0: every derivative is 1. At h = 1/8 the next term is at most 5 % of this one.
-    error = abs(METHODS[method](np.exp, np.zeros(()), h) - 1)
-    assert error == pytest.approx(coefficient * h**order, rel=0.06)
-    assert RULES[method].truncation == coefficient
-
-
 def steps_taken(method, x):
     seen = []
 

@@ -100,43 +100,6 @@ def test_neumaier_recovers_what_a_running_sum_loses(dtype):
     assert sum_rows(a, "neumaier", dtype) == 2
 
 
-def most_roundings(n, order):
-    """How often a term is rounded at most, with the partial sums that it is part of."""
-    if order in ("neumaier", "wide"):
-        return 1
-    inside = min(n, 128) if order == "blocks" else 1 if order == "pairwise" else n
-    return inside - 1 + np.ceil(np.log2(max(n / inside, 1)))
-
-
-@pytest.mark.parametrize("order", list(ROW_ORDERS))
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_no_sum_is_worse_than_its_bound(dtype, order):
-    """Where rows * u < 0.1, the terms of second order add at most a tenth, and for Neumaier (rows
-    u)**2.
-    """
-    u = FORMATS[dtype].u
-    for rows in (2, 3, 20, *((129, 3000) if dtype == "float32" else ())):
-        a = terms(rows, 50, dtype, seed=rows)
-        exact = np.array([math.fsum(column) for column in a.T.tolist()])
-        size = np.array([math.fsum(np.abs(column)) for column in a.T.tolist()])
-        error = np.abs(sum_rows(a, order, dtype, np.random.default_rng(1)) - exact)
-        # Their one rounding is of the total.
-        last = u * np.abs(exact) if order in ("neumaier", "wide") else 0
-        bound = 1.1 * u * most_roundings(rows, order) * size + last + (rows * u) ** 2 * size
-        assert (error <= bound).all()
-
-
-# What the chapter tells
-
-
-def test_random_order_differs_from_run_to_run_and_repeats_with_its_seed():
-    a = terms(2000, 40)
-    first, again, other = (
-        sum_rows(a, "random", rng=np.random.default_rng(seed)) for seed in (1, 1, 2)
-    )
-    assert np.array_equal(first, again) and not np.array_equal(first, other)
-
-
 # Lines on their measurements
 
 COUNTS = {"float32": (1000, 10_000, 100_000), "bfloat16": (100, 1000, 10_000)}

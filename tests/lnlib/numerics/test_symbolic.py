@@ -223,18 +223,3 @@ def test_numeric_jacobian_against_exact_arithmetic(n, eps):
             np.tile(xs[index], (n, 1)), np.ones(n), np.zeros(n), np.eye(n), eps
         ).dx
         assert reference.relative_error(found[index], exact) <= jacobian_bound(xs[index], eps)
-
-
-def test_compiled_code_takes_a_complex_step():
-    """d(dx)/dx along v, by the complex step, is the gradient of <v, dx>: the Hessian of <dy, y> is
-    symmetric.
-    """
-    rng = np.random.default_rng(0)
-    xs, dy, gamma, v_ = rng.standard_normal((4, 5))
-    step = (gamma * dy @ symbolic.numeric_jacobian(5)(xs + 1e-30j * v_, 1e-5)).imag / 1e-30
-    cache = layernorm.layer_norm_forward(xs, gamma, 0 * gamma)[1]
-    found = layernorm.layer_norm_double_backward(v_, dy, cache)[0]
-    # Both are rounded values of terms up to 6 ||v|| ||g||/s^2; jacobian_bound is relative to 1/s
-    # alone.
-    size = 6 * np.linalg.norm(v_) * np.linalg.norm(gamma * dy) * cache.rstd[0] ** 2
-    assert np.abs(step - found).max() <= 3 * jacobian_bound(xs, 1e-5) * size

@@ -11,7 +11,7 @@ import cases
 import numpy as np
 import pytest
 
-from lnlib import cpu, gpu, validation
+from lnlib import cpu, gpu
 from lnlib import layernorm as ln
 from lnlib.norms import RMS_NORM
 
@@ -105,40 +105,6 @@ def test_bad_input_is_refused_by_name(backend):
         assert type(caught.value) is error, (function, name)
         said = str(caught.value)
         assert said.startswith(f"{name}: ") and found in said and expected in said, said
-
-
-class Device:
-    """What the protocol of device arrays says of a NumPy array."""
-
-    def __init__(self, array, dtype=""):
-        self.shape, self.dtype = array.shape, dtype or array.dtype
-        self.__cuda_array_interface__ = {
-            "typestr": array.dtype.str,
-            "shape": array.shape,
-            "strides": array.strides,
-            "data": (0, False),
-        }
-
-
-def test_descriptions():
-    """Good ones pass through every function; strides are those of rows."""
-    single = X.astype("f4")
-    x, gamma = (gpu.backend.description("a", Device(a)) for a in (single, GAMMA.astype("f4")))
-    assert x == ((2, 3), np.dtype("f4"), True)
-    assert validation.require_x(x) is x
-    assert validation.require_like_x("dy", x, x.shape, x.dtype) is x
-    assert validation.require_parameters(gamma, gamma, x) == (gamma, gamma)
-    # What the protocol has no name for is what the array calls it.
-    if "bfloat16" in cases.HALVES:
-        half = Device(np.zeros(3, "V2"), dtype="torch.bfloat16")
-        assert gpu.backend.description("a", half).dtype == np.dtype("bfloat16")
-    for bad, error, message in (
-        (Device(single.T), ValueError, r"found strides \(4, 12\), expected a C-contiguous array"),
-        (Device(X), TypeError, "found dtype float64, expected float32, float16 or, with ml_dtypes"),
-        (Device(single, "torch.float8"), TypeError, "found dtype float8, expected float32"),
-    ):
-        with pytest.raises(error, match=f"^a: {message}"):
-            gpu.backend.description("a", bad)
 
 
 # Good input

@@ -442,12 +442,10 @@ class OnDevice:
 
     def __init__(self, array, read_only=False, at=0):
         self.array, self.read_only, self.at = array, read_only, at
+        self.shape, self.dtype = array.shape, array.dtype
 
     def __getitem__(self, k):
         return OnDevice(self.array[k])
-
-    shape = property(lambda self: self.array.shape)
-    dtype = property(lambda self: self.array.dtype)
 
     @property
     def __cuda_array_interface__(self):
@@ -554,6 +552,17 @@ def test_arrays_on_the_device_stay_there(interpreted):
     assert y is into_y and bits([y.array]) == bits(expected[:1])
     dx, *_ = gpu.layer_norm_backward(dy, cache, out=into_dx)
     assert dx is into_dx and bits([dx.array]) == bits(expected[1:2])
+
+
+@pytest.mark.parametrize("name", [*cases.HALVES[1:], "float8"])
+def test_a_dtype_that_the_protocol_has_no_name_for_is_what_the_array_calls_it(name):
+    a = OnDevice(np.zeros(3, "V2"))
+    a.dtype = f"torch.{name}"
+    if name in cases.HALVES:
+        assert backend.description("a", a).dtype == np.dtype(name)
+    else:
+        with pytest.raises(TypeError, match="^a: found dtype float8, expected float32"):
+            backend.description("a", a)
 
 
 @pytest.mark.skipif(cuda.is_available(), reason="needs a machine without a GPU")

@@ -130,12 +130,3 @@ def test_parts_are_added_in_their_order(parts, padding):
         np.abs(dgamma - (dy * xhat.astype(float)).sum(axis=0))
         <= 12 * 2.0**-24 * np.abs(dy * xhat).sum(axis=0)
     )
-
-
-@pytest.mark.slow
-def test_padding_stays_empty():
-    pytest.importorskip("numba")
-    dy, sums = np.ones((7, 3), np.float32), np.zeros((2, 2, 8), np.float32)
-    ladder.add_parts(dy, dy, sums)
-    assert np.array_equal(sums[..., :3], np.broadcast_to([[[3]], [[4]]], (2, 2, 3)))
-    assert not sums[..., 3:].any()

@@ -448,29 +448,6 @@ def test_a_backward_that_reads_x_is_named_and_cannot_spoil_the_probes():
 # ---- What it says
 
 
-def test_every_name_has_one_sentence():
-    for family in (LAYER_NORM, RMS_NORM, outside_family(True)):
-        names = [k.name for k in family.known]
-        assert len(set(names)) == len(names)
-        assert set().union(*family.groups.values()) <= set(names)
-        for k in family.known:
-            assert "\n" not in k.wrong and not k.wrong.endswith(".")
-            assert not k.question or k.question.endswith((".", "?"))
-    assert all(k.question for k in MUTANTS)
-
-
-def test_a_report_says_where_its_diagnosis_comes_from():
-    def explained(f):
-        return check("backward-dx", f).explain()
-
-    assert explained(as_dx(_wrong_dx()[1].backward)).startswith(
-        "known (frozen-statistics)\n  dx: the numbers of the catalogue's frozen-statistics"
-    )
-    fitted = explained(lambda d, h, r, g: r**2 * (d - m(d) - h * m(d * h)))
-    assert "dx: the formula with gamma-missing and variance-for-std" in fitted
-    assert check("backward-dx", right).explain() == "no diagnosis"
-
-
 @pytest.mark.filterwarnings("error")
 def test_a_tuple_in_place_of_dx_costs_no_warning():
     """Parts of several shapes make no array: there is nothing to compare, and that is no defect of

@@ -17,11 +17,6 @@ def not_shrunk(monkeypatch):
     monkeypatch.setattr(run, "shrink", lambda case, *_: case)
 
 
-def test_there_are_enough():
-    names = {(group, name) for group, name, *_ in TARGETS}
-    assert len(TARGETS) == len(names) > 300
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("part", SOME, ids=[part[0][1] for part in SOME])
 def test_no_bug_is_named(part):

@@ -62,22 +62,6 @@ def test_a_mistake_has_its_name_though_arithmetic_is_in_float32():
     assert "parameters-swapped" in report.mistake.names
 
 
-@pytest.mark.slow
-def test_a_wrong_y_has_its_name_where_its_gradients_have_none():
-    """The variance of a sample, and the backward as if it were not: what x.var() of PyTorch makes
-    of it.
-    """
-
-    def sample(x, eps):
-        return two_pass(x, eps)[0], 1 / np.sqrt(
-            x.var(axis=-1, keepdims=True, ddof=1) + x.dtype.type(eps)
-        )
-
-    said = validate(pair(sample, normalised, means), quick=True).mistake
-    assert said.names == ("sample-variance",)
-    assert said.sentence.endswith("Your gradients are not those of that y.")
-
-
 def test_what_has_right_numbers_has_no_name():
     """In float32 no mistake may be read from rounding, where the mean of squares less the square of
     the mean rounds most.

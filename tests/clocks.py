@@ -31,10 +31,8 @@ class FakeGpu:
     seconds)`` says.
     """
 
-    multiprocessors = 132
-
     def __init__(self, host=0.0):
-        self.host, self.now, self.awake, self.log, self.broken = host, 0.0, 0.0, [], False
+        self.host, self.now, self.awake, self.log = host, 0.0, 0.0, []
 
     def work(self, name, seconds):
         def call():
@@ -61,5 +59,4 @@ class FakeGpu:
         return end - start
 
     def synchronize(self):
-        if self.broken:
-            raise RuntimeError("the context is gone")
+        pass

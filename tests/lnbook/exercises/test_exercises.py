@@ -153,6 +153,12 @@ def columns(order, sign=1):
     return coefficients
 
 
+def of(id, change):
+    """An exercise, and its solution with a change of what it returns."""
+    solution = exercises()[id].solution
+    return id, lambda *args: change(solution(*args))
+
+
 @pytest.mark.parametrize(
     "id, candidate, kind, words",
     [
@@ -175,47 +181,18 @@ def columns(order, sign=1):
         ("survivor", no_projection, "one of", "Your dx is that of"),
         ("read-the-mistake", columns((0, 1, 2), -1), "known", "have the other sign"),
         ("short-form", lambda x, order: True, "may be", "Every row is trusted"),
+        (*of("group-norm", lambda a: 3 * a), "relation", "is 3 times the right one"),
+        (*of("best-step", lambda h: 1 / h), "relation", "reciprocal"),
+        # What is none of them has no name.
+        (*of("group-norm", lambda a: 3.14159 * a), None, ""),
+        (*of("eigenvalues", lambda a: a * np.nan), None, ""),
+        ("group-norm", lambda x, groups, eps=1e-5: x.no_such_name, None, ""),
     ],
 )
 def test_a_mistake_in_other_words(id, candidate, kind, words):
     report = check(id, candidate)
     assert report.failed and (report.diagnosis.kind if report.diagnosis else None) == kind, report
     assert words in str(report.diagnosis), report
-
-
-# ---- What has no name
-
-
-def _of(id, change):
-    solution = exercises()[id].solution
-    return id, lambda *args: change(solution(*args))
-
-
-@pytest.mark.parametrize(
-    "answer, words",
-    [
-        (_of("group-norm", lambda a: 3 * a), "is 3 times the right one"),
-        (_of("best-step", lambda h: 1 / h), "reciprocal"),
-    ],
-)
-def test_simple_relations_are_told(answer, words):
-    report = check(*answer)
-    assert (
-        report.failed and report.diagnosis.kind == "relation" and words in str(report.diagnosis)
-    ), report
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        _of("group-norm", lambda a: 3.14159 * a),
-        _of("eigenvalues", lambda a: a * np.nan),
-        ("group-norm", lambda x, groups, eps=1e-5: x.no_such_name),
-    ],
-)
-def test_what_is_none_of_them_is_not_named(answer):
-    report = check(*answer)
-    assert report.failed and report.diagnosis is None, report
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lnbook.exercises import Call, Check, Mismatch, each, expect, unchanged
+from lnbook.exercises import Call, Check, each, expect, unchanged
 from lnbook.exercises.run import Raised, here, questions, verdict
 from lnlib import layer_norm_forward
 
@@ -92,23 +92,3 @@ def test_an_answer_works_on_copies_and_may_not_change_them_where_that_is_asked()
     lists = unchanged("a list is left alone", lambda rng: Call({"values": [1, 2], "rng": rng}))
     assert "argument values" in run(lists, lambda values, rng: values.reverse())
     assert run(lists, lambda values, rng: rng.random()) is None
-
-
-def test_how_a_call_is_made_may_be_told():
-    def called(answer, arguments):
-        if arguments["n"] == 2:
-            raise Mismatch("not of two")
-        return answer(arguments["n"])
-
-    assert (
-        run(
-            each(
-                "in another way",
-                ask,
-                lambda found, n, **_: expect(found == n, "other"),
-                call=called,
-            ),
-            lambda n: n,
-        )
-        == "not of two"
-    )

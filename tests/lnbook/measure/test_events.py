@@ -33,30 +33,6 @@ def test_a_sample_for_which_the_host_was_late_is_taken_again():
     assert found["a"].late == [False, False] and len(found["a"].seconds) == 2
 
 
-def test_compare():
-    fake = FakeGpu()
-    calls = {
-        "pytorch": fake.work("p", 4e-3),
-        "copy": fake.work("c", 1e-3),
-        "lnlib": fake.work("l", 2e-3),
-    }
-    against = {"speedup": ("pytorch",), "of_copy": ("copy",), "of_add": ("add",)}
-    ours = events.compare(calls, against, fake, per=10, rounds=3, host=lambda call, gpu: 1e-3)[2]
-    # A call of 2 ms does ten things.
-    assert (
-        ours.items()
-        >= {
-            "implementation": "lnlib",
-            "seconds": [2e-4] * 3,
-            "host_seconds": 1e-4,
-            "speedup": [2] * 3,
-            "of_copy": [0.5] * 3,
-        }.items()
-        and "of_add" not in ours
-    )
-    assert "calls" not in ours and "faults" not in ours
-
-
 def test_a_sleep_is_calibrated_and_never_runs_away():
     fake = FakeGpu()
     fake.units, unit = 1e9, 4e-9  # a unit takes four times as long as thought

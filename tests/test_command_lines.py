@@ -19,6 +19,7 @@ SLIPS = [
     ("lnbook.measure.__main__", "--seconds nan", "--seconds: found nan, expected more than 0"),
     ("lnbook.measure.__main__", "--folder FILE", f"--folder: {WRITTEN}"),
     ("lnlib.sharded.__main__", "demo -n 0", f"-n: found 0, {FEATURES}"),
+    ("benchmarks.normcheck", "--jobs 0", "--jobs: found 0, expected at least 1"),
     ("benchmarks.gpu.command", "--minutes nan", "--minutes: found nan, expected more than 0"),
 ]
 if hasattr(os, "sched_getaffinity"):  # on Linux, where processes are pinned to cores

@@ -105,8 +105,7 @@ def _normalise_any(x, eps, centre):
     if x.dtype.kind == "c":
         return xhat, rstd, beyond
     smallest, largest = validation.RANGE[x.dtype.name]
-    in_range = (smallest < var_eps) & (var_eps < largest)
-    redo = ~in_range[:, 0]
+    redo = ~((smallest < var_eps) & (var_eps < largest))[:, 0]
     if redo.any():  # a row with NaN or Inf stays what it is
         e_x = _exponent(x[redo])
         c = centre(np.ldexp(x[redo], -e_x))

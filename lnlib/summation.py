@@ -82,10 +82,6 @@ def _blocks(a, dtype):
     return by_halves(running_sums(within, dtype)[-1], dtype)
 
 
-def _wide(a, dtype):
-    return a.sum(axis=0, dtype=np.float64)
-
-
 def _neumaier(a, dtype):
     # The compensation is only added at the end, so the running sums are the plain ones, and the
     # error of each step (Dekker: exact when taken from the larger summand) is known at once.
@@ -104,7 +100,7 @@ ROW_ORDERS = {
     "blocks": _blocks,
     "pairwise": by_halves,
     "neumaier": _neumaier,
-    "wide": _wide,
+    "wide": lambda a, dtype: a.sum(axis=0, dtype=np.float64),
 }
 
 
@@ -161,8 +157,8 @@ def row_sum_loss(n: ArrayLike, order: str, dtype: str = "float32") -> np.ndarray
     * Neumaier: the same, and the n errors, of size :math:`\tau u \sqrt k` each, are themselves
       summed in sequence: :math:`\tau u \sqrt{1 + (\tau u n)^2 / 6}`. In bfloat16 1000 rows show it.
 
-    They hold while they are small: in bfloat16, from 10\ :sup:`5` rows on, terms vanish beside a
-    running sum. ``n`` is a number or an array.
+    They hold while they are small: in bfloat16, from 10\ :sup:`5` rows on, terms vanish. ``n`` may
+    be an array.
     """
     validation.require_choice("order", order, ROW_ORDERS)
     validation.require_choice("dtype", dtype, DTYPES)

@@ -314,8 +314,7 @@ def compact(row: Row) -> Gradients:
 def compact_steps(row: Row) -> dict[Symbol, Expr]:
     r"""The target in the order in which one would run it: g, its two means, then the gradients.
 
-    A dict of the symbols g_1, ..., the two means, dx_1, ..., dgamma_1, ..., dbeta_1, ... mapped to
-    expressions in earlier keys, in dy and in the nodes of :func:`graph`.
+    A dict of g_1, ..., both means, dx_1, ..., dgamma_1, ..., dbeta_1, ... as :func:`graph_steps`.
     """
     D = len(row.x)
     h, a = _vector("xhat", D), _vector("g", D)

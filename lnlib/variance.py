@@ -230,8 +230,7 @@ def chan(x: np.ndarray, order: str = "pairwise") -> Moments:
     r"""Groups of one element, merged with their neighbours until one group is left; var = S / D.
 
     The formula is that of :func:`merge`. The error is :math:`\kappa u \log_2 D`: fewer roundings of
-    the mean than in :func:`welford`, and any number of threads may share the work. Pairwise by
-    nature; ``order`` changes nothing.
+    the mean than in :func:`welford`, and threads may share the work. ``order`` changes nothing.
     """
     groups = np.ones(x.shape[-1]), x.copy(), np.zeros_like(x)
     while groups[0].size > 1:
@@ -248,14 +247,13 @@ def chan(x: np.ndarray, order: str = "pairwise") -> Moments:
 def neumaier(x: np.ndarray, order: str = "sequential") -> Moments:
     r""":func:`two_pass` with :func:`compensated_total` for both sums.
 
-    The error no longer grows with D in practice: it is :math:`u + (\kappa u)^2`. xhat is still off
-    by :math:`u |\mu|/\sigma`, because m is rounded. There is one running sum, whatever ``order``.
+    The error no longer grows with D in practice: it is :math:`u + (\kappa u)^2`. One running sum is
+    all it needs; ``order`` changes nothing. That of xhat stays: m is rounded.
     """
     D = x.shape[-1]
     m = _divide(compensated_total(x), D)
     d = x - m
-    var = _divide(compensated_total(d * d), D)
-    return m, np.zeros_like(m), var
+    return m, np.zeros_like(m), _divide(compensated_total(d * d), D)
 
 
 @_algorithm
@@ -264,8 +262,7 @@ def wide(x: np.ndarray, order: str = "pairwise") -> Moments:
 
     The wider dtype is float64, and for float64 it is ``numpy.longdouble``. Where that is float64 as
     well (Windows, and macOS on ARM), this is :func:`two_pass` for float64 x. Mean and var are
-    correctly rounded, nearly always. xhat is still off by :math:`u |\mu|/\sigma`, because m must be
-    rounded before x - m can be taken in x's dtype.
+    correctly rounded, nearly always. xhat is no better: m is rounded before it is subtracted.
     """
     w = x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
     m = mean(w, order)

@@ -1,8 +1,7 @@
 r"""Layer norm, RMS norm and their gradients in one pass over each row, compiled with Numba.
 
 The same functions as in :mod:`lnlib.layernorm`, with the same arguments and results (but for
-``round_twice``), and ``out=``. Each row is read from memory once and written once; what is computed
-in between stays in the first level of cache.
+``round_twice``), and ``out=``. Each row is read once from memory, and written once.
 
 * **One loop for all.** RMS norm is layer norm without beta and with a mean of 0, and a residual and
   ``dh`` are added on the way. Numba compiles the loops anew for what is None, at the first call.
@@ -12,14 +11,12 @@ in between stays in the first level of cache.
   is summed: with d = x - m, mean(d) is the residual and mean(d^2) - mean(d)^2 the variance, from a
   single loop. If the residual is more than half a standard deviation, the guess was poor, and the
   loop runs again from m + residual.
-* **Order of additions.** Sums over a row may be added in any order (then they become vector loops),
-  in blocks of 1 KB, in float64 after that. Nothing else may: in x - m - residual the order is
-  the point.
+* **Order of additions.** Sums over a row may be added in any order (then they become vector loops)
+  in blocks of 1 KB, in float64 after that. Nothing else may, x - m - residual least of all.
 * **The mean of g** is summed from a guess, too, so that the dx of a constant g is 0.
 * **Parameter gradients.** Rows are added in the dtype of the arithmetic 16 at a time, then in
   float64, which for float64 keeps what it loses. Where all terms of a sum are equal their roundings
-  do not average: up to 4.5 u. With threads each has its own sums, added in the order of the
-  threads. They are rounded once.
+  do not average: up to 4.5 u. Each thread has sums of its own, which are added in their order.
 * **Memory.** A loop of backward stores dx and nothing else, because stores wait for one another.
   Where the arrays of a pass are 16 MB or more (``kernels.OUT_OF_CACHE_BYTES``), long rows are
   stored past the caches: what reads the result next reads it from memory.
@@ -43,13 +40,8 @@ the compiler beyond Numba's own options.
 Numba is loaded with the first name that needs it: in a browser half of the ladder runs without.
 """
 
-__all__ = [
-    "CpuNormCache",
-    "layer_norm_backward",
-    "layer_norm_forward",
-    "rms_norm_backward",
-    "rms_norm_forward",
-]
+__all__ = ["CpuNormCache", "layer_norm_backward", "layer_norm_forward"]
+__all__ += ["rms_norm_backward", "rms_norm_forward"]
 
 
 def __getattr__(name):

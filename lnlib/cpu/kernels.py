@@ -26,9 +26,8 @@ SUM_BLOCK_BYTES = 1024
 #: Bytes of a cache line.
 LINE = 64
 
-#: Bytes of all arrays of a pass from which it streams. It then stores long rows past the caches,
-#: because the result would not stay in them. Of smaller arrays streaming costs more than it saves.
-#: ``2**62`` switches streaming off.
+#: Bytes of all arrays of a pass from which it streams: it stores long rows past the caches, where
+#: they would not stay. Of smaller arrays that costs more than it saves. ``2**62`` switches it off.
 OUT_OF_CACHE_BYTES = 16 * 2**20
 
 #: Features from which a row's whole cache lines are stored as aligned vectors, maybe streamed.

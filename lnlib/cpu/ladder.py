@@ -24,8 +24,7 @@ except ImportError:  # in a browser, where chapter 10 runs the first half
     njit, prange = None, range  # type: ignore[assignment, misc]
 
 # NumPy. Each call is one pass over memory. The last two terms of dx are added first, and then
-# subtracted from g: of g - a - b NumPy would on some platforms reuse a temporary, and the peak of
-# memory would depend on the platform.
+# subtracted from g: of g - a - b NumPy would reuse a temporary, on some platforms only.
 
 
 def idiomatic_forward(x, gamma, beta, eps=1e-5):
@@ -115,8 +114,7 @@ def reused_buffers_backward(dy, cache, out=None, scratch=None):
 
 
 def kernel(no_alias=False, **options):
-    """A decorator: ``numba.njit`` with these options and those of the library. Without Numba a
-    kernel stays the Python that it is, slow.
+    """A decorator: ``numba.njit``, as the library has it; without Numba a kernel stays slow Python.
 
     ``no_alias``: the compiler may assume that no two arrays overlap.
     """

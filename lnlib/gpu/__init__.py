@@ -23,12 +23,5 @@ from .backend import (
 )
 from .devices import describe, launch
 
-__all__ = [
-    "GpuNormCache",
-    "describe",
-    "launch",
-    "layer_norm_backward",
-    "layer_norm_forward",
-    "rms_norm_backward",
-    "rms_norm_forward",
-]
+__all__ = ["GpuNormCache", "describe", "launch"]
+__all__ += ["layer_norm_backward", "layer_norm_forward", "rms_norm_backward", "rms_norm_forward"]

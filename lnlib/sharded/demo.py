@@ -1,8 +1,7 @@
 """What ``python -m lnlib.sharded demo`` shows: what six ways to the statistics send and lose. The
 lines are the same from the simulator and from MPI.
 
-Messages and bytes are counted, not timed: on a machine with fewer cores than ranks a time says
-nothing. Arguments are not checked.
+Nothing is timed: with fewer cores than ranks that says nothing. Arguments are not checked.
 """
 
 import numpy as np

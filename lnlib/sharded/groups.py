@@ -2,12 +2,10 @@ r"""Groups of numbers, and what is known of two of them taken together: the arit
 
 A rank knows of its part of a row the *quadruple* (count n, mean m, residual r, squares S): the
 rounded mean, the mean of what it leaves, and :math:`S = \sum (x - m - r)^2`. The mean of the group
-is m + r, kept as two numbers for the reason for which :func:`lnlib.variance.recentred` keeps two:
-added up, it would be rounded to m again.
+is m + r, in two numbers as in :func:`lnlib.variance.recentred`: the sum would be rounded to m.
 
 :mod:`lnlib.sharded.features` has all in float64, whatever x is: what is wrong in a statistic is
-wrong in a whole row, and there are few of them. Arguments are not checked: here they come from
-programs that have checked theirs.
+wrong in a whole row, and there are few of them. Arguments are not checked: programs check theirs.
 """
 
 import numpy as np

@@ -63,13 +63,12 @@ def _forward(forward, x, eps, residual, finite, parameters, **options):
 def layer_norm_forward(
     x, gamma, beta, eps=1e-5, *, residual=None, precise=False, finite=False
 ) -> Program[layernorm.Outputs]:
-    r"""This rank's rows of layer norm: :math:`y = \gamma (x - \mu) r + \beta`. Returns y and a
-    cache, with a residual y, h and a cache.
+    r"""This rank's rows of :math:`y = \gamma (x - \mu) r + \beta`: y, with a residual h, a cache.
 
     x: (..., D), the rows of this rank, any number of them, also none. gamma, beta: (D,), the same
     on all ranks. eps, residual, precise and the cache are those of
     :func:`lnlib.layernorm.layer_norm_forward`, whose results these are, bit by bit. finite: refuse
-    x and residual with NaN or Inf, naming the rank. Sent is what tells if arguments differ.
+    x and residual with NaN or Inf, naming the rank. Sent is what tells if these differ.
     """
     parameters, forward = {"gamma": gamma, "beta": beta}, layernorm.layer_norm_forward
     return (yield from _forward(forward, x, eps, residual, finite, parameters, precise=precise))

@@ -1,7 +1,6 @@
 """All ranks in this process, one after the other, with NumPy only: the same programs as under MPI.
 
-The order in which a sum is added is the MPI library's choice; here it is an argument. What is
-gathered comes in the order of ranks.
+The order of a sum is the MPI library's choice, here an argument; that of a gather is the ranks'.
 """
 
 import functools

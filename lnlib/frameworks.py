@@ -17,7 +17,7 @@ import numpy as np
 
 from .summation import by_halves
 
-#: Sums that run side by side, as in an AVX2 register of float32: it changes digits, no failure.
+#: Sums that run side by side, as in an AVX2 register of float32. It changes digits, no failure.
 LANES = 8
 
 

@@ -23,7 +23,7 @@ Nothing else is changed as long as ``cuda.jit`` gets no ``fastmath``: any of its
 
 **bfloat16** is the upper half of a float32, and NumPy has no name for it. In kernels an array of it
 is one of uint16: what is read from it goes through ``widened``, what is stored through
-:func:`bfloat16`.
+``bfloat16``.
 
 In a kernel that runs, arguments are not checked: a GPU has nobody to tell.
 """

@@ -23,7 +23,7 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA, made of the parts in :mod:`l
   mean is scaled only until its mean is known: eps counts in its variance. All arithmetic is
   float32, or float64 if ``real`` is.
 * **Half precision.** Numbers are widened when they are read, and rounded once when they are
-  written. Of bfloat16 the kernels see bits (:func:`~simt.cuda_access.bfloat16`).
+  written. Of bfloat16 the kernels see bits (``simt.cuda_access.bfloat16``).
 
 Arrays are flat, (rows * D). ``statistics`` has four numbers a row: a guess at the mean, the mean of
 what it leaves, 1 / sqrt(var + eps), and the power of two by which the row is multiplied before.

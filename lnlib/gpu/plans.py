@@ -24,7 +24,7 @@ class Plan(NamedTuple):
 
     threads: int  #: threads that share a row, a power of two from 8 to 1024
     chunks: int  #: V, chunks of a row that each thread keeps; 0 where a row is too long
-    width: int  #: W, neighbours in a chunk: 4, or 8 of two bytes each, or 1
+    width: int  #: W, neighbours in a chunk. It is 4, or 8 of two bytes each, or 1
     rows: int  #: R, rows in a block
     blocks: int  #: blocks of the grid
     partials: int = 0  #: rows of partial sums, for backward

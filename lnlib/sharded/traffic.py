@@ -13,7 +13,7 @@ from .messages import GATHER, HEADER, SAME, SUM, Message
 ITEM = 8  # float64
 #: Numbers a row and part where features are sharded, forward and backward, by norm.
 COLUMNS = {"layer": (4, 5), "rms": (2, 2)}
-#: Sums over rows a feature where rows are sharded: those of dgamma, and of dbeta if there is one.
+#: Sums over rows a feature where rows are sharded, one of dgamma, one of dbeta if there is one.
 SUMS = {"layer": 2, "rms": 1}
 
 

@@ -7,26 +7,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simt.cuda_access import bfloat16, float16, float32, float64
+from simt import cuda_access
 
 from .. import validation
 from ..norms import LAYER_NORM, RMS_NORM, Norm
 from . import kernels, parts, plans
 from .devices import PreparedLaunch, is_tensor, machine_for
 
-_TYPES: dict[str, Any] = {
-    "bfloat16": bfloat16,  # type: ignore[has-type]
-    "float16": float16,
-    "float32": float32,
-    "float64": float64,
-}
-
 
 @functools.cache
 def _kernel(factory, *constants):
     """The kernel that ``factory`` makes of these constants, the last two of them dtypes."""
     *numbers, real, storage = constants
-    return factory(*numbers, _TYPES[real.name], _TYPES[storage.name])
+    return factory(*numbers, *(getattr(cuda_access, dtype.name) for dtype in (real, storage)))
 
 
 class GpuNormCache(NamedTuple):
@@ -272,10 +265,8 @@ def layer_norm_forward(
       CuPy, PyTorch, Numba; C-contiguous) stays there, and y is one of its library.
     * ``gamma`` and ``beta`` are where x is, of x's dtype or float32.
     * ``residual`` is where x is, and is added in the same pass over memory.
-    * ``precise``: arithmetic of both passes in float64. Many GPUs do that at 1/32 or 1/64 of the
-      speed of float32.
-    * ``eps``: of a constant row with eps below 9e-78, rstd is 3.4e38 unless ``precise``: float32
-      holds no larger one.
+    * ``precise``: many GPUs do arithmetic in float64 at 1/32 or 1/64 of the speed of float32.
+    * ``eps`` below 9e-78: a constant row's rstd is 3.4e38, float32's largest, unless ``precise``.
     * ``out``, of x's shape and dtype and where x is, receives y, and is returned as y. On the
       device it may not overlap another argument.
     * ``stream``, a number or Numba's, for device arrays: the CUDA stream to work on. Default:
@@ -296,12 +287,11 @@ def layer_norm_backward(dy, cache, dh=None, *, out=None, stream=None) -> tuple[A
     Formulas, parameters, results, errors and error bounds as there, but for these.
 
     ``dy``, ``dh`` and ``out`` are where x is. On the device dgamma and dbeta are the two rows of
-    one array. ``out``, of x's shape and dtype, receives dx, and is
-    returned as dx; on the device it may not overlap dy, dh or x. ``stream`` is as in forward. Sums
-    over rows that leave the range of float32 on the way give Inf, also where the total would not.
-    Of nearly equal terms the roundings have one sign: then chains of 64 rows and 32 partial sums
-    may cost dgamma and dbeta half as many u, 48, and those of a row's means, of D/1024 numbers and
-    32 warps, D/2048 + 16.
+    one array. ``out``, of x's shape and dtype, receives dx, and is returned as dx; on the device it
+    may not overlap dy, dh or x. ``stream`` is as in forward. Sums over rows that leave the range of
+    float32 on the way give Inf, also where the total would not. Of nearly equal terms the roundings
+    have one sign: chains of 64 rows and 32 partial sums may then cost dgamma and dbeta 48 u, half
+    as many, and those of a row's means, of D/1024 numbers and 32 warps, D/2048 + 16.
     """
     return _backward(LAYER_NORM, dy, cache, dh, out, stream)
 

@@ -10,8 +10,7 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA, made of the parts in :mod:`l
   the next one. The row is in registers: another round costs no memory traffic.
 * **Parameter gradients.** A thread goes through many rows and adds their dgamma and dbeta in
   registers, at most :data:`~lnlib.gpu.plans.ROWS_ADDED` of them. The sums of a block go to one row
-  of partial sums, and another kernel adds these. No atomic operation takes part: the results are
-  the same bit for bit in every run.
+  of partial sums, which another kernel adds. Without atomics every run has the same bits.
 * **Asking early.** A thread waits for memory where it uses what it has asked for. So it asks for
   all its numbers of a row first, and in backward, up to 4096 numbers (a quarter less as above), for
   those of its next row, so that memory has work while it adds up these.

@@ -1,5 +1,4 @@
-r"""What the kernels of :mod:`lnlib.gpu.kernels` consist of: access to memory, sums over threads,
-the statistics of a row, and the steps of the backward pass.
+r"""Parts of :mod:`lnlib.gpu.kernels`: memory access, sums, statistics, steps of backward.
 
 A device function is compiled into the kernel that calls it. Some are made by a factory, whose
 arguments are constants when the kernel is compiled: ``real`` is the dtype of the arithmetic,
@@ -262,9 +261,7 @@ def row_statistics(threads, V, W, real, centred):
 
 
 def chunks_of_backward(threads, V, W, centred, added, real, storage):
-    """Make what reads a chunk of xhat and dy, and what writes V chunks of dx, to which it adds dh
-    if ``added``.
-    """
+    """Make what reads a chunk of xhat and dy, and what writes V of dx, with dh if ``added``."""
     (fetch, put), times, most = ACCESS[W], TIMES[real], real(MOST[real])
     normalised = normalising(centred)
 
@@ -302,8 +299,7 @@ def chunks_of_backward(threads, V, W, centred, added, real, storage):
 
 def means_of_g(threads, V, W, centred, read, real):
     """Make what finds the means of g = gamma * dy * small (0 if not ``centred``) and g * xhat of a
-    row, and that scale: of V chunks of xhat and dy that a thread keeps, or, if V is 0, of all its
-    chunks, which it reads.
+    row, and that scale: of V chunks of xhat and dy that a thread keeps or, if V is 0, of all.
     """
     fetch, times, add_up = ACCESS[W][0], TIMES[real], sums_over(threads, centred, centred)
     at, _, chunks = places_of_row(threads, V, W)

@@ -1,5 +1,4 @@
-r"""Norms for PyTorch's autograd, by :mod:`lnlib.gpu` for tensors on a GPU and by :mod:`lnlib.cpu`
-for the others.
+r"""Norms for PyTorch's autograd, by :mod:`lnlib.gpu` on a GPU and by :mod:`lnlib.cpu` elsewhere.
 
 :func:`layer_norm` and :func:`rms_norm` are differentiable functions. :class:`LayerNorm` and
 :class:`RMSNorm` are modules in the place of PyTorch's, with the same arguments and the same names
@@ -42,9 +41,7 @@ def _tensor(array, like):
 
 
 class _Forward(torch.autograd.Function):
-    """y, h if there is a residual, and backward by :class:`_Backward`, so that PyTorch can
-    differentiate that, too.
-    """
+    """y, h if there is a residual; backward by :class:`_Backward`, which can be differentiated."""
 
     @staticmethod
     def forward(ctx, norm, eps, x, residual, *parameters):
@@ -126,9 +123,8 @@ def layer_norm(x, gamma, beta, eps=1e-5, *, residual=None):
     :func:`lnlib.layernorm.layer_norm_forward`.
 
     x: (..., D); gamma, beta: (D,), on x's device. Returns y, of x's shape, dtype and device; with
-    ``residual``, of x's shape and dtype, (y, h), where h is their rounded sum. TypeError where
-    something is no tensor or of another dtype than the module's text has; else errors are those of
-    the backend.
+    ``residual``, of x's shape and dtype, (y, h), where h is their rounded sum. TypeError: what is
+    no tensor, or of another dtype than the module's text has. Else errors are the backend's.
     """
     return _apply(LAYER_NORM, x, residual, eps, gamma=gamma, beta=beta)
 
@@ -187,9 +183,7 @@ class LayerNorm(_Norm):
 
 
 class RMSNorm(_Norm):
-    """:func:`rms_norm` as a module, in the place of :class:`torch.nn.RMSNorm`. Without ``eps`` it
-    is that of x's dtype, as there.
-    """
+    """:func:`rms_norm` as a module, for :class:`torch.nn.RMSNorm`, whose default of eps it has."""
 
     def __init__(self, normalized_shape, eps=None, elementwise_affine=True, **place):
         super().__init__(normalized_shape, eps, elementwise_affine, False, **place)

@@ -2,7 +2,8 @@
 
 The library behind the book *Layer Norm, Backwards*. Importing it loads NumPy and nothing else;
 SymPy and Matplotlib load with :mod:`lnlib.symbolic` and :mod:`lnbook.figures`, MPI with
-:func:`lnlib.sharded.mpi.run`. ``TypeError`` or ``ValueError`` says which argument is wrong and why.
+:func:`lnlib.sharded.mpi.run`. A wrong argument raises ``TypeError`` or ``ValueError``, which names
+it, what was found and what was expected.
 """
 
 from .layernorm import (

@@ -17,7 +17,7 @@ import numpy as np
 
 from .summation import by_halves
 
-#: Sums that run side by side, as in an AVX2 register of float32. It changes digits, no failure.
+#: Sums that run side by side, as in an AVX2 register of float32. It changes digits, not failures.
 LANES = 8
 
 
@@ -240,7 +240,8 @@ def keras_backward(dy, cache):
     """Gradients of :func:`keras_forward` as automatic differentiation forms them.
 
     The gradient of w is dy x - dy m, two large numbers for one small one, so dgamma loses digits
-    too. No gradient flows from the variance to the mean: that of an exact mean is 0, and is cut.
+    too. No gradient flows from the variance to the mean: that path is zero for an exact mean, and
+    is cut.
     """
     x, mean, rstd, gamma = cache
     rows, upstream = _rows(x), _rows(dy)

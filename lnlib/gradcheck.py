@@ -234,7 +234,8 @@ def adjoint_test(jvp: Function, vjp: Function, v: ArrayLike, dy: ArrayLike) -> f
         S(a, b) = \max\bigl(|\langle a, b\rangle|, \|a \odot b\|\bigr).
 
     S is the size of a sum: N terms of random sign add up to about their L2 norm, and their rounding
-    errors to about u times it. A right pair gives a few u, a wrong one does not fall with N.
+    errors to about u times it. So a right pair gives a few u, and a wrong one a number that does
+    not fall with N.
 
     ``jvp`` takes v and returns Jv, of dy's shape; ``vjp`` takes dy and returns J^T dy, of v's
     shape. The arrays ``v`` and ``dy`` should be random. The result is NaN if anything is NaN.

@@ -32,7 +32,7 @@ from .norms import GROUP_NORM, LAYER_NORM, RMS_NORM, Norm
 class NormCache(NamedTuple):
     """What a norm's backward needs, and no more: of layer norm rows * (D + 1) + D numbers.
 
-    No field shares memory with an argument of forward, which may change later.
+    No field shares memory with an argument of forward: those may change later.
     """
 
     xhat: np.ndarray  #: x's shape, compute dtype (float64 if precise), the normalised rows

@@ -157,8 +157,8 @@ def row_sum_loss(n: ArrayLike, order: str, dtype: str = "float32") -> np.ndarray
     * Neumaier: the same, and the n errors, of size :math:`\tau u \sqrt k` each, are themselves
       summed in sequence: :math:`\tau u \sqrt{1 + (\tau u n)^2 / 6}`. In bfloat16 1000 rows show it.
 
-    They hold while they are small: in bfloat16, from 10\ :sup:`5` rows on, terms vanish. ``n`` may
-    be an array.
+    They hold while they are small: in bfloat16, from 10\ :sup:`5` rows on, terms vanish beside a
+    running sum. ``n`` is a number or an array.
     """
     validation.require_choice("order", order, ROW_ORDERS)
     validation.require_choice("dtype", dtype, DTYPES)

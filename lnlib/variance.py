@@ -146,7 +146,7 @@ def naive_clipped(x: np.ndarray, order: str = "pairwise") -> Moments:
 def two_pass(x: np.ndarray, order: str = "pairwise") -> Moments:
     r"""The definition, with d = x - m: :math:`\sigma^2 = \overline{d^2}`.
 
-    The error is :math:`E u + (E \kappa u)^2`, with that of m squared. Higham 2002, section 1.9.
+    The error is :math:`E u + (E \kappa u)^2`; the latter is m's, squared. Higham 2002, section 1.9.
     """
     m = mean(x, order)
     d = x - m

@@ -16,7 +16,8 @@ The same functions as in :mod:`lnlib.layernorm`, with the same arguments and res
 * **The mean of g** is summed from a guess, too, so that the dx of a constant g is 0.
 * **Parameter gradients.** Rows are added in the dtype of the arithmetic 16 at a time, then in
   float64, which for float64 keeps what it loses. Where all terms of a sum are equal their roundings
-  do not average: up to 4.5 u. Each thread has sums of its own, which are added in their order.
+  do not average: up to 4.5 u. With threads each has its own sums, added in the order of the
+  threads. They are rounded once.
 * **Memory.** A loop of backward stores dx and nothing else, because stores wait for one another.
   Where the arrays of a pass are 16 MB or more (``kernels.OUT_OF_CACHE_BYTES``), long rows are
   stored past the caches: what reads the result next reads it from memory.

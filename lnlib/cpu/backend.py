@@ -81,7 +81,7 @@ class CpuNormCache(NamedTuple):
 
 
 def in_forked_child() -> bool:
-    """Whether this process was forked, and lacks threads: GNU's OpenMP might terminate it."""
+    """Whether this process was forked, and lacks Numba's threads: GNU's OpenMP would end it."""
     return os.getpid() != _PROCESS
 
 
@@ -113,13 +113,13 @@ def _fits(a, shape, dtype):
 
 
 def _result(out, x, *inputs):
-    """A new array for a result, or ``out``, apart from inputs, as an array (no np.matrix)."""
+    """Where a result goes: a new array, or ``out``, which may share no memory with inputs."""
     if out is None:
         return _empty(x.shape, x.dtype)
     validation.require_out(out, x, rows_in_order=True)
     if any(np.shares_memory(out, a) for a in inputs if a is not None):
         raise ValueError(_OVERLAP)
-    return np.asarray(out)
+    return np.asarray(out)  # an np.matrix always has two axes
 
 
 def _each(function, *arrays):
@@ -138,7 +138,7 @@ def _by_numpy(cache, rows, *parameters):
     return forward(rows, *parameters, cache.eps, precise=cache.saved.dtype != rows.dtype)
 
 
-# float16 and bfloat16 are storage of float32, or float64 if precise; results are rounded once.
+# float16 and bfloat16 are storage: float32, or float64 if precise, in between; rounded once.
 
 
 def _half_forward(norm, x, gamma, beta, eps, residual, precise, y, out):
@@ -284,7 +284,7 @@ def _checked_backward(norm, dy, cache, dh, out):
 
 
 def _finish_backward(cache, dy, dh, dx, dgamma, dbeta):
-    """By NumPy: rows of dx that are NaN, all of dgamma and dbeta, which in parts lose digits."""
+    """Let NumPy do NaN rows of dx, and all of dgamma and dbeta: parts rounded apart lose digits."""
     dy, dh, rows, dx = _each(lambda a: a.reshape(-1, len(dgamma)), dy, dh, cache.x, dx)
     mine = np.isnan(dx).all(axis=1)
     gamma = cache.gamma.astype(rows.dtype)

@@ -272,7 +272,8 @@ def _columns_before_line(array):
 @_allocating
 def _zeros_on_lines(gamma, dbeta):
     """Two arrays of zeros of gamma's shape, or one and None. Both begin with a cache line, so that
-    no store crosses two, 1 KB more than D apart: a core takes equal places in pages for the same.
+    no store crosses two. They are 1 KB more than D apart: a core takes equal places in two pages
+    for the same place.
     """
     D, line = len(gamma), LINE // gamma.itemsize
     apart = (D // line + 17) * line

@@ -114,7 +114,8 @@ def reused_buffers_backward(dy, cache, out=None, scratch=None):
 
 
 def kernel(no_alias=False, **options):
-    """A decorator: ``numba.njit``, as the library has it; without Numba a kernel stays slow Python.
+    """A decorator: ``numba.njit`` with these options and those of the library. Without Numba a
+    kernel stays the Python that it is, slow.
 
     ``no_alias``: the compiler may assume that no two arrays overlap.
     """

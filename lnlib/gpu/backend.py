@@ -290,8 +290,8 @@ def layer_norm_backward(dy, cache, dh=None, *, out=None, stream=None) -> tuple[A
     one array. ``out``, of x's shape and dtype, receives dx, and is returned as dx; on the device it
     may not overlap dy, dh or x. ``stream`` is as in forward. Sums over rows that leave the range of
     float32 on the way give Inf, also where the total would not. Of nearly equal terms the roundings
-    have one sign: chains of 64 rows and 32 partial sums may then cost dgamma and dbeta 48 u, half
-    as many, and those of a row's means, of D/1024 numbers and 32 warps, D/2048 + 16.
+    have one sign: chains of 64 rows and 32 partial sums may then cost dgamma and dbeta half as many
+    u, 48, and those of a row's means, of D/1024 numbers and 32 warps, D/2048 + 16.
     """
     return _backward(LAYER_NORM, dy, cache, dh, out, stream)
 

@@ -14,7 +14,8 @@ array``). The same program runs in a simulator, in one process and with NumPy al
     results = simulate([program(part) for part in cut(D, 4)])      # all four ranks, here
     y, dx = mpi.run(comm, program(cut(D, comm.size)[comm.rank]))   # one of them, under mpiexec
 
-* **Digits.** Errors are those of :mod:`lnlib.layernorm` at any mean/sigma, with empty shards too.
+* **Digits.** Errors are those of :mod:`lnlib.layernorm` at any mean/sigma, for any cut: uneven
+  shards and empty ones are ordinary.
 * **Bits** are the same on all ranks; with ``reproducible=True`` for every number of ranks, too.
 * **Errors.** What is wrong on one rank is one :class:`~lnlib.sharded.messages.RankError` on all of
   them, with rank and argument, and never a hang.

@@ -68,7 +68,8 @@ def layer_norm_forward(
     x: (..., D), the rows of this rank, any number of them, also none. gamma, beta: (D,), the same
     on all ranks. eps, residual, precise and the cache are those of
     :func:`lnlib.layernorm.layer_norm_forward`, whose results these are, bit by bit. finite: refuse
-    x and residual with NaN or Inf, naming the rank. Sent is what tells if these differ.
+    x and residual with NaN or Inf, naming the rank. Sent is only what tells if parameters, eps or D
+    differ.
     """
     parameters, forward = {"gamma": gamma, "beta": beta}, layernorm.layer_norm_forward
     return (yield from _forward(forward, x, eps, residual, finite, parameters, precise=precise))
@@ -114,7 +115,8 @@ def _backward(norm, dy, cache, dh, reproducible, block):
 def layer_norm_backward(
     dy, cache, dh=None, *, reproducible=False, block=BLOCK
 ) -> Program[layernorm.Gradients]:
-    r"""This rank's rows of dx, with its dh added; dgamma and dbeta of all, the same on every rank.
+    r"""This rank's rows of dx, with its dh added; dgamma and dbeta of all rows, the same bits on
+    every rank.
 
     One message of 2 D float64, the sum of each rank's
     :math:`\sum_{rows} dy\, \hat x` and :math:`\sum_{rows} dy`. Its order is the MPI library's, and

@@ -2,19 +2,16 @@
 not.
 
 Targets are made from tables: what they overwrite, return, keep between calls and raise, and in
-which of the rarer cases they are wrong at all. All of them, some minutes: ``PYTHONPATH=.:tests
-.venv/bin/python tests/normcheck/validate/one_fault.py``, or those of the groups that are named
-behind it.
+which of the rarer cases they are wrong at all.
 """
 
 import itertools
-import sys
 
 import numpy as np
 from right import pairs
 
 from lnlib.layernorm import rms_norm_backward, rms_norm_forward
-from normcheck import TargetError, run, validate
+from normcheck import TargetError, validate
 
 TENSORS = "y", "dx", "dgamma", "dbeta"
 LAYER_NORMS = dict(list(pairs())[::5])
@@ -311,17 +308,3 @@ def reports(targets):
                 yield group, name, validate(pair, quick=True, **options)
         except TargetError:
             pass
-
-
-if __name__ == "__main__":
-    run.shrink = lambda case, *_: case  # the smallest case is another matter, and takes longest
-    targets = [one for one in TARGETS if len(sys.argv) == 1 or one[0] in sys.argv[1:]]
-    found = [
-        (group, name, report, wrongly_told(group, report))
-        for group, name, report in reports(targets)
-    ]
-    failed = sum(not report.held for _, _, report, _ in found)
-    print(f"{len(targets)} targets, {failed} of them failed")
-    for group, name, _report, told in found:
-        if told:
-            print(f"{group}: {name}: {told}")

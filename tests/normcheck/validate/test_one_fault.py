@@ -1,6 +1,4 @@
-"""Right numbers and one other fault: no bug is named. Here are some of the targets; one_fault.py
-runs all.
-"""
+"""Right numbers and one other fault: no bug is named. Here are some of the targets."""
 
 import pytest
 from one_fault import TARGETS, reports, wrongly_told

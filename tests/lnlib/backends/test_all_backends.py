@@ -172,7 +172,7 @@ def test_same_row_same_bits(name, norm, dtype, precise, D):
     for rows in [slice(i, i + n) for n in (1, 2, 3, 17) for i in range(0, 6, n)]:
         assert cases.bits(results(rows)[:2]) == cases.bits(a[rows] for a in whole[:2])
     found = {1: whole}
-    for threads in (1, 3, 3) if name == "CPU" else (1,):
+    for threads in (1, 3, 3, 64) if name == "CPU" else (1,):
         with cases.threads(threads):
             again = results(slice(None))
         assert cases.bits(again[:2]) == cases.bits(whole[:2])

@@ -242,15 +242,13 @@ def test_inputs_are_not_modified(dtype):
         rng.standard_normal(shape).astype(dtype) for shape in ((2, 5, 4), (2, 4))
     )
     _, cache = ln.layer_norm_forward(x, gamma, beta)
-    before = [a.tobytes() for a in (x, gamma, beta, dy, *cache[:3])]
+    before = [a.tobytes() for a in cache[:3]]
     for run in (run_all, run_cpu, *[run_gpu] * (dtype != "float64")):
         run(*map(cases.read_only, (x, gamma, beta, dy)))
-    (
-        ln.layer_norm_backward(dy, cache),
-        ln.layer_norm_double_backward(dy, x, cache),
-        ln.layer_norm_jvp(dy, cache),
-    )
-    assert [a.tobytes() for a in (x, gamma, beta, dy, *cache[:3])] == before
+    for call in (ln.layer_norm_backward, ln.layer_norm_jvp):
+        call(cases.read_only(dy), cache)
+    ln.layer_norm_double_backward(cases.read_only(dy), cases.read_only(x), cache)
+    assert [a.tobytes() for a in cache[:3]] == before
 
 
 @pytest.mark.parametrize("D", [1, 4])

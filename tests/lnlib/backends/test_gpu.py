@@ -347,15 +347,6 @@ def test_every_kernel_keeps_nan_in_its_row(kind, bad):
     )
 
 
-def test_the_interpreter_plays_a_gpu_of_two_multiprocessors(interpreted, monkeypatch):
-    """Each takes eight blocks of 64 threads; of 20 rows, four blocks then do two."""
-    launches = []
-    monkeypatch.setattr(simt, "launch", lambda kernel, blocks, *rest: launches.append(blocks))
-    x, gamma, beta, dy = arrays((20, 512))
-    gpu.layer_norm_backward(dy, gpu.layer_norm_forward(x, gamma, beta)[1])
-    assert launches[1] == 16
-
-
 # Traffic
 
 
@@ -628,14 +619,8 @@ import lnlib
 assert not {name for name in sys.modules if name.startswith(("lnlib.gpu", "simt", "lnlib.cuda"))}
 import numpy as np
 from lnlib import gpu, layernorm
-from simt.cuda_access import cuda, load4, store4
+from simt.cuda_access import cuda
 assert cuda.implementation is None and not cuda.is_available()
-for access, values in ((load4, ()), (store4, (1.0,) * 4)):
-    try:
-        access(np.zeros(4), 0, *values)
-    except NotImplementedError:
-        continue
-    raise AssertionError(f"{access.__name__} does nothing outside a kernel, and does not say so")
 rng = np.random.default_rng(0)
 x, gamma, beta, dy = (rng.standard_normal(s, "f4") for s in ((5, 100), 100, 100, (5, 100)))
 def run(backend):

@@ -49,8 +49,9 @@ def test_without_numba_a_kernel_stays_what_it_is(monkeypatch):
     assert without.cuda.jit(add_one) is add_one and without.device(add_one) is add_one
     with pytest.raises(AttributeError, match="cuda.grid: Numba's CUDA target is not installed"):
         without.cuda.grid  # noqa: B018
-    with pytest.raises(NotImplementedError, match="load4: works in a kernel only"):
-        without.load4(0, 1)
+    for name, values in (("load4", ()), ("store4", (1.0,) * 4)):
+        with pytest.raises(NotImplementedError, match=f"{name}: works in a kernel only"):
+            getattr(without, name)(np.zeros(4), 0, *values)
 
 
 def add_to(a, b):

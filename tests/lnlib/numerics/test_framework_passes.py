@@ -8,20 +8,13 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from cases import U
+from cases import U, arrays
 
 from benchmarks import accuracy
 from lnlib import frameworks, reference
 
 BY_NAME = {r.name: r for r in frameworks.RECREATIONS}
 WITH_BACKWARD = [r.name for r in frameworks.RECREATIONS if r.backward]
-
-
-def inputs(D, rows=32, dtype="float32", offset=0.0, seed=0):
-    rng = np.random.default_rng(seed)
-    x = (offset + rng.standard_normal((rows, D))).astype(dtype)
-    gamma, beta = rng.standard_normal((2, D)).astype(dtype)
-    return x, gamma, beta, rng.standard_normal((rows, D)).astype(dtype)
 
 
 def run(name, x, gamma, beta, dy):
@@ -39,7 +32,7 @@ def run(name, x, gamma, beta, dy):
 @pytest.mark.parametrize("D", [37, 64, 600])
 @pytest.mark.parametrize("name", [r.name for r in frameworks.RECREATIONS])
 def test_right_without_offset(name, D, dtype):
-    x, gamma, beta, dy = inputs(D, dtype=dtype)
+    x, gamma, beta, dy = arrays((32, D), dtype)
     exact = reference.layer_norm(x, gamma, beta, dy)
     if BY_NAME[name].backward:
         found = run(name, x, gamma, beta, dy)
@@ -53,7 +46,7 @@ def test_right_without_offset(name, D, dtype):
 @pytest.mark.parametrize("D", [1, 3, 15, 16, 17, 255, 256, 257, 1000])
 def test_merged_moments_are_the_moments(D):
     """Float64 Welford in chunks against exact sums: about log2(D) + 16 roundings each, 30 u."""
-    x = inputs(D, dtype="float64", offset=3.0)[0]
+    x = arrays((32, D), "float64", offset=3.0)[0]
     mean, var = frameworks.pytorch_moments(x)
     fixed = reference.to_fixed(x)
     exact_mean = fixed.sum(axis=1, keepdims=True) // D
@@ -73,7 +66,7 @@ def test_digits_lost_to_the_offset(name, power):
     """At mean / sigma = 1000 the loss is u times 1000 (a rounded mean) or times 1000**2 (the
     variance), within 8.
     """
-    x, gamma, _, _ = inputs(1024, offset=1e3)
+    x, gamma, _, _ = arrays((32, 1024), offset=1e3)
     beta = np.zeros_like(gamma)
     error = reference.relative_error(
         BY_NAME[name].forward(x, gamma, beta)[0], reference.layer_norm(x, gamma, beta).y
@@ -87,7 +80,7 @@ def test_squares_that_overflow():
     assert np.isnan(frameworks.pytorch_forward(row, one, 0 * one)[0]).all()
     assert np.isnan(frameworks.flax_forward(row, one, 0 * one)[0]).all()
     assert not frameworks.flax_forward(row, one, 0 * one, fast=False)[0].any()
-    x, gamma, beta, _ = inputs(1024)
+    x, gamma, beta, _ = arrays((32, 1024))
     assert not frameworks.pytorch_forward(x * np.float32(3e19), gamma, 0 * beta)[0].any()
     assert np.isnan(frameworks.pytorch_forward(x * np.float32(1e30), gamma, beta)[0]).all()
 

@@ -11,13 +11,9 @@ from lnbook import measure
 from lnbook.measure import contestants
 
 
-@pytest.fixture
-def numba():
-    return pytest.importorskip("numba")
-
-
 @pytest.mark.slow
-def test_passes_are_what_they_are_called(numba):
+def test_passes_are_what_they_are_called():
+    pytest.importorskip("numba")
     names = ["numpy-idiomatic", "fused"]
     for which, beside, number in (
         ("forward", {"copyto", "copy-loop"}, 2),

@@ -9,14 +9,10 @@ from lnbook import measure
 from lnbook.measure import rates
 
 
-@pytest.fixture
-def numba():
-    return pytest.importorskip("numba")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
-def test_kernels_do_what_is_counted(numba, threads):
+def test_kernels_do_what_is_counted(threads):
+    pytest.importorskip("numba")
     copy, triad = rates.memory_loops(threads)
     a = np.zeros(1001, np.float32)
     b = np.arange(1001, dtype=np.float32)

@@ -10,11 +10,7 @@ from lnbook.figures import measured
 from lnbook.measure import Timing, suite
 from lnlib.cost import Machine
 
-WHERE = ("section", "shape", "dtype", "which", "threads", "state", "alignment", "size")
-
-
-def where(record):
-    return tuple(str(record.get(field)) for field in WHERE)
+WHERE = "section", "shape", "dtype", "which", "threads", "state", "alignment", "size"
 
 
 @pytest.fixture
@@ -51,15 +47,11 @@ def test_what_is_measured_is_what_the_pages_look_up(instant):
     """Once each."""
     found, left_out = suite.run()
     assert not left_out
-    assert {r["section"] for r in found} == {
-        "machine",
-        "calls",
-        "kernels",
-        "ladder",
-        "threads",
-        "two-threads",
-    }
-    assert len({(*where(r), r.get("implementation")) for r in found}) == len(found)
+    sections = {"machine", "calls", "kernels", "ladder", "threads", "two-threads"}
+    assert {r["section"] for r in found} == sections
+    assert len(
+        {tuple(str(r.get(field)) for field in (*WHERE, "implementation")) for r in found}
+    ) == len(found)
     two = [r for r in found if r["section"] == "two-threads" and r["threads"] == 2]
     assert len(two) == 20 and all(r["gain"] == [1, 1, 1] for r in two)
     # The pages look up these; a reader's file serves them too.

@@ -87,9 +87,10 @@ def taken(signature: inspect.Signature | None, given: dict[str, str]) -> str:
         name: next((own for own in signature.parameters if own in NAMES[name]), "")
         for name in given
     }
-    if not all(own[name] for name in own if name in ARRAYS):
-        own |= {name: "" for name in own if name in ARRAYS}
     kinds = {one.kind for one in signature.parameters.values()}
+    eps_in_rest = inspect.Parameter.VAR_POSITIONAL in kinds and not own.get("eps", "eps")
+    if eps_in_rest or not all(own[name] for name in own if name in ARRAYS):
+        own |= {name: "" for name in own if name in ARRAYS}
     if inspect.Parameter.VAR_KEYWORD in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
         own |= {"eps": own["eps"] or "eps"} if "eps" in own else {}
     places = (code for name, code in given.items() if not own[name] and name not in OPTIONAL)

@@ -31,8 +31,6 @@ SMALLEST_FIRST = ("width // 2", "1"), ("distance > 0", "distance < width"), ("//
     [
         (one_by_one, "the same bits, in few exchanges", "found 32 exchanges, expected 5"),
         (solution_with("warp-sum", *SMALLEST_FIRST), None, ""),
-        # In a whole warp these two give what known mistakes give, in other groups they do not:
-        # neither is told as one of them.
     ],
 )
 def test_group_sum(attempt, check, words):

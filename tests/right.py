@@ -4,7 +4,7 @@ can be combined.
 
 import numpy as np
 
-from lnlib.forms import affine
+from lnbook.forms import affine
 
 
 def mean(a):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lnlib.forms import eps_outside_forward
+from lnbook.forms import eps_outside_forward
 from lnlib.gradcheck import complex_step
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward, rms_norm_forward
 

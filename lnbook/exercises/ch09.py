@@ -4,7 +4,8 @@ from functools import partial
 
 import numpy as np
 
-from lnlib import forms, regimes
+from lnbook import forms
+from lnlib import regimes
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 from lnlib.summation import sum_rows
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lnbook.forms import eps_outside_forward
 from lnlib import reference
-from lnlib.forms import eps_outside_forward
 from lnlib.layernorm import layer_norm_forward, rms_norm_backward, rms_norm_forward
 from normcheck.mistakes import LAYER_NORM, RMS_NORM, Family, diagnose, outside_family
 from normcheck.mistakes.fit import OutsideCache

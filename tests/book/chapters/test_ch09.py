@@ -7,9 +7,9 @@ import pytest
 from attempts import failed
 from questions import percent, plain, says
 
+from lnbook import forms
 from lnbook.exercises import ch09
 from lnlib import (
-    forms,
     frameworks,
     layer_norm_backward,
     layer_norm_forward,
@@ -38,7 +38,7 @@ def affine(x, gamma, beta, dy, eps):
     return frameworks.pytorch_backward(dy, frameworks.pytorch_forward(x, gamma, beta, eps)[1])
 
 
-# lnlib.forms
+# lnbook.forms
 
 
 @pytest.mark.parametrize("eps", [1e-5, 1.0])

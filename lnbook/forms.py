@@ -7,7 +7,7 @@ no others. On paper all but those with eps outside the root are layer norm's dx.
 
 import numpy as np
 
-from .rounding import round_to
+from lnlib.rounding import round_to
 
 
 def _mean(a):

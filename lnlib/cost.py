@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike as Array
+from numpy.typing import DTypeLike
 
 from . import validation
 from .rounding import FORMATS
@@ -184,7 +185,9 @@ def count(program: str, bytes_of: Callable[[str], int], itemsize: int) -> list[O
     return counted
 
 
-def operations(which, rows, D, dtype="float32", **options: Unpack[Options]) -> list[Operation]:
+def operations(
+    which: str, rows: int, D: int, dtype: DTypeLike = "float32", **options: Unpack[Options]
+) -> list[Operation]:
     """The passes over memory of layer norm's forward or backward, a list of :class:`Operation`.
 
     * ``which`` is "forward" or "backward"; x has shape (``rows``, ``D``).
@@ -206,7 +209,9 @@ def total(operations: Iterable[Operation]) -> Operation:
     return Operation("total", *sums)
 
 
-def memory(which, rows, D, dtype="float32", **options: Unpack[Options]) -> list[tuple[str, int]]:
+def memory(
+    which: str, rows: int, D: int, dtype: DTypeLike = "float32", **options: Unpack[Options]
+) -> list[tuple[str, int]]:
     """Bytes alive beyond the arguments, call by call: a list of (str, int).
 
     Arguments as :func:`operations`; the cache is an argument of backward. With ``out`` the arrays
@@ -231,7 +236,9 @@ def memory(which, rows, D, dtype="float32", **options: Unpack[Options]) -> list[
     return [*moments, ("return", kept)]
 
 
-def peak_memory(which: str, rows: int, D: int, dtype="float32", **options: Unpack[Options]) -> int:
+def peak_memory(
+    which: str, rows: int, D: int, dtype: DTypeLike = "float32", **options: Unpack[Options]
+) -> int:
     """The largest number of :func:`memory`, in bytes."""
     return max(alive for _, alive in memory(which, rows, D, dtype, **options))
 
@@ -245,7 +252,7 @@ class Machine(NamedTuple):
     flops: float  #: FLOP/s; a fused multiply-add is two
 
 
-def roofline(flops: ArrayLike, nbytes: ArrayLike, machine: Machine, pattern="copy") -> np.ndarray:
+def roofline(flops: Array, nbytes: Array, machine: Machine, pattern: str = "copy") -> np.ndarray:
     r"""Seconds below which ``machine`` cannot do so many operations on so many bytes.
 
     .. math:: t = \max\left(\frac{\text{flops}}{\text{FLOP/s}},

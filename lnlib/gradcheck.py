@@ -34,12 +34,13 @@ Numeric differences run in x's dtype: float64 to check a gradient, float32 to se
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import ArrayLike, DTypeLike
 
 from . import validation
@@ -54,6 +55,8 @@ ARITHMETIC = 8
 #: How many times a check allows for what the numeric gradient changes by with another step.
 CHANGES = 10
 
+Array = ArrayLike
+Arrays = Sequence[ArrayLike]
 #: Of arrays, to an array or a number.
 Function = Callable[..., Any]
 
@@ -187,7 +190,9 @@ def _gradient(rule, f, x, h=None, *, dy=None):
     return _differentiate(rule, f, x, h, dy)[0]
 
 
-def central_difference(f: Function, x: ArrayLike, h=None, *, dy=None) -> np.ndarray:
+def central_difference(
+    f: Function, x: Array, h: float | None = None, *, dy: Array | None = None
+) -> np.ndarray:
     r"""Gradient of f at x, like x: :math:`(f(x + h e_i) - f(x - h e_i)) / 2h` for each element i.
 
     * ``f`` takes an array like x, returns a scalar; with ``dy``, an array of dy's shape.
@@ -201,7 +206,7 @@ def central_difference(f: Function, x: ArrayLike, h=None, *, dy=None) -> np.ndar
     return _gradient(RULES["central"], f, x, h, dy=dy)
 
 
-def complex_step(f: Function, x: ArrayLike, h=1e-30, *, dy: ArrayLike | None = None) -> np.ndarray:
+def complex_step(f: Function, x: Array, h: float = 1e-30, *, dy: Array | None = None) -> np.ndarray:
     r"""Gradient of f at x by :math:`\mathrm{Im}\, f(x + i h e_i) / h`: nothing is subtracted.
 
     f must be analytic in x, as computed: sums, products, quotients, roots of complex numbers. A
@@ -225,7 +230,7 @@ def _mismatch(left, right):
     return 0.0 if size == 0 else float(abs(terms[0].sum() - terms[1].sum()) / size)
 
 
-def adjoint_test(jvp: Function, vjp: Function, v: ArrayLike, dy: ArrayLike) -> float:
+def adjoint_test(jvp: Function, vjp: Function, v: Array, dy: Array) -> float:
     r"""How far a vector-Jacobian product is from being the adjoint of a Jacobian-vector product.
 
     .. math::
@@ -263,7 +268,9 @@ def _check_lists(f, args, dy, grads, method):
     return args, validation.require_finite("dy", dy), grads, rule
 
 
-def direction_test(f, args, dy, grads, *, rng, method="complex") -> float:
+def direction_test(
+    f: Function, args: Arrays, dy: Array, grads: Arrays, *, rng: Generator, method: str = "complex"
+) -> float:
     r"""Check all gradients of :math:`\langle dy, f(args) \rangle` at once, along a random line.
 
     .. math::
@@ -408,7 +415,14 @@ def _check_one(name, f, arg, dy, grad, rule, rtol):
 
 
 def check_gradients(
-    f, args, dy, grads, *, names=None, method="central", rtol=None
+    f: Function,
+    args: Arrays,
+    dy: Array,
+    grads: Arrays,
+    *,
+    names: Sequence[str] | None = None,
+    method: str = "central",
+    rtol: float | None = None,
 ) -> GradientReport:
     r"""Compare each gradient of :math:`\langle dy, f(args) \rangle` with its numeric gradient.
 

@@ -24,6 +24,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from . import validation
 from .norms import GROUP_NORM, LAYER_NORM, RMS_NORM, Norm
@@ -185,7 +186,14 @@ def _forward(norm, x, gamma, beta, eps, groups, residual, round_twice, precise):
 
 
 def layer_norm_forward(
-    x, gamma, beta, eps=1e-5, *, residual=None, round_twice=False, precise=False
+    x: ArrayLike,
+    gamma: ArrayLike,
+    beta: ArrayLike,
+    eps: float = 1e-5,
+    *,
+    residual: ArrayLike | None = None,
+    round_twice: bool = False,
+    precise: bool = False,
 ) -> Outputs:
     r"""Layer norm of the last axis.
 
@@ -269,7 +277,7 @@ def _backward(norm, dy, cache, dh):
         return dx, *(_given_back(a, cache.gamma.dtype) for a in sums)
 
 
-def layer_norm_backward(dy, cache, dh=None) -> Gradients:
+def layer_norm_backward(dy: ArrayLike, cache: NormCache, dh: ArrayLike | None = None) -> Gradients:
     r"""Gradients of a loss with respect to x, gamma and beta, given ``dy``, that with respect to y.
 
     With :math:`g = \gamma\, dy` and means over the D features,
@@ -325,7 +333,7 @@ def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
     return dx, dgamma, dbeta
 
 
-def layer_norm_jvp(v, cache) -> np.ndarray:
+def layer_norm_jvp(v: ArrayLike, cache: NormCache) -> np.ndarray:
     r"""Derivative of y along ``v``: :math:`\gamma\, r\,(v - \overline{v} - \hat x\,\overline{v \hat
     x})`. ``v`` and the result have x's shape: the backward formula with gamma last, not first.
     """
@@ -335,7 +343,7 @@ def layer_norm_jvp(v, cache) -> np.ndarray:
         return _given_back(_times_gamma(Jv, cache), cache.dtype).reshape(cache.xhat.shape)
 
 
-def layer_norm_double_backward(v, dy, cache) -> Gradients:
+def layer_norm_double_backward(v: ArrayLike, dy: ArrayLike, cache: NormCache) -> Gradients:
     r"""Gradient of :math:`\langle v, dx \rangle` with respect to x, gamma and dy.
 
     With ``v`` and g = ``gamma * dy`` centred, and means over D,
@@ -366,7 +374,13 @@ def layer_norm_double_backward(v, dy, cache) -> Gradients:
 
 
 def rms_norm_forward(
-    x, gamma, eps=1e-5, *, residual=None, round_twice=False, precise=False
+    x: ArrayLike,
+    gamma: ArrayLike,
+    eps: float = 1e-5,
+    *,
+    residual: ArrayLike | None = None,
+    round_twice: bool = False,
+    precise: bool = False,
 ) -> Outputs:
     r"""RMS norm of the last axis: :math:`y = \gamma\, h / \sqrt{\overline{h^2} + \varepsilon}`.
 
@@ -376,7 +390,9 @@ def rms_norm_forward(
     return _forward(RMS_NORM, x, gamma, None, eps, 1, residual, round_twice, precise)
 
 
-def rms_norm_backward(dy, cache, dh=None) -> tuple[np.ndarray, np.ndarray]:
+def rms_norm_backward(
+    dy: ArrayLike, cache: NormCache, dh: ArrayLike | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     r"""Gradients of RMS norm: :math:`dx = r (g - \hat x\, \overline{g \hat x})`, :math:`d\gamma =
     \sum dy\, \hat x`.
 
@@ -386,7 +402,15 @@ def rms_norm_backward(dy, cache, dh=None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def group_norm_forward(
-    x, gamma, beta, groups, eps=1e-5, *, residual=None, round_twice=False, precise=False
+    x: ArrayLike,
+    gamma: ArrayLike,
+    beta: ArrayLike,
+    groups: int,
+    eps: float = 1e-5,
+    *,
+    residual: ArrayLike | None = None,
+    round_twice: bool = False,
+    precise: bool = False,
 ) -> Outputs:
     r"""Group norm of x, (N, C, ...): each example is normalised in ``groups`` groups of channels.
 
@@ -400,7 +424,7 @@ def group_norm_forward(
     return _forward(GROUP_NORM, x, gamma, beta, eps, groups, residual, round_twice, precise)
 
 
-def group_norm_backward(dy, cache, dh=None) -> Gradients:
+def group_norm_backward(dy: ArrayLike, cache: NormCache, dh: ArrayLike | None = None) -> Gradients:
     r"""Gradients of group norm: dx is that of :func:`layer_norm_backward`, with means over a group.
 
     Arguments and errors as there. dgamma and dbeta, (C,), sum over all axes but that of channels.

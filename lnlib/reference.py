@@ -105,7 +105,15 @@ def _rounded(n, dtype):
 
 
 def layer_norm(
-    x, gamma, beta, dy=None, eps=1e-5, *, residual=None, dh=None, round_twice=False
+    x: ArrayLike,
+    gamma: ArrayLike,
+    beta: ArrayLike,
+    dy: ArrayLike | None = None,
+    eps: float = 1e-5,
+    *,
+    residual: ArrayLike | None = None,
+    dh: ArrayLike | None = None,
+    round_twice: bool = False,
 ) -> Exact:
     """Layer norm of finite real arrays, exactly; with ``dy`` its gradients too.
 
@@ -118,13 +126,31 @@ def layer_norm(
     return _norm(LAYER_NORM, x, gamma, beta, dy, eps, 1, residual, dh, round_twice)
 
 
-def rms_norm(x, gamma, dy=None, eps=1e-5, *, residual=None, dh=None, round_twice=False) -> Exact:
+def rms_norm(
+    x: ArrayLike,
+    gamma: ArrayLike,
+    dy: ArrayLike | None = None,
+    eps: float = 1e-5,
+    *,
+    residual: ArrayLike | None = None,
+    dh: ArrayLike | None = None,
+    round_twice: bool = False,
+) -> Exact:
     """RMS norm, as :func:`layer_norm` without a mean; ``dbeta`` is what a beta would have."""
     return _norm(RMS_NORM, x, gamma, None, dy, eps, 1, residual, dh, round_twice)
 
 
 def group_norm(
-    x, gamma, beta, groups, dy=None, eps=1e-5, *, residual=None, dh=None, round_twice=False
+    x: ArrayLike,
+    gamma: ArrayLike,
+    beta: ArrayLike,
+    groups: int,
+    dy: ArrayLike | None = None,
+    eps: float = 1e-5,
+    *,
+    residual: ArrayLike | None = None,
+    dh: ArrayLike | None = None,
+    round_twice: bool = False,
 ) -> Exact:
     """Group norm, as :func:`layer_norm`; see :func:`lnlib.layernorm.group_norm_forward`."""
     return _norm(GROUP_NORM, x, gamma, beta, dy, eps, groups, residual, dh, round_twice)

@@ -15,9 +15,11 @@ instead of worst. For rows like random ones medians of the error agree with them
 about two, and they say which errors grow with what.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike as Array
 
 from . import reference, validation
 from .layernorm import layer_norm_forward
@@ -26,6 +28,9 @@ from .rounding import TAU, find, round_to
 _FLOATS = "float32", "float64"
 _TOWARDS = "ones", "along"
 
+#: Functions by name, for the legends of maps.
+Algorithms = dict[str, Callable]
+
 
 def _store(a, dtype):
     """Float64 numbers rounded to ``dtype``; half formats in float32, as layer norm computes."""
@@ -33,7 +38,9 @@ def _store(a, dtype):
     return a.astype(dtype) if dtype in _FLOATS else round_to(a, dtype).astype(np.float32)
 
 
-def rows(rng, count, D, ratio, sigma=1.0, dtype="float32") -> np.ndarray:
+def rows(
+    rng: Generator, count: int, D: int, ratio: float, sigma: float = 1.0, dtype: str = "float32"
+) -> np.ndarray:
     r"""Normal rows, shape (count, D), of mean ``ratio * sigma``, within 1 %, deviation ``sigma``.
 
     .. math:: x = \sigma\,\bigl((1 + j)\,\text{ratio} + z\bigr), \qquad
@@ -55,7 +62,12 @@ def rows(rng, count, D, ratio, sigma=1.0, dtype="float32") -> np.ndarray:
 
 
 def upstream(
-    rng: Generator, xhat: ArrayLike, ones=0.0, along=0.0, rest=1.0, dtype="float32"
+    rng: Generator,
+    xhat: Array,
+    ones: float = 0.0,
+    along: float = 0.0,
+    rest: float = 1.0,
+    dtype: str = "float32",
 ) -> np.ndarray:
     r"""An upstream gradient g with given parts along **1**, along xhat, and orthogonal to both.
 
@@ -114,7 +126,15 @@ def _row_errors(values, exact):
 
 
 def forward_errors(
-    algorithms, ratios, energies, D=256, count=4, eps=1e-5, dtype="float32", *, rng
+    algorithms: Algorithms,
+    ratios: Array,
+    energies: Array,
+    D: int = 256,
+    count: int = 4,
+    eps: float = 1e-5,
+    dtype: str = "float32",
+    *,
+    rng: Generator,
 ) -> dict[str, np.ndarray]:
     """Relative L2 error of y, the median over rows, on a grid of regimes.
 
@@ -137,7 +157,17 @@ def forward_errors(
 
 
 def backward_errors(
-    algorithms, kappas, ratios, energy, towards, D=256, count=4, eps=1e-5, dtype="float32", *, rng
+    algorithms: Algorithms,
+    kappas: Array,
+    ratios: Array,
+    energy: float,
+    towards: str,
+    D: int = 256,
+    count: int = 4,
+    eps: float = 1e-5,
+    dtype: str = "float32",
+    *,
+    rng: Generator,
 ) -> dict[str, np.ndarray]:
     """Relative L2 error of dx, the median over rows, over kappa and ratio.
 
@@ -171,7 +201,7 @@ def backward_errors(
 # Theory lines. All arguments but names may be arrays.
 
 
-def sum_roundings(D: ArrayLike, order: str) -> np.ndarray:
+def sum_roundings(D: Array, order: str) -> np.ndarray:
     r"""The n in tau u sqrt(n): roundings of the result's own size, for D numbers of one sign.
 
     A partial sum of k terms is k/D of the total, and so is its rounding error.
@@ -189,7 +219,9 @@ def sum_roundings(D: ArrayLike, order: str) -> np.ndarray:
     return table[validation.require_choice("order", order, table)]
 
 
-def naive_loss(ratio, energy, D, order, dtype="float32") -> np.ndarray:
+def naive_loss(
+    ratio: Array, energy: Array, D: Array, order: str, dtype: str = "float32"
+) -> np.ndarray:
     r"""Theory line: relative error of y with the naive variance, mean square minus square of mean.
 
     Both are close to :math:`\mu^2`. With n = :func:`sum_roundings`, the mean square carries n
@@ -208,7 +240,7 @@ def naive_loss(ratio, energy, D, order, dtype="float32") -> np.ndarray:
     return TAU * find(dtype).u / 2 * np.sqrt(roundings) * np.square(ratio) * share
 
 
-def mean_loss(ratio: ArrayLike, D: ArrayLike, order: str, dtype: str = "float32") -> np.ndarray:
+def mean_loss(ratio: Array, D: Array, order: str, dtype: str = "float32") -> np.ndarray:
     r"""Theory line: relative error of y when a rounded mean is subtracted, whatever the variance.
 
     The mean is off by :math:`\tau u |\mu| \sqrt n`, n = :func:`sum_roundings`. x - m is exact where
@@ -219,7 +251,9 @@ def mean_loss(ratio: ArrayLike, D: ArrayLike, order: str, dtype: str = "float32"
     return TAU * find(dtype).u * np.sqrt(sum_roundings(D, order)) * np.abs(ratio)
 
 
-def backward_loss(kappa: ArrayLike, towards: str, dtype="float32", wide=False) -> np.ndarray:
+def backward_loss(
+    kappa: Array, towards: str, dtype: str = "float32", wide: bool = False
+) -> np.ndarray:
     r"""Theory line: relative error of dx, :math:`\tau u \kappa \sqrt n`.
 
     What cancels has the size of r g, kappa times that of dx, and its roundings stay. Those of
@@ -239,7 +273,7 @@ def backward_loss(kappa: ArrayLike, towards: str, dtype="float32", wide=False) -
     return TAU * find(dtype).u * np.sqrt(n) * validation.require_numbers("kappa", kappa, least=0)
 
 
-def agreement(measured: ArrayLike, predicted: ArrayLike, dtype="float32") -> tuple[float, int]:
+def agreement(measured: Array, predicted: Array, dtype: str = "float32") -> tuple[float, int]:
     """Median of measured / predicted, and the number of cells predicted between 10 u and 0.1.
 
     Below, other roundings are as large; above, an error is not small. NaN is no cell.
@@ -252,7 +286,7 @@ def agreement(measured: ArrayLike, predicted: ArrayLike, dtype="float32") -> tup
     return float(np.median(ratios)) if used.any() else np.nan, int(used.sum())
 
 
-def overflow_sigma(ratio: ArrayLike, dtype: str, terms: ArrayLike = 1) -> np.ndarray:
+def overflow_sigma(ratio: Array, dtype: str, terms: Array = 1) -> np.ndarray:
     r"""The sigma above which squares overflow in a row of this ratio.
 
     The root mean square of a row is :math:`\sigma \sqrt{1 + \text{ratio}^2}`; a sum of ``terms``

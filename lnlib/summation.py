@@ -104,7 +104,9 @@ ROW_ORDERS = {
 }
 
 
-def sum_rows(a: ArrayLike, order: str, dtype="float32", rng: Generator | None = None) -> np.ndarray:
+def sum_rows(
+    a: ArrayLike, order: str, dtype: str = "float32", rng: Generator | None = None
+) -> np.ndarray:
     """Sum over axis 0 in a given order, every partial sum rounded to ``dtype``; float32.
 
     ``a`` is a finite float32 array of shape (N, ...), N >= 1, rounded to ``dtype``, "float32" or
@@ -122,7 +124,12 @@ def sum_rows(a: ArrayLike, order: str, dtype="float32", rng: Generator | None = 
 
 
 def row_sum_errors(
-    orders: Sequence[str], counts: Sequence[int], columns: int, dtype="float32", *, rng: Generator
+    orders: Sequence[str],
+    counts: Sequence[int],
+    columns: int,
+    dtype: str = "float32",
+    *,
+    rng: Generator,
 ) -> dict[str, np.ndarray]:
     """Relative L2 error over ``columns`` sums of n rows, {order: an array over the n in counts}.
 

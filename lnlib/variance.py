@@ -343,7 +343,11 @@ ALGORITHMS = {
 
 
 def normalise(
-    x: np.ndarray, algorithm="recentred", eps=1e-5, order="pairwise", var: np.ndarray | None = None
+    x: np.ndarray,
+    algorithm: str | Algorithm = "recentred",
+    eps: float = 1e-5,
+    order: str = "pairwise",
+    var: np.ndarray | None = None,
 ) -> np.ndarray:
     r"""Layer norm without gamma and beta, with mean and variance from ``algorithm``.
 

@@ -26,6 +26,7 @@ PARALLEL_SIZE = 100_000
 #: two call at once; with the others one call keeps all cores busy, too.
 ONE_CALL = threading.Lock()
 _PROCESS = os.getpid()
+Array = np.ndarray
 
 _FLOAT32, _FLOAT64 = _FLOATS = np.dtype(np.float32), np.dtype(np.float64)
 _REAL = "float64", "float32", "float16", "bfloat16"
@@ -296,7 +297,14 @@ def _finish_backward(cache, dy, dh, dx, dgamma, dbeta):
 
 
 def layer_norm_forward(
-    x, gamma, beta, eps=1e-5, *, residual=None, precise=False, out=None
+    x: Array,
+    gamma: Array,
+    beta: Array,
+    eps: float = 1e-5,
+    *,
+    residual: Array | None = None,
+    precise: bool = False,
+    out: Array | None = None,
 ) -> layernorm.Outputs:
     r"""Layer norm of the last axis, in one pass; see :func:`lnlib.layernorm.layer_norm_forward`.
 
@@ -312,7 +320,9 @@ def layer_norm_forward(
     return _forward(LAYER_NORM, x, gamma, beta, eps, residual, precise, out)
 
 
-def layer_norm_backward(dy, cache, dh=None, *, out=None) -> layernorm.Gradients:
+def layer_norm_backward(
+    dy: Array, cache: CpuNormCache, dh: Array | None = None, *, out: Array | None = None
+) -> layernorm.Gradients:
     r"""Gradients of a loss with respect to x, gamma and beta; see
     :func:`lnlib.layernorm.layer_norm_backward`.
 
@@ -324,7 +334,13 @@ def layer_norm_backward(dy, cache, dh=None, *, out=None) -> layernorm.Gradients:
 
 
 def rms_norm_forward(
-    x, gamma, eps=1e-5, *, residual=None, precise=False, out=None
+    x: Array,
+    gamma: Array,
+    eps: float = 1e-5,
+    *,
+    residual: Array | None = None,
+    precise: bool = False,
+    out: Array | None = None,
 ) -> layernorm.Outputs:
     r"""RMS norm of the last axis: :math:`y = \gamma\, h / \sqrt{\overline{h^2} + \varepsilon}`; see
     :func:`lnlib.layernorm.rms_norm_forward`.
@@ -334,7 +350,9 @@ def rms_norm_forward(
     return _forward(RMS_NORM, x, gamma, None, eps, residual, precise, out)
 
 
-def rms_norm_backward(dy, cache, dh=None, *, out=None) -> tuple[np.ndarray, np.ndarray]:
+def rms_norm_backward(
+    dy: Array, cache: CpuNormCache, dh: Array | None = None, *, out: Array | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     r"""Gradients of a loss with respect to x and gamma; see
     :func:`lnlib.layernorm.rms_norm_backward`. Arguments and errors as of
     :func:`layer_norm_backward`.

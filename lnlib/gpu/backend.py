@@ -253,7 +253,15 @@ def _backward(norm, dy, cache, dh, out, stream):
 
 
 def layer_norm_forward(
-    x, gamma, beta, eps=1e-5, *, residual=None, precise=False, out=None, stream=None
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    eps: float = 1e-5,
+    *,
+    residual: Any = None,
+    precise: bool = False,
+    out: Any = None,
+    stream: Any = None,
 ) -> tuple[Any, ...]:
     r"""Layer norm of the last axis, on the GPU; see :func:`lnlib.layernorm.layer_norm_forward`.
 
@@ -280,7 +288,9 @@ def layer_norm_forward(
     return _forward(LAYER_NORM, x, gamma, beta, eps, residual, precise, out, stream)
 
 
-def layer_norm_backward(dy, cache, dh=None, *, out=None, stream=None) -> tuple[Any, Any, Any]:
+def layer_norm_backward(
+    dy: Any, cache: GpuNormCache, dh: Any = None, *, out: Any = None, stream: Any = None
+) -> tuple[Any, Any, Any]:
     r"""Gradients of a loss with respect to x, gamma and beta; see
     :func:`lnlib.layernorm.layer_norm_backward`.
 
@@ -297,7 +307,14 @@ def layer_norm_backward(dy, cache, dh=None, *, out=None, stream=None) -> tuple[A
 
 
 def rms_norm_forward(
-    x, gamma, eps=1e-5, *, residual=None, precise=False, out=None, stream=None
+    x: Any,
+    gamma: Any,
+    eps: float = 1e-5,
+    *,
+    residual: Any = None,
+    precise: bool = False,
+    out: Any = None,
+    stream: Any = None,
 ) -> tuple[Any, ...]:
     r"""RMS norm of the last axis, on the GPU; see :func:`lnlib.layernorm.rms_norm_forward`.
 
@@ -306,7 +323,9 @@ def rms_norm_forward(
     return _forward(RMS_NORM, x, gamma, None, eps, residual, precise, out, stream)
 
 
-def rms_norm_backward(dy, cache, dh=None, *, out=None, stream=None) -> tuple[Any, Any]:
+def rms_norm_backward(
+    dy: Any, cache: GpuNormCache, dh: Any = None, *, out: Any = None, stream: Any = None
+) -> tuple[Any, Any]:
     r"""Gradients of a loss with respect to x and gamma; see
     :func:`lnlib.layernorm.rms_norm_backward`. Arguments and bounds as :func:`layer_norm_backward`.
     """

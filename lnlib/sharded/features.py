@@ -197,7 +197,9 @@ def _backward(norm, dy, cache, dh):
         return dx.astype(cache.dtype).reshape(cache.xhat.shape), *sums
 
 
-def layer_norm_backward(dy, cache, dh=None) -> Program[layernorm.Gradients]:
+def layer_norm_backward(
+    dy: ArrayLike, cache: FeaturesCache, dh: ArrayLike | None = None
+) -> Program[layernorm.Gradients]:
     r"""This rank's features of dx, dgamma and dbeta of :func:`lnlib.layernorm.layer_norm_backward`.
 
     One message, 40 bytes a row and part: the mean of g, as carefully as that of x, and the sum of
@@ -206,6 +208,8 @@ def layer_norm_backward(dy, cache, dh=None) -> Program[layernorm.Gradients]:
     return (yield from _backward(LAYER_NORM, dy, cache, dh))
 
 
-def rms_norm_backward(dy, cache, dh=None) -> Program[tuple[np.ndarray, np.ndarray]]:
+def rms_norm_backward(
+    dy: ArrayLike, cache: FeaturesCache, dh: ArrayLike | None = None
+) -> Program[tuple[np.ndarray, np.ndarray]]:
     """This rank's features of RMS norm's dx and dgamma. One message, 16 bytes a row and part."""
     return (yield from _backward(RMS_NORM, dy, cache, dh))

@@ -31,7 +31,9 @@ def missing() -> str | None:
     return None if mpiexec() else f"there is no mpiexec ({INSTALL})"
 
 
-def launch(arguments: Sequence[str], ranks: int, timeout=60.0) -> subprocess.CompletedProcess:
+def launch(
+    arguments: Sequence[str], ranks: int, timeout: float = 60
+) -> subprocess.CompletedProcess:
     """Run ``python -m mpi4py`` with these arguments, texts such as ("file.py",), as so many
     processes. Returns a ``subprocess.CompletedProcess`` with the output as text.
 

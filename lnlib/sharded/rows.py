@@ -11,6 +11,7 @@ errors are those of :mod:`lnlib.layernorm`, but for complex128; an error on one 
 import zlib
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import layernorm, validation
 from ..layernorm import NormCache
@@ -61,7 +62,14 @@ def _forward(forward, x, eps, residual, finite, parameters, **options):
 
 
 def layer_norm_forward(
-    x, gamma, beta, eps=1e-5, *, residual=None, precise=False, finite=False
+    x: ArrayLike,
+    gamma: ArrayLike,
+    beta: ArrayLike,
+    eps: float = 1e-5,
+    *,
+    residual: ArrayLike | None = None,
+    precise: bool = False,
+    finite: bool = False,
 ) -> Program[layernorm.Outputs]:
     r"""This rank's rows of :math:`y = \gamma (x - \mu) r + \beta`: y, with a residual h, a cache.
 
@@ -76,7 +84,13 @@ def layer_norm_forward(
 
 
 def rms_norm_forward(
-    x, gamma, eps=1e-5, *, residual=None, precise=False, finite=False
+    x: ArrayLike,
+    gamma: ArrayLike,
+    eps: float = 1e-5,
+    *,
+    residual: ArrayLike | None = None,
+    precise: bool = False,
+    finite: bool = False,
 ) -> Program[layernorm.Outputs]:
     """This rank's rows of RMS norm, as :func:`layer_norm_forward`; no beta."""
     parameters, forward = {"gamma": gamma}, layernorm.rms_norm_forward
@@ -113,7 +127,12 @@ def _backward(norm, dy, cache, dh, reproducible, block):
 
 
 def layer_norm_backward(
-    dy, cache, dh=None, *, reproducible=False, block=BLOCK
+    dy: ArrayLike,
+    cache: NormCache,
+    dh: ArrayLike | None = None,
+    *,
+    reproducible: bool = False,
+    block: int = BLOCK,
 ) -> Program[layernorm.Gradients]:
     r"""This rank's rows of dx, with its dh added; dgamma and dbeta of all rows, the same bits on
     every rank.
@@ -128,7 +147,12 @@ def layer_norm_backward(
 
 
 def rms_norm_backward(
-    dy, cache, dh=None, *, reproducible=False, block=BLOCK
+    dy: ArrayLike,
+    cache: NormCache,
+    dh: ArrayLike | None = None,
+    *,
+    reproducible: bool = False,
+    block: int = BLOCK,
 ) -> Program[tuple[np.ndarray, np.ndarray]]:
     """This rank's rows of dx, and dgamma of all rows, as :func:`layer_norm_backward`."""
     return (yield from _backward(RMS_NORM, dy, cache, dh, reproducible, block))

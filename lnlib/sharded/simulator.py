@@ -53,7 +53,11 @@ def _reply(steps, order, piece):
 
 
 def simulate(
-    programs: Sequence[Program[Result]], *, order="tree", piece=None, log=None
+    programs: Sequence[Program[Result]],
+    *,
+    order: str = "tree",
+    piece: int | None = None,
+    log: list[Message] | None = None,
 ) -> list[Result]:
     """The results of all ranks' programs, in order.
 

@@ -26,7 +26,7 @@ array``). The same program runs in a simulator, in one process and with NumPy al
 Read ``rows`` first (one sum, never a mean), then ``groups`` (what a rank knows of a part of a row,
 and how two such parts are merged) and ``features`` (one message forward, one backward). Programs
 run by ``messages`` and ``simulator`` or ``mpi``; ``launch`` starts processes, ``traffic`` counts
-bytes, and ``demo`` is the command's.
+bytes, ``ways`` has six ways to the statistics to compare, ``demo`` is the command's.
 """
 
 from . import features, rows, traffic

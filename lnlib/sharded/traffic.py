@@ -1,4 +1,4 @@
-"""What is sent: counted and predicted.
+r"""What is sent: counted, predicted, and what a model makes of it.
 
 Predictions are lists of :class:`~lnlib.sharded.messages.Message`, as a log of a run has them.
 ``counts`` are the rows or features of each rank; ``block`` is that of a reproducible run, else
@@ -46,3 +46,19 @@ def total(messages: Sequence[Message]) -> tuple[int, int]:
     """(bytes that all ranks brought, bytes of announcements, with the end's) of messages."""
     ranks = len(messages[0].sent) if messages else 0
     return sum(sum(m.sent) for m in messages), HEADER * ranks * (len(messages) + 1)
+
+
+def seconds(message: Message, alpha: float, beta: float) -> float:
+    r"""A *model* of the time of one message among P ranks: :math:`\lceil\log_2 P\rceil\,\alpha` for
+    its steps, and :math:`\beta` seconds a byte for what passes through one rank.
+
+    A sum of n bytes is scattered and gathered, :math:`2 (P - 1)/P\, n` and twice the steps; of a
+    gather each rank receives what the others brought. Thakur, Rabenseifner and Gropp, *Optimization
+    of Collective Communication Operations in MPICH*, International Journal of High Performance
+    Computing Applications 19(1), 2005.
+    """
+    ranks = len(message.sent)
+    steps = (ranks - 1).bit_length()
+    if message.operation == GATHER:
+        return steps * alpha + (sum(message.sent) - min(message.sent)) * beta
+    return 2 * steps * alpha + 2 * (ranks - 1) / ranks * message.sent[0] * beta

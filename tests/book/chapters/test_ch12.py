@@ -11,7 +11,6 @@ from pages import BOOK
 from questions import says
 
 from lnbook.exercises import ch12, exercises
-from lnbook.ways import seconds
 from lnlib import layer_norm_backward, layer_norm_forward, reference
 from lnlib.sharded import GATHER, cut, simulate, traffic
 from lnlib.sharded.groups import merge
@@ -54,7 +53,9 @@ def test_the_exercise_and_the_library_have_one_model(ranks):
     ):
         counts = [part.stop - part.start for part in cut(count, ranks)]
         sent = [m for m in messages(counts) if any(m.sent)]
-        wanted.append(20 * max(counts) * other / rate + sum(seconds(m, alpha, beta) for m in sent))
+        wanted.append(
+            20 * max(counts) * other / rate + sum(traffic.seconds(m, alpha, beta) for m in sent)
+        )
     assert np.allclose(
         ch12.cuts_solution(N, D, ranks, alpha, beta, rate), wanted, rtol=1e-12, atol=0
     )

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from ranks import numbers
 
-from lnbook.ways import WAYS, normalise
 from lnlib import reference
 from lnlib.sharded import cut, simulate
+from lnlib.sharded.ways import WAYS, normalise
 
 
 @functools.lru_cache

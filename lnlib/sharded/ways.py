@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lnlib import variance
-from lnlib.sharded.groups import merge, quadruples, tree
-from lnlib.sharded.messages import GATHER, SUM, Message, Program
-from lnlib.variance import Moments
+from .. import variance
+from ..variance import Moments
+from .groups import merge, quadruples, tree
+from .messages import GATHER, SUM, Program
 
 
 def sums(x: np.ndarray, D: int) -> Program[Moments]:
@@ -90,19 +90,3 @@ def normalise(
     m, r, v = yield from WAYS[way].program(x, D)
     with np.errstate(all="ignore"):
         return ((x - m) - r) / np.sqrt(v + x.dtype.type(eps))
-
-
-def seconds(message: Message, alpha: float, beta: float) -> float:
-    r"""A *model* of the time of one message among P ranks: :math:`\lceil\log_2 P\rceil\,\alpha` for
-    its steps, and :math:`\beta` seconds a byte for what passes through one rank.
-
-    A sum of n bytes is scattered and gathered, :math:`2 (P - 1)/P\, n` and twice the steps; of a
-    gather each rank receives what the others brought. Thakur, Rabenseifner and Gropp, *Optimization
-    of Collective Communication Operations in MPICH*, International Journal of High Performance
-    Computing Applications 19(1), 2005.
-    """
-    ranks = len(message.sent)
-    steps = (ranks - 1).bit_length()
-    if message.operation == GATHER:
-        return steps * alpha + (sum(message.sent) - min(message.sent)) * beta
-    return 2 * steps * alpha + 2 * (ranks - 1) / ranks * message.sent[0] * beta

@@ -1,5 +1,5 @@
-"""Is the gradient of my layer norm right? Point ``normcheck`` at a layer norm or an RMS norm over
-the last axis, forward and backward, and print what it says::
+"""Is the gradient of my layer norm right? Point ``normcheck`` at a layer norm, an RMS norm or a
+group norm, forward and backward, and print what it says::
 
     from normcheck import validate
     print(validate((forward, backward)))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from lnlib.norms import Shapes
 from lnlib.rounding import find, round_to
 
 from .layouts import FURTHER, LAYOUTS, OF_AXES, SAME_NUMBERS, SWAPPED, in_words, laid_out
@@ -59,13 +60,15 @@ def far(settings: Settings, dtype: str) -> list[float]:
     """Those of :data:`FAR` where a right formula may lose less than half of xhat: where it may lose
     all, as in float32 at a million, y = beta and dx = 0 would hold as well.
     """
-    share = near_zero(FAR_SHAPE[-1], settings.accumulated_in(dtype))
-    return [offset for offset in FAR if share * distance_loss(offset, FAR_SHAPE[-1]) < 0.5]
+    D = settings.shapes(settings.shape(FAR_SHAPE)).rows[1]
+    share = near_zero(D, settings.accumulated_in(dtype))
+    return [offset for offset in FAR if share * distance_loss(offset, D) < 0.5]
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
     """Arrays of one call. x and dy have shape (..., D), gamma and beta (D,); RMS norm has no beta.
+    Those of a group norm are (N, C, L) and (C,).
 
     ``layouts`` has the names of arguments that lie in memory in a way of their own, and that way:
     {"dy": "reversed"}. ``made_by`` are the lines of NumPy that make the arrays, until these are
@@ -127,6 +130,14 @@ class Case:
         return plain | {"h": self.plain.x.reshape(dx.shape), "dx": dx, "dr": dx}
 
     @builtins.property
+    def shapes(self) -> Shapes:
+        return self.said.shapes(self.x.shape)
+
+    def spread(self, a: np.ndarray) -> np.ndarray:
+        """gamma or beta, in the shape of rows."""
+        return np.broadcast_to(a[:, None], self.shapes.whole).reshape(self.shapes.rows)
+
+    @builtins.property
     def width(self) -> int:
         return self.x.shape[-1]
 
@@ -142,7 +153,8 @@ class Case:
     @builtins.property
     def defined(self) -> bool:
         """Whether layer norm has a value here: eps is not 0 where a row is constant."""
-        return self.eps > 0 or bool((self.x != self.x[..., :1]).any(axis=-1).all())
+        x = self.x.reshape(self.shapes.rows)
+        return self.eps > 0 or bool((x != x[:, :1]).any(axis=-1).all())
 
     def with_arrays(self, **arrays: np.ndarray) -> "Case":
         """The case with other arrays, which are rounded to its dtype."""
@@ -182,7 +194,7 @@ def draw(
     lines = (
         f"rng = np.random.default_rng({seed})",
         f"x, dy = rng.standard_normal({(2, *shape)})",
-        f"gamma, beta = rng.standard_normal({(2, shape[-1])})",
+        f"gamma, beta = rng.standard_normal({(2, shape[1 if said.groups else -1])})",
         f"x = {sigma!r} * ({offset!r} + x)",
         *change.splitlines(),
         *ADDED * said.residual,
@@ -206,7 +218,7 @@ def drawer(settings: Settings) -> Callable[..., Case]:
     }
 
     def drawn(property, shape, dtype, eps=1e-5, change="", **options):
-        shape = *shape[:-1], settings.width(shape[-1])
+        shape = settings.shape(shape)
         eps = eps if settings.eps is None else settings.eps
         change = "\n".join([*change.splitlines(), *(line for line in fixed if fixed[line])])
         return draw(property, shape, dtype, eps, change=change, said=settings, **options)
@@ -351,12 +363,16 @@ def not_tested(settings: Settings) -> list[str]:
     halves = [dtype for dtype in settings.dtypes if dtype in ("float16", "bfloat16")]
     of_torch, whole = settings.framework == "torch", not settings.quick
     differentiable = of_torch or settings.framework == "jax"
+    D, most = ("C", 3 * settings.groups) if settings.groups else ("D", WIDTHS[-1])
     known = {
         f"any eps but {settings.eps or 0:g}": settings.eps is not None,
         "gamma and dgamma": not settings.gamma,
         "beta and dbeta": not settings.beta and not settings.rms,
-        f"D that is no multiple of {settings.multiple_of}": settings.multiple_of > 1,
-        f"D above {settings.most_features or WIDTHS[-1]}": settings.most_features or whole,
+        f"{D} that is no multiple of {settings.multiple_of}": settings.multiple_of > 1,
+        f"{D} above {settings.most_features or most}": settings.most_features
+        or whole
+        or settings.groups,
+        f"x of shapes but (N, C, L), and L above {WIDTHS[-1]}": settings.groups,
         f"more than {settings.most_rows or MANY_ROWS} rows": settings.most_rows or whole,
         "arrays with strides" + ", but for dy" * of_torch: settings.contiguous,
         "a second derivative": differentiable and not settings.double_backward,

@@ -125,19 +125,19 @@ def same_every_time(settings, case, seen, where):
 
 def rows_apart(settings, case, seen, where):
     """A row of x with NaN or Inf has no finite y, one of dy no finite dx; all others are right."""
-    found, finite = [], {name: finite_rows(getattr(case, name)) for name in ("x", "dy")}
+    found, finite = [], {name: finite_rows(getattr(case, name), case) for name in ("x", "dy")}
     right, clean = {"x": finite["x"], "dy": finite["x"] & finite["dy"]}, case.without_nan()
     for tensor, name in ("y", "x"), ("dx", "dy"):
         value = seen[-1].tensors[tensor]
         found += compare({tensor: value}, clean, settings, right[name])
-        if not found and finite_rows(value)[~finite[name]].any():
+        if not found and finite_rows(value, case)[~finite[name]].any():
             sentence = f"a row of {name} that holds NaN or Inf has a finite {tensor}"
             found.append(Finding(tensor, None, sentence))
     return found
 
 
-def finite_rows(a):
-    return np.isfinite(a.astype(np.float64)).all(axis=-1).ravel()
+def finite_rows(a, case):
+    return np.isfinite(a.astype(np.float64)).reshape(case.shapes.rows).all(axis=-1)
 
 
 def results_alike(settings, case, seen, where):
@@ -151,8 +151,8 @@ def results_alike(settings, case, seen, where):
 
 def orders(case, settings):
     """y rounded once, y of an xhat that was rounded before, and where these differ; all flat."""
-    xhat = truth(case, settings).xhat.reshape(case.x.shape)
-    both = (case.plain.gamma * a for a in (xhat, stored(xhat, case.dtype)))
+    xhat, gamma = truth(case, settings).xhat, case.spread(case.plain.gamma)
+    both = (gamma * a for a in (xhat, stored(xhat, case.dtype)))
     once, twice = (stored(a, case.dtype).ravel() for a in both)
     return once, twice, np.flatnonzero(once != twice)
 
@@ -302,10 +302,10 @@ def scripts(target, case):
         few = (case.with_rows(lambda a, n=n: a[:n]) for n in (1, 8, 64) if n < len(case.x))
         return [target.script(case, of.parts, cases | {"2": some}) for some in few]
     # other numbers in arrays of one shape, or of one width
-    for s, shape, offset in ("2", case.x.shape, 0.5), ("3", (3, case.width), -2.5):
+    three = 3, *case.x.shape[1 if settings.groups else -1 :]
+    for s, shape, offset in ("2", case.x.shape, 0.5), ("3", three, -2.5):
         if s in of.parts:
-            given = case.property, shape, case.dtype, case.eps
-            cases[s] = drawer(settings)(*given, offset=offset)
+            cases[s] = case.again(shape, offset=offset, sigma=2.0)
     judged = {"": cases["2"]} if "overwrite2" in of.parts else cases
     times = QUICK_TIMES if settings.quick else TIMES
     script = target.script(case, of.parts, cases, judged=judged, **of.options)

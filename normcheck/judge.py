@@ -14,6 +14,7 @@ import numpy as np
 
 from lnlib import reference
 from lnlib.layernorm import layer_norm_double_backward, layer_norm_forward, rms_norm_forward
+from lnlib.norms import NORMS
 from lnlib.rounding import find
 
 from .tolerance import U, allowed, allowed_of_derivatives
@@ -52,26 +53,24 @@ class Verdict(NamedTuple):
 @functools.lru_cache(maxsize=512)
 def truth(case, settings):
     """The :class:`Truth` of a case."""
-    given, eps, rms = case.plain, case.eps, settings.rms
-    x, dy = (a.reshape(-1, case.width) for a in (given.x, given.dy))
-    gamma, beta = given.gamma, given.beta
+    given, eps, norm, shapes = case.plain, case.eps, NORMS[settings.kind], case.shapes
+    x, dy = (a.reshape(shapes.rows) for a in (given.x, given.dy))
+    gamma, beta, shape = given.gamma, given.beta, shapes.whole if norm.grouped else shapes.rows
     accumulate = settings.accumulated_in(case.dtype)
     # y is linear in gamma and beta, all others are in gamma, in dy or in both.
     of_y, of_gamma, of_dy = _power(gamma, beta), _power(gamma), _power(dy)
     powers = {"y": of_y, "dx": of_gamma + of_dy, "dgamma": of_dy, "dbeta": of_dy}
     wide, slack = {}, {}
     for power in {of_gamma: 0, of_y: 0}:  # y last
-        given = x, np.ldexp(gamma, -power), np.ldexp(beta * (power == of_y), -power)
+        scaled = np.ldexp(gamma, -power), np.ldexp(beta * (power == of_y), -power)
         dys = np.ldexp(dy, -of_dy)
-        exact = (
-            reference.rms_norm(*given[:2], dys, eps)
-            if rms
-            else reference.layer_norm(*given, dys, eps)
-        )
+        given = [*scaled[: 1 + norm.beta], *[settings.groups] * norm.grouped]
+        exact = getattr(reference, norm.name)(x.reshape(shape), *given, dys.reshape(shape), eps)
         arrays = {n: a for n, a in exact._asdict().items() if isinstance(a, np.ndarray)}
         found = {name: reference.to_float64(array) for name, array in arrays.items()}
-        of_case = case.dtype, case.dtype_of("dgamma"), accumulate, rms
-        errors = allowed(found, *given, dys, *of_case, powers)
+        found |= {name: found[name].reshape(shapes.rows) for name in ("y", "dx", "xhat")}
+        of_case = case.dtype, case.dtype_of("dgamma"), accumulate, settings.rms
+        errors = allowed(found, x, *map(case.spread, scaled), dys, *of_case, powers, shapes.whole)
         keep = errors if power == of_gamma else ("y",)
         wide |= {name: np.ldexp(found[name], powers[name]) for name in keep}
         slack |= {name: np.ldexp(errors[name], powers[name]) for name in keep}

@@ -17,7 +17,7 @@ from lnlib.layernorm import layer_norm_backward, rms_norm_backward, rms_norm_for
 from lnlib.rounding import FORMATS, round_to
 
 from .adapters import NumPyPair
-from .cases import drawer
+from .cases import draw, drawer
 from .checks import misshapen, shape_of
 from .evidence import FAR, IN_ONE_PLACE, alike, failed, passed, results, same, wrong_in
 from .judge import judge
@@ -206,6 +206,8 @@ def name(target, tried):
 def of_numbers_alone(target, wrong, held):
     """The diagnosis of a target that does not depend on earlier calls."""
     settings = target.settings
+    if settings.groups:  # none of the known mistakes is one of a group norm
+        return of_rounding(wrong, settings)
     of = explain(candidates(settings), wrong, held, settings)
     y_wrong = any("y" in shown.wrong for shown in wrong)
     if of.left and y_wrong and (whole := of_conventions(wrong, held, settings, partly=False)):
@@ -255,7 +257,7 @@ def depends_on_calls(target, wrong):
     case = next((s.case for s in wrong if not s.case.layouts and s.case.x.size), None)
     if case is None:
         return None
-    other = drawer(settings)("another call", case.x.shape, case.dtype, case.eps, offset=0.5)
+    other = draw("another call", case.x.shape, case.dtype, case.eps, offset=0.5, said=settings)
     # Seven times, so that what is otherwise in every fifth call is seen, too.
     first, _, *found = (results(target, one) for one in (case, other, *[case] * 6))
     if first is None or None in found:

@@ -46,19 +46,24 @@ def literal(a, dtype):
 # What is right, in float64
 
 
-def exact(x, gamma, beta, dy, eps, centred=True):
-    """Layer norm and its gradients in float64, or RMS norm, which is not centred."""
+def exact(x, gamma, beta, dy, eps, centred=True, groups=None):
+    """Layer norm and its gradients in float64, or RMS norm, which is not centred, or group norm."""
 
     def mean(a):
         return a.mean(-1, keepdims=True)
 
     x, gamma, beta, dy = (np.asarray(a, np.float64) for a in (x, gamma, beta, dy))
+    shape, rows, others = x.shape, x.shape, tuple(range(x.ndim - 1))
+    if groups:  # a row is a group of channels of an example
+        gamma, beta, rows, others = gamma[:, None], beta[:, None], (len(x) * groups, -1), (0, 2)
+    x, g = x.reshape(rows), (gamma * dy).reshape(rows)
     for _ in range(2 * centred):
         x = x - mean(x)
-    r, g, rows = 1 / np.sqrt(mean(x * x) + eps), gamma * dy, tuple(range(x.ndim - 1))
+    r = 1 / np.sqrt(mean(x * x) + eps)
     xhat = x * r
-    dx = r * (g - centred * mean(g) - xhat * mean(g * xhat))
-    dgamma, dbeta = (dy * xhat).sum(rows), dy.sum(rows)
+    dx = (r * (g - centred * mean(g) - xhat * mean(g * xhat))).reshape(shape)
+    xhat = xhat.reshape(shape)
+    dgamma, dbeta = (dy * xhat).sum(others), dy.sum(others)
     return {"y": gamma * xhat + beta, "dx": dx, "dgamma": dgamma, "dbeta": dbeta}
 
 
@@ -150,7 +155,7 @@ class Writer:
 
     def formula(self, case, s):
         """The code of what is right."""
-        said, of, D = self.settings, self.finding.tensor, case.width
+        said, of, D = self.settings, self.finding.tensor, case.gamma.size
         x = f"(x{s} + r{s}).astype({_dtype(case.dtype)})" if said.residual else f"x{s}"
         gamma = f"gamma{s}" if said.gamma else f"np.ones({D})"
         gamma = f"np.float64({said.gamma_offset!r}) + {gamma}" if said.gamma_offset else gamma
@@ -158,14 +163,15 @@ class Writer:
         if of == "h":
             return f"{x}.astype(np.float64)"
         given = f"{x}, {gamma}, {beta}, dy{s}, {case.eps!r}, {not said.rms}"
+        given += f", {said.groups}" if said.groups else ""
         added = f" + dh{s}" if said.residual and of in ("dx", "dr") else ""
         return f'exact({given})["{"dx" if of == "dr" else of}"]{added}'
 
     def not_by_numbers(self, case, name):
         dtype = case.dtype_of(self.finding.tensor)
         if "holds NaN or Inf" in self.finding.sentence:
-            lost = ~finite_rows(case.x if self.finding.tensor == "y" else case.dy)
-            rows, flat = np.flatnonzero(lost).tolist(), (-1, case.width)
+            lost = ~finite_rows(case.x if self.finding.tensor == "y" else case.dy, case)
+            rows, flat = np.flatnonzero(lost).tolist(), (-1, case.shapes.rows[1])
             found = f"np.isfinite({self.value(name)}).reshape({flat})[{rows}].all(axis=-1)"
             yield f"finite = {found}"
             yield "assert not finite.any(), finite"
@@ -183,7 +189,9 @@ class Writer:
         expected = f"np.array({right.reshape(shape).tolist()})"
         if self.by_formula(case):
             expected = next(f"expected{s}" for s, one in self.script.cases.items() if one is case)
-            found = exact(*clean.plain.arrays, case.eps, not self.settings.rms)
+            found = exact(
+                *clean.plain.arrays, case.eps, not self.settings.rms, self.settings.groups
+            )
             off = clean.tensors_of(found)[tensor].reshape(right.shape) - right
             slack = slack - (np.linalg.norm(off, axis=-1) if by_row else np.abs(off))
         wrong = f"np.subtract({value}, {expected})"
@@ -191,7 +199,7 @@ class Writer:
         if (np.abs(right) >= largest).any():  # what is too large may be Inf
             wrong = f"np.where(np.abs({expected}) < {largest!r}, {wrong}, 0)"
         if len(shape) != 2 and by_row:
-            wrong += f".reshape({(-1, shape[-1])})"
+            wrong += f".reshape({(-1, case.shapes.rows[1])})"
         yield f"wrong = {f'np.linalg.norm({wrong}, axis=-1)' if by_row else f'np.abs({wrong})'}"
         if len(slack) > MOST:  # a row, or a number, of its own limit; the others have the largest
             at = self.finding.verdict.at if case is self.case else int(np.argmin(slack))
@@ -199,7 +207,7 @@ class Writer:
             yield f"limits[{at}] = {_below(slack[at])}"
             yield "assert np.all(wrong <= limits), wrong.max()"
             return
-        whole = finite_rows(case.x if tensor == "y" else case.x + case.dy)
+        whole = finite_rows(case.x if tensor == "y" else case.x + case.dy, case)
         rows = np.flatnonzero(whole) if by_row else np.arange(len(right))
         chosen = "" if len(rows) == len(right) else f"[{rows.tolist()}]"
         limits = [_below(limit) for limit in slack[rows]]

@@ -36,8 +36,8 @@ def validate(
     watch: Callable[[Case], Any] | None = None,
     **options: Any,
 ) -> Report:
-    """Try a layer norm or RMS norm over the last axis, forward and backward, on everything known to
-    go wrong; ``str`` of the report says what held, what failed, and what was not tested.
+    """Try a layer norm, RMS norm or group norm, forward and backward, on everything known to go
+    wrong; ``str`` of the report says what held, what failed, and what was not tested.
 
     ``target`` is, for "numpy", a pair of functions: ``forward(x, gamma, beta, eps) -> (y, saved)``
     and ``backward(dy, saved) -> (dx, dgamma, dbeta)``; RMS norm has no beta and no dbeta. For
@@ -155,7 +155,7 @@ class Run:
         try:
             outcome = self.target.call(case)
         except Raised as error:
-            advice = of_two_axes(self.target, case)
+            advice = "" if self.settings.groups else of_two_axes(self.target, case)
             raise TargetError(f"target: {error}, on {case}{advice}") from error
         return {name: round(v.digits, 2) for name, v in self.verdicts(outcome, case).items()}
 
@@ -193,7 +193,8 @@ class Run:
         for dtype in self.settings.dtypes:
             if self.settings.rms or dtype in ("float16", "bfloat16"):
                 continue
-            begins, lost = {}, near_zero(FAR_SHAPE[-1], self.settings.accumulated_in(dtype))
+            D = self.settings.shapes(self.settings.shape(FAR_SHAPE)).rows[1]
+            begins, lost = {}, near_zero(D, self.settings.accumulated_in(dtype))
             draw = partial(drawer(self.settings), "digits", FAR_SHAPE, dtype, sigma=1.0)
             for offset in (*NEAR[1:], *far(self.settings, dtype)):
                 case = draw(offset=offset)

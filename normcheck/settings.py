@@ -3,12 +3,13 @@
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from math import prod
+from math import lcm, prod
 from typing import Any
 
 from lnlib import validation
+from lnlib.norms import NORMS, Shapes
 
-KINDS = "layer_norm", "rms_norm"
+KINDS = tuple(NORMS)
 #: Framework -> its adapter. A new one is a file with a class like these, and a row here.
 FRAMEWORKS = {
     "numpy": "adapters.NumPyPair",
@@ -67,6 +68,7 @@ class Settings:
         0.0, "what is added to gamma: 1 where y is that of 1 + gamma, as in Gemma", type=float
     )
     beta: bool = _option(True, "whether there is a beta; RMS norm has none")
+    groups: int | None = _option(None, "those of a group norm, whose x is (N, C, L)", type=int)
     residual: bool = _option(False, "it takes x and r, and returns the norm of h = x + r, and h")
     round_twice: bool | None = _option(
         None,
@@ -104,15 +106,21 @@ class Settings:
             value = getattr(self, one.name)
             if value is not None or one.default is not None:
                 object.__setattr__(self, one.name, _checked(one.name, value, one.metadata))
+        if self.kind == "group_norm":
+            object.__setattr__(self, "groups", self.groups or 1)
+            object.__setattr__(self, "multiple_of", lcm(self.multiple_of, self.groups))
+        elif self.groups:
+            raise ValueError(f"groups: found {self.groups}, expected None with kind {self.kind}")
         if self.most_features is not None:
             validation.require_count("most_features", self.most_features, self.multiple_of)
         if self.device is not None and self.framework != "torch":
             raise ValueError(
                 f"device: found {self.device!r}, expected None with framework {self.framework}"
             )
-        if (self.double_backward or self.forward_mode) and (self.residual or not self.gamma):
+        lacks = self.residual or self.groups or not self.gamma
+        if (self.double_backward or self.forward_mode) and lacks:
             raise ValueError(
-                "double_backward, forward_mode: found one, expected none with residual or no gamma"
+                "double_backward, forward_mode: found one, expected gamma, no residual, no groups"
             )
         if self.rms:
             object.__setattr__(self, "beta", False)
@@ -158,9 +166,21 @@ class Settings:
         most = self.most_features // self.multiple_of if self.most_features else wide
         return min(wide, most) * self.multiple_of
 
+    def shapes(self, shape: tuple[int, ...]) -> Shapes:
+        """How x of this shape is seen; a row of a group norm is one group of an example."""
+        return NORMS[self.kind].shapes(shape, self.groups or 1)
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape in the place of (..., D), of a width that is taken; in groups, (N, C, D)."""
+        *lead, D = shape
+        if not self.groups:
+            return *lead, self.width(D)
+        N, C = prod(lead), self.width((3 - D % 3) * self.groups)  # up to three in a group
+        return N if N < 5000 else -(-N // C), C, D  # very many rows are those of all channels
+
     def takes(self, shape: tuple[int, ...]) -> bool:
         """Whether the target takes x of this shape."""
-        rows, D = prod(shape[:-1]), shape[-1]
+        rows, D = shape[:2] if self.groups else (prod(shape[:-1]), shape[-1])
         return (
             D % self.multiple_of == 0
             and (self.most_features or D) >= D

@@ -30,10 +30,11 @@ def cut(case, shape):
     rows = math.prod(lead)
     if rows > case.rows or case.width < D:
         return None
+    C = case.gamma.size if case.said.groups else D
     return case.with_rows(
         lambda a: a.reshape(-1, case.width)[:rows, :D].reshape(shape),
-        gamma=case.gamma[:D],
-        beta=case.beta[:D],
+        gamma=case.gamma[:C],
+        beta=case.beta[:C],
     )
 
 
@@ -58,11 +59,14 @@ def shrink(case, fails, takes, row=0, seconds=3.0):
     unless none of these fails.
     """
     end = time.monotonic() + seconds
+    row -= row % (case.said.groups or 1)  # whole examples
     turned = case.with_rows(
-        lambda a: np.roll(a.reshape(-1, case.width), -row, axis=0).reshape(a.shape)
+        lambda a: np.roll(a.reshape(case.shapes.rows), -row, axis=0).reshape(a.shape)
     )
     found = case = turned if row and fails(turned) else case
     for shape in sizes(case.rows, case.width):
+        if case.said.groups:  # with all channels
+            shape = math.prod(shape[:-1]), case.gamma.size, shape[-1]
         if math.prod(shape) < case.x.size and takes(shape):
             small = cut(case, shape)
             if small is not None and small.defined and fails(small):

@@ -73,6 +73,7 @@ NAMES = {
     "shape": ("normalized_shape",),
     "affine": ("elementwise_affine", "affine"),
     "no beta": ("bias", "use_bias"),
+    "groups": ("num_groups", "groups"),
 }
 ARRAYS, OPTIONAL = [*NAMES][:5], [*NAMES][6:]
 
@@ -202,7 +203,8 @@ class Adapter:
 
     def called(self, case: Case, *given: str) -> str:
         """The call of the target with arguments of these names; eps may be fixed in it."""
-        arguments = dict(zip(self.settings.inputs, given)) | {"shape": f"({case.width},)"}
+        arguments = dict(zip(self.settings.inputs, given)) | {"shape": str(case.gamma.shape)}
+        arguments |= {"groups": str(self.settings.groups)}
         arguments |= {} if self.settings.eps is not None else {"eps": repr(case.eps)}
         return f"{self.entry}({taken(self.signature, arguments)})"
 
@@ -215,7 +217,7 @@ class Adapter:
             outputs = [name + s for name in said.outputs]
             lists = {"inputs": given, "outputs": outputs, "upstream": [f"d{y}" for y in outputs]}
             lists["results"] = [name + s for name in said.tensors[len(outputs) :]]
-            of = {"s": s, "D": case.width, "eps": repr(case.eps)}
+            of = {"s": s, "D": case.gamma.size, "eps": repr(case.eps)}
             of |= {name: ", ".join(names) for name, names in lists.items()}
             of |= {name: f"{of[name]}," for name in ("inputs", "results") if len(lists[name]) == 1}
             one = "({})" if outputs[1:] else "{}"

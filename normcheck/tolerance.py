@@ -47,7 +47,9 @@ def xhat_size(xhat):
     return np.hypot(xhat, np.sqrt(np.mean(xhat * xhat, axis=-1, keepdims=True)))
 
 
-def allowed(exact, x, gamma, beta, dy, dtype, of_sums, accumulate, rms=False, powers=None):
+def allowed(
+    exact, x, gamma, beta, dy, dtype, of_sums, accumulate, rms=False, powers=None, whole=None
+):
     """Absolute L2 errors that any right spelling may make: of each row of y and dx, each column of
     dgamma and dbeta.
 
@@ -59,7 +61,8 @@ def allowed(exact, x, gamma, beta, dy, dtype, of_sums, accumulate, rms=False, po
     its centring, the last difference and the last product each round |r g|. Sums over n rows, one
     after the other, may lose u sqrt(n) of the sum of the sizes of their terms (typical is a quarter
     of that). Where arrays are stored in half precision, so may be what stands between: eight
-    roundings of that kind.
+    roundings of that kind. Of a group norm ``whole`` is (N, C, L), gamma and beta have the shape of
+    x, and the L numbers of a channel share the errors of one mean and one rstd, which add up.
 
     All this is relative. A rounding to a subnormal number errs by half a spacing, however small the
     number is, and so may each of those twenty and eight (sums of subnormal numbers are exact):
@@ -77,26 +80,29 @@ def allowed(exact, x, gamma, beta, dy, dtype, of_sums, accumulate, rms=False, po
         name: np.ldexp(floor, -(powers or {}).get(name, 0))
         for name in ("y", "dx", "dgamma", "dbeta")
     }
-    rstd, norm, last = exact["rstd"], np.linalg.norm, 4 * (u + stored)
+    rstd, norm, last = exact["rstd"].reshape(-1, 1), np.linalg.norm, 4 * (u + stored)
     offset = np.abs(x.mean(axis=-1, keepdims=True)) * rstd * (not rms)
     near, away = near_zero(D, accumulate), distance_loss(offset, D)
     lost = floor * rstd + np.minimum(floor * rstd * rstd, 1)
     size = xhat_size(exact["xhat"])
     xhat = near * (size + away) + 8 * stored * (size + offset) + lost * (1 + size) + floor
     row = near * (1 + away) + 8 * stored * (1 + offset) + lost
+    N, C, L = whole or (rows, D, 1)
+    sums = sum(np.abs(a.reshape(N, C, L).sum(axis=-1)) for a in (dy, dy * exact["xhat"]))
+    shared = norm(np.repeat(row, D // L, axis=-1).reshape(N, C) * sums, axis=0) * (L > 1)
 
-    def of_sum(name, terms, sizes):
-        adding = u * math.sqrt(rows) * sizes.sum(axis=0)
-        return (
-            norm(terms, axis=0) + adding + last_of_sums * np.abs(exact[name]) + rows * floors[name]
-        )
+    def of_sum(name, terms, sizes, shared=0):
+        terms, sizes = (a.reshape(N, C, L) for a in (terms, sizes))
+        adding = u * math.sqrt(N * L) * sizes.sum(axis=(0, 2)) + shared
+        last = last_of_sums * np.abs(exact[name]) + N * L * floors[name]
+        return norm(terms, axis=(0, 2)) + adding + last
 
     y_ends = last * norm(np.abs(beta) + np.abs(exact["y"]), axis=-1)
     return {
         "y": norm(gamma * xhat, axis=-1) + y_ends + floors["y"] * math.sqrt(D),
         "dx": norm(row * rstd * (gamma * dy), axis=-1)
         + (1 + rstd[:, 0]) * floors["dx"] * math.sqrt(D),
-        "dgamma": of_sum("dgamma", np.abs(dy) * xhat, np.abs(dy) * size),
+        "dgamma": of_sum("dgamma", np.abs(dy) * xhat, np.abs(dy) * size, shared),
         "dbeta": of_sum("dbeta", last_of_sums * np.abs(dy), np.abs(dy)),
     }
 

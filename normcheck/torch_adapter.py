@@ -70,6 +70,7 @@ def product(x, gamma):
             made = {"D": "{D}"} if settings.eps is not None else {"D": "{D}", "eps": "{eps}"}
             lacks = {"affine": settings.gamma, "no beta": settings.beta}
             made |= {name: "False" for name in lacks if not lacks[name]}
+            made["groups"] = str(settings.groups)
             self.prepare = f"module = target({taken(self.signature, made)})"
         elif is_module:
             self.prepare = "module = target"
@@ -82,7 +83,7 @@ def product(x, gamma):
         names = ["weight", "bias"]
         with contextlib.suppress(Raised):  # of what the script will raise again
             made = self.prepared(self.spelt("prepare", {"": case}))["module"]
-            names = _parameters(made, [*of], case.width)
+            names = _parameters(made, [*of], case.gamma.size)
         parameters = ", ".join(f'"{name}": {value}' for name, value in zip(names, of.values()))
         module = f"module.to({arrays[0]}).train(torch.is_grad_enabled())"
         return f"torch.func.functional_call({module}, {{{parameters}}}, ({', '.join(arrays)},))"
@@ -170,4 +171,5 @@ def _of_one_width(module, settings):
     eps = next((one for one in said if one is not None), None)
     if eps is None:
         raise TargetError("target: found no number in its attribute eps, expected eps as an option")
-    return dataclasses.replace(wanted, multiple_of=D, most_features=D, eps=eps)
+    groups = settings.groups and getattr(module, "num_groups", settings.groups)
+    return dataclasses.replace(wanted, multiple_of=D, most_features=D, eps=eps, groups=groups)

@@ -3,6 +3,7 @@
 import types
 
 import torch
+from torch.nn.functional import group_norm
 from torch.nn.functional import layer_norm as of_pytorch
 
 
@@ -81,6 +82,14 @@ def composed(x, gamma, beta, eps):
 class GammaTwice(torch.nn.LayerNorm):
     def forward(self, x):
         return super().forward(x) * self.weight
+
+
+class OneExample(torch.nn.GroupNorm):
+    """Its dgamma is summed over the numbers of the first example alone."""
+
+    def forward(self, x):
+        rest = group_norm(x[1:], 2, self.weight.detach(), self.bias, self.eps)
+        return torch.cat([super().forward(x[:1]), rest])
 
 
 class Keeping(torch.nn.LayerNorm):
@@ -261,6 +270,12 @@ FAULTY = {
         in_float32(lambda a, dtype: a.to(dtype).float()),
         in_float32(lambda a, dtype: a),
         _MIXED,
+    ),
+    "one example's dgamma": (
+        "ordinary rows",
+        OneExample(2, 6),
+        torch.nn.GroupNorm(2, 6),
+        {"kind": "group_norm", "most_rows": 15},
     ),
     "in another order": ("order of roundings", once_rounded, twice_rounded, _TWICE_ROUNDED),
     "by rows": (

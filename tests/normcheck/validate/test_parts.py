@@ -213,6 +213,10 @@ UNTESTED = [
     ({"eps": 1e-3, "beta": False}, ["any eps but 0.001", "beta and dbeta"]),
     ({"kind": "rms_norm", "multiple_of": 8}, ["D that is no multiple of 8"]),
     (
+        {"kind": "group_norm", "quick": True},
+        ["x of shapes but (N, C, L), and L above 8193", "C above 3", QUICK],
+    ),
+    (
         {"quick": True, "most_features": 64, "most_rows": 9},
         ["D above 64", "more than 9 rows", QUICK],
     ),

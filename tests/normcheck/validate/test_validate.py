@@ -10,6 +10,7 @@ from right import from_y, means, normalised, one_pass, pair, pairs, two_pass
 
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from lnlib.gradcheck import central_difference
+from lnlib.layernorm import group_norm_backward, group_norm_forward
 from normcheck import TargetError, assert_valid, validate
 from normcheck.cases import WRITTEN_OVER, all_cases
 from normcheck.checks import PROPERTIES
@@ -35,6 +36,25 @@ def test_a_right_one_holds():
     ]
     assert [r.notes for r in reports[:2]] == [(), ("Numbers drawn with seed=7",)]
     assert [r.digits == reports[1].digits for r in reports] == [False, True, False, True]
+
+
+def test_group_norms():
+    """One with a group for each channel, and one with dgamma of the first example, are wrong."""
+
+    def of(groups):
+        return lambda x, g, b, eps: group_norm_forward(x, g, b, groups or len(g), eps)
+
+    def one_example(dy, cache):
+        dx, _, dbeta = group_norm_backward(dy, cache)
+        return dx, (dy * cache.xhat.reshape(dy.shape))[0].sum(axis=-1), dbeta
+
+    limits = {"groups": 2, "most_features": 4, "most_rows": 6, "quick": True}
+    for target, right in (
+        ((of(2), group_norm_backward), True),
+        ((of(None), group_norm_backward), False),
+        ((group_norm_forward, one_example), False),
+    ):
+        assert validate(target, "group_norm", **limits, case="any").held == right
 
 
 @pytest.mark.slow
@@ -231,6 +251,7 @@ def test_bad_arguments():
         {"eps": -1},
         {"most_rows": 0},
         {"seconds": 0},
+        {"groups": 2},
     ):
         with pytest.raises(ValueError, match=f"^{next(iter(options))}: found"):
             validate((layer_norm_forward, layer_norm_backward), **options)

@@ -7,9 +7,10 @@ import pytest
 from attempts import failed
 from questions import plain, power, says
 
+from lnbook import frameworks
 from lnbook.exercises import ch08
 from lnbook.figures import breaking
-from lnlib import frameworks, layer_norm_forward, reference, regimes, variance
+from lnlib import layer_norm_forward, reference, regimes, variance
 from lnlib.reference import relative_error
 from lnlib.rounding import FORMATS, TAU, round_to
 from lnlib.variance import normalise

@@ -7,10 +7,9 @@ import pytest
 from attempts import failed
 from questions import percent, plain, says
 
-from lnbook import forms
+from lnbook import forms, frameworks
 from lnbook.exercises import ch09
 from lnlib import (
-    frameworks,
     layer_norm_backward,
     layer_norm_forward,
     reference,

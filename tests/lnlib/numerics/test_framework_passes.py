@@ -11,7 +11,8 @@ import pytest
 from cases import U, arrays
 
 from benchmarks import accuracy
-from lnlib import frameworks, reference
+from lnbook import frameworks
+from lnlib import reference
 
 BY_NAME = {r.name: r for r in frameworks.RECREATIONS}
 WITH_BACKWARD = [r.name for r in frameworks.RECREATIONS if r.backward]

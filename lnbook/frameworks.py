@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .summation import by_halves
+from lnlib.summation import by_halves
 
 #: Sums that run side by side, as in an AVX2 register of float32. It changes digits, not failures.
 LANES = 8

@@ -26,14 +26,14 @@ SUM_BLOCK_BYTES = 1024
 #: Bytes of a cache line.
 LINE = 64
 
-#: Bytes of all arrays of a pass from which it streams: it stores long rows past the caches, where
-#: they would not stay. Of smaller arrays that costs more than it saves. ``2**62`` switches it off.
+#: Bytes of all arrays of a pass from which it streams, that is, stores long rows past the caches,
+#: where they would not stay. Of smaller arrays that costs more. ``2**62`` switches it off.
 OUT_OF_CACHE_BYTES = 16 * 2**20
 
 #: Features from which a row's whole cache lines are stored as aligned vectors, maybe streamed.
 LONG_ROW = 256
 
-#: Of float32 and of float64, found at ``itemsize // 8``, as is SAFE: what is below that pushes no
+#: Of float32 and of float64, found at ``itemsize // 8``, as is SAFE. What is below SAFE pushes no
 #: element of dx out of range.
 RANGE = validation.RANGE["float32"], validation.RANGE["float64"]
 SAFE = validation.SAFE_TO_SUBTRACT["float32"], validation.SAFE_TO_SUBTRACT["float64"]

@@ -12,6 +12,7 @@ from lnlib import validation
 
 from .cases import UNWRITTEN, Case
 from .layouts import LAYOUTS
+from .report import name_of
 from .settings import FRAMEWORKS, Settings
 from .targets import Adapter, TargetError
 
@@ -55,6 +56,12 @@ class NumPyPair(Adapter):
     entry = "forward"
 
     def __init__(self, target: Any, settings: Settings):
+        bases = target.__mro__ if isinstance(target, type) else type(target).__mro__
+        if any(base.__module__.startswith("torch.") for base in bases):
+            raise TypeError(
+                f"target: found {name_of(target)} of PyTorch, expected arrays of NumPy; say"
+                ' framework="torch", from the shell --framework torch'
+            )
         methods = [getattr(target, name, None) for name in ("forward", "backward")]
         pair = methods if all(map(callable, methods)) else target
         several = isinstance(pair, (tuple, list))

@@ -122,6 +122,7 @@ class Report:
       ``tried`` and ``failed``, numbers of cases, and ``digits``, the fewest correct ones of any
       tensor, or None where it is not their number that is asked for.
     * ``ended``: why the run ended before everything was tried, or empty; such a run has not held.
+    * ``missed``: how many of the cases were not reached, because the time was over, or empty.
     """
 
     target: str
@@ -134,6 +135,7 @@ class Report:
     seconds: float = 0.0
     ended: str = ""
     table: dict[str, dict[str, dict]] = field(default_factory=dict)
+    missed: str = ""
 
     @property
     def held(self) -> bool:
@@ -175,6 +177,7 @@ class Report:
             "held": self.held,
             "kept": self.kept,
             "ended": self.ended or None,
+            "missed": self.missed or None,
             "failures": [failure.record() for failure in self.failures],
             "causes": [[one.property for one in some] for some in self.causes],
             "seconds": round(self.seconds, 1),
@@ -219,10 +222,10 @@ def _picture(table):
 
     def cell(dtype, tried=0, failed=0, digits=None):
         words = f"failed in {failed} of {tried}" if failed else "held" if tried else "not tried"
-        right = 0.0 if failed else 1.0
+        least, right = 0.0 if failed else 0.5, 0.0 if failed else 1.0  # what held is never red
         if digits is not None:
             words += f", {digits:.1f} digits"
-            right = min(1.0, -digits / math.log10(FORMATS[dtype].u))
+            right = min(1.0, max(least, -digits / math.log10(FORMATS[dtype].u)))
         colour = f"hsl({120 * right:.0f} 70% {70 if failed else 85}%)" if tried else "#eee"
         return f'<td style="background: {colour}">{words}</td>'
 
@@ -236,7 +239,8 @@ def _picture(table):
 
 def _headline(report):
     tried, limits = len(report.properties), ", with limits" * ("limits" in report.verdict)
-    count = f"{len(report.kept)} of {tried} properties held{limits}"
+    missed = f"; {report.missed} were not reached" if report.missed else ""
+    count = f"{len(report.kept)} of {tried} properties held{limits}{missed}"
     if report.ended:
         until = f"; until then {len(report.failures)} of {tried} properties had failed"
         count = report.ended + until * bool(tried)

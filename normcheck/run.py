@@ -86,6 +86,7 @@ class Run:
         if not self.cases:
             raise ValueError(f"case: found {part!r}, expected a part of the name of a case")
         self.untested = [f"cases without {part!r} in their name"] if part else []
+        self.missed = ""
         if seconds < math.inf:  # the first of each property, then the second of each
             of_one = {}
             for case in self.cases:
@@ -119,6 +120,7 @@ class Run:
                 (*self.untested, *not_tested(self.settings), *self.target.lacks),
                 self.digits,
                 table=self.table,
+                missed=self.missed,
                 seconds=time.monotonic() - self.started,
                 **more,
             )
@@ -132,6 +134,8 @@ class Run:
                     break
                 self.try_one(case)
             mistake = name(self.target, self.tried) if self.failed and self.left() > 0 else None
+            if mistake and self.missed:  # a case that was not reached may speak against it
+                mistake = mistake._replace(sentence=f"So far: {mistake.sentence}")
             failures = list(self.failures())
             fast = self.settings.quick or self.left() < 0
             notes = [f"Numbers drawn with seed={self.settings.seed}"] * bool(self.settings.seed)
@@ -147,8 +151,8 @@ class Run:
         known = {*self.tried, *self.unjudged}
         none = [p for p in dict.fromkeys(c.property for c in self.cases[at:]) if p not in known]
         among = f", among them all of {', '.join(none)}" if none else ""
-        count = f"{len(self.cases) - at} of {len(self.cases)} cases"
-        return f"{count}, because {self.seconds:g} seconds were over{among}"
+        self.missed = f"{len(self.cases) - at} of {len(self.cases)} cases"
+        return f"{self.missed}, because {self.seconds:g} seconds were over{among}"
 
     def ordinary_digits(self, case):
         """Digits of each tensor; what does not run on ordinary rows cannot be tried."""
@@ -182,7 +186,8 @@ class Run:
         cell["failed"] += bool(found)
         if asked(property).of_numbers and seen:
             verdicts = self.verdicts(seen[0], case).values()
-            digits = [v.digits for v in verdicts if v.error < math.inf]  # where all is 0 are none
+            # Where all is 0 are none, nor where as much as is there may be lost.
+            digits = [v.digits for v in verdicts if v.error < (math.inf if v.share > 1 else 1)]
             known = digits if cell["digits"] is None else [cell["digits"], *digits]
             cell["digits"] = min(known, default=None)
 
@@ -281,5 +286,5 @@ def assert_valid(target: Any, **options: Any) -> Report:
     """The report of :func:`validate`; ``AssertionError`` with it unless all properties held."""
     __tracebackhide__ = True  # of pytest
     report = validate(target, **options)
-    assert report.held, f"\n{report}"
+    assert report.held, str(report)
     return report

@@ -96,16 +96,29 @@ def taken(signature: inspect.Signature | None, given: dict[str, str]) -> str:
         own |= {"eps": own["eps"] or "eps"} if "eps" in own else {}
     places = (code for name, code in given.items() if not own[name] and name not in OPTIONAL)
     try:
+        if "r" not in given and _has(signature, "x") and _has(signature, "r", required=True):
+            raise TypeError("r would be taken for gamma")
         bound = signature.bind(*places, **{own[n]: code for n, code in given.items() if own[n]})
     except TypeError as error:
-        names = ", ".join(name for name in given if name not in OPTIONAL)
+        names = [name for name in given if name not in OPTIONAL]
+        likely = ""
+        if "r" not in given and _has(signature, "r"):
+            likely = " Is it residual=True, the norm of x + r?"
+        elif "beta" in given and given["groups"] == "None" and not _has(signature, "beta"):
+            likely = ' Is it kind="rms_norm" (from the shell --kind rms_norm), which has no beta?'
         raise TargetError(
-            f"target: found something that takes {signature}, expected {names}. Options say what is"
-            " not there: eps=1e-5, that this number is fixed in it, gamma=False and beta=False."
-            " Further inputs, such as a gate or dropout, cannot be said: hand over a function in"
-            " which they are fixed"
+            f"target: found something that takes {signature}, expected {', '.join(names)}.{likely}"
+            " Options say what is not there: eps=1e-5, that this number is fixed in it, gamma=False"
+            " and beta=False. Further inputs, such as a gate or dropout, cannot be said: hand over"
+            " a function in which they are fixed"
         ) from error
     return ", ".join([*bound.args, *(f"{name}={code}" for name, code in bound.kwargs.items())])
+
+
+def _has(signature: inspect.Signature, name: str, required: bool = False) -> bool:
+    """Whether one of its arguments is called like this, and has to be given."""
+    found = (signature.parameters.get(own) for own in NAMES[name])
+    return any(one and (not required or one.default is one.empty) for one in found)
 
 
 def signature_of(function: Callable) -> inspect.Signature | None:
@@ -290,8 +303,9 @@ class Adapter:
 
     def _read(self, name, value):
         if name in self.settings.outputs and not isinstance(value, self.array):
+            more = "; residual=True says that it returns the norm of h = x + r, and h"
             raise TargetError(
                 f"target: found a {type(value).__name__} returned, expected {name}, one of"
-                f" {self.array.__name__}"
+                f" {self.array.__name__}{more * isinstance(value, (tuple, list))}"
             )
         return (None, "") if value is None else self.get(value)

@@ -137,7 +137,8 @@ def _parameters(module, wanted, D):
     if len(shapes) != len(wanted):
         raise TargetError(
             f"target: found a module with parameters {list(shapes)}, expected {len(wanted)} of"
-            ' them; kind="rms_norm" or beta=False says that it has no bias, gamma=False no weight,'
+            ' them; kind="rms_norm" (from the shell --kind rms_norm) or beta=False says that it has'
+            " no bias, gamma=False no weight,"
             " and a function of x, gamma and beta can fix what else it has, such as a gate"
         )
 

@@ -50,7 +50,7 @@ def test_pytorch(torch):
     report = validate(layer_norm, dtypes=("float32", "float64"), **options)
     assert report.held and {"gradients add up", "the second derivative"} <= set(report.kept)
     assert not small(torch.nn.RMSNorm, kind="rms_norm", dtypes=("float64",), forward_mode=True)
-    with pytest.raises(TargetError, match="found a tuple returned, expected y, one of Tensor"):
+    with pytest.raises(TargetError, match="found a tuple returned, expected y, .*; residual=True"):
         validate(lambda x, *_: (x, x), framework="torch")
 
 
@@ -98,7 +98,9 @@ def test_modules_of_one_width_and_one_eps(torch):
     for wrong, message in (
         (nn.LayerNorm((4, 8)), r"weight of shape \(4, 8\), expected \(32,\); a function can"),
         (lambda x, w, b, gate, eps: x, r"takes \(x, w, b, gate, eps\), .* a gate or dropout"),
-        (lambda x, w, b: x, "takes .*eps=1e-5, that this number is fixed"),
+        (lambda x, w, b: x, r"takes \(x, w, b\), .* eps. Options say .*eps=1e-5, that this number"),
+        (lambda x, r, w, eps: x, r"Is it residual=True, .* Options say"),
+        (lambda x, w, eps: x, r'Is it kind="rms_norm" \(from the shell --kind rms_norm\)'),
         (nn.RMSNorm(4, eps=None), "attribute eps"),
     ):
         with pytest.raises(TargetError, match=message):
@@ -171,8 +173,10 @@ def test_parameters_go_by_their_names_and_have_a_number_for_each_feature(torch):
             small(wrong, kind="rms_norm")
     with pytest.raises(TargetError, match=r"takes \(D\), expected D, eps. Options say"):
         small(NoEps)
-    with pytest.raises(TargetError, match='kind="rms_norm" or beta=False'):
+    with pytest.raises(TargetError, match=r'kind="rms_norm" \(from .* or beta=False'):
         small(nn.RMSNorm)
+    with pytest.raises(TypeError, match="BiasFirst of PyTorch, .* --framework torch"):
+        small(BiasFirst, "numpy")
     assert not small(NoEps, eps=1e-5)
 
 

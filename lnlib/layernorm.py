@@ -20,14 +20,18 @@ Nothing on these paths uses ``abs``, ``var`` or ``conj``: the functions are anal
 gamma and beta, so the complex step may differentiate them.
 """
 
+from __future__ import annotations
+
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from . import validation
 from .norms import GROUP_NORM, LAYER_NORM, RMS_NORM, Norm
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 class NormCache(NamedTuple):

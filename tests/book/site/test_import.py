@@ -33,4 +33,4 @@ def test_it_loads_numpy_and_changes_nothing():
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert not run.returncode and not run.stderr, run
     new = {name for name in run.stdout.split() if name.split(".")[0] not in sys.stdlib_module_names}
-    assert new == {"lnlib", "lnlib.validation", "lnlib.layernorm"}
+    assert new == {"lnlib", "lnlib.norms", "lnlib.validation", "lnlib.layernorm"}

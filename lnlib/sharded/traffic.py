@@ -8,13 +8,12 @@ combines them. Arguments are not checked.
 
 from collections.abc import Sequence
 
+from ..norms import NORMS
 from .messages import GATHER, HEADER, SAME, SUM, Message
 
 ITEM = 8  # float64
 #: Numbers a row and part where features are sharded, forward and backward, by norm.
 COLUMNS = {"layer": (4, 5), "rms": (2, 2)}
-#: Sums over rows a feature where rows are sharded, one of dgamma, one of dbeta if there is one.
-SUMS = {"layer": 2, "rms": 1}
 
 
 def parts(count: int, block: int | None = None) -> int:
@@ -34,7 +33,7 @@ def rows(
     counts: Sequence[int], D: int, norm: str = "layer", block: int | None = None
 ) -> list[Message]:
     """The messages of both passes, rows sharded: ``counts`` of rows, D features."""
-    numbers = SUMS[norm] * D
+    numbers = (1 + NORMS[f"{norm}_norm"].beta) * D  # the sums of dgamma and, if any, dbeta
     if block:
         sums = Message(GATHER, tuple(ITEM * (1 + numbers) * parts(n, block) for n in counts))
     else:

@@ -133,7 +133,7 @@ def work(threads, state, shapes, dtypes, rounds, of_norms):
     with contextlib.redirect_stdout(sys.stderr), inference_mode():
         todo = list(cases(shapes, dtypes, threads, state))
         if of_norms:
-            list(norm_records(todo[0], rounds))  # as below
+            list(norm_records(todo[0], rounds))  # its times are thrown away, as below
             for case in todo:
                 say(list(itertools.chain(*norm_records(case, rounds))))
             todo = []

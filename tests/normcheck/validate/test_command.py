@@ -207,7 +207,7 @@ def test_mine(normcheck):
     normcheck(my_layer.pair, quick=True, case="any width")
 """)
     plugin = "normcheck.pytest_plugin"
-    command = [sys.executable, "-m", "pytest", "-p", "no:normcheck", "-p", plugin]
+    command = [sys.executable, "-m", "pytest", "-p", "no:normcheck", "-p", plugin, "-rN"]
     run = subprocess.run([*command, "test_mine.py"], capture_output=True, text=True)
     assert run.returncode == 0 and "1 passed" in run.stdout, run.stdout
     for names in "my_layer:pair", "my_layer:forward,wrong":

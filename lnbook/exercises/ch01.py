@@ -6,7 +6,7 @@ from lnlib.layernorm import layer_norm_forward
 
 from . import Exercise
 from .expect import expect, expect_array, expect_close, expect_number, of_small_error
-from .run import Call, each, unchanged
+from .run import Call, cases, each, unchanged
 
 
 def _plain(x, eps=1e-5):
@@ -164,11 +164,7 @@ def _averaged_over(found, shape, groups):
 
 
 def _shape_of(kind):
-    def ask(rng):
-        return [
-            Call({"kind": kind, "shape": shape, "groups": groups})
-            for shape, groups in (((2, 6, 5, 7), 2), ((1, 12, 3, 3), 6))
-        ]
+    ask = cases("kind shape groups", (kind, (2, 6, 5, 7), 2), (kind, (1, 12, 3, 3), 6))
 
     def judge(found, shape, groups, **_):
         expected = statistics_shape_solution(kind, shape, groups)
@@ -267,11 +263,7 @@ EXERCISES = (
             ],
             _lands_there,
         ),
-        each(
-            "radius 1 needs eps = 0",
-            lambda rng: Call({"sigma": 2.0, "radius": 1.0}),
-            _on_the_sphere,
-        ),
+        each("radius 1 needs eps = 0", cases("sigma radius", (2.0, 1.0)), _on_the_sphere),
     ),
     Exercise("same-output", 5, "derive", same_output_solution).with_checks(
         each("the same xhat", _rows, _same_xhat),

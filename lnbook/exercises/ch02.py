@@ -29,15 +29,19 @@ def _derivative(forward, x):
     return np.array([complex_step(forward, x, dy=unit) for unit in np.eye(len(x))])
 
 
-def _against(title, name, right, D, eps):
-    """A check on a row of D numbers against ``right`` of its Jacobian."""
+def _against(title, right, D, eps, judge):
+    """A check on a row of D numbers, whose judge is handed ``right`` of its Jacobian."""
 
     def ask(rng):
         x = _row(rng, D)
         J = _derivative(lambda row: layer_norm_forward(row, np.ones(D), np.zeros(D), eps)[0], x)
         return Call({"x": x, "eps": eps}, expected=right(J))
 
-    return each(title, ask, lambda found, expected, **_: expect_close(found, expected, _RTOL, name))
+    return each(title, ask, judge)
+
+
+def _is_jacobian(found, expected, **_):
+    expect_close(found, expected, _RTOL, "J")
 
 
 def jacobian_matrix_solution(x, eps=1e-5):
@@ -66,9 +70,7 @@ def _eigenvalues_of(D, eps):
         )
         expect_close(found, expected, _RTOL, f"the list of eigenvalues for {where}")
 
-    return _against(where, "", np.linalg.eigvalsh, D, eps)._replace(
-        judge=each(where, None, judge).judge
-    )
+    return _against(where, np.linalg.eigvalsh, D, eps, judge)
 
 
 def _zeros_without_eps(found, x, **_):
@@ -293,7 +295,7 @@ c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (x.shape[-1] 
 
 EXERCISES = (
     Exercise("jacobian-matrix", 10, "implement", jacobian_matrix_solution).with_checks(
-        *(_against(f"eps = {eps:g}", "J", np.asarray, 7, eps) for eps in (0.0, 1e-5, 2.0))
+        *(_against(f"eps = {eps:g}", np.asarray, 7, eps, _is_jacobian) for eps in (0.0, 1e-5, 2.0))
     ),
     Exercise("eigenvalues", 10, "derive", eigenvalues_solution).with_checks(
         _eigenvalues_of(7, 2.0),

@@ -8,7 +8,7 @@ from normcheck.mistakes.catalogue import missing_projection
 
 from . import Exercise
 from .expect import Mismatch, expect, expect_array, expect_close, expect_number, expect_parts
-from .run import Call, Check, Ran, each, quietly, unchanged
+from .run import Call, Check, Ran, cases, each, quietly, unchanged
 
 _U = 2.0**-53
 
@@ -111,6 +111,9 @@ def adjoint_mismatch_solution(jvp, vjp, v, dy):
     return abs(left.sum() - right.sum()) / size if size else 0.0
 
 
+_PAIR = "jvp vjp v dy"
+
+
 def _maps(factor=None, size=1.0):
     """Matrices with ``factor`` times their transposes, or with those of others; alone, and for
     several rows at once.
@@ -119,14 +122,8 @@ def _maps(factor=None, size=1.0):
     def one(rng, rows):
         A = rng.standard_normal((6, 4))
         B = rng.standard_normal((6, 4)) if factor is None else factor * A
-        return Call(
-            {
-                "jvp": lambda v: v @ A.T,
-                "vjp": lambda d: d @ B,
-                "v": rng.standard_normal((*rows, 4)),
-                "dy": size * rng.standard_normal((*rows, 6)),
-            }
-        )
+        v, dy = rng.standard_normal((*rows, 4)), size * rng.standard_normal((*rows, 6))
+        return Call({"jvp": lambda v: v @ A.T, "vjp": lambda d: d @ B, "v": v, "dy": dy})
 
     return lambda rng: [one(rng, rows) for rows in ((), (), (), (3,), (2, 3))]
 
@@ -272,55 +269,38 @@ def _right_gradients(rng):
 
 def _wrong_gradients(rng):
     dy, cache, grads, call = _problem(rng)
+    dx, dgamma, dbeta = grads
     for k, name in enumerate(("dx", "dgamma", "dbeta")):
         for at in (0, 2, 3, 4):
             bad = [g.copy() for g in grads]
             bad[k].flat[at] += 1e-6
             # 1e-6 times a normal number, which is below 1e-5 once in a hundred thousand; rounding
             # is 1e-14.
-            yield call(
-                bad, gap=1e-11, words=f"you do not notice that one element of {name} is off by 1e-6"
-            )
-    yield call([0 * g for g in grads], gap=0, words="you do not notice that all gradients are zero")
+            yield call(bad, gap=1e-11, unseen=f"that one element of {name} is off by 1e-6")
+    yield call([0 * g for g in grads], gap=0, unseen="that all gradients are zero")
     # Two gradients of one shape, and two rows of dx: one direction for both does not see them
-    # change places.
-    yield call(
-        [grads[0], grads[2], grads[1]],
-        gap=1e-6,
-        words=(
-            "you do not notice when dgamma and dbeta change places: does each argument have a"
-            " direction of its own?"
-        ),
-    )
-    yield call(
-        [grads[0][::-1], *grads[1:]],
-        gap=1e-6,
-        words=(
-            "you do not notice when rows of dx change places: does every element move on its own?"
-        ),
-    )
-    # Layer norm does not notice one shift of a whole row, and neither dx has a part along it. Along
-    # a direction with a number of its own for every element the gap is normal and of size 1: below
-    # 1e-6 once in a million.
-    for dx, what in (
-        (missing_projection(dy, cache)[0], "dx lacks a term"),
-        (0 * grads[0], "dx is 0"),
+    # change places. Layer norm does not notice one shift of a whole row, and neither of the two dx
+    # behind them has a part along it. Along a direction with a number of its own for every element
+    # the gap is normal and of size 1: below 1e-6 once in a million.
+    alone = "does every element move on its own?"
+    own = "does each argument have a direction of its own?"
+    for bad, unseen in (
+        ([dx, dbeta, dgamma], f"when dgamma and dbeta change places: {own}"),
+        ([dx[::-1], dgamma, dbeta], f"when rows of dx change places: {alone}"),
+        ([missing_projection(dy, cache)[0], dgamma, dbeta], f"when dx lacks a term: {alone}"),
+        ([0 * dx, dgamma, dbeta], f"when dx is 0: {alone}"),
     ):
-        yield call(
-            [dx, *grads[1:]],
-            gap=1e-6,
-            words=f"you do not notice when {what}: does every element move on its own?",
-        )
+        yield call(bad, gap=1e-6, unseen=unseen)
 
 
-def _shows(found, grads, gap, words, **_):
+def _shows(found, grads, gap, unseen, **_):
     derivative, predicted = _two(found)
     expect(
         predicted == 0 or any(map(np.any, grads)),
         "with all gradients zero the prediction is not 0: the derivative comes first, the"
         " prediction second",
     )
-    expect(abs(derivative - predicted) > gap, words)
+    expect(abs(derivative - predicted) > gap, f"you do not notice {unseen}")
 
 
 def _counted(candidate, arguments):
@@ -430,10 +410,7 @@ EXERCISES = (
         each("exact for squares", _squares, _is_exact, call=_watched),
         Check("of second order", _two_steps, _second_order),
         unchanged(
-            "x is left alone",
-            lambda rng: Call(
-                {"f": lambda a: float(a.sum()), "x": rng.standard_normal((2, 3)), "h": 0.5}
-            ),
+            "x is left alone", cases("f x h", (lambda a: float(a.sum()), np.ones((2, 3)), 0.5))
         ),
     ),
     Exercise("complex-safe-variance", 5, "implement", variance_solution).with_checks(
@@ -464,16 +441,19 @@ EXERCISES = (
     Exercise("best-step", 10, "derive", best_step_solution).with_checks(
         each(
             "the error is smallest there",
-            lambda rng: [
-                Call({"order": order, "u": u, "length": length})
-                for order in (2, 1, 4, 6)
-                for u, length in ((_U, 1.0), (2.0**-24, 1.0), (_U, 1e-3))
-            ],
+            cases(
+                "order u length",
+                *(
+                    (order, u, length)
+                    for order in (2, 1, 4, 6)
+                    for u, length in ((_U, 1.0), (2.0**-24, 1.0), (_U, 1e-3))
+                ),
+            ),
             _smallest,
         ),
         Check(
             "right in any unit",
-            lambda rng: [Call({"order": 2, "u": _U, "length": length}) for length in (1.0, 1000.0)],
+            cases("order u length", (2, _U, 1.0), (2, _U, 1000.0)),
             _any_unit,
         ),
     ),
@@ -490,14 +470,7 @@ EXERCISES = (
         ),
         each(
             "sums that cancel",
-            lambda rng: Call(
-                {
-                    "jvp": lambda v: v,
-                    "vjp": lambda d: 1.5 * d,
-                    "v": np.ones(2),
-                    "dy": np.array([1.0, -1.0]),
-                }
-            ),
+            cases(_PAIR, (lambda v: v, lambda d: 1.5 * d, np.ones(2), np.array([1.0, -1.0]))),
             _is_zero,
         ),
         each("a matrix and its transpose", _maps(1), _is_a_pair),
@@ -513,14 +486,7 @@ EXERCISES = (
         ),
         each(
             "products that are all 0",
-            lambda rng: Call(
-                {
-                    "jvp": lambda v: np.zeros(3),
-                    "vjp": lambda d: np.ones(2),
-                    "v": np.zeros(2),
-                    "dy": np.ones(3),
-                }
-            ),
+            cases(_PAIR, (lambda v: np.zeros(3), lambda d: np.ones(2), np.zeros(2), np.ones(3))),
             lambda found, **_: expect(found == 0, f"every product is 0: found {found}, expected 0"),
             call=quietly,
         ),

@@ -16,7 +16,7 @@ from normcheck.mistakes import MUTANTS, Diagnosis, diagnose
 from normcheck.mistakes.change import function_with
 
 from . import Exercise, changes
-from .expect import expect, expect_array, expect_close, expect_parts
+from .expect import expect, expect_array, expect_bool, expect_close, expect_parts
 from .run import Call, Ran, each, plainly, reply
 
 _TESTS = {test.id: test for test in TESTS}
@@ -254,11 +254,7 @@ def _says_of(title, backwards, right, words):
     """A check of what the answer, a test, says of each of these backwards."""
 
     def judge(found, name, **_):
-        expect(
-            isinstance(found, (bool, np.bool_)),
-            f"found {type(found).__name__}, expected True or False",
-        )
-        expect(found == right, words.format(name))
+        expect(expect_bool(found) == right, words.format(name))
 
     return each(
         title,

@@ -6,7 +6,7 @@ from lnlib.layernorm import layer_norm_backward, layer_norm_backward_steps, laye
 from normcheck.mistakes import Diagnosis
 
 from . import Exercise, changes
-from .expect import expect, expect_number, expect_parts
+from .expect import expect, expect_bool, expect_number, expect_parts
 from .run import Call, Check, each, plainly, reply
 
 # ---- Wrong layers: (x, gamma, beta, dy, eps) -> y, dx, dgamma, dbeta
@@ -355,13 +355,9 @@ def _says_of(title, layers, right, words):
     """
 
     def judge(found, asked):
-        misjudged = []
-        for result, call in zip(found, asked):
-            expect(
-                isinstance(result, (bool, np.bool_)),
-                f"found {type(result).__name__}, expected True or False",
-            )
-            misjudged += [call.about["name"]] if result != right else []
+        misjudged = [
+            call.about["name"] for result, call in zip(found, asked) if expect_bool(result) != right
+        ]
         expect(not misjudged, f"{words}: {'; '.join(misjudged)}")
 
     return Check(
@@ -395,9 +391,7 @@ class _Watched:
             returned.append([a.copy() for a in results])
             return tuple(returned[-1])
 
-        said = reply(plainly, self.answer, {"layer": layer})[0]
-        expect(isinstance(said, (bool, np.bool_)), f"found {said!r}, expected True or False")
-        return bool(said)
+        return expect_bool(reply(plainly, self.answer, {"layer": layer})[0])
 
 
 def _asks_again(answer):

@@ -58,67 +58,6 @@ def _to_the_bit(found, x, lanes):
     )
 
 
-def shared_lines_solution(sums, line=64):
-    numbers = np.arange(sums.shape[-1]) * sums.strides[2]
-    touched = {}
-    for part in range(len(sums)):
-        for row in (0, 1):
-            start = sums.ctypes.data + part * sums.strides[0] + row * sums.strides[1]
-            # The first and the last byte of each number.
-            for place in (start, start + sums.itemsize - 1):
-                for at in np.unique((place + numbers) // line):
-                    touched.setdefault(at, set()).add(part)
-    return sum(len(parts) > 1 for parts in touched.values())
-
-
-def _placed(shape, offset=16, dtype=np.float32, view=lambda array: array):
-    """A function () -> sums of zeros that lie where they are to lie: a copy of the array itself
-    would lie elsewhere.
-
-    offset : bytes from the start of a line of 128 bytes to their first byte.
-    view : function (array of this shape) -> the sums.
-    """
-
-    def zeros():
-        n = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        room = np.zeros(n + 256, np.uint8)
-        start = -room.ctypes.data % 128 + offset
-        return view(room[start : start + n].view(dtype).reshape(shape))
-
-    return zeros
-
-
-def _parts(parts, D, offset=16, dtype=np.float32, line=64):
-    """A case of :func:`_lines`."""
-    words = f"{parts} parts, D = {D}, {np.dtype(dtype)}, {offset} bytes into a line of {line}"
-    return words, _placed((parts, 2, D), offset, dtype), line
-
-
-def _with_sums(answer, arguments):
-    sums = arguments["sums"]()
-    found = answer(sums, arguments["line"])
-    expect(not sums.any(), "your function changed its argument sums; work on new arrays")
-    return found
-
-
-def _lines(title, *cases):
-    """A check on cases (in words, sums, bytes of a line)."""
-
-    def judge(found, sums, line, what):
-        found, right = (
-            expect_number(found, "the number", "iu", "a whole number"),
-            shared_lines_solution(sums(), line),
-        )
-        expect(found == right, f"{what}: found {found:g} lines, expected {right}")
-
-    return each(
-        title,
-        lambda rng: [Call({"sums": sums, "line": line}, what=what) for what, sums, line in cases],
-        judge,
-        call=_with_sums,
-    )
-
-
 class _Watched:
     """A two-dimensional array that counts readings and writings of its elements, and knows who came
     last.
@@ -328,22 +267,6 @@ for lane in sums:\n        total += lane => total = sums.sum()
     The lanes' sums are added by NumPy, in an order of its own.
 return total => return x.sum()
     This is the sum in NumPy's order. Which numbers does a lane add?
-== shared-lines
-sums.ctypes.data + =>
-    The sums are taken to begin where a line begins. At which address do they?
-part * sums.strides[0] + row * sums.strides[1]
-=> (2 * part + row) * sums.shape[2] * sums.itemsize
-    You overlook the gaps of a view, or count them as written. Which bytes does the view skip?
-(0, 1) => (0,)
-    One of a part's two rows is counted. What does part t write to?
-itemsize - 1 => itemsize
-    The byte after the last one counts as touched. Which is a number's last byte?
-// line => // 64
-    Lines of 64 bytes are counted, whatever line is given.
-> 1 => - 1
-    A line that three parts write to is counted twice. Are lines counted here, or pairs of parts?
-sum(len(parts) > 1 for parts in touched.values()) => len(sums) - 1
-    One line is counted for each pair of neighbours. Can two parts share two lines, or none?
 == rms-forward-rows
 squares / D + eps => squares + eps
     The squares are added, and their mean is never taken.
@@ -399,40 +322,6 @@ EXERCISES = (
     Exercise("lane-sum", 10, "implement", lane_sum_solution).with_checks(
         each("whole numbers, with a remainder", _integers, _exact, unchanged=True),
         each("to the last bit", _numbers, _to_the_bit, unchanged=True),
-    ),
-    Exercise("shared-lines", 25, "measure", shared_lines_solution).with_checks(
-        _lines(
-            "side by side",
-            *(
-                _parts(parts, D, offset)
-                for parts, D, offset in (
-                    *((2, 64, 16), (2, 64, 0), (4, 20, 16)),
-                    *((1, 8, 16), (8, 2, 0), (3, 16, 48)),
-                )
-            ),
-        ),
-        _lines(
-            "wider numbers, longer lines",
-            _parts(8, 2, dtype=np.float64),
-            _parts(4, 20, dtype=np.float64),
-            _parts(8, 4, line=128),
-        ),
-        _lines(
-            "padded or transposed",
-            *(
-                (
-                    f"3 parts, D = 20 and {padding} numbers of padding",
-                    _placed((3, 2, 20 + padding), view=lambda array: array[..., :20]),
-                    64,
-                )
-                for padding in (8, 16, 32)
-            ),
-            (
-                "sums stored as (2, parts, D) and transposed",
-                _placed((2, 3, 20), view=lambda array: array.transpose(1, 0, 2)),
-                64,
-            ),
-        ),
     ),
     Exercise("rms-forward-rows", 15, "implement", rms_forward_rows_solution).with_checks(
         each("y and rstd", _forward, _forward_right, call=fill, unchanged=True),

@@ -7,7 +7,7 @@ from matplotlib.colors import BoundaryNorm
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import offset_copy
 
-from .style import COLOURS, SIZE, draw_lines, figure, styles, with_key
+from .style import COLOURS, SIZE, draw_lines, figure, named, styles, with_key
 
 
 def algorithm_errors(offsets, errors):
@@ -52,7 +52,7 @@ def variance_panels(offsets, var_errors, y_errors, u):
             ax.plot(offsets, u * offsets**2, **black, linewidth=1, label=twice)
         ax.set(ylim=(low, high), xticks=np.logspace(0, 6, 3), yticks=np.logspace(-8, 0, 3))
         ax.label_outer()
-        ax.set_title(name, fontsize=SIZE, pad=8)
+        ax.set_title(named(name)[0], fontsize=SIZE, pad=8)
     for ax in axes[-1]:
         ax.set_xlabel(r"offset / $\sigma$")
     fig.supylabel("relative error", fontsize=SIZE)
@@ -154,7 +154,7 @@ def digit_map(
         for point in points:
             _mark(ax, *point)
         ax.set(xlim=x_edges[[0, -1]], ylim=y_edges[[0, -1]])
-        ax.set_title(title, fontsize=SIZE)
+        ax.set_title(named(title)[0], fontsize=SIZE)
         ax.minorticks_off()
         ax.grid(False)
         left, bottom = i % columns == 0, i + columns >= len(errors)

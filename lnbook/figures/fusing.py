@@ -10,17 +10,17 @@ from matplotlib.patches import Patch, Rectangle
 from .style import (
     COLOURS,
     DASHES,
+    LIGHT,
     SIZE,
     draw_lines,
     figure,
     key_below,
     label,
+    named,
     stacked,
     styles,
     with_key,
 )
-
-_LIGHT = "#dcdcdc"  # what is moved, or waits, and serves nobody
 
 
 def rooflines(machines, points):
@@ -37,11 +37,11 @@ def rooflines(machines, points):
         roof = np.minimum(machine.flops, intensity * machine.copy) / 1e9
         ax.plot(intensity, roof, color="black", linestyle=dash, linewidth=1.6)
         ax.plot([], [], "o", color="black", linestyle=dash, fillstyle=fill, label=machine.name)
-    for (name, values), colour, marker in zip(points.items(), COLOURS.values(), "os^Dv"):
-        look = {"color": colour, "markersize": 8, "markeredgewidth": 1.6}
+    for name, values, style in styles(points, "os^Dv"):
+        look = {**style, "linestyle": "none", "markersize": 8, "markeredgewidth": 1.6}
         for i, (at, rate) in enumerate(values):  # open marks on top: a filled one would hide them
             look |= {"fillstyle": "none" if i else "full", "zorder": 3 + i}
-            ax.plot(at, rate / 1e9, marker, **look, label=None if i else name)
+            ax.plot(at, rate / 1e9, **look, label=None if i else name)
     ax.set(xlabel="operations per byte", ylabel="GFLOP/s", xlim=(0.08, 20))
     ax.set_xticks([0.1, 1, 10], ["0.1", "1", "10"])
     ax.set_yticks([1, 10, 100], ["1", "10", "100"])
@@ -95,7 +95,7 @@ def timed_bar(ax, at, seconds, height, colour, predicted=None, size=7, names=(No
     seconds: median, first and third quartile. names: of the bar and of the diamond, in the key.
     """
     median, first, third = 1e3 * np.asarray(seconds)
-    bar = ax.barh(at, median, height, color=COLOURS[colour], alpha=0.75, label=names[0])
+    bar = ax.barh(at, median, height, color=colour, alpha=0.75, label=names[0])
     (line,) = ax.plot([first, third], [at, at], color="black", linewidth=1.2)
     if predicted is None:
         return bar, line, None
@@ -113,12 +113,12 @@ def ladder_steps(panels):
     """
     fig, drawn = stacked(5.4, 0.31 * sum(map(len, panels.values())) + 2, panels)
     for ax, steps in drawn:
-        for at, (quartiles, predicted) in enumerate(steps.values()):
-            colour = "grey" if predicted is None else "blue"
+        for at, (name, (quartiles, predicted)) in enumerate(steps.items()):
+            colour = named(name)[1] or COLOURS["blue"]
             drawn_here = timed_bar(ax, at, quartiles, 0.66, colour, predicted)
             if predicted is not None:
                 measured, line, diamond = drawn_here
-        ax.set_yticks(range(len(steps)), steps)
+        ax.set_yticks(range(len(steps)), [named(name)[0] for name in steps])
         ax.set(ylim=(len(steps) - 0.5, -0.5), xlabel="ms")
         ax.grid(False, axis="y")
     return key_below(fig, (measured, line, diamond), ("median", "quartiles", "predicted"), 3)
@@ -156,7 +156,7 @@ def lanes(requests):
     for sectors, (ax, accesses) in zip(touched, drawn):
         for slot in range(len(sectors)):
             moved = ax.axvspan(
-                32 * slot, 32 * slot + 32, facecolor=_LIGHT, edgecolor="black", linewidth=0.5
+                32 * slot, 32 * slot + 32, facecolor=LIGHT, edgecolor="black", linewidth=0.5
             )
         for a in accesses:
             left = 32 * sectors.index(a.address // 32) + a.address % 32
@@ -194,7 +194,7 @@ def timeline(run):
         busy,
         vmin=0,
         vmax=1,
-        cmap=ListedColormap([_LIGHT, COLOURS["blue"]]),
+        cmap=ListedColormap([LIGHT, COLOURS["blue"]]),
     )
     for barrier in range(barriers):
         ax.axvline(barrier + 0.5, color="black", linewidth=2)
@@ -208,7 +208,7 @@ def timeline(run):
     ax.grid(False)
     key = [
         Patch(color=COLOURS["blue"]),
-        Patch(color=_LIGHT),
+        Patch(color=LIGHT),
         Line2D([], [], color="black", linewidth=2),
     ]
     return key_below(fig, key, ["writes", "waits", "barrier"], 3)
@@ -281,15 +281,14 @@ def times_on_gpu(seconds, floor):
     height = 0.32 * len(shapes) + 1.4
     fig, ax = figure(6.4, height, narrow=(1, height + 0.4), xscale="log")
     others = {name: times for name, times in seconds.items() if name != floor}
-    for (name, times), colour, marker in zip(others.items(), COLOURS.values(), "osD^vPX"):
+    for name, times, style in styles(others, "osD^vPX"):
         found = [
             (times[shape] / seconds[floor][shape], k)
             for k, shape in enumerate(shapes)
             if shape in times
         ]
-        ax.plot(
-            *zip(*found), marker, color=colour, markersize=6, label=name, zorder=9 - len(ax.lines)
-        )  # the first on top
+        style |= {"linestyle": "none", "markersize": 6, "zorder": 9 - len(ax.lines)}
+        ax.plot(*zip(*found), **style, label=name)  # the first on top
     ax.axvline(1, color="black", linewidth=1)
     ax.set_yticks(range(len(shapes)), [f"{rows} x {D}" for rows, D in shapes])
     ax.set(xlabel=f"time / time of {floor}", ylim=(len(shapes) - 0.5, -0.5))
@@ -304,18 +303,13 @@ def errors_by_ratio(ratios, errors):
     for each, maybe inf.
     """
     fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
-    looks = zip(
-        errors.items(), (*COLOURS.values(), "black"), "os^vDP", ("-", "--", "-", "-", ":", ":")
-    )
-    for i, ((name, values), colour, marker, dash) in enumerate(looks):
+    dashes = ("-", "--", "-", "-", ":", ":")
+    for i, ((name, values, style), dash) in enumerate(zip(styles(errors, "os^vDP"), dashes)):
         # Some lines lie on each other: dotted ones over solid ones, and markers in turns.
         ax.plot(
             ratios,
             np.where(np.isfinite(values), values, np.nan),
-            color=colour,
-            marker=marker,
-            linestyle=dash,
-            markersize=6,
+            **style | {"linestyle": dash, "markersize": 6},
             markevery=(i // 2 % 2, 2),
             label=name,
         )
@@ -344,7 +338,7 @@ def two_cuts(rows, features, counts):
                 else (start, rows + half, stop - start, 1)
             )
             for left, top, width, height in (along, beside):
-                look = {"facecolor": colours[rank], "edgecolor": "white", "alpha": 0.8}
+                look = {"facecolor": colours[rank], "edgecolor": "white"}
                 ax.add_patch(Rectangle((left, top), width, height, **look))
             left, top, width, height = along
             label(ax, left + width / 2, top + height / 2, str(rank), color="white")
@@ -357,7 +351,7 @@ def two_cuts(rows, features, counts):
         ax.set(xlim=(-1.5, features + 6.5), ylim=(rows + 3.4, -0.3), aspect="equal")
         ax.set_title(f"cut by {how}", fontsize=SIZE)
         ax.axis("off")
-    own, sent = Patch(color=colours[0], alpha=0.8), Patch(color="black")
+    own, sent = Patch(color=colours[0]), Patch(color="black")
     return key_below(fig, [own, sent], ["rank 0's", "a sum over ranks"])
 
 

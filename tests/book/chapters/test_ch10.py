@@ -108,18 +108,11 @@ def test_question_1_what_lowers_the_bound():
             operations * 1e8, 2 * itemsize * 1e8, cost.Machine("core", 20e9, 20e9, rate)
         )
 
-    assert cost.operations("forward", 10**4, 10**4, keep="x", fused=True)[
-        0
-    ].flops / 1e8 == pytest.approx(8, rel=1e-2)
+    fused = cost.operations("forward", 10**4, 10**4, keep="x", fused=True)[0]
+    assert fused.flops / 1e8 == pytest.approx(8, rel=1e-2)
     assert bound() == bound(operations=4) == bound(rate=200e9)
-    says(
-        "10.1",
-        of(bound(), "ms"),
-        of(bound(itemsize=2), "ms"),
-        of(8e8 / 100e9 * 1e3, "ms"),
-        "0.8 GB",
-        "0.4 GB",
-    )
+    times = [of(ms, "ms") for ms in (bound(), bound(itemsize=2), 8e8 / 100e9 * 1e3)]
+    says("10.1", *times, "0.8 GB", "0.4 GB")
 
 
 def test_question_2_folded_parameters():

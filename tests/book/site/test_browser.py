@@ -194,12 +194,9 @@ def test_paper_shows_what_is_folded(browser, site, tmp_path, javascript):
     article = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").article
     for part in article.select(".math, .headerlink"):
         part.replace_with("MATHS")
-    sentences = [
-        s
-        for p in article.select(".ln-answer p, .solution p, .ln-aside > p")
-        for s in re.split(r"[.:;]\s", p.text)
-        if "MATHS" not in s and len(s) > 30
-    ]
+    folded = article.select(".ln-answer p, .solution p, .ln-aside > p")
+    parts = [s for p in folded for s in re.split(r"[.:;]\s", p.text)]
+    sentences = [s for s in parts if "MATHS" not in s and len(s) > 30]
     assert len(sentences) > 10
 
     def letters(text):

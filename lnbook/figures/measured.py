@@ -130,16 +130,12 @@ def growth(stored, mine):
         {tuple(r["shape"]) for r in mine if r["section"] == "kernels" and r["which"] == "forward"},
         key=math.prod,
     )
-    times = {
-        f"{way}, {where}": np.array([seconds(records, way, shape=s) for s in shapes])
+    times = {"copy": {s: copy_seconds(mine, shape=s) for s in shapes}} | {
+        f"{way}, {where}": {s: seconds(records, way, shape=s) for s in shapes}
         for way in ("numpy-idiomatic", "lnlib")
         for where, records in (("stored", stored), ("here", mine))
     }
-    return time_per_element(
-        [math.prod(s) for s in shapes],
-        times,
-        np.array([copy_seconds(mine, shape=s) for s in shapes]),
-    )
+    return time_per_element(shapes, times)
 
 
 def predicted(records, name, which, shape):

@@ -55,6 +55,7 @@ NAMES: dict[str, tuple[str, str | None]] = {
     "numpy-idiomatic": ("NumPy", "grey"),
     "numpy-reused": ("buffers reused", "grey"),
     "c": ("C", "black"),
+    "copy": ("copy", "black"),
     # Algorithms for the variance, alone and over several processes
     "naive": ("naive", "orange"),
     "sums": ("sums", "orange"),

@@ -95,14 +95,18 @@ def _draw_digits(ax, x_edges, y_edges, error, bounds, gid):
     return ax.pcolormesh(x_edges, y_edges, digits, **look, gid=gid)
 
 
-def _mark(ax, x, y, label, *beside):
-    """A labelled disc at (x, y), or so many points beside it with a wedge that points there."""
+def _mark(ax, x, y, label, marker="o", *beside):
+    """A label in a white marker at (x, y), or so many points beside it with a line to a dot
+    there.
+    """
+    white = {"markerfacecolor": "white", "markeredgecolor": "black", "clip_on": False}
     if beside:
-        wedge = {"arrowstyle": "wedge,tail_width=0.6", "fc": "white", "shrinkA": 0, "shrinkB": 0}
-        ax.annotate("", (x, y), beside, textcoords="offset points", zorder=1.9, arrowprops=wedge)
+        line = {"arrowstyle": "-", "shrinkA": 0, "shrinkB": 0, "linewidth": 1.6}
+        line["path_effects"] = [withStroke(linewidth=4, foreground="white")]
+        ax.annotate("", (x, y), beside, textcoords="offset points", zorder=1.9, arrowprops=line)
+        ax.plot(x, y, "o", markersize=5, **white)
     place = offset_copy(ax.transData, ax.figure, *(beside or (0, 0)), units="points")
-    disc = {"markersize": 12.5, "markerfacecolor": "white", "markeredgecolor": "black"}
-    ax.plot(x, y, "o", transform=place, clip_on=False, **disc)
+    ax.plot(x, y, marker, transform=place, markersize=13, **white)
     ax.text(x, y, label, transform=place, fontsize=10, ha="center", va="center_baseline")
 
 
@@ -128,10 +132,10 @@ def digit_map(
     cannot be, is left out. x, y: positive coordinates of the cells, ascending. theory: title ->
     function (x, y) -> predicted relative error, broadcasting. Its black lines run where it predicts
     that colours change, at every second change: at 1, 3, 5 and 7 digits if top is 8. points: (x, y,
-    label) to mark in every panel, with a label of at most two letters. (x, y, label, right, up)
-    puts the mark that many points beside its place and has it point there. top: the digits at which
-    the eight colours end: 8 for float32, 16 for float64. panel: width and height of one panel in
-    inches. label_lines: whether each line carries its digits.
+    label) to mark in every panel, with a label of one letter; (x, y, label, marker) in another
+    shape than a disc; (x, y, label, marker, right, up) that many points beside its place. top: the
+    digits at which the eight colours end: 8 for float32, 16 for float64. panel: width and height of
+    one panel in inches. label_lines: whether each line carries its digits.
     """
     bounds = np.linspace(0, top, 9)
     x_edges, y_edges = _edges(x), _edges(y)

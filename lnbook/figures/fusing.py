@@ -3,6 +3,7 @@
 """
 
 import math
+import textwrap
 
 import numpy as np
 from matplotlib.lines import Line2D
@@ -293,23 +294,30 @@ def times_on_gpu(seconds, floor):
 
 
 def errors_by_ratio(ratios, errors):
-    """Error of xhat over the ratio of the rows; errors: name of a way to the statistics -> error
-    for each, maybe inf.
+    """Error of xhat over the ratio of the rows, each line with its name where it ends; lines that
+    end together share the place.
+
+    errors: name of a way to the statistics -> error for each ratio, maybe inf.
     """
-    fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
-    dashes = ("-", "--", "-", "-", ":", ":")
-    for i, ((name, values, style), dash) in enumerate(zip(styles(errors, "os^vDP"), dashes)):
-        # Some lines lie on each other: dotted ones over solid ones, and markers in turns.
-        ax.plot(
-            ratios,
-            np.where(np.isfinite(values), values, np.nan),
-            **style | {"linestyle": dash, "markersize": 6},
-            markevery=(i // 2 % 2, 2),
-            label=name,
-        )
+    fig, ax = figure(5.6, 3.8, xscale="log", yscale="log")
+    ends = {}
+    for name, values in errors.items():
+        spelling, colour = named(name)
+        shown = np.where(np.isfinite(values), values, np.nan)
+        last = np.flatnonzero(shown < 1)[-1]
+        inside = last == len(ratios) - 1
+        end = ratios[last], round(np.log10(shown[last])) if inside else -0.5
+        names = ends.setdefault(end, [])
+        names.append(textwrap.fill(spelling, 12))
+        ax.plot(ratios, shown, color=colour, linestyle=DASHES[len(names) - 1])  # both are seen
+    for (ratio, level), names in ends.items():
+        side = {"xytext": (6, 0)} if ratio == ratios[-1] else {"xytext": (-2, 0), "ha": "right"}
+        side |= {"textcoords": "offset points", "va": "center", "fontsize": SIZE}
+        ax.annotate("\n".join(names), (ratio, 10.0**level), **side)
     ax.set(xlabel=r"ratio $|\mu| / \sigma$", ylabel=r"relative error of $\hat x$", ylim=(1e-8, 1))
     ax.set(xticks=np.logspace(0, 6, 4), yticks=np.logspace(-8, 0, 5))
-    return with_key(fig)
+    ax.minorticks_off()
+    return fig
 
 
 def two_cuts(rows, features, counts):

@@ -6,13 +6,14 @@ numbers of the right shape. Peers that only autograd can call have its time in t
 """
 
 from functools import partial
+from itertools import product
 
 from lnbook.measure.events import compare
 from lnbook.measure.provenance import digits
 from lnlib import gpu as lnlib_gpu
 
+from . import correctness
 from .contestants import EPS, PASSES, Case, arrays, contestants
-from .correctness import poison, relative_error, tolerance
 from .stages import AGAINST, BYTES
 
 SUMS = (
@@ -24,7 +25,7 @@ RAGGED = (33, 64), (33, 100), (9, 1027), (5, 20000)
 
 
 def has_residual(case):
-    return case.shape not in HEADS
+    return case.shape[1] not in {D for _, D in HEADS}
 
 
 def numbers_moved(case):
@@ -50,11 +51,11 @@ def _by_autograd(name, function, case, a):
 
     residual = a.dy if has_residual(case) else None
     if case.which == "forward":
-        with torch.no_grad():
-            yield name, torch.no_grad()(partial(function, a.x, residual, a.gamma))
+        yield name, partial(function, a.x, residual, a.gamma)
         return
     inputs = [t.detach().requires_grad_() for t in (a.x, a.gamma)]
-    y, h = function(inputs[0], residual, inputs[1])
+    with torch.enable_grad():  # which is off for all else
+        y, h = function(inputs[0], residual, inputs[1])
     pairs = ((y, h), (a.dy, a.x)) if has_residual(case) else ((y,), (a.dy,))
     outputs, upstream = pairs
     yield name, partial(torch.autograd.grad, outputs, inputs, upstream, retain_graph=True)
@@ -107,8 +108,7 @@ def quack_calls(case, a, gpu, notes):
 def apex_calls(case, a, gpu, notes):
     from apex.normalization.fused_layer_norm import fused_rms_norm_affine
 
-    D = (case.shape[1],)
-    function = _of_sum(lambda h, gamma: fused_rms_norm_affine(h, gamma, D, EPS))
+    function = _of_sum(lambda h, gamma: fused_rms_norm_affine(h, gamma, h.shape[1:], EPS))
     yield from _by_autograd("apex", function, case, a)
 
 
@@ -132,29 +132,24 @@ FAMILIES = {
     "apex": apex_calls,
     "compile": partial(pytorch_calls, compiled=True),
 }
+TIMED = tuple(name for name in FAMILIES if name != "compile")
 
 
 def exact(case, a):
     """The results in float64, of h rounded as x is: y and h, or dx and dgamma."""
     h = a.x + a.dy if has_residual(case) else a.x
-    wide, gamma, dy = (t.double() for t in (h, a.gamma, a.dy))
-    rstd = (wide.square().mean(1, keepdim=True) + EPS).rsqrt()
-    xhat = wide * rstd
+    first, *others = correctness.exact(case.which, a._replace(x=h, beta=0 * a.beta), centred=False)
     if case.which == "forward":
-        return xhat * gamma, wide
-    g = gamma * dy
-    dx = rstd * (g - xhat * (g * xhat).mean(1, keepdim=True))
-    return dx + a.x.double() if has_residual(case) else dx, (dy * xhat).sum(0)
+        return first, h.double()
+    return first + a.x if has_residual(case) else first, others[0]
 
 
 def judged(case, a, calls):
-    """Records of the errors against float64 of everybody but memory."""
-    expected, limit = exact(case, a), tolerance(case.dtype, False)
+    """Records of the errors against float64."""
+    expected, limit = exact(case, a), correctness.tolerance(case.dtype, False)
     for name, call in calls.items():
-        if name in ("copy", "add"):
-            continue
-        poison(a)
-        errors = [relative_error(*pair) for pair in zip(call(), expected)]
+        correctness.poison(a)
+        errors = [correctness.relative_error(*pair) for pair in zip(call(), expected)]
         record = {"section": "correctness", **case._asdict(), "implementation": name}
         record |= {"norm": "rms_norm", "errors": [digits(e) for e in errors]}
         # Peers may round more often; ours may not.
@@ -162,23 +157,30 @@ def judged(case, a, calls):
 
 
 def rms(work):
-    """Errors at ragged shapes, then times, bfloat16 first."""
-    for dtype in ("bfloat16", "float32"):
-        for shape in RAGGED[:2] if work.quick else RAGGED:
-            for which in PASSES:
-                case = Case(shape, dtype, which)
-                a = arrays(case)
-                families = ("lnlib", "pytorch", "liger", "quack", "apex")
-                calls = contestants(case, a, work.gpu, work.notes, families, FAMILIES)
-                yield list(judged(case, a, calls))
-    for dtype in ("bfloat16", "float32"):
-        for shape in (*SUMS[:2], HEADS[1]) if work.quick else (*HEADS, *SUMS):
-            for which in PASSES:
-                case = Case(shape, dtype, which)
-                calls = contestants(case, arrays(case), work.gpu, work.notes, FAMILIES, FAMILIES)
-                records = compare(calls, AGAINST, work.gpu, rounds=work.rounds)
-                moved = numbers_moved(case) * shape[0] * shape[1] * BYTES[dtype]
-                for record in records:
-                    record["gb_per_s"] = digits(moved / record["seconds"][0] / 1e9)
-                fields = {"section": "rms", **case._asdict(), "residual": has_residual(case)}
-                yield [{**fields, **record} for record in records]
+    """Errors at ragged shapes, then times."""
+    shapes = RAGGED[:2] if work.quick else RAGGED
+    for dtype, shape, which in product(BYTES, shapes, PASSES):
+        case = Case(shape, dtype, which)
+        a = arrays(case)
+        calls = contestants(case, a, work.gpu, work.notes, TIMED[1:], FAMILIES)
+        yield list(judged(case, a, calls))
+    yield from times(work, "rms", TIMED)
+
+
+def compiled(work):
+    """What PyTorch's compiler makes of them, which takes it long."""
+    yield from times(work, "rms-compile", ("memory", "lnlib", "pytorch", "compile"))
+
+
+def times(work, section, families):
+    """Times of both passes at all shapes, bfloat16 first."""
+    shapes = (*SUMS[:2], HEADS[1]) if work.quick else (*HEADS, *SUMS)
+    for dtype, shape, which in product(("bfloat16", "float32"), shapes, PASSES):
+        case = Case(shape, dtype, which)
+        calls = contestants(case, arrays(case), work.gpu, work.notes, families, FAMILIES)
+        records = compare(calls, AGAINST, work.gpu, rounds=work.rounds)
+        moved = numbers_moved(case) * shape[0] * shape[1] * BYTES[dtype]
+        for record in records:
+            record["gb_per_s"] = digits(moved / record["seconds"][0] / 1e9)
+        fields = {"section": section, **case._asdict(), "residual": has_residual(case)}
+        yield [{**fields, **record} for record in records]

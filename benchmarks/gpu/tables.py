@@ -70,7 +70,7 @@ def report(result):
     lines += show("repeated", same, "shape", lambda r: f"{r['same']} of {r['runs']}")
     host = "launch: microseconds of the host"
     lines += show("launch", host, "which", lambda r: f"{r['host_seconds'] * 1e6:.1f}")
-    for section in "compile", "ladder", "rms", "speed":
+    for section in "compile", "ladder", "rms", "rms-compile", "speed":
         for (dtype, which), found in by(sections.get(section, []), "dtype", "which").items():
             lines += times(section, dtype, which, found)
     late = sum(r.get("late", 0) > 0 for r in result["records"])

@@ -20,6 +20,7 @@ help:
 	@echo 'make lab     open the chapters as notebooks in JupyterLab'
 	@echo 'make mutants  wrong changes of the library, and whether the tests find them; 30 minutes'
 	@echo 'make gpu-code  compile the CUDA kernels and execute what was compiled, without a GPU; 1 GB of packages'
+	@echo 'make gpu-successor  compile the CUDA kernels with numba-cuda-mlir, which follows numba-cuda; 1 GB of packages'
 	@echo 'make links   ask every external address that the book links to whether it is still there'
 	@echo 'make clean   remove all that was built, the environment too'
 
@@ -91,6 +92,15 @@ links: .venv/installed .venv/installed-mpi
 gpu-code: .peers/gpu-code/installed
 	LN_REQUIRE_CUDA_COMPILER=1 .peers/gpu-code/bin/python -m pytest tests/lnlib/backends/test_gpu_code.py tests/ptx
 
+# The same kernels by numba-cuda-mlir, which follows numba-cuda: do they compile? Nothing runs.
+.peers/gpu-successor/installed: requirements-gpu-successor.txt
+	$(PYTHON) -m venv .peers/gpu-successor
+	.peers/gpu-successor/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-gpu-successor.txt
+	@touch $@
+
+gpu-successor: .peers/gpu-successor/installed
+	LN_NUMBA_CUDA_MLIR=1 .peers/gpu-successor/bin/python -m benchmarks.gpu.code --output .peers/gpu-successor/kernels.json
+
 # MUTANTS="--seed 7 --count 350" and others: see the first lines of the tool.
 mutants: .venv/installed .venv/installed-mpi
 	$(BIN)/python tools/mutants.py $(MUTANTS)
@@ -111,4 +121,4 @@ lab: .venv/installed
 clean:
 	rm -rf .venv _build .pytest_cache .hypothesis
 
-.PHONY: help book lint check test measure differential pyodide site offline pdf gpu-code links mutants serve lab clean
+.PHONY: help book lint check test measure differential pyodide site offline pdf gpu-code gpu-successor links mutants serve lab clean

@@ -28,7 +28,8 @@ it:
 * :mod:`~simt.machine`: :func:`launch`, and the scheduler of warps and blocks.
 * :mod:`~simt.log`: what a launch leaves behind, and what is counted in it: requests, sectors, bank
   conflicts.
-* :mod:`~simt.cuda_access`: the names that kernels are written with, on a GPU and without one.
+* :mod:`~simt.cuda_access`: the names that kernels are written with, on a GPU and without one;
+  :mod:`~simt.successor`: those for the compiler that follows.
 """
 
 from . import allowed  # noqa: F401

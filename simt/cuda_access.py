@@ -28,18 +28,27 @@ is one of uint16: what is read from it goes through ``widened``, what is stored 
 In a kernel that runs, arguments are not checked: a GPU has nobody to tell.
 """
 
+import os
 from types import SimpleNamespace
 
 import numpy as np
 
+#: Whether numba-cuda-mlir compiles the kernels: see :mod:`simt.successor`. No launch does so.
+SUCCESSOR = "LN_NUMBA_CUDA_MLIR" in os.environ
+
 try:
-    from llvmlite import ir
-    from numba import cuda, float32, float64, int32, int64, types, uint16, uint64
-    from numba.core.errors import TypingError
-    from numba.core.types import float16
-    from numba.cuda import libdevice
-    from numba.cuda.extending import intrinsic
-    from numba.cuda.nvvmutils import targetconfig  # where both of Numba's CUDA targets have it
+    if SUCCESSOR:
+        from numba_cuda_mlir.types import float16, float32, float64, int32, int64, uint64
+
+        from .successor import bfloat16, cuda, libdevice, load4, load8, store4, store8, widened
+    else:
+        from llvmlite import ir
+        from numba import cuda, float32, float64, int32, int64, types, uint16, uint64
+        from numba.core.errors import TypingError
+        from numba.core.types import float16
+        from numba.cuda import libdevice
+        from numba.cuda.extending import intrinsic
+        from numba.cuda.nvvmutils import targetconfig  # where both of Numba's CUDA targets have it
 except ImportError:  # no Numba, or one without its CUDA target
     cuda = None  # type: ignore[assignment]
 
@@ -107,7 +116,7 @@ if cuda is None:
     load4, store4, load8, store8 = map(_of_kernels, ("load4", "store4", "load8", "store8"))
     widened, bfloat16 = map(_of_kernels, ("widened", "bfloat16"))
 
-else:
+elif not SUCCESSOR:
     # An intrinsic is two functions. The outer one runs when Numba infers types and returns the
     # signature; the inner one runs when Numba writes LLVM instructions, and what it returns is the
     # value.

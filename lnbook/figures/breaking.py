@@ -217,7 +217,7 @@ def row_sums(counts, errors, theory):
     """
     fig, axes = figure(5.6, 4.0, len(errors), xscale="log", yscale="log")
     for ax, (dtype, orders) in zip(axes, errors.items()):
-        for order, error, style in styles(orders):
+        for order, (name, error, style) in zip(orders, styles(orders)):
             n = np.geomspace(counts[0], counts[len(error) - 1], 50)
             # Large open diamonds: two orders may agree, and the last would hide the other.
             style |= (
@@ -226,7 +226,7 @@ def row_sums(counts, errors, theory):
                 else {"markersize": 6}
             )
             ax.plot(n, theory(n, order, dtype), **{**style, "marker": ""}, linewidth=1.4)
-            ax.plot(counts[: len(error)], error, **{**style, "linestyle": "none"}, label=order)
+            ax.plot(counts[: len(error)], error, **{**style, "linestyle": "none"}, label=name)
         ax.plot([], [], color="black", linewidth=1.4, label="predicted")
         ax.set(xlabel="rows", xticks=counts)
         ax.set_title(dtype, fontsize=SIZE)

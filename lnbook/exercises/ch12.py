@@ -65,14 +65,14 @@ def _is_whole(found, x, merges=1, **_):
     sigma = math.sqrt(max(float(wanted[3]), 1e-30) / max(len(x), 1))
     expect(
         abs(missed) <= merges * 8 * _U * sigma,
-        f"mean and residual together are off by {abs(missed) / sigma:.1g} sigma, expected less than"
-        f" {merges * 8 * _U:.0e}",
+        f"mean and residual together are off by {abs(missed) / sigma:.3g} sigma, expected less than"
+        f" {merges * 8 * _U:.3g}",
     )
     off = abs(squares / float(wanted[3]) - 1) if wanted[3] else abs(squares)
     expect(
         off <= merges * 16 * _U,
-        f"the squares are off by {off:.1g} of themselves, expected less than "
-        f"{merges * 16 * _U:.0e}",
+        f"the squares are off by {off:.3g} of themselves, expected less than "
+        f"{merges * 16 * _U:.3g}",
     )
 
 

@@ -231,12 +231,10 @@ def layer_norm_forward(
 
 
 def _unpack(cache, **arrays):
-    """xhat, rstd and ``arrays`` as rows in the dtype of the arithmetic, None where one is None."""
+    """xhat, rstd and ``arrays`` as rows in the dtype of the arithmetic; dh may be None."""
     validation.require_cache(cache, NormCache)
-    like, rows = (cache.xhat.shape, cache.dtype), cache.shapes.rows
-    arrays = [
-        a if a is None else validation.require_like_x(name, a, *like) for name, a in arrays.items()
-    ]
+    arrays = validation.require_upstream(cache.xhat.shape, cache.dtype, **arrays)
+    rows = cache.shapes.rows
     compute = _compute_dtype(cache.xhat, cache.gamma, *(a for a in arrays if a is not None))
     yield _rows(cache.xhat, compute, rows)
     yield _rows(cache.rstd, compute, (rows[0], 1))

@@ -133,15 +133,23 @@ def dtypes_like(dtype):
     return COMPUTE_DTYPE["float64"], COMPUTE_DTYPE["complex128"]
 
 
-def require_like_x(name, value, shape, dtype):
-    """Return an array of this shape whose dtype goes with x's ``dtype``."""
-    array, like = as_array(name, value), dtypes_like(dtype)
+def require_like_x(name, value, shape, dtype, dtypes=COMPUTE_DTYPE):
+    """Return an array of this shape whose dtype, of ``dtypes``, goes with x's ``dtype``."""
+    array, like = as_array(name, value, dtypes), dtypes_like(dtype)
     if array.dtype not in like:
         allowed = [d.name for d in like]
         expected = f"{' or '.join(allowed)} because x has dtype {dtype.name}"
         require_dtype(name, array.dtype, allowed, expected)
     require_shape(name, array.shape, shape)
     return array
+
+
+def require_upstream(shape, dtype, dtypes=COMPUTE_DTYPE, **gradients):
+    """Return arrays like x, by :func:`require_like_x`, in the order given; dh may be None."""
+    return [
+        a if a is None and name == "dh" else require_like_x(name, a, shape, dtype, dtypes)
+        for name, a in gradients.items()
+    ]
 
 
 def require_parameters(gamma, beta, x, norm=LAYER_NORM):

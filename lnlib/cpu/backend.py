@@ -275,13 +275,8 @@ def _checked_backward(norm, dy, cache, dh, out):
     size = 3 * (x.size // x.shape[-1]) + x.shape[-1]
     dtypes = (_FLOAT64,) if x.dtype == _FLOAT64 else _FLOATS
     validation.require_part(cache, "saved", (size,), dtypes)
-    upstream = []
-    for name, value in (("dy", dy), ("dh", dh)):
-        if value is not None or name == "dy":
-            value = validation.require_like_x(name, value, x.shape, x.dtype)
-            validation.require_dtype(name, value.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
-        upstream.append(value)
-    return *upstream, _result(out, x, x, cache.saved, *upstream)
+    dy, dh = validation.require_upstream(x.shape, x.dtype, _REAL, dy=dy, dh=dh)
+    return dy, dh, _result(out, x, x, cache.saved, dy, dh)
 
 
 def _finish_backward(cache, dy, dh, dx, dgamma, dbeta):

@@ -311,7 +311,7 @@ def _forward(x, added, gamma, beta, eps, h, y, saved, part, parts):
     """One of so many parts of the rows of h, y and the statistics; returns how many are out of
     range (rstd 0), or -1 if y overlaps an input. Each part writes the copy of gamma that it reads.
 
-    A row of h is read again where it was written, or, if that was past the caches, in ``row``. No
+    A row of h is read again where it was written, or, if that was past the caches, in a buffer. No
     array is chosen in the loop: counting its references would wait for all streamed stores.
     """
     if _overlap(y, x) or _overlap(y, added) or _overlap(y, gamma) or _overlap(y, beta):
@@ -322,8 +322,9 @@ def _forward(x, added, gamma, beta, eps, h, y, saved, part, parts):
     smallest, largest = RANGE[saved.itemsize // 8]
     streams = (2 if added is None else 4) * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
     before, before_h, out_of_range = _columns_before_line(y), _columns_before_line(h), 0
-    row = h if added is None else _zeros_on_lines(gamma, None)[0].reshape(1, D)
-    source = row if streams else h
+    row = h
+    if added is not None and streams:
+        row = _zeros_on_lines(gamma, None)[0].reshape(1, D)
     for i in range(len(x) * part // parts, len(x) * (part + 1) // parts):
         k = i
         if added is not None:
@@ -335,7 +336,7 @@ def _forward(x, added, gamma, beta, eps, h, y, saved, part, parts):
                 _write_h(x, added, i, stop, D, row, h, None)
             else:
                 _write_h(x, added, i, 0, D, None, h, None)
-        mean, rest, variance = _statistics(source, k, beta, real)
+        mean, rest, variance = _statistics(row, k, beta, real)
         denominator, rstd = variance + eps, real(0)
         if smallest < denominator < largest:
             rstd = real(1 / math.sqrt(denominator))
@@ -344,9 +345,9 @@ def _forward(x, added, gamma, beta, eps, h, y, saved, part, parts):
         statistics[0, i], statistics[2, i] = mean, rstd
         statistics[1, i] = variance * rstd * rstd if beta is None else rest
         start, stop = _whole_lines(i, D, before, line, streams)
-        _write_y(source, k, 0, start, mean, shift, rstd, weights, beta, y, i, None)
-        _write_y(source, k, start, stop, mean, shift, rstd, weights, beta, y, i, True)
-        _write_y(source, k, stop, D, mean, shift, rstd, weights, beta, y, i, None)
+        _write_y(row, k, 0, start, mean, shift, rstd, weights, beta, y, i, None)
+        _write_y(row, k, start, stop, mean, shift, rstd, weights, beta, y, i, True)
+        _write_y(row, k, stop, D, mean, shift, rstd, weights, beta, y, i, None)
     if streams:
         fence()
     return out_of_range

@@ -218,10 +218,8 @@ def _backward(norm, dy, cache, dh, out, stream):
     seen_x, real, count = _described(x), _described(statistics).dtype, 1 + norm.beta
     shape, dtype = seen_x.shape, seen_x.dtype
     given = {"dy": dy} if dh is None else {"dy": dy, "dh": dh}
-    seen = [
-        validation.require_like_x(name, _seen(name, a, device), shape, dtype)
-        for name, a in given.items()
-    ]
+    seen = {name: _seen(name, a, device) for name, a in given.items()}
+    seen = validation.require_upstream(shape, dtype, **seen)
     if out is not None:
         validation.require_out(_seen("out", out, True) if device else out, seen_x)
     D, rows = shape[-1], math.prod(shape[:-1])

@@ -19,7 +19,7 @@ from .. import layernorm, validation
 from ..norms import LAYER_NORM, RMS_NORM, Norm
 from .groups import merge, merge_upstream, products, quadruples, quintuples, squares, tree
 from .messages import GATHER, SAME, Program
-from .rows import require_blocks, require_real, require_x
+from .rows import DTYPES, require_blocks, require_real, require_x
 
 #: Features of a block, where the result must not depend on the number of ranks.
 BLOCK = 128
@@ -171,10 +171,8 @@ def rms_norm_forward(
 
 def _backward(norm, dy, cache, dh):
     validation.require_cache(cache, FeaturesCache, norm)
-    like = cache.xhat.shape, cache.dtype
-    dy = validation.require_like_x("dy", require_real("dy", dy), *like)
-    if dh is not None:
-        dh = validation.require_like_x("dh", require_real("dh", dh), *like)
+    like = cache.xhat.shape, cache.dtype, DTYPES
+    dy, dh = validation.require_upstream(*like, dy=dy, dh=dh)
     xhat, g = _rows(cache.xhat), _rows(dy)
     with np.errstate(all="ignore"):
         terms = [g * xhat, g.copy()][: 1 + norm.beta]

@@ -5,11 +5,10 @@ where a chapter's files are.
 import ast
 import functools
 import importlib.util
-import re
 from graphlib import TopologicalSorter
 
 import pytest
-from pages import CHAPTERS, PACKAGES, ROOT
+from pages import PACKAGES, ROOT
 
 FOLDERS = (*PACKAGES, "classroom", "benchmarks", "tools")
 
@@ -121,18 +120,3 @@ def test_no_file_is_long():
         if len(path.read_text(encoding="utf-8").splitlines()) > 600
     }
     assert not long, long
-
-
-def test_a_chapter_is_found_in_one_guess():
-    """By the number in the README's table: page, exercises and tests carry it, and the modules
-    exist.
-    """
-    table = re.findall(
-        r"^\| (\d+) \| .+ \| (.+) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M
-    )
-    assert [int(number) for number, _ in table] == [int(path.stem[:2]) for path in CHAPTERS]
-    for number, modules in table:
-        assert (ROOT / f"lnbook/exercises/ch{int(number):02}.py").is_file()
-        assert (ROOT / f"tests/book/chapters/test_ch{int(number):02}.py").is_file()
-        for module in re.findall(r"`([\w.]+)`", modules):
-            assert module in SOURCES, module

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from benchmarks import normcheck
 from lnbook import results
 
 
@@ -55,12 +54,3 @@ def test_what_is_missing_and_what_is_broken(folder):
     (folder / "gpu" / "x.json").write_text("{")
     with pytest.raises(json.JSONDecodeError):
         results.read("gpu", missing=None)
-
-
-def test_every_norm_of_the_table_was_tried_or_is_told_as_left_out():
-    found = results.read("normcheck")
-    assert found["provenance"]["uncommitted_changes"] is False
-    told = [(r["package"], r["name"], r["kind"]) for r in found["records"] + found["left_out"]]
-    assert told and sorted(told) == sorted(
-        (row["package"], row["name"], row["kind"]) for row in normcheck.rows()
-    )

@@ -7,40 +7,12 @@ import pytest
 from pages import BOOK, read
 
 from lnbook import measure
-from lnbook.measure import contestants
 from lnlib import cost
 from lnlib.cpu import ladder
 
-PAGES = ("10-cost-and-roofline", "11-fused-on-the-cpu", "lab-notes")
 
-
-def measuring(page):
-    return [cell for cell in page.cells if "skip-execution" in cell.tags]
-
-
-@pytest.mark.parametrize("stem", PAGES)
-def test_cells_that_measure_run(stem, monkeypatch, capsys):
-    """With a stopwatch that reads a millisecond, and contestants that are not called."""
-
-    def interleave(calls, **options):
-        return {name: measure.Timing([1e-3]) for name in calls}
-
-    def passes(shape, names=("numpy-idiomatic", "lnlib"), which="forward", threads=1):
-        assert set(names) <= set(contestants.FAMILIES) and which in ("forward", "backward")
-        return dict.fromkeys([*names, "copyto" if which == "forward" else "triad"], int)
-
-    for name, fake in (("interleave", interleave), ("passes", passes)):
-        monkeypatch.setattr(measure, name, fake)
-        monkeypatch.setattr(contestants, name, fake)
-    monkeypatch.setattr(
-        measure, "machine", lambda threads, size: cost.Machine("here", 1e9, 1e9, 1e10)
-    )
-    monkeypatch.setattr(
-        measure, "lines", lambda shape: dict.fromkeys(("copyto", "c = x - mean"), int)
-    )
-    monkeypatch.setattr(
-        measure, "partial_sums", lambda D: dict.fromkeys(("one-part", "apart"), int)
-    )
+@pytest.mark.parametrize("stem", ["10-cost-and-roofline", "11-fused-on-the-cpu", "lab-notes"])
+def test_cells_that_measure_run(stem, instant, capsys):
     space = {
         "measure": measure,
         "cost": cost,
@@ -52,7 +24,8 @@ def test_cells_that_measure_run(stem, monkeypatch, capsys):
         "directions": ("forward", "backward"),
         **dict.fromkeys(("shapes", "some", "wide", "twelve"), [(2, 8)]),
     }
-    for cell in measuring(read(BOOK / f"{stem}.md")):
+    cells = [cell for cell in read(BOOK / f"{stem}.md").cells if "skip-execution" in cell.tags]
+    for cell in cells:
         capsys.readouterr()
         exec(cell.source, space)
         assert capsys.readouterr().out.strip()

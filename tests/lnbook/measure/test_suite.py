@@ -4,43 +4,10 @@ time.
 
 import math
 
-import pytest
-
 from lnbook.figures import measured
-from lnbook.measure import Timing, suite
-from lnlib.cost import Machine
+from lnbook.measure import suite
 
 WHERE = "section", "shape", "dtype", "which", "threads", "state", "alignment", "size"
-
-
-@pytest.fixture
-def instant(monkeypatch):
-    """Each call once instead of in rounds, on small arrays: the records that the suite would
-    make.
-    """
-    monkeypatch.setattr(
-        suite, "interleave", lambda calls, **options: {name: Timing([1e-3]) for name in calls}
-    )
-    monkeypatch.setattr(suite, "machine", lambda size, *rest: Machine("here", 1e9, 1e9, 1e9))
-    for name in ("passes", "partial_sums", "lines"):
-        monkeypatch.setattr(suite.contestants, name, getattr(Names, name))
-
-
-class Names:
-    @staticmethod
-    def passes(shape, names, which="forward", threads=1):
-        names = [n for n in names if (n, which) != ("one-reading", "backward")]
-        return dict.fromkeys(
-            [*names, *(["copyto", "copy-loop"] if which == "forward" else ["triad"])], int
-        )
-
-    @staticmethod
-    def partial_sums(D):
-        return dict.fromkeys(("one-part", "side-by-side", "apart"), int)
-
-    @staticmethod
-    def lines(shape):
-        return dict.fromkeys(("copyto", "c = x - mean"), int)
 
 
 def test_what_is_measured_is_what_the_pages_look_up(instant):

@@ -35,7 +35,7 @@ CACHES = {
 
 def bad_calls(backend):
     """(function, good arguments, {the bad one: its value}, error, what was found, what was
-    expected). test_bad_calls.py has more for every function but those of lnlib.cpu.
+    expected). test_bad_calls.py has more for every function.
     """
     good, cache = GOOD[backend], CACHES[backend]
     x, gamma = good["x"], good["gamma"]
@@ -46,36 +46,17 @@ def bad_calls(backend):
         ({"x": x.astype(x.dtype.newbyteorder())}, TypeError, "foreign byte order", "expected"),
         ({"x": [[1.0], [1.0, 2.0]]}, TypeError, "found list, which gives no array", "expected"),
         ({"x": np.ones((2, 0))}, ValueError, "found shape (2, 0)", "expected"),
-        ({"gamma": gamma[:2]}, ValueError, "found shape (2,)", "expected (3,)"),
         ({"gamma": gamma.astype("f2")}, TypeError, "found dtype float16", f"expected {dtype}"),
-        ({"beta": gamma[None]}, ValueError, "found shape (1, 3)", "expected (3,)"),
-        ({"eps": -1e-5}, ValueError, "found -1e-05", "expected"),
-        ({"precise": 1}, TypeError, "found int", "expected True or False"),
     ):
         yield (backend.layer_norm_forward, good, change, *told)
-    others = [c for of, c in CACHES.items() if of is not backend]
-    for change, *told in (
-        ({"dy": x[:1]}, ValueError, "found shape (1, 3)", "expected"),
-        *(
-            ({"cache": other}, TypeError, f"of backend {other.backend!r}", type(cache).__name__)
-            for other in others
-        ),
-    ):
-        yield (backend.layer_norm_backward, {"dy": x, "cache": cache}, change, *told)
+    for other in (c for of, c in CACHES.items() if of is not backend):
+        told = TypeError, f"of backend {other.backend!r}", type(cache).__name__
+        yield (backend.layer_norm_backward, {"dy": x, "cache": cache}, {"cache": other}, *told)
     if backend is cpu:
-        single = x.astype("f4")
-        for change, *told in (
-            ({"residual": x[:1]}, ValueError, "found shape (1, 3)", "expected (2, 3)"),
-            ({"residual": single}, TypeError, "found dtype float32", "expected float64"),
-        ):
-            yield (cpu.layer_norm_forward, good, change, *told)
-            rms = {name: good[name] for name in ("x", "gamma")}
-            yield (cpu.rms_norm_forward, rms, change, *told)
-        for change, *told in (
-            ({"dh": x[:1]}, ValueError, "found shape (1, 3)", "expected (2, 3)"),
-            ({"dh": single}, TypeError, "found dtype float32", "expected float64"),
-        ):
-            yield (cpu.layer_norm_backward, {"dy": x, "cache": cache}, change, *told)
+        single = {"residual": x.astype("f4")}, TypeError, "found dtype float32", "expected float64"
+        yield (cpu.layer_norm_forward, good, *single)
+        single = {"dh": x.astype("f4")}, *single[1:]
+        yield (cpu.layer_norm_backward, {"dy": x, "cache": cache}, *single)
         of_rms = cache._replace(norm=RMS_NORM)
         told = TypeError, "from layer_norm_forward", "that rms_norm_forward returned"
         yield (cpu.rms_norm_backward, {"dy": x, "cache": of_rms}, {"cache": cache}, *told)

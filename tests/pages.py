@@ -26,6 +26,9 @@ FENCE = re.compile(
     re.M | re.S,
 )
 
+#: Of tabs, which say the same in several languages, a reader reads one.
+FIRST_TAB = re.compile(r"^`{6}\{tab-set.*?^`{5}\{tab-item.*?$(.*?)^`{5}$.*?^`{6}$", re.M | re.S)
+
 
 class Cell(NamedTuple):
     source: str
@@ -133,6 +136,7 @@ def _part(content):
     """
     exercise = r"^```\{(exercise|solution)-start\}.*?^```\{\1-end\}\s*\n```"
     content = re.sub(exercise, "", content, flags=re.M | re.S)
+    content = FIRST_TAB.sub(r"\1", content)
     count = len(re.findall(r"[A-Za-z0-9][\w'’.-]*", _prose(content)))
     minutes, code = 0, []
     for match in FENCE.finditer(content):

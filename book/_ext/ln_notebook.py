@@ -17,6 +17,7 @@ from ln_text import letter, written
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from pybtex.plugin import find_plugin
 from sphinx import addnodes
+from sphinx_design.tabs import sd_tab_input, sd_tab_label
 from sphinx_exercise.nodes import is_exercise_node, is_solution_node
 
 COLAB_BRANCH = "notebooks"
@@ -88,7 +89,7 @@ def formula(node):
 PLAIN = nodes.inline, nodes.paragraph, nodes.title, nodes.caption, addnodes.number_reference
 #: What the page does not show, or no notebook can.
 NOT_SHOWN = nodes.target, nodes.comment, nodes.substitution_definition, nodes.system_message
-NOT_SHOWN += addnodes.index, nodes.raw
+NOT_SHOWN += addnodes.index, nodes.raw, sd_tab_input
 
 
 class Writer:
@@ -196,6 +197,8 @@ class Writer:
             self.caption(node)
         elif isinstance(node, (nodes.container, nodes.compound)):
             self.blocks(node)
+        elif isinstance(node, sd_tab_label):
+            self.text.append(f"**{node.astext()}**")
         else:
             self.text.append(self.markdown(node))
 

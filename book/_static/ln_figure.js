@@ -4,7 +4,8 @@
 "use strict";
 
 const LnFigure = (() => {
-  const COLOURS = { blue: "#0072b2", orange: "#d55e00", green: "#009e73", pink: "#cc79a7", grey: "#808080" };
+  // Those of the style sheet, so of the theme.
+  const COLOURS = Object.fromEntries(["blue", "orange", "green", "pink", "grey"].map(name => [name, `var(--ln-${name})`]));
   const SVG = "http://www.w3.org/2000/svg";
 
   function element(tag, attributes, parent, namespace) {

@@ -9,8 +9,8 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
   const METHODS = [
     ["naive", LnVariance.naive, "orange", "cross", "2 4"],
     ["Welford", LnVariance.welford, "pink", "diamond", "9 3 2 3"],
-    ["two-pass", LnVariance.twoPass, "blue", "square", "7 3"],
-    ["recentred", LnVariance.recentred, "green", "dot", "none"],
+    ["two-pass", LnVariance.twoPass, "green", "square", "7 3"],
+    ["recentred", LnVariance.recentred, "blue", "dot", "none"],
   ];
   const START = { k: 18, seed: 1 }, state = { ...START };
   const drawing = new Drawing(picture, 400, 438, label);

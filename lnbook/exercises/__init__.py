@@ -10,7 +10,7 @@ In the order in which to read it:
 - :mod:`~lnbook.exercises.run`: a check asks, then judges; between the two an answer is run.
 - :mod:`~lnbook.exercises.expect`: what a judge says of a result.
 - :mod:`~lnbook.exercises.report`: what came of it, as text and as HTML.
-- :mod:`~lnbook.exercises.mistakes`: the table in which an exercise's mistakes are written.
+- :mod:`~lnbook.exercises.mistakes`: the tables in which the mistakes of exercises are written.
 - :mod:`~lnbook.exercises.gradients`: what the exercises that ask for a backward have in common.
 - :mod:`~lnbook.exercises.kernels`: how answers that fill arrays are run: loops over rows, and CUDA
   kernels in the interpreter.

@@ -4,9 +4,9 @@ import numpy as np
 
 from lnlib.layernorm import layer_norm_forward
 
-from . import Exercise, changes
+from . import Exercise
 from .expect import expect, expect_array, expect_close, expect_number, of_small_error
-from .run import Call, each, unchanged
+from .run import Call, cases, each, unchanged
 
 
 def _plain(x, eps=1e-5):
@@ -164,11 +164,7 @@ def _averaged_over(found, shape, groups):
 
 
 def _shape_of(kind):
-    def ask(rng):
-        return [
-            Call({"kind": kind, "shape": shape, "groups": groups})
-            for shape, groups in (((2, 6, 5, 7), 2), ((1, 12, 3, 3), 6))
-        ]
+    ask = cases("kind shape groups", (kind, (2, 6, 5, 7), 2), (kind, (1, 12, 3, 3), 6))
 
     def judge(found, shape, groups, **_):
         expected = statistics_shape_solution(kind, shape, groups)
@@ -186,143 +182,110 @@ def _shape_of(kind):
     return each(f"{kind} norm", ask, judge)
 
 
+MISTAKES = r"""
+== eps-for-radius
+sigma**2 * => sigma *
+    Your eps grows like sigma. If x is in metres, in which unit is the eps of layer norm?
+1 / radius**2 => 1 / radius
+    Your formula treats the radius as a ratio of variances. Of which two lengths is it the ratio?
+sigma**2 * (1 / radius**2 - 1) => sigma * (1 / radius - 1)
+    This eps would be added to sigma itself. Where does layer norm add it?
+(1 / radius**2 - 1) => (1 / radius - 1)**2
+    You square the difference of s and sigma. Is that a difference of squares?
+radius**2 - 1) => radius**2)
+    Your formula gives eps the whole length and leaves sigma no share. How large is your eps for
+    radius 1?
+(1 / radius**2 - 1) => (radius**2 - 1)
+    Your eps is negative. Let the radius go to 0: does more eps bring a row closer to the centre, or
+    less?
+* (1 / radius**2 - 1) => / (1 / radius**2 - 1)
+    The fraction is upside down: your eps grows with the radius. Is a row short with much eps, or
+    with little?
+sigma**2 * (1 / radius**2 - 1) => 1 / radius**2 - 1
+    Your eps does not depend on sigma. If x is in metres, in which unit is the eps of layer norm?
+== same-output
+3 * x + 1 => 3 * x
+    Your row is scaled, and that is all. Which other change of a row does layer norm not see?
+3 * x + 1 => x + 1
+    Your row is shifted, and that is all. Which other change of a row does layer norm not see?
+== group-norm
+groups, x.shape[-1] // groups) => x.shape[-1] // groups, groups)
+    The number of groups and their size have changed places. How many numbers belong to one group?
+x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups) => x[..., None, :]
+    The whole row is one group, whatever groups is.
+parts - parts.mean(axis=-1, keepdims=True) => parts
+    No mean is subtracted, as in RMSNorm. Which of the three moves is missing?
+*x.shape[:-1], groups, x.shape[-1] // groups) => groups, -1)
+    Your groups are cut from the whole array, across its rows. How many groups has an x of three
+    rows?
+c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (c.shape[-1] - 1
+    The sum of squares is divided by one less than the size of a group. Is this variance an estimate
+    or a definition?
+(c * c).mean(axis=-1, keepdims=True) => (c * c).mean(axis=(-2, -1), keepdims=True)
+    All groups of a row are divided by one common sigma. Which numbers may a group see?
+np.sqrt(var + eps) => np.sqrt(var)
+    Your numbers are those of eps = 0. Do you use the caller's eps?
+np.sqrt(var + eps) => np.sqrt(var + 1e-5)
+    Your eps is 1e-5, whatever the caller passes.
+== statistics-shape
+"batch": (1, C, 1, 1) => "batch": (N, 1, 1, 1)
+    For batch norm you keep a mean for each image. Which images share a mean there?
+"batch": (1, C, 1, 1) => "batch": (1, C, H, W)
+    For batch norm you average over the images alone. Do two pixels of one channel have different
+    means?
+"layer": (N, 1, 1, 1) => "layer": (N, 1, H, W)
+    For layer norm you average over the channels at each pixel, as if the image were a sequence.
+    What belongs to one image?
+"layer": (N, 1, 1, 1) => "layer": (N, C, 1, 1)
+    For layer norm every channel has a mean of its own. Which kind does that already?
+"instance": (N, C, 1, 1) => "instance": (N, 1, 1, 1)
+    For instance norm you average over the channels too. Which kind does that already?
+"group": (N, groups, 1, 1, 1) => "group": (N, groups, C // groups, 1, 1)
+    For group norm every channel still has a mean of its own. Who shares one in a group?
+"group": (N, groups, 1, 1, 1) => "group": (N, C // groups, 1, 1, 1)
+    For group norm the number of groups and their size have changed places. How many means has an
+    image?
+(1, C, 1, 1) => (N, 1, H, W)
+& "layer": (N, 1, 1, 1) => "layer": (1, C, H, W)
+& "instance": (N, C, 1, 1) => "instance": (1, 1, H, W)
+& (N, groups, 1, 1, 1) => (1, 1, C // groups, H, W)
+    Your shapes are inside out: the averaged axes keep their lengths, and the others have length 1.
+    Along which axes does the mean still vary?
+"""
+
 EXERCISES = (
-    Exercise(
-        "eps-for-radius",
-        5,
-        "derive",
-        eps_for_radius_solution,
-        (
-            each(
-                "a row lands at the radius asked for",
-                lambda rng: [
-                    Call({"sigma": sigma, "radius": radius}, row=rng.standard_normal(16))
-                    for sigma, radius in ((3e-3, 0.9), (1.0, 0.5), (20.0, 0.1))
-                ],
-                _lands_there,
-            ),
-            each(
-                "radius 1 needs eps = 0",
-                lambda rng: Call({"sigma": 2.0, "radius": 1.0}),
-                _on_the_sphere,
-            ),
+    Exercise("eps-for-radius", 5, "derive", eps_for_radius_solution).with_checks(
+        each(
+            "a row lands at the radius asked for",
+            lambda rng: [
+                Call({"sigma": sigma, "radius": radius}, row=rng.standard_normal(16))
+                for sigma, radius in ((3e-3, 0.9), (1.0, 0.5), (20.0, 0.1))
+            ],
+            _lands_there,
         ),
-        mistakes=changes("""
-            sigma**2 * => sigma *
-                Your eps grows like sigma. If x is in metres, in which unit is the eps of layer
-                norm?
-            1 / radius**2 => 1 / radius
-                Your formula treats the radius as a ratio of variances. Of which two lengths is it
-                the ratio?
-            sigma**2 * (1 / radius**2 - 1) => sigma * (1 / radius - 1)
-                This eps would be added to sigma itself. Where does layer norm add it?
-            (1 / radius**2 - 1) => (1 / radius - 1)**2
-                You square the difference of s and sigma. Is that a difference of squares?
-            radius**2 - 1) => radius**2)
-                Your formula gives eps the whole length and leaves sigma no share. How large is your
-                eps for radius 1?
-            (1 / radius**2 - 1) => (radius**2 - 1)
-                Your eps is negative. Let the radius go to 0: does more eps bring a row closer to
-                the centre, or less?
-            * (1 / radius**2 - 1) => / (1 / radius**2 - 1)
-                The fraction is upside down: your eps grows with the radius. Is a row short with
-                much eps, or with little?
-            sigma**2 * (1 / radius**2 - 1) => 1 / radius**2 - 1
-                Your eps does not depend on sigma. If x is in metres, in which unit is the eps of
-                layer norm?
-        """),
+        each("radius 1 needs eps = 0", cases("sigma radius", (2.0, 1.0)), _on_the_sphere),
     ),
-    Exercise(
-        "same-output",
-        5,
-        "derive",
-        same_output_solution,
-        (
-            each("the same xhat", _rows, _same_xhat),
-            each("shifted and scaled", _rows, _shifted_and_scaled),
-            unchanged("x is left alone", _rows),
+    Exercise("same-output", 5, "derive", same_output_solution).with_checks(
+        each("the same xhat", _rows, _same_xhat),
+        each("shifted and scaled", _rows, _shifted_and_scaled),
+        unchanged("x is left alone", _rows),
+    ),
+    Exercise("group-norm", 10, "implement", group_norm_solution).with_checks(
+        _groups("one group is layer norm", "one group", (2, 3, 12), 1),
+        _groups(
+            "three groups, each with its own scale",
+            "three groups",
+            (2, 3, 12),
+            3,
+            scale=np.repeat([1, 10, 100], 4),
         ),
-        mistakes=changes("""
-            3 * x + 1 => 3 * x
-                Your row is scaled, and that is all. Which other change of a row does layer norm not
-                see?
-            3 * x + 1 => x + 1
-                Your row is shifted, and that is all. Which other change of a row does layer norm
-                not see?
-        """),
-    ),
-    Exercise(
-        "group-norm",
-        10,
-        "implement",
-        group_norm_solution,
-        (
-            _groups("one group is layer norm", "one group", (2, 3, 12), 1),
-            _groups(
-                "three groups, each with its own scale",
-                "three groups",
-                (2, 3, 12),
-                3,
-                scale=np.repeat([1, 10, 100], 4),
-            ),
-            _groups("a single row", "one row", (12,), 3),
-            _groups("eps is used", "eps = 1e-3", (3, 8), 2, eps=(1e-3,), scale=1e-2),
-            unchanged(
-                "x is left alone", lambda rng: Call({"x": rng.standard_normal((4, 6)), "groups": 2})
-            ),
+        _groups("a single row", "one row", (12,), 3),
+        _groups("eps is used", "eps = 1e-3", (3, 8), 2, eps=(1e-3,), scale=1e-2),
+        unchanged(
+            "x is left alone", lambda rng: Call({"x": rng.standard_normal((4, 6)), "groups": 2})
         ),
-        mistakes=changes("""
-            groups, x.shape[-1] // groups) => x.shape[-1] // groups, groups)
-                The number of groups and their size have changed places. How many numbers belong to
-                one group?
-            x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups) => x[..., None, :]
-                The whole row is one group, whatever groups is.
-            parts - parts.mean(axis=-1, keepdims=True) => parts
-                No mean is subtracted, as in RMSNorm. Which of the three moves is missing?
-            *x.shape[:-1], groups, x.shape[-1] // groups) => groups, -1)
-                Your groups are cut from the whole array, across its rows. How many groups has an x
-                of three rows?
-            c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (c.shape[-1] - 1
-                The sum of squares is divided by one less than the size of a group. Is this variance
-                an estimate or a definition?
-            (c * c).mean(axis=-1, keepdims=True) => (c * c).mean(axis=(-2, -1), keepdims=True)
-                All groups of a row are divided by one common sigma. Which numbers may a group see?
-            np.sqrt(var + eps) => np.sqrt(var)
-                Your numbers are those of eps = 0. Do you use the caller's eps?
-            np.sqrt(var + eps) => np.sqrt(var + 1e-5)
-                Your eps is 1e-5, whatever the caller passes.
-        """),
     ),
-    Exercise(
-        "statistics-shape",
-        10,
-        "implement",
-        statistics_shape_solution,
-        tuple(_shape_of(kind) for kind in ("batch", "layer", "instance", "group")),
-        mistakes=changes("""
-            "batch": (1, C, 1, 1) => "batch": (N, 1, 1, 1)
-                For batch norm you keep a mean for each image. Which images share a mean there?
-            "batch": (1, C, 1, 1) => "batch": (1, C, H, W)
-                For batch norm you average over the images alone. Do two pixels of one channel have
-                different means?
-            "layer": (N, 1, 1, 1) => "layer": (N, 1, H, W)
-                For layer norm you average over the channels at each pixel, as if the image were a
-                sequence. What belongs to one image?
-            "layer": (N, 1, 1, 1) => "layer": (N, C, 1, 1)
-                For layer norm every channel has a mean of its own. Which kind does that already?
-            "instance": (N, C, 1, 1) => "instance": (N, 1, 1, 1)
-                For instance norm you average over the channels too. Which kind does that already?
-            "group": (N, groups, 1, 1, 1) => "group": (N, groups, C // groups, 1, 1)
-                For group norm every channel still has a mean of its own. Who shares one in a group?
-            "group": (N, groups, 1, 1, 1) => "group": (N, C // groups, 1, 1, 1)
-                For group norm the number of groups and their size have changed places. How many
-                means has an image?
-            (1, C, 1, 1) => (N, 1, H, W)
-            & "layer": (N, 1, 1, 1) => "layer": (1, C, H, W)
-            & "instance": (N, C, 1, 1) => "instance": (1, 1, H, W)
-            & (N, groups, 1, 1, 1) => (1, 1, C // groups, H, W)
-                Your shapes are inside out: the averaged axes keep their lengths, and the others
-                have length 1. Along which axes does the mean still vary?
-        """),
+    Exercise("statistics-shape", 10, "implement", statistics_shape_solution).with_checks(
+        *(_shape_of(kind) for kind in ("batch", "layer", "instance", "group"))
     ),
 )

@@ -6,7 +6,7 @@ from lnbook.forms import eps_outside_forward
 from lnlib.gradcheck import complex_step
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward, rms_norm_forward
 
-from . import Exercise, changes
+from . import Exercise
 from .expect import expect, expect_array, expect_close
 from .gradients import Backward, expect_gradient, outside
 from .run import Call, each
@@ -29,15 +29,19 @@ def _derivative(forward, x):
     return np.array([complex_step(forward, x, dy=unit) for unit in np.eye(len(x))])
 
 
-def _against(title, name, right, D, eps):
-    """A check on a row of D numbers against ``right`` of its Jacobian."""
+def _against(title, right, D, eps, judge):
+    """A check on a row of D numbers, whose judge is handed ``right`` of its Jacobian."""
 
     def ask(rng):
         x = _row(rng, D)
         J = _derivative(lambda row: layer_norm_forward(row, np.ones(D), np.zeros(D), eps)[0], x)
         return Call({"x": x, "eps": eps}, expected=right(J))
 
-    return each(title, ask, lambda found, expected, **_: expect_close(found, expected, _RTOL, name))
+    return each(title, ask, judge)
+
+
+def _is_jacobian(found, expected, **_):
+    expect_close(found, expected, _RTOL, "J")
 
 
 def jacobian_matrix_solution(x, eps=1e-5):
@@ -66,9 +70,7 @@ def _eigenvalues_of(D, eps):
         )
         expect_close(found, expected, _RTOL, f"the list of eigenvalues for {where}")
 
-    return _against(where, "", np.linalg.eigvalsh, D, eps)._replace(
-        judge=each(where, None, judge).judge
-    )
+    return _against(where, np.linalg.eigvalsh, D, eps, judge)
 
 
 def _zeros_without_eps(found, x, **_):
@@ -202,153 +204,122 @@ _DX = Backward(
 )
 
 
+MISTAKES = r"""
+== jacobian-matrix
+np.eye(D) - 1 / D => np.eye(D)
+    Nothing in your J stands for the mean. Move the whole row by a constant: does xhat move?
+- np.outer(xhat, xhat) / D =>
+    Nothing in your J stands for the variance. Stretch the row a little: how much does xhat change?
+- np.outer => + np.outer
+    One path has the wrong sign. If a deviation grows, do the other entries of xhat grow or shrink?
+/ D) / s => / D)
+    Your J does not depend on the size of x. If x is in metres, in which unit is J?
+(np.eye(D) - 1 / D - np.outer(xhat, xhat) / D) / s => np.eye(D) / s
+    Mean and variance are taken for constants. How many routes lead from x[j] to xhat[i]?
+np.outer(xhat, xhat) => 2 * np.outer(xhat, xhat)
+    The path through the variance counts twice. Differentiate sqrt(v) at v = 4 by hand.
+.mean() + eps) => .mean())
+    Your s is that of eps = 0. Does it use the caller's eps?
+(c * c).mean() => (c * c).sum() / (D - 1)
+    Your variance divides by D - 1. Is it an estimate or a definition?
+== eigenvalues
+eps / s**3 => 0.0
+    Two of your eigenvalues are 0 for every eps. With eps > 0, is the length of xhat still the same
+    for every row?
+eps / s**3 => eps / s**2
+    One of the eigenvalues has another unit than the rest.
+[0.0, eps / s**3] + [1 / s] * (len(x) - 2) => [eps / s**3] + [1 / s] * (len(x) - 1)
+    In your list one direction passes at full size, although J sends it to zero for every eps. Which
+    one is that?
+[0.0, eps / s**3] + [1 / s] * (len(x) - 2) => [0.0] + [eps / s**3] * (len(x) - 1)
+    In all directions but one you let through what eps does. In how many of them is something taken
+    away?
+[1 / s] * => [1.0] *
+    Your eigenvalues are those of a projection. Is J one, or a projection times something?
+[1 / s] * => [1 / s**2] *
+    The largest of your eigenvalues have another unit than J. If x is in metres, which is J's?
+x.var() + eps => x.var()
+    Your s is that of eps = 0. Does it use the caller's eps?
+[0.0, eps / s**3] + [1 / s] * (len(x) - 2) => [1 / s] * (len(x) - 2) + [eps / s**3, 0.0]
+    Your eigenvalues are in descending order.
+== null-direction
+/ gamma =>
+    Your dy would do it if gamma were 1. What does J meet: dy, or something made of it?
+/ gamma => / np.abs(gamma)
+    The signs of gamma have no part in your dy. What is gamma * dy where gamma is negative?
+/ gamma => * gamma
+    In your dy gamma stands on the wrong side: what is gamma * dy now?
+(x - x.mean()) / gamma => x
+    Your dy would do it if gamma were 1. What does J meet: dy, or something made of it?
+(x - x.mean()) / gamma => 1 + 0 * x
+    Your dy is constant. What is gamma * dy then?
+(x - x.mean()) => 1
+    Your gamma * dy is constant. That vanishes for every eps; J has one more such direction at eps =
+    0.
+(x - x.mean()) => (x - x.mean())**2
+    J does not send your gamma * dy to zero. Along which step does a row change its length alone?
+== rms-jacobian
+normalised.diff(x[j]) + => 1 / sqrt(q + epsilon) +
+    Your direct path leads from every x[j] to every xhat[i]. Which of them does it reach?
+return J.subs(q => J -= 1 / (D * s)\n    return J.subs(q
+    Your J is layer norm's. Does RMSNorm subtract a mean?
++ normalised.diff(q) * 2 * x[j] / D =>
+    Only the direct path is there. Does q not change when x[j] does?
+* 2 * x[j] / D => * 2 * x[j]
+    The path through q is too large. How much of a mean is due to one of its entries?
+* 2 * x[j] / D => * x[j] / D
+    The path through q counts half. Differentiate c**2 at c = 3 by hand.
+* 2 * x[j] / D => * 4 * x[j] / D
+    The path through q counts twice. Differentiate sqrt(v) at v = 4 by hand.
+return J.subs(q => return s * J.subs(q
+    Your J does not depend on the size of x. If x is in metres, in which unit is J?
+x[i]: s * xhat[i] => x[i]: xhat[i]
+& x[j]: s * xhat[j] => x[j]: xhat[j]
+    Both x became xhat, as if the two were equal. Which factor lies between them?
+== eps-outside
+x.mean(axis=-1 => x.mean(axis=None
+& (c * c).mean(axis=-1 => (c * c).mean(axis=None
+& g.mean(axis=-1 => g.mean(axis=None
+& (g * xhat).mean(axis=-1 => (g * xhat).mean(axis=None
+    Your means run over the whole array. Which numbers does layer norm show to a row?
+x.mean(axis=-1 => x.mean(axis=0
+& (c * c).mean(axis=-1 => (c * c).mean(axis=0
+& g.mean(axis=-1 => g.mean(axis=0
+& (g * xhat).mean(axis=-1 => (g * xhat).mean(axis=0
+    Your means run over the first axis. Which numbers does layer norm show to a row?
+c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
+c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
+& ).mean(axis=-1, keepdims=True => ).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
+    Your variance divides by D - 1. Is it an estimate or a definition?
+"""
+
 EXERCISES = (
-    Exercise(
-        "jacobian-matrix",
-        10,
-        "implement",
-        jacobian_matrix_solution,
-        tuple(_against(f"eps = {eps:g}", "J", np.asarray, 7, eps) for eps in (0.0, 1e-5, 2.0)),
-        mistakes=changes("""
-            np.eye(D) - 1 / D => np.eye(D)
-                Nothing in your J stands for the mean. Move the whole row by a constant: does xhat
-                move?
-            - np.outer(xhat, xhat) / D =>
-                Nothing in your J stands for the variance. Stretch the row a little: how much does
-                xhat change?
-            - np.outer => + np.outer
-                One path has the wrong sign. If a deviation grows, do the other entries of xhat grow
-                or shrink?
-            / D) / s => / D)
-                Your J does not depend on the size of x. If x is in metres, in which unit is J?
-            (np.eye(D) - 1 / D - np.outer(xhat, xhat) / D) / s => np.eye(D) / s
-                Mean and variance are taken for constants. How many routes lead from x[j] to
-                xhat[i]?
-            np.outer(xhat, xhat) => 2 * np.outer(xhat, xhat)
-                The path through the variance counts twice. Differentiate sqrt(v) at v = 4 by hand.
-            .mean() + eps) => .mean())
-                Your s is that of eps = 0. Does it use the caller's eps?
-            (c * c).mean() => (c * c).sum() / (D - 1)
-                Your variance divides by D - 1. Is it an estimate or a definition?
-        """),
+    Exercise("jacobian-matrix", 10, "implement", jacobian_matrix_solution).with_checks(
+        *(_against(f"eps = {eps:g}", np.asarray, 7, eps, _is_jacobian) for eps in (0.0, 1e-5, 2.0))
     ),
-    Exercise(
-        "eigenvalues",
-        10,
-        "derive",
-        eigenvalues_solution,
-        (
-            _eigenvalues_of(7, 2.0),
-            _eigenvalues_of(9, 1e-5),
-            _eigenvalues_of(2, 2.0),
-            each(
-                "two zeros at eps = 0",
-                lambda rng: Call({"x": _row(rng), "eps": 0.0}),
-                _zeros_without_eps,
-            ),
+    Exercise("eigenvalues", 10, "derive", eigenvalues_solution).with_checks(
+        _eigenvalues_of(7, 2.0),
+        _eigenvalues_of(9, 1e-5),
+        _eigenvalues_of(2, 2.0),
+        each(
+            "two zeros at eps = 0",
+            lambda rng: Call({"x": _row(rng), "eps": 0.0}),
+            _zeros_without_eps,
         ),
-        mistakes=changes("""
-            eps / s**3 => 0.0
-                Two of your eigenvalues are 0 for every eps. With eps > 0, is the length of xhat
-                still the same for every row?
-            eps / s**3 => eps / s**2
-                One of the eigenvalues has another unit than the rest.
-            [0.0, eps / s**3] + [1 / s] * (len(x) - 2) => [eps / s**3] + [1 / s] * (len(x) - 1)
-                In your list one direction passes at full size, although J sends it to zero for
-                every eps. Which one is that?
-            [0.0, eps / s**3] + [1 / s] * (len(x) - 2) => [0.0] + [eps / s**3] * (len(x) - 1)
-                In all directions but one you let through what eps does. In how many of them is
-                something taken away?
-            [1 / s] * => [1.0] *
-                Your eigenvalues are those of a projection. Is J one, or a projection times
-                something?
-            [1 / s] * => [1 / s**2] *
-                The largest of your eigenvalues have another unit than J. If x is in metres, which
-                is J's?
-            x.var() + eps => x.var()
-                Your s is that of eps = 0. Does it use the caller's eps?
-            [0.0, eps / s**3] + [1 / s] * (len(x) - 2) => [1 / s] * (len(x) - 2) + [eps / s**3, 0.0]
-                Your eigenvalues are in descending order.
-        """),
     ),
-    Exercise(
-        "null-direction",
-        5,
-        "derive",
-        null_direction_solution,
-        (
-            each("dx vanishes", _row_and_gamma, _vanishes),
-            each("gamma * dy is not constant", _row_and_gamma, _not_constant),
-        ),
-        mistakes=changes("""
-            / gamma =>
-                Your dy would do it if gamma were 1. What does J meet: dy, or something made of it?
-            / gamma => / np.abs(gamma)
-                The signs of gamma have no part in your dy. What is gamma * dy where gamma is
-                negative?
-            / gamma => * gamma
-                In your dy gamma stands on the wrong side: what is gamma * dy now?
-            (x - x.mean()) / gamma => x
-                Your dy would do it if gamma were 1. What does J meet: dy, or something made of it?
-            (x - x.mean()) / gamma => 1 + 0 * x
-                Your dy is constant. What is gamma * dy then?
-            (x - x.mean()) => 1
-                Your gamma * dy is constant. That vanishes for every eps; J has one more such
-                direction at eps = 0.
-            (x - x.mean()) => (x - x.mean())**2
-                J does not send your gamma * dy to zero. Along which step does a row change its
-                length alone?
-        """),
+    Exercise("null-direction", 5, "derive", null_direction_solution).with_checks(
+        each("dx vanishes", _row_and_gamma, _vanishes),
+        each("gamma * dy is not constant", _row_and_gamma, _not_constant),
     ),
-    Exercise(
-        "rms-jacobian",
-        20,
-        "derive",
-        rms_jacobian_solution,
-        (_symbolic_rms(4), _symbolic_rms(7)),
-        mistakes=changes(r"""
-            normalised.diff(x[j]) + => 1 / sqrt(q + epsilon) +
-                Your direct path leads from every x[j] to every xhat[i]. Which of them does it
-                reach?
-            return J.subs(q => J -= 1 / (D * s)\n    return J.subs(q
-                Your J is layer norm's. Does RMSNorm subtract a mean?
-            + normalised.diff(q) * 2 * x[j] / D =>
-                Only the direct path is there. Does q not change when x[j] does?
-            * 2 * x[j] / D => * 2 * x[j]
-                The path through q is too large. How much of a mean is due to one of its entries?
-            * 2 * x[j] / D => * x[j] / D
-                The path through q counts half. Differentiate c**2 at c = 3 by hand.
-            * 2 * x[j] / D => * 4 * x[j] / D
-                The path through q counts twice. Differentiate sqrt(v) at v = 4 by hand.
-            return J.subs(q => return s * J.subs(q
-                Your J does not depend on the size of x. If x is in metres, in which unit is J?
-            x[i]: s * xhat[i] => x[i]: xhat[i]
-            & x[j]: s * xhat[j] => x[j]: xhat[j]
-                Both x became xhat, as if the two were equal. Which factor lies between them?
-        """),
+    Exercise("rms-jacobian", 20, "derive", rms_jacobian_solution).with_checks(
+        _symbolic_rms(4), _symbolic_rms(7)
     ),
-    Exercise(
-        "eps-outside",
-        20,
-        "derive, implement",
-        eps_outside_backward_solution,
-        (*_DX.layers()[:3], _eps_outside(0.0), _eps_outside(0.5), *_DX.layers()[3:], _DX.stress()),
-        _DX.diagnose,
-        mistakes=changes("""
-            x.mean(axis=-1 => x.mean(axis=None
-            & (c * c).mean(axis=-1 => (c * c).mean(axis=None
-            & g.mean(axis=-1 => g.mean(axis=None
-            & (g * xhat).mean(axis=-1 => (g * xhat).mean(axis=None
-                Your means run over the whole array. Which numbers does layer norm show to a row?
-            x.mean(axis=-1 => x.mean(axis=0
-            & (c * c).mean(axis=-1 => (c * c).mean(axis=0
-            & g.mean(axis=-1 => g.mean(axis=0
-            & (g * xhat).mean(axis=-1 => (g * xhat).mean(axis=0
-                Your means run over the first axis. Which numbers does layer norm show to a row?
-            c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
-            c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
-            & ).mean(axis=-1, keepdims=True => ).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
-                Your variance divides by D - 1. Is it an estimate or a definition?
-        """),
+    Exercise("eps-outside", 20, "derive, implement", eps_outside_backward_solution).with_checks(
+        *_DX.layers()[:3],
+        _eps_outside(0.0),
+        _eps_outside(0.5),
+        *_DX.layers()[3:],
+        _DX.stress(),
+        diagnose=_DX.diagnose,
     ),
 )

@@ -5,7 +5,7 @@ import numpy as np
 from lnlib import reference
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 
-from . import Exercise, changes
+from . import Exercise
 from .expect import expect, expect_array, expect_parts
 from .gradients import LAYER, Backward, expect_gradient
 from .run import Call, each
@@ -198,156 +198,120 @@ _RESIDUAL = Backward(
     LAYER,
 )
 
+MISTAKES = r"""
+== backward-dx
+rstd * => (gamma != 0) * rstd *
+    Your dx is 0 where gamma is 0. Which other features of y does such an x move?
+rstd * => (dy != 0) * rstd *
+    Your dx is 0 where dy is 0. Which other features of y does such an x move?
+== backward-parameters
+leading = tuple(range(dy.ndim - 1)) => leading = None
+    Your sums run over every axis, and leave one number. How many gammas has the layer?
+return (dy * xhat).sum(axis=leading), dy.sum(axis=leading) => return dy * xhat, dy
+    Nothing is summed in your answer. How many numbers of y does one gamma move?
+(dy * xhat).sum(axis=leading), dy.sum(axis=leading)
+=> tuple(a.reshape(-1, dy.shape[-1])[0] for a in (dy * xhat, dy))
+    Only your first row counts.
+(dy * xhat).sum(axis=leading) => dy.sum(axis=leading) * xhat.sum(axis=leading)
+    Your dgamma is a product of two sums. Is it the sum of the products?
+(dy * xhat).sum(axis=leading) => xhat.sum(axis=leading)
+    Your dgamma is the same for every dy. What if dy is 0?
+, dy.sum(axis=leading) => , np.ones_like(dy).sum(axis=leading)
+    Your dbeta is the same for every dy. What if dy is 0?
+== dy-with-kappa
+return g / gamma => return g * gamma
+    Your step from g to dy applies gamma the wrong way round.
+np.sqrt(kappa**2 - 1) => kappa
+    What you add to the part that survives has size kappa. Is kappa a ratio of two parts, or of the
+    whole to a part?
+np.sqrt(kappa**2 - 1) => (kappa - 1)
+    You add the sizes of two parts that are orthogonal. How long is their sum?
+np.sqrt(kappa**2 - 1) => np.sqrt(kappa**2 + 1)
+    You add 1 where you should subtract it. Which of the three sides has length kappa?
+- (xhat**2).mean()\n    rest -= xhat * (rest @ xhat) / (xhat @ xhat) =>
+    You start from xhat**2 itself. Which two parts of it does J send to zero?
+rest / np.sqrt((rest**2).mean()) => rest / np.linalg.norm(rest)
+    One part has length 1, the other has entries of a given size. Measure both in the same way.
+rest / np.sqrt((rest**2).mean()) => rest
+    One part has the size that xhat**2 gave it. What you add must be kappa's share of that size.
++ np.sqrt(kappa**2 - 1) =>
+& g / gamma => g / gamma + np.sqrt(kappa**2 - 1)
+    You add a constant to dy. Which constant vector does J not see: one in dy, or one in gamma * dy?
+== lost-in-y
+| (gamma == 0) =>
+    Where gamma and beta are both 0, your answer says that xhat can be recovered. From which number?
+inaccurate | (gamma == 0) => ~(inaccurate | (gamma == 0))
+    True and False have changed places in your answer.
+np.abs(beta) => beta
+    Your answer ignores a large negative beta. Does a rounding error depend on the sign?
+np.abs(gamma) => gamma
+    Your answer always counts a negative gamma as lost. Does a rounding error depend on the sign?
+np.abs(beta) > tolerance => beta * np.sign(gamma) > tolerance
+    Where the signs of gamma and beta differ, your answer counts nothing as lost. Does a rounding
+    error depend on the sign?
+u * np.abs(beta) => np.abs(beta)
+    Your answer does not use the unit roundoff. How large is the rounding error of y?
+beta) > tolerance * np.abs(gamma => gamma) > tolerance * np.abs(beta
+    Gamma and beta have changed places in your comparison. Which of them makes y inaccurate?
+u * np.abs(beta) > tolerance * np.abs(gamma) => np.abs(gamma) < tolerance
+    Your answer compares gamma with the tolerance, whatever beta is. How large is the rounding error
+    of y?
+== residual-backward
+return dx + dz_other, dx + dz_other => return dx, dx
+    In your answer the gradient from z's other uses reaches neither a nor b.
+return dx + dz_other, dx + dz_other => return dx * dz_other, dx * dz_other
+    Where z has no other use, your da is 0. What reaches z all the same?
+return dx + dz_other, dx + dz_other => return dx + dy + dz_other, dx + dy + dz_other
+    In your answer dy reaches z twice, through the norm and past it. By which of these ways does z
+    lead to y?
+return dx + dz_other, dx + dz_other => return dx + 2 * dz_other, dx + 2 * dz_other
+    Your answer counts the gradient from z's other uses twice. Does a get the whole of it, or b, or
+    both?
+return dx => _, dgamma, dbeta = layer_norm_backward(dy + dz_other, cache)\n    return dx
+    Your dgamma or dbeta includes dz_other. Do the other uses of z pass through gamma and beta?
+return dx => dz_other = layer_norm_backward(dz_other, cache)[0]\n    return dx
+    Both gradients go through the norm in your answer. Do the other uses see z before or after it?
+return dx + dz_other, => return dx,
+    In your answer the gradient from z's other uses does not reach a.
+dx + dz_other, dgamma => dx, dgamma
+    In your answer the gradient from z's other uses does not reach b.
+"""
+
+# The mistakes of residual-backward are what its family cannot say: it lets z have no other use.
 EXERCISES = (
-    Exercise(
-        "backward-dx",
-        10,
-        "implement",
-        backward_dx_solution,
-        (
-            *_DX.layers(),
-            _DX.exactly("shape (2, 3, 7)", (2, 3, 7)),
-            _DX.exactly("a single row, shape (7,)", (7,)),
-            _DX.stress(),
+    Exercise("backward-dx", 10, "implement", backward_dx_solution).with_checks(
+        *_DX.layers(),
+        _DX.exactly("shape (2, 3, 7)", (2, 3, 7)),
+        _DX.exactly("a single row, shape (7,)", (7,)),
+        _DX.stress(),
+        diagnose=_DX.diagnose,
+    ),
+    Exercise("backward-parameters", 5, "implement", backward_parameters_solution).with_checks(
+        *_PARAMETERS.layers(),
+        *(_PARAMETERS.exactly(f"shape {shape}", shape) for shape in ((4, 7), (2, 3, 7))),
+        # No block of up to 128 rows divides them. In any order, 131 terms and their sum of
+        # random signs err by 131 u sqrt(131) at most, 2e-13 of it.
+        _PARAMETERS.exactly("131 rows", (131, 7)),
+        _PARAMETERS.exactly("a single row, shape (7,)", (7,)),
+        each(
+            "no rows, shape (0, 7)",
+            lambda rng: Call({"dy": np.zeros((0, 7)), "xhat": np.zeros((0, 7))}),
+            _no_rows,
         ),
-        _DX.diagnose,
-        mistakes=changes("""
-            rstd * => (gamma != 0) * rstd *
-                Your dx is 0 where gamma is 0. Which other features of y does such an x move?
-            rstd * => (dy != 0) * rstd *
-                Your dx is 0 where dy is 0. Which other features of y does such an x move?
-        """),
+        _PARAMETERS.stress(),
+        diagnose=_PARAMETERS.diagnose,
     ),
-    Exercise(
-        "backward-parameters",
-        5,
-        "implement",
-        backward_parameters_solution,
-        (
-            *_PARAMETERS.layers(),
-            *(_PARAMETERS.exactly(f"shape {shape}", shape) for shape in ((4, 7), (2, 3, 7))),
-            # No block of up to 128 rows divides them. In any order, 131 terms and their sum of
-            # random signs err by 131 u sqrt(131) at most, 2e-13 of it.
-            _PARAMETERS.exactly("131 rows", (131, 7)),
-            _PARAMETERS.exactly("a single row, shape (7,)", (7,)),
-            each(
-                "no rows, shape (0, 7)",
-                lambda rng: Call({"dy": np.zeros((0, 7)), "xhat": np.zeros((0, 7))}),
-                _no_rows,
-            ),
-            _PARAMETERS.stress(),
-        ),
-        _PARAMETERS.diagnose,
-        mistakes=changes("""
-            leading = tuple(range(dy.ndim - 1)) => leading = None
-                Your sums run over every axis, and leave one number. How many gammas has the layer?
-            return (dy * xhat).sum(axis=leading), dy.sum(axis=leading) => return dy * xhat, dy
-                Nothing is summed in your answer. How many numbers of y does one gamma move?
-            (dy * xhat).sum(axis=leading), dy.sum(axis=leading)
-            => tuple(a.reshape(-1, dy.shape[-1])[0] for a in (dy * xhat, dy))
-                Only your first row counts.
-            (dy * xhat).sum(axis=leading) => dy.sum(axis=leading) * xhat.sum(axis=leading)
-                Your dgamma is a product of two sums. Is it the sum of the products?
-            (dy * xhat).sum(axis=leading) => xhat.sum(axis=leading)
-                Your dgamma is the same for every dy. What if dy is 0?
-            , dy.sum(axis=leading) => , np.ones_like(dy).sum(axis=leading)
-                Your dbeta is the same for every dy. What if dy is 0?
-        """),
+    Exercise("dy-with-kappa", 20, "derive", dy_with_kappa_solution).with_checks(
+        *map(_kappa_of, (3.0, 1.0, 1e4))
     ),
-    Exercise(
-        "dy-with-kappa",
-        20,
-        "derive",
-        dy_with_kappa_solution,
-        tuple(map(_kappa_of, (3.0, 1.0, 1e4))),
-        mistakes=changes(r"""
-            return g / gamma => return g * gamma
-                Your step from g to dy applies gamma the wrong way round.
-            np.sqrt(kappa**2 - 1) => kappa
-                What you add to the part that survives has size kappa. Is kappa a ratio of two
-                parts, or of the whole to a part?
-            np.sqrt(kappa**2 - 1) => (kappa - 1)
-                You add the sizes of two parts that are orthogonal. How long is their sum?
-            np.sqrt(kappa**2 - 1) => np.sqrt(kappa**2 + 1)
-                You add 1 where you should subtract it. Which of the three sides has length kappa?
-            - (xhat**2).mean()\n    rest -= xhat * (rest @ xhat) / (xhat @ xhat) =>
-                You start from xhat**2 itself. Which two parts of it does J send to zero?
-            rest / np.sqrt((rest**2).mean()) => rest / np.linalg.norm(rest)
-                One part has length 1, the other has entries of a given size. Measure both in the
-                same way.
-            rest / np.sqrt((rest**2).mean()) => rest
-                One part has the size that xhat**2 gave it. What you add must be kappa's share of
-                that size.
-            + np.sqrt(kappa**2 - 1) =>
-            & g / gamma => g / gamma + np.sqrt(kappa**2 - 1)
-                You add a constant to dy. Which constant vector does J not see: one in dy, or one in
-                gamma * dy?
-        """),
+    Exercise("lost-in-y", 10, "derive", lost_in_y_solution).with_checks(
+        _lost_for("float32", 1e-4), _lost_for("float64", 1e-9)
     ),
-    Exercise(
-        "lost-in-y",
-        10,
-        "derive",
-        lost_in_y_solution,
-        (_lost_for("float32", 1e-4), _lost_for("float64", 1e-9)),
-        mistakes=changes("""
-            | (gamma == 0) =>
-                Where gamma and beta are both 0, your answer says that xhat can be recovered. From
-                which number?
-            inaccurate | (gamma == 0) => ~(inaccurate | (gamma == 0))
-                True and False have changed places in your answer.
-            np.abs(beta) => beta
-                Your answer ignores a large negative beta. Does a rounding error depend on the sign?
-            np.abs(gamma) => gamma
-                Your answer always counts a negative gamma as lost. Does a rounding error depend on
-                the sign?
-            np.abs(beta) > tolerance => beta * np.sign(gamma) > tolerance
-                Where the signs of gamma and beta differ, your answer counts nothing as lost. Does a
-                rounding error depend on the sign?
-            u * np.abs(beta) => np.abs(beta)
-                Your answer does not use the unit roundoff. How large is the rounding error of y?
-            beta) > tolerance * np.abs(gamma => gamma) > tolerance * np.abs(beta
-                Gamma and beta have changed places in your comparison. Which of them makes y
-                inaccurate?
-            u * np.abs(beta) > tolerance * np.abs(gamma) => np.abs(gamma) < tolerance
-                Your answer compares gamma with the tolerance, whatever beta is. How large is the
-                rounding error of y?
-        """),
-    ),
-    Exercise(
-        "residual-backward",
-        5,
-        "implement",
-        residual_backward_solution,
-        (
-            *_RESIDUAL.layers(),
-            _RESIDUAL.exactly("z has no other use", (2, 3, 7)),
-            each("z is used elsewhere too", _used_elsewhere, _all_four, unchanged=True),
-            _RESIDUAL.stress(),
-        ),
-        _RESIDUAL.diagnose,
-        # What the family cannot say: it lets z have no other use.
-        mistakes=changes(r"""
-            return dx + dz_other, dx + dz_other => return dx, dx
-                In your answer the gradient from z's other uses reaches neither a nor b.
-            return dx + dz_other, dx + dz_other => return dx * dz_other, dx * dz_other
-                Where z has no other use, your da is 0. What reaches z all the same?
-            return dx + dz_other, dx + dz_other => return dx + dy + dz_other, dx + dy + dz_other
-                In your answer dy reaches z twice, through the norm and past it. By which of these
-                ways does z lead to y?
-            return dx + dz_other, dx + dz_other => return dx + 2 * dz_other, dx + 2 * dz_other
-                Your answer counts the gradient from z's other uses twice. Does a get the whole of
-                it, or b, or both?
-            return dx => _, dgamma, dbeta = layer_norm_backward(dy + dz_other, cache)\n    return dx
-                Your dgamma or dbeta includes dz_other. Do the other uses of z pass through gamma
-                and beta?
-            return dx => dz_other = layer_norm_backward(dz_other, cache)[0]\n    return dx
-                Both gradients go through the norm in your answer. Do the other uses see z before or
-                after it?
-            return dx + dz_other, => return dx,
-                In your answer the gradient from z's other uses does not reach a.
-            dx + dz_other, dgamma => dx, dgamma
-                In your answer the gradient from z's other uses does not reach b.
-        """),
+    Exercise("residual-backward", 5, "implement", residual_backward_solution).with_checks(
+        *_RESIDUAL.layers(),
+        _RESIDUAL.exactly("z has no other use", (2, 3, 7)),
+        each("z is used elsewhere too", _used_elsewhere, _all_four, unchanged=True),
+        _RESIDUAL.stress(),
+        diagnose=_RESIDUAL.diagnose,
     ),
 )

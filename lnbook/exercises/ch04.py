@@ -6,9 +6,9 @@ from lnlib.gradcheck import adjoint_test, complex_step
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 from normcheck.mistakes.catalogue import missing_projection
 
-from . import Exercise, changes
+from . import Exercise
 from .expect import Mismatch, expect, expect_array, expect_close, expect_number, expect_parts
-from .run import Call, Check, Ran, each, quietly, unchanged
+from .run import Call, Check, Ran, cases, each, quietly, unchanged
 
 _U = 2.0**-53
 
@@ -111,6 +111,9 @@ def adjoint_mismatch_solution(jvp, vjp, v, dy):
     return abs(left.sum() - right.sum()) / size if size else 0.0
 
 
+_PAIR = "jvp vjp v dy"
+
+
 def _maps(factor=None, size=1.0):
     """Matrices with ``factor`` times their transposes, or with those of others; alone, and for
     several rows at once.
@@ -119,14 +122,8 @@ def _maps(factor=None, size=1.0):
     def one(rng, rows):
         A = rng.standard_normal((6, 4))
         B = rng.standard_normal((6, 4)) if factor is None else factor * A
-        return Call(
-            {
-                "jvp": lambda v: v @ A.T,
-                "vjp": lambda d: d @ B,
-                "v": rng.standard_normal((*rows, 4)),
-                "dy": size * rng.standard_normal((*rows, 6)),
-            }
-        )
+        v, dy = rng.standard_normal((*rows, 4)), size * rng.standard_normal((*rows, 6))
+        return Call({"jvp": lambda v: v @ A.T, "vjp": lambda d: d @ B, "v": v, "dy": dy})
 
     return lambda rng: [one(rng, rows) for rows in ((), (), (), (3,), (2, 3))]
 
@@ -272,55 +269,38 @@ def _right_gradients(rng):
 
 def _wrong_gradients(rng):
     dy, cache, grads, call = _problem(rng)
+    dx, dgamma, dbeta = grads
     for k, name in enumerate(("dx", "dgamma", "dbeta")):
         for at in (0, 2, 3, 4):
             bad = [g.copy() for g in grads]
             bad[k].flat[at] += 1e-6
             # 1e-6 times a normal number, which is below 1e-5 once in a hundred thousand; rounding
             # is 1e-14.
-            yield call(
-                bad, gap=1e-11, words=f"you do not notice that one element of {name} is off by 1e-6"
-            )
-    yield call([0 * g for g in grads], gap=0, words="you do not notice that all gradients are zero")
+            yield call(bad, gap=1e-11, unseen=f"that one element of {name} is off by 1e-6")
+    yield call([0 * g for g in grads], gap=0, unseen="that all gradients are zero")
     # Two gradients of one shape, and two rows of dx: one direction for both does not see them
-    # change places.
-    yield call(
-        [grads[0], grads[2], grads[1]],
-        gap=1e-6,
-        words=(
-            "you do not notice when dgamma and dbeta change places: does each argument have a"
-            " direction of its own?"
-        ),
-    )
-    yield call(
-        [grads[0][::-1], *grads[1:]],
-        gap=1e-6,
-        words=(
-            "you do not notice when rows of dx change places: does every element move on its own?"
-        ),
-    )
-    # Layer norm does not notice one shift of a whole row, and neither dx has a part along it. Along
-    # a direction with a number of its own for every element the gap is normal and of size 1: below
-    # 1e-6 once in a million.
-    for dx, what in (
-        (missing_projection(dy, cache)[0], "dx lacks a term"),
-        (0 * grads[0], "dx is 0"),
+    # change places. Layer norm does not notice one shift of a whole row, and neither of the two dx
+    # behind them has a part along it. Along a direction with a number of its own for every element
+    # the gap is normal and of size 1: below 1e-6 once in a million.
+    alone = "does every element move on its own?"
+    own = "does each argument have a direction of its own?"
+    for bad, unseen in (
+        ([dx, dbeta, dgamma], f"when dgamma and dbeta change places: {own}"),
+        ([dx[::-1], dgamma, dbeta], f"when rows of dx change places: {alone}"),
+        ([missing_projection(dy, cache)[0], dgamma, dbeta], f"when dx lacks a term: {alone}"),
+        ([0 * dx, dgamma, dbeta], f"when dx is 0: {alone}"),
     ):
-        yield call(
-            [dx, *grads[1:]],
-            gap=1e-6,
-            words=f"you do not notice when {what}: does every element move on its own?",
-        )
+        yield call(bad, gap=1e-6, unseen=unseen)
 
 
-def _shows(found, grads, gap, words, **_):
+def _shows(found, grads, gap, unseen, **_):
     derivative, predicted = _two(found)
     expect(
         predicted == 0 or any(map(np.any, grads)),
         "with all gradients zero the prediction is not 0: the derivative comes first, the"
         " prediction second",
     )
-    expect(abs(derivative - predicted) > gap, words)
+    expect(abs(derivative - predicted) > gap, f"you do not notice {unseen}")
 
 
 def _counted(candidate, arguments):
@@ -329,259 +309,199 @@ def _counted(candidate, arguments):
     return Ran(result, len(calls))
 
 
+MISTAKES = r"""
+== central-difference
+f(x - shift)) / (2 * h) => f(x)) / h
+    You take f on one side of x only.
+/ (2 * h) => / h
+    The change of f is divided by half the distance between the two points.
+/ (2 * h) => / 2 * h
+    Your quotient is multiplied by h, because Python evaluates / and * from left to right.
+shift[i] = h => shift[...] = h
+    All elements move at once, so every entry is the sum of all the derivatives.
+shift = np.zeros_like(x) => x[i] += h
+& shift[i] = h => above = f(x)
+& gradient[i] = ( => x[i] -= 2 * h\n        gradient[i] = (
+& f(x + shift) - f(x - shift) => above - f(x)
+    An element of x is moved and never put back.
+shift[i] = h => shift[i] = h * x[i]
+    Your step is h times the element itself. How far does an element of 0 move?
+gradient = np.zeros_like(x) => gradient, h = np.zeros_like(x), 1e-5
+    Your step is a constant of your own. Which h are you given?
+for i in np.ndindex(x.shape) => for i in range(len(x))
+    Your index covers the first axis only, so it moves many elements at once. Which index moves one?
+== complex-safe-variance
+(c * c) => (abs(c) ** 2)
+    An absolute value throws the imaginary part of the derivative away: it is not differentiable in
+    the complex sense.
+(c * c) => (c * c.conj())
+    A conjugate flips the sign of the imaginary part, so the derivative in it cancels.
+return (c * c).mean(axis=-1, keepdims=True) => return x.var(axis=-1, keepdims=True)
+    Your variance of complex numbers is real, like that of np.var. Where did the imaginary step go?
+c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
+    The sum of squares is divided by D - 1.
+(c * c).mean(axis=-1, keepdims=True)
+=> (x * x).mean(axis=-1, keepdims=True) - x.mean(axis=-1, keepdims=True) ** 2
+    You subtract two large squares at the end, which cancels digits. What if you subtract the mean
+    before you square?
+c = x - x.mean(axis=-1, keepdims=True) => c = x - x.mean()
+    One mean of the whole array is subtracted. Does each row not have its own?
+c = x - x.mean(axis=-1, keepdims=True) => c = x
+    Nothing is subtracted before you square: that is the mean square.
+return (c * c) => return (c * c).real
+    You return the real part alone, but the derivative is in the imaginary part.
+== best-step
+(1 / (order + 1)) => (1 / order)
+    Your exponent does not come from balancing the two errors: multiply both by h and compare
+    powers.
+length * =>
+    Your step has no unit. If x is in metres, in which unit is h?
+length * (u / order) ** (1 => (1 + order) * (u / order) ** (order
+    What you return is about the error at the best step. Where is the step?
+length * (u / order) ** (1 / (order + 1)) => length * (u / order) ** 1 / (order + 1)
+    A power goes before a division in Python: what is a ** 1 / 2?
+length * (u / order) ** (1 / (order + 1)) => length * u ** (1 / (order + 1)) / order
+    Your order divides outside the power. Solve for h once more: what stands under the root?
+(u / order) => u
+    At your step both errors are equal. Is their sum smallest there?
+(u / order) => (u * order)
+    A factor from the derivative stands on the wrong side.
+(1 / (order + 1)) => 0.5
+    Your exponent is that of a one-sided difference, whatever the order.
+== adjoint-pair
+max(abs(t.sum()), np.linalg.norm(t)) => abs(t.sum())
+    You divide by the sums alone. What if both cancel to 0?
+max(abs(t.sum()), np.linalg.norm(t)) => np.linalg.norm(t)
+    You divide by norms alone. Can a sum be larger than the norm of its terms?
+max(abs(t.sum()), np.linalg.norm(t)) => abs(t).sum()
+    You divide by the sum of absolute values, which is larger than either size asked for.
+size = sum( => size = max(
+    You divide by the larger of the two sizes. What does the formula divide by?
+abs(left.sum() - right.sum()) => abs(abs(left.sum()) - abs(right.sum()))
+    Two sums of opposite signs agree in your answer. Are they a pair?
+abs(left.sum() - right.sum()) => (left.sum() - right.sum())
+    Your result can be negative. Does it matter which of the two sums is larger?
+/ size if size else 0.0 =>
+    Your result has a size of its own: make v a thousand times larger, and it grows.
+if size else 0.0 =>
+    Where every product is 0, your result is 0 / 0. How far apart are two sums that are 0?
+== one-direction
+(a.shape) for a in args] => (args[-1].shape)] * len(args)
+    All arguments move along one direction. Which two gradients could then be exchanged?
+(g * v).sum() for => (g * rng.standard_normal(g.shape)).sum() for
+    The prediction is made along another direction than the one in which the arguments move.
+rng.standard_normal(a.shape) => rng.standard_normal()
+    Each array moves as a whole, by one number. Which mistakes does such a direction not see?
+.sum().imag => .sum().real
+    The derivative of a complex step is not in the real part.
+.imag / 1e-30 => .imag
+    Your derivative is not divided by the step.
+1e-30j * v => 1e-30 * v
+    The step is real, and too small to change anything.
+a + 1e-30j * v for a, v in zip(args, directions)
+=> args[0] + 1e-30j * directions[0], *args[1:]
+    Only the first argument moves, but all gradients predict something.
+return derivative, predicted => return predicted, derivative
+    The two numbers are returned in the other order.
+"""
+
 EXERCISES = (
-    Exercise(
-        "central-difference",
-        10,
-        "implement",
-        numeric_gradient_solution,
-        (
-            each("exact for squares", _squares, _is_exact, call=_watched),
-            Check("of second order", _two_steps, _second_order),
-            unchanged(
-                "x is left alone",
-                lambda rng: Call(
-                    {"f": lambda a: float(a.sum()), "x": rng.standard_normal((2, 3)), "h": 0.5}
-                ),
+    Exercise("central-difference", 10, "implement", numeric_gradient_solution).with_checks(
+        each("exact for squares", _squares, _is_exact, call=_watched),
+        Check("of second order", _two_steps, _second_order),
+        unchanged(
+            "x is left alone", cases("f x h", (lambda a: float(a.sum()), np.ones((2, 3)), 0.5))
+        ),
+    ),
+    Exercise("complex-safe-variance", 5, "implement", variance_solution).with_checks(
+        each(
+            "the variance of real numbers",
+            lambda rng: [
+                Call({"x": rng.standard_normal(shape) + mean}, mean=mean)
+                for shape, mean in (((2, 3, 8), 1), ((3, 5), 1e6))
+            ],
+            _as_numpy,
+        ),
+        each(
+            "complex in, complex out",
+            lambda rng: Call({"x": rng.standard_normal((2, 4)) + 1j * rng.standard_normal((2, 4))}),
+            lambda found, x: expect_array(
+                found, (2, 1), "complex128", "for a complex x the result"
             ),
         ),
-        mistakes=changes(r"""
-            f(x - shift)) / (2 * h) => f(x)) / h
-                You take f on one side of x only.
-            / (2 * h) => / h
-                The change of f is divided by half the distance between the two points.
-            / (2 * h) => / 2 * h
-                Your quotient is multiplied by h, because Python evaluates / and * from left to
-                right.
-            shift[i] = h => shift[...] = h
-                All elements move at once, so every entry is the sum of all the derivatives.
-            shift = np.zeros_like(x) => x[i] += h
-            & shift[i] = h => above = f(x)
-            & gradient[i] = ( => x[i] -= 2 * h\n        gradient[i] = (
-            & f(x + shift) - f(x - shift) => above - f(x)
-                An element of x is moved and never put back.
-            shift[i] = h => shift[i] = h * x[i]
-                Your step is h times the element itself. How far does an element of 0 move?
-            gradient = np.zeros_like(x) => gradient, h = np.zeros_like(x), 1e-5
-                Your step is a constant of your own. Which h are you given?
-            for i in np.ndindex(x.shape) => for i in range(len(x))
-                Your index covers the first axis only, so it moves many elements at once. Which
-                index moves one?
-        """),
-    ),
-    Exercise(
-        "complex-safe-variance",
-        5,
-        "implement",
-        variance_solution,
-        (
-            each(
-                "the variance of real numbers",
-                lambda rng: [
-                    Call({"x": rng.standard_normal(shape) + mean}, mean=mean)
-                    for shape, mean in (((2, 3, 8), 1), ((3, 5), 1e6))
-                ],
-                _as_numpy,
+        each(
+            "its derivative",
+            lambda rng: Call(
+                {"x": rng.standard_normal((3, 8)) + 1, "dy": rng.standard_normal((3, 1))}
             ),
-            each(
-                "complex in, complex out",
-                lambda rng: Call(
-                    {"x": rng.standard_normal((2, 4)) + 1j * rng.standard_normal((2, 4))}
-                ),
-                lambda found, x: expect_array(
-                    found, (2, 1), "complex128", "for a complex x the result"
-                ),
-            ),
-            each(
-                "its derivative",
-                lambda rng: Call(
-                    {"x": rng.standard_normal((3, 8)) + 1, "dy": rng.standard_normal((3, 1))}
-                ),
-                _differentiable,
-                call=_stepped,
-            ),
+            _differentiable,
+            call=_stepped,
         ),
-        mistakes=changes("""
-            (c * c) => (abs(c) ** 2)
-                An absolute value throws the imaginary part of the derivative away: it is not
-                differentiable in the complex sense.
-            (c * c) => (c * c.conj())
-                A conjugate flips the sign of the imaginary part, so the derivative in it cancels.
-            return (c * c).mean(axis=-1, keepdims=True) => return x.var(axis=-1, keepdims=True)
-                Your variance of complex numbers is real, like that of np.var. Where did the
-                imaginary step go?
-            c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
-                The sum of squares is divided by D - 1.
-            (c * c).mean(axis=-1, keepdims=True)
-            => (x * x).mean(axis=-1, keepdims=True) - x.mean(axis=-1, keepdims=True) ** 2
-                You subtract two large squares at the end, which cancels digits. What if you
-                subtract the mean before you square?
-            c = x - x.mean(axis=-1, keepdims=True) => c = x - x.mean()
-                One mean of the whole array is subtracted. Does each row not have its own?
-            c = x - x.mean(axis=-1, keepdims=True) => c = x
-                Nothing is subtracted before you square: that is the mean square.
-            return (c * c) => return (c * c).real
-                You return the real part alone, but the derivative is in the imaginary part.
-        """),
     ),
-    Exercise(
-        "best-step",
-        10,
-        "derive",
-        best_step_solution,
-        (
-            each(
-                "the error is smallest there",
-                lambda rng: [
-                    Call({"order": order, "u": u, "length": length})
+    Exercise("best-step", 10, "derive", best_step_solution).with_checks(
+        each(
+            "the error is smallest there",
+            cases(
+                "order u length",
+                *(
+                    (order, u, length)
                     for order in (2, 1, 4, 6)
                     for u, length in ((_U, 1.0), (2.0**-24, 1.0), (_U, 1e-3))
-                ],
-                _smallest,
+                ),
             ),
-            Check(
-                "right in any unit",
-                lambda rng: [
-                    Call({"order": 2, "u": _U, "length": length}) for length in (1.0, 1000.0)
-                ],
-                _any_unit,
-            ),
+            _smallest,
         ),
-        mistakes=changes("""
-            (1 / (order + 1)) => (1 / order)
-                Your exponent does not come from balancing the two errors: multiply both by h and
-                compare powers.
-            length * =>
-                Your step has no unit. If x is in metres, in which unit is h?
-            length * (u / order) ** (1 => (1 + order) * (u / order) ** (order
-                What you return is about the error at the best step. Where is the step?
-            length * (u / order) ** (1 / (order + 1)) => length * (u / order) ** 1 / (order + 1)
-                A power goes before a division in Python: what is a ** 1 / 2?
-            length * (u / order) ** (1 / (order + 1)) => length * u ** (1 / (order + 1)) / order
-                Your order divides outside the power. Solve for h once more: what stands under the
-                root?
-            (u / order) => u
-                At your step both errors are equal. Is their sum smallest there?
-            (u / order) => (u * order)
-                A factor from the derivative stands on the wrong side.
-            (1 / (order + 1)) => 0.5
-                Your exponent is that of a one-sided difference, whatever the order.
-        """),
+        Check(
+            "right in any unit",
+            cases("order u length", (2, _U, 1.0), (2, _U, 1000.0)),
+            _any_unit,
+        ),
     ),
-    Exercise(
-        "adjoint-pair",
-        10,
-        "test",
-        adjoint_mismatch_solution,
+    Exercise("adjoint-pair", 10, "test", adjoint_mismatch_solution).with_checks(
         # A wrong size is told by its numbers, and of a pair only roundings are left: that comes
         # last.
-        (
-            each(
-                "two unrelated matrices",
-                _maps(),
-                _is_no_pair(
-                    "for two unrelated matrices {}; the size of a sum is its absolute value or the"
-                    " L2 norm of its terms, whichever is larger"
-                ),
-            ),
-            each(
-                "sums that cancel",
-                lambda rng: Call(
-                    {
-                        "jvp": lambda v: v,
-                        "vjp": lambda d: 1.5 * d,
-                        "v": np.ones(2),
-                        "dy": np.array([1.0, -1.0]),
-                    }
-                ),
-                _is_zero,
-            ),
-            each("a matrix and its transpose", _maps(1), _is_a_pair),
-            # Transposes that are wrong by 1e-7, and a dy that makes both sums small. The mismatch
-            # of the first five is 5e-8 at most, and 1e-10 where both sums cancel nearly.
-            each(
-                "small mistakes",
-                lambda rng: [*_maps(1 + 1e-7)(rng), *_maps(size=1e-20)(rng)],
-                _is_no_pair(
-                    "a wrong transpose {}: a mismatch is small or large beside the size of both"
-                    " sums, not by itself"
-                ),
-            ),
-            each(
-                "products that are all 0",
-                lambda rng: Call(
-                    {
-                        "jvp": lambda v: np.zeros(3),
-                        "vjp": lambda d: np.ones(2),
-                        "v": np.zeros(2),
-                        "dy": np.ones(3),
-                    }
-                ),
-                lambda found, **_: expect(
-                    found == 0, f"every product is 0: found {found}, expected 0"
-                ),
-                call=quietly,
+        each(
+            "two unrelated matrices",
+            _maps(),
+            _is_no_pair(
+                "for two unrelated matrices {}; the size of a sum is its absolute value or the"
+                " L2 norm of its terms, whichever is larger"
             ),
         ),
-        mistakes=changes("""
-            max(abs(t.sum()), np.linalg.norm(t)) => abs(t.sum())
-                You divide by the sums alone. What if both cancel to 0?
-            max(abs(t.sum()), np.linalg.norm(t)) => np.linalg.norm(t)
-                You divide by norms alone. Can a sum be larger than the norm of its terms?
-            max(abs(t.sum()), np.linalg.norm(t)) => abs(t).sum()
-                You divide by the sum of absolute values, which is larger than either size asked
-                for.
-            size = sum( => size = max(
-                You divide by the larger of the two sizes. What does the formula divide by?
-            abs(left.sum() - right.sum()) => abs(abs(left.sum()) - abs(right.sum()))
-                Two sums of opposite signs agree in your answer. Are they a pair?
-            abs(left.sum() - right.sum()) => (left.sum() - right.sum())
-                Your result can be negative. Does it matter which of the two sums is larger?
-            / size if size else 0.0 =>
-                Your result has a size of its own: make v a thousand times larger, and it grows.
-            if size else 0.0 =>
-                Where every product is 0, your result is 0 / 0. How far apart are two sums that are
-                0?
-        """),
+        each(
+            "sums that cancel",
+            cases(_PAIR, (lambda v: v, lambda d: 1.5 * d, np.ones(2), np.array([1.0, -1.0]))),
+            _is_zero,
+        ),
+        each("a matrix and its transpose", _maps(1), _is_a_pair),
+        # Transposes that are wrong by 1e-7, and a dy that makes both sums small. The mismatch
+        # of the first five is 5e-8 at most, and 1e-10 where both sums cancel nearly.
+        each(
+            "small mistakes",
+            lambda rng: [*_maps(1 + 1e-7)(rng), *_maps(size=1e-20)(rng)],
+            _is_no_pair(
+                "a wrong transpose {}: a mismatch is small or large beside the size of both"
+                " sums, not by itself"
+            ),
+        ),
+        each(
+            "products that are all 0",
+            cases(_PAIR, (lambda v: np.zeros(3), lambda d: np.ones(2), np.zeros(2), np.ones(3))),
+            lambda found, **_: expect(found == 0, f"every product is 0: found {found}, expected 0"),
+            call=quietly,
+        ),
     ),
-    Exercise(
-        "one-direction",
-        15,
-        "test",
-        two_slopes_solution,
-        (
-            Check("right gradients agree", _right_gradients, _agrees),
-            each("mistakes in each gradient", _wrong_gradients, _shows),
-            each(
-                "one call of f",
-                lambda rng: _right_gradients(rng)[0],
-                call=_counted,
-                judge=lambda ran, **_: expect(
-                    ran.log == 1, f"f was called {ran.log} times, expected once"
-                ),
-                unchanged=True,
+    Exercise("one-direction", 15, "test", two_slopes_solution).with_checks(
+        Check("right gradients agree", _right_gradients, _agrees),
+        each("mistakes in each gradient", _wrong_gradients, _shows),
+        each(
+            "one call of f",
+            lambda rng: _right_gradients(rng)[0],
+            call=_counted,
+            judge=lambda ran, **_: expect(
+                ran.log == 1, f"f was called {ran.log} times, expected once"
             ),
+            unchanged=True,
         ),
-        mistakes=changes("""
-            (a.shape) for a in args] => (args[-1].shape)] * len(args)
-                All arguments move along one direction. Which two gradients could then be exchanged?
-            (g * v).sum() for => (g * rng.standard_normal(g.shape)).sum() for
-                The prediction is made along another direction than the one in which the arguments
-                move.
-            rng.standard_normal(a.shape) => rng.standard_normal()
-                Each array moves as a whole, by one number. Which mistakes does such a direction not
-                see?
-            .sum().imag => .sum().real
-                The derivative of a complex step is not in the real part.
-            .imag / 1e-30 => .imag
-                Your derivative is not divided by the step.
-            1e-30j * v => 1e-30 * v
-                The step is real, and too small to change anything.
-            a + 1e-30j * v for a, v in zip(args, directions)
-            => args[0] + 1e-30j * directions[0], *args[1:]
-                Only the first argument moves, but all gradients predict something.
-            return derivative, predicted => return predicted, derivative
-                The two numbers are returned in the other order.
-        """),
     ),
 )

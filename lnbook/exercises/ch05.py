@@ -16,7 +16,7 @@ from normcheck.mistakes import MUTANTS, Diagnosis, diagnose
 from normcheck.mistakes.change import function_with
 
 from . import Exercise, changes
-from .expect import expect, expect_array, expect_close, expect_parts
+from .expect import expect, expect_array, expect_bool, expect_close, expect_parts
 from .run import Call, Ran, each, plainly, reply
 
 _TESTS = {test.id: test for test in TESTS}
@@ -254,11 +254,7 @@ def _says_of(title, backwards, right, words):
     """A check of what the answer, a test, says of each of these backwards."""
 
     def judge(found, name, **_):
-        expect(
-            isinstance(found, (bool, np.bool_)),
-            f"found {type(found).__name__}, expected True or False",
-        )
-        expect(found == right, words.format(name))
+        expect(expect_bool(found) == right, words.format(name))
 
     return each(
         title,
@@ -405,162 +401,136 @@ def _random_dx(rng):
     )
 
 
+MISTAKES = r"""
+== survivor
+cache.gamma * dy => dy
+    Your dx is right. It must be wrong in a way that shows only where gamma is not 1.
+== probe-for-eps
+np.sqrt(eps) * =>
+np.sqrt(eps) * => 1e-10 *
+np.sqrt(eps) * => 1e-3 *
+    Your sigma is too large here. Does it shrink as fast as the root of eps?
+np.sqrt(eps) * => 100 * np.sqrt(eps) *
+    Your sigma is much larger than the root of eps. How much does eps add to the variance then?
+np.sqrt(eps) * => eps *
+    Your sigma grows faster than the root of eps. In which unit is sigma, and in which is eps?
+np.array([1.0, 2.0, 3.0, 5.0]) => np.ones(4)
+    Your dy is constant, and gamma too: what is dx then, with eps or without?
+np.ones(4), np.zeros(4) => np.zeros(4), np.zeros(4)
+    Your gamma or your dy is 0, so nothing reaches x.
+np.array([1.0, -1.0, 1.0, -1.0]) => np.ones(4)
+    Your x is constant, so that without eps the backward divides 0 by 0.
+== write-the-test
+\n    if dx.shape != x.shape or dgamma.shape != gamma.shape:\n        return False =>
+    Your test multiplies or compares arrays without looking at their shapes. What does broadcasting
+    do?
+gamma, v = rng.standard_normal((2, 7)) => gamma, v = np.ones(7), rng.standard_normal(7)
+    Your test runs with gamma = 1. Which mistakes does that hide?
+(3, 3, 4, 7) => (3, 1, 1, 7)
+    Your test has a single row. Which mistakes need two?
+(3, 3, 4, 7) => (3, 4, 7)
+    The arrays of your test have one leading axis. What can go wrong with two?
+bool(np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9))
+=> not np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9)
+    True and False have changed places in your answer. What does it say of a right backward?
+rng = np.random.default_rng(0) => return True
+    Your test accepts everything.
+rng = np.random.default_rng(0) => return False
+    Your test rejects everything. Is its tolerance larger than its own errors, from rounding and
+    from a step that is not imaginary?
+dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])
+=> cache = rms_norm_forward(x, gamma)[1]\n\
+    return all(map(np.allclose, backward(dy, cache), rms_norm_backward(dy, cache)))
+    The library's backward is your judge. Which mistakes can such a test not see?
+== read-the-mistake
+cache.rstd * term => term
+    Your columns lack r. In which unit are they, and in which is dx?
+cache.gamma * dy, cache.xhat => dy, cache.xhat
+    Your columns are made from dy. What is g?
+* np.ones_like(g) =>
+    One of your columns has one number for each row, the others one for each element.
+linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0]
+=> array([1.0, -1.0, -1.0])
+    Your numbers are the right backward's. What does dx say?
+mean_g = g.mean( => mean_g = g.sum(
+& (g * xhat).mean( => (g * xhat).sum(
+    Sums stand in your columns where the formula has means.
+(g, mean_g, projection) => (g, -mean_g, -projection)
+    Some of your numbers have the other sign. In the docstring, do the minus signs belong to a, b
+    and c, or to their terms?
+rcond=None)[0] => rcond=None)[0].round(1)
+    You round the numbers. Must they be tidy?
+0] => 0] / np.linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0][0]
+    You divide by the first number. Is it 1 for every dx?
+"""
+
 EXERCISES = (
-    Exercise(
-        "survivor",
-        10,
-        "test",
-        survivor_solution,
-        (
-            *(
-                _tried(f"survives {id}", id, True, f"{id} kills it ({_TESTS[id].title})")
-                for id in _SURVIVES
-            ),
-            _tried(
-                "its dx is wrong all the same",
-                "adjoint",
-                False,
-                "your dx is right; gamma = 1 is not the only gamma",
-            ),
-            _tried(
-                "its dgamma and dbeta are right",
-                "dgamma-dbeta-only",
-                True,
-                "your dgamma or dbeta is wrong where gamma is not 1",
-            ),
+    Exercise("survivor", 10, "test", survivor_solution).with_checks(
+        *(
+            _tried(f"survives {id}", id, True, f"{id} kills it ({_TESTS[id].title})")
+            for id in _SURVIVES
         ),
-        _which_mistake,
-        mistakes=changes("""
-            cache.gamma * dy => dy
-                Your dx is right. It must be wrong in a way that shows only where gamma is not 1.
-        """),
+        _tried(
+            "its dx is wrong all the same",
+            "adjoint",
+            False,
+            "your dx is right; gamma = 1 is not the only gamma",
+        ),
+        _tried(
+            "its dgamma and dbeta are right",
+            "dgamma-dbeta-only",
+            True,
+            "your dgamma or dbeta is wrong where gamma is not 1",
+        ),
+        diagnose=_which_mistake,
     ),
-    Exercise(
-        "probe-for-eps",
-        15,
-        "test",
-        probe_solution,
-        tuple(
+    Exercise("probe-for-eps", 15, "test", probe_solution).with_checks(
+        *(
             each(f"eps = {eps}", lambda rng, eps=eps: Call({"eps": eps}), _shows)
             for eps in (1.0, 1e-5, 1e-20, 100.0, 1e-40)
-        ),
-        mistakes=changes("""
-            np.sqrt(eps) * =>
-            np.sqrt(eps) * => 1e-10 *
-            np.sqrt(eps) * => 1e-3 *
-                Your sigma is too large here. Does it shrink as fast as the root of eps?
-            np.sqrt(eps) * => 100 * np.sqrt(eps) *
-                Your sigma is much larger than the root of eps. How much does eps add to the
-                variance then?
-            np.sqrt(eps) * => eps *
-                Your sigma grows faster than the root of eps. In which unit is sigma, and in which
-                is eps?
-            np.array([1.0, 2.0, 3.0, 5.0]) => np.ones(4)
-                Your dy is constant, and gamma too: what is dx then, with eps or without?
-            np.ones(4), np.zeros(4) => np.zeros(4), np.zeros(4)
-                Your gamma or your dy is 0, so nothing reaches x.
-            np.array([1.0, -1.0, 1.0, -1.0]) => np.ones(4)
-                Your x is constant, so that without eps the backward divides 0 by 0.
-        """),
+        )
     ),
-    Exercise(
-        "write-the-test",
-        25,
-        "test",
-        is_right_solution,
-        (
-            each(
-                "does not ask the library's backward",
-                lambda rng: Call({"backward": _backward}),
-                call=_asks_the_library,
-                judge=lambda asks, **_: expect(
-                    not asks,
-                    "your test calls the library's rms_norm_backward, and "
-                    "would pass any mistake that is also made there",
-                ),
-            ),
-            _says_of(
-                "accepts right backwards", RMS_RIGHT, True, "your test rejects a right backward, {}"
-            ),
-            *(
-                _says_of(f"rejects {group}", backwards, False, "a mutant survives your test: {}")
-                for group, backwards in RMS_MUTANTS.items()
-            ),
-            each(
-                "compares with the forward",
-                lambda rng: Call({"backward": _backward}),
-                call=_with_twice_y,
-                judge=lambda said, **_: expect(
-                    not said,
-                    "your test accepts the backward of rms_norm_forward also where that returns"
-                    " twice y: the forward's y has no part in what it says",
-                ),
+    Exercise("write-the-test", 25, "test", is_right_solution).with_checks(
+        each(
+            "does not ask the library's backward",
+            lambda rng: Call({"backward": _backward}),
+            call=_asks_the_library,
+            judge=lambda asks, **_: expect(
+                not asks,
+                "your test calls the library's rms_norm_backward, and "
+                "would pass any mistake that is also made there",
             ),
         ),
-        _what_it_lets_pass,
-        mistakes=changes(r"""
-            \n    if dx.shape != x.shape or dgamma.shape != gamma.shape:\n        return False =>
-                Your test multiplies or compares arrays without looking at their shapes. What does
-                broadcasting do?
-            gamma, v = rng.standard_normal((2, 7)) => gamma, v = np.ones(7), rng.standard_normal(7)
-                Your test runs with gamma = 1. Which mistakes does that hide?
-            (3, 3, 4, 7) => (3, 1, 1, 7)
-                Your test has a single row. Which mistakes need two?
-            (3, 3, 4, 7) => (3, 4, 7)
-                The arrays of your test have one leading axis. What can go wrong with two?
-            bool(np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9))
-            => not np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9)
-                True and False have changed places in your answer. What does it say of a right
-                backward?
-            rng = np.random.default_rng(0) => return True
-                Your test accepts everything.
-            rng = np.random.default_rng(0) => return False
-                Your test rejects everything. Is its tolerance larger than its own errors, from
-                rounding and from a step that is not imaginary?
-            dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])
-            => cache = rms_norm_forward(x, gamma)[1]\n\
-                return all(map(np.allclose, backward(dy, cache), rms_norm_backward(dy, cache)))
-                The library's backward is your judge. Which mistakes can such a test not see?
-        """),
+        _says_of(
+            "accepts right backwards", RMS_RIGHT, True, "your test rejects a right backward, {}"
+        ),
+        *(
+            _says_of(f"rejects {group}", backwards, False, "a mutant survives your test: {}")
+            for group, backwards in RMS_MUTANTS.items()
+        ),
+        each(
+            "compares with the forward",
+            lambda rng: Call({"backward": _backward}),
+            call=_with_twice_y,
+            judge=lambda said, **_: expect(
+                not said,
+                "your test accepts the backward of rms_norm_forward also where that returns"
+                " twice y: the forward's y has no part in what it says",
+            ),
+        ),
+        diagnose=_what_it_lets_pass,
     ),
-    Exercise(
-        "read-the-mistake",
-        15,
-        "test",
-        coefficients_solution,
+    Exercise("read-the-mistake", 15, "test", coefficients_solution).with_checks(
         # First numbers of three sizes: of (1, -1, -1), to turn it round and to square it is to move
         # the sign.
-        (
-            _coefficients_of("projection-halved", 1, -1, -0.5),
-            # Of rows with one axis before the features: these are not axis 2.
-            _coefficients_of("the right backward", 1, -1, -1, shape=(5, 7)),
-            _coefficients_of("missing-projection", 1, -1, 0),
-            _coefficients_of("missing-mean", 1, 0, -1),
-            _coefficients_of("sums-for-means", 1, -7, -7),
-            # D / N = 7 / 12: no rounding to a tidy number finds it.
-            _coefficients_of("rows-for-features", 1, -7 / 12, -7 / 12),
-            each("closest where nothing fits", _random_dx, _close_to),
-        ),
-        mistakes=changes("""
-            cache.rstd * term => term
-                Your columns lack r. In which unit are they, and in which is dx?
-            cache.gamma * dy, cache.xhat => dy, cache.xhat
-                Your columns are made from dy. What is g?
-            * np.ones_like(g) =>
-                One of your columns has one number for each row, the others one for each element.
-            linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0]
-            => array([1.0, -1.0, -1.0])
-                Your numbers are the right backward's. What does dx say?
-            mean_g = g.mean( => mean_g = g.sum(
-            & (g * xhat).mean( => (g * xhat).sum(
-                Sums stand in your columns where the formula has means.
-            (g, mean_g, projection) => (g, -mean_g, -projection)
-                Some of your numbers have the other sign. In the docstring, do the minus signs
-                belong to a, b and c, or to their terms?
-            rcond=None)[0] => rcond=None)[0].round(1)
-                You round the numbers. Must they be tidy?
-            0] => 0] / np.linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0][0]
-                You divide by the first number. Is it 1 for every dx?
-        """),
+        _coefficients_of("projection-halved", 1, -1, -0.5),
+        # Of rows with one axis before the features: these are not axis 2.
+        _coefficients_of("the right backward", 1, -1, -1, shape=(5, 7)),
+        _coefficients_of("missing-projection", 1, -1, 0),
+        _coefficients_of("missing-mean", 1, 0, -1),
+        _coefficients_of("sums-for-means", 1, -7, -7),
+        # D / N = 7 / 12: no rounding to a tidy number finds it.
+        _coefficients_of("rows-for-features", 1, -7 / 12, -7 / 12),
+        each("closest where nothing fits", _random_dx, _close_to),
     ),
 )

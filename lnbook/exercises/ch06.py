@@ -6,7 +6,7 @@ from lnlib.layernorm import layer_norm_backward, layer_norm_backward_steps, laye
 from normcheck.mistakes import Diagnosis
 
 from . import Exercise, changes
-from .expect import expect, expect_number, expect_parts
+from .expect import expect, expect_bool, expect_number, expect_parts
 from .run import Call, Check, each, plainly, reply
 
 # ---- Wrong layers: (x, gamma, beta, dy, eps) -> y, dx, dgamma, dbeta
@@ -206,7 +206,7 @@ def _right_ones_agree(result, **_):
     )
 
 
-def _input_for(id, minutes, solution, layer, mistakes):
+def _input_for(id, minutes, solution, layer):
     def shows(result, **_):
         x, gamma, _, dy, eps = result
         with np.errstate(all="ignore"):
@@ -221,17 +221,10 @@ def _input_for(id, minutes, solution, layer, mistakes):
     def asks(title, judge):
         return each(title, lambda rng: [Call({"rng": one}) for one in rng.spawn(2)], judge)
 
-    return Exercise(
-        id,
-        minutes,
-        "test",
-        solution,
-        (
-            asks("is an input", _is_input),
-            asks("right layers pass", _right_ones_agree),
-            asks(f"{layer.__name__} fails", shows),
-        ),
-        mistakes=changes(mistakes),
+    return Exercise(id, minutes, "test", solution).with_checks(
+        asks("is an input", _is_input),
+        asks("right layers pass", _right_ones_agree),
+        asks(f"{layer.__name__} fails", shows),
     )
 
 
@@ -362,13 +355,9 @@ def _says_of(title, layers, right, words):
     """
 
     def judge(found, asked):
-        misjudged = []
-        for result, call in zip(found, asked):
-            expect(
-                isinstance(result, (bool, np.bool_)),
-                f"found {type(result).__name__}, expected True or False",
-            )
-            misjudged += [call.about["name"]] if result != right else []
+        misjudged = [
+            call.about["name"] for result, call in zip(found, asked) if expect_bool(result) != right
+        ]
         expect(not misjudged, f"{words}: {'; '.join(misjudged)}")
 
     return Check(
@@ -402,9 +391,7 @@ class _Watched:
             returned.append([a.copy() for a in results])
             return tuple(returned[-1])
 
-        said = reply(plainly, self.answer, {"layer": layer})[0]
-        expect(isinstance(said, (bool, np.bool_)), f"found {said!r}, expected True or False")
-        return bool(said)
+        return expect_bool(reply(plainly, self.answer, {"layer": layer})[0])
 
 
 def _asks_again(answer):
@@ -472,98 +459,60 @@ def _overlooked(blind, first, *others):
     return None
 
 
+MISTAKES = r"""
+== input-gamma
+gamma, beta = rng.standard_normal((2, 8)) => gamma, beta = np.ones(8), np.zeros(8)
+    Your gamma is constant along the row. Which two means are then the same?
+gamma, beta = rng.standard_normal((2, 8)) => gamma, beta = rng.standard_normal((2, 9))
+    Your gamma has another length than the rows have features.
+== input-lanes
+(2, 3, 5)) => (2, 3, 8))
+& x[:, -1] += 10 => pass
+& (2, 5)) => (2, 8))
+    Your rows fill every group of eight lanes. What do the other lanes of a last group load?
+(2, 3, 5)) => (2, 3, 6))
+& x[:, -1] += 10 => x[:] = [1, -1, 1, -1, 1, -1]
+& (2, 5)) => (2, 6))
+    The square of your last number equals the mean of all squares, so it may count several times
+    unnoticed. Should you change the number or D?
+== input-floor
+dy, 1.0 => dy, 1e-5
+    Your eps is far below the variance. What is the larger of the two, and what is their sum?
+dy, 1.0 => dy, 1e6
+    Your eps is far above the variance. What is the larger of the two, and what is their sum?
+== input-tile
+(2, 3, 600)) => (2, 3, 256))
+& (2, 600)) => (2, 256))
+    Your rows fit into one tile. How often does the loop run, and what does its second turn read?
+return => gamma[256:] = 0\n    return
+    In your input nothing comes from the second tile. What multiplies dy there?
+== input-threads
+71, 5 => 7, 5
+    Your input takes the branch for few rows. Which condition chooses it?
+71, 5 => 80, 5
+    Your rows divide evenly among the threads. Who takes what is left over?
+return => dy[-7:] = 0\n    return
+    The rows that the layer drops would have added nothing. What is dy in these rows of your input?
+== test-buffers
+layer(x[1], gamma, beta, dy[1], 1e-5)\n => layer(x[0], gamma, beta, dy[0], 1e-5)\n
+    Your test notices only layers that accumulate. Does your second call get other inputs, and do
+    you look at the first result itself again?
+all(np.array_equal(a, b) for a, b in zip(first, before)) => not \
+any(np.shares_memory(a, b) for a, b in zip(first[2:3], first[3:])) and first[2].base \
+is None and first[3].base is None
+    Your test checks where gradients are in memory, not whether their values stay. May two gradients
+    share one array?
+"""
+
 EXERCISES = (
-    _input_for(
-        "input-gamma",
-        10,
-        gamma_solution,
-        layer_a,
-        """
-        gamma, beta = rng.standard_normal((2, 8)) => gamma, beta = np.ones(8), np.zeros(8)
-            Your gamma is constant along the row. Which two means are then the same?
-        gamma, beta = rng.standard_normal((2, 8)) => gamma, beta = rng.standard_normal((2, 9))
-            Your gamma has another length than the rows have features.
-        """,
-    ),
-    _input_for(
-        "input-lanes",
-        10,
-        lanes_solution,
-        layer_b,
-        r"""
-        (2, 3, 5)) => (2, 3, 8))
-        & x[:, -1] += 10 => pass
-        & (2, 5)) => (2, 8))
-            Your rows fill every group of eight lanes. What do the other lanes of a last group load?
-        (2, 3, 5)) => (2, 3, 6))
-        & x[:, -1] += 10 => x[:] = [1, -1, 1, -1, 1, -1]
-        & (2, 5)) => (2, 6))
-            The square of your last number equals the mean of all squares, so it may count several
-            times unnoticed. Should you change the number or D?
-        """,
-    ),
-    _input_for(
-        "input-floor",
-        10,
-        floor_solution,
-        layer_c,
-        """
-        dy, 1.0 => dy, 1e-5
-            Your eps is far below the variance. What is the larger of the two, and what is their
-            sum?
-        dy, 1.0 => dy, 1e6
-            Your eps is far above the variance. What is the larger of the two, and what is their
-            sum?
-        """,
-    ),
-    _input_for(
-        "input-tile",
-        15,
-        tile_solution,
-        layer_d,
-        r"""
-        (2, 3, 600)) => (2, 3, 256))
-        & (2, 600)) => (2, 256))
-            Your rows fit into one tile. How often does the loop run, and what does its second turn
-            read?
-        return => gamma[256:] = 0\n    return
-            In your input nothing comes from the second tile. What multiplies dy there?
-        """,
-    ),
-    _input_for(
-        "input-threads",
-        10,
-        threads_solution,
-        layer_e,
-        r"""
-        71, 5 => 7, 5
-            Your input takes the branch for few rows. Which condition chooses it?
-        71, 5 => 80, 5
-            Your rows divide evenly among the threads. Who takes what is left over?
-        return => dy[-7:] = 0\n    return
-            The rows that the layer drops would have added nothing. What is dy in these rows of your
-            input?
-        """,
-    ),
-    Exercise(
-        "test-buffers",
-        20,
-        "test",
-        keeps_solution,
-        (
-            _says_of("right layers pass", RIGHT, True, "your test refuses what is right"),
-            _says_of("layer_f fails, and its like", BUFFERS, False, "your test lets pass"),
-        ),
-        _asks_again,
-        mistakes=changes(r"""
-            layer(x[1], gamma, beta, dy[1], 1e-5)\n => layer(x[0], gamma, beta, dy[0], 1e-5)\n
-                Your test notices only layers that accumulate. Does your second call get other
-                inputs, and do you look at the first result itself again?
-            all(np.array_equal(a, b) for a, b in zip(first, before)) => not \
-            any(np.shares_memory(a, b) for a, b in zip(first[2:3], first[3:])) and first[2].base \
-            is None and first[3].base is None
-                Your test checks where gradients are in memory, not whether their values stay. May
-                two gradients share one array?
-        """),
+    _input_for("input-gamma", 10, gamma_solution, layer_a),
+    _input_for("input-lanes", 10, lanes_solution, layer_b),
+    _input_for("input-floor", 10, floor_solution, layer_c),
+    _input_for("input-tile", 15, tile_solution, layer_d),
+    _input_for("input-threads", 10, threads_solution, layer_e),
+    Exercise("test-buffers", 20, "test", keeps_solution).with_checks(
+        _says_of("right layers pass", RIGHT, True, "your test refuses what is right"),
+        _says_of("layer_f fails, and its like", BUFFERS, False, "your test lets pass"),
+        diagnose=_asks_again,
     ),
 )

@@ -8,7 +8,7 @@ import numpy as np
 from lnlib import reference
 from lnlib.variance import naive, normalise, recentred_short, wide
 
-from . import Exercise, changes
+from . import Exercise
 from .expect import expect, expect_array, expect_parts
 from .run import Call, each
 
@@ -184,103 +184,99 @@ def _safe_or_not(order, offset, D, sigma=1.0):
     return each(f"{order}, D = {D}, offset {offset:g} sigma, sigma {sigma:g}", ask, judge)
 
 
+MISTAKES = r"""
+== negative-variance
+if naive(row)[2] < 0 and np.ptp(row) > 0 => if np.ptp(row) > 0
+    You return a row without searching for it. Which of the numbers that naive returns has to be
+    below 0?
+uniform(-0.9, 0.9, 3) => uniform(-9, 9, 3)
+    The numbers are drawn from too wide an interval. How far from centre may they be?
+return row => return row.astype(float)
+    Your row is float64. In which dtype does the variance turn negative?
+== digits-left
+[u * ratio**2, u * ratio] => [u * ratio, u * ratio**2]
+    The two predictions have changed places. Which algorithm subtracts squares?
+[u * ratio**2, u * ratio] => [u * ratio**2, u * ratio**2]
+    Both algorithms get the loss of the naive one. What does two-pass subtract before it squares?
+tuple(-np.log10(losses)) => tuple(losses)
+    You return errors. How many digits does an error of 1e-3 leave?
+-np.log10(losses) => -np.log(losses)
+    Your logarithm is the natural one. What is the base of decimal digits?
+, u, 1) => , 0, 1)
+    Near a mean of 0 more digits are promised than float32 has. What does every result lose?
+abs(x.mean(dtype=float)) => x.mean(dtype=float)
+    The ratio keeps the sign of the mean: a row far below 0 counts as one near 0.
+/ x.std(dtype=float) =>
+    The mean is not divided by sigma. Multiply the row by 10: should the digits change?
+u = 2.0**-24 => u = 2.0**-23
+    Your u is the distance from 1 to the next float32. How large is half of it?
+== repair-the-mean
+d - d.mean(axis=-1, keepdims=True) => d
+    You subtract the mean once only, or the second number that you subtract is 0 or was added to m.
+    What is the mean of x - m?
+d.mean(axis=-1, keepdims=True) => d.mean()
+    One mean over all rows is taken off. Does every row have the same left over?
+var + => (d * d).mean(axis=-1, keepdims=True) +
+    Your variance includes the square of the mean's residual. Which of the two variances was already
+    right?
+np.sqrt(var + np.float32(eps)) => (np.sqrt(var) + np.float32(eps))
+    Your eps is added to sigma. Does layer norm add it before or after the root?
+np.sqrt(var + np.float32(eps)) => np.sqrt(var)
+    Your numbers are those of eps = 0. Do you use the caller's eps?
+return c / np.sqrt(var + np.float32(eps)) => return c
+    You divide nothing by s, or only the mean's residual. Where do your brackets close?
+(var + => (var * x.shape[-1] / (x.shape[-1] - 1) +
+    Your variance divides by D - 1. Is it an estimate or a definition?
+d = x - m => d = x.astype(float) - m
+    The digits are there, in a float64 result. Which dtype does the exercise ask for?
+== short-form
+return bool(residual[0] ** 2 < var[0]) => return True
+    Every row is trusted. How large may the residual become?
+return bool(residual[0] ** 2 < var[0]) => return False
+    No row is trusted. How large is the residual of a row near 0?
+residual[0] ** 2 < var[0] => not abs(residual[0]) >= np.sqrt(var[0])
+    The root of a negative variance is NaN, and every comparison with a NaN is false. Is that row
+    safe?
+recentred_short(x, order) => recentred_short(x)
+    Your answer ignores the order of summation. Which sum loses more?
+residual[0] ** 2 < var[0] => residual[0] ** 2 >= var[0]
+    True and False have changed places in your answer.
+residual[0] ** 2 < var[0] => abs(residual[0]) < var[0]
+    A length is compared with a square. Multiply the row by 10: does the answer stay?
+residual[0] ** 2 < var[0] => residual[0] * abs(residual[0]) < var[0]
+    The residual keeps its sign: a large negative one counts as small.
+residual[0] ** 2 < var[0] => var[0] > 0
+    Your answer looks at the sign of the variance only. Can a wrong variance be positive?
+"""
+
 EXERCISES = (
-    Exercise(
-        "negative-variance",
-        10,
-        "measure",
-        negative_row_solution,
-        tuple(map(_negative_at, (1e4, 123456.0, 6e5))),
-        mistakes=changes("""
-            if naive(row)[2] < 0 and np.ptp(row) > 0 => if np.ptp(row) > 0
-                You return a row without searching for it. Which of the numbers that naive returns
-                has to be below 0?
-            uniform(-0.9, 0.9, 3) => uniform(-9, 9, 3)
-                The numbers are drawn from too wide an interval. How far from centre may they be?
-            return row => return row.astype(float)
-                Your row is float64. In which dtype does the variance turn negative?
-        """),
+    Exercise("negative-variance", 10, "measure", negative_row_solution).with_checks(
+        *map(_negative_at, (1e4, 123456.0, 6e5))
     ),
-    Exercise(
-        "digits-left",
-        15,
-        "measure",
-        digits_left_solution,
-        (
-            _digits_at(0),
-            _digits_at(1e2),
-            _digits_at(1e3, 50.0),
-            _digits_at(-1e3),
-            _digits_at(1e5),
-            each(
-                "a row with mean 0",
-                lambda rng: Call({"x": np.array([-3, -1, 1, 3], np.float32)}),
-                _all_digits,
-            ),
+    Exercise("digits-left", 15, "measure", digits_left_solution).with_checks(
+        _digits_at(0),
+        _digits_at(1e2),
+        _digits_at(1e3, 50.0),
+        _digits_at(-1e3),
+        _digits_at(1e5),
+        each(
+            "a row with mean 0",
+            lambda rng: Call({"x": np.array([-3, -1, 1, 3], np.float32)}),
+            _all_digits,
         ),
-        mistakes=changes("""
-            [u * ratio**2, u * ratio] => [u * ratio, u * ratio**2]
-                The two predictions have changed places. Which algorithm subtracts squares?
-            [u * ratio**2, u * ratio] => [u * ratio**2, u * ratio**2]
-                Both algorithms get the loss of the naive one. What does two-pass subtract before it
-                squares?
-            tuple(-np.log10(losses)) => tuple(losses)
-                You return errors. How many digits does an error of 1e-3 leave?
-            -np.log10(losses) => -np.log(losses)
-                Your logarithm is the natural one. What is the base of decimal digits?
-            , u, 1) => , 0, 1)
-                Near a mean of 0 more digits are promised than float32 has. What does every result
-                lose?
-            abs(x.mean(dtype=float)) => x.mean(dtype=float)
-                The ratio keeps the sign of the mean: a row far below 0 counts as one near 0.
-            / x.std(dtype=float) =>
-                The mean is not divided by sigma. Multiply the row by 10: should the digits change?
-            u = 2.0**-24 => u = 2.0**-23
-                Your u is the distance from 1 to the next float32. How large is half of it?
-        """),
     ),
-    Exercise(
-        "repair-the-mean",
-        10,
-        "implement",
-        repaired_solution,
-        (
-            *(_repaired(f"offset {offset:g}", offset) for offset in (0, 1e4, 1e7)),
-            _repaired("each row has its own mean", 1e4, -1e5, 0, 1e6, shape=(2, 2, -1)),
-            _repaired("eps is used", 1e3, sigma=1e-2, eps=1e-3),
-        ),
-        mistakes=changes("""
-            d - d.mean(axis=-1, keepdims=True) => d
-                You subtract the mean once only, or the second number that you subtract is 0 or was
-                added to m. What is the mean of x - m?
-            d.mean(axis=-1, keepdims=True) => d.mean()
-                One mean over all rows is taken off. Does every row have the same left over?
-            var + => (d * d).mean(axis=-1, keepdims=True) +
-                Your variance includes the square of the mean's residual. Which of the two variances
-                was already right?
-            np.sqrt(var + np.float32(eps)) => (np.sqrt(var) + np.float32(eps))
-                Your eps is added to sigma. Does layer norm add it before or after the root?
-            np.sqrt(var + np.float32(eps)) => np.sqrt(var)
-                Your numbers are those of eps = 0. Do you use the caller's eps?
-            return c / np.sqrt(var + np.float32(eps)) => return c
-                You divide nothing by s, or only the mean's residual. Where do your brackets close?
-            (var + => (var * x.shape[-1] / (x.shape[-1] - 1) +
-                Your variance divides by D - 1. Is it an estimate or a definition?
-            d = x - m => d = x.astype(float) - m
-                The digits are there, in a float64 result. Which dtype does the exercise ask for?
-        """),
+    Exercise("repair-the-mean", 10, "implement", repaired_solution).with_checks(
+        *(_repaired(f"offset {offset:g}", offset) for offset in (0, 1e4, 1e7)),
+        _repaired("each row has its own mean", 1e4, -1e5, 0, 1e6, shape=(2, 2, -1)),
+        _repaired("eps is used", 1e3, sigma=1e-2, eps=1e-3),
     ),
-    Exercise(
-        "short-form",
-        10,
-        "test",
-        short_form_is_safe_solution,
+    Exercise("short-form", 10, "test", short_form_is_safe_solution).with_checks(
         # The residual r, in sigma: far below 1, below 1; 17 with a positive variance v, and 190: an
         # answer that forgets the sign is right here, as no other mistake is; -900; -17 with a
         # positive v; the rest in other units, two with |r| = 3 sigma below v and |r| = 0.03 to 0.3
         # sigma above it; one with a negative v; a row near 0, which any order sums well enough; -61
         # beside a v far below any eps.
-        tuple(
+        *(
             _safe_or_not(*row)
             for row in (
                 ("pairwise", 1e2, 1024),
@@ -297,26 +293,6 @@ EXERCISES = (
                 ("sequential", 0, 1024),
                 ("sequential", 1e5, 65536, 1e-6),
             )
-        ),
-        mistakes=changes("""
-            return bool(residual[0] ** 2 < var[0]) => return True
-                Every row is trusted. How large may the residual become?
-            return bool(residual[0] ** 2 < var[0]) => return False
-                No row is trusted. How large is the residual of a row near 0?
-            residual[0] ** 2 < var[0] => not abs(residual[0]) >= np.sqrt(var[0])
-                The root of a negative variance is NaN, and every comparison with a NaN is false. Is
-                that row safe?
-            recentred_short(x, order) => recentred_short(x)
-                Your answer ignores the order of summation. Which sum loses more?
-            residual[0] ** 2 < var[0] => residual[0] ** 2 >= var[0]
-                True and False have changed places in your answer.
-            residual[0] ** 2 < var[0] => abs(residual[0]) < var[0]
-                A length is compared with a square. Multiply the row by 10: does the answer stay?
-            residual[0] ** 2 < var[0] => residual[0] * abs(residual[0]) < var[0]
-                The residual keeps its sign: a large negative one counts as small.
-            residual[0] ** 2 < var[0] => var[0] > 0
-                Your answer looks at the sign of the variance only. Can a wrong variance be
-                positive?
-        """),
+        )
     ),
 )

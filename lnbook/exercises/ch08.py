@@ -8,7 +8,7 @@ from lnlib import reference, regimes
 from lnlib.rounding import FORMATS, round_to
 from lnlib.variance import normalise, total
 
-from . import Exercise, changes
+from . import Exercise
 from .expect import expect, expect_array, expect_close, expect_number, expect_parts
 from .run import Call, each, quietly
 
@@ -272,176 +272,138 @@ def _zeros(found, row):
     )
 
 
+MISTAKES = r"""
+== survivors
+max(naive, mean) => naive
+    The naive algorithm pays for its variance only. Which mean does it subtract from the row?
+max(loss, 2**-24) <= 10.0**-digits => max(loss, 2**-24) > 10.0**-digits
+    These are the algorithms that lose the digits. Which keep them?
+max(loss, 2**-24) => (loss or 2**-24)
+    An error below u is predicted. Can a float32 result be that good?
+var / eps, D, "pairwise") => var / eps, D, "sequential")
+    Your naive variance has running sums. In which order does the exercise add?
+regimes.mean_loss(ratio, D, "pairwise") => regimes.mean_loss(ratio, D, "sequential")
+    Your rounded mean is one running sum. In which order does the exercise add?
+var / eps => eps / var
+    Your energy is upside down. Is it large where eps hides the variance, or where it does not?
+var / eps => var / 1e-5
+    The energy is computed with the default eps, whatever eps is given.
+row.astype(np.float64) => row
+    Mean and variance are computed in float32. Can it hold the square of every number of every row?
+== safe-eps
+return max( => return min(
+    The smaller of two lower bounds is returned. Which eps satisfies both?
+gain**-2 => 0
+    Only the format is looked at. By how much is a row of tiny sigma magnified?
+gain**-2 => 1 / gain
+    Your eps is the reciprocal of the gain. Is sigma divided by eps, or by what comes of it?
+max(FORMATS[dtype].smallest_normal, gain**-2)
+=> FORMATS[dtype].smallest_normal + gain**-2
+    Two lower bounds are added. Which number satisfies both, and is no larger than needed?
+FORMATS[dtype].smallest_normal => 0.0
+    Only the gain is looked at. Is the eps it asks for a number of the format, with all its digits?
+FORMATS[dtype].smallest_normal => FORMATS[dtype].smallest_subnormal
+    The bound is the smallest number above 0. How many digits has it?
+FORMATS[dtype].smallest_normal => FORMATS[dtype].u
+    The bound is the unit roundoff: the spacing near 1, and not where numbers near 0 lose digits.
+FORMATS[dtype].smallest_normal => np.finfo(dtype).tiny
+    NumPy has no bfloat16, so np.finfo fails. FORMATS has all three formats.
+== largest-sigma
+np.sqrt(largest / D), np.sqrt(largest) => np.sqrt(largest), np.sqrt(largest / D)
+    The two numbers have changed places. Which order of work makes the larger intermediate number?
+np.sqrt(largest / D), np.sqrt(largest) => largest / D, largest
+    These are the largest squares. What was asked for is sigma.
+np.sqrt(largest / D), np.sqrt(largest)
+=> int(np.sqrt(largest / D)), int(np.sqrt(largest))
+    Your sigmas are cut to whole numbers. Need a standard deviation be one?
+sqrt(largest / D) => sqrt(largest / (D - 1))
+    D - 1 squares are added. How many has a row of D?
+sqrt(largest / D) => sqrt(largest) / D
+    You divide sigma itself by D. Which sum must not exceed the largest number?
+sqrt(largest / D) => sqrt(largest)
+    Your first number does not depend on D. How many squares are in the sum before it is divided?
+, np.sqrt(largest) => , np.inf
+    By your answer nothing overflows where each square is divided first. How large is a square
+    before that?
+, np.sqrt(largest) => , np.sqrt(largest / D)
+    Your second number is the first again. How large does the sum become where each square is
+    divided first?
+== rescue
+scale = 2.0**-exponent => scale = 1.0
+    The row is not scaled, or its scale is computed from its squares, which overflow as before.
+scale = 2.0**-exponent => scale = 1 / max(float(np.abs(row).max()), 1.0)
+    The row is divided by its largest number. Which scales change no digit of an element?
+scaled = row * row.dtype.type(scale) => scaled = row / row.std()
+    The row is divided by its standard deviation. What becomes of that where squares overflow?
+np.abs(row).max() => row.max()
+    Your scale is not that of the number with the largest absolute value. Which number of a row has
+    the largest square?
+eps * scale**2 => eps
+    You scale the row but not eps, which then weighs more than before against the smaller squares.
+eps * scale**2 => eps * scale
+    Your eps is scaled as the row is. To what is it added?
+scaled, eps=max(eps * scale**2, tiny) => row.astype(float), eps=eps).astype(row.dtype
+    The squares of large float64 rows overflow as before. No type is wider, and no fixed power is
+    enough.
+max(eps * scale**2, tiny) => eps * scale**2
+    The scaled eps is allowed to become 0. What is then the result for a constant row?
+"""
+
 EXERCISES = (
-    Exercise(
-        "survivors",
-        15,
-        "measure",
-        survivors_solution,
-        (
-            *map(_on_the_map, PLACES),
-            _survivors("near the threshold", _near_the_threshold),
-            _survivors("eps is used", _given_eps),
-        ),
-        mistakes=changes("""
-            max(naive, mean) => naive
-                The naive algorithm pays for its variance only. Which mean does it subtract from the
-                row?
-            max(loss, 2**-24) <= 10.0**-digits => max(loss, 2**-24) > 10.0**-digits
-                These are the algorithms that lose the digits. Which keep them?
-            max(loss, 2**-24) => (loss or 2**-24)
-                An error below u is predicted. Can a float32 result be that good?
-            var / eps, D, "pairwise") => var / eps, D, "sequential")
-                Your naive variance has running sums. In which order does the exercise add?
-            regimes.mean_loss(ratio, D, "pairwise") => regimes.mean_loss(ratio, D, "sequential")
-                Your rounded mean is one running sum. In which order does the exercise add?
-            var / eps => eps / var
-                Your energy is upside down. Is it large where eps hides the variance, or where it
-                does not?
-            var / eps => var / 1e-5
-                The energy is computed with the default eps, whatever eps is given.
-            row.astype(np.float64) => row
-                Mean and variance are computed in float32. Can it hold the square of every number of
-                every row?
-        """),
+    Exercise("survivors", 15, "measure", survivors_solution).with_checks(
+        *map(_on_the_map, PLACES),
+        _survivors("near the threshold", _near_the_threshold),
+        _survivors("eps is used", _given_eps),
     ),
-    Exercise(
-        "safe-eps",
-        5,
-        "derive",
-        safe_eps_solution,
-        (
-            _formats(
-                "eps is a normal number",
-                [(dtype, gain) for dtype in _DTYPES for gain in (1e6, 1e3)],
-                _eps_is_normal,
-            ),
-            _formats(
-                "the gain is limited",
-                [(dtype, gain) for dtype in _DTYPES for gain in (30.0, 1e3, 1e5)],
-                _gain_is_limited,
-            ),
-            _formats(
-                "no larger than needed",
-                (("float16", 30.0), ("float16", 1e4), ("bfloat16", 1e3), ("float32", 1e5)),
-                _no_larger_than_needed,
-            ),
+    Exercise("safe-eps", 5, "derive", safe_eps_solution).with_checks(
+        _formats(
+            "eps is a normal number",
+            [(dtype, gain) for dtype in _DTYPES for gain in (1e6, 1e3)],
+            _eps_is_normal,
         ),
-        mistakes=changes("""
-            return max( => return min(
-                The smaller of two lower bounds is returned. Which eps satisfies both?
-            gain**-2 => 0
-                Only the format is looked at. By how much is a row of tiny sigma magnified?
-            gain**-2 => 1 / gain
-                Your eps is the reciprocal of the gain. Is sigma divided by eps, or by what comes of
-                it?
-            max(FORMATS[dtype].smallest_normal, gain**-2)
-            => FORMATS[dtype].smallest_normal + gain**-2
-                Two lower bounds are added. Which number satisfies both, and is no larger than
-                needed?
-            FORMATS[dtype].smallest_normal => 0.0
-                Only the gain is looked at. Is the eps it asks for a number of the format, with all
-                its digits?
-            FORMATS[dtype].smallest_normal => FORMATS[dtype].smallest_subnormal
-                The bound is the smallest number above 0. How many digits has it?
-            FORMATS[dtype].smallest_normal => FORMATS[dtype].u
-                The bound is the unit roundoff: the spacing near 1, and not where numbers near 0
-                lose digits.
-            FORMATS[dtype].smallest_normal => np.finfo(dtype).tiny
-                NumPy has no bfloat16, so np.finfo fails. FORMATS has all three formats.
-        """),
+        _formats(
+            "the gain is limited",
+            [(dtype, gain) for dtype in _DTYPES for gain in (30.0, 1e3, 1e5)],
+            _gain_is_limited,
+        ),
+        _formats(
+            "no larger than needed",
+            (("float16", 30.0), ("float16", 1e4), ("bfloat16", 1e3), ("float32", 1e5)),
+            _no_larger_than_needed,
+        ),
     ),
-    Exercise(
-        "largest-sigma",
-        10,
-        "derive",
-        largest_sigmas_solution,
-        (
-            _sum_of_squares("squares added first", False),
-            _sum_of_squares("squares divided first", True),
-            each(
-                "another format",
-                lambda rng: [
-                    Call({"D": 768, "largest": FORMATS[dtype].largest})
-                    for dtype in ("float32", "float16")
-                ],
-                _other_format,
-            ),
+    Exercise("largest-sigma", 10, "derive", largest_sigmas_solution).with_checks(
+        _sum_of_squares("squares added first", False),
+        _sum_of_squares("squares divided first", True),
+        each(
+            "another format",
+            lambda rng: [
+                Call({"D": 768, "largest": FORMATS[dtype].largest})
+                for dtype in ("float32", "float16")
+            ],
+            _other_format,
         ),
-        mistakes=changes("""
-            np.sqrt(largest / D), np.sqrt(largest) => np.sqrt(largest), np.sqrt(largest / D)
-                The two numbers have changed places. Which order of work makes the larger
-                intermediate number?
-            np.sqrt(largest / D), np.sqrt(largest) => largest / D, largest
-                These are the largest squares. What was asked for is sigma.
-            np.sqrt(largest / D), np.sqrt(largest)
-            => int(np.sqrt(largest / D)), int(np.sqrt(largest))
-                Your sigmas are cut to whole numbers. Need a standard deviation be one?
-            sqrt(largest / D) => sqrt(largest / (D - 1))
-                D - 1 squares are added. How many has a row of D?
-            sqrt(largest / D) => sqrt(largest) / D
-                You divide sigma itself by D. Which sum must not exceed the largest number?
-            sqrt(largest / D) => sqrt(largest)
-                Your first number does not depend on D. How many squares are in the sum before it is
-                divided?
-            , np.sqrt(largest) => , np.inf
-                By your answer nothing overflows where each square is divided first. How large is a
-                square before that?
-            , np.sqrt(largest) => , np.sqrt(largest / D)
-                Your second number is the first again. How large does the sum become where each
-                square is divided first?
-        """),
     ),
-    Exercise(
-        "rescue",
-        20,
-        "implement",
-        rescued_solution,
-        (
-            _rescued(
-                "rows whose squares overflow",
-                _rows((0.5, 1e18, 0.0), (0.5, 3e18, 0.0), (0.5, 1e25, 0.0), (0.5, 1e37, 0.0)),
-            ),
-            _rescued("the largest number is negative", _negative_rows),
-            # x / max(x) is rounded: at ratio 1e5 that alone costs 1e5 u = 6e-3.
-            _rescued("scaling rounds nothing", _rows((1e5, 1.0, 0.0))),
-            _rescued(
-                "eps is scaled with the row",
-                _rows((0.1, 30.0, 1e3), (0.1, 1e20, 1e40), (0.1, 1e-3, 1e-5), (0.1, 1e-25, 1e-5)),
-            ),
-            each(
-                "constant rows are zero",
-                lambda rng: [
-                    Call({"row": np.full(8, value, np.float32)}) for value in (0.0, 7.0, 1e30)
-                ],
-                _zeros,
-                call=quietly,
-            ),
-            _rescued("float64 rows whose squares overflow", _large_float64_rows),
+    Exercise("rescue", 20, "implement", rescued_solution).with_checks(
+        _rescued(
+            "rows whose squares overflow",
+            _rows((0.5, 1e18, 0.0), (0.5, 3e18, 0.0), (0.5, 1e25, 0.0), (0.5, 1e37, 0.0)),
         ),
-        mistakes=changes("""
-            scale = 2.0**-exponent => scale = 1.0
-                The row is not scaled, or its scale is computed from its squares, which overflow as
-                before.
-            scale = 2.0**-exponent => scale = 1 / max(float(np.abs(row).max()), 1.0)
-                The row is divided by its largest number. Which scales change no digit of an
-                element?
-            scaled = row * row.dtype.type(scale) => scaled = row / row.std()
-                The row is divided by its standard deviation. What becomes of that where squares
-                overflow?
-            np.abs(row).max() => row.max()
-                Your scale is not that of the number with the largest absolute value. Which number
-                of a row has the largest square?
-            eps * scale**2 => eps
-                You scale the row but not eps, which then weighs more than before against the
-                smaller squares.
-            eps * scale**2 => eps * scale
-                Your eps is scaled as the row is. To what is it added?
-            scaled, eps=max(eps * scale**2, tiny) => row.astype(float), eps=eps).astype(row.dtype
-                The squares of large float64 rows overflow as before. No type is wider, and no fixed
-                power is enough.
-            max(eps * scale**2, tiny) => eps * scale**2
-                The scaled eps is allowed to become 0. What is then the result for a constant row?
-        """),
+        _rescued("the largest number is negative", _negative_rows),
+        # x / max(x) is rounded: at ratio 1e5 that alone costs 1e5 u = 6e-3.
+        _rescued("scaling rounds nothing", _rows((1e5, 1.0, 0.0))),
+        _rescued(
+            "eps is scaled with the row",
+            _rows((0.1, 30.0, 1e3), (0.1, 1e20, 1e40), (0.1, 1e-3, 1e-5), (0.1, 1e-25, 1e-5)),
+        ),
+        each(
+            "constant rows are zero",
+            lambda rng: [
+                Call({"row": np.full(8, value, np.float32)}) for value in (0.0, 7.0, 1e30)
+            ],
+            _zeros,
+            call=quietly,
+        ),
+        _rescued("float64 rows whose squares overflow", _large_float64_rows),
     ),
 )

@@ -9,7 +9,7 @@ from lnlib import regimes
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 from lnlib.summation import sum_rows
 
-from . import Exercise, changes
+from . import Exercise
 from .expect import expect, expect_array, expect_close, expect_number
 from .gradients import Backward, outside
 from .run import Call, each, quietly
@@ -212,166 +212,133 @@ def _measured(found, tolerance, in_pairs, rng, **_):
     expect(0.5 < error / tolerance < 2, f"{how}: after {n} rows the measured error is {error:.1%}")
 
 
+MISTAKES = r"""
+== digits-of-dx
+rstd * cache.gamma => rstd
+    Your numerator is computed from dy alone. What reaches the normalisation on the way back?
+np.linalg.norm(cache.rstd * cache.gamma * dy) / size
+=> (np.linalg.norm(cache.rstd * cache.gamma * dy) / size) ** 2
+    Your kappa is a quotient of squares. Which root does a norm have?
+\n    if size == 0:\n        return 0.0 =>
+& max(0.0, => np.maximum(0.0,
+    Your digits are no number where dx is zero. What does the docstring return there?
+np.linalg.norm(cache.rstd * cache.gamma * dy) / size
+=> size / np.linalg.norm(cache.rstd * cache.gamma * dy)
+    Your kappa is upside down: it is largest where nothing cancels.
+log10(kappa * u) => log(kappa * u)
+    Your logarithm is the natural one. What is the base of decimal digits?
+log10(kappa * u) => log10(kappa * 2**-24)
+    The u of float32 is used, whatever u is given.
+max(0.0, -np.log10(kappa * u)) => -np.log10(kappa * u)
+    The number of digits may come out negative. How many are left where all are lost?
+== constant-rows
+np.where(sigma > 0, sigma, 1) => sigma
+    You divide a constant row by its sigma, which is 0. Which factor of the third term is 0 as well?
+np.where(sigma > 0, sigma, 1) => np.where((sigma > 0).all(), sigma, np.inf)
+    One constant row removes the third term from all rows. For which rows is there no quotient?
+np.where(sigma > 0, sigma, 1) => np.where(sigma > eps, sigma, np.inf)
+    Rows of sigma below eps are treated as constant ones. For which sigma is there no quotient?
+np.where(sigma > 0, sigma, 1) => (sigma + 1e-12)
+    You add a number to every sigma, which changes dx of all rows a little. Which rows need another
+    sigma?
+along) / s => along) / s * (sigma > 0)
+    Your dx of a constant row is 0. Move one element of such a row a little: does y stay?
+s = sigma + eps => s = np.where(sigma > 0, sigma + eps, 1)
+    A constant row is divided by 1. What does the forward pass divide it by?
+c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
+    Your sigma divides by D - 1. Is it an estimate or a definition?
+x.mean(axis=-1, keepdims=True) => x.mean()
+& (c * c).mean(axis=-1, keepdims=True) => (c * c).mean()
+& (g * c / s).mean(axis=-1, keepdims=True) => (g * c / s).mean()
+& g.mean(axis=-1, keepdims=True) => g.mean()
+    Your means are taken over all rows together. Which numbers has the mean of a row?
+== sum-in-pairs
+np.concatenate([pairs, terms[2 * half :]]) => pairs
+    Where the number of rows is odd, the last one is lost.
+while len(terms) > 1 => if len(terms) > 1
+    Rows are paired once. What becomes of the other pairs?
+while len(terms) > 1: => terms = terms.T\n    while len(terms) > 1:
+    The numbers of each row are added to each other. Along which axis do the rows lie?
+terms[:half] + terms[half : 2 * half] => (terms[:half] + terms[half:2 * half]) / 2
+    Pairs are averaged. What is asked for is their sum.
+while len(terms) > 1: => return terms.sum(axis=0)\n    while len(terms) > 1:
+    This is NumPy's sum along axis 0: one running sum, in which every row waits its turn.
+while => return np.ascontiguousarray(terms.T).sum(axis=1)\n    while
+    Rows are added in running sums of blocks, as NumPy does along a contiguous axis. How many rows
+    are in a block?
+pairs = terms[:half] + terms[half : 2 * half
+=> terms[:half] += terms[half:2 * half]\n\
+        pairs = terms[:half
+    The sums are written into terms, which belongs to the caller.
+terms[half : 2 * half] => terms[half:]
+& np.concatenate([pairs, terms[2 * half :]]) => pairs
+    NumPy adds one row to each of two, so that it counts twice. Which row has no partner?
+== rows-until
+else 2 * roundings => else roundings
+    You count every rounding of the running sum as if the sum already had its full size.
+np.exp2(roundings) if in_pairs else 2 * roundings => 2 * roundings
+    The running sum's line is solved in both cases. What does in_pairs change?
+np.exp2(roundings) if in_pairs else 2 * roundings => tolerance / u
+    Neither line is solved: you return how many worst-case roundings add up to the tolerance.
+(tolerance / (0.42 * u)) ** 2 => tolerance / (0.42 * u)
+    The root of the line is not undone. What does that leave of N on the other side?
+0.42 * u => u
+    Every rounding is counted at its worst, u. What is a typical one?
+0.42 * u => 0.42 * 2**-24
+    The u of float32 is used, whatever u is given.
+np.exp2(roundings) => roundings
+    These are the levels of a tree. How many rows do so many levels add?
+if in_pairs => if not in_pairs
+    The tree and the running sum have changed places.
+"""
+
 EXERCISES = (
-    Exercise(
-        "digits-of-dx",
-        10,
-        "measure",
-        digits_of_dx_solution,
-        (
-            _digits("rows of all sizes", _rows_of_all_sizes),
-            _digits("few digits, or none", _few_digits),
-            _digits("dx is zero", _no_digits),
-        ),
-        mistakes=changes(r"""
-            rstd * cache.gamma => rstd
-                Your numerator is computed from dy alone. What reaches the normalisation on the way
-                back?
-            np.linalg.norm(cache.rstd * cache.gamma * dy) / size
-            => (np.linalg.norm(cache.rstd * cache.gamma * dy) / size) ** 2
-                Your kappa is a quotient of squares. Which root does a norm have?
-            \n    if size == 0:\n        return 0.0 =>
-            & max(0.0, => np.maximum(0.0,
-                Your digits are no number where dx is zero. What does the docstring return there?
-            np.linalg.norm(cache.rstd * cache.gamma * dy) / size
-            => size / np.linalg.norm(cache.rstd * cache.gamma * dy)
-                Your kappa is upside down: it is largest where nothing cancels.
-            log10(kappa * u) => log(kappa * u)
-                Your logarithm is the natural one. What is the base of decimal digits?
-            log10(kappa * u) => log10(kappa * 2**-24)
-                The u of float32 is used, whatever u is given.
-            max(0.0, -np.log10(kappa * u)) => -np.log10(kappa * u)
-                The number of digits may come out negative. How many are left where all are lost?
-        """),
+    Exercise("digits-of-dx", 10, "measure", digits_of_dx_solution).with_checks(
+        _digits("rows of all sizes", _rows_of_all_sizes),
+        _digits("few digits, or none", _few_digits),
+        _digits("dx is zero", _no_digits),
     ),
-    Exercise(
-        "constant-rows",
-        15,
-        "derive, implement",
-        safe_backward_solution,
-        (
-            *_DX.layers()[:3],
-            _safe("rows that vary", _varied_rows),
-            _safe("constant rows among others", _constant_among_others),
-            *_DX.layers()[3:],
-            _DX.stress(),
-        ),
-        _DX.diagnose,
-        mistakes=changes("""
-            np.where(sigma > 0, sigma, 1) => sigma
-                You divide a constant row by its sigma, which is 0. Which factor of the third term
-                is 0 as well?
-            np.where(sigma > 0, sigma, 1) => np.where((sigma > 0).all(), sigma, np.inf)
-                One constant row removes the third term from all rows. For which rows is there no
-                quotient?
-            np.where(sigma > 0, sigma, 1) => np.where(sigma > eps, sigma, np.inf)
-                Rows of sigma below eps are treated as constant ones. For which sigma is there no
-                quotient?
-            np.where(sigma > 0, sigma, 1) => (sigma + 1e-12)
-                You add a number to every sigma, which changes dx of all rows a little. Which rows
-                need another sigma?
-            along) / s => along) / s * (sigma > 0)
-                Your dx of a constant row is 0. Move one element of such a row a little: does y
-                stay?
-            s = sigma + eps => s = np.where(sigma > 0, sigma + eps, 1)
-                A constant row is divided by 1. What does the forward pass divide it by?
-            c).mean(axis=-1, keepdims=True => c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1
-                Your sigma divides by D - 1. Is it an estimate or a definition?
-            x.mean(axis=-1, keepdims=True) => x.mean()
-            & (c * c).mean(axis=-1, keepdims=True) => (c * c).mean()
-            & (g * c / s).mean(axis=-1, keepdims=True) => (g * c / s).mean()
-            & g.mean(axis=-1, keepdims=True) => g.mean()
-                Your means are taken over all rows together. Which numbers has the mean of a row?
-        """),
+    Exercise("constant-rows", 15, "derive, implement", safe_backward_solution).with_checks(
+        *_DX.layers()[:3],
+        _safe("rows that vary", _varied_rows),
+        _safe("constant rows among others", _constant_among_others),
+        *_DX.layers()[3:],
+        _DX.stress(),
+        diagnose=_DX.diagnose,
     ),
-    Exercise(
-        "sum-in-pairs",
-        10,
-        "implement",
-        sum_in_pairs_solution,
-        (
-            _sums("every row counts", _whole_numbers, _every_row_counts),
-            # Before the short sum, on which running sums along either axis are alike.
-            _sums(
-                "131069 rows",
-                lambda rng: Call({"terms": rng.uniform(1, 2, (2**17 - 3, 4)).astype(np.float32)}),
-                _no_growth,
-            ),
-            _sums(
-                "pairs, in float32",
-                lambda rng: Call({"terms": np.array([[2**24], [1], [1], [1]], np.float32)}),
-                _in_pairs,
-            ),
+    Exercise("sum-in-pairs", 10, "implement", sum_in_pairs_solution).with_checks(
+        _sums("every row counts", _whole_numbers, _every_row_counts),
+        # Before the short sum, on which running sums along either axis are alike.
+        _sums(
+            "131069 rows",
+            lambda rng: Call({"terms": rng.uniform(1, 2, (2**17 - 3, 4)).astype(np.float32)}),
+            _no_growth,
         ),
-        mistakes=changes(r"""
-            np.concatenate([pairs, terms[2 * half :]]) => pairs
-                Where the number of rows is odd, the last one is lost.
-            while len(terms) > 1 => if len(terms) > 1
-                Rows are paired once. What becomes of the other pairs?
-            while len(terms) > 1: => terms = terms.T\n    while len(terms) > 1:
-                The numbers of each row are added to each other. Along which axis do the rows lie?
-            terms[:half] + terms[half : 2 * half] => (terms[:half] + terms[half:2 * half]) / 2
-                Pairs are averaged. What is asked for is their sum.
-            while len(terms) > 1: => return terms.sum(axis=0)\n    while len(terms) > 1:
-                This is NumPy's sum along axis 0: one running sum, in which every row waits its
-                turn.
-            while => return np.ascontiguousarray(terms.T).sum(axis=1)\n    while
-                Rows are added in running sums of blocks, as NumPy does along a contiguous axis. How
-                many rows are in a block?
-            pairs = terms[:half] + terms[half : 2 * half
-            => terms[:half] += terms[half:2 * half]\n\
-                    pairs = terms[:half
-                The sums are written into terms, which belongs to the caller.
-            terms[half : 2 * half] => terms[half:]
-            & np.concatenate([pairs, terms[2 * half :]]) => pairs
-                NumPy adds one row to each of two, so that it counts twice. Which row has no
-                partner?
-        """),
+        _sums(
+            "pairs, in float32",
+            lambda rng: Call({"terms": np.array([[2**24], [1], [1], [1]], np.float32)}),
+            _in_pairs,
+        ),
     ),
-    Exercise(
-        "rows-until",
-        10,
-        "derive",
-        rows_until_solution,
+    Exercise("rows-until", 10, "derive", rows_until_solution).with_checks(
         # The first is small enough for 2**n, should the two sums have changed places.
-        (
-            each(
-                "by theory",
-                _cases(
-                    (0.01, 2.0**-8, False),
-                    (1e-5, _U, False),
-                    (0.05, 2.0**-8, False),
-                    (1e-12, 2.0**-53, False),
-                    (1e-7, _U, True),
-                    (0.01, 2.0**-8, True),
-                    (2e-16, 2.0**-53, True),
-                ),
-                _by_theory,
+        each(
+            "by theory",
+            _cases(
+                (0.01, 2.0**-8, False),
+                (1e-5, _U, False),
+                (0.05, 2.0**-8, False),
+                (1e-12, 2.0**-53, False),
+                (1e-7, _U, True),
+                (0.01, 2.0**-8, True),
+                (2e-16, 2.0**-53, True),
             ),
-            each(
-                "measured in bfloat16",
-                _cases((0.05, 2.0**-8, False), (0.006, 2.0**-8, True)),
-                _measured,
-            ),
+            _by_theory,
         ),
-        mistakes=changes("""
-            else 2 * roundings => else roundings
-                You count every rounding of the running sum as if the sum already had its full size.
-            np.exp2(roundings) if in_pairs else 2 * roundings => 2 * roundings
-                The running sum's line is solved in both cases. What does in_pairs change?
-            np.exp2(roundings) if in_pairs else 2 * roundings => tolerance / u
-                Neither line is solved: you return how many worst-case roundings add up to the
-                tolerance.
-            (tolerance / (0.42 * u)) ** 2 => tolerance / (0.42 * u)
-                The root of the line is not undone. What does that leave of N on the other side?
-            0.42 * u => u
-                Every rounding is counted at its worst, u. What is a typical one?
-            0.42 * u => 0.42 * 2**-24
-                The u of float32 is used, whatever u is given.
-            np.exp2(roundings) => roundings
-                These are the levels of a tree. How many rows do so many levels add?
-            if in_pairs => if not in_pairs
-                The tree and the running sum have changed places.
-        """),
+        each(
+            "measured in bfloat16",
+            _cases((0.05, 2.0**-8, False), (0.006, 2.0**-8, True)),
+            _measured,
+        ),
     ),
 )

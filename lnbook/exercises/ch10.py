@@ -4,7 +4,7 @@ import itertools
 
 from lnlib import cost
 
-from . import Exercise, changes
+from . import Exercise
 from .expect import expect, expect_number, expect_parts
 from .run import Call, each
 
@@ -176,115 +176,88 @@ def _small_arrays(found, rows, D, itemsize, keep, in_place):
     )
 
 
+MISTAKES = r"""
+== rms-norm-cost
+4 * N + 4 * rows => 4 * N + 3 * rows
+    One operation for each row is missing. How many has a sum of D numbers by this book's rule, how
+    many a root?
+4 * N + 4 * rows => 3 * N + 5 * rows
+    The sum is counted as one operation a row. How many numbers does it add?
+10 * rows + D => 10 * rows + N
+    One factor is read anew for each row. Does the model count numbers of an array, or uses of them?
+7 * N => 8 * N
+    One access for each element is too many. How often does x * x read x, and what does a sum write?
+2 * N => 3 * N
+    A third large array is moved in the fused pass. Does it return xhat, or read x again?
+itemsize * numbers, itemsize * fused => numbers, fused
+    These are numbers, and not bytes.
+10 * rows + D => 10 * rows + N
+& 2 * N + rows + D => 3 * N + rows
+    One factor is read anew for each row. Does the model count numbers of an array, or uses of them?
+== free-operations
+- 8 =>
+    These are all the operations that fit beside the copy. How many does the pass do already?
+2 * itemsize => itemsize
+    You count half of the operations that fit beside the copy. How many arrays does it move, and do
+    you use the whole rate?
+2 * itemsize / machine.copy - 8 => 1 / machine.copy
+    This is the ridge, in operations per byte. How many bytes has an element?
+flops * 2 * itemsize / machine.copy => copy * 2 * itemsize / machine.flops
+    By your answer nothing is free, though the copy takes longer. In which unit is your quotient,
+    and what is cut off?
+2 * itemsize => 2
+    Two numbers are counted as two bytes. How many bytes has each?
+copy => triad
+    The bandwidth is that of triad, which reads two arrays for each one written. And forward?
+max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)
+=> machine.flops * 2 * itemsize / machine.copy - 8
+    The number may be negative. What is free where the arithmetic takes longer than the copy?
+max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)
+=> round(max(0.0, machine.flops * 2 * itemsize / machine.copy - 8))
+    The number is rounded to a whole one. Does the docstring ask for that?
+== step-peak
+3 + => 2 +
+    An array of x's size is missing. Forward, loss and backward each make one at least. Are all
+    counted?
+(keep == "xhat") => (keep == "x")
+    The two ways to keep are the wrong way round. Which one keeps a new array of x's size?
+return itemsize * ( => return (
+    These are numbers, and not bytes.
+- in_place =>
+    Whether in_place is set makes no difference in your sum. Where does dx go then?
+- in_place => - (not in_place)
+    An array is saved where in_place is not set. Over which array is dx written where it is?
+3 + (keep == "xhat") => 2
+    Nothing that forward leaves is in your sum. What does it make of x's size?
+1 if keep == "xhat" else 2 => 2
+    Two statistics are kept in both cases. What is the mean for, once xhat is there?
++ 2 * D =>
+    The gradients of the parameters are not counted.
+"""
+
 EXERCISES = (
-    Exercise(
-        "rms-norm-cost",
-        15,
-        "measure",
-        rms_norm_cost_solution,
-        (
-            _costs("a large array, per element", _per_element, (10_000, 5000, 4)),
-            _costs(
-                "small arrays, to the byte",
-                _to_the_byte,
-                (101, 7, 4),
-                (2, 300, 2),
-                (40, 8, 8),
-                (1, 1, 8),
-            ),
+    Exercise("rms-norm-cost", 15, "measure", rms_norm_cost_solution).with_checks(
+        _costs("a large array, per element", _per_element, (10_000, 5000, 4)),
+        _costs(
+            "small arrays, to the byte",
+            _to_the_byte,
+            (101, 7, 4),
+            (2, 300, 2),
+            (40, 8, 8),
+            (1, 1, 8),
         ),
-        mistakes=changes("""
-            4 * N + 4 * rows => 4 * N + 3 * rows
-                One operation for each row is missing. How many has a sum of D numbers by this
-                book's rule, how many a root?
-            4 * N + 4 * rows => 3 * N + 5 * rows
-                The sum is counted as one operation a row. How many numbers does it add?
-            10 * rows + D => 10 * rows + N
-                One factor is read anew for each row. Does the model count numbers of an array, or
-                uses of them?
-            7 * N => 8 * N
-                One access for each element is too many. How often does x * x read x, and what does
-                a sum write?
-            2 * N => 3 * N
-                A third large array is moved in the fused pass. Does it return xhat, or read x
-                again?
-            itemsize * numbers, itemsize * fused => numbers, fused
-                These are numbers, and not bytes.
-            10 * rows + D => 10 * rows + N
-            & 2 * N + rows + D => 3 * N + rows
-                One factor is read anew for each row. Does the model count numbers of an array, or
-                uses of them?
-        """),
     ),
-    Exercise(
-        "free-operations",
-        10,
-        "derive",
-        free_operations_solution,
-        (
-            each("memory is slow", _machines, _slow_memory),
-            each(
-                "arithmetic is slow",
-                lambda rng: Call({"machine": _machine(400e9, 100e9), "itemsize": 4}),
-                _slow_arithmetic,
-            ),
-            each("both take as long", _any_machine, _is_the_ridge),
+    Exercise("free-operations", 10, "derive", free_operations_solution).with_checks(
+        each("memory is slow", _machines, _slow_memory),
+        each(
+            "arithmetic is slow",
+            lambda rng: Call({"machine": _machine(400e9, 100e9), "itemsize": 4}),
+            _slow_arithmetic,
         ),
-        mistakes=changes("""
-            - 8 =>
-                These are all the operations that fit beside the copy. How many does the pass do
-                already?
-            2 * itemsize => itemsize
-                You count half of the operations that fit beside the copy. How many arrays does it
-                move, and do you use the whole rate?
-            2 * itemsize / machine.copy - 8 => 1 / machine.copy
-                This is the ridge, in operations per byte. How many bytes has an element?
-            flops * 2 * itemsize / machine.copy => copy * 2 * itemsize / machine.flops
-                By your answer nothing is free, though the copy takes longer. In which unit is your
-                quotient, and what is cut off?
-            2 * itemsize => 2
-                Two numbers are counted as two bytes. How many bytes has each?
-            copy => triad
-                The bandwidth is that of triad, which reads two arrays for each one written. And
-                forward?
-            max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)
-            => machine.flops * 2 * itemsize / machine.copy - 8
-                The number may be negative. What is free where the arithmetic takes longer than the
-                copy?
-            max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)
-            => round(max(0.0, machine.flops * 2 * itemsize / machine.copy - 8))
-                The number is rounded to a whole one. Does the docstring ask for that?
-        """),
+        each("both take as long", _any_machine, _is_the_ridge),
     ),
-    Exercise(
-        "step-peak",
-        15,
-        "measure",
-        step_peak_solution,
-        (
-            _steps("arrays of x's size", _whole_arrays, (10_000, 5000, 4)),
-            _steps("all arrays", _small_arrays, (101, 7, 8), (3, 500, 2), (1, 1, 4)),
-        ),
-        mistakes=changes("""
-            3 + => 2 +
-                An array of x's size is missing. Forward, loss and backward each make one at least.
-                Are all counted?
-            (keep == "xhat") => (keep == "x")
-                The two ways to keep are the wrong way round. Which one keeps a new array of x's
-                size?
-            return itemsize * ( => return (
-                These are numbers, and not bytes.
-            - in_place =>
-                Whether in_place is set makes no difference in your sum. Where does dx go then?
-            - in_place => - (not in_place)
-                An array is saved where in_place is not set. Over which array is dx written where it
-                is?
-            3 + (keep == "xhat") => 2
-                Nothing that forward leaves is in your sum. What does it make of x's size?
-            1 if keep == "xhat" else 2 => 2
-                Two statistics are kept in both cases. What is the mean for, once xhat is there?
-            + 2 * D =>
-                The gradients of the parameters are not counted.
-        """),
+    Exercise("step-peak", 15, "measure", step_peak_solution).with_checks(
+        _steps("arrays of x's size", _whole_arrays, (10_000, 5000, 4)),
+        _steps("all arrays", _small_arrays, (101, 7, 8), (3, 500, 2), (1, 1, 4)),
     ),
 )

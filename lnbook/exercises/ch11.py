@@ -8,7 +8,7 @@ import numpy as np
 from lnlib.cpu.ladder import ANY_ORDER, kernel
 from lnlib.layernorm import rms_norm_backward, rms_norm_forward
 
-from . import Exercise, changes
+from . import Exercise
 from .expect import expect, expect_close, expect_number
 from .gradients import RMS, Backward
 from .kernels import Out, expect_written, fill, with_outputs
@@ -55,67 +55,6 @@ def _to_the_bit(found, x, lanes):
         found == right,
         f"{len(x)} numbers in {lanes} lanes: found {found:.9g}, expected {right:.9g}, to the"
         " last bit",
-    )
-
-
-def shared_lines_solution(sums, line=64):
-    numbers = np.arange(sums.shape[-1]) * sums.strides[2]
-    touched = {}
-    for part in range(len(sums)):
-        for row in (0, 1):
-            start = sums.ctypes.data + part * sums.strides[0] + row * sums.strides[1]
-            # The first and the last byte of each number.
-            for place in (start, start + sums.itemsize - 1):
-                for at in np.unique((place + numbers) // line):
-                    touched.setdefault(at, set()).add(part)
-    return sum(len(parts) > 1 for parts in touched.values())
-
-
-def _placed(shape, offset=16, dtype=np.float32, view=lambda array: array):
-    """A function () -> sums of zeros that lie where they are to lie: a copy of the array itself
-    would lie elsewhere.
-
-    offset : bytes from the start of a line of 128 bytes to their first byte.
-    view : function (array of this shape) -> the sums.
-    """
-
-    def zeros():
-        n = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        room = np.zeros(n + 256, np.uint8)
-        start = -room.ctypes.data % 128 + offset
-        return view(room[start : start + n].view(dtype).reshape(shape))
-
-    return zeros
-
-
-def _parts(parts, D, offset=16, dtype=np.float32, line=64):
-    """A case of :func:`_lines`."""
-    words = f"{parts} parts, D = {D}, {np.dtype(dtype)}, {offset} bytes into a line of {line}"
-    return words, _placed((parts, 2, D), offset, dtype), line
-
-
-def _with_sums(answer, arguments):
-    sums = arguments["sums"]()
-    found = answer(sums, arguments["line"])
-    expect(not sums.any(), "your function changed its argument sums; work on new arrays")
-    return found
-
-
-def _lines(title, *cases):
-    """A check on cases (in words, sums, bytes of a line)."""
-
-    def judge(found, sums, line, what):
-        found, right = (
-            expect_number(found, "the number", "iu", "a whole number"),
-            shared_lines_solution(sums(), line),
-        )
-        expect(found == right, f"{what}: found {found:g} lines, expected {right}")
-
-    return each(
-        title,
-        lambda rng: [Call({"sums": sums, "line": line}, what=what) for what, sums, line in cases],
-        judge,
-        call=_with_sums,
     )
 
 
@@ -304,192 +243,113 @@ _GRADIENTS = Backward(
 )
 
 
+MISTAKES = r"""
+== lane-sum
+range(0, len(x), lanes) => range(0, len(x) - lanes + 1, lanes)
+    Only whole steps are taken: what is left over at the end is not added.
+start in range(0, len(x), lanes):\n\
+        step = x[start : start + lanes]\n\
+        sums[: len(step)] += step
+=> k, part in enumerate(np.array_split(x, lanes)):\n\
+        for number in part:\n\
+            sums[k] += number
+    Each lane gets a block of neighbours. How far apart are the numbers of one lane?
+np.zeros(lanes, x.dtype) => np.zeros(lanes)
+    The sum is taken in float64. In which dtype do the lanes add?
+in sums => in sums[::-1]
+    The lanes' sums are added from the last to the first. Are the bits the same?
+for start in range(0, len(x)
+=> whole = len(x) - len(x) % lanes\n\
+    for start in range(0, whole
+& in sums => in (*sums, *x[whole:])
+    What is left over after the whole steps comes after all lanes. Which lanes does it belong to?
+for lane in sums:\n        total += lane => total = sums.sum()
+    The lanes' sums are added by NumPy, in an order of its own.
+return total => return x.sum()
+    This is the sum in NumPy's order. Which numbers does a lane add?
+== rms-forward-rows
+squares / D + eps => squares + eps
+    The squares are added, and their mean is never taken.
+1 / np.sqrt(squares / D + eps) => 1 / (np.sqrt(squares / D) + eps)
+    Your eps is added after the root. Where does the docstring put it?
+squares / D + eps => squares / D
+    Your result does not depend on eps.
+x[i, j] * r * gamma[j] => x[i, j] * r * gamma[i]
+    Your gamma is indexed by row. Which index has a column?
+D = x.shape[1] => D, x = x.shape[1], x - x.mean(axis=1, keepdims=True)
+    Your rows lose their mean first, as in layer norm. Does RMS norm do that?
+for i in range(x.shape[0]):\n\
+        squares = x.dtype.type(0)
+=> squares = x.dtype.type(0)\n\
+    for i in range(x.shape[0]):
+    The sum of squares is not started anew: each row adds to those before it.
+r * => r\n            y[i, j] *=
+    Your y holds an intermediate result: it is written, read and written again.
+squares = x.dtype.type(0) => squares = np.float64(0)
+& x.dtype.type(1 / np.sqrt(squares / D + eps)) => 1 / np.sqrt(squares / D + eps)
+    Your y is rounded once: its products are float64. Which number in your loop is not made by
+    x.dtype.type?
+== rms-backward-rows
+[j] += => [j] =
+    Your dgamma is overwritten row by row. What happens to the terms of the rows before?
+D = x.shape[1] => D, total = x.shape[1], x.dtype.type(0)
+& r, total = rstd[i], x.dtype.type(0) => r = rstd[i]
+    The sum behind the mean is not started anew: each row adds to those before it.
+rstd[i] => 1 / rstd[i]
+    Your r is 1 / rstd[i]. What does the r in rstd stand for?
+dgamma[j] += upstream * xhat => pass
+    Your dgamma is zero, as it came. Which sum should it hold at the end?
+\n\
+        mean = x.dtype.type(total * r / D)\n\
+        for j in range(D):
+=> \n\
+            mean = x.dtype.type(total * r / D)
+    One loop over j does everything. What is missing in the mean while it runs?
+r * (gamma[j] * upstream => gamma[j] * upstream\n            dx[i, j] = r * (dx[i, j]
+    Your dx holds an intermediate result: it is written, read and written again.
+dgamma[j] += upstream * xhat
+=> pass\n\
+        for j in range(D):\n\
+            dgamma[j] += dy[i, j] * x[i, j] * r
+    Your dgamma has a loop of its own, which reads dy and x a third time. Where are both at hand
+    already?
+* x[i, j]\n => \n
+& total * r / D => total / D
+    Your mean is that of g. Which product's mean multiplies xhat?
+"""
+
 EXERCISES = (
-    Exercise(
-        "lane-sum",
-        10,
-        "implement",
-        lane_sum_solution,
-        (
-            each("whole numbers, with a remainder", _integers, _exact, unchanged=True),
-            each("to the last bit", _numbers, _to_the_bit, unchanged=True),
-        ),
-        mistakes=changes(r"""
-            range(0, len(x), lanes) => range(0, len(x) - lanes + 1, lanes)
-                Only whole steps are taken: what is left over at the end is not added.
-            start in range(0, len(x), lanes):\n\
-                    step = x[start : start + lanes]\n\
-                    sums[: len(step)] += step
-            => k, part in enumerate(np.array_split(x, lanes)):\n\
-                    for number in part:\n\
-                        sums[k] += number
-                Each lane gets a block of neighbours. How far apart are the numbers of one lane?
-            np.zeros(lanes, x.dtype) => np.zeros(lanes)
-                The sum is taken in float64. In which dtype do the lanes add?
-            in sums => in sums[::-1]
-                The lanes' sums are added from the last to the first. Are the bits the same?
-            for start in range(0, len(x)
-            => whole = len(x) - len(x) % lanes\n\
-                for start in range(0, whole
-            & in sums => in (*sums, *x[whole:])
-                What is left over after the whole steps comes after all lanes. Which lanes does it
-                belong to?
-            for lane in sums:\n        total += lane => total = sums.sum()
-                The lanes' sums are added by NumPy, in an order of its own.
-            return total => return x.sum()
-                This is the sum in NumPy's order. Which numbers does a lane add?
-        """),
+    Exercise("lane-sum", 10, "implement", lane_sum_solution).with_checks(
+        each("whole numbers, with a remainder", _integers, _exact, unchanged=True),
+        each("to the last bit", _numbers, _to_the_bit, unchanged=True),
     ),
-    Exercise(
-        "shared-lines",
-        25,
-        "measure",
-        shared_lines_solution,
-        (
-            _lines(
-                "side by side",
-                *(
-                    _parts(parts, D, offset)
-                    for parts, D, offset in (
-                        *((2, 64, 16), (2, 64, 0), (4, 20, 16)),
-                        *((1, 8, 16), (8, 2, 0), (3, 16, 48)),
-                    )
-                ),
-            ),
-            _lines(
-                "wider numbers, longer lines",
-                _parts(8, 2, dtype=np.float64),
-                _parts(4, 20, dtype=np.float64),
-                _parts(8, 4, line=128),
-            ),
-            _lines(
-                "padded or transposed",
-                *(
-                    (
-                        f"3 parts, D = 20 and {padding} numbers of padding",
-                        _placed((3, 2, 20 + padding), view=lambda array: array[..., :20]),
-                        64,
-                    )
-                    for padding in (8, 16, 32)
-                ),
-                (
-                    "sums stored as (2, parts, D) and transposed",
-                    _placed((2, 3, 20), view=lambda array: array.transpose(1, 0, 2)),
-                    64,
-                ),
-            ),
+    Exercise("rms-forward-rows", 15, "implement", rms_forward_rows_solution).with_checks(
+        each("y and rstd", _forward, _forward_right, call=fill, unchanged=True),
+        _one_pass("row after row, x read twice, y written once", _forward, ["x"], "y"),
+        each(
+            "compiled, in float32",
+            partial(_forward, dtype=np.float32),
+            _forward_in_float32,
+            call=_compiled,
+            replay=fill,
+            unchanged=True,
         ),
-        mistakes=changes("""
-            sums.ctypes.data + =>
-                The sums are taken to begin where a line begins. At which address do they?
-            part * sums.strides[0] + row * sums.strides[1]
-            => (2 * part + row) * sums.shape[2] * sums.itemsize
-                You overlook the gaps of a view, or count them as written. Which bytes does the view
-                skip?
-            (0, 1) => (0,)
-                One of a part's two rows is counted. What does part t write to?
-            itemsize - 1 => itemsize
-                The byte after the last one counts as touched. Which is a number's last byte?
-            // line => // 64
-                Lines of 64 bytes are counted, whatever line is given.
-            > 1 => - 1
-                A line that three parts write to is counted twice. Are lines counted here, or pairs
-                of parts?
-            sum(len(parts) > 1 for parts in touched.values()) => len(sums) - 1
-                One line is counted for each pair of neighbours. Can two parts share two lines, or
-                none?
-        """),
     ),
-    Exercise(
-        "rms-forward-rows",
-        15,
-        "implement",
-        rms_forward_rows_solution,
-        (
-            each("y and rstd", _forward, _forward_right, call=fill, unchanged=True),
-            _one_pass("row after row, x read twice, y written once", _forward, ["x"], "y"),
-            each(
-                "compiled, in float32",
-                partial(_forward, dtype=np.float32),
-                _forward_in_float32,
-                call=_compiled,
-                replay=fill,
-                unchanged=True,
-            ),
+    Exercise("rms-backward-rows", 15, "implement", rms_backward_rows_solution).with_checks(
+        each("dx and dgamma", _backward, _backward_right, call=fill, unchanged=True),
+        *_GRADIENTS.layers()[3:],  # shapes and dtypes are the caller's
+        _GRADIENTS.stress(),
+        _one_pass(
+            "row after row, dy and x read twice, dx written once", _backward, ["dy", "x"], "dx"
         ),
-        mistakes=changes(r"""
-            squares / D + eps => squares + eps
-                The squares are added, and their mean is never taken.
-            1 / np.sqrt(squares / D + eps) => 1 / (np.sqrt(squares / D) + eps)
-                Your eps is added after the root. Where does the docstring put it?
-            squares / D + eps => squares / D
-                Your result does not depend on eps.
-            x[i, j] * r * gamma[j] => x[i, j] * r * gamma[i]
-                Your gamma is indexed by row. Which index has a column?
-            D = x.shape[1] => D, x = x.shape[1], x - x.mean(axis=1, keepdims=True)
-                Your rows lose their mean first, as in layer norm. Does RMS norm do that?
-            for i in range(x.shape[0]):\n\
-                    squares = x.dtype.type(0)
-            => squares = x.dtype.type(0)\n\
-                for i in range(x.shape[0]):
-                The sum of squares is not started anew: each row adds to those before it.
-            r * => r\n            y[i, j] *=
-                Your y holds an intermediate result: it is written, read and written again.
-            squares = x.dtype.type(0) => squares = np.float64(0)
-            & x.dtype.type(1 / np.sqrt(squares / D + eps)) => 1 / np.sqrt(squares / D + eps)
-                Your y is rounded once: its products are float64. Which number in your loop is not
-                made by x.dtype.type?
-        """),
-    ),
-    Exercise(
-        "rms-backward-rows",
-        15,
-        "implement",
-        rms_backward_rows_solution,
-        (
-            each("dx and dgamma", _backward, _backward_right, call=fill, unchanged=True),
-            *_GRADIENTS.layers()[3:],  # shapes and dtypes are the caller's
-            _GRADIENTS.stress(),
-            _one_pass(
-                "row after row, dy and x read twice, dx written once", _backward, ["dy", "x"], "dx"
-            ),
-            each(
-                "compiled, in float32",
-                partial(_backward, dtype=np.float32),
-                _backward_right,
-                call=_compiled,
-                replay=fill,
-                unchanged=True,
-            ),
+        each(
+            "compiled, in float32",
+            partial(_backward, dtype=np.float32),
+            _backward_right,
+            call=_compiled,
+            replay=fill,
+            unchanged=True,
         ),
-        _GRADIENTS.diagnose,
-        mistakes=changes(r"""
-            [j] += => [j] =
-                Your dgamma is overwritten row by row. What happens to the terms of the rows before?
-            D = x.shape[1] => D, total = x.shape[1], x.dtype.type(0)
-            & r, total = rstd[i], x.dtype.type(0) => r = rstd[i]
-                The sum behind the mean is not started anew: each row adds to those before it.
-            rstd[i] => 1 / rstd[i]
-                Your r is 1 / rstd[i]. What does the r in rstd stand for?
-            dgamma[j] += upstream * xhat => pass
-                Your dgamma is zero, as it came. Which sum should it hold at the end?
-            \n\
-                    mean = x.dtype.type(total * r / D)\n\
-                    for j in range(D):
-            => \n\
-                        mean = x.dtype.type(total * r / D)
-                One loop over j does everything. What is missing in the mean while it runs?
-            r * (gamma[j] * upstream => gamma[j] * upstream\n            dx[i, j] = r * (dx[i, j]
-                Your dx holds an intermediate result: it is written, read and written again.
-            dgamma[j] += upstream * xhat
-            => pass\n\
-                    for j in range(D):\n\
-                        dgamma[j] += dy[i, j] * x[i, j] * r
-                Your dgamma has a loop of its own, which reads dy and x a third time. Where are
-                both at hand already?
-            * x[i, j]\n => \n
-            & total * r / D => total / D
-                Your mean is that of g. Which product's mean multiplies xhat?
-        """),
+        diagnose=_GRADIENTS.diagnose,
     ),
 )

@@ -10,7 +10,7 @@ from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 from lnlib.sharded import GATHER, cut, simulate, widths
 from normcheck.mistakes import Diagnosis
 
-from . import Exercise, changes
+from . import Exercise
 from .expect import Mismatch, expect, expect_array, expect_number, expect_parts
 from .run import Call, Check, Ran, each, plainly, reply
 from .sharded_layers import LAYERS, finds, of_a_test
@@ -313,158 +313,136 @@ def _case(title, N, D, ranks, *rates):
     return each(title, ask, _as_modelled)
 
 
+MISTAKES = r"""
+== merge-groups
+a[0] < b[0] => a[0] > b[0]
+    The pivot is the smaller of these two groups. How far from it may the mean of all lie, in sigma?
+a[0] < b[0] => False
+    The first group is always the pivot. What if it is one outlier, and the second has all the rest?
+(mean_b - mean) + (residual_b - residual_a) => (mean_b - mean)
+    The distance forgets the residuals. Where does the mean of each group lie?
+- mean) + (residual_b - => + residual_b) - (mean +
+    Each mean is added up before the two are subtracted. What does mean + residual become in
+    float32?
+count_b / count) => count_a / count)
+    The mean moves by the larger group's share. To which of the two should it stay nearer?
+mean, residual_a + moved => mean + (residual_a + moved), np.float32(0)
+    The mean of the whole is rounded to one number, and nothing is kept of what that loses.
++ distance * moved * count_a =>
+    You add the squares of both groups, and nothing else. Does the distance between their means
+    count?
+\n    if count_b == 0:\n        return a =>
+    Two empty groups divide 0 by 0. What should the merge of two empty groups be?
+== same-bits
+np.reshape(blocks, (-1, D)) => products
+    All rows travel. How many numbers a block would do?
+k : k + 64 => k:k + 32
+& len(products), 64 => len(products), 32
+    Your blocks have 32 rows. How many rows has a block of the docstring?
+parts.sum => parts.mean
+    Blocks are averaged in your program. Does dgamma get smaller with more of them?
+parts = yield GATHER, np.reshape(blocks, (-1, D)) => yield SUM, products.sum(axis=0)
+& parts.sum => products.sum
+    A rank's own sum is returned. What does yield give back?
+].sum(axis=0) => ].mean(axis=0)
+    Each block is averaged over its rows. Does dgamma grow with more rows?
+np.reshape(blocks, (-1, D)) => np.array(blocks)
+    A rank without rows brings an array without columns. Which shape must it have?
+parts = yield => if not blocks:\n        return np.zeros(D)\n    parts = yield
+    A rank without rows ends before the message. For whom do the others wait?
+len(products), 64) => len(products) // 64 * 64, 64)
+    Rows after the last whole block are lost.
+== which-cut
+math.ceil(N / ranks) => N / ranks
+    Rows are shared out evenly, in fractions. How many has the busiest rank?
+math.ceil(N / ranks) => N // ranks
+    The busiest rank has too few rows in your time. For whom do the others wait?
+math.ceil(math.log2(ranks)) => (ranks - 1)
+    Every other rank costs a step in your model. How many ranks know something after two steps, if
+    each tells one more?
+20 * rows => 5 * rows
+    You count numbers. How many bytes has a float32?
+D)\n        + 2 * steps => D) + steps
+    The sum takes half of its steps. It is scattered, and then?
+(ranks - 1) * 72 => 72
+    Each rank receives the message of one other.
+* 16 * D => * 16 * N
+& * 72 * N => * 72 * D
+    N and D are exchanged in your messages. Of which length are the sums that are sent when rows are
+    cut?
+"""
+
 EXERCISES = (
-    Exercise(
-        "merge-groups",
-        25,
-        "derive, implement",
-        merged_solution,
-        (
-            _pair("two equal groups near zero", 0, 500, 500, apart=2),
-            _pair("a small and a large group", 1, 30, 900, apart=2),
-            _pair("far from zero", 1e4, 300, 700),
-            _pair("a million sigma away", 1e6, 700, 300),
-            _pair("an outlier alone in its group", 1e3, 100_000, 1, outlier=-1),
-            _pair("the same, the outlier first", 1e3, 1, 100_000, outlier=0),
-            each(
-                "an empty group, and two",
-                lambda rng: [
-                    Call({"a": a, "b": b}, x=x)
-                    for x in [(9 + rng.standard_normal(40)).astype(np.float32)]
-                    for a, b, x in (
-                        (_group(x), _EMPTY, x),
-                        (_EMPTY, _group(x), x),
-                        (_EMPTY, _EMPTY, x[:0]),
-                    )
-                ],
-                _is_whole,
-            ),
-            _pair("an outlier beside one number", 1e3, 100_000, 2, outlier=-1),
-            each(
-                "sixty groups one after the other",
-                _sixty_groups,
-                _is_whole,
-                call=lambda answer, arguments: functools.reduce(answer, arguments["groups"]),
-            ),
+    Exercise("merge-groups", 25, "derive, implement", merged_solution).with_checks(
+        _pair("two equal groups near zero", 0, 500, 500, apart=2),
+        _pair("a small and a large group", 1, 30, 900, apart=2),
+        _pair("far from zero", 1e4, 300, 700),
+        _pair("a million sigma away", 1e6, 700, 300),
+        _pair("an outlier alone in its group", 1e3, 100_000, 1, outlier=-1),
+        _pair("the same, the outlier first", 1e3, 1, 100_000, outlier=0),
+        each(
+            "an empty group, and two",
+            lambda rng: [
+                Call({"a": a, "b": b}, x=x)
+                for x in [(9 + rng.standard_normal(40)).astype(np.float32)]
+                for a, b, x in (
+                    (_group(x), _EMPTY, x),
+                    (_EMPTY, _group(x), x),
+                    (_EMPTY, _EMPTY, x[:0]),
+                )
+            ],
+            _is_whole,
         ),
-        _of_a_merge,
-        changes(r"""
-            a[0] < b[0] => a[0] > b[0]
-                The pivot is the smaller of these two groups. How far from it may the mean of all
-                lie, in sigma?
-            a[0] < b[0] => False
-                The first group is always the pivot. What if it is one outlier, and the second has
-                all the rest?
-            (mean_b - mean) + (residual_b - residual_a) => (mean_b - mean)
-                The distance forgets the residuals. Where does the mean of each group lie?
-            - mean) + (residual_b - => + residual_b) - (mean +
-                Each mean is added up before the two are subtracted. What does mean + residual
-                become in float32?
-            count_b / count) => count_a / count)
-                The mean moves by the larger group's share. To which of the two should it stay
-                nearer?
-            mean, residual_a + moved => mean + (residual_a + moved), np.float32(0)
-                The mean of the whole is rounded to one number, and nothing is kept of what that
-                loses.
-            + distance * moved * count_a =>
-                You add the squares of both groups, and nothing else. Does the distance between
-                their means count?
-            \n    if count_b == 0:\n        return a =>
-                Two empty groups divide 0 by 0. What should the merge of two empty groups be?
-        """),
+        _pair("an outlier beside one number", 1e3, 100_000, 2, outlier=-1),
+        each(
+            "sixty groups one after the other",
+            _sixty_groups,
+            _is_whole,
+            call=lambda answer, arguments: functools.reduce(answer, arguments["groups"]),
+        ),
+        diagnose=_of_a_merge,
     ),
-    Exercise(
-        "planted-mistakes", 20, "test", whats_wrong_solution, tuple(map(finds, LAYERS)), of_a_test
+    Exercise("planted-mistakes", 20, "test", whats_wrong_solution).with_checks(
+        *map(finds, LAYERS), diagnose=of_a_test
     ),
-    Exercise(
-        "same-bits",
-        15,
-        "implement",
-        same_bits_solution,
+    Exercise("same-bits", 15, "implement", same_bits_solution).with_checks(
         # Small numbers, so that a sum rounded to some decimals is none.
-        (
-            each(
-                "the sum over all rows",
-                lambda rng: _asked(rng, 9, 5, (1, 3, 4), scale=2.0**-40),
-                _is_sum,
-                call=_on_ranks,
-            ),
-            Check(
-                "the same bits for any number of ranks",
-                lambda rng: _asked(rng, 12, 48, (1, 2, 3, 4, 5, 8)),
-                _same_everywhere,
-                call=_on_ranks,
-            ),
-            Check(
-                "the same bits in every order of the library",
-                lambda rng: _asked(rng, 10, 48, (1, 3, 7), ("tree", "chain", "ring")),
-                _same_everywhere,
-                call=_on_ranks,
-            ),
-            Check(
-                "ranks without rows",
-                lambda rng: _asked(rng, 3, 8, (1, 5)),
-                _same_everywhere,
-                call=_on_ranks,
-            ),
-            each(
-                "one number a feature and block is sent",
-                lambda rng: _asked(rng, 40, 16, (4,)),
-                _sends_little,
-                call=_on_ranks,
-            ),
+        each(
+            "the sum over all rows",
+            lambda rng: _asked(rng, 9, 5, (1, 3, 4), scale=2.0**-40),
+            _is_sum,
+            call=_on_ranks,
         ),
-        mistakes=changes(r"""
-            np.reshape(blocks, (-1, D)) => products
-                All rows travel. How many numbers a block would do?
-            k : k + 64 => k:k + 32
-            & len(products), 64 => len(products), 32
-                Your blocks have 32 rows. How many rows has a block of the docstring?
-            parts.sum => parts.mean
-                Blocks are averaged in your program. Does dgamma get smaller with more of them?
-            parts = yield GATHER, np.reshape(blocks, (-1, D)) => yield SUM, products.sum(axis=0)
-            & parts.sum => products.sum
-                A rank's own sum is returned. What does yield give back?
-            ].sum(axis=0) => ].mean(axis=0)
-                Each block is averaged over its rows. Does dgamma grow with more rows?
-            np.reshape(blocks, (-1, D)) => np.array(blocks)
-                A rank without rows brings an array without columns. Which shape must it have?
-            parts = yield => if not blocks:\n        return np.zeros(D)\n    parts = yield
-                A rank without rows ends before the message. For whom do the others wait?
-            len(products), 64) => len(products) // 64 * 64, 64)
-                Rows after the last whole block are lost.
-        """),
+        Check(
+            "the same bits for any number of ranks",
+            lambda rng: _asked(rng, 12, 48, (1, 2, 3, 4, 5, 8)),
+            _same_everywhere,
+            call=_on_ranks,
+        ),
+        Check(
+            "the same bits in every order of the library",
+            lambda rng: _asked(rng, 10, 48, (1, 3, 7), ("tree", "chain", "ring")),
+            _same_everywhere,
+            call=_on_ranks,
+        ),
+        Check(
+            "ranks without rows",
+            lambda rng: _asked(rng, 3, 8, (1, 5)),
+            _same_everywhere,
+            call=_on_ranks,
+        ),
+        each(
+            "one number a feature and block is sent",
+            lambda rng: _asked(rng, 40, 16, (4,)),
+            _sends_little,
+            call=_on_ranks,
+        ),
     ),
-    Exercise(
-        "which-cut",
-        15,
-        "derive, measure",
-        cuts_solution,
-        (
-            _case("a batch", 8192, 4096, 8, 2e-6, 1e-10, 1e10),
-            _case("one long row", 1, 65536, 4, 2e-6, 1e-10, 1e10),
-            _case("a small batch", 16, 64, 4, 2e-6, 1e-10, 1e10),
-            _case("fewer rows than ranks", 3, 16384, 8, 2e-6, 1e-10, 1e10),
-            _case("uneven shards, a slow network", 1000, 1000, 7, 5e-5, 1e-9, 2e10),
-        ),
-        mistakes=changes(r"""
-            math.ceil(N / ranks) => N / ranks
-                Rows are shared out evenly, in fractions. How many has the busiest rank?
-            math.ceil(N / ranks) => N // ranks
-                The busiest rank has too few rows in your time. For whom do the others wait?
-            math.ceil(math.log2(ranks)) => (ranks - 1)
-                Every other rank costs a step in your model. How many ranks know something after two
-                steps, if each tells one more?
-            20 * rows => 5 * rows
-                You count numbers. How many bytes has a float32?
-            D)\n        + 2 * steps => D) + steps
-                The sum takes half of its steps. It is scattered, and then?
-            (ranks - 1) * 72 => 72
-                Each rank receives the message of one other.
-            * 16 * D => * 16 * N
-            & * 72 * N => * 72 * D
-                N and D are exchanged in your messages. Of which length are the sums that are sent
-                when rows are cut?
-        """),
+    Exercise("which-cut", 15, "derive, measure", cuts_solution).with_checks(
+        _case("a batch", 8192, 4096, 8, 2e-6, 1e-10, 1e10),
+        _case("one long row", 1, 65536, 4, 2e-6, 1e-10, 1e10),
+        _case("a small batch", 16, 64, 4, 2e-6, 1e-10, 1e10),
+        _case("fewer rows than ranks", 3, 16384, 8, 2e-6, 1e-10, 1e10),
+        _case("uneven shards, a slow network", 1000, 1000, 7, 5e-5, 1e-9, 2e10),
     ),
 )

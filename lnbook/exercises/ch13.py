@@ -3,13 +3,11 @@
 import numpy as np
 
 import simt
-from lnlib import gpu
 from lnlib.gpu.ladder import warp_sum
-from lnlib.layernorm import layer_norm_forward
 from simt.cuda_access import FULL, cuda, device, float32
 
-from . import Exercise, changes
-from .expect import expect, expect_close, expect_parts
+from . import Exercise
+from .expect import expect
 from .kernels import Out, expect_few_sectors, expect_written, launch
 from .run import Call, each
 
@@ -132,95 +130,6 @@ def _few_sectors(ran, N, D, **arguments):
     expect(read == N * D, f"{read} numbers were read, expected {N * D}, each once")
 
 
-def threads_for_solution(D):
-    plans = []
-    for threads in range(32, 1025, 32):
-        V = -(-D // (threads * 4))
-        if V * 4 <= 16:
-            plans.append((threads * V * 4 - D, threads, V))
-    _, threads, V = min(plans)
-    return threads, V, 4, 4 if threads == 32 else 1
-
-
-def _fits(plan, D):
-    """The plan, if it covers a row."""
-    plan = expect_parts(plan, 4, "numbers threads, V, W, R")
-    expect(
-        all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in plan),
-        f"D = {D}: found {plan}, expected whole numbers",
-    )
-    threads, V, W, R = plan
-    expect(
-        threads % 32 == 0 and 32 <= threads <= 1024,
-        f"D = {D}: {threads} threads, expected a multiple of 32 up to 1024",
-    )
-    expect(W == 4, f"D = {D}: W is {W}, expected 4 neighbours, which are read at once")
-    expect(
-        threads * V * W >= D,
-        f"D = {D}: {threads} threads with {V} chunks of {W} keep {threads * V * W} numbers, "
-        f"{D - threads * V * W} too few",
-    )
-    expect(V * W <= 16, f"D = {D}: a thread keeps {V * W} numbers, expected 16 at most")
-    expect((4 if threads == 32 else 1) == R, f"D = {D}: R is {R} for {threads} threads")
-    return threads, V, W, R
-
-
-def _none_left(plan, D):
-    threads, V, W, _ = _fits(plan, D)
-    idle = threads * V * W - D
-    expect(
-        not idle,
-        f"found {idle} of {threads * V * W} places beyond the row; there is a plan without any",
-    )
-
-
-def _fewest(plan, D):
-    found, right = _fits(plan, D), threads_for_solution(D)
-    idle = [threads * V * W - D for threads, V, W, _ in (found, right)]
-    expect(
-        idle[0] == idle[1],
-        f"D = {D}: threads, V, W = {found[:3]} has {idle[0]} places beyond the row, expected"
-        f" {idle[1]}",
-    )
-    expect(found == right, f"D = {D}: found {found[0]} threads; {right[0]} can do it as well")
-
-
-def _rows(rng):
-    return [
-        Call(
-            {"D": D},
-            rows=[rng.standard_normal(shape).astype(np.float32) for shape in ((3, D), D, D)],
-        )
-        for D in (640, 768, 36)
-    ]
-
-
-def _kernel_of_the_plan(plan, D, rows):
-    threads, V, W, R = _fits(plan, D)
-    x, gamma, beta = rows
-    y, statistics = simt.uninitialised(3 * D, np.float32), simt.uninitialised(12, np.float32)
-    eps = np.float32([0.1, 0, 0])  # the others are for rows out of range
-    simt.launch(
-        gpu.kernels.forward(threads, V, W, R),
-        -(-3 // R),
-        threads * R,
-        x.reshape(-1),
-        gamma,
-        beta,
-        y,
-        statistics,
-        *(x.reshape(-1), y),  # of a residual, which there is none
-        *(3, D, *eps),
-    )
-    # The row statistics err by at most (D + 4) u, and y by twice that, and a few roundings.
-    expect_close(
-        y.reshape(3, D),
-        layer_norm_forward(x, gamma, beta, 0.1)[0],
-        (2 * D + 20) * U,
-        f"y for D = {D}",
-    )
-
-
 def transpose_solution(x, y):
     tile = cuda.shared.array(32 * 33, float32)
     lane = cuda.threadIdx.x
@@ -267,175 +176,98 @@ def _no_conflicts(run):
         )
 
 
+MISTAKES = r"""
+== warp-sum
+width // 2 => 16
+    The first exchange is over half a warp, whatever the width. Does its partner belong to the
+    group?
+distance = width // 2\n => distance = width\n
+    Sums of a group come out twice, or with another group's. Does a distance of `width` stay in the
+    group?
+return value => return value / float32(width)
+    These are means. What is asked for is a sum.
+distance > 0 => distance > 1
+    One exchange is missing: neighbours never hear of each other.
+shfl_xor_sync => shfl_down_sync
+    Each lane takes from a higher one only. Which lanes have the whole sum at the end?
+value += cuda => value = cuda
+    A lane ends with one lane's number. What should become of both numbers in an exchange?
+while distance > 0: => own = value\n    for distance in range(1, width):
+& FULL, value => FULL, own
+& \n        distance //= 2 =>
+    Each lane asks all others, one by one, and adds in an order of its own. How many exchanges are
+    there?
+distance //= 2 => distance -= 1
+    Every distance is used in turn, so that some numbers are counted more than once.
+== coalesced
+c * N + row => row * D + c
+    You read x as if a row's numbers were neighbours. How is it stored here?
+c * N + row => c * D + row
+    From one number of a row to the next you go on by D. How many rows' numbers lie between the two?
+if row < N => if True
+    Threads beyond the last row take part. How many threads has the grid, and how many rows has x?
+cuda.grid(1) => cuda.threadIdx.x
+    Every block does the same 64 rows. What tells its threads from those of another block?
+float32(D) => float32(N)
+    The sums are divided by the number of rows.
+total += x => total = x
+    Each number takes the place of those before it.
+total / float32(D) => total
+    These are sums. What makes them means?
+row = cuda.grid(1)\n\
+    if row < N
+=> lane = cuda.threadIdx.x % 32\n\
+    for row in range(cuda.grid(1) // 32, N, cuda.gridsize(1) // 32)
+& range(D) => range(lane, D, 32)
+& mean[ => total = warp_sum(total)\n        if lane == 0:\n            mean[
+    A warp does a row, as in slow_means: its lanes ask for numbers that lie N apart.
+== no-conflicts
+\n    cuda.syncthreads() =>
+    Nothing waits between the stores and the loads. Whose number does a thread read from the tile?
+r * 33 => r * 32
+& lane * 33 => lane * 32
+    Rows of the tile begin 32 numbers apart, or a multiple of 32. In how many banks are the numbers
+    of one column?
+r * 33 => r * 31
+& lane * 33 => lane * 31
+    Rows of the tile begin 31 numbers apart, but a row has 32: its last number and the next row's
+    first share a place. No barrier cures that.
+y[c * 32 + lane] = tile[lane * 33 + c] => y[lane * 32 + c] = tile[c * 33 + lane]
+    The lanes store to a column of y. Which index should differ by 1 from lane to lane?
+tile[r * 33 + lane] = x[r * 32 + lane] => tile[lane * 33 + r] = x[lane * 32 + r]
+    The lanes load a column of x. Which index should differ by 1 from lane to lane?
+tile[lane * 33 + c] => x[lane * 32 + c]
+    The lanes load a column of x directly. What is the tile for?
+tile[lane * 33 + c] => tile[c * 33 + lane]
+    Your y is x: nothing is transposed, or all of it twice.
+32 * 33 => 32 * 34
+& r * 33 => r * 34
+& lane * 33 => lane * 34
+    Rows of the tile begin 34 numbers apart. How many banks do the lanes reach by even steps?
+"""
+
 EXERCISES = (
-    Exercise(
-        "warp-sum",
-        15,
-        "implement",
-        group_sum_solution,
-        (
-            _lanes("a whole warp", _integers, (32,), _sums),
-            _lanes("parts of a warp", _integers, (8, 16, 4, 2, 1), _sums),
-            _lanes(
-                "the same bits, in few exchanges",
-                lambda rng: rng.standard_normal(32),
-                (32, 8),
-                _same_bits,
-            ),
+    Exercise("warp-sum", 15, "implement", group_sum_solution).with_checks(
+        _lanes("a whole warp", _integers, (32,), _sums),
+        _lanes("parts of a warp", _integers, (8, 16, 4, 2, 1), _sums),
+        _lanes(
+            "the same bits, in few exchanges",
+            lambda rng: rng.standard_normal(32),
+            (32, 8),
+            _same_bits,
         ),
-        mistakes=changes(r"""
-            width // 2 => 16
-                The first exchange is over half a warp, whatever the width. Does its partner belong
-                to the group?
-            distance = width // 2\n => distance = width\n
-                Sums of a group come out twice, or with another group's. Does a distance of `width`
-                stay in the group?
-            return value => return value / float32(width)
-                These are means. What is asked for is a sum.
-            distance > 0 => distance > 1
-                One exchange is missing: neighbours never hear of each other.
-            shfl_xor_sync => shfl_down_sync
-                Each lane takes from a higher one only. Which lanes have the whole sum at the end?
-            value += cuda => value = cuda
-                A lane ends with one lane's number. What should become of both numbers in an
-                exchange?
-            while distance > 0: => own = value\n    for distance in range(1, width):
-            & FULL, value => FULL, own
-            & \n        distance //= 2 =>
-                Each lane asks all others, one by one, and adds in an order of its own. How many
-                exchanges are there?
-            distance //= 2 => distance -= 1
-                Every distance is used in turn, so that some numbers are counted more than once.
-        """),
     ),
-    Exercise(
-        "coalesced",
-        15,
-        "implement",
-        fast_means_solution,
-        (
-            _means("means", ((64, 40), (64, 1), (7, 33), (130, 9)), _right_means),
-            _means("four sectors, each number once", ((128, 64),), _few_sectors),
-        ),
-        mistakes=changes(r"""
-            c * N + row => row * D + c
-                You read x as if a row's numbers were neighbours. How is it stored here?
-            c * N + row => c * D + row
-                From one number of a row to the next you go on by D. How many rows' numbers lie
-                between the two?
-            if row < N => if True
-                Threads beyond the last row take part. How many threads has the grid, and how many
-                rows has x?
-            cuda.grid(1) => cuda.threadIdx.x
-                Every block does the same 64 rows. What tells its threads from those of another
-                block?
-            float32(D) => float32(N)
-                The sums are divided by the number of rows.
-            total += x => total = x
-                Each number takes the place of those before it.
-            total / float32(D) => total
-                These are sums. What makes them means?
-            row = cuda.grid(1)\n\
-                if row < N
-            => lane = cuda.threadIdx.x % 32\n\
-                for row in range(cuda.grid(1) // 32, N, cuda.gridsize(1) // 32)
-            & range(D) => range(lane, D, 32)
-            & mean[ => total = warp_sum(total)\n        if lane == 0:\n            mean[
-                A warp does a row, as in slow_means: its lanes ask for numbers that lie N apart.
-        """),
+    Exercise("coalesced", 15, "implement", fast_means_solution).with_checks(
+        _means("means", ((64, 40), (64, 1), (7, 33), (130, 9)), _right_means),
+        _means("four sectors, each number once", ((128, 64),), _few_sectors),
     ),
-    Exercise(
-        "threads-for-640",
-        20,
-        "implement",
-        threads_for_solution,
-        # At 640 alone the smallest power of two is also the fewest threads of all.
-        (
-            each(
-                "640 and 1280 numbers",
-                lambda rng: [Call({"D": D}) for D in (640, 1280)],
-                _none_left,
-            ),
-            each(
-                "other rows",
-                lambda rng: [
-                    Call({"D": D})
-                    for D in (
-                        768,
-                        64,
-                        100,
-                        4,
-                        1000,
-                        5120,
-                        16384,
-                        *(4 * rng.integers(1, 4096, 20)).tolist(),
-                    )
-                ],
-                _fewest,
-            ),
-            each("the kernel of the plan", _rows, _kernel_of_the_plan),
+    Exercise("no-conflicts", 20, "implement", transpose_solution).with_checks(
+        _transpose("the transpose"),
+        _transpose("neighbours in global memory", lambda run: expect_few_sectors(run, ("x", "y"))),
+        _transpose(
+            "no conflicts",
+            _no_conflicts,
+            measure=lambda run: [f"{kind} in {turns} turns" for _, kind, turns in _turns(run)],
         ),
-        mistakes=changes("""
-            range(32, 1025, 32) => (32, 64, 128, 256, 512, 1024)
-                Only powers of two are tried.
-            min(plans) => min(plans, key=lambda plan: plan[1])
-                The fewest threads come first in your choice. What does the docstring count before
-                it counts threads?
-            min(plans) => min(plans, key=lambda plan: (plan[0], plan[2]))
-                Among plans equally good, the one with the most threads is taken.
-            range(32, 1025, 32) => range(32, 1024, 32)
-                The largest block is never tried. Where does range stop?
-            range(32, 1025, 32) => range(32, 1025)
-                Every number of threads is tried. Of what must it be a multiple?
-            V = -(-D // (threads * 4)) => V = D // (threads * 4)
-                The number of chunks is rounded down, and the end of the row is left to nobody.
-            return threads, V, 4, => return V, threads, 4,
-                Threads and V have changed places.
-            4 if threads == 32 else 1 => 1
-                Your R is always 1. How many rows has a block whose rows have 32 threads?
-        """),
-    ),
-    Exercise(
-        "no-conflicts",
-        20,
-        "implement",
-        transpose_solution,
-        (
-            _transpose("the transpose"),
-            _transpose(
-                "neighbours in global memory", lambda run: expect_few_sectors(run, ("x", "y"))
-            ),
-            _transpose(
-                "no conflicts",
-                _no_conflicts,
-                measure=lambda run: [f"{kind} in {turns} turns" for _, kind, turns in _turns(run)],
-            ),
-        ),
-        mistakes=changes(r"""
-            \n    cuda.syncthreads() =>
-                Nothing waits between the stores and the loads. Whose number does a thread read from
-                the tile?
-            r * 33 => r * 32
-            & lane * 33 => lane * 32
-                Rows of the tile begin 32 numbers apart, or a multiple of 32. In how many banks are
-                the numbers of one column?
-            r * 33 => r * 31
-            & lane * 33 => lane * 31
-                Rows of the tile begin 31 numbers apart, but a row has 32: its last number and the
-                next row's first share a place. No barrier cures that.
-            y[c * 32 + lane] = tile[lane * 33 + c] => y[lane * 32 + c] = tile[c * 33 + lane]
-                The lanes store to a column of y. Which index should differ by 1 from lane to lane?
-            tile[r * 33 + lane] = x[r * 32 + lane] => tile[lane * 33 + r] = x[lane * 32 + r]
-                The lanes load a column of x. Which index should differ by 1 from lane to lane?
-            tile[lane * 33 + c] => x[lane * 32 + c]
-                The lanes load a column of x directly. What is the tile for?
-            tile[lane * 33 + c] => tile[c * 33 + lane]
-                Your y is x: nothing is transposed, or all of it twice.
-            32 * 33 => 32 * 34
-            & r * 33 => r * 34
-            & lane * 33 => lane * 34
-                Rows of the tile begin 34 numbers apart. How many banks do the lanes reach by even
-                steps?
-        """),
     ),
 )

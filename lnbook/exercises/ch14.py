@@ -18,7 +18,7 @@ from lnlib.layernorm import (
 from normcheck.mistakes import LAYER_NORM, RMS_NORM, Diagnosis, Family, diagnose
 from simt.cuda_access import cuda, float32
 
-from . import Exercise, changes
+from . import Exercise
 from .expect import expect, expect_close
 from .kernels import Out, expect_few_sectors, expect_written, launch
 from .run import Call, each, plainly, reply
@@ -232,10 +232,7 @@ class _Norm(NamedTuple):
         def backward(dy, cache):
             mean = np.zeros_like(cache.rstd)
             given = self.arguments(
-                *(a.reshape(-1, a.shape[-1]) for a in (dy, cache.xhat / cache.rstd)),
-                mean,
-                cache,
-                2,
+                *(a.reshape(-1, a.shape[-1]) for a in (dy, cache.xhat / cache.rstd)), mean, cache, 2
             )
             dx, *sums = reply(_launch_backward, answer, given)[0].results
             return dx.reshape(dy.shape), *(a.reshape(2, -1).sum(axis=0) for a in sums)
@@ -400,113 +397,82 @@ def _side_by_side(ran, G, D, **_):
         )
 
 
+MISTAKES = r"""
+== rms-backward
+dgammas[mine + c] = float32(0) => pass
+    You add to the parts before anything is written there. What is in memory at the start?
+cuda.blockIdx.x * D => 0
+    All blocks write to the first part. Who else adds there at the same time?
+block_sum(total, parts) => warp_sum(total)
+    Each warp takes its own sum for that of the row. How many warps share a row?
+block_sum(total, parts) => total
+    Each thread takes its own part of the sum for that of the row. Who adds up the parts?
+dgammas[mine + c] += d * xhat => pass
+    Your parts stay zero. Which sum does each hold at the end?
+dgammas[mine + c] += d * xhat => dgammas[mine + c] = d * xhat
+    Each row overwrites the part of the rows before it.
+base, r, total = row * D, rstd[row], float32(0) => base, r = row * D, rstd[row]
+& mine = cuda.blockIdx.x * D => mine, total = cuda.blockIdx.x * D, float32(0)
+    The sum over a row is not started anew: each row adds to those before it.
+dgammas[mine + c] = float32(0) => pass
+& += d * xhat => = d * xhat
+    Each row overwrites the part of the rows before it.
+== layer-backward
+dgamma[k] = dbeta[k] = float32(0) => pass
+    You add to the local arrays before anything is written there. What is in them at the start?
+dgamma[k] += d * xhat => dgamma[k] = d * xhat
+    Each row overwrites the sum of the rows before it.
+dbeta[k] += d => dbeta[k] += d; dgammas[cuda.blockIdx.x * D + c] = dgamma[k]
+    The sums are stored after every row. When is it enough to store them?
+dbetas[cuda.blockIdx.x * D + c] = => dbetas[c] =
+    All blocks write their sums to the same place. Which row of it is this block's?
+a = block_sum(g_sum, parts) => a = warp_sum(g_sum)
+    Each warp takes its own sum for that of the row. How many warps share a row?
+(x[base + c] - m) * r\n                dx => x[base + c] * r\n                dx
+    The second loop does not subtract the mean that the first one subtracts.
+== second-stage
+part * D + c => c * G + part
+    The parts are read as if a column's numbers were neighbours. How are they stored?
+if c < D => if True
+    Threads beyond the last column take part. How many threads are there, and how many columns?
+value += parts => value = parts
+    Each part takes the place of those before it.
+total[c] = value => total[c] = value / float32(G)
+    These are means. What is asked for is a sum.
+range(G) => range(1, G)
+    The first partial sum is left out.
+range(G) => range(G - 1, -1, -1)
+    The parts are added from the last to the first. Does the order change the bits?
+cuda.grid(1) => cuda.threadIdx.x
+    Every block does the same 64 columns. What tells its threads from those of another block?
+cuda.grid(1) => cuda.grid(1) // 32
+& total[c] = value => if cuda.threadIdx.x % 32 == 0:\n            total[c] = value
+    A warp does a column, and there is a thread for each. Which columns are left?
+"""
+
 EXERCISES = (
-    Exercise(
-        "missing-barrier",
-        20,
-        "test",
-        missing_barrier_solution,
-        (
-            each("four words", lambda rng: Call({}), _four_words),
-            each("as the interpreter says", lambda rng: Call({}), _as_interpreted),
-        ),
-        _of_four_words,
+    Exercise("missing-barrier", 20, "test", missing_barrier_solution).with_checks(
+        each("four words", lambda rng: Call({}), _four_words),
+        each("as the interpreter says", lambda rng: Call({}), _as_interpreted),
+        diagnose=_of_four_words,
     ),
-    Exercise(
-        "rms-backward",
-        35,
-        "implement",
-        rms_backward_solution,
+    Exercise("rms-backward", 35, "implement", rms_backward_solution).with_checks(
         # Rows with three and four columns for some threads, and with none for others.
-        (
-            _RMS.check("dx", _dx, (3, 7, 100), (3, 2, 200), (3, 2, 20)),
-            # Of seven rows the last block of eight has none.
-            _RMS.check(
-                "partial sums of dgamma", _sums_of_blocks, (1, 7, 20), (3, 7, 100), (8, 7, 100)
-            ),
-            _RMS.check("no atomics, two readings, neighbours", _traffic, (3, 7, 100)),
-        ),
-        _RMS.which_mistake,
-        mistakes=changes("""
-            dgammas[mine + c] = float32(0) => pass
-                You add to the parts before anything is written there. What is in memory at the
-                start?
-            cuda.blockIdx.x * D => 0
-                All blocks write to the first part. Who else adds there at the same time?
-            block_sum(total, parts) => warp_sum(total)
-                Each warp takes its own sum for that of the row. How many warps share a row?
-            block_sum(total, parts) => total
-                Each thread takes its own part of the sum for that of the row. Who adds up the
-                parts?
-            dgammas[mine + c] += d * xhat => pass
-                Your parts stay zero. Which sum does each hold at the end?
-            dgammas[mine + c] += d * xhat => dgammas[mine + c] = d * xhat
-                Each row overwrites the part of the rows before it.
-            base, r, total = row * D, rstd[row], float32(0) => base, r = row * D, rstd[row]
-            & mine = cuda.blockIdx.x * D => mine, total = cuda.blockIdx.x * D, float32(0)
-                The sum over a row is not started anew: each row adds to those before it.
-            dgammas[mine + c] = float32(0) => pass
-            & += d * xhat => = d * xhat
-                Each row overwrites the part of the rows before it.
-        """),
+        _RMS.check("dx", _dx, (3, 7, 100), (3, 2, 200), (3, 2, 20)),
+        # Of seven rows the last block of eight has none.
+        _RMS.check("partial sums of dgamma", _sums_of_blocks, (1, 7, 20), (3, 7, 100), (8, 7, 100)),
+        _RMS.check("no atomics, two readings, neighbours", _traffic, (3, 7, 100)),
+        diagnose=_RMS.which_mistake,
     ),
-    Exercise(
-        "layer-backward",
-        40,
-        "implement",
-        layer_backward_solution,
-        (
-            _LAYER.check("dx", _dx, (3, 7, 100), (3, 2, 200), (3, 2, 20)),
-            _LAYER.check("partial sums", _sums_of_blocks, (1, 7, 20), (3, 7, 256), (8, 7, 100)),
-            _LAYER.check("sums in registers", _traffic, (3, 7, 100)),
-        ),
-        _LAYER.which_mistake,
-        mistakes=changes(r"""
-            dgamma[k] = dbeta[k] = float32(0) => pass
-                You add to the local arrays before anything is written there. What is in them at
-                the start?
-            dgamma[k] += d * xhat => dgamma[k] = d * xhat
-                Each row overwrites the sum of the rows before it.
-            dbeta[k] += d => dbeta[k] += d; dgammas[cuda.blockIdx.x * D + c] = dgamma[k]
-                The sums are stored after every row. When is it enough to store them?
-            dbetas[cuda.blockIdx.x * D + c] = => dbetas[c] =
-                All blocks write their sums to the same place. Which row of it is this block's?
-            a = block_sum(g_sum, parts) => a = warp_sum(g_sum)
-                Each warp takes its own sum for that of the row. How many warps share a row?
-            (x[base + c] - m) * r\n                dx => x[base + c] * r\n                dx
-                The second loop does not subtract the mean that the first one subtracts.
-        """),
+    Exercise("layer-backward", 40, "implement", layer_backward_solution).with_checks(
+        _LAYER.check("dx", _dx, (3, 7, 100), (3, 2, 200), (3, 2, 20)),
+        _LAYER.check("partial sums", _sums_of_blocks, (1, 7, 20), (3, 7, 256), (8, 7, 100)),
+        _LAYER.check("sums in registers", _traffic, (3, 7, 100)),
+        diagnose=_LAYER.which_mistake,
     ),
-    Exercise(
-        "second-stage",
-        15,
-        "implement",
-        second_stage_solution,
-        (
-            _stage("sums", _sums, (1, 64), (5, 128), (6, 72)),
-            _stage("in order", _in_order, (50, 64)),
-            _stage("each number once, four sectors a request", _side_by_side, (6, 128), (3, 72)),
-        ),
-        mistakes=changes(r"""
-            part * D + c => c * G + part
-                The parts are read as if a column's numbers were neighbours. How are they stored?
-            if c < D => if True
-                Threads beyond the last column take part. How many threads are there, and how many
-                columns?
-            value += parts => value = parts
-                Each part takes the place of those before it.
-            total[c] = value => total[c] = value / float32(G)
-                These are means. What is asked for is a sum.
-            range(G) => range(1, G)
-                The first partial sum is left out.
-            range(G) => range(G - 1, -1, -1)
-                The parts are added from the last to the first. Does the order change the bits?
-            cuda.grid(1) => cuda.threadIdx.x
-                Every block does the same 64 columns. What tells its threads from those of another
-                block?
-            cuda.grid(1) => cuda.grid(1) // 32
-            & total[c] = value => if cuda.threadIdx.x % 32 == 0:\n            total[c] = value
-                A warp does a column, and there is a thread for each. Which columns are left?
-        """),
+    Exercise("second-stage", 15, "implement", second_stage_solution).with_checks(
+        _stage("sums", _sums, (1, 64), (5, 128), (6, 72)),
+        _stage("in order", _in_order, (50, 64)),
+        _stage("each number once, four sectors a request", _side_by_side, (6, 128), (3, 72)),
     ),
 )

@@ -45,6 +45,15 @@ def expect_number(found, name="the result", kinds="iuf", kind="a real number"):
     return float(found)
 
 
+def expect_bool(found):
+    """Return ``found`` as a bool if it is one, else raise :class:`Mismatch`."""
+    expect(
+        isinstance(found, (bool, np.bool_)),
+        f"found {type(found).__name__}, expected True or False",
+    )
+    return bool(found)
+
+
 def one_array(found, name):
     """``found`` as an array; raises :class:`Mismatch` if it has parts of several shapes."""
     try:

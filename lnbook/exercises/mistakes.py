@@ -1,5 +1,6 @@
-"""The mistakes of an exercise, written as a table of changes of its solution."""
+"""The mistakes of exercises, written as tables of changes of their solutions."""
 
+import re
 import textwrap
 from itertools import groupby
 
@@ -44,3 +45,9 @@ def changes(table: str) -> tuple[Mistake, ...]:
     if waiting:
         raise ValueError(f"table: found nothing said of {waiting[-1]}, expected a sentence")
     return tuple(mistakes)
+
+
+def by_exercise(tables: str) -> dict[str, tuple[Mistake, ...]]:
+    """The mistakes of a chapter's exercises by id; above the table of each is ``== its-id``."""
+    _, *parts = re.split(r"^== (.*)\n", tables, flags=re.MULTILINE)
+    return {id: changes(table) for id, table in zip(parts[::2], parts[1::2])}

@@ -17,6 +17,7 @@ from normcheck.mistakes.recognise import Checks, Failure, Reply, recognise
 
 from . import run
 from .expect import Mismatch
+from .mistakes import by_exercise
 from .report import Report
 
 
@@ -27,7 +28,7 @@ class Exercise(NamedTuple):
     * ``minutes``: what a reader needs who has just read the chapter, rounded to five.
     * ``trains``: one or two of "derive", "implement", "test" and "measure".
     * ``solution``: a function that passes.
-    * ``checks``: :class:`lnbook.exercises.run.Check` tuples, in order.
+    * ``checks``: :class:`lnbook.exercises.run.Check` tuples, in order: see :meth:`with_checks`.
     * ``diagnose``: function (answer) -> :class:`normcheck.mistakes.Diagnosis` or None, called where
       a check failed. It calls the answer through ``lnbook.exercises.run.reply``, so that the
       answer's exceptions are told from its own.
@@ -39,7 +40,7 @@ class Exercise(NamedTuple):
     minutes: int
     trains: str
     solution: Callable
-    checks: tuple[run.Check, ...]
+    checks: tuple[run.Check, ...] = ()
     diagnose: Callable | None = None
     mistakes: tuple[Mistake, ...] = ()
 
@@ -47,6 +48,10 @@ class Exercise(NamedTuple):
     def chapter(self) -> int:
         """The chapter's number, of the module in which the solution stands."""
         return int(self.solution.__module__.rpartition("ch")[2])
+
+    def with_checks(self, *checks: run.Check, diagnose: Callable | None = None) -> "Exercise":
+        """The same exercise with these checks, and with what tells its mistakes beside the list."""
+        return self._replace(checks=checks, diagnose=diagnose)
 
 
 _PACKAGE = __name__.rpartition(".")[0]
@@ -62,7 +67,12 @@ def _chapters():
 
 
 def _of(chapter):
-    return importlib.import_module(f"{_PACKAGE}.{chapter}").EXERCISES
+    module = importlib.import_module(f"{_PACKAGE}.{chapter}")
+    mistakes = by_exercise(module.MISTAKES)
+    found = [one._replace(mistakes=mistakes.pop(one.id, ())) for one in module.EXERCISES]
+    if mistakes:
+        raise ValueError(f"{chapter}.MISTAKES: found {[*mistakes]}, expected ids of its exercises")
+    return found
 
 
 def exercises() -> dict[str, Exercise]:

@@ -80,6 +80,11 @@ class Check(NamedTuple):
     alone: bool = False
 
 
+def cases(names, *rows):
+    """What a check asks that draws nothing: a call for each row of values of these arguments."""
+    return lambda rng: [Call(dict(zip(names.split(), row))) for row in rows]
+
+
 def each(title, ask, judge, **options):
     """A :class:`Check` whose ``judge(result, ...)`` looks at one call alone.
 

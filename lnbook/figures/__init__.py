@@ -1,8 +1,8 @@
 """The book's figures in one style; each function returns its Matplotlib figure. ``import lnlib``
 does not load them.
 
-* :mod:`~lnbook.figures.style`: colours, ``figure`` for what a page draws itself, ``glue`` for its
-  computed numbers, ``span`` for the range of several.
+* :mod:`~lnbook.figures.style`: colours and spellings, ``figure`` for what a page draws itself,
+  ``glue`` for its computed numbers, ``span`` for the range of several.
 * :mod:`~lnbook.figures.tables`: ``table``, for what a cell would print in columns.
 * :mod:`~lnbook.figures.digits`: numbers whose wrong digits are marked.
 * :mod:`~lnbook.figures.deriving`: losses, rows in three dimensions, the paths to xhat.

@@ -7,7 +7,7 @@ from matplotlib.colors import BoundaryNorm
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import offset_copy
 
-from .style import COLOURS, SIZE, draw_lines, figure, styles, with_key
+from .style import COLOURS, SIZE, draw_lines, figure, named, styles, with_key
 
 
 def algorithm_errors(offsets, errors):
@@ -52,7 +52,7 @@ def variance_panels(offsets, var_errors, y_errors, u):
             ax.plot(offsets, u * offsets**2, **black, linewidth=1, label=twice)
         ax.set(ylim=(low, high), xticks=np.logspace(0, 6, 3), yticks=np.logspace(-8, 0, 3))
         ax.label_outer()
-        ax.set_title(name, fontsize=SIZE, pad=8)
+        ax.set_title(named(name)[0], fontsize=SIZE, pad=8)
     for ax in axes[-1]:
         ax.set_xlabel(r"offset / $\sigma$")
     fig.supylabel("relative error", fontsize=SIZE)
@@ -95,14 +95,18 @@ def _draw_digits(ax, x_edges, y_edges, error, bounds, gid):
     return ax.pcolormesh(x_edges, y_edges, digits, **look, gid=gid)
 
 
-def _mark(ax, x, y, label, *beside):
-    """A labelled disc at (x, y), or so many points beside it with a wedge that points there."""
+def _mark(ax, x, y, label, marker="o", *beside):
+    """A label in a white marker at (x, y), or so many points beside it with a line to a dot
+    there.
+    """
+    white = {"markerfacecolor": "white", "markeredgecolor": "black", "clip_on": False}
     if beside:
-        wedge = {"arrowstyle": "wedge,tail_width=0.6", "fc": "white", "shrinkA": 0, "shrinkB": 0}
-        ax.annotate("", (x, y), beside, textcoords="offset points", zorder=1.9, arrowprops=wedge)
+        line = {"arrowstyle": "-", "shrinkA": 0, "shrinkB": 0, "linewidth": 1.6}
+        line["path_effects"] = [withStroke(linewidth=4, foreground="white")]
+        ax.annotate("", (x, y), beside, textcoords="offset points", zorder=1.9, arrowprops=line)
+        ax.plot(x, y, "o", markersize=5, **white)
     place = offset_copy(ax.transData, ax.figure, *(beside or (0, 0)), units="points")
-    disc = {"markersize": 12.5, "markerfacecolor": "white", "markeredgecolor": "black"}
-    ax.plot(x, y, "o", transform=place, clip_on=False, **disc)
+    ax.plot(x, y, marker, transform=place, markersize=13, **white)
     ax.text(x, y, label, transform=place, fontsize=10, ha="center", va="center_baseline")
 
 
@@ -128,10 +132,10 @@ def digit_map(
     cannot be, is left out. x, y: positive coordinates of the cells, ascending. theory: title ->
     function (x, y) -> predicted relative error, broadcasting. Its black lines run where it predicts
     that colours change, at every second change: at 1, 3, 5 and 7 digits if top is 8. points: (x, y,
-    label) to mark in every panel, with a label of at most two letters. (x, y, label, right, up)
-    puts the mark that many points beside its place and has it point there. top: the digits at which
-    the eight colours end: 8 for float32, 16 for float64. panel: width and height of one panel in
-    inches. label_lines: whether each line carries its digits.
+    label) to mark in every panel, with a label of one letter; (x, y, label, marker) in another
+    shape than a disc; (x, y, label, marker, right, up) that many points beside its place. top: the
+    digits at which the eight colours end: 8 for float32, 16 for float64. panel: width and height of
+    one panel in inches. label_lines: whether each line carries its digits.
     """
     bounds = np.linspace(0, top, 9)
     x_edges, y_edges = _edges(x), _edges(y)
@@ -154,7 +158,7 @@ def digit_map(
         for point in points:
             _mark(ax, *point)
         ax.set(xlim=x_edges[[0, -1]], ylim=y_edges[[0, -1]])
-        ax.set_title(title, fontsize=SIZE)
+        ax.set_title(named(title)[0], fontsize=SIZE)
         ax.minorticks_off()
         ax.grid(False)
         left, bottom = i % columns == 0, i + columns >= len(errors)

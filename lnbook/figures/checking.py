@@ -5,7 +5,7 @@ checks.
 import numpy as np
 from matplotlib.colors import ListedColormap
 
-from .style import COLOURS, SIZE, draw_lines, figure, styles, with_key
+from .style import COLOURS, LIGHT, SIZE, draw_lines, figure, styles, with_key
 
 
 def two_claims(moved, loss, h, claims):
@@ -96,7 +96,7 @@ def found_by(counts, total):
     height = 0.6 + 0.5 * len(counts)
     fig, ax = figure(5.2, height, narrow=(1, height))
     for place, (name, count) in enumerate(counts.items()):
-        ax.barh(place, total, 0.34, color="#e3e3e3")
+        ax.barh(place, total, 0.34, color=LIGHT)
         ax.barh(place, count, 0.34, color=COLOURS["blue"])
         ax.text(0, place - 0.24, name, va="bottom", fontsize=SIZE)
         ax.text(total * 1.02, place, f"{count}", va="center", fontsize=SIZE)
@@ -125,7 +125,7 @@ def kill_matrix(killed, mutants, checks):
     rows = np.lexsort([*killed[:, columns].T, -by_row])
 
     fig, ax = figure(4.7, 1.6 + 0.155 * len(mutants))
-    palette = ListedColormap(["#e3e3e3", COLOURS["blue"]])
+    palette = ListedColormap([LIGHT, COLOURS["blue"]])
     ax.pcolormesh(
         killed[np.ix_(rows, columns)], cmap=palette, vmin=0, vmax=1, edgecolors="white", linewidth=1
     )

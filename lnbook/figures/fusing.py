@@ -2,48 +2,56 @@
 :mod:`simt`; what processes send each other.
 """
 
+import math
+import textwrap
+
 import numpy as np
-from matplotlib.colors import ListedColormap
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from .style import (
     COLOURS,
     DASHES,
+    LIGHT,
     SIZE,
+    arrow,
     draw_lines,
     figure,
     key_below,
     label,
+    named,
     stacked,
     styles,
     with_key,
 )
 
-_LIGHT = "#dcdcdc"  # what is moved, or waits, and serves nobody
-
 
 def rooflines(machines, points):
-    """Operations per second over operations per byte, both logarithmic: roofs of machines, points
-    of programs.
+    """Operations per second over operations per byte, both logarithmic: roofs of machines, named
+    points of programs, and an arrow from the first program's operations per byte to the last's.
 
     machines: a list of :class:`lnlib.cost.Machine`; each roof is the smaller of FLOP/s and
     intensity times the rate of copy. points: name -> one (intensity, FLOP/s) for each machine,
     filled for the first, open for the others.
     """
-    fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
-    intensity = np.geomspace(0.08, 20, 200)
+    fig, ax = figure(5.2, 4.2, xscale="log", yscale="log")
+    intensity = np.geomspace(0.08, 8, 200)
     for machine, dash, fill in zip(machines, DASHES, ("full", "none")):
         roof = np.minimum(machine.flops, intensity * machine.copy) / 1e9
         ax.plot(intensity, roof, color="black", linestyle=dash, linewidth=1.6)
         ax.plot([], [], "o", color="black", linestyle=dash, fillstyle=fill, label=machine.name)
-    for (name, values), colour, marker in zip(points.items(), COLOURS.values(), "os^Dv"):
-        look = {"color": colour, "markersize": 8, "markeredgewidth": 1.6}
+    for name, values, style in styles(points, "os^Dv"):
+        look = {**style, "linestyle": "none", "markersize": 8, "markeredgewidth": 1.6}
         for i, (at, rate) in enumerate(values):  # open marks on top: a filled one would hide them
             look |= {"fillstyle": "none" if i else "full", "zorder": 3 + i}
-            ax.plot(at, rate / 1e9, marker, **look, label=None if i else name)
-    ax.set(xlabel="operations per byte", ylabel="GFLOP/s", xlim=(0.08, 20))
-    ax.set_xticks([0.1, 1, 10], ["0.1", "1", "10"])
+            ax.plot(at, rate / 1e9, **look)
+        place = {"xytext": (8, -4), "textcoords": "offset points", "va": "top"}
+        ax.annotate(name, (at, rate / 1e9), **place, color=style["color"], fontsize=SIZE)
+    at = [values[0][0] for values in points.values()]
+    arrow(ax, (at[0], 1.1), (at[-1], 1.1), "black")
+    label(ax, at[-1], 1.1, " fused", ha="left")
+    ax.set(xlabel="operations per byte", ylabel="GFLOP/s", xlim=(0.08, 8), ylim=(0.8, 150))
+    ax.set_xticks([0.1, 1], ["0.1", "1"])
     ax.set_yticks([1, 10, 100], ["1", "10", "100"])
     return with_key(fig)
 
@@ -71,31 +79,13 @@ def memory_of_step(curves):
     return with_key(fig)
 
 
-def time_per_element(elements, seconds, floor):
-    """Time of a call divided by the number of elements, over that number; both axes logarithmic.
-
-    elements: numbers of elements, any order. seconds: name -> time for each. floor: times of a copy
-    of the same arrays, drawn as a black line.
-    """
-    elements = np.asarray(elements)
-    order = np.argsort(elements, kind="stable")
-    fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
-    nanoseconds = {name: 1e9 * (times / elements)[order] for name, times in seconds.items()}
-    draw_lines(ax, elements[order], nanoseconds, "os^D", linewidth=1.2, markersize=6)
-    lowest = 1e9 * (floor / elements)[order]
-    ax.plot(elements[order], lowest, color="black", linestyle=":", label="copy of x")
-    ax.set(xlabel=r"elements, $B\,T\,D$", ylabel="ns per element")
-    ax.set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
-    return with_key(fig)
-
-
 def timed_bar(ax, at, seconds, height, colour, predicted=None, size=7, names=(None, None)):
     """A bar of a median in ms, a line over its quartiles, and a diamond where a time is predicted.
 
     seconds: median, first and third quartile. names: of the bar and of the diamond, in the key.
     """
     median, first, third = 1e3 * np.asarray(seconds)
-    bar = ax.barh(at, median, height, color=COLOURS[colour], alpha=0.75, label=names[0])
+    bar = ax.barh(at, median, height, color=colour, alpha=0.75, label=names[0])
     (line,) = ax.plot([first, third], [at, at], color="black", linewidth=1.2)
     if predicted is None:
         return bar, line, None
@@ -113,12 +103,12 @@ def ladder_steps(panels):
     """
     fig, drawn = stacked(5.4, 0.31 * sum(map(len, panels.values())) + 2, panels)
     for ax, steps in drawn:
-        for at, (quartiles, predicted) in enumerate(steps.values()):
-            colour = "grey" if predicted is None else "blue"
+        for at, (name, (quartiles, predicted)) in enumerate(steps.items()):
+            colour = named(name)[1] or COLOURS["blue"]
             drawn_here = timed_bar(ax, at, quartiles, 0.66, colour, predicted)
             if predicted is not None:
                 measured, line, diamond = drawn_here
-        ax.set_yticks(range(len(steps)), steps)
+        ax.set_yticks(range(len(steps)), [named(name)[0] for name in steps])
         ax.set(ylim=(len(steps) - 0.5, -0.5), xlabel="ms")
         ax.grid(False, axis="y")
     return key_below(fig, (measured, line, diamond), ("median", "quartiles", "predicted"), 3)
@@ -156,7 +146,7 @@ def lanes(requests):
     for sectors, (ax, accesses) in zip(touched, drawn):
         for slot in range(len(sectors)):
             moved = ax.axvspan(
-                32 * slot, 32 * slot + 32, facecolor=_LIGHT, edgecolor="black", linewidth=0.5
+                32 * slot, 32 * slot + 32, facecolor=LIGHT, edgecolor="black", linewidth=0.5
             )
         for a in accesses:
             left = 32 * sectors.index(a.address // 32) + a.address % 32
@@ -174,44 +164,29 @@ def lanes(requests):
 
 
 def timeline(run):
-    """Which threads of a block write to shared memory between two barriers: blue where one does,
-    grey elsewhere.
+    """How many threads of a block write to shared memory between two barriers, as in a tree: always
+    the first ones.
 
     For a kernel in which a thread that has begun to wait goes on waiting, and writes once at most
-    between two barriers, as in a tree: its k-th write then lies before its k-th barrier.
+    between two barriers: its k-th write then lies before its k-th barrier.
     """
-    threads = range(run.block)
     barriers = sum(thread == 0 and kind == "syncthreads" for _, thread, kind, _, _ in run.events)
-    writes = [
-        sum(a.space == "shared" and a.kind == "store" and a.thread == t for a in run.accesses)
-        for t in threads
-    ]
-    busy = np.arange(barriers + 1) < np.array(writes)[:, None]
-    fig, ax = figure(5.2, 3.0)
-    ax.pcolormesh(
-        np.arange(barriers + 2) - 0.5,
-        np.arange(run.block + 1) - 0.5,
-        busy,
-        vmin=0,
-        vmax=1,
-        cmap=ListedColormap([_LIGHT, COLOURS["blue"]]),
-    )
-    for barrier in range(barriers):
-        ax.axvline(barrier + 0.5, color="black", linewidth=2)
-    ax.invert_yaxis()
-    ax.set(
-        xlabel="barriers passed",
-        ylabel="thread",
-        xticks=range(barriers + 1),
-        yticks=(0, run.block - 1),
-    )
+    stores = [a.thread for a in run.accesses if (a.space, a.kind) == ("shared", "store")]
+    writes = np.bincount(stores, minlength=run.block)
+    busy = [(writes > k).sum() for k in range(barriers + 1)]
+    fig, ax = figure(5.2, 3.2)
+    waits = ax.bar(range(barriers + 1), run.block, 1, color=LIGHT)
+    works = ax.bar(range(barriers + 1), busy, 1, color=COLOURS["blue"])
+    for k, count in enumerate(busy):
+        label(ax, k, -0.04 * run.block, str(count), va="bottom")
+    for k in range(barriers):
+        barrier = ax.axvline(k + 0.5, color="black", linewidth=2)
+    ax.set(xlabel="barriers passed", xticks=range(barriers + 1), xlim=(-0.5, barriers + 0.5))
+    ax.set_yticks((0.5, run.block - 0.5), ("0", str(run.block - 1)))
+    ax.set(ylim=(run.block, 0), ylabel="thread")
+    ax.set_title("threads that write", fontsize=SIZE, pad=22)
     ax.grid(False)
-    key = [
-        Patch(color=COLOURS["blue"]),
-        Patch(color=_LIGHT),
-        Line2D([], [], color="black", linewidth=2),
-    ]
-    return key_below(fig, key, ["writes", "waits", "barrier"], 3)
+    return key_below(fig, [works, waits, barrier], ["writes", "waits", "barrier"], 3)
 
 
 def butterfly(events, distances):
@@ -270,58 +245,79 @@ def sums_by_order(errors, fixed):
     return with_key(fig)
 
 
-def times_on_gpu(seconds, floor):
-    """Times of kernels as multiples of the floor's, a line for each shape, long rows last, and a
-    mark for each of up to five kernels.
+def _by_shape(shapes, values, xlabel, wall=None):
+    """A row for each shape, and in it a mark for each of up to five names, to the right on a
+    logarithmic axis.
 
-    seconds: name -> {(rows, D): seconds}, which may lack shapes. floor: the name in it whose time
-    is 1; it lacks none.
+    values: name -> {shape: number}, which may lack shapes. wall: where a vertical line stands.
     """
-    shapes = sorted(seconds[floor], key=lambda shape: shape[::-1])
     height = 0.32 * len(shapes) + 1.4
     fig, ax = figure(6.4, height, narrow=(1, height + 0.4), xscale="log")
-    others = {name: times for name, times in seconds.items() if name != floor}
-    for (name, times), colour, marker in zip(others.items(), COLOURS.values(), "osD^vPX"):
-        found = [
-            (times[shape] / seconds[floor][shape], k)
-            for k, shape in enumerate(shapes)
-            if shape in times
-        ]
-        ax.plot(
-            *zip(*found), marker, color=colour, markersize=6, label=name, zorder=9 - len(ax.lines)
-        )  # the first on top
-    ax.axvline(1, color="black", linewidth=1)
-    ax.set_yticks(range(len(shapes)), [f"{rows} x {D}" for rows, D in shapes])
-    ax.set(xlabel=f"time / time of {floor}", ylim=(len(shapes) - 0.5, -0.5))
-    ticks = [n for n in (1, 2, 5, 10, 20, 50, 100) if n <= 1.2 * ax.get_xlim()[1]]
-    ax.set_xticks(ticks, [str(n) for n in ticks])
+    for name, found, style in styles(values, "osD^v"):
+        points = [(found[shape], k) for k, shape in enumerate(shapes) if shape in found]
+        style |= {"linestyle": "none", "markersize": 6, "zorder": 9 - len(ax.lines)}
+        ax.plot(*zip(*points), **style, label=name)  # the first on top
+    if wall:
+        ax.axvline(wall, color="black", linewidth=1)
+    ax.set_yticks(range(len(shapes)), [" x ".join(map(str, shape)) for shape in shapes])
+    ax.set(xlabel=xlabel, ylim=(len(shapes) - 0.5, -0.5))
+    low, high = ax.get_xlim()
+    ticks = [n * 10.0**k for k in range(-2, 3) for n in ((1,) if high > 200 * low else (1, 2, 5))]
+    ticks = [n for n in ticks if low <= n <= 1.2 * high]
+    ax.set_xticks(ticks, [f"{n:g}" for n in ticks])
     ax.grid(axis="y", visible=True, alpha=0.3)
     return with_key(fig, columns=3)
 
 
-def errors_by_ratio(ratios, errors):
-    """Error of xhat over the ratio of the rows; errors: name of a way to the statistics -> error
-    for each, maybe inf.
+def time_per_element(shapes, seconds):
+    """Time of a call divided by the number of elements; seconds: name -> {shape: seconds}."""
+    nanoseconds = {
+        name: {shape: 1e9 * t / math.prod(shape) for shape, t in times.items()}
+        for name, times in seconds.items()
+    }
+    return _by_shape(shapes, nanoseconds, "ns per element")
+
+
+def times_on_gpu(seconds, floor):
+    """Times of kernels as multiples of the floor's, a row for each shape, long rows last.
+
+    seconds: name -> {(rows, D): seconds}, which may lack shapes. floor: the name in it whose time
+    is 1; it lacks none.
     """
-    fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
-    looks = zip(
-        errors.items(), (*COLOURS.values(), "black"), "os^vDP", ("-", "--", "-", "-", ":", ":")
-    )
-    for i, ((name, values), colour, marker, dash) in enumerate(looks):
-        # Some lines lie on each other: dotted ones over solid ones, and markers in turns.
-        ax.plot(
-            ratios,
-            np.where(np.isfinite(values), values, np.nan),
-            color=colour,
-            marker=marker,
-            linestyle=dash,
-            markersize=6,
-            markevery=(i // 2 % 2, 2),
-            label=name,
-        )
+    ratios = {
+        name: {shape: t / seconds[floor][shape] for shape, t in times.items()}
+        for name, times in seconds.items()
+        if name != floor
+    }
+    shapes = sorted(seconds[floor], key=lambda shape: shape[::-1])
+    return _by_shape(shapes, ratios, f"time / time of {floor}", 1)
+
+
+def errors_by_ratio(ratios, errors):
+    """Error of xhat over the ratio of the rows, each line with its name where it ends; lines that
+    end together share the place.
+
+    errors: name of a way to the statistics -> error for each ratio, maybe inf.
+    """
+    fig, ax = figure(5.6, 3.8, xscale="log", yscale="log")
+    ends = {}
+    for name, values in errors.items():
+        spelling, colour = named(name)
+        shown = np.where(np.isfinite(values), values, np.nan)
+        last = np.flatnonzero(shown < 1)[-1]
+        inside = last == len(ratios) - 1
+        end = ratios[last], round(np.log10(shown[last])) if inside else -0.5
+        names = ends.setdefault(end, [])
+        names.append(textwrap.fill(spelling, 12))
+        ax.plot(ratios, shown, color=colour, linestyle=DASHES[len(names) - 1])  # both are seen
+    for (ratio, level), names in ends.items():
+        side = {"xytext": (6, 0)} if ratio == ratios[-1] else {"xytext": (-2, 0), "ha": "right"}
+        side |= {"textcoords": "offset points", "va": "center", "fontsize": SIZE}
+        ax.annotate("\n".join(names), (ratio, 10.0**level), **side)
     ax.set(xlabel=r"ratio $|\mu| / \sigma$", ylabel=r"relative error of $\hat x$", ylim=(1e-8, 1))
     ax.set(xticks=np.logspace(0, 6, 4), yticks=np.logspace(-8, 0, 5))
-    return with_key(fig)
+    ax.minorticks_off()
+    return fig
 
 
 def two_cuts(rows, features, counts):
@@ -344,7 +340,7 @@ def two_cuts(rows, features, counts):
                 else (start, rows + half, stop - start, 1)
             )
             for left, top, width, height in (along, beside):
-                look = {"facecolor": colours[rank], "edgecolor": "white", "alpha": 0.8}
+                look = {"facecolor": colours[rank], "edgecolor": "white"}
                 ax.add_patch(Rectangle((left, top), width, height, **look))
             left, top, width, height = along
             label(ax, left + width / 2, top + height / 2, str(rank), color="white")
@@ -357,7 +353,7 @@ def two_cuts(rows, features, counts):
         ax.set(xlim=(-1.5, features + 6.5), ylim=(rows + 3.4, -0.3), aspect="equal")
         ax.set_title(f"cut by {how}", fontsize=SIZE)
         ax.axis("off")
-    own, sent = Patch(color=colours[0], alpha=0.8), Patch(color="black")
+    own, sent = Patch(color=colours[0]), Patch(color="black")
     return key_below(fig, [own, sent], ["rank 0's", "a sum over ranks"])
 
 

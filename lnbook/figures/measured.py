@@ -12,7 +12,7 @@ from lnlib.cost import Machine, operations, total
 
 from ..results import ACCESSES
 from .fusing import false_sharing, rooflines, time_per_element, timed_bar
-from .style import key_below, span, stacked
+from .style import COLOURS, key_below, named, span, stacked
 
 SHAPE = (8, 1024, 768)
 WAYS = {
@@ -21,17 +21,17 @@ WAYS = {
     "pytorch": {"keep": "x", "fused": True},
     "lnlib": {"keep": "x", "fused": True},
 }
-STEPS = {
-    "numpy-idiomatic": "NumPy",
-    "numpy-reused": "buffers reused",
-    "separate": "separate loops",
-    "fused-in-order": "fused, in order",
-    "fused": "fused, any order",
-    "one-reading": "one reading",
-    "no-alias": "no aliases",
-    "lnlib": "lnlib.cpu",
-    "pytorch": "PyTorch",
-}
+STEPS = (
+    "numpy-idiomatic",
+    "numpy-reused",
+    "separate",
+    "fused-in-order",
+    "fused",
+    "one-reading",
+    "no-alias",
+    "lnlib",
+    "pytorch",
+)
 
 
 def quartiles(
@@ -130,16 +130,12 @@ def growth(stored, mine):
         {tuple(r["shape"]) for r in mine if r["section"] == "kernels" and r["which"] == "forward"},
         key=math.prod,
     )
-    times = {
-        f"{way}, {where}": np.array([seconds(records, way, shape=s) for s in shapes])
+    times = {"copy": {s: copy_seconds(mine, shape=s) for s in shapes}} | {
+        f"{way}, {where}": {s: seconds(records, way, shape=s) for s in shapes}
         for way in ("numpy-idiomatic", "lnlib")
         for where, records in (("stored", stored), ("here", mine))
     }
-    return time_per_element(
-        [math.prod(s) for s in shapes],
-        times,
-        np.array([copy_seconds(mine, shape=s) for s in shapes]),
-    )
+    return time_per_element(shapes, times)
 
 
 def predicted(records, name, which, shape):
@@ -160,14 +156,16 @@ def ladder(stored, mine, shape=SHAPE):
     for ax, which in drawn:
         names = [n for n in STEPS if quartiles(mine, n, "ladder", shape, which)]
         for at, name in enumerate(names):
-            for records, colour, down in ((stored, "grey", -0.2), (mine, "blue", 0.2)):
+            for records, colour, down, said in (
+                (stored, COLOURS["grey"], -0.2, "stored"),
+                (mine, COLOURS["blue"], 0.2, "here"),
+            ):
                 found = quartiles(records, name, "ladder", shape, which)
                 if found:
                     known = name != "pytorch"
                     time = predicted(records, name, which, shape) if known else None
-                    said = {"grey": "stored", "blue": "here"}[colour], "predicted"
-                    timed_bar(ax, at + down, found, 0.36, colour, time, 6, said)
-        ax.set_yticks(range(len(names)), [STEPS[n] for n in names])
+                    timed_bar(ax, at + down, found, 0.36, colour, time, 6, (said, "predicted"))
+        ax.set_yticks(range(len(names)), [named(n)[0] for n in names])
         ax.set(ylim=(len(names) - 0.5, -0.5), xlabel="ms")
         ax.grid(False, axis="y")
     key = dict(zip(*fig.panels[0].get_legend_handles_labels()[::-1]))

@@ -19,6 +19,7 @@ from simt.machine import SOURCES
 from simt.memory import DataRace
 
 from .recording import Recording, listing, record
+from .style import COLOURS
 
 KINDS = ("load", "store", "atomic")
 #: A longer recording is cut off: nobody watches so many steps.
@@ -28,8 +29,9 @@ LABEL = "Memory, threads and their registers after this step."
 JUPYTER = """.ln-watch { --pst-color-text-base: var(--jp-content-font-color1, #222);
 --pst-color-background: var(--jp-layout-color0, #fff); --pst-color-text-muted: var(--jp-content-font-color2, #555);
 --pst-color-border: var(--jp-border-color1, #bbb); --pst-color-surface: var(--jp-layout-color2, #eee);
---pst-color-primary: #0a7d91; --ln-blue: #0072b2; --ln-wrong: #c33; }
+--pst-color-primary: #0a7d91; --ln-wrong: #c33;
 """  # noqa: E501
+JUPYTER += "".join(f"--ln-{name}: {colour}; " for name, colour in COLOURS.items()) + "}\n"
 STATIC = Path(__file__).resolve().parents[2] / "book/_static"
 
 

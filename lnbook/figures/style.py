@@ -1,10 +1,10 @@
 """One style for all figures, and ``glue``, which hands a computed number to the text.
 
 Figures are transparent, with black lines: the site inverts them in its dark theme. Colours come
-from ``COLOURS`` (Okabe and Ito's palette, told apart by readers with any colour vision); lines also
-differ in dash or marker, so that they survive print.
+from ``COLOURS`` and ``NAMES``; lines also differ in dash or marker, so that they survive print.
 """
 
+import re
 from collections.abc import Sequence
 from typing import cast
 
@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 __all__ = [
     "COLOURS",
     "DASHES",
+    "LIGHT",
+    "NAMES",
     "SIZE",
     "draw_lines",
     "figure",
@@ -21,17 +23,56 @@ __all__ = [
     "key_below",
     "arrow",
     "label",
+    "named",
     "stacked",
     "styles",
     "with_key",
 ]
 
+#: Okabe and Ito's hues, told apart by readers with any colour vision, so dark that words have a
+#: contrast of 4.5. ``ln.css`` has them for text and for live figures, and what the filter of its
+#: dark theme makes of them.
 COLOURS = {
     "blue": "#0072b2",
-    "orange": "#d55e00",
-    "green": "#009e73",
-    "pink": "#cc79a7",
+    "orange": "#b84f00",
+    "green": "#007a58",
+    "pink": "#a8487e",
     "grey": "#6b6b6b",
+}
+#: The ground of a bar, or what is moved, or waits, and serves nobody.
+LIGHT = "#dcdcdc"
+#: What figures compare, by its name in code and records: its spelling, and its colour in the whole
+#: book; None takes a colour that is free.
+NAMES: dict[str, tuple[str, str | None]] = {
+    "lnlib": ("lnlib", "blue"),
+    "pytorch": ("PyTorch", "orange"),
+    "pytorch-compile": ("torch.compile", "pink"),
+    "triton": ("Triton", "green"),
+    "jax": ("JAX", "pink"),
+    "flax": ("Flax", "pink"),
+    "keras": ("Keras", "green"),
+    "numpy": ("NumPy", "grey"),
+    "numpy-idiomatic": ("NumPy", "grey"),
+    "numpy-reused": ("buffers reused", "grey"),
+    "c": ("C", "black"),
+    "copy": ("copy", "black"),
+    # Algorithms for the variance, alone and over several processes
+    "naive": ("naive", "orange"),
+    "sums": ("sums", "orange"),
+    "clipped": ("clipped", "orange"),
+    "two-pass": ("two-pass", "green"),
+    "mean": ("mean", "green"),
+    "welford": ("Welford", "pink"),
+    "chan": ("Chan", "pink"),
+    "neumaier": ("Neumaier", "pink"),
+    "wide": ("wide", "grey"),
+    "recentred": ("recentred", "blue"),
+    # Steps of a kernel
+    "separate": ("separate loops", None),
+    "fused-in-order": ("fused, in order", None),
+    "fused": ("fused, any order", None),
+    "one-reading": ("one reading", None),
+    "no-alias": ("no aliases", None),
 }
 #: The size of type in points, 16 pixels; a raised exponent then still has 11.
 SIZE = 12
@@ -110,11 +151,20 @@ def arrow(ax, start, end, colour, shrink=0, linewidth=1.8, linestyle="-"):
     ax.annotate("", end, start, arrowprops=look)
 
 
+def named(name):
+    """Spelling and colour of a name by ``NAMES``; its first word decides: "Flax 0.12, default"."""
+    first, rest = re.fullmatch(r"([\w-]*)(.*)", name, re.S).groups()
+    spelling, colour = NAMES.get(first.lower(), (first, None))
+    return spelling + rest, COLOURS.get(colour, colour)
+
+
 def styles(series, markers="os^vD"):
     """Name, values and the options of a line (colour, dash, marker) for each of {name: values}."""
-    for (name, values), colour, dash, marker in zip(
-        series.items(), COLOURS.values(), DASHES, markers
-    ):
+    shown = [named(name) for name in series]
+    taken = {colour for _, colour in shown}
+    free = [colour for colour in (*COLOURS.values(), "black") if colour not in taken]
+    for (name, colour), values, dash, marker in zip(shown, series.values(), DASHES, markers):
+        colour = colour or free.pop(0)
         yield name, values, {"color": colour, "linestyle": dash, "marker": marker}
 
 

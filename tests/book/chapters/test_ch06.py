@@ -22,13 +22,8 @@ def drawn(shape, mean=0.0, sigma=1.0, eps=1e-5, gamma=None, seed=0):
         mine = np.random.default_rng(seed)
         x, noise = mine.standard_normal((2, *shape))
         scale, beta = mine.standard_normal((2, shape[-1]))
-        return (
-            mean + sigma * x,
-            scale if gamma is None else gamma + np.zeros(shape[-1]),
-            beta,
-            noise,
-            eps,
-        )
+        scale = scale if gamma is None else gamma + np.zeros(shape[-1])
+        return mean + sigma * x, scale, beta, noise, eps
 
     return answer
 

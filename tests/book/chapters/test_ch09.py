@@ -9,13 +9,7 @@ from questions import percent, plain, says
 
 from lnbook import forms, frameworks
 from lnbook.exercises import ch09
-from lnlib import (
-    layer_norm_backward,
-    layer_norm_forward,
-    reference,
-    regimes,
-    summation,
-)
+from lnlib import layer_norm_backward, layer_norm_forward, reference, regimes, summation
 from lnlib.gradcheck import complex_step
 from lnlib.reference import relative_error
 from lnlib.rounding import FORMATS, TAU, round_to

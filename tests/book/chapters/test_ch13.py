@@ -6,7 +6,6 @@ from attempts import failed, solution_with
 from questions import of, percent, plain, says
 
 import simt
-from lnbook.exercises import ch13
 from lnbook.figures import fusing, measured, span
 from lnlib import gpu
 from lnlib.gpu.ladder import warp_sum
@@ -72,17 +71,6 @@ STORED, LOADED = "tile[r * 33 + lane]", "tile[lane * 33 + c]"
 )
 def test_transpose(changes, check, words):
     assert failed("no-conflicts", solution_with("no-conflicts", *changes), words) == check
-
-
-def test_threads_for_every_row():
-    """Whatever D is, a place for each number, and never more places left over than in the library's
-    plan.
-    """
-    for D in range(4, 16385, 28):
-        T, V, W, R = ch13.threads_for_solution(D)
-        assert T % 32 == 0 and T <= 1024 and V * W <= 16 and (4 if T == 32 else 1) == R
-        threads, chunks, width, _ = plan_of_the_library(D)
-        assert 0 <= T * V * W - D <= threads * chunks * width - D or D <= 128 or D > 8192
 
 
 # Figures

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from browsing import Visit, skip, small_type, violations
-from pages import CHAPTERS
+from pages import BOOK, CHAPTERS
 from pages import PAGES as SOURCES
 
 pytestmark = pytest.mark.site
@@ -194,12 +194,9 @@ def test_paper_shows_what_is_folded(browser, site, tmp_path, javascript):
     article = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").article
     for part in article.select(".math, .headerlink"):
         part.replace_with("MATHS")
-    sentences = [
-        s
-        for p in article.select(".ln-answer p, .solution p, .ln-aside > p")
-        for s in re.split(r"[.:;]\s", p.text)
-        if "MATHS" not in s and len(s) > 30
-    ]
+    folded = article.select(".ln-answer p, .solution p, .ln-aside > p")
+    parts = [s for p in folded for s in re.split(r"[.:;]\s", p.text)]
+    sentences = [s for s in parts if "MATHS" not in s and len(s) > 30]
     assert len(sentences) > 10
 
     def letters(text):
@@ -227,3 +224,38 @@ def test_the_keyboard_reaches_an_exercise(browser, site):
         assert not [s["key"] for s in stops if not s["seen"] or not s["marked"]]
         page.keyboard.press("Enter")
         assert page.evaluate("!document.activeElement.closest('.toggle-hidden')")
+
+
+def test_a_guess_is_kept_beside_the_result(browser, site):
+    with browser.new_context() as context:
+        for first in (True, False):
+            with Visit(context, (site / "book/04-gradient-checking.html").as_uri()) as visit:
+                box, covered = map(visit.page.locator, (".ln-predict", ".ln-covered"))
+                assert (covered.count() >= 2) == first  # the table, and the sentences on it
+                if first:
+                    box.get_by_label("Your guess").fill("three")
+                    visit.page.keyboard.press("Enter")
+                assert covered.count() == 0 and box.get_by_text("You guessed: three").is_visible()
+                visit.stays_at("file:")
+
+
+@pytest.mark.parametrize("name", ["eq-moves", "eq-dx", "eq-backward", "eq-twenty"])
+def test_a_term_lights_up_with_its_code(visits, site, name):
+    (page,) = (path for path in SOURCES if f"$$ ({name})" in path.read_text("utf-8"))
+    with Visit(visits, (site / f"book/{page.stem}.html").as_uri()) as visit:
+        for colour, (code, *drawn) in visit.page.evaluate(f"LN_TERMS['{name}']").items():
+            assert len(drawn) <= 1
+            visit.page.locator(f"#equation-{name} .ln-{colour}").first.dispatch_event("pointerover")
+            assert visit.page.evaluate("CSS.highlights.get('ln-term').size") >= 1, (colour, code)
+            assert visit.page.locator(f"#equation-{name} .ln-lit").count() >= 1
+        letters = visit.page.locator("mjx-mi")
+        letters.evaluate_all(
+            "(all) => all.forEach((letter) => letter.dispatchEvent("
+            "new PointerEvent('pointerover', { bubbles: true })))"
+        )
+        titles = set(letters.evaluate_all("(all) => all.map((letter) => letter.title)"))
+        assert "x\u0302: normalised row" in titles
+        notation = (BOOK / "notation.md").read_text("utf-8").replace("*", "")
+        notation = notation.replace("$\\hat x$", "x\u0302").replace("$\\mathrm u$", "u")
+        for meaning in visit.page.evaluate("Object.values(LN_SYMBOLS)"):
+            assert meaning.removeprefix("square root of the ") in notation

@@ -81,11 +81,8 @@ def test_chapter_runs_in_the_browser(site, address, visits, name):
     )
     page.evaluate(RUN)
     page.wait_for_function("() => window.lnDone", timeout=240_000)
-    cells = [
-        c
-        for c in page.evaluate(f"() => {OPEN}.content.model.toJSON()")["cells"]
-        if c["cell_type"] == "code"
-    ]
+    model = page.evaluate(f"() => {OPEN}.content.model.toJSON()")
+    cells = [c for c in model["cells"] if c["cell_type"] == "code"]
     page.close()
 
     errors = [o["evalue"] for c in cells for o in c["outputs"] if o["output_type"] == "error"]

@@ -296,9 +296,6 @@ def test_every_exercise_on_its_page(browser, address, path):
             for mistake in exercise.mistakes[:1]:
                 wrong = f"check({id!r}, exercise.mistakes[0].of(exercise.solution))"
                 status, output = run(visit.page, cell, head + wrong)
-                assert "Diagnosis." in output and (exercise.diagnose or mistake.says in output), (
-                    id,
-                    status,
-                    output,
-                )
+                said = exercise.diagnose or mistake.says in output
+                assert "Diagnosis." in output and said, (id, status, output)
         visit.stays_at(address)

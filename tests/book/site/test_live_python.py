@@ -29,14 +29,10 @@ def above(code, least=True):
 
 
 def test_an_exercise_takes_what_it_needs():
-    assert above("check(1)") == (
-        [(4, "from lnbook.exercises import check")],
-        True,
-    )  # the last binding counts
-    assert above("layernorm.a(np.e)") == (
-        [(0, "import numpy as np"), (0, "from lnlib import layernorm")],
-        True,
-    )
+    # The last binding counts.
+    assert above("check(1)") == ([(4, "from lnbook.exercises import check")], True)
+    imports = [(0, "import numpy as np"), (0, "from lnlib import layernorm")]
+    assert above("layernorm.a(np.e)") == (imports, True)
     assert above("f(2)") == ([(0, "k = 3"), (2, "def f(n):\n    return n + k")], True)
     assert above("def g(k):\n    return k, unknown") == ([], True)
     # x is computed: all that stands above must run, once, in the page's own namespace.

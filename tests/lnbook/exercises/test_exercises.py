@@ -77,7 +77,7 @@ def test_a_mistake_is_told(exercise, mistake):
 NEED_NO_OTHERS = """
 statistics-shape null-direction lost-in-y complex-safe-variance probe-for-eps
 test-buffers survivors safe-eps largest-sigma rescue digits-of-dx sum-in-pairs
-rms-norm-cost free-operations step-peak lane-sum shared-lines rms-forward-rows warp-sum
+rms-norm-cost free-operations step-peak lane-sum rms-forward-rows warp-sum
 coalesced no-conflicts layer-backward
 """
 

@@ -1,5 +1,5 @@
-"""The examples, where what they need is installed: layer norm in PyTorch and JAX (chapter 3), in
-Numba CUDA (11, 12).
+"""The examples, where what they need is installed: layer norm in NumPy, PyTorch and JAX (chapter
+3), in Numba CUDA (11, 12).
 """
 
 import os
@@ -26,6 +26,14 @@ def close(found, x, gamma, beta, dy):
     y, cache = layer_norm_forward(x, gamma, beta)
     for a, b in zip(found, (y, *layer_norm_backward(dy, cache)), strict=True):
         assert a.shape == b.shape and np.linalg.norm(a - b) <= RTOL * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 16), (4, 16), (16,)])
+def test_numpy(shape):
+    example = runpy.run_path(BOOK / "examples/layer_norm_numpy.py")
+    *arrays, dy = problem(shape)
+    y, cache = example["forward"](*arrays)
+    close([y, *example["backward"](dy, cache)], *arrays, dy)
 
 
 @pytest.mark.slow

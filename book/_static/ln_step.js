@@ -62,7 +62,24 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
       drawing.text([p[0], 206], i ? "{x} + {h}" : "{x} \u2212 {h}", "ln-small ln-centred");
     });
     drawing.text([215, 206], "{x}", "ln-small ln-centred");
-    drawing.line([[60, 191], [370, 191]], "currentColor", { width: 1 });
+    drawing.line([[60, 191], [300, 191]], "currentColor", { width: 1 });
+    return enlarge(left[1] + 2 * h * slope, phi(Math.fround(X + h)), 36 / (h * slope));
+  }
+
+  // The gap at the right end again, or the space between two floats there if that is larger, 45 high; ticks are floats.
+  function enlarge(tangent, chord, scale) {
+    const factor = Number((45 / scale / Math.max(U, Math.abs(chord - tangent))).toPrecision(1)), times = scale * factor;
+    const at = value => 134 - times * (value - (chord + tangent) / 2);
+    drawing.line([[345, 84], [345, 184]], "grey", { width: 0.5 });
+    for (let n = -20; n <= 20; n++) {
+      const y = at(chord + n * U);  // all are between 1/2 and 1
+      if (times * U > 3 && y > 82 && y < 186) drawing.line([[339, y], [351, y]], "orange", { width: 1.5 });
+    }
+    drawing.line([[335, at(tangent)], [390, at(tangent)]], "currentColor", { width: 1.5, dash: "2 3" });
+    drawing.line([[345, at(chord)], [390, at(chord)]], "blue", { width: 2.5 });
+    drawing.marker("square", [345, at(chord)], "blue");
+    drawing.text([353, 206], "the gap", "ln-small ln-centred");
+    return factor;
   }
 
   const across = h => 386 + 340 * Math.log2(h) / 24;
@@ -94,7 +111,7 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
   function render() {
     const h = STEPS[state.k], [large, small] = [truncation(h), rounding(h)];
     drawing.clear();
-    zoom(h);
+    const factor = zoom(h);
     map(h);
     showStep(-state.k);
     cells[0].textContent = number(central(h), 6);
@@ -105,9 +122,9 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
     const verdict = large > 10 * small ? "the function bends between the two ends."
       : small > 10 * large ? "the two values are rounded, and the division by 2{h} enlarges that."
         : "the two lines cross about here: the best one can count on. Lower dots are luck.";
-    const by = found < 0.01 ? `${shown}, too little to see` : `${number(100 * found, 0)}%`;
+    const by = found < 0.01 ? shown : `${number(100 * found, 0)}%`;
     say(`{h} = ${two(state.k)}: ${verdict} The chord is ${central(h) > slope ? "steeper" : "flatter"} `
-      + `than the tangent by ${by}.`);
+      + `than the tangent by ${by}. At the right the gap is drawn ${factor < 100 ? factor : scientific(factor)} times as high.`);
   }
   return render;
 });

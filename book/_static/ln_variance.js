@@ -65,8 +65,8 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
       drawing.text([84, y + 4], name, "ln-small ln-end");
       drawing.line([[place(LOW), y], [place(HIGH), y]], "grey", { width: 0.5 });
       drawing.marker(mark, [x, y], colour);
-      if (v > HIGH) drawing.text([x - 10, y - 4], `${number(v, 0)} →`, "ln-small ln-end");
-      if (v < LOW) drawing.text([x + 10, y - 4], `← ${number(v, 0)}`, "ln-small");
+      if (v > HIGH) drawing.text([x - 10, y + 4], `${number(v, 0)} →`, "ln-small ln-end");
+      if (v < LOW) drawing.text([x + 10, y + 4], `← ${number(v, 0)}`, "ln-small");
     });
   }
 

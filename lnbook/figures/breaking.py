@@ -21,20 +21,21 @@ def algorithm_errors(offsets, errors):
     return with_key(fig, 3)
 
 
-def variance_panels(offsets, var_errors, y_errors, u):
-    """Error of the variance and of y over the offset of the rows, a panel for each algorithm, two
-    in a row.
+def variance_panels(offsets, var_errors, y_errors, u, columns=3):
+    """Error of the variance and of y over the offset of the rows, a panel for each algorithm.
 
     var_errors, y_errors: name -> array of one error per offset; what is above the panel, inf
-    included, is drawn as a cross near its upper edge. Black: u times the offset, and for the first
-    two u times its square.
+    included, is drawn as a cross near its upper edge. Black: u times the offset, and thinner u
+    times its square.
     """
     low, high = 1e-9, 1e4
-    rows = len(y_errors) // 2
-    fig, axes = figure(
-        4.6, 1.8 * rows + 0.9, 2, rows, narrow=(2, 1.6 * rows + 0.7), xscale="log", yscale="log"
-    )
-    for i, (ax, name) in enumerate(zip(axes.flat, y_errors)):
+    n, rows = len(y_errors), -(-len(y_errors) // columns)
+    narrow = (1, 2.1 * n + 0.7) if n == columns else (2, 1.6 * -(-n // 2) + 0.7)
+    fig, _ = figure(6.4, 1.8 * rows + 0.9, columns, rows, narrow, xscale="log", yscale="log")
+    for ax in fig.panels[n:]:
+        ax.remove()
+    fig.panels = fig.panels[:n]
+    for i, (ax, name) in enumerate(zip(fig.panels, y_errors)):
         # Two heights for the crosses, so that neither hides the other.
         for errors, label, colour, dash, marker, edge in (
             (var_errors, r"error of $\sigma^2$", COLOURS["blue"], "-", "o", high / 10),
@@ -45,17 +46,16 @@ def variance_panels(offsets, var_errors, y_errors, u):
             look = {"color": colour, "linestyle": dash, "marker": marker, "markersize": 4}
             ax.plot(offsets, shown, **look, markevery=2, label=label)
             ax.plot(offsets, np.where(error > high, edge, np.nan), "x", color=colour, clip_on=False)
-        black = {"color": "black"}
         once, twice = r"$\mathrm{u}$ offset$/\sigma$", r"$\mathrm{u}$ (offset$/\sigma)^2$"
-        ax.plot(offsets, u * offsets, **black, linestyle=":", label=once)
-        if i < 2:
-            ax.plot(offsets, u * offsets**2, **black, linewidth=1, label=twice)
+        ax.plot(offsets, u * offsets, color="black", linestyle=":", label=once)
+        if name in ("naive", "clipped"):
+            ax.plot(offsets, u * offsets**2, color="black", linewidth=1, label=twice)
         ax.set(ylim=(low, high), xticks=np.logspace(0, 6, 3), yticks=np.logspace(-8, 0, 3))
-        ax.label_outer()
+        left, bottom = i % columns == 0, i + columns >= n
+        ax.tick_params(labelleft=left, labelbottom=bottom)
+        ax.set_xlabel(r"offset / $\sigma$" if bottom else "")
         ax.set_title(named(name)[0], fontsize=SIZE, pad=8)
-    for ax in axes[-1]:
-        ax.set_xlabel(r"offset / $\sigma$")
-    fig.supylabel("relative error", fontsize=SIZE)
+    fig.panels[0].set_ylabel("relative error")
     return with_key(fig)
 
 

@@ -13,6 +13,7 @@ benchmarks.gpu.code``.
 import argparse
 import functools
 import inspect
+import itertools
 import math
 import os
 import pathlib
@@ -139,19 +140,17 @@ _LENGTHS = {
     "forward": (64, 128, 256, 1027, 4096, 12288, 16383, 20000, 32768, 40000),
     "backward": (64, 128, 512, 1027, 4096, 8191, 8192, 16384, 20000),
 }
-_TYPES = (float32, float16), (float32, bfloat16), (float64, float32)
+_TYPES = (float32, float16), (float64, float32), (float64, bfloat16, False, True)
 
 #: All kernels, as they are launched for usual shapes.
 KERNELS = [
-    *(_planned(name, D, float32, float32) for name, some in _LENGTHS.items() for D in some),
-    *(_planned(name, 4096, *types) for name in _LENGTHS for types in _TYPES),
     *(
-        _planned(name, D, float32, storage, False, added)
+        _planned(name, D, float32, *kind)
         for name, some in _LENGTHS.items()
         for D in some
-        for storage in (float32, bfloat16)
-        for added in (False, True)
+        for kind in itertools.product((float32, bfloat16), (True, False), (False, True))
     ),
+    *(_planned(name, 4096, *types) for name in _LENGTHS for types in _TYPES),
     Kernel("add_partials", kernels.add_partials, (8, 32), _ADDED, {"threads": 256}),
     _taught_forward("thread_per_row", threads=128, none=("SHFL", "BAR")),
     _taught_forward("block_per_row", threads=256, parameters=(256,), none=("SHFL",)),

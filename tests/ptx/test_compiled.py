@@ -52,7 +52,7 @@ def on_the_driver(python, capability, *arguments):
     return said, *map(int, re.search(counted, said).groups())
 
 
-@pytest.mark.parametrize("capability", ["75", "90"])
+@pytest.mark.parametrize("capability", ["75", "80", "90"])
 def test_what_needs_a_gpu_passes(python, capability):
     """Skipped is only what needs an array library for GPUs that is not there, or has no GPU."""
     files = (f"tests/lnlib/backends/test_{name}.py" for name in ("gpu", "gpu_ladder"))

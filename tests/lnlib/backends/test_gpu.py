@@ -707,20 +707,19 @@ DEVICE_SHAPES = [
     *((1, 1), (7, 3), (130, 100), (33, 127), (7, 1027), (70, 1024)),
     *((5, 5120), (3, 9000), (3, 20000), (2, 16383), (17, 64), (3, 12296), (2, 40000)),
 ]
-DEVICE_DTYPES = [
-    *(("float32", 0), ("float32", 1e6), ("float16", 100)),
-    *((dtype, 4) for dtype in cases.HALVES[1:]),
+DEVICE_DTYPES = ("float32", 0), ("float32", 1e6), ("float16", 100), (cases.HALVES[-1], 4)
+DEVICE_NORMS = [  # and whether there are a residual and a dh
+    *(("rms_norm", "float32", added) for added in (False, True)),
+    *((norm, cases.HALVES[-1], True) for norm in ("rms_norm", "layer_norm")),
 ]
 DEVICE_CASES = [
     cases.Case(f"device {N}x{D} {dtype} {offset}", (N, D), dtype, offset=offset)
     for N, D in DEVICE_SHAPES
     for dtype, offset in DEVICE_DTYPES
 ] + [
-    cases.Case(
-        f"device {N}x{D} {dtype} RMS {added}", (N, D), dtype, norm="rms_norm", residual=added
-    )
+    cases.Case(f"device {N}x{D} {n} {t} {r}", (N, D), t, parameters="float32", norm=n, residual=r)
     for N, D in DEVICE_SHAPES
-    for dtype, added in (("float32", False), ("float32", True), (cases.HALVES[-1], True))
+    for n, t, r in DEVICE_NORMS
 ]
 
 

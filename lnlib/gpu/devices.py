@@ -63,7 +63,11 @@ def in_kernels(name):
 
 
 class PreparedLaunch:
-    """A kernel, its blocks and threads, and what it takes: arrays (dtype, count), then numbers."""
+    """A kernel, its blocks and threads, and what it takes: arrays (dtype, count), then numbers.
+
+    Forward, backward and the additions of partial sums each have one for every shape, kept by
+    :mod:`lnlib.gpu.backend`: a later call of the same kind only writes addresses.
+    """
 
     def __init__(self, kernel, blocks, threads, arrays, numbers):
         self.kernel, self.blocks, self.threads = kernel, blocks, threads

@@ -10,7 +10,7 @@ from lnlib.variance import naive, normalise, recentred_short, wide
 
 from . import Exercise
 from .expect import expect, expect_array, expect_parts
-from .run import Call, each
+from .run import Call, cases, each
 
 _U = 2.0**-24
 
@@ -67,12 +67,8 @@ def _is_negative(found, centre):
 def _negative_at(centre):
     # Several, up to 1.5 times as far: numbers from too wide an interval may come near one centre by
     # chance.
-    return each(
-        f"near {centre:.0f}",
-        lambda rng: [Call({"centre": centre * (1 + k / 8)}) for k in range(5)],
-        _is_negative,
-        call=_in_time,
-    )
+    ask = cases("centre", *((centre * (1 + k / 8),) for k in range(5)))
+    return each(f"near {centre:.0f}", ask, _is_negative, call=_in_time)
 
 
 def digits_left_solution(x):
@@ -254,16 +250,8 @@ EXERCISES = (
         *map(_negative_at, (1e4, 123456.0, 6e5))
     ),
     Exercise("digits-left", 15, "measure", digits_left_solution).with_checks(
-        _digits_at(0),
-        _digits_at(1e2),
-        _digits_at(1e3, 50.0),
-        _digits_at(-1e3),
-        _digits_at(1e5),
-        each(
-            "a row with mean 0",
-            lambda rng: Call({"x": np.array([-3, -1, 1, 3], np.float32)}),
-            _all_digits,
-        ),
+        *(_digits_at(*row) for row in ((0,), (1e2,), (1e3, 50.0), (-1e3,), (1e5,))),
+        each("a row with mean 0", cases("x", (np.float32([-3, -1, 1, 3]),)), _all_digits),
     ),
     Exercise("repair-the-mean", 10, "implement", repaired_solution).with_checks(
         *(_repaired(f"offset {offset:g}", offset) for offset in (0, 1e4, 1e7)),
@@ -276,23 +264,18 @@ EXERCISES = (
         # positive v; the rest in other units, two with |r| = 3 sigma below v and |r| = 0.03 to 0.3
         # sigma above it; one with a negative v; a row near 0, which any order sums well enough; -61
         # beside a v far below any eps.
-        *(
-            _safe_or_not(*row)
-            for row in (
-                ("pairwise", 1e2, 1024),
-                ("pairwise", 1e7, 65536),
-                ("sequential", 3e4, 65536),
-                ("accumulators", 1e7, 65536),
-                ("sequential", 1e7, 65536),
-                ("sequential", -3e4, 65536),
-                ("sequential", 1e3, 65536, 1e3),
-                ("sequential", 1e7, 65536, 1e-3),
-                ("sequential", 1e4, 65536, 10),
-                ("accumulators", 1e4, 65536, 1e-3),
-                ("accumulators", 6e7, 16384),
-                ("sequential", 0, 1024),
-                ("sequential", 1e5, 65536, 1e-6),
-            )
-        )
+        _safe_or_not("pairwise", 1e2, 1024),
+        _safe_or_not("pairwise", 1e7, 65536),
+        _safe_or_not("sequential", 3e4, 65536),
+        _safe_or_not("accumulators", 1e7, 65536),
+        _safe_or_not("sequential", 1e7, 65536),
+        _safe_or_not("sequential", -3e4, 65536),
+        _safe_or_not("sequential", 1e3, 65536, 1e3),
+        _safe_or_not("sequential", 1e7, 65536, 1e-3),
+        _safe_or_not("sequential", 1e4, 65536, 10),
+        _safe_or_not("accumulators", 1e4, 65536, 1e-3),
+        _safe_or_not("accumulators", 6e7, 16384),
+        _safe_or_not("sequential", 0, 1024),
+        _safe_or_not("sequential", 1e5, 65536, 1e-6),
     ),
 )

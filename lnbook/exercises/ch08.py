@@ -1,5 +1,6 @@
 """Exercises of chapter 8, where the forward pass loses digits."""
 
+import itertools
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,7 @@ from lnlib.variance import normalise, total
 
 from . import Exercise
 from .expect import expect, expect_array, expect_close, expect_number, expect_parts
-from .run import Call, each, quietly
+from .run import Call, cases, each, quietly
 
 
 def survivors_solution(row, digits, eps=1e-5):
@@ -126,24 +127,11 @@ def safe_eps_solution(dtype, gain):
     return max(FORMATS[dtype].smallest_normal, gain**-2)
 
 
-def _formats(title, cases, judge):
-    """A check on cases (dtype, gain)."""
-
-    def judge_number(eps, **arguments):
-        # A float: in float16 the root of a float16 would hide that the gain is exceeded.
-        judge(expect_number(eps), **arguments)
-
-    return each(
-        title,
-        lambda rng: [Call({"dtype": dtype, "gain": gain}) for dtype, gain in cases],
-        judge_number,
-    )
-
-
 _DTYPES = ("float16", "bfloat16", "float32")
 
 
 def _eps_is_normal(eps, dtype, **_):
+    eps = expect_number(eps)
     expect(
         eps >= FORMATS[dtype].smallest_normal,
         f"in {dtype}, eps = {eps:g} becomes {float(round_to(np.float64(eps), dtype)):g}; the"
@@ -152,6 +140,7 @@ def _eps_is_normal(eps, dtype, **_):
 
 
 def _gain_is_limited(eps, dtype, gain):
+    eps = expect_number(eps)
     # A few roundings of float64 in eps, half of them in its root.
     expect(
         eps**-0.5 <= gain * (1 + 1e-14),
@@ -160,6 +149,7 @@ def _gain_is_limited(eps, dtype, gain):
 
 
 def _no_larger_than_needed(eps, dtype, gain):
+    eps = expect_number(eps)
     least = safe_eps_solution(dtype, gain)
     # The next number of the format is at most 2 u away.
     expect(
@@ -186,7 +176,7 @@ def _sum_of_squares(title, divide_first):
                 f"squares {'is still finite' if overflows else 'has overflowed already'}",
             )
 
-    return each(title, lambda rng: [Call({"D": D}) for D in (64, 256, 1024)], judge)
+    return each(title, cases("D", (64,), (256,), (1024,)), judge)
 
 
 def _other_format(found, D, largest):
@@ -356,19 +346,19 @@ EXERCISES = (
         _survivors("eps is used", _given_eps),
     ),
     Exercise("safe-eps", 5, "derive", safe_eps_solution).with_checks(
-        _formats(
+        each(
             "eps is a normal number",
-            [(dtype, gain) for dtype in _DTYPES for gain in (1e6, 1e3)],
+            cases("dtype gain", *itertools.product(_DTYPES, (1e6, 1e3))),
             _eps_is_normal,
         ),
-        _formats(
+        each(
             "the gain is limited",
-            [(dtype, gain) for dtype in _DTYPES for gain in (30.0, 1e3, 1e5)],
+            cases("dtype gain", *itertools.product(_DTYPES, (30.0, 1e3, 1e5))),
             _gain_is_limited,
         ),
-        _formats(
+        each(
             "no larger than needed",
-            (("float16", 30.0), ("float16", 1e4), ("bfloat16", 1e3), ("float32", 1e5)),
+            cases("dtype gain", *zip(("float16", *_DTYPES), (30.0, 1e4, 1e3, 1e5))),
             _no_larger_than_needed,
         ),
     ),
@@ -377,10 +367,7 @@ EXERCISES = (
         _sum_of_squares("squares divided first", True),
         each(
             "another format",
-            lambda rng: [
-                Call({"D": 768, "largest": FORMATS[dtype].largest})
-                for dtype in ("float32", "float16")
-            ],
+            cases("D largest", *((768, FORMATS[name].largest) for name in ("float32", "float16"))),
             _other_format,
         ),
     ),
@@ -398,9 +385,7 @@ EXERCISES = (
         ),
         each(
             "constant rows are zero",
-            lambda rng: [
-                Call({"row": np.full(8, value, np.float32)}) for value in (0.0, 7.0, 1e30)
-            ],
+            cases("row", *((np.full(8, value, np.float32),) for value in (0.0, 7.0, 1e30))),
             _zeros,
             call=quietly,
         ),

@@ -12,7 +12,7 @@ from lnlib.summation import sum_rows
 from . import Exercise
 from .expect import expect, expect_array, expect_close, expect_number
 from .gradients import Backward, outside
-from .run import Call, each, quietly
+from .run import Call, cases, each, quietly
 
 _U = 2.0**-24
 
@@ -155,6 +155,9 @@ def _every_row_counts(found, terms):
     )
 
 
+_FOUR = np.float32([[2**24], [1], [1], [1]])
+
+
 def _in_pairs(found, terms):
     # 2**24 + 1 is no float32. In pairs, whichever they are: 2**24 + 1 is 2**24 and 1 + 1 is 2.
     expect(
@@ -179,14 +182,7 @@ def rows_until_solution(tolerance, u, in_pairs):
     return np.exp2(roundings) if in_pairs else 2 * roundings
 
 
-def _cases(*cases):
-    """Asks for the rows of cases (tolerance, u, in_pairs)."""
-    return lambda rng: [
-        Call(dict(zip(("tolerance", "u", "in_pairs"), case)), rng=rng) for case in cases
-    ]
-
-
-def _by_theory(found, tolerance, u, in_pairs, **_):
+def _by_theory(found, tolerance, u, in_pairs):
     n, how = expect_number(found), "in pairs" if in_pairs else "in sequence"
     expect(n > 1, f"{how}: found {n:g} rows, expected more than 1")
     # t = 0.42 is given to two digits: lnlib's, 0.425, makes 1.1 %. A whole number n adds 0.06 % or
@@ -314,17 +310,14 @@ EXERCISES = (
             lambda rng: Call({"terms": rng.uniform(1, 2, (2**17 - 3, 4)).astype(np.float32)}),
             _no_growth,
         ),
-        _sums(
-            "pairs, in float32",
-            lambda rng: Call({"terms": np.array([[2**24], [1], [1], [1]], np.float32)}),
-            _in_pairs,
-        ),
+        _sums("pairs, in float32", cases("terms", (_FOUR,)), _in_pairs),
     ),
     Exercise("rows-until", 10, "derive", rows_until_solution).with_checks(
         # The first is small enough for 2**n, should the two sums have changed places.
         each(
             "by theory",
-            _cases(
+            cases(
+                "tolerance u in_pairs",
                 (0.01, 2.0**-8, False),
                 (1e-5, _U, False),
                 (0.05, 2.0**-8, False),
@@ -337,7 +330,10 @@ EXERCISES = (
         ),
         each(
             "measured in bfloat16",
-            _cases((0.05, 2.0**-8, False), (0.006, 2.0**-8, True)),
+            lambda rng: [
+                Call({"tolerance": tolerance, "u": 2.0**-8, "in_pairs": in_pairs}, rng=rng)
+                for tolerance, in_pairs in ((0.05, False), (0.006, True))
+            ],
             _measured,
         ),
     ),

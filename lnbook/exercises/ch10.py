@@ -6,7 +6,7 @@ from lnlib import cost
 
 from . import Exercise
 from .expect import expect, expect_number, expect_parts
-from .run import Call, each
+from .run import Call, cases, each
 
 
 def _off_by(found, right, rows, D, itemsize=1):
@@ -35,26 +35,17 @@ def rms_norm_cost_solution(rows, D, itemsize):
     return flops, itemsize * numbers, itemsize * fused
 
 
+_SIZE = "rows D itemsize"
 _COSTS = ("operations", "bytes", "bytes if fused")
 
 
-def _costs(title, judge, *cases):
-    """A check on cases (rows, D, itemsize); the judge is handed the three numbers."""
-
-    def judge_numbers(found, **arguments):
-        judge(list(map(expect_number, expect_parts(found, 3, "numbers"), _COSTS)), **arguments)
-
-    return each(
-        title,
-        lambda rng: [Call(dict(zip(("rows", "D", "itemsize"), case))) for case in cases],
-        judge_numbers,
-    )
+def _three(found):
+    return list(map(expect_number, expect_parts(found, 3, "numbers"), _COSTS))
 
 
 def _per_element(found, rows, D, itemsize):
-    flops, accesses, fused = (
-        f / (rows * D) / size for f, size in zip(found, (1, itemsize, itemsize))
-    )
+    units = 1, itemsize, itemsize
+    flops, accesses, fused = (f / (rows * D) / unit for f, unit in zip(_three(found), units))
     # Statistics and gamma are 10 (rows + D) numbers at most beside rows D: 0.003 of an element's
     # number.
     expect(abs(flops - 4) < 0.01, f"found {flops:.2f} operations per element, expected 4")
@@ -71,7 +62,7 @@ def _per_element(found, rows, D, itemsize):
 
 def _to_the_byte(found, rows, D, itemsize):
     right, units = rms_norm_cost_solution(rows, D, itemsize), (1, itemsize, itemsize)
-    for name, f, r, unit in zip(_COSTS, found, right, units):
+    for name, f, r, unit in zip(_COSTS, _three(found), right, units):
         expect(
             f == r,
             f"({rows}, {D}), {itemsize} bytes a number: found {f:.0f} {name}, expected {r}"
@@ -85,18 +76,6 @@ def free_operations_solution(machine, itemsize):
 
 def _machine(copy, flops):
     return cost.Machine("exercise", copy=copy, triad=0.7 * copy, flops=flops)
-
-
-def _machines(rng):
-    return [
-        Call({"machine": _machine(copy, flops), "itemsize": itemsize})
-        for copy, flops, itemsize in (
-            (40e9, 240e9, 4),
-            (40e9, 240e9, 2),
-            (4e12, 60e12, 4),
-            (20e9, 100e9, 8),
-        )
-    ]
 
 
 def _slow_memory(found, machine, itemsize):
@@ -118,12 +97,8 @@ def _slow_arithmetic(found, **_):
 
 
 def _any_machine(rng):
-    return Call(
-        {
-            "machine": _machine(10 ** rng.uniform(10, 10.5), 10 ** rng.uniform(11.5, 12)),
-            "itemsize": 4,
-        }
-    )
+    copy, flops = 10 ** rng.uniform((10, 11.5), (10.5, 12))
+    return Call({"machine": _machine(copy, flops), "itemsize": 4})
 
 
 def _is_the_ridge(found, machine, itemsize):
@@ -141,17 +116,10 @@ def step_peak_solution(rows, D, itemsize, keep, in_place):
     return itemsize * (arrays * rows * D + statistics * rows + 2 * D)
 
 
-_STEP = "rows", "D", "itemsize", "keep", "in_place"
-_WAYS = tuple(itertools.product(("xhat", "x"), (False, True)))
-
-
-def _steps(title, judge, *sizes):
-    """A check on sizes (rows, D, itemsize), for each way to keep and to write."""
-
-    def ask(rng):
-        return [Call(dict(zip(_STEP, (*size, *how)))) for size in sizes for how in _WAYS]
-
-    return each(title, ask, judge)
+def _ways(*sizes):
+    """Asks for sizes (rows, D, itemsize), for each way to keep and to write."""
+    ways = [*itertools.product(sizes, ("xhat", "x"), (False, True))]
+    return cases("rows D itemsize keep in_place", *((*size, *way) for size, *way in ways))
 
 
 def _whole_arrays(found, rows, D, itemsize, keep, in_place):
@@ -237,27 +205,34 @@ return itemsize * ( => return (
 
 EXERCISES = (
     Exercise("rms-norm-cost", 15, "measure", rms_norm_cost_solution).with_checks(
-        _costs("a large array, per element", _per_element, (10_000, 5000, 4)),
-        _costs(
+        each("a large array, per element", cases(_SIZE, (10_000, 5000, 4)), _per_element),
+        each(
             "small arrays, to the byte",
+            cases(_SIZE, (101, 7, 4), (2, 300, 2), (40, 8, 8), (1, 1, 8)),
             _to_the_byte,
-            (101, 7, 4),
-            (2, 300, 2),
-            (40, 8, 8),
-            (1, 1, 8),
         ),
     ),
     Exercise("free-operations", 10, "derive", free_operations_solution).with_checks(
-        each("memory is slow", _machines, _slow_memory),
+        each(
+            "memory is slow",
+            cases(
+                "machine itemsize",
+                (_machine(40e9, 240e9), 4),
+                (_machine(40e9, 240e9), 2),
+                (_machine(4e12, 60e12), 4),
+                (_machine(20e9, 100e9), 8),
+            ),
+            _slow_memory,
+        ),
         each(
             "arithmetic is slow",
-            lambda rng: Call({"machine": _machine(400e9, 100e9), "itemsize": 4}),
+            cases("machine itemsize", (_machine(400e9, 100e9), 4)),
             _slow_arithmetic,
         ),
         each("both take as long", _any_machine, _is_the_ridge),
     ),
     Exercise("step-peak", 15, "measure", step_peak_solution).with_checks(
-        _steps("arrays of x's size", _whole_arrays, (10_000, 5000, 4)),
-        _steps("all arrays", _small_arrays, (101, 7, 8), (3, 500, 2), (1, 1, 4)),
+        each("arrays of x's size", _ways((10_000, 5000, 4)), _whole_arrays),
+        each("all arrays", _ways((101, 7, 8), (3, 500, 2), (1, 1, 4)), _small_arrays),
     ),
 )

@@ -40,7 +40,7 @@ def _start(array):
     whole = array
     while isinstance(whole.base, np.ndarray):
         whole = whole.base
-    return array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    return array.ctypes.data - whole.ctypes.data
 
 
 # Words
@@ -72,20 +72,18 @@ def _slice(name, indices):
     return f"{name}[{found[0]}:{found[-1] + 1}{f':{step}' * (step > 1)}]"
 
 
-def _counted(number, noun):
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
 def _short(value):
     """A number as the picture has room for it; None for what is not written."""
-    value = float(value)
-    if not np.isfinite(value):
-        return None if np.isnan(value) else str(value)
+    if value is None or np.isnan(value):
+        return None
+    if np.isinf(value):
+        return str(float(value))
     return int(value) if value == int(value) else float(f"{value:.3g}")
 
 
 def _pack(values):
     """A list, or "first,step,count" where that says it all."""
+    values = [*values]
     steps = {b - a for a, b in zip(values, values[1:])} if None not in values else ()
     if len(values) > 2 and len(steps) == 1 and all(isinstance(v, int) for v in values):
         return f"{values[0]},{steps.pop()},{len(values)}"
@@ -156,41 +154,35 @@ class Film:
     def step(self, steps, queue):
         """Keep what goes on at one time, if it can be seen."""
         moments = {i: m for step in steps for i, m in zip(self.ids(step), step.moments.values())}
-        new = {
-            i: {n: v for n, v in m.after.items() if self.held[i].get(n) != v}
-            for i, m in moments.items()
-        }
-        if not any(m.accesses or m.waits or new[i] for i, m in moments.items()):
-            return
-        changes = defaultdict(dict)
+        changes, new = defaultdict(dict), {}  # of registers, by name and thread; None: it is gone
         for i, m in moments.items():
-            gone = {name: None for name in self.held[i] if name not in m.after}
-            for name, value in {**gone, **new[i]}.items():
-                changes[name][i] = value if value is None else _short(value)
-            self.held[i] = dict(m.after)
+            held = self.held[i]
+            here = {name: v for name, v in m.after.items() if held.get(name) != v}
+            new |= dict.fromkeys(here)
+            gone = {name: None for name in held if name not in m.after}
+            for name, value in (gone | here).items():
+                changes[name][i] = _short(value)
+        if not new and not any(m.accesses or m.waits for m in moments.values()):
+            return
+        self.held |= {i: dict(m.after) for i, m in moments.items()}
         self.registers += [name for name in changes if name not in self.registers]
-        kept = {"t": _pack([*moments])}
         requests = self.requests(moments)
-        if changes:
-            kept["r"] = [
-                [self.registers.index(name), _pack([*of]), _pack([*of.values()])]
-                for name, of in changes.items()
-            ]
-        if requests:
-            # What is loaded one sees in a register.
-            kept["a"] = [
-                [*key, *[_pack([*part]) for part in zip(*parts)][: 3 if key[1] else 2]]
-                for key, parts in requests
-            ]
         partners = [(i, p) for i, m in moments.items() for p in self.partners(i, m)]
-        if partners:
-            kept["x"] = [_pack([*part]) for part in zip(*partners)]
-        if any(step.waits for step in steps):
-            kept["b"] = 1 + all(step.passes for step in steps)
-        if queue:
-            kept["q"] = _pack([i for step in queue for i in self.ids(step)])
-        names = [*dict.fromkeys(name for of in new.values() for name in of)]
-        kept["s"] = self.sentence(moments, requests, names, kept, queue)
+        kept = {
+            "t": _pack(moments),
+            "r": [
+                [self.registers.index(name), _pack(of), _pack(of.values())]
+                for name, of in changes.items()
+            ],
+            "a": [  # what is loaded one sees in a register
+                [*key, *[*map(_pack, zip(*parts))][: 3 if key[1] else 2]] for key, parts in requests
+            ],
+            "x": [*map(_pack, zip(*partners))],
+            "b": any(step.waits for step in steps) + all(step.passes for step in steps),
+            "q": _pack(i for step in queue for i in self.ids(step)),
+        }
+        kept = {name: value for name, value in kept.items() if value}
+        kept["s"] = self.sentence(moments, requests, [*new], kept, queue)
         self.steps.append(kept)
         self.places.append(sorted({m.place for m in moments.values()}))
         self.made.append([(a, m.place) for m in moments.values() for a in m.accesses])
@@ -248,7 +240,7 @@ class Film:
                 values = {value for _, parts in requests for *_, value in parts}
                 stored = f" {values.pop()} to" if kind == 1 and len(values) == 1 else ""
                 to = " to" if kind == 2 else ""
-                count = f" ({_counted(sectors, 'sector')})" if sectors else ""
+                count = f" ({sectors} sector{'s' * (sectors > 1)})" if sectors else ""
                 said.append(f"{verb}{s}{stored}{to} {what}{count}")
         for operation, *_, amount in (w for w in first.waits if w[0] in SOURCES):
             said.append(
@@ -303,7 +295,9 @@ class Film:
                 if self.unordered(old[0], new[0])
             ]
             if pairs:  # of the pairs, one of two warps, since lanes look as if they went together
-                (old, was), (new, _) = max(pairs, key=lambda pair: self.apart(*pair))
+                (old, was), (new, _) = max(
+                    pairs, key=lambda pair: len({a.thread // self.lanes for a, _ in pair})
+                )
                 array, index = self.address(new)
                 step["c"] = [was, array, index]
                 race = f" A race at {name}[{index}]: nothing orders this {new.kind} and the"
@@ -324,9 +318,6 @@ class Film:
             and (old.block, old.thread) != (new.block, new.thread)
             and {old.kind, new.kind} not in ({"load"}, {"atomic"})
         )
-
-    def apart(self, old, new):
-        return old[0].thread // self.lanes != new[0].thread // self.lanes
 
     def data(self, name=""):
         """All of it, for the script."""

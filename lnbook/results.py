@@ -32,13 +32,10 @@ def read(kind: str, missing: Any = _REQUIRED) -> Any:
     missing: returned if there is no such file; without it, FileNotFoundError.
     """
     validation.require_kind("kind", kind, str, "the name of a folder")
-    found = [
-        json.loads(path.read_text(encoding="utf-8")) for path in folder().glob(f"{kind}/*.json")
-    ]
-    if found:
-        return max(
-            found, key=lambda results: results["provenance"]["date"]
-        )  # year first: text sorts as time does
+    paths = folder().glob(f"{kind}/*.json")
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    if found:  # in dates the year is first: text sorts as time does
+        return max(found, key=lambda results: results["provenance"]["date"])
     if missing is _REQUIRED:
         raise FileNotFoundError(
             f"kind: found no {kind}/*.json in {folder()}, expected what benchmarks/README.md "

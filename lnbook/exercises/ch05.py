@@ -15,8 +15,9 @@ from lnlib.layernorm import (
 from normcheck.mistakes import MUTANTS, Diagnosis, diagnose
 from normcheck.mistakes.change import function_with
 
-from . import Exercise, changes
+from . import Exercise
 from .expect import expect, expect_array, expect_bool, expect_close, expect_parts
+from .mistakes import by_exercise
 from .run import Call, Ran, each, plainly, reply
 
 _TESTS = {test.id: test for test in TESTS}
@@ -149,61 +150,54 @@ RMS_RIGHT = {
 
 #: What is wrong, roughly -> what exactly -> backward of RMSNorm.
 RMS_MUTANTS = {
-    what: {mistake.says: mistake.of(_backward) for mistake in changes(table)}
-    for what, table in {
-        "a wrong projection": """
-            g - xhat * mean_gx => g
-                the projection is left out
-            xhat * mean_gx => xhat * mean_gx / 2
-                the projection is halved
-            (g - xhat => (g - g.mean(axis=-1, keepdims=True) - xhat
-                the mean is subtracted too, as in layer norm
-            """,
-        "a wrong factor": """
-            r * (g - => (g -
-                the division by s is missing
-            r * (g - => r / g.shape[-1] * (g -
-                dx is divided by D
-            return r * (g - xhat * mean_gx), => return -r * (g - xhat * mean_gx), -
-                dx and dgamma have the other sign
-            """,
-        "gamma in the wrong place": """
-            cache.gamma * dy => dy
-                gamma is forgotten
-            r * (g - xhat * mean_gx)
-            => cache.gamma * r * (dy - xhat * (dy * xhat).mean(axis=-1, keepdims=True))
-                gamma is pulled out of the mean
-            (dy * cache.xhat) => (g * cache.xhat)
-                dgamma carries gamma
-            """,
-        "a wrong axis": """
-            (g * xhat).mean(axis=-1, keepdims=True) => (g * xhat).mean()
-                the mean runs over all rows at once
-            * mean_gx => * mean_gx * g.shape[-1] ** 2 / g.size
-                the sum over D is divided by the number of rows
-            axis=rows => axis=0
-                dgamma is summed over the first axis only
-            """,
-        "a wrong dgamma": """
-            .sum(axis=rows) => .mean(axis=rows)
-                dgamma is averaged over the rows
-            .sum(axis=rows) => .sum(axis=rows)[None]
-                dgamma has shape (1, D)
-            """,
-        "a wrong shape of dx": """
-            r * (g - xhat * mean_gx) => (r * (g - xhat * mean_gx))[None]
-                dx has an axis too many
-            r * (g - xhat * mean_gx) => (r * (g - xhat * mean_gx)).reshape(-1, g.shape[-1])
-                dx is one matrix of rows
-            """,
-        "a dropped eps": r"""
-            mean_gx = => x = xhat / r\n\
-                r = 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True))\n\
-                xhat = x * r\n\
-                mean_gx =
-                backward computes s again without eps
-            """,
-    }.items()
+    what: {mistake.says: mistake.of(_backward) for mistake in some}
+    for what, some in by_exercise(r"""
+== a wrong projection
+g - xhat * mean_gx => g
+    the projection is left out
+xhat * mean_gx => xhat * mean_gx / 2
+    the projection is halved
+(g - xhat => (g - g.mean(axis=-1, keepdims=True) - xhat
+    the mean is subtracted too, as in layer norm
+== a wrong factor
+r * (g - => (g -
+    the division by s is missing
+r * (g - => r / g.shape[-1] * (g -
+    dx is divided by D
+return r * (g - xhat * mean_gx), => return -r * (g - xhat * mean_gx), -
+    dx and dgamma have the other sign
+== gamma in the wrong place
+cache.gamma * dy => dy
+    gamma is forgotten
+r * (g - xhat * mean_gx)
+=> cache.gamma * r * (dy - xhat * (dy * xhat).mean(axis=-1, keepdims=True))
+    gamma is pulled out of the mean
+(dy * cache.xhat) => (g * cache.xhat)
+    dgamma carries gamma
+== a wrong axis
+(g * xhat).mean(axis=-1, keepdims=True) => (g * xhat).mean()
+    the mean runs over all rows at once
+* mean_gx => * mean_gx * g.shape[-1] ** 2 / g.size
+    the sum over D is divided by the number of rows
+axis=rows => axis=0
+    dgamma is summed over the first axis only
+== a wrong dgamma
+.sum(axis=rows) => .mean(axis=rows)
+    dgamma is averaged over the rows
+.sum(axis=rows) => .sum(axis=rows)[None]
+    dgamma has shape (1, D)
+== a wrong shape of dx
+r * (g - xhat * mean_gx) => (r * (g - xhat * mean_gx))[None]
+    dx has an axis too many
+r * (g - xhat * mean_gx) => (r * (g - xhat * mean_gx)).reshape(-1, g.shape[-1])
+    dx is one matrix of rows
+== a dropped eps
+mean_gx = => x = xhat / r\n\
+    r = 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True))\n\
+    xhat = x * r\n\
+    mean_gx =
+    backward computes s again without eps
+""").items()
 }
 
 

@@ -21,6 +21,7 @@ from simt.cuda_access import cuda, float32
 from . import Exercise
 from .expect import expect, expect_close
 from .kernels import Out, expect_few_sectors, expect_written, launch
+from .mistakes import sentences
 from .run import Call, each, plainly, reply
 
 # Four kernels for the first exercise. Their arrays: x to read, out to write.
@@ -116,40 +117,27 @@ def _as_interpreted(answers):
         expect(mine == word, f"{kernel.__name__}: you say {mine}, the interpreter says: {message}")
 
 
-#: kernel -> a wrong word for it -> what is said of that.
-_SAID = {
-    "one_side": {
-        "nothing": (
-            "You take one_side for sound. What may a warp that is ahead do in the next row while"
-            " the other still reads?"
-        ),
-        "divergent": (
-            "You see a barrier in one_side that some threads miss. Which threads do not come to it?"
-        ),
-    },
-    "two_sides": {
-        "race": (
-            "You suspect two_sides. Which barrier lies between the last reading of a side and its"
-            " next writing?"
-        ),
-        "divergent": (
-            "You see a barrier in two_sides that some threads miss. Which threads do not come"
-            " to it?"
-        ),
-    },
-    "some_threads": {
-        "nothing": (
-            "You take some_threads for sound. Which threads of the block come to its barrier?"
-        ),
-        "race": "You see a race in some_threads. All threads that read have waited; for whom?",
-    },
-    "one_warp": {
-        "nothing": (
-            "You take one_warp for sound. What promises that a warp's threads are at the same line?"
-        ),
-        "divergent": "You see a barrier in one_warp that some threads miss. Which barrier has it?",
-    },
-}
+#: What is said of a wrong word for a kernel.
+_SAID = sentences("""
+one_side nothing
+    You take one_side for sound. What may a warp that is ahead do in the next row while the other
+    still reads?
+one_side divergent
+    You see a barrier in one_side that some threads miss. Which threads do not come to it?
+two_sides race
+    You suspect two_sides. Which barrier lies between the last reading of a side and its next
+    writing?
+two_sides divergent
+    You see a barrier in two_sides that some threads miss. Which threads do not come to it?
+some_threads nothing
+    You take some_threads for sound. Which threads of the block come to its barrier?
+some_threads race
+    You see a race in some_threads. All threads that read have waited; for whom?
+one_warp nothing
+    You take one_warp for sound. What promises that a warp's threads are at the same line?
+one_warp divergent
+    You see a barrier in one_warp that some threads miss. Which barrier has it?
+""")
 
 
 def _of_four_words(answer):
@@ -158,9 +146,8 @@ def _of_four_words(answer):
     _four_words(words)
     for name, right in missing_barrier_solution().items():
         if words[name] != right:
-            return Diagnosis(
-                "known", (), _SAID[name][words[name]], (f"says {words[name]!r} of {name}",)
-            )
+            because = f"says {words[name]!r} of {name}"
+            return Diagnosis("known", (), _SAID[f"{name} {words[name]}"], (because,))
     return None
 
 

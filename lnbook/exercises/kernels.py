@@ -10,6 +10,7 @@ import numpy as np
 import simt
 
 from .expect import expect
+from .mistakes import sentences
 from .run import Ran, raised
 
 
@@ -43,63 +44,37 @@ def fill(answer, arguments):
 
 #: What an error of the interpreter means, whatever kernel ends with it, by its kind and message;
 #: the first that fits.
-_MEANINGS = (
-    ("Refused: a NoneType is stored", "Your function returns None. Is a return missing?"),
-    (
-        "Refused",
-        "A kernel has only a part of Python, which chapter 13 lists. What could stand there"
-        " instead?",
-    ),
-    (
-        "Promotion: the quotient",
-        "A quotient of two integers by / is a float64. Which division of integers gives an"
-        " integer?",
-    ),
-    (
-        "Promotion",
-        "Where a float32 meets a number of another type, the result is float64. Which number"
-        " should be float32(...)?",
-    ),
-    (
-        "UninitialisedRead",
-        "A place is read that nothing has written so far. Which line should write to it, and when?",
-    ),
-    (
-        "OutOfBounds",
-        "An index lies outside its array. In which thread, and in which turn of its loop?",
-    ),
-    (
-        "DataRace.*atomic",
-        "One thread uses a place by an atomic, another without. What puts the two in order?",
-    ),
-    (
-        "DataRace.*by block",
-        "Threads of two blocks use one place, and blocks do not wait for each other. Whose"
-        " place is it?",
-    ),
-    (
-        "DataRace.*this store and the store",
-        "Two threads store to one place, and which is last is left open. Whose place is it?",
-    ),
-    (
-        "DataRace",
-        "One thread reads a place to which another writes, and nothing says who is first. What"
-        " could make one wait?",
-    ),
-    (
-        "DivergentBarrier.*does not name",
-        "A lane calls an exchange whose mask leaves it out. Which lanes call yours?",
-    ),
-    (
-        "DivergentBarrier.*(names|reads from) lane",
-        "An exchange asks for a lane that does not come to it. Which condition keeps lanes away?",
-    ),
-    (
-        "DivergentBarrier",
-        "Some threads come to a barrier, and others of the block do not. Which condition stands"
-        " before it?",
-    ),
-)
+_MEANINGS = sentences(r"""
+Refused: a NoneType is stored
+    Your function returns None. Is a return missing?
+Refused
+    A kernel has only a part of Python, which chapter 13 lists. What could stand there instead?
+Promotion: the quotient
+    A quotient of two integers by / is a float64. Which division of integers gives an integer?
+Promotion
+    Where a float32 meets a number of another type, the result is float64. Which number should be
+    float32(...)?
+UninitialisedRead
+    A place is read that nothing has written so far. Which line should write to it, and when?
+OutOfBounds
+    An index lies outside its array. In which thread, and in which turn of its loop?
+DataRace.*atomic
+    One thread uses a place by an atomic, another without. What puts the two in order?
+DataRace.*by block
+    Threads of two blocks use one place, and blocks do not wait for each other. Whose place is it?
+DataRace.*this store and the store
+    Two threads store to one place, and which is last is left open. Whose place is it?
+DataRace
+    One thread reads a place to which another writes, and nothing says who is first. What could make
+    one wait?
+DivergentBarrier.*does not name
+    A lane calls an exchange whose mask leaves it out. Which lanes call yours?
+DivergentBarrier.*(names|reads from) lane
+    An exchange asks for a lane that does not come to it. Which condition keeps lanes away?
+DivergentBarrier
+    Some threads come to a barrier, and others of the block do not. Which condition stands before
+    it?
+""")
 
 
 def launch(shape, kernel_of=lambda answer: answer, measure=lambda run: ()):
@@ -125,7 +100,9 @@ def launch(shape, kernel_of=lambda answer: answer, measure=lambda run: ()):
             # compared.
             message = re.sub(r", line \d+|^\w+(?=\[)", "", str(error))
             text = f"{type(error).__name__}: {error}"
-            means = next((means for pattern, means in _MEANINGS if re.match(pattern, text)), "")
+            means = next(
+                (means for pattern, means in _MEANINGS.items() if re.match(pattern, text)), ""
+            )
             raise raised(error, answer, message, telling=True, means=means) from error
         return Ran((*outputs, *measure(run)), run)
 

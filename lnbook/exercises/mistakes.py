@@ -51,3 +51,15 @@ def by_exercise(tables: str) -> dict[str, tuple[Mistake, ...]]:
     """The mistakes of a chapter's exercises by id; above the table of each is ``== its-id``."""
     _, *parts = re.split(r"^== (.*)\n", tables, flags=re.MULTILINE)
     return {id: changes(table) for id, table in zip(parts[::2], parts[1::2])}
+
+
+def sentences(table: str) -> dict[str, str]:
+    """{line: what is said of it} of a table where that stands below the line, indented."""
+    said: dict[str, str] = {}
+    head = ""
+    for line in table.strip().splitlines():
+        if line.startswith("    "):
+            said[head] = f"{said[head]} {line.strip()}".strip()
+        else:
+            said[head := line] = ""
+    return said

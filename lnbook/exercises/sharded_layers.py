@@ -12,6 +12,7 @@ from lnlib.sharded import SUM, features, rows, simulate, widths
 from normcheck.mistakes import Diagnosis
 
 from .expect import expect
+from .mistakes import sentences
 from .run import Call, Check, plainly, reply
 
 
@@ -197,29 +198,26 @@ def _seen_by(answer, layer):
     return reply(plainly, answer, {"layer": watched})[0], seen
 
 
-#: What a layer is -> what a test says of it, or None if it does not count -> what is said of the
-#: test.
-_MISNAMED: dict[str, dict] = {
-    "nothing": {
-        None: "Your test names a mistake in a layer that is right. How near must two results be for"
-        " it?"
-    },
-    "mean": {
-        None: "Your test names a mistake of another cut: this layer is wrong only when rows are"
-        " cut. Which input shows that alone?"
-    },
-    "counts": {
-        "cut": 'Your test says "cut" of a layer that is also wrong in short messages. Which input'
-        " shows that, and when is it tried?",
-        "mean": 'Your test says "mean" of a layer that is right when rows are cut. What else is'
-        " wrong with that input?",
-    },
-    "cut": {
-        "counts": 'Your test says "counts" of a layer that is right for any counts while messages'
-        " are short. How long are yours?"
-    },
-}
-_MISNAMED["cut"]["mean"] = _MISNAMED["counts"]["mean"]
+#: What is said of a test that says one thing of a layer that is another, or anything of it.
+_MISNAMED = sentences("""
+nothing
+    Your test names a mistake in a layer that is right. How near must two results be for it?
+mean
+    Your test names a mistake of another cut: this layer is wrong only when rows are cut. Which
+    input shows that alone?
+counts cut
+    Your test says "cut" of a layer that is also wrong in short messages. Which input shows that,
+    and when is it tried?
+counts mean
+    Your test says "mean" of a layer that is right when rows are cut. What else is wrong with that
+    input?
+cut counts
+    Your test says "counts" of a layer that is right for any counts while messages are short. How
+    long are yours?
+cut mean
+    Your test says "mean" of a layer that is right when rows are cut. What else is wrong with that
+    input?
+""")
 
 
 def _overlooked(name, seen):
@@ -266,8 +264,7 @@ def of_a_test(answer):
             elif said == "nothing":
                 says = _overlooked(name, seen)
             else:
-                words = _MISNAMED[name]
-                says = words.get(None) or words[said]
+                says = _MISNAMED.get(name) or _MISNAMED[f"{name} {said}"]
             because = f"says {said!r} of one that is {name!r}, after {len(seen)} calls"
             return Diagnosis("known", (), says, (because,))
     return None

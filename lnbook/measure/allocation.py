@@ -16,10 +16,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 #: What is set for each state; "plain" is where glibc's own rule ends in a process that has freed
 #: large blocks.
 STATES = {
-    "recycled": (
-        (_MMAP_MAX, 0),
-        (_TRIM_THRESHOLD, -1),
-    ),  # never gives a block back; -1 is the largest size
+    "recycled": ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1)),  # gives no block back; -1: largest size
     "fresh": ((_MMAP_MAX, 65536), (_MMAP_THRESHOLD, 2**17), (_TRIM_THRESHOLD, 2**17)),
     "plain": ((_MMAP_MAX, 65536), (_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**26)),
 }
@@ -29,9 +26,7 @@ def _set(state):
     """Whether the C library could be told."""
     try:
         libc = ctypes.CDLL(None)
-        libc.malloc_trim(
-            0
-        )  # what is free goes back: no block of the state before is left to be used again
+        libc.malloc_trim(0)  # what is free goes back: of the state before no block is used again
         return all(libc.mallopt(name, value) for name, value in STATES[state])
     except (OSError, TypeError, AttributeError):  # no glibc
         return False

@@ -38,11 +38,11 @@ class Case(NamedTuple):
     """What is timed; the fields are the coordinates of a record."""
 
     shape: tuple
-    dtype: str
-    which: str
-    threads: int
-    state: str
-    alignment: str
+    dtype: str = "float32"
+    which: str = "forward"
+    threads: int = 1
+    state: str = "recycled"
+    alignment: str = "ordinary"
 
     @property
     def full(self):
@@ -80,16 +80,11 @@ def arrays(case):
     """Normal numbers; their values do not change the time."""
     rng = np.random.default_rng(0)
     shapes = Arrays(case.shape, case.shape[-1:], case.shape[-1:], case.shape, case.shape)
-    return Arrays(
-        *(
-            place(rng.standard_normal(s, np.float32).astype(case.dtype), ALIGNMENTS[case.alignment])
-            for s in shapes
-        )
-    )
+    numbers = (rng.standard_normal(shape, np.float32).astype(case.dtype) for shape in shapes)
+    return Arrays(*(place(values, ALIGNMENTS[case.alignment]) for values in numbers))
 
 
-# The contestants: each family takes a case and its arrays and yields names and calls without
-# arguments
+# The contestants
 
 
 def lnlib_calls(case, a):
@@ -97,12 +92,9 @@ def lnlib_calls(case, a):
 
     for precise in (False, True) if case.dtype == "float32" else (False,):
         name = "lnlib-precise" if precise else "lnlib"
-        forward = partial(ours.layer_norm_forward, a.x, a.gamma, a.beta, EPS, precise=precise)
-        call = (
-            forward
-            if case.which == "forward"
-            else partial(ours.layer_norm_backward, a.dy, forward()[1])
-        )
+        call = partial(ours.layer_norm_forward, a.x, a.gamma, a.beta, EPS, precise=precise)
+        if case.which == "backward":
+            call = partial(ours.layer_norm_backward, a.dy, call()[1])
         yield name, call
         yield f"{name}-out", partial(call, out=a.out)
 
@@ -113,29 +105,16 @@ def numpy_calls(case, a):
     if case.alignment != "ordinary":
         return
     r = a.rows()
-    eps = r.x.dtype.type(EPS)
-    if case.which == "forward":
-        yield "numpy-idiomatic", partial(ladder.idiomatic_forward, r.x, r.gamma, r.beta, eps)
-        if case.full:
-            yield (
-                "numpy-reused",
-                partial(ladder.reused_buffers_forward, r.x, r.gamma, r.beta, eps, out=r.out),
-            )
-    else:
-        cache = ladder.idiomatic_forward(r.x, r.gamma, r.beta, eps)[1]
-        yield "numpy-idiomatic", partial(ladder.idiomatic_backward, r.dy, cache)
-        if case.full:
-            cache = ladder.reused_buffers_forward(r.x, r.gamma, r.beta, eps)[1]
-            yield (
-                "numpy-reused",
-                partial(
-                    ladder.reused_buffers_backward,
-                    r.dy,
-                    cache,
-                    out=r.out,
-                    scratch=np.empty_like(r.x),
-                ),
-            )
+    given = r.x, r.gamma, r.beta, r.x.dtype.type(EPS)
+    plain = partial(ladder.idiomatic_forward, *given)
+    reused = partial(ladder.reused_buffers_forward, *given, out=r.out)
+    if case.which == "backward":
+        buffers = {"out": r.out, "scratch": np.empty_like(r.x)}
+        plain = partial(ladder.idiomatic_backward, r.dy, plain()[1])
+        reused = partial(ladder.reused_buffers_backward, r.dy, reused()[1], **buffers)
+    yield "numpy-idiomatic", plain
+    if case.full:
+        yield "numpy-reused", reused
 
 
 def torch_call(case, a):
@@ -219,6 +198,8 @@ def ladder_calls(case, a, names=None):
     """The teaching kernels: each of ``lnlib.cpu.ladder.STEPS`` is a pair (forward, backward), one
     perhaps None.
     """
+    import numba  # noqa: F401 - without it these loops would be Python's
+
     from lnlib.cpu import ladder
 
     r = a.rows()
@@ -240,13 +221,10 @@ def thread_calls(case, a):
     from lnlib.cpu import ladder
 
     r = a.rows()
-    for name, parts, padding in (
-        ("one-part", 1, 0),
-        *((n, case.threads, p) for n, p in ladder.PADDINGS.items()),
-    ):
-        sums = place(
-            np.zeros((parts, 2, r.x.shape[1] + padding), r.x.dtype), ALIGNMENTS["ordinary"]
-        )
+    apart = ((name, case.threads, padding) for name, padding in ladder.PADDINGS.items())
+    for name, parts, padding in (("one-part", 1, 0), *apart):
+        sums = np.zeros((parts, 2, r.x.shape[1] + padding), r.x.dtype)
+        sums = place(sums, ALIGNMENTS["ordinary"])
         yield name, partial(ladder.add_parts, r.dy, r.x, sums)
 
 
@@ -310,20 +288,17 @@ def _threads(number, call):
 
 def _calls(family, case, a, names):
     """The calls of a family that have one of these names; on Numba's threads where they use any."""
-    if family is ladder_calls:
-        import numba  # noqa: F401 - without it these loops would be Python's
-    options = {"names": names} if family is ladder_calls else {}
-    found = {
-        name: call for name, call in family(case, a, **options) if names is None or name in names
-    }
+    calls = dict(family(case, a, names) if family is ladder_calls else family(case, a))
     if family in (lnlib_calls, memory_calls):
-        return {name: _threads(case.threads, call) for name, call in found.items()}
-    return found
+        calls = {name: _threads(case.threads, call) for name, call in calls.items()}
+    return {name: call for name, call in calls.items() if family is memory_calls or name in names}
 
 
-def passes(
-    shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"), which="forward", threads=1
-):
+#: Whose times are told where nobody is named.
+USUAL = ("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib")
+
+
+def passes(shape, names=USUAL, which="forward", threads=1):
     """Calls to be timed, {name: call}: passes over one float32 x, and the copy or the triad of the
     same arrays.
 
@@ -343,19 +318,19 @@ def passes(
         validation.require_choice("names", name, FAMILIES)
     validation.require_choice("which", which, ("forward", "backward"))
     validation.require_count("threads", threads)
-    case = Case(shape, "float32", which, threads, "recycled", "ordinary")
+    case = Case(shape, which=which, threads=threads)
     a, found, missing = arrays(case), {}, {}
-    for family in dict.fromkeys([memory_calls, *(FAMILIES[name] for name in names)]):
-        wanted = (
-            None if family is memory_calls else [name for name in names if FAMILIES[name] is family]
-        )
+    wanted = {memory_calls: ["the compiled copy and triad"]}
+    for name in names:
+        wanted.setdefault(FAMILIES[name], []).append(name)
+    for family, of_it in wanted.items():
         try:
-            found |= _calls(family, case, a, wanted)
+            found |= _calls(family, case, a, of_it)
         except ImportError as error:
             if family is memory_calls:
                 found["copyto"] = partial(np.copyto, a.out, a.x)
             package = "PyTorch" if (error.name or "").startswith("torch") else "Numba"
-            missing.setdefault(package, []).extend(wanted or ["the compiled copy and triad"])
+            missing.setdefault(package, []).extend(of_it)
     for package, lost in missing.items():
         why = (
             f"no browser runs {package}; threads and page faults it cannot show either"
@@ -377,14 +352,7 @@ def threads_set_back(torch_too=False):
         yield
 
 
-def show(
-    shape,
-    names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"),
-    which="forward",
-    threads=1,
-    state="recycled",
-    **options,
-):
+def show(shape, names=USUAL, which="forward", threads=1, state="recycled", **options):
     """Time the :func:`passes` of these arguments and print the table: prediction, measurement,
     ratio, GB/s.
 
@@ -408,7 +376,7 @@ def lines(shape):
 
     float32, and a copy of the same array beside them.
     """
-    a = arrays(Case(_require_shape(shape), "float32", "forward", 1, "recycled", "ordinary"))
+    a = arrays(Case(_require_shape(shape)))
     return {"copyto": partial(np.copyto, a.out, a.x)} | line_calls(a)
 
 
@@ -423,5 +391,5 @@ def partial_sums(D, rows=None, threads=2):
     rows = rows or max(1, 2**18 // D)
     import numba  # noqa: F401 - without it the loops would be Python's
 
-    case = Case((rows, D), "float32", "backward", threads, "recycled", "ordinary")
+    case = Case((rows, D), which="backward", threads=threads)
     return {name: _threads(threads, call) for name, call in thread_calls(case, arrays(case))}

@@ -17,7 +17,7 @@ time:
 
 :class:`TorchGpu` and :class:`NumbaGpu` are the GPU as it is seen from PyTorch and from Numba. All
 that is asked of it are six calls: ``flush``, ``sleep``, ``event``, ``passed``, ``seconds``,
-``synchronize``. So a test plays one.
+``synchronize``. So a test plays one. :func:`interleave` alone checks its arguments.
 """
 
 import time
@@ -69,10 +69,7 @@ class _Events:
 
 
 class TorchGpu(_Events):
-    """The GPU as it is seen from PyTorch, and its current stream.
-
-    In methods arguments are not checked: :func:`interleave` gives them.
-    """
+    """The GPU as it is seen from PyTorch, and its current stream."""
 
     def __init__(self):
         import torch
@@ -103,9 +100,7 @@ class TorchGpu(_Events):
 
 
 def _read(room):
-    total = room[
-        0
-    ]  # which is 0, as all of it: what is added up is needed, as far as the compiler knows
+    total = room[0]  # 0, as all of it is: what is added up is needed, as far as the compiler knows
     for i in range(cuda.grid(1), room.size, cuda.gridsize(1)):
         total += room[i]
     if total != 0:
@@ -120,8 +115,6 @@ def _nap(number):
 class NumbaGpu(_Events):
     """The GPU as it is seen from Numba. ``stream`` is the one that the calls work in; without it,
     the default stream.
-
-    In methods arguments are not checked: :func:`interleave` gives them.
     """
 
     def __init__(self, stream=None):
@@ -152,9 +145,7 @@ class NumbaGpu(_Events):
 
 
 def once(call, gpu):
-    """Seconds of one call as they come: warm or cold, with or without the host. Arguments are not
-    checked: those of :func:`interleave`.
-    """
+    """Seconds of one call as they come: warm or cold, with or without the host."""
     start = gpu.event()
     call()
     end = gpu.event()
@@ -163,8 +154,8 @@ def once(call, gpu):
 
 
 def host_seconds(call, gpu, number=20, clock=time.perf_counter_ns):
-    """Seconds that the host needs for a call, whatever the GPU needs. Arguments are not checked:
-    those of :func:`interleave`; ``number`` calls follow one another.
+    """Seconds that the host needs for a call, whatever the GPU needs; ``number`` calls follow one
+    another.
     """
     for _ in range(WARM):
         call()
@@ -178,8 +169,6 @@ def host_seconds(call, gpu, number=20, clock=time.perf_counter_ns):
 def sample(call, gpu, sleep, cold=True):
     """Seconds of the GPU for one call; whether the host was late even so; and the sleep to begin
     with next time.
-
-    Arguments are not checked: those of :func:`interleave`.
     """
     for sleep in [sleep * 2**attempt for attempt in range(ATTEMPTS)]:
         if cold:

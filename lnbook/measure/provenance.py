@@ -63,17 +63,8 @@ def provenance(command, packages):
     A change of the library or the benchmarks that is not in ``commit`` is told; None where git
     knows neither.
     """
-    changes = _git(
-        "status",
-        "--porcelain",
-        "--",
-        "lnlib",
-        "lnbook",
-        "normcheck",
-        "simt",
-        "benchmarks",
-        ":!benchmarks/results",
-    )
+    where = "lnlib", "lnbook", "normcheck", "simt", "benchmarks", ":!benchmarks/results"
+    changes = _git("status", "--porcelain", "--", *where)
     return {
         "command": command,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),

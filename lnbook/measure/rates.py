@@ -14,10 +14,7 @@ from .stopwatch import interleave
 
 @functools.cache
 def multiply_add_loop(parallel):
-    """A compiled loop (a, s, t, repeats) of multiply-adds; without ``parallel``, prange is range.
-
-    Arguments are not checked: they are those of :func:`machine`.
-    """
+    """A compiled loop (a, s, t, repeats) of multiply-adds; not ``parallel``, prange is range."""
     from numba import njit, prange
 
     # Eight multiply-adds for one load and one store keep the memory of even the nearest cache out
@@ -73,9 +70,8 @@ def machine(threads: int = 1, size: int = 2**27, rounds: int = 11) -> Machine:
     validation.require_count("rounds", rounds)
     (copy, triad), multiply_add = memory_loops(threads), multiply_add_loop(threads > 1)
     n, lanes, repeats, half = size // 4, 512, 2**14, np.float32(0.5)  # 0.1 GFLOP a thread
-    a, b, c = (
-        place(np.ones(n, np.float32), 64) for _ in range(3)
-    )  # each begins a cache line; NumPy's need not
+    # Each begins a cache line; NumPy's need not.
+    a, b, c = (place(np.ones(n, np.float32), 64) for _ in range(3))
     work = np.ones((threads, lanes), np.float32)  # 2 KB each: the nearest cache
     with threads_set_back(), ONE_CALL:
         numba.set_num_threads(threads)

@@ -17,6 +17,8 @@ What spoils a time, and what is done about it here:
   memory can do, in the same rounds. :func:`lnbook.measure.table` then has GB/s, predictions from
   accesses, and the part of the floor that is reached.
 
+:func:`interleave` and :func:`quartiles` check their arguments, the others do not.
+
 On a GPU a call only asks for work: :mod:`lnbook.measure.events` is the stopwatch for that, with the
 same results.
 """
@@ -49,9 +51,8 @@ OTHERS = 0.05  # a greater share of the cores for other programs makes times dou
 
 def quartiles(values) -> tuple[float, float, float]:
     """Median, first and third quartile; between two values interpolated linearly."""
-    values = validation.require_numbers(
-        "values", list(validation.require_several("values", values))
-    )
+    values = list(validation.require_several("values", values))
+    values = validation.require_numbers("values", values)
     if not np.size(values):
         raise ValueError("values: found none, expected at least one number")
     return tuple(np.percentile(values, [50, 25, 75]).tolist())
@@ -105,9 +106,7 @@ def progress(total, what=""):
 
 
 def seconds(call, number, clock=time.perf_counter_ns):
-    """Seconds per call, over a block of ``number`` calls; ``clock`` counts nanoseconds. Arguments
-    are not checked: those of :func:`interleave`.
-    """
+    """Seconds per call, over a block of ``number`` calls; ``clock`` counts nanoseconds."""
     start = clock()
     for _ in repeat(None, number):
         call()
@@ -119,7 +118,7 @@ def calibrate(call, block, clock=time.perf_counter_ns):
     been made.
 
     Blocks grow until one takes a quarter of that, so that the clock's own grain and the next, still
-    slow calls do not set the number. Arguments are not checked: only :func:`interleave` calls it.
+    slow calls do not set the number.
     """
     number = 1
     while (per_call := seconds(call, number, clock)) * number < block / 4:
@@ -137,15 +136,12 @@ def minor_faults():
 def busy_seconds(cores, stat="/proc/stat"):
     """Seconds for which some cores ran anything, for this system or another on the same hardware;
     Linux only.
-
-    Arguments are not checked: only :func:`watch` calls it.
     """
     names = {f"cpu{core}" for core in cores}
     with open(stat) as lines:
         mine = [counts for name, *counts in map(str.split, lines) if name in names]
-    ticks = sum(
-        int(counts[k]) for counts in mine for k in (0, 1, 2, 7)
-    )  # user, nice, system, steal
+    counted = 0, 1, 2, 7  # user, nice, system, steal
+    ticks = sum(int(counts[k]) for counts in mine for k in counted)
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -154,7 +150,7 @@ def watch(cores):
     """Yields a dict; after the block its ``others`` is the share of the cores' time that others had
     meanwhile.
 
-    Linux only. Arguments are not checked: ``cores`` is what ``os.sched_getaffinity(0)`` returns.
+    Linux only. ``cores`` is what ``os.sched_getaffinity(0)`` returns.
     """
 
     def now():
@@ -233,7 +229,7 @@ def interleave(
 def ratios(found: dict[str, Timing], base, name: str) -> np.ndarray:
     """Seconds of ``base`` over seconds of ``name``, one ratio a round: above 1, ``name`` is faster.
 
-    ``base`` is a tuple of names; the fastest of them in a round counts. Arguments are not checked.
+    ``base`` is a tuple of names; the fastest of them in a round counts.
     """
     fastest = np.min([found[b].seconds for b in base], axis=0)
     return fastest / np.array(found[name].seconds)
@@ -248,22 +244,16 @@ def records(found: dict[str, Timing], against: dict | None = None, per=1) -> lis
     * for each field of ``against``, which maps it to a tuple of contestants, their time over this
       one's: quartiles over rounds. Those that did not run are left out.
 
-    ``per``: how often a call does what is timed, if it does it several times. Arguments are not
-    checked.
+    ``per``: how often a call does what is timed, if it does it several times.
     """
     made = []
     for name, timing in found.items():
-        record = {
-            "implementation": name,
-            "seconds": [digits(s / per) for s in quartiles(timing.seconds)],
-            "first": digits(timing.first),
-        }
+        spent = [digits(s / per) for s in quartiles(timing.seconds)]
+        record = {"implementation": name, "seconds": spent, "first": digits(timing.first)}
         if timing.faults:
             faults = float(np.median(timing.faults))
-            record |= {
-                "calls": timing.number,
-                "faults": round(faults, 1) if math.isfinite(faults) else None,
-            }
+            faults = round(faults, 1) if math.isfinite(faults) else None
+            record |= {"calls": timing.number, "faults": faults}
         if math.isfinite(timing.host):
             record |= {"host_seconds": digits(timing.host / per), "late": sum(timing.late)}
         for field, names in (against or {}).items():
@@ -301,8 +291,6 @@ def table(found: dict[str, Timing], nbytes: int | None = None, accesses: dict | 
       accesses of a name are not told, of those of the floor.
     * ``of floor``: the time of the copy or the triad over that of the line. ``faults``: minor page
       faults a call, where there are any: its results lie in new memory.
-
-    Arguments are not checked.
     """
     largest = max(timing.median for timing in found.values())
     unit, scale = ("s", 1) if largest >= 1 else ("ms", 1e3) if largest >= 1e-3 else ("us", 1e6)

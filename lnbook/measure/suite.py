@@ -39,7 +39,6 @@ MACHINE_SIZES = (2**17, 2**20, 2**25, 2**27)
 # different length.
 SUM_SHAPES = tuple((1, 2**18 // D, D) for D in (4, 32, 128, 1024))
 SETTLE = 4e-3  # seconds of untimed calls where threads of others may still spin
-PASSES = ("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib")
 NEW = ("numpy-idiomatic", "pytorch", "lnlib")  # those that the results file has in new memory
 LADDER = (
     "numpy-idiomatic",
@@ -54,16 +53,9 @@ LADDER = (
 )
 
 
-def _case(section, shape, which="forward", threads=1, state="recycled"):
-    return {
-        "section": section,
-        "shape": list(shape),
-        "dtype": "float32",
-        "which": which,
-        "threads": threads,
-        "state": state,
-        "alignment": "ordinary",
-    }
+def _case(section, shape, **more):
+    """The coordinates of a record."""
+    return {"section": section, **contestants.Case(shape, **more)._asdict()}
 
 
 def _timed(case, calls, rounds, settle=0.0):
@@ -72,10 +64,9 @@ def _timed(case, calls, rounds, settle=0.0):
     return [case | record for record in records(found, AGAINST)]
 
 
-def passes(section, shape, which, rounds, names=PASSES, state="recycled"):
-    return _timed(
-        _case(section, shape, which, state=state), contestants.passes(shape, names, which), rounds
-    )
+def passes(section, shape, which, rounds, names=contestants.USUAL, state="recycled"):
+    calls = contestants.passes(shape, names, which)
+    return _timed(_case(section, shape, which=which, state=state), calls, rounds)
 
 
 def lines(shape, rounds):
@@ -85,14 +76,9 @@ def lines(shape, rounds):
 
 
 def rates(size, rounds):
-    found = machine(1, size, rounds)._asdict()
-    return [
-        {
-            "section": "machine",
-            "size": size,
-            **{k: digits(found[k]) for k in ("copy", "triad", "flops")},
-        }
-    ]
+    found = machine(1, size, rounds)
+    rates = {name: digits(getattr(found, name)) for name in ("copy", "triad", "flops")}
+    return [{"section": "machine", "size": size, **rates}]
 
 
 def two_threads(shape, which, rounds):
@@ -100,26 +86,21 @@ def two_threads(shape, which, rounds):
     its own.
     """
     one, two = (contestants.passes(shape, ["lnlib"], which, threads) for threads in (1, 2))
+    calls = one | {f"{name}, two": call for name, call in two.items()}
     with memory("recycled"):
-        found = interleave(
-            one | {f"{name}, two": call for name, call in two.items()}, rounds=rounds, settle=SETTLE
-        )
+        found = interleave(calls, rounds=rounds, settle=SETTLE)
     made = []
     for name in one:
-        of_one, of_two = records(
-            {name: found[name], f"{name}, two": found[f"{name}, two"]}, {"gain": (name,)}
-        )
-        made += [
-            _case("two-threads", shape, which, 1) | of_one,
-            _case("two-threads", shape, which, 2) | of_two | {"implementation": name},
-        ]
+        both = {key: found[key] for key in (name, f"{name}, two")}
+        for threads, record in enumerate(records(both, {"gain": (name,)}), 1):
+            case = _case("two-threads", shape, which=which, threads=threads)
+            made.append(case | record | {"implementation": name})
     return made
 
 
 def sums(shape, rounds):
-    return _timed(
-        _case("threads", shape, "backward", 2), contestants.partial_sums(shape[-1]), rounds, SETTLE
-    )
+    case = _case("threads", shape, which="backward", threads=2)
+    return _timed(case, contestants.partial_sums(shape[-1]), rounds, SETTLE)
 
 
 def jobs():
@@ -150,10 +131,7 @@ def jobs():
 
 
 def run(seconds=150.0, rounds=7, clock=time.monotonic):
-    """Measure all jobs, or as many as ``seconds`` allow: (records, {what is left out: why}).
-
-    Arguments are not checked: the command gives them.
-    """
+    """Measure all jobs, or as many as ``seconds`` allow: (records, {what is left out: why})."""
     found, left_out, start, wanted = [], {}, clock(), jobs()
     bar = progress(len(wanted), "chapters 10 and 11")
     for name, job in wanted.items():

@@ -50,20 +50,18 @@ def _arrays(N, D):
     rng = np.random.default_rng(N * D)
     x, dy = rng.standard_normal((2, N, D), np.float32)
     gamma, beta = rng.standard_normal((2, D), np.float32)
+    given = {"x": x, "gamma": gamma, "beta": beta, "dy": dy, "mean": x.mean(axis=1, keepdims=True)}
     rstd = 1 / np.sqrt(x.var(axis=1, keepdims=True, dtype=float) + 1e-5)
-    return {
-        "x": x,
-        "gamma": gamma,
-        "beta": beta,
-        "dy": dy,
-        "mean": x.mean(axis=1, keepdims=True),
-        "rstd": rstd.astype(np.float32),
-    }
+    return given | {"rstd": rstd.astype(np.float32)}
 
 
 def _record(section, which, N, D, **more):
     case = {"section": section, "shape": [N, D], "dtype": "float32", "which": which, "offset": 0}
     return case | more
+
+
+def _steps(which):
+    return [(name, step) for name, step in STEPS.items() if step.direction == which]
 
 
 def _results(module, a, which):
@@ -77,8 +75,7 @@ def _taught(step, a):
 
 
 def correctness(which):
-    """Check the library's kernel and those of the ladder against float64: a list of records, one
-    for each case.
+    """Check the library's kernel and those of the ladder against float64: a record for each case.
 
     ``which``: "forward" or "backward". On a GPU for all of :data:`CHECKED`, else interpreted, for
     the first of them.
@@ -89,23 +86,16 @@ def correctness(which):
         a = _arrays(N, D)
         exact = _results(layernorm, {name: array.astype(float) for name, array in a.items()}, which)
         runs = {"lnlib": partial(_results, backend, a, which)}
-        runs |= {
-            name: partial(_taught, step, a)
-            for name, step in STEPS.items()
-            if step.direction == which
-        }
+        runs |= {name: partial(_taught, step, a) for name, step in _steps(which)}
         for name, run in runs.items():
             try:
-                found = run()
+                found = zip(run(), exact)
             except ValueError:  # rows too long for this step
                 continue
-            errors = [
-                float(np.linalg.norm(f - e) / (np.linalg.norm(e) or 1))
-                for f, e in zip(found, exact)
-            ]
-            found = {"implementation": name, "errors": [digits(e) for e in errors]}
-            found |= {"limit": digits(LIMIT), "ok": all(e <= LIMIT for e in errors)}
-            records.append(_record("correctness", which, N, D, **found))
+            errors = [float(np.linalg.norm(f - e) / (np.linalg.norm(e) or 1)) for f, e in found]
+            said = {"errors": list(map(digits, errors)), "limit": digits(LIMIT)}
+            said["ok"] = all(error <= LIMIT for error in errors)
+            records.append(_record("correctness", which, N, D, implementation=name, **said))
     return records
 
 
@@ -115,9 +105,7 @@ def _add(a, b, out):
 
 
 def _step_call(step, on_gpu, N, D, multiprocessors):
-    """A call that launches a step's kernels on device arrays. ValueError if the rows are too long
-    for it.
-    """
+    """A call that launches a step's kernels on device arrays. ValueError: rows are too long."""
     G = min(N, multiprocessors * max(1, RESIDENT // step.plan(N, D, 1)[0].block))
     numbers = {"N": N, "D": D, "G": G, "eps": np.float32(1e-5)}
     sides = shapes_of(N, D, G)
@@ -176,26 +164,20 @@ def _timed(which, section, shapes):
         on_gpu = {name: cuda.to_device(array.reshape(-1)) for name, array in _arrays(N, D).items()}
         x, dy, out = on_gpu["x"], on_gpu["dy"], cuda.device_array(N * D, np.float32)
         given = x.reshape(N, D), on_gpu["gamma"], on_gpu["beta"]
-        forward = partial(backend.layer_norm_forward, *given, out=out.reshape(N, D))
-        if which == "forward":
-            calls = {"copy": partial(out.copy_to_device, x), "lnlib": forward}
-        else:
-            backward = partial(
-                backend.layer_norm_backward, dy.reshape(N, D), forward()[1], out=out.reshape(N, D)
-            )
-            calls = {
-                "add": partial(compiled(_add)[8 * gpu.multiprocessors, 256], x, dy, out),
-                "lnlib": backward,
-            }
+        ours = partial(backend.layer_norm_forward, *given, out=out.reshape(N, D))
+        floor = partial(out.copy_to_device, x)
+        if which == "backward":
+            given = dy.reshape(N, D), ours()[1]
+            ours = partial(backend.layer_norm_backward, *given, out=out.reshape(N, D))
+            floor = partial(compiled(_add)[8 * gpu.multiprocessors, 256], x, dy, out)
+        calls = {FLOOR[which]: floor, "lnlib": ours}
         if section == "speed" and (pytorch := _pytorch(which, on_gpu, N, D)):
             calls["pytorch"] = pytorch
-        for name, step in STEPS.items() if section == "ladder" else ():
-            if step.direction == which:
+        if section == "ladder":
+            for name, step in _steps(which):
                 calls[name] = _step_call(step, on_gpu, N, D, gpu.multiprocessors)
-        records += [
-            _record(section, which, N, D, **record)
-            for record in events.compare(calls, against, gpu, rounds=ROUNDS)
-        ]
+        found = events.compare(calls, against, gpu, rounds=ROUNDS)
+        records += [_record(section, which, N, D, **record) for record in found]
     return records
 
 
@@ -230,12 +212,9 @@ def table(records):
     for name in dict.fromkeys(r["implementation"] for r in checked):
         mine = [r for r in checked if r["implementation"] == name]
         wrong = ", ".join("x".join(map(str, r["shape"])) for r in mine if not r["ok"])
-        worst = max(
-            (e if e is not None else math.inf) / r["limit"] for r in mine for e in r["errors"]
-        )
-        lines.append(
-            f"{name:18} {len(mine):5} {worst:12.3f}" + (f"  WRONG: {wrong}" if wrong else "")
-        )
+        errors = [math.inf if e is None else e / r["limit"] for r in mine for e in r["errors"]]
+        wrong = f"  WRONG: {wrong}" if wrong else ""
+        lines.append(f"{name:18} {len(mine):5} {max(errors):12.3f}{wrong}")
     timed = [r for r in records if "seconds" in r]
     for section, *shape in dict.fromkeys((r["section"], *r["shape"]) for r in timed):
         lines += ["", f"{section + ' ' + 'x'.join(map(str, shape)):18}    us    GB/s  host us"]
@@ -243,10 +222,8 @@ def table(records):
             if (r["section"], *r["shape"]) == (section, *shape):
                 median = r["seconds"][0]
                 rate = ACCESSES[r["which"]] * 4e-9 * math.prod(shape) / median
-                lines.append(
-                    f"{r['implementation']:18} {1e6 * median:5.0f} {rate:7.0f} "
-                    f"{1e6 * r['host_seconds']:8.0f}"
-                )
+                numbers = f"{1e6 * median:5.0f} {rate:7.0f} {1e6 * r['host_seconds']:8.0f}"
+                lines.append(f"{r['implementation']:18} {numbers}")
     if not timed:
         why = "" if cuda.is_available() else ": no GPU is here, the kernels were interpreted"
         lines += ["", f"Nothing was timed{why}."]
@@ -260,9 +237,7 @@ def offer(records, folder="."):
     None. ``folder``: where to, by default the working directory.
     """
     _require_records(records)
-    folder = pathlib.Path(
-        validation.require_kind("folder", folder, (str, pathlib.Path), "a folder")
-    )
+    validation.require_kind("folder", folder, (str, pathlib.Path), "a folder")
     timed = [r for r in records if "seconds" in r]
     if not timed:
         return None
@@ -280,7 +255,7 @@ def offer(records, folder="."):
         },
         "eps": 1e-5,
     }
-    path = folder / f"{slug(name)}-{timed[0]['which']}.json"
+    path = pathlib.Path(folder, f"{slug(name)}-{timed[0]['which']}.json")
     nothing = {"stages": {}, "left_out": {}, "failures": []}
     title = "Speed of layer norms on a GPU"
     save(path, {"title": title, "provenance": ran, **nothing, "records": list(records)})

@@ -8,7 +8,7 @@ from lnlib.layernorm import layer_norm_backward, layer_norm_forward, rms_norm_fo
 
 from . import Exercise
 from .expect import expect, expect_array, expect_close
-from .gradients import Backward, expect_gradient, outside
+from .gradients import Backward, expect_gradient, of_cache, only_dx, outside
 from .run import Call, each
 
 # Tolerance of the checks below. The rows drawn here have |mean| < 10 sigma, so a centred row
@@ -196,12 +196,7 @@ def _eps_outside(eps):
     )
 
 
-_DX = Backward(
-    ("dx",),
-    lambda dy, cache: {"dy": dy, "x": cache.x, "gamma": cache.gamma, "eps": cache.eps},
-    lambda found: (found, None, None),
-    outside(with_gamma=True),
-)
+_DX = Backward(("dx",), of_cache("dy x gamma eps"), only_dx, outside(with_gamma=True))
 
 
 MISTAKES = r"""

@@ -7,7 +7,7 @@ from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 
 from . import Exercise
 from .expect import expect, expect_array, expect_parts
-from .gradients import LAYER, Backward, expect_gradient
+from .gradients import LAYER, Backward, expect_gradient, of_cache, only_dx
 from .run import Call, each
 
 
@@ -18,12 +18,7 @@ def backward_dx_solution(dy, xhat, rstd, gamma):
     return rstd * (g - mean_g - xhat * mean_gx)
 
 
-_DX = Backward(
-    ("dx",),
-    lambda dy, cache: {"dy": dy, "xhat": cache.xhat, "rstd": cache.rstd, "gamma": cache.gamma},
-    lambda found: (found, None, None),
-    LAYER,
-)
+_DX = Backward(("dx",), of_cache("dy xhat rstd gamma"), only_dx, LAYER)
 
 
 def backward_parameters_solution(dy, xhat):
@@ -33,7 +28,7 @@ def backward_parameters_solution(dy, xhat):
 
 _PARAMETERS = Backward(
     ("dgamma", "dbeta"),
-    lambda dy, cache: {"dy": dy, "xhat": cache.xhat},
+    of_cache("dy xhat"),
     lambda found: (None, *expect_parts(found, 2)),
     LAYER,
     ((2, 3, 7), (7,), (3, 1)),

@@ -452,9 +452,7 @@ EXERCISES = (
             _smallest,
         ),
         Check(
-            "right in any unit",
-            cases("order u length", (2, _U, 1.0), (2, _U, 1000.0)),
-            _any_unit,
+            "right in any unit", cases("order u length", (2, _U, 1.0), (2, _U, 1000.0)), _any_unit
         ),
     ),
     Exercise("adjoint-pair", 10, "test", adjoint_mismatch_solution).with_checks(

@@ -63,6 +63,18 @@ class Norm(NamedTuple):
     hard: tuple
 
 
+def of_cache(names: str) -> Callable:
+    """What has, of (dy, cache), dy and these fields of the cache as an answer's arguments."""
+    return lambda dy, cache: {
+        name: dy if name == "dy" else getattr(cache, name) for name in names.split()
+    }
+
+
+def only_dx(found):
+    """The outputs of an answer that returns dx alone."""
+    return found, None, None
+
+
 class Backward(NamedTuple):
     """How the answers to an exercise are called as a backward.
 
@@ -81,78 +93,57 @@ class Backward(NamedTuple):
 
     def diagnose(self, answer):
         """Which mistake the answer is, or None."""
-        return diagnose(
-            lambda dy, cache: self.outputs(reply(self.call, answer, self.arguments(dy, cache))[0]),
-            self.norm.family,
-        )
+
+        def backward(dy, cache):
+            return self.outputs(reply(self.call, answer, self.arguments(dy, cache))[0])
+
+        return diagnose(backward, self.norm.family)
 
     def layers(self):
         """Checks from the outside in: shapes, dtypes, arguments, one direction, invariants."""
+        shape, centred = self.shapes[0], self.norm.centred
 
         def ordinary(rng):
-            return self._call(rng, self.shapes[0], rng=rng)
+            return self._call(rng, shape, rng=rng)
 
-        invariant = (
-            ("dx adds up to 0 along a row", ordinary, self._sum)
-            if self.norm.centred
-            else (
-                "dx has no part along x, at eps = 0",
-                lambda rng: self._call(rng, self.shapes[0], eps=0),
-                self._orthogonal,
-            )
-        )
-        return (
-            self._each(
-                "it runs, and shapes fit",
-                lambda rng: [self._call(rng, shape) for shape in self.shapes],
-                self._shapes,
-            ),
-            self._each(
-                "numbers of the right kind",
-                lambda rng: [
-                    self._call(rng, self.shapes[0], dtype) for dtype in (np.float64, np.float32)
-                ],
-                self._dtypes,
-            ),
+        def of_each_shape(rng):
+            return [self._call(rng, shape) for shape in self.shapes]
+
+        def of_each_dtype(rng):
+            return [self._call(rng, shape, dtype) for dtype in (np.float64, np.float32)]
+
+        def at_eps_of_0(rng):
+            return self._call(rng, shape, eps=0)
+
+        checks = [
+            self._each("it runs, and shapes fit", of_each_shape, self._shapes),
+            self._each("numbers of the right kind", of_each_dtype, self._dtypes),
             unchanged("no argument is changed", ordinary)._replace(call=self.call),
             self._each("the derivative in one direction", ordinary, self._direction),
-            *(
-                (
-                    self._each(*invariant),
-                    Check(
-                        "with gamma = 1, dx is its own adjoint",
-                        self._two_upstreams,
-                        self._adjoint,
-                        self.call,
-                    ),
-                )
-                if "dx" in self.names
-                else ()
-            ),
-            Check(
-                "rows shifted and scaled" if self.norm.centred else "rows scaled",
-                self._two_scales,
-                self._scaled,
-                self.call,
-            ),
-        )
+        ]
+        if "dx" in self.names:
+            if centred:
+                invariant = self._each("dx adds up to 0 along a row", ordinary, self._sum)
+            else:
+                title = "dx has no part along x, at eps = 0"
+                invariant = self._each(title, at_eps_of_0, self._orthogonal)
+            title = "with gamma = 1, dx is its own adjoint"
+            checks += [invariant, Check(title, self._two_upstreams, self._adjoint, self.call)]
+        title = "rows shifted and scaled" if centred else "rows scaled"
+        return *checks, Check(title, self._two_scales, self._scaled, self.call)
 
     def stress(self):
         """The last check: rows on which eps, a large mean or a large scale counts; and dx is not 0
         where gamma or dy is.
         """
-        return self._each(
-            "rows that are hard",
-            lambda rng: [
-                *(
-                    self._call(rng, (4, 7), change=change, what=what)
-                    for what, change in self.norm.hard
-                ),
-                self._call(rng, (4, 7), zero=1, what="with a dy of 0"),
-                self._call(rng, (4, 7), zero=2, what="with a gamma of 0"),
-            ],
-            self._stress,
-        )
+
+        def ask(rng):
+            for what, change in self.norm.hard:
+                yield self._call(rng, (4, 7), change=change, what=what)
+            for zero, name in ((1, "dy"), (2, "gamma")):
+                yield self._call(rng, (4, 7), zero=zero, what=f"with a {name} of 0")
+
+        return self._each("rows that are hard", ask, self._stress)
 
     def exactly(self, title, shape):
         """A check against the right gradients of ordinary rows; no argument may change."""
@@ -173,13 +164,8 @@ class Backward(NamedTuple):
         if zero is not None:
             drawn[zero][..., 2] = 0
         x = change(x)
-        return Call(
-            self.arguments(dy, self.norm.forward(x, gamma, gamma, eps)[1]),
-            dy=dy,
-            x=x,
-            gamma=gamma,
-            **about,
-        )
+        _, cache = self.norm.forward(x, gamma, gamma, eps)
+        return Call(self.arguments(dy, cache), dy=dy, x=x, gamma=gamma, **about)
 
     def _shapes(self, result, x, **_):
         for name, a in self._gradients(result).items():
@@ -281,6 +267,10 @@ def _one_row(value):
     return lambda x: np.where(np.arange(len(x))[:, None] == 1, value, x)
 
 
+def _million(x):
+    return 1e6 * x
+
+
 LAYER = Norm(
     layer_norm_forward,
     _exact,
@@ -289,7 +279,7 @@ LAYER = Norm(
     (
         ("sigma comparable with sqrt(eps)", lambda x: 1 + 1e-3 * x),
         ("rows a million sigma from 0", lambda x: x + 3e6),
-        ("sigma a million", lambda x: 1e6 * x),
+        ("sigma a million", _million),
         ("a constant row among others", _one_row(5.0)),
     ),
 )
@@ -302,7 +292,7 @@ RMS = Norm(
     False,
     (
         ("s comparable with sqrt(eps)", lambda x: 1e-3 * x),
-        ("numbers of a million", lambda x: 1e6 * x),
+        ("numbers of a million", _million),
         ("a row of zeros among others", _one_row(0.0)),
     ),
 )
@@ -313,21 +303,14 @@ def outside(with_gamma):
     errs, and which dx is right depends on it; so there is no such row here.
     """
 
-    def forward(x, gamma, beta, eps=1e-5):
-        scale = gamma if with_gamma else None
-        return (gamma if with_gamma else 1) * eps_outside_forward(x, eps), OutsideCache(
-            x, scale, eps
-        )
-
     known = outside_family(with_gamma)
+
+    def forward(x, gamma, beta, eps=1e-5):
+        y, cache = eps_outside_forward(x, eps), OutsideCache(x, gamma if with_gamma else None, eps)
+        return gamma * y if with_gamma else y, cache
 
     def right(x, gamma, dy):
         return known.right(dy, forward(x, gamma, gamma)[1])
 
-    return Norm(
-        forward,
-        right,
-        known,
-        True,
-        (("sigma comparable with eps", lambda x: 1e-5 * x), ("sigma a million", lambda x: 1e6 * x)),
-    )
+    hard = ("sigma comparable with eps", lambda x: 1e-5 * x), ("sigma a million", _million)
+    return Norm(forward, right, known, True, hard)

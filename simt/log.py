@@ -33,6 +33,11 @@ def position(code, instruction):
     return list(code.co_positions())[instruction // 2]
 
 
+def pieces(size, count):
+    """The first element of each access that a load of so many elements is: 16 bytes at most."""
+    return range(0, count, min(count, 16 // size))
+
+
 def accesses(noted):
     """Each :class:`Access`, in order, of what threads have noted: tuples (block, place, kind,
     index, how many elements, how many barriers and warp operations the thread has passed, use,
@@ -45,13 +50,12 @@ def accesses(noted):
         if key not in places:
             # Not the instruction's offset: that may move when Python specialises the code.
             places[key] = code.co_name, *position(code, instruction)
-        step = min(count, 16 // size)  # wider than 16 bytes: two accesses
-        for part in range(0, count, step):
+        for part in (parts := pieces(size, count)):
             site = *places[key], kind, part
             here = block, thread, site, array, passed
             repeats[here] += 1
-            where = space, array, kind, start + (i + part) * size, step * size
-            given = value[part : part + step] if count > 1 else value
+            where = space, array, kind, start + (i + part) * size, parts.step * size
+            given = value[part : part + parts.step] if count > 1 else value
             made.append(
                 Access(block, thread, *where, site[1], site, (passed, repeats[here]), given)
             )

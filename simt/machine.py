@@ -27,6 +27,7 @@ class _Cuda:
     libdevice = LIBDEVICE
 
     def __init__(self, machine, thread):
+        self._machine = machine
         self.threadIdx = types.SimpleNamespace(x=thread, y=0, z=0)
         self.blockIdx = types.SimpleNamespace(x=machine.block, y=0, z=0)
         self.blockDim = types.SimpleNamespace(x=machine.threads, y=1, z=1)

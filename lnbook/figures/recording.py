@@ -9,9 +9,10 @@ of a block go one after the other, each up to a barrier.
 import ast
 import dis
 import inspect
+import itertools
 import sys
 import textwrap
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -19,23 +20,23 @@ import numpy as np
 
 import simt
 from simt.allowed import BLOCK_OPERATIONS
+from simt.log import pieces
 from simt.memory import Local
 
 
 class Moment:
     """A line that one thread executes.
 
-    place: function and line; none for the last moment of a thread. key: the lines of the calls that
-    led there and this one. before, after: the registers. waits: what it asks other threads for.
-    calls: the function that it enters.
+    place: function and line. key: the lines of the calls that
+    led there and this one. after: the registers. waits: what it asks other threads for. calls: the
+    function that it enters.
     """
 
-    def __init__(self, place, key, before, code=None):
-        self.place, self.key, self.before, self.code = place, key, before, code
+    def __init__(self, place, key, before, code):
+        self.place, self.key, self.after, self.code = place, key, before, code
         self.calls = ""
         self.waits: list = []
         self.accesses: list = []
-        self.after: dict = before
 
 
 class Step(NamedTuple):
@@ -102,8 +103,10 @@ def _begin(frame, sources):
     return sources[key][2].get(frame.f_lineno, frame.f_lineno)
 
 
-def _tracer(moments, sources):
-    """A function for sys.settrace, which fills moments, a defaultdict of lists, and sources."""
+def _tracer(moments, sources, owners):
+    """A function for sys.settrace, which fills moments, a defaultdict of lists, sources, and
+    owners: pairs of a moment and an access that the interpreter notes meanwhile.
+    """
 
     def trace(frame, event, argument):
         if not _is_kernel(frame):
@@ -115,52 +118,30 @@ def _tracer(moments, sources):
             if _is_kernel(frame):
                 frames.insert(0, frame)
         mine = moments[cuda.blockIdx.x, cuda.threadIdx.x]
+        # No other thread has run since: one leaves off, by a yield, with an event.
+        owners.extend((mine[-1], note) for note in cuda._machine.noted[len(owners) :])
         code, at = frames[-1].f_code, frames[-1].f_lasti
         if event == "return" and not dis.opname[code.co_code[at]].startswith("RETURN"):
             # A yield leaves all frames, the innermost first; so does an error, with nothing.
             if argument and len(frames) == len(mine[-1].key):
                 mine[-1].waits.append(argument)
             return trace
-        if event == "return" and len(frames) > 1:
+        ends = event == "return" and len(frames) == 1
+        if event == "return" and not ends:
             frames.pop()  # the line that called goes on
-        begins = [_begin(frame, sources) for frame in frames]
-        place, key = (frames[-1].f_code.co_name, begins[-1]), tuple(begins)
-        if event == "return" and frames[-1].f_code is code:
-            place, key = None, ()
+        code, key = frames[-1].f_code, tuple(_begin(frame, sources) for frame in frames)
+        place = code.co_name, key[-1]
+        if not ends and mine and (mine[-1].place, mine[-1].key) == (place, key):
+            return trace
         registers = {name: v for frame in frames for name, v in _registers(frame).items()}
-        if not mine or (mine[-1].place, mine[-1].key) != (place, key):
-            mine.append(Moment(place, key, registers, frames[-1].f_code))
+        if mine:
+            mine[-1].after = registers
+            mine[-1].calls = code.co_name if len(key) > len(mine[-1].key) else ""
+        if not ends:
+            mine.append(Moment(place, key, registers, code))
         return trace
 
     return trace
-
-
-def _share_out(moments, run, begins):
-    """Give each moment the accesses of the log that it made, and the registers after it."""
-    logged = defaultdict(deque)
-    for access in run.accesses:
-        logged[access.block, access.thread].append(access)
-    for thread, mine in moments.items():
-        waiting, taken = logged[thread], Moment(None, (), {})
-        to_come = Counter(moment.place for moment in mine)
-
-        def made_by(moment, waiting=waiting):
-            name, line = moment.place or (None, None)
-            return waiting and begins.get((name, waiting[0].line), waiting[0].line) == line
-
-        for moment in mine:
-            taken.after = moment.before
-            taken.calls = moment.code.co_name if len(moment.key) > len(taken.key) > 0 else ""
-            # That a place in the source is there again says that its line is executed anew, but for
-            # a loop within one line.
-            while made_by(taken) and not to_come[taken.place]:
-                taken.accesses.append(waiting.popleft())
-            taken = moment
-            to_come[moment.place] -= 1
-            while made_by(taken) and waiting[0].site not in {a.site for a in taken.accesses}:
-                taken.accesses.append(waiting.popleft())
-        if mine and mine[-1].place is None:
-            mine.pop()
 
 
 def _of_block(block, threads, lanes, moments):
@@ -223,15 +204,17 @@ def record(kernel: Callable, grid: int, block: int, *arguments, lanes: int = 32)
     """Run ``kernel[grid, block](*arguments)`` in the interpreter and keep every step of it."""
     moments: defaultdict = defaultdict(list)
     sources: dict = {}
+    owners: list = []
     error, before = None, sys.gettrace()
-    sys.settrace(_tracer(moments, sources))
+    sys.settrace(_tracer(moments, sources, owners))
     try:
         run = simt.launch(kernel, grid, block, *arguments, log=True, lanes=lanes)
     except simt.KernelError as found:
         error, run = found, found.run
     finally:
         sys.settrace(before)
-    begins = {(name, n): at for (_, name), of in sources.items() for n, at in of[2].items()}
-    _share_out(moments, run, begins)
+    made = iter(run.accesses)
+    for moment, (_, (*_, size), _, _, count, *_) in owners:
+        moment.accesses += itertools.islice(made, len(pieces(size, count)))
     blocks = [_of_block(b, block, lanes, moments) for b in range(grid)]
     return Recording(run, list(_side_by_side(blocks)), error, sources)

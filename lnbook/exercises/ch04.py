@@ -398,8 +398,7 @@ rng.standard_normal(a.shape) => rng.standard_normal()
     Your derivative is not divided by the step.
 1e-30j * v => 1e-30 * v
     The step is real, and too small to change anything.
-a + 1e-30j * v for a, v in zip(args, directions)
-=> args[0] + 1e-30j * directions[0], *args[1:]
+a + 1e-30j * v for a, v in zip(args, directions) => args[0] + 1e-30j * directions[0], *args[1:]
     Only the first argument moves, but all gradients predict something.
 return derivative, predicted => return predicted, derivative
     The two numbers are returned in the other order.

@@ -432,8 +432,7 @@ rng = np.random.default_rng(0) => return True
 rng = np.random.default_rng(0) => return False
     Your test rejects everything. Is its tolerance larger than its own errors, from rounding and
     from a step that is not imaginary?
-dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])
-=> cache = rms_norm_forward(x, gamma)[1]\n\
+dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1]) => cache = rms_norm_forward(x, gamma)[1]\n\
     return all(map(np.allclose, backward(dy, cache), rms_norm_backward(dy, cache)))
     The library's backward is your judge. Which mistakes can such a test not see?
 == read-the-mistake
@@ -443,8 +442,7 @@ cache.gamma * dy, cache.xhat => dy, cache.xhat
     Your columns are made from dy. What is g?
 * np.ones_like(g) =>
     One of your columns has one number for each row, the others one for each element.
-linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0]
-=> array([1.0, -1.0, -1.0])
+linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0] => array([1.0, -1.0, -1.0])
     Your numbers are the right backward's. What does dx say?
 mean_g = g.mean( => mean_g = g.sum(
 & (g * xhat).mean( => (g * xhat).sum(

@@ -65,20 +65,13 @@ def _survivors(title, ask):
 
 
 def _on_the_map(title):
-    return _survivors(
-        title,
-        lambda rng: [
-            Call(
-                {
-                    "row": regimes.rows(rng, 1, D, ratio, np.sqrt(energy * 1e-5))[0],
-                    "digits": digits,
-                },
-                names=names,
-                where=f"ratio {ratio:g}, energy {energy:g} and D = {D}, {digits} digits:",
-            )
-            for ratio, energy, digits, D, names in PLACES[title]
-        ],
-    )
+    def ask(rng):
+        for ratio, energy, digits, D, names in PLACES[title]:
+            row = regimes.rows(rng, 1, D, ratio, np.sqrt(energy * 1e-5))[0]
+            where = f"ratio {ratio:g}, energy {energy:g} and D = {D}, {digits} digits:"
+            yield Call({"row": row, "digits": digits}, names=names, where=where)
+
+    return _survivors(title, ask)
 
 
 def _near_the_threshold(rng):
@@ -93,13 +86,10 @@ def _near_the_threshold(rng):
         return wide.mean() / wide.std(), wide.var() / 1e-5
 
     # Of four numbers, so that a variance divided by D - 1 shows.
-    near, flat, far = (
-        regimes.rows(rng, 1, D, ratio)[0] for D, ratio in ((4, 100.0), (256, 0.01), (256, 30.0))
-    )
-    mean, naive = (
-        regimes.mean_loss(of(near)[0], 4, "pairwise"),
-        regimes.naive_loss(*of(far), 256, "pairwise"),
-    )
+    shapes = (4, 100.0), (256, 0.01), (256, 30.0)
+    near, flat, far = (regimes.rows(rng, 1, D, ratio)[0] for D, ratio in shapes)
+    mean = regimes.mean_loss(of(near)[0], 4, "pairwise")
+    naive = regimes.naive_loss(*of(far), 256, "pairwise")
     for row, loss, place, *both in (
         (near, mean, f"a loss of {mean:.2e} by the rounded mean", _GOOD, ["recentred"]),
         (far, naive, f"a loss of {naive:.2e} by the naive variance", _ALL, _GOOD),
@@ -107,20 +97,14 @@ def _near_the_threshold(rng):
     ):
         for factor, names in zip((1.1, 0.9), both):
             digits = -np.log10(loss * factor)
-            yield Call(
-                {"row": row, "digits": digits},
-                names=names,
-                where=f"{place}, {digits:.3f} digits, which is an error of {10.0**-digits:.2e}:",
-            )
+            where = f"{place}, {digits:.3f} digits, which is an error of {10.0**-digits:.2e}:"
+            yield Call({"row": row, "digits": digits}, names=names, where=where)
 
 
 def _given_eps(rng):
-    return Call(
-        {"row": regimes.rows(rng, 1, 256, 1e3, 1e-3)[0], "digits": 3.5, "eps": 1e-2},
-        names=_ALL,
-        where="sigma 1e-3 and eps = 1e-2",
-        expected="all three: the energy is 1e-4",
-    )
+    given = {"row": regimes.rows(rng, 1, 256, 1e3, 1e-3)[0], "digits": 3.5, "eps": 1e-2}
+    said = {"where": "sigma 1e-3 and eps = 1e-2", "expected": "all three: the energy is 1e-4"}
+    return Call(given, names=_ALL, **said)
 
 
 def safe_eps_solution(dtype, gain):
@@ -184,12 +168,9 @@ def _other_format(found, D, largest):
     for number, expected, name in zip(
         expect_parts(found, 2, "numbers"), right, ("first", "second")
     ):
-        expect_close(
-            number,
-            expected,
-            1e-12,
-            f"for D = {D} and the largest number {largest:g} the {name} number",
-        )  # a quotient and a root
+        # a quotient and a root
+        what = f"for D = {D} and the largest number {largest:g} the {name} number"
+        expect_close(number, expected, 1e-12, what)
 
 
 def rescued_solution(row, eps=1e-5):
@@ -204,9 +185,8 @@ def _right(found, row, what, eps, small=None):
     found = expect_array(found, row.shape, row.dtype, f"for {what} the result")
     # With eps = 0, xhat does not change when a row is multiplied: ``small`` then stands in for a
     # row too large for the fixed-point reference.
-    exact = reference.layer_norm(
-        row if small is None else small, np.ones(len(row)), np.zeros(len(row)), eps=eps
-    ).y
+    x, D = row if small is None else small, len(row)
+    exact = reference.layer_norm(x, np.ones(D), np.zeros(D), eps=eps).y
     error = reference.relative_error(found, exact)
     # Recentred layer norm errs by about u, 6e-8 in float32; its bar in this library is 2e-7 (D of
     # 100, no cancellation left). The 4 u of float64 are the same multiple of u.
@@ -219,39 +199,30 @@ _rescued = partial(each, judge=_right, call=quietly, unchanged=True)
 
 def _rows(*cases):
     """Asks for rows, for each (ratio, sigma, eps) of ``cases``."""
-    return lambda rng: [
-        Call(
-            {"row": regimes.rows(rng, 1, 100, ratio, sigma)[0], "eps": eps},
-            what=f"a row at ratio {ratio:g} and sigma {sigma:g} with eps = {eps:g}",
-        )
-        for ratio, sigma, eps in cases
-    ]
+
+    def ask(rng):
+        for ratio, sigma, eps in cases:
+            what = f"a row at ratio {ratio:g} and sigma {sigma:g} with eps = {eps:g}"
+            yield Call({"row": regimes.rows(rng, 1, 100, ratio, sigma)[0], "eps": eps}, what=what)
+
+    return ask
 
 
 def _negative_rows(rng):
     # The numbers of the other sign are of size one: they would ask for no scaling.
     row = np.abs(regimes.rows(rng, 1, 100, 0.0)[0])
     row[0] = -1e25
-    return [
-        Call(
-            {"row": sign * row, "eps": 0.0},
-            what=f"a row whose largest number is {largest} with eps = 0",
-        )
-        for sign, largest in ((1, "-1e25"), (-1, "1e25"))
-    ]
+    for sign, largest in ((1, "-1e25"), (-1, "1e25")):
+        what = f"a row whose largest number is {largest} with eps = 0"
+        yield Call({"row": sign * row, "eps": 0.0}, what=what)
 
 
 def _large_float64_rows(rng):
     # Nothing wider is at hand to hide in.
     row = regimes.rows(rng, 1, 100, 0.5, dtype="float64")[0]
-    return [
-        Call(
-            {"row": np.ldexp(row, power), "eps": 0.0},
-            what=f"float64, sigma 2**{power} with eps = 0",
-            small=row,
-        )
-        for power in (600, 1000)
-    ]
+    for power in (600, 1000):
+        what = f"float64, sigma 2**{power} with eps = 0"
+        yield Call({"row": np.ldexp(row, power), "eps": 0.0}, what=what, small=row)
 
 
 def _zeros(found, row):
@@ -287,8 +258,7 @@ gain**-2 => 0
     Only the format is looked at. By how much is a row of tiny sigma magnified?
 gain**-2 => 1 / gain
     Your eps is the reciprocal of the gain. Is sigma divided by eps, or by what comes of it?
-max(FORMATS[dtype].smallest_normal, gain**-2)
-=> FORMATS[dtype].smallest_normal + gain**-2
+max(FORMATS[dtype].smallest_normal, gain**-2) => FORMATS[dtype].smallest_normal + gain**-2
     Two lower bounds are added. Which number satisfies both, and is no larger than needed?
 FORMATS[dtype].smallest_normal => 0.0
     Only the gain is looked at. Is the eps it asks for a number of the format, with all its digits?
@@ -303,8 +273,7 @@ np.sqrt(largest / D), np.sqrt(largest) => np.sqrt(largest), np.sqrt(largest / D)
     The two numbers have changed places. Which order of work makes the larger intermediate number?
 np.sqrt(largest / D), np.sqrt(largest) => largest / D, largest
     These are the largest squares. What was asked for is sigma.
-np.sqrt(largest / D), np.sqrt(largest)
-=> int(np.sqrt(largest / D)), int(np.sqrt(largest))
+np.sqrt(largest / D), np.sqrt(largest) => int(np.sqrt(largest / D)), int(np.sqrt(largest))
     Your sigmas are cut to whole numbers. Need a standard deviation be one?
 sqrt(largest / D) => sqrt(largest / (D - 1))
     D - 1 squares are added. How many has a row of D?

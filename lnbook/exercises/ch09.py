@@ -262,8 +262,7 @@ while len(terms) > 1: => return terms.sum(axis=0)\n    while len(terms) > 1:
 while => return np.ascontiguousarray(terms.T).sum(axis=1)\n    while
     Rows are added in running sums of blocks, as NumPy does along a contiguous axis. How many rows
     are in a block?
-pairs = terms[:half] + terms[half : 2 * half
-=> terms[:half] += terms[half:2 * half]\n\
+pairs = terms[:half] + terms[half : 2 * half => terms[:half] += terms[half:2 * half]\n\
         pairs = terms[:half
     The sums are written into terms, which belongs to the caller.
 terms[half : 2 * half] => terms[half:]

@@ -249,8 +249,7 @@ range(0, len(x), lanes) => range(0, len(x) - lanes + 1, lanes)
     Only whole steps are taken: what is left over at the end is not added.
 start in range(0, len(x), lanes):\n\
         step = x[start : start + lanes]\n\
-        sums[: len(step)] += step
-=> k, part in enumerate(np.array_split(x, lanes)):\n\
+        sums[: len(step)] += step => k, part in enumerate(np.array_split(x, lanes)):\n\
         for number in part:\n\
             sums[k] += number
     Each lane gets a block of neighbours. How far apart are the numbers of one lane?
@@ -258,8 +257,7 @@ np.zeros(lanes, x.dtype) => np.zeros(lanes)
     The sum is taken in float64. In which dtype do the lanes add?
 in sums => in sums[::-1]
     The lanes' sums are added from the last to the first. Are the bits the same?
-for start in range(0, len(x)
-=> whole = len(x) - len(x) % lanes\n\
+for start in range(0, len(x) => whole = len(x) - len(x) % lanes\n\
     for start in range(0, whole
 & in sums => in (*sums, *x[whole:])
     What is left over after the whole steps comes after all lanes. Which lanes does it belong to?
@@ -279,8 +277,7 @@ x[i, j] * r * gamma[j] => x[i, j] * r * gamma[i]
 D = x.shape[1] => D, x = x.shape[1], x - x.mean(axis=1, keepdims=True)
     Your rows lose their mean first, as in layer norm. Does RMS norm do that?
 for i in range(x.shape[0]):\n\
-        squares = x.dtype.type(0)
-=> squares = x.dtype.type(0)\n\
+        squares = x.dtype.type(0) => squares = x.dtype.type(0)\n\
     for i in range(x.shape[0]):
     The sum of squares is not started anew: each row adds to those before it.
 r * => r\n            y[i, j] *=
@@ -301,14 +298,12 @@ dgamma[j] += upstream * xhat => pass
     Your dgamma is zero, as it came. Which sum should it hold at the end?
 \n\
         mean = x.dtype.type(total * r / D)\n\
-        for j in range(D):
-=> \n\
+        for j in range(D): => \n\
             mean = x.dtype.type(total * r / D)
     One loop over j does everything. What is missing in the mean while it runs?
 r * (gamma[j] * upstream => gamma[j] * upstream\n            dx[i, j] = r * (dx[i, j]
     Your dx holds an intermediate result: it is written, read and written again.
-dgamma[j] += upstream * xhat
-=> pass\n\
+dgamma[j] += upstream * xhat => pass\n\
         for j in range(D):\n\
             dgamma[j] += dy[i, j] * x[i, j] * r
     Your dgamma has a loop of its own, which reads dy and x a third time. Where are both at hand

@@ -1,6 +1,7 @@
 """Exercises of chapter 12, split across processes."""
 
 import functools
+import itertools
 import math
 import types
 
@@ -59,21 +60,16 @@ def _is_whole(found, x, merges=1, **_):
     for name, number in zip(("mean", "residual", "squares"), numbers):
         # Of no numbers, zeros of any kind: the docstring has (0, 0, 0, 0).
         expect_array(number, (), "float32" if len(x) else "real numbers", name)
-    wanted = _group(x)
+    right_mean, right_residual, right_squares = map(float, _group(x)[1:])
     mean, residual, squares = map(float, numbers)
-    missed = (mean - float(wanted[1])) + (residual - float(wanted[2]))
-    sigma = math.sqrt(max(float(wanted[3]), 1e-30) / max(len(x), 1))
-    expect(
-        abs(missed) <= merges * 8 * _U * sigma,
-        f"mean and residual together are off by {abs(missed) / sigma:.3g} sigma, expected less than"
-        f" {merges * 8 * _U:.3g}",
-    )
-    off = abs(squares / float(wanted[3]) - 1) if wanted[3] else abs(squares)
-    expect(
-        off <= merges * 16 * _U,
-        f"the squares are off by {off:.3g} of themselves, expected less than "
-        f"{merges * 16 * _U:.3g}",
-    )
+    sigma = math.sqrt(max(right_squares, 1e-30) / max(len(x), 1))
+    missed = abs((mean - right_mean) + (residual - right_residual)) / sigma
+    off = abs(squares / right_squares - 1) if right_squares else abs(squares)
+    for what, found, most in (
+        ("mean and residual together are off by {:.3g} sigma", missed, merges * 8 * _U),
+        ("the squares are off by {:.3g} of themselves", off, merges * 16 * _U),
+    ):
+        expect(found <= most, f"{what.format(found)}, expected less than {most:.3g}")
 
 
 def _pair(title, offset, *counts, outlier=None, apart=0):
@@ -83,11 +79,10 @@ def _pair(title, offset, *counts, outlier=None, apart=0):
     """
 
     def ask(rng):
-        for around, place in (
-            [(offset, offset)]
-            if outlier is None
-            else [(offset, offset + 3e4), (offset, offset - 3e4), (3e4, 0), (-3e4, 0)]
-        ):
+        places = [(offset, offset)]
+        if outlier is not None:
+            places = [(offset, offset + 3e4), (offset, offset - 3e4), (3e4, 0), (-3e4, 0)]
+        for around, place in places:
             x = (around + rng.standard_normal(sum(counts))).astype(np.float32)
             x[counts[0] :] += apart
             if outlier is not None:
@@ -99,10 +94,15 @@ def _pair(title, offset, *counts, outlier=None, apart=0):
 
 def _sixty_groups(rng):
     counts = [10 + 7 * k % 90 for k in range(60)]
-    x = (
-        1e6 + rng.standard_normal(sum(counts)) + np.repeat(rng.standard_normal(60), counts)
-    ).astype(np.float32)
+    x = 1e6 + rng.standard_normal(sum(counts)) + np.repeat(rng.standard_normal(60), counts)
+    x = x.astype(np.float32)
     return Call({"groups": [_group(x[part]) for part in widths(*counts)]}, x=x, merges=60)
+
+
+def _empty_groups(rng):
+    x = (9 + rng.standard_normal(40)).astype(np.float32)
+    for a, b in ((x, x[:0]), (x[:0], x), (x[:0], x[:0])):
+        yield Call({"a": _group(a), "b": _group(b)}, x=np.append(a, b))
 
 
 def _of_a_merge(answer):
@@ -119,15 +119,12 @@ def _of_a_merge(answer):
         means, squares = draws.astype(float).transpose(2, 1, 0)
         distance = means[1] - means[0]
         # Float32 keeps 1e-7 of what is drawn, and distances of 0.01 are drawn at least.
-        _, mean, residual, total = numbers = np.array(
-            [[float(n) for n in group] for group in found]
-        ).T
+        _, mean, residual, total = numbers = np.array([[*map(float, group)] for group in found]).T
         if not np.isfinite(numbers).all():
             return None
         way = (mean + residual - means[0]) / distance
-        held = np.round(
-            np.linalg.lstsq(np.stack([*squares, distance**2], -1), total, rcond=None)[0], 4
-        )
+        terms = np.stack([*squares, distance**2], -1)
+        held = np.linalg.lstsq(terms, total, rcond=None)[0].round(4)
         start = f"Of groups of {counts[0]} and {counts[1]} numbers your"
         if np.ptp(way) < 1e-4 < abs(way[0] - counts[1] / 128):
             says = (
@@ -209,24 +206,20 @@ def _on_ranks(answer, arguments):
                 " program has a yield in it"
             )
     results = simulate(programs, order=order, log=log)
-    return Ran(
-        np.array(
-            [expect_array(a, products.shape[1:], "float64", "what a rank returns") for a in results]
-        ),
-        log,
-    )
+    what = products.shape[1:], "float64", "what a rank returns"
+    return Ran(np.array([expect_array(a, *what) for a in results]), log)
 
 
-def _asked(rng, blocks, D, ranks, orders=("tree",), scale=1):
-    """Calls with the products of one set of rows, the last block short."""
-    products = (
-        scale
-        * rng.standard_normal((BLOCK * blocks - 17, D))
-        * np.exp2(rng.integers(-8, 8, (BLOCK * blocks - 17, 1)))
-    )
-    return [
-        Call({"products": products, "ranks": n, "order": order}) for n in ranks for order in orders
-    ]
+def _asked(blocks, D, ranks, orders=("tree",), scale=1):
+    """Asks for the products of one set of rows, the last block short."""
+
+    def ask(rng):
+        rows = BLOCK * blocks - 17
+        products = rng.standard_normal((rows, D)) * np.exp2(rng.integers(-8, 8, (rows, 1)))
+        given = itertools.product([scale * products], ranks, orders)
+        return [Call({"products": a, "ranks": n, "order": order}) for a, n, order in given]
+
+    return ask
 
 
 def _is_sum(found, products, **_):
@@ -287,12 +280,8 @@ _CUTS = "one process", "rows", "features"
 
 
 def _as_modelled(found, **call):
-    found = [
-        expect_number(time, f"the time of {name}")
-        for name, time in zip(
-            _CUTS, expect_parts(found, 3, "numbers of seconds: one process, rows, features")
-        )
-    ]
+    found = expect_parts(found, 3, "numbers of seconds: one process, rows, features")
+    found = [expect_number(time, f"the time of {name}") for name, time in zip(_CUTS, found)]
     wanted = cuts_solution(**call)
     for name, mine, right in zip(_CUTS, found, wanted):
         # 1e-9: the arithmetic of the model rounds a few times in float64.
@@ -380,19 +369,7 @@ EXERCISES = (
         _pair("a million sigma away", 1e6, 700, 300),
         _pair("an outlier alone in its group", 1e3, 100_000, 1, outlier=-1),
         _pair("the same, the outlier first", 1e3, 1, 100_000, outlier=0),
-        each(
-            "an empty group, and two",
-            lambda rng: [
-                Call({"a": a, "b": b}, x=x)
-                for x in [(9 + rng.standard_normal(40)).astype(np.float32)]
-                for a, b, x in (
-                    (_group(x), _EMPTY, x),
-                    (_EMPTY, _group(x), x),
-                    (_EMPTY, _EMPTY, x[:0]),
-                )
-            ],
-            _is_whole,
-        ),
+        each("an empty group, and two", _empty_groups, _is_whole),
         _pair("an outlier beside one number", 1e3, 100_000, 2, outlier=-1),
         each(
             "sixty groups one after the other",
@@ -409,31 +386,26 @@ EXERCISES = (
         # Small numbers, so that a sum rounded to some decimals is none.
         each(
             "the sum over all rows",
-            lambda rng: _asked(rng, 9, 5, (1, 3, 4), scale=2.0**-40),
+            _asked(9, 5, (1, 3, 4), scale=2.0**-40),
             _is_sum,
             call=_on_ranks,
         ),
         Check(
             "the same bits for any number of ranks",
-            lambda rng: _asked(rng, 12, 48, (1, 2, 3, 4, 5, 8)),
+            _asked(12, 48, (1, 2, 3, 4, 5, 8)),
             _same_everywhere,
-            call=_on_ranks,
+            _on_ranks,
         ),
         Check(
             "the same bits in every order of the library",
-            lambda rng: _asked(rng, 10, 48, (1, 3, 7), ("tree", "chain", "ring")),
+            _asked(10, 48, (1, 3, 7), ("tree", "chain", "ring")),
             _same_everywhere,
-            call=_on_ranks,
+            _on_ranks,
         ),
-        Check(
-            "ranks without rows",
-            lambda rng: _asked(rng, 3, 8, (1, 5)),
-            _same_everywhere,
-            call=_on_ranks,
-        ),
+        Check("ranks without rows", _asked(3, 8, (1, 5)), _same_everywhere, _on_ranks),
         each(
             "one number a feature and block is sent",
-            lambda rng: _asked(rng, 40, 16, (4,)),
+            _asked(40, 16, (4,)),
             _sends_little,
             call=_on_ranks,
         ),

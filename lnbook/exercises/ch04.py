@@ -63,10 +63,8 @@ def _two_steps(rng):
 
 
 def _second_order(found, asked):
-    errors = [
-        np.linalg.norm(gradient - np.exp(call.arguments["x"]))
-        for gradient, call in zip(found, asked)
-    ]
+    pairs = ((gradient, call.arguments["x"]) for gradient, call in zip(found, asked))
+    errors = [np.linalg.norm(gradient - np.exp(x)) for gradient, x in pairs]
     # h^2/6 is 4 times smaller for half the step; the next term, h^4/120, changes that by h^2/20 =
     # 5e-4.
     expect(
@@ -84,12 +82,8 @@ def _as_numpy(found, x, mean):
     # A few roundings on top of sums of 8 terms, of numbers that may be as large as the mean (a
     # running mean's are). The mean of squares less the square of the mean is off by u * mean^2,
     # 1e-4 here.
-    expect_close(
-        found,
-        x.var(axis=-1, keepdims=True),
-        32 * _U * mean,
-        f"the variance of real rows around {mean:g}",
-    )
+    what = f"the variance of real rows around {mean:g}"
+    expect_close(found, x.var(axis=-1, keepdims=True), 32 * _U * mean, what)
 
 
 def _stepped(candidate, arguments):
@@ -97,6 +91,10 @@ def _stepped(candidate, arguments):
         return complex_step(candidate, arguments["x"], dy=arguments["dy"])
     except TypeError as error:
         raise Mismatch(str(error)) from error
+
+
+def _rows_and_upstream(rng):
+    return Call({"x": rng.standard_normal((3, 8)) + 1, "dy": rng.standard_normal((3, 1))})
 
 
 def _differentiable(found, x, dy):
@@ -144,27 +142,19 @@ def _is_no_pair(words):
         found, expected = expect_number(found), adjoint_test(*pair.values())
         gap = abs(found - expected)
         digits = 4 if gap > 1e-3 * expected else 16
-        why = (
-            " (is something added to the denominator, or a digit lost?)"
-            if digits == 16 and found < expected
-            else ""
-        )
+        lost = digits == 16 and found < expected
+        why = " (is something added to the denominator, or a digit lost?)" if lost else ""
         # Same formula; the roundings of two sums differ.
-        expect(
-            gap <= 32 * _U,
-            words.format(f"found {found:.{digits}g}, expected {expected:.{digits}g}{why}"),
-        )
+        both = f"found {found:.{digits}g}, expected {expected:.{digits}g}{why}"
+        expect(gap <= 32 * _U, words.format(both))
 
     return judge
 
 
 def _is_zero(found, **_):
     found = expect_number(found)
-    expect(
-        found == 0,
-        f"both sums are 1 - 1 = 0 up to a factor: found {found}, expected 0 (what did you divide"
-        " by?)",
-    )
+    both = "both sums are 1 - 1 = 0 up to a factor"
+    expect(found == 0, f"{both}: found {found}, expected 0 (what did you divide by?)")
 
 
 def best_step_solution(order, u, length):
@@ -217,9 +207,8 @@ def _problem(rng):
     cache = layer_norm_forward(*args)[1]
 
     def call(grads, **about):
-        return Call(
-            {"f": _forward, "args": args, "dy": dy, "grads": grads, "rng": rng.spawn(1)[0]}, **about
-        )
+        given = {"f": _forward, "args": args, "dy": dy, "grads": grads, "rng": rng.spawn(1)[0]}
+        return Call(given, **about)
 
     return dy, cache, list(layer_norm_backward(dy, cache)), call
 
@@ -236,28 +225,20 @@ def _agrees(found, asked):
         "a second call with an equal rng gives other numbers: something else draws your "
         "direction, and nobody can repeat what it found",
     )
-    expect(
-        again != predicted,
-        "a second call with another rng predicts the same number: "
-        + (
-            "is the direction random?"
-            if other == derivative
-            else "the derivative changes, so the direction is another"
-        ),
-    )
+    why = "the derivative changes, so the direction is another"
+    why = "is the direction random?" if other == derivative else why
+    said = f"a second call with another rng predicts the same number: {why}"
+    expect(again != predicted, said)
     # 60 terms of size 1 with some twenty roundings each, of random sign: sqrt(60 * 20) u = 35 u,
     # and a reserve.
     gap = abs(derivative - predicted)
+    step = "; so small a gap may be the error of a step: is it along the imaginary axis, and"
+    step = f"{step} near 1e-30?" if gap < 1e-2 * abs(derivative) else ""
     expect(
         gap <= 500 * _U,
         f"with right gradients your derivative is {derivative:.6f} and your prediction"
         f" {predicted:.6f}, which are {gap:.0e} apart (with a complex step less than 1e-13)"
-        + (
-            "; so small a gap may be the error of a step: is it along the imaginary axis, and near"
-            " 1e-30?"
-            if gap < 1e-2 * abs(derivative)
-            else ""
-        ),
+        f"{step}",
     )
 
 
@@ -301,6 +282,10 @@ def _shows(found, grads, gap, unseen, **_):
         " prediction second",
     )
     expect(abs(derivative - predicted) > gap, f"you do not notice {unseen}")
+
+
+def _once(ran, **_):
+    expect(ran.log == 1, f"f was called {ran.log} times, expected once")
 
 
 def _counted(candidate, arguments):
@@ -428,14 +413,7 @@ EXERCISES = (
                 found, (2, 1), "complex128", "for a complex x the result"
             ),
         ),
-        each(
-            "its derivative",
-            lambda rng: Call(
-                {"x": rng.standard_normal((3, 8)) + 1, "dy": rng.standard_normal((3, 1))}
-            ),
-            _differentiable,
-            call=_stepped,
-        ),
+        each("its derivative", _rows_and_upstream, _differentiable, call=_stepped),
     ),
     Exercise("best-step", 10, "derive", best_step_solution).with_checks(
         each(
@@ -495,9 +473,7 @@ EXERCISES = (
             "one call of f",
             lambda rng: _right_gradients(rng)[0],
             call=_counted,
-            judge=lambda ran, **_: expect(
-                ran.log == 1, f"f was called {ran.log} times, expected once"
-            ),
+            judge=_once,
             unchanged=True,
         ),
     ),

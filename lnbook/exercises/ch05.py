@@ -18,7 +18,7 @@ from normcheck.mistakes.change import function_with
 from . import Exercise
 from .expect import expect, expect_array, expect_bool, expect_close, expect_parts
 from .mistakes import by_exercise
-from .run import Call, Ran, each, plainly, reply
+from .run import Call, Ran, cases, each, plainly, reply
 
 _TESTS = {test.id: test for test in TESTS}
 _MUTANTS = {mutant.name: mutant.backward for mutant in MUTANTS}
@@ -58,9 +58,8 @@ _SURVIVES = ("sum-dx-zero", "dx-orthogonal-xhat", "gamma-one")
 def _which_mistake(answer):
     def backward(dy, cache):
         found = expect_parts(reply(plainly, answer, {"dy": dy, "cache": cache})[0], 3)
-        return [
-            expect_array(a, shape) for a, shape in zip(found, (dy.shape, *map(np.shape, found[1:])))
-        ]
+        shapes = dy.shape, *map(np.shape, found[1:])
+        return [expect_array(a, shape) for a, shape in zip(found, shapes)]
 
     def dx(dy, cache):
         return backward(dy, cache)[0], None, None
@@ -101,9 +100,8 @@ def _shows(result, eps):
         np.ptp(gamma * dy, axis=-1).max() > 1e-12 * np.abs(gamma * dy).max(),
         "gamma * dy is the same all along each row",
     )
-    error = np.linalg.norm(
-        _MUTANTS["eps-dropped"](dy, cache)[0] - layer_norm_backward(dy, cache)[0]
-    )
+    wrong, right = _MUTANTS["eps-dropped"](dy, cache)[0], layer_norm_backward(dy, cache)[0]
+    error = np.linalg.norm(wrong - right)
     # From sigma = 2.2 sqrt(eps) on the two s differ by less than a tenth. No number: mistakes are
     # told by the words.
     expect(
@@ -224,16 +222,8 @@ def _with_twice_y(answer, arguments):
         return 2 * y, cache
 
     # By whatever name the answer has it, and in the library.
-    places = [
-        (names, name)
-        for names in (
-            getattr(answer, "__globals__", {}),
-            vars(layernorm),
-            vars(sys.modules["lnlib"]),
-        )
-        for name, value in names.items()
-        if value is forward
-    ]
+    modules = getattr(answer, "__globals__", {}), vars(layernorm), vars(sys.modules["lnlib"])
+    places = [(names, name) for names in modules for name in names if names[name] is forward]
     for names, name in places:
         names[name] = twice_y
     try:
@@ -244,17 +234,19 @@ def _with_twice_y(answer, arguments):
     return said if taken else None
 
 
+def _is_not(words):
+    """A judge of what should not be so."""
+    return lambda found, **_: expect(not found, words)
+
+
 def _says_of(title, backwards, right, words):
     """A check of what the answer, a test, says of each of these backwards."""
 
     def judge(found, name, **_):
         expect(expect_bool(found) == right, words.format(name))
 
-    return each(
-        title,
-        lambda rng: [Call({"backward": one}, name=name) for name, one in backwards.items()],
-        judge,
-    )
+    calls = [Call({"backward": one}, name=name) for name, one in backwards.items()]
+    return each(title, lambda rng: calls, judge)
 
 
 def _relative_errors(backward, calls):
@@ -373,26 +365,21 @@ def _coefficients_of(name, *expected, shape=(3, 4, 7)):
         x, dy = rng.standard_normal((2, *shape))
         _, cache = layer_norm_forward(5 + 3 * x, *rng.standard_normal((2, 7)))
         dx = _MUTANTS.get(name, layer_norm_backward)(dy, cache)[0]
-        return Call(
-            {"dx": dx, "dy": dy, "cache": cache},
-            expected=np.array(expected, float),
-            words=f"the result for {name} is {{}}, right is {expected}; it",
-        )
+        words = f"the result for {name} is {{}}, right is {expected}; it"
+        given = {"dx": dx, "dy": dy, "cache": cache}
+        return Call(given, expected=np.array(expected, float), words=words)
 
     return each(name, ask, _close_to)
 
 
 def _random_dx(rng):
     x, dy, dx = rng.standard_normal((3, 3, 4, 7))
-    _, cache = layer_norm_forward(
-        5 + 3 * np.arange(1, 4)[:, None, None] * x, *rng.standard_normal((2, 7))
-    )
+    x = 5 + 3 * np.arange(1, 4)[:, None, None] * x
+    _, cache = layer_norm_forward(x, *rng.standard_normal((2, 7)))
     # dx fits badly, so that another measure of closeness gives other numbers.
-    return Call(
-        {"dx": dx, "dy": dy, "cache": cache},
-        expected=coefficients_solution(dx, dy, cache),
-        words="for a random dx, fitted in least squares over all elements of dx, the result",
-    )
+    given = {"dx": dx, "dy": dy, "cache": cache}
+    words = "for a random dx, fitted in least squares over all elements of dx, the result"
+    return Call(given, expected=coefficients_solution(dx, dy, cache), words=words)
 
 
 MISTAKES = r"""
@@ -478,20 +465,19 @@ EXERCISES = (
     ),
     Exercise("probe-for-eps", 15, "test", probe_solution).with_checks(
         *(
-            each(f"eps = {eps}", lambda rng, eps=eps: Call({"eps": eps}), _shows)
+            each(f"eps = {eps}", cases("eps", (eps,)), _shows)
             for eps in (1.0, 1e-5, 1e-20, 100.0, 1e-40)
         )
     ),
     Exercise("write-the-test", 25, "test", is_right_solution).with_checks(
         each(
             "does not ask the library's backward",
-            lambda rng: Call({"backward": _backward}),
-            call=_asks_the_library,
-            judge=lambda asks, **_: expect(
-                not asks,
-                "your test calls the library's rms_norm_backward, and "
-                "would pass any mistake that is also made there",
+            cases("backward", (_backward,)),
+            _is_not(
+                "your test calls the library's rms_norm_backward, and would pass any mistake that"
+                " is also made there"
             ),
+            call=_asks_the_library,
         ),
         _says_of(
             "accepts right backwards", RMS_RIGHT, True, "your test rejects a right backward, {}"
@@ -502,13 +488,12 @@ EXERCISES = (
         ),
         each(
             "compares with the forward",
-            lambda rng: Call({"backward": _backward}),
-            call=_with_twice_y,
-            judge=lambda said, **_: expect(
-                not said,
-                "your test accepts the backward of rms_norm_forward also where that returns"
-                " twice y: the forward's y has no part in what it says",
+            cases("backward", (_backward,)),
+            _is_not(
+                "your test accepts the backward of rms_norm_forward also where that returns twice"
+                " y: the forward's y has no part in what it says"
             ),
+            call=_with_twice_y,
         ),
         diagnose=_what_it_lets_pass,
     ),

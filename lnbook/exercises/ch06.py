@@ -111,24 +111,16 @@ def from_products(x, gamma, beta, dy, eps):
     D = x.shape[-1]
     dy_rows, xhat_rows = dy.reshape(-1, D), xhat.reshape(-1, D)
     both = np.stack([np.einsum("nd,nd->d", dy_rows, xhat_rows), np.einsum("nd->d", dy_rows)])
-    dx = (
-        r
-        / D
-        * (
-            D * g
-            - g.sum(-1, keepdims=True)
-            - xhat * np.einsum("...d,...d->...", g, xhat)[..., None]
-        )
-    )
+    along = np.einsum("...d,...d->...", g, xhat)[..., None]
+    dx = r / D * (D * g - g.sum(-1, keepdims=True) - xhat * along)
     return gamma * xhat + beta, dx, both[0], both[1]
 
 
 def row_by_row(x, gamma, beta, dy, eps):
     """Rows one by one, added from the last to the first."""
     n, D = x.size // x.shape[-1], x.shape[-1]
-    rows = [
-        library(a, gamma, beta, b, eps) for a, b in zip(x.reshape(n, 1, D), dy.reshape(n, 1, D))
-    ]
+    pairs = zip(x.reshape(n, 1, D), dy.reshape(n, 1, D))
+    rows = [library(row, gamma, beta, of_row, eps) for row, of_row in pairs]
     y, dx = (np.concatenate([row[k] for row in rows]).reshape(x.shape) for k in (0, 1))
     return y, dx, *(np.sum([row[k] for row in rows[::-1]], axis=0) for k in (2, 3))
 
@@ -166,10 +158,8 @@ def _is_input(result, **_):
     """x, gamma, beta, dy and eps as they should be."""
     *arrays, eps = expect_parts(result, 5, "things: x, gamma, beta, dy and eps")
     for name, a in zip(("x", "gamma", "beta", "dy"), arrays):
-        expect(
-            isinstance(a, np.ndarray) and a.dtype == np.float64,
-            f"{name} is not an array of float64",
-        )
+        fits = isinstance(a, np.ndarray) and a.dtype == np.float64
+        expect(fits, f"{name} is not an array of float64")
         expect(np.isfinite(a).all(), f"{name} has NaN or Inf in it")
     x, gamma, beta, dy = arrays
     expect(x.ndim >= 1 and 0 < x.size <= 100_000, f"x has {x.size} numbers, expected 1 to 100 000")
@@ -190,20 +180,14 @@ def _right_ones_agree(result, **_):
         errors = {name: _error(layer, *result) for name, layer in RIGHT.items()}
         ratio = np.max(np.abs(mean_of(x)) / x.std(axis=-1, keepdims=True))
     refused = ", ".join(name for name, error in errors.items() if not error <= 1e-6)
-    why = (
-        "some number overflows"
-        if not np.isfinite(list(errors.values())).all()
-        else (
-            f"its mean is {ratio:.0e} sigma, and float64 has few digits left for what is around it"
-            if ratio > 1e6
-            else "rounding decides what they return"
-        )
-    )
-    expect(
-        not refused,
-        f"on your input right layers disagree ({refused}), so a test with it would refuse them:"
-        f" {why}",
-    )
+    why = "rounding decides what they return"
+    if not np.isfinite(list(errors.values())).all():
+        why = "some number overflows"
+    elif ratio > 1e6:
+        lost = "float64 has few digits left for what is around it"
+        why = f"its mean is {ratio:.0e} sigma, and {lost}"
+    disagree = f"on your input right layers disagree ({refused})"
+    expect(not refused, f"{disagree}, so a test with it would refuse them: {why}")
 
 
 def _input_for(id, minutes, solution, layer):
@@ -211,11 +195,9 @@ def _input_for(id, minutes, solution, layer):
         x, gamma, _, dy, eps = result
         with np.errstate(all="ignore"):
             error = _error(layer, *result)
-            reason = next(
-                (words for words, so in _why(layer, x, gamma, dy, eps) if so),
-                "what it has wrong is "
-                f"{error:.0e} of the terms that are added up, and 1e-3 is asked for",
-            )
+            why = [words for words, so in _why(layer, x, gamma, dy, eps) if so]
+        small = f"what it has wrong is {error:.0e} of the terms that are added up"
+        reason = (*why, f"{small}, and 1e-3 is asked for")[0]
         expect(not error <= 1e-3, f"{layer.__name__} passes on your input: {reason}")
 
     def asks(title, judge):
@@ -268,14 +250,10 @@ def _why(layer, x, gamma, dy, eps):
     squares = (x - mean_of(x)) ** 2
     alike = np.allclose(squares[..., -1:], mean_of(squares), rtol=1e-9, atol=0)
     repeated = all(np.array_equal(x[..., k:], x[..., : D - k]) for k in range(256, D, 256))
-    constant = [
-        ("a row of one number has no variance", D == 1),
-        ("all its rows are constant", not var.any()),
-    ]
-    flat = [
-        *constant,
-        ("eps is so far above the variance that xhat is nearly 0", (var < 1e-6 * eps).all()),
-    ]
+    constant = [("a row of one number has no variance", D == 1)]
+    constant += [("all its rows are constant", not var.any())]
+    small = "eps is so far above the variance that xhat is nearly 0"
+    flat = [*constant, (small, (var < 1e-6 * eps).all())]
     return {
         layer_a: [
             *flat,
@@ -355,14 +333,12 @@ def _says_of(title, layers, right, words):
     """
 
     def judge(found, asked):
-        misjudged = [
-            call.about["name"] for result, call in zip(found, asked) if expect_bool(result) != right
-        ]
+        said = zip(map(expect_bool, found), asked)
+        misjudged = [call.about["name"] for answer, call in said if answer != right]
         expect(not misjudged, f"{words}: {'; '.join(misjudged)}")
 
-    return Check(
-        title, lambda rng: [Call({"layer": one}, name=name) for name, one in layers.items()], judge
-    )
+    calls = [Call({"layer": one}, name=name) for name, one in layers.items()]
+    return Check(title, lambda rng: calls, judge)
 
 
 _OUTPUTS = "y", "dx", "dgamma", "dbeta"

@@ -246,6 +246,9 @@ def _same_everywhere(found, asked):
         )
 
 
+_bits = functools.partial(Check, judge=_same_everywhere, call=_on_ranks)
+
+
 def _sends_little(found, products, ranks, **_):
     brought = max(map(sum, zip(*(message.sent for message in found.log))), default=0) // 8
     blocks = -(-len(products) // BLOCK)
@@ -390,19 +393,12 @@ EXERCISES = (
             _is_sum,
             call=_on_ranks,
         ),
-        Check(
-            "the same bits for any number of ranks",
-            _asked(12, 48, (1, 2, 3, 4, 5, 8)),
-            _same_everywhere,
-            _on_ranks,
-        ),
-        Check(
+        _bits("the same bits for any number of ranks", _asked(12, 48, (1, 2, 3, 4, 5, 8))),
+        _bits(
             "the same bits in every order of the library",
             _asked(10, 48, (1, 3, 7), ("tree", "chain", "ring")),
-            _same_everywhere,
-            _on_ranks,
         ),
-        Check("ranks without rows", _asked(3, 8, (1, 5)), _same_everywhere, _on_ranks),
+        _bits("ranks without rows", _asked(3, 8, (1, 5))),
         each(
             "one number a feature and block is sent",
             _asked(40, 16, (4,)),

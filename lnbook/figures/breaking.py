@@ -236,3 +236,25 @@ def row_sums(counts, errors, theory):
         ax.set_title(dtype, fontsize=SIZE)
     axes[0].set_ylabel("relative error of the sum")
     return with_key(fig, 3)
+
+
+def cancellation(computed, exact):
+    """What a subtraction leaves: above, numbers of the first features; below, a bar from the size
+    of each part down to that of its rounding errors, as long as it has correct digits.
+
+    computed, exact: g, what is subtracted, and what is left: name -> a number for each feature.
+    """
+    fig, (above, below) = figure(5.2, 4.6, 1, 2)
+    lines = ("o", {"markersize": 8, "fillstyle": "none"}), ("-", {}), ("-", {})
+    for at, (name, values, style) in enumerate(styles(exact)):
+        mark, look = lines[at]
+        above.plot(values[:24], mark, color=style["color"], **look)
+        size, error = (np.sqrt(np.mean(v**2)) for v in (values, computed[name] - values))
+        bar = below.barh(at, size - error, 0.7, error, color=style["color"])
+        text = f"{np.log10(size / error):.1f} digits"
+        below.bar_label(bar, [text], label_type="center", color="white", fontsize=SIZE)
+    above.set(xlabel="feature", yticks=(-20000, 0, 20000))
+    below.set(xscale="log", xlabel="size", ylim=(len(exact) - 0.5, -0.5))
+    below.set_yticks(range(len(exact)), [*exact])
+    below.minorticks_off()
+    return fig

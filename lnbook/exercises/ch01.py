@@ -102,10 +102,9 @@ def _shifted_and_scaled(other, x):
     # is one.
     rounding = 4 * (room - 1e-8)
     for what, size in ("scaled", abs(factor - 1)), ("shifted", abs(shift) / other.std()):
-        expect(
-            size > rounding, f"your row is not {what}, or by too little to be told from rounding"
-        )
-        expect(size > room, f"your row is {what} by too little to be told from rounding")
+        little = "by too little to be told from rounding"
+        expect(size > rounding, f"your row is not {what}, or {little}")
+        expect(size > room, f"your row is {what} {little}")
 
 
 def group_norm_solution(x, groups, eps=1e-5):
@@ -121,10 +120,8 @@ def _groups(title, name, shape, groups, eps=(), scale=1):
     def ask(rng):
         x = rng.standard_normal(shape) * scale
         parts = [_plain(part, *eps) for part in np.split(x, groups, axis=-1)]
-        return Call(
-            {"x": x, "groups": groups} | dict(zip(["eps"], eps)),
-            expected=np.concatenate(parts, axis=-1),
-        )
+        given = {"x": x, "groups": groups} | dict(zip(["eps"], eps))
+        return Call(given, expected=np.concatenate(parts, axis=-1))
 
     # 1e-14: a few roundings of float64 per element, well conditioned rows.
     return each(
@@ -151,16 +148,13 @@ def _averaged_over(found, shape, groups):
     no axes fit.
     """
     N, C, H, W = shape
-    axes = (
-        dict(N=N, C=C, H=H, W=W)
-        if len(found) == 4
-        else {"N": N, "groups": groups, "channels of a group": C // groups, "H": H, "W": W}
-    )
+    axes = {"N": N, "C": C, "H": H, "W": W}
+    if len(found) == 5:
+        axes = {"N": N, "groups": groups, "channels of a group": C // groups, "H": H, "W": W}
     if 1 in shape or any(length not in (1, whole) for length, whole in zip(found, axes.values())):
         return ""
-    return ", a mean over " + (
-        " and ".join(a for a, length in zip(axes, found) if length == 1) or "nothing"
-    )
+    over = " and ".join(axis for axis, length in zip(axes, found) if length == 1)
+    return f", a mean over {over or 'nothing'}"
 
 
 def _shape_of(kind):
@@ -173,11 +167,8 @@ def _shape_of(kind):
             f"for {kind!r} found {found}, expected a tuple of {len(expected)} lengths: "
             "with keepdims every axis stays",
         )
-        expect(
-            tuple(found) == expected,
-            f"for {kind!r}, x of shape {shape} and {groups} groups found {found}"
-            + _averaged_over(found, shape, groups),
-        )
+        where = f"for {kind!r}, x of shape {shape} and {groups} groups found {found}"
+        expect(tuple(found) == expected, where + _averaged_over(found, shape, groups))
 
     return each(f"{kind} norm", ask, judge)
 

@@ -62,12 +62,10 @@ def _eigenvalues_of(D, eps):
 
     def judge(found, expected, **_):
         found = expect_array(found, (D,), name=f"the list of eigenvalues for {where}")
-        wrong = np.flatnonzero(np.abs(found - expected) > 1e-9 * expected.max()) + 1
-        expect(
-            not wrong.size,
-            f"for {where} these of your {D} eigenvalues are off: number "
-            f"{', '.join(map(str, wrong))}, by up to {np.abs(found - expected).max():.1e}",
-        )
+        off = np.abs(found - expected)
+        wrong = ", ".join(map(str, np.flatnonzero(off > 1e-9 * expected.max()) + 1))
+        start = f"for {where} these of your {D} eigenvalues are off"
+        expect(not wrong, f"{start}: number {wrong}, by up to {off.max():.1e}")
         expect_close(found, expected, _RTOL, f"the list of eigenvalues for {where}")
 
     return _against(where, np.linalg.eigvalsh, D, eps, judge)
@@ -83,12 +81,8 @@ def null_direction_solution(x, gamma):
 
 
 def _row_and_gamma(rng):
-    return Call(
-        {
-            "x": _row(rng),
-            "gamma": rng.uniform(0.5, 2, 7) * rng.permutation([1, 1, 1, 1, -1, -1, -1]),
-        }
-    )
+    x, gamma = _row(rng), rng.uniform(0.5, 2, 7) * rng.permutation([1, 1, 1, 1, -1, -1, -1])
+    return Call({"x": x, "gamma": gamma})
 
 
 def _vanishes(dy, x, gamma):
@@ -133,9 +127,8 @@ def rms_jacobian_solution():
 
 def _symbolic_rms(n):
     def judge(J, x, eps=0.3):
-        from lnlib import (
-            symbolic as sym,
-        )  # here, so that other chapters' exercises do not load SymPy
+        # Here, so that other chapters' exercises do not load SymPy.
+        from lnlib import symbolic as sym
 
         expect(hasattr(J, "free_symbols"), f"found {type(J).__name__}, expected a SymPy expression")
         allowed = {"D": sym.D, "i": sym.i, "j": sym.j, "s": sym.s}
@@ -146,30 +139,21 @@ def _symbolic_rms(n):
             )
         s = np.sqrt((x * x).mean() + eps)
         values = {sym.D: n, sym.s: s, **{sym.xhat[t]: number / s for t, number in enumerate(x, 1)}}
-        found = [
-            [J.subs({sym.i: a, sym.j: b}).subs(values) for b in range(1, n + 1)]
-            for a in range(1, n + 1)
-        ]
+        indices = range(1, n + 1)
+        found = [[J.subs({sym.i: a, sym.j: b}).subs(values) for b in indices] for a in indices]
         # x and every x[1] are free symbols; the name before the bracket is enough. That of a mean
         # is TeX.
-        left = {
-            "a mean" if "overline" in str(symbol) else str(symbol).split("[")[0]
-            for row in found
-            for entry in row
-            for symbol in entry.free_symbols
-        }
-        expect(
-            not left,
-            f"your J still contains {', '.join(sorted(left))}; write it in D, i, j, s and xhat",
-        )
+        names = {str(symbol) for row in found for entry in row for symbol in entry.free_symbols}
+        left = {"a mean" if "overline" in name else name.split("[")[0] for name in names}
+        what = ", ".join(sorted(left))
+        expect(not left, f"your J still contains {what}; write it in D, i, j, s and xhat")
         expected = _derivative(lambda row: rms_norm_forward(row, np.ones(n), eps)[0], x)
         expect_close(np.array(found, dtype=float), expected, _RTOL, f"J for D = {n}")
 
-    return each(
-        f"equal to the derivative at D = {n}",
-        lambda rng: Call({}, x=1 + rng.standard_normal(n)),
-        judge,
-    )
+    def ask(rng):
+        return Call({}, x=1 + rng.standard_normal(n))
+
+    return each(f"equal to the derivative at D = {n}", ask, judge)
 
 
 def eps_outside_backward_solution(dy, x, gamma, eps):

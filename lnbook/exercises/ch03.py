@@ -57,10 +57,9 @@ def _in_parts(g, xhat):
     """What g is made of, in words."""
     one = np.ones(len(g))
     along = [g @ v / (v @ v) * v for v in (one, xhat)]
-    rest, *parts = (np.linalg.norm(v) for v in (g - sum(along), *along))
-    return "; next to 1 in other directions your g has {:.3f} along 1 and {:.3f} along xhat".format(
-        *(a / rest for a in parts)
-    )
+    rest, a, b = (np.linalg.norm(v) for v in (g - sum(along), *along))
+    have = f"your g has {a / rest:.3f} along 1 and {b / rest:.3f} along xhat"
+    return f"; next to 1 in other directions {have}"
 
 
 def _kappa_of(kappa):
@@ -70,14 +69,8 @@ def _kappa_of(kappa):
         """
         for x in 5 + 3 * rng.standard_normal(7), np.array([2.0, 5.0, 8.0]):
             gamma = rng.uniform(0.5, 2, len(x)) * rng.choice([-1, 1], len(x))
-            yield Call(
-                {
-                    "kappa": kappa,
-                    "xhat": layer_norm_forward(x, gamma, gamma)[1].xhat,
-                    "gamma": gamma,
-                },
-                x=x,
-            )
+            xhat = layer_norm_forward(x, gamma, gamma)[1].xhat
+            yield Call({"kappa": kappa, "xhat": xhat, "gamma": gamma}, x=x)
 
     def judge(dy, x, xhat, gamma, **_):
         def found(dy, eps=1e-5):
@@ -92,24 +85,17 @@ def _kappa_of(kappa):
             "your dy is 0, of which no kappa can be taken; is the part that should come through 0"
             " here?",
         )
-        expect(
-            right(dy) or not right(dy / gamma), "what you return is a good g; which dy has this g?"
-        )
+        is_g = right(dy / gamma) and not right(dy)
+        expect(not is_g, "what you return is a good g; which dy has this g?")
         expect(
             found(dy) < 1e5 * kappa,
             f"kappa is {found(dy):.0e}: next to nothing of your g comes through. Which part of it "
             "should?",
         )
-        expect(
-            right(dy),
-            f"kappa is {found(dy):.{6 if abs(found(dy) / kappa - 1) > 1e-5 else 12}g}, not"
-            f" {kappa:g}"
-            + (
-                "; with eps = 0 it would be, but eps > 0 lets a little of xhat through"
-                if right(dy, 0)
-                else _in_parts(gamma * dy, xhat)
-            ),
-        )
+        why = "; with eps = 0 it would be, but eps > 0 lets a little of xhat through"
+        why = why if right(dy, 0) else _in_parts(gamma * dy, xhat)
+        digits = 6 if abs(found(dy) / kappa - 1) > 1e-5 else 12
+        expect(right(dy), f"kappa is {found(dy):.{digits}g}, not {kappa:g}{why}")
 
     return each(f"kappa = {kappa:.0f}", ask, judge, unchanged=True)
 
@@ -137,10 +123,8 @@ def _lost_for(dtype, tolerance):
             again = (y - beta) / gamma
         # 0 / 0 gives NaN, which no comparison accepts.
         error = np.linalg.norm(again - xhat, axis=0) / np.linalg.norm(xhat, axis=0)
-        return Call(
-            {"gamma": gamma, "beta": beta, "tolerance": tolerance, "u": np.finfo(dtype).eps / 2},
-            error=error,
-        )
+        given = {"gamma": gamma, "beta": beta, "tolerance": tolerance}
+        return Call(given | {"u": np.finfo(dtype).eps / 2}, error=error)
 
     def judge(found, gamma, beta, error, **_):
         found = expect_array(found, gamma.shape, "bool")
@@ -150,15 +134,12 @@ def _lost_for(dtype, tolerance):
             for i in np.flatnonzero(found == (error <= tolerance))
         ]
         # All of them: two answers of which the same is said have the same features wrong.
-        expect(
-            not wrong,
-            f"your answer is wrong for {len(wrong)} of {len(found)} features (an error of"
-            f" {tolerance:.0e} is allowed): " + "; ".join(wrong),
-        )
+        head = f"your answer is wrong for {len(wrong)} of {len(found)} features"
+        allowed = f"(an error of {tolerance:.0e} is allowed)"
+        expect(not wrong, f"{head} {allowed}: {'; '.join(wrong)}")
 
-    return each(
-        f"{dtype}, tolerance {tolerance:.0e}".replace("e-0", "e-"), ask, judge, unchanged=True
-    )
+    title = f"{dtype}, tolerance {tolerance:.0e}".replace("e-0", "e-")
+    return each(title, ask, judge, unchanged=True)
 
 
 def residual_backward_solution(dy, dz_other, cache):
@@ -174,10 +155,9 @@ def _used_elsewhere(rng):
 def _all_four(result, dy, dz_other, cache):
     dx, *parameters = layer_norm_backward(dy, cache)
     right = dz_other + dx, dz_other + dx, *parameters
-    for found, name, expected in zip(
-        expect_parts(result, 4), ("da", "db", "dgamma", "dbeta"), right
-    ):
-        expect_gradient(found, name, expected)
+    found = zip(expect_parts(result, 4), ("da", "db", "dgamma", "dbeta"), right)
+    for part, name, expected in found:
+        expect_gradient(part, name, expected)
 
 
 def _three_of_four(found):

@@ -9,7 +9,7 @@ from lnlib.cpu.ladder import ANY_ORDER, kernel
 from lnlib.layernorm import rms_norm_backward, rms_norm_forward
 
 from . import Exercise
-from .expect import expect, expect_close, expect_number
+from .expect import Mismatch, expect, expect_close, expect_number
 from .gradients import RMS, Backward
 from .kernels import Out, expect_written, fill, with_outputs
 from .run import Call, Ran, each
@@ -51,11 +51,8 @@ def _numbers(rng):
 
 def _to_the_bit(found, x, lanes):
     found, right = expect_number(found, "the sum"), lane_sum_solution(x, lanes)
-    expect(
-        found == right,
-        f"{len(x)} numbers in {lanes} lanes: found {found:.9g}, expected {right:.9g}, to the"
-        " last bit",
-    )
+    both = f"found {found:.9g}, expected {right:.9g}, to the last bit"
+    expect(found == right, f"{len(x)} numbers in {lanes} lanes: {both}")
 
 
 class _Watched:
@@ -74,21 +71,15 @@ class _Watched:
         return len(self.array)
 
     def _whole(self, *_):
-        expect(
-            False,
-            f"your function uses more of {self.name} than one number at a time, {self.name}[i, j]",
-        )
+        one = f"one number at a time, {self.name}[i, j]"
+        raise Mismatch(f"your function uses more of {self.name} than {one}")
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __pow__ = _whole
     __array__ = __iter__ = _whole
 
     def _check(self, key):
-        alone = (
-            isinstance(key, tuple)
-            and len(key) == 2
-            and all(isinstance(k, (int, np.integer)) for k in key)
-        )
-        if not alone:
+        whole = not (isinstance(key, tuple) and len(key) == 2)
+        if whole or not all(isinstance(k, (int, np.integer)) for k in key):
             self._whole()
         self.log.append(int(key[0]))
 
@@ -130,11 +121,8 @@ def _one_pass(title, ask, inputs, output):
         expect(not result.read.any(), f"your loops read {output}, which is for results only")
         for name in inputs:
             most = watched[name].read.max()
-            expect(
-                most <= 2,
-                f"a number of {name} was read {most} times; once for the sum and once for the"
-                " results will do",
-            )
+            twice = "once for the sum and once for the results will do"
+            expect(most <= 2, f"a number of {name} was read {most} times; {twice}")
 
     return each(title, ask, judge, call=call)
 
@@ -173,10 +161,9 @@ def rms_forward_rows_solution(x, gamma, eps, y, rstd):
 def _forward(rng, dtype=np.float64, rows=5, D=12):
     x, gamma = rng.standard_normal((rows, D)).astype(dtype), rng.uniform(0.5, 2, D).astype(dtype)
     y, cache = rms_norm_forward(x, gamma, 0.1)
-    return Call(
-        {"x": x, "gamma": gamma, "eps": 0.1, "y": Out(x.shape, dtype), "rstd": Out((rows,), dtype)},
-        right={"y": y, "rstd": cache.rstd[:, 0]},
-    )
+    outputs = {"y": Out(x.shape, dtype), "rstd": Out((rows,), dtype)}
+    right = {"y": y, "rstd": cache.rstd[:, 0]}
+    return Call({"x": x, "gamma": gamma, "eps": 0.1} | outputs, right=right)
 
 
 # D = 12 squares added in any order, a quotient, a root, three products: below 20 u.
@@ -211,22 +198,16 @@ def rms_backward_rows_solution(dy, x, rstd, gamma, dx, dgamma):
 
 
 def _arguments(dy, x, cache):
-    return {
-        "dy": dy,
-        "x": x,
-        "rstd": cache.rstd[:, 0].copy(),
-        "gamma": cache.gamma,
-        "dx": Out(x.shape, x.dtype.type),
-        "dgamma": Out(x.shape[1:], x.dtype.type, 0),
-    }
+    kind = x.dtype.type
+    given = {"dy": dy, "x": x, "rstd": cache.rstd[:, 0].copy(), "gamma": cache.gamma}
+    return given | {"dx": Out(x.shape, kind), "dgamma": Out(x.shape[1:], kind, 0)}
 
 
 def _backward(rng, dtype=np.float64, rows=5, D=12):
     x, dy = rng.standard_normal((2, rows, D)).astype(dtype)
     cache = rms_norm_forward(x, rng.uniform(0.5, 2, D).astype(dtype), 0.1)[1]
-    return Call(
-        _arguments(dy, x, cache), right=dict(zip(("dx", "dgamma"), rms_norm_backward(dy, cache)))
-    )
+    right = dict(zip(("dx", "dgamma"), rms_norm_backward(dy, cache)))
+    return Call(_arguments(dy, x, cache), right=right)
 
 
 # A sum of D = 12 terms in any order and ten more operations, kappa below 3; dgamma: 5 rows of

@@ -40,10 +40,9 @@ def _lanes(title, numbers, widths, judge):
     """A check on ``numbers(rng)``, one for each lane, in groups of these widths."""
 
     def ask(rng):
-        return [
-            Call({"numbers": numbers(rng).astype(np.float32), "sums": Out(32), "width": width})
-            for width in widths
-        ]
+        for width in widths:
+            given = numbers(rng).astype(np.float32)
+            yield Call({"numbers": given, "sums": Out(32), "width": width})
 
     return each(title, ask, judge, call=_IN_A_WARP)
 
@@ -65,15 +64,11 @@ def _sums(ran, numbers, width, **_):
 
 def _same_bits(ran, width, **_):
     groups = ran.results[0].reshape(-1, width)
-    expect(
-        (groups == groups[:, :1]).all(),
-        f"width {width}: sums of a group's lanes differ in the last bits",
-    )
-    exchanges = len(ran.log.events)
-    expect(
-        exchanges <= 32 * np.log2(width),
-        f"width {width}: found {exchanges // 32} exchanges, expected {np.log2(width):.0f}",
-    )
+    same = (groups == groups[:, :1]).all()
+    expect(same, f"width {width}: sums of a group's lanes differ in the last bits")
+    exchanges, right = len(ran.log.events) / 32, np.log2(width)
+    both = f"found {int(exchanges)} exchanges, expected {right:.0f}"
+    expect(exchanges <= right, f"width {width}: {both}")
 
 
 def slow_means(x, mean, N, D):
@@ -103,12 +98,9 @@ def _means(title, shapes, judge):
     """A check on N rows of D numbers, for each (N, D) of ``shapes``."""
 
     def ask(rng):
-        return [
-            Call(
-                {"x": rng.standard_normal(D * N).astype(np.float32), "mean": Out(N), "N": N, "D": D}
-            )
-            for N, D in shapes
-        ]
+        for N, D in shapes:
+            x = rng.standard_normal(D * N).astype(np.float32)
+            yield Call({"x": x, "mean": Out(N), "N": N, "D": D})
 
     return each(title, ask, judge, call=launch(lambda N, **_: (-(-N // 64), 64)))
 
@@ -147,10 +139,8 @@ def _transpose(title, judge=lambda run: None, **measured):
         y, right = ran.results[0], x.reshape(32, 32).T.reshape(-1)
         expect_written(y, "y")
         k = np.argmax(y != right)  # the first that is wrong, else 0
-        expect(
-            y[k] == right[k],
-            f"y is not the transpose of x: y[{k}] is {y[k]:g}, expected {right[k]:g}",
-        )
+        wrong = f"y[{k}] is {y[k]:g}, expected {right[k]:g}"
+        expect(y[k] == right[k], f"y is not the transpose of x: {wrong}")
         judge(ran.log)
 
     def ask(rng):
@@ -161,10 +151,8 @@ def _transpose(title, judge=lambda run: None, **measured):
 
 def _turns(run):
     """Of each line's loads or stores of shared memory: line, kind, turns a request."""
-    return [
-        (line, kind, wavefronts / requests)
-        for (line, kind), (requests, wavefronts) in simt.bank_conflicts(run).items()
-    ]
+    found = simt.bank_conflicts(run).items()
+    return [(line, kind, turns / requests) for (line, kind), (requests, turns) in found]
 
 
 def _no_conflicts(run):

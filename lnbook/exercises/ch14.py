@@ -20,7 +20,7 @@ from simt.cuda_access import cuda, float32
 
 from . import Exercise
 from .expect import expect, expect_close
-from .kernels import Out, expect_few_sectors, expect_written, launch
+from .kernels import Out, expect_few_sectors, expect_no_atomics, expect_written, launch
 from .mistakes import sentences
 from .run import Call, each, plainly, reply
 
@@ -91,15 +91,10 @@ def missing_barrier_solution():
 
 
 def _four_words(answers):
-    expect(
-        isinstance(answers, dict),
-        f"found {type(answers).__name__}, expected a dict; is a return missing?",
-    )
-    names = sorted(kernel.__name__ for kernel in _VARIANTS)
-    expect(
-        sorted(map(str, answers)) == names,
-        f"found the keys {sorted(map(str, answers))}, expected {names}",
-    )
+    kind = type(answers).__name__
+    expect(isinstance(answers, dict), f"found {kind}, expected a dict; is a return missing?")
+    names, found = sorted(kernel.__name__ for kernel in _VARIANTS), sorted(map(str, answers))
+    expect(found == names, f"found the keys {found}, expected {names}")
     for name, word in answers.items():
         expect(word in _WORDS, f"{name}: found {word!r}, expected one of {', '.join(_WORDS)}")
 
@@ -203,13 +198,9 @@ class _Norm(NamedTuple):
                 x += np.arange(N, dtype=np.float32)[:, None]
                 gamma = rng.uniform(0.5, 2, D).astype(np.float32)
                 gamma[2] = 0  # where dx is not
-                mean = x.mean(axis=1)
                 cache = self.forward(x, gamma, 0.1)[1]
-                yield Call(
-                    self.arguments(dy, x, mean, cache, blocks),
-                    right=self.backward(dy, cache),
-                    norm=self,
-                )
+                given = self.arguments(dy, x, x.mean(axis=1), cache, blocks)
+                yield Call(given, right=self.backward(dy, cache), norm=self)
 
         return each(title, ask, judge, call=_launch_backward, unchanged=True)
 
@@ -217,10 +208,8 @@ class _Norm(NamedTuple):
         """The known mistake whose numbers the answer has, if any."""
 
         def backward(dy, cache):
-            mean = np.zeros_like(cache.rstd)
-            given = self.arguments(
-                *(a.reshape(-1, a.shape[-1]) for a in (dy, cache.xhat / cache.rstd)), mean, cache, 2
-            )
+            rows, x = (a.reshape(-1, a.shape[-1]) for a in (dy, cache.xhat / cache.rstd))
+            given = self.arguments(rows, x, np.zeros_like(cache.rstd), cache, 2)
             dx, *sums = reply(_launch_backward, answer, given)[0].results
             return dx.reshape(dy.shape), *(a.reshape(2, -1).sum(axis=0) for a in sums)
 
@@ -245,20 +234,17 @@ def _dx(ran, right, N, D, **_):
     expect_written(dx, "dx", f"N = {N}, D = {D}: ")
     # A sum of D terms in any order and ten more operations, kappa below 2: 2 (D + 10) u at most.
     # The last row is six from zero; its mean is rounded by 3 u, of which layer norm keeps a part.
-    expect_close(
-        dx.reshape(N, D), right[0], 2 * (D + 10) * 2.0**-24, f"dx of {N} rows of {D} numbers"
-    )
+    rtol = 2 * (D + 10) * 2.0**-24
+    expect_close(dx.reshape(N, D), right[0], rtol, f"dx of {N} rows of {D} numbers")
 
 
 def _sums_of_blocks(ran, right, norm, N, D, **_):
     for name, sums, whole in zip(norm.sums, ran.results[1:], right[1:]):
         sums = sums.reshape(-1, D)
         idle = np.isnan(sums).all(axis=1)
-        expect(
-            not idle.any() or not np.array_equal(idle, np.arange(len(sums)) >= N),
-            f"of {len(sums)} blocks and {N} rows, blocks without a row leave their part of"
-            f" {name} unwritten",
-        )
+        no_rows = idle.any() and np.array_equal(idle, np.arange(len(sums)) >= N)
+        left = f"blocks without a row leave their part of {name} unwritten"
+        expect(not no_rows, f"of {len(sums)} blocks and {N} rows, {left}")
         expect_written(sums, name, f"N = {N}, D = {D}: ")
         # Up to seven rows of either sign, added in float32: a few u, each up to three times the
         # size of the sum.
@@ -266,10 +252,7 @@ def _sums_of_blocks(ran, right, norm, N, D, **_):
 
 
 def _traffic(ran, norm, N, D, **_):
-    expect(
-        not any(a.kind == "atomic" for a in ran.log.accesses),
-        "your kernel uses atomics; a part belongs to one block",
-    )
+    expect_no_atomics(ran.log, "; a part belongs to one block")
     blocks = len(ran.results[1]) // D
     for (name, kind), traffic in simt.sectors(ran.log).items():
         times = traffic.bytes_used / (4 * D * (blocks if name in norm.sums else N))
@@ -280,10 +263,8 @@ def _traffic(ran, norm, N, D, **_):
             most = norm.loads if kind == "load" else 1
         else:
             continue
-        expect(
-            times <= most,
-            f"each number of {name} is part of {times:.0f} {kind}s, expected {most} at most",
-        )
+        part = f"each number of {name} is part of {times:.0f} {kind}s"
+        expect(times <= most, f"{part}, expected {most} at most")
     # 32 neighbours lie in 4 sectors, or in 5 where a row does not begin with one.
     expect_few_sectors(ran.log, ("dy", "x", "dx", *norm.sums), 5)
 
@@ -332,17 +313,9 @@ def _stage(title, judge, *shapes):
     """A check on G rows of D numbers, for each (G, D) of ``shapes``."""
 
     def ask(rng):
-        return [
-            Call(
-                {
-                    "parts": (100 + rng.standard_normal(G * D)).astype(np.float32),
-                    "total": Out(D),
-                    "G": G,
-                    "D": D,
-                }
-            )
-            for G, D in shapes
-        ]
+        for G, D in shapes:
+            parts = (100 + rng.standard_normal(G * D)).astype(np.float32)
+            yield Call({"parts": parts, "total": Out(D), "G": G, "D": D})
 
     return each(title, ask, judge, call=launch(lambda D, **_: (-(-D // 64), 64)))
 
@@ -351,19 +324,12 @@ def _sums(ran, parts, G, D, **_):
     (total,) = ran.results
     expect_written(total, "total")
     # G terms of one sign: G u at most.
-    expect_close(
-        total,
-        parts.reshape(G, D).sum(axis=0),
-        2 * G * 2.0**-24,
-        f"the total of {G} rows of {D} numbers",
-    )
+    right, what = parts.reshape(G, D).sum(axis=0), f"the total of {G} rows of {D} numbers"
+    expect_close(total, right, 2 * G * 2.0**-24, what)
 
 
 def _in_order(ran, parts, G, D, **_):
-    expect(
-        not any(a.kind == "atomic" for a in ran.log.accesses),
-        "your kernel uses atomics, which come in any order",
-    )
+    expect_no_atomics(ran.log, ", which come in any order")
     off = np.abs(ran.results[0] - np.cumsum(parts.reshape(G, D), axis=0)[-1]).max()
     expect(
         off == 0,
@@ -377,11 +343,8 @@ def _side_by_side(ran, G, D, **_):
     expect_few_sectors(ran.log, ("parts", "total"))
     for (name, kind), traffic in simt.sectors(ran.log).items():
         size = 4 * D * (G if name == "parts" else 1)
-        expect(
-            traffic.bytes_used == size,
-            f"{kind}s of {name} ask for {traffic.bytes_used} bytes, expected {size}: each number"
-            " once",
-        )
+        asked = f"{kind}s of {name} ask for {traffic.bytes_used} bytes"
+        expect(traffic.bytes_used == size, f"{asked}, expected {size}: each number once")
 
 
 MISTAKES = r"""

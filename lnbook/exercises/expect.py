@@ -22,14 +22,10 @@ def expect_parts(found, number, what="arrays"):
     """Return ``found`` if it is a tuple or list of ``number`` things, or an array of ``number``
     numbers, else raise :class:`Mismatch`.
     """
-    expect(
-        isinstance(found, (tuple, list))
-        and len(found) == number
-        or isinstance(found, np.ndarray)
-        and found.shape == (number,),
-        f"found {type(found).__name__}, expected {number} {what}, separated by commas, after"
-        " return",
-    )
+    several = isinstance(found, (tuple, list)) and len(found) == number
+    several = several or isinstance(found, np.ndarray) and found.shape == (number,)
+    expected = f"expected {number} {what}, separated by commas, after return"
+    expect(several, f"found {type(found).__name__}, {expected}")
     return found
 
 
@@ -58,10 +54,8 @@ def one_array(found, name):
     try:
         return np.asarray(found)
     except ValueError:
-        raise Mismatch(
-            f"{name} is a {type(found).__name__} of {len(found)} parts of several shapes, expected"
-            " one array"
-        ) from None
+        parts = f"a {type(found).__name__} of {len(found)} parts of several shapes"
+        raise Mismatch(f"{name} is {parts}, expected one array") from None
 
 
 def expect_array(found, shape, dtype="real numbers", name="the result"):
@@ -86,11 +80,8 @@ def expect_close(found, expected, rtol, name="the result"):
     expected = np.asarray(expected)
     found = expect_array(found, expected.shape, name=name)
     error = np.linalg.norm(found - expected) / max(np.linalg.norm(expected), np.finfo(float).tiny)
-    expect(
-        error <= rtol,
-        f"{name} is off by {error:.1e} (relative L2 error; {rtol:.0e} is allowed)"
-        + of_small_error(error, found),
-    )
+    off = f"{name} is off by {error:.1e} (relative L2 error; {rtol:.0e} is allowed)"
+    expect(error <= rtol, off + of_small_error(error, found))
 
 
 def of_small_error(error, *arrays):
@@ -103,13 +94,7 @@ def of_small_error(error, *arrays):
     if any(a.dtype == np.float32 for a in arrays):
         return "; it is float32, which has no more digits"
     if all(np.array_equal(a, a.astype(np.float32)) for a in arrays):
-        return (
-            "; it is right to the digits of float32 and no further: somewhere your computation"
-            " leaves float64"
-        )
-    return (
-        "; so small an error may come from a step in float32, a difference quotient, or a small"
-        " term such as eps"
-        if error > 1e-11
-        else ""
-    )
+        right = "; it is right to the digits of float32 and no further"
+        return f"{right}: somewhere your computation leaves float64"
+    why = "a step in float32, a difference quotient, or a small term such as eps"
+    return f"; so small an error may come from {why}" if error > 1e-11 else ""

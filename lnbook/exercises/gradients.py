@@ -172,19 +172,14 @@ class Backward(NamedTuple):
             expect(a is not None, f"{name} is None; is a return missing?")
             right = x.shape if name == "dx" else x.shape[-1:]
             found = one_array(a, f"your {name}").shape
-            expect(
-                found == right,
-                f"for dy of shape {x.shape} your {name} has shape {found}, expected {right}",
-            )
+            both = f"your {name} has shape {found}, expected {right}"
+            expect(found == right, f"for dy of shape {x.shape} {both}")
 
     def _dtypes(self, result, x, **_):
         for name, a in self._gradients(result).items():
             found = np.asarray(a).dtype
-            expect(
-                found in (np.float32, np.float64),
-                f"for dy of dtype {x.dtype} your {name} has dtype {found}, expected float32 or"
-                " float64",
-            )
+            both = f"for dy of dtype {x.dtype} your {name} has dtype {found}"
+            expect(found in (np.float32, np.float64), f"{both}, expected float32 or float64")
             expect(np.isfinite(a).all(), f"your {name} contains NaN or Inf, on ordinary rows")
 
     def _direction(self, result, x, dy, gamma, rng, **_):
@@ -197,12 +192,12 @@ class Backward(NamedTuple):
         predicted = sum(term.sum() for term in terms)
         # A sum may cancel; its error is that of its terms.
         size = max(abs(slope), *map(np.linalg.norm, terms))
-        expect(
-            abs(predicted - slope) <= _rtol(*found.values()) * size,
-            f"moving {' and '.join(name[1:] for name in found)} a little changes the loss at a rate"
-            f" of {slope:.6g}; your {' and '.join(found)} predict{'s' if len(found) == 1 else ''}"
-            f" {predicted:.6g}" + of_small_error(abs(predicted - slope) / size, *found.values()),
-        )
+        gap = abs(predicted - slope)
+        moved, yours = " and ".join(name[1:] for name in found), " and ".join(found)
+        said = f"moving {moved} a little changes the loss at a rate of {slope:.6g}; your {yours}"
+        said = f"{said} predict{'s' if len(found) == 1 else ''} {predicted:.6g}"
+        small = of_small_error(gap / size, *found.values())
+        expect(gap <= _rtol(*found.values()) * size, said + small)
 
     def _sum(self, result, **_):
         dx = np.asarray(self._gradients(result)["dx"])
@@ -246,11 +241,9 @@ class Backward(NamedTuple):
         for name, a in before.items():
             factor, what = (4, "fall to a quarter") if name == "dx" else (1, "stay the same")
             error = np.linalg.norm(np.asarray(a) - factor * np.asarray(after[name]))
-            expect(
-                error <= _rtol(a) * np.linalg.norm(a),
-                f"with {'4 x + 3' if self.norm.centred else '4 x'} in the place of x, and eps = 0,"
-                f" {name} should {what}; yours does not",
-            )
+            rows = "4 x + 3" if self.norm.centred else "4 x"
+            said = f"with {rows} in the place of x, and eps = 0, {name} should {what}"
+            expect(error <= _rtol(a) * np.linalg.norm(a), f"{said}; yours does not")
 
     def _stress(self, result, x, dy, gamma, what, **_):
         found = self._gradients(result)

@@ -129,3 +129,9 @@ def expect_few_sectors(run, arrays, most=4):
             f"{kind}s of {name} touch {touched:.1f} sectors a request, {most} will do; "
             "do neighbouring threads ask for neighbouring numbers?",
         )
+
+
+def expect_no_atomics(run, why):
+    """Raise :class:`Mismatch`, with a reason, if the kernel used any."""
+    kinds = {access.kind for access in run.accesses}
+    expect("atomic" not in kinds, f"your kernel uses atomics{why}")

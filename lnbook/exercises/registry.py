@@ -58,12 +58,8 @@ _PACKAGE = __name__.rpartition(".")[0]
 
 
 def _chapters():
-    modules = importlib.import_module(_PACKAGE).__path__
-    return sorted(
-        module.name
-        for module in pkgutil.iter_modules(modules)
-        if re.fullmatch(r"ch\d+", module.name)
-    )
+    modules = pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__)
+    return sorted(module.name for module in modules if re.fullmatch(r"ch\d+", module.name))
 
 
 def _of(chapter):
@@ -119,11 +115,9 @@ def check(id: str, candidate: Callable, seed: int = 0) -> Report:
             failed = checked.title, message
             break
         passed.append(checked.title)
-    diagnosis = (
-        _diagnosis(exercise, candidate, len(passed), failed[1], seed)
-        if failed and written
-        else None
-    )
+    diagnosis = None
+    if failed and written:
+        diagnosis = _diagnosis(exercise, candidate, len(passed), failed[1], seed)
     return Report(id, tuple(passed), failed, len(exercise.checks), diagnosis, written)
 
 
@@ -147,17 +141,13 @@ def _diagnosis(exercise, candidate, passed, message, seed):
             if own and own.kind in ("known", "one of"):
                 return own
             told = None
-            with contextlib.suppress(
-                Mismatch, NotImplementedError, run.Raised
-            ):  # a candidate may not get through it
+            # A candidate may not get through it.
+            with contextlib.suppress(Mismatch, NotImplementedError, run.Raised):
                 told = exercise.diagnose and exercise.diagnose(candidate)
             return told or own
     except Exception as error:
-        warnings.warn(
-            f"no diagnosis for {exercise.id}: {type(error).__name__}: {error}",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        said = f"no diagnosis for {exercise.id}: {type(error).__name__}: {error}"
+        warnings.warn(said, RuntimeWarning, stacklevel=3)
         return None
 
 
@@ -184,13 +174,13 @@ def _by_changes(exercise, candidate, passed, message, seed):
 
     safe = [checked for k, checked in enumerate(checks) if k <= passed or not checked.alone]
 
+    everything = [*itertools.product(safe, (seed, seed + 1))]
+
     def verdicts(function):
-        return [
-            message_of(function, checked, draw) for checked in safe for draw in (seed, seed + 1)
-        ]
+        return [message_of(function, checked, draw) for checked, draw in everything]
 
     def everywhere(function):
-        for checked, draw in itertools.product(safe, (seed, seed + 1)):
+        for checked, draw in everything:
             if checked.call is failed.call:  # the result of another way to call is another thing
                 for call in run.questions(checked, _rng(draw)):
                     yield replied(checked.call, function, call.arguments)

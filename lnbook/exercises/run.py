@@ -128,9 +128,8 @@ def raised(error, answer, message=None, **about):
     if line:
         words += f"; in its line `{line}`"
     shapes = [re.findall(r"\d+", shape) for shape in re.findall(r"\(([\d,]+)\)", str(error))]
-    if "could not be broadcast" in str(error) and any(
-        a[:-1] == b for a, b in itertools.permutations(shapes, 2)
-    ):
+    lost = any(a[:-1] == b for a, b in itertools.permutations(shapes, 2))
+    if lost and "could not be broadcast" in str(error):
         words += "; a mean over the last axis keeps that axis, of length 1, only with keepdims=True"
     return Raised(type(error).__name__, str(error) if message is None else message, words, **about)
 

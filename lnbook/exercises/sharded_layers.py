@@ -62,12 +62,8 @@ def _by_features(x, gamma, beta, dy, D, statistics, eps=1e-5):
         r, g = 1 / np.sqrt(var + eps), gamma * dy
     xhat = (x - mean) * r
     along = yield SUM, np.stack([g.sum(-1), (g * xhat).sum(-1)], -1) / D
-    return (
-        gamma * xhat + beta,
-        r * (g - along[:, :1] - xhat * along[:, 1:]),
-        (dy * xhat).sum(0),
-        dy.sum(0),
-    )
+    dx = r * (g - along[:, :1] - xhat * along[:, 1:])
+    return gamma * xhat + beta, dx, (dy * xhat).sum(0), dy.sum(0)
 
 
 def _library(cut_by):
@@ -88,30 +84,24 @@ def _layer(by_rows=_library(rows), statistics=None, **how):
     """A sharded layer norm: function (x, gamma, beta, dy, cut_by, counts) -> y, dx, dgamma, dbeta,
     all of them whole.
     """
-    by_features = (
-        functools.partial(_by_features, statistics=statistics) if statistics else _library(features)
-    )
+    by_features = _library(features)
+    if statistics:
+        by_features = functools.partial(_by_features, statistics=statistics)
 
     def layer(x, gamma, beta, dy, cut_by, counts):
-        expect(
-            cut_by in ("rows", "features"), f'cut_by is {cut_by!r}, expected "rows" or "features"'
-        )
-        axis = ("rows", "features").index(cut_by)
+        cuts = "rows", "features"
+        expect(cut_by in cuts, f'cut_by is {cut_by!r}, expected "rows" or "features"')
+        axis = cuts.index(cut_by)
         N = x.shape[axis]
-        expect(
-            sum(counts) == N and min(counts) > 0,
-            f"counts are {[*counts]}, expected numbers above 0 that add up to the {N} {cut_by}"
-            " of x",
-        )
-        programs = [
-            (
-                by_features(x[:, p], gamma[p], beta[p], dy[:, p], N)
-                if axis
-                else by_rows(x[p], gamma, beta, dy[p])
-            )
-            for p in widths(*counts)
-        ]
-        parts = simulate(programs, **how)
+        expected = f"expected numbers above 0 that add up to the {N} {cut_by} of x"
+        fits = sum(counts) == N and min(counts) > 0
+        expect(fits, f"counts are {[*counts]}, {expected}")
+        if axis:
+            given = ((x[:, p], gamma[p], beta[p], dy[:, p], N) for p in widths(*counts))
+        else:
+            given = ((x[p], gamma, beta, dy[p]) for p in widths(*counts))
+        program = by_features if axis else by_rows
+        parts = simulate([program(*arguments) for arguments in given], **how)
         y, dx, *sums = (np.concatenate(pieces, -axis) for pieces in zip(*parts))
         return y, dx, *(sums if axis else parts[0][2:])
 
@@ -150,21 +140,16 @@ def finds(name):
     """A check that the answer, a test, says ``name`` of the layers that are that."""
 
     def judge(found, asked):
-        wrong = []
+        wrong, names = [], ", ".join(map(repr, LAYERS))
         for result, call in zip(found, asked):
-            expect(
-                isinstance(result, str) and result in LAYERS,
-                f"found {result!r}, expected one of {', '.join(map(repr, LAYERS))}",
-            )
+            known = isinstance(result, str) and result in LAYERS
+            expect(known, f"found {result!r}, expected one of {names}")
             wrong += [f"{call.about['about']} ({result!r})"] if result != name else []
         expect(not wrong, f"your answer should be {name!r}, and is not, of: {'; '.join(wrong)}")
 
     title = "right layers have nothing" if name == "nothing" else f'"{name}" is found'
-    return Check(
-        title,
-        lambda rng: [Call({"layer": one}, about=about) for about, one in LAYERS[name].items()],
-        judge,
-    )
+    calls = [Call({"layer": one}, about=about) for about, one in LAYERS[name].items()]
+    return Check(title, lambda rng: calls, judge)
 
 
 class Seen(NamedTuple):
@@ -186,13 +171,10 @@ def _seen_by(answer, layer):
     def watched(x, gamma, beta, dy, cut_by, counts):
         found, right = (one(x, gamma, beta, dy, cut_by, counts) for one in (layer, _one_process))
         # A mistake of these layers is far larger than what float64 rounds.
-        wrong = not all(
-            np.linalg.norm(a - b) <= 1e-6 * np.linalg.norm(b) for a, b in zip(found, right)
-        )
-        given, returned = (
-            any(np.isnan(a).any() for a in arrays) for arrays in ((x, gamma, beta, dy), found)
-        )
-        seen.append(Seen(cut_by, [*counts], wrong, given, returned))
+        pairs = zip(found, right)
+        wrong = not all(np.linalg.norm(a - b) <= 1e-6 * np.linalg.norm(b) for a, b in pairs)
+        nan = (any(np.isnan(a).any() for a in some) for some in ((x, gamma, beta, dy), found))
+        seen.append(Seen(cut_by, [*counts], wrong, *nan))
         return found
 
     return reply(plainly, answer, {"layer": watched})[0], seen

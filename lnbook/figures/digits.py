@@ -35,11 +35,11 @@ class WrongDigits:
         }
 
     def __repr__(self):
-        return "\n".join(
-            f"{title:8}"
-            + "".join(f"{right + (wrong and f'[{wrong}]'):>14}" for right, wrong in row)
-            for title, row in self.rows.items()
-        )
+        lines = []
+        for title, row in self.rows.items():
+            cells = (right + (wrong and f"[{wrong}]") for right, wrong in row)
+            lines.append(f"{title:8}" + "".join(f"{cell:>14}" for cell in cells))
+        return "\n".join(lines)
 
     def _repr_html_(self):
         def cell(right, wrong):
@@ -47,12 +47,10 @@ class WrongDigits:
             marked = f'<u style="color: var(--ln-wrong, #b00000)">{wrong}</u>' if wrong else ""
             return f'<td style="text-align: right; font-family: monospace">{right}{marked}</td>'
 
-        body = "".join(
-            "<tr><th"
-            f' scope="row">{html.escape(title)}</th>{"".join(cell(*pair) for pair in row)}</tr>'
-            for title, row in self.rows.items()
-        )
-        return (
-            '<div class="ln-cells" tabindex="0"><table aria-label="Results; wrong digits are'
-            f' underlined">{body}</table></div>'
-        )
+        body = ""
+        for title, row in self.rows.items():
+            cells = "".join(cell(*pair) for pair in row)
+            body += f'<tr><th scope="row">{html.escape(title)}</th>{cells}</tr>'
+        label = "Results; wrong digits are underlined"
+        table = f'<table aria-label="{label}">{body}</table>'
+        return f'<div class="ln-cells" tabindex="0">{table}</div>'

@@ -53,26 +53,17 @@ class Table:
 
     def _repr_html_(self):
         kind = [
-            ' class="ln-sentences"' if place in self._sentences else ""
-            for place in range(len(self.heads))
+            ' class="ln-sentences"' * (place in self._sentences) for place in range(len(self.heads))
         ]
         heads = "".join(
             f'<th scope="col"{k}>{_typeset(head)}</th>' if head else "<td></td>"
             for k, head in zip(kind, self.heads)
         )
-        body = "".join(
-            "<tr>"
-            + "".join(
-                (
-                    f'<th scope="row"{k}>{_typeset(cell)}</th>'
-                    if place == 0
-                    else f"<td{k}>{_typeset(cell)}</td>"
-                )
-                for place, (k, cell) in enumerate(zip(kind, row))
-            )
-            + "</tr>"
-            for row in self.rows
-        )
+        body = ""
+        for name, *cells in self.rows:
+            row = f'<th scope="row"{kind[0]}>{_typeset(name)}</th>'
+            row += "".join(f"<td{k}>{_typeset(cell)}</td>" for k, cell in zip(kind[1:], cells))
+            body += f"<tr>{row}</tr>"
         caption = f"<caption>{_typeset(self.caption)}</caption>" if self.caption else ""
         return (
             f'<div class="ln-cells" tabindex="0"><table>{caption}<thead><tr>{heads}</tr></thead>'

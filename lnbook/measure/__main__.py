@@ -24,26 +24,21 @@ def summary(found):
     """Lines of text: the passes at every shape, prediction, measurement and ratio."""
     from ..figures.measured import copy_seconds, seconds
 
-    yield (
-        f"{'forward, float32, us':24}{'NumPy, predicted':>18}{'measured':>10}{'ratio':>7}"
-        f"{'lnlib, predicted':>18}{'measured':>10}{'ratio':>7}"
-    )
-    for shape in sorted(
-        {tuple(r["shape"]) for r in found if r["section"] == "kernels"}, key=math.prod
-    ):
+    names = {"numpy-idiomatic": "NumPy", "lnlib": "lnlib"}
+    heads = (f"{f'{n}, predicted':>18}{'measured':>10}{'ratio':>7}" for n in names.values())
+    yield f"{'forward, float32, us':24}{''.join(heads)}"
+    shapes = {tuple(r["shape"]) for r in found if r["section"] == "kernels"}
+    for shape in sorted(shapes, key=math.prod):
         line = f"{shape!s:24}"
-        for name in ("numpy-idiomatic", "lnlib"):
+        for name in names:
             measured = seconds(found, name, shape=shape)
             wanted = ACCESSES.get(name, (2,))[0] * copy_seconds(found, shape=shape) / 2
             line += f"{1e6 * wanted:18.1f}{1e6 * measured:10.1f}{measured / wanted:7.1f}"
         yield line
-    gains = [
-        (r["which"], tuple(r["shape"]), r["gain"][0])
-        for r in found
-        if r["section"] == "two-threads" and r["threads"] == 2 and r["implementation"] == "lnlib"
-    ]
-    for which, shape, gain in gains:
-        yield f"two threads, {which:8} {shape!s:16} {gain:.2f} times as fast as one"
+    for r in found:
+        if (r["section"], r.get("threads"), r.get("implementation")) == ("two-threads", 2, "lnlib"):
+            shape, gain = tuple(r["shape"]), r["gain"][0]
+            yield f"two threads, {r['which']:8} {shape!s:16} {gain:.2f} times as fast as one"
 
 
 def draw(found, folder):
@@ -66,22 +61,13 @@ def draw(found, folder):
 
 def options_of(arguments):
     """The command's options; bad ones end the program with a sentence."""
-    parser = argparse.ArgumentParser(
-        "lnbook.measure", description="The times of chapters 10 and 11, on this machine."
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=150.0,
-        help="after which nothing new is begun; default: 150",
-    )
+    what = "The times of chapters 10 and 11, on this machine."
+    parser = argparse.ArgumentParser("lnbook.measure", description=what)
+    said = "after which nothing new is begun; default: 150"
+    parser.add_argument("--seconds", type=float, default=150.0, help=said)
     parser.add_argument("--rounds", type=int, default=7, help="of each measurement; default: 7")
-    parser.add_argument(
-        "--folder",
-        type=pathlib.Path,
-        default=folder() / "mine",
-        help="default: benchmarks/results/mine",
-    )
+    said = "default: benchmarks/results/mine"
+    parser.add_argument("--folder", type=pathlib.Path, default=folder() / "mine", help=said)
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error(f"--rounds: found {options.rounds}, expected at least 1")
@@ -96,10 +82,8 @@ def options_of(arguments):
 def main(arguments=None):
     options = options_of(arguments)
     if sys.platform == "emscripten":
-        print(
-            "not in a browser: it runs no compiled loop, has no second thread and tells no page"
-            " fault"
-        )
+        why = "it runs no compiled loop, has no second thread and tells no page fault"
+        print(f"not in a browser: {why}")
         return 2
     from . import suite
 
@@ -116,10 +100,8 @@ def main(arguments=None):
     for name, why in left_out.items():
         print(f"left out: {name}: {why}")
     if shared.get("others", 0) > OTHERS:
-        print(
-            f"other programs had {shared['others']:.0%} of the cores' time: measure again when they"
-            " are done"
-        )
+        had = f"other programs had {shared['others']:.0%} of the cores' time"
+        print(f"{had}: measure again when they are done")
     print(f"{len(found)} records in {options.path}\n{draw(found, options.folder)}")
     return 0
 

@@ -53,19 +53,16 @@ def machine(threads: int = 1, size: int = 2**27, rounds: int = 11) -> Machine:
     try:
         import numba
     except ImportError as error:
-        raise ImportError(
-            "lnbook.measure.machine needs Numba, which is not installed here and runs in no"
-            " browser; without it, describe a machine by cost.Machine(name, copy, triad, flops)"
-        ) from error
+        needs = "needs Numba, which is not installed here and runs in no browser"
+        instead = "without it, describe a machine by cost.Machine(name, copy, triad, flops)"
+        raise ImportError(f"lnbook.measure.machine {needs}; {instead}") from error
     from lnlib.cpu.backend import ONE_CALL, in_forked_child
 
     limit = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
     threads = validation.require_count("threads", threads, most=limit)
     if in_forked_child():
-        raise RuntimeError(
-            "found a process made by fork, expected one that may start Numba's threads "
-            "(multiprocessing's 'spawn')"
-        )
+        expected = "expected one that may start Numba's threads (multiprocessing's 'spawn')"
+        raise RuntimeError(f"found a process made by fork, {expected}")
     size = validation.require_count("size", size, least=64)
     validation.require_count("rounds", rounds)
     (copy, triad), multiply_add = memory_loops(threads), multiply_add_loop(threads > 1)
@@ -75,14 +72,12 @@ def machine(threads: int = 1, size: int = 2**27, rounds: int = 11) -> Machine:
     work = np.ones((threads, lanes), np.float32)  # 2 KB each: the nearest cache
     with threads_set_back(), ONE_CALL:
         numba.set_num_threads(threads)
-        found = interleave(
-            {
-                "copy": lambda: copy(a, b, threads),
-                "triad": lambda: triad(a, b, half, c, threads),
-                "flops": lambda: multiply_add(work, half, half, repeats),
-            },
-            rounds,
-        )
+        calls = {
+            "copy": lambda: copy(a, b, threads),
+            "triad": lambda: triad(a, b, half, c, threads),
+            "flops": lambda: multiply_add(work, half, half, repeats),
+        }
+        found = interleave(calls, rounds)
     amounts = {"copy": 2 * a.nbytes, "triad": 3 * a.nbytes, "flops": 16 * work.size * repeats}
     return Machine(
         f"this {platform.machine()} CPU, threads: {threads}, arrays of {size / 1e6:.3g} MB",

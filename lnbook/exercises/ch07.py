@@ -116,6 +116,9 @@ def _two_numbers(found):
     return expect_parts(tuple(found) if isinstance(found, np.ndarray) else found, 2, "numbers")
 
 
+_MEAN_0 = np.array([-3, -1, 1, 3], np.float32)
+
+
 def _all_digits(found, **_):
     # 7 digits will do for 7.2. One bit, by which another u would differ, is 0.3 digits.
     for digits in _two_numbers(found):
@@ -251,7 +254,7 @@ EXERCISES = (
     ),
     Exercise("digits-left", 15, "measure", digits_left_solution).with_checks(
         *(_digits_at(*row) for row in ((0,), (1e2,), (1e3, 50.0), (-1e3,), (1e5,))),
-        each("a row with mean 0", cases("x", (np.float32([-3, -1, 1, 3]),)), _all_digits),
+        each("a row with mean 0", cases("x", (_MEAN_0,)), _all_digits),
     ),
     Exercise("repair-the-mean", 10, "implement", repaired_solution).with_checks(
         *(_repaired(f"offset {offset:g}", offset) for offset in (0, 1e4, 1e7)),

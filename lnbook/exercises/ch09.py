@@ -155,7 +155,7 @@ def _every_row_counts(found, terms):
     )
 
 
-_FOUR = np.float32([[2**24], [1], [1], [1]])
+_FOUR = np.array([[2**24], [1], [1], [1]], np.float32)
 
 
 def _in_pairs(found, terms):

@@ -213,7 +213,7 @@ def record(kernel: Callable, grid: int, block: int, *arguments, lanes: int = 32)
         error, run = found, found.run
     finally:
         sys.settrace(before)
-    made = iter(run.accesses)
+    made = iter(run.accesses or ())
     for moment, (_, (*_, size), _, _, count, *_) in owners:
         moment.accesses += itertools.islice(made, len(pieces(size, count)))
     blocks = [_of_block(b, block, lanes, moments) for b in range(grid)]

@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from lnlib import layer_norm_double_backward, layer_norm_jvp
 from lnlib.layernorm import layer_norm_backward, layer_norm_backward_steps, layer_norm_forward
 from normcheck.mistakes import Diagnosis
+from normcheck.mistakes.wild import seen
 
 from . import Exercise, changes
 from .expect import expect, expect_bool, expect_number, expect_parts
@@ -78,6 +80,11 @@ def layer_e(x, gamma, beta, dy, eps):
     else:
         dgamma, dbeta = sums(dy, xhat)
     return gamma * xhat + beta, dx, dgamma, dbeta
+
+
+def layer_g(x, gamma, beta, dy, eps):
+    dy = seen(dy, x.strides)  # one row length for both
+    return library(x, gamma, beta, dy, eps)
 
 
 SCRATCH: dict = {}
@@ -241,6 +248,12 @@ def threads_solution(rng):
     return x, gamma, beta, dy, 1e-5
 
 
+def strides_solution(rng):
+    x, wide = rng.standard_normal((3, 8)), rng.standard_normal((3, 16))
+    gamma, beta = rng.standard_normal((2, 8))
+    return x, gamma, beta, wide[:, :8], 1e-5
+
+
 def _why(layer, x, gamma, dy, eps):
     """Why a wrong layer passes on an input: (words, whether it is so), of which the first that is
     so is told.
@@ -280,6 +293,10 @@ def _why(layer, x, gamma, dy, eps):
             ("it has fewer than 64 rows", n < 64),
             ("16 divides the number of rows", n % 16 == 0),
             ("dy is 0 in the last rows", not dy.reshape(n, -1)[n // 16 * 16 :].any()),
+        ],
+        layer_g: [
+            ("dy has the strides of x", dy.strides == x.strides),
+            ("at the strides of x it finds the same numbers", (seen(dy, x.strides) == dy).all()),
         ],
     }[layer]
 
@@ -339,6 +356,52 @@ def _says_of(title, layers, right, words):
 
     calls = [Call({"layer": one}, name=name) for name, one in layers.items()]
     return Check(title, lambda rng: calls, judge)
+
+
+# ---- A test of the gradient of a JVP: layers are (x, gamma, v, dy, eps) -> JVP along v, gradient
+
+
+def layer_h(x, gamma, v, dy, eps):
+    xhat, r, g = parts(x, gamma, dy, eps)
+    v = v - mean_of(v)
+    along, across = mean_of(v * xhat), mean_of(g * xhat)
+    gradient = -(r**2) * (g * along + v * across)
+    return gamma * r * (v - xhat * along), gradient
+
+
+def right_of_jvp(x, gamma, v, dy, eps):
+    cache = layer_norm_forward(x, gamma, 0 * gamma, eps)[1]
+    return layer_norm_jvp(v, cache), layer_norm_double_backward(v, dy, cache)[0]
+
+
+def _no_gamma(x, gamma, v, dy, eps):
+    return right_of_jvp(x, gamma, v, dy, eps)[0], right_of_jvp(x, 0 * gamma + 1, v, dy, eps)[1]
+
+
+def _first_row(*given):
+    jvp, gradient = right_of_jvp(*given)
+    gradient[1:] = 0
+    return jvp, gradient
+
+
+WRONG_OF_JVP = {
+    "layer_h": layer_h,
+    "one with no gamma in the gradient": _no_gamma,
+    "one that stops after the first row": _first_row,
+}
+
+
+def jvp_solution(layer):
+    rng, h = np.random.default_rng(3), 1e-5
+    x, v, dy, u = rng.standard_normal((4, 3, 7))
+    gamma = rng.standard_normal(7)
+
+    def product(x):
+        return np.sum(dy * layer(x, gamma, v, dy, 1e-5)[0])
+
+    slope = (product(x + h * u) - product(x - h * u)) / (2 * h)
+    terms = u * layer(x, gamma, v, dy, 1e-5)[1]
+    return bool(abs(slope - terms.sum()) <= 1e-6 * np.linalg.norm(terms))
 
 
 _OUTPUTS = "y", "dx", "dgamma", "dbeta"
@@ -478,6 +541,28 @@ any(np.shares_memory(a, b) for a, b in zip(first[2:3], first[3:])) and first[2].
 is None and first[3].base is None
     Your test checks where gradients are in memory, not whether their values stay. May two gradients
     share one array?
+== input-strides
+wide[:, :8] => wide[:, :8].copy()
+rng.standard_normal((3, 16)) => rng.standard_normal((3, 8))
+    The numbers of your dy are arranged like those of x. How is an array arranged that was sliced,
+    or transposed?
+x, wide = rng.standard_normal((3, 8)), rng.standard_normal((3, 16))
+=> x, wide = rng.standard_normal((2, 3, 16))
+& return x, => return x[:, :8],
+    Both your arrays were sliced, and their strides are the same. Which of the two may be?
+rng.standard_normal((3, 16)) => np.ones((3, 16))
+    Wherever the kernel looks in the memory of your dy, it finds the same number.
+== test-jvp-gradient
+gamma = rng.standard_normal(7) => gamma = np.ones(7)
+    Your test passes a gradient that has no gamma. What is gamma in your test?
+rng.standard_normal((4, 3, 7)) => rng.standard_normal((4, 1, 7))
+    Your test passes a gradient that is right in the first row only. How many rows has it?
+gamma = rng => u[:] = 1\n    gamma = rng
+    Your test moves all numbers of a row alike. What does a layer norm make of that?
+h = np.random.default_rng(3), 1e-5 => h = np.random.default_rng(3), 1e-13
+slope = ( => slope = 2 * (
+    Your test refuses right layers. Is the slope taken along the direction with which you multiply
+    the gradient, and is the step neither too large nor too small?
 """
 
 EXERCISES = (
@@ -490,5 +575,10 @@ EXERCISES = (
         _says_of("right layers pass", RIGHT, True, "your test refuses what is right"),
         _says_of("layer_f fails, and its like", BUFFERS, False, "your test lets pass"),
         diagnose=_asks_again,
+    ),
+    _input_for("input-strides", 10, strides_solution, layer_g),
+    Exercise("test-jvp-gradient", 20, "test", jvp_solution).with_checks(
+        _says_of("a right layer passes", {"right_of_jvp": right_of_jvp}, True, "your test refuses"),
+        _says_of("layer_h fails, and its like", WRONG_OF_JVP, False, "your test lets pass"),
     ),
 )

@@ -240,7 +240,7 @@ def _one_row(dy, saved):
     return {"dx": t - row_mean(t) - c * r**2 * row_mean(t * c)}
 
 
-def _seen(a, strides):
+def seen(a, strides):
     """What a kernel sees in the memory of ``a`` that walks it with these strides; 0 where that is
     not its memory.
     """
@@ -248,14 +248,14 @@ def _seen(a, strides):
     while (of := getattr(memory[-1], "base", None)) is not None:
         memory.append(of)  # also of no array: NumPy's as_strided puts an object between
     whole = [one for one in memory if isinstance(one, np.ndarray)][-1]
-    if not (whole.flags.c_contiguous and a.size):
+    if not (whole.flags.forc and a.size):
         return _in_float(a)
     start = (a.__array_interface__["data"][0] - whole.__array_interface__["data"][0]) // a.itemsize
     at = start + sum(
         index * (stride // a.itemsize) for index, stride in zip(np.indices(a.shape), strides)
     )
     inside = (at >= 0) & (at < whole.size)
-    return _in_float(np.where(inside, whole.ravel()[np.where(inside, at, 0)], 0).astype(a.dtype))
+    return _in_float(np.where(inside, whole.ravel("K")[np.where(inside, at, 0)], 0).astype(a.dtype))
 
 
 _NAMES = {
@@ -270,7 +270,7 @@ _NAMES = {
     "last_half": lambda a: _as_rows(a)[math.prod(a.shape[:-1]) // 2 :].sum(axis=0),
     # The strides of an array of this shape whose numbers lie one behind the other.
     "in_order": lambda a: np.empty(a.shape, a.dtype).strides,
-    **{of.__name__.lstrip("_"): of for of in (padding, round_to, _sum_in, _in_bfloat16, _seen)},
+    **{of.__name__.lstrip("_"): of for of in (padding, round_to, _sum_in, _in_bfloat16, seen)},
     **{
         of.__name__[1:]: of
         for of in (_along_columns, _left_in_register, _rebuilt, _two_d, _one_row)

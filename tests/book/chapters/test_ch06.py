@@ -22,8 +22,19 @@ def drawn(shape, mean=0.0, sigma=1.0, eps=1e-5, gamma=None, seed=0):
         mine = np.random.default_rng(seed)
         x, noise = mine.standard_normal((2, *shape))
         scale, beta = mine.standard_normal((2, shape[-1]))
-        scale = scale if gamma is None else gamma + np.zeros(shape[-1])
+        scale = scale if gamma is None else np.full(shape[-1], gamma)
         return mean + sigma * x, scale, beta, noise, eps
+
+    return answer
+
+
+def stored(of, shape=(3, 5)):
+    """An answer with ``of(x, dy)`` in their place."""
+
+    def answer(rng):
+        x, gamma, beta, dy, eps = drawn(shape)(rng)
+        x, dy = of(x, dy)
+        return x, gamma, beta, dy, eps
 
     return answer
 
@@ -41,6 +52,16 @@ ANSWERS = [
     ("input-tile", drawn((1, 2, 512)), None, ""),
     ("input-threads", drawn((5, 13, 3)), None, ""),
     ("input-threads", drawn((5, 3)), "layer_e fails", "fewer than 64"),
+    ("input-strides", stored(lambda x, dy: (x, np.broadcast_to(1.0, x.shape))), None, ""),
+    ("input-strides", stored(lambda x, dy: (x, np.asfortranarray(dy))), None, ""),
+    ("input-strides", stored(lambda x, dy: (x[:, ::-1], dy)), None, ""),
+    ("input-strides", stored(lambda x, dy: (x.T.copy().T, dy.T.copy().T)), "layer_g fails", "of x"),
+    (
+        "input-strides",
+        stored(lambda x, dy: (x[:1], np.append(dy, dy, axis=-1)[:1, :5])),
+        "layer_g fails",
+        "the same numbers",
+    ),
     # What refuses everything is no test: here float64 has no digits left, and right layers
     # disagree.
     *(
@@ -84,20 +105,48 @@ def against_a_third_call(layer):
     return all(np.array_equal(a, b) for a, b in zip(copy, layer(x, gamma, beta, dy, eps)))
 
 
+def number_by_number(layer):
+    """Another right test: every number of the gradient."""
+    x, gamma, v, dy, eps = drawn((2, 5))(None)
+    v = np.stack([v, -2 * v])
+    found = layer(x, gamma, v, dy, eps)[1]
+    for at in np.ndindex(x.shape):
+        moved = [x.copy() for _ in range(2)]
+        moved[0][at] += 1e-5
+        moved[1][at] -= 1e-5
+        up, down = (np.sum(dy * layer(a, gamma, v, dy, eps)[0]) for a in moved)
+        found[at] -= (up - down) / 2e-5
+    return bool(np.abs(found).max() < 1e-6)
+
+
 @pytest.mark.parametrize(
-    "answer, title, words",
+    "id, answer, title, words",
     [
-        (by_hand, None, ""),
-        (against_a_third_call, "layer_f fails, and its like", "the first result itself"),
+        ("test-buffers", by_hand, None, ""),
+        ("test-buffers", against_a_third_call, "layer_f fails, and its like", "first result"),
         (
+            "test-buffers",
             lambda layer: not exercises()["test-buffers"].solution(layer),
             "right layers pass",
             "changed places",
         ),
+        ("test-jvp-gradient", number_by_number, None, ""),
+        ("test-jvp-gradient", lambda layer: True, "layer_h fails, and its like", "layer_h; one"),
     ],
 )
-def test_what_is_said_of_a_test_of_buffers(answer, title, words):
-    assert failed("test-buffers", answer, words) == title
+def test_what_is_said_of_a_test(id, answer, title, words):
+    assert failed(id, answer, words) == title
+
+
+def test_the_gradient_of_the_jvp_is_that_of_the_thread():
+    """pytorch/pytorch#196700 has both numbers, of a derivative along its only number that moves."""
+    x, v = np.array([[0.7, 0.0]]), np.array([[1.0, 0.0]])
+    for layer, said in (
+        (ch06.layer_h, -0.38487405661968344),
+        (ch06.right_of_jvp, 0.7749142079590942),
+    ):
+        gradient = layer(x, np.array([1.0, 2.0]), v, np.ones((1, 2)), 0.25)[1]
+        assert abs(gradient[0, 0] - said) < 1e-15  # numbers of size 1, a few roundings
 
 
 @pytest.mark.parametrize("name", ch06.RIGHT)

@@ -65,7 +65,7 @@ def test_exercises_are_registered(path):
     """
     page = read(path)
     registered = [e for e in exercises().values() if e.chapter == int(path.stem[:2])]
-    assert 3 <= len(registered) <= 6
+    assert 3 <= len(registered) <= 8
     cells = [cell.source for cell in page.cells if "exercise" in cell.tags]
     assert len(cells) == page.text.count("```{solution-start}") == len(registered)
     for cell, exercise in zip(cells, registered):

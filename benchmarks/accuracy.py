@@ -16,6 +16,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ import numpy as np
 from lnbook.measure.provenance import FOLDER, digits, provenance, save
 from lnlib import layernorm, reference
 
+from . import norms
 from .command import grid, installed, new_file
 
 try:
@@ -178,14 +180,19 @@ class Peer(NamedTuple):
     run: Callable
 
 
+def running(forward, backward, case):
+    """The results of a pair of functions; see :func:`benchmarks.norms.pair`."""
+    y, saved = forward(case.x, case.gamma, case.beta, EPS)
+    return (y,) if case.dy is None else (y, *backward(case.dy, saved))
+
+
 def lnlib_peers():
-    def run(case, **options):
-        y, cache = layernorm.layer_norm_forward(case.x, case.gamma, case.beta, EPS, **options)
-        return (y,) if case.dy is None else (y, *layernorm.layer_norm_backward(case.dy, cache))
-
     def precise(case):
-        return None if case.x.dtype == np.float64 else run(case, precise=True)
+        wide = case.x.dtype == np.float64
+        return None if wide else running(partial(forward, precise=True), backward, case)
 
+    forward, backward = layernorm.layer_norm_forward, layernorm.layer_norm_backward
+    run = partial(running, forward, backward)
     yield Peer("lnlib", "lnlib", "layer_norm_forward, layer_norm_backward", run)
     yield Peer("lnlib-precise", "lnlib", "the same with precise=True", precise)
 
@@ -195,24 +202,21 @@ def torch_peers():
 
     torch.set_num_threads(1)
 
-    def tensor(a, grad=False):
-        a = np.array(a)  # torch wants memory that it may write to
+    def tensor(a):
         if a.dtype.name == "bfloat16":
-            return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16).requires_grad_(grad)
-        return torch.from_numpy(a).requires_grad_(grad)
+            return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16).requires_grad_()
+        return torch.from_numpy(a).requires_grad_()
 
     def array(t):
         t = t.detach()
         return t.float().numpy() if t.dtype == torch.bfloat16 else t.numpy()
 
-    def run(case):
-        x, gamma, beta = (tensor(a, case.dy is not None) for a in (case.x, case.gamma, case.beta))
-        y = torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, EPS)
-        if case.dy is None:
-            return (array(y),)
-        y.backward(tensor(case.dy))
-        return tuple(map(array, (y, x.grad, gamma.grad, beta.grad)))
+    def both(leaves, eps):
+        x, gamma, beta = leaves
+        y = torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps)
+        return y, lambda dy: torch.autograd.grad(y, leaves, dy)
 
+    run = partial(running, *norms.pair(tensor, array, both))
     capability = torch.backends.cpu.get_cpu_capability()
     yield Peer("pytorch", "PyTorch", f"torch.nn.functional.layer_norm, CPU ({capability})", run)
 
@@ -258,14 +262,7 @@ def keras_peers():
     tf.config.threading.set_inter_op_parallelism_threads(1)
     import keras
 
-    def run(case):
-        parameters = [tf.Variable(a) for a in (case.x, case.gamma, case.beta)]
-        with tf.GradientTape() as tape:
-            y = keras.ops.layer_normalization(*parameters, axis=-1, epsilon=EPS)
-        if case.dy is None:
-            return (y.numpy(),)
-        return tuple(t.numpy() for t in (y, *tape.gradient(y, parameters, tf.constant(case.dy))))
-
+    run = partial(running, *norms.tensorflow(keras.ops.layer_normalization))
     if keras.backend.backend() == "tensorflow":
         yield Peer("keras", "Keras on TensorFlow", "keras.ops.layer_normalization, CPU, eager", run)
 

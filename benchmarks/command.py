@@ -4,6 +4,7 @@ import argparse
 import pathlib
 
 from lnbook.measure.provenance import unwritable
+from lnbook.measure.stopwatch import columns
 
 
 def new_file(text):
@@ -33,13 +34,5 @@ def installed(**families):
 
 
 def grid(title, head, lines):
-    """Lines of text: the first column to the left, the others to the right, each as wide as it has
-    to be.
-    """
-    widths = [max(len(line[k]) for line in (head, *lines)) for k in range(len(head))]
-
-    def text(line):
-        first, *others = zip(line, widths)
-        return "  ".join([str.ljust(*first), *(str.rjust(*cell) for cell in others)]).rstrip()
-
-    return ["", title, *map(text, (head, *lines))]
+    """A table as lines of text, without the columns in which nothing stands."""
+    return ["", title, *columns(head, lines).split("\n")]

@@ -320,10 +320,10 @@ def table(found: dict[str, Timing], nbytes: int | None = None, accesses: dict | 
                 f"{faults:.0f}" if faults >= 0.5 else "",
             ]
         )
-    return _columns(head, lines)
+    return columns(head, lines)
 
 
-def _columns(head, lines):
+def columns(head, lines):
     """Lines of text, without the columns in which nothing stands."""
     used = [k for k in range(len(head)) if k == 0 or any(line[k] for line in lines)]
     widths = [max(len(line[k]) for line in (head, *lines)) for k in range(len(head))]

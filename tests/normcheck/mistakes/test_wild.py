@@ -8,7 +8,7 @@ import pytest
 from lnbook.habits import CAREFUL, HABITS, MORE, passes
 from lnlib.layernorm import layer_norm_backward_steps, layer_norm_forward
 from normcheck.mistakes.catalogue import ENTRIES, HARMLESS, forward_keeping_x
-from normcheck.mistakes.wild import WILD, compare, formula_of
+from normcheck.mistakes.wild import WILD, compare
 
 BUG = {bug.name: bug for bug in WILD}
 every_bug = pytest.mark.parametrize("bug", WILD, ids=lambda bug: bug.name)
@@ -98,18 +98,6 @@ def test_errors_are_those_of_the_notes(name, expected, settings):
                 spread,
                 noted,
             )
-
-
-@pytest.mark.parametrize("name", ["tt-metal-mean-twice", "megatron-gamma-twice"])
-def test_dx_with_no_part_changed_is_right(name):
-    """Of layer norm and of RMS norm, but for rounding: a hundred u."""
-    rng = np.random.default_rng(4)
-    x, dy = rng.standard_normal((2, 4, 5, 7))
-    gamma, beta = rng.standard_normal((2, 7))
-    given = (x + 1, gamma) if BUG[name].kind == "rms_norm" else (x + 1, gamma, beta)
-    dx = compare(BUG[name], x + 1, gamma, beta, dy)[1][1]
-    found = formula_of(dy, BUG[name].forward(*given, 1e-5)[1]).dx()
-    assert np.linalg.norm(found - dx) <= 1e-14 * np.linalg.norm(dx)
 
 
 SAME = [

@@ -47,7 +47,7 @@ STAGES = {
 SHORT = "correctness", "rms", "bfloat16", "speed", "rms-compile"
 
 #: The part of the time that a stage may take, so that one that hangs leaves time for the others.
-SHARE = 0.3
+SHARE = 0.4
 
 
 # Environment

@@ -6,7 +6,8 @@ does not load them.
 * :mod:`~lnbook.figures.tables`: ``table``, for what a cell would print in columns.
 * :mod:`~lnbook.figures.digits`: numbers whose wrong digits are marked.
 * :mod:`~lnbook.figures.deriving`: losses, rows in three dimensions, the paths to xhat.
-* :mod:`~lnbook.figures.checking`: steps and tolerances of gradient checks, mutants against checks.
+* :mod:`~lnbook.figures.checking`: steps and tolerances of gradient checks.
+* :mod:`~lnbook.figures.matrix`: mistakes against tests, as a table to explore.
 * :mod:`~lnbook.figures.breaking`: errors over offsets, maps of correct digits, sums over rows.
 * :mod:`~lnbook.figures.fusing`: rooflines, memory and times; what GPU threads do, from the log of
   :mod:`simt`; what processes send each other.

@@ -1,5 +1,5 @@
-"""Figures of the part Check: errors of numeric derivatives, derived tolerances, mutants against
-checks.
+"""Figures of the part Check: errors of numeric derivatives, derived tolerances, tests and what
+they find.
 """
 
 import numpy as np
@@ -107,44 +107,4 @@ def found_by(counts, total):
     )
     ax.grid(False)
     ax.spines[:].set_visible(False)
-    return fig
-
-
-def kill_matrix(killed, mutants, checks):
-    """Mutants against checks: a filled square where the check kills the mutant.
-
-    killed: bool, shape (len(mutants), len(checks)). Rows go from the mutant killed most often down,
-    columns from the check that kills least to the right; both counts are written beside the names.
-    On a phone each name is above its row.
-    """
-    killed = np.asarray(killed)
-    by_row, by_column = killed.sum(axis=1), killed.sum(axis=0)
-    columns = np.argsort(by_column, kind="stable")
-    # Ties in a row's count are broken by its pattern, so that equal rows stand together.
-    rows = np.lexsort([*killed[:, columns].T, -by_row])
-    names = [f"{mutants[i]}  {by_row[i]}" for i in rows]
-
-    fig, ax = figure(0.2 * len(checks) + 3.1, 0.2 * len(mutants) + 1.9)
-    y, x = np.indices(killed.shape)
-    look = {"marker": "s", "s": 80, "linewidth": 0}
-    colours = np.where(killed[np.ix_(rows, columns)], COLOURS["blue"], LIGHT)
-    ax.scatter(x, y, c=colours.ravel(), **look)
-    ax.grid(False)
-    ax.spines[:].set_visible(False)
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0, pad=2)
-    ax.set(xlim=(-0.6, len(checks) - 0.4), ylim=(len(mutants) - 0.4, -0.6))
-    labels = [f"{checks[j]}  {by_column[j]}" for j in columns]
-    ax.set_xticks(range(len(checks)), labels, rotation=90)
-    ax.set_yticks(range(len(mutants)), names)
-
-    def narrow(width):
-        ax.set_yticks([])
-        ax.set_ylim(len(mutants) - 0.6, -0.9)
-        for place, name in enumerate(names):
-            ax.text(-0.4, place - 0.22, name, va="bottom", fontsize=SIZE)
-        fig.set_size_inches(width, 2.4 + 0.36 * len(mutants))
-        fig.draw_without_rendering()  # or its bounding box is still that of the wide figure
-
-    fig.narrow = narrow
     return fig

@@ -20,10 +20,7 @@ def both(fig):
     stays that way.
     """
     wide = print_figure(fig, "svg", bbox_inches="tight", metadata={"Date": None})
-    if callable(fig.narrow):
-        fig.narrow(WIDTH)
-    else:
-        lay_out_narrow(fig)
+    lay_out_narrow(fig)
     # All of its width, and what sticks out: 3-D axes do not tell how far their labels reach.
     room = Bbox.union([fig.bbox_inches, fig.get_tightbbox()])
     return wide + print_figure(fig, "svg", bbox_inches=room, metadata={"Date": None})

@@ -259,3 +259,18 @@ def test_a_term_lights_up_with_its_code(visits, site, name):
         notation = notation.replace("$\\hat x$", "x\u0302").replace("$\\mathrm u$", "u")
         for meaning in visit.page.evaluate("Object.values(LN_SYMBOLS)"):
             assert meaning.removeprefix("square root of the ") in notation
+
+
+def test_the_matrix_says_which_two_tests_find_all(visits, site):
+    with Visit(visits, (site / "book/05-broken-backwards.html").as_uri(), width=360) as visit:
+        box = visit.page.locator(".ln-matrix")
+        box.get_by_text("Which two tests miss least?").click()
+        of = box.locator("tbody tr").count()
+        assert f"together find all {of}." in box.get_by_role("status").inner_text()
+        box.get_by_text("only what the chosen miss").click()
+        assert box.locator("tbody tr:visible").count() == 0
+        box.locator("[aria-pressed=true]").first.click()
+        left, said = box.locator(".ln-left:visible"), box.get_by_role("status").inner_text()
+        assert f"leaves {left.count()} of {of}: " in said and left.count() > 0
+        box.locator("tbody th").first.focus()
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= 360

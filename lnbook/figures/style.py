@@ -112,8 +112,7 @@ def figure(
     or rows.
 
     narrow: columns and height in inches of the version for a phone; else one column of panels as
-    high as here. A function in ``fig.narrow`` lays out that version itself; it is called with the
-    width.
+    high as here.
     """
     # Outside the context: the first figure starts the notebook's backend, whose settings must
     # survive it.

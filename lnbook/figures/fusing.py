@@ -357,6 +357,36 @@ def two_cuts(rows, features, counts):
     return key_below(fig, [own, sent], ["rank 0's", "a sum over ranks"])
 
 
+def messages_over_time(panels):
+    """What ranks do over time, a row for each: they compute, wait for the slowest, and take part in
+    a message.
+
+    panels: title -> steps, one after the other: (name of a message, or "" where they compute,
+    seconds for each rank).
+    """
+    fig, drawn = stacked(5.6, 1.6 * len(panels) + 0.8, panels)
+    for ax, steps in drawn:
+        now = 0.0
+        for name, seconds in steps:
+            busy = 1e6 * np.asarray(seconds)
+            ranks, longest = range(len(busy)), busy.max()
+            bars = ax.barh(ranks, busy, 0.8, now, color=COLOURS["orange" if name else "blue"])
+            waits = ax.barh(ranks, longest - busy, 0.8, now + busy, color=LIGHT)
+            if name:
+                label(ax, now + longest / 2, -0.5, name, va="bottom")
+                sent = bars
+            else:
+                computes = bars
+            now += longest
+        ax.set(ylim=(len(ranks) - 0.5, -1.5), yticks=ranks, ylabel="rank")
+        ax.grid(False)
+    longest = max(ax.get_xlim()[1] for ax in fig.panels)
+    for ax in fig.panels:
+        ax.set_xlim(0, longest)
+    ax.set_xlabel("µs, modelled")
+    return key_below(fig, [computes, sent, waits], ["computes", "message", "waits"], 3)
+
+
 def times_of_cuts(D, panels):
     """Modelled times over the number of features, both logarithmic; panels: title -> {name: seconds
     for each D}.

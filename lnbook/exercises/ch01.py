@@ -57,11 +57,9 @@ def _rows(rng):
 def _same_xhat(other, x):
     other, room = _row_and_room(other, x)
     found, expected = _plain(other, 0), _plain(x, 0)
-    expect(
-        not np.linalg.norm(found + expected) <= room * np.linalg.norm(expected),
-        "xhat of your row is that of x with the other sign. By which factors may a row be"
-        " multiplied?",
-    )
+    mirrored = np.linalg.norm(found + expected) <= room * np.linalg.norm(expected)
+    question = "By which factors may a row be multiplied?"
+    expect(not mirrored, f"xhat of your row is that of x with the other sign. {question}")
     expect(
         np.allclose(found, expected, 0, 1e-3)
         or not np.allclose(np.sort(found), np.sort(expected), 0, room),
@@ -85,10 +83,8 @@ def _row_and_room(other, x):
     other = expect_array(other, x.shape, name="your row")
     u = np.finfo(other.dtype if other.dtype.kind == "f" else float).eps / 2
     other = other.astype(float)
-    expect(
-        other.std() > 0,
-        "your row is constant, and so is nothing that x has been shifted and scaled to",
-    )
+    nothing = "so is nothing that x has been shifted and scaled to"
+    expect(other.std() > 0, f"your row is constant, and {nothing}")
     return other, min(1e-3, 1e-8 + 4 * u * np.abs(other).max() / other.std())
 
 
@@ -124,13 +120,10 @@ def _groups(title, name, shape, groups, eps=(), scale=1):
         return Call(given, expected=np.concatenate(parts, axis=-1))
 
     # 1e-14: a few roundings of float64 per element, well conditioned rows.
-    return each(
-        title,
-        ask,
-        lambda found, expected, **_: expect_close(
-            found, expected, 1e-14, f"group norm with {name}"
-        ),
-    )
+    def judge(found, expected, **_):
+        expect_close(found, expected, 1e-14, f"group norm with {name}")
+
+    return each(title, ask, judge)
 
 
 def statistics_shape_solution(kind, shape, groups=2):

@@ -92,10 +92,8 @@ def _vanishes(dy, x, gamma):
     _, cache = layer_norm_forward(x, gamma, np.zeros(7), eps=0)
     # What comes through is what remains of rstd * g after all of it is subtracted: its roundings.
     left, right = np.linalg.norm(layer_norm_backward(dy, cache)[0]), np.linalg.norm(cache.rstd * g)
-    expect(
-        left < (1 - _RTOL) * right,
-        "all of gamma * dy / s comes through: your gamma * dy is at right angles to 1 and to xhat",
-    )
+    angles = "your gamma * dy is at right angles to 1 and to xhat"
+    expect(left < (1 - _RTOL) * right, f"all of gamma * dy / s comes through: {angles}")
     along = [abs(g @ v) / np.linalg.norm(g) / np.linalg.norm(v) for v in (np.ones(7), cache.xhat)]
     expect(
         left <= _RTOL * right,
@@ -107,11 +105,9 @@ def _vanishes(dy, x, gamma):
 def _not_constant(dy, x, gamma):
     g = gamma * dy
     # A millionth of another direction would still vanish to _RTOL only if that direction is xhat.
-    expect(
-        np.linalg.norm(g - g.mean()) > 1e-6 * np.linalg.norm(g),
-        "your gamma * dy is constant, the direction 1, which vanishes for every eps; find the"
-        " other one",
-    )
+    varies = np.linalg.norm(g - g.mean()) > 1e-6 * np.linalg.norm(g)
+    one = "the direction 1, which vanishes for every eps; find the other one"
+    expect(varies, f"your gamma * dy is constant, {one}")
 
 
 def rms_jacobian_solution():
@@ -133,10 +129,9 @@ def _symbolic_rms(n):
         expect(hasattr(J, "free_symbols"), f"found {type(J).__name__}, expected a SymPy expression")
         allowed = {"D": sym.D, "i": sym.i, "j": sym.j, "s": sym.s}
         for symbol in sorted(J.free_symbols, key=str):
-            expect(
-                allowed.get(str(symbol), symbol) == symbol,
-                f"your {symbol} is another symbol than lnlib.symbolic's {symbol}; import that one",
-            )
+            right = allowed.get(str(symbol), symbol) == symbol
+            other = f"your {symbol} is another symbol than lnlib.symbolic's {symbol}"
+            expect(right, f"{other}; import that one")
         s = np.sqrt((x * x).mean() + eps)
         values = {sym.D: n, sym.s: s, **{sym.xhat[t]: number / s for t, number in enumerate(x, 1)}}
         indices = range(1, n + 1)

@@ -80,18 +80,12 @@ def _kappa_of(kappa):
             return abs(found(dy, eps) - kappa) <= _KAPPA_RTOL * kappa
 
         dy = expect_array(dy, x.shape, name="dy")
-        expect(
-            dy.any(),
-            "your dy is 0, of which no kappa can be taken; is the part that should come through 0"
-            " here?",
-        )
+        question = "is the part that should come through 0 here?"
+        expect(dy.any(), f"your dy is 0, of which no kappa can be taken; {question}")
         is_g = right(dy / gamma) and not right(dy)
         expect(not is_g, "what you return is a good g; which dy has this g?")
-        expect(
-            found(dy) < 1e5 * kappa,
-            f"kappa is {found(dy):.0e}: next to nothing of your g comes through. Which part of it "
-            "should?",
-        )
+        nothing = f"kappa is {found(dy):.0e}: next to nothing of your g comes through"
+        expect(found(dy) < 1e5 * kappa, f"{nothing}. Which part of it should?")
         why = "; with eps = 0 it would be, but eps > 0 lets a little of xhat through"
         why = why if right(dy, 0) else _in_parts(gamma * dy, xhat)
         digits = 6 if abs(found(dy) / kappa - 1) > 1e-5 else 12

@@ -38,10 +38,8 @@ def _watched(answer, arguments):
     x, f, far = arguments["x"].copy(), arguments["f"], []
 
     def watched(a):
-        expect(
-            not np.iscomplexobj(a),
-            "you take f at complex numbers; a central difference has two real ones",
-        )
+        real = "a central difference has two real ones"
+        expect(not np.iscomplexobj(a), f"you take f at complex numbers; {real}")
         far.append(np.abs(a - x).max())
         return f(a)
 
@@ -67,10 +65,8 @@ def _second_order(found, asked):
     errors = [np.linalg.norm(gradient - np.exp(x)) for gradient, x in pairs]
     # h^2/6 is 4 times smaller for half the step; the next term, h^4/120, changes that by h^2/20 =
     # 5e-4.
-    expect(
-        errors[1] > 0 and abs(errors[0] / errors[1] - 4) < 0.01,
-        f"half the step divides your error by {errors[0] / max(errors[1], 1e-300):.2f}, expected 4",
-    )
+    ratio = errors[0] / max(errors[1], 1e-300)
+    expect(abs(ratio - 4) < 0.01, f"half the step divides your error by {ratio:.2f}, expected 4")
 
 
 def variance_solution(x):
@@ -170,20 +166,16 @@ def _smallest(h, order, u, length):
     # At a minimum a change of h by 1 % can only raise the error; elsewhere one of the two lowers
     # it.
     for factor, where in ((1.01, "larger"), (0.99, "smaller")):
-        expect(
-            error(h) <= error(factor * h),
-            f"order {order}, u = {u:.0e}, length {length}: a step {where} than your {h:.1e} is"
-            " better",
-        )
+        better = f"a step {where} than your {h:.1e} is better"
+        best = error(h) <= error(factor * h)
+        expect(best, f"order {order}, u = {u:.0e}, length {length}: {better}")
 
 
 def _any_unit(found, asked):
     one, other = map(expect_number, found)
     # Each of the two may be off by 1 %, as above: that of a search is.
-    expect(
-        abs(other / one - 1000) < 20,
-        "x in grams or kilograms: the step must grow as the length does",
-    )
+    grows = abs(other / one - 1000) < 20
+    expect(grows, "x in grams or kilograms: the step must grow as the length does")
 
 
 def two_slopes_solution(f, args, dy, grads, rng):
@@ -276,11 +268,10 @@ def _wrong_gradients(rng):
 
 def _shows(found, grads, gap, unseen, **_):
     derivative, predicted = _two(found)
-    expect(
-        predicted == 0 or any(map(np.any, grads)),
-        "with all gradients zero the prediction is not 0: the derivative comes first, the"
-        " prediction second",
-    )
+    order = "the derivative comes first, the prediction second"
+    all_zero = not any(map(np.any, grads))
+    nothing = f"with all gradients zero the prediction is not 0: {order}"
+    expect(predicted == 0 or not all_zero, nothing)
     expect(abs(derivative - predicted) > gap, f"you do not notice {unseen}")
 
 

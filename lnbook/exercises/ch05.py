@@ -88,31 +88,21 @@ def _shows(result, eps):
     x, gamma, beta, dy = expect_parts(result, 4)
     dtypes = [np.asarray(a).dtype.name for a in (x, gamma, beta, dy)]
     expect(set(dtypes) == {"float64"}, f"found dtypes {', '.join(dtypes)}, expected float64 only")
-    expect(
-        np.ptp(x, axis=-1).min() > 0,
-        "x has a constant row (perhaps because its numbers were rounded); there the mutant divides "
-        "0 by 0",
-    )
+    constant = "x has a constant row (perhaps because its numbers were rounded)"
+    expect(np.ptp(x, axis=-1).min() > 0, f"{constant}; there the mutant divides 0 by 0")
     _, cache = layer_norm_forward(x, gamma, beta, eps)
     size = np.linalg.norm(cache.rstd * gamma * dy)
     expect(size > 0, "gamma * dy is zero, and so are the right and the wrong dx")
-    expect(
-        np.ptp(gamma * dy, axis=-1).max() > 1e-12 * np.abs(gamma * dy).max(),
-        "gamma * dy is the same all along each row",
-    )
+    varies = np.ptp(gamma * dy, axis=-1).max() > 1e-12 * np.abs(gamma * dy).max()
+    expect(varies, "gamma * dy is the same all along each row")
     wrong, right = _MUTANTS["eps-dropped"](dy, cache)[0], layer_norm_backward(dy, cache)[0]
     error = np.linalg.norm(wrong - right)
     # From sigma = 2.2 sqrt(eps) on the two s differ by less than a tenth. No number: mistakes are
     # told by the words.
-    expect(
-        error >= 0.1 * size or x.std(axis=-1).min() < 2.2 * eps**0.5,
-        "sigma is more than twice the root of eps, and wrong and right dx differ by less than 1e-01"
-        " |r g|",
-    )
-    expect(
-        error >= 0.1 * size,
-        f"wrong and right dx differ by {error / size:.1e} |r g|, expected at least 1e-01",
-    )
+    differ, large = "wrong and right dx differ by", x.std(axis=-1).min() >= 2.2 * eps**0.5
+    words = f"sigma is more than twice the root of eps, and {differ} less than 1e-01 |r g|"
+    expect(error >= 0.1 * size or not large, words)
+    expect(error >= 0.1 * size, f"{differ} {error / size:.1e} |r g|, expected at least 1e-01")
 
 
 def is_right_solution(backward):
@@ -350,11 +340,9 @@ def coefficients_solution(dx, dy, cache):
 
 
 def _close_to(found, expected, words, **_):
-    expect(
-        not isinstance(found, tuple) or len(found) == 3,
-        "found a tuple, expected an array of shape (3,); np.linalg.lstsq returns more than the"
-        " numbers",
-    )
+    all_of_it = isinstance(found, tuple) and len(found) != 3
+    why = "np.linalg.lstsq returns more than the numbers"
+    expect(not all_of_it, f"found a tuple, expected an array of shape (3,); {why}")
     # The columns' condition number is below 100, rounding a few u: 1e-10 has room to spare. The
     # nearest other set of coefficients in the catalogue is 1/6 away.
     expect_close(found, expected, 1e-10, words.format(found))

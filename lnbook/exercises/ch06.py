@@ -171,10 +171,8 @@ def _is_input(result, **_):
     x, gamma, beta, dy = arrays
     expect(x.ndim >= 1 and 0 < x.size <= 100_000, f"x has {x.size} numbers, expected 1 to 100 000")
     expect(dy.shape == x.shape, f"dy has shape {dy.shape}, expected that of x, {x.shape}")
-    expect(
-        gamma.shape == beta.shape == x.shape[-1:],
-        f"gamma and beta have shapes {gamma.shape} and {beta.shape}, expected {x.shape[-1:]}",
-    )
+    D, shapes = x.shape[-1:], f"gamma and beta have shapes {gamma.shape} and {beta.shape}"
+    expect(gamma.shape == beta.shape == D, f"{shapes}, expected {D}")
     expect(expect_number(eps, "eps") > 0, f"eps is {eps!r}, expected a positive number")
 
 

@@ -37,11 +37,8 @@ def _in_time(answer, arguments):
 
     def trace(frame, event, arg):
         # A third of all rows will do, and naive makes some 40 calls: 3000 tries and more.
-        expect(
-            next(count) < 150_000,
-            "your function is still looking; does it try rows of float32, within 1 of "
-            "centre, with naive?",
-        )
+        question = "does it try rows of float32, within 1 of centre, with naive?"
+        expect(next(count) < 150_000, f"your function is still looking; {question}")
         return trace if frame.f_code.co_filename == own else None
 
     sys.settrace(trace)
@@ -57,11 +54,8 @@ def _is_negative(found, centre):
     expect(np.abs(row.astype(float) - centre).max() <= 1, f"{row} is not within 1 of {centre}")
     expect(np.ptp(row) > 0, f"the numbers of {row} are all equal")
     v = naive(row)[2].item()
-    expect(
-        v < 0,
-        f"for {row} the naive variance is {v}, expected a negative number; about one random"
-        " row in three has one, so draw until you find one",
-    )
+    draw = "about one random row in three has one, so draw until you find one"
+    expect(v < 0, f"for {row} the naive variance is {v}, expected a negative number; {draw}")
 
 
 def _negative_at(centre):
@@ -99,10 +93,9 @@ def _as_measured(found, rows, **_):
     ]
     for name, digits, measured in zip(("naive", "two-pass"), found, both):
         # An answer in float32 may round its logarithm, and u inside it, up: a few u of 7 digits.
-        expect(
-            0 <= digits <= -np.log10(_U) + 1e-5,
-            f"{name}: predicted {digits:.1f} digits, expected 0 to {-np.log10(_U):.1f}",
-        )
+        most = -np.log10(_U)
+        expected = f"expected 0 to {most:.1f}"
+        expect(0 <= digits <= most + 1e-5, f"{name}: predicted {digits:.1f} digits, {expected}")
         # The loss is a bound up to small factors: 16 rows measured within 0.3 and 3 times it, half
         # a digit.
         expect(
@@ -122,10 +115,8 @@ _MEAN_0 = np.array([-3, -1, 1, 3], np.float32)
 def _all_digits(found, **_):
     # 7 digits will do for 7.2. One bit, by which another u would differ, is 0.3 digits.
     for digits in _two_numbers(found):
-        expect(
-            abs(digits + np.log10(_U)) <= 0.25,
-            f"for a row with mean 0 found {digits:.3f} digits, expected all {-np.log10(_U):.3f}",
-        )
+        both = f"found {digits:.3f} digits, expected all {-np.log10(_U):.3f}"
+        expect(abs(digits + np.log10(_U)) <= 0.25, f"for a row with mean 0 {both}")
 
 
 def repaired_solution(x, eps=1e-5):
@@ -153,11 +144,9 @@ def _to_a_few_u(found, x, eps):
     error, unrepaired = (reference.relative_error(a, _exact(x, eps)) for a in (found, plain))
     # Six roundings (d, its mean, c, var + eps, the root, the quotient) of at most u each; a sum
     # adds a few.
-    expect(
-        error <= 8 * _U,
-        f"the result is off by {error:.1e}, expected a few u = {_U:.0e}; "
-        f"what (x - m) / sqrt(var + eps) gives is off by {unrepaired:.1e}",
-    )
+    before = f"what (x - m) / sqrt(var + eps) gives is off by {unrepaired:.1e}"
+    few = f"the result is off by {error:.1e}, expected a few u = {_U:.0e}"
+    expect(error <= 8 * _U, f"{few}; {before}")
 
 
 def short_form_is_safe_solution(x, order):
@@ -170,15 +159,11 @@ def _safe_or_not(order, offset, D, sigma=1.0):
         return Call({"x": _rows(rng, offset, sigma, 1, D)[0], "order": order})
 
     def judge(found, x, order):
-        expect(
-            np.asarray(found).dtype == bool and np.size(found) == 1,
-            f"found {type(found).__name__}, expected True or False",
-        )
+        one = np.asarray(found).dtype == bool and np.size(found) == 1
+        expect(one, f"found {type(found).__name__}, expected True or False")
         ratio = recentred_short(x, order)[1].item() / x.std(dtype=float)
-        expect(
-            bool(found) == (abs(ratio) < 1),
-            f"here the residual is {ratio:.2g} sigma, and you say {bool(found)}",
-        )
+        both = f"here the residual is {ratio:.2g} sigma, and you say {bool(found)}"
+        expect(bool(found) == (abs(ratio) < 1), both)
 
     return each(f"{order}, D = {D}, offset {offset:g} sigma, sigma {sigma:g}", ask, judge)
 

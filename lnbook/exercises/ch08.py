@@ -126,10 +126,9 @@ def _eps_is_normal(eps, dtype, **_):
 def _gain_is_limited(eps, dtype, gain):
     eps = expect_number(eps)
     # A few roundings of float64 in eps, half of them in its root.
-    expect(
-        eps**-0.5 <= gain * (1 + 1e-14),
-        f"in {dtype}, eps = {eps!r} magnifies by up to {eps**-0.5!r}, expected at most {gain!r}",
-    )
+    most, found = f"expected at most {gain!r}", eps**-0.5
+    limited = found <= gain * (1 + 1e-14)
+    expect(limited, f"in {dtype}, eps = {eps!r} magnifies by up to {found!r}, {most}")
 
 
 def _no_larger_than_needed(eps, dtype, gain):
@@ -154,11 +153,9 @@ def _sum_of_squares(title, divide_first):
             with np.errstate(over="ignore"):
                 squares = np.full(D, factor * sigma, np.float16) ** 2
                 mean = total(squares / np.float16(D) if divide_first else squares)[0]
-            expect(
-                np.isinf(mean) == overflows,
-                f"D = {D}: at {factor} times your {sigma:.4g} the mean of "
-                f"squares {'is still finite' if overflows else 'has overflowed already'}",
-            )
+            where = f"D = {D}: at {factor} times your {sigma:.4g} the mean of squares"
+            said = "is still finite" if overflows else "has overflowed already"
+            expect(np.isinf(mean) == overflows, f"{where} {said}")
 
     return each(title, cases("D", (64,), (256,), (1024,)), judge)
 
@@ -227,10 +224,8 @@ def _large_float64_rows(rng):
 
 def _zeros(found, row):
     found = np.asarray(found)
-    expect(
-        np.array_equal(found, np.zeros(8)),
-        f"a constant row of {row[0]:g} gives {found[0]}, expected 0",
-    )
+    zero = np.array_equal(found, np.zeros(8))
+    expect(zero, f"a constant row of {row[0]:g} gives {found[0]}, expected 0")
 
 
 MISTAKES = r"""

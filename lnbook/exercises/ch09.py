@@ -30,10 +30,8 @@ def _digits(title, ask):
     def judge(found, dy, cache, u, what):
         found, expected = expect_number(found), digits_of_dx_solution(dy, cache, u)
         # A few roundings of float64 are magnified by at most 1e6, in either: far below 1e-6 digits.
-        expect(
-            abs(found - expected) < 1e-6,
-            f"{what}: found {found:.6g} digits, expected {expected:.6g}",
-        )
+        both = f"found {found:.6g} digits, expected {expected:.6g}"
+        expect(abs(found - expected) < 1e-6, f"{what}: {both}")
 
     return each(title, ask, judge, call=quietly, unchanged=True)
 
@@ -41,10 +39,8 @@ def _digits(title, ask):
 def _rows_of_all_sizes(rng):
     x = rng.standard_normal((5, 3)) * [[0.01], [0.1], [1], [10], [100]]
     gamma, dy = rng.uniform(0.1, 10, 3), 2 + rng.standard_normal((5, 3))
-    return Call(
-        {"dy": dy, "cache": layer_norm_forward(x, gamma, gamma)[1], "u": _U},
-        what="rows of sizes from 0.01 to 100",
-    )
+    _, cache = layer_norm_forward(x, gamma, gamma)
+    return Call({"dy": dy, "cache": cache, "u": _U}, what="rows of sizes from 0.01 to 100")
 
 
 def _ordinary_cache(rng):
@@ -87,20 +83,16 @@ def _varied_rows(rng):
 def _constant_among_others(rng):
     g, x = rng.standard_normal((2, 4, 8))
     x[1], x[2] = 0.5, 1e-170 * x[2]  # the squares of the third row are zero
-    return Call(
-        {"g": g, "x": x, "eps": 0.01},
-        which="the rows beside a constant one",
-        constant=((1, "a constant row"), (2, "a row that is constant but for 1e-170")),
-    )
+    constant = (1, "a constant row"), (2, "a row that is constant but for 1e-170")
+    which = "the rows beside a constant one"
+    return Call({"g": g, "x": x, "eps": 0.01}, which=which, constant=constant)
 
 
 def _right_dx(dx, g, x, eps, which, constant=()):
     dx = expect_array(dx, x.shape, name="dx")
     for i, what in constant:
-        expect(
-            np.any(dx[i] != 0),
-            f"{what}: dx is 0, which is no NaN, but y does change when x does: y = c / eps",
-        )
+        zero = "dx is 0, which is no NaN, but y does change when x does: y = c / eps"
+        expect(np.any(dx[i] != 0), f"{what}: {zero}")
         # Nothing is rounded but g - mean, its mean and the quotient.
         expect_close(dx[i], (g[i] - g[i].mean()) / eps, 1e-13, f"dx of {what}")
     dx, g, x = (np.delete(a, [i for i, _ in constant], axis=0) for a in (dx, g, x))
@@ -149,10 +141,8 @@ def _every_row_counts(found, terms):
     right = terms.sum(axis=0)
     # A number that is no power of two is odd in some round.
     partner = "; is there a row without a partner?" if len(terms) & (len(terms) - 1) else ""
-    expect(
-        np.array_equal(found, right),
-        f"{len(terms)} rows of whole numbers: found {found}, expected {right}{partner}",
-    )
+    both = f"found {found}, expected {right}{partner}"
+    expect(np.array_equal(found, right), f"{len(terms)} rows of whole numbers: {both}")
 
 
 _FOUR = np.array([[2**24], [1], [1], [1]], np.float32)
@@ -160,21 +150,15 @@ _FOUR = np.array([[2**24], [1], [1], [1]], np.float32)
 
 def _in_pairs(found, terms):
     # 2**24 + 1 is no float32. In pairs, whichever they are: 2**24 + 1 is 2**24 and 1 + 1 is 2.
-    expect(
-        found[0] == 2**24 + 2,
-        f"2**24 + 1 + 1 + 1: found {found[0]:.0f}, in pairs it is {2**24 + 2}",
-    )
+    both = f"found {found[0]:.0f}, in pairs it is {2**24 + 2}"
+    expect(found[0] == 2**24 + 2, f"2**24 + 1 + 1 + 1: {both}")
 
 
 def _no_growth(found, terms):
     # All are positive, so the worst case of log2(n) levels bounds the sum itself: 17 u. A running
     # sum is typically off by 0.42 u sqrt(n / 3) = 88 u.
-    expect_close(
-        found,
-        terms.sum(axis=0, dtype=float),
-        _U * np.ceil(np.log2(len(terms))),
-        f"the sum of {len(terms)} rows",
-    )
+    right, rtol = terms.sum(axis=0, dtype=float), _U * np.ceil(np.log2(len(terms)))
+    expect_close(found, right, rtol, f"the sum of {len(terms)} rows")
 
 
 def rows_until_solution(tolerance, u, in_pairs):
@@ -188,11 +172,9 @@ def _by_theory(found, tolerance, u, in_pairs):
     # t = 0.42 is given to two digits: lnlib's, 0.425, makes 1.1 %. A whole number n adds 0.06 % or
     # less. One level too few or too many in pairs would be 2.7 % or more in one of the cases.
     error = 0.42 * u * np.sqrt(np.log2(n) if in_pairs else n / 2)
-    expect(
-        abs(error / tolerance - 1) < 0.02,
-        f"tolerance {tolerance:.0e}, u = {u:.0e}, {how}: after your "
-        f"{n:.3g} rows theory says {error:.1e}",
-    )
+    where = f"tolerance {tolerance:.0e}, u = {u:.0e}, {how}"
+    said = f"after your {n:.3g} rows theory says {error:.1e}"
+    expect(abs(error / tolerance - 1) < 0.02, f"{where}: {said}")
 
 
 def _measured(found, tolerance, in_pairs, rng, **_):

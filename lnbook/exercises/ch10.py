@@ -49,25 +49,17 @@ def _per_element(found, rows, D, itemsize):
     # Statistics and gamma are 10 (rows + D) numbers at most beside rows D: 0.003 of an element's
     # number.
     expect(abs(flops - 4) < 0.01, f"found {flops:.2f} operations per element, expected 4")
-    expect(
-        abs(accesses - 7) < 0.01,
-        f"found {accesses:.2f} accesses per element; which numbers does each call read "
-        "and write, and how many bytes has a number?",
-    )
-    expect(
-        abs(fused - 2) < 0.01,
-        f"fused: found {fused:.2f} accesses per element; what comes in, what goes out?",
-    )
+    ask = "which numbers does each call read and write, and how many bytes has a number?"
+    expect(abs(accesses - 7) < 0.01, f"found {accesses:.2f} accesses per element; {ask}")
+    ask = "what comes in, what goes out?"
+    expect(abs(fused - 2) < 0.01, f"fused: found {fused:.2f} accesses per element; {ask}")
 
 
 def _to_the_byte(found, rows, D, itemsize):
     right, units = rms_norm_cost_solution(rows, D, itemsize), (1, itemsize, itemsize)
     for name, f, r, unit in zip(_COSTS, _three(found), right, units):
-        expect(
-            f == r,
-            f"({rows}, {D}), {itemsize} bytes a number: found {f:.0f} {name}, expected {r}"
-            + _off_by(f, r, rows, D, unit),
-        )
+        both = f"found {f:.0f} {name}, expected {r}{_off_by(f, r, rows, D, unit)}"
+        expect(f == r, f"({rows}, {D}), {itemsize} bytes a number: {both}")
 
 
 def free_operations_solution(machine, itemsize):
@@ -82,18 +74,15 @@ def _slow_memory(found, machine, itemsize):
     found, right = expect_number(found), free_operations_solution(machine, itemsize)
     # Four roundings, of numbers that the subtraction of 8 makes at most twice as large as the
     # result.
-    expect(
-        abs(found - right) <= 1e-13 * right,
-        f"copy {machine.copy:.0e} byte/s, {machine.flops:.0e} FLOP/s, "
-        f"{itemsize} bytes a number: found {found:.4g}, expected {right:.4g}",
-    )
+    rates = f"copy {machine.copy:.0e} byte/s, {machine.flops:.0e} FLOP/s"
+    both = f"found {found:.4g}, expected {right:.4g}"
+    expect(abs(found - right) <= 1e-13 * right, f"{rates}, {itemsize} bytes a number: {both}")
 
 
 def _slow_arithmetic(found, **_):
     found = expect_number(found)
-    expect(
-        found == 0, f"where 8 operations take longer than the copy: found {found:.4g}, expected 0"
-    )
+    where = "where 8 operations take longer than the copy"
+    expect(found == 0, f"{where}: found {found:.4g}, expected 0")
 
 
 def _any_machine(rng):
@@ -103,11 +92,9 @@ def _any_machine(rng):
 
 def _is_the_ridge(found, machine, itemsize):
     arithmetic, memory = (8 + expect_number(found)) / machine.flops, 2 * itemsize / machine.copy
-    expect(
-        abs(arithmetic / memory - 1) < 1e-12,
-        f"with your answer the arithmetic takes {arithmetic / memory:.4g} "
-        "times as long as the copy",
-    )
+    times = f"{arithmetic / memory:.4g} times as long as the copy"
+    same = abs(arithmetic / memory - 1) < 1e-12
+    expect(same, f"with your answer the arithmetic takes {times}")
 
 
 def step_peak_solution(rows, D, itemsize, keep, in_place):
@@ -124,24 +111,18 @@ def _ways(*sizes):
 
 def _whole_arrays(found, rows, D, itemsize, keep, in_place):
     array = itemsize * rows * D
-    found, right = (
-        expect_number(found) / array,
-        round(step_peak_solution(rows, D, itemsize, keep, in_place) / array),
-    )
+    found = expect_number(found) / array
+    right = round(step_peak_solution(rows, D, itemsize, keep, in_place) / array)
     # What is no array of x's size is at most 2 rows + 2 D: 0.0006 of one.
-    expect(
-        abs(found - right) < 0.01,
-        f"keep={keep!r}, {in_place=}: found {found:.2f} arrays of x's size, expected {right}",
-    )
+    both = f"found {found:.2f} arrays of x's size, expected {right}"
+    expect(abs(found - right) < 0.01, f"keep={keep!r}, {in_place=}: {both}")
 
 
 def _small_arrays(found, rows, D, itemsize, keep, in_place):
     found, right = expect_number(found), step_peak_solution(rows, D, itemsize, keep, in_place)
-    expect(
-        found == right,
-        f"({rows}, {D}), {itemsize} bytes a number, keep={keep!r}, {in_place=}: "
-        f"found {found:.0f} bytes, expected {right}" + _off_by(found, right, rows, D, itemsize),
-    )
+    where = f"({rows}, {D}), {itemsize} bytes a number, keep={keep!r}, {in_place=}"
+    both = f"found {found:.0f} bytes, expected {right}"
+    expect(found == right, f"{where}: {both}{_off_by(found, right, rows, D, itemsize)}")
 
 
 MISTAKES = r"""

@@ -109,10 +109,8 @@ def _one_pass(title, ask, inputs, output):
     def judge(ran, **_):
         log, watched = ran.log
         rows = [row for row, _ in itertools.groupby(log)]
-        expect(
-            len(rows) == len(set(rows)),
-            "your loops come back to a row after another one; finish a row before the next begins",
-        )
+        back = "your loops come back to a row after another one"
+        expect(len(rows) == len(set(rows)), f"{back}; finish a row before the next begins")
         result = watched[output]
         missing = int((result.written == 0).sum())
         expect(not missing, f"{missing} numbers of {output} were not written")
@@ -178,10 +176,9 @@ def _forward_in_float32(found, right, x, gamma, **arguments):
     # row. Where both products are rounded, twelve of a row hardly ever agree on an r, and five rows
     # never.
     least, most = np.sort([(y - half) / terms, (y + half) / terms], axis=0)
-    expect(
-        (least.max(axis=1) > most.min(axis=1)).any(),
-        "y has the bits of products in float64, rounded once; expected products in x's dtype",
-    )
+    rounded = "y has the bits of products in float64, rounded once"
+    twice = (least.max(axis=1) > most.min(axis=1)).any()
+    expect(twice, f"{rounded}; expected products in x's dtype")
 
 
 def rms_backward_rows_solution(dy, x, rstd, gamma, dx, dgamma):

@@ -153,13 +153,10 @@ def _lost_far_from_zero(answer):
     _, mean, residual, _ = reply(plainly, answer, {"a": _group(x[:300]), "b": _group(x[300:])})[0]
     if abs(float(mean) + float(residual) - x.mean(dtype=float)) < 8 * _U * x.std(dtype=float):
         return None
-    return Diagnosis(
-        "relation",
-        (),
-        "Your merge is right near zero, and loses digits of the mean far from it. "
-        "Which of your numbers are as large as the mean, and rounded as it is?",
-        ("mean and squares hold what they should, near zero",),
-    )
+    says = "Your merge is right near zero, and loses digits of the mean far from it."
+    says += " Which of your numbers are as large as the mean, and rounded as it is?"
+    because = "mean and squares hold what they should, near zero"
+    return Diagnosis("relation", (), says, (because,))
 
 
 # ---- Three planted mistakes
@@ -239,11 +236,8 @@ def _same_everywhere(found, asked):
         first = ran.results[0] if first is None else first
         differ = int((ran.results[0] != first).sum())
         how = f", each SUM in the order {order!r}," if several else ""
-        expect(
-            not differ,
-            f"{differ} of {first.size} numbers have other bits on {ranks} ranks{how} than on "
-            f"{asked[0].arguments['ranks']}",
-        )
+        said = f"{differ} of {first.size} numbers have other bits on {ranks} ranks{how} than on"
+        expect(not differ, f"{said} {asked[0].arguments['ranks']}")
 
 
 _bits = functools.partial(Check, judge=_same_everywhere, call=_on_ranks)
@@ -253,11 +247,9 @@ def _sends_little(found, products, ranks, **_):
     brought = max(map(sum, zip(*(message.sent for message in found.log))), default=0) // 8
     blocks = -(-len(products) // BLOCK)
     asked = products.shape[1] * -(-blocks // ranks)
-    expect(
-        brought <= asked + 100,
-        f"a rank sends {brought} numbers, expected {asked} (one for each feature and block of"
-        f" {BLOCK} rows) and at most 100 more",
-    )
+    expected = f"expected {asked} (one for each feature and block of {BLOCK} rows)"
+    sent = f"a rank sends {brought} numbers, {expected} and at most 100 more"
+    expect(brought <= asked + 100, sent)
 
 
 # ---- Which cut wins
@@ -297,9 +289,8 @@ def _as_modelled(found, **call):
 
 def _case(title, N, D, ranks, *rates):
     def ask(rng):
-        alpha, beta, rate = rates * rng.uniform(
-            0.9, 1.1, 3
-        )  # so that no number of a case can be typed in
+        # So that no number of a case can be typed in.
+        alpha, beta, rate = rates * rng.uniform(0.9, 1.1, 3)
         return Call({"N": N, "D": D, "ranks": ranks, "alpha": alpha, "beta": beta, "rate": rate})
 
     return each(title, ask, _as_modelled)

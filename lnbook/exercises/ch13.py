@@ -56,10 +56,8 @@ def _sums(ran, numbers, width, **_):
     right = np.repeat(numbers.reshape(-1, width).sum(axis=1), width)
     lane = np.argmax(sums != right)  # the first that is wrong, else lane 0
     own = " its own number, " if sums[lane] == numbers[lane] else " "
-    expect(
-        sums[lane] == right[lane],
-        f"width {width}: lane {lane} gets{own}{sums[lane]:g}, its group's sum is {right[lane]:g}",
-    )
+    gets = f"lane {lane} gets{own}{sums[lane]:g}, its group's sum is {right[lane]:g}"
+    expect(sums[lane] == right[lane], f"width {width}: {gets}")
 
 
 def _same_bits(ran, width, **_):
@@ -157,11 +155,8 @@ def _turns(run):
 
 def _no_conflicts(run):
     for line, kind, turns in _turns(run):
-        expect(
-            turns == 1,
-            f"the {kind} in line {line} takes {turns:g} turns a request, expected 1; "
-            "in which banks are the numbers of a column?",
-        )
+        found = f"the {kind} in line {line} takes {turns:g} turns a request, expected 1"
+        expect(turns == 1, f"{found}; in which banks are the numbers of a column?")
 
 
 MISTAKES = r"""

@@ -112,10 +112,8 @@ def launch(shape, kernel_of=lambda answer: answer, measure=lambda run: ()):
 def expect_written(array, name, case=""):
     """Raise :class:`Mismatch` unless every number of ``array`` was written."""
     missing = int(np.isnan(array).sum())
-    expect(
-        not missing,
-        f"{case}{missing} of {array.size} numbers of {name} were not written, or read before",
-    )
+    lost = f"{missing} of {array.size} numbers of {name} were not written"
+    expect(not missing, f"{case}{lost}, or read before")
 
 
 def expect_few_sectors(run, arrays, most=4):
@@ -124,11 +122,9 @@ def expect_few_sectors(run, arrays, most=4):
     """
     for (name, kind), traffic in simt.sectors(run).items():
         touched = traffic.sectors_per_request
-        expect(
-            name not in arrays or touched <= most,
-            f"{kind}s of {name} touch {touched:.1f} sectors a request, {most} will do; "
-            "do neighbouring threads ask for neighbouring numbers?",
-        )
+        found = f"{kind}s of {name} touch {touched:.1f} sectors a request, {most} will do"
+        question = "do neighbouring threads ask for neighbouring numbers?"
+        expect(name not in arrays or touched <= most, f"{found}; {question}")
 
 
 def expect_no_atomics(run, why):

@@ -28,15 +28,8 @@ import numpy as np
 from lnlib import validation
 from simt.cuda_access import cuda
 
-from .stopwatch import (
-    Timing,
-    no_garbage_collection,
-    progress,
-    records,
-    require_calls,
-    seconds,
-    turns,
-)
+from . import stopwatch
+from .stopwatch import Timing, no_garbage_collection, seconds
 
 # calls before the first that counts: memory that the allocator then keeps, the clocks of the GPU
 WARM = 3
@@ -192,7 +185,7 @@ def interleave(calls, gpu, rounds=30, cold=True, host=host_seconds, clock=time.p
     and wait for nothing. ``cold``: empty the L2 cache before each call. ``host(call, gpu)``
     measures the host's seconds; ``clock`` counts nanoseconds.
     """
-    require_calls(calls, rounds)
+    stopwatch.require_calls(calls, rounds)
     validation.require_bool("cold", cold)
     found, sleeps = {}, {}
     for name, call in calls.items():
@@ -200,7 +193,8 @@ def interleave(calls, gpu, rounds=30, cold=True, host=host_seconds, clock=time.p
         found[name] = Timing([], 1, first, host=host(call, gpu), late=[])
         sleeps[name] = max(SLEEP, 3 * found[name].host)
     with no_garbage_collection():
-        for name in turns(calls, rounds, progress(rounds * len(calls), "measuring")):
+        bar = stopwatch.progress(rounds * len(calls), "measuring")
+        for name in stopwatch.turns(calls, rounds, bar):
             spent, late, sleeps[name] = sample(calls[name], gpu, sleeps[name], cold)
             found[name].seconds.append(spent)
             found[name].late.append(late)
@@ -209,4 +203,4 @@ def interleave(calls, gpu, rounds=30, cold=True, host=host_seconds, clock=time.p
 
 def compare(calls, against, gpu, per=1, **options):
     """:func:`interleave` with its ``options``, then :func:`lnbook.measure.stopwatch.records`."""
-    return records(interleave(calls, gpu, **options), against, per)
+    return stopwatch.records(interleave(calls, gpu, **options), against, per)

@@ -7,15 +7,15 @@ unexport PYTHONDONTWRITEBYTECODE
 PORT ?= 8000
 
 help:
-	@echo 'make book    install the environment, execute the chapters, build the site'
+	@echo 'make book    install the environment (1.1 GB), execute the chapters, build the site'
 	@echo 'make check   while working: format and lint, then the tests but for the site and the slow ones'
 	@echo 'make lint    are all files formatted as ruff does, and without what it warns of?'
 	@echo 'make test    all tests, with a strict build of the book and checks of the site'
 	@echo 'make measure  the times of chapters 10 and 11 on your machine, with figures; under three minutes'
 	@echo 'make differential  10,000 random cases against exact arithmetic (CASES=..., SEED=...)'
 	@echo 'make site    the book, and its notebooks running in the browser'
-	@echo 'make offline the same as one zip'
-	@echo 'make pdf     the book as one PDF, printed by Chromium or Chrome'
+	@echo 'make offline the same as one zip; the site of make site then offers it'
+	@echo 'make pdf     the book as one PDF, printed by Chromium or Chrome; the site then offers it, too'
 	@echo 'make serve   show the built site at http://127.0.0.1:$(PORT)'
 	@echo 'make lab     open the chapters as notebooks in JupyterLab'
 	@echo 'make mutants  wrong changes of the library, and whether the tests find them; 30 minutes'
@@ -39,8 +39,22 @@ help:
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: -r requirements-mpi.txt && touch $@ \
 	  || echo 'No MPI: requirements-mpi.txt cannot be installed here. lnlib.sharded runs in its simulator.'
 
+# All that pages are made of. Two files tell when pages and site were last built without an error: what was built after all
+# of these is not built again for a PDF or a zip.
+SOURCES := $(shell find book lnlib lnbook normcheck simt tools benchmarks/results _config.yml _toc.yml requirements*.txt CITATION.cff \
+  -type f -not -name '*.pyc' -not -path '*/mine/*' 2>/dev/null)
+PAGES := _build/built
+LIVE := _build/html/lite/live.json
+ifeq (,$(wildcard _build/html/book/index.html))
+.PHONY: $(PAGES) $(LIVE)
+endif
+
 book: .venv/installed .venv/installed-mpi
 	$(BIN)/python tools/build_book.py
+	@touch $(PAGES)
+
+$(PAGES): $(SOURCES)
+	$(MAKE) book
 
 lint: .venv/installed
 	$(BIN)/ruff format --check --quiet . || { echo 'Run: .venv/bin/ruff format .'; exit 1; }
@@ -72,11 +86,15 @@ pyodide: .venv/installed
 # PYODIDE=<folder>, an unpacked release archive of Pyodide 0.27.7, serves where neither it nor its package is reached.
 site: .venv/installed .venv/installed-mpi
 	$(BIN)/python tools/build_site.py $(PYODIDE)
+	@touch $(PAGES)
 
-offline: site
+$(LIVE): $(SOURCES)
+	$(MAKE) site
+
+offline: $(LIVE)
 	$(BIN)/python tools/build_offline.py
 
-pdf: book
+pdf: $(PAGES)
 	$(BIN)/python tools/build_pdf.py
 
 # Sphinx's own link checker; _config.yml has its settings.

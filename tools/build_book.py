@@ -29,6 +29,8 @@ def main():
     # them. Notebooks are executed again only where something has changed that they depend on.
     for folder in (ROOT / "_build" / ".doctrees", SITE / "book", SITE / "notebooks"):
         shutil.rmtree(folder, ignore_errors=True)
+    for made in SITE.glob("layer-norm-backwards-*"):  # of the pages before: a PDF, a zip
+        made.unlink()
     code = subprocess.run(command, cwd=ROOT, env=fixed | os.environ).returncode
     if code == 0 and not HOME.is_file():
         print(f"The build reported success but wrote no {HOME}", file=sys.stderr)

@@ -14,24 +14,14 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import tomllib
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "_build" / "html"
-README = """\
-Layer Norm, Backwards {version}
-
-To read: open index.html in a browser. Nothing is fetched from anywhere.
-
-To run: press "Edit and run here" at an exercise, or at the top of a chapter for all its cells. Python runs in the
-browser, from this folder. What you write stays in that browser; "Download my answers" gives it to you as a notebook. The
-chapters as notebooks, for JupyterLab, are in notebooks/.
-
-Code is under the MIT licence, text and figures under CC BY 4.0. Pyodide, MathJax, CodeMirror and Python's packages
-have licences of their own, which they carry with them.
-"""  # noqa: E501
+README = (ROOT / "tools/offline_readme.txt").read_text(encoding="utf-8")
 PYODIDE = "lite/static/pyodide"
 CORE = (
     *("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm"),
@@ -78,11 +68,21 @@ def scripts(site):
 def without_server(page):
     """A page that runs from disk, and offers nothing that needs a server."""
     served = (
-        r"<script>if \(location\.protocol.*?</script>",
         r"<a [^>]*data-ln-served[^>]*>.*?</a>",
         r"<p [^>]*data-ln-disk>.*?</p>",
+        r'<p [^>]*id="ln-downloads".*?</p>',
     )
     return re.sub("|".join(served), "", page).replace(' data-lite="', ' data-disk data-lite="')
+
+
+def offer(site, made, said):
+    """Copy a file that was made of the site into it, with a link on the front page."""
+    shutil.copy(made, site)
+    page = site / "book/index.html"
+    size = f"{made.stat().st_size / 1e6:.0f} MB"
+    link = f'<a class="ln-button" href="../{made.name}" download>{said} ({size})</a>'
+    text = re.sub(rf'<a [^>]*href="../{made.name}".*?</a>', "", page.read_text(encoding="utf-8"))
+    page.write_text(re.sub(r'(<p [^>]*id="ln-downloads".*?)(?=</p>)', rf"\1{link}", text), "utf-8")
 
 
 def pack(site, folder):
@@ -90,14 +90,15 @@ def pack(site, folder):
     if not (site / "index.html").is_file():
         raise FileNotFoundError(f"{site}: holds no index.html; build the site first (make site)")
     name = f"layer-norm-backwards-{version()}"
-    found = [path for path in site.rglob("*") if path.is_file()]
+    # But what was made of the site (see ``offer``)
+    found = [path for path in site.rglob("*") if path.is_file() and path.stem != name]
     files = {path.relative_to(site).as_posix(): path.read_bytes() for path in found}
-    if "lite/live.json" in files:
-        files = {path: content for path, content in files.items() if not path.startswith("lite/")}
-        for path in files:
-            if path.endswith(".html"):
-                files[path] = without_server(files[path].decode()).encode()
-        files |= scripts(site)
+    live = "lite/live.json" in files
+    files = {path: content for path, content in files.items() if not path.startswith("lite/")}
+    for path in files:
+        if path.endswith(".html"):
+            files[path] = without_server(files[path].decode()).encode()
+    files |= scripts(site) if live else {}
     files["README.txt"] = README.format(version=version()).encode()
     target = folder / f"{name}.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -113,5 +114,6 @@ def pack(site, folder):
 
 if __name__ == "__main__":
     archive = pack(SITE, SITE.parent)
+    offer(SITE, archive, "All of it as a zip, for use without a network")
     size = f"{archive.stat().st_size / 1e6:.0f} MB"
     print(f"The offline edition: {archive} ({size}), and its checksum beside it")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 from bs4 import BeautifulSoup
-from build_offline import SITE, version
+from build_offline import SITE, offer, version
 from chrome import CHROME, FLAGS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,20 +35,7 @@ SHEET = {
     "footer_template": '<div style="width: 100%; text-align: center; font: 9px sans-serif"><span'
     ' class="pageNumber"></span></div>',
 }
-STYLE = """
-.bd-main .bd-content .bd-article h1:first-of-type { display: block !important; }
-.bd-main .bd-content { margin-left: 0 !important; }
-.bd-main .bd-content .bd-article-container { max-width: none !important; padding: 0 !important; }
-article.bd-article, #contents { break-before: page; }
-#cover { padding-top: 35vh; text-align: center; }
-#cover h1 { font-size: 3rem; }
-#contents ol { list-style: none; padding-left: 1.2rem; margin: 0; }
-#contents li { break-inside: avoid; }
-#contents li > a { display: flex; justify-content: space-between; color: inherit; text-decoration: none; }
-#contents > ol > li { font-weight: 600; margin-top: 0.6rem; break-after: avoid; }
-#contents ol ol { font-weight: 400; }
-#contents ol ol ol { columns: 2; column-gap: 2rem; font-size: 0.9rem; }
-"""  # noqa: E501
+STYLE = (ROOT / "tools/pdf.css").read_text(encoding="utf-8")
 
 
 def pages(toc):
@@ -204,6 +191,7 @@ def main():
     target = SITE.parent / f"layer-norm-backwards-{version()}.pdf"
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
     count = build(SITE, pages(toc), target)
+    offer(SITE, target, "The book as a PDF")
     print(f"The book as a PDF: {target} ({count} pages, {target.stat().st_size / 1e6:.0f} MB)")
 
 

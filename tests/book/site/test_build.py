@@ -178,16 +178,21 @@ def differing(one, other):
 def test_a_build_over_another_is_byte_equal(book, full):
     """Over one of a page with other words, which fails: nothing of it stays, nor in the search's
     index, and what was executed before lnlib's change is still in the cache. Over a site that has
-    Python: its cells still run. To show it builds nothing.
+    Python: its cells still run. To show it builds nothing, nor do a zip and a PDF of what is new.
     """
-    (book / "_build/html/lite").mkdir()
+    (book / "_build/html/lite").mkdir()  # as after make site
     more = "\nOther words, unheard of: {ref}`no-such-label`.\n"
     run = build(book, CODE, more, LN_REPOSITORY_URL=ADDRESS)
     assert run.returncode != 0 and "no-such-label" in run.stdout + run.stderr
     said, after = built(book, CODE, LN_REPOSITORY_URL=ADDRESS)
     assert "Executing" not in said and differing(full[1], after) == []
-    shown = subprocess.check_output(["make", "-nf", ROOT / "Makefile", "serve"], cwd=book)
-    assert b"http.server" in shown and b"build_book" not in shown
+    for last in ("built", "html/lite/live.json"):
+        (book / "_build" / last).touch()
+    made = ["make", "-nf", ROOT / "Makefile", "serve", "offline", "pdf"]
+    shown = subprocess.check_output(made, cwd=book)
+    assert all(tool in shown for tool in (b"http.server", b"build_offline", b"build_pdf"))
+    assert not any(tool in shown for tool in (b"build_book", b"build_site", b"make book"))
+    assert b"make site" not in shown
 
 
 @pytest.mark.slow

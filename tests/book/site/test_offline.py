@@ -1,6 +1,7 @@
 """The offline edition: one zip of the built site, readable straight from disk."""
 
 import hashlib
+import shutil
 import zipfile
 
 import build_offline
@@ -36,6 +37,15 @@ def test_checksum_and_two_runs_agree(site, archive, unpacked, tmp_path):
     assert "Edit and run here" in readme and version in readme
     with pytest.raises(FileNotFoundError, match=r"no index\.html"):
         build_offline.pack(tmp_path, tmp_path)
+    # The site offers it, and it does not contain itself.
+    home = tmp_path / "home"
+    for name in ("index.html", "book/index.html"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(site / name, home / name)
+    small = build_offline.pack(home, tmp_path).read_bytes()
+    build_offline.offer(home, again, "Zip")
+    assert f'href="../{again.name}"' in (home / "book/index.html").read_text("utf-8")
+    assert build_offline.pack(home, tmp_path).read_bytes() == small
 
 
 @pytest.mark.slow
@@ -60,7 +70,10 @@ def test_what_needs_a_server_is_hidden_from_disk_and_the_reader_told(browser, un
     found = ln_launch.buttons(name, "", f"main/book/{name}.md", True)
     served = f"<body>{ln_launch.row(found)}"
     live = page.with_name("live.html")
-    live.write_text(f'<link rel="stylesheet" href="../_static/ln.css">{served}')
+    head = (
+        '<link rel="stylesheet" href="../_static/ln.css"><script src="../_static/ln.js"></script>'
+    )
+    live.write_text(f"{head}{served}")
     with Visit(browser, live.as_uri()) as visit:
         shown = visit.page.is_visible
         assert shown("text=Download notebook") and shown("text=http.server")

@@ -42,11 +42,6 @@ def _complete(site):
             shutil.copy(source, destination)
     for source_map in site.rglob("*.map"):
         source_map.unlink()
-    # Sphinx keeps words of an earlier build in the search's index, with no page: they go.
-    index = site / "searchindex.js"
-    without_page = r'(?<=\{)"[^"]*": \[\](?:, )?|, "[^"]*": \[\]'
-    text = re.sub(without_page, "", index.read_text(encoding="utf-8"))
-    index.write_text(text, encoding="utf-8")
 
 
 def _repository_links(app, config):
@@ -96,6 +91,8 @@ def _clean(app, pagename, templatename, context, doctree):
     context["script_files"] = [*scripts.values()]
     if "body" in context:
         body = THEBE.sub("", context["body"])
+        # What is folded is called by its title, not by what a press does.
+        body = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
         # sphinx-exercise gives every exercise and solution of a page the same id.
         body = re.sub(r' id="(exercise|solution)-content"', "", body)
         # Docutils' roles for citations are deprecated or do not fit what stands in the list.

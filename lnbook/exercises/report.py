@@ -1,6 +1,7 @@
 """What :func:`lnbook.exercises.check` found, in words."""
 
 import html
+import re
 from typing import NamedTuple
 
 
@@ -49,15 +50,15 @@ class Report(NamedTuple):
 
     def html(self):
         """The report as HTML: a heading and lists, every state in words, so that a screen reader
-        reads all of it.
+        reads all of it. What stands between backticks is code.
         """
 
+        def words(text):
+            return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
+
         def items(head, *texts):
-            return (
-                f"<p>{head}</p><ul>{''.join(f'<li>{html.escape(t)}</li>' for t in texts)}</ul>"
-                if texts
-                else ""
-            )
+            lines = "".join(f"<li>{words(text)}</li>" for text in texts)
+            return f"<p>{head}</p><ul>{lines}</ul>" if texts else ""
 
         parts = [
             f"<h4>{html.escape(self.id)}: {len(self.passed)} of {self.total} checks passed</h4>",
@@ -67,7 +68,7 @@ class Report(NamedTuple):
             parts.append(items("Failed:", ": ".join(self.failed)))
             parts += [f"<p>Not run after that: {self._skipped}.</p>"] if self._skipped else []
         parts += (
-            [f"<p><strong>Diagnosis.</strong> {html.escape(str(self.diagnosis))}</p>"]
+            [f"<p><strong>Diagnosis.</strong> {words(str(self.diagnosis))}</p>"]
             if self.diagnosis
             else []
         )

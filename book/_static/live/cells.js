@@ -41,13 +41,14 @@
     if (document.activeElement === cell.again) cell.editor.focus();
     cell.editor.set(cell.stub);
     cell.out.hidden = true;
+    cell.next.replaceChildren();
     if (cell.bookOutput) cell.bookOutput.hidden = false;
     say(cell, "As in the book again.");
   };
   const check = (cell) => cell.stub.split("\n").at(-1);
   const prepare = (cell) => {
     const place = make("div", { className: "ln-live-editor highlight" });
-    cell.run = button("Run", () => run(cell));
+    cell.run = Object.assign(button("Run", () => run(cell)), { title: "Shift+Enter" });
     cell.stop = button("Stop", () => python.stop());
     cell.again = button("Start again", () => startAgain(cell));
     // An exercise ends with its check; who pastes an answer over everything loses it.
@@ -58,14 +59,17 @@
     });
     cell.progress = make("progress", { hidden: true, ariaLabel: "Loading Python" });
     cell.far = make("span", { className: "ln-live-far", ariaHidden: "true" });
+    cell.next = make("span", { className: "ln-live-next" });
+    const keys = make("span", { className: "ln-live-keys", ariaHidden: "true" }, "Shift+Enter: run. Tab: leave the editor.");
     cell.out = make("div", { className: "ln-live-output cell_output", role: "region", hidden: true,
       ariaLabel: `Output of ${cell.name}` });
     cell.stop.hidden = cell.back.hidden = true;
     cell.text = cell.kept = kept(cell);
     cell.again.hidden = cell.text === cell.stub;
     cell.status.before(cell.run, cell.stop, cell.again, cell.back, cell.progress, cell.far);
+    cell.bar.append(keys, cell.next);
     cell.open.remove();
-    cell.box.append(cell.out);
+    cell.bar.after(cell.out);  // what a run shows is next to its button
     cell.pre.closest(".highlight").replaceWith(place);
     cell.editor = (window.lnEditor?.open ?? plainEditor)(place, cell.text, {
       label: `Code of ${cell.name}`, description: "ln-live-keys",
@@ -84,7 +88,11 @@
 
   // Loading Python: how far it is, at the cell that asked for it
   const megabytes = (bytes) => (bytes / 1e6).toFixed(1);
-  const arrived = (cell) => { cell.progress.hidden = true; cell.far.textContent = ""; };
+  const arrived = (cell) => {
+    clearTimeout(cell.waits);
+    cell.progress.hidden = true;
+    cell.far.textContent = "";
+  };
   const load = (cell) => {
     const busy = !python.ready();
     if (busy) say(cell, "Loading Python\u2026");
@@ -98,6 +106,10 @@
       cell.progress.hidden = false;
       cell.far.textContent = `${how.what}: ${megabytes(how.bytes)} of ${megabytes(how.of)} MB`;
       [cell.progress.value, cell.progress.max] = [how.bytes, Math.max(how.of, 1)];
+      clearTimeout(cell.waits);
+      if (how.bytes >= how.of) {  // all is here, unless more is asked for at once
+        cell.waits = setTimeout(() => { arrived(cell); say(cell, `Starting ${how.what}\u2026`); }, 300);
+      }
     });
   };
 
@@ -106,10 +118,11 @@
     if (!cell.stop.hidden) return;
     cell.stop.hidden = false;
     cell.back.hidden = true;
+    cell.next.replaceChildren();
     cell.run.setAttribute("aria-disabled", "true");
     hear.clear(cell);
     await load(cell);
-    if (python.ready()) say(cell, "Running\u2026");
+    if (python.ready()) hear.say(cell, "Running\u2026");
     // Neither other exercises nor cells that only measure are run for this one.
     const codes = cells.map((c) => (c !== cell && (c.exercise || c.timed) ? "" : c.text ?? c.stub));
     const id = cells.indexOf(cell);
@@ -119,24 +132,45 @@
   const verdict = ({ ok, stopped, failed }, cell) => {
     if (failed) return failed;
     if (stopped) return "Stopped. The next run starts Python anew.";
-    if (!ok) return "It ended with an error, shown below.";
-    if (cell.report) return `${cell.report[1]} of ${cell.report[2]} checks passed.`;
+    const [, good, of, written] = cell.report ?? [];
+    const found = good === of ? `${good} of ${of} checks passed.` : written ? `Check ${good + 1} of ${of} failed.` : "Not written yet.";
+    if (!ok) return cell.report ? `${found} Then it ended with an error.` : "It ended with an error, shown below.";
+    if (cell.report) return found;
     return cell.exercise ? `Nothing was checked: the line ${check(cell)} was not run.` : "Done.";
   };
+  /** After a right answer: its solution, and the next exercise or, after the last, the next page. */
+  const lead = (cell) => {
+    const box = cell.box.closest(".exercise"), solution = box.nextElementSibling?.closest(".solution");
+    const own = cells.filter((c) => c.exercise), next = own[own.indexOf(cell) + 1];
+    const compare = button("Compare with the solution", () => {
+      if (solution.matches(".toggle-hidden")) solution.querySelector(".toggle-button").click();
+      solution.scrollIntoView({ block: "start" });
+    });
+    const page = document.querySelector("a.right-next"), title = next?.title ?? page?.querySelector("p.prev-next-title").textContent;
+    const on = make("a", { href: next ? `#${next.exercise}` : page?.href }, `Next: ${title}`);
+    // On another page than its chapter's, a link in its text says where it belongs.
+    const home = box.querySelector("p a.internal");
+    cell.next.replaceChildren(...(solution ? [compare, on] : home ? ["Why is it right? ", home.cloneNode(true)] : []));
+  };
   const end = (cell, how) => {
+    clearInterval(cell.clock);
+    arrived(cell);
     if (document.activeElement === cell.stop) cell.run.focus();
     cell.stop.hidden = true;
     cell.run.removeAttribute("aria-disabled");
     show(cell);
     say(cell, verdict(how, cell));
     cell.back.hidden = !(how.ok && cell.exercise && !cell.report);
-    const [id, good, of] = cell.report ?? [];
-    if (cell.exercise === `ex-${id}` && good === of) passed(cell);
+    const [, good, of] = cell.report ?? [];
+    if (cell.exercise && cell.report && good === of) {
+      passed(cell);
+      lead(cell);
+    }
     const answer = cell.exercise && recall(cell.exercise);
     if (answer && how.above !== undefined) keep(cell.exercise, { ...answer, above: how.above });
   };
 
-  // Showing, in the place of what the book shows; its figures stay, for comparison.
+  // Showing, in the place of what the book shows; its figures stay, above or below, for comparison.
   const show = (cell) => {
     if (!cell.out.childElementCount) return;
     cell.out.hidden = false;
@@ -167,7 +201,19 @@
     "text/latex": (cell, data) => make("div", { className: "output tex2jax_process mathjax_process" }, data),
   };
   const hear = {
-    say: (cell, said) => { say(cell, said); arrived(cell); },
+    say: (cell, said) => {
+      say(cell, said);
+      arrived(cell);
+      clearInterval(cell.clock);
+      if (!said.startsWith("Running")) return;
+      const since = Date.now();
+      cell.clock = setInterval(() => {
+        const seconds = Math.floor((Date.now() - since) / 1000);
+        if (seconds < 5) return;
+        if (cell.status.textContent === said) say(cell, "Still running. Stop ends it.");
+        cell.far.textContent = `${seconds} s`;
+      }, 1000);
+    },
     clear: (cell) => {
       cell.out.replaceChildren();
       cell.editor.blame(0);
@@ -179,7 +225,11 @@
       if (!cell.out.lastChild?.matches(`.${kind}`)) text(cell, kind);
       cell.out.lastChild.querySelector("pre").append(data);
     },
-    report: (cell, report) => { cell.report = report; cell.out.dataset.passed = report[1] === report[2]; },
+    report: (cell, report) => {
+      if (cell.exercise && cell.exercise !== `ex-${report[0]}`) return;  // another's earns no mark
+      cell.report = report;
+      cell.out.dataset.passed = report[1] === report[2];
+    },
     display: (cell, [kind, data]) => {
       if (!faces[kind]) return text(cell, "text_plain", data);
       const part = faces[kind](cell, data);

@@ -31,7 +31,7 @@ window.lnLive = (() => {
     const exercise = box.matches(".tag_exercise") ? box.closest(".exercise") : null;
     const pre = box.querySelector(".cell_input pre");
     return { box, pre, exercise: exercise?.id, stub: pre.textContent.replace(/\n$/, ""), book: [...pre.childNodes],
-      timed: box.matches(".tag_skip-execution"), bookOutput: box.querySelector(".cell_output"),
+      timed: box.matches(".tag_skip-execution"), bookOutput: box.querySelector("details.below-input, .cell_output"),
       name: exercise?.querySelector(".caption-number")?.textContent.trim().toLowerCase() ?? `cell ${number + 1}`,
       title: exercise?.querySelector(".admonition-title").textContent.trim() };
   });
@@ -41,8 +41,7 @@ window.lnLive = (() => {
     cell.status = make("span", { className: "ln-live-status", role: "status" });
     cell.open = button(EDIT, () => open([cell]));
     cell.bar = make("div", { className: "ln-live-bar", role: "group", ariaLabel: cell.name }, cell.open, cell.status);
-    if (cell.bookOutput) cell.bookOutput.before(cell.bar);
-    else cell.box.append(cell.bar);
+    (cell.box.querySelector("details.above-input") ?? cell.box.querySelector(".cell_input")).after(cell.bar);
     if (cell.exercise) stand(cell);
   };
   const stand = (cell) => {
@@ -102,14 +101,17 @@ window.lnLive = (() => {
 
   // The row under the page's title
   const row = document.querySelector(".ln-launch");
-  const all = button(EDIT, () => { all.remove(); open(cells); });
+  const all = button(EDIT, () => {
+    all.remove();
+    open(cells).then(() => { note.textContent = `All ${cells.length} cells of this page can be edited and run.`; });
+  });
   const tryNow = () => button("Try an exercise now", () => {  // on the front page
     const cell = cells.find((c) => c.exercise);
     cell.box.closest(".exercise").scrollIntoView({ block: "nearest" });
     if (!cell.editor) open([cell]);
   });
   const note = make("span", { className: "ln-live-status", role: "status" });
-  const answers = button("Download my answers", () => {
+  const download = button("Download my answers", () => {
     note.textContent = "";
     load().then(() => lnLive.download()).catch((error) => lost(error, note));
   });
@@ -118,7 +120,8 @@ window.lnLive = (() => {
     keys().forEach((key) => localStorage.removeItem(key));
     location.reload();
   });
-  const offer = () => { answers.hidden = forget.hidden = !keys().length; };
+  const answers = make("details", { className: "ln-answers" }, make("summary", { className: "ln-button" }, "My answers"), download, forget);
+  const offer = () => { answers.hidden = !keys().length; };
 
   const able = window.Worker && window.WebAssembly;
   if (row && cells.length && (location.protocol !== "file:" || "disk" in here.dataset)) {
@@ -128,7 +131,7 @@ window.lnLive = (() => {
       cells.forEach((cell) => cell.exercise && bar(cell));
       if ("whole" in here.dataset) row.append(all);
       else if (row.closest(".ln-hero")) row.children[0].after(" ", tryNow());
-      row.append(answers, forget, note);
+      row.append(answers, note);
     }
   }
   // Another tab may change what is kept, and a page that is gone back to stands as it was left.

@@ -19,6 +19,7 @@ import __main__
 from lnbook import exercises
 
 MOST_TEXT = 200_000  # characters that one run may print
+MOST_CALLS = 12  # of an error's, shown
 FACES = (
     ("_repr_html_", "text/html"),
     ("_repr_svg_", "image/svg+xml"),
@@ -70,7 +71,7 @@ def show(value):
     """Post a value in the best form that it has."""
     sys.stdout.flush(), sys.stderr.flush()
     if type(value).__module__ == "lnbook.exercises.report":
-        post("report", value.id, len(value.passed), value.total)
+        post("report", value.id, len(value.passed), value.total, value.written)
     for method, kind in FACES:
         data = getattr(value, method, lambda: None)() if not isinstance(value, type) else None
         if data is not None:
@@ -186,7 +187,10 @@ async def _execute(code, name, space):
 
 
 def _told(error, name):
-    """([(text, is it the reader's line), ...], number of the reader's line or 0)."""
+    """([(text, is it the reader's line), ...], number of the reader's line or 0).
+
+    What was raised comes first; of many calls, those in the middle are left out.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     while frames and not frames[0].filename.startswith("<"):
         del frames[0]
@@ -194,7 +198,9 @@ def _told(error, name):
     if isinstance(error, SyntaxError) and error.filename == name:
         mine.append(error.lineno)
     lines = [("".join(traceback.format_list([frame])), frame.filename == name) for frame in frames]
-    lines.append(("".join(traceback.format_exception_only(error)), False))
+    if len(lines) > MOST_CALLS:
+        lines[4:-4] = [(f"  [{len(lines) - 8} more calls]\n", False)]
+    lines.insert(0, ("".join(traceback.format_exception_only(error)), False))
     return lines, mine[-1] if mine else 0
 
 

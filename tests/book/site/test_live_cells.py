@@ -92,7 +92,7 @@ def run(page, cell, code, key="Shift+Enter"):
 
 def test_wrong_answer_gets_its_diagnosis(visit):
     status, output = run(visit.page, CELL, WRONG)
-    assert status == "3 of 10 checks passed."
+    assert status == "Check 4 of 10 failed."
     assert "the path through the mean is left out" in output and "Not run after that: 6" in output
     assert visit.page.locator(".ln-live-mark").count() == 0
     assert visit.page.locator(f"{CELL} [data-passed=false]").is_visible()
@@ -102,6 +102,9 @@ def test_right_answer_passes_and_is_marked(visit):
     status, output = run(visit.page, CELL, f"{RIGHT}\nprint('below')", key="Control+Enter")
     assert status == "10 of 10 checks passed." and "Failed" not in output and "below" in output
     assert visit.page.locator(f"{CELL} [data-passed=true]").is_visible()
+    assert "Next: Exercise 3.2" in visit.page.inner_text(f"{CELL} .ln-live-next")
+    visit.page.click(f"{CELL} >> text=Compare with the solution")
+    assert visit.page.locator(".solution pre").first.is_visible()
     marks = [mark.get_attribute("aria-label") for mark in visit.page.locator(".ln-live-mark").all()]
     assert f"1 of {len(exercises_of('03'))} exercises passed" in marks and "passed" in marks
 
@@ -122,15 +125,19 @@ def test_an_error_marks_the_readers_line(visit):
 def test_a_figure_and_what_it_needs_from_above(visit):
     visit.page.click(".ln-launch >> text=Edit and run here")
     visit.page.wait_for_selector(".cm-content:focus")
+    assert "cells of this page can be edited" in visit.page.inner_text(".ln-launch")
     first = ".bd-article .cell:has(figure)"
     visit.page.locator(first).first.evaluate(
         "cell => { cell.id = 'figure'; cell.querySelector('details').open = true; }"
     )
     with visit.page.expect_response(re.compile("matplotlib")):
-        visit.page.locator("#figure >> text=Run").click()
+        visit.page.locator("#figure button:text-is('Run')").click()
     visit.page.wait_for_selector("#figure .ln-live-output img", timeout=MOST_MS)
     size = visit.page.evaluate("document.querySelector('#figure .ln-live-output img').naturalWidth")
     assert size > 100 and visit.page.inner_text("#figure [role=status]") == "Done."
+    # Next to the button; and no line is marked of the run that only found what was missing.
+    assert visit.page.locator("#figure .ln-live-bar + .ln-live-output").count() == 1
+    assert visit.page.locator("#figure .ln-live-blamed").count() == 0
 
 
 def test_nothing_is_asked_of_others(visit, address):
@@ -163,6 +170,7 @@ def test_an_endless_loop_is_stopped_and_a_reload_keeps_the_answer(visit):
     put(page, CELL, "print('in the loop')\nwhile True:\n    pass")
     page.keyboard.press("Shift+Enter")
     page.wait_for_selector(f"{CELL} .ln-live-output >> text=in the loop", timeout=MOST_MS)
+    page.wait_for_selector(f"{CELL} [role=status] >> text=Still running", timeout=MOST_MS)
     page.click(f"{CELL} >> text=Stop")
     assert "Stopped" in page.inner_text(f"{CELL} [role=status]")
     put(page, CELL, RIGHT)
@@ -170,6 +178,7 @@ def test_an_endless_loop_is_stopped_and_a_reload_keeps_the_answer(visit):
     assert page.inner_text(f"{CELL} .cell_input").strip() == RIGHT
     assert "earlier visit" in page.inner_text(bar(CELL))
     with page.expect_download() as download:
+        page.click("text=My answers")
         page.click("text=Download my answers")
     cells = json.loads(download.value.path().read_text())["cells"]
     assert "Exercise 3.1" in cells[0]["source"][0] and "".join(cells[1]["source"]).endswith(RIGHT)

@@ -88,11 +88,14 @@ def test_errors_name_the_readers_line():
     ok, posted = run("def f():\n    return [][1]\nprint('a', end='')\nf()")
     kind, lines, line = posted[-1]
     assert not ok and posted[0] == ("stream", "stdout", "a") and kind == "error" and line == 2
-    assert [mine for _, mine in lines] == [True, True, False] and "exercise 1.1" in lines[0][0]
+    assert [mine for _, mine in lines] == [False, True, True] and "exercise 1.1" in lines[1][0]
+    assert "IndexError" in lines[0][0]
+    lines = run("def f(n):\n    return f(n + 1)\nf(0)")[1][-1][1]
+    assert "RecursionError" in lines[0][0] and len(lines) == 10 and "more calls" in lines[5][0]
     assert run("x = (")[1][-1][2] == 1
     lines, line = run("y", steps=[(2, "1 / 0")])[1][-1][1:]
     assert "cell 3 of the page" in lines[0][0] and line == 0
-    assert "ZeroDivisionError" in lines[-1][0]
+    assert "ZeroDivisionError" in lines[1][0]
     # Nothing that a step shows is posted.
     assert run("x", steps=[(0, "x = 5\nprint(x)\nx")])[1] == [("display", "text/plain", "5")]
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.parsers.rst import directives
+from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx.util.docutils import SphinxDirective
 
 #: Up to this width of the window.
@@ -193,10 +194,27 @@ def _scripts(app, pagename, templatename, context, doctree):
             app.add_js_file(script, loading_method="defer")
 
 
+def _code_below(app, doctree, docname):
+    """Move the folded code of a figure or a table below it. What is folded says what it is."""
+    numbers = app.env.toc_fignumbers.get(docname, {}).get("figure", {})
+    for code in list(doctree.findall(HideCodeCellNode)):
+        cell = code.parent
+        shown = next((numbers[id] for f in cell.findall(nodes.figure) for id in f["ids"]), None)
+        said = "Code that the cells below use"
+        if "above-input" not in code["classes"]:
+            said = "Output of this code"
+        elif len(cell) > 1:
+            said = f"Code of Fig. {'.'.join(map(str, shown))}" if shown else "Code of this table"
+            cell.remove(code)
+            cell.append(code)
+        code["prompt_show"] = code["prompt_hide"] = said
+
+
 def setup(app):
     app.add_node(picture, html=(_start("<picture>"), _start("</picture>")))
     app.add_node(layers, html=(_start('<div class="ln-layers">'), _start("</div>")))
     app.add_node(source, html=(_visit_source, None))
     app.connect("doctree-read", _two_widths, priority=400)  # before Sphinx collects the images
     app.add_directive("interactive", Interactive)
+    app.connect("doctree-resolved", _code_below, priority=950)  # after notebooks are written
     app.connect("html-page-context", _scripts)

@@ -65,13 +65,6 @@ class Gather(SphinxTransform):
             raise ValueError(f"{mark.source}:{mark.line}: {found}")
 
 
-# Where a browser's CSS cannot reach inside a closed <details>, this opens the answers before
-# printing.
-PRINT = """\
-if (!CSS.supports("selector(::details-content)")) addEventListener("beforeprint", () =>
-  document.querySelectorAll("details.ln-answer, details.ln-aside").forEach(part => { part.open = true; }));"""  # noqa: E501
-
-
 class question(nodes.General, nodes.Element):
     """Holds the blocks of the question, then one ``answer``."""
 
@@ -129,4 +122,3 @@ def setup(app):
     app.add_node(answer, html=_tags(start, "</details>\n"))
     app.connect("config-inited", _number_questions, 900)  # after Sphinx put in its own formats
     app.add_directive("question", Question)
-    app.add_js_file(None, body=PRINT)

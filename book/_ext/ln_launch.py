@@ -14,10 +14,6 @@ from urllib.parse import quote
 
 from ln_notebook import COLAB_BRANCH, is_notebook
 
-FROM_DISK = (
-    "<script>if (location.protocol === 'file:')"
-    " document.documentElement.classList.add('ln-from-disk')</script>"
-)
 SERVE = (
     "Opened from disk, this page can be read, not run. To run it in the browser, start <code>python"
     " -m http.server</code> in the top folder of the site and open"
@@ -58,7 +54,7 @@ def row(found, note=None):
     row = f'<p class="ln-launch">{links}</p>'
     row += f'<p class="ln-launch-note">{note}</p>' if note else ""
     if "data-ln-served" in links:
-        row = f'{FROM_DISK}{row}<p class="ln-launch-note" data-ln-disk>{SERVE}</p>'
+        row = f'{row}<p class="ln-launch-note" data-ln-disk>{SERVE}</p>'
     return row
 
 

@@ -8,18 +8,39 @@ document.addEventListener("click", (event) => {
 const stops = () => document.querySelectorAll("mjx-container, .ln-cells").forEach((box) => {
   box.tabIndex = box.matches(".ln-cells, [display]") && box.scrollWidth > box.clientWidth ? 0 : -1;
 });
-// On a phone a formula is made smaller, to three quarters at most, before it scrolls.
+// On a phone reasons beside a formula come below its lines; then it is made smaller, to
+// 0.6 at most, before it scrolls. A table of cells is made a little smaller.
+const hasReasons = (formula) => {
+  const cell = formula.querySelector("mjx-mtd:nth-child(4)");
+  return cell && cell.previousElementSibling.childElementCount < 2;  // an empty column, but for a strut, lies before them
+};
 const fit = () => {
   const formulas = [...document.querySelectorAll("mjx-container[display]")];
-  formulas.forEach((formula) => { formula.style.fontSize = formula.dataset.size ??= formula.style.fontSize; });
-  const shares = formulas.map((formula) => formula.clientWidth / formula.querySelector("mjx-math").offsetWidth);
-  formulas.forEach((formula, i) => {
-    if (shares[i] < 1) formula.style.fontSize = `calc(${formula.dataset.size} * ${Math.max(0.75, shares[i] - 0.01)})`;
+  formulas.forEach((formula) => {
+    formula.style.fontSize = formula.dataset.size ??= formula.style.fontSize;
+    formula.classList.remove("ln-stacked");
+  });
+  const shares = () => formulas.map((formula) => formula.clientWidth / formula.querySelector("mjx-math").offsetWidth);
+  shares().forEach((share, i) => { if (share < 1 && hasReasons(formulas[i])) formulas[i].classList.add("ln-stacked"); });
+  shares().forEach((share, i) => {
+    if (share < 1) formulas[i].style.fontSize = `calc(${formulas[i].dataset.size} * ${Math.max(0.6, share - 0.01)})`;
+  });
+  const tables = [...document.querySelectorAll(".ln-cells table")];
+  tables.forEach((table) => { table.style.fontSize = ""; });
+  const over = tables.map((table) => table.offsetWidth / table.parentElement.clientWidth - 1);
+  tables.forEach((table, i) => {
+    if (over[i] > 0.002) table.style.fontSize = `${parseFloat(getComputedStyle(table).fontSize) * Math.max(0.82, 1 - 1.5 * over[i])}px`;
   });
   stops();
 };
 addEventListener("resize", fit);
 addEventListener("load", async () => { await window.MathJax?.startup.promise; fit(); });
+
+// The theme's sidebar, with the logo, stands outside of landmarks.
+addEventListener("DOMContentLoaded", () => {
+  const sidebar = document.querySelector(".bd-sidebar-primary");
+  if (sidebar) Object.assign(sidebar, { role: "complementary", ariaLabel: "The book" });
+});
 
 // On a phone a table's row is a card (ln.css): each cell has the head of its column.
 addEventListener("DOMContentLoaded", () => document.querySelectorAll("article .table").forEach((table) => {
@@ -55,51 +76,15 @@ const asText = (part) => {
   return part;
 };
 
-// What readers type for words of the book
-const SAME = { bf16: "bfloat16", fp16: "float16", fp32: "float32", epsilon: "eps", reduction: "mean", reductions: "means" };
-// The section of a page with most of the words, after how many it has; those in its heading count twice.
-const sectionWith = (page, words) => {
-  const count = (text) => words.filter((word) => text.toLowerCase().includes(word)).length;
-  const worth = (section) => {
-    const own = [...section.children].filter((part) => part.tagName !== "SECTION").map((part) => part.textContent);
-    return count(own.join(" ")) + count(section.querySelector("h1, h2, h3, h4").textContent);
-  };
-  const ranked = [...page.querySelectorAll("section[id]:has(> :is(h1, h2, h3, h4))")].map((section) => [worth(section), section]);
-  return ranked.sort((a, b) => b[0] - a[0])[0] ?? [];
-};
+// What needs a server is hidden on a page that was opened from disk (ln.css).
+if (location.protocol === "file:") document.documentElement.classList.add("ln-from-disk");
 
-// The search leads to the section that has the words, and shows its text, not what is folded or lists contents. It begins when
-// the document is there: this must be there before.
-document.addEventListener("DOMContentLoaded", () => {
-  if (typeof Search === "undefined") return;
-  const { htmlToText, makeSearchSummary, query } = Search;
-  const parsed = (source) => {
-    const page = new DOMParser().parseFromString(source, "text/html");
-    const hidden = "#jb-print-docs-body, nav, .ln-launch, .ln-launch-note, .headerlink, details.hide, .prev-next-area";
-    page.querySelectorAll(hidden).forEach((part) => part.remove());
-    return asText(page);
-  };
-  Search.htmlToText = (source, anchor) => (
-    htmlToText(parsed(source).documentElement.outerHTML, anchor).replace(/\s+/g, " "));
-  Search.makeSearchSummary = (source, words, anchor) => {
-    const [worth, section] = anchor ? [] : sectionWith(parsed(source), [...words]);
-    const summary = makeSearchSummary(source, words, section ? `#${CSS.escape(section.id)}` : anchor);
-    const title = section?.querySelector("h2, h3, h4");
-    if (title?.parentElement === section) {
-      queueMicrotask(() => {  // when it stands below the link
-        const hit = summary.parentElement, link = hit.querySelector("a");
-        link.hash = section.id;
-        link.append(` \u203a ${title.textContent}`);
-        hit.dataset.worth = worth;
-        const hits = [...hit.parentElement.children];
-        const less = hits.slice(0, hits.indexOf(hit)).find((other) => Number(other.dataset.worth) < worth);
-        if (less) less.before(hit);  // the best section first
-      });
-    }
-    return summary;
-  };
-  Search.query = (words) => query(words.replace(/\w+/g, (word) => SAME[word.toLowerCase()] ?? word));
-});
+// Where a browser's CSS cannot reach inside a closed <details>, this opens the answers before printing.
+if (!CSS.supports("selector(::details-content)")) {
+  addEventListener("beforeprint", () => document.querySelectorAll("details.ln-answer, details.ln-aside").forEach((part) => {
+    part.open = true;
+  }));
+}
 
 // Paper is light: printed from the dark theme, a page would be grey on white and its code white on white.
 addEventListener("beforeprint", () => {

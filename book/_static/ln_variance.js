@@ -50,7 +50,7 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
   function line(results, truth, step) {
     drawing.add("rect", { x: place(LOW), y: 8, width: place(0) - place(LOW), height: 124,
       fill: LnFigure.COLOURS.orange, "fill-opacity": 0.15 });
-    drawing.text([place(LOW / 2), 18], "negative", "ln-small ln-centred");
+    drawing.text([place(LOW / 2), 15], "negative", "ln-small ln-centred");
     for (const v of [-2, -1, 0, 1, 2, 3]) {
       drawing.line([[place(v), 132], [place(v), 137]], "currentColor", { width: 1 });
       drawing.text([place(v), 148], number(v, 0), "ln-small ln-centred");

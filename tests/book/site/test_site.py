@@ -35,6 +35,10 @@ def test_chapters_show_outputs(html):
         # Twelve cells that print, at least; a page that was not executed has none.
         assert text.count('class="cell_output') >= 12
         assert "glue:text" not in text and "Traceback" not in text
+        # Folded code stands below its figure, and says whose it is.
+        assert "Show code cell source" not in text
+        folded = text.count('class="cell tag_hide-input')
+        assert len(re.findall('title">Code (?:of|that) ', text)) == 2 * folded
 
 
 def test_nothing_is_loaded_from_elsewhere(site, tags):

@@ -9,32 +9,23 @@ import argparse
 import os
 
 from lnbook.measure.contestants import Case, arrays, line_calls, memory_calls
-from lnbook.measure.provenance import digits, machine_file, provenance, save
-from lnbook.measure.rates import machine
+from lnbook.measure.provenance import machine_file, provenance, save
 from lnbook.measure.stopwatch import compare
+from lnbook.measure.suite import rates
 
 from ..command import new_file
 
 SIZES = tuple(2**k for k in range(15, 28))
 SHAPES = ((2, 128, 1024), (8, 1024, 768), (4, 512, 4096))
+ROUNDS = 11
 
 
-def machines(sizes=SIZES):
-    """Rates with arrays of each size, and FLOP/s, which does not depend on it."""
-    for size in sizes:
-        rates = machine(1, size)._asdict()
-        del rates["name"]
-        rates = {name: digits(rate) for name, rate in rates.items()}
-        yield {"section": "machine", "size": size, **rates}
-
-
-def calls(shapes=SHAPES, rounds=11):
+def calls(shape):
     """Seconds of NumPy's calls, and of a copy of the same arrays in the same rounds."""
-    for shape in shapes:
-        case = Case(shape, "float32", "forward", 1, "recycled", "ordinary")
-        a = arrays(case)
-        for record in compare(dict(memory_calls(case, a)) | line_calls(a), {}, rounds=rounds):
-            yield {"section": "calls", "shape": shape, **record}
+    case = Case(shape)
+    a = arrays(case)
+    for record in compare(dict(memory_calls(case, a)) | line_calls(a), rounds=ROUNDS):
+        yield {"section": "calls", "shape": shape, **record}
 
 
 def main(arguments=None):
@@ -51,7 +42,9 @@ def main(arguments=None):
     os.sched_setaffinity(0, {options.core})
     ran = provenance("python -m benchmarks.cpu.machine", ("numpy", "numba"))
     title = "Rates of one core, and of NumPy's calls on it"
-    result = {"title": title, "provenance": ran, "records": [*machines(), *calls()]}
+    records = [record for size in SIZES for record in rates(size, ROUNDS)]
+    records += [record for shape in SHAPES for record in calls(shape)]
+    result = {"title": title, "provenance": ran, "records": records}
     save(options.output or machine_file("machine"), result)
 
 

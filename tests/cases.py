@@ -410,6 +410,9 @@ WIDTHS = (
     *(1000, 1023, 1024, 2047, 2048, 2049, 2500),
 )
 
+#: Rows, or upstream gradients, out of the ordinary.
+ODD = constant_rows, outlier, nearly_constant_upstream, upstream_along_x
+
 SHAPES = ((2, 3, 8), (4, 8, 16), (4, 16, 64), (3, 5, 32))
 DTYPES = ("float64", "float32", *HALVES)
 
@@ -418,59 +421,37 @@ def _name(shape):
     return "x".join(map(str, shape))
 
 
+def in_each(name, shape, *regime, dtypes=("float64", "float32"), **fields):
+    """A case in each of these dtypes, which ends its name."""
+    return [Case(f"{name} {dtype}", shape, dtype, *regime, **fields) for dtype in dtypes]
+
+
 LAYER_NORM = (
-    *(Case(f"{_name(shape)} {dtype}", shape, dtype) for shape in SHAPES for dtype in DTYPES),
+    *(case for shape in SHAPES for case in in_each(_name(shape), shape, dtypes=DTYPES)),
     Case("2x32x1024 float32", (2, 32, 1024), "float32"),
-    *(Case(f"zeros {dtype}", (2, 3, 8), dtype, zeros) for dtype in DTYPES),
-    *(Case(f"D=1 {dtype}", (5, 1), dtype, offset=100) for dtype in DTYPES),
-    *(Case(f"no rows {dtype}", (0, 8), dtype) for dtype in DTYPES),
-    *(Case(f"one row, no leading axis {dtype}", (8,), dtype) for dtype in DTYPES),
-    *(
-        Case(f"D={D} {dtype}", (max(4, 64 // D), D), dtype)
-        for D in (2, 3, 5, 7, 65, 129, 1024)
-        for dtype in ("float64", "float32")
-    ),
+    *in_each("zeros", (2, 3, 8), zeros, dtypes=DTYPES),
+    *in_each("D=1", (5, 1), offset=100, dtypes=DTYPES),
+    *in_each("no rows", (0, 8), dtypes=DTYPES),
+    *in_each("one row, no leading axis", (8,), dtypes=DTYPES),
+    *(c for D in (2, 3, 5, 7, 65, 129, 1024) for c in in_each(f"D={D}", (max(4, 64 // D), D))),
     Case("D=65536 float32", (1, 65536), "float32", offset=1e4),
     Case("65536 rows float32", (65536, 2), "float32"),
     Case("8192 rows float64", (8192, 2)),
-    *(
-        Case(f"offset {offset:g} {dtype}", (4, 7), dtype, offset=offset)
-        for dtype in ("float64", "float32")
-        for offset in (1e2, 1e4, 1e6)
-    ),
+    *(c for m in (1e2, 1e4, 1e6) for c in in_each(f"offset {m:g}", (4, 7), offset=m)),
     Case("offset 1e8 float64", (4, 7), offset=1e8),
     *(
-        Case(f"D={D}, offset {offset:g} {dtype}", (max(1, 256 // D), D), dtype, offset=offset)
+        case
         for D in (2, 3, 64, 1000, 1024)
-        for dtype in ("float64", "float32")
         for offset in (1e4, 1e6)
+        for case in in_each(f"D={D}, offset {offset:g}", (max(1, 256 // D), D), offset=offset)
     ),
     Case("1e8 +- 1e-3", (2, 3, 8), regime=alternating, offset=1e11, scale=1e-3),
-    *(Case(f"offset 100 {dtype}", (4, 64), dtype, offset=100) for dtype in HALVES),
-    *(
-        Case(f"scale {scale:g} {dtype}", (4, 8), dtype, scale=scale)
-        for dtype in ("float64", "float32")
-        for scale in (1e-3, 1e-1, 1e2, 1e6)
-    ),
-    *(
-        Case(f"float32 parameters {dtype}", (4, 64), dtype, parameters="float32")
-        for dtype in HALVES
-    ),
-    *(
-        Case(f"{regime.__name__} {dtype}", (4, 8), dtype, regime)
-        for regime in (
-            constant_rows,
-            outlier,
-            nearly_constant_upstream,
-            upstream_along_x,
-            outlier_upstream_on_the_mean,
-        )
-        for dtype in ("float64", "float32")
-    ),
-    *(
-        Case(f"outlier_first_upstream {dtype}", (4, 1024), dtype, outlier_first_upstream)
-        for dtype in ("float64", "float32")
-    ),
+    *in_each("offset 100", (4, 64), offset=100, dtypes=HALVES),
+    *(c for size in (1e-3, 1e-1, 1e2, 1e6) for c in in_each(f"scale {size:g}", (4, 8), scale=size)),
+    *in_each("float32 parameters", (4, 64), parameters="float32", dtypes=HALVES),
+    *(case for regime in ODD for case in in_each(regime.__name__, (4, 8), regime)),
+    *in_each("outlier_upstream_on_the_mean", (4, 8), outlier_upstream_on_the_mean),
+    *in_each("outlier_first_upstream", (4, 1024), outlier_first_upstream),
     Case("eps 0", (4, 8), eps=0.0),
     Case("eps 1", (4, 8), eps=1.0),
     Case("eps 1e-12 float32", (4, 8), "float32", eps=1e-12),
@@ -503,18 +484,12 @@ CASES = (
     *LAYER_NORM,
     *(c._replace(name=f"rms_norm {c.name}", norm="rms_norm") for c in LAYER_NORM if c.size < 4096),
     *(
-        Case(
-            f"group_norm {regime.__name__} {scale:g} {dtype}",
-            (2, 6, 5),
-            dtype,
-            regime,
-            scale=scale,
-            norm="group_norm",
-            groups=3,
-        )
-        for regime in (zeros, constant_rows, outlier, nearly_constant_upstream, upstream_along_x)
+        case._replace(norm="group_norm", groups=3)
+        for regime in (zeros, *ODD)
         for scale in (1.0, 1e6)
-        for dtype in ("float64", "float32")
+        for case in in_each(
+            f"group_norm {regime.__name__} {scale:g}", (2, 6, 5), regime, scale=scale
+        )
     ),
     *(
         case

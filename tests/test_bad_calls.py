@@ -142,24 +142,12 @@ UNCHECKED = {
 
 def functions():
     """{module.name: function} of the public functions whose parameters are known."""
-    modules = {
-        m.__name__.rpartition(".")[2]: m
-        for m in (
-            layernorm,
-            backend,
-            gpu,
-            sharded.rows,
-            sharded.features,
-            reference,
-            variance,
-            rounding,
-            summation,
-            regimes,
-            cost,
-            gradcheck,
-        )
-    }
-    for short, module in modules.items():
+    modules = (
+        *(layernorm, backend, gpu, sharded.rows, sharded.features, reference, variance),
+        *(rounding, summation, regimes, cost, gradcheck),
+    )
+    for module in modules:
+        short = module.__name__.rpartition(".")[2]
         for name, function in inspect.getmembers(module, inspect.isfunction):
             if not name.startswith("_") and function.__module__.startswith(module.__name__):
                 yield f"{short}.{name}", function

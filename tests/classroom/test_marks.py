@@ -38,27 +38,13 @@ def roster(tmp_path, text):
 
 def result(*got):
     tasks = [
-        {
-            "id": task.id,
-            "of": task.points,
-            "points": number,
-            "example": None,
-            "diagnosis": None,
-            "checks": [("one", None if number else "wrong")],
-        }
-        for task, number in zip(TASKS, got)
+        {"id": task.id, "of": task.points, "points": n, "checks": [("one", None if n else "wrong")]}
+        | {"example": None, "diagnosis": None}
+        for task, n in zip(TASKS, got)
     ]
     seen = {"note": None, "output": "", "printed": 0}
-    return {
-        "state": "graded",
-        "tasks": tasks,
-        "errors": [],
-        "missing": {},
-        "proposed": {},
-        "twice": [],
-        **seen,
-        "public": seen,
-    }
+    nothing = {"errors": [], "missing": {}, "proposed": {}, "twice": []}
+    return {"state": "graded", "tasks": tasks, "public": seen, **nothing, **seen}
 
 
 def rows(text):

@@ -58,6 +58,9 @@ class Hours(SphinxRole):
 
 
 def _say(app, config):
+    cff = yaml.safe_load(Path(app.srcdir, "CITATION.cff").read_text(encoding="utf-8"))
+    released = f"Version {cff['version']} of {cff['date-released']}. "
+    config.html_theme_options["extra_footer"] = released + config.html_theme_options["extra_footer"]
     config.ln_repository = config.html_theme_options.get("repository_url") or ""
     for tag, there in (("live", config.ln_live), ("repository", config.ln_repository)):
         if there:

@@ -79,6 +79,8 @@ THEBE = re.compile(
     r'\s*<script type="text/x-thebe-config">.*?</script>\s*<script>kernelName = .*?</script>', re.S
 )
 
+EXERCISE = re.compile(r'(<div class="exercise admonition" id="(ex-[\w-]+)">\s*)(<p .*?)</p>')
+
 
 def _clean(app, pagename, templatename, context, doctree):
     """Drop the scripts of sphinx-thebe, which would load from a CDN."""
@@ -95,6 +97,9 @@ def _clean(app, pagename, templatename, context, doctree):
         body = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
         # sphinx-exercise gives every exercise and solution of a page the same id.
         body = re.sub(r' id="(exercise|solution)-content"', "", body)
+        # Questions and figures have a link of their own; so have exercises.
+        link = r'<a class="headerlink" href="#\2" title="Link to this exercise">#</a></p>'
+        body = re.sub(EXERCISE, rf"\1\3{link}", body)
         # Docutils' roles for citations are deprecated or do not fit what stands in the list.
         context["body"] = re.sub(r' role="(list|doc-biblioentry)"', "", body)
 

@@ -79,7 +79,7 @@ THEBE = re.compile(
     r'\s*<script type="text/x-thebe-config">.*?</script>\s*<script>kernelName = .*?</script>', re.S
 )
 
-EXERCISE = re.compile(r'(<div class="exercise admonition" id="(ex-[\w-]+)">\s*)(<p .*?)</p>')
+EXERCISE = re.compile(r'(<div class="exercise admonition" id="(ex-[\w-]+)">\s*<p .*?</p>)')
 
 
 def _clean(app, pagename, templatename, context, doctree):
@@ -98,8 +98,8 @@ def _clean(app, pagename, templatename, context, doctree):
         # sphinx-exercise gives every exercise and solution of a page the same id.
         body = re.sub(r' id="(exercise|solution)-content"', "", body)
         # Questions and figures have a link of their own; so have exercises.
-        link = r'<a class="headerlink" href="#\2" title="Link to this exercise">#</a></p>'
-        body = re.sub(EXERCISE, rf"\1\3{link}", body)
+        link = r'<a class="headerlink" href="#\2" title="Link to this exercise">#</a>'
+        body = re.sub(EXERCISE, rf"\1{link}", body)
         # Docutils' roles for citations are deprecated or do not fit what stands in the list.
         context["body"] = re.sub(r' role="(list|doc-biblioentry)"', "", body)
 

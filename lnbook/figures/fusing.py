@@ -163,6 +163,41 @@ def lanes(requests):
     return key_below(fig, (moved, used), ("sector moved", "used"))
 
 
+def registers(run, width):
+    """The grid of a launch with a block for each row of x, and in block 0 the column of x that each
+    register of the first two and the last thread of two warps holds.
+
+    run: a log, in which a thread loads each of its numbers of x once, ``width`` in a request.
+    """
+    kept = {}
+    loads = [a for a in run.accesses if (a.block, a.array, a.kind) == (0, "x", "load")]
+    for a in loads:
+        column = (a.address - min(b.address for b in loads)) // 4
+        kept.setdefault(a.thread, []).extend(range(column, column + a.size // 4))
+    fig, ax = figure(5.6, 3.9)
+    places = {
+        thread: 4.4 * (thread // 32) + min(thread % 32, 3) for thread in (0, 1, 31, 32, 33, 63)
+    }
+    for thread, left in places.items():
+        for register, column in enumerate(kept[thread]):
+            colour = list(COLOURS.values())[register // width]
+            ax.barh(register, 0.94, 0.9, left, color=colour)
+            label(ax, left + 0.47, register, str(column), color="white", fontsize=10)
+    for warp in range(2):
+        label(ax, 4.4 * warp + 1.97, -1.1, f"warp {warp}")
+        label(ax, 4.4 * warp + 2.47, 3.5, "…")
+    for block, text in enumerate(("block 0", "block 1", "…")):
+        ax.barh(-3.6, 2.74, 1.2, 2.8 * block, color=LIGHT)
+        label(ax, 2.8 * block + 1.37, -3.6, text)
+    for top, bottom in ((0, 0), (2.74, 8.34)):
+        ax.plot((top, bottom), (-2.9, -1.7), color="black", linewidth=1)
+    ax.set_xticks([left + 0.47 for left in places.values()], places)
+    ax.set(xlim=(-0.1, 8.5), ylim=(len(kept[0]) - 0.4, -4.3), xlabel="thread", ylabel="register")
+    ax.set_yticks([-3.6, *range(len(kept[0]))], ["grid", *range(len(kept[0]))])
+    ax.grid(False)
+    return fig
+
+
 def timeline(run):
     """How many threads of a block write to shared memory between two barriers, as in a tree: always
     the first ones.

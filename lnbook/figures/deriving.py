@@ -82,7 +82,7 @@ def loss_curves(runs):
     ax.set(xlabel="step", ylabel="loss")
     ax.set_yticks([5, 10, 20, 40, 100], ["5", "10", "20", "40", "100"])
     ax.tick_params(which="minor", labelleft=False)
-    ax.legend(frameon=False)
+    ax.legend(frameon=False, fontsize=SIZE)
     return fig
 
 

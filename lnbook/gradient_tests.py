@@ -191,18 +191,9 @@ TESTS = (
 
 
 def kill_matrix(mutants=MUTANTS, tests=TESTS):
-    """Run every mutant through every test.
+    """Run every mutant through every test: a bool array (mutants, tests), True where it is found.
 
-    Parameters
-    ----------
-    mutants : sequence of Mistake
-    tests : sequence of GradientTest
-        ``TESTS``, ``RECIPES`` or your own.
-
-    Returns
-    -------
-    killed : bool array, shape (len(mutants), len(tests))
-        True where the test found the mistake.
+    ``tests``: ``TESTS``, ``RECIPES`` or your own, of :class:`GradientTest`.
     """
     for mutant in (mutants := validation.require_several("mutants", mutants)):
         validation.require_kind("mutants", mutant, Mistake, "some of the class Mistake")

@@ -283,10 +283,8 @@ def _what_it_lets_pass(answer):
     test = _Asked(answer)
     accepted = list(map(test.passes, RMS_RIGHT.values()))
     if not any(accepted) and test.passes(_times(-7, -7)) and test.passes(_times(2, 2)):
-        says = (
-            "True and False have changed places in your answer. What does it say of a right"
-            " backward?"
-        )
+        says = "True and False have changed places in your answer."
+        says += " What does it say of a right backward?"
         because = "refuses right ones, and takes -7 and 2 times the right gradients"
         return Diagnosis("known", (), says, (because,))
     if not all(accepted):
@@ -314,20 +312,17 @@ def _why_it_passes(test, mutant, calls):
     if not name:
         return f"Your test does not look at {blind[0]}."
     if mutant in RMS_MUTANTS["a dropped eps"].values() and errors["dx"] < 1e-2:
-        return (
-            "In your test sigma is much larger than the root of eps. Without eps its dx changes by"
-            f" {100 * errors['dx']:.1g} %."
-        )
+        says = "In your test sigma is much larger than the root of eps."
+        return f"{says} Without eps its dx changes by {100 * errors['dx']:.1g} %."
     if errors[name] > 1 and test.passes(_times(-1, -1)):
         return "Your test does not look at signs."
     for error in (1, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001):
         too_large = (1 + error * (name == one) for one in ("dx", "dgamma"))
         if error >= errors[name] / 3 and test.passes(_times(*too_large)):
-            return (
-                f"Your test passes a {name} that is {100 * error:g} % too large. At your D of"
-                f" {calls[0][0].shape[-1]} the {name} that it let pass is off by"
-                f" {100 * errors[name]:.2g} %. How near should the slopes come?"
-            )
+            off, D = f"off by {100 * errors[name]:.2g} %", calls[0][0].shape[-1]
+            says = f"Your test passes a {name} that is {100 * error:g} % too large."
+            says += f" At your D of {D} the {name} that it let pass is {off}."
+            return f"{says} How near should the slopes come?"
     return None
 
 

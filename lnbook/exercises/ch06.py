@@ -442,14 +442,11 @@ def _asks_again(answer):
     if not calls:
         says = "Your test calls no layer. Where does its True or False come from?"
     elif not right and len(blind) == 4:
-        says = (
-            "True and False have changed places in your answer. What does it say of a right layer?"
-        )
+        says = "True and False have changed places in your answer."
+        says += " What does it say of a right layer?"
     elif not right and test.passes(constant=True):
-        says = (
-            "Your test wants the second call to return what the first did. Are their inputs the"
-            " same? It is the first result that must stay what it was."
-        )
+        says = "Your test wants the second call to return what the first did. Are their inputs"
+        says += " the same? It is the first result that must stay what it was."
     elif (
         right
         and len(calls) > 1
@@ -466,33 +463,23 @@ def _overlooked(blind, first, *others):
     """
     shape = first[0].shape
     alike = [[np.array_equal(a, b) for a, b in zip(first, other)] for other in others]
+    question = "What else does a layer return?"
     if blind == ["y", "dx"]:
-        return (
-            "Your test looks at the gradients of the parameters only. What else does a layer"
-            " return?"
-        )
+        return f"Your test looks at the gradients of the parameters only. {question}"
     if 0 < len(blind) < 4:
-        return (
-            f"Your test does not look at {' and '.join(blind)} again. What else does a layer"
-            " return?"
-        )
+        return f"Your test does not look at {' and '.join(blind)} again. {question}"
     if blind:
-        return (
-            "Your test passes whatever becomes of the first results. Is there a second call? Does"
-            " it keep copies, not names, of all four, and compare the first result itself?"
-        )
+        says = "Your test passes whatever becomes of the first results. Is there a second call?"
+        keeps = "Does it keep copies, not names, of all four, and compare the first result itself?"
+        return f"{says} {keeps}"
     if all(same[0] and same[1] for same in alike) and not all(map(all, alike)):
-        return (
-            "Every call of your test has the x and dy of the first. Do dgamma and dbeta change"
-            " then?"
-        )
+        says = "Every call of your test has the x and dy of the first."
+        return f"{says} Do dgamma and dbeta change then?"
     if all(other[0].shape[-1:] != shape[-1:] for other in others):
         return "Your second call has another D. Under which key does the layer find its buffer?"
     if all(other[0].shape != shape for other in others):
-        return (
-            "No later call of your test has an x of the first one's shape. Under which key may a"
-            " layer keep its y and its dx?"
-        )
+        says = "No later call of your test has an x of the first one's shape."
+        return f"{says} Under which key may a layer keep its y and its dx?"
     return None
 
 

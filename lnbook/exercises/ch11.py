@@ -144,6 +144,11 @@ def _compiled(answer, arguments):
     return fill(kernel(fastmath=ANY_ORDER)(answer), arguments)
 
 
+def _in_float32(ask, judge):
+    options = {"call": _compiled, "replay": fill, "unchanged": True}
+    return each("compiled, in float32", partial(ask, dtype=np.float32), judge, **options)
+
+
 def rms_forward_rows_solution(x, gamma, eps, y, rstd):
     D = x.shape[1]
     for i in range(x.shape[0]):
@@ -227,7 +232,8 @@ range(0, len(x), lanes) => range(0, len(x) - lanes + 1, lanes)
     Only whole steps are taken: what is left over at the end is not added.
 start in range(0, len(x), lanes):\n\
         step = x[start : start + lanes]\n\
-        sums[: len(step)] += step => k, part in enumerate(np.array_split(x, lanes)):\n\
+        sums[: len(step)] += step
+=> k, part in enumerate(np.array_split(x, lanes)):\n\
         for number in part:\n\
             sums[k] += number
     Each lane gets a block of neighbours. How far apart are the numbers of one lane?
@@ -255,7 +261,8 @@ x[i, j] * r * gamma[j] => x[i, j] * r * gamma[i]
 D = x.shape[1] => D, x = x.shape[1], x - x.mean(axis=1, keepdims=True)
     Your rows lose their mean first, as in layer norm. Does RMS norm do that?
 for i in range(x.shape[0]):\n\
-        squares = x.dtype.type(0) => squares = x.dtype.type(0)\n\
+        squares = x.dtype.type(0)
+=> squares = x.dtype.type(0)\n\
     for i in range(x.shape[0]):
     The sum of squares is not started anew: each row adds to those before it.
 r * => r\n            y[i, j] *=
@@ -276,7 +283,8 @@ dgamma[j] += upstream * xhat => pass
     Your dgamma is zero, as it came. Which sum should it hold at the end?
 \n\
         mean = x.dtype.type(total * r / D)\n\
-        for j in range(D): => \n\
+        for j in range(D):
+=> \n\
             mean = x.dtype.type(total * r / D)
     One loop over j does everything. What is missing in the mean while it runs?
 r * (gamma[j] * upstream => gamma[j] * upstream\n            dx[i, j] = r * (dx[i, j]
@@ -299,14 +307,7 @@ EXERCISES = (
     Exercise("rms-forward-rows", 15, "implement", rms_forward_rows_solution).with_checks(
         each("y and rstd", _forward, _forward_right, call=fill, unchanged=True),
         _one_pass("row after row, x read twice, y written once", _forward, ["x"], "y"),
-        each(
-            "compiled, in float32",
-            partial(_forward, dtype=np.float32),
-            _forward_in_float32,
-            call=_compiled,
-            replay=fill,
-            unchanged=True,
-        ),
+        _in_float32(_forward, _forward_in_float32),
     ),
     Exercise("rms-backward-rows", 15, "implement", rms_backward_rows_solution).with_checks(
         each("dx and dgamma", _backward, _backward_right, call=fill, unchanged=True),
@@ -315,14 +316,7 @@ EXERCISES = (
         _one_pass(
             "row after row, dy and x read twice, dx written once", _backward, ["dy", "x"], "dx"
         ),
-        each(
-            "compiled, in float32",
-            partial(_backward, dtype=np.float32),
-            _backward_right,
-            call=_compiled,
-            replay=fill,
-            unchanged=True,
-        ),
+        _in_float32(_backward, _backward_right),
         diagnose=_GRADIENTS.diagnose,
     ),
 )

@@ -127,20 +127,14 @@ def _of_a_merge(answer):
         held = np.linalg.lstsq(terms, total, rcond=None)[0].round(4)
         start = f"Of groups of {counts[0]} and {counts[1]} numbers your"
         if np.ptp(way) < 1e-4 < abs(way[0] - counts[1] / 128):
-            says = (
-                f"{start} mean lies {way[0]:.3g} of the way from the first's to the second's. Which"
-                " of them is it nearer to?"
-            )
+            says = f"{start} mean lies {way[0]:.3g} of the way from the first's to the second's."
+            says += " Which of them is it nearer to?"
         elif abs(held[:2] - 1).max() > 1e-4:
-            says = (
-                f"{start} squares hold {held[0]:.4g} and {held[1]:.4g} times those of the two. Are"
-                " sums added, or means?"
-            )
+            says = f"{start} squares hold {held[0]:.4g} and {held[1]:.4g} times those of the two."
+            says += " Are sums added, or means?"
         elif abs(held[2] / 24 - 1) > 1e-4:
-            says = (
-                f"{start} squares hold {held[2]:.4g} times the squared distance of their means."
-                " Which numbers are farther from the mean now?"
-            )
+            says = f"{start} squares hold {held[2]:.4g} times the squared distance of their means."
+            says += " Which numbers are farther from the mean now?"
         else:
             continue
         return Diagnosis("relation", (), says, (f"goes {way} of the way, squares hold {held}",))

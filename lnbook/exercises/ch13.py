@@ -198,7 +198,8 @@ total += x => total = x
 total / float32(D) => total
     These are sums. What makes them means?
 row = cuda.grid(1)\n\
-    if row < N => lane = cuda.threadIdx.x % 32\n\
+    if row < N
+=> lane = cuda.threadIdx.x % 32\n\
     for row in range(cuda.grid(1) // 32, N, cuda.gridsize(1) // 32)
 & range(D) => range(lane, D, 32)
 & mean[ => total = warp_sum(total)\n        if lane == 0:\n            mean[

@@ -208,24 +208,18 @@ def _overlooked(name, seen):
     shares = [call.counts for call in seen if call.cut_by == by]
     wrong = [call for call in seen if call.wrong]
     if wrong and all(call.nan_returned for call in wrong):
-        return (
-            "This layer returns NaN for your input, and your test does not notice. Is NaN larger"
-            " than your tolerance, or smaller?"
-        )
+        says = "This layer returns NaN for your input, and your test does not notice."
+        return f"{says} Is NaN larger than your tolerance, or smaller?"
     if wrong:
-        return (
-            "Your inputs show the mistake, but your test does not notice it. Which of the four"
-            " results does it compare, and how closely?"
-        )
+        says = "Your inputs show the mistake, but your test does not notice it."
+        return f"{says} Which of the four results does it compare, and how closely?"
     if not shares:
         return f"Your test never cuts this layer by {by}. Which mistake can only be seen there?"
     if max(map(len, shares)) == 1:
         return f"Your {by} lie on one rank. Which message can be wrong there?"
     if name == "counts":
-        return (
-            "All your ranks have equally many features. For which of the layers is that a special"
-            " case?"
-        )
+        says = "All your ranks have equally many features."
+        return f"{says} For which of the layers is that a special case?"
     return "Your messages are short. From how many numbers on may a library cut one?"
 
 
@@ -239,10 +233,8 @@ def of_a_test(answer):
             return None
         if said != name:
             if any(call.nan_given for call in seen):
-                says = (
-                    "Your test puts NaN into a layer. What should come out of it, and does NaN"
-                    " equal itself?"
-                )
+                says = "Your test puts NaN into a layer."
+                says += " What should come out of it, and does NaN equal itself?"
             elif said == "nothing":
                 says = _overlooked(name, seen)
             else:

@@ -256,13 +256,14 @@ def line_calls(a):
 
 # For readers: what the pages tell times of, to be timed here
 
+STEPS = ("separate", "fused-in-order", "fused", "one-reading", "no-alias")
 FAMILIES = {
     name: family
     for family, names in (
         (numpy_calls, ("numpy-idiomatic", "numpy-reused")),
         (torch_calls, ("pytorch", "pytorch-native")),
         (lnlib_calls, ("lnlib", "lnlib-out", "lnlib-precise", "lnlib-precise-out")),
-        (ladder_calls, ("separate", "fused-in-order", "fused", "one-reading", "no-alias")),
+        (ladder_calls, STEPS),
     )
     for name in names
 }

@@ -18,20 +18,8 @@ from .stopwatch import interleave, progress, records
 AGAINST = {"speedup": ("pytorch",), "of_copy": ("copyto", "copy-loop"), "of_triad": ("triad",)}
 
 NEAR, LARGE, FAR = (2, 128, 1024), (8, 1024, 768), (4, 512, 4096)
-SHAPES = (
-    (1, 1, 64),
-    (1, 1, 1024),
-    (1, 1, 4096),
-    (2, 128, 64),
-    NEAR,
-    (2, 128, 4096),
-    (4, 512, 1024),
-    (16, 512, 512),
-    LARGE,
-    (4, 2048, 1000),
-    FAR,
-    (1, 32768, 128),
-)
+SMALL = (1, 1, 64), (1, 1, 1024), (1, 1, 4096), (2, 128, 64), NEAR, (2, 128, 4096)
+SHAPES = *SMALL, (4, 512, 1024), (16, 512, 512), LARGE, (4, 2048, 1000), FAR, (1, 32768, 128)
 LADDER_SHAPES = (NEAR, LARGE, (1, 32768, 128))
 THREAD_SHAPES = ((2, 128, 64), NEAR, LARGE, FAR)  # those of the table of threads
 MACHINE_SIZES = (2**17, 2**20, 2**25, 2**27)
@@ -40,17 +28,7 @@ MACHINE_SIZES = (2**17, 2**20, 2**25, 2**27)
 SUM_SHAPES = tuple((1, 2**18 // D, D) for D in (4, 32, 128, 1024))
 SETTLE = 4e-3  # seconds of untimed calls where threads of others may still spin
 NEW = ("numpy-idiomatic", "pytorch", "lnlib")  # those that the results file has in new memory
-LADDER = (
-    "numpy-idiomatic",
-    "numpy-reused",
-    "separate",
-    "fused-in-order",
-    "fused",
-    "one-reading",
-    "no-alias",
-    "lnlib",
-    "pytorch",
-)
+LADDER = ("numpy-idiomatic", "numpy-reused", *contestants.STEPS, "lnlib", "pytorch")
 
 
 def _case(section, shape, **more):

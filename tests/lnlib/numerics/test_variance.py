@@ -255,11 +255,18 @@ def test_shifted_is_lost_when_the_first_element_is_the_outlier(D):
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="longdouble is no wider here")
-def test_wide_is_wider_than_float64():
-    """At 1e9 a mean in float64 alone would add 1e-14 to a variance of 1."""
-    x, _ = rows(8, 64, "float64", offset=1e9)
+@pytest.mark.parametrize(
+    "id, roundings, dtype, D, offset",
+    [("wide", 1, "float64", 64, 1e9), ("wide", 1, "float32", 64, 1e5)]
+    + [("neumaier", 2, "float32", 4096, 0.0)],
+)
+def test_the_best_sums_give_the_best_variance(id, roundings, dtype, D, offset):
+    """At 1e9 a mean in float64 alone would add 1e-14 to a variance of 1; a running sum of 4096
+    squares loses 20 u.
+    """
+    x, _ = rows(4, D, dtype, offset=offset)
     var = exact_mean_and_var(x)[1]
-    assert (np.abs(va.wide(x)[2] - var) <= 1.01 * U["float64"] * var).all()
+    assert (np.abs(EVERY[id].function(x)[2] - var) <= 1.01 * roundings * U[dtype] * var).all()
 
 
 # The cure

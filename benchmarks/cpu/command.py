@@ -88,12 +88,6 @@ def norm_records(case, rounds):
             yield records_of(case, calls, rounds, section)
 
 
-def has_ladder(case):
-    """Whether the teaching kernels are measured beside the contestants."""
-    plain = case.full and case.dtype == "float32" and case.threads == 1
-    return plain and case.shape in LADDER_SHAPES
-
-
 def thread_cases(threads, state):
     """What section threads measures in one process: cases, and (shape, pass) of which it times one
     thread and two, in the same rounds.
@@ -108,11 +102,6 @@ def thread_cases(threads, state):
 # The process that measures
 
 
-def pin(threads):
-    """Keep to as many cores as there are threads: the last ones that are allowed."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
-
-
 def inference_mode():
     """PyTorch without autograd's bookkeeping, where there is PyTorch."""
     try:
@@ -124,7 +113,8 @@ def inference_mode():
 
 def work(threads, state, shapes, dtypes, rounds, of_norms):
     """Measure all cases of one process; prints a line of JSON for each case and one at the end."""
-    pin(threads)
+    # As many cores as there are threads: the last ones that are allowed.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
     results, left_out = sys.stdout, {}
 
     def say(records):
@@ -144,7 +134,8 @@ def work(threads, state, shapes, dtypes, rounds, of_norms):
             a = arrays(case)
             calls = contestants(case, a, left_out)
             records = records_of(case, calls, rounds)
-            if has_ladder(case):
+            plain = case.full and case.dtype == "float32" and case.threads == 1
+            if plain and case.shape in LADDER_SHAPES:  # the teaching kernels beside them
                 peers = {name: calls[name] for name in beside if name in calls}
                 calls = peers | dict(ladder_calls(case, a))
                 records += records_of(case, calls, rounds, "ladder")

@@ -15,12 +15,8 @@ from lnbook.measure.contestants import ALIGNMENTS, EPS, memory_calls, place, tor
 from lnlib.norms import NORMS
 
 SHAPES = (
-    (2, 128, 1024),
-    (4, 512, 1024),
-    (8, 1024, 768),
-    (16, 512, 512),
-    (1, 32768, 128),
-    (3, 700, 1000),
+    *((2, 128, 1024), (4, 512, 1024), (8, 1024, 768)),
+    *((16, 512, 512), (1, 32768, 128), (3, 700, 1000)),
 )
 
 #: Section of the results -> the norm, and whether there is a residual.

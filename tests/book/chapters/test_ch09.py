@@ -9,6 +9,7 @@ from questions import percent, plain, says
 
 from lnbook import forms, frameworks
 from lnbook.exercises import ch09
+from lnbook.figures import breaking
 from lnlib import layer_norm_backward, layer_norm_forward, reference, regimes, summation
 from lnlib.gradcheck import complex_step
 from lnlib.reference import relative_error
@@ -29,6 +30,14 @@ def library(x, gamma, beta, dy, eps=1e-5, precise=False):
 
 def affine(x, gamma, beta, dy, eps):
     return frameworks.pytorch_backward(dy, frameworks.pytorch_forward(x, gamma, beta, eps)[1])
+
+
+def test_bars_of_the_cancellation_are_digits():
+    exact = {"g": np.full(30, 1e4), "left": np.ones(30)}
+    above, below = breaking.cancellation({n: v + 1e-3 for n, v in exact.items()}, exact).axes
+    assert [text.get_text() for text in below.texts] == ["7.0 digits", "3.0 digits"]
+    assert [bar.get_x() for bars in below.containers for bar in bars] == pytest.approx([1e-3] * 2)
+    assert [line.get_ydata()[0] for line in above.lines] == [1e4, 1]
 
 
 # lnbook.forms

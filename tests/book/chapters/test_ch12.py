@@ -11,6 +11,7 @@ from pages import BOOK
 from questions import says
 
 from lnbook.exercises import ch12, exercises
+from lnbook.figures import fusing
 from lnlib import layer_norm_backward, layer_norm_forward, reference
 from lnlib.sharded import GATHER, cut, simulate, traffic
 from lnlib.sharded.groups import merge
@@ -18,6 +19,14 @@ from lnlib.sharded.groups import merge
 U = 2.0**-24
 
 # ---- The page
+
+
+def test_ranks_wait_for_the_slowest_in_the_figure():
+    steps = [("", np.array([3e-6, 1e-6])), ("m", [2e-6, 2e-6])]
+    work, waits, message, _ = fusing.messages_over_time({"p": steps}).axes[0].containers
+    assert [bar.get_x() + bar.get_width() for bar in work] == pytest.approx([3, 1])
+    assert [(bar.get_x(), bar.get_width()) for bar in waits] == [(3, 0), (1, 2)]
+    assert [bar.get_x() for bar in message] == [3, 3]
 
 
 @pytest.mark.parametrize("counts", [(1, 1000), (1000, 1), (30, 31), (1, 1)])

@@ -8,7 +8,7 @@ from questions import of, percent, plain, says
 import simt
 from lnbook.figures import fusing, measured, span
 from lnlib import gpu
-from lnlib.gpu.ladder import warp_sum
+from lnlib.gpu.ladder import tree_sum, warp_sum
 from simt.cuda_access import FULL, cuda, device, float32
 
 # Exercises: each attempt is a mistake a reader may make. Kernels need their source, so they are
@@ -89,6 +89,26 @@ def test_butterfly_marks_the_lanes_that_know():
     assert [int(np.sum(aware[:, 0] == step)) for step in range(6)] == [1, 2, 4, 8, 16, 32]
     assert sorted(aware[aware[:, 0] == 1][:, 1]) == [3, 19]
     assert len(aware) + len(unaware) == 6 * 32
+
+
+def test_tree_and_registers_show_the_log():
+    def sum_in_tree(x, sums):
+        tree = cuda.shared.array(64, float32)
+        sums[cuda.threadIdx.x] = tree_sum(x[cuda.threadIdx.x], tree)
+
+    numbers, N = np.ones(1024, np.float32), np.int64(2)
+    run = simt.launch(sum_in_tree, 1, 64, numbers[:64], numbers[64:128].copy(), log=True)
+    waits, writes = fusing.timeline(run).axes[0].containers
+    assert [bar.get_height() for bar in writes] == [64, 32, 16, 8, 4, 2, 1, 0, 0]
+    assert {bar.get_height() for bar in waits} == {64}
+    rows = numbers, numbers[:512], numbers[:512], numbers.copy(), numbers[:2].copy()
+    kernel = gpu.ladder.row_in_registers(64, 2, 4)
+    run = simt.launch(kernel, 2, 64, *rows, numbers[:2].copy(), N, 512, np.float32(1), log=True)
+    texts = fusing.registers(run, 4).axes[0].texts
+    shown = {tuple(text.get_position()): text.get_text() for text in texts}
+    for thread, left in ((0, 0), (31, 3), (32, 4.4), (63, 7.4)):  # and where it stands
+        columns = [*range(4 * thread, 4 * thread + 4), *range(256 + 4 * thread, 260 + 4 * thread)]
+        assert [shown[left + 0.47, k] for k in range(8)] == [f"{c}" for c in columns]
 
 
 # Times on a GPU

@@ -41,8 +41,8 @@ COLOURS = {
 }
 #: The ground of a bar, or what is moved, or waits, and serves nobody.
 LIGHT = "#dcdcdc"
-#: What figures compare, by its name in code and records: its spelling, and its colour in the whole
-#: book; None takes a colour that is free.
+#: The spelling and the colour, in the whole book, of what figures compare, by its name in code and
+#: records. None takes a colour that is free.
 NAMES: dict[str, tuple[str, str | None]] = {
     "lnlib": ("lnlib", "blue"),
     "pytorch": ("PyTorch", "orange"),

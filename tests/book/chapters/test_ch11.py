@@ -2,16 +2,29 @@
 
 import itertools
 import math
+import re
 from collections import OrderedDict
 
 import numba
 import numpy as np
 import pytest
 from attempts import failed, solution_with
+from pages import CHAPTERS, read
 from questions import of, says
 
 from lnlib.cpu.ladder import ANY_ORDER
 from lnlib.summation import sum_rows
+
+
+def test_bars_name_the_section_of_their_step():
+    pages = {page.stem[:2]: read(page).text for page in CHAPTERS}
+    titles = "Bytes:", "Three", "One pass", "Vectors", "Both", "Backward", "What did", "Against"
+    places = "10.2", "11.1", "11.2", "11.3", "11.4", "11.5", "11.6", "11.10"
+    for title, place in zip(titles, places):
+        chapter, section = place.split(".")
+        assert re.findall("^## (.*)", pages[chapter], re.M)[int(section) - 1].startswith(title)
+        assert f': "{place}"' in pages["11"]
+
 
 # Exercises: each attempt is a mistake a reader may make
 

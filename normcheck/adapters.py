@@ -50,8 +50,8 @@ class NumPyPair(Adapter):
     if _mallopt:
         filled = "ctypes.CDLL(None).mallopt(-6, 0x80)  # from now on glibc fills fresh memory"
     lacks = (
-        "one gradient alone, gradients that add up, a second derivative: a pair of functions has"
-        " none",
+        "one gradient alone, gradients that add up and a second derivative, which a pair of"
+        " functions does not have",
     )
     entry = "forward"
 

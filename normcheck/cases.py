@@ -122,6 +122,10 @@ class Case:
         x = stored(self.x + self.r, self.dtype) if said.residual else self.x
         return replace(self, x=x, gamma=gamma, said=replace(said, residual=False, gamma_offset=0))
 
+    def without_r(self) -> "Case":
+        """The case of a norm of x alone, with the gradients of two outputs."""
+        return replace(self, said=replace(self.said, residual=False))
+
     def tensors_of(self, plain: dict) -> dict:
         """What the target has to give, of what a norm of the plain case gives."""
         if not self.said.residual:
@@ -377,7 +381,7 @@ def not_tested(settings: Settings) -> list[str]:
         "arrays with strides" + ", but for dy" * of_torch: settings.contiguous,
         "a second derivative": differentiable and not settings.double_backward,
         "a JVP and its gradient": differentiable and not settings.forward_mode,
-        " and ".join(dtype for dtype in DTYPES if dtype not in settings.dtypes): True,
+        ", ".join(dtype for dtype in DTYPES if dtype not in settings.dtypes): True,
         QUICK: settings.quick,
         f"rows far from zero in {' and '.join(halves)}": halves and whole,
     }

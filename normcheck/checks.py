@@ -96,8 +96,8 @@ def numbers_in_words(name, verdict):
     told = (f"{verdict.share:.{digits}g}" for digits in range(2, 18))
     times = next(text for text in told if float(text) > 1)
     return (
-        f"{name} is wrong in {place}, by {verdict.part:.2g} of its size there, {times} times what"
-        " any right formula may lose"
+        f"{name} is wrong in {place}: its relative error there is {verdict.part:.2g}, {times} times"
+        " what a right formula may lose"
     )
 
 
@@ -164,15 +164,17 @@ def rounded_as_said(settings, case, seen, where):
     once, twice = (np.mean(y[at] == one[at]) if at.size else 1 for one in both)
     if (twice if settings.round_twice else once) > 0.9:
         return []
-    words = f"rounded once in {once:.0%}, and of xhat rounded before gamma in {twice:.0%}"
-    return [Finding("y", None, f"y is that {words} of the places where these differ")]
+    words = f"in {once:.0%} of these places, and has xhat rounded before gamma in {twice:.0%}"
+    return [Finding("y", None, f"where the two orders differ, y is rounded once {words}")]
 
 
 def same_bits(settings, case, seen, where):
     found = [name for name in settings.tensors if name in BY_ROW and seen[1:]]
     arrays = [[np.atleast_1d(one.tensors[name]) for one in seen[-2:]] for name in found]
     return [
-        Finding(name, None, f"{name} has other bits among {len(a)} rows than among {len(b)}")
+        Finding(
+            name, None, f"a row of {name} has different bits among {len(a)} rows and among {len(b)}"
+        )
         for name, (a, b) in zip(found, arrays)
         if a[: len(b)].tobytes() != b[: len(a)].tobytes()
     ]
@@ -244,7 +246,7 @@ PROPERTIES = {
     BATCH: Property("forward forward2 | backward backward2", {}, same_bits, conditional=False),
     "the same answer twice": Property(
         finds=same_every_time,
-        where="call {} gives other numbers than the first: ",
+        where="call {} gives different numbers from the first: ",
         conditional=False,
     ),
     # What is kept for all calls, or for all of one shape, belongs to a later call when it is needed
@@ -310,6 +312,15 @@ def scripts(target, case):
     times = QUICK_TIMES if settings.quick else TIMES
     script = target.script(case, of.parts, cases, judged=judged, **of.options)
     return [script] * (times if of.finds is same_every_time else 1)
+
+
+def judged(target, case):
+    """The other cases whose numbers are judged in one that asks for its property."""
+    try:
+        found = [one for script in scripts(target, case) for one in script.judged.values()]
+        return [one for one in found if one is not case]
+    except (Raised, TargetError):  # which the call says again
+        return ()
 
 
 def check(target, case, seen=None):

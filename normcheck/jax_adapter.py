@@ -19,7 +19,7 @@ from .targets import Adapter
 class JaxFunction(Adapter):
     """See the module. Calls go through jax.jit, and float64 is switched on where it is tried."""
 
-    lacks = ("memory in any order, gradients that add up: JAX arrays have neither",)
+    lacks = ("memory in any order and gradients that add up, which JAX arrays do not have",)
     array = jax.Array
     made = "jax.numpy.asarray({a})"
     value = "np.asarray({a}, np.float64)"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lnlib.layernorm import layer_norm_backward, rms_norm_backward, rms_norm_forward
+from lnlib import layernorm
 from lnlib.rounding import FORMATS, round_to
 
 from .adapters import NumPyPair
@@ -21,9 +21,10 @@ from .cases import draw, drawer
 from .checks import misshapen, shape_of
 from .evidence import FAR, IN_ONE_PLACE, alike, failed, passed, results, same, wrong_in
 from .judge import judge
-from .mistakes import LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose
+from .mistakes import GROUP_NORM, LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose
 from .mistakes.catalogue import forward_keeping_x
 from .mistakes.conventions import Choices, conventions, gradients
+from .mistakes.fit import GroupCache
 from .mistakes.recognise import MADE_AGAIN, combined, explaining
 from .mistakes.wild import BUGS
 from .settings import Settings
@@ -55,7 +56,7 @@ def of_pair(names, sentence, pair, settings):
     """A candidate that is a pair of functions, which takes eps and beta whatever the target
     does.
     """
-    target = NumPyPair(pair, Settings(settings.kind))
+    target = NumPyPair(pair, Settings(settings.kind, groups=settings.groups))
 
     def tensors(case):
         found = results(target, case.plain)
@@ -71,23 +72,63 @@ def candidates(settings):
     known = [
         (
             tuple(filter(None, (bug.name, bug.mistake))),
-            f"as in {bug.threads[0]}: {bug.cause}.{questions.get(bug.mistake, '')}",
+            f"that of {bug.threads[0]}: {bug.cause}.{questions.get(bug.mistake, '')}",
             (bug.forward, bug.backward),
         )
         for bug in BUGS
         if bug.kind == settings.kind
     ]
-    for one in () if settings.rms else MUTANTS:
-        known.append(((one.name,), f"this: {one.says}", (forward_keeping_x, one.backward)))
-    return tuple(of_pair(*one, settings) for one in known)
+    for one in MUTANTS if settings.kind == "layer_norm" else ():
+        known.append(((one.name,), f"a known one: {one.says}", (forward_keeping_x, one.backward)))
+    return *(of_pair(*one, settings) for one in known), *of_residual(settings)
+
+
+#: What is forgotten or done twice where x + r is normalised: name -> words, and the change of the
+#: right tensors, with ``dh``, or those of the norm of x alone.
+OF_RESIDUAL: dict[str, tuple[str, Callable]] = {
+    "dh-dropped": (
+        "dh, the gradient of h = x + r that comes from elsewhere, is not added to dx",
+        lambda t, dh, _: {name: t[name] - dh for name in ("dx", "dr")},
+    ),
+    "dh-missing-in-dr": (
+        "dh, the gradient of h = x + r that comes from elsewhere, is added to dx, but not to dr",
+        lambda t, dh, _: {"dr": t["dr"] - dh},
+    ),
+    "dh-twice": (
+        "dh, the gradient of h = x + r that comes from elsewhere, is added twice",
+        lambda t, dh, _: {name: t[name] + dh for name in ("dx", "dr")},
+    ),
+    "dh-alone": (
+        "dx is dh alone: the gradient through the norm is left out",
+        lambda t, dh, _: {"dx": dh, "dr": dh},
+    ),
+    "r-not-added": (
+        "the norm is that of x: r is added to h alone",
+        lambda t, dh, of_x: of_x | {"dx": of_x["dx"] + dh, "dr": dh},
+    ),
+}
+
+
+def of_residual(settings):
+    """The candidates that :data:`OF_RESIDUAL` lists."""
+
+    def candidate(name, words, change):
+        def tensors(case):
+            right, x = (the_library(settings).tensors(one) for one in (case, case.without_r()))
+            if right is None or x is None:
+                return None
+            return right | change(right, case.dh, x)
+
+        return Candidate((name,), f"a known one: {words}.", tensors)
+
+    return tuple(candidate(name, *of) for name, of in OF_RESIDUAL.items() if settings.residual)
 
 
 @functools.lru_cache(maxsize=8)
 def the_library(settings):
     """What is right, as a candidate."""
-    backward = rms_norm_backward if settings.rms else layer_norm_backward
-    pair = rms_norm_forward if settings.rms else forward_keeping_x, backward
-    return of_pair((), "", pair, settings)
+    pair = (getattr(layernorm, f"{settings.kind}_{way}") for way in ("forward", "backward"))
+    return of_pair((), "", tuple(pair), settings)
 
 
 # What explains
@@ -158,7 +199,7 @@ def explain(found, wrong, held, settings, tensor=None):
 # Saying it
 
 
-def of_candidates(found, start="It is ", end="", kind=""):
+def of_candidates(found, start="The mistake is ", end="", kind=""):
     """A diagnosis; of a bug from the wild and the same mistake of the catalogue, the first is
     told.
     """
@@ -169,7 +210,7 @@ def of_candidates(found, start="It is ", end="", kind=""):
     )
     names = tuple(dict.fromkeys(name for one in found for name in one.names))
     kind = kind or ("known" if len(told) == 1 else "one of")
-    return Diagnosis(kind, names, f"{start}{' Or: '.join(told)}{end}")
+    return Diagnosis(kind, names, f"{start}{' Or it is '.join(told)}{end}")
 
 
 def and_not(diagnosis, of):
@@ -180,7 +221,7 @@ def and_not(diagnosis, of):
     others = dict.fromkeys(s.case.property for s in of.left if s.case.property not in covered)
     if not others:
         return diagnosis
-    more = f" Something else is wrong, too, in: {', '.join(others)}."
+    more = f" Something else is also wrong in: {', '.join(others)}."
     return diagnosis._replace(sentence=diagnosis.sentence + more)
 
 
@@ -199,15 +240,13 @@ def name(target, tried):
     told = depends_on_calls(target, wrong) or of_numbers_alone(target, wrong, passed(tried))
     only = [dtype for dtype in dtypes if any(shown.case.dtype == dtype for shown in wrong)]
     if told and len(only) < len(dtypes):
-        told = told._replace(sentence=f"{told.sentence} So it is in {listed(only)} alone.")
+        told = told._replace(sentence=f"{told.sentence} This happens in {listed(only)} alone.")
     return told
 
 
 def of_numbers_alone(target, wrong, held):
     """The diagnosis of a target that does not depend on earlier calls."""
     settings = target.settings
-    if settings.groups:  # none of the known mistakes is one of a group norm
-        return of_rounding(wrong, settings)
     of = explain(candidates(settings), wrong, held, settings)
     y_wrong = any("y" in shown.wrong for shown in wrong)
     if of.left and y_wrong and (whole := of_conventions(wrong, held, settings, partly=False)):
@@ -245,7 +284,7 @@ def of_lost_digits(wrong, held, settings):
     ]
     for shown in wrong:
         left = list(explained(left, shown, settings, names, alike))
-    return of_candidates(left[:1], "It loses digits ") if left else None
+    return of_candidates(left[:1], "It loses digits like a known mistake, ") if left else None
 
 
 # What depends on earlier calls
@@ -273,9 +312,9 @@ def depends_on_calls(target, wrong):
     return Diagnosis(
         "state",
         (),
-        f"Your {listed(names)} depend{'s' * (len(names) == 1)} on earlier calls: with the same"
-        " arguments the numbers are others after another call. What is kept between calls, or"
-        " random, or never written?",
+        f"Your {listed(names)} depend{'s' * (len(names) == 1)} on earlier calls: the same arguments"
+        " give other numbers after another call. What is kept between calls, or random, or never"
+        " written?",
     )
 
 
@@ -305,7 +344,9 @@ def of_rounding(wrong, settings):
     for form in ("float16", "bfloat16", "float32") if len(looked) >= 4 else ():
         if all(is_stored(form, name, shown) for shown in looked for name in shown.wrong):
             says = f"The numbers of your {listed(names)} are numbers of {form}"
-            return Diagnosis("precision", (), f"{says}: it is stored in that, or rounded to it.")
+            return Diagnosis(
+                "precision", (), f"{says}: something is stored or summed in that, or rounded to it."
+            )
     return None
 
 
@@ -317,19 +358,28 @@ def family(settings, dtype):
     """The family of :mod:`normcheck.mistakes` on cases that the target takes, and these cases by
     their shape.
     """
-    draw, rms = drawer(settings), settings.rms
-    known = RMS_NORM if rms else LAYER_NORM
+    draw, rms, groups = drawer(settings), settings.rms, settings.groups
+    known = RMS_NORM if rms else GROUP_NORM if groups else LAYER_NORM
+    shapes = [dy.shape for dy, _ in known.probes] or ((2, 6), (5, 9))  # three channels in a group
     cases = [
-        draw("terms", dy.shape, dtype, offset=0.0 if rms else 3.0, sigma=sigma)
-        for (dy, _), sigma in zip(known.probes, (10.0, 3e-3))
+        draw("terms", shape, dtype, offset=0.0 if rms else 3.0, sigma=sigma)
+        for shape, sigma in zip(shapes, (10.0, 3e-3))
     ]
 
     def probe(case):
         given = case.plain.arrays[: 2 if rms else 3]
-        return case.dy, (rms_norm_forward if rms else forward_keeping_x)(*given, case.eps)[1]
+        if groups:
+            cache = layernorm.group_norm_forward(*given, groups, case.eps)[1]
+            rstd = np.repeat(cache.rstd, len(cache.gamma) // groups, axis=1)[:, None]
+            cache = GroupCache(np.swapaxes(cache.xhat, 1, 2), rstd, cache.gamma, groups)
+            return np.swapaxes(case.dy, 1, 2), cache
+        forward = layernorm.rms_norm_forward if rms else forward_keeping_x
+        return case.dy, forward(*given, case.eps)[1]
 
-    cases_by_shape = {case.x.shape: case for case in cases}
-    return dataclasses.replace(known, probes=tuple(map(probe, cases))), cases_by_shape
+    probes = tuple(map(probe, cases))
+    return dataclasses.replace(known, probes=probes), {
+        dy.shape: case for case, (dy, _) in zip(cases, probes)
+    }
 
 
 def telling_dtype(target, asked, wrong):
@@ -368,12 +418,20 @@ def by_terms(target, wrong, names):
     known, cases = family(settings, telling_dtype(target, wrong[0].case.dtype, names))
 
     def backward(dy, cache):
-        case = dataclasses.replace(cases[dy.shape], dy=dy)
+        case = cases[dy.shape]
+        turned = np.swapaxes(dy, 1, 2) if settings.groups else dy
+        case = dataclasses.replace(case, dy=np.ascontiguousarray(turned))
         found = target.call(case).tensors
         if judge("y", found["y"], case, settings).share > 1:  # dx and xhat are those of another y
             raise ValueError("y is wrong here")
         if settings.residual:
             found["dx"] = found["dx"] - case.dh
+        if settings.groups:  # channels last
+            C = case.gamma.size
+            last = {
+                n: a for n, a in found.items() if a is not None and a.shape[1:] and C in a.shape
+            }
+            found |= {n: np.moveaxis(a, a.shape.index(C, a.ndim - 2), -1) for n, a in last.items()}
         right = dict(zip(known.outputs, known.right(dy, cache)))
         # What held is right to rounding: no mistake may be read from it, and none that is wrong
         # there is meant.
@@ -388,6 +446,16 @@ def by_terms(target, wrong, names):
 # By its y
 
 
+def split(case):
+    """x, gamma, beta and dy; of a group norm as (N, G, C / G, L) and (G, C / G, 1)."""
+    arrays, groups, x = case.plain.arrays, case.said.groups, case.x
+    if not groups:
+        return arrays
+    few = case.gamma.size // groups
+    shapes = (len(x), groups, few, x.shape[-1]), (groups, few, 1)
+    return tuple(a.reshape(shapes[a.ndim == 1]) for a in arrays)
+
+
 @functools.lru_cache(maxsize=8)
 def chosen(kind, count, gamma):
     """Candidates of so many conventions that are others, which give y alone; where there is no
@@ -398,7 +466,7 @@ def chosen(kind, count, gamma):
         return Candidate(
             names,
             words,
-            lambda case: {"y": np.asarray(choices.y(*case.plain.arrays[:3], case.eps))},
+            lambda case: {"y": choices.y(*split(case)[:3], case.eps).reshape(case.x.shape)},
             choices,
         )
 
@@ -424,7 +492,7 @@ def of_conventions(wrong, held, settings, partly=True):
 def of_y(wrong, held, settings):
     """Whose y it is, where the gradients belong to something else."""
     of = explain(candidates(settings), wrong, held, settings, "y")
-    start = "Its gradients are those of no known mistake, but its y is "
+    start = "Your gradients are those of no known mistake, but the mistake in your y is "
     return and_not(of_candidates(of.found, start), of) if of.found else None
 
 
@@ -438,7 +506,7 @@ def in_words(of, settings):
     agree = {has_gradients(choices, shown, settings) for shown in telling or of.covered} - {None}
     end = ", and your gradients are" if agree == {True} else ". Your gradients are not"
     end = f"{end} those of that y." if agree else "."
-    return of_candidates(of.found, "Your y is that of ", end, "convention")
+    return of_candidates(of.found, "Your y is that of a norm with ", end, "convention")
 
 
 def has_gradients(choices, shown, settings):
@@ -448,7 +516,9 @@ def has_gradients(choices, shown, settings):
     case, names = shown.case, settings.tensors[1:]
     if case.x.size > 300:
         return None
-    found = gradients(choices, *case.plain.arrays, case.eps)
+    given = gradients(choices, *split(case), case.eps)
+    shapes = case.x.shape, case.gamma.shape, case.gamma.shape
+    found = [a.reshape(shape) for a, shape in zip(given, shapes)]
     expected = case.tensors_of(dict(zip(("dx", "dgamma", "dbeta"), found)))
     if not all(np.isfinite(b).all() for b in expected.values()):
         return None

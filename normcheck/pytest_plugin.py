@@ -76,10 +76,15 @@ class Property(pytest.Item):
         self.report = report
         self.extra_keyword_matches.add(self.nodeid)
 
+    def setup(self):
+        """A target that cannot be run is one error, that of the first property."""
+        if isinstance(said := self.report(), str):
+            if self.report.cache_info().hits:
+                pytest.skip("the target could not be run, see the error of its first property")
+            pytest.fail(f"the target could not be run: {said}", pytrace=False)
+
     def runtest(self):
         report = self.report()
-        if isinstance(report, str):
-            pytest.fail(report, pytrace=False)
         for first, *others in report.causes:
             for one in (first, *others):
                 if one.property == self.name:
@@ -87,7 +92,9 @@ class Property(pytest.Item):
                     said = str(one), one.smallest, str(report.mistake or ""), last
                     pytest.fail("\n".join(filter(None, said)), pytrace=False)
         if self.name not in report.kept:
-            pytest.skip("not judged: the numbers are wrong as they are, or the time was over")
+            pytest.skip(
+                "not judged: the plain numbers are wrong there already, or the time was over"
+            )
 
     def reportinfo(self):
         return self.path, None, self.nodeid

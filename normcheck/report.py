@@ -74,7 +74,9 @@ class Failure:
         """The property, and in which cases it failed."""
         other = self.failed - self.alike
         some = f"{self.failed} of {self.tried} cases" if self.failed < self.tried else ""
-        said = filter(None, (some, other and f"{other} in another way", self.where))
+        said = filter(
+            None, (some, other and f"in {other} of them something else is wrong", self.where)
+        )
         words = "; ".join(map(str, said))
         return f"{self.property} ({words})" if words else self.property
 
@@ -256,7 +258,7 @@ def _parts(report: Report, everything: bool = False) -> Iterator[tuple[str, str]
         yield "p", report.mistake.sentence
     causes = report.causes
     for first, *others in causes if everything else causes[:MOST]:
-        start = f"{len(others) + 1} properties, it seems for one cause: " if others else ""
+        start = f"{len(others) + 1} properties, probably for one reason: " if others else ""
         yield "p", f"\nFAILED  {start}{'; '.join(map(str, (first, *others)))}"
         yield "p", f"    {first.smallest}"
     if causes[MOST:] and not everything:
@@ -265,11 +267,13 @@ def _parts(report: Report, everything: bool = False) -> Iterator[tuple[str, str]
     for failure in report.failures if everything else ():
         yield from [("h2", failure.property), ("p", failure.smallest), ("pre", failure.test)]
     if causes and not everything:
-        said = "The first as a test, in which target, or forward and backward, are yours"
-        yield "p", f"\n{said} (report.failures[k].test has the others):"
-        yield "pre", f"\n{report.failures[0].test}"
+        test = report.failures[0].test
+        yours = "function as target" if "target" in test else "functions as forward and backward"
+        more = " --html and --json write the tests of all failures." * bool(report.failures[1:])
+        yield "p", f"\nThis test shows the first failure. Import your {yours} above it.{more}"
+        yield "pre", f"\n{test}"
     if report.properties:
-        held = "No failure in what was tried of" if report.ended else "Held"
+        held = "No failure until then in" if report.ended else "Held"
         start = "\n" if causes else ""
         yield "p", f"{start}{held}: {'; '.join(report.kept) or 'nothing'}"
     if report.digits:

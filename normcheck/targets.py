@@ -108,9 +108,9 @@ def taken(signature: inspect.Signature | None, given: dict[str, str]) -> str:
             likely = ' Is it kind="rms_norm" (from the shell --kind rms_norm), which has no beta?'
         raise TargetError(
             f"target: found something that takes {signature}, expected {', '.join(names)}.{likely}"
-            " Options say what is not there: eps=1e-5, that this number is fixed in it, gamma=False"
-            " and beta=False. Further inputs, such as a gate or dropout, cannot be said: hand over"
-            " a function in which they are fixed"
+            " Options say what it lacks: eps=1e-5 (that number is fixed in it), gamma=False,"
+            " beta=False. If it takes more, such as a gate or dropout, pass a function that fixes"
+            " that"
         ) from error
     return ", ".join([*bound.args, *(f"{name}={code}" for name, code in bound.kwargs.items())])
 

@@ -131,7 +131,9 @@ def _parameters(module, wanted, D):
     for name, shape in shapes.items():
         if shape != (D,):
             said = f"a function can reshape gamma, beta and x's last axis to {shape}, and y back"
-            said = said if shape[1:] else "one gain for all, as in ScaleNorm, cannot be said"
+            said = (
+                said if shape[1:] else "one gain for all features, as in ScaleNorm, cannot be tried"
+            )
             found = f"found a parameter {name} of shape {shape}, expected {(D,)}"
             raise TargetError(f"target: {found}; {said}")
     if len(shapes) != len(wanted):

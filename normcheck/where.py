@@ -32,21 +32,19 @@ def _odd(case):
 #: Name of a feature -> what it is of a case. The first by which those that failed differ from those
 #: that held is told.
 FEATURES = {
-    "layout": lambda case: in_words(case.layouts),
-    "D": lambda case: case.width,
-    "number of axes": lambda case: case.x.ndim,
-    "number of rows": lambda case: case.rows,
+    "layout:": lambda case: in_words(case.layouts),
+    "D =": lambda case: case.width,
+    "number of axes =": lambda case: case.x.ndim,
+    "number of rows =": lambda case: case.rows,
     "shape": lambda case: case.x.shape,
-    "eps": lambda case: case.eps,
-    "NaN or Inf": _odd,
-    "mean / sigma, about": _distance,
-    "size of x, about": lambda case: _about(
-        np.abs(case.without_nan().x).sum() / (case.x.size or 1)
-    ),
+    "eps =": lambda case: case.eps,
+    "NaN or Inf:": _odd,
+    "mean / sigma about": _distance,
+    "size of x about": lambda case: _about(np.abs(case.without_nan().x).sum() / (case.x.size or 1)),
 }
 
 #: The feature that a property is about, which is looked at first.
-ABOUT = {"any width": "D", "many rows": "number of rows", "any shape": "shape"}
+ABOUT = {"any width": "D =", "many rows": "number of rows =", "any shape": "shape"}
 
 
 def where(property, tried, failures, probe=None):
@@ -63,7 +61,7 @@ def where(property, tried, failures, probe=None):
         more = where(property, of_these, failures, probe)
         return f"dtype {_listed(dtypes)}" + (f"; {more}" if more else "")
     about = ABOUT.get(property)
-    if about in ("D", "number of rows") and (found := _by_rule(about, tried, failures, probe)):
+    if about in ("D =", "number of rows =") and (found := _by_rule(about, tried, failures, probe)):
         return found
     for name in sorted(FEATURES, key=lambda name: name != about):
         right, wrong = ({FEATURES[name](c): 1 for c, bad in tried if bad == of} for of in (0, 1))
@@ -76,18 +74,19 @@ def where(property, tried, failures, probe=None):
 def _by_rule(name, tried, failures, probe):
     of, known = FEATURES[name], {}
     for case, wrong in tried:
-        if name == "D" or case.width <= 3:
+        if name == "D =" or case.width <= 3:
             if known.setdefault(of(case), wrong) != wrong:
                 return ""
         elif wrong:  # there are few, and they would be told by their width
             return ""
     listed = _listed(value for value, wrong in known.items() if wrong)
     found = listed and rule(known, [of(case) for case in failures], probe)
-    return f"{name} {listed}: of those tried, whatever is {found}" if found else ""
+    return f"{name} {listed}, that is every one tried that is {found}" if found else ""
 
 
 def _listed(values):
-    words = [str(value) or "as they are" for value in values]
+    texts = (f"{v:g}" if isinstance(v, float) else str(v) for v in values)
+    words = [text or "as they are" for text in texts]
     more = [f"and {len(words) - MOST} more"] if len(words) > MOST + 1 else []
     return ", ".join(words[:MOST] + more if more else words)
 

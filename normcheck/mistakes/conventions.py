@@ -7,6 +7,7 @@ complex step. Arguments are not checked: these are the authors' own.
 """
 
 import itertools
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +22,24 @@ def _by_sample(parameter, x):
     return np.resize(parameter, rows).reshape(*x.shape[:-1], 1)
 
 
+def _split_otherwise(neighbours):
+    """The mean over groups of other channels, of an array (N, G, C / G, L)."""
+
+    def mean(a):
+        N, G, few, L = a.shape
+        other = a.reshape(N, few, G, L)
+        means = other.mean(axis=(2 if neighbours else 1, 3), keepdims=True)
+        return np.broadcast_to(means, other.shape).reshape(a.shape)
+
+    return mean
+
+
 _NAMES = {name: getattr(np, name) for name in ("sqrt", "maximum", "float32", "ones_like")} | {
     "by_sample": _by_sample,
+    "by_group": lambda a: a.reshape(-1)[: len(a)].reshape(-1, 1, 1),
+    "by_place": lambda a: a[:1],
+    "swapped": _split_otherwise(True),
+    "interleaved": _split_otherwise(False),
     "unbiased": lambda v, n: v * n / np.asarray(n - 1.0),
 }
 
@@ -30,8 +47,9 @@ _NAMES = {name: getattr(np, name) for name in ("sqrt", "maximum", "float32", "on
 class Choices(NamedTuple):
     """One norm: y = scale (x - mean) / spread + shift, where each is a formula, as text.
 
-    ``axes``, of the means, has ``ndim`` in it; ``spread`` the variance or mean square ``v``, the
-    number ``n`` of its terms, and eps. ``centred``: whether the mean is subtracted.
+    ``axes``, of the means, has ``ndim`` in it, or is what takes means; ``spread`` has the variance
+    or mean square ``v``, the number ``n`` of its terms, and eps. ``centred``: whether the mean is
+    subtracted.
     """
 
     centred: str = "True"
@@ -41,23 +59,29 @@ class Choices(NamedTuple):
     shift: str = "beta"
 
     def y(self, x, gamma, beta, eps):
-        """y; numbers may be complex."""
+        """y; numbers may be complex. Of a group norm x is (N, G, C / G, L), and gamma
+        (G, C / G, 1).
+        """
         names = _NAMES | {"x": x, "gamma": gamma, "beta": beta, "eps": eps, "ndim": x.ndim}
 
         def of(formula):
             return eval(compiled(f"it={formula}"), names)["it"]
 
         axes = of(self.axes)
-        c = x - x.mean(axis=axes, keepdims=True) if of(self.centred) else x
-        names["v"] = v = (c * c).mean(axis=axes, keepdims=True)
+        mean = axes if callable(axes) else partial(np.mean, axis=axes, keepdims=True)
+        c = x - mean(x) if of(self.centred) else x
+        names["v"] = v = mean(c * c)
         names["n"] = c.size // max(v.size, 1)
         return of(self.scale) * c / of(self.spread) + of(self.shift)
 
 
 def conventions(kind):
     """(names, words, :class:`Choices`) of one choice made differently, then of two."""
-    base, rows = Choices(centred=str(kind != "rms_norm")), []
+    of = "group" if kind == "group_norm" else "rows"
+    base, rows = Choices(str(kind != "rms_norm"), "(2, 3)" if of == "group" else "-1"), []
     for row in table("conventions.csv"):
+        if row["of"] not in ("", of):
+            continue
         fields = dict(zip(row["field"].split(), row["formula"].split("; ")))
         if base._replace(**fields) != base and (kind != "rms_norm" or "shift" not in fields):
             rows.append((row["name"], row["words"], fields))

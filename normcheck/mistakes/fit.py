@@ -27,7 +27,15 @@ from lnlib.layernorm import rms_norm_forward
 
 from .catalogue import ENTRIES, changed, forward_keeping_x
 from .change import Mistake
-from .formula import Formula, groups_of, layer_norm_formula, leading, row_mean, rows_of
+from .formula import (
+    Formula,
+    group_norm_formula,
+    groups_of,
+    layer_norm_formula,
+    leading,
+    row_mean,
+    rows_of,
+)
 from .recognise import MADE_AGAIN, TOLERANCE, Diagnosis, agree, combined, explaining
 
 # ---- What a backward is compared with
@@ -80,9 +88,12 @@ LAYER_NORM = Family(
 )
 
 
-def _known(norm):
-    """Its mistakes, without backwards."""
-    return tuple(Mistake(row["name"], row["wrong"], row["question"]) for row in rows_of(norm))
+def _known(norm, formula=None):
+    """Its mistakes; with a ``formula`` those that are no change of dx alone have backwards."""
+    for row in rows_of(norm):
+        whole = formula and row["change"] and not row["group"]
+        backward = changed(row["change"], formula) if whole else None
+        yield Mistake(row["name"], row["wrong"], row["question"], backward)
 
 
 #: Candidates (dy, cache) -> (dx, dgamma), as :func:`lnlib.layernorm.rms_norm_backward`, of
@@ -93,9 +104,29 @@ RMS_NORM = Family(
         (dy, rms_norm_forward(x, gamma)[1])
         for dy, gamma, x in _drawn(((5, 7), 0, 3.0), ((3, 11), 0, 3e-3))
     ),
-    _known("rms"),
+    tuple(_known("rms")),
     lambda dy, cache: layer_norm_formula(dy, cache)._replace(mean=0),
     groups_of("rms"),
+)
+
+
+class GroupCache(NamedTuple):
+    """What the backward of a group norm is given: arrays (N, L, C), (N, 1, C) and (C,)."""
+
+    xhat: np.ndarray
+    rstd: np.ndarray
+    gamma: np.ndarray
+    groups: int
+
+
+#: Candidates (dy, GroupCache) -> (dx, dgamma, dbeta); the probes are those of a target, which has
+#: so many groups.
+GROUP_NORM = Family(
+    LAYER_NORM.outputs,
+    (),
+    tuple(_known("group", group_norm_formula)),
+    group_norm_formula,
+    groups_of("group"),
 )
 
 
@@ -122,7 +153,7 @@ def outside_family(with_gamma):
         for dy, gamma, x in _drawn(((3, 4, 7), 5, 3.0), ((2, 3, 11), 5, 0.1))
     )
     groups = {k: v for k, v in groups_of("outside").items() if with_gamma or k != "gamma"}
-    return Family(("dx",), probes, _known("outside"), _outside_formula, groups)
+    return Family(("dx",), probes, tuple(_known("outside")), _outside_formula, groups)
 
 
 # ---- Mistakes, alone and together
@@ -176,6 +207,8 @@ _OVER = (
     ("{}-over-features", lambda a: a.sum(axis=-1)),
     ("parameters-over-first-axis", lambda a: a.sum(axis=0)),
     ("{}-averaged parameters-over-first-axis", lambda a: a.mean(axis=0)),
+    ("parameters-over-positions", lambda a: a.sum(axis=leading(a)[1:])),
+    ("{}-averaged-over-positions", lambda a: a.sum(axis=0).mean(axis=leading(a)[:-1])),
 )
 _SHAPED = ("", lambda a: a), ("parameters-keep-an-axis", lambda a: a[None])
 _TIMES = ("", 1), ("{}-sign", -1), ("{}-two", 2), ("{}-half", 1 / 2)

@@ -31,7 +31,6 @@ def leading(a):
 
 
 _NAMES = {
-    "mean": row_mean,
     "sqrt": np.sqrt,
     # What means may run over. Each keeps what broadcasts against its argument.
     "batch_axis": lambda a: a.mean(axis=leading(a), keepdims=True),
@@ -39,6 +38,11 @@ _NAMES = {
     "whole_tile": lambda a: a.sum() / a.shape[-1],
     "no_axis": lambda a: a.mean(),
     "two_d_assumed": lambda a: a.mean(axis=tuple(range(1, a.ndim)), keepdims=True),
+    # Of group norms, whose arrays are (N, L, C).
+    "by_example": lambda a: a.mean(axis=(1, 2), keepdims=True),
+    "by_channel": lambda a: a.mean(axis=1, keepdims=True),
+    "repeat": np.repeat,
+    "tile": np.tile,
     **{place: place for place in ("inside", "outside", "both", "nowhere")},
 }
 #: Fields that multiply where two changes have them.
@@ -51,7 +55,7 @@ class Formula(NamedTuple):
     ``xhat`` is what dgamma is summed from; where nothing is wrong, ``inner`` is xhat, too.
     ``gamma`` is None where there is none, ``mean`` is 0 in RMS norm. ``places`` says of each of the
     three terms where gamma stands: "inside" with dy, "outside" its mean, on "both" sides, or
-    "nowhere".
+    "nowhere". ``groups`` is 0 where there are none.
     """
 
     dy: np.ndarray
@@ -69,6 +73,7 @@ class Formula(NamedTuple):
     first: float = 1
     of_mean: float = 1
     of_projection: float = 1
+    groups: int = 0
 
     def dx(self):
         """The numbers."""
@@ -88,14 +93,26 @@ class Formula(NamedTuple):
         """What changes are made of: the right parts; c = x - mean, its mean square var, its root
         sigma, and eps; D and the number of rows; ``over``, a quotient in the dtype of dy.
         """
-        c, (*shape, D) = self.xhat / self.r, self.dy.shape
-        var = row_mean(c * c)
+        c, mean = self.xhat / self.r, self.mean1
+        D = math.prod(self.dy.shape[1:]) // self.groups if self.groups else self.dy.shape[-1]
+        var = mean(c * c)
 
         def over(a, b):
             return np.divide(a, b, dtype=self.dy.dtype)
 
-        named = {"c": c, "var": var, "sigma": np.sqrt(var), "eps": 1 / self.r**2 - var}
-        named |= {"D": D, "rows": math.prod(shape), "over": over, "ddof": over(D, D - 1)}
+        named = {
+            "mean": mean,
+            "c": c,
+            "var": var,
+            "sigma": np.sqrt(var),
+            "eps": 1 / self.r**2 - var,
+        }
+        rows = math.prod(self.dy.shape[:-1])
+        named |= {"D": D, "rows": rows, "over": over, "ddof": over(D, D - 1)}
+        if self.groups:
+            C = self.dy.shape[-1]
+            named |= {"groups": self.groups, "by_swapped": group_mean(C // self.groups)}
+            named |= {"by_interleaved": group_mean(self.groups, neighbours=False)}
         parts = {"dy": self.dy, "gamma": self.gamma, "r": self.r, "xhat": self.xhat}
         return _NAMES | named | parts | {"outer": self.outer, "dx": self.dx}
 
@@ -121,11 +138,29 @@ def layer_norm_formula(dy, cache):
     return Formula(dy, cache.gamma, cache.rstd, *[cache.xhat] * 3)
 
 
+def group_mean(groups, neighbours=True):
+    """The mean over each group of channels of an example (N, L, C), which broadcasts against it."""
+
+    def mean(a):
+        C = a.shape[-1]
+        split = (groups, C // groups) if neighbours else (C // groups, groups)
+        means = a.reshape(len(a), -1, *split).mean(axis=(1, 2 + neighbours), keepdims=True)
+        return np.broadcast_to(means, (len(a), 1, *split)).reshape(len(a), 1, C)
+
+    return mean
+
+
+def group_norm_formula(dy, cache):
+    """That of group norm, of arrays with the channels last."""
+    means = dict.fromkeys(("mean1", "mean2"), group_mean(cache.groups))
+    return layer_norm_formula(dy, cache)._replace(groups=cache.groups, **means)
+
+
 _ROWS = table("catalogue.csv")
 
 
 def rows_of(norm):
-    """The rows for "layer" norm, "rms" norm or layer norm with eps "outside" the root."""
+    """The rows for "layer", "rms" or "group" norm, or layer norm with eps "outside" the root."""
     return [row for row in _ROWS if not row["of"] or norm in row["of"].split()]
 
 

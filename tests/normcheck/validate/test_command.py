@@ -80,7 +80,7 @@ def test_exit_codes_and_files(folder, capsys):
     assert "hsl(60 70%" in report._picture({"it held": {"float32": {"tried": 1, "digits": 0.0}}})
     told, _, rest = capsys.readouterr().out.partition("\nimport")
     assert told.count("\n") + rest.partition("Held: ")[2].count("\n") < 40
-    assert told.split("\n")[1].startswith("It is as in ") and told.count("FAILED") == 1
+    assert told.split("\n")[1].startswith("The mistake is that of ") and told.count("FAILED") == 1
     (folder / "leaves.py").write_text("raise SystemExit(0)")
     (folder / "ends.py").write_text("import os; os._exit(0)")
     for name in ("my_layer", "my_layer:nothing", "no_such_module:f", "leaves:f", "ends:f"):
@@ -214,6 +214,9 @@ def test_mine(normcheck):
         command += ["--normcheck", f"{names} --quick"]
     command += ["-k", "dtypes or number or width", "--junitxml=out.xml"]
     run = subprocess.run(command, capture_output=True, text=True)
-    assert "3 failed, 6 passed, 1 skipped" in run.stdout and run.stdout.count("It is as in") == 3
+    assert (
+        "3 failed, 6 passed, 1 skipped" in run.stdout
+        and run.stdout.count("The mistake is that of") == 3
+    )
     written = Path("out.xml").read_text()
     assert 'classname="normcheck.my_layer:pair --quick" name="any width"' in written

@@ -98,7 +98,7 @@ def test_modules_of_one_width_and_one_eps(torch):
     for wrong, message in (
         (nn.LayerNorm((4, 8)), r"weight of shape \(4, 8\), expected \(32,\); a function can"),
         (lambda x, w, b, gate, eps: x, r"takes \(x, w, b, gate, eps\), .* a gate or dropout"),
-        (lambda x, w, b: x, r"takes \(x, w, b\), .* eps. Options say .*eps=1e-5, that this number"),
+        (lambda x, w, b: x, r"takes \(x, w, b\), .* eps. Options say .*eps=1e-5 .that number"),
         (lambda x, r, w, eps: x, r"Is it residual=True, .* Options say"),
         (lambda x, w, eps: x, r'Is it kind="rms_norm" \(from the shell --kind rms_norm\)'),
         (nn.RMSNorm(4, eps=None), "attribute eps"),

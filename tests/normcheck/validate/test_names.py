@@ -90,7 +90,7 @@ def test_a_second_fault_leaves_the_name_of_the_first():
     ):
         found = told(with_more("megatron-gamma-twice", change, when), kind="rms_norm")
         assert found.names == ("megatron-gamma-twice", "gamma-twice-in-projection")
-        assert ("Something else is wrong, too, in" in found.sentence) == bool(also)
+        assert ("Something else is also wrong in" in found.sentence) == bool(also)
         assert also in found.sentence
 
 
@@ -123,7 +123,7 @@ def test_a_shorter_dtype_in_between_is_told_by_its_digits():
     for pair, dtypes, words, end in (
         (half, ("float32",), "dx are numbers of float16", ""),
         (single, ("float64",), "numbers of float32", ""),
-        (single, ("float32", "float64"), "numbers of float32", " So it is in float64 alone."),
+        (single, ("float32", "float64"), "numbers of float32", " This happens in float64 alone."),
     ):
         found = told(pair, dtypes=dtypes)
         assert found.kind == "precision" and words in found.sentence
@@ -165,7 +165,9 @@ def test_a_mistake_of_one_dtype_is_told_of_that_dtype():
         return (-dx if dy.dtype == np.float64 else dx), *sums
 
     found = told((layer_norm_forward, backward), dtypes=("float32", "float64"))
-    assert found.names == ("dx-negated",) and found.sentence.endswith("So it is in float64 alone.")
+    assert found.names == ("dx-negated",) and found.sentence.endswith(
+        "This happens in float64 alone."
+    )
 
 
 def _eps_outside(through_the_root):

@@ -31,18 +31,18 @@ def places(wrong, **options):
 
 @pytest.mark.slow
 def test_widths_rows_axes_layouts_and_dtypes():
-    wide = "of those tried, whatever is above 512 and no multiple of 512"
+    wide = "that is every one tried that is above 512 and no multiple of 512"
     found = places(lambda dy: dy.shape[-1] > 512 and dy.shape[-1] % 512)[1]
-    assert found["any width"] == f"D 513, 1000: {wide}"
+    assert found["any width"] == f"D = 513, 1000, {wide}"
     assert places(lambda dy: rows_of(dy) > 600)[1] == {
-        "many rows": "number of rows 1021: of those tried, whatever is above 600"
+        "many rows": "number of rows = 1021, that is every one tried that is above 600"
     }
     assert places(lambda dy: dy.ndim == 1)[1] == {"any shape": "shape (7,)"}
     assert places(lambda dy: dy.ndim == 4)[1] == {"any shape": "shape (2, 3, 4, 5)"}
     report, found = places(lambda dy: dy.strides[-1] == 2 * dy.itemsize)
     assert found == {
         "memory in any order": (
-            "layout dy every second element, x, gamma, beta and dy every second element"
+            "layout: dy every second element, x, gamma, beta and dy every second element"
         )
     }
     assert found["memory in any order"].split(", ")[0] in str(report).replace("\n    ", " ")
@@ -54,7 +54,7 @@ def test_widths_rows_axes_layouts_and_dtypes():
         lambda dy: dy.dtype == "float16" and dy.shape[-1] > 9, dtypes=("float32", "float16")
     )[1]
     assert found["a number that stands out"] == "dtype float16"
-    assert found["any width"].startswith("dtype float16; D 16, 64, ")
+    assert found["any width"].startswith("dtype float16; D = 16, 64, ")
 
 
 @pytest.mark.parametrize(
@@ -84,15 +84,15 @@ SIGNS = np.tile([1.0, -1.0], (3, 2))
 CASE = draw("digits", (3, 4), "float32").with_arrays(x=SIGNS)
 DIFFERENCES = {
     "dtype float64": replace(CASE, dtype="float64"),
-    "layout dy reversed": CASE.laid_out({"dy": "reversed"}),
-    "D 5": draw("digits", (3, 5), "float32"),
-    "number of axes 3": CASE.with_rows(lambda a: a[None]),
-    "number of rows 2": CASE.with_rows(lambda a: a[1:]),
-    "eps 0.1": replace(CASE, eps=0.1),
-    "NaN or Inf NaN in x": CASE.with_arrays(x=np.where(SIGNS > 0, np.nan, SIGNS)),
-    "NaN or Inf Inf in dy": CASE.with_arrays(dy=np.where(SIGNS > 0, np.inf, SIGNS)),
-    "mean / sigma, about 40.0": CASE.with_arrays(x=SIGNS - 40),
-    "size of x, about 300.0": CASE.with_arrays(x=300 * SIGNS),
+    "layout: dy reversed": CASE.laid_out({"dy": "reversed"}),
+    "D = 5": draw("digits", (3, 5), "float32"),
+    "number of axes = 3": CASE.with_rows(lambda a: a[None]),
+    "number of rows = 2": CASE.with_rows(lambda a: a[1:]),
+    "eps = 0.1": replace(CASE, eps=0.1),
+    "NaN or Inf: NaN in x": CASE.with_arrays(x=np.where(SIGNS > 0, np.nan, SIGNS)),
+    "NaN or Inf: Inf in dy": CASE.with_arrays(dy=np.where(SIGNS > 0, np.inf, SIGNS)),
+    "mean / sigma about 40": CASE.with_arrays(x=SIGNS - 40),
+    "size of x about 300": CASE.with_arrays(x=300 * SIGNS),
     "": replace(CASE),
 }
 

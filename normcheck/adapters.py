@@ -40,15 +40,12 @@ def returning(where: str, function: Callable, names: tuple[str, ...]) -> Callabl
     return checked
 
 
-class NumPyPair(Adapter):
+class NumPyPair(Adapter, framework="numpy"):
     """``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma,
     dbeta)``.
     """
 
     layouts = tuple(LAYOUTS)
-    overwrite = "{a}[...] = {a}{s}"
-    if _mallopt:
-        filled = "ctypes.CDLL(None).mallopt(-6, 0x80)  # from now on glibc fills fresh memory"
     lacks = (
         "one gradient alone, gradients that add up and a second derivative, which a pair of"
         " functions does not have",
@@ -76,6 +73,7 @@ class NumPyPair(Adapter):
             validation.require_callable(f"target[{k}]", f) for k, f in enumerate(pair)
         )
         outputs = settings.outputs
+        self.filled = self.filled if _mallopt else ""
         super().__init__(
             target,
             settings,

@@ -18,7 +18,8 @@ import numpy as np
 from lnlib.norms import Shapes
 from lnlib.rounding import find, round_to
 
-from .layouts import FURTHER, LAYOUTS, OF_AXES, SAME_NUMBERS, SWAPPED, in_words, laid_out
+from .layouts import FURTHER, LAYOUTS, OF_AXES, SAME_NUMBERS, SAME_ROWS, SWAPPED, in_words, laid_out
+from .mistakes.change import table
 from .settings import DTYPES, Settings
 from .tolerance import distance_loss, near_zero
 
@@ -121,10 +122,6 @@ class Case:
         said, gamma = self.said, self.gamma + self.said.gamma_offset
         x = stored(self.x + self.r, self.dtype) if said.residual else self.x
         return replace(self, x=x, gamma=gamma, said=replace(said, residual=False, gamma_offset=0))
-
-    def without_r(self) -> "Case":
-        """The case of a norm of x alone, with the gradients of two outputs."""
-        return replace(self, said=replace(self.said, residual=False))
 
     def tensors_of(self, plain: dict) -> dict:
         """What the target has to give, of what a norm of the plain case gives."""
@@ -230,72 +227,25 @@ def drawer(settings: Settings) -> Callable[..., Case]:
     return drawn
 
 
-# What is odd about rows or parameters
-
-#: Rows near zero, with one number that stands out.
-SPIKE = """\
-x *= 0.01
-x[..., 1 % x.shape[-1]] = 50
-"""
-#: gamma with zeros and numbers of either sign, beta 0 where gamma is not.
-SIGNS_AND_ZEROS = """\
-gamma[::3] = 0
-gamma[1::3] = -np.abs(gamma[1::3])
-beta[1::2] = 0
-"""
-#: gamma and beta are thousands, and dy what is left of a loss after many layers; a loss that is
-#: scaled up; what parameters are at initialisation.
-LARGE_PARAMETERS = "gamma *= 1e4\nbeta *= 1e4\ndy *= 1e-10"
-LARGE_GRADIENTS = "dy *= 1e8"
-NO_PARAMETERS = "gamma[:], beta[:] = 1, 0"
-
-
 # The list
 
 
-def numbers(dtype: str, settings: Settings, draw: Callable[..., Case]) -> Iterator[Case]:
-    """Cases whose numbers are compared with the exact ones."""
-    half, quick, eps = dtype in ("float16", "bfloat16"), settings.quick, settings.eps
-    yield draw("ordinary rows", (3, 5, 97), dtype)
-    yield draw("ordinary rows", (2, 3, 7), dtype)
-    yield draw("ordinary rows", (4, 6), dtype, change=NO_PARAMETERS)
-    for shape in QUICK_SHAPES if quick else SHAPES:
-        yield draw("any shape", shape, dtype)
-    for D in QUICK_WIDTHS if quick else WIDTHS:
-        yield draw("any width", (2, D), dtype)
-    for rows in (257, 1021) if quick else (257, 1021, 4099):
-        yield draw("many rows", (rows, 3), dtype)
-    yield draw("many rows", (97, 129), dtype)
-    if not quick and dtype == settings.dtypes[0]:
-        yield draw("many rows", (MANY_ROWS, 3), dtype)
-    for offset in NEAR if not half else NEAR[:2]:
-        yield draw("rows away from zero", (4, 64), dtype, offset=offset, sigma=1.0)
-        yield draw("rows away from zero", (3, 7), dtype, offset=-offset, sigma=1.0)
+def of_table(
+    dtype: str, settings: Settings, draw: Callable[..., Case], part: str
+) -> Iterator[Case]:
+    """The cases of a part of ``cases.csv``: "numbers", which are compared with the exact ones, or
+    "calls". Shapes, when they are tried, and the options of :func:`draw` are Python.
+    """
+    eps, half = settings.eps, dtype in ("float16", "bfloat16")
     near_eps = ((3e-3, 1e-5), (0.3, 0.1), (1.0, 1.0)) if eps is None else ((eps**0.5, eps),)
-    for sigma, e in near_eps if eps != 0 else ():
-        yield draw("eps near the variance", (2, 3, 8), dtype, e, offset=0.5, sigma=sigma)
-    if not eps:
-        yield draw("eps = 0", (3, 4, 8), dtype, 0.0)
-        for sigma in (0.1,) if half else (0.1, 1e-12):
-            yield draw("eps = 0", (3, 20), dtype, 0.0, offset=0.5, sigma=sigma)
-    # Half precision may lose all of larger ones.
-    for value in (0.0, 0.01, -0.02) if half else (0.0, 3.0, -1000.0):
-        yield draw("constant rows", (3, 7), dtype, offset=value, change=f"x[...] = {value}")
-    yield draw("constant rows", (2, 1), dtype, offset=50.0)
-    yield draw("a number that stands out", (3, 64), dtype, change=SPIKE)
-    yield draw("gamma of either sign, and 0", (3, 4, 10), dtype, change=SIGNS_AND_ZEROS)
-    sizes = "large and small numbers", (4, 8), dtype
-    for sigma in (0.05, 20.0) if half else (1e-12, 1e-6, 1e-4, 1e4, 1e6, 1e12):
-        # Beside a beta nothing would be seen of the smallest x.
-        change = NO_PARAMETERS if sigma == 1e-12 else ""
-        yield draw(*sizes, offset=0.0, sigma=sigma, change=change)
-    if not half:
-        yield draw(*sizes, change=LARGE_PARAMETERS)
-        yield draw(*sizes, change=LARGE_GRADIENTS)
-    if not half and not quick:
-        for offset in far(settings, dtype):
-            yield draw("rows far from zero", FAR_SHAPE, dtype, offset=offset, sigma=1.0)
-        yield draw("rows far from zero", (3, 1), dtype, offset=1e6, sigma=1.0)
+    names = {"dtype": dtype, "said": settings, "quick": settings.quick, "eps": eps, "half": half}
+    names |= {"near": NEAR[:2] if half else NEAR, "near_eps": near_eps}
+    names |= {"first": dtype == settings.dtypes[0], "far": far(settings, dtype)}
+    for row in table("cases.csv", __file__):
+        if row["part"] == part and eval(row["when"] or "True", globals(), names):
+            for shape in eval(row["shapes"], globals(), names):
+                for options in eval(row["options"] or "[{}]", globals(), names):
+                    yield draw(row["property"], shape, dtype, **options)
 
 
 def layouts(dtype, possible, settings, draw) -> Iterator[Case]:
@@ -318,6 +268,8 @@ def layouts(dtype, possible, settings, draw) -> Iterator[Case]:
         by_autograd = set(chosen) == {"dy"} and settings.framework == "torch"
         if settings.contiguous and FURTHER not in chosen.values() and not by_autograd:
             continue
+        if SAME_ROWS in chosen.values() and (settings.axis or settings.normalized_shape):
+            continue  # rows lie otherwise
         two = len(chosen) == 1 and SWAPPED not in chosen.values()
         case = draw("memory in any order", (5, 7) if two else (3, 4, 7), dtype)
         yield case.laid_out(chosen)
@@ -333,15 +285,7 @@ def noted(dtype, draw, order, batch) -> Iterator[Case]:
 
 def of_calls(dtype, able, settings, draw) -> Iterator[Case]:
     """Cases for what is asked of calls; ``able`` are properties that only some targets have."""
-    for name in "x", "dy":
-        for value in "np.nan", "np.inf":
-            change = f"{name}.flat[9 % {name}.size] = {value}"
-            yield draw("NaN stays in its row", (4, 7), dtype, change=change)
-    yield draw("shapes and dtypes of results", (2, 3, 7), dtype)
-    yield draw("arguments unchanged", (2, 3, 7), dtype)
-    yield draw("the same answer twice", (5, 7), dtype)
-    yield draw("the same answer twice", (97, 129), dtype)
-    yield draw("calls in any order", (5, 7), dtype)
+    yield from of_table(dtype, settings, draw, "calls")
     yield from noted(dtype, draw, settings.round_twice is not None, settings.batch_invariant)
     for property in able:
         yield draw(property, (5, 520) if property == UNWRITTEN else (2, 3, 7), dtype)
@@ -352,7 +296,7 @@ def all_cases(settings: Settings, possible_layouts=(), able=()) -> Iterator[Case
     draw, seen = drawer(settings), set()
     for dtype in settings.dtypes:
         for case in (
-            *numbers(dtype, settings, draw),
+            *of_table(dtype, settings, draw, "numbers"),
             *layouts(dtype, possible_layouts, settings, draw),
             *of_calls(dtype, able, settings, draw),
         ):
@@ -377,6 +321,7 @@ def not_tested(settings: Settings) -> list[str]:
         or whole
         or settings.groups,
         f"x of shapes but (N, C, L), and L above {WIDTHS[-1]}": settings.groups,
+        f"x of fewer than {1 + (settings.axis or 0)} axes": settings.axis,
         f"more than {settings.most_rows or MANY_ROWS} rows": settings.most_rows or whole,
         "arrays with strides" + ", but for dy" * of_torch: settings.contiguous,
         "a second derivative": differentiable and not settings.double_backward,

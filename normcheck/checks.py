@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .cases import BATCH, ORDER, UNWRITTEN, WRITTEN_OVER, drawer, noted, stored
+from .cases import drawer, noted, stored
 from .judge import BY_ROW, Verdict, derivatives, judge, truth
+from .mistakes.change import table
 from .targets import Raised, Script, TargetError
 
 #: How often a call is repeated where the same answer is wanted.
@@ -206,76 +207,45 @@ def right_derivatives(settings, case, seen, where):
 
 
 class Property(NamedTuple):
-    """What is asked for a property, and what is found in the outcomes.
+    """What is asked for a property, and what is found in the outcomes: a row of ``properties.csv``.
 
-    * ``parts``, ``options``: of the script, as the ``script`` of an adapter takes them.
+    * ``parts``: of the script, as ``script`` of an adapter takes them. ``finds``: what is wrong.
+    * ``results``, ``wanted``, ``more``: of the script, if not those of an ordinary call.
     * ``where`` something wrong was seen, in words.
     * ``conditional``: whether it says nothing where numbers are wrong in the plainest way of asking
       for them. ``of_numbers``: whether its cases are there for their numbers alone.
     """
 
     parts: str = "forward | backward"
-    options: dict = {}
     finds: Callable = numbers
     where: str = ""
-    conditional: bool = True
-    of_numbers: bool = False
+    conditional: bool = False
+    of_numbers: bool = True
+    results: tuple[str, ...] | None = None
+    wanted: tuple[str, ...] | None = None
+    more: tuple[str, ...] | None = None
 
 
 #: Kinds of derivatives, and what their results are.
+SECOND, OF_JVP = "the second derivative", "the gradient of a JVP"
+_WITH = "the gradient of <{}> with respect to {}"
 DERIVATIVES = {
-    "the second derivative": {
-        f"of_{a}": f"the gradient of <v, dx> with respect to {a}" for a in ("x", "gamma", "dy")
-    },
-    "the gradient of a JVP": {
-        "of_x": "the gradient of <dy, JVP> with respect to x",
-        "of_gamma": "the gradient of <dy, JVP> with respect to gamma",
-        "along": "the JVP",
-    },
+    SECOND: {f"of_{a}": _WITH.format("v, dx", a) for a in ("x", "gamma", "dy")},
+    OF_JVP: {f"of_{a}": _WITH.format("dy, JVP", a) for a in ("x", "gamma")} | {"along": "the JVP"},
 }
-SECOND, OF_JVP = DERIVATIVES
 
+
+def _property(row):
+    lists = {key: None if row[key] == "-" else (*row[key].split(),) for key in _LISTS}
+    flags = {key: row[key] == "yes" for key in ("conditional", "of_numbers")}
+    return Property(row["parts"], globals()[row["finds"]], row["where"], **flags, **lists)
+
+
+_LISTS = "results", "wanted", "more"
 #: The properties that are there for something else than the numbers of one call, and memory in any
 #: order.
-PROPERTIES = {
-    "memory in any order": Property(of_numbers=True),
-    "NaN stays in its row": Property(finds=rows_apart),
-    "shapes and dtypes of results": Property(finds=results_alike, conditional=False),
-    "arguments unchanged": Property(finds=arguments_kept, conditional=False),
-    ORDER: Property("forward", {"results": ("y",), "wanted": ()}, rounded_as_said),
-    BATCH: Property("forward forward2 | backward backward2", {}, same_bits, conditional=False),
-    "the same answer twice": Property(
-        finds=same_every_time,
-        where="call {} gives different numbers from the first: ",
-        conditional=False,
-    ),
-    # What is kept for all calls, or for all of one shape, belongs to a later call when it is needed
-    # or looked at. What the backwards return the last forward may write over.
-    "calls in any order": Property(
-        "forward forward3 forward2 | backward2 backward3 backward again",
-        where="where three forwards come before their backwards, ",
-    ),
-    # Parameters change in place, and nothing that was kept of the arrays is right any more.
-    WRITTEN_OVER: Property(
-        "forward backward overwrite2 forward | backward",
-        where="where a second call has other numbers in the same arrays, ",
-    ),
-    UNWRITTEN: Property(
-        "filled forward | backward", where="where fresh memory is not 0 but filled, "
-    ),
-    "y without gradients": Property("only_y", {"results": ("y",), "wanted": ()}),
-    "one gradient alone": Property("alone", where="where no other gradient is asked for, "),
-    "gradients add up": Property("added", where="half of what two backwards add up to: "),
-    SECOND: Property(
-        "second",
-        {"results": (*DERIVATIVES[SECOND],), "wanted": ("x", "gamma", "dy"), "more": ("v",)},
-        right_derivatives,
-    ),
-    OF_JVP: Property(
-        "jvp", {"results": (*DERIVATIVES[OF_JVP],), "wanted": (), "more": ("v",)}, right_derivatives
-    ),
-}
-ORDINARY = Property(conditional=False, of_numbers=True)
+PROPERTIES = {row["name"]: _property(row) for row in table("properties.csv", __file__)}
+ORDINARY = Property()
 
 
 def asked(property):
@@ -310,7 +280,8 @@ def scripts(target, case):
             cases[s] = case.again(shape, offset=offset, sigma=2.0)
     judged = {"": cases["2"]} if "overwrite2" in of.parts else cases
     times = QUICK_TIMES if settings.quick else TIMES
-    script = target.script(case, of.parts, cases, judged=judged, **of.options)
+    options = {key: value for key in _LISTS if (value := getattr(of, key)) is not None}
+    script = target.script(case, of.parts, cases, judged=judged, **options)
     return [script] * (times if of.finds is same_every_time else 1)
 
 

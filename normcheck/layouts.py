@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .mistakes.change import table
+
 
 class Layout(NamedTuple):
     """One way to lay out an array ``{a}``, as code that a run executes and a pasted test shows.
@@ -22,7 +24,7 @@ class Layout(NamedTuple):
 
     put: str = "{a}"
     seen: str = "{a}"
-    alone: tuple[str, ...] = ("dy", "x")
+    alone: tuple[str, ...] = ()
 
 
 FORTRAN, REVERSED, SECOND = "in Fortran order", "reversed", "every second element"
@@ -30,21 +32,13 @@ SLICE, SWAPPED = "a slice of longer rows", "with leading axes swapped"
 FURTHER = "one element further"
 SAME_ROWS, SAME_NUMBERS = "every row the same memory", "all strides 0"
 
-_ALL = "dy", "x", "gamma", "beta"
-
 #: ``{spread}`` in NumPy; what np.broadcast_to gives may not be written to.
 SPREAD = "np.lib.stride_tricks.as_strided({a}, {shape}, np.broadcast_to({a}, {shape}).strides)"
 
-#: By name. Fortran order is of at most three axes.
+#: By name: the rows of ``layouts.csv``. Fortran order is of at most three axes.
 LAYOUTS = {
-    FORTRAN: Layout("{a}.swapaxes(0, -1).copy()", "{a}.swapaxes(0, -1)"),
-    REVERSED: Layout("{a}[..., ::-1].copy()", "{a}[..., ::-1]", _ALL),
-    SECOND: Layout("np.repeat({a}, 2, axis=-1)", "{a}[..., ::2]", _ALL),
-    SLICE: Layout("np.concatenate([{a}, {a}], axis=-1)", "{a}[..., :{D}]"),
-    SWAPPED: Layout("{a}.swapaxes(0, {last}).copy()", "{a}.swapaxes(0, {last})"),
-    FURTHER: Layout("np.append({a}.flat[:1], {a})", "{a}[1:].reshape({shape})", ("dy",)),
-    SAME_ROWS: Layout("{a}.reshape(-1, {D})[0].copy()", "{spread}"),
-    SAME_NUMBERS: Layout("np.array({a}.flat[0])", "{spread}", ("dy", "gamma", "beta")),
+    row["name"]: Layout(row["put"], row["seen"], tuple(row["alone"].split()))
+    for row in table("layouts.csv", __file__)
 }
 
 #: What makes another array of more than one axis only.

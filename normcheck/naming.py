@@ -21,10 +21,12 @@ from .cases import draw, drawer
 from .checks import misshapen, shape_of
 from .evidence import FAR, IN_ONE_PLACE, alike, failed, passed, results, same, wrong_in
 from .judge import judge
-from .mistakes import GROUP_NORM, LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose
+from .mistakes import LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose
 from .mistakes.catalogue import forward_keeping_x
+from .mistakes.change import table
 from .mistakes.conventions import Choices, conventions, gradients
-from .mistakes.fit import GroupCache
+from .mistakes.fit import GROUP_NORM, GroupCache
+from .mistakes.formula import compiled
 from .mistakes.recognise import MADE_AGAIN, combined, explaining
 from .mistakes.wild import BUGS
 from .settings import Settings
@@ -83,45 +85,24 @@ def candidates(settings):
     return *(of_pair(*one, settings) for one in known), *of_residual(settings)
 
 
-#: What is forgotten or done twice where x + r is normalised: name -> words, and the change of the
-#: right tensors, with ``dh``, or those of the norm of x alone.
-OF_RESIDUAL: dict[str, tuple[str, Callable]] = {
-    "dh-dropped": (
-        "dh, the gradient of h = x + r that comes from elsewhere, is not added to dx",
-        lambda t, dh, _: {name: t[name] - dh for name in ("dx", "dr")},
-    ),
-    "dh-missing-in-dr": (
-        "dh, the gradient of h = x + r that comes from elsewhere, is added to dx, but not to dr",
-        lambda t, dh, _: {"dr": t["dr"] - dh},
-    ),
-    "dh-twice": (
-        "dh, the gradient of h = x + r that comes from elsewhere, is added twice",
-        lambda t, dh, _: {name: t[name] + dh for name in ("dx", "dr")},
-    ),
-    "dh-alone": (
-        "dx is dh alone: the gradient through the norm is left out",
-        lambda t, dh, _: {"dx": dh, "dr": dh},
-    ),
-    "r-not-added": (
-        "the norm is that of x: r is added to h alone",
-        lambda t, dh, of_x: of_x | {"dx": of_x["dx"] + dh, "dr": dh},
-    ),
-}
-
-
 def of_residual(settings):
-    """The candidates that :data:`OF_RESIDUAL` lists."""
+    """The candidates of ``residual.csv``, which changes the right tensors. In it ``norm`` is dx
+    without dh, and ``of`` gives a tensor of the norm of x alone.
+    """
 
     def candidate(name, words, change):
         def tensors(case):
-            right, x = (the_library(settings).tensors(one) for one in (case, case.without_r()))
-            if right is None or x is None:
+            of_x = dataclasses.replace(case, said=dataclasses.replace(settings, residual=False))
+            right, alone = (the_library(settings).tensors(one) for one in (case, of_x))
+            if right is None or alone is None:
                 return None
-            return right | change(right, case.dh, x)
+            names = right | {"dh": case.dh, "norm": right["dx"] - case.dh, "of": alone.get}
+            return right | eval(compiled(change), names)
 
         return Candidate((name,), f"a known one: {words}.", tensors)
 
-    return tuple(candidate(name, *of) for name, of in OF_RESIDUAL.items() if settings.residual)
+    rows = table("residual.csv") if settings.residual else ()
+    return tuple(candidate(**row) for row in rows)
 
 
 @functools.lru_cache(maxsize=8)
@@ -371,15 +352,14 @@ def family(settings, dtype):
         if groups:
             cache = layernorm.group_norm_forward(*given, groups, case.eps)[1]
             rstd = np.repeat(cache.rstd, len(cache.gamma) // groups, axis=1)[:, None]
-            cache = GroupCache(np.swapaxes(cache.xhat, 1, 2), rstd, cache.gamma, groups)
-            return np.swapaxes(case.dy, 1, 2), cache
+            xhat, dy = (channels_last(a, settings) for a in (cache.xhat, case.dy))
+            return dy, GroupCache(xhat, rstd, cache.gamma, groups)
         forward = layernorm.rms_norm_forward if rms else forward_keeping_x
         return case.dy, forward(*given, case.eps)[1]
 
     probes = tuple(map(probe, cases))
-    return dataclasses.replace(known, probes=probes), {
-        dy.shape: case for case, (dy, _) in zip(cases, probes)
-    }
+    by_shape = {dy.shape: case for case, (dy, _) in zip(cases, probes)}
+    return dataclasses.replace(known, probes=probes), by_shape
 
 
 def telling_dtype(target, asked, wrong):
@@ -418,9 +398,8 @@ def by_terms(target, wrong, names):
     known, cases = family(settings, telling_dtype(target, wrong[0].case.dtype, names))
 
     def backward(dy, cache):
-        case = cases[dy.shape]
-        turned = np.swapaxes(dy, 1, 2) if settings.groups else dy
-        case = dataclasses.replace(case, dy=np.ascontiguousarray(turned))
+        turned = np.ascontiguousarray(channels_last(dy, settings))
+        case = dataclasses.replace(cases[dy.shape], dy=turned)
         found = target.call(case).tensors
         if judge("y", found["y"], case, settings).share > 1:  # dx and xhat are those of another y
             raise ValueError("y is wrong here")
@@ -446,31 +425,32 @@ def by_terms(target, wrong, names):
 # By its y
 
 
-def split(case):
-    """x, gamma, beta and dy; of a group norm as (N, G, C / G, L) and (G, C / G, 1)."""
-    arrays, groups, x = case.plain.arrays, case.said.groups, case.x
-    if not groups:
-        return arrays
-    few = case.gamma.size // groups
-    shapes = (len(x), groups, few, x.shape[-1]), (groups, few, 1)
-    return tuple(a.reshape(shapes[a.ndim == 1]) for a in arrays)
+def given(case):
+    """The arrays of the plain case, with channels last."""
+    return [channels_last(a, case.said) for a in case.plain.arrays]
+
+
+def channels_last(a, settings):
+    """Of a group norm's x or dy (N, C, L) the array (N, L, C), and the other way round."""
+    return np.swapaxes(a, 1, 2) if settings.groups and a.ndim == 3 else a
 
 
 @functools.lru_cache(maxsize=8)
-def chosen(kind, count, gamma):
+def chosen(settings, count):
     """Candidates of so many conventions that are others, which give y alone; where there is no
-    ``gamma``, nothing is told of it.
+    gamma, nothing is told of it.
     """
 
     def candidate(names, words, choices):
         return Candidate(
             names,
             words,
-            lambda case: {"y": choices.y(*split(case)[:3], case.eps).reshape(case.x.shape)},
+            lambda case: {"y": channels_last(choices.y(*given(case)[:3], case.eps), settings)},
             choices,
         )
 
-    found = (one for one in conventions(kind) if gamma or one[2].scale == "gamma")
+    known = conventions(settings.kind, settings.groups or 0)
+    found = (one for one in known if settings.gamma or one[2].scale == "gamma")
     return tuple(candidate(*one) for one in found if len(one[0]) == count)
 
 
@@ -480,9 +460,7 @@ def of_conventions(wrong, held, settings, partly=True):
     """
     tried = []
     for count in (1, 2):
-        tried.append(
-            explain(chosen(settings.kind, count, settings.gamma), wrong, held, settings, "y")
-        )
+        tried.append(explain(chosen(settings, count), wrong, held, settings, "y"))
         if tried[-1].found and not tried[-1].left:
             return in_words(tried[-1], settings)
     partial = [and_not(in_words(of, settings), of) for of in tried if of.found and partly]
@@ -516,9 +494,7 @@ def has_gradients(choices, shown, settings):
     case, names = shown.case, settings.tensors[1:]
     if case.x.size > 300:
         return None
-    given = gradients(choices, *split(case), case.eps)
-    shapes = case.x.shape, case.gamma.shape, case.gamma.shape
-    found = [a.reshape(shape) for a, shape in zip(given, shapes)]
+    found = [channels_last(a, settings) for a in gradients(choices, *given(case), case.eps)]
     expected = case.tensors_of(dict(zip(("dx", "dgamma", "dbeta"), found)))
     if not all(np.isfinite(b).all() for b in expected.values()):
         return None

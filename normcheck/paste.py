@@ -110,7 +110,9 @@ class Writer:
             yield "assert same.mean() > 0.9, same"
         elif tensor in script.results:
             for s, case in script.judged.items():
-                yield f"assert np.shape({tensor}{s}) == {shape_of(tensor, case)}"
+                turned = self.settings.own(tensor)[1] != "{a}"
+                found = self.value(tensor + s) if turned else tensor + s
+                yield f"assert np.shape({found}) == {shape_of(tensor, case)}"
                 if self.finding.verdict is None:
                     yield from self.not_by_numbers(case, tensor + s)
                 elif case.x.size:
@@ -128,8 +130,9 @@ class Writer:
             yield f"assert {said}, type(result)"
 
     def value(self, name):
-        """A result as a NumPy array."""
-        return self.target.value.format(a=name)
+        """A result as a NumPy array, with its rows along the last axis."""
+        back = self.settings.own(name.rstrip("23"))[1]
+        return back.format(a=self.target.value.format(a=name))
 
     def by_formula(self, case):
         """Whether what is right is computed, and not written out."""

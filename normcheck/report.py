@@ -255,7 +255,8 @@ def _parts(report: Report, everything: bool = False) -> Iterator[tuple[str, str]
     """
     yield "h1", _headline(report)
     if report.mistake:
-        yield "p", report.mistake.sentence
+        told = report.mistake.sentence
+        yield "p", told if told[-1] in ".?" else f"{told}."
     causes = report.causes
     for first, *others in causes if everything else causes[:MOST]:
         start = f"{len(others) + 1} properties, probably for one reason: " if others else ""

@@ -30,6 +30,8 @@ def _checked(name: str, value: Any, of_command: Mapping) -> Any:
     """A right value for such an option; otherwise an error that names it."""
     if "nargs" in of_command:
         value = validation.require_several(name, value)
+        if of_command.get("type") is int:
+            return tuple(validation.require_count(name, n) for n in value)
         if not value:  # nothing would be tried, and so everything hold
             raise ValueError(f"{name}: found none, expected one or more of {', '.join(DTYPES)}")
         return tuple(validation.require_choice(name, one, DTYPES) for one in value)
@@ -56,41 +58,31 @@ class Settings:
         ("float32",), "dtypes of x, gamma, beta and dy", nargs="+", choices=DTYPES
     )
     quick: bool = _option(False, "fewer widths and rows, and none far from zero")
-    eps: float | None = _option(
-        None, "the eps that is fixed in the target; else it is its last argument", type=float
-    )
-    gamma_dtype: str | None = _option(
-        None, "that of gamma and beta, if it is not the dtype of x", choices=DTYPES
-    )
-    dy_dtype: str | None = _option(None, "that of dy, if it is not the dtype of x", choices=DTYPES)
+    eps: float | None = _option(None, "the eps fixed in it; else its last argument", type=float)
+    gamma_dtype: str | None = _option(None, "that of gamma and beta, if not x's", choices=DTYPES)
+    dy_dtype: str | None = _option(None, "that of dy, if not x's", choices=DTYPES)
     gamma: bool = _option(True, "whether there is a gamma")
-    gamma_offset: float = _option(
-        0.0, "what is added to gamma: 1 where y is that of 1 + gamma, as in Gemma", type=float
-    )
+    gamma_offset: float = _option(0.0, "what is added to gamma, 1 as in Gemma", type=float)
     beta: bool = _option(True, "whether there is a beta; RMS norm has none")
     groups: int | None = _option(None, "those of a group norm, whose x is (N, C, L)", type=int)
+    axis: int | None = _option(None, "the axis of a row: 1 for channels first", type=int)
+    normalized_shape: tuple[int, ...] | None = _option(
+        None, "the shape of gamma, if x's last axes are one row: 4 8", type=int, nargs="+"
+    )
     residual: bool = _option(False, "it takes x and r, and returns the norm of h = x + r, and h")
     round_twice: bool | None = _option(
         None,
         "whether y is gamma times a rounded xhat (16 bits)",
         action=argparse.BooleanOptionalAction,
     )
-    batch_invariant: bool = _option(
-        False, "a row has the same bits alone and among others; else that is only told"
-    )
+    batch_invariant: bool = _option(False, "a row must have the same bits alone and among others")
     seed: int | None = _option(None, "other random numbers, the same for one seed", type=int)
     multiple_of: int = _option(1, "the target takes multiples of this as D", type=int)
     most_features: int | None = _option(None, "the largest D that it takes", type=int)
     most_rows: int | None = _option(None, "the most rows that it takes", type=int)
-    contiguous: bool = _option(
-        False, "it takes no arrays with strides; only autograd's dy may have some"
-    )
-    accumulate: str | None = _option(
-        None, "its arithmetic and sums, by default float32 or more", choices=DTYPES
-    )
-    double_backward: bool = _option(
-        False, "its gradient can be differentiated again (PyTorch, JAX)"
-    )
+    contiguous: bool = _option(False, "it takes no strides, but those of autograd's dy")
+    accumulate: str | None = _option(None, "its sums; else float32 or more", choices=DTYPES)
+    double_backward: bool = _option(False, "its gradient has a gradient (PyTorch, JAX)")
     forward_mode: bool = _option(False, "it has a JVP, and this a gradient")
     device: str | None = _option(None, 'where PyTorch puts its tensors, for example "cuda"')
 
@@ -109,8 +101,14 @@ class Settings:
         if self.kind == "group_norm":
             object.__setattr__(self, "groups", self.groups or 1)
             object.__setattr__(self, "multiple_of", lcm(self.multiple_of, self.groups))
+            if self.axis or self.normalized_shape:
+                raise ValueError("axis, normalized_shape: found one, expected none in a group norm")
         elif self.groups:
             raise ValueError(f"groups: found {self.groups}, expected None with kind {self.kind}")
+        if self.normalized_shape:  # no other width
+            D = prod(self.normalized_shape)
+            object.__setattr__(self, "multiple_of", D)
+            object.__setattr__(self, "most_features", D)
         if self.most_features is not None:
             validation.require_count("most_features", self.most_features, self.multiple_of)
         if self.device is not None and self.framework != "torch":
@@ -185,7 +183,20 @@ class Settings:
             D % self.multiple_of == 0
             and (self.most_features or D) >= D
             and rows <= (self.most_rows or rows)
+            and len(shape) > (self.axis or 0)
         )
+
+    def own(self, name: str) -> tuple[str, str]:
+        """Templates of what the target takes for an array ``{a}`` of a case, whose rows are along
+        the last axis, and the other way round.
+        """
+        if self.axis and "gamma" not in name and "beta" not in name:
+            to = f"np.ascontiguousarray(np.moveaxis({{a}}, -1, {self.axis}))"
+            return to, f"np.moveaxis({{a}}, {self.axis}, -1)"
+        if shape := self.normalized_shape:
+            ends, back = ", ".join(map(str, shape)), f"*{{a}}.shape[:-{len(shape)}], {prod(shape)}"
+            return f"{{a}}.reshape(*{{a}}.shape[:-1], {ends})", f"{{a}}.reshape({back})"
+        return "{a}", "{a}"
 
 
 #: Every field with what it says, which the command's help shows as well.

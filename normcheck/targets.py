@@ -9,13 +9,16 @@ import contextlib
 import functools
 import inspect
 import re
+import tomllib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .cases import Case
 from .layouts import SPREAD, as_code
+from .mistakes.change import table
 from .settings import Settings
 
 
@@ -63,18 +66,7 @@ class Script(NamedTuple):
 
 #: What a call is made of -> how functions and classes call it. They take those from "shape" on only
 #: where they have such an argument.
-NAMES = {
-    "x": ("x", "X", "input", "inputs", "hidden_states"),
-    "r": ("r", "residual"),
-    "gamma": ("gamma", "weight", "scale", "gain", "w", "g"),
-    "beta": ("beta", "bias", "shift", "b"),
-    "D": ("D", "normalized_shape", "dim", "hidden_size", "d_model", "features", "num_channels"),
-    "eps": ("eps", "epsilon", "variance_epsilon", "layer_norm_eps", "norm_eps"),
-    "shape": ("normalized_shape",),
-    "affine": ("elementwise_affine", "affine"),
-    "no beta": ("bias", "use_bias"),
-    "groups": ("num_groups", "groups"),
-}
+NAMES = {row["what"]: tuple(row["names"].split()) for row in table("arguments.csv", __file__)}
 ARRAYS, OPTIONAL = [*NAMES][:5], [*NAMES][6:]
 
 
@@ -157,14 +149,17 @@ def new(a: np.ndarray, dtype: str) -> np.ndarray:
     return np.empty([n or 1 for n in a.shape], dtype)[tuple(map(slice, a.shape))]
 
 
+_TEMPLATES = tomllib.loads(Path(__file__).with_name("scripts.toml").read_text(encoding="utf-8"))
+
+
 class Adapter:
     """A target of one framework, asked as those of all others are.
 
     A framework says how an array is read, ``get``, which returns a copy of it in NumPy, which no
-    later call can change, and the name of its dtype; and how its code is spelt, in templates, of
-    which those are empty that it cannot have. In them ``{call}`` is the target's own call,
-    ``{inputs}`` are its arrays, ``{outputs}`` what it returns, ``{upstream}`` the gradients of
-    that, ``{y}`` and ``{dy}`` the same as one expression, ``{results}`` the gradients of the
+    later call can change, and the name of its dtype; and how its code is spelt, in the templates of
+    ``scripts.toml``, but for those that it cannot have. In them ``{call}`` is the target's own
+    call, ``{inputs}`` are its arrays, ``{outputs}`` what it returns, ``{upstream}`` the gradients
+    of that, ``{y}`` and ``{dy}`` the same as one expression, ``{results}`` the gradients of the
     arrays, ``{a}`` is one array; ``{s}`` stands behind the names of a case's arrays, ``{D}`` is its
     width and ``{eps}`` its eps.
 
@@ -195,6 +190,10 @@ class Adapter:
     entry = "target"
     get: Callable[[Any], tuple[np.ndarray, str]]
 
+    def __init_subclass__(cls, framework: str):
+        for name, template in _TEMPLATES[framework].items():
+            setattr(cls, name, template.strip())
+
     def __init__(self, target: Any, settings: Settings, function: Any = None, **names: Any):
         self.target, self.settings = target, settings
         self.signature = signature_of(function or target)
@@ -216,7 +215,8 @@ class Adapter:
 
     def called(self, case: Case, *given: str) -> str:
         """The call of the target with arguments of these names; eps may be fixed in it."""
-        arguments = dict(zip(self.settings.inputs, given)) | {"shape": str(case.gamma.shape)}
+        arguments = dict(zip(self.settings.inputs, given))
+        arguments |= {"shape": str(self.settings.normalized_shape or case.gamma.shape)}
         arguments |= {"groups": str(self.settings.groups)}
         arguments |= {} if self.settings.eps is not None else {"eps": repr(case.eps)}
         return f"{self.entry}({taken(self.signature, arguments)})"
@@ -252,8 +252,12 @@ class Adapter:
     def placed(self, name: str, case: Case, wanted: Sequence[str] = (), s: str = "") -> list[str]:
         """The lines that make one array of a case, so far one of NumPy, what the target takes."""
         (_, put), then = self.put(case.dtype_of(name)), self.wanted if name in wanted else ""
-        layout, shape = case.layouts.get(name), getattr(case, name).shape
-        return as_code(name + s, layout, shape, put, self.spread, then)
+        array, own, code = getattr(case, name), self.settings.own(name)[0], []
+        if own != "{a}":
+            array = eval(own.format(a="a"), {"np": np, "a": array})
+            code = [f"{name}{s} = {own.format(a=name + s)}"]
+        layout = case.layouts.get(name)
+        return code + as_code(name + s, layout, array.shape, put, self.spread, then)
 
     # Calls
 
@@ -308,4 +312,9 @@ class Adapter:
                 f"target: found a {type(value).__name__} returned, expected {name}, one of"
                 f" {self.array.__name__}{more * isinstance(value, (tuple, list))}"
             )
-        return (None, "") if value is None else self.get(value)
+        if value is None:
+            return None, ""
+        array, dtype = self.get(value)
+        with contextlib.suppress(ValueError, IndexError):  # of another shape
+            array = eval(self.settings.own(name)[1].format(a="a"), {"np": np, "a": array})
+        return array, dtype

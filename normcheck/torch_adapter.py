@@ -26,35 +26,11 @@ from .settings import Settings
 from .targets import NAMES, Adapter, Raised, TargetError, in_one_line, taken
 
 
-class TorchFunction(Adapter):
+class TorchFunction(Adapter, framework="torch"):
     """See the module."""
 
     layouts = tuple(layout for layout in LAYOUTS if layout != REVERSED)
     array = torch.Tensor
-    value = "{a}.detach().double().cpu().numpy()"
-    spread, wanted = "{a}.expand({shape})", ".requires_grad_()"
-    forward = "{outputs} = {call}"
-    # .grad would keep a copy of what the target keeps
-    backward = "{results} = torch.autograd.grad({y}, ({inputs}), {dy}, allow_unused=True)"
-    overwrite = "{a}.detach().copy_({a}{s})"  # as optimizers do
-    filled = """\
-torch.use_deterministic_algorithms(True, warn_only=True)
-torch.utils.deterministic.fill_uninitialized_memory = True"""
-    only_y = "with torch.no_grad():\n    {outputs} = {call}"
-    alone = "d{a}, = torch.autograd.grad({call}, {a}, {dy}, allow_unused=True)"
-    added = """\
-for time in range(2):
-    {outputs} = {call}
-    torch.autograd.backward({y}, {dy})
-{results} = (a.grad / 2 for a in ({inputs}))"""
-    second = """\
-dx, = torch.autograd.grad({call}, x, dy, create_graph=True)
-of_x, of_gamma, of_dy = torch.autograd.grad((v * dx).sum(), (x, gamma, dy))"""
-    jvp = """\
-def product(x, gamma):
-    _, along = torch.func.jvp(lambda x: {call}, (x,), (v,))
-    return (along * dy).sum(), along
-(of_x, of_gamma), along = torch.func.grad(product, argnums=(0, 1), has_aux=True)(x, gamma)"""
 
     def __init__(self, target: Any, settings: Settings):
         _require_device(settings.device)
@@ -67,7 +43,8 @@ def product(x, gamma):
         if of_function:
             self.entry = "target.apply"
         elif is_class:  # one module for all calls of a width and eps, so that what it keeps is kept
-            made = {"D": "{D}"} if settings.eps is not None else {"D": "{D}", "eps": "{eps}"}
+            made = {"D": str(settings.normalized_shape or "{D}")}
+            made |= {} if settings.eps is not None else {"eps": "{eps}"}
             lacks = {"affine": settings.gamma, "no beta": settings.beta}
             made |= {name: "False" for name in lacks if not lacks[name]}
             made["groups"] = str(settings.groups)
@@ -83,7 +60,7 @@ def product(x, gamma):
         names = ["weight", "bias"]
         with contextlib.suppress(Raised):  # of what the script will raise again
             made = self.prepared(self.spelt("prepare", {"": case}))["module"]
-            names = _parameters(made, [*of], case.gamma.size)
+            names = _parameters(made, [*of], self.settings.normalized_shape or case.gamma.shape)
         parameters = ", ".join(f'"{name}": {value}' for name, value in zip(names, of.values()))
         module = f"module.to({arrays[0]}).train(torch.is_grad_enabled())"
         return f"torch.func.functional_call({module}, {{{parameters}}}, ({', '.join(arrays)},))"
@@ -125,16 +102,16 @@ def _require_device(device):
         ) from error
 
 
-def _parameters(module, wanted, D):
+def _parameters(module, wanted, expected):
     """The names of a module's gamma and beta; in its own order, if the names do not tell."""
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
     for name, shape in shapes.items():
-        if shape != (D,):
-            said = f"a function can reshape gamma, beta and x's last axis to {shape}, and y back"
+        if shape != expected:
+            said = f"normalized_shape={shape} says that x's last axes are one row"
             said = (
                 said if shape[1:] else "one gain for all features, as in ScaleNorm, cannot be tried"
             )
-            found = f"found a parameter {name} of shape {shape}, expected {(D,)}"
+            found = f"found a parameter {name} of shape {shape}, expected {expected}"
             raise TargetError(f"target: {found}; {said}")
     if len(shapes) != len(wanted):
         raise TargetError(
@@ -169,10 +146,13 @@ def _of_one_width(module, settings):
     D = max(math.prod(np.atleast_1d(shape).tolist()), 2)  # of one nothing could be told
     gamma, beta = settings.gamma and bool(shapes), settings.beta and len(shapes) > 1
     wanted = dataclasses.replace(settings, gamma=gamma, beta=beta)
-    _parameters(module, [name for name in ("gamma", "beta") if name in wanted.inputs], D)
+    several = tuple(shape) if np.size(shape) > 1 else None
+    names = [name for name in ("gamma", "beta") if name in wanted.inputs]
+    _parameters(module, names, several or (D,))
     said = (settings.eps, *(getattr(module, name, None) for name in NAMES["eps"]))
     eps = next((one for one in said if one is not None), None)
     if eps is None:
         raise TargetError("target: found no number in its attribute eps, expected eps as an option")
     groups = settings.groups and getattr(module, "num_groups", settings.groups)
-    return dataclasses.replace(wanted, multiple_of=D, most_features=D, eps=eps, groups=groups)
+    width = {"multiple_of": D, "most_features": D, "normalized_shape": several}
+    return dataclasses.replace(wanted, **width, eps=eps, groups=groups)

@@ -15,7 +15,7 @@ In the order in which to read it:
 
 from .catalogue import HARMLESS, MUTANTS
 from .change import Mistake, change
-from .fit import GROUP_NORM, LAYER_NORM, RMS_NORM, Family, diagnose, outside_family
+from .fit import LAYER_NORM, RMS_NORM, Family, diagnose, outside_family
 from .formula import Formula
 from .recognise import Diagnosis
 
@@ -23,7 +23,6 @@ __all__ = [
     "Diagnosis",
     "Family",
     "Formula",
-    "GROUP_NORM",
     "HARMLESS",
     "LAYER_NORM",
     "MUTANTS",

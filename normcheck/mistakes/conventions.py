@@ -7,13 +7,14 @@ complex step. Arguments are not checked: these are the authors' own.
 """
 
 import itertools
+import math
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from .change import table
-from .formula import compiled
+from .formula import compiled, group_mean
 
 
 def _by_sample(parameter, x):
@@ -22,24 +23,9 @@ def _by_sample(parameter, x):
     return np.resize(parameter, rows).reshape(*x.shape[:-1], 1)
 
 
-def _split_otherwise(neighbours):
-    """The mean over groups of other channels, of an array (N, G, C / G, L)."""
-
-    def mean(a):
-        N, G, few, L = a.shape
-        other = a.reshape(N, few, G, L)
-        means = other.mean(axis=(2 if neighbours else 1, 3), keepdims=True)
-        return np.broadcast_to(means, other.shape).reshape(a.shape)
-
-    return mean
-
-
-_NAMES = {name: getattr(np, name) for name in ("sqrt", "maximum", "float32", "ones_like")} | {
+_NAMES = {
+    **{f.__name__: f for f in (np.sqrt, np.maximum, np.float32, np.ones_like, np.repeat, np.tile)},
     "by_sample": _by_sample,
-    "by_group": lambda a: a.reshape(-1)[: len(a)].reshape(-1, 1, 1),
-    "by_place": lambda a: a[:1],
-    "swapped": _split_otherwise(True),
-    "interleaved": _split_otherwise(False),
     "unbiased": lambda v, n: v * n / np.asarray(n - 1.0),
 }
 
@@ -57,12 +43,15 @@ class Choices(NamedTuple):
     spread: str = "sqrt(v + eps)"
     scale: str = "gamma"
     shift: str = "beta"
+    groups: int = 0
 
     def y(self, x, gamma, beta, eps):
-        """y; numbers may be complex. Of a group norm x is (N, G, C / G, L), and gamma
-        (G, C / G, 1).
-        """
-        names = _NAMES | {"x": x, "gamma": gamma, "beta": beta, "eps": eps, "ndim": x.ndim}
+        """y; numbers may be complex. Of a group norm x is (N, L, C)."""
+        C, names = x.shape[-1], {"groups": self.groups}
+        if self.groups:
+            names |= {"of_group": group_mean(self.groups), "swapped": group_mean(C // self.groups)}
+            names |= {"C": C, "interleaved": group_mean(self.groups, neighbours=False)}
+        names |= _NAMES | {"x": x, "gamma": gamma, "beta": beta, "eps": eps, "ndim": x.ndim}
 
         def of(formula):
             return eval(compiled(f"it={formula}"), names)["it"]
@@ -71,14 +60,15 @@ class Choices(NamedTuple):
         mean = axes if callable(axes) else partial(np.mean, axis=axes, keepdims=True)
         c = x - mean(x) if of(self.centred) else x
         names["v"] = v = mean(c * c)
-        names["n"] = c.size // max(v.size, 1)
+        terms = math.prod(x.shape[1:]) // self.groups if self.groups else c.size // max(v.size, 1)
+        names["n"] = terms
         return of(self.scale) * c / of(self.spread) + of(self.shift)
 
 
-def conventions(kind):
+def conventions(kind, groups=0):
     """(names, words, :class:`Choices`) of one choice made differently, then of two."""
-    of = "group" if kind == "group_norm" else "rows"
-    base, rows = Choices(str(kind != "rms_norm"), "(2, 3)" if of == "group" else "-1"), []
+    of, axes = ("group", "of_group") if groups else ("rows", "-1")
+    base, rows = Choices(str(kind != "rms_norm"), axes, groups=groups), []
     for row in table("conventions.csv"):
         if row["of"] not in ("", of):
             continue

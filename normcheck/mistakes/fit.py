@@ -26,13 +26,13 @@ from lnlib import validation
 from lnlib.layernorm import rms_norm_forward
 
 from .catalogue import ENTRIES, changed, forward_keeping_x
-from .change import Mistake
+from .change import Mistake, table
 from .formula import (
     Formula,
-    group_norm_formula,
+    compiled,
+    group_formula,
     groups_of,
     layer_norm_formula,
-    leading,
     row_mean,
     rows_of,
 )
@@ -124,8 +124,8 @@ class GroupCache(NamedTuple):
 GROUP_NORM = Family(
     LAYER_NORM.outputs,
     (),
-    tuple(_known("group", group_norm_formula)),
-    group_norm_formula,
+    tuple(_known("group", group_formula)),
+    group_formula,
     groups_of("group"),
 )
 
@@ -185,41 +185,25 @@ def _made(family, count):
     return made
 
 
-#: What may be wrong in a parameter's gradient, step by step: what is summed over which axes, the
-#: shape, and a factor. ``{}`` stands for the gradient.
-_SUMMED = {
-    "dgamma": {
-        "": lambda dy, cache: dy * cache.xhat,
-        "dgamma-from-y": lambda dy, cache: dy * cache.xhat * cache.gamma,
-        "dgamma-from-centred": lambda dy, cache: dy * cache.xhat / cache.rstd,
-        "dgamma-without-xhat": lambda dy, cache: dy,
-    },
-    "dbeta": {
-        "": lambda dy, cache: dy,
-        "dbeta-from-g": lambda dy, cache: dy * cache.gamma,
-        "dbeta-with-xhat": lambda dy, cache: dy * cache.xhat,
-    },
-}
-_OVER = (
-    ("", lambda a: a.sum(axis=leading(a))),
-    ("{}-averaged", lambda a: a.mean(axis=leading(a))),
-    ("{}-over-features", lambda a: a.sum(axis=-1, keepdims=True)),
-    ("{}-over-features", lambda a: a.sum(axis=-1)),
-    ("parameters-over-first-axis", lambda a: a.sum(axis=0)),
-    ("{}-averaged parameters-over-first-axis", lambda a: a.mean(axis=0)),
-    ("parameters-over-positions", lambda a: a.sum(axis=leading(a)[1:])),
-    ("{}-averaged-over-positions", lambda a: a.sum(axis=0).mean(axis=leading(a)[:-1])),
-)
-_SHAPED = ("", lambda a: a), ("parameters-keep-an-axis", lambda a: a[None])
-_TIMES = ("", 1), ("{}-sign", -1), ("{}-two", 2), ("{}-half", 1 / 2)
+#: What may be wrong in a parameter's gradient, step by step, as ``sums.csv`` has it: what is summed
+#: over which axes, the shape, a factor. ``{}`` stands for the gradient, ``a`` for the last step.
+_STEPS = "what", "over", "shape", "times"
 
 
 def _sums(output, family):
     """Mistakes in a parameter's gradient, alone and combined: (names, its value on every probe)."""
-    for steps in itertools.product(_SUMMED[output].items(), _OVER, _SHAPED, _TIMES):
-        names, (what, over, shaped, times) = zip(*steps)
-        if names := frozenset(" ".join(names).replace("{}", output).split()):
-            yield names, [times * shaped(over(what(*probe))) for probe in family.probes]
+    rows = [row for row in table("sums.csv") if row["of"] in ("", output)]
+    known = [family.formula(*probe).names() for probe in family.probes]
+    for some in itertools.product(*([row for row in rows if row["step"] == of] for of in _STEPS)):
+        names = frozenset(" ".join(row["name"] for row in some).replace("{}", output).split())
+        if names:
+            yield names, [_stepwise([row["formula"] for row in some], dict(one)) for one in known]
+
+
+def _stepwise(formulas, names):
+    for formula in formulas:
+        names |= eval(compiled(f"a={formula}"), names)
+    return names["a"]
 
 
 # ---- Comparing

@@ -41,6 +41,7 @@ _NAMES = {
     # Of group norms, whose arrays are (N, L, C).
     "by_example": lambda a: a.mean(axis=(1, 2), keepdims=True),
     "by_channel": lambda a: a.mean(axis=1, keepdims=True),
+    "leading": leading,
     "repeat": np.repeat,
     "tile": np.tile,
     **{place: place for place in ("inside", "outside", "both", "nowhere")},
@@ -150,7 +151,7 @@ def group_mean(groups, neighbours=True):
     return mean
 
 
-def group_norm_formula(dy, cache):
+def group_formula(dy, cache):
     """That of group norm, of arrays with the channels last."""
     means = dict.fromkeys(("mean1", "mean2"), group_mean(cache.groups))
     return layer_norm_formula(dy, cache)._replace(groups=cache.groups, **means)

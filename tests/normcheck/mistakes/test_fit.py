@@ -11,7 +11,7 @@ from right import BACKWARDS
 
 from lnbook.exercises import check, exercises
 from lnbook.exercises.run import here, verdict
-from lnlib.layernorm import NormCache, layer_norm_backward
+from lnlib.layernorm import NormCache, group_norm_forward, layer_norm_backward
 from normcheck.mistakes import (
     HARMLESS,
     LAYER_NORM,
@@ -21,6 +21,7 @@ from normcheck.mistakes import (
     diagnose,
     outside_family,
 )
+from normcheck.mistakes.fit import GROUP_NORM, GroupCache
 
 
 def m(a, axis=-1):
@@ -187,6 +188,30 @@ def test_the_sums_of_a_parameter_come_with_each_factor():
                     ]
                 )
                 assert {*found.names} == names | {name, f"{output}-{factor}"} - {output}, found
+
+
+def group_probe(N, C, L, sigma):
+    """With four channels in each of three groups, and an eps that counts in small rows."""
+    rng = np.random.default_rng(N)
+    x, dy, gamma = rng.standard_normal((N, C, L)), rng.standard_normal((N, L, C)), 1 + rng.random(C)
+    cache = group_norm_forward(sigma * x, gamma, gamma, 3)[1]
+    rstd = np.repeat(cache.rstd, C // 3, axis=1)[:, None]
+    return dy, GroupCache(cache.xhat.swapaxes(1, 2), rstd, gamma, 3)
+
+
+def test_each_change_of_a_group_norm_is_told_as_itself():
+    """In dx and in the sums: of the entries alone, and of two that are one formula."""
+    family = replace(GROUP_NORM, probes=(group_probe(2, 12, 5, 3.0), group_probe(3, 12, 7, 3e-3)))
+    for name, change in {n: of[n] for of in family.groups.values() for n in of}.items():
+
+        def dx(dy, cache):
+            right = family.formula(dy, cache)
+            return right.changed(right.fields(change)).dx(), None, None
+
+        assert diagnose(dx, family).names == (name,)
+    for axis, name in ((0, "parameters-over-first-axis"), (1, "parameters-over-positions")):
+        found = diagnose(lambda dy, k: (None, None, dy.sum(axis=axis)), family)
+        assert found.names == (name,), found
 
 
 @pytest.mark.parametrize(

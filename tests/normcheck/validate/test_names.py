@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from one_fault import in_float32, stale
 
-from lnlib.layernorm import layer_norm_backward, layer_norm_forward
+from lnlib.layernorm import (
+    group_norm_backward,
+    group_norm_forward,
+    layer_norm_backward,
+    layer_norm_forward,
+)
 from normcheck import run, validate
+from normcheck.mistakes.fit import GroupCache
+from normcheck.mistakes.formula import group_formula
 from normcheck.mistakes.wild import LATER, TILES, WILD
 
 #: One tile stands for all.
@@ -199,3 +206,43 @@ def test_gradients_are_those_of_y_or_not(true, dtype):
     not_those = "Your gradients are not those of that y" in report.mistake.sentence
     assert report.mistake.kind == "convention" and not_those != true
     assert not {*report.kept} & {*report.untested[0].split(", ")}
+
+
+def norm_of_groups(change=lambda fields: fields):
+    """A pair with two groups whose dx has these changes of the formula."""
+
+    def backward(dy, cache):
+        rstd = np.repeat(cache.rstd, len(cache.gamma) // 2, axis=1)[:, None]
+        right = group_formula(
+            dy.swapaxes(1, 2), GroupCache(cache.xhat.swapaxes(1, 2), rstd, cache.gamma, 2)
+        )
+        dx = right._replace(**change(right.names())).dx().swapaxes(1, 2).astype(dy.dtype)
+        return np.ascontiguousarray(dx), *group_norm_backward(dy, cache)[1:]
+
+    return lambda x, gamma, beta, eps: group_norm_forward(x, gamma, beta, 2, eps), backward
+
+
+def with_residual(change):
+    """A pair whose dx, of what the norm and what h gives, is changed."""
+
+    def backward(dy, dh, cache):
+        dx, *sums = layer_norm_backward(dy, cache)
+        return change(dx, dh), *sums
+
+    return lambda x, r, *rest: layer_norm_forward(x, *rest, residual=r), backward
+
+
+GROUPS, RESIDUAL = {"kind": "group_norm", "groups": 2}, {"residual": True}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "pair, options, names",
+    [
+        (norm_of_groups(lambda of: {"mean1": of["by_example"]}), GROUPS, ("means-example-first",)),
+        (with_residual(lambda dx, dh: dx), RESIDUAL, ("dh-dropped",)),
+        (with_residual(lambda dx, dh: dh - dx), RESIDUAL, ("dx-negated",)),
+    ],
+)
+def test_group_norms_and_residuals(pair, options, names):
+    assert told(pair, **options).names == names

@@ -77,6 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
     paths = options.pop("json"), options.pop("html")
     silence = silence or (60 if isolate else None)
     code, report = watched(validate, target, options, silence)
+    second = None
     if code == 2:
         print(f"could not run: {report.ended}", file=sys.stderr)
     elif other:
@@ -85,10 +86,10 @@ def main(arguments: list[str] | None = None) -> int:
         code = 2 if of_other == 2 else code
     else:
         print(f"{'FAILED  ' if report.ended and code == 1 else ''}{report}")
-    for path, text in zip(paths, (report.to_json, report.to_html)):
+    for path, text in zip(paths, (report.to_json(), report.to_html(second))):
         try:
             if path:
-                path.write_text(text(), encoding="utf-8")
+                path.write_text(text, encoding="utf-8")
         except OSError as error:
             print(f"could not write {path}: {error.strerror}", file=sys.stderr)
             code = 2

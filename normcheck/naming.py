@@ -437,9 +437,7 @@ def channels_last(a, settings):
 
 @functools.lru_cache(maxsize=8)
 def chosen(settings, count):
-    """Candidates of so many conventions that are others, which give y alone; where there is no
-    gamma, nothing is told of it.
-    """
+    """Candidates of so many other conventions, for y alone; without gamma none tells of it."""
 
     def candidate(names, words, choices):
         return Candidate(

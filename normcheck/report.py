@@ -31,10 +31,8 @@ td, th { padding: 0.2em 0.8em; text-align: left; color: #000 }"""
 
 #: The kinds of failures of which a number tells by how much; and two properties that fail where dy
 #: is changed, because two backwards are given the same.
-NUMBERS, SAME_DY = (
-    ("wrong numbers", "no finite numbers"),
-    {"arguments unchanged", "gradients add up"},
-)
+NUMBERS = "wrong numbers", "no finite numbers"
+SAME_DY = {"arguments unchanged", "gradients add up"}
 
 
 @dataclass(frozen=True)
@@ -188,13 +186,17 @@ class Report:
             found["mistake"] = {one: getattr(told, one) for one in ("kind", "names", "sentence")}
         return json.dumps(found, indent=1)
 
-    def to_html(self) -> str:
-        """The report as a page, with the test of every failure, and the digits of each property."""
-        said = _parts(self, everything=True)
-        parts = [f"<{tag}>{escape(text.strip())}</{tag}>" for tag, text in said]
+    def to_html(self, other: "Report | None" = None) -> str:
+        """The report as a page, with the test of every failure, and the digits of each property; of
+        two reports what both say, and first how they compare.
+        """
+        body = [f"<pre>{escape(beside(self, other))}</pre>"] if other else []
+        for one in (self, other) if other else (self,):
+            said = _parts(one, everything=True)
+            first, *more = [f"<{tag}>{escape(text.strip())}</{tag}>" for tag, text in said]
+            body += [first, _picture(one.table), *more]
         head = f'<meta charset="utf-8"><title>{escape(self.target)}</title><style>{STYLE}</style>'
-        body = "\n".join([parts[0], _picture(self.table), *parts[1:]])
-        return f'<!doctype html><html lang="en">{head}\n{body}\n</html>'
+        return "\n".join([f'<!doctype html><html lang="en">{head}', *body, "</html>"])
 
 
 class Interrupted(KeyboardInterrupt):

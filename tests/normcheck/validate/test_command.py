@@ -176,12 +176,18 @@ def test_a_given_silence_counts_in_any_order(options, expected, monkeypatch):
         (["my_layer:pair", "--case", "nothing"], 2, "expected a part of the name of a case"),
         (["my_layer:forward,wrong", "--case", "any width: x of shape (2, 33)"], 1, "0 of 1 prop"),
         (["my_layer:forward,wrong", "--seconds", "0.01"], 1, "cases were not reached\n.*because 0"),
-        (["my_layer:pair", "--compare", "my_layer:forward,wrong"], 0, "dgamma: A 7.2, B 0.0"),
+        (
+            ["my_layer:pair", "--compare", "my_layer:forward,wrong", "--html", "both.html"],
+            0,
+            "dgamma: A 7.2, B 0.0",
+        ),
     ],
 )
 def test_less_is_tried_or_another_beside(folder, capsys, options, code, says):
     assert main([*options, "--quick"]) == code
     assert re.search(says, "".join(capsys.readouterr()), re.DOTALL)
+    page = folder / "both.html"
+    assert not page.exists() or [page.read_text().count(w) for w in ("<table>", "A: ")] == [2, 1]
 
 
 @pytest.mark.slow
@@ -219,4 +225,7 @@ def test_mine(normcheck):
         and run.stdout.count("The mistake is that of") == 3
     )
     written = Path("out.xml").read_text()
+    cannot = [*command[:7], "--normcheck", "my_layer:backward,forward --quick"]
+    run = subprocess.run(cannot, capture_output=True, text=True)
+    assert re.search("skipped, 1 error in", run.stdout) and "failed" not in run.stdout, run.stdout
     assert 'classname="normcheck.my_layer:pair --quick" name="any width"' in written

@@ -33,9 +33,8 @@ class Report(NamedTuple):
         if not self.diagnosis:
             return "no diagnosis"
         names = f" ({', '.join(self.diagnosis.names)})" if self.diagnosis.names else ""
-        return "\n".join(
-            [f"{self.diagnosis.kind}{names}", *(f"  {line}" for line in self.diagnosis.because)]
-        )
+        because = (f"  {line}" for line in self.diagnosis.because)
+        return "\n".join([f"{self.diagnosis.kind}{names}", *because])
 
     def __repr__(self):
         if not self.written:
@@ -60,18 +59,13 @@ class Report(NamedTuple):
             lines = "".join(f"<li>{words(text)}</li>" for text in texts)
             return f"<p>{head}</p><ul>{lines}</ul>" if texts else ""
 
-        parts = [
-            f"<h4>{html.escape(self.id)}: {len(self.passed)} of {self.total} checks passed</h4>",
-            items("Passed:", *self.passed),
-        ]
+        head = f"{html.escape(self.id)}: {len(self.passed)} of {self.total} checks passed"
+        parts = [f"<h4>{head}</h4>", items("Passed:", *self.passed)]
         if self.failed:
             parts.append(items("Failed:", ": ".join(self.failed)))
             parts += [f"<p>Not run after that: {self._skipped}.</p>"] if self._skipped else []
-        parts += (
-            [f"<p><strong>Diagnosis.</strong> {words(str(self.diagnosis))}</p>"]
-            if self.diagnosis
-            else []
-        )
+        if self.diagnosis:
+            parts.append(f"<p><strong>Diagnosis.</strong> {words(str(self.diagnosis))}</p>")
         return f'<section aria-label="Report on {html.escape(self.id)}">{"".join(parts)}</section>'
 
     def _repr_html_(self):

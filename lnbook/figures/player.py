@@ -168,12 +168,10 @@ class Film:
         self.registers += [name for name in changes if name not in self.registers]
         requests = self.requests(moments)
         partners = [(i, p) for i, m in moments.items() for p in self.partners(i, m)]
+        index = self.registers.index
         kept = {
             "t": _pack(moments),
-            "r": [
-                [self.registers.index(name), _pack(of), _pack(of.values())]
-                for name, of in changes.items()
-            ],
+            "r": [[index(name), _pack(of), _pack(of.values())] for name, of in changes.items()],
             "a": [  # what is loaded one sees in a register
                 [*key, *[*map(_pack, zip(*parts))][: 3 if key[1] else 2]] for key, parts in requests
             ],
@@ -243,11 +241,9 @@ class Film:
                 count = f" ({sectors} sector{'s' * (sectors > 1)})" if sectors else ""
                 said.append(f"{verb}{s}{stored}{to} {what}{count}")
         for operation, *_, amount in (w for w in first.waits if w[0] in SOURCES):
-            said.append(
-                f"swap{s} numbers between lanes {amount} apart"
-                if operation == "shfl_xor_sync"
-                else f"pass{'' if several else 'es'} numbers on ({operation} by {amount})"
-            )
+            passed = f"pass{'' if several else 'es'} numbers on ({operation} by {amount})"
+            swapped = f"swap{s} numbers between lanes {amount} apart"
+            said.append(swapped if operation == "shfl_xor_sync" else passed)
         if first.calls:
             said.append(f"call{s} {first.calls}")
         if names:
@@ -288,12 +284,8 @@ class Film:
         (name, _), lines, before = error.place, {error.line, error.other_line}, []
         for step, made in zip(self.steps, self.made):
             here = [u for u in made if u[0].array == name and lines & {u[0].line, None}]
-            pairs = [
-                (old, new)
-                for k, new in enumerate(here)
-                for old in before + here[:k]
-                if self.unordered(old[0], new[0])
-            ]
+            pairs = ((old, new) for k, new in enumerate(here) for old in before + here[:k])
+            pairs = [(old, new) for old, new in pairs if self.unordered(old[0], new[0])]
             if pairs:  # of the pairs, one of two warps, since lanes look as if they went together
                 (old, was), (new, _) = max(
                     pairs, key=lambda pair: len({a.thread // self.lanes for a, _ in pair})
@@ -311,13 +303,11 @@ class Film:
             last["s"] += " The interpreter stops here."
 
     def unordered(self, old, new):
-        one_block = old.block == new.block
-        return (
-            old.address == new.address
-            and (one_block or new.space == "global")
-            and (old.block, old.thread) != (new.block, new.thread)
-            and {old.kind, new.kind} not in ({"load"}, {"atomic"})
-        )
+        """Whether two accesses of an array are a race where nothing lies between them."""
+        shared = old.block == new.block or new.space == "global"
+        others = (old.block, old.thread) != (new.block, new.thread)
+        harmless = {old.kind, new.kind} in ({"load"}, {"atomic"})
+        return shared and others and old.address == new.address and not harmless
 
     def data(self, name=""):
         """All of it, for the script."""
@@ -325,19 +315,12 @@ class Film:
         at |= {line: i for (_, line), i in at.items()}  # for that of a mistake
         for step, places in zip(self.steps, self.places):
             step["l"] = [at[place] for place in places if place in at]
-        found = {
-            "name": name,
-            "code": lines,
-            "names": self.registers,
-            "arrays": self.arrays,
-            "size": [self.threads, self.block, min(self.lanes, self.block)],
-            "steps": self.steps,
-        }
-        for step in self.steps:
             if "c" in step:
                 step["c"][0] = at[step["c"][0]]
                 step["s"] = step["s"].replace("{}", str(step["c"][0] + 1))
-        return found
+        found = {"name": name, "code": lines, "names": self.registers, "arrays": self.arrays}
+        size = [self.threads, self.block, min(self.lanes, self.block)]
+        return found | {"size": size, "steps": self.steps}
 
 
 class Player:

@@ -175,11 +175,11 @@ def _lines(source, first, last):
     return " ".join(line.strip() for line in source.splitlines()[first - 1 : last])
 
 
-def mutants(file, source, left_out=lambda place: False):
+def mutants(file, source, left_out=lambda place: False, more=lambda function, node: ()):
     """All changes of a file as (kind, line, function that makes the Mutant, or None where it is no
     Python).
 
-    left_out: tells of "file function" whether it is not to be changed.
+    left_out: tells of "file function" whether it is not to be changed; more: other changes.
     """
     tree = ast.parse(source)
     modules = {
@@ -202,7 +202,7 @@ def mutants(file, source, left_out=lambda place: False):
         (kind, node.lineno, lambda args=(function, kind, node, new): make(*args))
         for function, node in _nodes(tree)
         if isinstance(node, (ast.expr, ast.stmt)) and not left_out(f"{file} {function}")
-        for kind, new in changes(node, modules)
+        for kind, new in (*changes(node, modules), *more(function, node))
     ]
 
 

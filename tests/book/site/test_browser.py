@@ -33,7 +33,7 @@ NO_CUE = """() => [...document.querySelectorAll('article *')].filter(e => e.chec
 # What scrolls sideways on a phone: code, tables of text, formulas that were not made smaller.
 SIDEWAYS = """() => [...document.querySelectorAll(
     `article :is(:not(.output) > .highlight pre, .exercise pre, .pst-scrollable-table-container,
-    mjx-container[display]:not([style*=calc]))`)]
+    mjx-container[display]:not([style*=calc]), mjx-container.ln-stacked)`)]
     .filter(e => e.scrollWidth > e.clientWidth + 2).map(e => e.textContent)"""
 
 

@@ -35,7 +35,7 @@ SAME_ROWS, SAME_NUMBERS = "every row the same memory", "all strides 0"
 #: ``{spread}`` in NumPy; what np.broadcast_to gives may not be written to.
 SPREAD = "np.lib.stride_tricks.as_strided({a}, {shape}, np.broadcast_to({a}, {shape}).strides)"
 
-#: By name: the rows of ``layouts.csv``. Fortran order is of at most three axes.
+#: The rows of ``layouts.csv`` by name. Fortran order is of at most three axes.
 LAYOUTS = {
     row["name"]: Layout(row["put"], row["seen"], tuple(row["alone"].split()))
     for row in table("layouts.csv", __file__)

@@ -133,6 +133,8 @@ MISTAKES = r"""
 4 * N + 4 * rows => 3 * N + 5 * rows
     The sum is counted as one operation a row. How many numbers does it add?
 10 * rows + D => 10 * rows + N
+10 * rows + D => 10 * rows + N
+& 2 * N + rows + D => 3 * N + rows
     One factor is read anew for each row. Does the model count numbers of an array, or uses of them?
 7 * N => 8 * N
     One access for each element is too many. How often does x * x read x, and what does a sum write?
@@ -140,9 +142,6 @@ MISTAKES = r"""
     A third large array is moved in the fused pass. Does it return xhat, or read x again?
 itemsize * numbers, itemsize * fused => numbers, fused
     These are numbers, and not bytes.
-10 * rows + D => 10 * rows + N
-& 2 * N + rows + D => 3 * N + rows
-    One factor is read anew for each row. Does the model count numbers of an array, or uses of them?
 == free-operations
 - 8 =>
     These are all the operations that fit beside the copy. How many does the pass do already?

@@ -360,13 +360,12 @@ block_sum(total, parts) => total
 dgammas[mine + c] += d * xhat => pass
     Your parts stay zero. Which sum does each hold at the end?
 dgammas[mine + c] += d * xhat => dgammas[mine + c] = d * xhat
+dgammas[mine + c] = float32(0) => pass
+& += d * xhat => = d * xhat
     Each row overwrites the part of the rows before it.
 base, r, total = row * D, rstd[row], float32(0) => base, r = row * D, rstd[row]
 & mine = cuda.blockIdx.x * D => mine, total = cuda.blockIdx.x * D, float32(0)
     The sum over a row is not started anew: each row adds to those before it.
-dgammas[mine + c] = float32(0) => pass
-& += d * xhat => = d * xhat
-    Each row overwrites the part of the rows before it.
 == layer-backward
 dgamma[k] = dbeta[k] = float32(0) => pass
     You add to the local arrays before anything is written there. What is in them at the start?

@@ -298,9 +298,8 @@ def table(found: dict[str, Timing], nbytes: int | None = None, accesses: dict | 
     floors = [name for name in FLOORS if name in found]
     least = FLOORS[floors[0]] if floors else None
     # Seconds of one access, in each round: of the fastest floor.
-    access = np.min(
-        [np.array(found[name].seconds) / FLOORS[name] for name in floors] or [np.ones(1)], 0
-    )
+    each = [np.array(found[name].seconds) / FLOORS[name] for name in floors]
+    access = np.min(each or [np.ones(1)], 0)
     head = ["", "predicted", "measured", "quartiles", "ratio", "GB/s", "of floor", "faults"]
     lines = []
     for name, timing in found.items():

@@ -95,7 +95,7 @@ def _planned(name, D, real, storage, centred=True, added=False):
         arrays, scalars = "xxxxrxx", ["int32"] * 2 + [_name(real)] * 3
         stores += added
     else:
-        plan = plans.plan_backward(100_000, D, width, kept, 132)
+        plan = plans.plan_backward(100_000, D, width, kept, 132, centred and added)
         blocks = max(1, plans.RESIDENT // (plan.threads * plan.rows))
         factory = kernels.backward_twice if plan.twice else kernels.backward
         arrays, scalars, loads, stores = "xxrxxrx", ["int32"] * 3, 4, 1  # x, dy, gamma twice

@@ -144,7 +144,8 @@ def backward_work(rows, D, width, real, dtypes, centred, added, multiprocessors)
     add. ``dtypes`` are those of x, dy, dh (of dy, if none is ``added``), gamma and dgamma.
     """
     x, dy, dh, gamma, parameters = dtypes
-    plan = plans.plan_backward(rows, D, width, plans.KEPT * 4 // real.itemsize, multiprocessors)
+    kept, tight = plans.KEPT * 4 // real.itemsize, centred and added
+    plan = plans.plan_backward(rows, D, width, kept, multiprocessors, tight)
     columns, partials = (1 + centred) * D, plan.partials
     sums, first, adds = (real, partials * columns), None, []
     if rows:

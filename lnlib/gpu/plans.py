@@ -59,15 +59,16 @@ def plan_forward(rows, D, width, kept=KEPT):
     return Plan(threads, chunks, width, together, -(-rows // together))
 
 
-def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
+def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1, tight=False):
     """The plan for a backward pass: :data:`RESIDENT` threads a multiprocessor, many rows a block.
 
     A row of up to 4096 numbers (of :data:`KEPT`) gets the fewest threads that keep half of ``kept``
     each, so that those of their next row have room, too; where it is in a warp, four warps do
     several rows at a time. A thread needs four registers for each number it keeps, so 512 threads
     are the most for a row. Of a row of more than 8192 numbers, up to twice as many, there is room
-    for the sums only: it is read twice. Few blocks mean few partial sums, 16 bytes of traffic for
-    each of their elements, but no thread may add more than :data:`ROWS_ADDED` rows.
+    for the sums only: it is read twice, and by four numbers, not eight, if the kernel is ``tight``
+    because it adds dh to the dx of layer norm. Few blocks mean few partial sums, 16 bytes of
+    traffic for each of their elements, but no thread may add more than :data:`ROWS_ADDED` rows.
     """
     threads, chunks = threads_and_chunks(D, width, max(width, kept // 2), 512, 8)
     if not chunks:
@@ -75,6 +76,8 @@ def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
     twice = chunks == 0
     if twice:
         threads, chunks = threads_and_chunks(D, width, 2 * kept, 512)
+        if tight and chunks and width == 8:
+            width, chunks = 4, 2 * chunks
     together = 128 // threads if threads <= 32 else 1
     turns = -(-rows // together)
     blocks = min(turns, multiprocessors * max(1, RESIDENT // (threads * together)))

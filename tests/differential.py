@@ -250,18 +250,18 @@ def promise(drawn, truth, precise):
 
 
 def weighed(alike, column=0):
-    """u times the sizes of what is rounded, 4 times, and 8 times more for what has most of it and
-    errs together.
+    """u times the sizes of what is rounded, 4 times, and 12 times more for what has most of it and
+    errs together: 16 in all, as :func:`lnlib.layernorm.layer_norm_backward` says.
 
     The longest path, to dx along xhat, has 19 roundings in float64
     (:func:`lnlib.regimes.backward_loss`): typically 0.42 u sqrt(19) = 1.8 u together. Over many
     rows this averages, for those of different x are independent: 4 u, as in cases.judge. In one
-    row, a few numbers of which may be all that counts, it does not: 12 u is more than six times as
-    much. A sum over rows is as long a path: by halves each of 2**20 numbers is part of 20 sums, 1.9
-    u together, and where a block of 32 is added one after the other, 0.42 u sqrt(1/32 + ... +
-    32/32) = 1.7 u. Many columns average; a single one does not.
+    row, a few numbers of which may be all that counts, it does not, and behind an outlier, or where
+    numbers alternate, roundings have one sign. A sum over rows is as long a path: by halves each of
+    2**20 numbers is part of 20 sums, 1.9 u together, and where a block of 32 is added one after the
+    other, 0.42 u sqrt(1/32 + ... + 32/32) = 1.7 u. Many columns average; a single one does not.
     """
-    return 4 * norm(alike) + 8 * max(np.max(alike, initial=0), column)
+    return 4 * norm(alike) + 12 * max(np.max(alike, initial=0), column)
 
 
 def bounds(promised, name, compute):

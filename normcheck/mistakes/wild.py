@@ -38,7 +38,8 @@ READ = "September 2026"
 class Bug(NamedTuple):
     """One bug in one kind of norm.
 
-    * ``threads``: public issues, as owner/repository#number; the first tells most.
+    * ``name``: the project, and what is wrong. ``kind``: "layer_norm" or "rms_norm".
+    * ``threads``: public issues and pull requests, owner/repository#number; the first tells most.
     * ``where``: "dx", "parameters" or "statistics": what is wrong first. ``cause``: one sentence.
     * ``hidden_by``: what hid it, in a word or two; ``hid``: how. ``kills``: the input, or the
       comparison, that shows it. ``status``: what had become of it when it was read. Empty in later

@@ -60,6 +60,38 @@ def test_group_norms():
         assert validate(target, "group_norm", **limits, case="any").held == right
 
 
+@pytest.mark.parametrize(
+    "options, to, back",
+    [
+        ({"axis": 1}, lambda a: np.moveaxis(a, 1, -1), lambda a: np.moveaxis(a, -1, 1)),
+        (
+            {"normalized_shape": (4, 8)},
+            lambda a: a.reshape(*a.shape[:-2], 32),
+            lambda a: a.reshape(*a.shape[:-1], 4, 8),
+        ),
+    ],
+)
+def test_rows_along_other_axes(options, to, back):
+    """What is right holds; dx twice as large fails, also in the pasted test."""
+    of_gamma = (np.copy, np.copy) if "axis" in options else (to, back)
+
+    def forward(x, gamma, beta, eps):
+        y, cache = layer_norm_forward(to(x), of_gamma[0](gamma), of_gamma[0](beta), eps)
+        return back(y), cache
+
+    def backward(dy, cache, times=1):
+        dx, *sums = layer_norm_backward(to(dy), cache)
+        return times * back(dx), *map(of_gamma[1], sums)
+
+    case = {"quick": True, "case": "any shape: x of shape (2, 3"}
+    assert assert_valid((forward, backward), **options, **case).held
+    twice = (forward, lambda dy, cache: backward(dy, cache, 2))
+    (failure,) = validate(twice, **options, **case).failures
+    exec(failure.test, {"forward": forward, "backward": backward})
+    with pytest.raises(AssertionError):
+        exec(failure.test, {"forward": forward, "backward": twice[1]})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", HARMLESS, ids=lambda entry: entry.name)
 def test_right_ones_that_look_different_hold(entry):

@@ -108,6 +108,8 @@ def _tracer(moments, sources, owners):
     owners: pairs of a moment and an access that the interpreter notes meanwhile.
     """
 
+    machine = None
+
     def trace(frame, event, argument):
         if not _is_kernel(frame):
             return None
@@ -117,6 +119,10 @@ def _tracer(moments, sources, owners):
         while (frame := frame.f_back) and _cuda(frame):
             if _is_kernel(frame):
                 frames.insert(0, frame)
+        nonlocal machine
+        machine = cuda._machine if event == "line" else machine
+        if cuda._machine is not machine:
+            return trace  # a thread of an earlier launch is collected
         mine = moments[cuda.blockIdx.x, cuda.threadIdx.x]
         # No other thread has run since: one leaves off, by a yield, with an event.
         owners.extend((mine[-1], note) for note in cuda._machine.noted[len(owners) :])

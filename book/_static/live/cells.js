@@ -20,6 +20,7 @@
   const changed = (cell, text) => {
     cell.text = text;
     cell.again.hidden = text === cell.stub;
+    cell.share.hidden = cell.again.hidden || !cell.exercise;
     if (!cell.exercise || text === cell.kept) return;
     const answer = { ...recall(cell.exercise), text, stub: cell.stub, title: cell.title };
     if (keep(cell.exercise, text === cell.stub ? null : answer)) cell.kept = text;
@@ -51,6 +52,13 @@
     cell.run = Object.assign(button("Run", () => run(cell)), { title: "Shift+Enter" });
     cell.stop = button("Stop", () => python.stop());
     cell.again = button("Start again", () => startAgain(cell));
+    cell.share = button("Copy a link", () => {
+      const bytes = String.fromCharCode(...new TextEncoder().encode(cell.text));
+      const packed = btoa(bytes).replace(/\+/g, "-").replace(/\//g, "_").replace(/=/g, "");
+      const address = `${location.href.split("#")[0]}#${cell.exercise}=${packed}`;
+      navigator.clipboard.writeText(address).then(() => say(cell, "A link with this answer is in the clipboard."),
+        () => { location.hash = address.split("#")[1]; say(cell, "The address of this page now holds this answer."); });
+    });
     // An exercise ends with its check; who pastes an answer over everything loses it.
     cell.back = button("Put the check back", () => {
       cell.editor.set(`${cell.text.trimEnd()}\n\n${check(cell)}`);
@@ -66,7 +74,8 @@
     cell.stop.hidden = cell.back.hidden = true;
     cell.text = cell.kept = kept(cell);
     cell.again.hidden = cell.text === cell.stub;
-    cell.status.before(cell.run, cell.stop, cell.again, cell.back, cell.progress, cell.far);
+    cell.share.hidden = cell.again.hidden || !cell.exercise;
+    cell.status.before(cell.run, cell.stop, cell.again, cell.share, cell.back, cell.progress, cell.far);
     cell.bar.append(keys, cell.next);
     cell.open.remove();
     cell.bar.after(cell.out);  // what a run shows is next to its button

@@ -76,6 +76,12 @@ window.lnLive = (() => {
     for (const id of all[page]?.ids ?? []) {
       set(document.getElementById(id)?.querySelector(".admonition-title"), "\u2713 passed", "passed");
     }
+    const progress = document.querySelector(".ln-progress");  // on the front page
+    if (progress) {
+      const count = new Set(Object.values(all).flatMap(({ ids }) => ids)).size;
+      progress.hidden = !count;
+      progress.textContent = progress.textContent.replace(/\d+/, count);
+    }
   };
 
   // The rest, when it is asked for
@@ -123,6 +129,25 @@ window.lnLive = (() => {
   const answers = make("details", { className: "ln-answers" }, make("summary", { className: "ln-button" }, "My answers"), download, forget);
   const offer = () => { answers.hidden = !keys().length; };
 
+  // An answer in an address, as "Copy a link" makes it: #ex-name=... It is shown, and run only if the reader presses Run.
+  const take = () => {
+    const [, id, packed] = /^#(ex-[\w-]+)=([\w-]+)$/.exec(location.hash) ?? [];
+    const cell = packed && cells.find((c) => c.exercise === id);
+    if (!cell) return;
+    history.replaceState(null, "", `#${id}`);
+    document.getElementById(id).scrollIntoView();
+    const bytes = Uint8Array.from(atob(packed.replace(/-/g, "+").replace(/_/g, "/")), (letter) => letter.charCodeAt());
+    const answer = { text: new TextDecoder().decode(bytes), stub: cell.stub, title: cell.title };
+    const show = () => {
+      keep(id, answer);
+      stand(cell);
+      say(cell, "This answer came with the link.");
+    };
+    if (!recall(id)) return show();
+    const swap = button("Take the link's answer", () => { swap.remove(); show(); });
+    cell.status.before(swap);
+    say(cell, "Your own answer stands here. Take the link's in its place?");
+  };
   const able = window.Worker && window.WebAssembly;
   if (row && cells.length && (location.protocol !== "file:" || "disk" in here.dataset)) {
     if (!able) {
@@ -132,6 +157,7 @@ window.lnLive = (() => {
       if ("whole" in here.dataset) row.append(all);
       else if (row.closest(".ln-hero")) row.children[0].after(" ", tryNow());
       row.append(answers, note);
+      take();
     }
   }
   // Another tab may change what is kept, and a page that is gone back to stands as it was left.

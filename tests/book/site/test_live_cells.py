@@ -308,3 +308,21 @@ def test_every_exercise_on_its_page(browser, address, path):
                 said = exercise.diagnose or mistake.says in output
                 assert "Diagnosis." in output and said, (id, status, output)
         visit.stays_at(address)
+
+
+def test_a_link_holds_an_answer(tabs, browser):
+    page = tabs(opened=True)
+    put(page, CELL, RIGHT + "  # γ")
+    page.evaluate("navigator.clipboard.writeText = () => Promise.reject()")  # or it asks
+    page.click(f"{CELL} >> text=Copy a link")
+    wait_for(page, "now holds this answer")
+    with Visit(browser, page.url) as other:  # a browser that keeps nothing yet
+        assert other.page.inner_text(f"{CELL} .cell_input").strip() == RIGHT + "  # γ"
+        assert "came with the link" in other.page.inner_text(bar(CELL))
+    linked = page.url
+    put(page, CELL, "own = 1")
+    page.goto("about:blank")
+    page.goto(linked)
+    assert page.inner_text(f"{CELL} .cell_input").strip() == "own = 1"
+    page.click(f"{CELL} >> text=Take the link's answer")
+    assert page.inner_text(f"{CELL} .cell_input").strip() == RIGHT + "  # γ"

@@ -17,7 +17,7 @@ What spoils a time, and what is done about it here:
   memory can do, in the same rounds. :func:`lnbook.measure.table` then has GB/s, predictions from
   accesses, and the part of the floor that is reached.
 
-:func:`interleave` and :func:`quartiles` check their arguments, the others do not.
+``interleave`` and ``quartiles`` check their arguments, the others do not.
 
 On a GPU a call only asks for work: :mod:`lnbook.measure.events` is the stopwatch for that, with the
 same results.

@@ -8,7 +8,7 @@ document.addEventListener("DOMContentLoaded", () => document.querySelectorAll(".
   };
   const body = box.querySelector("tbody"), inOrder = [...body.rows], heads = [...box.querySelectorAll("thead th")];
   const finds = (row, test) => row.cells[test + 1].matches(".ln-found");
-  const nameOf = (head) => head.textContent.replace(/ \d+$/, "");
+  const nameOf = (head) => head.textContent.replace(/ \(\d+\)$/, "");
   const chosen = new Set();
   const said = make("p", { className: "ln-matrix-said" });
   said.setAttribute("role", "status");
@@ -32,7 +32,10 @@ document.addEventListener("DOMContentLoaded", () => document.querySelectorAll(".
         : what.replace(/^leave/, "leaves").replace(/^find/, "finds")}`;
     }
   };
-  const tell = (head) => { said.textContent = [nameOf(head), head.dataset.what].filter(Boolean).join(": "); };
+  const tell = (head) => {
+    const [, count] = /\((\d+)\)$/.exec(head.textContent);
+    said.textContent = `${nameOf(head)}: ${head.dataset.what || `finds ${count} of ${inOrder.length}`}`;
+  };
   const namesItself = (head) => {
     head.addEventListener("pointerenter", () => tell(head));
     head.addEventListener("focusin", () => tell(head));

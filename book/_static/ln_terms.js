@@ -6,7 +6,7 @@ const LN_TERMS = {
     pink: [/return gamma \* xhat \+ beta/, "pink"] },
   "eq-dx": { blue: [/grad \/ root/], orange: [/np\.full\(5, d_mean \/ 5\)/, "orange"],
     green: [/d_var \* 2 \* c \/ 5/, "pink"] },
-  "eq-backward": { blue: [/g = gamma \* dy(?=\n    mean_g )/], orange: [/mean_g = .*|(?<=g - )mean_g/], green: [/xhat \* mean_gx/] },
+  "eq-backward": { blue: [/g = gamma \* dy(?=\n    mean_g )/], orange: [/mean_g = .*|(?<=g - )mean_g/], green: [/mean_gx = .*|xhat \* mean_gx/] },
   "eq-twenty": { blue: [/g = gamma \* dy/], orange: [/g\.mean\(-1, keepdims=True\)/], green: [/xhat \* mean_gx/] },
 };
 const LN_SYMBOLS = { x: "input", μ: "mean of a row", σ: "square root of the variance of a row", ε: "added to the variance, under the root",
@@ -39,7 +39,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const dark = () => {
     article.querySelectorAll(".ln-lit").forEach((part) => part.classList.remove("ln-lit"));
     delete article.dataset.lit;
-    window.CSS?.highlights?.delete("ln-term");
+    Object.keys(LN_TERMS["eq-moves"]).concat("orange").forEach((colour) => window.CSS?.highlights?.delete(`ln-${colour}`));
   };
   for (const [name, terms] of Object.entries(LN_TERMS)) {
     const formula = document.getElementById(`equation-${name}`), words = formula?.nextElementSibling;
@@ -49,7 +49,7 @@ document.addEventListener("DOMContentLoaded", () => {
       const [code, drawn] = terms[colour];
       for (const place of [formula, words]) place.querySelectorAll(`.ln-${colour}`).forEach((part) => part.classList.add("ln-lit"));
       if (drawn) article.dataset.lit = drawn;
-      if (window.CSS?.highlights) CSS.highlights.set("ln-term", new Highlight(...ranges(code)));
+      if (window.CSS?.highlights) CSS.highlights.set(`ln-${colour}`, new Highlight(...ranges(code)));
     };
     const colourOf = ({ target }) => Object.keys(terms).find((colour) => target.closest?.(`.ln-${colour}`));
     for (const place of [formula, words]) {

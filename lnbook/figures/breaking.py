@@ -246,15 +246,20 @@ def cancellation(computed, exact):
     """
     fig, (above, below) = figure(5.2, 4.6, 1, 2)
     lines = ("o", {"markersize": 8, "fillstyle": "none"}), ("-", {}), ("-", {})
+    ends = []
     for at, (name, values, style) in enumerate(styles(exact)):
         mark, look = lines[at]
         above.plot(values[:24], mark, color=style["color"], **look)
         size, error = (np.sqrt(np.mean(v**2)) for v in (values, computed[name] - values))
         bar = below.barh(at, size - error, 0.7, error, color=style["color"])
+        ends += [size, error]
         text = f"{np.log10(size / error):.1f} digits"
         below.bar_label(bar, [text], label_type="center", color="white", fontsize=SIZE)
     above.set(xlabel="feature", yticks=(-20000, 0, 20000))
+    above.set_title("each part, in the colour of its bar", fontsize=SIZE)
     below.set(xscale="log", xlabel="size", ylim=(len(exact) - 0.5, -0.5))
+    below.set_xlim(min(ends) / 3, max(ends) * 3)
+    below.set_axisbelow(True)
     below.set_yticks(range(len(exact)), [*exact])
     below.minorticks_off()
     return fig

@@ -343,12 +343,14 @@ def errors_by_ratio(ratios, errors):
         inside = last == len(ratios) - 1
         end = ratios[last], round(np.log10(shown[last])) if inside else -0.5
         names = ends.setdefault(end, [])
-        names.append(textwrap.fill(spelling, 12))
+        spelling += ", dashed" * bool(names)
+        names.append((shown[last], textwrap.fill(spelling, 12)))
         ax.plot(ratios, shown, color=colour, linestyle=DASHES[len(names) - 1])  # both are seen
     for (ratio, level), names in ends.items():
         side = {"xytext": (6, 0)} if ratio == ratios[-1] else {"xytext": (-2, 0), "ha": "right"}
         side |= {"textcoords": "offset points", "va": "center", "fontsize": SIZE}
-        ax.annotate("\n".join(names), (ratio, 10.0**level), **side)
+        told = "\n".join(name for _, name in sorted(names, reverse=True))  # the upper line's first
+        ax.annotate(told, (ratio, 10.0**level), **side)
     ax.set(xlabel=r"ratio $|\mu| / \sigma$", ylabel=r"relative error of $\hat x$", ylim=(1e-8, 1))
     ax.set(xticks=np.logspace(0, 6, 4), yticks=np.logspace(-8, 0, 5))
     ax.minorticks_off()

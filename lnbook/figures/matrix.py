@@ -31,7 +31,7 @@ class KillMatrix:
     def _repr_html_(self):
         def head(scope, named, count):
             name, what = (html.escape(text) for text in named)
-            return f'<th scope="{scope}" data-what="{what}"><span>{name} {count}</span></th>'
+            return f'<th scope="{scope}" data-what="{what}"><span>{name} ({count})</span></th>'
 
         columns = zip(self.tests, self.found.sum(axis=0))
         heads = "".join(head("col", test, count) for test, count in columns)

@@ -237,7 +237,7 @@ def test_a_term_lights_up_with_its_code(visits, site, name):
         for colour, (code, *drawn) in visit.page.evaluate(f"LN_TERMS['{name}']").items():
             assert len(drawn) <= 1
             visit.page.locator(f"#equation-{name} .ln-{colour}").first.dispatch_event("pointerover")
-            assert visit.page.evaluate("CSS.highlights.get('ln-term').size") >= 1, (colour, code)
+            assert visit.page.evaluate(f"CSS.highlights.get('ln-{colour}').size") >= 1, code
             assert visit.page.locator(f"#equation-{name} .ln-lit").count() >= 1
         letters = visit.page.locator("mjx-mi")
         letters.evaluate_all(

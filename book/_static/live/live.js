@@ -76,7 +76,7 @@ window.lnLive = (() => {
     for (const id of all[page]?.ids ?? []) {
       set(document.getElementById(id)?.querySelector(".admonition-title"), "\u2713 passed", "passed");
     }
-    const progress = document.querySelector(".ln-progress");  // on the front page
+    const progress = document.querySelector(".ln-progress");
     if (progress) {
       const count = new Set(Object.values(all).flatMap(({ ids }) => ids)).size;
       progress.hidden = !count;
@@ -129,24 +129,24 @@ window.lnLive = (() => {
   const answers = make("details", { className: "ln-answers" }, make("summary", { className: "ln-button" }, "My answers"), download, forget);
   const offer = () => { answers.hidden = !keys().length; };
 
-  // An answer in an address, as "Copy a link" makes it: #ex-name=... It is shown, and run only if the reader presses Run.
+  // An answer in an address ("Copy a link"): shown, not run.
   const take = () => {
     const [, id, packed] = /^#(ex-[\w-]+)=([\w-]+)$/.exec(location.hash) ?? [];
     const cell = packed && cells.find((c) => c.exercise === id);
     if (!cell) return;
     history.replaceState(null, "", `#${id}`);
     document.getElementById(id).scrollIntoView();
-    const bytes = Uint8Array.from(atob(packed.replace(/-/g, "+").replace(/_/g, "/")), (letter) => letter.charCodeAt());
-    const answer = { text: new TextDecoder().decode(bytes), stub: cell.stub, title: cell.title };
+    const code = Uint8Array.from(atob(packed.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt());
+    const answer = { text: new TextDecoder().decode(code), stub: cell.stub, title: cell.title };
     const show = () => {
       keep(id, answer);
       stand(cell);
-      say(cell, "This answer came with the link.");
+      say(cell, "This came with the link.");
     };
     if (!recall(id)) return show();
     const swap = button("Take the link's answer", () => { swap.remove(); show(); });
     cell.status.before(swap);
-    say(cell, "Your own answer stands here. Take the link's in its place?");
+    say(cell, "Yours stands here.");
   };
   const able = window.Worker && window.WebAssembly;
   if (row && cells.length && (location.protocol !== "file:" || "disk" in here.dataset)) {

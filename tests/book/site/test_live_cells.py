@@ -313,7 +313,7 @@ def test_every_exercise_on_its_page(browser, address, path):
 def test_a_link_holds_an_answer(tabs, browser):
     page = tabs(opened=True)
     put(page, CELL, RIGHT + "  # γ")
-    page.evaluate("navigator.clipboard.writeText = () => Promise.reject()")  # or it asks
+    page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(); }")  # or it asks
     page.click(f"{CELL} >> text=Copy a link")
     wait_for(page, "now holds this answer")
     with Visit(browser, page.url) as other:  # a browser that keeps nothing yet

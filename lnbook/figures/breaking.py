@@ -256,7 +256,7 @@ def cancellation(computed, exact):
         text = f"{np.log10(size / error):.1f} digits"
         below.bar_label(bar, [text], label_type="center", color="white", fontsize=SIZE)
     above.set(xlabel="feature", yticks=(-20000, 0, 20000))
-    above.set_title("each part, in the colour of its bar", fontsize=SIZE)
+    above.set_title("in the colours of the bars", fontsize=SIZE)
     below.set(xscale="log", xlabel="size", ylim=(len(exact) - 0.5, -0.5))
     below.set_xlim(min(ends) / 3, max(ends) * 3)
     below.set_axisbelow(True)

@@ -117,7 +117,7 @@ FOUND = {
     "gradient check tolerance": "04-gradient-checking.html#a-tolerance-you-can-derive",
     "why two reductions": "03-backward-pass.html#two-means-are-enough",
     "Welford": "07-computing-the-variance.html#a-perfect-variance-a-wrong-result",
-    "torch.autograd.Function": "03-backward-pass.html#the-same-backward-in-pytorch-and-jax",
+    "torch.autograd.Function": "#the-same-backward-in-pytorch-jax-triton-and-cuda",
 }
 
 

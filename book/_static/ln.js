@@ -53,7 +53,10 @@ addEventListener("DOMContentLoaded", () => document.querySelectorAll("article .t
 const terms = (localStorage.getItem("sphinx_highlight_terms") || "").split(/\s+/).filter(Boolean);
 addEventListener("DOMContentLoaded", () => {
   const asides = terms.length ? document.querySelectorAll("details.ln-aside") : [];
-  asides.forEach((aside) => { aside.open = terms.every((term) => aside.textContent.toLowerCase().includes(term)); });
+  const has = (part) => terms.every((term) => part.textContent.toLowerCase().includes(term));
+  asides.forEach((aside) => { aside.open = has(aside); });
+  const tab = terms.length && [...document.querySelectorAll(".sd-tab-content")].find(has);
+  if (tab) tab.previousElementSibling.previousElementSibling.checked = true;  // after its button and its label
 });
 
 // A formula's TeX as a line of text: letters and signs; what only looks has no name here and goes, names of functions stay.

@@ -26,10 +26,10 @@ document.addEventListener("DOMContentLoaded", () => document.querySelectorAll(".
     if (!chosen.size) said.textContent = START;
     else {
       const names = [...chosen].map((test) => nameOf(heads[test]));
-      const what = missed.length ? `leave ${missed.length} of ${inOrder.length}: ${list(missed.map((row) => nameOf(row.cells[0])))}.`
-        : `find all ${inOrder.length}.`;
-      said.textContent = `${names.join(" and ")} ${names.length > 1 ? "together " : ""}${names.length > 1 ? what
-        : what.replace(/^leave/, "leaves").replace(/^find/, "finds")}`;
+      const [leave, find] = names.length > 1 ? ["together leave", "together find"] : ["leaves", "finds"];
+      const what = missed.length ? `${leave} ${missed.length} of ${inOrder.length}: ${list(missed.map((row) => nameOf(row.cells[0])))}.`
+        : `${find} all ${inOrder.length}.`;
+      said.textContent = `${names.join(" and ")} ${what}`;
     }
   };
   const tell = (head) => {

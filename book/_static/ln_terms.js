@@ -39,7 +39,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const dark = () => {
     article.querySelectorAll(".ln-lit").forEach((part) => part.classList.remove("ln-lit"));
     delete article.dataset.lit;
-    Object.keys(LN_TERMS["eq-moves"]).concat("orange").forEach((colour) => window.CSS?.highlights?.delete(`ln-${colour}`));
+    window.CSS?.highlights?.clear();
   };
   for (const [name, terms] of Object.entries(LN_TERMS)) {
     const formula = document.getElementById(`equation-${name}`), words = formula?.nextElementSibling;

@@ -133,14 +133,14 @@ window.lnLive = (() => {
   const take = () => {
     const [, id, packed] = /^#(ex-[\w-]+)=([\w-]+)$/.exec(location.hash) ?? [];
     const cell = packed && cells.find((c) => c.exercise === id);
-    if (!cell) return;
+    if (!cell?.bar) return;
     history.replaceState(null, "", `#${id}`);
     document.getElementById(id).scrollIntoView();
     const code = Uint8Array.from(atob(packed.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt());
     const answer = { text: new TextDecoder().decode(code), stub: cell.stub, title: cell.title };
     const show = () => {
       keep(id, answer);
-      stand(cell);
+      refresh();
       say(cell, "This came with the link.");
     };
     if (!recall(id)) return show();
@@ -157,7 +157,6 @@ window.lnLive = (() => {
       if ("whole" in here.dataset) row.append(all);
       else if (row.closest(".ln-hero")) row.children[0].after(" ", tryNow());
       row.append(answers, note);
-      take();
     }
   }
   // Another tab may change what is kept, and a page that is gone back to stands as it was left.
@@ -171,6 +170,7 @@ window.lnLive = (() => {
 
   offer();
   passed();
+  try { take(); } catch { /* cut */ }
   const lite = new URL(here.dataset.lite, location).href;
   return { cells, code, version, lite, make, button, say, recall, keep, keys, passed, script };
 })();

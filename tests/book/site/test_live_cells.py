@@ -326,3 +326,8 @@ def test_a_link_holds_an_answer(tabs, browser):
     assert page.inner_text(f"{CELL} .cell_input").strip() == "own = 1"
     page.click(f"{CELL} >> text=Take the link's answer")
     assert page.inner_text(f"{CELL} .cell_input").strip() == RIGHT + "  # γ"
+    page.goto(linked.split("=")[0] + "=A")  # a link that was cut is no answer
+    page.reload()
+    assert (
+        page.locator(f"{bar(CELL)} button").count() and page.evaluate("typeof lnLive") == "object"
+    )

@@ -4,7 +4,8 @@ tries those.
     python tests/directed.py --seconds 3600 --seed 1 --jobs 2    the worst of each tensor
     python tests/directed.py --case '{"D": 128, ...}'            one case, as the report has it
 
-Of several jobs each searches for itself, from a seed of its own: of --seed, the next, and so on.
+Seconds are of processor time, so that a busy machine searches longer, not less. Of several jobs
+each searches for itself, from a seed of its own: of --seed, the next, and so on.
 
 An input is a *case*: a dict of what its rows are, from which its arrays follow. Errors are those of
 a row of y or dx, and of all of dgamma or dbeta, from exact arithmetic, less what storing them in a
@@ -270,9 +271,9 @@ def climb(
     """Go on from the worst for so long, or for so many steps: the worst known then, and how many
     cases were tried.
     """
-    rng, end, count = np.random.default_rng(seed), time.monotonic() + seconds, 0
+    rng, end, count = np.random.default_rng(seed), time.process_time() + seconds, 0
     worst = {key: list(ranked) for key, ranked in worst.items()}
-    while time.monotonic() < end and count < steps:
+    while time.process_time() < end and count < steps:
         keys = [key for key in worst if key[0] in backends and key[1].partition(",")[0] in dtypes]
         if rng.random() < 0.5:  # what storing hides leads nowhere
             keys = [key for key in keys if worst[key][0][1] > 1] or keys
@@ -304,7 +305,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seconds", type=float, default=60, help="of processor time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--backends", nargs="+", choices=list(BACKENDS), default=list(BACKENDS))

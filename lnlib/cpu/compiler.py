@@ -18,7 +18,7 @@ class NoAlias(CompilerBase):
 
     Without it vector loops stand behind run-time checks of every pair of arrays, for every row, and
     short rows spend their time in these. ``flags.noalias`` is not a documented option: if a version
-    of Numba drops it the results stay right, and tests/lnlib/backends/test_cpu.py says so.
+    of Numba drops it the results stay right, and ``test_cpu_compiler.py`` says so.
     """
 
     def __init__(self, *args, **kwargs):

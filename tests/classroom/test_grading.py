@@ -1,7 +1,6 @@
 """The grader: submissions of every kind, hostile ones among them, in the sandbox."""
 
 import csv
-import itertools
 import json
 import os
 import random
@@ -12,15 +11,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from answers import python, settled
+from answers import python
 from browsing import skip
 from pages import ROOT
 
 from classroom import assignment, rehearse, tasks
-from classroom.grader import cgroup, feedback, judge, launch, points, schedule, submissions
+from classroom.grader import cgroup
 
 if sys.platform != "linux":
     pytest.skip("the grader needs Linux", allow_module_level=True)
@@ -458,152 +456,3 @@ def test_without_a_sandbox_nothing_is_graded(broken, tmp_path, request):
     run = python("-c", f"{_BREAK[broken]}\n{main}", *arguments(tmp_path))
     assert run.returncode == 2 and "no sandbox here" in run.stderr, run.stderr
     assert not (tmp_path / "out").exists()
-
-
-# ---- Judging, with an honest process in the place of a sandbox
-
-
-def test_an_argument_that_was_changed_fails_the_check_and_changes_nothing_here():
-    task = tasks.draw((3,), _SEED)[0]
-    right = task.function()
-
-    def messages(*changed):
-        """Of the checks of a right answer that changed these of its arguments."""
-        # In the place of a Notebook.
-        answers = SimpleNamespace(call=lambda name, args: (right(*args), changed))
-        return [message for _, message in judge.judge_task(task, answers, _SEED)[0]]
-
-    assert not any(messages())
-    for position in 0, 10**6, -1:
-        assert all("changed its argument" in message for message in messages(position))
-
-
-# ---- Folders and files
-
-
-def test_submissions_of_every_form_are_found_and_links_are_not_followed(tmp_path, monkeypatch):
-    (tmp_path / "secret.txt").write_text("{}")
-    folder = tmp_path / "submissions"
-    for name in ("two", "none", ".hidden", "linked", "inside/.ipynb_checkpoints"):
-        (folder / name).mkdir(parents=True)
-    files = "ann.ipynb", "two/a.ipynb", "two/b.ipynb", "essay.pdf", ".DS_Store", "inside/x.ipynb"
-    for name in files:
-        (folder / name).write_text("{}")
-    (folder / "inside/.ipynb_checkpoints/x-checkpoint.ipynb").write_text("{}")
-    (folder / "link.ipynb").symlink_to(tmp_path / "secret.txt")
-    (folder / "folder-link").symlink_to(tmp_path)
-    (folder / "linked" / "x.ipynb").symlink_to(tmp_path / "secret.txt")
-    os.mkfifo(folder / "pipe.ipynb")
-    (folder / "long.ipynb").write_text("{ }")
-    monkeypatch.setattr(submissions, "LIMIT", 2)
-    opened = os.listdir("/proc/self/fd")
-    with submissions.open_folder(folder) as fd:
-        found = {s.student: s for s in submissions.find_submissions(fd)}
-        refused = {
-            "linked": "it cannot be read",
-            "pipe": "no ordinary file",
-            "long": "3 bytes; more than 2",
-            "two": "a folder with 2 files",
-            "none": "a folder without a file",
-            "link": "a link, not a notebook",
-            "folder-link": "a link, not a notebook",
-        }
-        assert set(found) == {"ann", "essay.pdf", "inside", *refused}
-        assert submissions.read(fd, found["ann"]) == submissions.read(fd, found["inside"]) == b"{}"
-        for name, words in refused.items():
-            with pytest.raises(ValueError, match=words):
-                submissions.read(fd, found[name])
-    assert os.listdir("/proc/self/fd") == opened
-
-
-@pytest.mark.parametrize(
-    "place", ["class", "class/ann", "class/ann/work", "class/ann/work/x.ipynb"]
-)
-@pytest.mark.parametrize("link", [True, False])
-def test_what_is_exchanged_while_submissions_are_graded_is_not_read(place, link, tmp_path):
-    work = tmp_path / "class" / "ann" / "work"
-    for folder in work, tmp_path / "other" / "ann" / "work":
-        folder.mkdir(parents=True)
-        (folder / "x.ipynb").write_text("mine" if folder == work else "somebody else's")
-    with submissions.open_folder(tmp_path / "class") as fd:
-        (found,) = submissions.find_submissions(fd)
-        (tmp_path / place).rename(tmp_path / "away")
-        if link:  # it is not followed, not even to what was there
-            (tmp_path / place).symlink_to(tmp_path / "away")
-        else:
-            (tmp_path / place.replace("class", "other")).rename(tmp_path / place)
-        if place == "class":  # it stays open
-            assert submissions.read(fd, found) == b"mine"
-        else:
-            with pytest.raises(ValueError):
-                submissions.read(fd, found)
-
-
-def test_names_chosen_to_collide_lose_nobody(tmp_path):
-    (tmp_path / "ann").mkdir()
-    stems = b"ann", b"ann.ipynb", b"u\xff", rb"u\xff", b"two\nlines"
-    for name in (stem + b".ipynb" for stem in stems):
-        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text("{}")
-    with submissions.open_folder(tmp_path) as fd:
-        found = submissions.find_submissions(fd)
-    assert [s.student for s in found] == sorted(
-        ["ann", "ann.ipynb", "ann.ipynb.ipynb", r"u\xff", r"u\\xff", r"two\nlines"]
-    )
-    assert feedback.file_name("a_b-" + feedback.file_name("a b")[-8:]) != feedback.file_name("a b")
-
-
-def test_names_and_texts_of_submissions_are_text_in_table_and_page():
-    drawn = tasks.draw((3,), _SEED)
-    key = judge.Assignment(drawn, _SEED, "")
-    result = judge.nothing_ran(key, "crashed", "<script>a</script>") | {
-        "errors": [(1, "<img src=x>")],
-        "output": "<b>\x1b[2J\u202eb\nc",
-        "printed": 9,
-    }
-    result["public"] = result
-    names = ["=cmd|' /C calc'!A0", "-1", "+1", "@x", " =x", "x; =y", "＝x"]
-    names += ["Anne-Marie", 'a,b\n"c', "../../up", "<i>", "é" * 200, "x" * 250]
-    table = points.points_csv(settled([(name, result) for name in names]), key)
-    read = [row[0] for row in csv.reader(table.splitlines(True))][1:]
-    assert read == ["'" + name for name in names[:4]] + [" '=x", "x; '=y", "'＝x"] + names[7:]
-    for page in (feedback.feedback("<i>", result, key), feedback.details("<i>", result, key)):
-        assert not any(bad in page for bad in ("<script", "<img", "<i>", "<b>", "\x1b", "\u202e"))
-        assert r"\x1b[2J\u202eb" in page and "default-src 'none'" in page
-    files = [feedback.file_name(name) for name in names]
-    assert len(set(files)) == len(names)
-    assert all(len(file) < 100 and "/" not in file for file in files)
-    assert feedback.file_name("ann") == "ann"
-
-
-def test_each_file_is_judged_once_and_nobody_is_lost(tmp_path):
-    """c, d and f are the same: d comes while c is judged, f later. The judge of b dies."""
-    (tmp_path / "in" / "g").mkdir(parents=True)
-    texts = "three", "two", "one", "one", "three", "one", "x"
-    for name, data in zip(("=a", *"bcdef", "who"), texts):
-        (tmp_path / "in" / f"{name}.ipynb").write_text(data)
-    sheet = judge.Assignment((), _SEED, "key")
-    sheets = SimpleNamespace(tasks=(), of=dict.fromkeys(["A", *"bcdef"], sheet).__getitem__)
-    limits = judge.Seconds(), launch.Limits()
-
-    def graded(fd, again):
-        said, jobs = [], []
-        given = fd, submissions.find_submissions(fd), sheets, tmp_path, again, *limits
-        grading = schedule.Grading(*given, lambda *args: said.append(args), {"=a": "A"})
-        for job in itertools.chain(grading.jobs(), [None]):
-            if jobs:
-                if jobs[-1].student != "b":
-                    jobs[-1].path.write_text('{"state": "graded"}')
-                grading.end(jobs[-1].path)
-            jobs.append(job)
-        assert [(n, of) for n, of, *_ in said] == [(k, 8) for k in range(1, 9)]
-        others = {"b": "not judged", "g": "not a notebook", "who": "unknown student"}
-        states = dict.fromkeys(["=a", *"cdef"], "graded") | others
-        assert {entry: state for *_, entry, state in said} == states
-        assert grading.identical == [["=a", "e"], ["c", "d", "f"]]
-        assert "without a file" in json.dumps(grading.graded["g"])
-        return [(job.student, job.data) for job in jobs[:-1]]
-
-    each = [("A", b"three"), ("b", b"two"), ("c", b"one")]
-    with submissions.open_folder(tmp_path / "in") as fd:
-        found = [graded(fd, again) for again in (False, False, True)]
-    assert found == [each, each[1:2], each]

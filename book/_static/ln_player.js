@@ -25,7 +25,7 @@ LnFigure.start("player", ({ figure, live, picture, panel, label, said }) => {
     const all = names.length < 5 && lanes <= ROW, band = Math.max(lanes, ROW), lines = Math.ceil(band / ROW);
     const used = steps.flatMap(step => step.a || []), first = arrays.map((_, i) => used.find(a => a[0] === i));
     const found = { arrays: [], bands: [], titles: [] };
-    let y = -4;
+    let y = 4;
     const section = (title, belongs) => {
       const mine = arrays.flatMap((array, i) => (first[i] && belongs(array.g, first[i][1]) ? i : []));
       if (mine.length) found.titles.push([title, y += 20]);
@@ -161,7 +161,7 @@ LnFigure.start("player", ({ figure, live, picture, panel, label, said }) => {
       list.forEach((index, k) => {
         const t = who[k], { y, height } = bottom(t), [x, top] = places.arrays[array].at(index);
         if (index >= ROW * places.arrays[array].rows) return;
-        const above = top < y, thread = [places.column(t) + middle, above ? y - (places.all ? 18 : 2) : y + height + 2];
+        const above = top < y, thread = [places.column(t) + middle, above ? y - (places.all ? 18 : 2) : y + height + (places.all ? 20 : 2)];
         const cell = [x + middle, above ? top + HIGH : top];
         arrow(...(kind ? [thread, cell] : [cell, thread]), LOOKS[kind]);
       });
@@ -259,7 +259,9 @@ LnFigure.start("player", ({ figure, live, picture, panel, label, said }) => {
     drawMoves(film, places, step);
     drawMemory(film, places, then, step);
     drawThreads(film, places, then, step);
-    for (const [title, y] of places.titles) text(LEFT, y, title, "ln-title");
+    // In the margin, in two lines: arrows run over the columns.
+    for (const [title, y] of places.titles)
+      title.split(" ").forEach((word, line) => text(LEFT - 6, y - 10 + 14 * line, word, "ln-end ln-title"));
     if (step.c) drawRace(places, step.c);
     list(film, then, step);
     showStep(state.step + 1);

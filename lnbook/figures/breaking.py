@@ -25,27 +25,29 @@ def variance_panels(offsets, var_errors, y_errors, u, columns=3):
     """Error of the variance and of y over the offset of the rows, a panel for each algorithm.
 
     var_errors, y_errors: name -> array of one error per offset; what is above the panel, inf
-    included, is drawn as a cross near its upper edge. Black: u times the offset, and thinner u
+    included, is a cross above it. Black: u times the offset, and thinner u
     times its square.
     """
     low, high = 1e-9, 1e4
     n, rows = len(y_errors), -(-len(y_errors) // columns)
-    narrow = (1, 2.1 * n + 0.7) if n == columns else (2, 1.6 * -(-n // 2) + 0.7)
-    fig, _ = figure(6.4, 1.8 * rows + 0.9, columns, rows, narrow, xscale="log", yscale="log")
+    narrow = (1, 2.3 * n + 0.7) if n == columns else (2, 1.6 * -(-n // 2) + 0.7)
+    fig, _ = figure(6.4, 2.2 * rows + 0.9, columns, rows, narrow, xscale="log", yscale="log")
     for ax in fig.panels[n:]:
         ax.remove()
     fig.panels = fig.panels[:n]
+    fig.get_layout_engine().set(h_pad=0.1)
     for i, (ax, name) in enumerate(zip(fig.panels, y_errors)):
-        # Two heights for the crosses, so that neither hides the other.
-        for errors, label, colour, dash, marker, edge in (
-            (var_errors, r"error of $\sigma^2$", COLOURS["blue"], "-", "o", high / 10),
-            (y_errors, "error of $y$", COLOURS["orange"], "--", "s", high),
+        # The crosses hide no line, and with two heights none hides another.
+        for errors, label, colour, dash, marker, above in (
+            (var_errors, r"error of $\sigma^2$", COLOURS["blue"], "-", "o", 1.05),
+            (y_errors, "error of $y$", COLOURS["orange"], "--", "s", 1.14),
         ):
             error = np.asarray(errors[name])
             shown = np.where(error > high, np.nan, np.maximum(error, 1.5 * low))
             look = {"color": colour, "linestyle": dash, "marker": marker, "markersize": 4}
             ax.plot(offsets, shown, **look, markevery=2, label=label)
-            ax.plot(offsets, np.where(error > high, edge, np.nan), "x", color=colour, clip_on=False)
+            off = {"color": colour, "clip_on": False, "transform": ax.get_xaxis_transform()}
+            ax.plot(offsets, np.where(error > high, above, np.nan), "x", **off)
         once, twice = r"$\mathrm{u}$ offset$/\sigma$", r"$\mathrm{u}$ (offset$/\sigma)^2$"
         ax.plot(offsets, u * offsets, color="black", linestyle=":", label=once)
         if name in ("naive", "clipped"):
@@ -54,7 +56,7 @@ def variance_panels(offsets, var_errors, y_errors, u, columns=3):
         left, bottom = i % columns == 0, i + columns >= n
         ax.tick_params(labelleft=left, labelbottom=bottom)
         ax.set_xlabel(r"offset / $\sigma$" if bottom else "")
-        ax.set_title(named(name)[0], fontsize=SIZE, pad=8)
+        ax.set_title(named(name)[0], fontsize=SIZE, pad=20)
     fig.panels[0].set_ylabel("relative error")
     return with_key(fig)
 
@@ -256,7 +258,6 @@ def cancellation(computed, exact):
         text = f"{np.log10(size / error):.1f} digits"
         below.bar_label(bar, [text], label_type="center", color="white", fontsize=SIZE)
     above.set(xlabel="feature", yticks=(-20000, 0, 20000))
-    above.set_title("in the colours of the bars", fontsize=SIZE)
     below.set(xscale="log", xlabel="size", ylim=(len(exact) - 0.5, -0.5))
     below.set_xlim(min(ends) / 3, max(ends) * 3)
     below.set_axisbelow(True)

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from .style import COLOURS, SIZE, arrow, figure, key_below, label, styles
+from .style import COLOURS, SIZE, arrow, figure, key_below, label, styles, with_key
 
 #: Two orthonormal vectors of the plane x1 + x2 + x3 = 0.
 PLANE = np.array([[1, -1, 0], [1, 1, -2]]) / np.sqrt([[2], [6]])
@@ -81,9 +81,7 @@ def loss_curves(runs):
         ax.plot(range(1, len(losses) + 1), losses, **{**style, "marker": ""}, label=name)
     ax.set(xlabel="step", ylabel="loss")
     ax.set_yticks([5, 10, 20, 40, 100], ["5", "10", "20", "40", "100"])
-    ax.tick_params(which="minor", labelleft=False)
-    ax.legend(frameon=False, fontsize=SIZE)
-    return fig
+    return with_key(fig)
 
 
 def paths_to_xhat():

@@ -55,7 +55,7 @@ def derive(parts):
     corners = np.concatenate([[[0.0, 0.0]], np.cumsum(steps, axis=0)])
     style = {"length_includes_head": True, "width": 0.012, "head_width": 0.09}
     names = ("$dx / r$", r"along $\hat x$", r"along $\mathbf{1}$")
-    colours = (COLOURS["green"], COLOURS["orange"], COLOURS["blue"])
+    colours = (COLOURS["blue"], COLOURS["orange"], COLOURS["orange"])  # kept, taken, taken
     ax.arrow(0, 0, *corners[-1], color="black", **style)
     offsets = ((0, -0.35), (0.3, -0.25), (0.08, 0))
     for start, step, name, colour, offset in zip(corners, steps, names, colours, offsets):

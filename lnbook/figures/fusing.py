@@ -3,7 +3,6 @@
 """
 
 import math
-import textwrap
 
 import numpy as np
 from matplotlib.lines import Line2D
@@ -34,7 +33,7 @@ def rooflines(machines, points):
     intensity times the rate of copy. points: name -> one (intensity, FLOP/s) for each machine,
     filled for the first, open for the others.
     """
-    fig, ax = figure(5.2, 4.2, xscale="log", yscale="log")
+    fig, ax = figure(5.2, 4.2, narrow=(1, 4.4), xscale="log", yscale="log")
     intensity = np.geomspace(0.08, 8, 200)
     for machine, dash, fill in zip(machines, DASHES, ("full", "none")):
         roof = np.minimum(machine.flops, intensity * machine.copy) / 1e9
@@ -71,15 +70,15 @@ def memory_of_step(curves):
             np.insert(y, calls + 1, kept),
             where="pre",
             **{**style, "marker": ""},
-            label=name,
         )
         ax.plot(x[calls], kept, **{**style, "linestyle": "none"}, markersize=8)
+        ax.plot([], [], **style, label=name)
     ax.plot([], [], "o", color="black", markersize=8, label="what forward leaves")
     ax.set(xlabel="arrays read or written so far", ylabel="arrays alive", ylim=(0, None))
     return with_key(fig)
 
 
-def timed_bar(ax, at, seconds, height, colour, predicted=None, size=7, names=(None, None)):
+def timed_bar(ax, at, seconds, height, colour, predicted=None, size=5, names=(None, None)):
     """A bar of a median in ms, a line over its quartiles, and a diamond where a time is predicted.
 
     seconds: median, first and third quartile. names: of the bar and of the diamond, in the key.
@@ -217,7 +216,7 @@ def timeline(run):
     for k in range(barriers):
         barrier = ax.axvline(k + 0.5, color="black", linewidth=2)
     ax.set(xlabel="barriers passed", xticks=range(barriers + 1), xlim=(-0.5, barriers + 0.5))
-    ax.set_yticks((0.5, run.block - 0.5), ("0", str(run.block - 1)))
+    ax.set_yticks((0.5, run.block - 0.5), ("0", str(run.block - 1)), va="bottom")
     ax.set(ylim=(run.block, 0), ylabel="thread")
     ax.set_title("threads that write", fontsize=SIZE, pad=22)
     ax.grid(False)
@@ -291,6 +290,8 @@ def _by_shape(shapes, values, xlabel, wall=None):
     for name, found, style in styles(values, "osD^v"):
         points = [(found[shape], k) for k, shape in enumerate(shapes) if shape in found]
         style |= {"linestyle": "none", "markersize": 6, "zorder": 9 - len(ax.lines)}
+        if name.startswith("copy"):  # a line, seen where others are as fast
+            style |= {"marker": "|", "markersize": 15, "markeredgewidth": 2.5}
         ax.plot(*zip(*points), **style, label=name)  # the first on top
     if wall:
         ax.axvline(wall, color="black", linewidth=1)
@@ -329,32 +330,18 @@ def times_on_gpu(seconds, floor):
 
 
 def errors_by_ratio(ratios, errors):
-    """Error of xhat over the ratio of the rows, each line with its name where it ends; lines that
-    end together share the place.
+    """Error of xhat over the ratio of the rows.
 
     errors: name of a way to the statistics -> error for each ratio, maybe inf.
     """
-    fig, ax = figure(5.6, 3.8, xscale="log", yscale="log")
-    ends = {}
-    for name, values in errors.items():
+    fig, ax = figure(5.6, 4.4, xscale="log", yscale="log")
+    for dash, (name, values) in zip(DASHES + DASHES[:1], errors.items()):
         spelling, colour = named(name)
         shown = np.where(np.isfinite(values), values, np.nan)
-        last = np.flatnonzero(shown < 1)[-1]
-        inside = last == len(ratios) - 1
-        end = ratios[last], round(np.log10(shown[last])) if inside else -0.5
-        names = ends.setdefault(end, [])
-        spelling += ", dashed" * bool(names)
-        names.append((shown[last], textwrap.fill(spelling, 12)))
-        ax.plot(ratios, shown, color=colour, linestyle=DASHES[len(names) - 1])  # both are seen
-    for (ratio, level), names in ends.items():
-        side = {"xytext": (6, 0)} if ratio == ratios[-1] else {"xytext": (-2, 0), "ha": "right"}
-        side |= {"textcoords": "offset points", "va": "center", "fontsize": SIZE}
-        told = "\n".join(name for _, name in sorted(names, reverse=True))  # the upper line's first
-        ax.annotate(told, (ratio, 10.0**level), **side)
+        ax.plot(ratios, shown, color=colour, linestyle=dash, label=spelling)
     ax.set(xlabel=r"ratio $|\mu| / \sigma$", ylabel=r"relative error of $\hat x$", ylim=(1e-8, 1))
     ax.set(xticks=np.logspace(0, 6, 4), yticks=np.logspace(-8, 0, 5))
-    ax.minorticks_off()
-    return fig
+    return with_key(fig)
 
 
 def two_cuts(rows, features, counts):
@@ -383,11 +370,11 @@ def two_cuts(rows, features, counts):
             label(ax, left + width / 2, top + height / 2, str(rank), color="white")
         shared = (0, rows + half, features, 1) if by_rows else (features + half, 0, 1, rows)
         ax.add_patch(Rectangle(shared[:2], *shared[2:], color="black"))
-        of_rows = r"$\mu, s, \overline{g}, \overline{g \hat x}$"
+        of_rows = "$\\mu, s,$\n" + r"$\overline{g}, \overline{g \hat x}$"
         label(ax, features + 1.8, rows / 2, of_rows, ha="left")
         label(ax, features / 2, rows + 1.9, r"$d\gamma, d\beta$", va="top")
         label(ax, -half, rows / 2, "$x$", ha="right")
-        ax.set(xlim=(-1.5, features + 6.5), ylim=(rows + 3.4, -0.3), aspect="equal")
+        ax.set(xlim=(-1.5, features + 4.8), ylim=(rows + 3.4, -0.3), aspect="equal")
         ax.set_title(f"cut by {how}", fontsize=SIZE)
         ax.axis("off")
     own, sent = Patch(color=colours[0]), Patch(color="black")
@@ -401,7 +388,7 @@ def messages_over_time(panels):
     panels: title -> steps, one after the other: (name of a message, or "" where they compute,
     seconds for each rank).
     """
-    fig, drawn = stacked(5.6, 1.6 * len(panels) + 0.8, panels)
+    fig, drawn = stacked(5.6, 1.9 * len(panels) + 0.8, panels)
     for ax, steps in drawn:
         now = 0.0
         for name, seconds in steps:

@@ -92,9 +92,7 @@ STYLE: dict = {
 
 
 class PageFigure(Figure):
-    """A figure that knows its panels and how a phone has them: (columns, height of all), or a
-    function of the width that lays them out.
-    """
+    """A figure that knows its panels and how a phone has them: (columns, height of all)."""
 
     panels: Sequence = ()
     narrow: object = (1, 3.6)

@@ -14,7 +14,27 @@ const hasReasons = (formula) => {
   const cell = formula.querySelector("mjx-mtd:nth-child(4)");
   return cell && cell.previousElementSibling.childElementCount < 2;  // an empty column, but for a strut, lies before them
 };
+// On a phone a line of code that is too long goes on a little further in than it began (ln.css). Each line is a block
+// that ends with its line break, so it is copied as it is.
+const hang = (pre) => {
+  if (pre.querySelector(".ln-line")) return;
+  const lines = [[]];
+  for (const node of pre.childNodes) {
+    if (node.nodeType !== Node.TEXT_NODE) lines.at(-1).push(node);
+    else for (const part of node.data.split(/(?<=\n)/)) {
+      lines.at(-1).push(part);
+      if (part.endsWith("\n")) lines.push([]);
+    }
+  }
+  pre.replaceChildren(...lines.filter((parts) => parts.length).map((parts) => {
+    const line = Object.assign(document.createElement("span"), { className: "ln-line" });
+    line.append(...parts);
+    line.style.setProperty("--in", line.textContent.search(/\S|$/));
+    return line;
+  }));
+};
 const fit = () => {
+  if (innerWidth <= 480) document.querySelectorAll("article :not(.output) > .highlight pre").forEach(hang);
   const formulas = [...document.querySelectorAll("mjx-container[display]")];
   formulas.forEach((formula) => {
     formula.style.fontSize = formula.dataset.size ??= formula.style.fontSize;

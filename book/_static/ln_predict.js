@@ -1,12 +1,14 @@
 // A question before a result, `:::{div} ln-predict` on a page: the reader's guess is kept in this browser, and what was
-// computed appears beside it. Without scripts, and on paper, the question stands above its result.
+// computed appears beside it; with `ln-all`, the results of the cells after it are hidden, too. Without scripts, and on paper, the
+// question stands above its result.
 document.addEventListener("DOMContentLoaded", () => {
   const page = location.pathname.split("/").pop();
   document.querySelectorAll(".ln-predict").forEach((box, number) => {
     const next = box.nextElementSibling, result = next?.querySelector(".cell_output") ?? next;
     if (!result) return;
     const covered = [result];  // and the sentences after it, which say what it shows
-    for (let part = next.nextElementSibling; part?.matches("p"); part = part.nextElementSibling) covered.push(part);
+    for (let part = next.nextElementSibling; part?.matches(box.matches(".ln-all") ? "p, .cell" : "p"); part = part.nextElementSibling)
+      covered.push(part.querySelector(".cell_output") ?? part);
     const key = `layer-norm-backwards guess:${page}:${number}`;
     const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
     const label = make("label", { textContent: "Your guess " });

@@ -29,7 +29,7 @@ SHEET = {
     "format": "A4",
     "scale": 0.8,
     "margin": {"top": "16mm", "bottom": "18mm", "left": "12mm", "right": "12mm"},
-    "tagged": False,
+    "tagged": True,
     "display_header_footer": True,
     "header_template": "<span></span>",
     "footer_template": '<div style="width: 100%; text-align: center; font: 9px sans-serif"><span'
@@ -39,10 +39,15 @@ STYLE = (ROOT / "tools/pdf.css").read_text(encoding="utf-8")
 
 
 def pages(toc):
-    """[(name of the part, or None; pages)] in the order of reading."""
+    """[(name of the part, or None; pages)] in the order of reading, without the API's: half as many
+    sheets again, which nobody reads in order.
+    """
     parts = [(None, [toc["root"]])]
-    parts += [(part["caption"], [c["file"] for c in part["chapters"]]) for part in toc["parts"]]
-    return [(part, [file.split("/")[-1] for file in files]) for part, files in parts]
+    parts += [(part.get("caption"), [c["file"] for c in part["chapters"]]) for part in toc["parts"]]
+    return [
+        (part, [file.split("/")[-1] for file in files if not file.startswith("book/api")])
+        for part, files in parts
+    ]
 
 
 def page_of(site, name):

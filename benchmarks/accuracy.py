@@ -10,22 +10,24 @@ digits of y are digits of xhat. One thread, as far as a framework lets itself be
 """
 
 import argparse
-import contextlib
+import functools
 import math
 import os
 import time
 import zlib
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+import normcheck.cases
 from lnbook.measure.provenance import FOLDER, digits, provenance, save
 from lnlib import layernorm, reference
+from normcheck.adapters import adapt
+from normcheck.settings import Settings
 
 from . import norms
-from .command import grid, installed, new_file
+from .command import across, installed, new_file
 
 try:
     import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"
@@ -76,9 +78,7 @@ GRADIENTS = ("dx", "dgamma", "dbeta")
 
 
 def offset_cases():
-    """y over mean / standard deviation, for four D; the gradients too where exact arithmetic can
-    afford it.
-    """
+    """y over mean / standard deviation, for four D; gradients where exact arithmetic is quick."""
     for D, rows in ((3, 512), (64, 256), (1024, 48), (65536, 9)):
         tensors = ("y", *GRADIENTS) if D in (64, 1024) else ("y",)
         for offset in OFFSETS:
@@ -171,29 +171,34 @@ def cases():
 # The peers
 
 
+@functools.cache
+def adapter(target, framework, parameters):
+    """The target as normcheck calls it; of this dtype are gamma and beta."""
+    return adapt(target, Settings(framework=framework, gamma_dtype=parameters))
+
+
 class Peer(NamedTuple):
-    """run(case) returns y, or (y, dx, dgamma, dbeta) where the case has a dy, as NumPy arrays."""
+    """A layer norm: ``target`` is what normcheck takes of it, with arrays of ``kind``."""
 
     name: str
     framework: str
     how: str
-    run: Callable
+    target: object
+    kind: str = "numpy"
 
-
-def running(forward, backward, case):
-    """The results of a pair of functions; see :func:`benchmarks.norms.pair`."""
-    y, saved = forward(case.x, case.gamma, case.beta, EPS)
-    return (y,) if case.dy is None else (y, *backward(case.dy, saved))
+    def run(self, case):
+        """y, dx, dgamma and dbeta as NumPy arrays."""
+        called = adapter(self.target, self.kind, case.gamma.dtype.name)
+        dy = np.ones_like(case.x) if case.dy is None else case.dy
+        arrays, dtype = (case.x, case.gamma, case.beta, dy), case.x.dtype.name
+        asked = normcheck.cases.Case(case.regime, *arrays, EPS, dtype, said=called.settings)
+        return tuple(called.call(asked).tensors.values())
 
 
 def lnlib_peers():
-    def precise(case):
-        wide = case.x.dtype == np.float64
-        return None if wide else running(partial(forward, precise=True), backward, case)
-
     forward, backward = layernorm.layer_norm_forward, layernorm.layer_norm_backward
-    run = partial(running, forward, backward)
-    yield Peer("lnlib", "lnlib", "layer_norm_forward, layer_norm_backward", run)
+    yield Peer("lnlib", "lnlib", "layer_norm_forward, layer_norm_backward", (forward, backward))
+    precise = partial(forward, precise=True), backward
     yield Peer("lnlib-precise", "lnlib", "the same with precise=True", precise)
 
 
@@ -201,56 +206,18 @@ def torch_peers():
     import torch
 
     torch.set_num_threads(1)
-
-    def tensor(a):
-        if a.dtype.name == "bfloat16":
-            return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16).requires_grad_()
-        return torch.from_numpy(a).requires_grad_()
-
-    def array(t):
-        t = t.detach()
-        return t.float().numpy() if t.dtype == torch.bfloat16 else t.numpy()
-
-    def both(leaves, eps):
-        x, gamma, beta = leaves
-        y = torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps)
-        return y, lambda dy: torch.autograd.grad(y, leaves, dy)
-
-    run = partial(running, *norms.pair(tensor, array, both))
-    capability = torch.backends.cpu.get_cpu_capability()
-    yield Peer("pytorch", "PyTorch", f"torch.nn.functional.layer_norm, CPU ({capability})", run)
+    how = f"torch.nn.functional.layer_norm, CPU ({torch.backends.cpu.get_cpu_capability()})"
+    yield Peer("pytorch", "PyTorch", how, torch.nn.functional.layer_norm, "torch")
 
 
 def flax_peers():
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    import flax.linen
-    import jax
-
-    def runner(fast):
-        def apply(x, gamma, beta):
-            # dtype is that of y; left alone it is the wider of x's and the parameters'.
-            layer = flax.linen.LayerNorm(epsilon=EPS, use_fast_variance=fast, dtype=x.dtype)
-            return layer.apply({"params": {"scale": gamma, "bias": beta}}, x)
-
-        @jax.jit
-        def both(x, gamma, beta, dy):
-            y, pull_back = jax.vjp(apply, x, gamma, beta)
-            return (y, *pull_back(dy))
-
-        forward = jax.jit(apply)
-
-        def run(case):
-            wide = jax.enable_x64(True) if case.x.dtype == np.float64 else contextlib.nullcontext()
-            with wide:
-                arguments = (case.x, case.gamma, case.beta)
-                out = (forward(*arguments),) if case.dy is None else both(*arguments, case.dy)
-                return tuple(map(np.asarray, out))
-
-        return run
+    from flax.linen import LayerNorm
 
     how = "flax.linen.LayerNorm under jax.jit, CPU, use_fast_variance={}, dtype that of x"
-    yield Peer("flax", "Flax", how.format("True (the default)"), runner(True))
-    yield Peer("flax-two-pass", "Flax", how.format("False"), runner(False))
+    slow = norms.linen(LayerNorm, use_fast_variance=False)
+    yield Peer("flax", "Flax", how.format("True (the default)"), norms.linen(LayerNorm), "jax")
+    yield Peer("flax-two-pass", "Flax", how.format("False"), slow, "jax")
 
 
 def keras_peers():
@@ -262,9 +229,9 @@ def keras_peers():
     tf.config.threading.set_inter_op_parallelism_threads(1)
     import keras
 
-    run = partial(running, *norms.tensorflow(keras.ops.layer_normalization))
+    pair, how = norms.tensorflow(keras.ops.layer_normalization), "CPU, eager"
     if keras.backend.backend() == "tensorflow":
-        yield Peer("keras", "Keras on TensorFlow", "keras.ops.layer_normalization, CPU, eager", run)
+        yield Peer("keras", "Keras on TensorFlow", f"keras.ops.layer_normalization, {how}", pair)
 
 
 def peers():
@@ -347,13 +314,12 @@ def measure(tensor, value, exact):
 def records_of(case, contestants):
     """The records of one case: one for each peer and tensor."""
     exact = judge(case)
+    dtype, (rows, D) = case.x.dtype.name, case.x.shape
     for peer in contestants:
-        with np.errstate(all="ignore"):
-            out = peer.run(case)
-        if out is None:
+        if peer.name == "lnlib-precise" and dtype == "float64":  # which is precise
             continue
-        values = dict(zip(("y", *GRADIENTS), out))
-        dtype, (rows, D) = case.x.dtype.name, case.x.shape
+        with np.errstate(all="ignore"):
+            values = dict(zip(("y", *GRADIENTS), peer.run(case)))
         record = {"regime": case.regime, "framework": peer.name, "dtype": dtype}
         record |= {"D": D, "rows": rows, **case.coordinates}
         for tensor in case.tensors:
@@ -368,16 +334,14 @@ def records_of(case, contestants):
 
 def worst(records):
     """A line for each regime, dtype and tensor, the largest error of each framework in it."""
-    names, found = list(dict.fromkeys(r["framework"] for r in records)), {}
+    largest = {}
     for r in records:
         error = math.inf if r["relative_error"] is None else r["relative_error"]
-        line = found.setdefault((r["regime"], r["dtype"], r["tensor"]), {})
-        line[r["framework"]] = max(error, line.get(r["framework"], 0.0))
-    lines = [
-        [" ".join(key), *(f"{line[name]:.1e}" if name in line else "" for name in names)]
-        for key, line in found.items()
-    ]
-    return grid("largest relative L2 error; inf: not finite, or not 0", ["", *names], lines)
+        where = " ".join((r["regime"], r["dtype"], r["tensor"]))
+        found = largest.setdefault((where, r["framework"]), r | {"where": where, "error": error})
+        found["error"] = max(error, found["error"])
+    title = "largest relative L2 error; inf: not finite, or not 0"
+    return across(title, largest.values(), "where", lambda r: f"{r['error']:.1e}", "framework")
 
 
 def main(arguments=None):

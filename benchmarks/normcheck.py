@@ -42,9 +42,7 @@ def identity(row):
 
 
 def record(row):
-    """One record of the results: what held, what failed with its smallest case, the digits of
-    ordinary rows; or why the norm is left out.
-    """
+    """One record: what held, what failed and its smallest case, digits; or why it is left out."""
     told = identity(row)
     try:
         target, started = norms.target(row), time.monotonic()

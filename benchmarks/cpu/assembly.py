@@ -49,9 +49,7 @@ def count(assembly):
 
 
 def kernels(module):
-    """Every function of a module, by name, that Numba has compiled; wherever the module keeps
-    it.
-    """
+    """Every function of a module, by name, that Numba has compiled, wherever it is kept."""
     from numba.core.dispatcher import Dispatcher
 
     # type(), because isinstance() asks the object, and some of all those objects have odd answers.

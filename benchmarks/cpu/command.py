@@ -16,7 +16,6 @@ import os
 import pathlib
 import platform
 import re
-import subprocess
 import sys
 import tempfile
 
@@ -24,13 +23,13 @@ import numpy as np
 
 from lnbook.measure import stopwatch, suite
 from lnbook.measure.contestants import ALIGNMENTS, EPS, Case, arrays, ladder_calls, thread_calls
-from lnbook.measure.provenance import ROOT, machine_file, provenance, save
-from lnbook.measure.suite import LADDER_SHAPES, SHAPES
+from lnbook.measure.provenance import machine_file, provenance, save
+from lnbook.measure.stopwatch import cell
+from lnbook.measure.suite import AGAINST, LADDER_SHAPES, SHAPES
 
-from ..command import new_file
+from ..command import Ended, across, by, messages, new_file
 from . import assembly, norms
 from .contestants import contestants
-from .tables import AGAINST, print_tables
 
 TITLE = "Speed of layer norms on the CPU"
 PACKAGES = ("numpy", "numba", "llvmlite", "torch", "jax", "jaxlib")
@@ -71,9 +70,7 @@ def cases(shapes, dtypes, threads, state):
 
 
 def records_of(case, calls, rounds, section="kernels"):
-    """Time a dict {name: call without arguments} and give one record each, with the coordinates of
-    the case.
-    """
+    """Time {name: call without arguments}: a record each, with the coordinates of the case."""
     given = {"rounds": rounds, "block": BLOCK, "settle": SETTLE[min(case.threads, 2)]}
     with stopwatch.watch(os.sched_getaffinity(0)) as shared:
         found = stopwatch.compare(calls, AGAINST, **given)
@@ -89,9 +86,7 @@ def norm_records(case, rounds):
 
 
 def thread_cases(threads, state):
-    """What section threads measures in one process: cases, and (shape, pass) of which it times one
-    thread and two, in the same rounds.
-    """
+    """Of section threads: cases, and (shape, pass) of which one thread and two are timed."""
     if threads == 1 or state != "recycled":
         return [], []
     given = "float32", "backward", threads, state, "ordinary"
@@ -163,27 +158,21 @@ def environment(threads, state, folder):
 
 
 def run(jobs, options, bar):
-    """Start a process for each job (threads, state), one after the other, and gather what they
-    print.
-    """
+    """Start a process for each job (threads, state) in turn, and gather what they print."""
     records, left_out, kernels = [], {}, {}
     for threads, state in jobs:
-        plan = json.dumps([threads, state, *options])
-        command = [sys.executable, "-m", "benchmarks.cpu", "--work", plan]
+        command = "benchmarks.cpu", "--work", json.dumps([threads, state, *options])
         with tempfile.TemporaryDirectory() as folder:
-            given = {"cwd": ROOT, "env": environment(threads, state, folder), "text": True}
-            with subprocess.Popen(command, stdout=subprocess.PIPE, **given) as process:
-                for line in process.stdout:
-                    found = json.loads(line)
+            try:
+                for found in messages(command, env=environment(threads, state, folder)):
                     records += found.get("records", [])
                     left_out |= found.get("left_out", {})
                     for kernel in found.get("kernels", []):
                         kernels[json.dumps(kernel)] = kernel  # every process reports: keep one
                     if "records" in found:
                         bar.update()
-        if process.returncode:
-            where = f"the process for {threads} thread(s), {state} memory"
-            raise SystemExit(f"{where}, ended with {process.returncode}")
+            except Ended as error:
+                raise SystemExit(f"{threads} thread(s), {state} memory: {error}") from error
     return records, left_out, list(kernels.values())
 
 
@@ -198,9 +187,7 @@ def huge_pages():
 
 
 def warnings_about(records):
-    """What makes the numbers doubtful: other work on the cores, or memory that is not as its state
-    says.
-    """
+    """What makes numbers doubtful: other work on the cores, or memory unlike its state."""
     crowded = sum(r["others"] > stopwatch.OTHERS for r in records)
     if crowded:
         had = f"other programs had over {stopwatch.OTHERS:.0%} of the cores' time"
@@ -212,6 +199,17 @@ def warnings_about(records):
         if r["implementation"] == "pytorch" and wrong:
             where = f"{r['shape']} {r['dtype']} {r['which']}, {r['threads']} thread(s)"
             yield f"{where}: PyTorch has {r['faults']} page faults a call in state {r['state']}"
+
+
+def table(setting, records):
+    """A line for each shape, as text: microseconds, and PyTorch's time over the contestant's."""
+    section, which, dtype, threads, state, alignment = setting
+    title = f"{section}: {which}, {dtype}, {threads} thread(s), {state} memory, {alignment} arrays"
+
+    def said(r):
+        return cell(r["seconds"], 1e6) + (f" ({cell(r['speedup'])})" if "speedup" in r else "")
+
+    return across(f"{title}; microseconds (PyTorch's time / this)", records, "shape", said)
 
 
 def parse(arguments=None):
@@ -260,8 +258,10 @@ def main(arguments=None):
     records, left_out, kernels = run(jobs, (*plan, options.norms), bar)
     bar.close()
     found = list(warnings_about(records))
-    print_tables(records)
-    print(*found, f"{len(records)} records; left out: {left_out or 'nobody'}", sep="\n")
+    settings = by(records, "section", "which", "dtype", "threads", "state", "alignment")
+    print(*itertools.chain(*map(table, settings, settings.values())), sep="\n")
+    print("\nmedians; ~ marks quartiles further apart than a fifth of the median", *found, sep="\n")
+    print(f"{len(records)} records; left out: {left_out or 'nobody'}")
     result = {"title": TITLE, "provenance": ran, "left_out": left_out, "warnings": found}
     kind = "cpu-norms" if options.norms else "cpu"
     if output := options.output or (None if options.quick else machine_file(kind)):

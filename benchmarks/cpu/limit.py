@@ -40,9 +40,7 @@ def library():
 
 
 def prepared(function, a):
-    """A call of one function on the arrays of a case, without arguments; it returns dx, dgamma and
-    dbeta.
-    """
+    """A call of one function on a case's arrays, without arguments: dx, dgamma and dbeta."""
     r = a.rows()
     rows, D = r.x.shape
     cache = cpu.layer_norm_forward(r.x, r.gamma, r.beta, EPS)[1]

@@ -13,14 +13,14 @@ import json
 import pathlib
 import subprocess
 import sys
-import threading
 import time
 import traceback
 
 from lnbook.measure.events import TorchGpu
-from lnbook.measure.provenance import FOLDER, ROOT, provenance, save, slug, unwritable
+from lnbook.measure.provenance import FOLDER, provenance, save, slug, unwritable
 from simt.cuda_access import cuda
 
+from ..command import Ended, messages
 from . import rms, stages, tables
 from .contestants import EPS, OURS, Notes
 from .correctness import correctness
@@ -32,8 +32,6 @@ PACKAGES = (
 )
 STAGES = {
     "correctness": correctness,
-    "ceilings": stages.ceilings,
-    "launch": stages.launch,
     "speed": stages.speed,
     "ladder": stages.ladder,
     "float16": stages.float16,
@@ -139,44 +137,10 @@ def work(stage, quick):
 # The process that starts the others, and writes
 
 
-class StageFailed(Exception):
-    """A stage's process ended badly."""
-
-
-def messages(command, seconds):
-    """What a process says, line by line, until it ends; it is killed after so many seconds."""
-    over = threading.Event()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-
-        def stop():
-            over.set()
-            process.kill()
-
-        timer = threading.Timer(max(seconds, 0), stop)
-        timer.start()
-        try:
-            for line in process.stdout:
-                try:
-                    message = json.loads(line)
-                except ValueError:  # something that a library has printed
-                    message = None
-                if isinstance(message, dict):
-                    yield message
-                else:
-                    print(line, end="", file=sys.stderr)
-        finally:
-            timer.cancel()
-    if over.is_set():
-        raise StageFailed("cut off: the time was up")
-    if process.returncode:
-        raise StageFailed(f"its process ended with {process.returncode}")
-
-
 def perform(stages, start, result, write):
     """Do the stages one after the other, and write the result after all that they say.
 
-    ``start(stage)`` yields messages: ``records`` and ``failures`` are lists, ``left_out`` is a
-    dict.
+    ``start(stage)`` yields messages: lists ``records`` and ``failures``, a dict ``left_out``.
     """
     for stage in stages:
         began = time.monotonic()
@@ -188,7 +152,7 @@ def perform(stages, start, result, write):
                 result["failures"] += [{"stage": stage, **failure} for failure in failures]
                 write(result)
         except Exception as error:
-            kind = "" if isinstance(error, StageFailed) else f"{type(error).__name__}: "
+            kind = "" if isinstance(error, Ended) else f"{type(error).__name__}: "
             told = {"stage": stage, "what": "the stage", "error": f"{kind}{error}"}
             result["failures"].append(told)
         result["stages"][stage] = round(time.monotonic() - began, 1)
@@ -232,7 +196,7 @@ def main(arguments=None):
         print(f"{stage}", file=sys.stderr, flush=True)
         plan = json.dumps([stage, options.quick])
         seconds = min(end - time.monotonic(), 60 * options.minutes * SHARE)
-        return messages([sys.executable, "-m", "benchmarks.gpu", "--work", plan], seconds)
+        return messages(["benchmarks.gpu", "--work", plan], seconds)
 
     ran = provenance("python -m benchmarks.gpu", PACKAGES) | {"device": device(), "eps": EPS}
     result = {"title": TITLE, "provenance": ran | {"quick": options.quick}}

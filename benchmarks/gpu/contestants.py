@@ -24,9 +24,7 @@ PASSES = ("forward", "backward")
 
 
 class Case(NamedTuple):
-    """What is run; the fields are coordinates of a record. ``offset``: numbers before the first of
-    each array.
-    """
+    """What is run: coordinates of a record. ``offset``: numbers before the first of an array."""
 
     shape: tuple
     dtype: str
@@ -60,9 +58,7 @@ class Notes:
 
 
 def arrays(case):
-    """Normal numbers; x has mean 1 and standard deviation 2. The parameters have x's dtype, as
-    PyTorch wants it.
-    """
+    """Normal numbers; x has mean 1 and deviation 2. All have one dtype, as PyTorch wants it."""
     import torch
 
     generator = torch.Generator("cuda").manual_seed(0)
@@ -107,18 +103,14 @@ def compile_calls(case, a, gpu, notes):
 
 
 def warps_to_try(D):
-    """Warps of a Triton program that give each thread 8 to 32 numbers of a row, padded to a power
-    of two.
-    """
+    """Warps of a Triton program that give each thread 8 to 32 numbers of a row, padded to 2^k."""
     padded = 1 << max(D - 1, 0).bit_length()
     found = [w for w in (1, 2, 4, 8, 16, 32) if 8 <= padded / (32 * w) <= 32]
     return found or [1 if padded < 256 else 32]
 
 
 def triton_calls(case, a, gpu, notes):
-    """Our own kernels in Triton, with the number of warps, and of programs, that is fastest
-    here.
-    """
+    """Our own kernels in Triton, with the numbers of warps and programs that are fastest here."""
     from . import triton_kernels as ours
 
     warps = warps_to_try(case.shape[1])
@@ -164,9 +156,7 @@ def lnlib_calls(case, a, gpu, notes, precise=False):
 
 
 def plan_step(step, N, D, multiprocessors):
-    """The launches of a teaching step, and the blocks of its persistent grid: as many as lnlib.gpu
-    would have.
-    """
+    """The launches of a teaching step, and the blocks of its grid: as many as lnlib.gpu's."""
     threads = step.plan(N, D, 1)[0].block
     G = min(N, multiprocessors * max(1, RESIDENT // threads))
     return step.plan(N, D, G), G

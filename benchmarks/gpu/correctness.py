@@ -1,6 +1,6 @@
-"""Are the contestants of the GPU benchmark right? Against float64, and against themselves, a
-hundred times.
-"""
+"""Are the contestants of the GPU benchmark right? Judged by float64, and by a hundred runs."""
+
+from functools import partial
 
 from lnbook.measure.provenance import digits
 
@@ -74,19 +74,22 @@ def correctness_cases(quick):
         yield Case((33, 100), "float32", which, offset=1), ("lnlib", "precise")
 
 
+def judged(case, a, calls, expected, read, **fields):
+    """A record of each call: the errors of what ``read(call())`` has, against float64."""
+    for name, call in calls.items():
+        poison(a)
+        found = [relative_error(*pair) for pair in zip(read(call()), expected)]
+        limit = tolerance(case.dtype, name == "lnlib-precise")
+        record = {"section": "correctness", **case._asdict(), "implementation": name, **fields}
+        record |= {"errors": [digits(e) for e in found], "limit": digits(limit)}
+        yield record | {"ok": all(e <= limit for e in found)}  # NaN is not
+
+
 def correctness(work):
     """Errors against float64, and whether a hundred runs give the same bits."""
     for case, families in correctness_cases(work.quick):
-        a = arrays(case)
-        expected, records = exact(case.which, a), []
-        for name, call in work.calls(case, a, families).items():
-            poison(a)
-            found = [relative_error(*pair) for pair in zip(results(case.which, call()), expected)]
-            limit = tolerance(case.dtype, name == "lnlib-precise")
-            record = {"section": "correctness", **case._asdict(), "implementation": name}
-            record |= {"errors": [digits(e) for e in found], "limit": digits(limit)}
-            records.append(record | {"ok": all(e <= limit for e in found)})  # NaN is not
-        yield records
+        a, read = arrays(case), partial(results, case.which)
+        yield list(judged(case, a, work.calls(case, a, families), exact(case.which, a), read))
     for shape in REPEATED:
         case = Case(shape, "float32", "backward")
         calls = work.calls(case, arrays(case), ("pytorch", "triton", "lnlib", "precise", *LADDER))

@@ -8,13 +8,11 @@ numbers of the right shape. Peers that only autograd can call have its time in t
 from functools import partial
 from itertools import product
 
-from lnbook.measure.events import compare
-from lnbook.measure.provenance import digits
 from lnlib import gpu as lnlib_gpu
 
-from . import correctness
-from .contestants import EPS, PASSES, Case, arrays, contestants
-from .stages import AGAINST, BYTES
+from . import contestants, correctness
+from .contestants import EPS, PASSES, Case, arrays
+from .stages import BYTES, numbers_moved, timed
 
 SUMS = (
     *((2048, 1024), (32768, 1024), (16384, 2048), (8192, 4096), (4096, 8192), (2048, 12288)),
@@ -28,21 +26,19 @@ def has_residual(case):
     return case.shape[1] not in {D for _, D in HEADS}
 
 
-def numbers_moved(case):
-    """How many arrays of x's size a pass has to move: with a residual x, residual, y and h, or dy,
-    dh, h and dx.
-    """
-    return 4 if has_residual(case) else 2 if case.which == "forward" else 3
+def moved(case):
+    """With a residual x, residual, y and h, or dy, dh, h and dx."""
+    return 4 if has_residual(case) else numbers_moved(case)
 
 
 def memory_calls(case, a, gpu, notes):
-    """As many bytes, by PyTorch's copy and addition; under the names that stand for memory."""
+    """As many bytes: two copies, under the name that stands for memory, where there are four."""
     import torch
 
-    name, out, other = PASSES.index(case.which), torch.empty_like(a.x), torch.empty_like(a.x)
-    copies = lambda: (out.copy_(a.x), other.copy_(a.dy))  # noqa: E731
-    one = (partial(out.copy_, a.x), partial(torch.add, a.x, a.dy, out=out))[name]
-    yield ("copy", "add")[name], copies if has_residual(case) else one
+    out, other = torch.empty_like(a.x), torch.empty_like(a.x)
+    for name, call in contestants.memory_calls(case, a, gpu, notes):
+        copies = lambda: (out.copy_(a.x), other.copy_(a.dy))  # noqa: E731
+        yield name, copies if has_residual(case) else call
 
 
 def _by_autograd(name, function, case, a):
@@ -136,51 +132,33 @@ TIMED = tuple(name for name in FAMILIES if name != "compile")
 
 
 def exact(case, a):
-    """The results in float64, of h rounded as x is: y and h, or dx and dgamma."""
+    """In float64, of h rounded as x is: y, and h where one is added; or dx and dgamma."""
     h = a.x + a.dy if has_residual(case) else a.x
     first, *others = correctness.exact(case.which, a._replace(x=h, beta=0 * a.beta), centred=False)
     if case.which == "forward":
-        return first, h.double()
+        return (first, h.double())[: 1 + has_residual(case)]
     return first + a.x if has_residual(case) else first, others[0]
 
 
-def judged(case, a, calls):
-    """Records of the errors against float64."""
-    expected, limit = exact(case, a), correctness.tolerance(case.dtype, False)
-    for name, call in calls.items():
-        correctness.poison(a)
-        errors = [correctness.relative_error(*pair) for pair in zip(call(), expected)]
-        record = {"section": "correctness", **case._asdict(), "implementation": name}
-        record |= {"norm": "rms_norm", "errors": [digits(e) for e in errors]}
-        # Peers may round more often; ours may not.
-        yield record | {"limit": digits(limit), "ok": all(e <= limit for e in errors)}
-
-
 def rms(work):
-    """Errors at ragged shapes, then times."""
+    """Errors at ragged shapes, then times. Peers may round more often than allowed; ours not."""
     shapes = RAGGED[:2] if work.quick else RAGGED
     for dtype, shape, which in product(BYTES, shapes, PASSES):
         case = Case(shape, dtype, which)
         a = arrays(case)
-        calls = contestants(case, a, work.gpu, work.notes, TIMED[1:], FAMILIES)
-        yield list(judged(case, a, calls))
-    yield from times(work, "rms", TIMED)
+        calls = work.calls(case, a, TIMED[1:], FAMILIES)
+        given = case, a, calls, exact(case, a), lambda found: found
+        yield list(correctness.judged(*given, norm="rms_norm"))
+    yield from times("rms", families=TIMED)(work)
 
 
-def compiled(work):
-    """What PyTorch's compiler makes of them, which takes it long."""
-    yield from times(work, "rms-compile", ("memory", "lnlib", "pytorch", "compile"))
-
-
-def times(work, section, families):
-    """Times of both passes at all shapes, bfloat16 first."""
-    shapes = (*SUMS[:2], HEADS[1]) if work.quick else (*HEADS, *SUMS)
-    for dtype, shape, which in product(("bfloat16", "float32"), shapes, PASSES):
-        case = Case(shape, dtype, which)
-        calls = contestants(case, arrays(case), work.gpu, work.notes, families, FAMILIES)
-        records = compare(calls, AGAINST, work.gpu, rounds=work.rounds)
-        moved = numbers_moved(case) * shape[0] * shape[1] * BYTES[dtype]
-        for record in records:
-            record["gb_per_s"] = digits(moved / record["seconds"][0] / 1e9)
-        fields = {"section": section, **case._asdict(), "residual": has_residual(case)}
-        yield [{**fields, **record} for record in records]
+#: Both passes at all shapes, bfloat16 first.
+times = partial(
+    timed,
+    dtypes=("bfloat16", "float32"),
+    shapes=((*HEADS, *SUMS), (*SUMS[:2], HEADS[1])),
+    table=FAMILIES,
+    moved=moved,
+)
+# What PyTorch's compiler makes of them, which takes it long.
+compiled = times("rms-compile", families=("memory", "lnlib", "pytorch", "compile"))

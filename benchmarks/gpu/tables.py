@@ -2,34 +2,14 @@
 
 from lnbook.measure.stopwatch import cell
 
-from ..command import grid
+from ..command import across, by, grid
 
 #: The ceiling of a pass, and the field with the part of it that is reached.
 CEILING = {"forward": ("copy", "of_copy"), "backward": ("add", "of_add")}
 
 
-def by(records, *fields):
-    """Records in groups: {values of the fields: records}, in the order in which they come."""
-    groups = {}
-    for record in records:
-        groups.setdefault(tuple(str(record.get(field)) for field in fields), []).append(record)
-    return groups
-
-
-def across(title, records, along, said):
-    """A line for each value of the field ``along``, a column for each implementation."""
-    names = list(dict.fromkeys(r["implementation"] for r in records))
-    lines = []
-    for (value,), found in by(records, along).items():
-        line = {r["implementation"]: said(r) for r in found}
-        lines.append([value, *(line.get(name, "") for name in names)])
-    return grid(title, ["", *names], lines)
-
-
 def times(section, dtype, which, records):
-    """Microseconds of everybody at every shape, the part of the ceiling's speed that is reached,
-    and the host's where it takes longer: who calls again and again waits for that.
-    """
+    """Microseconds, the part of the ceiling's speed that is reached, and the host's if longer."""
     ceiling, field = CEILING[which]
 
     def said(r):
@@ -59,17 +39,9 @@ def report(result):
     if found := sections.get("correctness"):
         lines += correctness(found)
 
-    def show(section, title, along, said):
-        return across(title, sections[section], along, said) if section in sections else []
-
-    nothing = "two events with nothing in between: microseconds, part of all times"
-    lines += show("nothing", nothing, "section", lambda r: cell(r["seconds"], 1e6))
-    rates = "ceilings: GB/s, arrays of so many MiB"
-    lines += show("ceilings", rates, "mebibytes", lambda r: f"{r['gb_per_s']:.0f}")
-    same = "backward, again and again: runs with the same bits as the first"
-    lines += show("repeated", same, "shape", lambda r: f"{r['same']} of {r['runs']}")
-    host = "launch: microseconds of the host"
-    lines += show("launch", host, "which", lambda r: f"{r['host_seconds'] * 1e6:.1f}")
+    if found := sections.get("repeated"):
+        same = "backward, again and again: runs with the same bits as the first"
+        lines += across(same, found, "shape", lambda r: f"{r['same']} of {r['runs']}")
     for section in "compile", "ladder", "rms", "rms-compile", "speed":
         for (dtype, which), found in by(sections.get(section, []), "dtype", "which").items():
             lines += times(section, dtype, which, found)

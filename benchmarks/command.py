@@ -1,4 +1,4 @@
-"""What the commands have in common: options, who is installed, processes, and tables."""
+"""What the commands have in common: options, processes that work for them, and tables."""
 
 import argparse
 import json
@@ -26,26 +26,16 @@ def at_least_one(text):
     return int(text)
 
 
-def installed(**families):
-    """What generators yield, each named after what it needs, and {what is left out: why}."""
-    found, left_out = [], {}
-    for name, family in families.items():
-        try:
-            found += family()
-        except ImportError as error:
-            left_out[name] = f"not installed ({error.name})"
-    return found, left_out
-
-
 class Ended(Exception):
     """A process ended badly."""
 
 
-def messages(command, seconds=86_400, env=None):
+def messages(command, seconds=86_400, env=None, quiet=False):
     """The lines of JSON that a module's process prints; it is killed after so many seconds."""
     over = threading.Event()
-    pipe = {"stdout": subprocess.PIPE, "text": True, "cwd": ROOT, "env": env}
-    with subprocess.Popen([sys.executable, "-m", *command], **pipe) as process:
+    given = {"stderr": subprocess.DEVNULL if quiet else None, "cwd": ROOT, "env": env}
+    command = [sys.executable, "-m", *command]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **given) as process:
 
         def stop():
             over.set()
@@ -61,7 +51,7 @@ def messages(command, seconds=86_400, env=None):
                     message = None
                 if isinstance(message, dict):
                     yield message
-                else:
+                elif not quiet:
                     print(line, end="", file=sys.stderr)
         finally:
             timer.cancel()

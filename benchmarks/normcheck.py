@@ -8,8 +8,6 @@ import argparse
 import csv
 import json
 import pathlib
-import subprocess
-import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +16,7 @@ from lnbook.measure.provenance import FOLDER, digits, provenance, save, versions
 from normcheck import TargetError, validate
 
 from . import norms
-from .command import at_least_one, new_file
+from .command import Ended, at_least_one, messages, new_file
 
 RESULTS = FOLDER / "normcheck" / "norms.json"
 ROWS = pathlib.Path(__file__).with_name("norms.csv")
@@ -55,6 +53,8 @@ def record(row):
         return told | {"left_out": f"not installed ({error.name or error})"}
     except TargetError as error:
         return told | {"left_out": str(error)}
+    except Exception as error:  # projects fail in ways of their own
+        return told | {"left_out": f"{type(error).__name__}: {error}"}
     failures = [
         {name: getattr(f, name) for name in FAILURE}
         | {"error": None if f.error is None else digits(f.error), "case": str(f.case)}
@@ -68,17 +68,13 @@ def record(row):
 
 def of_package(package):
     """The records of one package, from a process of its own, which it may crash or keep."""
-    asked = rows(package)
-    command = [sys.executable, "-m", "benchmarks.normcheck", "--package", package]
-    limit = LOAD + 2 * EACH * len(asked)
+    asked, command = rows(package), ["benchmarks.normcheck", "--package", package]
+    found, why = [], "its process ended"
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=limit)
-        said, last = run.stdout, run.stderr.strip().splitlines()[-1:]
-        why = f"its process ended with {run.returncode}: {''.join(last)}"
-    except subprocess.TimeoutExpired as error:
-        said, why = (error.stdout or b"").decode(), f"its process took over {limit} seconds"
-    lines = (line for line in said.splitlines() if line.startswith('{"package"'))
-    found = [json.loads(line) for line in lines]
+        for one in messages(command, LOAD + 2 * EACH * len(asked), quiet=True):
+            found.append(one)
+    except Ended as error:
+        why = str(error)
     return found + [identity(row) | {"left_out": why} for row in asked[len(found) :]]
 
 

@@ -39,9 +39,7 @@ whole = importlib.import_module
 
 
 def alone(name):
-    """A module without the code of the packages that hold it, which would ask for a GPU, or for
-    packages that the module itself does not need.
-    """
+    """A module without its packages' own code, which would ask for a GPU or other packages."""
     packages = name.split(".")[:-1]
     for k in range(len(packages)):
         package = ".".join(packages[: k + 1])

@@ -123,14 +123,13 @@ OFFERED = "matplotlib", "mpmath", "sympy"
 
 
 def live_index(lite):
-    """The list from which live cells load, of the JupyterLite site ``lite``, as JSON: wheels and
-    data by place, sizes by name. A hash tells one Python from another, for what a browser keeps.
-    """
+    """What live cells load of the JupyterLite site ``lite``, as JSON: places, and sizes by name."""
 
     def wheel(name):
         return next((lite / "pypi").glob(f"{name}-*.whl")).relative_to(lite).as_posix()
 
-    files, pyodide, python = lite / "files", lite / "static/pyodide", hashlib.sha256()
+    files, pyodide = lite / "files", lite / "static/pyodide"
+    python = hashlib.sha256()  # tells one Python from another, for what a browser keeps
     for name in ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip"):
         python.update((pyodide / name).read_bytes())
     folders = files / "benchmarks/results", files / "book/_data"

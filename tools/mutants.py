@@ -13,20 +13,17 @@ clock. A mutant that lives gets the missing test, or the code that nobody missed
 change that no caller can see, and tests/mutants.toml lists it with the reason. That file also says
 which tests concern which module.
 
-Why a tool of our own: cosmic-ray and mutmut have no sample that a seed repeats in proportion to the
-modules and no tests of a module's own, and they keep what Numba compiled from the mutant before.
-cosmic-ray made 745 mutants of lnlib/variance.py and starts Python anew for each, and coverage, by
-which mutmut chooses tests, sees nothing of what Numba compiles or runs in the sandbox.
-
 All changes are made in temporary copies. Ends with 0 if no mutant lives.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import queue
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,6 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from benchmarks.command import at_least_one, new_file  # noqa: E402
 
+TIME_IS_UP = -signal.SIGPROF, -signal.SIGXCPU, -signal.SIGKILL
 KILLED, LIVES, EQUIVALENT = "killed", "LIVES", "equivalent"
 _QUICK, _SLOW = "not site and not slow", "not site and slow"
 
@@ -65,52 +63,54 @@ def sources(root, table, starts=("",)):
 
 
 class Copy:
-    """A copy of what git knows of the project, as it lies there now, in which one mutant at a time
-    is tested.
-    """
+    """A copy of what git knows of the project, as it lies there now; mutants are tested in it."""
 
-    def __init__(self, root, folder, seconds, loaded=()):
+    def __init__(self, root, folder, seconds):
         self.folder, self.seconds = folder / "project", seconds
         listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         for name in subprocess.check_output(listing, cwd=root, text=True).split("\0"):
             if (root / name).is_file():
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(root / name, self.folder / name)
-        self.compiled, self.aside = folder / "compiled", folder / "compiled from the right code"
-        own = {"PYTHONPATH": str(self.folder), "NUMBA_CACHE_DIR": str(self.compiled)}
-        env = os.environ | own | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # they take long to load
-        command = ["nice", "-n", "5", sys.executable, ROOT / "tools/forked_tests.py", *loaded]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.server = subprocess.Popen(command, cwd=self.folder, env=env, **pipes)
+        own = {"PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT / 'tools'}"}
+        self.env = os.environ | own | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # they load slowly
 
-    def pytest(self, *arguments, first=(), keeps_bytecode=False):
+    def pytest(self, *arguments, first=(), keeps_bytecode=False, cache="compiled"):
         """(exit status, None where time was up; tests that failed). What is compiled from a mutant
         is not kept: the next one may have its size and its second.
         """
-        asked = {"arguments": arguments, "first": first, "seconds": self.seconds}
-        asked["keeps_bytecode"] = keeps_bytecode
-        print(json.dumps(asked), file=self.server.stdin, flush=True)
-        answer = json.loads(self.server.stdout.readline())
-        return answer["status"], answer["failed"]
-
-    def close(self):
-        self.server.stdin.close()
-        self.server.stdout.close()
-        self.server.wait()
+        failed = self.folder.with_name("failed")
+        failed.write_text("")
+        asked = {"first": first, "seconds": self.seconds, "failed": str(failed)}
+        env = {"LN_WATCHED": json.dumps(asked)}
+        env["NUMBA_CACHE_DIR"] = str(self.folder.with_name(cache))
+        env["PYTHONDONTWRITEBYTECODE"] = "" if keeps_bytecode else "1"
+        options = "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "watched_tests", *arguments
+        command = ["nice", "-n", "5", sys.executable, "-m", "pytest", *options]
+        silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        where = {"cwd": self.folder, "env": self.env | env, "start_new_session": True}
+        with subprocess.Popen(command, **silent, **where) as process:
+            try:
+                status = process.wait(4 * self.seconds)
+            except subprocess.TimeoutExpired:
+                status = -signal.SIGKILL
+            with contextlib.suppress(ProcessLookupError):  # what it has started, too
+                os.killpg(process.pid, signal.SIGKILL)
+        return None if status in TIME_IS_UP else status, failed.read_text("utf-8").splitlines()
 
     def verdict(self, mutant, tests, first=()):
         """(killed or LIVES, the test that found it or what ended the run)."""
         path = self.folder / mutant.file
         kept = path.with_suffix(".kept")
         shutil.move(path, kept)  # and back, with its time: Python and Numba look at it
-        # The disk holds what was compiled from the right code, or by the right compiler.
+        # The cache holds what was compiled from the right code, by the right compiler.
         compiles = mutant.file == "lnlib/cpu/compiler.py" or "njit" in mutant.source
-        if compiles and self.compiled.exists():
-            self.compiled.rename(self.aside)
+        cache = "compiled from the mutant" if compiles else "compiled"
         try:
             path.write_text(mutant.source, encoding="utf-8")
             for marked in (_QUICK, _SLOW):
-                status, failed = self.pytest("-x", "-m", marked, *tests, first=first)
+                asked = "-x", "-m", marked, *tests
+                status, failed = self.pytest(*asked, first=first, cache=cache)
                 if failed:
                     return KILLED, failed[0]
                 if status not in (0, 5):
@@ -118,10 +118,7 @@ class Copy:
             return LIVES, ""
         finally:
             shutil.move(kept, path)
-            if compiles:
-                shutil.rmtree(self.compiled, ignore_errors=True)
-                if self.aside.exists():
-                    self.aside.rename(self.compiled)
+            shutil.rmtree(self.folder.with_name("compiled from the mutant"), ignore_errors=True)
 
 
 def rows_of(results):
@@ -184,9 +181,7 @@ def asked(arguments):
 
 
 def run(chosen, rows, said, options, root):
-    """Judges those of the sample without a row, and keeps each row as soon as it is known; the
-    tests that fail without a mutant, too.
-    """
+    """Judges what has no row yet, and keeps each row once it is known; tests that always fail."""
     free, finders, writing = queue.Queue(), defaultdict(Counter), threading.Lock()
     left = [mutant for mutant in chosen if mutant.key not in rows]
     tests = {mutant.file: tests_of(mutant.file, said["tests"]) for mutant in left}
@@ -210,16 +205,13 @@ def run(chosen, rows, said, options, root):
 
     with tempfile.TemporaryDirectory() as folder:
         places = [Path(folder) / str(number) for number in range(options.processes)]
-        copies = [Copy(root, place, options.limit, said["loaded"]["modules"]) for place in places]
+        copies = [Copy(root, place, options.limit) for place in places]
         for one in copies:
             one.pytest("--collect-only", *sorted({*sum(tests.values(), [])}), keeps_bytecode=True)
             free.put(one)
         with ThreadPoolExecutor(len(copies)) as pool:
             list(pool.map(judge, left))
-        failing = kills_without(rows.values(), copies[0])
-        for one in copies:
-            one.close()
-    return failing
+        return kills_without(rows.values(), copies[0])
 
 
 def main(arguments=None, root=ROOT):

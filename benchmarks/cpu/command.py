@@ -1,10 +1,9 @@
-"""How fast are layer norms on the CPU? Ours, NumPy's, PyTorch's and JAX's, in turn, on the same
-arrays.
+"""How fast are layer norms on the CPU? Ours, NumPy's and PyTorch's, in turn, on the same arrays.
 
 Run from the repository's root: ``python -m benchmarks.cpu`` (see benchmarks/README.md). For each
 number of threads and each state of the memory a process of its own is started, pinned to its cores;
-inside it all contestants (``benchmarks.cpu.contestants``) take turns
-(:mod:`lnbook.measure.stopwatch`).
+inside it all contestants take turns (:mod:`lnbook.measure.stopwatch`): those of
+:mod:`lnbook.measure.contestants`, and peers that need more.
 """
 
 import argparse
@@ -18,31 +17,27 @@ import platform
 import re
 import sys
 import tempfile
+from functools import partial
 
 import numpy as np
 
+from lnbook.measure import contestants as usual
 from lnbook.measure import stopwatch, suite
-from lnbook.measure.contestants import ALIGNMENTS, EPS, Case, arrays, ladder_calls, thread_calls
+from lnbook.measure.allocation import memory
+from lnbook.measure.contestants import EPS, Case, arrays, ladder_calls
 from lnbook.measure.provenance import machine_file, provenance, save
 from lnbook.measure.stopwatch import cell
 from lnbook.measure.suite import AGAINST, LADDER_SHAPES, SHAPES
 
 from ..command import Ended, across, by, messages, new_file
 from . import assembly, norms
-from .contestants import contestants
+from .limit import limit_calls
 
 TITLE = "Speed of layer norms on the CPU"
-PACKAGES = ("numpy", "numba", "llvmlite", "torch", "jax", "jaxlib")
+PACKAGES = ("numpy", "numba", "llvmlite", "torch")
 
 QUICK_SHAPES = ((1, 1, 64), (2, 128, 1024), (4, 512, 1024))
 
-# Results that a call allocates are new memory or old (lnbook.measure.allocation): "fresh" keeps
-# glibc's threshold where it starts, "recycled" never gives a block back. Set before the process
-# starts, this holds for all libraries in it.
-STATES = {
-    "recycled": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)},
-    "fresh": {"MALLOC_MMAP_THRESHOLD_": str(2**17)},
-}
 # Results of at least this size must fault in state "fresh"; smaller ones may fit in a gap.
 FRESH_BYTES = 2**18
 
@@ -61,12 +56,10 @@ WARM_UP = 4
 
 def cases(shapes, dtypes, threads, state):
     """What one process measures."""
-    alignments = ALIGNMENTS if state == "recycled" and threads == 1 else ("ordinary",)
     for shape in shapes:
         for dtype in dtypes if state == "recycled" else dtypes[:1]:
             for which in ("forward", "backward"):
-                for alignment in alignments:
-                    yield Case(shape, dtype, which, threads, state, alignment)
+                yield Case(shape, dtype, which, threads, state)
 
 
 def records_of(case, calls, rounds, section="kernels"):
@@ -79,19 +72,57 @@ def records_of(case, calls, rounds, section="kernels"):
 
 def norm_records(case, rounds):
     """RMS norm and residuals, one section each."""
-    if case.alignment == "ordinary":
-        for section, (norm, residual) in norms.SECTIONS.items():
-            calls = dict(norms.norm_calls(case, arrays(case), norm, residual))
-            yield records_of(case, calls, rounds, section)
+    for section, (norm, residual) in norms.SECTIONS.items():
+        calls = dict(norms.norm_calls(case, arrays(case), norm, residual))
+        yield records_of(case, calls, rounds, section)
 
 
-def thread_cases(threads, state):
-    """Of section threads: cases, and (shape, pass) of which one thread and two are timed."""
+def thread_jobs(threads, state):
+    """Sections threads and two-threads: what takes ``rounds``, and returns records."""
     if threads == 1 or state != "recycled":
-        return [], []
-    given = "float32", "backward", threads, state, "ordinary"
+        return []
     passes = itertools.product(suite.THREAD_SHAPES, ("forward", "backward"))
-    return [Case(shape, *given) for shape in suite.SUM_SHAPES], list(passes)
+    sums = [partial(suite.sums, shape) for shape in suite.SUM_SHAPES]
+    return sums + [partial(suite.two_threads, *one) for one in passes]
+
+
+# Who takes part
+
+
+def compile_calls(case, a):
+    if not case.full:
+        return
+    import torch
+
+    function, arguments = usual.torch_call(case, a)
+    torch._dynamo.reset()  # else it would stop compiling after a few shapes
+    compiled = torch.compile(lambda *t: function(*t), dynamic=False)
+    compiled(*arguments)  # fails where there is no C++ compiler
+    yield "pytorch-compile", partial(compiled, *arguments)
+
+
+FAMILIES = {
+    "lnlib": usual.lnlib_calls,
+    "numpy": usual.numpy_calls,
+    "pytorch": usual.torch_calls,
+    "pytorch-compile": compile_calls,
+    "c": limit_calls,
+    "memory": usual.memory_calls,
+}
+OURS = ("lnlib", "numpy", "memory")
+
+
+def contestants(case, a, left_out):
+    """All calls of a case; the peers that cannot run are named in ``left_out``."""
+    calls = {}
+    for name, family in FAMILIES.items():
+        try:
+            calls.update(family(case, a))
+        except Exception as error:  # peers fail in ways of their own: no compiler, no such dtype
+            if name in OURS:
+                raise
+            left_out[name] = type(error).__name__
+    return calls
 
 
 # The process that measures
@@ -115,7 +146,7 @@ def work(threads, state, shapes, dtypes, rounds, of_norms):
     def say(records):
         print(json.dumps({"records": records}), file=results, flush=True)
 
-    with contextlib.redirect_stdout(sys.stderr), inference_mode():
+    with contextlib.redirect_stdout(sys.stderr), inference_mode(), memory(state):
         todo = list(cases(shapes, dtypes, threads, state))
         if of_norms:
             list(norm_records(todo[0], rounds))  # its times are thrown away, as below
@@ -135,26 +166,22 @@ def work(threads, state, shapes, dtypes, rounds, of_norms):
                 calls = peers | dict(ladder_calls(case, a))
                 records += records_of(case, calls, rounds, "ladder")
             say(records)
-        sums, passes = thread_cases(threads, state)
-        for case in sums:
-            say(records_of(case, dict(thread_calls(case, arrays(case))), rounds, "threads"))
-        for case in passes:
+        for job in thread_jobs(threads, state):
             with stopwatch.watch(os.sched_getaffinity(0)) as shared:
-                records = suite.two_threads(*case, rounds)
+                records = job(rounds=rounds)
             say([record | shared for record in records])
         kernels = assembly.report("lnlib.cpu.kernels") + assembly.report("lnlib.cpu.ladder")
         print(json.dumps({"left_out": left_out, "kernels": kernels}), file=results)
 
 
-def environment(threads, state, folder):
+def environment(threads, folder):
     """The variables that must be set before the process that measures starts."""
     names = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     others = "MALLOC_", "GLIBC_TUNABLES", "OMP_"
     kept = {k: v for k, v in os.environ.items() if not k.startswith(others)}
-    jax = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "JAX_PLATFORMS": "cpu"}
     # Numba's cache on disk has no assembly to show: compile again.
     compiled = {"NUMBA_CACHE_DIR": folder}
-    return kept | dict.fromkeys(names, str(threads)) | STATES[state] | jax | compiled
+    return kept | dict.fromkeys(names, str(threads)) | compiled
 
 
 def run(jobs, options, bar):
@@ -164,7 +191,7 @@ def run(jobs, options, bar):
         command = "benchmarks.cpu", "--work", json.dumps([threads, state, *options])
         with tempfile.TemporaryDirectory() as folder:
             try:
-                for found in messages(command, env=environment(threads, state, folder)):
+                for found in messages(command, env=environment(threads, folder)):
                     records += found.get("records", [])
                     left_out |= found.get("left_out", {})
                     for kernel in found.get("kernels", []):
@@ -251,9 +278,7 @@ def main(arguments=None):
     ran = provenance(command, PACKAGES) | {"cores": os.cpu_count()}
     ran |= {"huge_pages": huge_pages(), "libc": " ".join(platform.libc_ver()), "eps": EPS}
     ran |= {"rounds": plan[2], "block_seconds": BLOCK, "settle_seconds": SETTLE}
-    ran |= {"states": STATES, "alignments": ALIGNMENTS}
-    parts = ((cases(*plan[:2], *job), *thread_cases(*job)) for job in jobs)
-    total = sum(len(list(part)) for job in parts for part in job)
+    total = sum(len([*cases(*plan[:2], *job), *thread_jobs(*job)]) for job in jobs)
     bar = stopwatch.progress(total, "benchmarks.cpu")
     records, left_out, kernels = run(jobs, (*plan, options.norms), bar)
     bar.close()

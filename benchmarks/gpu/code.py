@@ -30,7 +30,7 @@ from lnlib.gpu import kernels, ladder, plans
 from lnlib.gpu.devices import in_kernels
 from simt.cuda_access import SUCCESSOR, bfloat16, cuda, float16, float32, float64
 
-from ..command import grid, new_file
+from ..command import across, new_file
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
 
@@ -63,9 +63,7 @@ class Kernel(NamedTuple):
 
 
 class Code(NamedTuple):
-    """A compiled kernel. ``operations`` counts instructions by :func:`family`; the rest is what
-    ptxas says.
-    """
+    """A compiled kernel. ``operations`` counts instructions by :func:`family`."""
 
     arch: str
     ptx: str
@@ -274,9 +272,8 @@ def assemble(ptx, arch, max_registers=None):
 
 
 def fits(registers, threads, blocks=1):
-    """Whether so many blocks have their registers on one SM at a time: four quarters have 16384
-    each, a warp lives in one, and a thread gets its own in eights.
-    """
+    """Whether so many blocks have their registers on one SM at a time."""
+    # Four quarters have 16384 each, a warp lives in one, and a thread gets its own in eights.
     warps = math.ceil(math.ceil(threads / 32) * blocks / 4)
     return math.ceil(registers / 8) * 8 * 32 * warps <= 16384
 
@@ -333,16 +330,6 @@ def record(kernel, code):
     }
 
 
-COLUMNS = "kernel", "arch", "threads", "registers", "shared", "spill_stores", "instructions"
-
-
-def table(records):
-    """The records as text, one line for each kernel and architecture."""
-    counts = [" ".join(f"{name}:{n}" for name, n in r["operations"].items()) for r in records]
-    lines = [[*(str(r[name]) for name in COLUMNS), shown] for r, shown in zip(records, counts)]
-    return "\n".join(grid("What the compiler made of the kernels", [*COLUMNS, "operations"], lines))
-
-
 def main(arguments=None):
     about = "The machine code of the CUDA kernels, without a GPU."
     parser = argparse.ArgumentParser(description=about)
@@ -359,7 +346,9 @@ def main(arguments=None):
             records.append(record(kernel, code))
             found = complaints(code, **kernel.expectations)
             wrong += [f"{kernel.name}, {arch}: {what}" for what in found]
-    print(table(records), *wrong, sep="\n")
+    title = "registers of a thread, and instructions, of the compiled kernels"
+    said = "{registers} {instructions}".format_map
+    print(*across(title, records, "kernel", said, "arch"), *wrong, sep="\n")
     ran = provenance.provenance("python -m benchmarks.gpu.code", PACKAGES)
     ptxas = re.search(r"release [\d.]+, V([\d.]+)", _run("ptxas", "--version").stdout)
     provenance.save(output, {"provenance": ran | {"ptxas": ptxas and ptxas[1]}, "records": records})

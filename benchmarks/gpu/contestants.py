@@ -94,12 +94,15 @@ def _pytorch(case, a):
 
 def compile_calls(case, a, gpu, notes):
     """The same operation, for which the compiler writes kernels of its own and tries several."""
+    function, arguments = _pytorch(case, a)
+    yield "pytorch-compile", partial(by_compiler(lambda *t: function(*t)), *arguments)
+
+
+def by_compiler(function):
     import torch
 
-    function, arguments = _pytorch(case, a)
     torch._dynamo.reset()  # else it would stop compiling after a few shapes
-    how = {"dynamic": False, "mode": "max-autotune-no-cudagraphs"}
-    yield "pytorch-compile", partial(torch.compile(lambda *t: function(*t), **how), *arguments)
+    return torch.compile(function, dynamic=False, mode="max-autotune-no-cudagraphs")
 
 
 def warps_to_try(D):
@@ -155,13 +158,6 @@ def lnlib_calls(case, a, gpu, notes, precise=False):
         yield name, partial(lnlib_gpu.layer_norm_backward, a.dy, forward()[1])
 
 
-def plan_step(step, N, D, multiprocessors):
-    """The launches of a teaching step, and the blocks of its grid: as many as lnlib.gpu's."""
-    threads = step.plan(N, D, 1)[0].block
-    G = min(N, multiprocessors * max(1, RESIDENT // threads))
-    return step.plan(N, D, G), G
-
-
 def ladder_call(step, launches, G, case, a):
     """A call that launches a teaching step's kernels on the case's arrays."""
     import torch
@@ -202,7 +198,10 @@ def ladder_calls(case, a, gpu, notes, name):
     if step.direction != case.which:
         return
     try:
-        launches, G = plan_step(step, N, D, gpu.multiprocessors)
+        threads = step.plan(N, D, 1)[0].block
+        # As many blocks of a grid as lnlib.gpu has.
+        G = min(N, gpu.multiprocessors * max(1, RESIDENT // threads))
+        launches = step.plan(N, D, G)
     except ValueError as error:  # rows too long for the step
         notes.left_out[f"{name} {N}x{D}"] = str(error)
         return

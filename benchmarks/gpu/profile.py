@@ -67,9 +67,7 @@ def row(name, run):
 
 
 def counts(N, D, multiprocessors):
-    """The interpreter's count of each launch, in the order in which :func:`launch_all` makes
-    them.
-    """
+    """The interpreter's count of each launch, in the order of :func:`launch_all`."""
     x, gamma, beta, dy, mean, rstd = inputs(N, D)
     steps = ladder_launches(x, gamma, beta, dy, mean, rstd, False)
     rows = [row(name, run) for name, runs in steps for run in runs]
@@ -95,9 +93,7 @@ LAUNCH = re.compile(
 
 
 def beside(log, counted):
-    """The interpreter's counts and those that ncu printed; ValueError if they are not of the same
-    launches.
-    """
+    """The interpreter's counts and ncu's; ValueError if they are not of the same launches."""
     read = [[int(n.replace(",", "")) for n in launch] for launch in LAUNCH.findall(log)]
     if [one[:2] for one in read] != [[r["blocks"], r["threads"]] for r in counted]:
         wanted = "those of the same --rows, --length and --multiprocessors"

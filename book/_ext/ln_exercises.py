@@ -1,7 +1,4 @@
-"""Exercises: ``{exercise-table}`` lists all, ``{try-exercise} id`` shows one on another page.
-
-The table has the minutes that each needs and what it trains, as registered.
-"""
+"""Exercises: ``{exercise-table}`` lists all, ``{try-exercise} id`` shows one on another page."""
 
 import re
 from pathlib import Path
@@ -47,10 +44,7 @@ def _cell(code, *classes):
 
 
 class TryExercise(SphinxDirective):
-    """The exercise with its stub, and the body as its text, where cells are live.
-
-    Its answer is the one of its chapter: both have one place in the browser.
-    """
+    """The exercise with its stub, where cells are live; its answer is the one of its chapter."""
 
     required_arguments = 1
     has_content = True

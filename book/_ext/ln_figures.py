@@ -149,9 +149,7 @@ OFF = "Scripts are off: this is how the figure starts."
 
 
 def figure_of(name, label, static=""):
-    """The element that a figure's script looks for: the static picture, and the recording that the
-    script shows, if it is one that shows some.
-    """
+    """What a figure's script looks for: the static picture, and the recording that it shows."""
     script = SCRIPTS[name][-1].removeprefix("ln_").removesuffix(".js")
     if script != name:
         from lnbook.figures.watched import PLAYERS

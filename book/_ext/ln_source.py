@@ -1,6 +1,4 @@
-"""The directive ``{source} package.module.function``: show its source, so that page and code cannot
-drift apart.
-"""
+"""The directive ``{source} package.module.function`` shows its source: page and code agree."""
 
 import ast
 import importlib

@@ -1,0 +1,34 @@
+"""A plugin of pytest for tools/mutants.py: some tests come first, none runs for ever, and which
+failed goes into a file, an identifier a line. ``LN_WATCHED`` says which first, where, how long.
+"""
+
+import json
+import os
+import resource
+import signal
+
+import pytest
+
+#: Seconds of processor time of one test. To compile kernels takes half of it on a slow machine.
+OF_A_TEST = 90
+ASKED = json.loads(os.environ["LN_WATCHED"])
+RANK = {name: k for k, name in enumerate(ASKED["first"])}
+resource.setrlimit(resource.RLIMIT_CPU, (ASKED["seconds"], ASKED["seconds"]))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: RANK.get(item.nodeid, len(RANK)))
+
+
+def pytest_runtest_logstart():
+    signal.setitimer(signal.ITIMER_PROF, OF_A_TEST)  # at its end the system ends this process
+
+
+def pytest_runtest_logreport(report):
+    if report.failed:
+        with open(ASKED["failed"], "a", encoding="utf-8") as file:
+            print(report.nodeid, file=file)
+
+
+pytest_collectreport = pytest_runtest_logreport

@@ -18,7 +18,7 @@ help:
 	@echo 'make pdf     the book as one PDF, printed by Chromium or Chrome; the site then offers it, too'
 	@echo 'make serve   show the built site at http://127.0.0.1:$(PORT)'
 	@echo 'make lab     open the chapters as notebooks in JupyterLab'
-	@echo 'make mutants  wrong changes of the library, and whether the tests find them; 30 minutes'
+	@echo 'make mutants  wrong changes of the library, and whether the tests find them; 35 minutes'
 	@echo 'make gpu-code  compile the CUDA kernels and execute what was compiled, without a GPU; 1 GB of packages'
 	@echo 'make gpu-successor  compile the CUDA kernels with numba-cuda-mlir, which follows numba-cuda; 1 GB of packages'
 	@echo 'make links   ask every external address that the book links to whether it is still there'

@@ -1,7 +1,7 @@
-"""What is measured, and by what. ``python -m benchmarks.accuracy``, ``.validate``, ``.cpu`` and
+"""What is measured, and by what. ``python -m benchmarks.accuracy``, ``.normcheck``, ``.cpu`` and
 ``.gpu`` are commands.
 
 :mod:`.cpu` and :mod:`.gpu` are times, taken by the stopwatches of :mod:`lnbook.measure`;
-:mod:`.accuracy` is digits, :mod:`.validate` what :mod:`normcheck` finds; :mod:`.command` is what
+:mod:`.accuracy` is digits, :mod:`.normcheck` what :mod:`normcheck` finds; :mod:`.command` is what
 they have in common. ``results`` has a folder for each kind of file.
 """

@@ -195,9 +195,9 @@ class Peer(NamedTuple):
 
 def lnlib_peers():
     forward, backward = layernorm.layer_norm_forward, layernorm.layer_norm_backward
+    precise, how = partial(forward, precise=True), "the same with precise=True"
     yield Peer("lnlib", "lnlib", "layer_norm_forward, layer_norm_backward", (forward, backward))
-    precise = partial(forward, precise=True), backward
-    yield Peer("lnlib-precise", "lnlib", "the same with precise=True", precise)
+    yield Peer("lnlib-precise", "lnlib", how, (precise, backward))
 
 
 def torch_peers():
@@ -330,9 +330,6 @@ def records_of(case, contestants):
             if case.regime == "rows":
                 found["judge_error"] = digits(exact.judge_error, 2)
             yield record | found | measure(tensor, values[tensor], exact.tensors[tensor])
-
-
-# The file and the tables
 
 
 def worst(records):

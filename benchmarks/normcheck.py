@@ -71,8 +71,7 @@ def of_package(package):
     asked, command = rows(package), ["benchmarks.normcheck", "--package", package]
     found, why = [], "its process ended"
     try:
-        for one in messages(command, LOAD + 2 * EACH * len(asked), quiet=True):
-            found.append(one)
+        found += messages(command, LOAD + 2 * EACH * len(asked), quiet=True)
     except Ended as error:
         why = str(error)
     return found + [identity(row) | {"left_out": why} for row in asked[len(found) :]]

@@ -1,6 +1,5 @@
-"""How the norms of ``norms.csv`` are made something that :mod:`normcheck` can call. The functions
-named in the table's column "load" import its module, those in the column "by" take what a project
-calls its norm, and further arguments for it.
+"""The norms of ``norms.csv`` as :mod:`normcheck` calls them. The column "load" names the function
+that imports a module, "by" the one that takes what a project calls its norm, and more arguments.
 """
 
 import ast

@@ -1,7 +1,4 @@
-"""Build the book strictly: execute its notebooks, write the site, say where it is.
-
-python tools/build_book.py          # used by `make book` and, once, by the tests
-"""
+"""Build the book strictly, for `make book` and the tests: execute notebooks, write the site."""
 
 import os
 import shutil

@@ -1,13 +1,9 @@
-"""Pack the built site as one zip for reading and running without a network, with its SHA-256 beside
-it.
-
-    python tools/build_offline.py          # used by `make offline`, after `make site`
+"""Pack the built site as one zip for use without a network, with its SHA-256 beside it: `make
+offline`, after `make site`.
 
 Live cells run straight from disk: what they load stands in the zip as scripts, which a page opened
-from disk may load (``book/_static/live/disk.js``). They take the place of JupyterLite, which needs
-a server.
-
-Two runs on one site give the same bytes: entries are sorted and have one date and one mode.
+from disk may load (``book/_static/live/disk.js``), in the place of JupyterLite, which needs a
+server. Two runs on one site give the same bytes: entries are sorted and have one date and one mode.
 """
 
 import base64

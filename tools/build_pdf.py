@@ -1,15 +1,11 @@
 """Print the built book as one PDF, ``_build/layer-norm-backwards-<version>.pdf``, with contents,
-page numbers and an outline.
-
-    python tools/build_pdf.py          # used by `make pdf`, after `make book`; needs Chromium or Chrome on the PATH
+page numbers and an outline: `make pdf`, after `make book`, with Chromium or Chrome on the PATH.
 
 All pages are put behind one another in one page, which Chromium prints: a link between pages is
 then one within the PDF. It is printed twice, for only a print tells which part stands on which
-sheet. A blank sheet is an error.
-
-Two runs on one site give the same bytes, with the same version of Chromium and the same fonts on
-the machine.
-"""  # noqa: E501
+sheet. A blank sheet is an error. Two runs on one site give the same bytes, with the same version of
+Chromium and the same fonts on the machine.
+"""
 
 import datetime
 import io

@@ -1,10 +1,6 @@
 """Build the book and, under the same root, a JupyterLite site in which its notebooks run in the
-reader's browser.
-
-    python tools/build_site.py [FOLDER ...]         # used by `make site`
-
-Pyodide's files are fetched, or come from the folders (``tools/fetch_pyodide.py``). Nothing that
-runs in the browser is fetched from anywhere but the site.
+reader's browser: `make site`. Pyodide's files are fetched, or come from folders that are named
+(``tools/fetch_pyodide.py``). What runs in the browser is fetched from nowhere but the site.
 """
 
 import hashlib

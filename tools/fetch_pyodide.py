@@ -1,12 +1,8 @@
-"""Put the files of Pyodide that the site needs into ``_build/pyodide``; does nothing where they
-are.
-
-    python tools/fetch_pyodide.py [FOLDER ...]          # used by `make site` and `make pyodide`
+"""Put the files of Pyodide that the site needs into ``_build/pyodide``, where they are not yet.
 
 They come from the folders, if any is named (a release archive, unpacked); else from the archive of
 Pyodide's release; else, where that cannot be reached, from a package with the same files. Wherever
-a file comes from, its SHA-256 must be the one in ``tools/pyodide.sha256``, which has it from
-Pyodide's own lock.
+a file comes from, its SHA-256 must be the one in ``tools/pyodide.sha256``, from Pyodide's own lock.
 """
 
 import hashlib

@@ -1,8 +1,5 @@
-"""Draw the static pictures of the interactive figures with their scripts: python
-tools/interactive_pictures.py
-
-Needs Playwright and Chromium or Chrome on the PATH. ``pictures`` is also what the tests compare the
-files with.
+"""Draw the static pictures of the interactive figures with their scripts, which needs Playwright
+and Chromium or Chrome on the PATH. ``pictures`` is also what the tests compare the files with.
 """
 
 import sys

@@ -1,7 +1,6 @@
-"""A mutation run: small wrong changes of the library, one at a time, and whether its tests find
-each.
+"""A mutation run: small wrong changes of the library, and whether its tests find each of them.
 
-    make mutants                                  about 150, some of every module, in 30 minutes
+    make mutants                                  about 150, some of every module, in 35 minutes
     make mutants MUTANTS="--seed 7 --count 350"   another and larger sample
     make mutants MUTANTS="--core --count 350"     of [core] in tests/mutants.toml: what judges
     make mutants MUTANTS="--module lnlib/variance.py --count 20"
@@ -11,9 +10,7 @@ these what has found other mutants of the module, until one fails. A test that n
 too: the limits are on the processor time of a test and of a run and, four times as long, on the
 clock. A mutant that lives gets the missing test, or the code that nobody missed goes; or it is a
 change that no caller can see, and tests/mutants.toml lists it with the reason. That file also says
-which tests concern which module.
-
-All changes are made in temporary copies. Ends with 0 if no mutant lives.
+which tests concern which module. Changes are made in copies. Ends with 0 if no mutant lives.
 """
 
 import argparse
@@ -154,11 +151,11 @@ def report(rows, failing):
     count = len(rows) - equivalent - len(unclear)
     killed = count - len(alive)
     late = sum(row["by"] == "time" for row in rows)
-    print(
-        f"\n{len(rows)} mutants judged: {killed} killed ({late} by the time limit), {len(alive)}"
-        f" live, {equivalent} equivalent, {len(unclear)} unclear. Score:"
-        f" {killed / max(1, count):.1%} of {count}."
+    judged = f"{killed} killed ({late} by the time limit), {len(alive)} live, {equivalent}"
+    judged += (
+        f" equivalent, {len(unclear)} unclear. Score: {killed / max(1, count):.1%} of {count}."
     )
+    print(f"\n{len(rows)} mutants judged: {judged}")
     return not alive and not unclear
 
 

@@ -86,10 +86,8 @@ def thread_jobs(threads, state):
     return sums + [partial(suite.two_threads, *one) for one in passes]
 
 
-# Who takes part
-
-
 def compile_calls(case, a):
+    """What PyTorch's compiler makes of its operation."""
     if not case.full:
         return
     import torch
@@ -201,9 +199,6 @@ def run(jobs, options, bar):
             except Ended as error:
                 raise SystemExit(f"{threads} thread(s), {state} memory: {error}") from error
     return records, left_out, list(kernels.values())
-
-
-# The file and the tables
 
 
 def huge_pages():

@@ -242,22 +242,20 @@ def _ptx(kernel, signature, capability, options):
 def compile_kernel(kernel, signature, arch, **options):
     """The code of a plain Python function for one of :data:`ARCHITECTURES`, as :class:`Code`.
 
-    ``max_registers`` is passed to ptxas, the other options to ``cuda.compile_ptx``. One call after
-    the other with the same function and options is fast: making PTX is what takes time.
+    The options are those of ``cuda.compile_ptx``. One call after the other with the same function
+    and options is fast: making PTX is what takes time.
     """
-    limit = options.pop("max_registers", None)
     # Newer architectures take the PTX of older ones; what is asked for above sm_75 sm_80 has, too.
     capability = (7, 5) if arch == "sm_75" else (8, 0)
-    return assemble(_ptx(kernel, signature, capability, tuple(options.items())), arch, limit)
+    return assemble(_ptx(kernel, signature, capability, tuple(options.items())), arch)
 
 
-def assemble(ptx, arch, max_registers=None):
+def assemble(ptx, arch):
     """What ptxas makes of PTX, as :class:`Code`."""
     with tempfile.TemporaryDirectory() as folder:
         text, binary = pathlib.Path(folder, "kernel.ptx"), pathlib.Path(folder, "kernel.cubin")
         text.write_text(ptx)
-        limit = [f"-maxrregcount={max_registers}"] if max_registers else []
-        said = _run("ptxas", "-v", f"-arch={arch}", *limit, str(text), "-o", str(binary)).stderr
+        said = _run("ptxas", "-v", f"-arch={arch}", str(text), "-o", str(binary)).stderr
         sass = _run("cuobjdump", "-sass", str(binary)).stdout
 
     def number(pattern):

@@ -48,9 +48,6 @@ SHORT = "correctness", "rms", "bfloat16", "speed", "rms-compile"
 SHARE = 0.4
 
 
-# Environment
-
-
 def missing():
     """What is missing here, as sentences that say what to install."""
 
@@ -64,10 +61,9 @@ def missing():
         cuda.synchronize()
 
     found = []
-    for works, needed in (
-        (torch_works, "PyTorch, built for CUDA, and a GPU"),
-        (numba_works, "Numba's CUDA target and NVIDIA's compiler: requirements-gpu.txt"),
-    ):
+    numba_s = "Numba's CUDA target and NVIDIA's compiler: requirements-gpu.txt"
+    needs = {"PyTorch, built for CUDA, and a GPU": torch_works, numba_s: numba_works}
+    for needed, works in needs.items():
         try:
             works()
         except Exception as error:  # each version fails in its own way
@@ -76,23 +72,17 @@ def missing():
     return found
 
 
-def driver(uuid):
-    """What the driver says of the GPU of this name; nothing where its program is not there."""
+def device():
+    """The GPU, what its driver says if its program is there, and who compiles for it."""
+    import torch
+
+    p, said = torch.cuda.get_device_properties(0), ""
+    # The first that PyTorch sees need not be the driver's first.
+    uuid = f"GPU-{p.uuid}" if hasattr(p, "uuid") else "0"
     fields = "driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit"
     query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         said = subprocess.check_output([*query, f"--id={uuid}"], text=True, timeout=30)
-        return dict(zip(fields, map(str.strip, said.split(","))))
-    return {}
-
-
-def device():
-    """The GPU, and what its programs are compiled with."""
-    import torch
-
-    p = torch.cuda.get_device_properties(0)
-    # The first that PyTorch sees need not be the driver's first.
-    uuid = f"GPU-{p.uuid}" if hasattr(p, "uuid") else "0"
     return {
         "name": p.name,
         "compute_capability": f"{p.major}.{p.minor}",
@@ -101,11 +91,8 @@ def device():
         "memory_bytes": p.total_memory,
         "cuda": torch.version.cuda,
         "numba_target": cuda.implementation,
-        **driver(uuid),
+        **dict(zip(fields, map(str.strip, said.split(",") if said else ()))),
     }
-
-
-# The process that works
 
 
 def work(stage, quick):
@@ -132,9 +119,6 @@ def work(stage, quick):
             traceback.print_exc()
             notes.failed("the stage", error)
         say(notes.take())
-
-
-# The process that starts the others, and writes
 
 
 def perform(stages, start, result, write):

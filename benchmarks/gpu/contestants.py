@@ -72,9 +72,6 @@ def arrays(case):
     return Arrays(normal(N, D, mean=1, deviation=2), normal(D), normal(D), normal(N, D))
 
 
-# Peers
-
-
 def pytorch_calls(case, a, gpu, notes):
     function, arguments = _pytorch(case, a)
     yield "pytorch", partial(function, *arguments)
@@ -132,10 +129,8 @@ def triton_calls(case, a, gpu, notes):
     yield "triton", min(choices, key=fastest_of_five) if len(choices) > 1 else choices[0]
 
 
-# What memory can do: a forward's bytes, and a backward's
-
-
 def memory_calls(case, a, gpu, notes):
+    """What memory can do: as many bytes as a forward has to move, and as a backward."""
     import torch
 
     out = torch.empty_like(a.x)
@@ -143,9 +138,6 @@ def memory_calls(case, a, gpu, notes):
         yield "copy", partial(out.copy_, a.x)
     else:
         yield "add", partial(torch.add, a.x, a.dy, out=out)
-
-
-# Ours
 
 
 def lnlib_calls(case, a, gpu, notes, precise=False):

@@ -41,8 +41,7 @@ def relative_error(found, expected):
 
 
 def tolerance(dtype, precise):
-    """What a relative error may be: a rounding of the result, with a hundredth more for arithmetic
-    in float64.
+    """What a relative error may be: a rounding of the result, and a hundredth for float64 inside.
 
     Arithmetic in float32 gets 1e-5, about 170 roundings: enough for these rows, and less than a
     wrong kernel's error.

@@ -61,8 +61,8 @@ def row(name, run):
     """One line of the table: all loads from global memory of one launch, as ncu counts them."""
     loads = [traffic for (_, kind), traffic in simt.sectors(run).items() if kind == "load"]
     requests, sectors = sum(t.requests for t in loads), sum(t.sectors for t in loads)
-    quotient = round(sectors / requests, 2) if requests else math.nan
     found = {"kernel": name, "blocks": run.grid, "threads": run.block, "requests": requests}
+    quotient = round(sectors / requests, 2) if requests else math.nan
     return found | {"sectors": sectors, "sectors/request": quotient}
 
 

@@ -12,7 +12,7 @@ from lnlib import gpu as lnlib_gpu
 
 from . import contestants, correctness
 from .contestants import EPS, PASSES, Case, arrays
-from .stages import BYTES, numbers_moved, timed
+from .stages import BYTES, moves, timed
 
 SUMS = (
     *((2048, 1024), (32768, 1024), (16384, 2048), (8192, 4096), (4096, 8192), (2048, 12288)),
@@ -28,7 +28,7 @@ def has_residual(case):
 
 def moved(case):
     """With a residual x, residual, y and h, or dy, dh, h and dx."""
-    return 4 if has_residual(case) else numbers_moved(case)
+    return 4 if has_residual(case) else moves(case)
 
 
 def memory_calls(case, a, gpu, notes):

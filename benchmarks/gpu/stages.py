@@ -34,25 +34,21 @@ class Work(NamedTuple):
         return contestants(case, a, self.gpu, self.notes, families, table)
 
 
-def numbers_moved(case):
+def moves(case):
     """How many arrays of x's size a pass has to move: x and y, or x, dy and dx."""
     return 2 if case.which == "forward" else 3
 
 
-def timed(section, dtypes, families, shapes=(SHAPES, SOME_SHAPES), table=FAMILIES, moved=None):
-    """A stage: both passes at all shapes, or at some, cold, beside a copy or an addition.
-
-    ``moved(case)``: see :func:`numbers_moved`; of them are a record's gigabytes (10^9 bytes) a
-    second.
-    """
+def timed(section, dtypes, families, shapes=(SHAPES, SOME_SHAPES), table=FAMILIES, moved=moves):
+    """A stage: both passes at all shapes, or at some, cold, beside a copy or an addition."""
 
     def stage(work):
         for dtype, shape, which in product(dtypes, shapes[work.quick], PASSES):
             case = Case(shape, dtype, which)
             calls = work.calls(case, arrays(case), families, table)
             records = compare(calls, AGAINST, work.gpu, rounds=work.rounds)
-            size = (moved or numbers_moved)(case) * math.prod(shape) * BYTES[dtype]
-            for record in records:
+            size = moved(case) * math.prod(shape) * BYTES[dtype]
+            for record in records:  # gigabytes (10^9 bytes) that it has to move, a second
                 record["gb_per_s"] = digits(size / record["seconds"][0] / 1e9)
             yield [{"section": section, **case._asdict(), **record} for record in records]
 

@@ -38,7 +38,6 @@ def report(result):
     sections = {section: found for (section,), found in by(result["records"], "section").items()}
     if found := sections.get("correctness"):
         lines += correctness(found)
-
     if found := sections.get("repeated"):
         same = "backward, again and again: runs with the same bits as the first"
         lines += across(same, found, "shape", lambda r: f"{r['same']} of {r['runs']}")

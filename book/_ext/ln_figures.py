@@ -16,6 +16,7 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.parsers.rst import directives
+from ln_folded import tags
 from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx.util.docutils import SphinxDirective
 
@@ -123,10 +124,6 @@ def _two_widths(app, doctree):
         image.replace_self(shown)
 
 
-def _start(tag):
-    return lambda translator, node: translator.body.append(tag)
-
-
 def _visit_source(translator, node):
     name = translator.builder.images.get(node["uri"], node["uri"])
     address = f"{translator.builder.imgpath}/{urllib.parse.quote(name)}"
@@ -209,8 +206,8 @@ def _code_below(app, doctree, docname):
 
 
 def setup(app):
-    app.add_node(picture, html=(_start("<picture>"), _start("</picture>")))
-    app.add_node(layers, html=(_start('<div class="ln-layers">'), _start("</div>")))
+    app.add_node(picture, html=tags("<picture>", "</picture>"))
+    app.add_node(layers, html=tags('<div class="ln-layers">', "</div>"))
     app.add_node(source, html=(_visit_source, None))
     app.connect("doctree-read", _two_widths, priority=400)  # before Sphinx collects the images
     app.add_directive("interactive", Interactive)

@@ -97,7 +97,7 @@ def _open_question(self, node):
     self.body.append("</p>\n")
 
 
-def _tags(start, end):
+def tags(start, end):
     """What a node's HTML begins and ends with; ``{id}`` is its own."""
 
     def visit(self, node):
@@ -111,14 +111,14 @@ def _number_questions(app, config):
 
 
 def setup(app):
-    app.add_node(aside, html=_tags('<details class="ln-aside" id="{id}">\n', "</details>\n"))
-    app.add_node(aside_title, html=_tags("<summary>Aside: ", "</summary>\n"))
+    app.add_node(aside, html=tags('<details class="ln-aside" id="{id}">\n', "</details>\n"))
+    app.add_node(aside_title, html=tags("<summary>Aside: ", "</summary>\n"))
     app.add_directive("aside-start", AsideStart)
     app.add_directive("aside-end", AsideEnd)
     app.add_transform(Gather)
     html = _open_question, lambda self, node: self.body.append("</div>\n")
     app.add_enumerable_node(question, "question", lambda node: "Question", html=html)
     start = '<details class="ln-answer"><summary>Answer</summary>\n'
-    app.add_node(answer, html=_tags(start, "</details>\n"))
+    app.add_node(answer, html=tags(start, "</details>\n"))
     app.connect("config-inited", _number_questions, 900)  # after Sphinx put in its own formats
     app.add_directive("question", Question)

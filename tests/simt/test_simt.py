@@ -170,18 +170,19 @@ def test_numbers_are_those_of_a_gpu():
         zero, one, nan = x[0], x[1], x[2]
         y[0], y[1] = one / zero, math.sqrt(-one)
         y[2], y[3], y[4] = max(nan, one), min(one, nan), abs(-one)
-        y[5] = cuda.libdevice.fmul_rn(one, x[3])
+        y[5] = cuda.libdevice.fadd_rn(cuda.libdevice.fmul_rn(x[3], x[3]), one)
         y[6] = float32(math.isnan(nan)) + float32(math.isinf(one / zero))
         y[7], y[8] = math.sqrt(x[3]), x[4] * x[4]
         constant = 0.0  # float64 constants divide as on a GPU, too
         wide[0], wide[1], wide[2] = -1.0 / constant, none / none, given / given
+        wide[3] = cuda.libdevice.dadd_rn(cuda.libdevice.dmul_rn(wide[3], 3.0), 2.0)
 
-    x, y, wide = np.array([0, 1, np.nan, 2, 1e30], f32), np.zeros(9, f32), np.ones(3)
+    x, y, wide = np.array([0, 1, np.nan, 2, 1e30], f32), np.zeros(9, f32), np.ones(4)
     simt.launch(kernel, 1, 1, x, y, wide, none)  # and no warning, which would be an error
     np.testing.assert_array_equal(
-        y, np.array([np.inf, np.nan, 1, 1, 1, 2, 2, np.sqrt(f32(2)), np.inf], f32)
+        y, np.array([np.inf, np.nan, 1, 1, 1, 5, 2, np.sqrt(f32(2)), np.inf], f32)
     )
-    np.testing.assert_array_equal(wide, [-np.inf, np.nan, np.nan])
+    np.testing.assert_array_equal(wide, [-np.inf, np.nan, np.nan, 5])
 
 
 # Planted mistakes. A kernel is written as the text of its body; the mistake is found on the line

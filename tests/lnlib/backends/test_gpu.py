@@ -404,6 +404,15 @@ def test_on_the_gpu_bfloat16_is_rounded_once(dtype):
     judge_rounding(values, *(a.copy_to_host() for a in on_device[1:]))
 
 
+@pytest.mark.parametrize("dtype, widths", [("f4", [4, 1, 1, 4]), ("f2", [8, 1, 4, 8])])
+def test_width_of_an_access_is_one_that_every_array_allows(dtype, widths):
+    memory = np.zeros(24, "f4")
+    memory = memory[-memory.ctypes.data % 16 // 4 :]
+    host = types.SimpleNamespace(address=lambda a: a.ctypes.data)
+    arrays = [memory[n : n + 8].view(dtype) for n in (0, 1, 2, 4)]  # 4 bytes behind, 8, 16
+    assert [backend.width_of_access(host, 8, memory.view(dtype), a) for a in arrays] == widths
+
+
 @needs_gpu
 def test_on_the_gpu_misaligned_arrays(library):
     """A view that begins 4 bytes behind the beginning of memory: width 1, and no "misaligned

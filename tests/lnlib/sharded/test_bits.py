@@ -34,6 +34,10 @@ def test_reproducible_bits_do_not_depend_on_the_number_of_ranks(how, count, bloc
     assert len(found) == 1
 
 
+def test_a_cut_shares_out_whole_blocks():
+    assert cut(10, 2, block=4) == [slice(0, 4), slice(4, 10)]
+
+
 def test_rows_sharded_y_and_dx_are_those_of_one_process():
     arrays = numbers(61, 300, 10.0)
     y, cache = layernorm.layer_norm_forward(*arrays[:3])

@@ -244,9 +244,6 @@ def peers():
     return found, left_out
 
 
-# The judge
-
-
 class Exact(NamedTuple):
     """The exact tensors of a case: correctly rounded float64, or fixed point for float64 cases."""
 

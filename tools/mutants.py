@@ -118,12 +118,6 @@ class Copy:
             shutil.rmtree(self.folder.with_name("compiled from the mutant"), ignore_errors=True)
 
 
-def rows_of(results):
-    """{key: row} of a file of results, one JSON row a line; the last word on a mutant counts."""
-    lines = results.read_text(encoding="utf-8").splitlines() if results and results.exists() else ()
-    return {row["mutant"]: row for row in map(json.loads, lines)}
-
-
 def kills_without(rows, copy):
     """Tests that killed and fail without a mutant, too, and files that do not load."""
     killers = {row["by"] for row in rows if row["by"].startswith("tests/")}
@@ -225,7 +219,9 @@ def main(arguments=None, root=ROOT):
     chosen = mutate.sample(changed, options.count, options.seed, left_out)
     if options.list:
         return print(*(mutant.key for mutant in chosen), sep="\n") or True
-    known, rows = rows_of(options.results), {}
+    there = options.results and options.results.exists()
+    lines = options.results.read_text(encoding="utf-8").splitlines() if there else ()
+    known, rows = {row["mutant"]: row for row in map(json.loads, lines)}, {}
     for mutant in chosen:
         if mutant.key in said["equivalent"]:
             rows[mutant.key] = {"mutant": mutant.key, "outcome": EQUIVALENT, "by": ""}

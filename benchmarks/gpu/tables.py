@@ -4,13 +4,10 @@ from lnbook.measure.stopwatch import cell
 
 from ..command import across, by, grid
 
-#: The ceiling of a pass, and the field with the part of it that is reached.
-CEILING = {"forward": ("copy", "of_copy"), "backward": ("add", "of_add")}
-
 
 def times(section, dtype, which, records):
     """Microseconds, the part of the ceiling's speed that is reached, and the host's if longer."""
-    ceiling, field = CEILING[which]
+    ceiling, field = ("copy", "of_copy") if which == "forward" else ("add", "of_add")
 
     def said(r):
         part = f" ({cell(r[field])})" if field in r and r["implementation"] != ceiling else ""

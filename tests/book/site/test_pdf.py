@@ -6,8 +6,10 @@ import unicodedata
 
 import build_pdf
 import pytest
+import yaml
 from browsing import skip
 from chrome import CHROME
+from pages import PAGES
 
 pytestmark = [pytest.mark.site, pytest.mark.slow]
 
@@ -65,6 +67,12 @@ def test_the_contents_know_the_numbers_of_sheets(pdf, texts):
             assert f"{entry.title} {pdf.get_destination_page_number(entry) + 1}" in texts[1]
 
 
+def test_the_book_is_printed_without_the_api():
+    toc = yaml.safe_load((build_pdf.ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    names = [name for _, inside in build_pdf.pages(toc) for name in inside]
+    assert sorted(names) == [path.stem for path in PAGES if not path.stem.startswith("api")]
+
+
 def test_a_link_between_chapters_stays_in_the_pdf(pdf):
     links = [
         annotation.get_object() for page in pdf.pages for annotation in page.get("/Annots", [])
@@ -73,6 +81,11 @@ def test_a_link_between_chapters_stays_in_the_pdf(pdf):
     assert "02-derivation--equation-eq-dx" in inside and inside <= set(build_pdf.sheets(pdf))
     addresses = [str(link.get("/A", {}).get("/URI", "")) for link in links]
     assert not [address for address in addresses if address.startswith("file:")]
+
+
+def test_a_screen_reader_is_told_what_is_what(pdf):
+    assert pdf.trailer["/Root"]["/MarkInfo"]["/Marked"] and pdf.trailer["/Root"]["/Lang"] == "en"
+    assert "/StructTreeRoot" in pdf.trailer["/Root"]
 
 
 def test_a_blank_sheet_is_refused(target):

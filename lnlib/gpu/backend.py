@@ -59,11 +59,28 @@ def _numpys(dtype):
     return np.dtype(name if name in np.sctypeDict else object)
 
 
+@functools.lru_cache(maxsize=1024)
+def _of(shape, dtype, writeable=True):
+    """The description of an array, by its library's shape and dtype: made once for each kind."""
+    return validation.Description(tuple(shape), _numpys(dtype), writeable)
+
+
 def _described(array):
     """What is known of an array that forward kept, or that is C-contiguous on a device."""
-    if isinstance(array, np.ndarray):
-        return array
-    return validation.Description(tuple(array.shape), _numpys(array.dtype), True)
+    return array if isinstance(array, np.ndarray) else _of(array.shape, array.dtype)
+
+
+def _require_given(x, gamma, beta, residual, norm):
+    """x, gamma and beta, and the residual, as arrays or descriptions of what forward can take."""
+    x = validation.require_x(x)
+    validation.require_dtype("x", x.dtype, DTYPES, _TAKEN)
+    parameters = validation.require_parameters(gamma, beta, x, norm)
+    return x, parameters, validation.require_residual(residual, x)
+
+
+#: The same checks where arrays are on a device: descriptions that were right need only be found.
+_known_given = functools.lru_cache(maxsize=1024)(_require_given)
+_known_upstream = functools.lru_cache(maxsize=1024)(validation.require_upstream)
 
 
 def description(name, value):
@@ -73,14 +90,15 @@ def description(name, value):
     if is_tensor(value):  # at a tenth of what PyTorch needs for the interface
         if value.requires_grad:
             raise TypeError(f"{name}: found a tensor with a graph, expected one of detach()")
-        dense, strides, read_only = value.is_contiguous(), value.stride(), False
+        seen, dense = _described(value), value.is_contiguous()
+        strides = None if dense else value.stride()
     else:
         interface = value.__cuda_array_interface__
         shape, strides = interface["shape"], interface.get("strides")
         size, read_only = np.dtype(interface["typestr"]).itemsize, interface["data"][1]
         dense = tuple(size * math.prod(shape[k + 1 :]) for k in range(len(shape)))
         dense = strides in (None, dense) or not math.prod(shape)
-    seen = _described(value)._replace(writeable=not read_only)
+        seen = _of(value.shape, value.dtype, not read_only)
     validation.require_dtype(name, seen.dtype, DTYPES, _TAKEN, value)
     if not dense:
         raise ValueError(f"{name}: found strides {strides}, expected a C-contiguous array")
@@ -104,9 +122,10 @@ def width_of_access(machine, D, x, *others):
     """The most neighbours that one access of 16 bytes can read of x, 8 or 4, or else 4 in 8 bytes,
     if every row of every array begins where such an access may; else 1.
     """
-    for width in (16 // x.dtype.itemsize, 4):
-        sizes = ((a, min(16, width * a.dtype.itemsize)) for a in (x, *others))
-        if D % width == 0 and not any(machine.address(a) % size for a, size in sizes):
+    arrays = x, *others
+    places = [(machine.address(a), a.dtype.itemsize) for a in arrays]
+    for width in dict.fromkeys((16 // x.dtype.itemsize, 4)):
+        if D % width == 0 and not any(at % min(16, width * size) for at, size in places):
             return width
     return 1
 
@@ -171,12 +190,10 @@ def backward_work(rows, D, width, real, dtypes, centred, added, multiprocessors)
 def _forward(norm, x, gamma, beta, eps, residual, precise, out, stream):
     """y, h if there is a residual, and the cache; ``beta`` is None if the norm has none."""
     device = _on_device(x)
-    seen = validation.require_x(_seen("x", x, device))
-    validation.require_dtype("x", seen.dtype, DTYPES, _TAKEN)
-    given = {"gamma": gamma, "beta": beta, "residual": residual}
+    seen, given = _seen("x", x, device), {"gamma": gamma, "beta": beta, "residual": residual}
     looked = [a if a is None else _seen(name, a, device) for name, a in given.items()]
-    parameters = validation.require_parameters(*looked[:2], seen, norm)
-    other = validation.require_residual(looked[2], seen)
+    require = _known_given if device else _require_given
+    seen, parameters, other = require(seen, *looked, norm)
     eps = validation.require_eps(eps)
     real = np.dtype(np.float64 if validation.require_bool("precise", precise) else np.float32)
     if out is not None:
@@ -220,7 +237,8 @@ def _backward(norm, dy, cache, dh, out, stream):
     shape, dtype = seen_x.shape, seen_x.dtype
     given = {"dy": dy} if dh is None else {"dy": dy, "dh": dh}
     seen = {name: _seen(name, a, device) for name, a in given.items()}
-    seen = validation.require_upstream(shape, dtype, **seen)
+    require = _known_upstream if device else validation.require_upstream
+    seen = require(shape, dtype, **seen)
     if out is not None:
         validation.require_out(_seen("out", out, True) if device else out, seen_x)
     D, rows = shape[-1], math.prod(shape[:-1])

@@ -29,6 +29,9 @@ from .. import validation
 #: address, count, and bytes from one number to the next.
 ARRAY, ADDRESS = "PPnnPnn", 4
 
+#: The ``with`` statement of a device that is the current one.
+NOTHING = contextlib.nullcontext()
+
 #: The driver's numbers for a pointer's device, and for the two ends of packed parameters.
 _DEVICE_ORDINAL, _BUFFER, _BUFFER_SIZE = 9, 1, 2
 
@@ -119,17 +122,22 @@ class Parameters(threading.local):
         self.extra = (ctypes.c_void_p * 5)(_BUFFER, words_at, _BUFFER_SIZE, size_at, None)
 
 
+@functools.cache
+def _of_torch(kind):
+    torch = sys.modules.get("torch")
+    return torch is not None and issubclass(kind, torch.Tensor)
+
+
 def is_tensor(array):
     """Whether it is PyTorch's, whose own attributes are faster than the interface."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(array, torch.Tensor)
+    return _of_torch(type(array))
 
 
 class Interpreter:
     """The GPU where there is none. Memory is NumPy's."""
 
     multiprocessors = 2
-    current = contextlib.nullcontext()
+    current = NOTHING
 
     def __init__(self, x=None, stream=None):
         pass
@@ -169,7 +177,7 @@ class Gpu:
             self.device = cuda.get_current_device().id
         self.multiprocessors, number = _multiprocessors(self.device), ctypes.c_int()
         found = not driver().cuCtxGetDevice(ctypes.byref(number)) and number.value == self.device
-        self.current = contextlib.nullcontext() if found else cuda.gpus[self.device]
+        self.current = NOTHING if found else cuda.gpus[self.device]
 
     def put(self, array):
         plain = np.ascontiguousarray(array).view(in_kernels(array.dtype.name))
@@ -192,7 +200,7 @@ class Gpu:
         work.launch(self.device, self.stream, [self.address(a) for a in arrays])
 
     def address(self, array):
-        if is_tensor(array):
+        if hasattr(array, "data_ptr"):  # PyTorch's
             return array.data_ptr()
         return array.__cuda_array_interface__["data"][0] or 0
 

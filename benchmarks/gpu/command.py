@@ -21,7 +21,7 @@ from lnbook.measure.provenance import FOLDER, provenance, save, slug, unwritable
 from simt.cuda_access import cuda
 
 from ..command import Ended, messages
-from . import rms, stages, tables
+from . import rms, stages, sweep, tables
 from .contestants import EPS, OURS, Notes
 from .correctness import correctness
 
@@ -37,12 +37,13 @@ STAGES = {
     "float16": stages.float16,
     "bfloat16": stages.bfloat16,
     "rms": rms.rms,
+    "sweep": sweep.sweep,
     "compile": stages.compiled,
     "rms-compile": rms.compiled,
 }
 
 #: Of a GPU that is lent for ten minutes: which stages, in this order.
-SHORT = "correctness", "rms", "bfloat16", "speed", "rms-compile"
+SHORT = "correctness", "rms", "bfloat16", "speed", "sweep", "rms-compile"
 
 #: The part of the time that a stage may take, so that one that hangs leaves time for the others.
 SHARE = 0.4

@@ -38,6 +38,9 @@ def report(result):
     if found := sections.get("repeated"):
         same = "backward, again and again: runs with the same bits as the first"
         lines += across(same, found, "shape", lambda r: f"{r['same']} of {r['runs']}")
+    if found := sections.get("sweep"):
+        title = "sweep: chapter 14's kernel, microseconds, by the number of blocks that fit"
+        lines += across(title, found, "kernel", lambda r: cell(r["seconds"], 1e6))
     for section in "compile", "ladder", "rms", "rms-compile", "speed":
         for (dtype, which), found in by(sections.get(section, []), "dtype", "which").items():
             lines += times(section, dtype, which, found)

@@ -89,3 +89,12 @@ def plan_add(partials):
     """To add partial sums: columns of a block, threads of a column, and chunks of partial sums."""
     lanes = min(32, 1 << max(partials - 1, 0).bit_length())
     return max(8, 32 // lanes), lanes, max(1, -(-partials // (TERMS * lanes)))
+
+
+def blocks_at_once(threads, registers):
+    """Blocks that a multiprocessor of an A100, H100 or H200 runs at once, by their registers: each
+    of its quarters has 16384 and room for 16 warps, which get them in multiples of 256. A block of
+    few warps is one of 32 at most.
+    """
+    warps = 4 * min(16, 16384 // (256 * -(-registers // 8)))
+    return min(32, warps // -(-threads // 32))

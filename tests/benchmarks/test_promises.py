@@ -3,12 +3,13 @@ is quick.
 """
 
 import math
+import types
 
 import pytest
 from cases import U
 
 from benchmarks import accuracy
-from benchmarks.gpu import profile
+from benchmarks.gpu import command, profile, sweep
 from lnbook import results
 
 OURS = ("lnlib", "lnlib-precise")
@@ -109,3 +110,19 @@ def test_the_interpreter_counts_what_the_hardware_counted():
             # Four warps do a row.
             spared = (1 if name == "requests" else 4) * left_out * 4 * ran["rows"]
             assert then[f"ncu {name}"] == then[name] - spared
+
+
+def test_the_sweep_launches_what_its_records_say(monkeypatch):
+    """Played: a kernel of 40 registers, of which 2 multiprocessors run 48 warps or 32 blocks."""
+    launched, played = [], types.SimpleNamespace(multiprocessors=2, rounds=1)
+    played.gpu, played.compiled = played, lambda kernel: played
+    played.arrays = played.calls = lambda *_: {}
+    played.get_regs_per_thread = lambda: {"signature": 40}
+    played.with_blocks = lambda G, kernel, t, *_: lambda: launched.append((t, G))
+    played.compare = lambda calls, *_, **__: [call() or {} for call in calls.values()]
+    for name in ("arrays", "compiled", "with_blocks", "compare"):
+        monkeypatch.setattr(sweep, name, getattr(played, name))
+    records = [record for some in command.STAGES["sweep"](played) for record in some]
+    pairs = [(r["threads"], r["V"], r["at_once"]) for r in records[::3]]
+    assert pairs[:4] == [(256, 4, 6), (512, 2, 3), (512, 4, 3), (32, 2, 32)] and len(pairs) == 8
+    assert launched[:4] == [(256, 1), (256, 12), (256, 24), (256, 48)] and "sweep" in command.SHORT

@@ -1,0 +1,46 @@
+"""A stage that times chapter 14's kernel with other threads, chunks and numbers of blocks."""
+
+from lnbook.measure.events import compare
+from lnlib.gpu import ladder
+from lnlib.gpu.devices import compiled
+from lnlib.gpu.plans import blocks_at_once
+from lnlib.gpu.steps import STEPS
+
+from .contestants import Case, arrays, ladder_call
+
+SHAPES = (8192, 4096), (65536, 256)
+
+
+def pairs(D):
+    """Threads and V, chunks of four numbers a thread, so that a row fills a block or half of it."""
+    several = [(threads, V) for threads in (32, 64, 128, 256, 512) for V in (1, 2, 4)]
+    return [(threads, V) for threads, V in several if D <= 4 * V * threads <= 2 * D]
+
+
+def with_blocks(G, kernel, threads, case, a):
+    """A call of the kernel in G blocks, and of its second stage."""
+    step = STEPS["fused-partials"]
+    first, second = step.plan(*case.shape, G)
+    launches = first._replace(kernel=kernel, block=threads), second
+    return ladder_call(step, launches, first.grid, case, a)
+
+
+def sweep(work):
+    """For each pair once, twice and four times the blocks that the GPU runs at once."""
+    for N, D in SHAPES:
+        case = Case((N, D), "float32", "backward")
+        a = arrays(case)
+        for threads, V in pairs(D):
+            calls = work.calls(case, a, ("memory",))
+            launched = ladder.fused_partials(threads, V, 4), threads, case, a
+            with_blocks(1, *launched)()  # compiles it
+            (registers,) = compiled(launched[0]).get_regs_per_thread().values()
+            at_once = blocks_at_once(threads, registers)
+            for many in (1, 2, 4):
+                calls[f"{many} x"] = with_blocks(
+                    many * at_once * work.gpu.multiprocessors, *launched
+                )
+            records = compare(calls, {"of_add": ("add",)}, work.gpu, rounds=work.rounds)
+            fields = {"section": "sweep", "threads": threads, "V": V, "registers": registers}
+            fields |= {"at_once": at_once, "kernel": f"{N}x{D}: {threads} threads, V = {V}"}
+            yield [{**fields, **case._asdict(), **record} for record in records]

@@ -23,9 +23,7 @@ except (AttributeError, OSError, TypeError):
 
 
 def returning(where: str, function: Callable, names: tuple[str, ...]) -> Callable:
-    """The function, which returns as many parts as there are ``names``; else
-    :class:`TargetError`.
-    """
+    """The function; :class:`TargetError` if it returns no tuple with a part for each name."""
 
     def checked(*arguments):
         result = function(*arguments)
@@ -41,9 +39,7 @@ def returning(where: str, function: Callable, names: tuple[str, ...]) -> Callabl
 
 
 class NumPyPair(Adapter, framework="numpy"):
-    """``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma,
-    dbeta)``.
-    """
+    """``forward(x, gamma, beta, eps) -> y, saved``; ``backward(dy, saved)`` -> the gradients."""
 
     layouts = tuple(LAYOUTS)
     lacks = (

@@ -187,10 +187,7 @@ def stored(a, dtype: str) -> np.ndarray:
 def draw(
     property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, change="", said=Settings()
 ) -> Case:
-    """The case of normal rows, gamma, beta and dy: rows have mean offset * sigma.
-
-    ``change`` is code that changes x, gamma, beta and dy in place.
-    """
+    """Normal rows of mean offset * sigma, and gamma, beta and dy; ``change`` is code on them."""
     seed = zlib.crc32(f"{property} {shape} {eps} {offset} {sigma}{said.seed or ''}".encode())
     lines = (
         f"rng = np.random.default_rng({seed})",
@@ -238,13 +235,13 @@ def of_table(
     """
     eps, half = settings.eps, dtype in ("float16", "bfloat16")
     near_eps = ((3e-3, 1e-5), (0.3, 0.1), (1.0, 1.0)) if eps is None else ((eps**0.5, eps),)
-    names = {"dtype": dtype, "said": settings, "quick": settings.quick, "eps": eps, "half": half}
-    names |= {"near": NEAR[:2] if half else NEAR, "near_eps": near_eps}
+    names = globals() | {"quick": settings.quick, "eps": eps, "half": half, "near_eps": near_eps}
     names |= {"first": dtype == settings.dtypes[0], "far": far(settings, dtype)}
+    names["near"] = NEAR[:2] if half else NEAR
     for row in table("cases.csv", __file__):
-        if row["part"] == part and eval(row["when"] or "True", globals(), names):
-            for shape in eval(row["shapes"], globals(), names):
-                for options in eval(row["options"] or "[{}]", globals(), names):
+        if row["part"] == part and eval(row["when"] or "True", names):
+            for shape in eval(row["shapes"], names):
+                for options in eval(row["options"] or "[{}]", names):
                     yield draw(row["property"], shape, dtype, **options)
 
 
@@ -283,22 +280,16 @@ def noted(dtype, draw, order, batch) -> Iterator[Case]:
         yield draw(BATCH, shape, dtype)
 
 
-def of_calls(dtype, able, settings, draw) -> Iterator[Case]:
-    """Cases for what is asked of calls; ``able`` are properties that only some targets have."""
-    yield from of_table(dtype, settings, draw, "calls")
-    yield from noted(dtype, draw, settings.round_twice is not None, settings.batch_invariant)
-    for property in able:
-        yield draw(property, (5, 520) if property == UNWRITTEN else (2, 3, 7), dtype)
-
-
 def all_cases(settings: Settings, possible_layouts=(), able=()) -> Iterator[Case]:
-    """Every case that the target takes, once if its own width makes it the same as another."""
+    """Every case that the target takes, once; ``able``: properties that not every target has."""
     draw, seen = drawer(settings), set()
     for dtype in settings.dtypes:
         for case in (
             *of_table(dtype, settings, draw, "numbers"),
             *layouts(dtype, possible_layouts, settings, draw),
-            *of_calls(dtype, able, settings, draw),
+            *of_table(dtype, settings, draw, "calls"),
+            *noted(dtype, draw, settings.round_twice is not None, settings.batch_invariant),
+            *(draw(name, (5, 520) if name == UNWRITTEN else (2, 3, 7), dtype) for name in able),
         ):
             key = case.property, dtype, str(case), case.x.tobytes(), case.dy.tobytes(), case.eps
             if settings.takes(case.x.shape) and case.defined and key not in seen:

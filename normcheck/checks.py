@@ -1,6 +1,4 @@
-"""What is asked of a target. Of each property: which scripts are executed in a case, and what is
-found wrong with their outcomes, worst first.
-"""
+"""Of each property: which scripts ask for it in a case, and what is wrong with their outcomes."""
 
 import re
 from collections.abc import Callable
@@ -21,9 +19,7 @@ _NUMBERS = re.compile(r"0x[0-9a-f]+|[(\[]?\d[\d\s.,()\[\]]*(e[+-]?\d+)?")
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong: in which tensor, by how much (if a number is), and in words; and
-    the script that showed it.
-    """
+    """One thing that is wrong: where, by how much (or None), in words; the script that tells it."""
 
     tensor: str
     verdict: Verdict | None
@@ -295,9 +291,7 @@ def judged(target, case):
 
 
 def check(target, case, seen=None):
-    """What is wrong with a target in one case, worst first; what it raises is a finding, too. The
-    outcomes are added to ``seen``.
-    """
+    """What is wrong with a target in one case, worst first; outcomes are added to ``seen``."""
     of, script, found, seen = asked(case.property), None, [], [] if seen is None else seen
     try:
         with np.errstate(all="ignore"):

@@ -1,6 +1,4 @@
-"""What a target gave: where its numbers were wrong and where they held, and whether two results are
-the same.
-"""
+"""Where a target's numbers were wrong, where they held, and whether two results are the same."""
 
 import itertools
 from typing import NamedTuple
@@ -89,9 +87,7 @@ def passed(tried):
 
 
 def same(a, b, case, settings, names=None, times=1):
-    """Whether two results are the same but for rounding, or ``times`` that, tensor by tensor; or
-    only the tensors with these names.
-    """
+    """Whether two results, or these tensors, are the same but for rounding, or ``times`` that."""
     if a is None or b is None:
         return a is b
     tolerance = TOLERANCE[{"float64": 8, "float32": 4}.get(case.dtype, 2)]

@@ -1,6 +1,4 @@
-"""Targets on JAX arrays: a differentiable function ``f(x, gamma, beta, eps) -> y``. Importing this
-module loads JAX.
-"""
+"""Targets on JAX arrays, functions ``f(x, gamma, beta, eps) -> y``. Importing this loads JAX."""
 
 import contextlib
 from typing import Any

@@ -63,10 +63,13 @@ def laid_out(array, layout):
     return named["a"]
 
 
+def listed(names):
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
 def in_words(layouts):
     """Which arguments have which layout: of a dict, argument -> layout."""
-    told = []
-    for layout in dict.fromkeys(layouts.values()):
-        *others, last = (name for name, of in layouts.items() if of == layout)
-        told.append(f"{', '.join(others)}{' and ' * bool(others)}{last} {layout}")
-    return "; ".join(told)
+    return "; ".join(
+        f"{listed([name for name in layouts if layouts[name] == layout])} {layout}"
+        for layout in dict.fromkeys(layouts.values())
+    )

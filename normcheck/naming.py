@@ -21,12 +21,13 @@ from .cases import draw, drawer
 from .checks import misshapen, shape_of
 from .evidence import FAR, IN_ONE_PLACE, alike, failed, passed, results, same, wrong_in
 from .judge import judge
+from .layouts import listed
 from .mistakes import LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose
 from .mistakes.catalogue import forward_keeping_x
 from .mistakes.change import table
 from .mistakes.conventions import Choices, conventions, gradients
 from .mistakes.fit import GROUP_NORM, GroupCache
-from .mistakes.formula import compiled
+from .mistakes.formula import Formula, compiled, row_mean
 from .mistakes.recognise import MADE_AGAIN, combined, explaining
 from .mistakes.wild import BUGS
 from .settings import Settings
@@ -37,9 +38,7 @@ PLAIN = "ordinary rows", "any width", "any shape", "gamma of either sign, and 0"
 
 
 class Candidate(NamedTuple):
-    """A known wrong layer norm: names, a sentence, the function that gives the tensors of a case or
-    None, and what a convention chose.
-    """
+    """A known wrong norm: ``tensors`` gives those of a case, or None; a convention has choices."""
 
     names: tuple
     sentence: str
@@ -55,9 +54,7 @@ ZEROS = Candidate(
 
 
 def of_pair(names, sentence, pair, settings):
-    """A candidate that is a pair of functions, which takes eps and beta whatever the target
-    does.
-    """
+    """A candidate that is a pair of functions; it takes eps and beta whatever the target does."""
     target = NumPyPair(pair, Settings(settings.kind, groups=settings.groups))
 
     def tensors(case):
@@ -87,22 +84,39 @@ def candidates(settings):
 
 def of_residual(settings):
     """The candidates of ``residual.csv``, which changes the right tensors. In it ``norm`` is dx
-    without dh, and ``of`` gives a tensor of the norm of x alone.
+    without dh; ``of`` gives a tensor of the norm of x alone, ``summed`` one for dy + dh, and
+    ``for_h`` one for x in the place of h, beside mean and rstd of h.
     """
 
     def candidate(name, words, change):
         def tensors(case):
             of_x = dataclasses.replace(case, said=dataclasses.replace(settings, residual=False))
-            right, alone = (the_library(settings).tensors(one) for one in (case, of_x))
-            if right is None or alone is None:
+            of_sum = dataclasses.replace(case.plain, dy=case.dy + case.dh)
+            right, *others = (the_library(settings).tensors(one) for one in (case, of_x, of_sum))
+            if right is None or None in others:
                 return None
-            names = right | {"dh": case.dh, "norm": right["dx"] - case.dh, "of": alone.get}
-            return right | eval(compiled(change), names)
+            of, summed = (found.get for found in others)
+            names = right | {"dh": case.dh, "norm": right["dx"] - case.dh, "of": of}
+            names |= {"summed": summed, "for_h": x_for_h(case).get}
+            changed = eval(compiled(change), names)
+            return right | {tensor: changed[tensor] for tensor in changed if tensor in right}
 
         return Candidate((name,), f"a known one: {words}.", tensors)
 
     rows = table("residual.csv") if settings.residual else ()
     return tuple(candidate(**row) for row in rows)
+
+
+def x_for_h(case):
+    """The gradients of a norm whose backward has x where h = x + r belongs."""
+    shapes, plain, centred = case.shapes, case.plain, not case.said.rms
+    x, h, dy = (a.reshape(shapes.rows) for a in (case.x, plain.x, plain.dy))
+    mean = centred * row_mean(h)
+    rstd = 1 / np.sqrt(row_mean((h - mean) ** 2) + case.eps)
+    xhat = (x - mean) * rstd
+    right = Formula(dy, case.spread(plain.gamma), rstd, *[xhat] * 3, mean=centred)
+    dgamma = (dy * xhat).reshape(shapes.whole).sum(axis=(0, 2))
+    return {"dx": right.dx().reshape(case.x.shape), "dgamma": dgamma}
 
 
 @functools.lru_cache(maxsize=8)
@@ -145,7 +159,30 @@ class Explained(NamedTuple):
     left: tuple = ()
 
 
+@functools.lru_cache(maxsize=1 << 12)
+def guarded(one, settings):
+    """The candidate with a guard where it divides 0 by 0, such as max(D - 1, 1): right there."""
+
+    def tensors(case):
+        found, right = one.tensors(case), the_library(settings).tensors(case)
+        return found and {
+            name: np.where(np.isfinite(a), a, right[name]) if a.shape == right[name].shape else a
+            for name, a in found.items()
+        }
+
+    return one._replace(tensors=tensors)
+
+
 def explain(found, wrong, held, settings, tensor=None):
+    """:class:`Explained` by the candidates as they are, or else with a guard."""
+    as_they_are = explain_by(found, wrong, held, settings, tensor)
+    with_guard = [guarded(one, settings) for one in found if not as_they_are.found]
+    return (
+        as_they_are if as_they_are.found else explain_by(with_guard, wrong, held, settings, tensor)
+    )
+
+
+def explain_by(found, wrong, held, settings, tensor):
     """:class:`Explained` by the candidates that fail nothing that held, and explain most failures;
     of one tensor, or of all.
 
@@ -181,9 +218,7 @@ def explain(found, wrong, held, settings, tensor=None):
 
 
 def of_candidates(found, start="The mistake is ", end="", kind=""):
-    """A diagnosis; of a bug from the wild and the same mistake of the catalogue, the first is
-    told.
-    """
+    """A diagnosis; of a bug from the wild and its mistake in the catalogue, the first is told."""
     told = dict.fromkeys(
         one.sentence
         for one in found
@@ -195,19 +230,13 @@ def of_candidates(found, start="The mistake is ", end="", kind=""):
 
 
 def and_not(diagnosis, of):
-    """The diagnosis; it says where numbers are others than those of what was found, so that more is
-    wrong.
-    """
+    """The diagnosis, with the properties in which the numbers are others, so that more is wrong."""
     covered = {FAR, *(shown.case.property for shown in of.covered)}
     others = dict.fromkeys(s.case.property for s in of.left if s.case.property not in covered)
     if not others:
         return diagnosis
     more = f" Something else is also wrong in: {', '.join(others)}."
     return diagnosis._replace(sentence=diagnosis.sentence + more)
-
-
-def listed(names):
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 @np.errstate(all="ignore")
@@ -336,9 +365,7 @@ def of_rounding(wrong, settings):
 
 @functools.cache
 def family(settings, dtype):
-    """The family of :mod:`normcheck.mistakes` on cases that the target takes, and these cases by
-    their shape.
-    """
+    """The family of mistakes on cases that the target takes, and these cases by their shape."""
     draw, rms, groups = drawer(settings), settings.rms, settings.groups
     known = RMS_NORM if rms else GROUP_NORM if groups else LAYER_NORM
     shapes = [dy.shape for dy, _ in known.probes] or ((2, 6), (5, 9))  # three channels in a group
@@ -391,9 +418,7 @@ def telling_dtype(target, asked, wrong):
 
 
 def by_terms(target, wrong, names):
-    """A diagnosis from the terms of dx and the sums of the others, where y is right: of the tensors
-    ``names`` alone.
-    """
+    """A diagnosis of the tensors ``names`` from their terms, where y is right."""
     settings = target.settings
     known, cases = family(settings, telling_dtype(target, wrong[0].case.dtype, names))
 
@@ -453,9 +478,7 @@ def chosen(settings, count):
 
 
 def of_conventions(wrong, held, settings, partly=True):
-    """Which other norm has this y: one choice made differently, or two; at last one that has it
-    ``partly``.
-    """
+    """Which norm with one or two other choices has this y, or else has it ``partly``."""
     tried = []
     for count in (1, 2):
         tried.append(explain(chosen(settings, count), wrong, held, settings, "y"))
@@ -486,9 +509,7 @@ def in_words(of, settings):
 
 
 def has_gradients(choices, shown, settings):
-    """Whether the gradients of a case are those of this y; None where that is not to be told, or is
-    much work.
-    """
+    """Whether the gradients of a case are those of this y; None where it is much work to tell."""
     case, names = shown.case, settings.tensors[1:]
     if case.x.size > 300:
         return None

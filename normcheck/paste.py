@@ -223,10 +223,8 @@ def _below(limit):
 
 
 def as_test(case, finding, target, steady=True, before=False):
-    """The lines of a test that shows a finding on a case.
-
-    ``steady``: whether every call shows it. ``before``: whether it may need a call on other numbers
-    before.
+    """The lines of a test that shows a finding on a case; ``steady``: whether every call shows it,
+    ``before``: whether it may need a call on other numbers before.
     """
     writer = Writer(case, finding, target)
     test = "\n".join(writer.lines(before))

@@ -44,9 +44,7 @@ def pytest_collection_modifyitems(session, items):
 
 
 def _prepared(words):
-    """The properties of a target, and a function that returns the report of one run, or why there
-    is none.
-    """
+    """The properties of a target, and a function that returns the report, or why there is none."""
     from .__main__ import parser
     from .adapters import adapt
     from .isolate import find

@@ -149,9 +149,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """One of "held", "held, with limits" if digits are lost and the formula is right, "failed",
-        "ended".
-        """
+        """One of "held", "held, with limits" (digits are lost far from zero), "failed", "ended"."""
         lost = any("loses digits" in note for note in self.notes)
         held = "held, with limits" if lost else "held"
         return "ended" if self.ended else held if self.held else "failed"

@@ -47,10 +47,7 @@ def _checked(name: str, value: Any, of_command: Mapping) -> Any:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is tried, and what the target lacks.
-
-    Of the methods, arguments are not checked: a run asks them about its own cases.
-    """
+    """What is tried, and what the target lacks."""
 
     kind: str = _option("layer_norm", "what the target computes", choices=KINDS)
     framework: str = _option("numpy", "whose arrays the target takes", choices=list(FRAMEWORKS))

@@ -206,9 +206,7 @@ class Adapter:
         return contextlib.nullcontext()
 
     def put(self, dtype: str) -> tuple[str, str]:
-        """The dtype of the NumPy arrays that code is given, and the template that makes those of
-        ``dtype`` of them.
-        """
+        """The dtype in which NumPy hands over arrays of ``dtype``, the template that makes them."""
         return dtype, self.made
 
     # Code

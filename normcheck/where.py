@@ -1,6 +1,4 @@
-"""Which of the cases that were tried for a property failed, and the simplest rule that is true of
-all of them.
-"""
+"""Which of a property's cases failed, and the simplest rule that is true of all of them."""
 
 import time
 

@@ -1,6 +1,4 @@
-"""What a mistake is; and a text or a function with some of its lines changed, which is how wrong
-answers, mutants and tricks left out are written.
-"""
+"""What a mistake is; texts and functions with some lines changed, as wrong answers are written."""
 
 import csv
 import functools

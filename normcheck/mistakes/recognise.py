@@ -88,9 +88,7 @@ def combined(parts):
 
 
 def agree(a, b, bits=False, tolerance=None, times=1):
-    """Whether two results are the same: to rounding (or to ``tolerance``), or to ``times`` that, or
-    to the last bit.
-    """
+    """Whether two results are the same, to ``times`` the ``tolerance`` or to the last bit."""
     pair, each = (a, b), functools.partial(agree, bits=bits, tolerance=tolerance, times=times)
     if all(isinstance(v, (tuple, list)) for v in pair):
         return len(a) == len(b) and all(map(each, a, b))
@@ -125,9 +123,7 @@ def is_numbers(value):
 
 
 def _same_expression(pair):
-    """Whether two SymPy expressions agree, at numbers: integer symbols once different and once
-    equal.
-    """
+    """Whether two SymPy expressions agree at numbers, integers once different and once equal."""
     from sympy import Indexed, sympify
 
     def at(expression, whole):
@@ -153,9 +149,7 @@ def _same_expression(pair):
 
 
 class Reply(NamedTuple):
-    """What came of one call: what was returned (or a :class:`Failure`), and the arrays among the
-    arguments after it.
-    """
+    """What a call returned (or a :class:`Failure`), and the arrays among the arguments after it."""
 
     result: object
     left: list
@@ -222,9 +216,7 @@ def matches(mine, right, wrong, replies, fails):
 
 
 def is_uninformative(mine):
-    """Whether a wrong answer of another kind may well reply the same: True and False, zeros, NaN,
-    or errors only.
-    """
+    """Whether other wrong answers may well reply the same: booleans, zeros, NaN, or errors only."""
 
     def little(result):
         if isinstance(result, Failure):
@@ -322,9 +314,7 @@ _RELATIONS = (
 
 @np.errstate(all="ignore")  # a reciprocal of 0 is no finite number, and agrees with none
 def relation(mine, right):
-    """How the wrong numbers of these replies follow from the right ones, if in a simple way, the
-    same in every call.
-    """
+    """How wrong replies follow from the right ones, if in one simple way in every call."""
     pairs, places = [], set()
     # The arrays among the arguments are results only where nothing is returned.
     returned = any(record[0] is not None for record in right)

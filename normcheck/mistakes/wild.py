@@ -227,9 +227,7 @@ def _two_d(dy, saved):
 
 
 def _one_row(dy, saved):
-    """Statistics read at the column's index; what lies behind arrays of length 1 is taken to be
-    0.
-    """
+    """Statistics read at the column's index; behind arrays of length 1 there are zeros."""
     r, D = saved.rstd, dy.shape[-1]
     if dy.size != D or not D:
         return {}
@@ -240,9 +238,7 @@ def _one_row(dy, saved):
 
 
 def seen(a, strides):
-    """What a kernel sees in the memory of ``a`` that walks it with these strides; 0 where that is
-    not its memory.
-    """
+    """What a kernel with these strides sees in the memory of ``a``; elsewhere it sees 0."""
     memory = [a]
     while (of := getattr(memory[-1], "base", None)) is not None:
         memory.append(of)  # also of no array: NumPy's as_strided puts an object between
@@ -270,8 +266,10 @@ _NAMES = {
     # The strides of an array of this shape whose numbers lie one behind the other.
     "in_order": lambda a: np.empty(a.shape, a.dtype).strides,
     **{of.__name__.lstrip("_"): of for of in (padding, round_to, _sum_in, _in_bfloat16, seen)},
-    **{of.__name__[1:]: of for of in (_along_columns, _left_in_register, _rebuilt)},
-    **{of.__name__[1:]: of for of in (_two_d, _one_row)},
+    **{
+        of.__name__[1:]: of
+        for of in (_along_columns, _left_in_register, _rebuilt, _two_d, _one_row)
+    },
 }
 
 #: Tiles whose tail may be left out: the bugs that differ in nothing else are told by the widths

@@ -14,7 +14,7 @@ from lnlib.layernorm import (
 )
 from normcheck import run, validate
 from normcheck.mistakes.fit import GroupCache
-from normcheck.mistakes.formula import group_formula
+from normcheck.mistakes.formula import group_formula, layer_norm_formula
 from normcheck.mistakes.wild import LATER, TILES, WILD
 
 #: One tile stands for all.
@@ -222,14 +222,35 @@ def norm_of_groups(change=lambda fields: fields):
     return lambda x, gamma, beta, eps: group_norm_forward(x, gamma, beta, 2, eps), backward
 
 
-def with_residual(change):
-    """A pair whose dx, of what the norm and what h gives, is changed."""
+def with_residual(backward):
+    """A pair that adds first; its ``backward`` has dy, dh, the cache of h, that of x, and x less
+    the mean of h.
+    """
 
-    def backward(dy, dh, cache):
-        dx, *sums = layer_norm_backward(dy, cache)
-        return change(dx, dh), *sums
+    def forward(x, r, *rest):
+        y, h, cache = layer_norm_forward(x, *rest, residual=r)
+        return y, h, (cache, layer_norm_forward(x, *rest)[1], x - h.mean(-1, keepdims=True))
 
-    return lambda x, r, *rest: layer_norm_forward(x, *rest, residual=r), backward
+    return forward, lambda dy, dh, saved: backward(dy, dh, *saved)
+
+
+def plus(dh, dx, *sums, sign=1):
+    return sign * dx + dh, *sums
+
+
+def by_formula(dy, cache, xhat):
+    right = layer_norm_formula(dy, cache._replace(xhat=xhat))
+    axes = tuple(range(dy.ndim - 1))
+    return right.dx(), (dy * xhat).sum(axes), dy.sum(axes)
+
+
+def of_sample_variance(x, gamma, beta, eps):
+    """Divided by max(D - 1, 1), so that one feature is right."""
+    D, c = x.shape[-1], x - x.mean(-1, keepdims=True)
+    rstd = 1 / np.sqrt((c * c).sum(-1, keepdims=True) / x.dtype.type(max(D - 1, 1)) + eps)
+    rstd = rstd.astype(x.dtype)
+    _, cache = layer_norm_forward(x, gamma, beta, eps)
+    return gamma * c * rstd + beta, cache._replace(xhat=c * rstd, rstd=rstd)
 
 
 GROUPS, RESIDUAL = {"kind": "group_norm", "groups": 2}, {"residual": True}
@@ -240,9 +261,24 @@ GROUPS, RESIDUAL = {"kind": "group_norm", "groups": 2}, {"residual": True}
     "pair, options, names",
     [
         (norm_of_groups(lambda of: {"mean1": of["by_example"]}), GROUPS, ("means-example-first",)),
-        (with_residual(lambda dx, dh: dx), RESIDUAL, ("dh-dropped",)),
-        (with_residual(lambda dx, dh: dh - dx), RESIDUAL, ("dx-negated",)),
+        ((of_sample_variance, layer_norm_backward), {}, ("sample-variance",)),
+        *(
+            (with_residual(backward), RESIDUAL, (name,))
+            for name, backward in {
+                "dh-dropped": lambda dy, dh, of_h, *_: layer_norm_backward(dy, of_h),
+                "dx-negated": lambda dy, dh, of_h, *_: plus(
+                    dh, *layer_norm_backward(dy, of_h), sign=-1
+                ),
+                "x-normalised-again": lambda dy, dh, of_h, of_x, _: plus(
+                    dh, *layer_norm_backward(dy, of_x)
+                ),
+                "x-for-h": lambda dy, dh, of_h, _, c: plus(
+                    dh, *by_formula(dy, of_h, c * of_h.rstd)
+                ),
+                "dh-added-to-dy": lambda dy, dh, of_h, *_: layer_norm_backward(dy + dh, of_h),
+            }.items()
+        ),
     ],
 )
-def test_group_norms_and_residuals(pair, options, names):
+def test_group_norms_residuals_and_guards(pair, options, names):
     assert told(pair, **options).names == names

@@ -103,7 +103,9 @@ class NumPyPair(Adapter, framework="numpy"):
                 _mallopt(-6, 0)
 
 
-def adapt(target: Any, settings: Settings) -> Adapter:
-    """The target behind one face."""
+def adapt(target: Any, settings: Settings, called: Any = None) -> Adapter:
+    """The target behind one face; it may have been called by a name, "module:name"."""
     module, _, name = FRAMEWORKS[settings.framework].partition(".")
-    return getattr(importlib.import_module(f".{module}", __package__), name)(target, settings)
+    found = getattr(importlib.import_module(f".{module}", __package__), name)(target, settings)
+    found.called_by = called if isinstance(called, str) else ""
+    return found

@@ -298,27 +298,11 @@ def all_cases(settings: Settings, possible_layouts=(), able=()) -> Iterator[Case
 
 
 def not_tested(settings: Settings) -> list[str]:
-    """What cannot be tested of such a target, in words."""
+    """What cannot be tested of such a target, in words: rows of ``untested.csv``, if ``when``."""
     halves = [dtype for dtype in settings.dtypes if dtype in ("float16", "bfloat16")]
-    of_torch, whole = settings.framework == "torch", not settings.quick
-    differentiable = of_torch or settings.framework == "jax"
     D, most = ("C", 3 * settings.groups) if settings.groups else ("D", WIDTHS[-1])
-    known = {
-        f"any eps but {settings.eps or 0:g}": settings.eps is not None,
-        "gamma and dgamma": not settings.gamma,
-        "beta and dbeta": not settings.beta and not settings.rms,
-        f"{D} that is no multiple of {settings.multiple_of}": settings.multiple_of > 1,
-        f"{D} above {settings.most_features or most}": settings.most_features
-        or whole
-        or settings.groups,
-        f"x of shapes but (N, C, L), and L above {WIDTHS[-1]}": settings.groups,
-        f"x of fewer than {1 + (settings.axis or 0)} axes": settings.axis,
-        f"more than {settings.most_rows or MANY_ROWS} rows": settings.most_rows or whole,
-        "arrays with strides" + ", but for dy" * of_torch: settings.contiguous,
-        "a second derivative": differentiable and not settings.double_backward,
-        "a JVP and its gradient": differentiable and not settings.forward_mode,
-        ", ".join(dtype for dtype in DTYPES if dtype not in settings.dtypes): True,
-        QUICK: settings.quick,
-        f"rows far from zero in {' and '.join(halves)}": halves and whole,
-    }
-    return [words for words, lacks in known.items() if words and lacks]
+    names = globals() | {"said": settings, "halves": halves, "D": D, "most": most}
+    names["differentiable"] = settings.framework in ("torch", "jax")
+    names["others"] = ", ".join(dtype for dtype in DTYPES if dtype not in settings.dtypes)
+    rows = [row for row in table("untested.csv", __file__) if eval(row["when"], names)]
+    return [words for row in rows if (words := eval(f"f'{row['words']}'", names))]

@@ -78,13 +78,16 @@ def compare(tensors, case, settings, rows=slice(None), where=""):
             continue
         verdict = judge(name, value, case, settings, rows)
         if verdict.share > 1:
-            found.append(Finding(name, verdict, where + numbers_in_words(name, verdict)))
+            words = numbers_in_words(name, verdict, settings.groups)
+            found.append(Finding(name, verdict, where + words))
     return sorted(found, key=lambda one: -one.verdict.share if one.verdict else -np.inf)
 
 
-def numbers_in_words(name, verdict):
+def numbers_in_words(name, verdict, groups=None):
     """One wrong tensor in words: of what was judged, its worst row or number."""
-    place = f"{'row' if name in BY_ROW else 'feature'} {verdict.at}"
+    of_row = "sample {} and its group {}".format(*divmod(verdict.at, groups)) if groups else ""
+    of_row = of_row or f"row {verdict.at}"
+    place = of_row if name in BY_ROW else f"{'channel' if groups else 'feature'} {verdict.at}"
     if not verdict.finite:
         return f"{name} is not finite in {place}"
     if np.isinf(verdict.part):

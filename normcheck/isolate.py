@@ -67,8 +67,7 @@ def _child(pipe, validate, target, options):
     if hasattr(os, "setsid"):
         os.setsid()  # a terminal's Ctrl-C reaches the parent alone, which hands it on
     try:
-        found = find(target) if isinstance(target, str) else target
-        report = validate(found, **options, watch=lambda c: pipe.send(f"{c.property}: {c}"))
+        report = validate(target, **options, watch=lambda c: pipe.send(f"{c.property}: {c}"))
         pipe.send((0 if report.held else 1, report))
     except Interrupted as stopped:
         pipe.send((INTERRUPTED, stopped.report))

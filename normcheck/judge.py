@@ -121,9 +121,8 @@ def _ratio(wrong, size):
 
 
 def derivatives(case, settings):
-    """The gradients of <v, dx> with respect to x, gamma and dy by the name that scripts give them,
-    in float64, each with the error allowed to its L2 norm. They are those of <dy, JVP along v>,
-    too, and that with respect to dy is the JVP.
+    """The gradients of <v, dx> with respect to x, gamma and dy in float64, each with the error that
+    is allowed to its L2 norm. Those of <dy, JVP along v> are the same; that for dy is the JVP.
     """
     x, gamma, beta, dy = (given := case.plain).arrays
     keeps = rms_norm_forward if settings.rms else partial(layer_norm_forward, beta=beta)

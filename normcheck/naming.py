@@ -8,6 +8,7 @@ that failed, and on some that held, which a candidate must not fail either.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -175,11 +176,9 @@ def guarded(one, settings):
 
 def explain(found, wrong, held, settings, tensor=None):
     """:class:`Explained` by the candidates as they are, or else with a guard."""
-    as_they_are = explain_by(found, wrong, held, settings, tensor)
-    with_guard = [guarded(one, settings) for one in found if not as_they_are.found]
-    return (
-        as_they_are if as_they_are.found else explain_by(with_guard, wrong, held, settings, tensor)
-    )
+    both = found, (guarded(one, settings) for one in found)
+    tried = (explain_by(some, wrong, held, settings, tensor) for some in both)
+    return next((of for of in tried if of.found), Explained())
 
 
 def explain_by(found, wrong, held, settings, tensor):
@@ -241,17 +240,18 @@ def and_not(diagnosis, of):
 
 @np.errstate(all="ignore")
 def name(target, tried):
-    """The :class:`~normcheck.mistakes.Diagnosis` of a target, or None; ``tried`` has for each
-    property the pairs (case, what was found wrong).
+    """The :class:`~normcheck.mistakes.Diagnosis` of a target, or None, and what is said if it was
+    looked up in vain; ``tried`` has for each property the pairs (case, what was found wrong).
     """
     wrong, dtypes = list(failed(target, tried)), target.settings.dtypes
     if not wrong:
-        return None
+        return None, ""
     told = depends_on_calls(target, wrong) or of_numbers_alone(target, wrong, passed(tried))
     only = [dtype for dtype in dtypes if any(shown.case.dtype == dtype for shown in wrong)]
     if told and len(only) < len(dtypes):
         told = told._replace(sentence=f"{told.sentence} This happens in {listed(only)} alone.")
-    return told
+    count = len(known_names(target.settings))
+    return told, "" if told else f"None of the {count} known mistakes gives these numbers."
 
 
 def of_numbers_alone(target, wrong, held):
@@ -363,11 +363,24 @@ def of_rounding(wrong, settings):
 # By its terms
 
 
+def family_of(settings):
+    return RMS_NORM if settings.rms else GROUP_NORM if settings.groups else LAYER_NORM
+
+
+def known_names(settings):
+    """The names of all mistakes that a norm of this kind is held against."""
+    known = family_of(settings)
+    return {
+        *itertools.chain(*(one.names for one in (*candidates(settings), *chosen(settings, 1)))),
+        *itertools.chain([one.name for one in known.known], *known.groups.values()),
+    }
+
+
 @functools.cache
 def family(settings, dtype):
     """The family of mistakes on cases that the target takes, and these cases by their shape."""
     draw, rms, groups = drawer(settings), settings.rms, settings.groups
-    known = RMS_NORM if rms else GROUP_NORM if groups else LAYER_NORM
+    known = family_of(settings)
     shapes = [dy.shape for dy, _ in known.probes] or ((2, 6), (5, 9))  # three channels in a group
     cases = [
         draw("terms", shape, dtype, offset=0.0 if rms else 3.0, sigma=sigma)

@@ -1,12 +1,11 @@
-"""A failing case as a test that one can paste: NumPy, the target's own framework and numbers,
-nothing of lnlib.
-
-It fails on the target that failed, and passes on a right one. The target's names in it are
-``forward`` and ``backward``, or ``target``.
+"""A failing case as a test that one can paste: the target, NumPy, the target's own framework and
+numbers, nothing of lnlib. It fails on the target that failed, and passes on a right one.
 """
 
 import base64
 import inspect
+import operator
+import sys
 import textwrap
 import zlib
 
@@ -68,6 +67,37 @@ def exact(x, gamma, beta, dy, eps, centred=True, groups=None):
 
 
 # The test
+
+
+def imported(target):
+    """The lines that import a target by the names in its test, or a comment that says which."""
+    names = ["forward", "backward"] if target.entry == "forward" else ["target"]
+    pair, (module, _, said) = (
+        isinstance(target.target, (tuple, list)),
+        target.called_by.partition(":"),
+    )
+    things = target.target if pair else [target.target]
+    found = [(module, name) for name in said.split(",")] if said else [*map(_home, things)]
+    if None in found:
+        return [f"# Import your own here, by the name{'s' * len(names[1:])} {' and '.join(names)}."]
+    if len(found) < len(names):  # one object is the pair, or has both as methods
+        ends = ("[0]", "[1]") if pair else (".forward", ".backward")
+        found = [(module, path + end) for module, path in found for end in ends]
+    if all(path.isidentifier() for _, path in found):
+        pairs = zip(names, found)
+        return [f"from {of} import {own}{f' as {n}' * (own != n)}" for n, (of, own) in pairs]
+    modules = [f"import {module}" for module in dict.fromkeys(module for module, _ in found)]
+    return [*modules, *(f"{name} = {of}.{path}" for name, (of, path) in zip(names, found))]
+
+
+def _home(thing):
+    """The module and the path in it from which this thing can be imported, or None."""
+    module, path = (getattr(thing, name, None) or "" for name in ("__module__", "__qualname__"))
+    try:
+        found = operator.attrgetter(path)(sys.modules[module])
+    except (AttributeError, KeyError):
+        return None
+    return (module, path) if found == thing and module != "__main__" else None
 
 
 class Writer:
@@ -235,7 +265,8 @@ def as_test(case, finding, target, steady=True, before=False):
     if "exact(" in test:
         test = f"\n{inspect.getsource(exact)}\n{test}"
     modules = ["base64", "ctypes", "zlib", "ml_dtypes", "torch", "jax"]
-    head = ["import numpy as np"] + [f"import {one}" for one in modules if f"{one}." in test]
+    head = [*imported(target), "import numpy as np"]
+    head += [f"import {one}" for one in modules if f"{one}." in test]
     if target.settings.framework == "jax" and case.dtype == "float64":
         head.append('jax.config.update("jax_enable_x64", True)')
     return "\n".join([*head, test])

@@ -54,7 +54,7 @@ def _prepared(words):
 
     options = vars(parser().parse_args(shlex.split(words)))
     target, seconds, case = (options.pop(name) for name in ("target", "seconds", "case"))
-    run = Run(adapt(find(target), Settings(**options)), seconds, case)
+    run = Run(adapt(find(target), Settings(**options), target), seconds, case)
 
     @functools.cache
     def report():
@@ -87,7 +87,7 @@ class Property(pytest.Item):
             for one in (first, *others):
                 if one.property == self.name:
                     last = first.test if one is first else f"It fails like {first.property}."
-                    said = str(one), one.smallest, str(report.mistake or ""), last
+                    said = str(one), one.smallest, str(report.mistake or report.unnamed), last
                     pytest.fail("\n".join(filter(None, said)), pytrace=False)
         if self.name not in report.kept:
             pytest.skip(

@@ -69,9 +69,13 @@ class Failure:
     tensors: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """The property, and in which cases it failed."""
+        return self.by()
+
+    def by(self, target: str = "") -> str:
+        """The property, and in which cases it failed; of two targets, which of them failed."""
         other = self.failed - self.alike
         some = f"{self.failed} of {self.tried} cases" if self.failed < self.tried else ""
+        some = f"{target} failed in {some or 'all cases'}" if target else some
         said = filter(
             None, (some, other and f"in {other} of them something else is wrong", self.where)
         )
@@ -83,9 +87,7 @@ class Failure:
         return f"Smallest case: {self.case}: {self.sentence}"
 
     def joins(self, first: "Failure") -> bool:
-        """Whether it seems to have the same cause: the numbers of the same tensors are wrong, and
-        nothing but numbers was asked for; or the same is said of both.
-        """
+        """Whether it seems to have the same cause: the same wrong numbers, or the same is said."""
         both = {self.property, first.property}
         if both == SAME_DY:
             return "dy" in (self.tensor, first.tensor)
@@ -116,7 +118,8 @@ class Report:
     * ``untested``: tuple of str: what could not be tested, and why.
     * ``digits``: correct digits of each tensor, by dtype, of the ordinary rows: dict, dtype ->
       dict, tensor -> float.
-    * ``mistake``: :class:`~normcheck.mistakes.Diagnosis` of what is wrong, or None.
+    * ``mistake``: :class:`~normcheck.mistakes.Diagnosis` of what is wrong, or None; ``unnamed``:
+      how many mistakes were looked up in vain, in a sentence, or empty.
     * ``notes``: tuple of str: what is no failure and worth knowing.
     * ``table``: how each property did in each dtype: dict, property -> dict, dtype -> dict of
       ``tried`` and ``failed``, numbers of cases, and ``digits``, the fewest correct ones of any
@@ -136,6 +139,7 @@ class Report:
     ended: str = ""
     table: dict[str, dict[str, dict]] = field(default_factory=dict)
     missed: str = ""
+    unnamed: str = ""
 
     @property
     def held(self) -> bool:
@@ -165,8 +169,8 @@ class Report:
         return found
 
     def __str__(self) -> str:
-        parts = [text if tag in ("h1", "pre") else _wrapped(text) for tag, text in _parts(self)]
-        return "\n".join(parts)
+        whole = "h1", "pre"
+        return "\n".join(text if tag in whole else _wrapped(text) for tag, text in _parts(self))
 
     def to_json(self) -> str:
         """The report as JSON text, see ``report.schema.json``."""
@@ -174,8 +178,7 @@ class Report:
         found |= {
             "held": self.held,
             "kept": self.kept,
-            "ended": self.ended or None,
-            "missed": self.missed or None,
+            **{name: found[name] or None for name in ("ended", "missed", "unnamed")},
             "failures": [failure.record() for failure in self.failures],
             "causes": [[one.property for one in some] for some in self.causes],
             "seconds": round(self.seconds, 1),
@@ -254,8 +257,7 @@ def _parts(report: Report, everything: bool = False) -> Iterator[tuple[str, str]
     failed, for each cause with the smallest case, and the first as a test; what held.
     """
     yield "h1", _headline(report)
-    if report.mistake:
-        told = report.mistake.sentence
+    if told := str(report.mistake or report.unnamed):
         yield "p", told if told[-1] in ".?" else f"{told}."
     causes = report.causes
     for first, *others in causes if everything else causes[:MOST]:
@@ -269,9 +271,8 @@ def _parts(report: Report, everything: bool = False) -> Iterator[tuple[str, str]
         yield from [("h2", failure.property), ("p", failure.smallest), ("pre", failure.test)]
     if causes and not everything:
         test = report.failures[0].test
-        yours = "function as target" if "target" in test else "functions as forward and backward"
         more = " --html and --json write the tests of all failures." * bool(report.failures[1:])
-        yield "p", f"\nThis test shows the first failure. Import your {yours} above it.{more}"
+        yield "p", f"\nThis test shows the first failure.{more}"
         yield "pre", f"\n{test}"
     if report.properties:
         held = "No failure until then in" if report.ended else "Held"
@@ -298,7 +299,7 @@ def beside(one: Report, other: Report) -> str:
         for tensor in {**digits["A"], **digits["B"]}:
             told = (f"{name} {of[tensor]:.1f}" for name, of in digits.items() if tensor in of)
             lines.append(f"    {tensor}: {', '.join(told)}")
-    for name, held, failed in ("A", one, other), ("B", other, one):
-        only = [str(failure) for failure in failed.failures if failure.property in held.kept]
-        lines.append(f"\nHeld by {name} alone: {'; '.join(only) or 'nothing'}")
+    for name, held, lost, failed in ("A", one, "B", other), ("B", other, "A", one):
+        only = [one.by(lost) for one in failed.failures if one.property in held.kept]
+        lines.append(f"\nHeld by {name}, failed by {lost}: {'; '.join(only) or 'nothing'}")
     return "\n".join(map(_wrapped, lines))

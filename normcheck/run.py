@@ -11,7 +11,7 @@ from typing import Any
 from .adapters import adapt
 from .cases import FAR_SHAPE, NEAR, Case, all_cases, drawer, far, not_tested
 from .checks import TIMES, able, asked, check, judged, misshapen, observed, of_two_axes
-from .isolate import isolated
+from .isolate import find, isolated
 from .judge import BY_ROW, judge
 from .naming import name
 from .paste import MOST, as_test
@@ -42,8 +42,8 @@ def validate(
     ``target`` is, for "numpy", a pair of functions: ``forward(x, gamma, beta, eps) -> (y, saved)``
     and ``backward(dy, saved) -> (dx, dgamma, dbeta)``; RMS norm has no beta and no dbeta. For
     "torch" and "jax" it is a differentiable function ``f(x, gamma, beta, eps) -> y``; for "torch"
-    also a module, or a class of modules. ``options`` are the other fields of
-    :class:`normcheck.Settings`.
+    also a module, or a class of modules. It may be a name, as the command has it:
+    "module:forward,backward". ``options`` are the other fields of :class:`normcheck.Settings`.
 
     * ``seconds``: how long a run may take. It tries a case of each property first; what it did not
       reach is said. It finishes what it has begun, a case or looking for the mistake's name.
@@ -63,16 +63,15 @@ def validate(
     options |= {"kind": kind, "framework": framework, "dtypes": dtypes, "quick": quick}
     if isolate:
         return isolated(validate, target, {**options, "seconds": seconds, "case": case})
-    adapted = adapt(target, Settings(**options))
+    found = find(target) if isinstance(target, str) else target
+    adapted = adapt(found, Settings(**options), target)
     adapted.watch = watch or adapted.watch
-    return Run(adapted, seconds, case).report(name_of(target))
+    return Run(adapted, seconds, case).report(name_of(found))
 
 
 class Run:
-    """What was found until now.
-
-    * ``tried``: property -> pairs (case, findings). ``unjudged``: properties with cases that say
-      nothing, because the numbers are wrong as they are. ``digits``, ``table``: see the report.
+    """What was found until now. ``tried``: property -> pairs (case, findings). ``unjudged``: names
+    of properties with cases in which the plain numbers are wrong already.
     """
 
     def __init__(self, target, seconds, part):
@@ -133,7 +132,8 @@ class Run:
                     self.untested.append(self.not_reached(at))
                     break
                 self.try_one(case)
-            mistake = name(self.target, self.tried) if self.failed and self.left() > 0 else None
+            look = self.failed and self.left() > 0
+            mistake, unnamed = name(self.target, self.tried) if look else (None, "")
             if mistake and self.missed:  # a case that was not reached may speak against it
                 mistake = mistake._replace(sentence=f"So far: {mistake.sentence}")
             failures = list(self.failures())
@@ -141,7 +141,7 @@ class Run:
             notes = [f"Numbers drawn with seed={self.settings.seed}"] * bool(self.settings.seed)
             if not fast:
                 notes += [*self.digit_loss_by_offset(), *observed(self.target)]
-            return said(failures, mistake=mistake, notes=tuple(notes))
+            return said(failures, mistake=mistake, unnamed=unnamed, notes=tuple(notes))
         except KeyboardInterrupt as stopped:
             failed = self.failed.items()
             failures = [self.failure(name, *as_drawn(cases), as_test) for name, cases in failed]

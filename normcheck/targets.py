@@ -175,7 +175,8 @@ class Adapter:
 
     ``layouts`` are the ways in which it can lay out arguments, ``lacks`` is what is not tested of
     any such target, ``array`` the class of its arrays, ``entry`` the name of the function that
-    gives y. ``names`` is what its code uses, by name; ``watch`` is called with each case.
+    gives y. ``names`` is what its code uses, by name; ``watch`` is called with each case;
+    ``called_by`` is the "module:name" of the command, or empty.
     """
 
     made = value = "{a}"
@@ -199,6 +200,7 @@ class Adapter:
         self.signature = signature_of(function or target)
         self.names = {"np": np, "target": target, **names}
         self._set_up: dict[str, dict] = {}
+        self.called_by = ""
         self.watch: Callable[[Case], Any] = lambda case: None
 
     def context(self, case: Case) -> contextlib.AbstractContextManager:

@@ -73,9 +73,8 @@ _NAMES = {"summed": _summed, "whole_blocks": _whole_blocks, "padding": padding}
 
 
 def changed(change, formula=layer_norm_formula, **names):
-    """The backward with this change, the text of a row. In it may stand, too, the right dgamma and
-    dbeta, what sums over rows, the cache, x where that has it, dy as it was ``given``, and these
-    ``names``.
+    """The backward with this change, the text of a row. It may also use the right dgamma and dbeta,
+    what sums over rows, the cache and its x, dy as it was ``given``, and these ``names``.
     """
 
     def backward(dy, cache):

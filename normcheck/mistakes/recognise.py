@@ -73,7 +73,7 @@ def explaining(candidates, right, same, fails):
 
 def combined(parts):
     """One diagnosis of several, None where there is none; each sentence ends with a mark."""
-    parts = [part for part in parts if part]
+    parts = list(filter(None, parts))
     if len(parts) < 2:
         return parts[0] if parts else None
     return Diagnosis(
@@ -156,9 +156,8 @@ class Reply(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """The exception that a call ended with; ``telling`` if few other wrong answers end with it.
-
-    ``means``: what is true of whatever ends with it; may be empty.
+    """The exception that a call ended with; ``telling`` if few other wrong answers end with it;
+    ``means``: what is true of whatever does, or empty.
     """
 
     kind: str

@@ -81,10 +81,7 @@ class Saved(NamedTuple):
 
 
 def compare(bug, x, gamma, beta, dy, eps=1e-5):
-    """What ``bug`` gives and what is right: two lists with y, dx, dgamma and, of layer norm, dbeta.
-
-    Arguments are not checked: right and wrong are handed the same.
-    """
+    """What ``bug`` gives, and what is right: lists of y, dx, dgamma and, of layer norm, dbeta."""
     rms = bug.kind == "rms_norm"
     given = (x, gamma) if rms else (x, gamma, beta)
     forward = rms_norm_forward if rms else layer_norm_forward
@@ -266,10 +263,8 @@ _NAMES = {
     # The strides of an array of this shape whose numbers lie one behind the other.
     "in_order": lambda a: np.empty(a.shape, a.dtype).strides,
     **{of.__name__.lstrip("_"): of for of in (padding, round_to, _sum_in, _in_bfloat16, seen)},
-    **{
-        of.__name__[1:]: of
-        for of in (_along_columns, _left_in_register, _rebuilt, _two_d, _one_row)
-    },
+    **{of.__name__[1:]: of for of in (_along_columns, _left_in_register, _rebuilt)},
+    **{of.__name__[1:]: of for of in (_two_d, _one_row)},
 }
 
 #: Tiles whose tail may be left out: the bugs that differ in nothing else are told by the widths

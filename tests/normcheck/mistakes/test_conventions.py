@@ -56,7 +56,7 @@ def told(kind, forward, backward):
     for case in all_cases(settings):
         if not case.layouts and evidence.of_numbers(case):
             tried.setdefault(case.property, []).append((case, check(target, case)))
-    return naming.name(target, tried)
+    return naming.name(target, tried)[0]
 
 
 def pair(kind, choices):

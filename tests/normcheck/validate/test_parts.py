@@ -74,6 +74,8 @@ def test_what_is_above_the_limit_reads_as_above_it(share):
     said = numbers_in_words("dx", Verdict(1e-6, 6.0, share, 0, 1e-6, True))
     told = float(said.rpartition(" times")[0].rpartition(" ")[2])
     assert 1 < told == pytest.approx(share, rel=0.05)
+    of_groups = numbers_in_words("dx", Verdict(1e-6, 6.0, share, 5, 1e-6, True), groups=2)
+    assert of_groups.startswith("dx is wrong in sample 2 and its group 1: ")
 
 
 def passes(test, y, *gradients):

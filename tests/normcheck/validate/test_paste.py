@@ -14,9 +14,9 @@ from faulty import FAULTY
 
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from normcheck import validate
-from normcheck.adapters import NumPyPair
+from normcheck.adapters import NumPyPair, adapt
 from normcheck.cases import draw
-from normcheck.checks import check
+from normcheck.checks import Finding, check
 from normcheck.mistakes import MUTANTS
 from normcheck.mistakes.catalogue import forward_keeping_x
 from normcheck.mistakes.wild import WILD
@@ -34,7 +34,10 @@ RIGHT = {
 
 
 def passes(test, **target):
-    """Whether a pasted test passes on a target; what is wrong with the test itself is raised."""
+    """Whether a pasted test passes on a target; what is wrong with the test itself is raised.
+
+    It is executed as a whole, and so with the target that it imports, unless it can import none.
+    """
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
             exec(compile(test, "pasted", "exec"), target)
@@ -54,9 +57,36 @@ def sharp(report, wrong, right):
     """
     for failure in report.failures:
         assert not passes(failure.test, **wrong()), (failure.property, failure.test)
-        assert passes(failure.test, **right), (failure.property, failure.test)
+        head, *rest = failure.test.partition("import numpy as np")
+        assert head.startswith(("from ", "import ", "# Import your own here, by the name"))
+        assert passes("".join(rest), **right), (failure.property, failure.test)
         assert len(failure.test) < 9000, failure.property
     return {failure.property for failure in report.failures}
+
+
+def nested(forward, backward):
+    return types.SimpleNamespace(forward=forward, backward=backward)
+
+
+@pytest.mark.parametrize(
+    "target, called, head",
+    [
+        (RIGHT["rms_norm"], "", "from lnlib.layernorm import rms_norm_forward as forward\n"),
+        (WILD[0][-2:], "", "# Import your own here, by the names forward and backward.\n"),
+        (RIGHT["rms_norm"], "m:a,backward", "from m import a as forward\nfrom m import backward\n"),
+        (RIGHT["rms_norm"], "m.n:a.b", "import m.n\nforward = m.n.a.b[0]\nbackward = m.n.a.b[1]\n"),
+        (nested(*RIGHT["rms_norm"]), "m:a", "import m\nforward = m.a.forward\nbackward = m.a.back"),
+        (
+            nested(*RIGHT["rms_norm"]),
+            "",
+            "# Import your own here, by the names forward and backward",
+        ),
+    ],
+)
+def test_the_target_is_imported(target, called, head):
+    adapted = adapt(target, Settings(kind="rms_norm"), called)
+    case = draw("digits", (2, 3), "float32")
+    assert as_test(case, Finding("y", None, ""), adapted).startswith(head)
 
 
 def pair(forward, backward):

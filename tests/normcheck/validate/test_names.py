@@ -13,8 +13,9 @@ from lnlib.layernorm import (
     layer_norm_forward,
 )
 from normcheck import run, validate
+from normcheck.mistakes.catalogue import changed
 from normcheck.mistakes.fit import GroupCache
-from normcheck.mistakes.formula import group_formula, layer_norm_formula
+from normcheck.mistakes.formula import group_formula
 from normcheck.mistakes.wild import LATER, TILES, WILD
 
 #: One tile stands for all.
@@ -234,25 +235,32 @@ def with_residual(backward):
     return forward, lambda dy, dh, saved: backward(dy, dh, *saved)
 
 
-def plus(dh, dx, *sums, sign=1):
-    return sign * dx + dh, *sums
+def plus(dh, dx, *sums):
+    return dx + dh, *sums
 
 
-def by_formula(dy, cache, xhat):
-    right = layer_norm_formula(dy, cache._replace(xhat=xhat))
-    axes = tuple(range(dy.ndim - 1))
-    return right.dx(), (dy * xhat).sum(axes), dy.sum(axes)
+def guarded(bug):
+    """A bug that divides by D - 1, with a guard: one feature is right."""
+
+    def forward(x, gamma, beta, eps):
+        y, saved = bug.forward(x, gamma, beta, eps)
+        return (y if x.shape[-1] > 1 else beta + 0 * x), saved
+
+    return forward, lambda dy, saved: [np.nan_to_num(a) for a in bug.backward(dy, saved)]
 
 
-def of_sample_variance(x, gamma, beta, eps):
-    """Divided by max(D - 1, 1), so that one feature is right."""
-    D, c = x.shape[-1], x - x.mean(-1, keepdims=True)
-    rstd = 1 / np.sqrt((c * c).sum(-1, keepdims=True) / x.dtype.type(max(D - 1, 1)) + eps)
-    rstd = rstd.astype(x.dtype)
-    _, cache = layer_norm_forward(x, gamma, beta, eps)
-    return gamma * c * rstd + beta, cache._replace(xhat=c * rstd, rstd=rstd)
-
-
+#: Name of a mistake -> a backward that makes it, as :func:`with_residual` takes it.
+RESIDUALS = {
+    "dh-dropped": lambda dy, dh, of_h, *_: layer_norm_backward(dy, of_h),
+    "dx-negated": lambda dy, dh, of_h, *_: plus(
+        dh - 2 * (dx := layer_norm_backward(dy, of_h))[0], *dx
+    ),
+    "x-normalised-again": lambda dy, dh, of_h, of_x, _: plus(dh, *layer_norm_backward(dy, of_x)),
+    "x-for-h": lambda dy, dh, of_h, _, c: plus(
+        dh, *changed("outer=own*r, inner=own*r, xhat=own*r", own=c)(dy, of_h)
+    ),
+    "dh-added-to-dy": lambda dy, dh, of_h, *_: layer_norm_backward(dy + dh, of_h),
+}
 GROUPS, RESIDUAL = {"kind": "group_norm", "groups": 2}, {"residual": True}
 
 
@@ -261,23 +269,12 @@ GROUPS, RESIDUAL = {"kind": "group_norm", "groups": 2}, {"residual": True}
     "pair, options, names",
     [
         (norm_of_groups(lambda of: {"mean1": of["by_example"]}), GROUPS, ("means-example-first",)),
-        ((of_sample_variance, layer_norm_backward), {}, ("sample-variance",)),
-        *(
-            (with_residual(backward), RESIDUAL, (name,))
-            for name, backward in {
-                "dh-dropped": lambda dy, dh, of_h, *_: layer_norm_backward(dy, of_h),
-                "dx-negated": lambda dy, dh, of_h, *_: plus(
-                    dh, *layer_norm_backward(dy, of_h), sign=-1
-                ),
-                "x-normalised-again": lambda dy, dh, of_h, of_x, _: plus(
-                    dh, *layer_norm_backward(dy, of_x)
-                ),
-                "x-for-h": lambda dy, dh, of_h, _, c: plus(
-                    dh, *by_formula(dy, of_h, c * of_h.rstd)
-                ),
-                "dh-added-to-dy": lambda dy, dh, of_h, *_: layer_norm_backward(dy + dh, of_h),
-            }.items()
+        (
+            guarded(BUGS["allennlp-sample-variance layer_norm"]),
+            {},
+            ("allennlp-sample-variance", "sample-variance"),
         ),
+        *((with_residual(RESIDUALS[name]), RESIDUAL, (name,)) for name in RESIDUALS),
     ],
 )
 def test_group_norms_residuals_and_guards(pair, options, names):

@@ -79,9 +79,10 @@ def test_what_is_above_the_limit_reads_as_above_it(share):
 
 
 def passes(test, y, *gradients):
-    """Whether a pasted test holds of these results."""
+    """Whether a pasted test holds of these results, instead of those of what it imports."""
+    own = {"forward": lambda *a: (y, None), "backward": lambda *a: gradients}
     try:
-        exec(test, {"forward": lambda *a: (y, None), "backward": lambda *a: gradients})
+        exec("".join(test.partition("import numpy")[1:]), own)
     except AssertionError:
         return False
     return True
@@ -174,14 +175,8 @@ def test_what_sums_over_rows_may_lose():
     rounded as they are.
     """
     ones, u = np.ones((4, 1)), 2.0**-24
-    exact = {
-        "xhat": 0 * ones,
-        "rstd": ones,
-        "y": 0 * ones,
-        "dx": 0 * ones,
-        "dgamma": np.zeros(1),
-        "dbeta": np.array([4.0]),
-    }
+    exact = dict.fromkeys(("xhat", "y", "dx"), 0 * ones)
+    exact |= {"rstd": ones, "dgamma": np.zeros(1), "dbeta": np.array([4.0])}
     slack = allowed(exact, 0 * ones, np.ones(1), np.zeros(1), ones, *3 * ["float32"])
     assert slack["dbeta"] == pytest.approx([8 * u + 8 * u + 16 * u])
 

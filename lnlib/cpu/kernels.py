@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, prange
 
 from .. import validation
-from .compiler import NoAlias, cached, fence, stream, use_widest_vectors
+from .compiler import NoAlias, cached, fence, prefetch, stream, use_widest_vectors
 
 #: Rows whose parameter gradients are added in the dtype of the arithmetic, before float64.
 ROW_BLOCK = 16
@@ -77,6 +77,12 @@ def times(a, b):
 
 
 @_inlined
+def _itemsize(array):
+    """Bytes of a number: known when compiled, while ``array.itemsize`` is read in every row."""
+    return np.finfo(array.dtype).bits // 8
+
+
+@_inlined
 def _accumulate(total, lost, term, itemsize):
     """total + term in float64, and ``lost`` with exactly what this addition loses (TwoSum, Knuth).
 
@@ -108,13 +114,15 @@ def _store(array, i, j, number, streamed):
 
 
 @_loop
-def _write_h(x, added, i, start, stop, row, h, streamed):
-    """Columns start to stop of a row of h = x + added, and of ``row`` if that is not None."""
+def _write_h(x, added, i, start, stop, rows, k, h, streamed):
+    """Columns start to stop of row i of h = x + added, and of row k of ``rows`` if that is not
+    None.
+    """
     use_widest_vectors()
     for j in range(np.uintp(start), np.uintp(stop)):
         number = x[np.uintp(i), j] + added[np.uintp(i), j]
-        if row is not None:
-            row[np.uintp(0), j] = number
+        if rows is not None:
+            rows[np.uintp(k), j] = number
         _store(h, np.uintp(i), j, number, streamed)
 
 
@@ -131,9 +139,10 @@ def _moments(x, i, start, stop, guess):
 
 
 @_loop
-def _write_y(x, k, start, stop, mean, shift, rstd, gamma, beta, y, i, streamed):
-    """Columns start to stop of row i of y, which is row k of x."""
+def _write_y(x, start, stop, row, gamma, beta, y, i, streamed):
+    """Columns start to stop of row i of y. ``row``: which row of x, its mean, shift and rstd."""
     use_widest_vectors()
+    k, mean, shift, rstd = row
     for j in range(np.uintp(start), np.uintp(stop)):
         xhat = (x[np.uintp(k), j] - mean) * rstd - shift
         scaled = xhat * gamma[j] if beta is None else xhat * gamma[j] + beta[j]
@@ -189,36 +198,49 @@ def _fold(block, sums):
     ``sums`` has shape (2, D or more): the sums, and what their additions have lost. Of float32 that
     is nothing: a billion rows lose less than float32 shows.
     """
+    use_widest_vectors()
     if block is not None:
         for j in range(np.uintp(block.shape[0])):
-            sums[0, j], sums[1, j] = _accumulate(sums[0, j], sums[1, j], block[j], block.itemsize)
+            lost = sums[1, j]
+            sums[0, j], sums[1, j] = _accumulate(sums[0, j], lost, block[j], _itemsize(block))
             block[j] = 0
 
 
-# Statistics of a row.
+# Sums over a row. A core can read one row from memory while it writes another, so the row before is
+# written on the way, a block of it after each block that is summed: its ``columns``, from the first
+# to the last. After the last row there is one more turn, in which nothing is ``summed``.
 
 
 @_inlined
-def _statistics(x, i, beta, real):
-    """(mean, residual, variance) of row i: a guess at its mean, the mean of what that leaves, and
-    the variance; of RMS norm 0, 0 and the mean of squares. The first guess is the mean of 16
+def _statistics(x, k, D, summed, real, before, columns, weights, beta, y, i, streams):
+    """(mean, residual, variance) of row k of x: a guess at its mean, the mean of what that leaves,
+    and the variance; of RMS norm 0, 0 and the mean of squares. The first guess is the mean of 16
     numbers; where it was poor, as :mod:`lnlib.cpu` says, the mean found so far is the next.
+
+    ``before``: of the row before its row of x, mean, shift and rstd.
     """
-    block, D = SUM_BLOCK_BYTES // x.itemsize, x.shape[1]
-    first, total = min(D, 16), x.dtype.type(0)
-    for j in range(np.uintp(first)):
-        total = _add(total, x[np.uintp(i), j])
+    block, first, total = SUM_BLOCK_BYTES // _itemsize(x), min(D, 16), x.dtype.type(0)
+    if summed:
+        for j in range(np.uintp(first)):
+            total = _add(total, x[np.uintp(k), j])
     mean = real(0) if beta is None else real(total / first)
     residual = variance = 0.0
+    written, end = columns
     for _ in range(4):
         total = squares = total_lost = squares_lost = 0.0
         start = 0
         while start < D:  # a range would divide, in every row, to know its length
             stop = min(start + block, D)
-            d, dd = _moments(x, i, start, stop, mean)
-            total, total_lost = _accumulate(total, total_lost, d, x.itemsize)
-            squares, squares_lost = _accumulate(squares, squares_lost, dd, x.itemsize)
-            start = stop
+            if summed:
+                d, dd = _moments(x, k, start, stop, mean)
+                total, total_lost = _accumulate(total, total_lost, d, _itemsize(x))
+                squares, squares_lost = _accumulate(squares, squares_lost, dd, _itemsize(x))
+            next = min(written + block, end)
+            if streams:
+                _write_y(x, written, next, before, weights, beta, y, i, True)
+            else:
+                _write_y(x, written, next, before, weights, beta, y, i, None)
+            start, written = stop, next
         residual = 0.0 if beta is None else (total + total_lost) / D
         variance = (squares + squares_lost) / D - residual * residual
         if beta is None or not residual * residual > 0.25 * variance:
@@ -243,19 +265,37 @@ def _guess_at_g(dy, i, gamma):
 
 
 @_inlined
-def _row_sums(dy, x, i, gamma, mean, shift, rstd, guess, dgamma, dbeta):
-    """_upstream_sums of all of row i."""
-    block, D = SUM_BLOCK_BYTES // x.itemsize, x.shape[1]
+def _row_sums(dy, x, i, summed, row, guess, gamma, dgamma, dbeta, before, columns, dh, dx, streams):
+    """_upstream_sums of all of row i. ``row``: its mean, shift and rstd; ``before``: what _write_dx
+    takes of the row before, or None, if that is written.
+
+    Where results are streamed, so many sums wait for x and dy that a core has no room for further
+    loads: they are loaded two blocks early.
+    """
+    block, D, line = SUM_BLOCK_BYTES // _itemsize(x), x.shape[1], LINE // _itemsize(x)
+    mean, shift, rstd = row
     w_sum = wx_sum = x_sum = w_lost = wx_lost = x_lost = 0.0
+    written, end = columns
     start = 0
     while start < D:
         stop = min(start + block, D)
-        w, wx, xhat = _upstream_sums(
-            dy, x, i, start, stop, gamma, mean, shift, rstd, guess, dgamma, dbeta
-        )
-        w_sum, w_lost = _accumulate(w_sum, w_lost, w, x.itemsize)
-        wx_sum, wx_lost = _accumulate(wx_sum, wx_lost, wx, x.itemsize)
-        x_sum, x_lost = _accumulate(x_sum, x_lost, xhat, x.itemsize)
+        if summed:
+            w, wx, xhat = _upstream_sums(
+                dy, x, i, start, stop, gamma, mean, shift, rstd, guess, dgamma, dbeta
+            )
+            w_sum, w_lost = _accumulate(w_sum, w_lost, w, _itemsize(x))
+            wx_sum, wx_lost = _accumulate(wx_sum, wx_lost, wx, _itemsize(x))
+            x_sum, x_lost = _accumulate(x_sum, x_lost, xhat, _itemsize(x))
+        if before is not None:
+            next = min(written + block, end)
+            if streams:
+                for j in range(np.uintp(start), np.uintp(stop), np.uintp(line)):
+                    prefetch(x, np.uintp(i), j + np.uintp(2 * block))
+                    prefetch(dy, np.uintp(i), j + np.uintp(2 * block))
+                _write_dx(dy, x, i - 1, written, next, gamma, before, dh, dx, True)
+            else:
+                _write_dx(dy, x, i - 1, written, next, gamma, before, dh, dx, None)
+            written = next
         start = stop
     return w_sum + w_lost, wx_sum + wx_lost, x_sum + x_lost
 
@@ -270,26 +310,25 @@ def _columns_before_line(array):
 
 
 @_allocating
-def _zeros_on_lines(gamma, dbeta):
-    """Two arrays of zeros of gamma's shape, or one and None. Both begin with a cache line, so that
-    no store crosses two. They are 1 KB more than D apart: a core takes equal places in two pages
-    for the same place.
+def _zeros_on_lines(gamma):
+    """Zeros of shape (2, D or more), whose rows both begin with a cache line, so that no store
+    crosses two. They are 1 KB more than D apart: a core takes equal places in two pages for the
+    same place.
     """
-    D, line = len(gamma), LINE // gamma.itemsize
-    apart = (D // line + 17) * line
-    zeros = np.zeros(2 * apart, gamma.dtype)
+    line = LINE // _itemsize(gamma)
+    apart = (len(gamma) // line + 17) * line
+    zeros = np.zeros(2 * apart + line, gamma.dtype)
     start = _columns_before_line(zeros)
-    first, second = zeros[start : start + D], zeros[start + apart : start + apart + D]
-    return first, None if dbeta is None else second
+    return zeros[start : start + 2 * apart].reshape(2, apart)
 
 
 @_inlined
 def _whole_lines(i, D, before, line, streams):
-    """The columns at which row i's first cache line begins, and at which its last whole one ends if
-    the lines between are streamed; of short rows none.
+    """The columns at which row i's first cache line begins (of a short row 0), and at which its
+    last whole one ends, if the lines between are streamed, or the row.
     """
     start = (before - i * D) & (line - 1) if D >= LONG_ROW else 0
-    return start, D - ((D - start) & (line - 1)) if streams else start
+    return start, D - ((D - start) & (line - 1)) if streams else D
 
 
 @_allocating
@@ -311,43 +350,50 @@ def _forward(x, added, gamma, beta, eps, h, y, saved, part, parts):
     """One of so many parts of the rows of h, y and the statistics; returns how many are out of
     range (rstd 0), or -1 if y overlaps an input. Each part writes the copy of gamma that it reads.
 
-    A row of h is read again where it was written, or, if that was past the caches, in a buffer. No
-    array is chosen in the loop: counting its references would wait for all streamed stores.
+    A row of h is read again where it was written, or, if that was past the caches, in a buffer of
+    two rows. No array is chosen in the loop: counting its references would wait for all streamed
+    stores.
     """
     if _overlap(y, x) or _overlap(y, added) or _overlap(y, gamma) or _overlap(y, beta):
         return -1
-    D, real, line = x.shape[1], saved.dtype.type, LINE // x.itemsize
+    D, real, line = x.shape[1], saved.dtype.type, LINE // _itemsize(x)
     statistics, weights = _parts_of(saved, D)
-    weights[:] = gamma
-    smallest, largest = RANGE[saved.itemsize // 8]
+    for j in range(np.uintp(D)):  # weights[:] = gamma would compare two shapes for each number
+        weights[j] = gamma[j]
+    smallest, largest = RANGE[_itemsize(saved) // 8]
     streams = (2 if added is None else 4) * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
-    before, before_h, out_of_range = _columns_before_line(y), _columns_before_line(h), 0
-    row = h
+    line_of_y, line_of_h, out_of_range = _columns_before_line(y), _columns_before_line(h), 0
+    rows, buffered = h, False
     if added is not None and streams:
-        row = _zeros_on_lines(gamma, None)[0].reshape(1, D)
-    for i in range(len(x) * part // parts, len(x) * (part + 1) // parts):
-        k = i
-        if added is not None:
+        rows, buffered = _zeros_on_lines(gamma), True
+    first, end = len(x) * part // parts, len(x) * (part + 1) // parts
+    before, columns = (0, real(0), real(0), real(0)), (0, 0)
+    for i in range(first, end + 1):
+        k = i & 1 if buffered else i
+        if added is not None and i < end:
             if streams:
-                k = 0
-                start, stop = _whole_lines(i, D, before_h, line, True)
-                _write_h(x, added, i, 0, start, row, h, None)
-                _write_h(x, added, i, start, stop, row, h, True)
-                _write_h(x, added, i, stop, D, row, h, None)
+                start, stop = _whole_lines(i, D, line_of_h, line, True)
+                _write_h(x, added, i, 0, start, rows, k, h, None)
+                _write_h(x, added, i, start, stop, rows, k, h, True)
+                _write_h(x, added, i, stop, D, rows, k, h, None)
             else:
-                _write_h(x, added, i, 0, D, None, h, None)
-        mean, rest, variance = _statistics(row, k, beta, real)
-        denominator, rstd = variance + eps, real(0)
-        if smallest < denominator < largest:
-            rstd = real(1 / math.sqrt(denominator))
-        out_of_range += rstd == 0
-        shift = real(0) if beta is None else real(rest) * rstd
-        statistics[0, i], statistics[2, i] = mean, rstd
-        statistics[1, i] = variance * rstd * rstd if beta is None else rest
-        start, stop = _whole_lines(i, D, before, line, streams)
-        _write_y(row, k, 0, start, mean, shift, rstd, weights, beta, y, i, None)
-        _write_y(row, k, start, stop, mean, shift, rstd, weights, beta, y, i, True)
-        _write_y(row, k, stop, D, mean, shift, rstd, weights, beta, y, i, None)
+                _write_h(x, added, i, 0, D, None, k, h, None)
+        if i > first:
+            columns = _whole_lines(i - 1, D, line_of_y, line, streams)
+            _write_y(rows, 0, columns[0], before, weights, beta, y, i - 1, None)
+            _write_y(rows, columns[1], D, before, weights, beta, y, i - 1, None)
+        mean, rest, variance = _statistics(
+            rows, k, D, i < end, real, before, columns, weights, beta, y, i - 1, streams
+        )
+        if i < end:
+            denominator, rstd = variance + eps, real(0)
+            if smallest < denominator < largest:
+                rstd = real(1 / math.sqrt(denominator))
+            out_of_range += rstd == 0
+            shift = real(0) if beta is None else real(rest) * rstd
+            statistics[0, i], statistics[2, i] = mean, rstd
+            statistics[1, i] = variance * rstd * rstd if beta is None else rest
+            before = k, mean, shift, rstd
     if streams:
         fence()
     return out_of_range
@@ -364,47 +410,55 @@ def _backward(dy, x, saved, dh, dx, dbeta, sums, part, parts):
     """
     if _overlap(dx, x) or _overlap(dx, dy) or _overlap(dx, dh) or _overlap(dx, saved):
         return -1, 0
-    D, real, line = x.shape[1], saved.dtype.type, LINE // x.itemsize
+    D, real, line = x.shape[1], saved.dtype.type, LINE // _itemsize(x)
     statistics, gamma = _parts_of(saved, D)
-    tolerance, limit = TOLERANCE_OF_A_MEAN[gamma.itemsize // 8], SAFE[gamma.itemsize // 8]
+    tolerance, limit = TOLERANCE_OF_A_MEAN[_itemsize(gamma) // 8], SAFE[_itemsize(gamma) // 8]
     root = math.sqrt(D)
     streams = (3 if dh is None else 4) * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
-    before, left, changed = _columns_before_line(dx), 0, 0
-    gammas, betas = _zeros_on_lines(gamma, dbeta)
-    end = len(x) * (part + 1) // parts
-    for block in range(len(x) * part // parts, end, ROW_BLOCK):
-        for i in range(block, min(block + ROW_BLOCK, end)):
+    line_of_dx, left, changed = _columns_before_line(dx), 0, 0
+    zeros = _zeros_on_lines(gamma)
+    gammas, betas = zeros[0, :D], None if dbeta is None else zeros[1, :D]
+    first, end = len(x) * part // parts, len(x) * (part + 1) // parts
+    none = real(0)
+    before, columns = (none, none, none, none, none), (0, 0)
+    rstd = mean = shift = guess = expected = none
+    for i in range(first, end + 1):
+        if i > first:
+            columns = _whole_lines(i - 1, D, line_of_dx, line, streams)
+            _write_dx(dy, x, i - 1, 0, columns[0], gamma, before, dh, dx, None)
+            _write_dx(dy, x, i - 1, columns[1], D, gamma, before, dh, dx, None)
+        if i < end:
             rstd = statistics[2, i]
             if dbeta is None:
-                mean = shift = guess = real(0)
                 expected = statistics[1, i]
             else:
-                mean, shift, expected = statistics[0, i], statistics[1, i] * rstd, real(0)
+                mean, shift = statistics[0, i], statistics[1, i] * rstd
                 guess = _guess_at_g(dy, i, gamma)
+        row = mean, shift, rstd
+        w_sum, wx_sum, x_sum = _row_sums(
+            dy, x, i, i < end, row, guess, gamma, gammas, betas, before, columns, dh, dx, streams
+        )
+        if i == end:
+            break
+        wide = np.float64(guess)
+        # mean(g^2) - mean(w^2), times D: below 0 if all three numbers were outliers.
+        if wide * (wide * D + 2 * w_sum) < 0:
+            guess, spare = none, _zeros_on_lines(gamma)
+            spare = spare[0, :D], None if dbeta is None else spare[1, :D]
             w_sum, wx_sum, x_sum = _row_sums(
-                dy, x, i, gamma, mean, shift, rstd, guess, gammas, betas
+                dy, x, i, True, row, guess, gamma, *spare, None, columns, dh, dx, streams
             )
-            wide = np.float64(guess)
-            # mean(g^2) - mean(w^2), times D: below 0 if all three numbers were outliers.
-            if wide * (wide * D + 2 * w_sum) < 0:
-                guess, spare = real(0), _zeros_on_lines(gamma, dbeta)
-                w_sum, wx_sum, x_sum = _row_sums(
-                    dy, x, i, gamma, mean, shift, rstd, guess, spare[0], spare[1]
-                )
-            # Of a row in range, NaN is a change too: it held neither NaN nor Inf in forward.
-            changed += rstd != 0 and not abs(x_sum - expected * D) <= tolerance * D
-            g_mean = real(guess + w_sum / D)
-            gx_mean = real(wx_sum / D - w_sum / D * (x_sum / D))  # as if the mean of xhat were 0
-            if rstd == 0 or not abs(w_sum) + abs(wx_sum) * root < limit * D:
-                gx_mean = real(math.nan)
-                left += 1
-            row = mean, shift, rstd, g_mean, gx_mean
-            start, stop = _whole_lines(i, D, before, line, streams)
-            _write_dx(dy, x, i, 0, start, gamma, row, dh, dx, None)
-            _write_dx(dy, x, i, start, stop, gamma, row, dh, dx, True)
-            _write_dx(dy, x, i, stop, D, gamma, row, dh, dx, None)
-        _fold(gammas, sums[0])
-        _fold(betas, sums[1])
+        # Of a row in range, NaN is a change too: it held neither NaN nor Inf in forward.
+        changed += rstd != 0 and not abs(x_sum - expected * D) <= tolerance * D
+        g_mean = real(guess + w_sum / D)
+        gx_mean = real(wx_sum / D - w_sum / D * (x_sum / D))  # as if the mean of xhat were 0
+        if rstd == 0 or not abs(w_sum) + abs(wx_sum) * root < limit * D:
+            gx_mean = real(math.nan)
+            left += 1
+        before = mean, shift, rstd, g_mean, gx_mean
+        if i + 1 == end or (i + 1 - first) % ROW_BLOCK == 0:
+            _fold(gammas, sums[0])
+            _fold(betas, sums[1])
     if streams:
         fence()
     return left, changed
@@ -422,7 +476,7 @@ def _finish(sums, gradient):
     for j in range(np.uintp(gradient.shape[0])):
         gradient[j] = sums[0, 0, j] + sums[0, 1, j]
         total = _add(total, abs(gradient[j]))
-    return 0 if total < SAFE[gradient.itemsize // 8] else 1
+    return 0 if total < SAFE[_itemsize(gradient) // 8] else 1
 
 
 # What Python calls: x, added, h, y, dy, dh and dx of shape (rows, D), C-contiguous. The threaded

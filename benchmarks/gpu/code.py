@@ -31,6 +31,7 @@ from lnlib.gpu.devices import in_kernels
 from simt.cuda_access import SUCCESSOR, bfloat16, cuda, float16, float32, float64
 
 from ..command import across, new_file
+from . import sweep
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
 
@@ -164,6 +165,12 @@ KERNELS = [
     _taught("fused_partials narrow", 8, 256, (256, 16, 1)),
     _taught("fused_partials_long", 8, 256),
     _taught("second_stage", 4, 1024, (1024,)),
+]
+
+#: Chapter 14's kernel as the benchmark's sweep has it; for the newest architecture alone.
+SWEPT = [
+    _taught(f"fused_partials {threads} x {V}", 8, threads, (threads, V, 4))
+    for threads, V in sweep.PAIRS
 ]
 
 
@@ -337,9 +344,9 @@ def main(arguments=None):
     if why := missing():
         parser.error(why)
     records, wrong = [], []
-    for kernel in KERNELS:
+    for kernel in (*KERNELS, *SWEPT):
         made = kernel.factory(*kernel.parameters)
-        for arch in ARCHITECTURES:
+        for arch in ARCHITECTURES if kernel in KERNELS else ARCHITECTURES[-1:]:
             code = compile_kernel(made, kernel.signature, arch, **kernel.options)
             records.append(record(kernel, code))
             found = complaints(code, **kernel.expectations)

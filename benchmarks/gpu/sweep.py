@@ -1,5 +1,7 @@
 """A stage that times chapter 14's kernel with other threads, chunks and numbers of blocks."""
 
+import itertools
+
 from lnbook.measure.events import compare
 from lnlib.gpu import ladder
 from lnlib.gpu.devices import compiled
@@ -11,10 +13,8 @@ from .contestants import Case, arrays, ladder_call
 SHAPES = (8192, 4096), (65536, 256)
 
 
-def pairs(D):
-    """Threads and V, chunks of four numbers a thread, so that a row fills a block or half of it."""
-    several = [(threads, V) for threads in (32, 64, 128, 256, 512) for V in (1, 2, 4)]
-    return [(threads, V) for threads, V in several if D <= 4 * V * threads <= 2 * D]
+#: Threads of a block, and V, chunks of four numbers a thread.
+PAIRS = list(itertools.product((32, 64, 128, 256, 512), (1, 2, 4)))
 
 
 def with_blocks(G, kernel, threads, case, a):
@@ -30,7 +30,9 @@ def sweep(work):
     for N, D in SHAPES:
         case = Case((N, D), "float32", "backward")
         a = arrays(case)
-        for threads, V in pairs(D):
+        for threads, V in PAIRS:
+            if not D <= 4 * V * threads <= 2 * D:  # a row fills a block, or half of it
+                continue
             calls = work.calls(case, a, ("memory",))
             launched = ladder.fused_partials(threads, V, 4), threads, case, a
             with_blocks(1, *launched)()  # compiles it

@@ -329,6 +329,32 @@ def times_on_gpu(seconds, floor):
     return _by_shape(shapes, ratios, f"time / time of {floor}", 1)
 
 
+def threads_and_blocks(asked, needed, extra, measured):
+    """KiB that the threads of a multiprocessor ask for at once; below, what more blocks cost.
+
+    asked: V -> {threads of a block: KiB}. needed: KiB, a line. extra: name -> per cent of the
+    floor's time, predicted for once, twice and four times the blocks; measured: the same of a GPU.
+    """
+    fig, (above, below) = figure(5.6, 6.4, 1, 2)
+    threads = list(asked[1])
+    lines = {f"$V$ = {V}": list(found.values()) for V, found in asked.items()}
+    draw_lines(above, range(len(threads)), lines, "os^")
+    above.axhline(needed, color="black", linewidth=1)
+    above.set(xlabel="threads of a block", ylabel="KiB asked for at once", ylim=(0, 72))
+    above.set_xticks(range(len(threads)), threads)
+    for k, (blocks, colour) in enumerate(zip(("those that fit", "twice", "4 times"), COLOURS)):
+        for at, (name, found) in enumerate(extra.items()):
+            look = {"color": COLOURS[colour], "alpha": 0.75, "label": blocks if at == 0 else None}
+            below.barh(at + 0.27 * (k - 1), found[k], 0.25, **look)
+            if name in measured:
+                below.plot(measured[name][k], at + 0.27 * (k - 1), "kD")
+    below.set_yticks(range(len(extra)), [name.replace(": ", "\n") for name in extra])
+    below.set(xlabel="time above the floor, %", ylim=(len(extra) - 0.5, -0.5))
+    below.grid(False, axis="y")
+    parts = [ax.get_legend_handles_labels() for ax in fig.panels]
+    return key_below(fig, parts[0][0] + parts[1][0], parts[0][1] + parts[1][1], 3)
+
+
 def errors_by_ratio(ratios, errors):
     """Error of xhat over the ratio of the rows.
 

@@ -1,5 +1,4 @@
-"""How many digits do layer norms keep? Every one installed, on the same inputs, against exact
-arithmetic.
+"""How many digits do layer norms keep? All on the same inputs, against exact arithmetic.
 
 Run from the repository's root: ``python -m benchmarks.accuracy`` (see benchmarks/README.md). Inputs
 are float arrays made from a seed that depends on the case alone. ``lnlib.reference`` is the judge;
@@ -39,9 +38,6 @@ except ImportError:
 EPS = 1e-5
 RESULTS = FOLDER / "accuracy" / "frameworks.json"
 PACKAGES = "numpy", "ml_dtypes", "torch", "jax", "jaxlib", "flax", "tensorflow-cpu", "keras"
-
-
-# The inputs
 
 
 class Case(NamedTuple):
@@ -166,9 +162,6 @@ def cases():
         yield from regime()
 
 
-# The peers
-
-
 @functools.cache
 def adapter(target, framework, parameters):
     """The target as normcheck calls it; of this dtype are gamma and beta."""
@@ -244,13 +237,6 @@ def peers():
     return found, left_out
 
 
-class Exact(NamedTuple):
-    """The exact tensors of a case: correctly rounded float64, or fixed point for float64 cases."""
-
-    tensors: dict
-    judge_error: float = 0.0
-
-
 def wide_parameter_gradients(case):
     """dgamma and dbeta in float64 with exactly rounded sums over rows, and a bound on dgamma's
     relative error.
@@ -267,21 +253,22 @@ def wide_parameter_gradients(case):
     terms = dy * xhat, dy
     dgamma, dbeta = (np.array([math.fsum(column) for column in of.T]) for of in terms)
     bound = 101 * u * np.linalg.norm(np.sum(np.abs(dy) * (1 + np.abs(xhat)), axis=0))
-    return Exact({"dgamma": dgamma, "dbeta": dbeta}, bound / np.linalg.norm(dgamma))
+    return {"dgamma": dgamma, "dbeta": dbeta}, bound / np.linalg.norm(dgamma)
 
 
 def judge(case):
+    """The exact tensors, correctly rounded or, of float64, in fixed point; the judge's error."""
     if case.regime == "rows":  # too many for exact arithmetic
         return wide_parameter_gradients(case)
     exact = reference.layer_norm(case.x, case.gamma, case.beta, case.dy, EPS)
     tensors = {name: getattr(exact, name) for name in case.tensors}
     if case.x.dtype == np.float64:
-        return Exact(tensors)
+        return tensors, 0.0
     # Rounded to float64 the exact tensor is right to 1.1e-16, a hundred-millionth of the errors
     # below. Where it is below 1e-100 it is zero, and what stands there is the judge's own rounding,
     # some 2**-400.
     rounded = {name: reference.to_float64(t) for name, t in tensors.items()}
-    return Exact({name: np.where(np.abs(t) < 1e-100, 0.0, t) for name, t in rounded.items()})
+    return {name: np.where(np.abs(t) < 1e-100, 0.0, t) for name, t in rounded.items()}, 0.0
 
 
 def _error(value, exact):
@@ -313,7 +300,7 @@ def measure(tensor, value, exact):
 
 def records_of(case, contestants):
     """The records of one case: one for each peer and tensor."""
-    exact = judge(case)
+    exact, judge_error = judge(case)
     dtype, (rows, D) = case.x.dtype.name, case.x.shape
     for peer in contestants:
         if peer.name == "lnlib-precise" and dtype == "float64":  # which is precise
@@ -325,8 +312,8 @@ def records_of(case, contestants):
         for tensor in case.tensors:
             found = {"tensor": tensor}
             if case.regime == "rows":
-                found["judge_error"] = digits(exact.judge_error, 2)
-            yield record | found | measure(tensor, values[tensor], exact.tensors[tensor])
+                found["judge_error"] = digits(judge_error, 2)
+            yield record | found | measure(tensor, values[tensor], exact[tensor])
 
 
 def worst(records):

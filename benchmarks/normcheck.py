@@ -1,5 +1,4 @@
-"""Do the layer norms that people use hold what :mod:`normcheck` asks? Every one of ``norms.csv``
-whose project is installed, in one go.
+"""Do layer norms that people use hold what :mod:`normcheck` asks? All installed of ``norms.csv``.
 
 Run from the repository's root: ``python -m benchmarks.normcheck`` (see benchmarks/README.md).
 """

@@ -32,8 +32,6 @@ def target(row):
     return by(found, **arguments(row["fixed"]))
 
 
-# How a module is loaded
-
 whole = importlib.import_module
 
 
@@ -100,9 +98,6 @@ def of_megatron(name):
     return loaded
 
 
-# What is handed over
-
-
 def plain(norm, **fixed):
     if not fixed:
         return norm
@@ -159,9 +154,6 @@ def equinox(layer, **fixed):
         return jax.vmap(made)(x.reshape(-1, x.shape[-1])).reshape(x.shape)
 
     return norm
-
-
-# Pairs of functions on NumPy arrays
 
 
 def pair(array, numpy, run):

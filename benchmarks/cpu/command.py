@@ -123,23 +123,15 @@ def contestants(case, a, left_out):
     return calls
 
 
-# The process that measures
-
-
-def inference_mode():
-    """PyTorch without autograd's bookkeeping, where there is PyTorch."""
-    try:
-        import torch
-    except ImportError:
-        return contextlib.nullcontext()
-    return torch.inference_mode()
-
-
 def work(threads, state, shapes, dtypes, rounds, of_norms):
     """Measure all cases of one process; prints a line of JSON for each case and one at the end."""
     # As many cores as there are threads: the last ones that are allowed.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
     results, left_out = sys.stdout, {}
+    try:  # PyTorch without autograd's bookkeeping, where there is PyTorch
+        from torch import inference_mode
+    except ImportError:
+        inference_mode = contextlib.nullcontext
 
     def say(records):
         print(json.dumps({"records": records}), file=results, flush=True)

@@ -1,5 +1,4 @@
-"""Two contestants in C: the loops of the backward pass of :mod:`lnlib.cpu` in float32, compiled
-where a compiler is.
+"""Two contestants in C, where a compiler is: loops of the float32 backward of :mod:`lnlib.cpu`.
 
 ``c-rows`` goes row by row, ``c-four-rows`` writes the gradients of four rows at a time. Both write
 into arrays that exist, as ``lnlib-out`` does for dx; neither checks an argument, or asks for what

@@ -1,8 +1,6 @@
-"""What one core of this CPU can do, and how near NumPy's calls come: ``lnlib.cost`` predicts from
-the first.
+"""What one core of this CPU can do, from which ``lnlib.cost`` predicts, and what NumPy's calls do.
 
-Run from the repository's root: ``python -m benchmarks.cpu.machine`` (under a minute; Linux only,
-where it can be pinned).
+Run from the repository's root: ``python -m benchmarks.cpu.machine`` (under a minute; on Linux).
 """
 
 import argparse
@@ -30,16 +28,10 @@ def calls(shape):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="Rates of one core, and of NumPy's calls on it.")
-    allowed = os.sched_getaffinity(0)
-    last = "default: the last allowed"
-    parser.add_argument("--core", type=int, default=max(allowed), help=last)
     output = "default: benchmarks/results/machine/MACHINE.json"
     parser.add_argument("--output", type=new_file, help=output)
     options = parser.parse_args(arguments)
-    if options.core not in allowed:
-        expected = f"expected one of {', '.join(map(str, sorted(allowed)))}"
-        parser.error(f"--core: found {options.core}, {expected}")
-    os.sched_setaffinity(0, {options.core})
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # taskset allows others
     ran = provenance("python -m benchmarks.cpu.machine", ("numpy", "numba"))
     title = "Rates of one core, and of NumPy's calls on it"
     records = [record for size in SIZES for record in rates(size, ROUNDS)]

@@ -1,13 +1,11 @@
-"""What the compiler makes of the CUDA kernels, seen without a GPU: registers, shared memory,
-spills, instructions.
+"""What the compiler makes of the CUDA kernels: registers, shared memory, spills, instructions.
 
 Numba makes PTX of a kernel, text for an imagined machine; ptxas makes the code of a real one
 (sm_75: T4, sm_80: A100, sm_90: H100) and says how many registers a thread needs; cuobjdump prints
 that code, and here its instructions are counted. Counts are of instructions in the text, not of
 instructions run.
 
-Run from the repository's root, with the packages of requirements-gpu-code.txt: ``python -m
-benchmarks.gpu.code``.
+``python -m benchmarks.gpu.code`` needs the packages of requirements-gpu-code.txt, and no GPU.
 """
 
 import argparse

@@ -102,18 +102,14 @@ def by_compiler(function):
     return torch.compile(function, dynamic=False, mode="max-autotune-no-cudagraphs")
 
 
-def warps_to_try(D):
-    """Warps of a Triton program that give each thread 8 to 32 numbers of a row, padded to 2^k."""
-    padded = 1 << max(D - 1, 0).bit_length()
-    found = [w for w in (1, 2, 4, 8, 16, 32) if 8 <= padded / (32 * w) <= 32]
-    return found or [1 if padded < 256 else 32]
-
-
 def triton_calls(case, a, gpu, notes):
     """Our own kernels in Triton, with the numbers of warps and programs that are fastest here."""
     from . import triton_kernels as ours
 
-    warps = warps_to_try(case.shape[1])
+    padded = 1 << max(case.shape[1] - 1, 0).bit_length()
+    # Of a row, each thread gets 8 to 32 numbers.
+    warps = [w for w in (1, 2, 4, 8, 16, 32) if 8 <= padded / (32 * w) <= 32]
+    warps = warps or [1 if padded < 256 else 32]
     if case.which == "forward":
         choices = [partial(ours.forward, a.x, a.gamma, a.beta, EPS, w) for w in warps]
     else:

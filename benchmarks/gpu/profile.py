@@ -1,5 +1,4 @@
-"""One launch of each GPU kernel, to be looked at by NVIDIA's tools, and what the interpreter says
-of the same launch.
+"""One launch of each GPU kernel, for NVIDIA's tools, and what the interpreter says of it.
 
 Run from the repository's root, where there is an NVIDIA GPU: ``python -m benchmarks.gpu.profile``,
 alone or behind ``ncu`` or ``compute-sanitizer`` (the commands are in benchmarks/README.md).

@@ -11,8 +11,6 @@ from lnlib.gpu.steps import STEPS
 from .contestants import Case, arrays, ladder_call
 
 SHAPES = (8192, 4096), (65536, 256)
-
-
 #: Threads of a block, and V, chunks of four numbers a thread.
 PAIRS = list(itertools.product((32, 64, 128, 256, 512), (1, 2, 4)))
 
@@ -38,10 +36,8 @@ def sweep(work):
             with_blocks(1, *launched)()  # compiles it
             (registers,) = compiled(launched[0]).get_regs_per_thread().values()
             at_once = blocks_at_once(threads, registers)
-            for many in (1, 2, 4):
-                calls[f"{many} x"] = with_blocks(
-                    many * at_once * work.gpu.multiprocessors, *launched
-                )
+            room = at_once * work.gpu.multiprocessors
+            calls |= {f"{many} x": with_blocks(many * room, *launched) for many in (1, 2, 4)}
             records = compare(calls, {"of_add": ("add",)}, work.gpu, rounds=work.rounds)
             fields = {"section": "sweep", "threads": threads, "V": V, "registers": registers}
             fields |= {"at_once": at_once, "kernel": f"{N}x{D}: {threads} threads, V = {V}"}

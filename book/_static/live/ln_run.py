@@ -107,15 +107,13 @@ def figures():
         plt.close("all")
 
 
-# IPython.display in a few lines; IPython itself is 5 MB.
-
-
 class _Face:
     def __init__(self, data):
         self.data = data
 
 
 def _stand_in():
+    """IPython.display in a few lines; IPython itself is 5 MB."""
     kinds = {
         name: type(name, (_Face,), {f"_repr_{name.lower()}_": lambda self: self.data})
         for name in ("HTML", "SVG", "Markdown", "Latex")
@@ -159,8 +157,6 @@ def settle(offered):
     exercises.check = reporting(exercises.check)
     _stand_in()
 
-
-# Running
 
 #: Of the value of a last line, what figures() and reporting() show.
 SHOWN = "matplotlib.figure", "lnbook.exercises.report"

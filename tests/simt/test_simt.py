@@ -38,9 +38,7 @@ def line_of(kernel, text):
 
 
 def caught(error, kernel, block, *arguments, grid=1, at="# HERE", say=()):
-    """Run ``kernel``, expect ``error`` on the line marked ``at`` and the texts ``say`` in its
-    message.
-    """
+    """Run ``kernel``, expect ``error`` on the line marked ``at``, and ``say`` in its message."""
     with pytest.raises(error) as info:
         simt.launch(kernel, grid, block, *arguments)
     assert type(info.value) is error

@@ -31,9 +31,7 @@ def at(array, items):
 
 
 class Guarded:
-    """Arrays inside larger buffers of one pattern; ``intact()`` says whether the surroundings still
-    have it.
-    """
+    """Arrays inside larger buffers of one pattern; ``intact()``: is it there still, around them?"""
 
     def __init__(self, *shapes, dtype, items=0):
         self.buffers, self.arrays = [], []
@@ -74,9 +72,7 @@ def others_of(kind, x):
 @pytest.mark.parametrize("items", [0, 1, 15])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_nothing_is_written_outside_the_results(dtype, items, kind):
-    """Of h, y, dx, the statistics, dgamma and dbeta; by one thread and by three; near and, in the
-    last shape, far.
-    """
+    """Of h, y, dx, statistics, dgamma and dbeta; by one thread and by three; near, and once far."""
     far = 7300, 300
     assert 2 * 4 * math.prod(far) >= kernels.OUT_OF_CACHE_BYTES
     for rows, D in (*itertools.product((1, 3, 20), WIDTHS), far):
@@ -109,9 +105,7 @@ def test_nothing_is_written_outside_the_results(dtype, items, kind):
 @pytest.mark.parametrize("precise", [False, True])
 @pytest.mark.parametrize("dtype", cases.DTYPES)
 def test_out(dtype, precise, kind):
-    """It is what is returned, all of it is written and nothing beside it, and the bits are those
-    without it.
-    """
+    """It is returned, all of it is written, nothing beside it; the bits are those without it."""
     if precise and dtype == "float64":
         pytest.skip("float64 is precise")
     for shape in ((7,), (5, 300), (2, 3, 2500), (0, 4)):
@@ -400,9 +394,7 @@ def test_sums_over_rows_of_a_constant():
 
 
 def test_precise_is_rounded_once():
-    """Half an ulp of each element; float64 inside leaves 1e-16 * 1e7 (the offset), 2 % of a
-    float32's 6e-8.
-    """
+    """Half an ulp of each element; float64 inside leaves 1e-16 * 1e7 (the offset), 2 % of 6e-8."""
     x, gamma, beta, dy = arrays((2, 2500), offset=1e7)
     exact = reference.layer_norm(x, gamma, beta, dy)
     for a, b in zip(

@@ -1,6 +1,4 @@
-"""lnlib.cpu and its compiler: what is compiled, how often, what is kept on disk, and that nothing
-else depends on it.
-"""
+"""lnlib.cpu and its compiler: what is compiled, how often, and what is kept on disk."""
 
 import errno
 import functools

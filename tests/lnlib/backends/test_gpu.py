@@ -154,9 +154,7 @@ def test_bad_input_is_refused_by_name(
 
 
 def test_arrays_on_the_device_stay_there(interpreted):
-    """Nothing is copied; x and gamma in the cache are the caller's; the bits are those that NumPy
-    arrays give.
-    """
+    """Nothing is copied; x and gamma in the cache are the caller's; the bits are those of NumPy."""
     x, gamma, beta, dy = ON_DEVICE
     expected = run(X, GAMMA, BETA, DY)
     y, cache = gpu.layer_norm_forward(x, gamma, beta)
@@ -198,9 +196,7 @@ def test_device_arrays_without_a_device():
 
 @pytest.mark.parametrize("precise, real", [(False, "f4"), (True, "f8")])
 def test_the_cache_shares_no_memory_with_its_arguments(precise, real):
-    """It survives whatever happens to x, gamma and beta; and no result shares memory with
-    another.
-    """
+    """It survives a change of x, gamma and beta; and no result shares memory with another."""
     x, gamma, beta, dy = (a.copy() for a in (X, GAMMA, BETA, DY))
     y, cache = gpu.layer_norm_forward(x, gamma, beta, precise=precise)
     expected = gpu.layer_norm_backward(dy, cache)
@@ -228,9 +224,7 @@ def test_out(kind):
 
 
 def test_a_positive_eps_stays_positive():
-    """Though 1e-60 is 0 in float32, a constant row gives beta, also where it is scaled; eps = 0 is
-    0 / 0.
-    """
+    """Though 1e-60 is 0 in float32, a constant row gives beta, also scaled; eps = 0 is 0 / 0."""
     x = np.float32([[3, 3, 3, 3], [1e30, 1e30, 1e30, 1e30], [1e-40, 1e-40, 1e-40, 1e-40]])
     one = np.ones(4, "f4")
     with np.errstate(all="raise"):
@@ -357,9 +351,7 @@ DEVICE_CASES = [
 @pytest.mark.parametrize("precise", [False, True])
 @pytest.mark.parametrize("case", DEVICE_CASES, ids=[case.name for case in DEVICE_CASES])
 def test_on_the_gpu_agrees_with_exact_arithmetic(case, precise):
-    """NumPy arrays that go to the GPU and back: the bars of the interpreter. (Fused multiply-add
-    rounds less.)
-    """
+    """The bars of the interpreter, for NumPy arrays. (Fused multiply-add rounds less.)"""
     judge(case, precise)
 
 
@@ -375,9 +367,7 @@ def test_on_the_gpu_agrees_with_exact_arithmetic(case, precise):
     ],
 )
 def test_on_the_gpu_arrays_stay_there(library, shape, dtype, parameters, precise):
-    """Results are arrays of the caller's library, of the dtypes of the contract, and the bits are
-    those of NumPy.
-    """
+    """Results are arrays of the caller's library, of the right dtypes, with the bits of NumPy's."""
     a = arrays(shape, dtype, parameters)
     x, gamma, beta, dy = (library.put(b) for b in a)
     y, cache = gpu.layer_norm_forward(x, gamma, beta, precise=precise)
@@ -418,9 +408,7 @@ def test_width_of_an_access_is_one_that_every_array_allows(dtype, widths):
 
 @needs_gpu
 def test_on_the_gpu_misaligned_arrays(library):
-    """A view that begins 4 bytes behind the beginning of memory: width 1, and no "misaligned
-    address".
-    """
+    """A view that begins 4 bytes behind its memory: width 1, and no "misaligned address"."""
     a = arrays((7, 100))
     flat = [library.put(np.concatenate([np.zeros(1, "f4"), b.reshape(-1)])) for b in a]
     x, gamma, beta, dy = (b[1:].reshape(c.shape) for b, c in zip(flat, a))
@@ -433,9 +421,7 @@ def test_on_the_gpu_misaligned_arrays(library):
 
 @needs_gpu
 def test_on_the_gpu_what_pytorch_has_of_its_own():
-    """A tensor with a graph, a transposed one; bfloat16, and a tensor on the host, which is an
-    array on the host.
-    """
+    """A tensor with a graph, a transposed one; bfloat16; and a tensor on the host."""
     torch = imported("torch")
     x, one = torch.ones(8, 8, device="cuda"), torch.ones(8, device="cuda")
     for bad, error, found in (
@@ -456,9 +442,7 @@ def test_on_the_gpu_what_pytorch_has_of_its_own():
 
 
 def test_which_stream():
-    """The caller's, else the one that the array names, else the default one: 0, which 1 names,
-    too.
-    """
+    """The caller's, else the one that the array names, else the default one: 0, also named 1."""
     ours = types.SimpleNamespace(handle=np.int64(9))  # Numba's, of this version; of another
     theirs = types.SimpleNamespace(handle=types.SimpleNamespace(value=9))
     for named, given, expected in (
@@ -485,9 +469,7 @@ def streams(monkeypatch):
 @needs_gpu
 @pytest.mark.parametrize("given", ["as a number", "as the current one"])
 def test_on_the_gpu_the_callers_stream(library, given, streams):
-    """All three kernels are launched there. (No result is read before that stream has been waited
-    for.)
-    """
+    """All three kernels are launched there. (No result is read before the stream is done.)"""
     a = arrays((70, 1000))
     expected = run(*a)
     streams.clear()
@@ -510,9 +492,7 @@ def test_on_the_gpu_the_callers_stream(library, given, streams):
 
 @needs_gpu
 def test_on_the_gpu_kernels_wait_for_the_callers_work():
-    """x arrives on PyTorch's current stream after a long wait: on another stream, a kernel would
-    find zeros.
-    """
+    """x arrives on PyTorch's current stream, late: on another one, a kernel would find zeros."""
     torch = imported("torch")
     a = arrays((70, 1000))
     expected = run(*a)

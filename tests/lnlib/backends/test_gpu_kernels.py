@@ -82,9 +82,7 @@ def rounded_and_back(values, kept, numbers, n):
 
 
 def to_round(dtype):
-    """Any bits of a float32; what lies in the middle of two bfloat16, and next to it; NaN, Inf, the
-    largest.
-    """
+    """Any bits of a float32; the middle of two bfloat16, and next to it; NaN, Inf, the largest."""
     rng = np.random.default_rng(3)
     any_bits = rng.integers(0, 2**32, 300, dtype=np.uint64).astype(np.uint32).view("f4")
     middle = (rng.integers(0, 2**16, 100) << 16 | 0x8000).astype(np.uint32).view("f4")
@@ -95,9 +93,7 @@ def to_round(dtype):
 
 
 def judge_rounding(values, kept, numbers):
-    """Both as lnlib.rounding has it, which rounds once; and the bits are the upper half of a
-    float32.
-    """
+    """Both as lnlib.rounding has it, rounded once; the bits are the upper half of a float32."""
     expected = round_to(values.astype("f8"), "bfloat16").astype("f4")
     assert np.array_equal(numbers, expected, equal_nan=True)
     assert np.array_equal((kept.astype(np.uint32) << 16).view("f4"), expected, equal_nan=True)
@@ -189,9 +185,7 @@ def launch_all(kind, x, gamma, beta, dy, eps=1e-5, real=np.float32):
 )
 @every_kind
 def test_every_kernel(kind, real, dtype, offset):
-    """Seven rows, three partial sums: some have three terms, some two; every number of a result is
-    written.
-    """
+    """Seven rows, three partial sums of three terms or two; every number of a result is written."""
     judged = cases.judge(
         cases.Case(f"7x{kind.D} {dtype} {offset}", (7, kind.D), dtype, offset=offset)
     )
@@ -229,9 +223,7 @@ def test_every_kernel_without_a_mean_and_with_a_residual(kind):
 )
 @every_kind
 def test_every_kernel_out_of_range(kind, sigma, eps, exponent):
-    """Scaling by a power of two rounds nothing; dx of a row of 2^e times as large is 1 / 2^e of
-    it.
-    """
+    """Scaling by a power of two rounds nothing; dx of a row 2^e times as large is 1 / 2^e of it."""
     x, gamma, beta, dy = arrays((3, kind.D))
     x = (sigma * x.astype("float64")).astype("float32")
     y, dx, dgamma, dbeta = launch_all(kind, x, gamma, beta, dy, eps)
@@ -264,9 +256,7 @@ def test_every_kernel_on_constants(kind):
 
 @every_kind
 def test_every_kernel_keeps_large_upstreams(kind):
-    """Where only the sums overflow, dx is what it is of a smaller dy, times a power of two: no bit
-    differs.
-    """
+    """Where only the sums overflow, dx is that of a smaller dy times 2^e: no bit differs."""
     x, gamma, beta, dy = arrays((3, kind.D))
     dy += np.float32(1)  # so that they do: D * 2^125
     x *= np.float32(2**30)  # dx is much smaller than dy
@@ -287,9 +277,7 @@ def test_every_kernel_keeps_large_upstreams(kind):
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @every_kind
 def test_every_kernel_keeps_nan_in_its_row(kind, bad):
-    """Every lane and warp must leave the loops together, or the interpreter reports a barrier not
-    all reach.
-    """
+    """Every lane and warp must leave the loops together, or the interpreter reports a barrier."""
     x, gamma, beta, dy = arrays((5, kind.D))
     clean = launch_all(kind, x, gamma, beta, dy)
     broken_x, broken_dy = x.copy(), dy.copy()
@@ -379,8 +367,6 @@ def test_sums_do_not_depend_on_the_blocks(kind):
 @pytest.mark.parametrize("partials", [1, 2, 3, 5, 31, 33, 64, 1024, 1025, 2100])
 @pytest.mark.parametrize("D", [1, 7, 8, 40])
 def test_add_partials(D, partials):
-    """Every number of lanes, and more terms than a block has, in two launches: integers, so sums
-    are exact.
-    """
+    """Every number of lanes, and more terms than a block has, in two launches; sums are exact."""
     a = np.random.default_rng(partials).integers(-99, 100, (partials, D)).astype("f4")
     assert np.array_equal(launch_add(a.reshape(-1), partials)[0], a.sum(0))

@@ -90,7 +90,7 @@ class Case:
 
     def __str__(self):
         layouts = f", {in_words(self.layouts)}" if self.layouts else ""
-        dtypes = dict.fromkeys(self.dtype_of(name) for name in ("x", "gamma", "dy"))
+        dtypes = dict.fromkeys(self.dtype_of(name) for name in ("x", "gamma", "dy", "y"))
         return f"x of shape {self.x.shape}, {' and '.join(dtypes)}, eps = {self.eps:g}{layouts}"
 
     def dtype_of(self, name: str) -> str:

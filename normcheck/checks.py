@@ -144,8 +144,9 @@ def results_alike(settings, case, seen, where):
     found = {name: misshapen(name, a, case) for name, a in seen[-1].tensors.items()}
     for name, dtype in seen[-1].dtypes.items():
         if not found[name] and dtype != (right := case.dtype_of(name)):
-            of = "gamma" if name in ("dgamma", "dbeta") and settings.gamma_dtype else "x"
-            found[name] = f"{name} has dtype {dtype}, expected {right}, the dtype of {of}"
+            of = "x" if not settings.dtype_of(name, "") else "gamma"
+            of = "as you said" if name == "y" and settings.y_dtype else f"the dtype of {of}"
+            found[name] = f"{name} has dtype {dtype}, expected {right}, {of}"
     return [Finding(name, None, sentence) for name, sentence in found.items() if sentence]
 
 
@@ -153,7 +154,7 @@ def orders(case, settings):
     """y rounded once, y of an xhat that was rounded before, and where these differ; all flat."""
     xhat, gamma = truth(case, settings).xhat, case.spread(case.plain.gamma)
     both = (gamma * a for a in (xhat, stored(xhat, case.dtype)))
-    once, twice = (stored(a, case.dtype).ravel() for a in both)
+    once, twice = (stored(a, case.dtype_of("y")).ravel() for a in both)
     return once, twice, np.flatnonzero(once != twice)
 
 

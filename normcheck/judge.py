@@ -70,7 +70,8 @@ def truth(case, settings):
         found = {name: reference.to_float64(array) for name, array in arrays.items()}
         found |= {name: found[name].reshape(shapes.rows) for name in ("y", "dx", "xhat")}
         of_case = case.dtype, case.dtype_of("dgamma"), accumulate, settings.rms
-        errors = allowed(found, x, *map(case.spread, scaled), dys, *of_case, powers, shapes.whole)
+        given = found, x, *map(case.spread, scaled), dys
+        errors = allowed(*given, *of_case, powers, shapes.whole, settings.y_dtype)
         keep = errors if power == of_gamma else ("y",)
         wide |= {name: np.ldexp(found[name], powers[name]) for name in keep}
         slack |= {name: np.ldexp(errors[name], powers[name]) for name in keep}

@@ -1,7 +1,5 @@
 """Where the numbers of an array lie in memory: what callers make by slicing and transposing, and
-autograd of itself.
-
-Names of layouts follow the name of an argument: "dy every second element".
+autograd of itself. Names of layouts follow that of an argument: "dy every second element".
 """
 
 from typing import NamedTuple

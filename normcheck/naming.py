@@ -18,7 +18,7 @@ from lnlib import layernorm
 from lnlib.rounding import FORMATS, round_to
 
 from .adapters import NumPyPair
-from .cases import draw, drawer
+from .cases import ARGUMENTS, draw, drawer
 from .checks import misshapen, shape_of
 from .evidence import FAR, IN_ONE_PLACE, alike, failed, passed, results, same, wrong_in
 from .judge import judge
@@ -38,6 +38,9 @@ from .targets import Raised, TargetError
 PLAIN = "ordinary rows", "any width", "any shape", "gamma of either sign, and 0"
 
 
+ONE_DTYPE = dict.fromkeys(("gamma_dtype", "dy_dtype", "y_dtype"))
+
+
 class Candidate(NamedTuple):
     """A known wrong norm: ``tensors`` gives those of a case, or None; a convention has choices."""
 
@@ -55,11 +58,13 @@ ZEROS = Candidate(
 
 
 def of_pair(names, sentence, pair, settings):
-    """A candidate that is a pair of functions; it takes eps and beta whatever the target does."""
+    """A candidate that is a pair; it takes eps, beta and one dtype whatever the target does."""
     target = NumPyPair(pair, Settings(settings.kind, groups=settings.groups))
 
     def tensors(case):
-        found = results(target, case.plain)
+        finest = min(map(case.dtype_of, ARGUMENTS), key=lambda dtype: FORMATS[dtype].u)
+        said = dataclasses.replace(case.plain.said, **ONE_DTYPE)
+        found = results(target, dataclasses.replace(case.plain, dtype=finest, said=said))
         return found and case.tensors_of(found)
 
     return Candidate(names, sentence, tensors)
@@ -166,7 +171,7 @@ def guarded(one, settings):
 
     def tensors(case):
         found, right = one.tensors(case), the_library(settings).tensors(case)
-        return found and {
+        return (found and right) and {
             name: np.where(np.isfinite(a), a, right[name]) if a.shape == right[name].shape else a
             for name, a in found.items()
         }
@@ -412,7 +417,7 @@ def telling_dtype(target, asked, wrong):
     right = [name for name in settings.tensors if name not in wrong]
 
     def is_that_function(case, wide):
-        of_all = dataclasses.replace(case.said, gamma_dtype=None, dy_dtype=None)
+        of_all = dataclasses.replace(case.said, **ONE_DTYPE)
         wider = dataclasses.replace(case, dtype=wide, said=of_all)
         here, there = results(target, case), results(target, wider)
         if there is None or not same(here, there, case, settings):

@@ -76,10 +76,8 @@ class Failure:
         other = self.failed - self.alike
         some = f"{self.failed} of {self.tried} cases" if self.failed < self.tried else ""
         some = f"{target} failed in {some or 'all cases'}" if target else some
-        said = filter(
-            None, (some, other and f"in {other} of them something else is wrong", self.where)
-        )
-        words = "; ".join(map(str, said))
+        more = f"in {other} of them something else is wrong" if other else ""
+        words = "; ".join(filter(None, (some, more, self.where)))
         return f"{self.property} ({words})" if words else self.property
 
     @builtins.property  # "property" is a field

@@ -58,6 +58,7 @@ class Settings:
     eps: float | None = _option(None, "the eps fixed in it; else its last argument", type=float)
     gamma_dtype: str | None = _option(None, "that of gamma and beta, if not x's", choices=DTYPES)
     dy_dtype: str | None = _option(None, "that of dy, if not x's", choices=DTYPES)
+    y_dtype: str | None = _option(None, "that of y, if not x's", choices=DTYPES)
     gamma: bool = _option(True, "whether there is a gamma")
     gamma_offset: float = _option(0.0, "what is added to gamma, 1 as in Gemma", type=float)
     beta: bool = _option(True, "whether there is a beta; RMS norm has none")
@@ -85,9 +86,9 @@ class Settings:
 
     def __post_init__(self):
         if isinstance(self.dtypes, Mapping):  # argument -> dtype
-            if not {"x"} <= self.dtypes.keys() <= {"x", "gamma", "dy"}:
+            if not {"x"} <= self.dtypes.keys() <= {"x", "gamma", "dy", "y"}:
                 found = ", ".join(map(str, self.dtypes))
-                raise ValueError(f"dtypes: found those of {found}, expected x, and gamma and dy")
+                raise ValueError(f"dtypes: found those of {found}, expected x, and gamma, dy, y")
             for name in self.dtypes.keys() - {"x"}:
                 object.__setattr__(self, f"{name}_dtype", self.dtypes[name])
             object.__setattr__(self, "dtypes", (self.dtypes["x"],))
@@ -148,9 +149,8 @@ class Settings:
 
     def dtype_of(self, name: str, dtype: str) -> str:
         """The dtype of the array ``name`` where x has ``dtype``."""
-        of = {"gamma": self.gamma_dtype, "beta": self.gamma_dtype, "dy": self.dy_dtype}
-        name = {"dgamma": "gamma", "dbeta": "beta", "dh": "dy"}.get(name, name)
-        return of.get(name) or dtype
+        name = {"beta": "gamma", "dgamma": "gamma", "dbeta": "gamma", "dh": "dy"}.get(name, name)
+        return getattr(self, f"{name}_dtype", None) or dtype
 
     def accumulated_in(self, dtype: str) -> str:
         return self.accumulate or str(validation.COMPUTE_DTYPE[dtype])

@@ -1,7 +1,6 @@
 """What any right implementation may lose of y, dx, dgamma and dbeta by rounding.
 
-It follows from the dtype, the shape, and how far a row is from zero. Arguments are not checked:
-these are the judge's own sums.
+It follows from the dtype, the shape, and how far a row is from zero. Arguments are not checked.
 """
 
 import math
@@ -29,10 +28,9 @@ def distance_loss(offset, D):
 
 
 def near_zero(D, accumulate):
-    """What any right spelling may lose of a row, relative to what is rounded.
-
-    A statistic is a sum of D terms, added in some order: typically wrong by u sqrt(D) / 4 of the
-    sum of their sizes, and always by less than D u. A row has up to twenty roundings of its own.
+    """What any right spelling may lose of a row, relative to what is rounded. A statistic is a sum
+    of D terms, added in some order: typically wrong by u sqrt(D) / 4 of the sum of their sizes, and
+    always by less than D u. A row has up to twenty roundings of its own.
     """
     return (20 + 4 * math.sqrt(D)) * U[accumulate]
 
@@ -48,13 +46,13 @@ def xhat_size(xhat):
 
 
 def allowed(
-    exact, x, gamma, beta, dy, dtype, of_sums, accumulate, rms=False, powers=None, whole=None
+    exact, x, gamma, beta, dy, dtype, of_sums, accumulate, rms=False, powers=(), whole=None, y=None
 ):
     """Absolute L2 errors that any right spelling may make: of each row of y and dx, each column of
     dgamma and dbeta.
 
     ``exact`` holds float64 arrays, x and dy have shape (rows, D); ``of_sums`` is the dtype of
-    dgamma and dbeta, ``accumulate`` that of arithmetic and sums.
+    dgamma and dbeta, ``y`` that of y if not x's, ``accumulate`` that of arithmetic and sums.
 
     xhat may lose :func:`near_zero` of its :func:`xhat_size`, times what its distance from zero
     costs; y takes that times gamma, a term of dgamma times dy. In dx the product g = gamma * dy,
@@ -77,8 +75,7 @@ def allowed(
     spacing, stored_spacing = (FORMATS[name].smallest_subnormal for name in (accumulate, dtype))
     floor = 20 / 2 * spacing + 8 / 2 * stored_spacing * half
     floors = {
-        name: np.ldexp(floor, -(powers or {}).get(name, 0))
-        for name in ("y", "dx", "dgamma", "dbeta")
+        name: np.ldexp(floor, -dict(powers).get(name, 0)) for name in ("y", "dx", "dgamma", "dbeta")
     }
     rstd, norm, last = exact["rstd"].reshape(-1, 1), np.linalg.norm, 4 * (u + stored)
     offset = np.abs(x.mean(axis=-1, keepdims=True)) * rstd * (not rms)
@@ -97,6 +94,9 @@ def allowed(
         last = last_of_sums * np.abs(exact[name]) + N * L * floors[name]
         return norm(terms, axis=(0, 2)) + adding + last
 
+    if y:  # which may be narrower
+        last += 4 * U[y]
+        floors["y"] += np.ldexp(FORMATS[y].smallest_subnormal, -dict(powers).get("y", 0))
     y_ends = last * norm(np.abs(beta) + np.abs(exact["y"]), axis=-1)
     return {
         "y": norm(gamma * xhat, axis=-1) + y_ends + floors["y"] * math.sqrt(D),

@@ -90,9 +90,8 @@ def _listed(values):
 
 
 def rule(known, failures, probe):
-    """The simplest rule, in words, by which the values that failed are told from those that held
-    (``known``: value -> whether it failed) and all ``failures`` fail; or nothing. If there are
-    several, more values are tried until one is left, and then where its limit is.
+    """The simplest rule, in words, that is true of what is ``known`` (value -> whether it failed)
+    and of all ``failures``, or nothing. If there are several, more values are tried.
     """
     if len(known) < (2 if probe else 3):
         return ""

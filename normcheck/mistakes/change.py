@@ -13,10 +13,9 @@ from lnlib import validation
 
 
 def changed(text, changes, times=1):
-    """``text`` with the (old, new) pairs of ``changes`` replaced, in order.
-
-    Each ``old`` must occur ``times`` times, or at least once if ``times`` is None; else ValueError:
-    a change that changes nothing, or more than meant, is no change.
+    """``text`` with the (old, new) pairs of ``changes`` replaced, in order. Each ``old`` must occur
+    ``times`` times, or at least once if ``times`` is None; else ValueError: a change that changes
+    nothing, or more than meant, is no change.
     """
     for old, new in changes:
         found = text.count(old)

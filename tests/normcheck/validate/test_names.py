@@ -261,7 +261,24 @@ RESIDUALS = {
     ),
     "dh-added-to-dy": lambda dy, dh, of_h, *_: layer_norm_backward(dy + dh, of_h),
 }
+
+
+def of_half(change):
+    """A pair on float32 whose y and dy are float16."""
+
+    def forward(*given):
+        y, cache = layer_norm_forward(*given)
+        return y.astype(np.float16), cache
+
+    def backward(dy, cache):
+        dx, *sums = layer_norm_backward(dy.astype(np.float32), cache)
+        return change(dx), *sums
+
+    return forward, backward
+
+
 GROUPS, RESIDUAL = {"kind": "group_norm", "groups": 2}, {"residual": True}
+MIXED = {"dtypes": {"x": "float32", "dy": "float16", "y": "float16"}}
 
 
 @pytest.mark.slow
@@ -275,7 +292,10 @@ GROUPS, RESIDUAL = {"kind": "group_norm", "groups": 2}, {"residual": True}
             ("allennlp-sample-variance", "sample-variance"),
         ),
         *((with_residual(RESIDUALS[name]), RESIDUAL, (name,)) for name in RESIDUALS),
+        (of_half(np.negative), MIXED, ("dx-negated",)),
     ],
 )
 def test_group_norms_residuals_and_guards(pair, options, names):
-    assert told(pair, **options).names == names
+    report = validate(pair, quick=True, **options)
+    assert report.mistake.names == names
+    assert "shapes and dtypes of results" in report.kept

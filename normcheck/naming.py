@@ -409,9 +409,7 @@ def family(settings, dtype):
 
 def telling_dtype(target, asked, wrong):
     """float64, which tells formulas apart best, or else float32, if the target is the same function
-    there, to the digits asked for.
-
-    It is not if what held is wrong there, or if its numbers in float64 are numbers of float32.
+    there, to the digits asked for: not if what held is wrong, or float64 numbers are of float32.
     """
     settings = target.settings
     right = [name for name in settings.tensors if name not in wrong]

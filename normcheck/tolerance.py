@@ -91,8 +91,9 @@ def allowed(
     def of_sum(name, terms, sizes, shared=0):
         terms, sizes = (a.reshape(N, C, L) for a in (terms, sizes))
         adding = u * math.sqrt(N * L) * sizes.sum(axis=(0, 2)) + shared
+        own = FORMATS[of_sums].smallest_subnormal * (of_sums != dtype)
         last = last_of_sums * np.abs(exact[name]) + N * L * floors[name]
-        return norm(terms, axis=(0, 2)) + adding + last
+        return norm(terms, axis=(0, 2)) + adding + last + np.ldexp(own, -dict(powers).get(name, 0))
 
     if y:  # which may be narrower
         last += 4 * U[y]

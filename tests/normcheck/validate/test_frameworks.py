@@ -126,12 +126,8 @@ def test_the_pair_of_the_page_for_device_arrays():
     pytest.importorskip("numba.cuda", reason="Numba has no CUDA target here")
     page = (BOOK / "validate-your-own.md").read_text(encoding="utf-8")
     of_page = page.partition("```python\n")[2].partition("```")[0]
-    ran = subprocess.run(
-        [sys.executable, "-c", of_page + SIMULATED],
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
-        capture_output=True,
-        text=True,
-    )
+    command, env = [sys.executable, "-c", of_page + SIMULATED], {"NUMBA_ENABLE_CUDASIM": "1"}
+    ran = subprocess.run(command, env=os.environ | env, capture_output=True, text=True)
     assert ran.stdout.split() == ["True", "True"], ran.stderr[-2000:]
 
 

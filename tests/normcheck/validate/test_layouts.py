@@ -40,17 +40,10 @@ def failures(forward, backward, **options):
     }
 
 
-def as_seen(layout):
-    """An array of shape (3, 4, 7) in a layout, which may be written to, and the one that it was
-    before.
-    """
-    a = np.arange(84, dtype=np.float32).reshape(3, 4, 7)
-    return laid_out(a, layout), a
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_layout_has_its_strides_and_its_code_makes_it(layout):
-    seen, a = as_seen(layout)
+    a = np.arange(84, dtype=np.float32).reshape(3, 4, 7)
+    seen = laid_out(a, layout)
     assert seen.strides == tuple(4 * s for s in STRIDES[layout])
     assert seen.shape == a.shape and seen.flags.writeable
     made = {"np": np, "dy": a}
@@ -62,10 +55,9 @@ def test_a_layout_has_its_strides_and_its_code_makes_it(layout):
 
 
 def test_contiguous_speaks_of_what_the_caller_makes():
-    assert {in_words(case.layouts) for case in layout_cases(contiguous=True)} == {
-        f"x, gamma, beta and dy {FURTHER}",
-        f"dy {FURTHER}",
-    }
+    all_alike, alone = f"x, gamma, beta and dy {FURTHER}", f"dy {FURTHER}"
+    found = {in_words(case.layouts) for case in layout_cases(contiguous=True)}
+    assert found == {all_alike, alone}
     of_autograd = [case.layouts for case in layout_cases(contiguous=True, framework="torch")]
     assert len(of_autograd) == 1 + len(LAYOUTS) and all("dy" in layouts for layouts in of_autograd)
 

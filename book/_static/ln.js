@@ -29,7 +29,7 @@ const hang = (pre) => {
   pre.replaceChildren(...lines.filter((parts) => parts.length).map((parts) => {
     const line = Object.assign(document.createElement("span"), { className: "ln-line" });
     line.append(...parts);
-    line.style.setProperty("--in", line.textContent.search(/\S|$/));
+    line.style.setProperty("--in", Math.min(16, line.textContent.search(/\S|$/)));
     return line;
   }));
 };

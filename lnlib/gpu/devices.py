@@ -185,6 +185,8 @@ class Gpu:
 
     def empty(self, shape, dtype):
         if is_tensor(self.x):
+            if shape == self.x.shape and self.x.dtype == _torchs(dtype):  # in half the time
+                return sys.modules["torch"].empty_like(self.x)
             return self.x.new_empty(shape, dtype=_torchs(dtype))
         if type(self.x).__module__.partition(".")[0] == "cupy":
             return sys.modules["cupy"].empty(shape, dtype)

@@ -18,10 +18,11 @@ The same functions as in :mod:`lnlib.layernorm`, with the same arguments and res
   float64, which for float64 keeps what it loses. Where all terms of a sum are equal their roundings
   do not average: up to 4.5 u. With threads each has its own sums, added in the order of the
   threads. They are rounded once.
-* **Memory.** While a row is summed, the row before is written, block by block in turn, so that the
-  core reads and writes at once. A loop of backward stores dx and nothing else, because stores wait
-  for one another. Where the arrays of a pass are 16 MB or more (``kernels.OUT_OF_CACHE_BYTES``),
-  long rows are stored past the caches: what reads the result next reads it from memory.
+* **Memory.** While forward sums a row, it writes the row before, block by block in turn, so that
+  the core reads and writes at once. A loop of backward stores dx and nothing else, because stores
+  wait for one another. Where the arrays of a pass are 16 MB or more
+  (``kernels.OUT_OF_CACHE_BYTES``), long rows are stored past the caches: what reads the result next
+  reads it from memory.
 * **Vectors** are as wide as those of the CPU, up to 512 bits, which LLVM must be asked for.
 * **Rows out of range.** A row whose variance leaves the range where these loops are accurate, or
   that holds NaN or Inf, is done by :mod:`lnlib.layernorm`. So are gradients in which something may

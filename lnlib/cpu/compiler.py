@@ -1,4 +1,4 @@
-"""What Numba has no option for: no overlaps, a cache on disk that may fail, streams, prefetches."""
+"""What Numba has no option for: no overlaps, a cache on disk that may fail, streaming stores."""
 
 import contextlib
 import warnings
@@ -89,23 +89,6 @@ def stream(typing_context, array, i, j, number):
         return context.get_dummy_value()
 
     return types.void(array, i, j, array.dtype), generate
-
-
-@intrinsic
-def prefetch(typing_context, array, i, j):
-    """Load the cache line of array[i, j] into the nearest cache; it may lie behind the array."""
-
-    def generate(context, builder, signature, arguments):
-        kind, byte, number = signature.args[0], ir.IntType(8).as_pointer(), ir.IntType(32)
-        view = context.make_array(kind)(context, builder, arguments[0])
-        address = get_item_pointer(context, builder, kind, view, arguments[1:3])
-        of_llvm = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], of_llvm)
-        read, keep, data = number(0), number(3), number(1)
-        builder.call(function, [builder.bitcast(address, byte), read, keep, data])
-        return context.get_dummy_value()
-
-    return types.void(array, i, j), generate
 
 
 @intrinsic

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, prange
 
 from .. import validation
-from .compiler import NoAlias, cached, fence, prefetch, stream, use_widest_vectors
+from .compiler import NoAlias, cached, fence, stream, use_widest_vectors
 
 #: Rows whose parameter gradients are added in the dtype of the arithmetic, before float64.
 ROW_BLOCK = 16
@@ -206,9 +206,9 @@ def _fold(block, sums):
             block[j] = 0
 
 
-# Sums over a row. A core can read one row from memory while it writes another, so the row before is
-# written on the way, a block of it after each block that is summed: its ``columns``, from the first
-# to the last. After the last row there is one more turn, in which nothing is ``summed``.
+# Sums over a row. A core can read one row from memory while it writes another, so forward writes
+# the row before on the way, a block of it after each block that is summed: its ``columns``, from
+# the first to the last. After the last row there is one more turn, in which nothing is ``summed``.
 
 
 @_inlined
@@ -265,37 +265,19 @@ def _guess_at_g(dy, i, gamma):
 
 
 @_inlined
-def _row_sums(dy, x, i, summed, row, guess, gamma, dgamma, dbeta, before, columns, dh, dx, streams):
-    """_upstream_sums of all of row i. ``row``: its mean, shift and rstd; ``before``: what _write_dx
-    takes of the row before, or None, if that is written.
-
-    Where results are streamed, so many sums wait for x and dy that a core has no room for further
-    loads: they are loaded two blocks early.
-    """
-    block, D, line = SUM_BLOCK_BYTES // _itemsize(x), x.shape[1], LINE // _itemsize(x)
-    mean, shift, rstd = row
+def _row_sums(dy, x, i, gamma, mean, shift, rstd, guess, dgamma, dbeta):
+    """_upstream_sums of all of row i."""
+    block, D = SUM_BLOCK_BYTES // _itemsize(x), x.shape[1]
     w_sum = wx_sum = x_sum = w_lost = wx_lost = x_lost = 0.0
-    written, end = columns
     start = 0
     while start < D:
         stop = min(start + block, D)
-        if summed:
-            w, wx, xhat = _upstream_sums(
-                dy, x, i, start, stop, gamma, mean, shift, rstd, guess, dgamma, dbeta
-            )
-            w_sum, w_lost = _accumulate(w_sum, w_lost, w, _itemsize(x))
-            wx_sum, wx_lost = _accumulate(wx_sum, wx_lost, wx, _itemsize(x))
-            x_sum, x_lost = _accumulate(x_sum, x_lost, xhat, _itemsize(x))
-        if before is not None:
-            next = min(written + block, end)
-            if streams:
-                for j in range(np.uintp(start), np.uintp(stop), np.uintp(line)):
-                    prefetch(x, np.uintp(i), j + np.uintp(2 * block))
-                    prefetch(dy, np.uintp(i), j + np.uintp(2 * block))
-                _write_dx(dy, x, i - 1, written, next, gamma, before, dh, dx, True)
-            else:
-                _write_dx(dy, x, i - 1, written, next, gamma, before, dh, dx, None)
-            written = next
+        w, wx, xhat = _upstream_sums(
+            dy, x, i, start, stop, gamma, mean, shift, rstd, guess, dgamma, dbeta
+        )
+        w_sum, w_lost = _accumulate(w_sum, w_lost, w, _itemsize(x))
+        wx_sum, wx_lost = _accumulate(wx_sum, wx_lost, wx, _itemsize(x))
+        x_sum, x_lost = _accumulate(x_sum, x_lost, xhat, _itemsize(x))
         start = stop
     return w_sum + w_lost, wx_sum + wx_lost, x_sum + x_lost
 
@@ -415,50 +397,44 @@ def _backward(dy, x, saved, dh, dx, dbeta, sums, part, parts):
     tolerance, limit = TOLERANCE_OF_A_MEAN[_itemsize(gamma) // 8], SAFE[_itemsize(gamma) // 8]
     root = math.sqrt(D)
     streams = (3 if dh is None else 4) * x.nbytes >= OUT_OF_CACHE_BYTES and D >= LONG_ROW
-    line_of_dx, left, changed = _columns_before_line(dx), 0, 0
+    before, left, changed = _columns_before_line(dx), 0, 0
     zeros = _zeros_on_lines(gamma)
     gammas, betas = zeros[0, :D], None if dbeta is None else zeros[1, :D]
-    first, end = len(x) * part // parts, len(x) * (part + 1) // parts
-    none = real(0)
-    before, columns = (none, none, none, none, none), (0, 0)
-    rstd = mean = shift = guess = expected = none
-    for i in range(first, end + 1):
-        if i > first:
-            columns = _whole_lines(i - 1, D, line_of_dx, line, streams)
-            _write_dx(dy, x, i - 1, 0, columns[0], gamma, before, dh, dx, None)
-            _write_dx(dy, x, i - 1, columns[1], D, gamma, before, dh, dx, None)
-        if i < end:
+    end = len(x) * (part + 1) // parts
+    for block in range(len(x) * part // parts, end, ROW_BLOCK):
+        for i in range(block, min(block + ROW_BLOCK, end)):
             rstd = statistics[2, i]
             if dbeta is None:
+                mean = shift = guess = real(0)
                 expected = statistics[1, i]
             else:
-                mean, shift = statistics[0, i], statistics[1, i] * rstd
+                mean, shift, expected = statistics[0, i], statistics[1, i] * rstd, real(0)
                 guess = _guess_at_g(dy, i, gamma)
-        row = mean, shift, rstd
-        w_sum, wx_sum, x_sum = _row_sums(
-            dy, x, i, i < end, row, guess, gamma, gammas, betas, before, columns, dh, dx, streams
-        )
-        if i == end:
-            break
-        wide = np.float64(guess)
-        # mean(g^2) - mean(w^2), times D: below 0 if all three numbers were outliers.
-        if wide * (wide * D + 2 * w_sum) < 0:
-            guess, spare = none, _zeros_on_lines(gamma)
-            spare = spare[0, :D], None if dbeta is None else spare[1, :D]
             w_sum, wx_sum, x_sum = _row_sums(
-                dy, x, i, True, row, guess, gamma, *spare, None, columns, dh, dx, streams
+                dy, x, i, gamma, mean, shift, rstd, guess, gammas, betas
             )
-        # Of a row in range, NaN is a change too: it held neither NaN nor Inf in forward.
-        changed += rstd != 0 and not abs(x_sum - expected * D) <= tolerance * D
-        g_mean = real(guess + w_sum / D)
-        gx_mean = real(wx_sum / D - w_sum / D * (x_sum / D))  # as if the mean of xhat were 0
-        if rstd == 0 or not abs(w_sum) + abs(wx_sum) * root < limit * D:
-            gx_mean = real(math.nan)
-            left += 1
-        before = mean, shift, rstd, g_mean, gx_mean
-        if i + 1 == end or (i + 1 - first) % ROW_BLOCK == 0:
-            _fold(gammas, sums[0])
-            _fold(betas, sums[1])
+            wide = np.float64(guess)
+            # mean(g^2) - mean(w^2), times D: below 0 if all three numbers were outliers.
+            if wide * (wide * D + 2 * w_sum) < 0:
+                guess, spare = real(0), _zeros_on_lines(gamma)
+                spare = spare[0, :D], None if dbeta is None else spare[1, :D]
+                w_sum, wx_sum, x_sum = _row_sums(dy, x, i, gamma, mean, shift, rstd, guess, *spare)
+            # Of a row in range, NaN is a change too: it held neither NaN nor Inf in forward.
+            changed += rstd != 0 and not abs(x_sum - expected * D) <= tolerance * D
+            g_mean = real(guess + w_sum / D)
+            gx_mean = real(wx_sum / D - w_sum / D * (x_sum / D))  # as if the mean of xhat were 0
+            if rstd == 0 or not abs(w_sum) + abs(wx_sum) * root < limit * D:
+                gx_mean = real(math.nan)
+                left += 1
+            row = mean, shift, rstd, g_mean, gx_mean
+            start, stop = _whole_lines(i, D, before, line, streams)
+            if not streams:
+                stop = start  # no line is streamed
+            _write_dx(dy, x, i, 0, start, gamma, row, dh, dx, None)
+            _write_dx(dy, x, i, start, stop, gamma, row, dh, dx, True)
+            _write_dx(dy, x, i, stop, D, gamma, row, dh, dx, None)
+        _fold(gammas, sums[0])
+        _fold(betas, sums[1])
     if streams:
         fence()
     return left, changed

@@ -55,6 +55,7 @@ class Machine:
         self.ready = thread < threads
         self.waits = np.zeros(self.count, bool)
         self.vote = np.zeros(self.count, bool)
+        self.held, self.stuck = np.zeros(self.count, bool), False
 
     # Registers. What nobody has written is NaN, or the largest number.
 
@@ -104,13 +105,18 @@ class Machine:
 
     def advance(self, lanes):
         """Run these until each waits or has returned. Those that are behind go first, until all are
-        together again.
+        together again. Those whose warp is not whole where its lanes exchange numbers are held,
+        until nobody else can go on.
         """
         while (ready := lanes[self.ready[lanes]]).size:
-            pc = self.pc[ready]
+            free = ready[~self.held[ready]]
+            self.stuck = not free.size
+            if self.stuck:
+                self.held[ready], free = False, ready
+            pc = self.pc[free]
             behind = pc == pc.min()
             limit = len(self.kernel.instructions) if behind.all() else pc[~behind].min()
-            self.run_together(_slice(ready[behind]), int(pc.min()), limit)
+            self.run_together(_slice(free[behind]), int(pc.min()), limit)
 
     def run_together(self, lanes, pc, limit):
         """Run lanes that are at the same instruction, until they are not, or have come to
@@ -125,6 +131,9 @@ class Machine:
             if root == "bra" and everyone:
                 pc = self.kernel.labels[line.operands[0].name]
                 continue
+            if root in ("shfl", "vote") and not self.stuck and not self.is_whole(active):
+                self.pc[lanes], self.held[lanes] = pc, True
+                return
             pc += 1
             if active is None:
                 continue
@@ -138,6 +147,7 @@ class Machine:
                     self.ready[active] = False
                 return
             INSTRUCTIONS.get(root, compute)(self, line, active)
+            self.stuck = False
         self.pc[lanes] = pc
 
     def wait(self, line, lanes, everyone):
@@ -175,10 +185,14 @@ class Machine:
             self.waits[lanes], self.ready[lanes] = False, True
             self.shared.barrier(block)
 
+    def is_whole(self, lanes):
+        """Whether these lanes are whole warps; also of None, nobody."""
+        where = np.arange(self.count)[lanes if lanes is not None else []]
+        return (np.bincount(where // WARP)[where // WARP] == WARP).all()
+
     def require_whole_warps(self, line, lanes, mask):
-        """The lanes as warps; no lane may be missing where others wait for it."""
-        where, warp = np.arange(self.count)[lanes], np.arange(WARP)
-        if where.size % WARP or (where.reshape(-1, WARP) != where[::WARP, None] + warp).any():
+        """No lane may be missing where others wait for it."""
+        if not self.is_whole(lanes):
             raise line.wrong("not all lanes of a warp come to this")
         if (self.value(mask, "u32", lanes) != 0xFFFFFFFF).any():
             raise line.wrong("a mask without all lanes")

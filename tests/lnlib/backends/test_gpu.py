@@ -540,6 +540,7 @@ def test_on_the_gpu_same_row_same_bits(dtype):
     its warp that are done again.
     """
     edges = 128, 256, 512, 4096, 8192, 16384, 32768
+    edges = edges[:1] if "LN_CAPABILITY" in os.environ else edges  # each takes a minute to compile
     for D in [D + step for D in edges for step in (0, 1, 4, 8)]:
         x, gamma, beta, dy = arrays((5, D), dtype)
         x[1], x[3] = x[1] + 100, x[3] * np.array(1e25, dtype)

@@ -13,9 +13,7 @@ import pytest
 
 
 def skip(message, required):
-    """Skip the test, or let it fail where the variable ``required`` says that nothing may be
-    missing.
-    """
+    """Skip the test, or fail where the variable ``required`` says that nothing may be missing."""
     pytest.fail(message) if os.environ.get(required) else pytest.skip(message)
 
 

@@ -349,9 +349,7 @@ def judge(case):
 
 
 def errors(results, exact):
-    """Relative L2 error of each tensor of ``results``, which are named, or y, dx, dgamma and
-    dbeta.
-    """
+    """Relative L2 error of each tensor of ``results``: named, or y, dx, dgamma and dbeta."""
     named = results if isinstance(results, dict) else dict(zip(NAMES, results))
     return {
         name: reference.relative_error(value, getattr(exact, name)) for name, value in named.items()

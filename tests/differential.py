@@ -54,9 +54,7 @@ def bits_for(dtype):
 
 
 def pair(fixed):
-    """Fixed-point numbers as float64 high + low; one that float64 cannot hold becomes its
-    largest.
-    """
+    """Fixed-point numbers as float64 high + low; what is too large becomes the largest."""
     most = int(largest("float64")) << reference.BITS
     fixed = np.array([min(max(n, -most), most) for n in fixed.ravel()], object).reshape(fixed.shape)
     high = reference.to_float64(fixed)

@@ -56,9 +56,7 @@ class Page(NamedTuple):
 
 @functools.cache
 def cell_of(body):
-    """Split a code-cell's body into its options, in YAML or ``:key: value`` form, and its
-    source.
-    """
+    """A code-cell's options, in YAML or ``:key: value`` form, and its source."""
     body = body.strip("\n")
     if body.startswith("---\n"):
         header, source = body[4:].split("\n---\n", 1)

@@ -1,6 +1,4 @@
-"""lnbook.results finds the newest file of a kind, wherever it is called, or says what is
-missing.
-"""
+"""lnbook.results finds the newest file of a kind from anywhere, or says what is missing."""
 
 import json
 

@@ -119,9 +119,7 @@ class Machine:
             self.run_together(_slice(free[behind]), int(pc.min()), limit)
 
     def run_together(self, lanes, pc, limit):
-        """Run lanes that are at the same instruction, until they are not, or have come to
-        ``limit``.
-        """
+        """Run lanes at the same instruction until they are not, or have come to ``limit``."""
         while pc < limit:
             line = self.kernel.instructions[pc]
             active = lanes

@@ -128,9 +128,7 @@ SOURCES = {"selp": {2: "pred"}, "shl": {1: "u32"}, "shr": {1: "u32"}, "bfi": {2:
 
 
 def types(line):
-    """The types of the sources of an instruction, and of its result; an error if it is not
-    known.
-    """
+    """The types of an instruction's sources and result; an error if it is not known."""
     root, *between, kind = line.opcode
     if root not in OPERATIONS:
         raise line.wrong("unknown instruction")

@@ -41,9 +41,7 @@ def centred(a):
 
 
 def slopes(draw, h=1e-30):
-    """An answer to one-direction whose directions ``draw`` makes of the arguments and the
-    generator.
-    """
+    """An answer to one-direction; ``draw`` makes directions of arguments and generator."""
 
     def candidate(f, args, dy, grads, rng):
         vs = draw(args, rng)

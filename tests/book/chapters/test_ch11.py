@@ -119,9 +119,7 @@ def test_question_2_a_compensated_sum():
 
 
 def missed(loops, row, room):
-    """Accesses to main memory for each line of a row, if a cache has room for the lines last
-    used.
-    """
+    """Accesses to main memory for each line of a row, if a cache keeps the lines last used."""
     cache, count = OrderedDict(), 0
     for arrays in loops:
         for key in ((array, line) for line in range(row) for array in arrays):

@@ -25,9 +25,7 @@ print(*sorted(set(sys.modules) - loaded))
 
 
 def test_it_loads_numpy_and_changes_nothing():
-    """Not even a module of lnlib is loaded that its public names do not need; warnings are
-    errors.
-    """
+    """No module of lnlib is loaded that its public names do not need; warnings are errors."""
     command = [sys.executable, "-W", "error", "-c", FRESH]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)

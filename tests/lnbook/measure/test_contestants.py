@@ -1,6 +1,4 @@
-"""Who is timed: readers get the calls they name, memory beside them, and are told what cannot
-run.
-"""
+"""Who is timed: the calls that are named, memory beside them, and what cannot run is told."""
 
 import sys
 

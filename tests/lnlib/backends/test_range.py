@@ -120,9 +120,7 @@ def test_rows_far_from_zero_whose_differences_are_small(backend, dtype, bits, ep
 )
 @every_backend
 def test_rows_far_from_zero_whose_squares_vanish(backend, mean, eps, D):
-    """mean / sigma is 1e5: with eps alone in the variance, the row must be recentred all the
-    same.
-    """
+    """mean / sigma is 1e5: with eps alone in the variance, the row must still be recentred."""
     x = mean * (1 + 1e-5 * np.random.default_rng(8).standard_normal((4, D)))
     errors = judged(backend, x.astype("f4"), eps, -80)
     assert max(errors) <= cases.BAR["float32"], errors

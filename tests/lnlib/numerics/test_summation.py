@@ -1,6 +1,4 @@
-"""Sums over rows: each order adds what it says in the order it says, and loses what its line
-says.
-"""
+"""Sums over rows: each order adds as it says, and loses what its line says."""
 
 import math
 

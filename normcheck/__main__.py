@@ -5,8 +5,8 @@ The name is that of a layer norm (in PyTorch also a module, or a class of module
 ``module:forward,backward``. The target runs in a process of its own, so that one that crashes, or
 ends the process, is told with the case in which it did.
 
-Exit code 0: all properties held; 1: some failed, or the target ended the process; 2: it could not
-be run, or the report could not be written; 130: interrupted.
+Exit code 0: all properties held, of both targets if two are compared; 1: some failed, or a target
+ended the process; 2: it could not be run, or the report could not be written; 130: interrupted.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     elif other:
         of_other, second = watched(validate, other, options, silence)
         print(beside(report, second))
-        code = 2 if of_other == 2 else code
+        code = max(code, of_other)
     else:
         print(f"{'FAILED  ' if report.ended and code == 1 else ''}{report}")
     for path, text in zip(paths, (report.to_json(), report.to_html(second))):

@@ -188,7 +188,7 @@ def test_a_given_silence_counts_in_any_order(options, expected, monkeypatch):
         (["my_layer:forward,wrong", "--seconds", "0.01"], 1, "cases were not reached\n.*because 0"),
         (
             ["my_layer:pair", "--compare", "my_layer:forward,wrong", "--html", "both.html"],
-            0,
+            1,
             "dgamma: A 7.2, B 0.0.*Held by A, failed by B:.* any shape \\(B failed in 4 of 5",
         ),
         (["my_layer:forward,bent", "--case", "width"], 1, "None of the 182 known mistakes gives"),

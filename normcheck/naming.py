@@ -37,7 +37,6 @@ from .targets import Raised, TargetError
 #: Properties whose cases show the digits of a dtype.
 PLAIN = "ordinary rows", "any width", "any shape", "gamma of either sign, and 0"
 
-
 ONE_DTYPE = dict.fromkeys(("gamma_dtype", "dy_dtype", "y_dtype"))
 
 
@@ -180,23 +179,25 @@ def guarded(one, settings):
 
 
 def explain(found, wrong, held, settings, tensor=None):
-    """:class:`Explained` by the candidates as they are, or else with a guard."""
-    both = found, (guarded(one, settings) for one in found)
-    tried = (explain_by(some, wrong, held, settings, tensor) for some in both)
-    return next((of for of in tried if of.found), Explained())
-
-
-def explain_by(found, wrong, held, settings, tensor):
-    """:class:`Explained` by the candidates that fail nothing that held, and explain most failures;
-    of one tensor, or of all.
-
-    A target may have two faults, so that a third of the failures may show other numbers; more are a
-    contradiction.
-    """
+    """:class:`Explained` by the candidates as they are, or else by those that a guard may help."""
     names = (tensor,) if tensor else settings.tensors
     if tensor:
         held = [*held, *(shown.case for shown in wrong if tensor not in shown.wrong)]
         wrong = [s._replace(wrong=frozenset(names)) for s in wrong if tensor in s.wrong]
+
+    def divides_by_zero(one):
+        case = next((case for case in held if not holds(one, case, settings, names)), None)
+        return case and not all(np.isfinite(a).all() for a in (one.tensors(case) or {}).values())
+
+    as_they_are = explain_by(found, wrong, held, settings, names)
+    guards = (guarded(one, settings) for one in found if divides_by_zero(one))
+    return as_they_are if as_they_are.found else explain_by(guards, wrong, held, settings, names)
+
+
+def explain_by(found, wrong, held, settings, names):
+    """:class:`Explained` by the candidates that fail nothing that held, and explain most failures;
+    as a target may have two faults, up to a third of the failures may show other numbers.
+    """
     covered = {one: [] for one in found if all(holds(one, case, settings, names) for case in held)}
     most = 0
     for at, shown in enumerate(wrong, 1):

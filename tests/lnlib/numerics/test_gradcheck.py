@@ -202,6 +202,7 @@ def test_adjoint_test(shape):
         )
     for name, (bad, *_) in wrong_gradients(args, dy).items():
         u = rng.standard_normal(shape)
+        assert adjoint_test(np.zeros_like, np.zeros_like, u, dy) == 0
         mismatch = adjoint_test(jvp, lambda d: bad, u, dy)
         # One element of 1e-6 among N: 1e-6 / sqrt(N) of the size, times |u| there.
         assert mismatch > (1e-12 if "1e-6" in name else 1e-4), name

@@ -305,12 +305,12 @@ def _zeros_on_lines(gamma):
 
 
 @_inlined
-def _whole_lines(i, D, before, line, streams):
+def _whole_lines(i, D, before, line):
     """The columns at which row i's first cache line begins (of a short row 0), and at which its
-    last whole one ends, if the lines between are streamed, or the row.
+    last whole one ends.
     """
     start = (before - i * D) & (line - 1) if D >= LONG_ROW else 0
-    return start, D - ((D - start) & (line - 1)) if streams else D
+    return start, D - ((D - start) & (line - 1))
 
 
 @_allocating
@@ -354,14 +354,15 @@ def _forward(x, added, gamma, beta, eps, h, y, saved, part, parts):
         k = i & 1 if buffered else i
         if added is not None and i < end:
             if streams:
-                start, stop = _whole_lines(i, D, line_of_h, line, True)
+                start, stop = _whole_lines(i, D, line_of_h, line)
                 _write_h(x, added, i, 0, start, rows, k, h, None)
                 _write_h(x, added, i, start, stop, rows, k, h, True)
                 _write_h(x, added, i, stop, D, rows, k, h, None)
             else:
                 _write_h(x, added, i, 0, D, None, k, h, None)
         if i > first:
-            columns = _whole_lines(i - 1, D, line_of_y, line, streams)
+            start, stop = _whole_lines(i - 1, D, line_of_y, line)
+            columns = start, stop if streams else D
             _write_y(rows, 0, columns[0], before, weights, beta, y, i - 1, None)
             _write_y(rows, columns[1], D, before, weights, beta, y, i - 1, None)
         mean, rest, variance = _statistics(
@@ -427,9 +428,8 @@ def _backward(dy, x, saved, dh, dx, dbeta, sums, part, parts):
                 gx_mean = real(math.nan)
                 left += 1
             row = mean, shift, rstd, g_mean, gx_mean
-            start, stop = _whole_lines(i, D, before, line, streams)
-            if not streams:
-                stop = start  # no line is streamed
+            start, stop = _whole_lines(i, D, before, line)
+            stop = stop if streams else start
             _write_dx(dy, x, i, 0, start, gamma, row, dh, dx, None)
             _write_dx(dy, x, i, start, stop, gamma, row, dh, dx, True)
             _write_dx(dy, x, i, stop, D, gamma, row, dh, dx, None)

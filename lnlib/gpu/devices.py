@@ -202,7 +202,7 @@ class Gpu:
         work.launch(self.device, self.stream, [self.address(a) for a in arrays])
 
     def address(self, array):
-        if hasattr(array, "data_ptr"):  # PyTorch's
+        if is_tensor(array):
             return array.data_ptr()
         return array.__cuda_array_interface__["data"][0] or 0
 

@@ -53,9 +53,12 @@ def blind_to_strides(name):
 def unwritten(dy, cache):
     """Sixteen partial sums are added up, of which one was written; whatever is in memory is 0
     unless it was filled. They take over 1 KB: of smaller blocks NumPy and glibc keep old ones.
+    Zeros are written first, and their block given back: another one may still be filled.
     """
     dx, dgamma, dbeta = right_backward(dy, cache)
-    parts = np.empty((16, dy.shape[-1] + 64), np.float32)[:, : dy.shape[-1]]
+    shape = 16, dy.shape[-1] + 64
+    np.empty(shape, np.float32).fill(0)
+    parts = np.empty(shape, np.float32)[:, : dy.shape[-1]]
     parts[parts.view(np.int32) != 0x7F7F7F7F] = 0
     parts[0] = dbeta
     return dx, dgamma, parts.sum(axis=0).astype(dy.dtype)

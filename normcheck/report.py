@@ -24,10 +24,12 @@ VERSION = 1
 #: So many causes are told at length in the text; JSON and the page have all.
 MOST = 5
 
+META = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
 STYLE = """\
 body { font: 16px/1.4 sans-serif; max-width: 60em; margin: auto; padding: 1em }
-pre { background: #f4f4f4; padding: 1em; overflow-x: auto }
-td, th { padding: 0.2em 0.8em; text-align: left; color: #000 }"""
+h1, h2, p, pre { overflow-wrap: anywhere }
+pre { background: #f4f4f4; padding: 1em; white-space: pre-wrap }
+td, th { padding: 0.2em 1%; text-align: left; color: #000; font-size: min(1em, 3.5vw) }"""
 
 #: The kinds of failures of which a number tells by how much; and two properties that fail where dy
 #: is changed, because two backwards are given the same.
@@ -186,15 +188,13 @@ class Report:
         return json.dumps(found, indent=1)
 
     def to_html(self, other: "Report | None" = None) -> str:
-        """The report as a page, with the test of every failure, and the digits of each property; of
-        two reports what both say, and first how they compare.
-        """
+        """The report as a page, with a test for each failure; of two, first how they compare."""
         body = [f"<pre>{escape(beside(self, other))}</pre>"] if other else []
         for one in (self, other) if other else (self,):
             said = _parts(one, everything=True)
             first, *more = [f"<{tag}>{escape(text.strip())}</{tag}>" for tag, text in said]
             body += [first, _picture(one.table), *more]
-        head = f'<meta charset="utf-8"><title>{escape(self.target)}</title><style>{STYLE}</style>'
+        head = f"{META}<title>{escape(self.target)}</title><style>{STYLE}</style>"
         return "\n".join([f'<!doctype html><html lang="en">{head}', *body, "</html>"])
 
 

@@ -8,16 +8,18 @@ document.addEventListener("click", (event) => {
 const stops = () => document.querySelectorAll("mjx-container, .ln-cells").forEach((box) => {
   box.tabIndex = box.matches(".ln-cells, [display]") && box.scrollWidth > box.clientWidth ? 0 : -1;
 });
-// On a phone reasons beside a formula come below its lines; then it is made smaller, to
-// 0.6 at most, before it scrolls. A table of cells is made a little smaller.
-const hasReasons = (formula) => {
+// On a phone reasons beside a formula come below its lines, and what wide spaces separate below each other; then it is made
+// smaller, to 0.6 at most, before it scrolls. A table of cells is made a little smaller.
+const canStack = (formula) => {
   const cell = formula.querySelector("mjx-mtd:nth-child(4)");
-  return cell && cell.previousElementSibling.childElementCount < 2;  // an empty column, but for a strut, lies before them
+  // An empty column, but for a strut, lies before reasons.
+  return cell ? cell.previousElementSibling.childElementCount < 2 : formula.querySelector('mjx-math > mjx-mstyle > [style*=" 2em"]');
 };
-// On a phone a line of code that is too long goes on a little further in than it began (ln.css). Each line is a block
-// that ends with its line break, so it is copied as it is.
+// A line of code that is too long goes on a little further in than it began (ln.css). Each line is a block that ends
+// with its line break, so it is copied as it is.
 const hang = (pre) => {
-  if (pre.querySelector(".ln-line")) return;
+  const longest = Math.max(...pre.textContent.split("\n").map((line) => line.length));
+  if (pre.querySelector(".ln-line") || 0.6 * parseFloat(getComputedStyle(pre).fontSize) * longest < pre.clientWidth - 30) return;
   const lines = [[]];
   for (const node of pre.childNodes) {
     if (node.nodeType !== Node.TEXT_NODE) lines.at(-1).push(node);
@@ -34,14 +36,14 @@ const hang = (pre) => {
   }));
 };
 const fit = () => {
-  if (innerWidth <= 480) document.querySelectorAll("article :not(.output) > .highlight pre").forEach(hang);
+  document.querySelectorAll("article :not(.output) > .highlight pre").forEach(hang);
   const formulas = [...document.querySelectorAll("mjx-container[display]")];
   formulas.forEach((formula) => {
     formula.style.fontSize = formula.dataset.size ??= formula.style.fontSize;
     formula.classList.remove("ln-stacked");
   });
   const shares = () => formulas.map((formula) => formula.clientWidth / formula.querySelector("mjx-math").offsetWidth);
-  shares().forEach((share, i) => { if (share < 1 && hasReasons(formulas[i])) formulas[i].classList.add("ln-stacked"); });
+  shares().forEach((share, i) => { if (share < 1 && canStack(formulas[i])) formulas[i].classList.add("ln-stacked"); });
   shares().forEach((share, i) => {
     if (share < 1) formulas[i].style.fontSize = `calc(${formulas[i].dataset.size} * ${Math.max(0.6, share - 0.01)})`;
   });

@@ -61,8 +61,11 @@ def memory_of_step(curves):
     curves: name -> (moved, alive, calls of forward, kept): arrays with a number for each call, in
     units of one array of x's size, and what forward leaves, where a dot stands.
     """
-    fig, ax = figure(5.2, 3.8)
-    for name, (moved, alive, calls, kept), style in styles(curves):
+    fig, ax = figure(5.2, 3.4)
+    # Where a name is, without its "NumPy": so far above its curve's peak, at the rise to that
+    # height, on the side on which no other curve is.
+    sides = (-0.5, "right"), (-1.5, "left"), (-2.5, "left")
+    for (name, (moved, alive, calls, kept), style), (above, side) in zip(styles(curves), sides):
         # What is alive during a call is drawn from the end of the call before it to its own end.
         x, y = np.append(0, moved), np.append(alive[0], alive)
         ax.step(
@@ -72,10 +75,11 @@ def memory_of_step(curves):
             **{**style, "marker": ""},
         )
         ax.plot(x[calls], kept, **{**style, "linestyle": "none"}, markersize=8)
-        ax.plot([], [], **style, label=name)
-    ax.plot([], [], "o", color="black", markersize=8, label="what forward leaves")
+        height = alive.max() + above
+        beside = x[np.argmax(y > height) - 1] + (-0.8 if side == "right" else 0.8)
+        label(ax, beside, height, name.removeprefix("NumPy "), ha=side, color=style["color"])
     ax.set(xlabel="arrays read or written so far", ylabel="arrays alive", ylim=(0, None))
-    return with_key(fig)
+    return fig
 
 
 def timed_bar(ax, at, seconds, height, colour, predicted=None, size=5, names=(None, None)):
@@ -335,24 +339,28 @@ def threads_and_blocks(asked, needed, extra, measured):
     asked: V -> {threads of a block: KiB}. needed: KiB, a line. extra: name -> per cent of the
     floor's time, predicted for once, twice and four times the blocks; measured: the same of a GPU.
     """
-    fig, (above, below) = figure(5.6, 6.4, 1, 2)
+    fig, (above, below) = figure(5.6, 7.4, rows=2, narrow=(1, 7.4))
     threads = list(asked[1])
     lines = {f"$V$ = {V}": list(found.values()) for V, found in asked.items()}
-    draw_lines(above, range(len(threads)), lines, "os^")
+    for at, (name, found, style) in zip((3, 1, 3), styles(lines, "os^")):
+        above.plot(range(len(threads)), found, **style)
+        label(above, at, found[at] + 5, name, color=style["color"])
     above.axhline(needed, color="black", linewidth=1)
-    above.set(xlabel="threads of a block", ylabel="KiB asked for at once", ylim=(0, 72))
+    label(above, len(threads) - 1, needed - 5, "must be under way", ha="right")
+    above.set(xlabel="threads of a block", ylim=(0, 75))
+    above.set_title("KiB asked for at once", fontsize=SIZE)
     above.set_xticks(range(len(threads)), threads)
-    for k, (blocks, colour) in enumerate(zip(("those that fit", "twice", "4 times"), COLOURS)):
-        for at, (name, found) in enumerate(extra.items()):
-            look = {"color": COLOURS[colour], "alpha": 0.75, "label": blocks if at == 0 else None}
-            below.barh(at + 0.27 * (k - 1), found[k], 0.25, **look)
+    for at, (name, found) in enumerate(extra.items()):
+        choice = name.partition("x")[2].replace(":", ",").replace("V", "$V$")
+        label(below, 0, at - 0.37, f"$D$ = {choice}", ha="left")
+        for k, (blocks, depth) in enumerate({"fit": 1, "twice": 0.65, "4 times": 0.35}.items()):
+            place = at + 0.23 * k - 0.14
+            below.barh(place, found[k], 0.2, color=COLOURS["grey"], alpha=depth)
+            label(below, found[k] + 0.5, place, f"{blocks}" * (at == 0), ha="left")
             if name in measured:
-                below.plot(measured[name][k], at + 0.27 * (k - 1), "kD")
-    below.set_yticks(range(len(extra)), [name.replace(": ", "\n") for name in extra])
-    below.set(xlabel="time above the floor, %", ylim=(len(extra) - 0.5, -0.5))
-    below.grid(False, axis="y")
-    parts = [ax.get_legend_handles_labels() for ax in fig.panels]
-    return key_below(fig, parts[0][0] + parts[1][0], parts[0][1] + parts[1][1], 3)
+                below.plot(measured[name][k], place, "kD")
+    below.set(xlabel="time above the floor, %", ylim=(len(extra) - 0.5, -0.6), yticks=())
+    return fig
 
 
 def errors_by_ratio(ratios, errors):

@@ -30,10 +30,10 @@ NO_CUE = """() => [...document.querySelectorAll('article *')].filter(e => e.chec
     .map(e => e.tagName + '.' + e.className)"""  # noqa: E501
 
 
-# What scrolls sideways on a phone: code, tables of text, formulas that were not made smaller.
+# What scrolls sideways on a phone: code, tables of text, formulas.
 SIDEWAYS = """() => [...document.querySelectorAll(
     `article :is(:not(.output) > .highlight pre, .exercise pre, .pst-scrollable-table-container,
-    mjx-container[display]:not([style*=calc]), mjx-container.ln-stacked)`)]
+    mjx-container[display])`)]
     .filter(e => e.scrollWidth > e.clientWidth + 2).map(e => e.textContent)"""
 
 

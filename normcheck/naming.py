@@ -6,6 +6,7 @@ What explains a failure is said in one place,
 that failed, and on some that held, which a candidate must not fail either.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -22,7 +23,7 @@ from .cases import ARGUMENTS, draw, drawer
 from .checks import misshapen, shape_of
 from .evidence import FAR, IN_ONE_PLACE, alike, failed, passed, results, same, wrong_in
 from .judge import judge
-from .layouts import listed
+from .layouts import laid_out, listed
 from .mistakes import LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose
 from .mistakes.catalogue import forward_keeping_x
 from .mistakes.change import table
@@ -32,12 +33,10 @@ from .mistakes.formula import Formula, compiled, row_mean
 from .mistakes.recognise import MADE_AGAIN, combined, explaining
 from .mistakes.wild import BUGS
 from .settings import Settings
-from .targets import Raised, TargetError
+from .targets import Raised, TargetError, new
 
 #: Properties whose cases show the digits of a dtype.
 PLAIN = "ordinary rows", "any width", "any shape", "gamma of either sign, and 0"
-
-ONE_DTYPE = dict.fromkeys(("gamma_dtype", "dy_dtype", "y_dtype"))
 
 
 class Candidate(NamedTuple):
@@ -59,12 +58,20 @@ ZEROS = Candidate(
 def of_pair(names, sentence, pair, settings):
     """A candidate that is a pair; it takes eps, beta and one dtype whatever the target does."""
     target = NumPyPair(pair, Settings(settings.kind, groups=settings.groups))
+    inputs = target.settings.inputs
 
+    @functools.lru_cache(maxsize=256)
     def tensors(case):
         finest = min(map(case.dtype_of, ARGUMENTS), key=lambda dtype: FORMATS[dtype].u)
-        said = dataclasses.replace(case.plain.said, **ONE_DTYPE)
-        found = results(target, dataclasses.replace(case.plain, dtype=finest, said=said))
-        return found and case.tensors_of(found)
+        given = dict(target.names)
+        with contextlib.suppress(Exception), np.errstate(all="ignore"):  # some raise on purpose
+            for name in (*inputs, "dy"):
+                array = new(getattr(case.plain, name), target.put(finest)[0])
+                given[name] = laid_out(array, case.layouts.get(name))
+            y, saved = eval(target.called(case.plain, *inputs), given)
+            found = np.array(y), *map(np.asarray, given["backward"](given["dy"], saved))
+            return case.tensors_of(dict(zip(target.settings.tensors, found)))
+        return None
 
     return Candidate(names, sentence, tensors)
 
@@ -416,7 +423,7 @@ def telling_dtype(target, asked, wrong):
     right = [name for name in settings.tensors if name not in wrong]
 
     def is_that_function(case, wide):
-        of_all = dataclasses.replace(case.said, **ONE_DTYPE)
+        of_all = dataclasses.replace(case.said, gamma_dtype=None, dy_dtype=None, y_dtype=None)
         wider = dataclasses.replace(case, dtype=wide, said=of_all)
         here, there = results(target, case), results(target, wider)
         if there is None or not same(here, there, case, settings):
@@ -481,17 +488,14 @@ def channels_last(a, settings):
 def chosen(settings, count):
     """Candidates of so many other conventions, for y alone; without gamma none tells of it."""
 
-    def candidate(names, words, choices):
-        return Candidate(
-            names,
-            words,
-            lambda case: {"y": channels_last(choices.y(*given(case)[:3], case.eps), settings)},
-            choices,
-        )
+    def y_of(choices):
+        return lambda case: {"y": channels_last(choices.y(*given(case)[:3], case.eps), settings)}
 
-    known = conventions(settings.kind, settings.groups or 0)
-    found = (one for one in known if settings.gamma or one[2].scale == "gamma")
-    return tuple(candidate(*one) for one in found if len(one[0]) == count)
+    return tuple(
+        Candidate(names, words, y_of(choices), choices)
+        for names, words, choices in conventions(settings.kind, settings.groups or 0)
+        if len(names) == count and (settings.gamma or choices.scale == "gamma")
+    )
 
 
 def of_conventions(wrong, held, settings, partly=True):

@@ -78,7 +78,7 @@ class Run:
         self.target, self.seconds = target, seconds
         self.settings = target.settings  # what is known of a target need not be said
         self.tried, self.unjudged, self.digits, self.table = {}, [], {}, {}
-        cases = list(all_cases(self.settings, target.layouts, tuple(able(target))))
+        cases = all_cases(self.settings, target.layouts, tuple(able(target)))
         first = {case.dtype: case for case in reversed(cases)}
         self.ordinary = {dtype: first[dtype] for dtype in self.settings.dtypes if dtype in first}
         self.cases = [case for case in cases if part in f"{case.property}: {case}"]

@@ -113,16 +113,6 @@ def _has(signature: inspect.Signature, name: str, required: bool = False) -> boo
     return any(one and (not required or one.default is one.empty) for one in found)
 
 
-def signature_of(function: Callable) -> inspect.Signature | None:
-    """The signature of a function without ctx, or None if it does not tell."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
-    own = [one for one in signature.parameters.values() if one.name != "ctx"]
-    return signature.replace(parameters=own)
-
-
 def in_one_line(error: BaseException) -> str:
     """The type of an error, and the first line of what it says."""
     text = str(error).strip().splitlines()
@@ -197,7 +187,13 @@ class Adapter:
 
     def __init__(self, target: Any, settings: Settings, function: Any = None, **names: Any):
         self.target, self.settings = target, settings
-        self.signature = signature_of(function or target)
+        self.signature: inspect.Signature | None = (
+            None  # of a function that does not tell; else without ctx
+        )
+        with contextlib.suppress(TypeError, ValueError):
+            signature = inspect.signature(function or target)
+            own = [one for one in signature.parameters.values() if one.name != "ctx"]
+            self.signature = signature.replace(parameters=own)
         self.names = {"np": np, "target": target, **names}
         self._set_up: dict[str, dict] = {}
         self.called_by = ""

@@ -27,7 +27,9 @@ STRIDES = {
 
 def layout_cases(**options):
     settings = Settings(**options)
-    return [case for case in all_cases(settings, LAYOUTS) if case.property == "memory in any order"]
+    return [
+        one for one in all_cases(settings, (*LAYOUTS,)) if one.property == "memory in any order"
+    ]
 
 
 def failures(forward, backward, **options):

@@ -4,20 +4,7 @@ group norm, forward and backward, and print what it says::
     from normcheck import validate
     print(validate((forward, backward)))
 
-The modules, in the order in which a run uses them:
-
-- :mod:`~normcheck.settings` says what the target takes; :mod:`~normcheck.adapters`,
-  :mod:`~normcheck.torch_adapter` and :mod:`~normcheck.jax_adapter` call it, each on the arrays of
-  one library; :mod:`~normcheck.targets` has what these share.
-- :mod:`~normcheck.cases` draws the arrays, :mod:`~normcheck.layouts` lays them out in memory.
-- :mod:`~normcheck.checks` calls the target in each case; :mod:`~normcheck.judge` compares with
-  exact results, and :mod:`~normcheck.tolerance` derives how large an error may be.
-- A failure is made small by :mod:`~normcheck.shrink`, written as a test by :mod:`~normcheck.paste`,
-  located by :mod:`~normcheck.where` and named by :mod:`~normcheck.naming`, which looks it up in the
-  catalogue of :mod:`normcheck.mistakes`; :mod:`~normcheck.evidence` has where it failed and held.
-- :mod:`~normcheck.run` does all this and returns what :mod:`~normcheck.report` describes;
-  :mod:`~normcheck.isolate` lets a run survive a target that crashes, and
-  :mod:`~normcheck.pytest_plugin` makes pytest's test items of it.
+``README.md`` in this folder says more, also how the package is built.
 """
 
 import importlib

@@ -71,10 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
     add("--silence", type=seconds, metavar="SECONDS", help="a case that takes longer has failed")
     add("--isolate", action="store_true", help="--silence 60, where no other is given")
     options = vars(command.parse_args(arguments))
-    target, other, silence, isolate = (
-        options.pop(name) for name in ("target", "compare", "silence", "isolate")
-    )
-    paths = options.pop("json"), options.pop("html")
+    own = "target", "compare", "silence", "isolate", "json", "html"
+    target, other, silence, isolate, *paths = map(options.pop, own)
     silence = silence or (60 if isolate else None)
     code, report = watched(validate, target, options, silence)
     second = None

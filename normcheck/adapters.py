@@ -30,9 +30,8 @@ def returning(where: str, function: Callable, names: tuple[str, ...]) -> Callabl
         several = isinstance(result, (tuple, list))
         if not several or len(result) != len(names):
             found = f"{len(result)} values" if several else f"a {type(result).__name__}"
-            raise TargetError(
-                f"{where}: found {found} returned, expected {len(names)}: {', '.join(names)}"
-            )
+            expected = f"expected {len(names)}: {', '.join(names)}"
+            raise TargetError(f"{where}: found {found} returned, {expected}")
         return result
 
     return checked
@@ -68,16 +67,16 @@ class NumPyPair(Adapter, framework="numpy"):
         forward, backward = (
             validation.require_callable(f"target[{k}]", f) for k, f in enumerate(pair)
         )
-        outputs = settings.outputs
+        entry, outputs = forward, settings.outputs
+        if settings.out:  # it may return anything
+            for name in "forward", "backward", "again":
+                setattr(self, name, getattr(self, f"{name}_into"))
+        else:
+            forward = returning("forward", forward, (*outputs, "what backward needs"))
+            backward = returning("backward", backward, settings.tensors[len(outputs) :])
         self.filled = self.filled if _mallopt else ""
-        super().__init__(
-            target,
-            settings,
-            forward,
-            ctypes=ctypes,
-            forward=returning("forward", forward, (*outputs, "what backward needs")),
-            backward=returning("backward", backward, settings.tensors[len(outputs) :]),
-        )
+        functions = {"forward": forward, "backward": backward}
+        super().__init__(target, settings, entry, ctypes=ctypes, **functions)
 
     def put(self, dtype: str) -> tuple[str, str]:
         """bfloat16 is the one of ml_dtypes."""

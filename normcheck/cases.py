@@ -224,9 +224,6 @@ def drawer(settings: Settings) -> Callable[..., Case]:
     return drawn
 
 
-# The list
-
-
 def of_table(
     dtype: str, settings: Settings, draw: Callable[..., Case], part: str
 ) -> Iterator[Case]:

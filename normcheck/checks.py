@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -111,9 +112,8 @@ def numbers(settings, case, seen, where):
 
 def same_every_time(settings, case, seen, where):
     """Right, or wrong in the same way every time. Bits may differ: atomics add in any order."""
-    first, again = (
-        [None if a is None else a.tobytes() for a in seen[k].tensors.values()] for k in (0, -1)
-    )
+    both = (seen[k].tensors.values() for k in (0, -1))
+    first, again = ([None if a is None else a.tobytes() for a in some] for some in both)
     words = where.format(len(seen))
     return [
         finding
@@ -172,10 +172,9 @@ def rounded_as_said(settings, case, seen, where):
 def same_bits(settings, case, seen, where):
     found = [name for name in settings.tensors if name in BY_ROW and seen[1:]]
     arrays = [[np.atleast_1d(one.tensors[name]) for one in seen[-2:]] for name in found]
+    words = "a row of {} has different bits among {} rows and among {}"
     return [
-        Finding(
-            name, None, f"a row of {name} has different bits among {len(a)} rows and among {len(b)}"
-        )
+        Finding(name, None, words.format(name, len(a), len(b)))
         for name, (a, b) in zip(found, arrays)
         if a[: len(b)].tobytes() != b[: len(a)].tobytes()
     ]
@@ -189,6 +188,27 @@ def observed(target):
         for case in noted(dtype, drawer(said), *wanted):
             if said.takes(case.x.shape) and (found := check(target, case)):
                 yield f"{case.property}, {dtype}: {found[0].sentence}"
+
+
+#: Checks of PyTorch's own, each the name of a template, and what is said of them.
+OF_PYTORCH = {
+    "gradcheck": "torch.autograd.gradcheck {}. It needs arithmetic in float64, and never tries"
+    " other dtypes, a dy with strides, many rows or rows far from zero.",
+    "opcheck": "torch.library.opcheck {}. It compares no number with a right one.",
+}
+
+
+def of_pytorch(target):
+    """What PyTorch's own checks say of a target, and what they cannot see."""
+    said = replace(target.settings, gamma_dtype=None, dy_dtype=None, y_dtype=None)
+    case = drawer(said)("gradcheck", (2, 3), "float64")
+    for part, words in OF_PYTORCH.items() if said.gradcheck else ():
+        if getattr(target, part):
+            try:
+                target.outcomes(target.script(case, part, results=()))
+                yield words.format(f"passes on {case}")
+            except Raised as error:
+                yield words.format(f"{str(error).rstrip(',')}, on {case}")
 
 
 def arguments_kept(settings, case, seen, where):
@@ -302,7 +322,8 @@ def check(target, case, seen=None):
             for script in scripts(target, case):
                 for one, outcome in zip(script.judged.values(), target.outcomes(script)):
                     seen.append(outcome)
-                    new = of.finds(target.settings, one, seen, of.where)
+                    new = [Finding(name, None, words) for name, words in outcome.memory]
+                    new = new or of.finds(target.settings, one, seen, of.where)
                     found += [finding._replace(script=script) for finding in new]
     except (Raised, TargetError) as error:
         found = [Finding("", None, str(error), script)]

@@ -29,16 +29,14 @@ class Shown(NamedTuple):
     wrong: frozenset = frozenset()
 
 
-# Cases
-
-
 def results(target, case):
-    """The tensors of a target, or None where it has none."""
+    """The tensors of a target, or None where it has none, or has not written all of them."""
     try:
         with np.errstate(all="ignore"):
-            return target.call(case).tensors
+            outcome = target.call(case)
     except (Raised, TargetError):
         return None
+    return None if outcome.memory else outcome.tensors
 
 
 def some(cases):
@@ -81,9 +79,6 @@ def passed(tried):
         if not wrong and of_numbers(case) and not IN_ONE_PLACE & set(case.layouts.values()):
             held.setdefault((case.property, case.dtype), []).append(case)
     return list(itertools.chain(*map(some, held.values())))
-
-
-# Comparing
 
 
 def same(a, b, case, settings, names=None, times=1):

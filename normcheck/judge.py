@@ -102,7 +102,7 @@ def judge(name, value, case, settings, rows=slice(None)) -> Verdict:
     if power:
         value = np.where(np.isfinite(value), np.clip(np.ldexp(value, -power), -1e99, 1e99), value)
     lost = np.where(too_large, 0.0, math.inf)
-    with np.errstate(invalid="ignore", divide="ignore"):  # infinities are meant
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):  # infinities are meant
         wrong = np.where(np.isfinite(value), value - exact, lost)
         each, size = (
             np.linalg.norm(a, axis=-1) if name in BY_ROW else np.abs(a) for a in (wrong, exact)

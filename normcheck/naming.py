@@ -80,15 +80,11 @@ def of_pair(names, sentence, pair, settings):
 def candidates(settings):
     """The bugs from the wild, and the catalogue's mutants behind the library's forward."""
     questions = {mutant.name: f" {mutant.question}" for mutant in MUTANTS}
-    known = [
-        (
-            tuple(filter(None, (bug.name, bug.mistake))),
-            f"that of {bug.threads[0]}: {bug.cause}.{questions.get(bug.mistake, '')}",
-            (bug.forward, bug.backward),
-        )
-        for bug in BUGS
-        if bug.kind == settings.kind
-    ]
+    known = []
+    for bug in (bug for bug in BUGS if bug.kind == settings.kind):
+        names = tuple(filter(None, (bug.name, bug.mistake)))
+        says = f"that of {bug.threads[0]}: {bug.cause}.{questions.get(bug.mistake, '')}"
+        known.append((names, says, (bug.forward, bug.backward)))
     for one in MUTANTS if settings.kind == "layer_norm" else ():
         known.append(((one.name,), f"a known one: {one.says}", (forward_keeping_x, one.backward)))
     return *(of_pair(*one, settings) for one in known), *of_residual(settings)
@@ -302,9 +298,7 @@ def of_numbers_alone(target, wrong, held):
 def of_lost_digits(wrong, held, settings):
     """Whose loss of digits it is, where nothing else is wrong: there the numbers are roundings."""
     names = settings.tensors
-    left = [
-        c for c in candidates(settings) if all(holds(c, case, settings, names) for case in held)
-    ]
+    left = [c for c in candidates(settings) if all(holds(c, s, settings, names) for s in held)]
     for shown in wrong:
         left = list(explained(left, shown, settings, names, alike))
     return of_candidates(left[:1], "It loses digits like a known mistake, ") if left else None
@@ -366,10 +360,8 @@ def of_rounding(wrong, settings):
     names = sorted(frozenset().union(*(shown.wrong for shown in wrong)))
     for form in ("float16", "bfloat16", "float32") if len(looked) >= 4 else ():
         if all(is_stored(form, name, shown) for shown in looked for name in shown.wrong):
-            says = f"The numbers of your {listed(names)} are numbers of {form}"
-            return Diagnosis(
-                "precision", (), f"{says}: something is stored or summed in that, or rounded to it."
-            )
+            says = f"The numbers of your {listed(names)} are numbers of {form}: something is"
+            return Diagnosis("precision", (), f"{says} stored or summed in that, or rounded to it.")
     return None
 
 
@@ -456,9 +448,7 @@ def by_terms(target, wrong, names):
             found["dx"] = found["dx"] - case.dh
         if settings.groups:  # channels last
             C = case.gamma.size
-            last = {
-                n: a for n, a in found.items() if a is not None and a.shape[1:] and C in a.shape
-            }
+            last = {n: a for n, a in found.items() if np.ndim(a) > 1 and C in a.shape}
             found |= {n: np.moveaxis(a, a.shape.index(C, a.ndim - 2), -1) for n, a in last.items()}
         right = dict(zip(known.outputs, known.right(dy, cache)))
         # What held is right to rounding: no mistake may be read from it, and none that is wrong
@@ -519,9 +509,8 @@ def of_y(wrong, held, settings):
 def in_words(of, settings):
     """The diagnosis of a y, with a word on whether the gradients are those of that y."""
     # Rows that lose few digits, and an eps that counts: elsewhere other gradients may look alike.
-    telling = [
-        s for s in of.covered if s.case.property in ("ordinary rows", "eps near the variance")
-    ]
+    plain = "ordinary rows", "eps near the variance"
+    telling = [shown for shown in of.covered if shown.case.property in plain]
     choices = of.found[0].choices
     agree = {has_gradients(choices, shown, settings) for shown in telling or of.covered} - {None}
     end = ", and your gradients are" if agree == {True} else ". Your gradients are not"

@@ -5,6 +5,9 @@ numbers, nothing of lnlib. It fails on the target that failed, and passes on a r
 import base64
 import inspect
 import operator
+import os
+import re
+import subprocess
 import sys
 import textwrap
 import zlib
@@ -19,6 +22,9 @@ from .judge import BY_ROW, derivatives, truth
 
 #: The most numbers that are written out.
 MOST = 64
+
+#: Set where a test is tried in a process of its own, which ends with this code if the test fails.
+ALONE, FAILS = "NORMCHECK_TRIES_A_TEST", 77
 
 
 def _dtype(name):
@@ -42,9 +48,6 @@ def literal(a, dtype):
     return f"{made}.reshape({a.shape}).astype({_dtype(dtype)})"
 
 
-# What is right, in float64
-
-
 def exact(x, gamma, beta, dy, eps, centred=True, groups=None):
     """Layer norm and its gradients in float64, or RMS norm, which is not centred, or group norm."""
 
@@ -66,16 +69,11 @@ def exact(x, gamma, beta, dy, eps, centred=True, groups=None):
     return {"y": gamma * xhat + beta, "dx": dx, "dgamma": dgamma, "dbeta": dbeta}
 
 
-# The test
-
-
 def imported(target):
     """The lines that import a target by the names in its test, or a comment that says which."""
     names = ["forward", "backward"] if target.entry == "forward" else ["target"]
-    pair, (module, _, said) = (
-        isinstance(target.target, (tuple, list)),
-        target.called_by.partition(":"),
-    )
+    module, _, said = target.called_by.partition(":")
+    pair = isinstance(target.target, (tuple, list))
     things = target.target if pair else [target.target]
     found = [(module, name) for name in said.split(",")] if said else [*map(_home, things)]
     if None in found:
@@ -121,7 +119,9 @@ class Writer:
             other = "gamma" if self.settings.gamma else "x"
             given = (name.replace(other, f"2 * {other}") for name in self.settings.inputs)
             call, upstream = self.target.called(self.case, *given), ", ".join(self.upstream)
-            call = f"backward({upstream}, {call}[-1])" if self.target.entry == "forward" else call
+            into = f", {', '.join(self.settings.tensors[len(self.upstream) :])}"
+            saved = f"{call}{into}" if self.settings.out else f"{call}[-1]"
+            call = f"backward({upstream}, {saved})" if self.target.entry == "forward" else call
             yield f"{call}  # a call before, which must not matter"
         # A backward may put right again what a forward changed.
         yield from [*self.unpacked(script.first), *kept, *self.unpacked(script.then), *kept]
@@ -143,6 +143,7 @@ class Writer:
                 turned = self.settings.own(tensor)[1] != "{a}"
                 found = self.value(tensor + s) if turned else tensor + s
                 yield f"assert np.shape({found}) == {shape_of(tensor, case)}"
+                yield from (f"assert {code}" for *_, code in self.target.memory([tensor], case, s))
                 if self.finding.verdict is None:
                     yield from self.not_by_numbers(case, tensor + s)
                 elif case.x.size:
@@ -208,11 +209,9 @@ class Writer:
             found = f"np.isfinite({self.value(name)}).reshape({flat})[{rows}].all(axis=-1)"
             yield f"finite = {found}"
             yield "assert not finite.any(), finite"
-        elif self.settings.framework == "torch":
-            yield f"assert {name}.dtype == torch.{dtype}, {name}.dtype"
         else:
-            yield f"dtype = np.asarray({name}).dtype"
-            yield f"assert dtype == {_dtype(dtype)}, dtype"
+            yield f'dtype = str(getattr({name}, "dtype", "none"))'
+            yield f'assert dtype.rpartition(".")[2] == "{dtype}", dtype'
 
     def numbers(self, case, value):
         """Lines that judge the numbers of a tensor as the judge does."""
@@ -222,9 +221,8 @@ class Writer:
         expected = f"np.array({right.reshape(shape).tolist()})"
         if self.by_formula(case):
             expected = next(f"expected{s}" for s, one in self.script.cases.items() if one is case)
-            found = exact(
-                *clean.plain.arrays, case.eps, not self.settings.rms, self.settings.groups
-            )
+            said = self.settings
+            found = exact(*clean.plain.arrays, case.eps, not said.rms, said.groups)
             off = clean.tensors_of(found)[tensor].reshape(right.shape) - right
             slack = slack - (np.linalg.norm(off, axis=-1) if by_row else np.abs(off))
         wrong = f"np.subtract({value}, {expected})"
@@ -262,11 +260,30 @@ def as_test(case, finding, target, steady=True, before=False):
         test = textwrap.indent(test, "    ")
         test = f"for time in range({10 * TIMES}):  # not every call fails\n{test}"
     test = "\n".join([line for line in writer.script.setup if line.split()[0] in test] + [test])
-    if "exact(" in test:
-        test = f"\n{inspect.getsource(exact)}\n{test}"
+    name = re.sub(r"\W+", "_", case.property)
+    parts = [inspect.getsource(exact).rstrip()] if "exact(" in test else []
+    parts.append(f"def test_{name}():\n{textwrap.indent(test, '    ')}")
     modules = ["base64", "ctypes", "zlib", "ml_dtypes", "torch", "jax"]
     head = [*imported(target), "import numpy as np"]
     head += [f"import {one}" for one in modules if f"{one}." in test]
     if target.settings.framework == "jax" and case.dtype == "float64":
         head.append('jax.config.update("jax_enable_x64", True)')
-    return "\n".join([*head, test])
+    return "\n\n\n".join(["\n".join(head), *parts])
+
+
+def fails_alone(test, finding):
+    """Whether a test fails where its target has never been called: in a process of its own. Not if
+    the target cannot be imported there.
+    """
+    if test.startswith("#") or ALONE in os.environ:  # that process may have imported a whole run
+        return False
+    errors = "AssertionError" if finding.tensor else "BaseException"
+    (name,) = re.findall(r"^def (test_\w+)", test, re.MULTILINE)
+    test = f"{test}\ntry:\n    {name}()\nexcept {errors}:\n    raise SystemExit({FAILS})"
+    found = {ALONE: "1", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    try:
+        command = [sys.executable, "-c", test]
+        run = subprocess.run(command, env=os.environ | found, capture_output=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return run.returncode == FAILS

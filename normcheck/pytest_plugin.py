@@ -45,25 +45,22 @@ def pytest_collection_modifyitems(session, items):
 
 def _prepared(words):
     """The properties of a target, and a function that returns the report, or why there is none."""
+    from . import adapters, isolate, run, settings, targets
     from .__main__ import parser
-    from .adapters import adapt
-    from .isolate import find
-    from .run import Run
-    from .settings import Settings
-    from .targets import TargetError
 
     options = vars(parser().parse_args(shlex.split(words)))
     target, seconds, case = (options.pop(name) for name in ("target", "seconds", "case"))
-    run = Run(adapt(find(target), Settings(**options), target), seconds, case)
+    adapted = adapters.adapt(isolate.find(target), settings.Settings(**options), target)
+    all_of_them = run.Run(adapted, seconds, case)
 
     @functools.cache
     def report():
         try:
-            return run.report(target)
-        except TargetError as error:
+            return all_of_them.report(target)
+        except targets.TargetError as error:
             return str(error)
 
-    return dict.fromkeys(one.property for one in run.cases), report
+    return dict.fromkeys(one.property for one in all_of_them.cases), report
 
 
 class Property(pytest.Item):
@@ -90,9 +87,8 @@ class Property(pytest.Item):
                     said = str(one), one.smallest, str(report.mistake or report.unnamed), last
                     pytest.fail("\n".join(filter(None, said)), pytrace=False)
         if self.name not in report.kept:
-            pytest.skip(
-                "not judged: the plain numbers are wrong there already, or the time was over"
-            )
+            why = "the plain numbers are wrong there already, or the time was over"
+            pytest.skip(f"not judged: {why}")
 
     def reportinfo(self):
         return self.path, None, self.nodeid

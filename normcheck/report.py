@@ -71,13 +71,8 @@ class Failure:
     tensors: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return self.by()
-
-    def by(self, target: str = "") -> str:
-        """The property, and in which cases it failed; of two targets, which of them failed."""
         other = self.failed - self.alike
         some = f"{self.failed} of {self.tried} cases" if self.failed < self.tried else ""
-        some = f"{target} failed in {some or 'all cases'}" if target else some
         more = f"in {other} of them something else is wrong" if other else ""
         words = "; ".join(filter(None, (some, more, self.where)))
         return f"{self.property} ({words})" if words else self.property
@@ -122,8 +117,8 @@ class Report:
       how many mistakes were looked up in vain, in a sentence, or empty.
     * ``notes``: tuple of str: what is no failure and worth knowing.
     * ``table``: how each property did in each dtype: dict, property -> dict, dtype -> dict of
-      ``tried`` and ``failed``, numbers of cases, and ``digits``, the fewest correct ones of any
-      tensor, or None where it is not their number that is asked for.
+      ``tried`` and ``failed``, numbers of cases, ``digits``, the fewest correct ones, and
+      ``share``, the largest that held; None where it is not numbers that are asked for.
     * ``ended``: why the run ended before everything was tried, or empty; such a run has not held.
     * ``missed``: how many of the cases were not reached, because the time was over, or empty.
     """
@@ -220,15 +215,18 @@ def _wrapped(text):
 
 
 def _picture(table):
-    """A table of HTML: property by dtype, coloured by digits, with words in each cell."""
+    """A table of HTML: property by dtype, with words in each cell, which is coloured by them."""
     dtypes = list(dict.fromkeys(dtype for row in table.values() for dtype in row))
 
-    def cell(dtype, tried=0, failed=0, digits=None):
+    def cell(dtype, tried=0, failed=0, digits=None, share=None):
         words = f"failed in {failed} of {tried}" if failed else "held" if tried else "not tried"
-        least, right = 0.0 if failed else 0.5, 0.0 if failed else 1.0  # what held is never red
-        if digits is not None:
+        right = 0.0 if failed else 1.0
+        if failed and digits is not None:
             words += f", {digits:.1f} digits"
-            right = min(1.0, max(least, -digits / math.log10(FORMATS[dtype].u)))
+            right = min(1.0, -digits / math.log10(FORMATS[dtype].u))
+        elif share is not None and not failed:
+            words += f", error at most {100 * share:.0f} % of what a right formula may lose"
+            right = 1 - share / 2  # what held is never red
         colour = f"hsl({120 * right:.0f} 70% {70 if failed else 85}%)" if tried else "#eee"
         return f'<td style="background: {colour}">{words}</td>'
 
@@ -255,26 +253,17 @@ def _parts(report: Report, everything: bool = False) -> Iterator[tuple[str, str]
     failed, for each cause with the smallest case, and the first as a test; what held.
     """
     yield "h1", _headline(report)
-    if told := str(report.mistake or report.unnamed):
-        yield "p", told if told[-1] in ".?" else f"{told}."
-    causes = report.causes
-    for first, *others in causes if everything else causes[:MOST]:
-        start = f"{len(others) + 1} properties, probably for one reason: " if others else ""
-        yield "p", f"\nFAILED  {start}{'; '.join(map(str, (first, *others)))}"
-        yield "p", f"    {first.smallest}"
-    if causes[MOST:] and not everything:
-        rest = [str(failure) for some in causes[MOST:] for failure in some]
-        yield "p", f"\nFAILED  in other ways: {'; '.join(rest)}"
+    yield from _wrong(report, len(report.causes) if everything else MOST)
     for failure in report.failures if everything else ():
         yield from [("h2", failure.property), ("p", failure.smallest), ("pre", failure.test)]
-    if causes and not everything:
+    if report.failures and not everything:
         test = report.failures[0].test
         more = " --html and --json write the tests of all failures." * bool(report.failures[1:])
         yield "p", f"\nThis test shows the first failure.{more}"
         yield "pre", f"\n{test}"
     if report.properties:
         held = "No failure until then in" if report.ended else "Held"
-        start = "\n" if causes else ""
+        start = "\n" if report.failures else ""
         yield "p", f"{start}{held}: {'; '.join(report.kept) or 'nothing'}"
     if report.digits:
         told = (
@@ -287,10 +276,25 @@ def _parts(report: Report, everything: bool = False) -> Iterator[tuple[str, str]
         yield "p", f"Not tried: {'; '.join(report.untested)}"
 
 
+def _wrong(report, most):
+    """Which mistake it is, and what failed, for so many causes with the smallest case."""
+    if told := str(report.mistake or report.unnamed):
+        yield "p", told if told[-1] in ".?" else f"{told}."
+    causes = report.causes
+    for first, *others in causes[:most]:
+        start = f"{len(others) + 1} properties, probably for one reason: " if others else ""
+        yield "p", f"\nFAILED  {start}{'; '.join(map(str, (first, *others)))}"
+        yield "p", f"    {first.smallest}"
+    if rest := [str(failure) for some in causes[most:] for failure in some]:
+        yield "p", f"\nFAILED  in other ways: {'; '.join(rest)}"
+
+
 def beside(one: Report, other: Report) -> str:
-    """Two reports side by side: digits, and the properties that only one of them held."""
-    both = {"A": one, "B": other}
-    lines = [f"{name}: {_headline(report)}" for name, report in both.items()]
+    """Two reports side by side: what failed in each, digits, and what one of them alone held."""
+    both, lines = {"A": one, "B": other}, list[str]()
+    for name, report in both.items():
+        told = [text for _, text in _wrong(report, MOST)]
+        lines += ["\n" * bool(lines) + f"{name}: {_headline(report)}", *told]
     for dtype in {**one.digits, **other.digits}:
         lines.append(f"\nDigits of ordinary rows, {dtype}:")
         digits = {name: report.digits.get(dtype, {}) for name, report in both.items()}
@@ -298,6 +302,6 @@ def beside(one: Report, other: Report) -> str:
             told = (f"{name} {of[tensor]:.1f}" for name, of in digits.items() if tensor in of)
             lines.append(f"    {tensor}: {', '.join(told)}")
     for name, held, lost, failed in ("A", one, "B", other), ("B", other, "A", one):
-        only = [one.by(lost) for one in failed.failures if one.property in held.kept]
+        only = [one.property for one in failed.failures if one.property in held.kept]
         lines.append(f"\nHeld by {name}, failed by {lost}: {'; '.join(only) or 'nothing'}")
     return "\n".join(map(_wrapped, lines))

@@ -10,11 +10,11 @@ from typing import Any
 
 from .adapters import adapt
 from .cases import FAR_SHAPE, NEAR, Case, all_cases, drawer, far, not_tested
-from .checks import TIMES, able, asked, check, judged, misshapen, observed, of_two_axes
+from .checks import TIMES, able, asked, check, judged, misshapen, observed, of_pytorch, of_two_axes
 from .isolate import find, isolated
 from .judge import BY_ROW, judge
 from .naming import name
-from .paste import MOST, as_test
+from .paste import MOST, as_test, fails_alone
 from .report import Failure, Interrupted, Report, name_of
 from .settings import Settings
 from .shrink import shrink
@@ -139,6 +139,7 @@ class Run:
             failures = list(self.failures())
             fast = self.settings.quick or self.left() < 0
             notes = [f"Numbers drawn with seed={self.settings.seed}"] * bool(self.settings.seed)
+            notes += of_pytorch(self.target)
             if not fast:
                 notes += [*self.digit_loss_by_offset(), *observed(self.target)]
             return said(failures, mistake=mistake, unnamed=unnamed, notes=tuple(notes))
@@ -181,17 +182,18 @@ class Run:
         seen = []
         found = check(self.target, case, seen)
         self.tried.setdefault(property, []).append((case, found))
-        cell = self.table.setdefault(property, {}).setdefault(
-            case.dtype, {"tried": 0, "failed": 0, "digits": None}
-        )
+        none = {"tried": 0, "failed": 0, "digits": None, "share": None}
+        cell = self.table.setdefault(property, {}).setdefault(case.dtype, none)
         cell["tried"] += 1
         cell["failed"] += bool(found)
         if asked(property).of_numbers and seen:
             verdicts = self.verdicts(seen[0], case).values()
             # Where all is 0 are none, nor where as much as is there may be lost.
             digits = [v.digits for v in verdicts if v.error < (math.inf if v.share > 1 else 1)]
-            known = digits if cell["digits"] is None else [cell["digits"], *digits]
-            cell["digits"] = min(known, default=None)
+            shares = [v.share for v in verdicts if v.share <= 1]
+            for name, worst, some in ("digits", min, digits), ("share", max, shares):
+                known = some if cell[name] is None else [cell[name], *some]
+                cell[name] = worst(known, default=None)
 
     def digit_loss_by_offset(self):
         """Where each tensor begins to lose more than any right formula may lose near zero, as rows
@@ -229,7 +231,10 @@ class Run:
             probe = partial(self.probe, property, cases[0][0].dtype) if seconds == 3 else None
             place = where(property, tried, wrong, probe)
             case, finding, steady = self.smallest(cases, seconds)
-            test = partial(as_test, steady=steady, before=before)
+            test = partial(as_test, steady=steady)
+            alone = seconds == 3 and before and test(case, finding, self.target)
+            needed = before and not (alone and fails_alone(alone, finding))
+            test = partial(test, before=needed)
             yield self.failure(property, case, finding, test, place)
 
     def probe(self, property, dtype, n):

@@ -82,6 +82,8 @@ class Settings:
     accumulate: str | None = _option(None, "its sums; else float32 or more", choices=DTYPES)
     double_backward: bool = _option(False, "its gradient has a gradient (PyTorch, JAX)")
     forward_mode: bool = _option(False, "it has a JVP, and this a gradient")
+    gradcheck: bool = _option(False, "what PyTorch's gradcheck says of it is told as well")
+    out: bool = _option(False, "it writes into arrays for its results, which come last (NumPy)")
     device: str | None = _option(None, 'where PyTorch puts its tensors, for example "cuda"')
 
     def __post_init__(self):
@@ -109,10 +111,11 @@ class Settings:
             object.__setattr__(self, "most_features", D)
         if self.most_features is not None:
             validation.require_count("most_features", self.most_features, self.multiple_of)
-        if self.device is not None and self.framework != "torch":
-            raise ValueError(
-                f"device: found {self.device!r}, expected None with framework {self.framework}"
-            )
+        for name, framework in ("device", "torch"), ("gradcheck", "torch"), ("out", "numpy"):
+            found, default = getattr(self, name), getattr(type(self), name)
+            if found != default and self.framework != framework:
+                expected = f"expected {default} with framework {self.framework}"
+                raise ValueError(f"{name}: found {found!r}, {expected}")
         lacks = self.residual or self.groups or not self.gamma
         if (self.double_backward or self.forward_mode) and lacks:
             raise ValueError(

@@ -10,13 +10,14 @@ import functools
 import inspect
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .cases import Case
+from .judge import BY_ROW
 from .layouts import SPREAD, as_code
 from .mistakes.change import table
 from .settings import Settings
@@ -36,11 +37,13 @@ class Outcome(NamedTuple):
     * ``tensors``: name -> NumPy array (bfloat16 as float32), or None where there is none.
     * ``dtypes``: name -> name of the dtype that the target gave, or empty.
     * ``changed``: the names of the arguments that were changed by the call.
+    * ``memory``: (name, sentence) of results whose memory was not treated as :data:`MEMORY` says.
     """
 
     tensors: dict
     dtypes: dict
     changed: tuple = ()
+    memory: Sequence = ()
 
 
 class Script(NamedTuple):
@@ -67,7 +70,16 @@ class Script(NamedTuple):
 #: What a call is made of -> how functions and classes call it. They take those from "shape" on only
 #: where they have such an argument.
 NAMES = {row["what"]: tuple(row["names"].split()) for row in table("arguments.csv", __file__)}
-ARRAYS, OPTIONAL = [*NAMES][:5], [*NAMES][6:]
+ARRAYS, OPTIONAL = [*NAMES][:5], [*NAMES][8:]
+
+#: So many bytes are on both sides of an array for a result; they and the array are filled with 127.
+BESIDE = 1 << 14
+
+#: What is said of such an array after a call, and the code of what has to be true instead.
+MEMORY = {
+    "memory beside {a} is written to": "(np.delete({around}, slice({n}, -{n})) == 127).all()",
+    "{a} is not written everywhere": "({around}[{n}:-{n}].reshape(-1, {size}) != 127).any(1).all()",
+}
 
 
 def taken(signature: inspect.Signature | None, given: dict[str, str]) -> str:
@@ -76,10 +88,7 @@ def taken(signature: inspect.Signature | None, given: dict[str, str]) -> str:
     """
     if signature is None:
         return ", ".join(code for name, code in given.items() if name not in OPTIONAL)
-    own = {
-        name: next((own for own in signature.parameters if own in NAMES[name]), "")
-        for name in given
-    }
+    own = {name: next((o for o in signature.parameters if o in NAMES[name]), "") for name in given}
     kinds = {one.kind for one in signature.parameters.values()}
     eps_in_rest = inspect.Parameter.VAR_POSITIONAL in kinds and not own.get("eps", "eps")
     if eps_in_rest or not all(own[name] for name in own if name in ARRAYS):
@@ -96,6 +105,8 @@ def taken(signature: inspect.Signature | None, given: dict[str, str]) -> str:
         likely = ""
         if "r" not in given and _has(signature, "r"):
             likely = " Is it residual=True, the norm of x + r?"
+        elif "y" not in given and _has(signature, "y", required=True):
+            likely = " Is it out=True, with arrays for its results as last arguments?"
         elif "beta" in given and given["groups"] == "None" and not _has(signature, "beta"):
             likely = ' Is it kind="rms_norm" (from the shell --kind rms_norm), which has no beta?'
         raise TargetError(
@@ -147,21 +158,7 @@ class Adapter:
 
     A framework says how an array is read, ``get``, which returns a copy of it in NumPy, which no
     later call can change, and the name of its dtype; and how its code is spelt, in the templates of
-    ``scripts.toml``, but for those that it cannot have. In them ``{call}`` is the target's own
-    call, ``{inputs}`` are its arrays, ``{outputs}`` what it returns, ``{upstream}`` the gradients
-    of that, ``{y}`` and ``{dy}`` the same as one expression, ``{results}`` the gradients of the
-    arrays, ``{a}`` is one array; ``{s}`` stands behind the names of a case's arrays, ``{D}`` is its
-    width and ``{eps}`` its eps.
-
-    * ``made``: a NumPy array as one of the framework; ``value``: the other way round. ``spread``:
-      see ``layouts.SPREAD``. ``wanted``: what makes an array ask for a gradient.
-    * ``prepare``: what is executed once. ``forward``, ``backward``, ``again``: calls.
-      ``overwrite``: the numbers of ``{a}{s}`` go into ``{a}``. ``filled``: from here on fresh
-      memory is not 0.
-    * ``only_y``: y where nothing is differentiated. ``alone``: one gradient. ``added``: gradients
-      after two backwards.
-    * ``second``: the gradients of <v, dx> with respect to x, gamma and dy. ``jvp``: the JVP along
-      v, and the gradients of <dy, JVP> with respect to x and gamma.
+    ``scripts.toml``, which says what each is for.
 
     ``layouts`` are the ways in which it can lay out arguments, ``lacks`` is what is not tested of
     any such target, ``array`` the class of its arrays, ``entry`` the name of the function that
@@ -175,6 +172,7 @@ class Adapter:
     backward = "{results} = backward({upstream}, saved{s})"
     again = "again = {call}"
     wanted = prepare = overwrite = filled = only_y = alone = added = second = jvp = ""
+    gradcheck = opcheck = ""
     layouts: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     array: type = object
@@ -209,12 +207,13 @@ class Adapter:
 
     # Code
 
-    def called(self, case: Case, *given: str) -> str:
+    def called(self, case: Case, *given: str, s: str = "") -> str:
         """The call of the target with arguments of these names; eps may be fixed in it."""
         arguments = dict(zip(self.settings.inputs, given))
         arguments |= {"shape": str(self.settings.normalized_shape or case.gamma.shape)}
         arguments |= {"groups": str(self.settings.groups)}
         arguments |= {} if self.settings.eps is not None else {"eps": repr(case.eps)}
+        arguments |= {name: name + s for name in self.settings.outputs if self.settings.out}
         return f"{self.entry}({taken(self.signature, arguments)})"
 
     def spelt(self, parts: str, cases: dict[str, Case], a: str = "") -> list[str]:
@@ -231,7 +230,7 @@ class Adapter:
             of |= {name: f"{of[name]}," for name in ("inputs", "results") if len(lists[name]) == 1}
             one = "({})" if outputs[1:] else "{}"
             of |= {"y": one.format(of["outputs"]), "dy": one.format(of["upstream"])}
-            of["call"] = self.called(case, *given) if "{call}" in template else ""
+            of["call"] = self.called(case, *given, s=s) if "{call}" in template else ""
             arrays = self.settings.arguments if part == "overwrite" else [a]
             lines += [template.format(a=name, **of) for name in arrays]
         return "\n".join(lines).splitlines()
@@ -242,6 +241,7 @@ class Adapter:
         """
         cases, inputs = cases or {"": case}, self.settings.inputs
         first, then = (self.spelt(part, cases, a) for part in f"{parts}|".split("|")[:2])
+        first = [*self.destinations(cases), *first]
         options = {"judged": cases, "results": self.settings.tensors, "wanted": inputs} | options
         return Script(cases, self.spelt("prepare", cases), first, then, **options)
 
@@ -254,6 +254,25 @@ class Adapter:
             code = [f"{name}{s} = {own.format(a=name + s)}"]
         layout = case.layouts.get(name)
         return code + as_code(name + s, layout, array.shape, put, self.spread, then)
+
+    def destinations(self, cases: dict[str, Case]) -> Iterator[str]:
+        """Lines that make the arrays for results, if the target takes some."""
+        for s, case in cases.items() if self.settings.out else ():
+            for name in self.settings.tensors:
+                own, like = self.settings.own(name)[0], case.x if name in BY_ROW else case.gamma
+                shape = eval(own.format(a="a"), {"np": np, "a": like}).shape
+                dtype, around = self.put(case.dtype_of(name))[0], f"around_{name}{s}"
+                size = 2 * BESIDE + like.size * np.dtype(dtype).itemsize
+                yield f"{around} = np.full({size}, 127, np.uint8)"
+                array = f'{around}[{BESIDE}:-{BESIDE}].view("{dtype}")'
+                yield f"{name}{s} = {array}.reshape({shape})"
+
+    def memory(self, names: Sequence[str], case: Case, s: str) -> Iterator[tuple[str, str, str]]:
+        """:data:`MEMORY` of the arrays for these results, behind their names, if it takes some."""
+        for name in names if self.settings.out else ():
+            size = np.dtype(self.put(case.dtype_of(name))[0]).itemsize
+            of = {"a": name, "around": f"around_{name}{s}", "n": BESIDE, "size": size}
+            yield from ((name, words.format(**of), MEMORY[words].format(**of)) for words in MEMORY)
 
     # Calls
 
@@ -294,8 +313,9 @@ class Adapter:
                 {name: read[name + s][0] for name in script.results},
                 {name: read[name + s][1] for name in script.results},
                 tuple(name for name in before if name in changed),
+                [(n, w) for n, w, c in self.memory(script.results, one, s) if not eval(c, names)],
             )
-            for s in script.judged
+            for s, one in script.judged.items()
         ]
 
     def _bytes(self, names):

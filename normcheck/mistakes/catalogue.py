@@ -111,10 +111,8 @@ def no_mean_inside_variance(dy, cache):
 
 
 #: Those that chapters show; others are the ``change`` of their row.
-_WRITTEN_OUT = {
-    "missing-projection": missing_projection,
-    "no-mean-inside-variance": no_mean_inside_variance,
-}
+_SHOWN = missing_projection, no_mean_inside_variance
+_WRITTEN_OUT = {backward.__name__.replace("_", "-"): backward for backward in _SHOWN}
 _HARMLESS = "no-mean-inside-variance", "scaled-by-d", "projection-first"
 
 

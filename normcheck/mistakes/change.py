@@ -30,8 +30,7 @@ def function_with(function, changes):
     """``function`` with these (old, new) pairs changed in its source, each of which occurs once.
 
     :func:`inspect.getsource` finds the new source, as :mod:`simt` needs it. ValueError as
-    :func:`changed`; else arguments are not checked: they are literals of the code that writes the
-    change.
+    :func:`changed`.
     """
     source = changed(textwrap.dedent(inspect.getsource(function)), changes)
     return function_of(source, function.__name__, function.__globals__)

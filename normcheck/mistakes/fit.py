@@ -122,11 +122,7 @@ class GroupCache(NamedTuple):
 #: Candidates (dy, GroupCache) -> (dx, dgamma, dbeta); the probes are those of a target, which has
 #: so many groups.
 GROUP_NORM = Family(
-    LAYER_NORM.outputs,
-    (),
-    tuple(_known("group", group_formula)),
-    group_formula,
-    groups_of("group"),
+    LAYER_NORM.outputs, (), tuple(_known("group", group_formula)), group_formula, groups_of("group")
 )
 
 
@@ -262,16 +258,15 @@ def _told(what, found, family, read_off=True):
         ("one of", False): f"{of} one of these mistakes, which give the same numbers",
         ("combination", True): f"Your {what} makes {fewest} mistakes at once",
     }[kind, read_off]
-    texts = [
-        " ".join(
-            f"({n}) {says[name]}" if names[1:] else says[name] for n, name in enumerate(names, 1)
-        )
-        for names in lists
-    ]
+
+    def in_words(names):
+        numbered = (f"({n}) {says[name]}" for n, name in enumerate(names, 1))
+        return " ".join(numbered) if names[1:] else says[names[0]]
+
     by = "the formula with {}" if read_off else "the numbers of the catalogue's {}, on every probe"
     because = tuple(f"{what}: {by.format(' and '.join(names))}" for names in lists)
     names = tuple(dict.fromkeys(itertools.chain(*lists)))
-    return Diagnosis(kind, names, f"{start}: {' Or: '.join(texts)}", because)
+    return Diagnosis(kind, names, f"{start}: {' Or: '.join(map(in_words, lists))}", because)
 
 
 def _explaining(candidates, found, right, tolerance):
@@ -329,10 +324,7 @@ def diagnose(backward, family=LAYER_NORM):
         None where no number is wrong, which proves nothing, or where there is nothing to compare:
         NaN, zeros, too few digits (float16), or a shape that belongs to no known mistake.
 
-    Raises
-    ------
-    Exception
-        Whatever ``backward`` raises.
+    Whatever ``backward`` raises is raised.
     """
     validation.require_callable("backward", backward)
     validation.require_kind("family", family, Family, "a Family")

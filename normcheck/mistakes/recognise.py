@@ -104,9 +104,8 @@ def agree(a, b, bits=False, tolerance=None, times=1):
         return False
     if bits or not {a.dtype.kind, b.dtype.kind} & set("fc"):
         return np.array_equal(*pair, equal_nan=True)
-    if not np.array_equal(
-        *(np.where(np.isfinite(v), np.zeros_like(v), v) for v in pair), equal_nan=True
-    ):
+    odd = (np.where(np.isfinite(v), np.zeros_like(v), v) for v in pair)
+    if not np.array_equal(*odd, equal_nan=True):
         return False
     digits = min(v.real.dtype.itemsize for v in pair if v.dtype.kind in "fc")
     a, b = (np.where(np.isfinite(v), v, 0).astype(complex).ravel() for v in pair)
@@ -324,9 +323,8 @@ def relation(mine, right):
         wrong = [k for k, both in enumerate(zip(found, expected)) if not agree(*both)]
         pairs += [(found[k], expected[k]) for k in wrong]
         places |= {(k + 1, len(found)) for k in wrong}
-    if not pairs or not all(
-        v.dtype.kind in "ifc" and np.isfinite(v).all() for pair in pairs for v in pair
-    ):
+    values = itertools.chain(*pairs)
+    if not pairs or not all(v.dtype.kind in "ifc" and np.isfinite(v).all() for v in values):
         return None
     words = next((w for w, related in _RELATIONS if all(related(*pair) for pair in pairs)), None)
     words = words or _times(pairs)

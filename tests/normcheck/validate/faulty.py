@@ -1,10 +1,32 @@
 """Targets with one fault each, of every kind that normcheck tells; right but for it."""
 
+import ctypes
+import warnings
+
 import numpy as np
 import one_fault
 
 from lnlib import layer_norm_backward as right_backward
 from lnlib import layer_norm_forward as right_forward
+
+
+def passes(test, **names):
+    """Whether a pasted test passes among these names, called as pytest calls it; what is wrong with
+    the test itself is raised.
+    """
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+            exec(compile(test, "pasted", "exec"), names)
+            (function,) = (names[name] for name in names if name.startswith("test_"))
+            function()
+    except (NameError, SyntaxError):
+        raise
+    except BaseException:  # a target may raise anything
+        return False
+    finally:
+        if "mallopt" in test:
+            ctypes.CDLL(None).mallopt(-6, 0)
+    return True
 
 
 def tail(dy, cache):

@@ -61,11 +61,7 @@ def overwrites(name, value):
     """An argument holds ``value(argument)`` after the call."""
 
     def change(tensors, arguments, dy, strides=None):
-        given = (
-            dict(zip(("x", "gamma", "beta")[: len(arguments) - 1], arguments))
-            if dy is None
-            else {"dy": dy}
-        )
+        given = dict(zip(("x", "gamma", "beta"), arguments[:-1])) if dy is None else {"dy": dy}
         if name in given:
             given[name][...] = value(given[name])
         return tensors

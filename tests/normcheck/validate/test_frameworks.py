@@ -16,7 +16,7 @@ from pages import BOOK
 from normcheck import TargetError, validate
 from normcheck.adapters import adapt
 from normcheck.cases import UNWRITTEN, draw
-from normcheck.checks import check
+from normcheck.checks import check, of_pytorch
 from normcheck.layouts import laid_out
 from normcheck.settings import Settings
 from normcheck.targets import execute
@@ -46,9 +46,19 @@ def test_pytorch(torch):
     def layer_norm(x, gamma, beta, eps):
         return torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps)
 
-    options = {"framework": "torch", "quick": True, "double_backward": True}
+    def in_float32(x, *rest):
+        return layer_norm(x.float(), *(a.float() for a in rest[:2]), rest[2]).to(x.dtype)
+
+    options = {"framework": "torch", "quick": True, "double_backward": True, "gradcheck": True}
     report = validate(layer_norm, dtypes=("float32", "float64"), **options)
     assert report.held and {"gradients add up", "the second derivative"} <= set(report.kept)
+    assert report.notes[0].startswith("torch.autograd.gradcheck passes on x of shape (2, 3), fl")
+    (note,) = validate(in_float32, case="any shape", **options).notes
+    assert note.startswith("torch.autograd.gradcheck raises GradcheckError: ")
+    schema = "(Tensor x, Tensor gamma, Tensor beta, float eps) -> Tensor"
+    op = torch.library.custom_op("ln::norm", layer_norm, mutates_args=(), schema=schema)
+    *_, note = of_pytorch(adapt(op, Settings(framework="torch", gradcheck=True)))
+    assert note.startswith("torch.library.opcheck raises OpCheckError: ")
     assert not small(torch.nn.RMSNorm, kind="rms_norm", dtypes=("float64",), forward_mode=True)
     with pytest.raises(TargetError, match="found a tuple returned, expected y, .*; residual=True"):
         validate(lambda x, *_: (x, x), framework="torch")

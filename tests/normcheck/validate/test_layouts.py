@@ -75,9 +75,8 @@ def read(a, strides):
     """
     if min(a.strides) < 0:
         return np.full_like(a, np.nan)
-    memory = np.lib.stride_tricks.as_strided(
-        a, (1 + sum((n - 1) * s for n, s in zip(a.shape, a.strides)) // 4,), (4,)
-    )
+    size = 1 + sum((n - 1) * s for n, s in zip(a.shape, a.strides)) // 4
+    memory = np.lib.stride_tricks.as_strided(a, (size,), (4,))
     at = sum(i * s for i, s in zip(np.indices(a.shape), strides))
     return np.where(at < len(memory), memory[np.minimum(at, len(memory) - 1)], np.float32(np.nan))
 
@@ -85,9 +84,8 @@ def read(a, strides):
 def walking(dy, saved):
     """dy is read with the strides of x (pytorch/pytorch#194719, Triton's tutorial)."""
     x, cache = saved
-    return layer_norm_backward(
-        dy if dy.strides == x.strides else read(dy, [s // 4 for s in x.strides]), cache
-    )
+    same = dy.strides == x.strides
+    return layer_norm_backward(dy if same else read(dy, [s // 4 for s in x.strides]), cache)
 
 
 def viewing(dy, saved):

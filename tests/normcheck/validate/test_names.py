@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 from one_fault import in_float32, stale
 
-from lnlib.layernorm import (
-    group_norm_backward,
-    group_norm_forward,
-    layer_norm_backward,
-    layer_norm_forward,
-)
+from lnlib import layer_norm_backward, layer_norm_forward
+from lnlib.layernorm import group_norm_backward, group_norm_forward
 from normcheck import run, validate
 from normcheck.mistakes.catalogue import changed
 from normcheck.mistakes.fit import GroupCache
@@ -72,11 +68,8 @@ WILD_BUG = {bug.name: bug for bug in WILD}
 
 def with_more(name, change, when=lambda dy: True):
     """A public bug whose gradients are changed further."""
-    bug = WILD_BUG[name]
-    return (
-        bug.forward,
-        lambda dy, saved: change(*bug.backward(dy, saved)) if when(dy) else bug.backward(dy, saved),
-    )
+    bug, same = WILD_BUG[name], lambda *gradients: gradients
+    return bug.forward, lambda dy, saved: (change if when(dy) else same)(*bug.backward(dy, saved))
 
 
 @pytest.mark.slow
@@ -159,9 +152,8 @@ def test_no_word_on_what_held():
     def forward(x, gamma, beta, eps):
         if eps > 1e-3:
             raise ValueError("eps above 0.001")
-        return layer_norm_forward(
-            x, gamma, beta, float(np.float32(eps)) if x.dtype == np.float64 else eps
-        )
+        eps = float(np.float32(eps)) if x.dtype == np.float64 else eps
+        return layer_norm_forward(x, gamma, beta, eps)
 
     assert told((forward, layer_norm_backward)) is None
 
@@ -173,9 +165,8 @@ def test_a_mistake_of_one_dtype_is_told_of_that_dtype():
         return (-dx if dy.dtype == np.float64 else dx), *sums
 
     found = told((layer_norm_forward, backward), dtypes=("float32", "float64"))
-    assert found.names == ("dx-negated",) and found.sentence.endswith(
-        "This happens in float64 alone."
-    )
+    assert found.names == ("dx-negated",)
+    assert found.sentence.endswith("This happens in float64 alone.")
 
 
 def _eps_outside(through_the_root):
@@ -271,6 +262,7 @@ def half(x, gamma, beta, eps):
 
 GROUPS, RESIDUAL = {"kind": "group_norm", "groups": 2}, {"residual": True}
 MIXED = {"dtypes": {"x": "float32", "gamma": "float16", "y": "float16"}}
+SAMPLE = "allennlp-sample-variance"
 IN_HALF = layer_norm(half, dx=np.negative, dgamma=np.float16, dbeta=np.float16)
 
 
@@ -279,11 +271,7 @@ IN_HALF = layer_norm(half, dx=np.negative, dgamma=np.float16, dbeta=np.float16)
     "pair, options, names",
     [
         (norm_of_groups(lambda of: {"mean1": of["by_example"]}), GROUPS, ("means-example-first",)),
-        (
-            guarded(BUGS["allennlp-sample-variance layer_norm"]),
-            {},
-            ("allennlp-sample-variance", "sample-variance"),
-        ),
+        (guarded(BUGS[f"{SAMPLE} layer_norm"]), {}, (SAMPLE, "sample-variance")),
         *((with_residual(RESIDUALS[name]), RESIDUAL, (name,)) for name in RESIDUALS),
         (IN_HALF, MIXED, ("dx-negated",)),
     ],

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from faulty import passes
+from numpy.lib.stride_tricks import as_strided
 
 from lnlib import layer_norm_backward, layer_norm_forward
 from normcheck import TargetError, adapters, validate
@@ -52,6 +54,30 @@ def test_memory_is_filled_only_for_its_property():
     for property in UNWRITTEN, "ordinary rows":
         assert not check(target, draw(property, (2, 3), "float32"))
     assert filled == [True, False]
+
+
+@pytest.mark.parametrize(
+    "writes, said",
+    [
+        (lambda a, D: a, None),
+        (lambda a, D: as_strided(a, (D + 1,), a.strides), "memory beside dbeta is written to"),
+        (lambda a, D: a[: D - D % 2], "dbeta is not written everywhere"),
+    ],
+)
+def test_arrays_for_results_are_watched(writes, said):
+    def forward(x, gamma, beta, eps, y):
+        y[...], cache = layer_norm_forward(x, gamma, beta, eps)
+        return cache
+
+    def backward(dy, cache, dx, dgamma, dbeta):
+        dx[...], dgamma[...], right = layer_norm_backward(dy, cache)
+        written = writes(dbeta, len(dbeta))
+        written[...] = np.resize(right, len(written))
+
+    report = validate((forward, backward), quick=True, out=True)
+    assert {failure.sentence for failure in report.failures} == {said} - {None}
+    assert not any(passes(f.test, forward=forward, backward=backward) for f in report.failures)
+    assert report.mistake is None and not report.unnamed
 
 
 @pytest.mark.slow

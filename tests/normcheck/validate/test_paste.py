@@ -2,15 +2,13 @@
 passes on a right one.
 """
 
-import ctypes
 import runpy
 import types
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from faulty import FAULTY
+from faulty import FAULTY, passes
 
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from normcheck import validate
@@ -31,21 +29,6 @@ RIGHT = {
     "layer_norm": (layer_norm_forward, layer_norm_backward),
     "rms_norm": (rms_norm_forward, rms_norm_backward),
 }
-
-
-def passes(test, **target):
-    """Whether a pasted test passes on a target; what is wrong with the test itself is raised."""
-    try:
-        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
-            exec(compile(test, "pasted", "exec"), target)
-    except (NameError, SyntaxError):
-        raise
-    except BaseException:  # a target may raise anything
-        return False
-    finally:
-        if "mallopt" in test:
-            ctypes.CDLL(None).mallopt(-6, 0)
-    return True
 
 
 def sharp(report, wrong, right):

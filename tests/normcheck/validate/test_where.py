@@ -40,19 +40,15 @@ def test_widths_rows_axes_layouts_and_dtypes():
     assert places(lambda dy: dy.ndim == 1)[1] == {"any shape": "shape (7,)"}
     assert places(lambda dy: dy.ndim == 4)[1] == {"any shape": "shape (2, 3, 4, 5)"}
     report, found = places(lambda dy: dy.strides[-1] == 2 * dy.itemsize)
-    assert found == {
-        "memory in any order": (
-            "layout: dy every second element, x, gamma, beta and dy every second element"
-        )
-    }
-    assert found["memory in any order"].split(", ")[0] in str(report).replace("\n    ", " ")
-    assert found["memory in any order"] in report.to_html()
+    layouts = "layout: dy every second element, x, gamma, beta and dy every second element"
+    assert found == {"memory in any order": layouts}
+    assert layouts.split(", ")[0] in str(report).replace("\n    ", " ")
+    assert layouts in report.to_html()
     record = json.loads(report.to_json())["failures"][0]
-    assert record["where"] == found["memory in any order"]
+    assert record["where"] == layouts
     assert len(record["cases"]) == record["failed"] == 2
-    found = places(
-        lambda dy: dy.dtype == "float16" and dy.shape[-1] > 9, dtypes=("float32", "float16")
-    )[1]
+    both = {"dtypes": ("float32", "float16")}
+    found = places(lambda dy: dy.dtype == "float16" and dy.shape[-1] > 9, **both)[1]
     assert found["a number that stands out"] == "dtype float16"
     assert found["any width"].startswith("dtype float16; D = 16, 64, ")
 

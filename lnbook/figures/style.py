@@ -209,7 +209,8 @@ def span(values, form: str | None = None) -> str:
 def glue(**values: object) -> None:
     """Make values available to the page's text under their names; shows nothing by itself.
 
-    The Markdown ``{glue:text}`` role of MyST-NB picks them up. Outside a notebook this does
+    The Markdown ``{glue:text}`` role of MyST-NB picks them up. It reads them as Python, to which
+    1.60 and 1,000 are a number and a tuple, so text is quoted. Outside a notebook this does
     nothing.
     """
     try:
@@ -222,7 +223,7 @@ def glue(**values: object) -> None:
     for name, value in values.items():
         prefix = "application/papermill.record/"
         display(
-            {f"{prefix}text/plain": str(value)},
+            {f"{prefix}text/plain": repr(value) if isinstance(value, str) else str(value)},
             raw=True,
             metadata={"scrapbook": {"name": name, "mime_prefix": prefix}},
         )

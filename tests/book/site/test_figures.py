@@ -1,4 +1,4 @@
-"""The figure helpers change nothing outside their figure, and glue speaks MyST-NB's language."""
+"""The figure helpers change nothing outside their figure; glued text stands as it was given."""
 
 import re
 from pathlib import Path
@@ -66,3 +66,13 @@ def test_words_in_colour_can_be_read_and_text_has_the_same_colours():
     own = {*(root / "lnbook/figures").glob("*.py")} - {Path(style.__file__)}
     for path in (*own, *(root / "book").glob("*.md"), *(root / "book/_static").glob("ln_*.js")):
         assert not re.search(r"""["'](#\w{6}|tab:\w+|C\d)["']""", path.read_text("utf-8")), path
+
+
+def test_glued_text_is_not_read_as_a_number(monkeypatch):
+    variables = pytest.importorskip("myst_nb.core.variables")
+    shown = []
+    monkeypatch.setattr("IPython.get_ipython", object)
+    monkeypatch.setattr("IPython.display.display", lambda data, **_: shown.extend(data.values()))
+    figures.glue(rounded="1.60", thousands="1,000", words="it's 3 to 4", number=0.25)
+    seen = [variables.format_plain_text(text, "s") for text in shown]
+    assert seen == ["1.60", "1,000", "it's 3 to 4", "0.25"]

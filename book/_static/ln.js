@@ -13,11 +13,13 @@ const stops = () => document.querySelectorAll("mjx-container, .ln-cells").forEac
 const canStack = (formula) => {
   const cell = formula.querySelector("mjx-mtd:nth-child(4)");
   // An empty column, but for a strut, lies before reasons.
-  return cell ? cell.previousElementSibling.childElementCount < 2 : formula.querySelector('mjx-math > mjx-mstyle > [style*=" 2em"]');
+  return cell ? cell.previousElementSibling.childElementCount < 2 : formula.querySelector('mjx-math > mjx-mstyle > :is([style*=" 1em"], [style*=" 2em"])');
 };
-// A line of code that is too long goes on a little further in than it began (ln.css). Each line is a block that ends
-// with its line break, so it is copied as it is.
+// A line that is too long goes on a little further in than it began (ln.css): of code, and of what code prints, unless
+// that is in columns. Each line is a block that ends with its line break, so it is copied as it is.
+const inColumns = (text) => text.split("\n").filter((line) => /\S {2,}\S/.test(line)).length > 1;
 const hang = (pre) => {
+  if (pre.closest(".output") && inColumns(pre.textContent)) return;
   const longest = Math.max(...pre.textContent.split("\n").map((line) => line.length));
   if (pre.querySelector(".ln-line") || 0.6 * parseFloat(getComputedStyle(pre).fontSize) * longest < pre.clientWidth - 30) return;
   const lines = [[]];
@@ -36,7 +38,7 @@ const hang = (pre) => {
   }));
 };
 const fit = () => {
-  document.querySelectorAll("article :not(.output) > .highlight pre").forEach(hang);
+  document.querySelectorAll("article .highlight pre").forEach(hang);
   const formulas = [...document.querySelectorAll("mjx-container[display]")];
   formulas.forEach((formula) => {
     formula.style.fontSize = formula.dataset.size ??= formula.style.fontSize;

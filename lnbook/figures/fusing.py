@@ -355,7 +355,8 @@ def threads_and_blocks(asked, needed, extra, measured):
         label(below, 0, at - 0.37, f"$D$ = {choice}", ha="left")
         for k, (blocks, depth) in enumerate({"fit": 1, "twice": 0.65, "4 times": 0.35}.items()):
             place = at + 0.23 * k - 0.14
-            below.barh(place, found[k], 0.2, color=COLOURS["grey"], alpha=depth)
+            grey = COLOURS["grey"]
+            below.barh(place, found[k], 0.2, facecolor=(grey, depth), edgecolor=grey)
             label(below, found[k] + 0.5, place, f"{blocks}" * (at == 0), ha="left")
             if name in measured:
                 below.plot(measured[name][k], place, "kD")

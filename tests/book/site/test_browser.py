@@ -30,11 +30,11 @@ NO_CUE = """() => [...document.querySelectorAll('article *')].filter(e => e.chec
     .map(e => e.tagName + '.' + e.className)"""  # noqa: E501
 
 
-# What scrolls sideways on a phone: code, tables of text, formulas.
-SIDEWAYS = """() => [...document.querySelectorAll(
-    `article :is(:not(.output) > .highlight pre, .exercise pre, .pst-scrollable-table-container,
-    mjx-container[display])`)]
-    .filter(e => e.scrollWidth > e.clientWidth + 2).map(e => e.textContent)"""
+# What scrolls sideways on a phone: code, what it prints unless in columns, tables, formulas.
+SIDEWAYS = r"""() => [...document.querySelectorAll(
+    `article :is(.highlight pre, .exercise pre, .pst-scrollable-table-container, mjx-container[display])`)]
+    .filter(e => e.scrollWidth > e.clientWidth + 2 && !/(\S {2,}\S.*\n[^]*){2}/.test(e.textContent))
+    .map(e => e.textContent)"""  # noqa: E501
 
 
 # What paper, on which nothing scrolls, would cut off.

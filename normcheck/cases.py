@@ -227,8 +227,9 @@ def drawer(settings: Settings) -> Callable[..., Case]:
 def of_table(
     dtype: str, settings: Settings, draw: Callable[..., Case], part: str
 ) -> Iterator[Case]:
-    """The cases of a part of ``cases.csv``: "numbers", which are compared with the exact ones, or
-    "calls". Shapes, when they are tried, and the options of :func:`draw` are Python.
+    """Cases of a part of ``cases.csv``: "numbers" are compared with the exact ones. Shapes (the
+    nearest that the target takes is tried), when and options of :func:`draw` are Python; what
+    ``change`` does comes before a residual is added.
     """
     eps, half = settings.eps, dtype in ("float16", "bfloat16")
     near_eps = ((3e-3, 1e-5), (0.3, 0.1), (1.0, 1.0)) if eps is None else ((eps**0.5, eps),)

@@ -157,7 +157,7 @@
     });
     const page = document.querySelector("a.right-next"), title = next?.title ?? page?.querySelector("p.prev-next-title").textContent;
     const on = make("a", { href: next ? `#${next.exercise}` : page?.href }, `Next: ${title}`);
-    // On another page than its chapter's, a link in its text says where it belongs.
+    // {try-exercise}: on another page than its chapter's, a link in its text says where it belongs.
     const home = box.querySelector("p a.internal");
     cell.next.replaceChildren(...(solution ? [compare, on] : home ? ["Why is it right? ", home.cloneNode(true)] : []));
   };

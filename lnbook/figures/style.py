@@ -67,6 +67,7 @@ NAMES: dict[str, tuple[str, str | None]] = {
     "neumaier": ("Neumaier", "pink"),
     "wide": ("wide", "grey"),
     "recentred": ("recentred", "blue"),
+    "richardson": ("Richardson", None),
     # Steps of a kernel
     "separate": ("separate loops", None),
     "fused-in-order": ("fused, in order", None),

@@ -32,9 +32,9 @@ NO_CUE = """() => [...document.querySelectorAll('article *')].filter(e => e.chec
 
 # What scrolls sideways on a phone: code, what it prints unless in columns, tables, formulas.
 SIDEWAYS = r"""() => [...document.querySelectorAll(
-    `article :is(.highlight pre, .exercise pre, .pst-scrollable-table-container, mjx-container[display])`)]
-    .filter(e => e.scrollWidth > e.clientWidth + 2 && !/(\S {2,}\S.*\n[^]*){2}/.test(e.textContent))
-    .map(e => e.textContent)"""  # noqa: E501
+    'article :is(.highlight pre, .exercise pre, .pst-scrollable-table-container, mjx-container[display], p mjx-math)')]
+    .filter(e => e.matches('p *') ? e.getBoundingClientRect().right > innerWidth - 5
+        : e.scrollWidth > e.clientWidth + 2 && e.textContent.split(/\S {2,}\S/).length < 3).map(e => e.textContent)"""  # noqa: E501
 
 
 # What paper, on which nothing scrolls, would cut off.

@@ -111,7 +111,7 @@ def test_question_1_what_lowers_the_bound():
         )
 
     fused = cost.operations("forward", 10**4, 10**4, keep="x", fused=True)[0]
-    assert fused.flops / 1e8 == pytest.approx(8, rel=1e-2)
+    assert fused.flops / 1e8 == pytest.approx(8, rel=1e-2, abs=0)
     assert bound() == bound(operations=4) == bound(rate=200e9)
     times = [of(ms, "ms") for ms in (bound(), bound(itemsize=2), 8e8 / 100e9 * 1e3)]
     says("10.1", *times, "0.8 GB", "0.4 GB")

@@ -204,14 +204,14 @@ def test_what_the_contract_rounds(dtype):
 def test_relative_error():
     error, exact = reference.relative_error, to_fixed([3.0, 4.0])
     assert error([3.0, 4.0], exact) == error(np.zeros((0, 3)), np.zeros((0, 3))) == 0.0
-    assert error([3.0, 4.0 + 2.0**-20], exact) == pytest.approx(2.0**-20 / 5, rel=1e-15)
+    assert error([3.0, 4.0 + 2.0**-20], exact) == pytest.approx(2.0**-20 / 5, rel=1e-15, abs=0)
     assert error([0.0, 0.0], exact) == 1.0
     assert error([1e300], [1e-100]) == math.inf  # larger than any float
     assert error([0.0, 0.0], [0.0, 0.0]) == 0.0
     assert error([0.0, 1e-100], [0.0, 0.0]) == math.inf
-    assert error(exact, [3.0, 5.0]) == pytest.approx(1 / math.sqrt(34), rel=1e-15)
+    assert error(exact, [3.0, 5.0]) == pytest.approx(1 / math.sqrt(34), rel=1e-15, abs=0)
     four, three = (np.array(n, object) for n in (4, 3))  # units of 2**-400, of no axis
-    assert error(four, three) == pytest.approx(1 / 3, rel=1e-15)
+    assert error(four, three) == pytest.approx(1 / 3, rel=1e-15, abs=0)
 
 
 def test_relative_error_sees_what_float64_rounding_hides():
@@ -220,7 +220,9 @@ def test_relative_error_sees_what_float64_rounding_hides():
     """
     third = np.array(ONE // 3, object)
     assert to_float64(third) == 1 / 3
-    assert reference.relative_error(np.array(1 / 3), third) == pytest.approx(2.0**-54, rel=1e-12)
+    assert reference.relative_error(np.array(1 / 3), third) == pytest.approx(
+        2.0**-54, rel=1e-12, abs=0
+    )
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -252,12 +254,12 @@ def test_kappa():
     def kappa(dy):
         return reference.kappa(reference.layer_norm(x, gamma, np.zeros(4), dy), dy, gamma)
 
-    assert kappa(free) == pytest.approx(1, rel=1e-15)
+    assert kappa(free) == pytest.approx(1, rel=1e-15, abs=0)
     # dx as before, g longer.
-    assert kappa(free + 3 * along) == pytest.approx(math.sqrt(1 + 9), rel=1e-15)
+    assert kappa(free + 3 * along) == pytest.approx(math.sqrt(1 + 9), rel=1e-15, abs=0)
     # Along xhat the eigenvalue is eps / s^3 instead of 1 / s: kappa = s^2 / eps, here (1 + eps) /
     # eps.
-    assert kappa(x) == pytest.approx((1 + 1e-5) / 1e-5, rel=1e-10)
+    assert kappa(x) == pytest.approx((1 + 1e-5) / 1e-5, rel=1e-10, abs=0)
     assert kappa(along) == math.inf  # dx = 0
     assert kappa(0 * along) == 0.0  # nothing to be wrong about
     row = reference.layer_norm(x[0], gamma, np.zeros(4), free[0])  # of one axis

@@ -100,7 +100,7 @@ def test_kappa_is_that_of_the_judge(ones, along, rest, D, energy):
     exact = reference.layer_norm(x, np.ones(D), np.zeros(D), dy, eps)
     expected = kappa(ones, along, rest, energy)
     assert reference.kappa(exact, dy, np.ones(D)) == pytest.approx(
-        expected, rel=1e-12 + 4 * expected**2 * 2**-53
+        expected, rel=1e-12 + 4 * expected**2 * 2**-53, abs=0
     )
 
 
@@ -109,7 +109,7 @@ def test_parts_reach_their_target(towards):
     for energy in (0.5, 1e3, 1e12):
         for target in (1.0, 1.25, 0.99 * (1 + energy)):
             found = parts(target, energy, towards)
-            assert kappa(**found, energy=energy) == pytest.approx(target, rel=1e-12)
+            assert kappa(**found, energy=energy) == pytest.approx(target, rel=1e-12, abs=0)
             assert found["rest"] == 1 and found["along" if towards == "ones" else "ones"] == 0
 
 
@@ -147,13 +147,13 @@ def test_forward_maps_measure_what_they_say():
     )
     assert {m.shape for m in maps.values()} == {(3, 2)}
     assert maps["right"].max() < 1e-15
-    assert np.allclose(maps["off"], 1e-3, rtol=1e-9)
+    assert np.allclose(maps["off"], 1e-3, rtol=1e-9, atol=0)
     assert (maps["zero"] == 1).all() and maps["one"].max() < 1e-15 and np.isinf(maps["two"]).all()
     cells = [(ratio, energy) for energy in energies for ratio in ratios]
     for (a, eps), (b, _), (ratio, energy) in zip(seen[::2], seen[1::2], cells, strict=True):
         assert np.array_equal(a, b) and a.shape == (3, 8) and eps == 1e-3
         assert np.allclose(a.var(axis=-1) / eps, energy)
-        assert np.allclose(a.mean(axis=-1) / a.std(axis=-1), ratio, rtol=0.011)
+        assert np.allclose(a.mean(axis=-1) / a.std(axis=-1), ratio, rtol=0.011, atol=1e-12)
 
 
 def test_backward_maps_measure_what_they_say():
@@ -179,9 +179,9 @@ def test_backward_maps_measure_what_they_say():
         assert maps["library"].shape == (3, 4)
         assert np.isfinite(maps["library"][:cells]).all() and np.isnan(maps["off"][cells:]).all()
         assert np.nanmax(maps["library"]) < 1e-11
-        assert np.allclose(maps["off"][:cells], 0.1, rtol=1e-6)
+        assert np.allclose(maps["off"][:cells], 0.1, rtol=1e-6, atol=0)
         # Ratios outside, kappas inside, two algorithms.
-        assert np.allclose(seen, np.tile(np.repeat(kappas[:cells], 2), 4), rtol=1e-6)
+        assert np.allclose(seen, np.tile(np.repeat(kappas[:cells], 2), 4), rtol=1e-6, atol=0)
 
 
 def test_agreement_counts_the_cells_between_10_u_and_a_tenth():
@@ -312,7 +312,9 @@ def test_the_roundings_of_the_backward_are_those_counted():
 
 def test_how_many_roundings_a_sum_amounts_to():
     partial = np.arange(1, 193) / 192
-    assert regimes.sum_roundings(192, "sequential") == pytest.approx((partial**2).sum(), rel=0.01)
+    assert regimes.sum_roundings(192, "sequential") == pytest.approx(
+        (partial**2).sum(), rel=0.01, abs=0
+    )
     assert [
         regimes.sum_roundings(192, order) for order in ("accumulators", "pairwise", "exact")
     ] == [1 + 8 / 3, 2, 1]

@@ -133,4 +133,4 @@ N = np.array([1, 100, 128, 256, 1000])  # blocks have 128 rows
 def test_the_lines_count_the_roundings_of_the_total(order, roundings):
     """Their number, where partial sums are smaller than the total in proportion; squares add up."""
     lost = (row_sum_loss(N, order) / (TAU * FORMATS["float32"].u)) ** 2
-    assert lost == pytest.approx(np.broadcast_to(roundings, N.shape), rel=1e-14)
+    assert lost == pytest.approx(np.broadcast_to(roundings, N.shape), rel=1e-14, abs=0)

@@ -75,7 +75,7 @@ def test_what_is_above_the_limit_reads_as_above_it(share):
     """A share of 1.004 was told as "1 times what any right formula may lose"."""
     said = numbers_in_words("dx", Verdict(1e-6, 6.0, share, 0, 1e-6, True))
     told = float(said.rpartition(" times")[0].rpartition(" ")[2])
-    assert 1 < told == pytest.approx(share, rel=0.05)
+    assert 1 < told == pytest.approx(share, rel=0.05, abs=0)
     of_groups = numbers_in_words("dx", Verdict(1e-6, 6.0, share, 5, 1e-6, True), groups=2)
     assert of_groups.startswith("dx is wrong in sample 2 and its group 1: ")
 
@@ -170,7 +170,7 @@ def test_what_sums_over_rows_may_lose():
     exact = dict.fromkeys(("xhat", "y", "dx"), 0 * ones)
     exact |= {"rstd": ones, "dgamma": np.zeros(1), "dbeta": np.array([4.0])}
     slack = allowed(exact, 0 * ones, np.ones(1), np.zeros(1), ones, *3 * ["float32"])
-    assert slack["dbeta"] == pytest.approx([8 * u + 8 * u + 16 * u])
+    assert slack["dbeta"] == pytest.approx([8 * u + 8 * u + 16 * u], abs=0)
 
 
 #: Fault -> how one of the sentences on it begins.

@@ -109,10 +109,11 @@ def ctrl_c():
 
 
 #: What takes long and files of tests share: the compiled functions of lnlib.cpu, interpreted
-#: kernels, the notebooks that run in a browser, and the built site.
+#: kernels, cases of normcheck, the notebooks that run in a browser, and the built site.
 SHARED = {
     "cpu": r"^from lnlib(\.cpu)? import .*\b(cpu|kernels)\b|^import differential|skip..lnlib\.cpu",
     "gpu": r"^from lnlib import (\w+, )*gpu\b",
+    "normcheck": r"^from normcheck import ",
     "lite": r"^def \w+\((.*\b)?lite\b",
     "site": r"^def (test_\w+\(.*\b|\w+\()(site|address|book)\b",
 }

@@ -184,6 +184,7 @@ def stored(a, dtype: str) -> np.ndarray:
     return np.where(np.isfinite(a), np.clip(round_to(a, dtype), -most, most), a) + 0.0  # no -0
 
 
+@lru_cache(maxsize=256)  # for what is known of a case, too
 def draw(
     property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, change="", said=Settings()
 ) -> Case:

@@ -27,15 +27,7 @@ from lnlib.layernorm import rms_norm_forward
 
 from .catalogue import ENTRIES, changed, forward_keeping_x
 from .change import Mistake, table
-from .formula import (
-    Formula,
-    compiled,
-    group_formula,
-    groups_of,
-    layer_norm_formula,
-    row_mean,
-    rows_of,
-)
+from .formula import Formula, compiled, group_formula, groups_of, layer_norm_formula, rows_of
 from .recognise import MADE_AGAIN, TOLERANCE, Diagnosis, agree, combined, explaining
 
 # ---- What a backward is compared with
@@ -135,8 +127,8 @@ class OutsideCache(NamedTuple):
 
 
 def _outside_formula(dy, cache):
-    c = cache.x - row_mean(cache.x)
-    sigma = np.sqrt(row_mean(c * c))
+    c = cache.x - cache.x.mean(axis=-1, keepdims=True)
+    sigma = np.sqrt((c * c).mean(axis=-1, keepdims=True))
     s = sigma + cache.eps
     return Formula(dy, cache.gamma, 1 / s, c / sigma, c / s, c / s)
 

@@ -334,6 +334,7 @@ def tolerance(dtype: DTypeLike, D: int, condition: float = 1.0) -> float:
     ``dtype`` is x's, or its name: float64, float32, or float16, bfloat16 with arithmetic in
     float32. ``condition`` is :math:`\kappa = \|r g\| / \|dx\|`, which is how much larger the parts
     are than what is left after their subtraction (:func:`lnlib.reference.kappa`).
+    :func:`check_gradients` adds two parts to this; the other tests are compared with it as it is.
     """
     name = validation.require_dtype_name(dtype, FORMATS)
     condition = validation.require_numbers("condition", condition, least=0)

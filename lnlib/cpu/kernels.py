@@ -26,8 +26,8 @@ SUM_BLOCK_BYTES = 1024
 #: Bytes of a cache line.
 LINE = 64
 
-#: Bytes of all arrays of a pass from which it streams, that is, stores long rows past the caches,
-#: where they would not stay. Of smaller arrays that costs more. ``2**62`` switches it off.
+#: Bytes of all arrays of a pass from which it uses streaming stores, which write long rows past the
+#: caches: they would not stay there. Of smaller arrays that costs more. ``2**62`` switches it off.
 OUT_OF_CACHE_BYTES = 16 * 2**20
 
 #: Features from which a row's whole cache lines are stored as aligned vectors, maybe streamed.

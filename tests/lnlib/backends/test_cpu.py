@@ -71,7 +71,7 @@ def others_of(kind, x):
 @KINDS
 @pytest.mark.parametrize("items", [0, 1, 15])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_nothing_is_written_outside_the_results(dtype, items, kind):
+def test_nothing_is_written_or_streamed_outside_the_results(dtype, items, kind):
     """Of h, y, dx, statistics, dgamma and dbeta; by one thread and by three; near, and once far."""
     far = 7300, 300
     assert 2 * 4 * math.prod(far) >= kernels.OUT_OF_CACHE_BYTES
@@ -408,7 +408,7 @@ def test_precise_is_rounded_once():
 @KINDS
 @pytest.mark.parametrize("precise", [False, True])
 @pytest.mark.parametrize("shape", [(36000, 64), (7500, 300), (1100, 2100)])
-def test_what_is_far_has_the_same_bits(shape, precise, kind):
+def test_what_is_streamed_has_the_same_bits(shape, precise, kind):
     """Parts of a batch that are near have the same y and dx as the whole, which is far. Their
     dgamma and dbeta are added in float64: all results are rounded once.
     """

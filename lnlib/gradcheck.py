@@ -427,10 +427,11 @@ def check_gradients(
 ) -> GradientReport:
     r"""Compare each gradient of :math:`\langle dy, f(args) \rangle` with its numeric gradient.
 
-    Returns a :class:`GradientReport`. The error of a gradient is :math:`\|grad - numeric\| /
-    \max(\|numeric\|, \|T\|)`, where :math:`T_i` is the L2 norm of the terms :math:`dy_j\, \partial
-    f_j / \partial x_i` that element i sums: the relative L2 error, or where a gradient is zero
-    because its terms cancel, the error relative to the terms, which is what rounding can reach.
+    Returns a :class:`GradientReport`. The error of a gradient is :math:`\|grad - numeric\|` over
+    :math:`\max(\|numeric\|, \|T\|)`, where :math:`T_i` is the L2 norm of the terms :math:`dy_j\,
+    \partial f_j / \partial x_i` that element i sums: the relative L2 error, or where a gradient is
+    zero because its terms cancel, the error relative to the terms, which is what rounding can
+    reach.
 
     The default tolerance adds up, relative to the same size,
 

@@ -21,7 +21,8 @@ const inColumns = (text) => text.split("\n").filter((line) => /\S {2,}\S/.test(l
 const hang = (pre) => {
   if (pre.closest(".output") && inColumns(pre.textContent)) return;
   const longest = Math.max(...pre.textContent.split("\n").map((line) => line.length));
-  if (pre.querySelector(".ln-line") || 0.6 * parseFloat(getComputedStyle(pre).fontSize) * longest < pre.clientWidth - 30) return;
+  const room = (pre.clientWidth - 30) / (0.6 * parseFloat(getComputedStyle(pre).fontSize));  // characters
+  if (pre.querySelector(".ln-line") || longest < room) return;
   const lines = [[]];
   for (const node of pre.childNodes) {
     if (node.nodeType !== Node.TEXT_NODE) lines.at(-1).push(node);
@@ -34,6 +35,8 @@ const hang = (pre) => {
     const line = Object.assign(document.createElement("span"), { className: "ln-line" });
     line.append(...parts);
     line.style.setProperty("--in", Math.min(16, line.textContent.search(/\S|$/)));
+    // A first word for which the line is too short breaks; the browser would leave the line empty.
+    if (line.textContent.search(/\S(?!\S)/) >= room) line.style.wordBreak = "break-all";
     return line;
   }));
 };

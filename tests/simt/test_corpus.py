@@ -22,6 +22,14 @@ def test_taken(name):
     run(name)
 
 
+@pytest.mark.parametrize("name", ["bits", "division of integers", "comparisons in a chain"])
+def test_integers_are_those_of_python(name):
+    _, _, z, n = run(name)
+    named = {"n": n, "t": 0, "z": [0]}
+    exec(corpus.BODIES[name], named)
+    assert (z == named["z"][0]).all()
+
+
 @pytest.mark.parametrize("name", [*corpus.REFUSED, *corpus.STRICTER])
 def test_refused(name):
     with pytest.raises(simt.Refused) as error:

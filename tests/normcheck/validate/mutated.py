@@ -4,8 +4,8 @@ book's ``autograd.Function``, or in the benchmark's Triton kernels, which an int
     python tests/normcheck/validate/mutated.py torch 100 1      the norm, how many changes, a seed
 
 One is found where a case of the default run fails, the target does not run, ends its process or
-takes over 90 seconds of processor time; else it lives, or tests/mutants.toml says why no caller can
-see it.
+takes over 90 seconds of processor time, or 900 in all; else it lives, or tests/mutants.toml says
+why no caller can see it.
 """
 
 import ast
@@ -114,6 +114,8 @@ def told(mutant):
     found, answer = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=ask)
     process.start()
+    process.join(900)  # it may wait for what never comes, too
+    process.kill()
     process.join()
     return found.recv() if found.poll() else f"the process ended with {process.exitcode}"
 

@@ -80,11 +80,13 @@ def test_every_kind_of_fault_is_found(name):
     "name, kind, target",
     [
         *((bug.name, bug.kind, (bug.forward, bug.backward)) for bug in WILD),
-        *((mutant.name, "layer_norm", (forward_keeping_x, mutant.backward)) for mutant in MUTANTS),
+        *((one.name, "layer_norm", (forward_keeping_x, one.backward)) for one in MUTANTS[::2]),
     ],
 )
 def test_known_bugs_are_found_and_made_small(name, kind, target):
-    """Few rows and features show them, but for what only a second block of 32 columns shows."""
+    """Few rows and features show them, but for what only a second block of 32 columns shows. A
+    public bug is told as itself and as no other.
+    """
     if name == "unwritten" and not NumPyPair.filled:
         pytest.skip("only glibc fills memory on request")
     far = name in ("onnxruntime-one-pass", "pytorch-distributed")  # which are right near zero
@@ -96,7 +98,9 @@ def test_known_bugs_are_found_and_made_small(name, kind, target):
     most = 33 if name in ("tt-metal-last-block", "pytorch-half-of-a-warp") else 8
     for bug in WILD:
         if bug.name == name:
-            assert name in report.mistake.names and bug.threads[0] in str(report)
+            assert set(report.mistake.names) == {bug.name, bug.mistake} - {""}
+            assert "Something else" not in report.mistake.sentence
+            assert bug.threads[0] in str(report)
             assert all(f.case.rows <= 4 and f.case.width <= most for f in report.failures)
     if name == "onnxruntime-one-pass":
         assert any(note.startswith("float32 loses digits") for note in report.notes)

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 from faulty import passes
-from one_fault import in_float32
+from one_fault import LAYER_NORMS, in_float32
 from pages import BOOK
 from right import from_y, means, normalised, one_pass, pair, pairs, two_pass
 
@@ -149,7 +149,8 @@ def test_the_page_says_what_each_property_is_for():
 
 @pytest.mark.slow
 def test_half_precision_in_storage_only_holds():
-    for name, both in pairs():
+    """A spelling is nothing beside the rounding of float16: every fifth is tried."""
+    for name, both in LAYER_NORMS.items():
         assert validate(in_float32(*both), dtypes=("float16",), quick=True).held, name
 
 

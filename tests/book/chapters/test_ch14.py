@@ -70,14 +70,11 @@ def test_question_4_a_register_more():
         return each, 65536 // each, 65536 // each * block
 
     (before, blocks, threads), (after, fewer, left) = fit(80, 256), fit(81, 256)
-    says("14.4", f"{before}$ registers: {blocks} blocks, {threads} threads")
-    says("14.4", f"{after}, and {fewer} blocks fit: {left}")
+    says("14.4", f"{before}$ registers, so {blocks} blocks fit, with {threads} threads")
+    says("14.4", f"{after}, so {fewer} blocks fit, with {left} threads")
     assert 1 - left / threads == pytest.approx(1 / 3)
-    small = fit(80, 64), fit(81, 64)
-    says(
-        "14.4",
-        f"{small[0][1]} before and {small[1][1]} after, {small[0][2]} and {small[1][2]} threads",
-    )
+    (_, twelve, more), (_, eleven, less) = fit(80, 64), fit(81, 64)
+    says("14.4", f"{twelve} blocks fit before and {eleven} after, with {more} and {less} threads")
 
 
 # The kernel that is the reader's

@@ -105,9 +105,7 @@ def test_a_clipped_variance_makes_the_rms_the_root_of_the_energy():
     """
     for energy in (1e2, 1e4, 1e6):
         y = normalise(regimes.rows(rng(), 9, 256, 1e5, np.sqrt(energy * 1e-5)), "clipped")
-        assert np.sqrt((y * y).mean(axis=-1)).max() == pytest.approx(
-            np.sqrt(energy), rel=0.01, abs=0
-        )
+        assert np.sqrt((y * y).mean(axis=-1)).max() == pytest.approx(np.sqrt(energy), rel=0.01)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -265,9 +263,7 @@ def test_question_4_which_tests_notice():
     # In (d) the variance's part is about as large as the mean's; together they are less than twice
     # the mean's alone.
     hidden = regimes.naive_loss(1000, 1e-3, 256, "pairwise")
-    assert (
-        hidden == pytest.approx(lines[0] / 1000, rel=0.01, abs=0) and 0.5 < hidden / lines[1] < 1.5
-    )
+    assert 990 < lines[0] / hidden < 1010 and 0.5 < hidden / lines[1] < 1.5
     assert 1 < naive["d"] / two_pass["d"] < 2
     says("8.4", "a thousandth of the 0.04")
     says("8.4", "Only (c)", f"= {lines[0]:.2f}$", power(lines[1]), "ten digits")

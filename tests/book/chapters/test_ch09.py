@@ -162,9 +162,7 @@ def test_the_kink_of_a_clipped_variance():
     c = row - 1.5
     # Half of the third term, as the sum of two products with x and m: u * 12000 / 0.5 of the
     # smallest element, each.
-    assert np.allclose(
-        dx[12004], -(r**3) / 2 * c * (g * c).mean(), rtol=2 * U * 12000 / 0.5, atol=0
-    )
+    assert np.allclose(dx[12004], -(r**3) / 2 * c * (g * c).mean(), rtol=2 * U * 12000 / 0.5)
     assert np.abs(dx[12003]).max() < 1
 
 

@@ -199,6 +199,7 @@ def group_probe(N, C, L, sigma):
     return dy, GroupCache(cache.xhat.swapaxes(1, 2), rstd, gamma, 3)
 
 
+@pytest.mark.slow
 def test_each_change_of_a_group_norm_is_told_as_itself():
     """In dx and in the sums: of the entries alone, and of two that are one formula."""
     family = replace(GROUP_NORM, probes=(group_probe(2, 12, 5, 3.0), group_probe(3, 12, 7, 3e-3)))

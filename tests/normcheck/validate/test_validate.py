@@ -42,6 +42,7 @@ def test_a_right_one_holds():
     assert [r.digits == reports[1].digits for r in reports] == [False, True, False, True]
 
 
+@pytest.mark.slow
 def test_group_norms():
     """One with a group for each channel, and one with dgamma of the first example, are wrong."""
 
@@ -117,6 +118,7 @@ def test_a_mistake_has_its_name_though_arithmetic_is_in_float32():
     assert "parameters-swapped" in report.mistake.names
 
 
+@pytest.mark.slow
 def test_what_has_right_numbers_has_no_name():
     """In float32 no mistake may be read from rounding, where the mean of squares less the square of
     the mean rounds most.
@@ -176,6 +178,7 @@ def test_one_that_loses_digits_as_no_known_bug_does_has_no_name():
     assert report.mistake is None
 
 
+@pytest.mark.slow
 def test_each_dtype_is_asked_for_every_property():
     tried = []
     pair = layer_norm_forward, layer_norm_backward

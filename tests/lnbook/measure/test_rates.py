@@ -1,11 +1,8 @@
 """What a CPU can do: rates count what the loops do, on the threads that were asked for."""
 
-import sys
-
 import numpy as np
 import pytest
 
-from lnbook import measure
 from lnbook.measure import rates
 
 
@@ -24,12 +21,3 @@ def test_kernels_do_what_is_counted(threads):
     work = np.ones((2, 5), np.float32)
     rates.multiply_add_loop(threads > 1)(work, np.float32(2), np.float32(1), 2)
     assert (work == 2**17 - 1).all()  # v + 1 doubles in each of 2 * 8 steps
-
-
-def test_without_numba_it_says_what_to_do(monkeypatch):
-    monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(
-        ImportError,
-        match=r"lnbook.measure.machine needs Numba.*Machine\(name, copy, triad, flops\)",
-    ):
-        measure.machine()

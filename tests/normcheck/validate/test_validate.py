@@ -225,10 +225,8 @@ def test_what_a_target_lacks_leaves_cases_to_try():
     everywhere = {case.property for case in all_cases(Settings())}
     wide = {"multiple_of": 768, "most_features": 768}
     for options in ({"multiple_of": 8}, wide, {"most_features": 1}, {"eps": 1e-3}):
-        cases = all_cases(settings := Settings(**options))
-        assert all(
-            settings.takes(case.x.shape) and settings.eps in (None, case.eps) for case in cases
-        )
+        cases = all_cases(given := Settings(**options))
+        assert all(given.takes(c.x.shape) and given.eps in (None, c.eps) for c in cases)
         assert everywhere - {case.property for case in cases} <= {"eps = 0"}
 
 

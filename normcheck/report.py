@@ -51,8 +51,7 @@ class Failure:
     * ``kind``: "wrong numbers", "no finite numbers", or the sentence without its numbers;
       ``alike``: in how many of the cases tried the same tensor was wrong in this way;
       ``tensors``: all that were wrong in one of them.
-    * ``cases``: all that failed, in words; ``where``: what they have and the others have not, or
-      empty if all failed.
+    * ``cases``: all that failed, in words; ``where``: what only they have, or empty if all failed.
     """
 
     property: str

@@ -23,7 +23,7 @@ from lnlib import validation
 from .cases import Case
 from .layouts import LAYOUTS, REVERSED
 from .settings import Settings
-from .targets import NAMES, Adapter, Raised, TargetError, taken
+from .targets import NAMES, Adapter, Raised, TargetError, in_one_line, taken
 
 #: The classes of custom operators.
 OPERATORS = "CustomOpDef", "OpOverload", "OpOverloadPacket"
@@ -36,6 +36,11 @@ class TorchFunction(Adapter, framework="torch"):
     array = torch.Tensor
 
     def __init__(self, target: Any, settings: Settings):
+        try:
+            torch.zeros(1, device=settings.device).cpu()  # "meta" keeps no numbers
+        except (AssertionError, NotImplementedError, RuntimeError) as error:
+            found = f"found {settings.device!r}, expected one that PyTorch has here"
+            raise TargetError(f"device: {found} ({in_one_line(error)})") from error
         is_module, is_class = isinstance(target, torch.nn.Module), inspect.isclass(target)
         if is_module:
             settings, target = _of_one_width(target, settings), copy.deepcopy(target)

@@ -1,6 +1,4 @@
-"""Which mistake is this? One catalogue of mistakes, and one rule by which they are
-recognised.
-"""
+"""Which mistake is this? One catalogue of mistakes, and one rule by which they are recognised."""
 
 from .catalogue import HARMLESS, MUTANTS
 from .change import Mistake, change

@@ -29,8 +29,7 @@ def changed(text, changes, times=1):
 def function_with(function, changes):
     """``function`` with these (old, new) pairs changed in its source, each of which occurs once.
 
-    :func:`inspect.getsource` finds the new source, as :mod:`simt` needs it. ValueError as
-    :func:`changed`.
+    :func:`inspect.getsource` finds the new source, as :mod:`simt` needs it. Errors: see `changed`.
     """
     source = changed(textwrap.dedent(inspect.getsource(function)), changes)
     return function_of(source, function.__name__, function.__globals__)

@@ -34,8 +34,7 @@ class Choices(NamedTuple):
     """One norm: y = scale (x - mean) / spread + shift, where each is a formula, as text.
 
     ``axes``, of the means, has ``ndim`` in it, or is what takes means; ``spread`` has the variance
-    or mean square ``v``, the number ``n`` of its terms, and eps. ``centred``: whether the mean is
-    subtracted.
+    or mean square ``v``, the number ``n`` of its terms, and eps. ``centred``: is a mean subtracted?
     """
 
     centred: str = "True"

@@ -25,8 +25,7 @@ def test_taken(name):
 @pytest.mark.parametrize("name", ["bits", "division of integers", "comparisons in a chain"])
 def test_integers_are_those_of_python(name):
     _, _, z, n = run(name)
-    named = {"n": n, "t": 0, "z": [0]}
-    exec(corpus.BODIES[name], named)
+    exec(corpus.BODIES[name], named := {"n": n, "t": 0, "z": [0]})
     assert (z == named["z"][0]).all()
 
 

@@ -62,6 +62,8 @@ def test_pytorch(torch):
     assert not small(torch.nn.RMSNorm, kind="rms_norm", dtypes=("float64",), forward_mode=True)
     with pytest.raises(TargetError, match="found a tuple returned, expected y, .*; residual=True"):
         validate(lambda x, *_: (x, x), framework="torch")
+    with pytest.raises(TargetError, match="device: found 'meta', expected one that PyTorch has"):
+        validate(torch.nn.LayerNorm, framework="torch", device="meta")
 
 
 def test_jax(jax):

@@ -185,9 +185,7 @@ class Adapter:
 
     def __init__(self, target: Any, settings: Settings, function: Any = None, **names: Any):
         self.target, self.settings = target, settings
-        self.signature: inspect.Signature | None = (
-            None  # of a function that does not tell; else without ctx
-        )
+        self.signature: inspect.Signature | None = None  # where it does not tell; else without ctx
         with contextlib.suppress(TypeError, ValueError):
             signature = inspect.signature(function or target)
             own = [one for one in signature.parameters.values() if one.name != "ctx"]

@@ -111,7 +111,7 @@ window.lnLive = (() => {
     all.remove();
     open(cells).then(() => { note.textContent = `All ${cells.length} cells of this page can be edited and run.`; });
   });
-  const tryNow = () => button("Try an exercise now", () => {  // {try-exercise}, on the front page
+  const tryNow = () => button("Try an exercise now", () => {  // {try-exercise}
     const cell = cells.find((c) => c.exercise);
     cell.box.closest(".exercise").scrollIntoView({ block: "nearest" });
     if (!cell.editor) open([cell]);

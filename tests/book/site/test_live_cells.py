@@ -175,7 +175,7 @@ def test_an_endless_loop_is_stopped_and_a_reload_keeps_the_answer(visit):
     assert "Stopped" in page.inner_text(f"{CELL} [role=status]")
     put(page, CELL, RIGHT)
     page.reload()
-    assert page.inner_text(f"{CELL} .cell_input").strip() == RIGHT
+    assert page.text_content(f"{CELL} .cell_input pre").strip() == RIGHT
     assert "earlier visit" in page.inner_text(bar(CELL))
     with page.expect_download() as download:
         page.click("text=My answers")
@@ -317,15 +317,15 @@ def test_a_link_holds_an_answer(tabs, browser):
     page.click(f"{CELL} >> text=Copy a link")
     wait_for(page, "now holds this answer")
     with Visit(browser, page.url) as other:  # a browser that keeps nothing yet
-        assert other.page.inner_text(f"{CELL} .cell_input").strip() == RIGHT + "  # γ"
+        assert other.page.text_content(f"{CELL} .cell_input pre").strip() == RIGHT + "  # γ"
         assert "came with the link" in other.page.inner_text(bar(CELL))
     linked = page.url
     put(page, CELL, "own = 1")
     page.goto("about:blank")
     page.goto(linked)
-    assert page.inner_text(f"{CELL} .cell_input").strip() == "own = 1"
+    assert page.text_content(f"{CELL} .cell_input pre").strip() == "own = 1"
     page.click(f"{CELL} >> text=Take the link's answer")
-    assert page.inner_text(f"{CELL} .cell_input").strip() == RIGHT + "  # γ"
+    assert page.text_content(f"{CELL} .cell_input pre").strip() == RIGHT + "  # γ"
     page.goto(linked.split("=")[0] + "=A")  # a link that was cut is no answer
     page.reload()
     assert (

@@ -75,8 +75,7 @@ class NumPyPair(Adapter, framework="numpy"):
             forward = returning("forward", forward, (*outputs, "what backward needs"))
             backward = returning("backward", backward, settings.tensors[len(outputs) :])
         self.filled = self.filled if _mallopt else ""
-        functions = {"forward": forward, "backward": backward}
-        super().__init__(target, settings, entry, ctypes=ctypes, **functions)
+        super().__init__(target, settings, entry, ctypes=ctypes, forward=forward, backward=backward)
 
     def put(self, dtype: str) -> tuple[str, str]:
         """bfloat16 is the one of ml_dtypes."""

@@ -11,10 +11,14 @@ from .layouts import in_words
 MOST, PROBES, SECONDS, LARGEST = 8, 30, 3.0, 9000
 
 
+def _about(value):
+    return float(f"{value:.1g}")
+
+
 def _distance(case):
     x = case.without_nan().x
     spread = x.std(axis=-1).mean() if x.size else 0.0
-    return float(f"{abs(x.mean(axis=-1).mean()) / spread:.1g}") if spread else 0.0
+    return _about(abs(x.mean(axis=-1).mean()) / spread) if spread else 0.0
 
 
 def _odd(case):
@@ -34,7 +38,7 @@ FEATURES = {
     "eps =": lambda case: case.eps,
     "NaN or Inf:": _odd,
     "mean / sigma about": _distance,
-    "size of x about": lambda c: float(f"{np.abs(c.without_nan().x).sum() / (c.x.size or 1):.1g}"),
+    "size of x about": lambda case: _about(np.abs(case.without_nan().x).sum() / (case.x.size or 1)),
 }
 
 #: The feature that a property is about, which is looked at first.

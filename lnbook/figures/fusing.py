@@ -350,14 +350,14 @@ def threads_and_blocks(asked, needed, extra, measured):
     above.set(xlabel="threads of a block", ylim=(0, 75))
     above.set_title("KiB asked for at once", fontsize=SIZE)
     above.set_xticks(range(len(threads)), threads)
+    grey = COLOURS["grey"]
     for at, (name, found) in enumerate(extra.items()):
         choice = name.partition("x")[2].replace(":", ",").replace("V", "$V$")
         label(below, 0, at - 0.37, f"$D$ = {choice}", ha="left")
         for k, (blocks, depth) in enumerate({"fit": 1, "twice": 0.65, "4 times": 0.35}.items()):
             place = at + 0.23 * k - 0.14
-            grey = COLOURS["grey"]
             below.barh(place, found[k], 0.2, facecolor=(grey, depth), edgecolor=grey)
-            label(below, found[k] + 0.5, place, f"{blocks}" * (at == 0), ha="left")
+            label(below, found[k] + 0.5, place, blocks * (at == 0), ha="left")
             if name in measured:
                 below.plot(measured[name][k], place, "kD")
     below.set(xlabel="time above the floor, %", ylim=(len(extra) - 0.5, -0.6), yticks=())

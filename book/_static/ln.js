@@ -18,11 +18,10 @@ const canStack = (formula) => {
 // A line that is too long goes on a little further in than it began (ln.css): of code, and of what code prints, unless
 // that is in columns. Each line is a block that ends with its line break, so it is copied as it is.
 const inColumns = (text) => text.split("\n").filter((line) => /\S {2,}\S/.test(line)).length > 1;
-const hang = (pre) => {
-  if (pre.closest(".output") && inColumns(pre.textContent)) return;
-  const longest = Math.max(...pre.textContent.split("\n").map((line) => line.length));
-  const room = (pre.clientWidth - 30) / (0.6 * parseFloat(getComputedStyle(pre).fontSize));  // characters
-  if (pre.querySelector(".ln-line") || longest < room) return;
+const charactersOf = (pre) => (pre.clientWidth - 30) / (0.6 * parseFloat(getComputedStyle(pre).fontSize));
+const hangs = (pre, room) => !pre.querySelector(".ln-line") && !(pre.closest(".output") && inColumns(pre.textContent))
+  && Math.max(...pre.textContent.split("\n").map((line) => line.length)) >= room;
+const hang = (pre, room) => {
   const lines = [[]];
   for (const node of pre.childNodes) {
     if (node.nodeType !== Node.TEXT_NODE) lines.at(-1).push(node);
@@ -41,7 +40,8 @@ const hang = (pre) => {
   }));
 };
 const fit = () => {
-  document.querySelectorAll("article .highlight pre").forEach(hang);
+  const listings = [...document.querySelectorAll("article .highlight pre")].map((pre) => [pre, charactersOf(pre)]);
+  listings.forEach(([pre, room]) => { if (hangs(pre, room)) hang(pre, room); });
   const formulas = [...document.querySelectorAll("mjx-container[display]")];
   formulas.forEach((formula) => {
     formula.style.fontSize = formula.dataset.size ??= formula.style.fontSize;

@@ -6,9 +6,9 @@
     make mutants MUTANTS="--module lnlib/variance.py --count 20"
 
 For each mutant run the test files that concern its module, quick tests before slow ones, and before
-these what has found other mutants of the module, until one fails. A test that never ends kills,
-too: the limits are on the processor time of a test and of a run and, four times as long, on the
-clock. A mutant that lives gets the missing test, or the code that nobody missed goes; or it is a
+these what has found other mutants with the same tests, until one fails. A test that never ends
+kills, too: it has a limit of processor time and, four times as long, on the clock. A mutant that
+lives gets the missing test, or the code that nobody missed goes; or it is a
 change that no caller can see, and tests/mutants.toml lists it with the reason. That file also says
 which tests concern which module. Changes are made in copies. Ends with 0 if no mutant lives.
 """
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from benchmarks.command import at_least_one, new_file  # noqa: E402
 
-TIME_IS_UP = -signal.SIGPROF, -signal.SIGXCPU, -signal.SIGKILL
+TIME_IS_UP = -signal.SIGPROF, -signal.SIGALRM
 KILLED, LIVES, EQUIVALENT = "killed", "LIVES", "equivalent"
 _QUICK, _SLOW = "not site and not slow", "not site and slow"
 
@@ -62,8 +62,8 @@ def sources(root, table, starts=("",)):
 class Copy:
     """A copy of what git knows of the project, as it lies there now; mutants are tested in it."""
 
-    def __init__(self, root, folder, seconds):
-        self.folder, self.seconds = folder / "project", seconds
+    def __init__(self, root, folder):
+        self.folder = folder / "project"
         listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         for name in subprocess.check_output(listing, cwd=root, text=True).split("\0"):
             if (root / name).is_file():
@@ -78,7 +78,7 @@ class Copy:
         """
         failed = self.folder.with_name("failed")
         failed.write_text("")
-        asked = {"first": first, "seconds": self.seconds, "failed": str(failed)}
+        asked = {"first": first, "failed": str(failed)}
         env = {"LN_WATCHED": json.dumps(asked)}
         env["NUMBA_CACHE_DIR"] = str(self.folder.with_name(cache))
         env["PYTHONDONTWRITEBYTECODE"] = "" if keeps_bytecode else "1"
@@ -87,10 +87,7 @@ class Copy:
         silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         where = {"cwd": self.folder, "env": self.env | env, "start_new_session": True}
         with subprocess.Popen(command, **silent, **where) as process:
-            try:
-                status = process.wait(4 * self.seconds)
-            except subprocess.TimeoutExpired:
-                status = -signal.SIGKILL
+            status = process.wait()
             with contextlib.suppress(ProcessLookupError):  # what it has started, too
                 os.killpg(process.pid, signal.SIGKILL)
         return None if status in TIME_IS_UP else status, failed.read_text("utf-8").splitlines()
@@ -163,8 +160,6 @@ def asked(arguments):
     some.add_argument("--core", action="store_true", help="only the modules that compute and judge")
     ask.add_argument("--count", type=at_least_one, default=150, help="mutants, about")
     ask.add_argument("--processes", type=at_least_one, default=2, help="default: 2")
-    limit = "seconds of processor time of one run of tests"
-    ask.add_argument("--limit", type=at_least_one, default=300, help=limit)
     kept = "a file of JSON lines; what was killed there is not run again"
     ask.add_argument("--results", type=new_file, help=kept)
     ask.add_argument("--list", action="store_true", help="only show the sample")
@@ -180,11 +175,12 @@ def run(chosen, rows, said, options, root):
     def judge(mutant):
         one, start = free.get(), time.monotonic()
         try:
-            first = [test for test, _ in finders[mutant.file].most_common()]
+            found = finders[tuple(tests[mutant.file])]
+            first = [test for test, _ in found.most_common()]
             outcome, by = one.verdict(mutant, tests[mutant.file], first)
         finally:
             free.put(one)
-        finders[mutant.file].update([by] if "::" in by else [])
+        found.update([by] if "::" in by else [])
         row = {"mutant": mutant.key, "kind": mutant.kind, "line": mutant.line}
         row |= {"outcome": outcome, "by": by, "seconds": round(time.monotonic() - start)}
         with writing:
@@ -196,7 +192,7 @@ def run(chosen, rows, said, options, root):
 
     with tempfile.TemporaryDirectory() as folder:
         places = [Path(folder) / str(number) for number in range(options.processes)]
-        copies = [Copy(root, place, options.limit) for place in places]
+        copies = [Copy(root, place) for place in places]
         for one in copies:
             one.pytest("--collect-only", *sorted({*sum(tests.values(), [])}), keeps_bytecode=True)
             free.put(one)

@@ -42,8 +42,7 @@ KEPT = 6
 #: Most numbers in several rows, in one, and for the interpreter of the GPU's kernels.
 SIZE, LONG, INTERPRETED = 12_000, 60_000, 400
 
-#: Both sides of what the backends count in: vectors, blocks of sums, chunks; and rows that are
-#: long.
+#: Both sides of what the backends count in: vectors, blocks of sums, chunks; and long rows.
 EDGES = np.array((8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192))
 
 ROWS = "normal", "lognormal", "ramp", "steps", "alternating", "few values", "waves", "sorted"
@@ -211,9 +210,7 @@ def drawn_of(case):
 
 
 def errors(results, truth, promised, compute):
-    """{tensor: (error in u times the size of what is rounded, the same with what storing may cost
-    in both)}.
-    """
+    """{tensor: (error in u times the size of what is rounded, with what storing costs in both)}."""
     found = {}
     for name, value in zip(cases.NAMES, results):
         if promised.overflow[name].any() or truth.undefined.any():
@@ -268,12 +265,14 @@ def climb(
     backends=tuple(BACKENDS),
     dtypes=tuple(cases.DTYPES),
 ):
-    """Go on from the worst for so long, or for so many steps: the worst known then, and how many
-    cases were tried.
-    """
-    rng, end, count = np.random.default_rng(seed), time.process_time() + seconds, 0
+    """Go on from the worst for so long, or so many steps: the worst then, how many were tried."""
+    rng, start, count, minutes = np.random.default_rng(seed), time.process_time(), 0, 0
     worst = {key: list(ranked) for key, ranked in worst.items()}
-    while time.process_time() < end and count < steps:
+    while (spent := time.process_time() - start) < seconds and count < steps:
+        if spent > 60 * (minutes + 1):  # a long search tells how far it is
+            minutes += 1
+            far = f"{minutes} min, {count} cases, {len(above(worst))} above the limits"
+            print(f"seed {seed}: {far}", file=sys.stderr, flush=True)
         keys = [key for key in worst if key[0] in backends and key[1].partition(",")[0] in dtypes]
         if rng.random() < 0.5:  # what storing hides leads nowhere
             keys = [key for key in keys if worst[key][0][1] > 1] or keys

@@ -21,12 +21,14 @@ const inColumns = (text) => text.split("\n").filter((line) => /\S {2,}\S/.test(l
 const charactersOf = (pre) => (pre.clientWidth - 30) / (0.6 * parseFloat(getComputedStyle(pre).fontSize));
 const hangs = (pre, room) => !pre.querySelector(".ln-line") && !(pre.closest(".output") && inColumns(pre.textContent))
   && Math.max(...pre.textContent.split("\n").map((line) => line.length)) >= room;
+// An option of a command, which would break after a hyphen of its own.
+const option = (text) => Object.assign(document.createElement("span"), { className: "ln-option", textContent: text });
 const hang = (pre, room) => {
   const lines = [[]];
   for (const node of pre.childNodes) {
     if (node.nodeType !== Node.TEXT_NODE) lines.at(-1).push(node);
     else for (const part of node.data.split(/(?<=\n)/)) {
-      lines.at(-1).push(part);
+      lines.at(-1).push(...part.split(/(--\w[\w-]*)/).map((text, i) => (i % 2 ? option(text) : text)));
       if (part.endsWith("\n")) lines.push([]);
     }
   }

@@ -66,15 +66,16 @@ def test_question_3_three_blocks_have_an_order():
 
 def test_question_4_a_register_more():
     def fit(registers, block):
-        each = 8 * math.ceil(registers / 8) * block
-        return each, 65536 // each, 65536 // each * block
+        warp = 8 * math.ceil(registers / 8) * 32
+        blocks = 4 * (16384 // warp) // (block // 32)
+        return warp, blocks, blocks * block
 
     (before, blocks, threads), (after, fewer, left) = fit(80, 256), fit(81, 256)
-    says("14.4", f"{before}$ registers, so {blocks} blocks fit, with {threads} threads")
-    says("14.4", f"{after}, so {fewer} blocks fit, with {left} threads")
+    says("14.4", f"{before}$ registers", f"These are {blocks} blocks, with {threads} threads")
+    says("14.4", f"a warp {after}, so", f"whole blocks are {fewer}, with {left} threads")
     assert 1 - left / threads == pytest.approx(1 / 3)
-    (_, twelve, more), (_, eleven, less) = fit(80, 64), fit(81, 64)
-    says("14.4", f"{twelve} blocks fit before and {eleven} after, with {more} and {less} threads")
+    (_, twelve, more), (_, ten, less) = fit(80, 64), fit(81, 64)
+    says("14.4", f"{twelve} blocks fit before and {ten} after, with {more} and {less} threads")
 
 
 # The kernel that is the reader's

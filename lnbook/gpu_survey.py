@@ -28,7 +28,7 @@ from .measure.provenance import digits, provenance, save, slug
 PASSES = "forward", "backward"
 
 #: Shapes to check. Rows and lengths that fit nothing, one for each kind of kernel. The interpreter
-#: gets the first.
+#: gets the first two.
 CHECKED = (7, 3), (5, 100), (130, 1027), (64, 4096), (9, 12288), (9, 20000)
 INTERPRETED = 2
 

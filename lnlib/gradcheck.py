@@ -10,7 +10,7 @@ rule        derivative at 0                 truncation error                    
 one_sided   (phi(h) - phi(0)) / h           :math:`h\, \varphi''/2`             :math:`2\, \eta/h`
 central     (phi(h) - phi(-h)) / 2h         :math:`h^2\, \varphi'''/6`          :math:`\eta/h`
 five_point  (4 central(h) - central(2h))/3  :math:`h^4\, \varphi^{(5)}/30`      :math:`1.5\, \eta/h`
-richardson  central at h, h/2, h/4          :math:`h^6\, \varphi^{(7)}/322560`  :math:`4\, \eta/h`
+richardson  central at h, h/2, h/4          :math:`h^6\, \varphi^{(7)}/322560`  :math:`6.6\, \eta/h`
 complex     Im phi(ih) / h                  :math:`h^2\, \varphi'''/6`          does not grow
 ==========  ==============================  ==================================  ====================
 
@@ -125,8 +125,9 @@ RULES = {
     "one_sided": Rule(lambda phi, h: (phi(h) - phi(0.0)) / h, 1, 1 / 2, 2.0),
     "central": Rule(_central, 2, 1 / 6, 1.0),
     "five_point": Rule(_five_point, 4, 1 / 30, 1.5),
-    # Truncation: the product of the squared steps h / 2^i, over 7!. Rounding: the last step's.
-    "richardson": Rule(_richardson, 6, 2**-6 / 5040, 4.0),
+    # Truncation: the product of the squared steps h / 2^i, over 7!. Rounding: its weights 64/45,
+    # 20/45 and 1/45 are of differences over h / 4, h / 2 and h.
+    "richardson": Rule(_richardson, 6, 2**-6 / 5040, 6.6),
     "complex": Rule(_complex, 2, 1 / 6, 0.0, ("float64",)),
 }
 
@@ -211,10 +212,11 @@ def complex_step(f: Function, x: Array, h: float = 1e-30, *, dy: Array | None = 
 
     f must be analytic in x, as computed: sums, products, quotients, roots of complex numbers. A
     cast to float is detected, and a ``TypeError``. A conjugate is not: ``x.var()``, ``abs``,
-    ``np.linalg.norm`` and ``np.vdot`` contain one, and give a wrong gradient without a word. x is
-    float64, f sees complex128; all else as for :func:`central_difference`. Any h from 1e-8 down to
-    1e-300 will do. Source: Squire and Trapp, *Using complex variables to estimate
-    derivatives of real functions*, SIAM Review 40 (1998), 110-112.
+    ``np.linalg.norm`` and ``np.vdot`` contain one, and where the result is complex all the same,
+    the gradient is wrong without a word. x is float64, f sees complex128; all else as for
+    :func:`central_difference`. Any h from 1e-8 down to 1e-300 will do. Source: Squire and Trapp,
+    *Using complex variables to estimate derivatives of real functions*, SIAM Review 40 (1998),
+    110-112.
     """
     return _gradient(RULES["complex"], f, x, h, dy=dy)
 
@@ -243,8 +245,8 @@ def adjoint_test(jvp: Function, vjp: Function, v: Array, dy: Array) -> float:
     not fall with N.
 
     ``jvp`` takes v and returns Jv, of dy's shape; ``vjp`` takes dy and returns J^T dy, of v's
-    shape. The arrays ``v`` and ``dy`` should be random. The result is NaN if anything is NaN.
-    Compare it with :func:`tolerance`.
+    shape. The arrays ``v`` and ``dy``, finite, should be random. The result is NaN if what jvp or
+    vjp return has NaN. Compare it with :func:`tolerance`.
     """
     jvp, vjp = validation.require_callable("jvp", jvp), validation.require_callable("vjp", vjp)
     v, dy = validation.require_finite("v", v), validation.require_finite("dy", dy)
@@ -284,7 +286,7 @@ def direction_test(
     ``f`` takes ``*args``, a sequence of arrays, and returns an array of dy's shape. ``grads`` are
     the gradients to check, ``method`` is a key of :data:`METHODS`. ``rng`` draws v: normal, each
     :math:`v_k` times the length of its argument. A right gradient gives a few u for ``"complex"``,
-    about :math:`u^{2/3}` for ``"central"``; NaN if anything is NaN.
+    about :math:`u^{2/3}` for ``"central"``, and gradients with NaN give NaN.
     """
     args, dy, grads, rule = _check_lists(f, args, dy, grads, method)
     validation.require_rng(rng)

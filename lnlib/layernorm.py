@@ -11,7 +11,7 @@ there is a beta. Every function does its arithmetic on a (rows, D) array in the 
 the residual mean of x - m is subtracted too. Without it the error of y grows like u times mean /
 sigma, whatever formula computes the variance. Sums over D are NumPy's, which are pairwise over
 blocks of at most 128 terms on a contiguous axis; sums over rows are wide or pairwise. For float32
-the statistics that multiply a row are float64.
+forward's rstd and backward's mean(g xhat) are float64.
 
 Same row, same bits: y and dx of a row do not depend on the batch it stands in, and parameter
 gradients have the same bits in every run.
@@ -303,9 +303,9 @@ def layer_norm_backward(dy: ArrayLike, cache: NormCache, dh: ArrayLike | None = 
     Rows of random numbers err by less than 4 of these units. Where roundings have one sign, in
     ramps, or behind an outlier that swallows a part of every number that follows, a mean whose
     longest chain has n additions may lose n units of the mean size of its terms: no row of y can
-    lose more than 1.2 n + 6 units, and none of dx more than 3.5 n + 12, where n is 16 + 3 + log2(D
-    / 128) in rows of more than 128. The worst that a directed search over all backends found
-    (tests/directed.py) is below 16 units in y, dgamma and dbeta, and below 64 in dx.
+    lose more than 1.2 n + 6 units, and none of dx more than 3.5 n + 12, where n is
+    :func:`lnlib.gradcheck.longest_chain` of D. The worst that a directed search over all backends
+    found (tests/directed.py) is below 16 units in y, dgamma and dbeta, and below 64 in dx.
     """
     return _backward(LAYER_NORM, dy, cache, dh)
 

@@ -2,8 +2,9 @@ r"""The order of a sum over rows, and what it costs: the two parameter gradients
 
 .. math:: d\gamma = \sum_{n=1}^{N} dy_n\, \hat x_n, \qquad d\beta = \sum_{n=1}^{N} dy_n
 
-Every order adds the same N numbers with N - 1 additions; they differ in how large the partial sums
-are when they are rounded. Rows lie on axis 0; what lies on other axes is summed apart.
+Every order adds the same N numbers, all but ``neumaier`` with N - 1 additions; they differ in how
+large the partial sums are when they are rounded. Rows lie on axis 0; what lies on other axes is
+summed apart.
 """
 
 import math

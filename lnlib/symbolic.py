@@ -6,7 +6,7 @@ r"""Layer norm's gradient, derived in SymPy: for every D, and entry by entry for
     J_{ij} = \frac{\partial \hat x_i}{\partial x_j}
            = \frac 1s \Bigl(\delta_{ij} - \frac 1D - \frac{\hat x_i \hat x_j}{D}\Bigr)
 
-The first half of the module takes no arguments and works with the symbols ``D``, ``x[i]``,
+The first half of the module takes no row and works with the symbols ``D``, ``x[i]``,
 ``xhat[i]``, ``g[i]`` (the gradient at xhat, which is gamma * dy), ``v[i]`` (any other vector),
 ``mu``, ``var``, ``s``, ``epsilon`` and indices that run from 1 to D. The second half takes a
 :class:`Row`: one row of D numbers, spelled out. What is derived and what is typed in are kept

@@ -52,7 +52,7 @@ def validate(
     * ``isolate``: whether the target runs in a process of its own. Then a report says so if the
       target ended the process, or took more than a minute for one case. A script asks for it below
       ``if __name__ == "__main__":``, because the other process imports the script.
-    * ``watch`` is called with each case before the target is called.
+    * ``watch`` is called with each case before the target is called (not with ``isolate``).
 
     Raises :class:`Interrupted`, a KeyboardInterrupt with the report on what was tried until then,
     and :class:`TargetError` if the target does not run on ordinary rows at all, is not what it was

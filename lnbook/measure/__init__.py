@@ -1,7 +1,8 @@
-"""Measure on one's own machine: what a call costs here, beside what memory makes one expect.
+"""Measure on one's own machine: what a call costs here, beside what memory makes one expect::
 
-    from lnbook import measure found = measure.interleave({"copy": lambda: np.copyto(y, x), "pass":
-    lambda: forward(x, gamma, beta)}) print(measure.table(found, x.nbytes, {"pass": 2}))
+    from lnbook import measure
+    calls = {"copy": lambda: np.copyto(y, x), "pass": lambda: forward(x, gamma, beta)}
+    print(measure.table(measure.interleave(calls), x.nbytes, {"pass": 2}))
 
 To be read in this order:
 

@@ -3,8 +3,9 @@ r"""Teaching kernels: the same layer norm in several ways, which move different 
 Every forward takes ``(x, gamma, beta, eps)`` and returns ``(y, cache)``; the matching backward
 takes ``(dy, cache)`` and returns ``(dx, dgamma, dbeta)``. x, y, dy and dx have shape (rows, D),
 gamma, beta and their gradients (D,), the statistics of the rows (rows, 1). A cache is a plain tuple
-that holds the caller's arrays, not copies. Nothing is recentred. Arguments are not checked: what is
-timed and counted is the arithmetic. For use, take :mod:`lnlib.layernorm`.
+that holds the caller's arrays, not copies. Only the forward of ``one-reading`` and ``no-alias``
+recentres. Arguments are not checked: what is timed and counted is the arithmetic. For use, take
+:mod:`lnlib.layernorm`.
 
 The formulas are those of :func:`lnlib.layernorm.layer_norm_backward`; :mod:`lnlib.cost` counts what
 these functions do. The first half is NumPy, the second compiled by Numba at the first call of each

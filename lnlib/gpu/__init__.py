@@ -1,9 +1,9 @@
 """Layer norm, RMS norm and their gradients on the GPU, each in one pass over memory, in Numba CUDA.
 
-The functions of :mod:`lnlib.layernorm`, the same contract, and ``out=``. Where there is no
-GPU the kernels run, slowly, in :mod:`simt`. The compiler is numba-cuda, which receives only fixes
-since June 2026; its successor compiles the same kernels, but has not run them
-(:mod:`simt.successor`). In the order of the chapters:
+The functions are those of :mod:`lnlib.layernorm` in float32 and half precision, without
+``round_twice`` and with ``out=``. Where there is no GPU the kernels run, slowly, in :mod:`simt`.
+The compiler is numba-cuda, which receives only fixes since June 2026; its successor compiles the
+same kernels, but has not run them (:mod:`simt.successor`). In the order of the chapters:
 
 * :mod:`~lnlib.gpu.ladder`: teaching kernels, from a thread for a row to rows in registers.
 * :mod:`~lnlib.gpu.steps`: which of them make a step, with how many threads; what it asks of memory.

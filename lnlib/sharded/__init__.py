@@ -4,7 +4,7 @@ What a rank does is a *program*, a generator that yields its messages (``total =
 array``). The same program runs in a simulator, in one process and with NumPy alone, and under MPI
 (``mpi4py``; ``requirements-mpi.txt``)::
 
-    from lnlib.sharded import cut, features, simulate
+    from lnlib.sharded import cut, features, mpi, simulate
 
     def program(part):                              # what one rank does, with its own features
         y, cache = yield from features.layer_norm_forward(x[:, part], gamma[part], beta[part])

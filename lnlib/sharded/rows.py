@@ -4,8 +4,8 @@ y and dx need nobody. dgamma and dbeta are sums over all rows: each rank adds up
 message adds those. A *sum*, never a mean: dy belongs to one loss, whoever computed it. Every
 function is a rank's program, to be called by ``yield from`` inside one, or to be handed to
 :func:`~lnlib.sharded.simulator.simulate` or :func:`~lnlib.sharded.mpi.run`. Arguments, results and
-errors are those of :mod:`lnlib.layernorm`, but for complex128; an error on one rank is a
-:class:`~lnlib.sharded.messages.RankError` on all.
+errors are those of :mod:`lnlib.layernorm`, but for complex128 and ``round_twice``; an error on one
+rank is a :class:`~lnlib.sharded.messages.RankError` on all.
 """
 
 import zlib

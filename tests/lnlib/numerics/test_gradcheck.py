@@ -99,7 +99,7 @@ def steps_taken(method, x):
         ("one_sided", 16, 1),
         ("central", 12, 2),
         ("five_point", 45, 4),
-        ("richardson", 16 * 5040 * 64 / 6, 6),
+        ("richardson", 26.4 * 5040 * 64 / 6, 6),
     ],
 )
 def test_the_default_step_is_the_next_power_of_two_after_the_balance(method, constant, order):

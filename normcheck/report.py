@@ -41,7 +41,7 @@ SAME_DY = {"arguments unchanged", "gradients add up"}
 class Failure:
     """One property that did not hold, and the smallest case that was found to show it.
 
-    * ``property``: its name. ``tensor``: "y", "dx", "dgamma" or "dbeta", or empty.
+    * ``property``: its name. ``tensor``: "y", "dx", "dgamma", "h" and so on, or empty.
     * ``error``: relative error of the worst row of y or dx (in L2), or of the worst number of
       dgamma or dbeta; ``share``: that in units of what any right formula may lose there. None where
       it is not a number that is wrong.

@@ -17,8 +17,8 @@ array``). The same program runs in a simulator, in one process and with NumPy al
 * **Digits.** Errors are those of :mod:`lnlib.layernorm` at any mean/sigma, for any cut: uneven
   shards and empty ones are ordinary.
 * **Bits** are the same on all ranks; with ``reproducible=True`` for every number of ranks, too.
-* **Errors.** What is wrong on one rank is one :class:`~lnlib.sharded.messages.RankError` on all of
-  them, with rank and argument, and never a hang.
+* **Errors.** What is wrong in one rank's program is one
+  :class:`~lnlib.sharded.messages.RankError` on all, with rank and argument, and never a hang.
 * **Range.** With rows sharded it is that of :mod:`lnlib.layernorm`. With features sharded,
   statistics and dx are float64; rows of float64 whose squares leave the range are done again,
   scaled, on all ranks at once. A dy whose products with gamma leave it gives NaN or Inf.

@@ -245,8 +245,8 @@ def adjoint_test(jvp: Function, vjp: Function, v: Array, dy: Array) -> float:
     not fall with N.
 
     ``jvp`` takes v and returns Jv, of dy's shape; ``vjp`` takes dy and returns J^T dy, of v's
-    shape. The arrays ``v`` and ``dy``, finite, should be random. The result is NaN if what jvp or
-    vjp return has NaN. Compare it with :func:`tolerance`.
+    shape. The arrays ``v`` and ``dy`` should be random and finite. The result is NaN if jvp or vjp
+    returns a NaN. Compare it with :func:`tolerance`.
     """
     jvp, vjp = validation.require_callable("jvp", jvp), validation.require_callable("vjp", vjp)
     v, dy = validation.require_finite("v", v), validation.require_finite("dy", dy)
@@ -286,7 +286,7 @@ def direction_test(
     ``f`` takes ``*args``, a sequence of arrays, and returns an array of dy's shape. ``grads`` are
     the gradients to check, ``method`` is a key of :data:`METHODS`. ``rng`` draws v: normal, each
     :math:`v_k` times the length of its argument. A right gradient gives a few u for ``"complex"``,
-    about :math:`u^{2/3}` for ``"central"``, and gradients with NaN give NaN.
+    about :math:`u^{2/3}` for ``"central"``; a gradient with NaN gives NaN.
     """
     args, dy, grads, rule = _check_lists(f, args, dy, grads, method)
     validation.require_rng(rng)

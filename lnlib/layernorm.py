@@ -10,7 +10,7 @@ there is a beta. Every function does its arithmetic on a (rows, D) array in the 
 :data:`lnlib.validation.COMPUTE_DTYPE`. The mean is *recentred*: the computed mean m is rounded, so
 the residual mean of x - m is subtracted too. Without it the error of y grows like u times mean /
 sigma, whatever formula computes the variance. Sums over D are NumPy's, which are pairwise over
-blocks of at most 128 terms on a contiguous axis; sums over rows are wide or pairwise. For float32
+blocks of at most 128 terms on a contiguous axis; sums over rows are wide or pairwise. For float32,
 forward's rstd and backward's mean(g xhat) are float64.
 
 Same row, same bits: y and dx of a row do not depend on the batch it stands in, and parameter

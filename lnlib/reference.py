@@ -228,7 +228,7 @@ def correct_digits(value: ArrayLike, exact: ArrayLike) -> float:
 
 def kappa(exact: Exact, dy: ArrayLike, gamma: ArrayLike) -> float:
     r"""Condition number of dx: :math:`\|r g\| / \|dx\|` over the whole tensor, g = gamma * dy;
-    ``inf`` where dx = 0, unless g is 0, too: then 0.
+    ``inf`` where dx = 0, and 0 where g is also 0.
 
     It says how much of g is subtracted away; a backward in precision u loses about kappa * u.
     """

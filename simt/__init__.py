@@ -5,8 +5,8 @@ source is rewritten so that every call that waits for other threads (``cuda.sync
 ``cuda.shfl_xor_sync(...)``) becomes a ``yield``. The scheduler runs the 32 lanes of a warp, one
 after the other, up to their next ``yield``, does what they ask for together, and goes on. Blocks
 run one after the other. The order is always the same, and so are the results and the errors. Each
-:class:`KernelError` names the line; one that is met in a run also the block and the thread, and one
-of memory the array and the index.
+:class:`KernelError` names the line. Errors during a run also name the block and the thread, and
+those of memory the array and the index.
 
 Kernels are one-dimensional. They call the module ``cuda`` by that name, and ``load4`` and
 ``store4`` of :mod:`simt.cuda_access` by theirs. The functions they call are marked with its

@@ -1,4 +1,4 @@
-"""Measure on one's own machine: what a call costs here, beside what memory makes one expect::
+"""Measure on one's own machine: what a call costs here, compared with what memory predicts::
 
     from lnbook import measure
     calls = {"copy": lambda: np.copyto(y, x), "pass": lambda: forward(x, gamma, beta)}

@@ -1,8 +1,8 @@
 r"""Layer norm, RMS norm and their gradients in one pass over each row, compiled with Numba.
 
-The functions have the arguments and results of those in :mod:`lnlib.layernorm`, but for
-``round_twice`` and complex numbers, and ``out=``. Each row is read once from memory, and written
-once.
+The functions have the arguments and results of those in :mod:`lnlib.layernorm`, without
+``round_twice`` and complex numbers, but with ``out=``. Each row is read once from memory, and
+written once.
 
 * **One loop for all.** RMS norm is layer norm without beta and with a mean of 0, and a residual and
   ``dh`` are added on the way. Numba compiles the loops anew for what is None, at the first call.

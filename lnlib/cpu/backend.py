@@ -55,7 +55,7 @@ class CpuNormCache(NamedTuple):
     * ``norm``, its row of :data:`lnlib.norms.NORMS`.
 
     Backward refuses ``x`` and ``saved`` of another type, shape or dtype than forward made. It reads
-    ``eps`` only where NumPy does a row or a gradient that is out of range, and ``dtype`` only for
+    ``eps`` only where NumPy computes a row or gradient out of range, and ``dtype`` only for
     half precision, unchecked.
     """
 

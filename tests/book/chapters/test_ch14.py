@@ -72,7 +72,7 @@ def test_question_4_a_register_more():
 
     (before, blocks, threads), (after, fewer, left) = fit(80, 256), fit(81, 256)
     says("14.4", f"{before}$ registers", f"These are {blocks} blocks, with {threads} threads")
-    says("14.4", f"a warp {after}, so", f"whole blocks are {fewer}, with {left} threads")
+    says("14.4", f"a warp {after}, so", f"for {fewer} whole blocks, with {left} threads")
     assert 1 - left / threads == pytest.approx(1 / 3)
     (_, twelve, more), (_, ten, less) = fit(80, 64), fit(81, 64)
     says("14.4", f"{twelve} blocks fit before and {ten} after, with {more} and {less} threads")

@@ -248,7 +248,11 @@ def _times_gamma(a, cache):
 
 def _per_channel(a, cache):
     """Sums over N and S of numbers in rows, (C,): float64 where the arithmetic is float32."""
-    return sum_rows(a.reshape(-1, *cache.shapes.whole[1:])).sum(axis=1)
+    a = a.reshape(-1, *cache.shapes.whole[1:])
+    if a.shape[2] > 1:  # over S first: what grows or falls along S does so in every row
+        wide = np.float64 if a.dtype == np.float32 else a.dtype
+        a = a.sum(axis=2, dtype=wide, keepdims=True)
+    return sum_rows(a)[:, 0]
 
 
 def backward_sums(dy, cache, block=None, dh=None):

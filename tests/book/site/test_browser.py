@@ -13,7 +13,6 @@ pytestmark = pytest.mark.site
 
 PAGES = [path.stem for path in SOURCES]
 
-
 # Elements of the article that stick out on the right with no scrolling box around them.
 TOO_WIDE = """() => [...document.querySelectorAll('article *')].filter(e => {
     if (e.getBoundingClientRect().right <= innerWidth + 1 || e.closest('mjx-assistive-mml')) return false;
@@ -23,12 +22,10 @@ TOO_WIDE = """() => [...document.querySelectorAll('article *')].filter(e => {
     return true;
 }).map(e => e.tagName + '.' + e.className)"""  # noqa: E501
 
-
 # What scrolls sideways without a shadow that says so.
 NO_CUE = """() => [...document.querySelectorAll('article *')].filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 2
     && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX) && !getComputedStyle(e).backgroundImage.includes('gradient'))
     .map(e => e.tagName + '.' + e.className)"""  # noqa: E501
-
 
 # What scrolls sideways on a phone: code, what it prints unless in columns, tables, formulas.
 SIDEWAYS = r"""() => [...document.querySelectorAll(
@@ -36,19 +33,16 @@ SIDEWAYS = r"""() => [...document.querySelectorAll(
     .filter(e => e.matches('p *') ? e.getBoundingClientRect().right > innerWidth - 5
         : e.scrollWidth > e.clientWidth + 2 && e.textContent.split(/\S {2,}\S/).length < 3).map(e => e.textContent)"""  # noqa: E501
 
-
 # What paper, on which nothing scrolls, would cut off.
 CUT = """() => [...document.querySelectorAll('article :is(pre, .ln-cells, mjx-container[display], table)')]
     .filter(e => e.checkVisibility() && (e.scrollWidth > e.clientWidth + 2
                  || e.getBoundingClientRect().right > document.documentElement.clientWidth + 1))
     .map(e => e.textContent.slice(0, 60))"""  # noqa: E501
 
-
 # Formulas that are made smaller for paper than it is wide.
 TOO_SMALL = """() => [...document.querySelectorAll('mjx-container[display]')]
     .filter(e => e.style.fontSize.endsWith('px') && e.querySelector('mjx-math').offsetWidth < 590)
     .map(e => e.textContent)"""
-
 
 NO_FORMULA_IS_RAW = (
     "document.querySelectorAll('.math:not(:has(mjx-container)), mjx-merror').length === 0"
@@ -107,7 +101,6 @@ def test_page_from_a_server(visits, address, name):
 ICON_ENDS = "document.querySelector('main .bd-search i').getBoundingClientRect().right"
 LETTERS_BEGIN = """(field => field.getBoundingClientRect().left + parseFloat(getComputedStyle(field).paddingLeft))(
     document.querySelector('main .bd-search input'))"""  # noqa: E501
-
 
 FOUND = {
     "rmsnorm backward": "14-gpu-backward.html#ex-rms-backward",

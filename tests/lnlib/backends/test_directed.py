@@ -1,6 +1,4 @@
-"""The directed search, in short: no backend is above what README says. ``tests/README.md`` has the
-command for an hour of it.
-"""
+"""The directed search, in short; ``tests/README.md`` has the command for an hour of it."""
 
 import cases
 import directed

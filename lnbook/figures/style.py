@@ -211,8 +211,8 @@ def glue(**values: object) -> None:
     """Make values available to the page's text under their names; shows nothing by itself.
 
     The Markdown ``{glue:text}`` role of MyST-NB picks them up. It reads them as Python, to which
-    1.60 and 1,000 are a number and a tuple, so text is quoted. Outside a notebook this does
-    nothing.
+    1.60 and 1,000 are a number and a tuple, so text is quoted. In "5%" a space is put before the
+    sign. Outside a notebook this does nothing.
     """
     try:
         from IPython import get_ipython
@@ -223,8 +223,9 @@ def glue(**values: object) -> None:
         return
     for name, value in values.items():
         prefix = "application/papermill.record/"
+        text = repr(re.sub(r"(?<=\d)%", "\xa0%", value)) if isinstance(value, str) else str(value)
         display(
-            {f"{prefix}text/plain": repr(value) if isinstance(value, str) else str(value)},
+            {f"{prefix}text/plain": text},
             raw=True,
             metadata={"scrapbook": {"name": name, "mime_prefix": prefix}},
         )

@@ -47,7 +47,6 @@ EXACT = reference.layer_norm(X, GAMMA, BETA, DY)
 POINT = np.array([0.3, -0.7])
 MACHINE = cost.Machine("a", 1.0, 1.0, 1.0)
 
-
 FLAG = False, 1
 SIZE = 2.0, -1.0, np.nan
 

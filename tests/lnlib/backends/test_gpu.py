@@ -25,7 +25,6 @@ from simt.cuda_access import cuda
 
 U = cases.U["float32"]
 
-
 run = functools.partial(cases.run, gpu)
 
 

@@ -151,7 +151,6 @@ KINDS = {
     "long, one by one": Kind(131, 64, 0, 1, 1, True),
 }
 
-
 #: make check leaves out chunks of one number, and what adds little to others.
 SLOW = {name for name, kind in KINDS.items() if kind.width == 1 or "long" in name or kind.D == 60}
 every_kind = pytest.mark.parametrize(

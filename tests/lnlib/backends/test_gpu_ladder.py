@@ -41,7 +41,6 @@ def run(name, N, D, **options):
 
 SHAPES = [(N, D) for N in (1, 7, 33) for D in (1, 31, 33, 128, 1000) if N * D < 10000]
 
-
 SIGNATURES = {"forward": "y mean rstd", "backward": "dx dgamma dbeta"}
 
 

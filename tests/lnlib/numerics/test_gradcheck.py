@@ -148,7 +148,7 @@ def test_shapes_and_what_f_does_to_its_argument(method, shape):
 
 
 CASTS = {
-    "float()": lambda z: float(z.sum()) ** 2,
+    "float()": lambda z: float(z.sum()) * z.sum(),
     ".real": lambda z: (z.real**2).sum(),
     "constant": lambda z: 1.0,
 }

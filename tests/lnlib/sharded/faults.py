@@ -9,7 +9,6 @@ from lnlib.sharded import cut, features, rows
 #: Rows and features of the job.
 ROWS, D = 24, 48
 
-
 #: What every rank's error contains, the faulty rank's number left out, by the name of the fault.
 FAULTS = {
     "NaN": (

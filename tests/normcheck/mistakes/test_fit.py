@@ -68,7 +68,6 @@ _CASES = [
     *(("residual-backward", as_residual, k) for k in _MUTANTS if k not in _wrong_dx()),
 ]
 
-
 _LINES = inspect.getsource(exercises()["backward-dx"].solution).splitlines()[2:]
 # What no report may say of chapter 3's exercise.
 _GIVEN_AWAY = [line.split("=", 1)[-1].removeprefix("    return ") for line in _LINES]

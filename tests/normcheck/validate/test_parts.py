@@ -8,9 +8,9 @@ import pytest
 from faulty import FAULTY, passes
 from right import pairs
 
-from lnlib import cpu, layer_norm_backward, layer_norm_forward
+from lnlib import cpu, layer_norm_backward, layer_norm_forward, layernorm
 from lnlib.rounding import find
-from normcheck import naming
+from normcheck import naming, paste
 from normcheck.adapters import NumPyPair
 from normcheck.cases import QUICK, all_cases, draw, not_tested
 from normcheck.checks import Finding, able, check, numbers_in_words
@@ -44,9 +44,7 @@ def test_what_distance_from_zero_may_cost(offset, D, loss):
 
 @pytest.mark.parametrize("tensor", ["y", "dx", "dgamma", "dbeta"])
 def test_a_pasted_test_judges_each_row_and_column_as_the_judge_does(tensor):
-    """An error just below, and one above, what the strictest row or column allows; others allow far
-    more.
-    """
+    """An error just below, and one above, what the strictest row or column allows."""
     case, settings = draw("digits", (2, 2, 5), "float32"), Settings()
     case = case.with_arrays(
         x=case.x * [[[1e-2], [1]], [[1], [1]]] + [[[0], [99]], [[9], [0]]],
@@ -162,10 +160,17 @@ def test_subnormal_numbers_of_float64(small, tensors):
     assert tensors <= changed(lambda a: a / 2)
 
 
+def test_the_pasted_formula_of_group_norm():
+    rng = np.random.default_rng(0)
+    (x, dy), (gamma, beta) = rng.standard_normal((2, 3, 4, 5)), rng.standard_normal((2, 4))
+    y, cache = layernorm.group_norm_forward(x, gamma, beta, 2)
+    right = y, *layernorm.group_norm_backward(dy, cache)
+    for told, value in zip(paste.exact(x, gamma, beta, dy, 1e-5, groups=2).values(), right):
+        np.testing.assert_allclose(told, value, rtol=0, atol=1e-13)
+
+
 def test_what_sums_over_rows_may_lose():
-    """Four terms of 1 err by 4 u each and are added one after the other, in steps of u; the sum is
-    rounded as they are.
-    """
+    """Four terms of 1 err by 4 u each; their sum, in steps of u, is rounded as they are."""
     ones, u = np.ones((4, 1)), 2.0**-24
     exact = dict.fromkeys(("xhat", "y", "dx"), 0 * ones)
     exact |= {"rstd": ones, "dgamma": np.zeros(1), "dbeta": np.array([4.0])}

@@ -89,7 +89,15 @@
     python.start(() => {});
     if (!window.lnEditor) await script("editor.js").catch(() => {});
     const fresh = chosen.filter((cell) => !cell.editor);
-    fresh.forEach(prepare);
+    // An editor that opens has all that is shown laid out. Where there are many, little is shown meanwhile.
+    const { style } = document.querySelector("article"), top = scrollY;
+    if (fresh.length > 1) style.display = "none";
+    try {
+      fresh.forEach(prepare);
+    } finally {
+      style.display = "";
+    }
+    if (fresh.length > 1) scrollTo({ top, behavior: "instant" });
     // An editor in a folded cell cannot take the keyboard.
     (fresh.find((cell) => !cell.box.querySelector("details:not([open])")) ?? fresh[0])?.editor.focus();
     await load(chosen[0]);

@@ -250,8 +250,7 @@ def _per_channel(a, cache):
     """Sums over N and S of numbers in rows, (C,): float64 where the arithmetic is float32."""
     a = a.reshape(-1, *cache.shapes.whole[1:])
     if a.shape[2] > 1:  # over S first: what grows or falls along S does so in every row
-        wide = np.float64 if a.dtype == np.float32 else a.dtype
-        a = a.sum(axis=2, dtype=wide, keepdims=True)
+        a = a.sum(axis=2, dtype=np.result_type(a, np.float64), keepdims=True)
     return sum_rows(a)[:, 0]
 
 

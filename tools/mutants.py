@@ -8,9 +8,9 @@
 For each mutant run the test files that concern its module, quick tests before slow ones, and before
 these what has found other mutants with the same tests, until one fails. A test that never ends
 kills, too: it has a limit of processor time and, four times as long, on the clock. A mutant that
-lives gets the missing test, or the code that nobody missed goes; or it is a
-change that no caller can see, and tests/mutants.toml lists it with the reason. That file also says
-which tests concern which module. Changes are made in copies. Ends with 0 if no mutant lives.
+lives gets the missing test, or the code that nobody missed goes; or it is a change that no caller
+can see, and tests/mutants.toml lists it with the reason. That file also says which tests concern
+which module. Changes are made in copies. Ends with 0 if no mutant lives.
 """
 
 import argparse

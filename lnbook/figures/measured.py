@@ -12,7 +12,7 @@ from lnlib.cost import Machine, operations, total
 
 from ..results import ACCESSES
 from .fusing import false_sharing, rooflines, time_per_element, timed_bar
-from .style import COLOURS, key_below, named, span, stacked
+from .style import COLOURS, named, span, stacked, with_key
 
 SHAPE = (8, 1024, 768)
 WAYS = {
@@ -168,8 +168,7 @@ def ladder(stored, mine, shape=SHAPE):
         ax.set_yticks(range(len(names)), [named(n)[0] for n in names])
         ax.set(ylim=(len(names) - 0.5, -0.5), xlabel="ms")
         ax.grid(False, axis="y")
-    key = dict(zip(*fig.panels[0].get_legend_handles_labels()[::-1]))
-    return key_below(fig, key.values(), key.keys(), 3)
+    return with_key(fig, 3)
 
 
 def sharing(stored, mine):

@@ -173,24 +173,18 @@ def draw_lines(ax, x, series, markers="os^vD", **options):
 
 
 def with_key(fig, columns=2):
-    """The figure with the key of its first panel below, and without minor ticks."""
+    """The figure with a key below, an entry for each label of its panels, and no minor ticks."""
+    key = {}
     for ax in fig.axes:
         ax.minorticks_off()
-    return key_below(fig, *fig.axes[0].get_legend_handles_labels(), columns)
+        key |= zip(*ax.get_legend_handles_labels()[::-1])
+    return key_below(fig, key.values(), key, columns)
 
 
 def key_below(fig, handles, labels, columns=2):
     """The figure with a key of these lines and names below its panels."""
-    fig.legend(
-        handles,
-        labels,
-        loc="outside lower center",
-        ncols=columns,
-        frameon=False,
-        fontsize=SIZE,
-        columnspacing=1.4,
-        handletextpad=0.5,
-    )
+    look = {"frameon": False, "fontsize": SIZE, "columnspacing": 1.4, "handletextpad": 0.5}
+    fig.legend(handles, labels, loc="outside lower center", ncols=columns, **look)
     return fig
 
 

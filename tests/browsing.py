@@ -155,7 +155,5 @@ def violations(page, part="html"):
     page.evaluate(ONE_OF_A_KIND, part)
     page.evaluate(axe.read_text(encoding="utf-8"))
     page.wait_for_timeout(400)  # the theme looks for boxes that scroll 0.3 s after a change
-    return [
-        (v["id"], len(v["nodes"]), v["nodes"][0]["html"][:200])
-        for v in page.evaluate(RUN_AXE, part)
-    ]
+    found = page.evaluate(RUN_AXE, part)
+    return [(v["id"], len(v["nodes"]), v["nodes"][0]["html"][:200]) for v in found]

@@ -177,10 +177,17 @@ def test_numbers_are_those_of_a_gpu():
 
     x, y, wide = np.array([0, 1, np.nan, 2, 1e30], f32), np.zeros(9, f32), np.ones(4)
     simt.launch(kernel, 1, 1, x, y, wide, none)  # and no warning, which would be an error
-    np.testing.assert_array_equal(
-        y, np.array([np.inf, np.nan, 1, 1, 1, 5, 2, np.sqrt(f32(2)), np.inf], f32)
-    )
+    expected = np.array([np.inf, np.nan, 1, 1, 1, 5, 2, np.sqrt(f32(2)), np.inf], f32)
+    np.testing.assert_array_equal(y, expected)
     np.testing.assert_array_equal(wide, [-np.inf, np.nan, np.nan, 5])
+
+
+def test_integer_atomics():
+    left = {"add": 11, "sub": 1, "max": 6, "min": 5, "and_": 4, "or_": 7, "xor": 3, "exch": 5}
+    for name, expected in left.items():
+        y = np.full(1, 6, np.int32)
+        simt.launch(written(f"cuda.atomic.{name}(y, 0, 5)", "y"), 1, 1, y)
+        assert y[0] == expected, name
 
 
 # Planted mistakes. A kernel is written as the text of its body; the mistake is found on the line
@@ -518,18 +525,14 @@ def test_what_is_no_promotion():
         if y[0] > 0.5 or x[0] ** 2 > 1:
             y[1] = 1
         y[2] = x[0] * (n > 1)""",
-        "x",
-        "y",
-        "n",
+        *("x", "y", "n"),
     )
     simt.launch(fine, 1, 1, np.ones(4, f32), np.ones(4, f32), 3)
 
 
 def test_integers_that_do_not_fit():
-    convert, store = (
-        written("a = int32(n * n)  # HERE", "n"),
-        written("y[0] = n * n  # HERE", "n", "y"),
-    )
+    convert = written("a = int32(n * n)  # HERE", "n")
+    store = written("y[0] = n * n  # HERE", "n", "y")
     caught(simt.Overflow, convert, 1, np.int32(2**16), say=[str(2**32), "int32"])
     caught(simt.Overflow, store, 1, 2**16, np.zeros(1, np.int32))
     square = written("old = cuda.atomic.add(y, 0, y[0])\ny[0] = old * old * 2  # HERE", "y")

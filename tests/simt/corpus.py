@@ -5,7 +5,7 @@ Each, in corpus.txt, is the body of ``kernel(x, y, z, n)``: x and y of 32 float3
 n = 5; ``t = cuda.threadIdx.x`` comes first.
 """
 
-import math  # noqa: F401 - for kernels that are text
+import math
 import textwrap
 import types
 from pathlib import Path
@@ -28,7 +28,7 @@ from simt.cuda_access import (  # noqa: F401 - some are for kernels that are tex
 
 # What the kernels, which are text, find outside of them.
 FOUR, SIXTEEN, YES, PAIR = 4, 16, True, (4, 8)
-NONE, ONE = None, 1
+NONE, ONE, ROOT, CHOOSE = None, 1, math.sqrt, math.comb
 F32, I64, TABLE = np.float32(2), np.int64(4), np.arange(32, dtype=np.float32)
 LIST, NAMES = [1, 2], types.SimpleNamespace(five=5)
 

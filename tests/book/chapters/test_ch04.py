@@ -93,6 +93,7 @@ def test_what_the_answers_say(rng):
     dx, dgamma, dbeta = layer_norm_backward(dy, cache)
     quotient = central_difference(lambda a: layer_norm_forward(a, gamma, beta)[0], x, 1e-5, dy=dy)
     assert norm(quotient - dx) / norm(dx) < 1e-9
+    says("4.2", f"After 24 of them it is {0.95**-24:.1f} times", f"at {0.95**-24:.1f} times")
 
     assert not (dbeta - (dbeta + 1)).max() >= 1e-6  # 4.3
     for name, passes in (("missing-projection", False), ("missing-mean", None)):
@@ -108,9 +109,8 @@ def test_what_the_answers_say(rng):
         return cache.rstd * (a - a.mean(axis=-1, keepdims=True))
 
     limit = tolerance("float64", x.size)
-    assert (
-        adjoint_test(lambda v: gamma * centred(v), lambda dy: centred(gamma * dy), v, dy) <= limit
-    )
+    found = adjoint_test(lambda v: gamma * centred(v), lambda dy: centred(gamma * dy), v, dy)
+    assert found <= limit
     wrong = centred(gamma * dy), dgamma, dbeta
     assert (
         direction_test(lambda *a: layer_norm_forward(*a)[0], (x, gamma, beta), dy, wrong, rng=rng)

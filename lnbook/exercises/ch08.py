@@ -17,7 +17,7 @@ from .run import Call, cases, each, quietly
 def survivors_solution(row, digits, eps=1e-5):
     wide = row.astype(np.float64)
     D, var = len(row), wide.var()
-    ratio = wide.mean() / np.sqrt(var)
+    ratio = abs(wide.mean()) / np.sqrt(var)
     mean = regimes.mean_loss(ratio, D, "pairwise")
     naive = regimes.naive_loss(ratio, var / eps, D, "pairwise")
     losses = {"naive": max(naive, mean), "two-pass": mean, "recentred": 0}

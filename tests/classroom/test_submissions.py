@@ -12,7 +12,7 @@ import pytest
 from answers import settled
 
 from classroom import tasks
-from classroom.grader import feedback, judge, launch, points, schedule, submissions
+from classroom.grader import feedback, judge, launch, notebook, points, schedule, submissions
 
 if sys.platform != "linux":
     pytest.skip("the grader needs Linux", allow_module_level=True)
@@ -20,19 +20,21 @@ if sys.platform != "linux":
 _SEED = 7
 
 
-def test_an_argument_that_was_changed_fails_the_check_and_changes_nothing_here():
+def test_an_argument_that_was_changed_fails_and_after_an_end_nothing_is_run():
     task = tasks.draw((3,), _SEED)[0]
     right = task.function()
 
-    def messages(*changed):
-        """Of the checks of a right answer that changed these of its arguments."""
-        # In the place of a Notebook.
-        answers = SimpleNamespace(call=lambda name, args: (right(*args), changed))
-        return [message for _, message in judge.judge_task(task, answers, _SEED)[0]]
+    def messages(call):  # of the checks, where this stands in the place of a Notebook's call
+        return [said for _, said in judge.judge_task(task, SimpleNamespace(call=call), _SEED)[0]]
 
-    assert not any(messages())
+    def ended(name, args):
+        raise notebook.Gone("ended", "It has ended.")
+
+    assert not any(messages(lambda name, args: (right(*args), ())))
     for position in 0, 10**6, -1:
-        assert all("changed its argument" in message for message in messages(position))
+        changing = messages(lambda name, args, changed=position: (right(*args), (changed,)))
+        assert all("changed its argument" in message for message in changing)
+    assert messages(ended) == ["It has ended."] + [judge.NOT_RUN] * len(task.checks[1:])
 
 
 def test_submissions_of_every_form_are_found_and_links_are_not_followed(tmp_path, monkeypatch):

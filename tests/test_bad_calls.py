@@ -264,7 +264,7 @@ FURTHER = [
     ("grads: found 0 arrays, expected one or more, one", lambda: checked((), grads=())),
     ("grads: found 2 arrays, expected 1, one for each", lambda: checked(grads=(POINT, POINT))),
     ("names: found 2, expected 1, one for each of grads", lambda: checked(names=("a", "b"))),
-    ("grads[0]: found shape (1,), expected (2,), the shape", lambda: directed(POINT[:1])),
+    ("grads[0]: found shape (1,), expected (2,), the shape of args[0]", lambda: directed(ONE)),
     ("f: found a result of shape (1,), expected (2,), the shape of dy", lambda: directed(POINT, 1)),
     ("jvp(v): found shape (1,), expected (2,), the shape of dy", lambda: adjoint(1, 2)),
     ("vjp(dy): found shape (1,), expected (2,), the shape of v", lambda: adjoint(2, 1)),

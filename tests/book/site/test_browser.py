@@ -62,6 +62,7 @@ def test_page_from_disk(visits, site, name):
         page = visit.page
         visit.stays_at("file:")
         assert page.evaluate(IMAGES_ARE_THERE) and page.evaluate(NO_FORMULA_IS_RAW)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
         # What is wider than the phone scrolls in its own box.
         assert page.evaluate(TOO_WIDE) == []
         assert page.evaluate(NO_CUE) == []

@@ -5,12 +5,13 @@
     make mutants MUTANTS="--core --count 350"     of [core] in tests/mutants.toml: what judges
     make mutants MUTANTS="--module lnlib/variance.py --count 20"
 
-For each mutant run the test files that concern its module, quick tests before slow ones, and before
-these what has found other mutants with the same tests, until one fails. A test that never ends
-kills, too: it has a limit of processor time and, four times as long, on the clock. A mutant that
-lives gets the missing test, or the code that nobody missed goes; or it is a change that no caller
-can see, and tests/mutants.toml lists it with the reason. That file also says which tests concern
-which module. Changes are made in copies. Ends with 0 if no mutant lives.
+For each mutant run the test files that concern its module, until a test fails: first, for all, the
+quick tests, then the slow ones for those that live, and before either what has found other mutants
+with the same tests. A test that never ends kills, too: it has a limit of processor time and, four
+times as long, on the clock. A mutant that lives gets the missing test, or the code that nobody
+missed goes; or it is a change that no caller can see, and tests/mutants.toml lists it with the
+reason. That file also says which tests concern which module. Changes are made in copies. Ends with
+0 if no mutant lives.
 """
 
 import argparse
@@ -92,8 +93,8 @@ class Copy:
                 os.killpg(process.pid, signal.SIGKILL)
         return None if status in TIME_IS_UP else status, failed.read_text("utf-8").splitlines()
 
-    def verdict(self, mutant, tests, first=()):
-        """(killed or LIVES, the test that found it or what ended the run)."""
+    def verdict(self, mutant, tests, first=(), marked="not site"):
+        """(killed or LIVES, the test that found it or what ended the run), of the tests marked."""
         path = self.folder / mutant.file
         kept = path.with_suffix(".kept")
         shutil.move(path, kept)  # and back, with its time: Python and Numba look at it
@@ -102,13 +103,11 @@ class Copy:
         cache = "compiled from the mutant" if compiles else "compiled"
         try:
             path.write_text(mutant.source, encoding="utf-8")
-            for marked in (_QUICK, _SLOW):
-                asked = "-x", "-m", marked, *tests
-                status, failed = self.pytest(*asked, first=first, cache=cache)
-                if failed:
-                    return KILLED, failed[0]
-                if status not in (0, 5):
-                    return KILLED, "time" if status is None else f"no test could start: {status}"
+            status, failed = self.pytest("-x", "-m", marked, *tests, first=first, cache=cache)
+            if failed:
+                return KILLED, failed[0]
+            if status not in (0, 5):
+                return KILLED, "time" if status is None else f"no test could start: {status}"
             return LIVES, ""
         finally:
             shutil.move(kept, path)
@@ -172,15 +171,17 @@ def run(chosen, rows, said, options, root):
     left = [mutant for mutant in chosen if mutant.key not in rows]
     tests = {mutant.file: tests_of(mutant.file, said["tests"]) for mutant in left}
 
-    def judge(mutant):
+    def judge(mutant, marked):
         one, start = free.get(), time.monotonic()
         try:
             found = finders[tuple(tests[mutant.file])]
             first = [test for test, _ in found.most_common()]
-            outcome, by = one.verdict(mutant, tests[mutant.file], first)
+            outcome, by = one.verdict(mutant, tests[mutant.file], first, marked)
         finally:
             free.put(one)
         found.update([by] if "::" in by else [])
+        if outcome == LIVES and marked == _QUICK:
+            return
         row = {"mutant": mutant.key, "kind": mutant.kind, "line": mutant.line}
         row |= {"outcome": outcome, "by": by, "seconds": round(time.monotonic() - start)}
         with writing:
@@ -197,7 +198,9 @@ def run(chosen, rows, said, options, root):
             one.pytest("--collect-only", *sorted({*sum(tests.values(), [])}), keeps_bytecode=True)
             free.put(one)
         with ThreadPoolExecutor(len(copies)) as pool:
-            list(pool.map(judge, left))
+            for marked in (_QUICK, _SLOW):
+                list(pool.map(judge, left, [marked] * len(left)))
+                left = [mutant for mutant in left if mutant.key not in rows]
         return kills_without(rows.values(), copies[0])
 
 

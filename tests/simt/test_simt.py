@@ -226,8 +226,7 @@ RACES = {
     # Threads run in order: 31 reads s[32] before 32 writes it. That nobody has written it yet is
     # not the news.
     "in a block": (
-        SHARED
-        + """
+        f"""{SHARED}
 s[t] = float32(t)  # HERE: s[32] | store and the load by thread 31, line 5 | (block 0, thread 32
 y[t] = s[63 - t]""",
         {"y": 64},
@@ -273,8 +272,7 @@ y[t] = s[63 - t]""",
         {"y": 64},
     ),
     "of warps, one way": (
-        SHARED
-        + """
+        f"""{SHARED}
 if t < 32:
     s[t] = float32(t)
 cuda.syncwarp()
@@ -361,8 +359,7 @@ DIVERGENT = {
         64,
     ),
     "a thread only": (
-        SHARED
-        + """
+        f"""{SHARED}
 if t == 0:
     s[0] = float32(1)
     cuda.syncthreads()  # HERE: thread 1 waits at syncthreads
@@ -379,8 +376,7 @@ cuda.syncthreads()""",
         32,
     ),
     "from outside the mask": (
-        LANES
-        + """
+        f"""{LANES}
 if t < 16:
     y[t] = cuda.shfl_xor_sync(0xffff, t, 16)  # HERE: lane 16 | not in its mask""",
         32,

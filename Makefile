@@ -1,4 +1,4 @@
-# Two commands do everything: `make book` and `make test`. Everything is installed into .venv.
+# Two commands do everything: `make book` and `make test`. All that they need is installed into .venv.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin
@@ -9,7 +9,7 @@ PORT ?= 8000
 help:
 	@echo 'make book    install the environment (1.1 GB), execute the chapters, build the site'
 	@echo 'make check   while working: format and lint, then the tests but for the site and the slow ones'
-	@echo 'make lint    are all files formatted as ruff does, and without what it warns of?'
+	@echo 'make lint    are all files formatted as ruff does, without what it warns of, and with right types?'
 	@echo 'make test    all tests, with a strict build of the book and checks of the site'
 	@echo 'make measure  the times of chapters 10 and 11 on your machine, with figures; under three minutes'
 	@echo 'make differential  10,000 random cases against exact arithmetic (CASES=..., SEED=...)'
@@ -22,7 +22,7 @@ help:
 	@echo 'make gpu-code  compile the CUDA kernels and execute what was compiled, without a GPU; 1 GB of packages'
 	@echo 'make gpu-successor  compile the CUDA kernels with numba-cuda-mlir, which follows numba-cuda; 1 GB of packages'
 	@echo 'make links   ask every external address that the book links to whether it is still there'
-	@echo 'make clean   remove all that was built, the environment too'
+	@echo 'make clean   remove the environment and all that was built; .peers and measurements stay'
 
 # pip would compile all packages on one core. Some hold files that are no Python, which is no error. The list is complete but for
 # what requirements.in leaves out, so pip is to look for no dependencies.

@@ -31,7 +31,7 @@ class Cite(SphinxDirective):
             fields["url"] = address
         entries = "".join(f"  {key} = {{{value}}},\n" for key, value in fields.items())
         bibtex = f"@book{{layernormbackwards,\n{entries}}}"
-        released = f"Version {cff['version']} of {cff['date-released']}."
+        released = f"Version {cff['version']}."
         licences = f"Text and figures: {book['license']}. Code: {cff['license']}."
         about = nodes.paragraph("", f"{released} {licences}")
         if address:
@@ -59,7 +59,7 @@ class Hours(SphinxRole):
 
 def _say(app, config):
     cff = yaml.safe_load(Path(app.srcdir, "CITATION.cff").read_text(encoding="utf-8"))
-    released = f"Version {cff['version']} of {cff['date-released']}. "
+    released = f"Version {cff['version']}. "
     config.html_theme_options["extra_footer"] = released + config.html_theme_options["extra_footer"]
     config.ln_repository = config.html_theme_options.get("repository_url") or ""
     for tag, there in (("live", config.ln_live), ("repository", config.ln_repository)):

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from . import rounding, validation
 from .norms import GROUP_NORM, LAYER_NORM, RMS_NORM, Norm
 
-#: Fractional bits of a fixed-point number. float32 needs 149; below 2**-347 a float64 loses bits,
+#: Fractional bits of a fixed-point number. float32 needs 149; below 2**-348 a float64 loses bits,
 #: and so do the variance of rows below 1e-50 and rstd of rows above 1e100.
 BITS = 400
 
@@ -121,7 +121,7 @@ def layer_norm(
     exact values of the floats given. Rounded to x's dtype is only what the contract rounds, once
     each: x + residual, and with ``round_twice`` xhat where y takes it. (An xhat in the middle of
     two floats is then rounded to either by an implementation whose xhat is off by a little.) A
-    constant row with eps = 0 raises ``ZeroDivisionError``.
+    constant row with eps = 0, or below 2**-BITS, raises ``ZeroDivisionError``.
     """
     return _norm(LAYER_NORM, x, gamma, beta, dy, eps, 1, residual, dh, round_twice)
 
@@ -183,7 +183,7 @@ def _norm(norm, x, gamma, beta, dy, eps, groups, residual, dh, round_twice):
     g2 = (dY * G).reshape(shapes.rows)  # in units of 2**(-2 BITS)
     g = g2 >> BITS
     dx = _times(rstd, g - mean(g) - _times(xhat, _mean(_times(g, xhat))))
-    # Rounding leaves something of what cancels; of numbers up to 1e100 r has little over 50 bits.
+    # Rounding leaves something of what cancels; of numbers up to 1e100 r has 67 bits or more.
     small = (np.abs(dx) << 50 <= _times(rstd, np.abs(g).max(axis=-1, keepdims=True))).any(axis=-1)
     dx[small] = _cancelled(X[small], E, g2[small], rstd[small], norm.mean)
     dx = dx.reshape(x.shape) + (0 if dh is None else _shaped("dh", dh, x.shape))

@@ -64,7 +64,8 @@ def _sequential(a, dtype):
 def by_halves(a: ArrayLike, dtype: str | None = None) -> np.ndarray:
     """Sum over the first axis: half of the rows is added to the other half, until one is left.
 
-    Sums are rounded to a's dtype, or in a float32 array to "bfloat16". The error is log2(n) u.
+    Sums are rounded to a's dtype, or in a float32 array to "bfloat16". The error is at most
+    ceil(log2(n)) u.
     """
     a = _rows(a, ("float32", "float64") if dtype is None else ("float32",))
     if dtype is not None:

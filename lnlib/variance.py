@@ -285,9 +285,9 @@ def recentred(x: np.ndarray, order: str = "pairwise") -> Moments:
     that: pairwise will do where sigma is at least the spacing of the elements, one running sum over
     D = 65536 will not.
 
-    A constant row comes out as exact zeros. If all x are k, then d is a small whole number j of
-    units in the last place of k, the same for all, and its partial sums are multiples of that unit
-    up to D j. Those need no rounding while D j < 1/u, so the residual is d.
+    A constant row comes out as exact zeros, if its sum is in range. If all x are k, then d is a
+    small whole number j of units in the last place of k, the same for all, and its partial sums are
+    multiples of that unit up to D j. Those need no rounding while D j < 1/u, so the residual is d.
 
     Source: Neely, *Comparison of Several Algorithms for Computation of Means, Standard Deviations
     and Correlation Coefficients*, Communications of the ACM 9, 1966, who adds it to the mean.

@@ -1,7 +1,7 @@
 """The judge: how far y, dx, dgamma and dbeta are from the exact ones, and whether a right formula
 may be as far.
 
-:mod:`lnlib.reference` loses bits of float64 numbers below 2**-347. Results are linear in gamma and
+:mod:`lnlib.reference` loses bits of float64 numbers below 2**-348. Results are linear in gamma and
 beta and in dy, so these are scaled by powers of two; no case has such an x.
 """
 

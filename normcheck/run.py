@@ -55,8 +55,8 @@ def validate(
     * ``watch`` is called with each case before the target is called (not with ``isolate``).
 
     Raises :class:`Interrupted`, a KeyboardInterrupt with the report on what was tried until then,
-    and :class:`TargetError` if the target does not run on ordinary rows at all, is not what it was
-    said to be, or cannot be isolated, because another process cannot import it by its name.
+    TypeError if the target is of a wrong kind, as a single NumPy function is, :class:`TargetError`
+    if it does not run on ordinary rows, is not what it was said to be, or cannot be isolated.
     """
     if not seconds > 0:
         raise ValueError(f"seconds: found {seconds!r}, expected a number above 0")

@@ -34,7 +34,7 @@ class Raised(Exception):
 class Outcome(NamedTuple):
     """What came of one call.
 
-    * ``tensors``: name -> NumPy array (bfloat16 as float32), or None where there is none.
+    * ``tensors``: name -> NumPy array, float32 for half precision of PyTorch and JAX, or None.
     * ``dtypes``: name -> name of the dtype that the target gave, or empty.
     * ``changed``: the names of the arguments that were changed by the call.
     * ``memory``: (name, sentence) of results whose memory was not treated as :data:`MEMORY` says.

@@ -23,7 +23,9 @@ class OutOfBounds(KernelError):
 
 
 class UninitialisedRead(KernelError):
-    """A read of what nobody has written, in a shared, local or :func:`uninitialised` array."""
+    """A read of what nobody has written, in a shared, local or :func:`uninitialised` array, or of
+    a name that has no value yet.
+    """
 
 
 class Misaligned(KernelError):

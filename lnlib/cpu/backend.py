@@ -322,9 +322,8 @@ def layer_norm_backward(
     r"""Gradients of a loss with respect to x, gamma and beta; see
     :func:`lnlib.layernorm.layer_norm_backward`.
 
-    All is as there, but x changed after forward is a ``ValueError``, and a dy whose products with
-    gamma leave the range of the dtype gives NaN or Inf. ``out``, of x's shape and dtype and
-    C-contiguous, receives dx, and is returned as dx. It may not overlap dy, dh or x.
+    All is as there, but x changed after forward is a ``ValueError``. ``out``, of x's shape and
+    dtype and C-contiguous, receives dx, and is returned as dx. It may not overlap dy, dh or x.
     """
     return _backward(LAYER_NORM, dy, cache, dh, out)
 

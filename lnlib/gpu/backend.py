@@ -300,7 +300,7 @@ def layer_norm_forward(
       stream, do not free or reuse arrays before both have caught up.
 
     A row has the same y and dx, bit for bit, in any batch: how it is summed depends on D, dtypes,
-    ``precise``, and whether all arrays begin at multiples of 16 bytes.
+    ``precise``, whether dh is given, and whether all arrays begin at multiples of 16 bytes.
     """
     return _forward(LAYER_NORM, x, gamma, beta, eps, residual, precise, out, stream)
 

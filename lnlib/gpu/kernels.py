@@ -3,9 +3,10 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA, made of the parts in :mod:`l
 * **One read, one write.** Threads share a row. Each keeps its part in registers, so what is needed
   twice is read once: forward moves 8 bytes an element in float32, backward 12; a residual adds 8
   and 4. Where D is a multiple of 4, or of 8 in half precision, accesses are of 16 bytes, but of 8
-  where backward reads rows of half precision twice and adds dh.
+  where layer norm's backward reads rows of half precision of up to 16384 numbers twice and adds dh.
   Rows that do not fit in the registers of a block (more than 32768 numbers in forward, 8192 in
-  backward; 12288 and 6144 where 4 does not divide D) are read again, from cache. In backward, up to
+  backward; 12288 and 6144 where 4 does not divide D; half as many if ``precise``) are read again,
+  from cache. In backward, up to
   twice as many numbers have their sums of dgamma and dbeta in registers all the same.
 * **Statistics.** As in :mod:`lnlib.cpu`, by a guess at the mean. The first is 0, and m + residual
   the next one. The row is in registers: another round costs no memory traffic.

@@ -35,7 +35,7 @@ class Diagnosis(NamedTuple):
 
     * ``kind``: "known" (an entry, exactly), "one of" (entries that agree), "combination",
       "may be" (only what a check said agrees), "relation" (the numbers are 1.1 times
-      the right ones, say), "precision" (float64 with the digits of float32), "error" (an exception
+      the right ones, say), "precision" (all are numbers of a narrower dtype), "error" (an exception
       with a meaning of its own), "convention" (the y of another norm), "state" (numbers depend on
       earlier calls).
     * ``names``: the names of the mistakes, of the alternatives if ``kind`` is "one of".

@@ -58,8 +58,8 @@ def _exponent_of_spacing(a, form):
 
 
 def spacing(a, dtype):
-    """The distance from each number of ``a``, float32 or float64, to the next of ``dtype``, a format
-    that is no wider.
+    """The distance from each number of ``a``, float32 or float64, to the next of ``dtype``, a
+    format that is no wider.
     """
     a = validation.as_array("a", a, ("float32", "float64"))
     return np.ldexp(np.ones_like(a), _exponent_of_spacing(a, find(dtype)))

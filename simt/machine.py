@@ -92,11 +92,9 @@ class _Machine:
             dtype = TYPES.get(np.dtype(dtype).name, dtype)
         if isinstance(shape, tuple) and len(shape) == 1:
             (shape,) = shape
-        if not isinstance(shape, INTEGER) or shape < 1 or dtype not in TYPE_NAMES:
-            expected = f"a positive integer and one of {', '.join(TYPES)}"
-            raise TypeError(
-                f"{place[0]}: found shape {shape!r} and dtype {dtype!r}, expected {expected}"
-            )
+        if dtype not in TYPE_NAMES:  # the shape is a constant, which was looked at before
+            expected = f"expected one of {', '.join(TYPES)}"
+            raise TypeError(f"{place[0]}: found dtype {dtype!r}, {expected}")
         return Local(place[0], shape, np.dtype(TYPE_NAMES[dtype]))
 
     def shared_array(self, place, shape, dtype):

@@ -128,17 +128,9 @@ def _two_means(norm, g, x, eps, mean=None, scale=True):
     n = x.shape[-1] // norm.groups
     xhat, c, q, s = _statistics(norm, x, eps)
     g = _in_parts(norm, g)
-    ratio = (
-        {
-            "inside": 1.0,
-            "squared": 1.0,
-            "outside": s / np.sqrt(q),
-            "floor": (q > eps) * 1.0,
-            "least": (q > eps * eps) * 1.0,
-        }[norm.eps]
-        * n
-        / (n + norm.more)
-    )
+    shares = {"inside": 1.0, "squared": 1.0, "outside": s / np.sqrt(q)}
+    shares |= {"floor": (q > eps) * 1.0, "least": (q > eps * eps) * 1.0}
+    ratio = shares[norm.eps] * n / (n + norm.more)
     dx = g - (xhat * ratio * np.mean(g * xhat, axis=-1, keepdims=True) if scale else 0)
     if norm.centred if mean is None else mean:
         dx = dx - (_weights(norm, n) if norm.centred else 1 / n) * np.sum(

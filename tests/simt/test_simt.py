@@ -142,6 +142,8 @@ def test_warp_operations_and_votes_of_a_block():
         every[t] = cuda.all_sync(FULL, t < 32)
         number[t] = cuda.syncthreads_count(t)
         all_of_block[t], any_of_block[t] = cuda.syncthreads_and(t), cuda.syncthreads_or(t)
+        if t == 9:
+            cuda.syncwarp(1 << 9)  # a lane alone
 
     t, lane = np.arange(64), np.arange(64) % 32
     got = [np.zeros(64, np.int64) for _ in range(10)]
@@ -571,18 +573,14 @@ def test_where_other_errors_and_those_of_a_helper_are():
         ({"x": [1.0]}, TypeError, "x: found list"),
         ({"kernel": tree(0)}, simt.Refused, "the size T: found 0, expected a positive integer"),
         ({"kernel": tree((2, 2))}, simt.Refused, "the size T: arrays .* have one dimension"),
-        ({"kernel": tree(32, 4)}, simt.Refused, "found shape 32 and dtype 4"),
+        ({"kernel": tree(32, 4)}, simt.Refused, "found dtype 4, expected one of"),
+        ({"kernel": tree(2.5)}, simt.Refused, "the size T: found 2.5"),
         ({"kernel": lambda x: x}, TypeError, "arguments: found 2, expected 1: x"),
     ],
 )
 def test_bad_arguments_of_a_launch(change, error, message):
-    given = {
-        "kernel": tree(32),
-        "grid": 1,
-        "block": 32,
-        "x": np.zeros(32, f32),
-        "total": np.zeros(1, f32),
-    } | change
+    given = {"kernel": tree(32), "grid": 1, "block": 32, "x": np.zeros(32, f32)}
+    given |= {"total": np.zeros(1, f32)} | change
     with pytest.raises(error, match=message):
         simt.launch(*given.values())
 

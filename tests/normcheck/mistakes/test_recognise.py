@@ -11,9 +11,11 @@ from normcheck.mistakes import change
 from normcheck.mistakes.change import changed, function_of
 from normcheck.mistakes.recognise import (
     Checks,
+    Diagnosis,
     Failure,
     Reply,
     agree,
+    combined,
     is_uninformative,
     recognise,
     relation,
@@ -184,6 +186,11 @@ WORDS = np.array(["one", None])
 )
 def test_agree(a, b, same):
     assert agree(a, b) is agree(b, a) is same
+
+
+def test_each_sentence_of_several_ends_with_one_mark():
+    why, so = (Diagnosis("known", (), sentence, ()) for sentence in ("Why is it?", "So it is"))
+    assert combined([why, None, so]).sentence == "Why is it? So it is."
 
 
 def test_a_change_that_does_not_fit_is_an_error():

@@ -18,7 +18,7 @@ from normcheck.checks import check
 from normcheck.mistakes import MUTANTS
 from normcheck.mistakes.catalogue import forward_keeping_x
 from normcheck.mistakes.wild import WILD
-from normcheck.paste import as_test, imported
+from normcheck.paste import as_test, fails_alone, imported
 from normcheck.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -127,6 +127,11 @@ def test_in_every_dtype(dtype):
         report = validate((layer_norm_forward, backward), dtypes=(dtype,), quick=True)
         wrong = pair(layer_norm_forward, backward)
         assert sharp(report, lambda wrong=wrong: wrong, pair(*RIGHT["layer_norm"]))
+
+
+@pytest.mark.parametrize("code, fails", [("assert False", True), ("pass", False)])
+def test_a_test_is_tried_in_a_process_of_its_own(code, fails):
+    assert fails_alone(f"def test_it():\n    {code}", types.SimpleNamespace(tensor="y")) == fails
 
 
 def test_where_right_numbers_are_too_large():

@@ -63,6 +63,7 @@ def test_widths_rows_axes_layouts_and_dtypes():
         (lambda v: 2 < v <= 40, "above 2 and at most 40"),
         (lambda v: v > 64 and v % 64 != 0, "above 64 and no multiple of 64"),
         (lambda v: v > 2 and v & v - 1 != 0, "no power of two"),
+        (lambda v: v & v - 1 == 0, "a power of two"),
         (lambda v: v in (3, 64), ""),
     ],
 )

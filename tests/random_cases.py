@@ -226,16 +226,10 @@ def draw(number):
     if dtype in cases.HALVES and chance(rng, 0.2):
         others["round_twice"] = True
     threads = 3 if chance(rng, 1 / THREADED) else 1
-    return Drawn(
-        arrays,
-        eps,
-        interpreted,
-        threads,
+    said = (
         f"{norm} in {groups}, x {shape} {dtype}, {added}, rows {rows}, scale {scale:.1e},"
         f" offset {offset:.1e}; eps {eps:.1e};"
         f" gamma {parameters}, {weights}, scale {weight:.1e}; dy {upstream}, scale {size:.1e};"
-        f" threads {threads}" + f"; {edge} as large as it may be" * bool(edge),
-        norm,
-        groups,
-        others,
+        f" threads {threads}" + f"; {edge} as large as it may be" * bool(edge)
     )
+    return Drawn(arrays, eps, interpreted, threads, said, norm, groups, others)

@@ -53,6 +53,8 @@ def test_to_float64_rounds_correctly():
 def test_constant_row_with_eps_zero():
     with pytest.raises(ZeroDivisionError):
         reference.layer_norm([1.0, 1.0], [1.0, 1.0], [0.0, 0.0], eps=0.0)
+    zero = [0.0, 0.0]  # in float64, which x + residual is rounded to
+    assert not reference.layer_norm(zero, [1.0, 1.0], zero, residual=zero).y.any()
 
 
 @pytest.mark.parametrize(

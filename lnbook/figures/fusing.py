@@ -224,7 +224,7 @@ def timeline(run):
     ax.set(ylim=(run.block, 0), ylabel="thread")
     ax.set_title("threads that write", fontsize=SIZE, pad=22)
     ax.grid(False)
-    return key_below(fig, [works, waits, barrier], ["writes", "waits", "barrier"], 3)
+    return key_below(fig, [works, waits, barrier], ["writes", "writes nothing", "barrier"], 3)
 
 
 def butterfly(events, distances):

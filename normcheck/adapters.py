@@ -25,8 +25,8 @@ except (AttributeError, OSError, TypeError):
 def returning(where: str, function: Callable, names: tuple[str, ...]) -> Callable:
     """The function; :class:`TargetError` if it returns no tuple with a part for each name."""
 
-    def checked(*arguments):
-        result = function(*arguments)
+    def checked(*arguments, **options):
+        result = function(*arguments, **options)
         several = isinstance(result, (tuple, list))
         if not several or len(result) != len(names):
             found = f"{len(result)} values" if several else f"a {type(result).__name__}"

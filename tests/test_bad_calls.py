@@ -38,6 +38,7 @@ CACHES = {
 SINGLE = {name: a.astype("f4") for name, a in (("x", X), ("gamma", GAMMA), ("beta", BETA))}
 SINGLE["residual"] = SINGLE["x"]
 CPU_CACHE = {"layer": cases.cpu_cache(X, GAMMA, "f8")}
+CUT = CPU_CACHE["layer"]._replace(saved=CPU_CACHE["layer"].saved[:3])
 CPU_CACHE["rms"] = CPU_CACHE["layer"]._replace(norm=NORMS["rms_norm"])
 GPU_CACHE = gpu.layer_norm_forward(**SINGLE)[2]
 GPU_RMS = gpu.rms_norm_forward(SINGLE["x"], SINGLE["gamma"])[1]
@@ -156,6 +157,7 @@ def good(name, function):
     """{parameter: a value that works}, or None where one is not known."""
     known = {parameter: value for parameter, (value, *_) in KINDS.items()} | OTHERS.get(name, {})
     parameters = inspect.signature(function).parameters.values()
+    assert all(p.default in (1e-5, p.empty) for p in parameters if p.name == "eps"), name
     found = {p.name: known.get(p.name, p.default) for p in parameters if p.name != "options"}
     if len(found) < len(parameters):  # **options
         found |= OTHERS[name]
@@ -251,6 +253,7 @@ FURTHER = [
         "cache: found NormCache of backend 'numpy', from rms_norm_forward, expected",
         lambda: layernorm.group_norm_backward(DY, CACHES["rms_norm"]),
     ),
+    ("cache.saved: found shape (3,)", lambda: backend.layer_norm_backward(DY, CUT)),
     # The interpreter: what a launch takes stands in its signature as ``*arguments``.
     ("kernel: found NoneType, expected", lambda: simt.launch(None, 1, 1, ONE)),
     ("grid: found 0, expected 1 to", lambda: simt.launch(store, 0, 1, ONE)),

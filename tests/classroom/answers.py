@@ -68,17 +68,10 @@ def _spread(norm, parameter, D):
 
 def _weights(norm, n):
     k = np.arange(n)
-    w = {
-        "none": k < 0,
-        "mean": k >= 0,
-        "first": k == 0,
-        "last": k == n - 1,
-        "first two": k < 2,
-        "last two": k > n - 3,
-        "ends": k % (n - 1) == 0,
-        "rising": k + 1,
-        "falling": n - k,
-    }[norm.centre]
+    of = {"none": k < 0, "mean": k >= 0, "first": k == 0, "last": k == n - 1}
+    of |= {"first two": k < 2, "last two": k > n - 3, "ends": k % (n - 1) == 0}
+    of |= {"rising": k + 1, "falling": n - k}
+    w = of[norm.centre]
     return w / max(w.sum(), 1)
 
 

@@ -40,33 +40,20 @@ def messy(drawn):
     renamed = [
         source.replace(f"def {first.name}(", f"def {first.name.title()}s(") for source in sources
     ]
+    one = zipped({"my.ipynb": data, "__MACOSX/._my.ipynb": b"{", ".DS_Store": b""})
+    imports = f"def {last.name}(*args):\n    import tensorflow\n    return None"
+    late = rehearse.notebook(*sources, imports)
+    unfinished = rehearse.notebook(*sources[:-1], f"def {last.name}(x:\n    return x")
+    two = zipped({"a.ipynb": data, "b.ipynb": data})
     return {
         "outputs.ipynb": (with_outputs(data, 2 * 10**7), "all", None),
-        "zip.zip": (
-            zipped({"my.ipynb": data, "__MACOSX/._my.ipynb": b"{", ".DS_Store": b""}),
-            "all",
-            None,
-        ),
+        "zip.zip": (one, "all", None),
         "percent.py": (f"{cells}# %% [markdown]\n# no code: (\n".encode(), "all", None),
         "renamed.ipynb": (rehearse.notebook(*renamed), "some", "Perhaps you mean"),
-        "late-import.ipynb": (
-            rehearse.notebook(
-                *sources, f"def {last.name}(*args):\n    import tensorflow\n    return None"
-            ),
-            "some",
-            "tensorflow is not available here",
-        ),
-        "two.zip": (
-            zipped({"a.ipynb": data, "b.ipynb": data}),
-            "none",
-            "a zip with 2 files that end with .ipynb",
-        ),
+        "late-import.ipynb": (late, "some", "tensorflow is not available here"),
+        "two.zip": (two, "none", "a zip with 2 files that end with .ipynb"),
         "essay.docx": (zipped({"word/document.xml": "<w/>"}), "none", "a zip without a notebook"),
-        "unfinished.ipynb": (
-            rehearse.notebook(*sources[:-1], f"def {last.name}(x:\n    return x"),
-            "some",
-            f"There is no function {last.name}",
-        ),
+        "unfinished.ipynb": (unfinished, "some", f"There is no function {last.name}"),
     }
 
 

@@ -148,18 +148,9 @@ def test_warp_operations_and_votes_of_a_block():
     t, lane = np.arange(64), np.arange(64) % 32
     got = [np.zeros(64, np.int64) for _ in range(10)]
     simt.launch(kernel, 1, 64, *got)
-    expected = [
-        np.where(lane < 1, t, t - 1),
-        np.where(lane < 30, t + 2, t),
-        t ^ 5,
-        t // 32 * 32 + 7,
-        np.full(64, 7 - 2**31),
-        t // 32,
-        1 - t // 32,
-        63 + 0 * t,
-        0 * t,
-        1 + 0 * t,
-    ]
+    expected = [np.where(lane < 1, t, t - 1), np.where(lane < 30, t + 2, t), t ^ 5]
+    expected += [t // 32 * 32 + 7, np.full(64, 7 - 2**31), t // 32, 1 - t // 32]
+    expected += [63 + 0 * t, 0 * t, 1 + 0 * t]
     np.testing.assert_array_equal(got, expected)
 
 

@@ -341,3 +341,4 @@ def test_normalise():
             assert np.array_equal(y, expected)
     assert np.array_equal(va.normalise(x), va.normalise(x, "recentred", 1e-5, "pairwise"))
     assert (y_errors(va.normalise(x), exact) <= 4 * U["float32"]).all()
+    assert va.normalise(x, var=x.var(axis=1, keepdims=True, dtype=float)).dtype == np.float32

@@ -17,6 +17,7 @@ from normcheck.checks import Finding, able, check, numbers_in_words
 from normcheck.judge import BY_ROW, Verdict, judge, truth
 from normcheck.paste import as_test
 from normcheck.settings import DTYPES, Settings
+from normcheck.shrink import shrink
 from normcheck.tolerance import allowed, distance_loss
 
 PAIR = layer_norm_forward, layer_norm_backward
@@ -199,6 +200,21 @@ def test_what_is_said_of_a_fault(fault):
     cases = [one for one in all_cases(settings, (), able(target)) if one.property == property]
     said = [finding.sentence for case in cases for finding in check(target, case)]
     assert any(sentence.startswith(SAID[fault]) for sentence in said), said
+
+
+def test_a_smallest_case_begins_with_the_row_that_fails():
+    case = draw("digits", (6, 5), "float32")
+    case = case.with_arrays(x=np.where(np.eye(6, 5, -4), 1e3, case.x))  # row 4
+    assert shrink(case, lambda c: np.abs(c.x).max() > 100, lambda shape: True, row=4).rows == 1
+
+
+def test_eps_goes_by_name_where_it_must():
+    for forward in (
+        lambda x, gamma, beta, *, eps: layer_norm_forward(x, gamma, beta, eps),
+        lambda x, gamma, beta, **options: layer_norm_forward(x, gamma, beta, **options),
+    ):
+        pair = NumPyPair((forward, layer_norm_backward), Settings())
+        assert pair.call(draw("digits", (2, 3), "float32"))
 
 
 DERIVED = "a second derivative", "a JVP and its gradient"

@@ -16,6 +16,7 @@ from normcheck.mistakes.recognise import (
     Reply,
     agree,
     combined,
+    explaining,
     is_uninformative,
     recognise,
     relation,
@@ -186,6 +187,13 @@ WORDS = np.array(["one", None])
 )
 def test_agree(a, b, same):
     assert agree(a, b) is agree(b, a) is same
+
+
+def test_who_explains_a_failure():
+    """Who is even, as the answer is, and above 5, which fails, unless the right one is either."""
+    even, above = (lambda n: n % 2 == 0), (lambda n: n > 5)
+    assert [*explaining(range(3, 9), 1, even, above)] == [6, 8]
+    assert not [*explaining(range(3, 9), 2, even, above), *explaining([8], 7, even, above)]
 
 
 def test_each_sentence_of_several_ends_with_one_mark():

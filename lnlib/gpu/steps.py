@@ -51,8 +51,8 @@ def side_by_side(D, W=1):
     return D / 8 / -(-D // (32 * W))
 
 
-#: Sectors per request of x where neighbouring lanes load numbers a row apart: rows of 8 or more, of
-#: which there are a multiple of 32.
+#: Sectors per request of x where neighbouring lanes load numbers a row apart, in rows of 8 or more,
+#: if 32 divides the number of rows.
 A_ROW_APART = 32.0
 
 

@@ -9,7 +9,7 @@ PORT ?= 8000
 help:
 	@echo 'make book    install the environment (1.1 GB), execute the chapters, build the site'
 	@echo 'make check   while working: format and lint, then the tests but for the site and the slow ones'
-	@echo 'make lint    are all files formatted as ruff does, without what it warns of, and with right types?'
+	@echo 'make lint    are all files formatted by ruff, free of its warnings, and with types that mypy accepts?'
 	@echo 'make test    all tests, with a strict build of the book and checks of the site'
 	@echo 'make measure  the times of chapters 10 and 11 on your machine, with figures; under three minutes'
 	@echo 'make differential  10,000 random cases against exact arithmetic (CASES=..., SEED=...)'

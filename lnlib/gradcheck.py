@@ -214,8 +214,8 @@ def complex_step(f: Function, x: Array, h: float = 1e-30, *, dy: Array | None = 
     cast to float is detected, and a ``TypeError``. A conjugate is not: ``x.var()``, ``abs``,
     ``np.linalg.norm`` and ``np.vdot`` contain one, and where the result is complex all the same,
     the gradient is wrong without a word. x is float64, f sees complex128; all else as for
-    :func:`central_difference`. Any h will do that is small beside the length over which f changes,
-    as long as the imaginary part of f stays a normal number: for x of the size of 1 from 1e-8 down
+    :func:`central_difference`. Any h will do that is small compared with the length over which f
+    changes, as long as the imaginary part of f stays a normal number: for x near 1, from 1e-8 down
     to 1e-300. Source: Squire and Trapp, *Using complex variables to estimate derivatives of real
     functions*, SIAM Review 40 (1998), 110-112.
     """

@@ -121,7 +121,7 @@ def layer_norm(
     exact values of the floats given. Rounded to x's dtype is only what the contract rounds, once
     each: x + residual, and with ``round_twice`` xhat where y takes it. (An xhat in the middle of
     two floats is then rounded to either by an implementation whose xhat is off by a little.) A
-    constant row with eps = 0, or below 2**-BITS, raises ``ZeroDivisionError``.
+    constant row with an eps of 0, or one below 2**-BITS, raises ``ZeroDivisionError``.
     """
     return _norm(LAYER_NORM, x, gamma, beta, dy, eps, 1, residual, dh, round_twice)
 

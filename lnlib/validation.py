@@ -6,8 +6,8 @@ thing (dtype, not a number, not a cache), ``ValueError`` for a wrong value (shap
 NaN and Inf are data, not errors. A row of x that holds one has NaN for y and dx, and every dgamma
 is NaN. (Of RMS norm, Inf leaves y = 0 beside it, and NaN in its own column of dgamma only.) One in
 dy leaves no finite dx in its row, and no finite dgamma and dbeta in its column; one in gamma no
-finite dx at all, and no finite y in its column. (Of group norm all this is so within one group: its
-dgamma, its dx.) All other numbers are what they would be without, up to the order of sums over
+finite dx at all, and no finite y in its column. (In group norm all this concerns one group, its
+dx and its dgamma.) All other numbers are what they would be without, up to the order of sums over
 rows.
 
 But for :func:`require_finite` and :func:`require_numbers`, the functions ``require_...`` look at

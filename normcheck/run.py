@@ -55,7 +55,7 @@ def validate(
     * ``watch`` is called with each case before the target is called (not with ``isolate``).
 
     Raises :class:`Interrupted`, a KeyboardInterrupt with the report on what was tried until then,
-    TypeError if the target is of a wrong kind, as a single NumPy function is, :class:`TargetError`
+    TypeError if the target is of a wrong kind, like one NumPy function, and :class:`TargetError`
     if it does not run on ordinary rows, is not what it was said to be, or cannot be isolated.
     """
     if not seconds > 0:

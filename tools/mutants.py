@@ -5,8 +5,8 @@
     make mutants MUTANTS="--core --count 350"     of [core] in tests/mutants.toml: what judges
     make mutants MUTANTS="--module lnlib/variance.py --count 20"
 
-For each mutant run the test files that concern its module, until a test fails: first, for all, the
-quick tests, then the slow ones for those that live, and before either what has found other mutants
+For each mutant run the test files that concern its module, until a test fails: first the quick
+tests of all, then the slow ones of those that live, both beginning with what killed other mutants
 with the same tests. A test that never ends kills, too: it has a limit of processor time and, four
 times as long, on the clock. A mutant that lives gets the missing test, or the code that nobody
 missed goes; or it is a change that no caller can see, and tests/mutants.toml lists it with the

@@ -17,8 +17,8 @@ written once.
 * **The mean of g** is summed from a guess, too, so that the dx of a constant g is 0.
 * **Parameter gradients.** Rows are added in the dtype of the arithmetic 16 at a time, then in
   float64, which for float64 keeps what it loses. Where all terms of a sum are equal their roundings
-  do not average: up to 4.5 u, and 5.5 u with the last rounding. With threads each has its own
-  sums, added in the order of the threads.
+  do not average out: the error is up to 4.5 u, or 5.5 u with the last rounding. Each thread has
+  its own sums, added in the order of the threads.
 * **Memory.** While forward sums a row, it writes the row before, block by block in turn, so that
   the core reads and writes at once. A loop of backward stores dx and nothing else, because stores
   wait for one another. Where the arrays of a pass are 16 MB or more

@@ -52,8 +52,8 @@ def seconds(message: Message, alpha: float, beta: float) -> float:
     its steps, and :math:`\beta` seconds a byte for what passes through one rank.
 
     A sum of n bytes is scattered and gathered, :math:`2 (P - 1)/P\, n` and twice the steps; of a
-    gather each rank receives what the others brought. A message that sends announcements only is
-    none of these: leave it out. Thakur, Rabenseifner and Gropp, *Optimization
+    gather each rank receives what the others brought. A message that only sends announcements is
+    neither sum nor gather: leave it out. Thakur, Rabenseifner and Gropp, *Optimization
     of Collective Communication Operations in MPICH*, International Journal of High Performance
     Computing Applications 19(1), 2005.
     """

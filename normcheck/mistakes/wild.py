@@ -42,8 +42,8 @@ class Bug(NamedTuple):
     * ``threads``: public issues and pull requests, owner/repository#number; the first tells most.
     * ``where``: "dx", "parameters" or "statistics": what is wrong first. ``cause``: one sentence.
     * ``hidden_by``: what hid it, in a word or two; ``hid``: how. ``kills``: the input, or the
-      comparison, that shows it. ``status``: what had become of it when it was read. All of these
-      and ``where`` are empty in later bugs.
+      comparison, that shows it. ``status``: what had become of it when it was read. In later bugs
+      ``where`` and all from ``hidden_by`` to ``status`` are empty.
     * ``mistake``: its name in :mod:`normcheck.mistakes.catalogue`; empty where that has none.
     * ``read``: when.
     * ``forward(x, gamma, beta, eps) -> (y, saved)``, of RMS norm without beta;

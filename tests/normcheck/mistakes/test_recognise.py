@@ -190,7 +190,7 @@ def test_agree(a, b, same):
 
 
 def test_who_explains_a_failure():
-    """Who is even, as the answer is, and above 5, which fails, unless the right one is either."""
+    """Numbers that are even (same) and above 5 (fails); none if the right one is either."""
     even, above = (lambda n: n % 2 == 0), (lambda n: n > 5)
     assert [*explaining(range(3, 9), 1, even, above)] == [6, 8]
     assert not [*explaining(range(3, 9), 2, even, above), *explaining([8], 7, even, above)]

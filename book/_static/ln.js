@@ -71,6 +71,9 @@ addEventListener("DOMContentLoaded", () => {
   if (sidebar) Object.assign(sidebar, { role: "complementary", ariaLabel: "The book" });
 });
 
+// On a phone the contents lie over the page: they close when a section was chosen.
+addEventListener("click", (event) => event.target.closest?.("dialog a[href^='#']")?.closest("dialog").close());
+
 // On a phone a table's row is a card (ln.css): each cell has the head of its column.
 addEventListener("DOMContentLoaded", () => document.querySelectorAll("article .table").forEach((table) => {
   const heads = [...table.querySelectorAll("thead th")].map((head) => asText(head.cloneNode(true)).textContent.trim());

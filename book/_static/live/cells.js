@@ -21,7 +21,9 @@
     cell.text = text;
     cell.again.hidden = text === cell.stub;
     cell.share.hidden = cell.again.hidden || !cell.exercise;
+    cell.undo.hidden = true;
     if (!cell.exercise || text === cell.kept) return;
+    if (cell.bookOutput) cell.bookOutput.hidden = !cell.again.hidden;  // it is about what stood here
     const answer = { ...recall(cell.exercise), text, stub: cell.stub, title: cell.title };
     if (keep(cell.exercise, text === cell.stub ? null : answer)) cell.kept = text;
     else say(cell, "This browser keeps no answers: copy yours before you leave.");
@@ -38,9 +40,11 @@
     say(cell, "Changed on another page: what you wrote there stands here.");
   };
   const startAgain = (cell) => {
-    // What hides loses the focus.
-    if (document.activeElement === cell.again) cell.editor.focus();
+    const before = cell.text;
     cell.editor.set(cell.stub);
+    cell.undo.hidden = false;
+    cell.undo.onclick = () => { cell.editor.set(before); cell.editor.focus(); };
+    cell.undo.focus();  // what hides loses the focus
     cell.out.hidden = true;
     cell.next.replaceChildren();
     if (cell.bookOutput) cell.bookOutput.hidden = false;
@@ -49,9 +53,12 @@
   const check = (cell) => cell.stub.split("\n").at(-1);
   const prepare = (cell) => {
     const place = make("div", { className: "ln-live-editor highlight" });
+    // Sphinx takes every / for its search that is typed outside of a form's field.
+    place.addEventListener("keydown", (event) => event.stopPropagation());
     cell.run = Object.assign(button("Run", () => run(cell)), { title: "Shift+Enter" });
     cell.stop = button("Stop", () => python.stop());
     cell.again = button("Start again", () => startAgain(cell));
+    cell.undo = button("Undo");
     cell.share = button("Copy a link", () => {
       const bytes = String.fromCharCode(...new TextEncoder().encode(cell.text));
       const packed = btoa(bytes).replace(/\+/g, "-").replace(/\//g, "_").replace(/=/g, "");
@@ -71,11 +78,11 @@
     const keys = make("span", { className: "ln-live-keys", ariaHidden: "true" }, "Shift+Enter: run. Tab: leave the editor.");
     cell.out = make("div", { className: "ln-live-output cell_output", role: "region", hidden: true,
       ariaLabel: `Output of ${cell.name}` });
-    cell.stop.hidden = cell.back.hidden = true;
+    cell.stop.hidden = cell.undo.hidden = cell.back.hidden = true;
     cell.text = cell.kept = kept(cell);
     cell.again.hidden = cell.text === cell.stub;
     cell.share.hidden = cell.again.hidden || !cell.exercise;
-    cell.status.before(cell.run, cell.stop, cell.again, cell.share, cell.back, cell.progress, cell.far);
+    cell.status.before(cell.run, cell.again, cell.undo, cell.share, cell.stop, cell.back, cell.progress, cell.far);
     cell.bar.append(keys, cell.next);
     cell.open.remove();
     cell.bar.after(cell.out);  // what a run shows is next to its button
@@ -89,6 +96,7 @@
     python.start(() => {});
     if (!window.lnEditor) await script("editor.js").catch(() => {});
     const fresh = chosen.filter((cell) => !cell.editor);
+    document.body.classList.add("ln-live-open");
     // An editor that opens has all that is shown laid out. Where there are many, little is shown meanwhile.
     const { style } = document.querySelector("article"), top = scrollY;
     if (fresh.length > 1) style.display = "none";

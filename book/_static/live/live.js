@@ -50,6 +50,7 @@ window.lnLive = (() => {
     cell.text = answer?.text;
     cell.pre.replaceChildren(...(answer ? [answer.text] : cell.book));
     cell.open.textContent = answer ? "Go on" : EDIT;
+    if (cell.bookOutput) cell.bookOutput.hidden = answer;
     const since = answer?.stub === cell.stub ? "" : " The book's cell has changed since.";
     say(cell, answer ? `Your answer of an earlier visit.${since}` : "");
   };

@@ -200,6 +200,6 @@ class Settings:
 
 
 #: Every field with what it says, which the command's help shows as well.
-Settings.__doc__ = f"{Settings.__doc__}\n" + "\n".join(
+Settings.__doc__ = f"{Settings.__doc__}\n\n" + "\n".join(
     f"    * ``{one.name}``: {one.metadata['help']}." for one in fields(Settings)
 )

@@ -1,4 +1,4 @@
-"""The book's exercises, and one way to check an answer.
+"""The book's exercises, and one way to check an answer::
 
     from lnbook.exercises import check
     check("group-norm", my_function)

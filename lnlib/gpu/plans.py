@@ -15,7 +15,7 @@ ROWS_ADDED = 64
 #: Threads of a multiprocessor that backward counts on. With 128 registers each, 512 of them fit.
 RESIDENT = 512
 
-#: Partial sums that a thread of :func:`~lnlib.gpu.kernels.add_partials` adds: a multiple of 8.
+#: Partial sums that a thread of :func:`~lnlib.gpu.kernels.add_partials` adds, a multiple of 8.
 TERMS = 32
 
 

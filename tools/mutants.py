@@ -93,7 +93,7 @@ class Copy:
                 os.killpg(process.pid, signal.SIGKILL)
         return None if status in TIME_IS_UP else status, failed.read_text("utf-8").splitlines()
 
-    def verdict(self, mutant, tests, first=(), marked="not site"):
+    def verdict(self, mutant, tests, first, marked):
         """(killed or LIVES, the test that found it or what ended the run), of the tests marked."""
         path = self.folder / mutant.file
         kept = path.with_suffix(".kept")

@@ -114,8 +114,8 @@ DRAWINGS_ARE_THERE = """() => [...document.querySelectorAll('article figure img'
     const other = [...(e.closest('picture') || e).querySelectorAll('source')].find(s => matchMedia(s.media).matches);
     return e.complete && e.naturalWidth && e.currentSrc === (other ? new URL(other.srcset, document.baseURI).href : e.src);
 })"""  # noqa: E501
-LIVE_TEXT = """() => [...document.querySelectorAll('article figure svg text')].filter(e => e.checkVisibility()).map(e =>
-    [e.textContent.trim(), parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a])"""  # noqa: E501
+LIVE_TEXT = """() => [...document.querySelectorAll('article :is(figure svg text, .ln-matrix th)')].filter(e => e.checkVisibility()).map(e =>
+    [e.textContent.trim(), parseFloat(getComputedStyle(e).fontSize) * (e.getScreenCTM?.().a ?? 1)])"""  # noqa: E501
 
 
 @functools.cache
@@ -135,8 +135,8 @@ def smallest_type(path):
 
 
 def small_type(page, images):
-    """Texts of a page's figures that are shown with less than 11 pixels, raised and lowered ones
-    too.
+    """Texts of a page's figures and matrix that are shown with less than 11 pixels, also those that
+    are raised or lowered.
     """
     page.wait_for_function(DRAWINGS_ARE_THERE)
     found = [

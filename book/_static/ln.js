@@ -9,7 +9,8 @@ const stops = () => document.querySelectorAll("mjx-container, .ln-cells").forEac
   box.tabIndex = box.matches(".ln-cells, [display]") && box.scrollWidth > box.clientWidth ? 0 : -1;
 });
 // On a phone reasons beside a formula come below its lines, and what wide spaces separate below each other; then it is made
-// smaller, to 0.6 at most, before it scrolls. A table of cells is made a little smaller.
+// smaller, to 0.6 at most, before it scrolls. Columns of a table of cells come closer,
+// then they are made a little smaller.
 const canStack = (formula) => {
   const cell = formula.querySelector("mjx-mtd:nth-child(4)");
   // An empty column, but for a strut, lies before reasons.
@@ -55,10 +56,12 @@ const fit = () => {
     if (share < 1) formulas[i].style.fontSize = `calc(${formulas[i].dataset.size} * ${Math.max(0.6, share - 0.01)})`;
   });
   const tables = [...document.querySelectorAll(".ln-cells table")];
-  tables.forEach((table) => { table.style.fontSize = ""; });
-  const over = tables.map((table) => table.offsetWidth / table.parentElement.clientWidth - 1);
-  tables.forEach((table, i) => {
-    if (over[i] > 0.002) table.style.fontSize = `${parseFloat(getComputedStyle(table).fontSize) * Math.max(0.82, 1 - 1.5 * over[i])}px`;
+  tables.forEach((table) => { table.style.fontSize = ""; table.classList.remove("ln-close"); });
+  const over = () => tables.map((table) => table.offsetWidth / table.parentElement.clientWidth - 1);
+  over().forEach((share, i) => tables[i].classList.toggle("ln-close", share > 0.002));
+  over().forEach((share, i) => {
+    const table = tables[i];
+    if (share > 0.002) table.style.fontSize = `${parseFloat(getComputedStyle(table).fontSize) * Math.max(0.82, 1 - 1.5 * share)}px`;
   });
   stops();
 };

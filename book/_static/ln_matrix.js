@@ -12,7 +12,8 @@ document.addEventListener("DOMContentLoaded", () => document.querySelectorAll(".
   const chosen = new Set();
   const said = make("p", { className: "ln-matrix-said" });
   said.setAttribute("role", "status");
-  const START = "Point at a name to read what it stands for. Press the names of tests to choose them: what they miss is marked.";
+  const START = `${matchMedia("(hover: none)").matches ? "Touch" : "Point at"} a name to read what it stands for. `
+    + "Press the names of tests to choose them: what they miss is marked.";
   const list = (words) => (words.length < 9 ? words.join(", ") : `${words.slice(0, 8).join(", ")} and ${words.length - 8} more`);
 
   const left = (tests) => inOrder.filter((row) => !tests.some((test) => finds(row, test)));
@@ -41,12 +42,20 @@ document.addEventListener("DOMContentLoaded", () => document.querySelectorAll(".
     head.addEventListener("focusin", () => tell(head));
     head.addEventListener("pointerleave", show);
   };
+  const press = (test) => {
+    if (!chosen.delete(test)) chosen.add(test);
+    show();
+  };
+  // The names of tests once more, for a finger.
+  const tests = make("select", { className: "ln-matrix-list" }, ...["Choose a test", ...heads.map((head) => head.textContent)]
+    .map((text) => make("option", {}, text)));
+  tests.setAttribute("aria-label", "Choose a test");
+  tests.onchange = () => {
+    press(tests.selectedIndex - 1);
+    tests.selectedIndex = 0;
+  };
   heads.forEach((head, test) => {
-    const press = () => {
-      if (!chosen.delete(test)) chosen.add(test);
-      show();
-    };
-    head.firstElementChild.replaceWith(make("button", { type: "button", onclick: press }, head.textContent));
+    head.firstElementChild.replaceWith(make("button", { type: "button", onclick: () => press(test) }, head.textContent));
     namesItself(head);
   });
   inOrder.forEach((row) => {
@@ -70,6 +79,6 @@ document.addEventListener("DOMContentLoaded", () => document.querySelectorAll(".
   } }, "Which two tests miss least?");
   const none = make("button", { type: "button", className: "ln-button", onclick: () => { chosen.clear(); show(); } }, "Choose none");
   const sorting = make("label", {}, "Sort by ", sort), filter = make("label", {}, only, " only what the chosen miss");
-  box.prepend(make("div", { className: "ln-matrix-bar" }, pair, none, filter, sorting), said);
+  box.prepend(make("div", { className: "ln-matrix-bar" }, tests, pair, none, filter, sorting), said);
   show();
 }));

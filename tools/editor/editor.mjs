@@ -1,7 +1,7 @@
 // The editor of live cells: CodeMirror 6 with Python. build.mjs makes book/_static/live/editor.js of it.
 // Code is coloured with the classes of Pygments, so that the book's own style sheet serves, in both themes.
 import { EditorState, StateEffect, StateField } from "@codemirror/state";
-import { Decoration, EditorView, keymap, drawSelection } from "@codemirror/view";
+import { Decoration, EditorView, ViewPlugin, keymap, drawSelection } from "@codemirror/view";
 import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
 import { bracketMatching, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
 import { pythonLanguage } from "@codemirror/lang-python";
@@ -32,6 +32,21 @@ const blamed = StateField.define({
   provide: (field) => EditorView.decorations.from(field),
 });
 
+// A line that is too long goes on a little further in than it began, as listings do (ln.css). Six pixels are CodeMirror's own.
+const hang = (view) => Decoration.set(view.visibleRanges.flatMap(({ from, to }) => {
+  const found = [], { doc } = view.state;
+  for (let at = from; at <= to;) {
+    const line = doc.lineAt(at), by = Math.min(16, line.text.search(/\S|$/)) + 2;
+    found.push(Decoration.line({ attributes: { style: `text-indent: -${by}ch; padding-left: calc(${by}ch + 6px)` } }).range(line.from));
+    at = line.to + 1;
+  }
+  return found;
+}), true);
+const hanging = ViewPlugin.define((view) => ({
+  lines: hang(view),
+  update(change) { if (change.docChanged || change.viewportChanged) this.lines = hang(change.view); },
+}), { decorations: (plugin) => plugin.lines });
+
 /** An editor in ``parent``: ``change(text)`` hears every change, ``run()`` Shift-, Ctrl- or Cmd-Enter. */
 export function open(parent, text, { label, description, run, change }) {
   const go = () => (run(), true);
@@ -42,7 +57,7 @@ export function open(parent, text, { label, description, run, change }) {
       extensions: [
         history(), drawSelection(), indentOnInput(), bracketMatching(), indentUnit.of("    "), blamed,
         pythonLanguage, syntaxHighlighting(pygments),
-        EditorState.tabSize.of(4), EditorView.lineWrapping,  // on a phone nothing scrolls sideways
+        EditorState.tabSize.of(4), EditorView.lineWrapping, hanging,  // on a phone nothing scrolls sideways
         EditorView.contentAttributes.of({ "aria-label": label, "aria-describedby": description }),
         // Tab leaves the editor, as it leaves every other field: nobody is caught in it. Ctrl-] indents.
         keymap.of([{ key: "Shift-Enter", run: go }, { key: "Mod-Enter", run: go }, { key: "Ctrl-Enter", run: go },

@@ -122,7 +122,7 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
     const verdict = large > 10 * small ? "the function bends between the two ends."
       : small > 10 * large ? "the two values are rounded, and the division by 2{h} enlarges that."
         : "the two lines cross about here: the best one can count on. Lower dots are luck.";
-    const by = found < 0.01 ? shown : `${number(100 * found, 0)}%`;
+    const by = found < 0.01 ? shown : `${number(100 * found, 0)}\u00a0%`;
     say(`{h} = ${two(state.k)}: ${verdict} The chord is ${central(h) > slope ? "steeper" : "flatter"} `
       + `than the tangent by ${by}. At the right the gap is drawn ${factor < 100 ? factor : scientific(factor)} times as high.`);
   }

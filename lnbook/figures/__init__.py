@@ -24,7 +24,7 @@ shows.
 A chapter imports the file of its part: ``from lnbook.figures import breaking, glue``.
 """
 
-from .style import COLOURS, DASHES, figure, glue, span
+from .style import COLOURS, DASHES, figure, glue, percents, span
 from .tables import table
 
-__all__ = ["COLOURS", "DASHES", "figure", "glue", "span", "table"]
+__all__ = ["COLOURS", "DASHES", "figure", "glue", "percents", "span", "table"]

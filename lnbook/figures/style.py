@@ -201,12 +201,16 @@ def span(values, form: str | None = None) -> str:
     return " to ".join(dict.fromkeys(ends))
 
 
+def percents(text: str) -> str:
+    """The text with the space that prose has in "5 %": what Python formats has none."""
+    return re.sub(r"(?<=\d)%", "\N{NO-BREAK SPACE}%", text)
+
+
 def glue(**values: object) -> None:
     """Make values available to the page's text under their names; shows nothing by itself.
 
     The Markdown ``{glue:text}`` role of MyST-NB picks them up. It reads them as Python, to which
-    1.60 and 1,000 are a number and a tuple, so text is quoted. In "5%" a space is put before the
-    sign. Outside a notebook this does nothing.
+    1.60 and 1,000 are a number and a tuple, so text is quoted. Outside a notebook nothing happens.
     """
     try:
         from IPython import get_ipython
@@ -217,7 +221,7 @@ def glue(**values: object) -> None:
         return
     for name, value in values.items():
         prefix = "application/papermill.record/"
-        text = repr(re.sub(r"(?<=\d)%", "\xa0%", value)) if isinstance(value, str) else str(value)
+        text = repr(percents(value)) if isinstance(value, str) else str(value)
         display(
             {f"{prefix}text/plain": text},
             raw=True,

@@ -4,6 +4,8 @@ import html
 import re
 from decimal import Decimal
 
+from .style import percents
+
 SENTENCE = 34  # characters; what is longer is broken into lines
 _POWER = re.compile(r"(-?\d(?:\.\d+)?)e([+-]\d+)")
 
@@ -18,11 +20,11 @@ def _typeset(text):
     """HTML of a cell: 8e-07 as prose writes it, 8 times 10 to the -7, but 3e-01 as 0.3; a minus
     sign before a number.
 
-    A power and a shape stay on one line.
+    A power, a percentage and a shape stay on one line.
     """
     text = _POWER.sub(_power, re.sub(r"\b(\d+)\^(-?\w+)", r"\1<sup>\2</sup>", html.escape(text)))
     text = re.sub(r"\(\d[\d, ]*\)", lambda shape: shape[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
-    return re.sub(r"(?<![\w.])-(?=\d)", "\N{MINUS SIGN}", text)
+    return re.sub(r"(?<![\w.])-(?=\d)", "\N{MINUS SIGN}", percents(text))
 
 
 class Table:

@@ -8,12 +8,12 @@ pytest.importorskip("matplotlib")
 from lnbook.figures import table  # noqa: E402
 
 TIMES = "\N{NO-BREAK SPACE}\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}"
-TABLE = table(["offset", "error <y>"], [(0, "8e-07"), ("1,000", "-2")], "one & two")
+TABLE = table(["offset", "error <y>"], [(0, "8e-07"), ("1,000", "-2")], "one & 2%")
 
 
 def test_html_names_rows_and_columns():
     page = TABLE._repr_html_()
-    assert "<caption>one &amp; two</caption>" in page
+    assert "<caption>one &amp; 2\N{NO-BREAK SPACE}%</caption>" in page
     assert '<th scope="col">error &lt;y&gt;</th>' in page
     assert '<th scope="row">1,000</th><td>\N{MINUS SIGN}2</td>' in page
     assert f"<td>8{TIMES}10<sup>-7</sup></td>".replace("-7", "\N{MINUS SIGN}7") in page

@@ -39,15 +39,16 @@ def variance_panels(offsets, var_errors, y_errors, u, columns=3):
     for i, (ax, name) in enumerate(zip(fig.panels, y_errors)):
         # The crosses hide no line, and with two heights none hides another.
         for errors, label, colour, dash, marker, above in (
-            (var_errors, r"error of $\sigma^2$", COLOURS["blue"], "-", "o", 1.05),
-            (y_errors, "error of $y$", COLOURS["orange"], "--", "s", 1.14),
+            (var_errors, r"error of $\sigma^2$", COLOURS["blue"], "-", "o", 4),
+            (y_errors, "error of $y$", COLOURS["orange"], "--", "s", 11),
         ):
             error = np.asarray(errors[name])
             shown = np.where(error > high, np.nan, np.maximum(error, 1.5 * low))
             look = {"color": colour, "linestyle": dash, "marker": marker, "markersize": 4}
             ax.plot(offsets, shown, **look, markevery=2, label=label)
-            off = {"color": colour, "clip_on": False, "transform": ax.get_xaxis_transform()}
-            ax.plot(offsets, np.where(error > high, above, np.nan), "x", **off)
+            off = offset_copy(ax.get_xaxis_transform(), fig, 0, above, units="points")
+            look = {"color": colour, "clip_on": False, "transform": off}
+            ax.plot(offsets, np.where(error > high, 1, np.nan), "x", **look)
         once, twice = r"$\mathrm{u}$ offset$/\sigma$", r"$\mathrm{u}$ (offset$/\sigma)^2$"
         ax.plot(offsets, u * offsets, color="black", linestyle=":", label=once)
         if name in ("naive", "clipped"):

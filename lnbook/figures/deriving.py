@@ -14,10 +14,10 @@ def _bare_3d(ax, limit):
     """Empty 3-D axes seen from a little above, with equal scales and three labelled arrows."""
     ax.set(xlim=(-limit, limit), ylim=(-limit, limit), zlim=(-limit, limit))
     ax.set_axis_off()
-    ax.set_box_aspect((1, 1, 1), zoom=2.5)
+    ax.set_box_aspect((1, 1, 1), zoom=2.4)
     ax.view_init(elev=16, azim=22)
     for direction, name, label_at in zip(
-        np.eye(3) * 0.52 * limit, ("$x_1$", "$x_2$", "$x_3$"), (1.6, 1.2, 1.2)
+        np.eye(3) * 0.52 * limit, ("$x_1$", "$x_2$", "$x_3$"), (1.6, 1.2, 1.28)
     ):
         ax.plot(*np.stack([0 * direction, direction], -1), color=COLOURS["grey"], linewidth=0.8)
         ax.text(*(label_at * direction), name, color="black", ha="center", va="center", fontsize=12)
@@ -39,7 +39,7 @@ def geometry(x, c, xhat, y):
     )
     limit = 1.05 * max(np.abs(a).max() for a in (x, y, ellipse))
 
-    fig, axes = figure(6.2, 3.0, 3, narrow=(1, 9), projection="3d")
+    fig, axes = figure(6.2, 3.0, 3, narrow=(1, 9.4), projection="3d")
     for ax, title in zip(axes, ("centre", "scale", "stretch")):
         _bare_3d(ax, limit)
         ax.set_title(title, y=-0.03, fontsize=SIZE)

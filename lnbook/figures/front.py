@@ -61,11 +61,9 @@ def derive(parts):
     for start, step, name, colour, offset in zip(corners, steps, names, colours, offsets):
         ax.arrow(*start, *step, color=colour, **style)
         label(ax, *(start + step / 2 + offset), name, color=colour, ha="left")
-    label(ax, *(corners[-1] / 2 + [-0.08, 0.1]), "$g$", ha="right")
-    ax.set(
-        xlim=(-0.2, corners[:, 0].max() + 1.1),
-        ylim=(corners[:, 1].min() - 0.3, corners[:, 1].max() + 0.2),
-    )
+    label(ax, *(corners[-1] / 2 + [-0.12, 0.18]), "$g$", ha="right")
+    ax.set_xlim(-0.2, corners[:, 0].max() + 1.1)
+    ax.set_ylim(corners[:, 1].min() - 0.3, corners[:, 1].max() + 0.2)
     ax.set_axis_off()
     return fig
 
@@ -79,13 +77,8 @@ def check(steps, right, wrong):
     ax.text(
         steps[0], min(right) * 3, "right gradient", color=COLOURS["blue"], va="top", fontsize=SIZE
     )
-    ax.set(
-        xlabel="step",
-        ylabel="disagreement",
-        xticks=[],
-        yticks=[],
-        ylim=(min(right) / 50, 100 * max(wrong)),
-    )
+    ax.set(xlabel="step", ylabel="disagreement", xticks=[], yticks=[])
+    ax.set_ylim(min(right) / 50, 100 * max(wrong))
     ax.minorticks_off()
     return fig
 

@@ -353,7 +353,7 @@ def threads_and_blocks(asked, needed, extra, measured):
     grey = COLOURS["grey"]
     for at, (name, found) in enumerate(extra.items()):
         choice = name.partition("x")[2].replace(":", ",").replace("V", "$V$")
-        label(below, 0.4, at - 0.37, f"$D$ = {choice}", ha="left")
+        label(below, 0.6, at - 0.37, f"$D$ = {choice}", ha="left")
         for k, (blocks, depth) in enumerate({"fit": 1, "twice": 0.65, "4 times": 0.35}.items()):
             place = at + 0.23 * k - 0.14
             below.barh(place, found[k], 0.2, facecolor=(grey, depth), edgecolor=grey)

@@ -5,9 +5,11 @@ import math
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
+from golden import blocks
 from pages import ROOT
 
 import simt
@@ -25,6 +27,7 @@ from simt.cuda_access import (  # noqa: F401 - some are for kernels that are tex
 )
 
 f32 = np.float32
+HERE = Path(__file__).parent
 
 
 def line_of(kernel, text):
@@ -199,199 +202,45 @@ def written(body, *arguments):
     return scope["kernel"]
 
 
-def planted(error, body, block, say=None, *, grid=1, **arguments):
-    """Expect ``error`` at HERE, and the texts ``say`` in its message, or those that stand behind
-    HERE. Arrays are given as their number of zeros.
+def planted(error, body, block, say, *, grid=1, dtype=f32, **arguments):
+    """The ``error``, expected at HERE, with the texts ``say`` in its message. Arrays are given as
+    their number of zeros.
     """
     arguments = {
-        name: np.zeros(a, f32) if type(a) is int and name in "xy" else a
+        name: np.zeros(a, dtype) if type(a) is int and name in "xy" else a
         for name, a in arguments.items()
     }
-    if say is None:
-        say = body.partition("# HERE: ")[2].partition("\n")[0].split(" | ")
-    caught(error, written(body, *arguments), block, *arguments.values(), grid=grid, say=say)
+    kernel = written(body, *arguments)
+    return caught(error, kernel, block, *arguments.values(), grid=grid, say=say)
 
 
-SHARED = "s, t = cuda.shared.array(64, float32), cuda.threadIdx.x\n"
-LANES = "t = cuda.threadIdx.x\n"
-ORDERED = SHARED + "s[t] = float32(t)\n"
-RACES = {
-    # Threads run in order: 31 reads s[32] before 32 writes it. That nobody has written it yet is
-    # not the news.
-    "in a block": (
-        f"""{SHARED}
-s[t] = float32(t)  # HERE: s[32] | store and the load by thread 31, line 5 | (block 0, thread 32
-y[t] = s[63 - t]""",
-        {"y": 64},
-    ),
-    # Written again before everybody has read: the barrier at the end of a loop is missing.
-    "of a later write": (
-        """
-        s = cuda.shared.array(1, float32)
-        for i in range(2):
-            if cuda.threadIdx.x == 0:
-                s[0] = float32(i)
-            cuda.syncthreads()
-            y[cuda.threadIdx.x] = s[0]  # HERE: s[0] | thread 0, | load | store""",
-        {"y": 64},
-    ),
-    "of blocks": ("y[  # HERE: y[0] | block 0\n0] = x[0]", {"x": 1, "y": 1, "grid": 2, "block": 1}),
-    # Both blocks read x[0], the second writes it after a barrier of its own: no order between
-    # blocks.
-    "of a block with a reader before": (
-        """
-        value = x[0]
-        cuda.syncthreads()
-        if cuda.blockIdx.x == 1:
-            x[0] = value  # HERE: x[0] | this store and the load by block 0""",
-        {"x": 1, "grid": 2, "block": 1},
-    ),
-    "of a read and an atomic": (
-        """
-        t = cuda.threadIdx.x
-        if t == 0:
-            cuda.atomic.add(x, 0, float32(1))
-        else:
-            y[t] = x[0]  # HERE: x[0] | atomic""",
-        {"x": 1, "y": 64},
-    ),
-    "after a shuffle": (
-        ORDERED
-        + "cuda.shfl_xor_sync(FULL, t, 1)\ny[t] = s[t ^ 1]  # HERE: s[1] | block 0, thread 0",
-        {"y": 64},
-    ),
-    "between warps": (
-        SHARED + "s[t] = float32(t)  # HERE: s[\ncuda.syncwarp()\ny[t] = s[63 - t]",
-        {"y": 64},
-    ),
-    "of warps, one way": (
-        f"""{SHARED}
-if t < 32:
-    s[t] = float32(t)
-cuda.syncwarp()
-if t >= 32:
-    y[t] = s[t - 32]  # HERE: s[0] | thread 0,""",
-        {"y": 64},
-    ),
-    "and not what follows from it": (
-        """
-        s, t = cuda.shared.array(64, int32), cuda.threadIdx.x
-        s[t] = 99 * (t == 31)
-        if t == 32:
-            y[s[31]] = float32(1)  # HERE: s[31] | no barrier
-            # There is no y[99].""",
-        {"y": 64},
-    ),
-}
-# Lanes 0 to 2 read x[0] and lane 3 writes it: ordered after all of them but the one left out.
-READERS = """
-    t = cuda.threadIdx.x
-    if t < 3:
-        x[1 + t] = x[0]
-    if mask >> t & 1:
-        cuda.syncwarp(mask)
-    if t == 3:
-        x[0] += float32(1)  # HERE: x[0] | thread """
-RACES |= {
-    f"reader {k}": (f"{READERS}{k}, ", {"x": 4, "mask": 0b1111 - (1 << k), "block": 32})
-    for k in range(3)
-}
-# Of four numbers that are accessed at once the last counts, too.
-RACES |= {
-    f"with the last of four, {how}": (
-        f"""
-    t, zero = cuda.threadIdx.x, float32(0)
-    if t == 0:
-        {four}
-    if t == 1:
-        {one}  # HERE: x[3] | thread 0, """,
-        {"x": 4, "block": 32},
-    )
-    for how, four, one in (
-        ("stored", "store4(x, 0, zero, zero, zero, zero)", "a = x[3]"),
-        ("loaded", "a, b, c, d = load4(x, 0)", "x[3] = zero"),
-    )
-}
-# Others read before thread 0 does, and are not forgotten when it reads, too.
-RACES |= {
-    f"before a reader, {who}": (
-        f"""
-    t = cuda.threadIdx.x
-    if {who}:
-        y[t] = x[0]
-    cuda.shfl_sync(FULL, t, 0)
-    if t == 0:
-        y[t] = x[0]
-    cuda.shfl_sync(FULL, t, 0)
-    if t == 0:
-        x[0] = float32(1)  # HERE: x[0] | thread 1, """,
-        {"x": 1, "y": 32, "block": 32},
-    )
-    for who in ("t == 1", "0 < t < 3")
-}
+#: name -> the body of a kernel with one mistake, and what is said of it.
+PLANTED = {name: body.split("\n=> ") for name, body in blocks(HERE / "planted.txt").items()}
 
 
-@pytest.mark.parametrize("body, arguments", RACES.values(), ids=RACES)
-def test_races(body, arguments):
-    planted(simt.DataRace, body, **{"block": 64} | arguments)
+def racing(name):
+    """The body of one of them."""
+    return next(body for key, (body, _) in PLANTED.items() if key.startswith(f"DataRace {name} ("))
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_races_and_barriers_that_diverge(name):
+    error, given = name.split(" ")[0], eval(f"dict{name[name.rindex('(') :]}")
+    given["dtype"] = f32 if error == "DataRace" else np.int64
+    body, message = PLANTED[name]
+    assert str(planted(getattr(simt, error), body, say=(), **given)) == message
 
 
 def test_what_is_no_race():
     """One block; and lanes that syncwarp orders, all of them."""
-    y = np.zeros(64, f32)
-    simt.launch(written(RACES["of a block with a reader before"][0], "x"), 1, 1, np.ones(1, f32))
-    simt.launch(written(READERS, "x", "mask"), 1, 32, np.zeros(4, f32), 0b1111)
-    simt.launch(written(ORDERED + "cuda.syncwarp()\ny[t] = s[t ^ 1]", "y"), 1, 64, y)
+    y, ordered = (
+        np.zeros(64, f32),
+        racing("after a shuffle").replace("shfl_xor_sync(FULL, t, 1)", "syncwarp()"),
+    )
+    simt.launch(written(racing("of a block with a reader before"), "x"), 1, 1, np.ones(1, f32))
+    simt.launch(written(racing("reader 0"), "x", "mask"), 1, 32, np.zeros(4, f32), 0b1111)
+    simt.launch(written(ordered, "y"), 1, 64, y)
     assert y.tolist() == [t ^ 1 for t in range(64)]
-
-
-SHUFFLE = "y[t] = cuda.shfl_xor_sync(FULL, t, 1)"
-DIVERGENT = {
-    "a warp only": (
-        "if cuda.threadIdx.x < 32:\n    cuda.syncthreads()  # HERE: thread 32 has returned",
-        64,
-    ),
-    "a thread only": (
-        f"""{SHARED}
-if t == 0:
-    s[0] = float32(1)
-    cuda.syncthreads()  # HERE: thread 1 waits at syncthreads
-y[t] = s[0]  # a race, too, but the barrier is the cause
-cuda.syncthreads()""",
-        64,
-    ),
-    "half a warp": (
-        LANES + f"if t < 16:\n    {SHUFFLE}  # HERE: lane 16 | syncthreads\ncuda.syncthreads()",
-        32,
-    ),
-    "a lane has returned": (
-        LANES + f"if t == 9:\n    return\n{SHUFFLE}  # HERE: lane 9 | returned",
-        32,
-    ),
-    "from outside the mask": (
-        f"""{LANES}
-if t < 16:
-    y[t] = cuda.shfl_xor_sync(0xffff, t, 16)  # HERE: lane 16 | not in its mask""",
-        32,
-    ),
-    "a lane that the mask does not name": (
-        "y[0] = cuda.ballot_sync(0xf, cuda.threadIdx.x)  # HERE: does not name the lane",
-        32,
-    ),
-    "at two barriers": (
-        """
-        if cuda.threadIdx.x:
-            cuda.syncthreads()
-        else:
-            cuda.syncthreads()  # HERE: 0 waits at syncthreads, line 5, but thread 1 waits at""",
-        2,
-    ),
-}
-
-
-@pytest.mark.parametrize("body, block", DIVERGENT.values(), ids=DIVERGENT)
-def test_barriers_and_shuffles_that_diverge(body, block):
-    planted(simt.DivergentBarrier, body, block, y=np.zeros(64, np.int64))
 
 
 @pytest.mark.parametrize("i", [-1, 8])
@@ -566,6 +415,10 @@ def test_where_other_errors_and_those_of_a_helper_are():
         ({"kernel": tree((2, 2))}, simt.Refused, "the size T: arrays .* have one dimension"),
         ({"kernel": tree(32, 4)}, simt.Refused, "found dtype 4, expected one of"),
         ({"kernel": tree(2.5)}, simt.Refused, "the size T: found 2.5"),
+        *(
+            ({"kernel": written("return", "x", rest)}, simt.Refused, "among the parameters")
+            for rest in ("*total", "**total", "*, total", "total, /")
+        ),
         ({"kernel": lambda x: x}, TypeError, "arguments: found 2, expected 1: x"),
     ],
 )

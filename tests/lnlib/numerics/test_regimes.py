@@ -294,32 +294,6 @@ def test_the_backward_loses_kappa_u(towards, dtype, eps, powers):
             assert_agrees(measured, predicted, dtype)
 
 
-def test_the_roundings_of_the_backward_are_those_counted():
-    """Of an element, of a row where it is not wide: as the docstring has them."""
-    g, centred, xhat, product, rstd, mean = 1, 2, 2, 1, 4 * 2.75, 2
-    counted = {
-        ("ones", False): g + centred,
-        ("along", False): g + centred + xhat + product + rstd + mean,
-        ("ones", True): g,
-        ("along", True): g + xhat,
-    }
-    found = {
-        (towards, wide): (
-            float(regimes.backward_loss(1, towards, wide=wide) / (regimes.TAU * 2.0**-24)) ** 2
-        )
-        for towards, wide in counted
-    }
-    assert found == pytest.approx(counted)
-
-
-def test_how_many_roundings_a_sum_amounts_to():
-    partial = np.arange(1, 193) / 192
-    assert regimes.sum_roundings(192, "sequential") == pytest.approx((partial**2).sum(), rel=0.01)
-    assert [
-        regimes.sum_roundings(192, order) for order in ("accumulators", "pairwise", "exact")
-    ] == [1 + 8 / 3, 2, 1]
-
-
 # Boundaries: on one side it happens, on the other it does not
 
 

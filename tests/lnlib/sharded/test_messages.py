@@ -124,18 +124,6 @@ def test_bytes_counted_are_bytes_predicted(how, parts, block, norm):
     )
 
 
-def test_bytes_of_the_first_page():
-    """The numbers that the text tells: 32 and 40 bytes a row and rank; 16 bytes a feature."""
-    assert [m.sent for m in traffic.features([5, 0, 3], rows=10)] == [
-        (0, 0, 0),
-        (320, 0, 320),
-        (400, 0, 400),
-    ]
-    assert [m.sent for m in traffic.rows([7, 0], D=100)] == [(0, 0), (1600, 1600)]
-    assert traffic.features([100, 30], 10, block=32)[1].sent == (4 * 320, 320)
-    assert traffic.rows([100, 0], 10, block=32)[1].sent == (4 * 168, 0)
-
-
 def test_parameters_that_drifted_apart_and_rows_that_do_not_fit():
     x, gamma, beta, dy = numbers(12, 40)
     of_rows, of_features = rows.layer_norm_forward, features.layer_norm_forward

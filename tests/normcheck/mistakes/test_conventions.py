@@ -4,6 +4,7 @@ itself.
 
 import numpy as np
 import pytest
+from golden import REPORTS, compare
 
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from normcheck import evidence, naming
@@ -86,6 +87,7 @@ RIGHT = {"eps-in-float32"}
 @pytest.mark.parametrize("kind, names, choices", SINGLE.values(), ids=SINGLE)
 def test_each_is_told_as_itself(small, kind, names, choices):
     diagnosis = told(kind, *pair(kind, choices))
+    compare(REPORTS / "conventions.txt", f"{kind} {names[0]}", str(diagnosis))
     if names[0] in RIGHT:
         assert diagnosis is None
         return

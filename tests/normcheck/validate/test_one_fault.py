@@ -3,19 +3,12 @@
 import pytest
 from one_fault import TARGETS, reports, wrongly_told
 
-from normcheck import run
-
 #: One in eleven, five at a time: of 24 faults under each condition, each has its turn.
 SOME = [TARGETS[k : k + 55 : 11] for k in range(0, len(TARGETS), 55)]
 
 
-@pytest.fixture(autouse=True)
-def not_shrunk(monkeypatch):
-    """The smallest case is another matter, and takes longest."""
-    monkeypatch.setattr(run, "shrink", lambda case, *_: case)
-
-
 @pytest.mark.slow
+@pytest.mark.usefixtures("not_shrunk")
 @pytest.mark.parametrize("part", SOME, ids=[part[0][1] for part in SOME])
 def test_no_bug_is_named(part):
     found = [

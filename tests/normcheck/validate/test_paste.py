@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from faulty import FAULTY, passes
+from golden import compare_report
 
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from normcheck import validate
@@ -21,7 +22,7 @@ from normcheck.mistakes.wild import WILD
 from normcheck.paste import as_test, fails_alone, imported
 from normcheck.settings import Settings
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_clock")]
 HERE = Path(__file__).parent
 #: Properties that fail alone, if what they are there for is wrong.
 TOLD = "arguments unchanged", "calls in any order", "memory that nobody wrote"
@@ -71,6 +72,7 @@ def test_every_kind_of_fault_is_found(name):
     if name == "unwritten" and not NumPyPair.filled:
         pytest.skip("only glibc fills memory on request")
     report = validate(new(), quick=name not in ("a tail", "wide rows raise", "many rows raise"))
+    compare_report(f"faults: {name}", report, whole=True)
     failed = sharp(report, lambda: pair(*new()), pair(*RIGHT["layer_norm"]))
     assert FAULTY[name][0] in failed
     assert FAULTY[name][0] not in TOLD or failed == {FAULTY[name][0]}
@@ -94,6 +96,7 @@ def test_known_bugs_are_found_and_made_small(name, kind, target):
         held = validate(target, kind, quick=True)
         assert held.held and "rows far from zero" in held.untested[-2]
     report = validate(target, kind, quick=not far)
+    compare_report(f"known: {name} {kind}", report)
     assert sharp(report, lambda: pair(*target), pair(*RIGHT[kind]))
     most = 33 if name in ("tt-metal-last-block", "pytorch-half-of-a-warp") else 8
     for bug in WILD:

@@ -1,0 +1,49 @@
+"""Numbers that follow from a formula alone, as ``tables.txt`` keeps them: plans of launches, bytes
+of messages, memory, sizes of errors.
+"""
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from golden import compare
+
+from lnlib import cost, regimes, summation
+from lnlib.gpu import plans
+from lnlib.sharded import traffic
+from normcheck import tolerance
+
+#: On both sides of every width where a plan changes, and some more.
+WIDTHS = 1, 96, 128, 129, 256, 257, 513, 1000, 4096, 4104, 8192, 8200, 16384, 16392, 32768, 32776
+SENT, RATIOS, D = traffic.features((5, 0, 3), 10) + traffic.rows((7, 2), 9), (2.0, 30.0), (1, 1000)
+ORDERS, TOWARDS = ("sequential", "accumulators", "pairwise", "exact"), ("ones", "along")
+PASSES, SHARDS = ("forward", "backward"), ((5, 0, 3), (64, 64))
+#: Function -> its arguments, each one of several.
+CALLS = {
+    plans.plan_forward: ((1, 5000), WIDTHS, (1, 4, 8), (8, 16)),
+    plans.plan_backward: ((0, 5000), WIDTHS, (1, 4, 8), (16,), (1, 132), (False, True)),
+    plans.plan_add: ((0, 1, 2, 9, 31, 33, 1024, 1025, 5000),),
+    plans.blocks_at_once: ((32, 64, 128, 512, 1024), (16, 40, 64, 65, 128, 255)),
+    traffic.features: (SHARDS, (10,), ("layer", "rms"), (None, 16)),
+    traffic.rows: (SHARDS, (10,), ("layer", "rms"), (None, 16)),
+    traffic.seconds: (SENT, (1e-6,), (1e-9,)),
+    cost.memory: (PASSES, (3,), (5,), ("float16", "float64")),
+    tolerance.distance_loss: ((10.0, 100.0, 1e3, 1e6), D),
+    regimes.parts: ((1.5, 2.0), (3.0,), TOWARDS),
+    regimes.naive_loss: (RATIOS, (3.0,), D, ORDERS),
+    regimes.mean_loss: (RATIOS, D, ORDERS, ("float32", "float64")),
+    regimes.backward_loss: ((2.0,), TOWARDS, ("float32",), (False, True)),
+    regimes.overflow_sigma: (RATIOS, ("float16", "float32"), D),
+    summation.row_sum_loss: ((1, 128, 256, 1000), summation.ROW_ORDERS, ("float32", "bfloat16")),
+}
+
+
+@pytest.mark.parametrize("function", CALLS, ids=lambda function: function.__name__)
+def test_table(function):
+    lines = []
+    for some in product(*CALLS[function]):
+        found = function(*some)
+        found = f"{found:.6g}" if isinstance(found, (float, np.floating, np.ndarray)) else found
+        lines.append(f"{', '.join(map(str, some))}: {found}")
+    compare(Path(__file__).with_name("tables.txt"), function.__name__, "\n".join(lines))

@@ -1,0 +1,161 @@
+"""Whole reports of wrong targets, word for word, as ``said/*.txt`` keep them; tests/golden.py
+writes them anew.
+"""
+
+import numpy as np
+import pytest
+from faulty import passes
+from golden import REPORTS, compare, compare_report, without_roundings
+
+from lnlib import layernorm
+from normcheck import Settings, validate
+from normcheck.adapters import NumPyPair
+from normcheck.cases import all_cases
+from normcheck.checks import able
+from normcheck.judge import truth
+from normcheck.report import beside
+
+NARROW = {"quick": True, "most_features": 33, "most_rows": 40}
+pytestmark = pytest.mark.usefixtures("no_clock")
+
+
+def norm(changes, **options):
+    """A pair for these options, in float32 at least, with changes of what it gives, by name."""
+    of = Settings(**options)
+    along = of.normalized_shape or ()
+    groups = [of.groups] * bool(of.groups)
+
+    def to(a):  # rows along the last axis
+        a = np.moveaxis(a, of.axis, -1) if of.axis and a.ndim > 1 else a
+        return a.reshape(*a.shape[: a.ndim - len(along)], -1) if along else a
+
+    def back(a):
+        a = np.moveaxis(a, -1, of.axis) if of.axis and a.ndim > 1 else a
+        return a.reshape(*a.shape[:-1], *along) if along else a
+
+    def given(name, tensors):
+        return {one: changes.get(one, lambda a: a)(tensors[one]) for one in name}
+
+    def forward(*arrays):
+        found = dict(zip(of.inputs, arrays))
+        eps = arrays[-1] if of.eps is None else of.eps
+        x = to(found["x"] + found.get("r", np.zeros_like(found["x"])))
+        wide = np.result_type(x, np.float32)
+        D = x.shape[1 if groups else -1]
+        gamma = to(found.get("gamma", np.ones(D, x.dtype)))
+        gamma = gamma + gamma.dtype.type(of.gamma_offset)
+        beta = [] if of.rms else [to(found.get("beta", np.zeros(D, x.dtype))).astype(wide)]
+        run = getattr(layernorm, f"{of.kind}_forward")
+        y, cache = run(x.astype(wide), gamma.astype(wide), *beta, *groups, eps)
+        y = back(y).astype(of.dtype_of("y", x.dtype))
+        tensors = given(of.outputs, {"y": y, "h": back(x)})
+        return *tensors.values(), (cache, x.dtype, gamma.dtype)
+
+    def backward(dy, *more):
+        *dh, (cache, dtype, of_gamma) = more
+        run = getattr(layernorm, f"{of.kind}_backward")
+        dx, *sums = run(to(dy).astype(cache.xhat.dtype), cache)
+        dx = back(dx) + sum(dh)
+        found = {"dx": dx.astype(dtype)}
+        found |= {f"d{n}": back(a).astype(of_gamma) for n, a in zip(("gamma", "beta"), sums)}
+        return tuple(given(of.tensors[len(of.outputs) :], found).values())
+
+    return forward, backward
+
+
+def twice(a):
+    return 2 * a
+
+
+def stored(dtype):
+    """What has no more digits than this dtype, if y, dx or dgamma."""
+    return dict.fromkeys(("y", "dx", "dgamma"), lambda a: a.astype(dtype).astype(a.dtype))
+
+
+def every_second(a):
+    return a * (np.arange(len(a)) % 2 == 0)
+
+
+RMS, GROUPS = {"kind": "rms_norm"}, {"kind": "group_norm", "groups": 2}
+BOTH, HALF = ("float32", "float64"), {"dtypes": ("float16", "bfloat16")}
+MIXED = {"dtypes": {"x": "float32", "gamma": "float16", "dy": "float16", "y": "float16"}}
+#: Name -> options of a target, and changes of what a right one gives.
+TOLD = {
+    "right": ({}, {}),
+    "another seed": ({"seed": 7}, {"dx": np.negative}),
+    "wrong in float64 alone": (
+        {"dtypes": BOTH},
+        {"dx": lambda a: -a if a.dtype == np.float64 else a},
+    ),
+    "half precision": (HALF, {"dbeta": lambda a: a - a}),
+    "several dtypes": (MIXED, {"dx": np.negative}),
+    "dgamma has another dtype": (MIXED, {"dgamma": np.float32}),
+    "y has another dtype": ({"y_dtype": "float16"}, {"y": np.float32}),
+    "digits of float16": ({}, {"dx": stored("float16")["dx"]}),
+    "digits of float32": ({"dtypes": BOTH}, stored("float32")),
+    "never written": ({}, {"dgamma": np.zeros_like, "dx": twice}),
+    "RMS norm": (RMS, {"dx": lambda a: a / 2}),
+    "RMS norm plus 1": (RMS | {"gamma_offset": 1.0}, {"y": twice}),
+    "RMS norm without gamma": (RMS | {"gamma": False}, {"dx": np.negative}),
+    "its own eps": ({"eps": 1e-3}, {"dbeta": np.negative}),
+    "without beta": ({"beta": False}, {"dgamma": lambda a: a[::-1]}),
+    "group norm": (GROUPS, {"dx": twice, "dgamma": every_second}),
+    "channels first": ({"axis": 1}, {"dgamma": np.negative}),
+    "rows of two axes": ({"normalized_shape": (4, 8)}, {"dx": np.negative}),
+    "residual": ({"residual": True}, {"dx": np.negative, "h": np.copy}),
+    "residual with a wrong h": ({"residual": True}, {"h": np.zeros_like}),
+    "multiples": ({"multiple_of": 8}, {"dx": lambda a: a + a.shape[-1] // 16}),
+    "contiguous": ({"contiguous": True}, {"dx": lambda a: a[::-1]}),
+    "half sums": ({"accumulate": "float16"}, {"dx": lambda a: a * np.float32(1.3)}),
+    "rounded once": (HALF | {"round_twice": True}, {}),
+    "rounded as said": (HALF | {"round_twice": False}, {}),
+    "some cases": ({"case": "eps = 0"}, {"dx": np.zeros_like}),
+}
+
+
+#: Of these the cases are written down as well.
+SETTINGS = "half precision", "several dtypes", "RMS norm", "group norm", "residual", "half sums"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TOLD)
+def test_of_each_option(name):
+    """The whole report; the test in it fails, and passes on what is right."""
+    options, changes = TOLD[name]
+    if "bfloat16" in options.get("dtypes", ()):
+        pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    of_norm = {key: value for key, value in options.items() if key != "case"}
+    with np.errstate(all="ignore"):
+        report = validate(norm(changes, **of_norm), **NARROW | options)
+    compare_report(f"options: {name}", report, whole=True)
+    for failure in report.failures[:1]:
+        wrong, right = (
+            passes(failure.test, **dict(zip(("forward", "backward"), norm(some, **of_norm))))
+            for some in (changes, {})
+        )
+        assert not wrong and (right or not changes)
+
+
+def test_of_records_and_pages():
+    options = NARROW | {"case": "any shape"}
+    wrong = validate(norm({"dx": twice}), **options)
+    other = validate(norm({"dbeta": lambda a: a.ravel()[:0]}), **options)
+    for name, text in (
+        ("record", wrong.to_json()),
+        ("page", wrong.to_html()),
+        ("two", beside(wrong, other)),
+    ):
+        compare(REPORTS / "records.txt", name, without_roundings(text))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_cases(name):
+    """Which are tried, and the largest error that is allowed of each tensor in each."""
+    settings = Settings(**NARROW | TOLD[name][0])
+    target = NumPyPair((layernorm.layer_norm_forward, layernorm.layer_norm_backward), settings)
+    lines = []
+    for case in all_cases(settings, target.layouts, tuple(able(target))):
+        slack = truth(case, settings).slack if case.finite else {}
+        may = ", ".join(f"{one} {most.max(initial=0):.3g}" for one, most in slack.items())
+        lines.append(f"{case.property}: {case}: {may}")
+    compare(REPORTS / "cases.txt", name, "\n".join(lines))

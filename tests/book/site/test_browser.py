@@ -27,11 +27,11 @@ NO_CUE = """() => [...document.querySelectorAll('article *')].filter(e => e.chec
     && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX) && !getComputedStyle(e).backgroundImage.includes('gradient'))
     .map(e => e.tagName + '.' + e.className)"""  # noqa: E501
 
-# On a phone, code, tables, formulas and prints not in columns that scroll; formulas below 15 px.
+# On a phone, code, tables, formulas and prints not in columns that scroll; formulas below 2/3 of their 20 px.
 SIDEWAYS = r"""() => [...document.querySelectorAll(
     'article :is(.highlight pre, .exercise pre, .pst-scrollable-table-container, mjx-container[display], p mjx-math)')]
     .filter(e => e.matches('p *') ? e.getBoundingClientRect().right > innerWidth - 5
-        : e.matches('mjx-container') && parseFloat(getComputedStyle(e).fontSize) < 15
+        : e.matches('mjx-container') && parseFloat(getComputedStyle(e).fontSize) < 40 / 3
           || e.scrollWidth > e.clientWidth + 2 && e.textContent.split(/\S {2,}\S/).length < 3).map(e => e.textContent)"""  # noqa: E501
 
 # What paper, on which nothing scrolls, would cut off.

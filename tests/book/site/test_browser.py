@@ -27,7 +27,7 @@ NO_CUE = """() => [...document.querySelectorAll('article *')].filter(e => e.chec
     && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX) && !getComputedStyle(e).backgroundImage.includes('gradient'))
     .map(e => e.tagName + '.' + e.className)"""  # noqa: E501
 
-# On a phone, code, tables, formulas and prints not in columns that scroll; formulas below 2/3 of their 20 px.
+# On a phone, what scrolls: code, tables, formulas, prints but in columns; formulas below 2/3 size.
 SIDEWAYS = r"""() => [...document.querySelectorAll(
     'article :is(.highlight pre, .exercise pre, .pst-scrollable-table-container, mjx-container[display], p mjx-math)')]
     .filter(e => e.matches('p *') ? e.getBoundingClientRect().right > innerWidth - 5

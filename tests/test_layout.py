@@ -6,8 +6,10 @@ import ast
 import functools
 import importlib.util
 from graphlib import TopologicalSorter
+from pathlib import Path
 
 import pytest
+from golden import compare
 from pages import PACKAGES, ROOT
 
 FOLDERS = (*PACKAGES, "classroom", "benchmarks", "tools")
@@ -104,3 +106,9 @@ def test_no_function_is_long():
 def test_no_file_is_long():
     lengths = {n: path.read_text(encoding="utf-8").count("\n") for n, path in SOURCES.items()}
     assert max(lengths.values()) <= 600, max(lengths, key=lengths.get)
+
+
+@pytest.mark.parametrize("package", ["lnlib", "lnlib.gpu", "lnlib.sharded", "normcheck", "simt"])
+def test_public_names(package):
+    names = sorted(importlib.import_module(package).__all__)
+    compare(Path(__file__).with_name("public_names.txt"), package, "\n".join(names))

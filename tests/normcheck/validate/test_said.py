@@ -2,18 +2,22 @@
 writes them anew.
 """
 
+import inspect
+import re
+
 import numpy as np
 import pytest
 from faulty import passes
 from golden import REPORTS, compare, compare_report, without_roundings
 
 from lnlib import layernorm
-from normcheck import Settings, validate
+from normcheck import Settings, TargetError, validate
 from normcheck.adapters import NumPyPair
-from normcheck.cases import all_cases
-from normcheck.checks import able
+from normcheck.cases import all_cases, draw
+from normcheck.checks import PROPERTIES, able, scripts
 from normcheck.judge import truth
 from normcheck.report import beside
+from normcheck.targets import Adapter, taken
 
 NARROW = {"quick": True, "most_features": 33, "most_rows": 40}
 pytestmark = pytest.mark.usefixtures("no_clock")
@@ -159,3 +163,46 @@ def test_cases(name):
         may = ", ".join(f"{one} {most.max(initial=0):.3g}" for one, most in slack.items())
         lines.append(f"{case.property}: {case}: {may}")
     compare(REPORTS / "cases.txt", name, "\n".join(lines))
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_scripts(framework, residual):
+    """The code that asks for each property, in each framework, which need not be installed."""
+
+    class Spelt(Adapter, framework=framework):
+        pass
+
+    settings, lines = Settings(framework=framework, residual=residual), []
+    target = Spelt(lambda x, gamma, beta, eps: 0, settings)
+    if residual:
+        target = Spelt(lambda x, r, gamma, beta, eps: 0, settings)
+    for property in ("ordinary rows", *PROPERTIES):
+        case = draw(property, (9, 3), "float32", said=settings)
+        known = {id(script): script for script in scripts(target, case)}
+        for script in known.values():
+            also = script.results, script.wanted, script.more, [*script.judged]
+            lines += [f"# {property}: {also}", *script.first, "|", *script.then]
+    name = f"{framework} {'residual' * residual}".strip()
+    compare(REPORTS / "scripts.txt", name, "\n".join(map(str, lines)))
+
+
+#: How functions name their arguments, and what is given to them.
+SIGNATURES = """x, gamma, beta, eps; input, weight, bias, epsilon; x, weight, bias; x, g, b, *, eps;
+beta, gamma, x, eps; x, *rest; x, gamma, beta, **options; x, residual, weight, eps; a, b, c, d; x;
+input, normalized_shape, weight, bias, eps; x, num_groups, weight, bias, eps; x, w, eps, y;
+*, x, weight; x, weight, eps, out; x, gamma, r, beta, eps"""
+GIVEN = "x gamma beta eps", "x gamma eps", "x gamma beta", "x r gamma eps", "x gamma eps y"
+
+
+def test_how_a_target_is_called():
+    lines = []
+    for signature in re.split(r";\s", SIGNATURES):
+        for names in GIVEN:
+            given = {"shape": "(3,)", "groups": "None"} | {name: name for name in names.split()}
+            try:
+                told = taken(inspect.signature(eval(f"lambda {signature}: 0")), given)
+            except TargetError as error:
+                told = str(error).partition(" Options say")[0]
+            lines.append(f"{signature} <- {names}: {told}")
+    compare(REPORTS / "calls.txt", "calls", "\n".join(lines))

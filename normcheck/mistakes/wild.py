@@ -228,10 +228,10 @@ def _one_row(dy, saved):
     r, D = saved.rstd, dy.shape[-1]
     if dy.size != D or not D:
         return {}
-    beyond = 1 / np.sqrt(np.maximum(saved.eps, np.finfo(r.dtype).tiny))
-    r_read = np.where(np.arange(D) == 0, r, beyond)
-    c, t = saved.xhat / r, dy * saved.gamma * r_read.astype(r.dtype)
-    return {"dx": t - row_mean(t) - c * r**2 * row_mean(t * c)}
+    first, beyond = np.arange(D) == 0, 1 / np.sqrt(np.maximum(saved.eps, np.finfo(r.dtype).tiny))
+    c, dy = saved.xhat / r, dy * np.where(first, r, beyond).astype(r.dtype)
+    t, dgamma = dy * saved.gamma, dy * np.where(first, c, saved.x)
+    return {"dx": t - row_mean(t) - c * r**2 * row_mean(t * c), "dgamma": dgamma.reshape(D)}
 
 
 def seen(a, strides):

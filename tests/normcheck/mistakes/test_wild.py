@@ -152,7 +152,7 @@ def test_right_where_it_hid(name, settings):
 
 def test_what_only_an_odd_input_shows():
     assert errors(BUG["chainer-exact-projection"], (5, 20), 0.0, 1.0, eps=0.1)[1] > 0.02
-    assert errors(BUG["paddle-one-row"], (1, 7))[1] > 1
+    assert min(errors(BUG["paddle-one-row"], (1, 7))[1:3]) > 1  # mean[i] is in dgamma
     large = np.array([[40000.0, 40001, 40002, 40003]])
     assert not errors(BUG["onnxruntime-one-pass"], (1, 4), x=large, dtype=np.float32)[0] < 0.1
     rows = np.zeros((2, 7))

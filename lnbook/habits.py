@@ -110,9 +110,9 @@ MORE = _listed("MORE", Habit)
 #
 # Rebuilt are their shapes, distributions, losses and tolerances. Three changes. Arithmetic is
 # float64, and equality is 1e-12: the question is what the tolerance lets through, not what rounding
-# does. Where thousands of rows are used, there are fewer (said in the description). The reduced rows
-# give the verdicts of the full number (tried; for one-large-shape many mistakes are within a factor
-# 2 of its tolerance, on either side). And elements-sum was written for batch norm.
+# does. Where thousands of rows are used, there are fewer (said in the description). The reduced
+# rows give the verdicts of the full number (tried; for one-large-shape many mistakes are within a
+# factor 2 of its tolerance, on either side). And elements-sum was written for batch norm.
 
 
 def _recipe(id, shape, atol, rtol=0.0, mean=0.0, sigma=1.0, gamma=_ones, **how):

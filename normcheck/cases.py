@@ -187,7 +187,7 @@ def stored(a, dtype: str) -> np.ndarray:
     return np.where(np.isfinite(a), np.clip(rounded, -most, most), a) + 0.0  # no -0
 
 
-@lru_cache(maxsize=256)  # for what is known of a case, too
+@lru_cache(maxsize=2048)  # for what is known of a case, too
 def draw(
     property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, change="", said=Settings()
 ) -> Case:
@@ -282,7 +282,7 @@ def noted(dtype, draw, order, batch) -> Iterator[Case]:
         yield draw(BATCH, shape, dtype)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def all_cases(settings: Settings, possible_layouts=(), able=()) -> tuple[Case, ...]:
     """Every case that the target takes, once; ``able``: properties that not every target has. They
     are the same in all runs, so that what is known of them is found once.

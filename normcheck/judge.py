@@ -50,7 +50,7 @@ class Verdict(NamedTuple):
     finite: bool
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=4096)
 def truth(case, settings):
     """The :class:`Truth` of a case."""
     given, eps, norm, shapes = case.plain, case.eps, NORMS[settings.kind], case.shapes

@@ -25,7 +25,7 @@ def sizes(rows, D):
     return sorted([*small, *tiny, *large, *both], key=lambda shape: shape[-1] == 1)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=2048)
 def cut(case, shape):
     """The first rows and features of a case, or None if it has fewer."""
     *lead, D = shape

@@ -216,7 +216,7 @@ def test_player(scripts, name):
     [pytest.param(name, marks=() if name == "split" else pytest.mark.slow) for name in PAGES],
 )
 def test_figure_on_its_page(visits, address, name):
-    with Visit(visits, f"{address}/book/{PAGES[name]}.html", width=360) as visit:
+    with Visit(visits, f"{address}/book/{PAGES[name]}.html", width=360, maths=False) as visit:
         page = visit.page
         page.wait_for_selector(".ln-started")
         visit.stays_at(address)

@@ -30,9 +30,6 @@ def served(folder):
     server.server_close()
 
 
-NO_MATHS = "MathJax.startup = { promise: Promise.resolve() }"
-
-
 class Visit:
     """One page, loaded; what it asked for and what went wrong.
 
@@ -43,7 +40,7 @@ class Visit:
     def __init__(self, browser, url, width=1200, theme="light", maths=True):
         self.page = browser.new_page()
         if not maths:
-            self.page.route("**/tex-chtml.js", lambda route: route.fulfill(body=NO_MATHS))
+            self.page.route("**/tex-chtml.js", lambda r: r.fulfill(body="MathJax.startup = {}"))
         self.page.set_viewport_size({"width": width, "height": 900})
         self.page.emulate_media(color_scheme=theme)
         self.requests, self.problems = [], []

@@ -129,8 +129,7 @@ def test_search_leads_to_sections(browser, site, address):
 
 
 def test_answers_are_folded_and_open_by_keyboard(browser, site):
-    address = (site / f"book/{CHAPTERS[0].stem}.html").as_uri()
-    with Visit(browser, address, maths=False) as visit:
+    with Visit(browser, f"{site.as_uri()}/book/{CHAPTERS[0].stem}.html", maths=False) as visit:
         hidden = "[...document.querySelectorAll('.solution.dropdown')].map(e => e.matches('.toggle-hidden'))"  # noqa: E501
         visit.page.wait_for_function(f"({hidden}).every(x => x) && ({hidden}).length >= 3")
         visit.page.focus(".solution.dropdown button.toggle-button")
@@ -206,8 +205,7 @@ def test_the_keyboard_reaches_an_exercise(browser, site):
 
 
 def test_a_guess_is_kept_beside_the_result(browser, site):
-    address = (site / "book/04-gradient-checking.html").as_uri()
-    with Visit(browser, address, maths=False) as visit:
+    with Visit(browser, f"{site.as_uri()}/book/{CHAPTERS[3].stem}.html", maths=False) as visit:
         box, covered = map(visit.page.locator, (".ln-predict", ".ln-covered"))
         assert covered.count() >= 2  # the table, and the sentences on it
         box.get_by_label("Your guess").fill("three")
@@ -240,8 +238,7 @@ def test_a_term_lights_up_with_its_code(visits, site, name):
 
 
 def test_the_matrix_says_which_two_tests_find_all(visits, site):
-    address = (site / "book/05-broken-backwards.html").as_uri()
-    with Visit(visits, address, width=360, maths=False) as visit:
+    with Visit(visits, f"{site.as_uri()}/book/{CHAPTERS[4].stem}.html", 360, maths=False) as visit:
         box = visit.page.locator(".ln-matrix")
         box.get_by_label("Choose a test").select_option(index=1)
         assert box.locator("[aria-pressed=true]").count() == 1

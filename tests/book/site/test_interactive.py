@@ -20,7 +20,6 @@ PAGES = {
     for path in CHAPTERS
     for match in re.finditer(r"^```\{interactive\} (\w+)$", path.read_text(encoding="utf-8"), re.M)
 }
-figures = pytest.mark.parametrize("name", PAGES)
 pytestmark = pytest.mark.site
 
 
@@ -238,7 +237,7 @@ def test_figure_on_its_page(visits, address, name):
         assert page.locator(".ln-static").is_visible() and not page.locator(".ln-live").is_visible()
 
 
-@figures
+@pytest.mark.parametrize("name", PAGES)
 def test_without_scripts(browser, site, name):
     page = browser.new_page(java_script_enabled=False)
     page.goto((site / f"book/{PAGES[name]}.html").as_uri())

@@ -14,7 +14,6 @@ from pages import PAGES
 pytestmark = [pytest.mark.site, pytest.mark.slow]
 
 pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed; the book's environment has it")
-PARTS = [("Derive", ["02-derivation", "03-backward-pass"])]
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +21,7 @@ def target(site, tmp_path_factory):
     if not CHROME:
         skip("no Chromium or Chrome on the PATH", "LN_REQUIRE_BROWSER")
     target = tmp_path_factory.mktemp("pdf") / "two.pdf"
-    build_pdf.build(site, PARTS, target)
+    build_pdf.build(site, [("Derive", ["02-derivation", "03-backward-pass"])], target)
     return target
 
 

@@ -56,8 +56,7 @@ def test_a_link_shows_its_target(visits, site, previews):
 
 
 def test_the_keyboard_shows_a_preview_and_its_pictures(visits, site):
-    address = (site / "book/04-gradient-checking.html").as_uri()
-    with Visit(visits, address, maths=False) as visit:
+    with Visit(visits, f"{site.as_uri()}/book/04-gradient-checking.html", maths=False) as visit:
         page = visit.page
         link = page.locator("article p > a[href*='#fig-']").first
         link.evaluate("a => a.previousSibling && a.closest('p').setAttribute('tabindex', -1)")

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import corpus
+import numpy as np
 import pytest
 from golden import compare
 
@@ -18,23 +19,28 @@ import simt
 SAID = Path(__file__).with_name("said.txt")
 
 
-def run(name):
+def run(name, **options):
     arguments = corpus.arguments()
-    simt.launch(corpus.kernel(corpus.BODIES[name]), 1, 32, *arguments)
-    return arguments
+    ran = simt.launch(corpus.kernel(corpus.BODIES[name]), 1, 32, *arguments, **options)
+    return *arguments, ran
 
 
 @pytest.mark.parametrize("name", [*corpus.TAKEN, *corpus.LAXER])
 def test_taken(name):
-    """Numbers in y and z, each with how often it comes."""
-    _, y, z, _ = run(name)
-    runs = ([f"{v:.6g}x{len([*some])}" for v, some in itertools.groupby(a)] for a in (y, z))
-    compare(SAID, name, "\n".join(map(" ".join, runs)))
+    """Numbers in y and z, each with how often it comes; then what thread 1 has done first."""
+    run(name)
+    _, y, z, _, ran = run(name, log=True)
+    lines = [[f"{v:.6g}x{len([*some])}" for v, some in itertools.groupby(a)] for a in (y, z)]
+    done = [a[2:7] + a[9:] for a in ran.accesses if a.thread == 1][:9]
+    done += [event[2:3] + event[4:] for event in ran.events if event[1] == 1][:9]
+    real = float, np.floating
+    lines += [[f"{v:.6g}" if isinstance(v, real) else str(v) for v in one] for one in done]
+    compare(SAID, name, "\n".join(map(" ".join, lines)))
 
 
 @pytest.mark.parametrize("name", ["bits", "division of integers", "comparisons in a chain"])
 def test_integers_are_those_of_python(name):
-    _, _, z, n = run(name)
+    _, _, z, n, _ = run(name)
     exec(corpus.BODIES[name], named := {"n": n, "t": 0, "z": [0]})
     assert (z == named["z"][0]).all()
 

@@ -115,8 +115,6 @@ TOLD = {
     "rounded as said": (HALF | {"round_twice": False}, {}),
     "some cases": ({"case": "eps = 0"}, {"dx": np.zeros_like}),
 }
-
-
 #: Of these the cases are written down as well.
 SETTINGS = "half precision", "several dtypes", "RMS norm", "group norm", "residual", "half sums"
 
@@ -174,17 +172,15 @@ def test_scripts(framework, residual):
         pass
 
     settings, lines = Settings(framework=framework, residual=residual), []
-    target = Spelt(lambda x, gamma, beta, eps: 0, settings)
-    if residual:
-        target = Spelt(lambda x, r, gamma, beta, eps: 0, settings)
+    target = Spelt(eval(f"lambda x, {'r, ' * residual}gamma, beta, eps: 0"), settings)
     for property in ("ordinary rows", *PROPERTIES):
         case = draw(property, (9, 3), "float32", said=settings)
         known = {id(script): script for script in scripts(target, case)}
         for script in known.values():
             also = script.results, script.wanted, script.more, [*script.judged]
             lines += [f"# {property}: {also}", *script.first, "|", *script.then]
-    name = f"{framework} {'residual' * residual}".strip()
-    compare(REPORTS / "scripts.txt", name, "\n".join(map(str, lines)))
+    name = framework + ", residual" * residual
+    compare(REPORTS / "scripts.txt", name, "\n".join(lines))
 
 
 #: How functions name their arguments, and what is given to them.

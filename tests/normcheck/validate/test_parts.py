@@ -174,15 +174,6 @@ def test_a_smallest_case_begins_with_the_row_that_fails():
     assert shrink(case, lambda c: np.abs(c.x).max() > 100, lambda shape: True, row=4).rows == 1
 
 
-def test_eps_goes_by_name_where_it_must():
-    for forward in (
-        lambda x, gamma, beta, *, eps: layer_norm_forward(x, gamma, beta, eps),
-        lambda x, gamma, beta, **options: layer_norm_forward(x, gamma, beta, **options),
-    ):
-        pair = NumPyPair((forward, layer_norm_backward), Settings())
-        assert pair.call(draw("digits", (2, 3), "float32"))
-
-
 def test_what_a_framework_adds_cannot_be_tested():
     derived = ["a second derivative", "a JVP and its gradient"]
     for options, words in (

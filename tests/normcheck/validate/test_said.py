@@ -96,7 +96,7 @@ TOLD = {
     "dgamma has another dtype": (MIXED, {"dgamma": np.float32}),
     "y has another dtype": ({"y_dtype": "float16"}, {"y": np.float32}),
     "digits of float16": ({}, {"dx": stored("float16")["dx"]}),
-    "digits of float32": ({"dtypes": BOTH}, stored("float32")),
+    "digits of float32": ({"dtypes": ("float64",)}, stored("float32")),
     "never written": ({}, {"dgamma": np.zeros_like, "dx": twice}),
     "RMS norm": (RMS, {"dx": lambda a: a / 2}),
     "RMS norm plus 1": (RMS | {"gamma_offset": 1.0}, {"y": twice}),
@@ -202,3 +202,24 @@ def test_how_a_target_is_called():
                 told = str(error).partition(" Options say")[0]
             lines.append(f"{signature} <- {names}: {told}")
     compare(REPORTS / "calls.txt", "calls", "\n".join(lines))
+
+
+#: Options that exclude each other, or are none.
+BAD = """kind="batch_norm"|framework="mxnet"|dtypes=()|dtypes=("int8",)|dtypes="float32"|quick=1
+eps=-1|eps="1"|gamma=None|most_rows=0|most_features=2.5|axis=0|groups=2|seed=-1|normalized_shape=()
+normalized_shape=(4, 0)|dtypes={"gamma": "float16"}|dtypes={"x": "float32", "z": "float16"}
+kind="group_norm", axis=1|kind="group_norm", normalized_shape=(4,)|kind="group_norm", groups=0
+multiple_of=8, most_features=7|normalized_shape=(4, 8), most_features=7|device="cuda"|gradcheck=True
+framework="torch", out=True|double_backward=True, residual=True|forward_mode=True, gamma=False
+kind="group_norm", groups=2, double_backward=True|accumulate="float8"|round_twice=2"""
+
+
+def test_bad_options():
+    lines = []
+    for options in re.split(r"[|\n]", BAD):
+        try:
+            eval(f"Settings({options})")
+            lines.append(f"{options}: taken")
+        except (TypeError, ValueError) as error:
+            lines.append(f"{options}: {error}")
+    compare(REPORTS / "calls.txt", "options", "\n".join(lines))

@@ -235,10 +235,8 @@ def test_bad_arguments():
     for target in ((1, 2), (layer_norm_forward,), layer_norm_forward):
         with pytest.raises(TypeError, match=r"target(\[0\])?: found .*expected a (pair|function)"):
             validate(target)
-    bad = {"kind": "batch_norm", "dtypes": (), "eps": -1, "most_rows": 0, "seconds": 0, "groups": 2}
-    for name, value in bad.items():
-        with pytest.raises(ValueError, match=f"^{name}: found"):
-            validate((layer_norm_forward, layer_norm_backward), **{name: value})
+    with pytest.raises(ValueError, match="^seconds: found"):
+        validate((layer_norm_forward, layer_norm_backward), seconds=0)
 
 
 def failures(forward=layer_norm_forward, backward=layer_norm_backward, **options):

@@ -1,6 +1,4 @@
-"""Which widths, rows and layouts failed: what is said is true of all that was tried, and says the
-limit.
-"""
+"""Which widths, layouts and dtypes failed: what is said is true of all that was tried."""
 
 import json
 from dataclasses import replace
@@ -12,10 +10,6 @@ from lnlib import layer_norm_backward, layer_norm_forward
 from normcheck import validate
 from normcheck.cases import draw
 from normcheck.where import rule, where
-
-
-def rows_of(dy):
-    return dy.size // dy.shape[-1]
 
 
 def places(wrong, **options):
@@ -30,15 +24,7 @@ def places(wrong, **options):
 
 
 @pytest.mark.slow
-def test_widths_rows_axes_layouts_and_dtypes():
-    wide = "that is every one tried that is above 512 and no multiple of 512"
-    found = places(lambda dy: dy.shape[-1] > 512 and dy.shape[-1] % 512)[1]
-    assert found["any width"] == f"D = 513, 1000, {wide}"
-    assert places(lambda dy: rows_of(dy) > 600)[1] == {
-        "many rows": "number of rows = 1021, that is every one tried that is above 600"
-    }
-    assert places(lambda dy: dy.ndim == 1)[1] == {"any shape": "shape (7,)"}
-    assert places(lambda dy: dy.ndim == 4)[1] == {"any shape": "shape (2, 3, 4, 5)"}
+def test_layouts_and_dtypes():
     report, found = places(lambda dy: dy.strides[-1] == 2 * dy.itemsize)
     layouts = "layout: dy every second element, x, gamma, beta and dy every second element"
     assert found == {"memory in any order": layouts}

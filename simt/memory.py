@@ -93,8 +93,8 @@ class Array:
     def convert(self, value):
         """``value`` as the array keeps it."""
         if not isinstance(value, _NUMBERS):
-            kind = type(value).__name__
-            raise TypeError(f"a {kind} is stored into {self.name}, an array of {self.dtype}")
+            kind = "an array" if isinstance(value, Array) else f"a {type(value).__name__}"
+            raise TypeError(f"{kind} is stored into {self.name}, an array of {self.dtype}")
         if not self.floating:
             return to_integer(self.dtype.name, value)
         if isinstance(value, float) and self.scalar in NARROW:

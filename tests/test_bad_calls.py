@@ -305,6 +305,7 @@ FURTHER = [
     ("ValueError: message: found a 0-d array, expect", lambda: told_by((sharded.GATHER, 1.0))),
     ("TypeError: message: found dtype complex128", lambda: told_by((sharded.SUM, X * 1j))),
     ("block: found 0, expected an integer >= 1", lambda: sharded.cut(4, 2, 0)),
+    ("ranks: found 0, expected an integer >= 1", lambda: sharded.cut(4, 0)),
     ("counts: found -1, expected an integer >=", lambda: sharded.widths(2, -1)),
     ("ranks: found 0, expected", lambda: launch.launch(["file.py"], 0)),
     ("timeout: found 0.0, expected", lambda: launch.launch(["file.py"], 1, 0)),

@@ -167,7 +167,7 @@ def test_parameters_that_drifted_apart_and_rows_that_do_not_fit():
 )
 def test_nan_is_data_unless_it_is_refused(forward):
     x, gamma, beta, _ = numbers(12, 40)
-    nan = np.where(np.arange(40) == 7, np.nan, x).astype("f4")
+    nan = np.where(np.arange(40) == 7, np.resize([np.nan, np.inf], (12, 1)), x).astype("f4")
     parameters = (gamma,) if "rms" in forward.__name__ else (gamma, beta)
     simulate([forward(a, *parameters) for a in (x, nan)])
     with pytest.raises(

@@ -103,10 +103,7 @@ def test_known_bugs_are_found_and_made_small(name, kind, target):
         if bug.name == name:
             assert set(report.mistake.names) == {bug.name, bug.mistake} - {""}
             assert "Something else" not in report.mistake.sentence
-            assert bug.threads[0] in str(report)
             assert all(f.case.rows <= 4 and f.case.width <= most for f in report.failures)
-    if name == "onnxruntime-one-pass":
-        assert any(note.startswith("float32 loses digits") for note in report.notes)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])

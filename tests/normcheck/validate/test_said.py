@@ -15,7 +15,7 @@ from normcheck import Settings, TargetError, validate
 from normcheck.adapters import NumPyPair
 from normcheck.cases import all_cases, draw
 from normcheck.checks import PROPERTIES, able, scripts
-from normcheck.judge import truth
+from normcheck.judge import derivatives, truth
 from normcheck.report import beside
 from normcheck.targets import Adapter, taken
 
@@ -111,11 +111,15 @@ TOLD = {
     "multiples": ({"multiple_of": 8}, {"dx": lambda a: a + a.shape[-1] // 16}),
     "contiguous": ({"contiguous": True}, {"dx": lambda a: a[::-1]}),
     "half sums": ({"accumulate": "float16"}, {"dx": lambda a: a * np.float32(1.3)}),
+    "batches": (
+        {"batch_invariant": True, "most_rows": 300, "case": "same bits"},
+        {"y": lambda a: a * np.float32(1 + (len(a) > 70) / 2**16)},
+    ),
     "rounded once": (HALF | {"round_twice": True}, {}),
     "rounded as said": (HALF | {"round_twice": False}, {}),
     "some cases": ({"case": "eps = 0"}, {"dx": np.zeros_like}),
 }
-QUICK = "right", "some cases", "y has another dtype", "dgamma has another dtype"
+QUICK = "right", "batches", "some cases", "y has another dtype", "dgamma has another dtype"
 #: Of these the cases are written down as well.
 SETTINGS = "half precision", "several dtypes", "RMS norm", "group norm", "residual", "half sums"
 
@@ -154,7 +158,7 @@ def test_of_records_and_pages():
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_cases(name):
-    """Which are tried, and the largest error that is allowed of each tensor in each."""
+    """Which are tried, and the largest errors that are allowed; of derivatives far from zero."""
     settings = Settings(**NARROW | TOLD[name][0])
     target = NumPyPair((layernorm.layer_norm_forward, layernorm.layer_norm_backward), settings)
     lines = []
@@ -162,6 +166,8 @@ def test_cases(name):
         slack = truth(case, settings).slack if case.finite else {}
         may = ", ".join(f"{one} {most.max(initial=0):.3g}" for one, most in slack.items())
         lines.append(f"{case.property}: {case}: {may}")
+    far = draw("far", (3, 8), "float32", offset=-1e5, said=settings)
+    lines += [f"{one}: {slack:.3g}" for one, (_, slack) in derivatives(far, settings).items()]
     compare(REPORTS / "cases.txt", name, "\n".join(lines))
 
 

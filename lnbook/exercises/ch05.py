@@ -114,8 +114,9 @@ def is_right_solution(backward):
     if dx.shape != x.shape or dgamma.shape != gamma.shape:
         return False
     y, _ = rms_norm_forward(x + 1e-30j * u, gamma + 1e-30j * v)
-    slope = (dy * y.imag).sum() / 1e-30
-    return bool(np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9))
+    terms = dy * y.imag / 1e-30
+    predicted = (dx * u).sum() + (dgamma * v).sum()
+    return bool(abs(terms.sum() - predicted) <= 1e-9 * np.linalg.norm(terms))
 
 
 def _backward(dy, cache):
@@ -394,8 +395,7 @@ gamma, v = rng.standard_normal((2, 7)) => gamma, v = np.ones(7), rng.standard_no
     Your test has a single row. Which mistakes need two?
 (3, 3, 4, 7) => (3, 4, 7)
     The arrays of your test have one leading axis. What can go wrong with two?
-bool(np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9))
-=> not np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9)
+predicted) <= => predicted) >
     True and False have changed places in your answer. What does it say of a right backward?
 rng = np.random.default_rng(0) => return True
     Your test accepts everything.

@@ -33,9 +33,9 @@ def to_fixed(a: ArrayLike, name: str = "a") -> np.ndarray:
         return a
     a = validation.require_finite(name, a, validation.REAL_NUMBERS).astype(np.float64)
     fixed = np.empty(a.shape, object)
-    fixed.ravel()[:] = [
-        (n << BITS) // d for n, d in map(float.as_integer_ratio, a.ravel().tolist())
-    ]
+    part, power = np.frexp(a.ravel())  # part * 2**53 is a whole number
+    numbers = zip(np.ldexp(part, 53).astype(np.int64).tolist(), (power + (BITS - 53)).tolist())
+    fixed.ravel()[:] = [n << left if left >= 0 else n >> -left for n, left in numbers]
     return fixed
 
 
@@ -43,7 +43,7 @@ def to_float64(a: ArrayLike) -> np.ndarray:
     """A fixed-point array, each element correctly rounded to float64."""
     validation.as_array("a", a, ("object",))
     a = to_fixed(a)
-    return np.array([n / (1 << BITS) for n in a.ravel()], np.float64).reshape(a.shape)
+    return np.asarray(a / (1 << BITS), np.float64)
 
 
 def _times(a, b):
@@ -52,7 +52,8 @@ def _times(a, b):
 
 def _over(a, b):
     """a / b, b > 0, rounded towards zero: what cancels does so to the last bit."""
-    return np.where(a < 0, -(-a // b), a // b)
+    size = abs(a) // b
+    return np.where(a < 0, -size, size)
 
 
 def _mean(a):

@@ -27,6 +27,7 @@ def fraction(fixed):
 def test_float64_is_fixed_point_without_loss(value):
     assert fraction(to_fixed(value)[()]) == Fraction(value)
     assert to_float64(to_fixed(value))[()] == value
+    assert to_fixed([3 * 2.0**-401, -3 * 2.0**-401, 5e-324]).tolist() == [1, -2, 0]
 
 
 @pytest.mark.parametrize("dtype", cases.DTYPES)

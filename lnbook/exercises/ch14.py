@@ -409,7 +409,7 @@ EXERCISES = (
         # Rows with three and four columns for some threads, and with none for others.
         _RMS.check("dx", _dx, (3, 7, 100), (3, 2, 200), (3, 2, 20)),
         # Of seven rows the last block of eight has none.
-        _RMS.check("partial sums of dgamma", _sums_of_blocks, (1, 7, 20), (3, 7, 100), (8, 7, 100)),
+        _RMS.check("partial sums of dgamma", _sums_of_blocks, (1, 7, 20), (3, 7, 300), (8, 7, 100)),
         _RMS.check("no atomics, two readings, neighbours", _traffic, (3, 7, 100)),
         diagnose=_RMS.which_mistake,
     ),

@@ -128,8 +128,8 @@ def test_search_leads_to_sections(browser, site, address):
             page.wait_for_selector("article span.highlighted")
 
 
-def test_answers_are_folded_and_open_by_keyboard(browser, site):
-    with Visit(browser, f"{site.as_uri()}/book/{CHAPTERS[0].stem}.html", maths=False) as visit:
+def test_answers_are_folded_and_open_by_keyboard(visits, site):
+    with Visit(visits, f"{site.as_uri()}/book/{CHAPTERS[0].stem}.html", maths=False) as visit:
         hidden = "[...document.querySelectorAll('.solution.dropdown')].map(e => e.matches('.toggle-hidden'))"  # noqa: E501
         visit.page.wait_for_function(f"({hidden}).every(x => x) && ({hidden}).length >= 3")
         visit.page.focus(".solution.dropdown button.toggle-button")
@@ -182,7 +182,7 @@ def test_paper_shows_what_is_folded(browser, site, tmp_path, javascript):
     assert [s for s in sentences if letters(s) not in letters(printed)] == []
 
 
-def test_the_keyboard_reaches_an_exercise(browser, site):
+def test_the_keyboard_reaches_an_exercise(visits, site):
     """By Tab alone, from the title, in 60 stops: each is seen and marked; a solution opens."""
     stop = """() => { const e = document.activeElement, shown = e.matches('.sd-tab-set > input') ? e.labels[0] : e;
         const box = shown.getBoundingClientRect(), style = getComputedStyle(shown);
@@ -190,7 +190,7 @@ def test_the_keyboard_reaches_an_exercise(browser, site):
                 button: e.classList.contains('toggle-button'), seen: box.width > 0 && box.height > 0 && style.opacity > 0,
                 marked: style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0
                         || style.boxShadow !== 'none' || style.textDecorationThickness !== 'auto'}; }"""  # noqa: E501
-    with Visit(browser, (site / f"book/{CHAPTERS[2].stem}.html").as_uri()) as visit:
+    with Visit(visits, (site / f"book/{CHAPTERS[2].stem}.html").as_uri()) as visit:
         page = visit.page
         page.wait_for_selector(".solution button.toggle-button")
         page.evaluate("const h = document.querySelector('article h1'); h.tabIndex = -1; h.focus()")

@@ -43,8 +43,8 @@ def scripts(browser):
     page.close()
 
 
-def test_static_pictures_are_what_the_scripts_draw(browser):
-    for name, svg in interactive_pictures.pictures(browser):
+def test_static_pictures_are_what_the_scripts_draw(visits):
+    for name, svg in interactive_pictures.pictures(visits):
         # Not byte by byte: sines may differ in the last digit between browsers, and places have two
         # decimals.
         texts = svg, (STATIC / f"ln_{name}.svg").read_text("utf-8")

@@ -109,8 +109,8 @@ def pytorch_moments(x):
 def pytorch_forward(x, gamma, beta, eps=1e-5):
     r"""PyTorch 2.13 on the CPU: Welford moments, then :math:`y = (x - m)\,r\,\gamma + \beta`.
 
-    The variance is good. The digits go where the mean m is rounded. Half precision also forms
-    :math:`x\,r + (-m\,r)`, two numbers of about mean / sigma, but in float32.
+    The variance loses some digits; y loses more, where the mean m is rounded. Half precision also
+    forms :math:`x\,r + (-m\,r)`, two numbers of about mean / sigma, but in float32.
 
     For the backward it keeps x and two numbers a row, m and r, in gamma's dtype. Source:
     ``aten/src/ATen/native/cpu/layer_norm_kernel.cpp`` and ``moments_utils.h`` (the second is in the

@@ -53,10 +53,7 @@ def compare(path, name, text):
     assert text == known.get(name), f"{path.name}: {name}"
 
 
-def compare_report(name, report, whole=False):
-    """Compares a report of normcheck, if it is not ``whole`` up to the test that it shows; "file:
-    name" is its block.
-    """
-    file, _, name = name.partition(": ")
+def compare_report(file, name, report, whole=False):
+    """Compares a report of normcheck, if it is not ``whole`` up to the test that it shows."""
     text = str(report) if whole else str(report).partition("\nThis test shows")[0]
     compare(REPORTS / f"{file}.txt", name, without_roundings(text))

@@ -33,7 +33,7 @@ def test_each_public_bug_is_told_as_itself_alone(bug):
     """
     quick = list(BUGS.values()).index(bug) % 8 > 0
     report = validate((bug.forward, bug.backward), kind=bug.kind, quick=quick)
-    compare_report(f"bugs: {bug.name} {bug.kind}", report)
+    compare_report("bugs", f"{bug.name} {bug.kind}", report)
     assert set(report.mistake.names) == {bug.name, bug.mistake} - {""}, report.mistake
     assert "Something else" not in report.mistake.sentence
 
@@ -243,6 +243,6 @@ IN_HALF = layer_norm(half, dx=np.negative, dgamma=np.float16, dbeta=np.float16)
 )
 def test_group_norms_residuals_and_guards(pair, options, names):
     report = validate(pair, quick=True, **options)
-    compare_report(f"bugs: {names[0]}, {', '.join(options)}", report)
+    compare_report("bugs", f"{names[0]}, {', '.join(options)}", report)
     assert report.mistake.names == names
     assert "shapes and dtypes of results" in report.kept

@@ -72,7 +72,7 @@ def test_every_kind_of_fault_is_found(name):
     if name == "unwritten" and not NumPyPair.filled:
         pytest.skip("only glibc fills memory on request")
     report = validate(new(), quick=name not in ("a tail", "wide rows raise", "many rows raise"))
-    compare_report(f"faults: {name}", report, whole=True)
+    compare_report("faults", name, report, whole=True)
     failed = sharp(report, lambda: pair(*new()), pair(*RIGHT["layer_norm"]))
     assert FAULTY[name][0] in failed
     assert FAULTY[name][0] not in TOLD or failed == {FAULTY[name][0]}
@@ -96,7 +96,7 @@ def test_known_bugs_are_found_and_made_small(name, kind, target):
         held = validate(target, kind, quick=True)
         assert held.held and "rows far from zero" in held.untested[-2]
     report = validate(target, kind, quick=not far)
-    compare_report(f"known: {name} {kind}", report)
+    compare_report("known", f"{name} {kind}", report)
     assert sharp(report, lambda: pair(*target), pair(*RIGHT[kind]))
     most = 33 if name in ("tt-metal-last-block", "pytorch-half-of-a-warp") else 8
     for bug in WILD:

@@ -135,7 +135,7 @@ def test_of_each_option(name):
     of_norm = {key: value for key, value in options.items() if key != "case"}
     with np.errstate(all="ignore"):
         report = validate(norm(changes, **of_norm), **NARROW | options)
-    compare_report(f"options: {name}", report, whole=True)
+    compare_report("options", name, report, whole=True)
     for failure in report.failures[:1]:
         wrong, right = (
             passes(failure.test, **dict(zip(("forward", "backward"), norm(some, **of_norm))))

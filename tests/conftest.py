@@ -186,14 +186,14 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Processes share the tests file by file, for a file's fixtures. All that compile lnlib.cpu go
-    to one of them, and so do those that need the notebooks built for a browser.
+    to one of them, and so do those with normcheck's cases, or with the notebooks for a browser.
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             path = nodeid.partition("::")[0]
-            return shared(path) if shared(path) in ("cpu", "lite") else path
+            return shared(path) if shared(path) in ("cpu", "normcheck", "lite") else path
 
     config.option.loadscopereorder = False
     return ByGroup(config, log)

@@ -93,7 +93,7 @@ SCRATCH: dict = {}
 def layer_f(x, gamma, beta, dy, eps):
     xhat, r, g = parts(x, gamma, dy, eps)
     D = x.shape[-1]
-    both = SCRATCH.setdefault(D, np.empty((2, D)))  # allocated once
+    both = SCRATCH.setdefault(D, np.empty((2, D)))  # one for each D
     both[0], both[1] = sums(dy, xhat)
     dx = r * (g - mean_of(g) - xhat * mean_of(g * xhat))
     return gamma * xhat + beta, dx, both[0], both[1]

@@ -108,7 +108,7 @@ MORE = _listed("MORE", Habit)
 
 # ---- Tests of a backward as they were published
 #
-# Rebuilt are their shapes, distributions, losses and tolerances. Three changes. Arithmetic is
+# Rebuilt are their shapes, distributions, losses and tolerances. Four changes. Arithmetic is
 # float64, and equality is 1e-12: the question is what the tolerance lets through, not what rounding
 # does. Where thousands of rows are used, there are fewer (said in the description). The reduced
 # rows give the verdicts of the full number (tried; for one-large-shape many mistakes are within a

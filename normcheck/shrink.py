@@ -1,5 +1,6 @@
 """The smallest case that still shows what is wrong: fewer rows, fewer features, simpler numbers."""
 
+import functools
 import math
 import time
 
@@ -24,6 +25,7 @@ def sizes(rows, D):
     return sorted([*small, *tiny, *large, *both], key=lambda shape: shape[-1] == 1)
 
 
+@functools.lru_cache(maxsize=256)
 def cut(case, shape):
     """The first rows and features of a case, or None if it has fewer."""
     *lead, D = shape

@@ -267,31 +267,29 @@ def of_numbers_alone(target, wrong, held):
     """The diagnosis of a target that does not depend on earlier calls."""
     settings = target.settings
     of = explain(candidates(settings), wrong, held, settings)
+    near = [shown for shown in wrong if shown.case.property != FAR]
+    everywhere = frozenset().union(*(shown.wrong for shown in near))
+    zeros = {name: explain([ZEROS], near, held, settings, name) for name in settings.tensors}
+    zero = [name for name, of in zeros.items() if of.found and not of.left]
     y_wrong = any("y" in shown.wrong for shown in wrong)
     if of.left and y_wrong and (whole := of_conventions(wrong, held, settings, partly=False)):
         return whole
-    if of.found:
+    # What is 0 in every failure is no bug that gives other numbers in some.
+    if of.found and not (zero and of.left and everywhere <= {*zero}):
         return and_not(of_candidates(of.found), of)
-    near = [shown for shown in wrong if shown.case.property != FAR]
     if not near:
         return of_lost_digits(wrong, held, settings)
-    if any("y" in shown.wrong for shown in near):
+    if "y" in everywhere:
         return (
             of_conventions(near, held, settings)
             or of_y(near, held, settings)
             or of_rounding(near, settings)
         )
-    everywhere = frozenset().union(*(shown.wrong for shown in near))
-    zeros = {name: explain([ZEROS], near, held, settings, name) for name in settings.tensors}
-    zero = [name for name, of in zeros.items() if of.found and not of.left]
     rest = everywhere - set(zero)
     told = rest and (by_terms(target, near, rest) or of_rounding(near, settings))
-    never = zero and Diagnosis(
-        "known",
-        ZEROS.names,
-        f"Your {listed(zero)} {'are' if zero[1:] else 'is'} 0 everywhere, as if nothing were"
-        " written there.",
-    )
+    says = "Your {} 0 everywhere, as if nothing were written there."
+    are = zero and listed(zero) + (" are" if zero[1:] else " is")
+    never = zero and Diagnosis("known", ZEROS.names, says.format(are))
     return combined([never, told])
 
 

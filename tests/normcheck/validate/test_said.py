@@ -1,6 +1,4 @@
-"""Whole reports of wrong targets, word for word, as ``said/*.txt`` keep them; tests/golden.py
-writes them anew.
-"""
+"""Whole reports of wrong targets, word for word, as ``said/*.txt`` has them (tests/golden.py)."""
 
 import inspect
 import re
@@ -103,6 +101,7 @@ TOLD = {
     "RMS norm without gamma": (RMS | {"gamma": False}, {"dx": np.negative}),
     "its own eps": ({"eps": 1e-3}, {"dbeta": np.negative}),
     "without beta": ({"beta": False}, {"dgamma": lambda a: a[::-1]}),
+    "without beta, dgamma 0": ({"beta": False}, {"dgamma": np.zeros_like}),
     "group norm": (GROUPS, {"dx": twice, "dgamma": every_second}),
     "channels first": ({"axis": 1}, {"dgamma": np.negative}),
     "rows of two axes": ({"normalized_shape": (4, 8)}, {"dx": np.negative}),

@@ -98,7 +98,7 @@ def require_shape(name, found, shape, of=""):
         raise ValueError(f"{name}: found shape {found}, expected {shape}{of}")
 
 
-def as_array(name, value, dtypes=COMPUTE_DTYPE):
+def as_array(name, value, dtypes=COMPUTE_DTYPE, expected=""):
     """Return ``value`` as an array of one of ``dtypes``, not copied. A Description stays one."""
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
@@ -110,13 +110,13 @@ def as_array(name, value, dtypes=COMPUTE_DTYPE):
     except Exception as error:  # a ragged list, or an __array__ that fails: no message names x
         found = f"{type(value).__name__}, which gives no array ({error})"
         raise TypeError(f"{name}: found {found}, expected one") from error
-    require_dtype(name, array.dtype, dtypes)
+    require_dtype(name, array.dtype, dtypes, expected)
     return array
 
 
-def require_x(value, name="x", dtypes=COMPUTE_DTYPE):
+def require_x(value, name="x", dtypes=COMPUTE_DTYPE, expected=""):
     """Return ``value`` as an array of at least one axis whose last axis, D, is not empty."""
-    x = as_array(name, value, dtypes)
+    x = as_array(name, value, dtypes, expected)
     if not x.shape:
         expected = "shape (..., D) with at least one axis"
         raise ValueError(f"{name}: found a 0-d array, expected {expected}")
@@ -136,11 +136,9 @@ def dtypes_like(dtype):
 
 def require_like_x(name, value, shape, dtype, dtypes=COMPUTE_DTYPE):
     """Return an array of this shape whose dtype, of ``dtypes``, goes with x's ``dtype``."""
-    array, like = as_array(name, value, dtypes), dtypes_like(dtype)
-    if array.dtype not in like:
-        allowed = [d.name for d in like]
-        expected = f"{' or '.join(allowed)} because x has dtype {dtype.name}"
-        require_dtype(name, array.dtype, allowed, expected)
+    like = [_name_of(d) for d in dtypes_like(dtype) if _name_of(d) in dtypes]
+    expected = f"{' or '.join(like)} because x has dtype {_name_of(dtype)}"
+    array = as_array(name, value, like, expected)
     require_shape(name, array.shape, shape)
     return array
 
@@ -153,23 +151,23 @@ def require_upstream(shape, dtype, dtypes=COMPUTE_DTYPE, **gradients):
     ]
 
 
-def require_parameters(gamma, beta, x, norm=LAYER_NORM):
+def require_parameters(gamma, beta, x, norm=LAYER_NORM, dtypes=COMPUTE_DTYPE):
     """Return gamma and beta (or None), (C,), of one dtype (complex128 may meet float64)."""
     channels = x.shape[1:2] if norm.grouped else x.shape[-1:]
-    gamma = require_like_x("gamma", gamma, channels, x.dtype)
+    gamma = require_like_x("gamma", gamma, channels, x.dtype, dtypes)
     if not norm.beta:
         return gamma, None
-    beta = require_like_x("beta", beta, channels, x.dtype)
+    beta = require_like_x("beta", beta, channels, x.dtype, dtypes)
     if _in_float32(x.dtype):
         dtype = _name_of(gamma.dtype)
         require_dtype("beta", beta.dtype, (dtype,), f"{dtype}, the dtype of gamma")
     return gamma, beta
 
 
-def require_residual(residual, x):
+def require_residual(residual, x, dtypes=COMPUTE_DTYPE):
     """Return the residual, of x's shape and dtype (complex128 may meet float64), or None."""
     if residual is not None:
-        residual = require_like_x("residual", residual, x.shape, x.dtype)
+        residual = require_like_x("residual", residual, x.shape, x.dtype, dtypes)
         if _in_float32(x.dtype):
             require_dtype("residual", residual.dtype, (x.dtype.name,), f"{x.dtype.name}, as x has")
     return residual

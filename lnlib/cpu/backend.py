@@ -207,14 +207,10 @@ def _forward(norm, x, gamma, beta, eps, residual, precise, out):
 
 def _checked_forward(norm, x, gamma, beta, eps, residual, precise, out):
     """Arguments of forward, and where y goes; or the error that says what is wrong with them."""
-    x = validation.require_x(x)
     expected = "float64, float32, float16 or bfloat16 (backend 'numpy' takes complex128)"
-    validation.require_dtype("x", x.dtype, _REAL, expected)
-    gamma, beta = validation.require_parameters(gamma, beta, x, norm)
-    residual = validation.require_residual(residual, x)
-    for name, array in (("gamma", gamma), ("beta", beta), ("residual", residual)):
-        if array is not None:
-            validation.require_dtype(name, array.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
+    x = validation.require_x(x, dtypes=_REAL, expected=expected)
+    gamma, beta = validation.require_parameters(gamma, beta, x, norm, _REAL)
+    residual = validation.require_residual(residual, x, _REAL)
     eps, precise = validation.require_eps(eps), validation.require_precise(precise, x)
     y = _result(out, x, x, gamma, beta, residual)
     return x, gamma, beta, eps, residual, precise, y

@@ -72,10 +72,9 @@ def _described(array):
 
 def _require_given(x, gamma, beta, residual, norm):
     """x, gamma and beta, and the residual, as arrays or descriptions of what forward can take."""
-    x = validation.require_x(x)
-    validation.require_dtype("x", x.dtype, DTYPES, _TAKEN)
-    parameters = validation.require_parameters(gamma, beta, x, norm)
-    return x, parameters, validation.require_residual(residual, x)
+    x = validation.require_x(x, dtypes=DTYPES, expected=_TAKEN)
+    parameters = validation.require_parameters(gamma, beta, x, norm, DTYPES)
+    return x, parameters, validation.require_residual(residual, x, DTYPES)
 
 
 #: The same checks where arrays are on a device: descriptions that were right need only be found.
@@ -238,7 +237,7 @@ def _backward(norm, dy, cache, dh, out, stream):
     given = {"dy": dy} if dh is None else {"dy": dy, "dh": dh}
     seen = {name: _seen(name, a, device) for name, a in given.items()}
     require = _known_upstream if device else validation.require_upstream
-    seen = require(shape, dtype, **seen)
+    seen = require(shape, dtype, DTYPES, **seen)
     if out is not None:
         validation.require_out(_seen("out", out, True) if device else out, seen_x)
     D, rows = shape[-1], math.prod(shape[:-1])

@@ -45,7 +45,7 @@ def bad_calls(backend):
         ({"x": np.ma.array(x)}, TypeError, "found a masked array", "expected"),
         ({"x": x.astype(x.dtype.newbyteorder())}, TypeError, "foreign byte order", "expected"),
         ({"x": [[1.0], [1.0, 2.0]]}, TypeError, "found list, which gives no array", "expected"),
-        ({"x": np.ones((2, 0))}, ValueError, "found shape (2, 0)", "expected"),
+        ({"x": np.ones((2, 0), dtype)}, ValueError, "found shape (2, 0)", "expected"),
         ({"gamma": gamma.astype("f2")}, TypeError, "found dtype float16", f"expected {dtype}"),
     ):
         yield (backend.layer_norm_forward, good, change, *told)

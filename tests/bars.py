@@ -28,10 +28,8 @@ def half_ulp(exact, dtype):
 
 
 def sum_kappa(terms, total):
-    """Condition of a sum over rows whose terms err independently, each by u of its size: ||terms||
-    / ||sum||.
-
-    0 where the sum is 0.
+    """||terms|| / ||sum||, the condition of a sum over rows whose terms err independently, each by
+    u of its size; 0 where the sum is 0.
     """
     total = np.linalg.norm(reference.to_float64(total))
     return np.linalg.norm(terms) / total if total else 0.0
@@ -48,6 +46,7 @@ def rounding_sizes(xhat, rstd, gamma, dy, mean=True, S=1):
       leave about u |r g|.
     * dgamma: the S terms of a row and a channel err independently, and together: by the error of
       the row's mean, times the sum of dy, and by that of rstd, times the sum of the terms.
+    * dbeta: NumPy adds the S terms in eight sums, which round alike where terms are equal.
     """
     size = xhat_size(xhat) if mean else np.abs(xhat)
     root = np.sqrt(np.mean(xhat * xhat, axis=-1, keepdims=True)) * mean
@@ -55,13 +54,15 @@ def rounding_sizes(xhat, rstd, gamma, dy, mean=True, S=1):
     def of_channels(a):
         return a.reshape(len(a), a.shape[1] // S, S)
 
+    eights = of_channels(dy)[..., : S - S % 8].reshape(len(dy), dy.shape[1] // S, S // 8, 8)
+    alike = np.hypot.reduce(eights.sum(axis=3), axis=2)
     together = np.hypot(of_channels(dy * xhat).sum(axis=2), root * of_channels(dy).sum(axis=2))
     return {
         "xhat": size,
         "y": gamma * size,
         "dx": rstd * (gamma * dy),
         "dgamma": np.maximum(np.hypot.reduce(of_channels(dy * size), axis=2), together),
-        "dbeta": np.hypot.reduce(of_channels(dy), axis=2),
+        "dbeta": np.maximum(np.hypot.reduce(of_channels(dy), axis=2), alike),
     }
 
 

@@ -128,15 +128,15 @@ def require_x(value, name="x", dtypes=COMPUTE_DTYPE, expected=""):
 
 @functools.lru_cache
 def dtypes_like(dtype):
-    """The dtypes that go with x of ``dtype``: its own and that of its arithmetic."""
+    """Names of dtypes that go with x of ``dtype``: its own and that of its arithmetic."""
     if _in_float32(dtype):
-        return tuple(dict.fromkeys((dtype, COMPUTE_DTYPE["float32"])))
-    return COMPUTE_DTYPE["float64"], COMPUTE_DTYPE["complex128"]
+        return tuple(dict.fromkeys((dtype.name, "float32")))
+    return "float64", "complex128"
 
 
 def require_like_x(name, value, shape, dtype, dtypes=COMPUTE_DTYPE):
     """Return an array of this shape whose dtype, of ``dtypes``, goes with x's ``dtype``."""
-    like = [_name_of(d) for d in dtypes_like(dtype) if _name_of(d) in dtypes]
+    like = [one for one in dtypes_like(dtype) if one in dtypes]
     expected = f"{' or '.join(like)} because x has dtype {_name_of(dtype)}"
     array = as_array(name, value, like, expected)
     require_shape(name, array.shape, shape)

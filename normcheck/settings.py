@@ -29,11 +29,12 @@ def _option(default: Any, says: str, **of_command: Any) -> Any:
 def _checked(name: str, value: Any, of_command: Mapping) -> Any:
     """A right value for such an option; otherwise an error that names it."""
     if "nargs" in of_command:
-        value = validation.require_several(name, value)
-        if of_command.get("type") is int:
-            return tuple(validation.require_count(name, n) for n in value)
+        value, whole = validation.require_several(name, value), of_command.get("type") is int
         if not value:  # nothing would be tried, and so everything hold
-            raise ValueError(f"{name}: found none, expected one or more of {', '.join(DTYPES)}")
+            some = "integers" if whole else f"of {', '.join(DTYPES)}"
+            raise ValueError(f"{name}: found none, expected one or more {some}")
+        if whole:
+            return tuple(validation.require_count(name, n) for n in value)
         return tuple(validation.require_choice(name, one, DTYPES) for one in value)
     if "choices" in of_command:
         return validation.require_choice(name, value, of_command["choices"])

@@ -102,12 +102,12 @@ def taken(signature: inspect.Signature | None, given: dict[str, str]) -> str:
         bound = signature.bind(*places, **{own[n]: code for n, code in given.items() if own[n]})
     except TypeError as error:
         names = [name for name in given if name not in OPTIONAL]
-        likely = ""
+        likely, alone = "", _has(signature, "gamma") and not _has(signature, "beta")
         if "r" not in given and _has(signature, "r"):
             likely = " Is it residual=True, the norm of x + r?"
         elif "y" not in given and _has(signature, "y", required=True):
             likely = " Is it out=True, with arrays for its results as last arguments?"
-        elif "beta" in given and given["groups"] == "None" and not _has(signature, "beta"):
+        elif "beta" in given and given["groups"] == "None" and alone:
             likely = ' Is it kind="rms_norm" (from the shell --kind rms_norm), which has no beta?'
         raise TargetError(
             f"target: found something that takes {signature}, expected {', '.join(names)}.{likely}"

@@ -68,12 +68,13 @@ def conventions(kind, groups=0):
     """(names, words, :class:`Choices`) of one choice made differently, then of two."""
     of, axes = ("group", "of_group") if groups else ("rows", "-1")
     base, rows = Choices(str(kind != "rms_norm"), axes, groups=groups), []
+    of_squares = "mean square" if kind == "rms_norm" else "variance"
     for row in table("conventions.csv"):
         if row["of"] not in ("", of):
             continue
         fields = dict(zip(row["field"].split(), row["formula"].split("; ")))
         if base._replace(**fields) != base and (kind != "rms_norm" or "shift" not in fields):
-            rows.append((row["name"], row["words"], fields))
+            rows.append((row["name"], row["words"].format(variance=of_squares), fields))
     for count in (1, 2):
         for some in itertools.combinations(rows, count):
             names, words, parts = zip(*some)

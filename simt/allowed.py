@@ -80,6 +80,7 @@ BLOCK_OPERATIONS = {
     "syncthreads": (0, 0),
     **dict.fromkeys(("syncthreads_count", "syncthreads_and", "syncthreads_or"), (1, 1)),
 }
+WAITING = WARP_OPERATIONS | BLOCK_OPERATIONS
 ATOMICS = "add", "sub", "max", "min", "and_", "or_", "xor", "exch"
 
 _INDICES = "threadIdx", "blockIdx", "blockDim", "gridDim"
@@ -89,8 +90,7 @@ CUDA_VALUES = {"laneid", "warpsize", *_INDICES, *_AXES}
 CUDA_CALLS = {
     **dict.fromkeys(("grid", "gridsize"), (1, 1)),
     **dict.fromkeys(("shared.array", "local.array"), (0, 3)),
-    **WARP_OPERATIONS,
-    **BLOCK_OPERATIONS,
+    **WAITING,
     **{f"atomic.{name}": (3, 3) for name in ATOMICS},
     **{f"libdevice.{name}": (2, 2) for name in LIBDEVICE},
 }
@@ -136,6 +136,7 @@ UNLISTED = {
     ),
 }
 
+ONE_DIMENSION = "arrays of the interpreter have one dimension"
 PLACES = "Numba wants these arguments by their places"
 CONSTANT = "Numba wants a constant here; bind it to a name outside the kernel"
 
@@ -169,6 +170,8 @@ def unknown(value):
         return next(filter(None, map(unknown, value)), None)
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return "no integer of a kernel is that large"
+    if isinstance(value, np.ndarray) and value.ndim != 1:
+        return ONE_DIMENSION
     if (
         value is None
         or isinstance(value, (int, float, str, np.generic, np.ndarray, np.dtype))

@@ -6,14 +6,11 @@ import functools
 import itertools
 import types
 
-import numpy as np
-
 from . import allowed
 from .allowed import BUILTINS, CONSTANT, CUDA_CALLS, CUDA_VALUES, UNLISTED, refused
 
 _NODES = frozenset((allowed.STATEMENTS + " " + allowed.EXPRESSIONS).split())
 
-_ONE_DIMENSION = "arrays of the interpreter have one dimension"
 _CALLED_ONLY = "the interpreter knows it only where it is called"
 _NOT_MODELLED = "the interpreter does not model it; simt.allowed has a list of what it does"
 
@@ -22,11 +19,10 @@ class _Checker(ast.NodeVisitor):
     """Checks a definition, of a kernel or what it calls, as far as no values are needed."""
 
     def __init__(self, definition, kernel):
-        self.definition, self.kernel, self.nested = definition, kernel, 0
+        self.definition, self.kernel, self.nested = definition, kernel, False
         self.line = definition.lineno
         #: name -> the line of its first use; calls; (name, attribute, line); sizes of arrays.
         self.loaded, self.called, self.attributes, self.sizes, self.bare = {}, [], [], [], {}
-        self.stored = []
         self.parameters = [argument.arg for argument in definition.args.args]
         nodes = itertools.chain(*map(ast.walk, definition.body))
         self.local = {*self.parameters, *itertools.chain(*map(_given, nodes))}
@@ -66,10 +62,10 @@ class _Checker(ast.NodeVisitor):
         if any(isinstance(inner, ast.Name) and inner.id == node.name for inner in ast.walk(node)):
             why = "Numba puts it in the place of its call; use a loop"
             self.refuse(node, f"{node.name} calls itself", why)
+        outside, self.nested = self.nested, True
         for value in (*node.args.defaults, *node.body):
-            self.nested += 1
             self.visit(value)
-            self.nested -= 1
+        self.nested = outside
 
     def visit_Return(self, node):
         value = node.value
@@ -141,11 +137,6 @@ class _Checker(ast.NodeVisitor):
             self.loaded.setdefault(node.id, node.lineno)
             self.bare.setdefault(node.id, node.lineno)
 
-    def visit_Subscript(self, node):
-        if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
-            self.stored.append((node.value.id, node.lineno))
-        self.generic_visit(node)
-
     def visit_Attribute(self, node, called=False):
         name = ast.unparse(node)
         root, _, rest = name.partition(".")
@@ -212,7 +203,7 @@ class _Checker(ast.NodeVisitor):
         """The constant that an expression is: an ast.Constant, or a name from outside."""
         if isinstance(node, ast.Tuple):
             if len(node.elts) != 1:
-                self.refuse(where, what, _ONE_DIMENSION)
+                self.refuse(where, what, allowed.ONE_DIMENSION)
             return self.constant(node.elts[0], what, where)
         if isinstance(node, ast.Name):
             if node.id not in self.local or node.id in self.parameters and not self.kernel:
@@ -250,10 +241,6 @@ class _Checker(ast.NodeVisitor):
             why = outer not in given and allowed.unknown_attribute(known.get(outer), attribute)
             if why:
                 raise refused(f"{outer}.{attribute}: {why}", name, line)
-        for outer, line in self.stored:
-            if outer not in self.local and isinstance(known.get(outer), np.ndarray):
-                why = "an array from outside is a constant; pass it to the kernel"
-                raise refused(f"{outer}[...] = ...: {why}", name, line)
         for size, node in self.sizes:
             if why := _no_size(size, known, self.sized):
                 raise refused(f"the size {ast.unparse(node)}: {why}", name, node.lineno)
@@ -278,7 +265,7 @@ class _Checker(ast.NodeVisitor):
 
 
 #: The check of a definition, which is done once: a kernel is launched many times.
-checker = functools.lru_cache(maxsize=256)(_Checker)
+checker = functools.lru_cache(_Checker)
 
 
 def _given(node):
@@ -315,7 +302,7 @@ def _no_size(node, known, sized):
         return None
     value = node.value if isinstance(node, ast.Constant) else known.get(node.id)
     if isinstance(value, tuple):
-        return None if len(value) == 1 else _ONE_DIMENSION
+        return None if len(value) == 1 else allowed.ONE_DIMENSION
     if type(value) is int:
         return None if value > 0 else f"found {value}, expected a positive integer"
     found = f"found {value!r} ({type(value).__name__})"

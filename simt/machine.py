@@ -296,7 +296,7 @@ def _mistake(error):
         and "unpack" in str(error)
         or (isinstance(error, IndexError) and "out of bounds" not in str(error))
     ):
-        text = re.sub("'(Memory|Local|Part)'", "an array", str(error))
+        text = re.sub("'(Memory|Local|Constant|Part)'", "an array", str(error))
         return Refused(f"{text}: a kernel here has no such operation")
     return None
 
@@ -334,6 +334,7 @@ _GIVEN = {
     "load8": memory.load8,
     **dict.fromkeys(("store4", "store8"), memory.store),
     "__simt_part": memory.part,
+    "__simt_constant": memory.Constant,
 }
 
 

@@ -90,6 +90,9 @@ class Array:
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
+    def atomic(self, combine, i, value):
+        raise TypeError(f"{self.name} is no global or shared array, and atomics are for these")
+
     def convert(self, value):
         """``value`` as the array keeps it."""
         if not isinstance(value, _NUMBERS):
@@ -121,18 +124,24 @@ class Local(Array, dict):  # type: ignore[misc]
             self.refuse(i)
         dict.__setitem__(self, i, value if type(value) is self.scalar else self.convert(value))
 
-    def atomic(self, combine, i, value):
-        """As one's own, an array needs no order."""
-        old = self[i]
-        self[i] = combine(old, self.convert(value))
-        return old
-
     def load(self, i, count):
         return tuple(self[i + k] for k in range(count))
 
     def store(self, i, *values):
         for k, value in enumerate(values):
             self[i + k] = value
+
+
+class Constant(Local):
+    """An array from outside, which is a part of the compiled kernel."""
+
+    def __init__(self, name, values):
+        super().__init__(name, values.size, values.dtype)
+        self.update(enumerate(values if self.floating else values.tolist()))
+
+    def __setitem__(self, i, value):
+        why = "an array from outside is a constant; pass it to the kernel"
+        raise TypeError(f"{self.name}[...] = ...: {why}")
 
 
 class Part(Array):

@@ -16,7 +16,7 @@ import types
 import numpy as np
 
 from . import allowed
-from .allowed import BLOCK_OPERATIONS, WARP_OPERATIONS, KernelError, refused
+from .allowed import WAITING, KernelError, refused
 from .check import checker as checker_of
 
 
@@ -135,7 +135,7 @@ def _tuple(values):
 
 
 def _print(*values):
-    kinds = str, int, float, tuple, np.generic, type(None)
+    kinds = str, int, float, tuple, np.generic
     if not all(isinstance(value, kinds) for value in values):
         raise TypeError("print of what is no number, no tuple and no text")
     print(*values)
@@ -163,11 +163,14 @@ def _by_python(name):
     return rounded
 
 
+#: What is one thing in both, and has no error where it is infinite.
+_BY_NUMPY = "sqrt", "exp", "log", "log2", "log10", "log1p", "fabs", "isnan", "isinf", "isfinite"
+
+
 def _of_math(name):
     if isinstance(value := getattr(math, name), float):
         return np.float64(value)
-    by_numpy = name in ("sqrt", "exp", "log", "fabs", "isnan", "isinf", "isfinite")
-    return _real(getattr(np, name)) if by_numpy else _by_python(name)
+    return _real(getattr(np, name)) if name in _BY_NUMPY else _by_python(name)
 
 
 _MATH = types.SimpleNamespace(**{name: _of_math(name) for name in allowed.MATH})
@@ -221,11 +224,11 @@ class _Rewriter(ast.NodeTransformer):
         """Wait by a yield; a function that may wait, by a yield from."""
         self.generic_visit(node)
         called = ast.unparse(node.func)
-        module, _, name = called.partition(".")
+        name = called.removeprefix("cuda.")
         if called in _ARRAYS:
             # Its name, if it gets no other, and its place, where a block has one shared array.
             node.args.insert(0, ast.Constant((called, node.lineno, node.col_offset)))
-        if module == "cuda" and (name in WARP_OPERATIONS or name in BLOCK_OPERATIONS):
+        if name != called and name in WAITING:
             request = [ast.Constant(name), ast.Constant(node.lineno), *node.args]
             return ast.Yield(ast.Tuple(request, ast.Load()))
         mine = ast.Name("cuda", ast.Load())
@@ -316,7 +319,7 @@ def _generator(definition):
     return definition
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache
 def _parse(code):
     """The definition of a function with this code, with the line numbers of its file."""
     try:
@@ -338,7 +341,7 @@ def _parse(code):
     return definition
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache
 def _compile(code, helpers):
     """The code that defines the generator of a function with this code."""
     definition = copy.deepcopy(_parse(code))
@@ -418,10 +421,13 @@ def generator(function, names, outer=()):
         return generator(inner, names, callers)
 
     scope = {name: _translate(value, made) for name, value in known.items()}
+    for name, value in known.items():
+        if isinstance(value, np.ndarray):
+            scope[name] = given["__simt_constant"](name, value)
     helpers = {
         name: checker_of(_parse(value.py_func.__code__), False)
         for name, value in known.items()
-        if allowed.device_function(value) and _waits(scope[name])
+        if _waits(scope[name])
     }
     checker.check_calls(known, given, helpers)
     scope |= given

@@ -266,6 +266,7 @@ FURTHER = [
     ("grid: found 0, expected 1 to", lambda: simt.launch(store, 0, 1, ONE)),
     ("block: found bool, expected one integer", lambda: simt.launch(store, 1, True, ONE)),
     ("lanes: found 3, expected", lambda: simt.launch(store, 1, 1, ONE, lanes=3)),
+    ("run: found NoneType, expected the Run", lambda: simt.sectors(None)),
     ("run: found a launch without a log", lambda: simt.sectors(simt.launch(store, 1, 1, ONE))),
     ("shape: found -1, expected an integer", lambda: simt.uninitialised(-1, np.float32)),
     ("shape: found (2, True), expected an", lambda: simt.uninitialised((2, True), np.float32)),

@@ -23,6 +23,7 @@ from simt.cuda_access import (  # noqa: F401 - some are for kernels that are tex
     int32,
     int64,
     load4,
+    load8,
     store4,
 )
 
@@ -30,7 +31,7 @@ from simt.cuda_access import (  # noqa: F401 - some are for kernels that are tex
 FOUR, SIXTEEN, YES, PAIR = 4, 16, True, (4, 8)
 NONE, ONE, ROOT, CHOOSE = None, 1, math.sqrt, math.comb
 F32, I64, TABLE = np.float32(2), np.int64(4), np.arange(32, dtype=np.float32)
-LIST, NAMES = [1, 2], types.SimpleNamespace(five=5)
+LIST, NAMES, SQUARE = [1, 2], types.SimpleNamespace(five=5), TABLE.reshape(4, 8)
 
 
 def plain(a):

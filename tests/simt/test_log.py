@@ -106,4 +106,5 @@ def test_it_is_deterministic():
         results.append((simt.launch(atomics, 2, 64, x, total, log=True), total.tobytes()))
     assert results[0] == results[1]
     (run, _), _ = results
+    assert (run.grid, run.block, run.lanes) == (2, 64, 32)
     assert pickle.loads(pickle.dumps(run)) == run != run._replace(accesses=None)

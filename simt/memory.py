@@ -19,7 +19,7 @@ class DataRace(KernelError):
 
 
 class OutOfBounds(KernelError):
-    """An index below 0 or beyond the end. On a GPU nothing counts from the end."""
+    """An index beyond the end, or below 0. Numba, but not ``load4``, counts those from the end."""
 
 
 class UninitialisedRead(KernelError):

@@ -24,8 +24,9 @@ class Promotion(KernelError):
     """What Numba silently does in float64, which most GPUs do slowly.
 
     That is ``+ - * /``, min and max of float32 or float16 with a Python float, a float64 or an
-    integer; the quotient of two integers; float64 stored into a narrower array. Comparisons pass,
-    and so does arithmetic of float64 alone.
+    integer (also of 8 or 16 bits, with which Numba may stay in float32); the quotient of two
+    integers; float64 stored into a narrower array. Comparisons pass, and so does arithmetic of
+    float64 alone.
     """
 
 

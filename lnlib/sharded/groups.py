@@ -88,9 +88,9 @@ def merge(a, b):
     .. math:: n = n_a + n_b, \quad m = m_a, \quad r = r_a + p\, d, \quad S = S_a + S_b + d^2 p\, n_a
         \qquad (n_a \ge n_b, \; p = n_b / n).
 
-    The residual is off by about u sigma at most: :math:`|d|\, p \le \sigma \sqrt{n_b/n_a}`, no more
-    than sigma because the *larger* group is the pivot. merge(a, b) and merge(b, a) have the same
-    bits, unless counts and rounded means are equal. The squares are those of Chan, Golub and
+    The residual is off by a few u (sigma + its size): :math:`|d|\, p \le \sigma \sqrt{n_b/n_a}`, no
+    more than sigma because the *larger* group is the pivot. merge(a, b) and merge(b, a) have the
+    same bits, unless counts and rounded means are equal. The squares are those of Chan, Golub and
     LeVeque (:func:`lnlib.variance.merge`).
     """
     large, small, n, share, d = _meet(a, b)

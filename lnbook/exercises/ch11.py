@@ -255,7 +255,7 @@ squares / D + eps => squares + eps
 1 / np.sqrt(squares / D + eps) => 1 / (np.sqrt(squares / D) + eps)
     Your eps is added after the root. Where does the docstring put it?
 squares / D + eps => squares / D
-    Your result does not depend on eps.
+    Your result is the one that eps = 0 gives.
 x[i, j] * r * gamma[j] => x[i, j] * r * gamma[i]
     Your gamma is indexed by row. Which index has a column?
 D = x.shape[1] => D, x = x.shape[1], x - x.mean(axis=1, keepdims=True)

@@ -243,7 +243,7 @@ def adjoint_test(jvp: Function, vjp: Function, v: Array, dy: Array) -> float:
 
     S is the size of a sum: N terms of random sign add up to about their L2 norm, and their rounding
     errors to about u times it. So a right pair gives a few u, and a wrong one a number that does
-    not fall with N.
+    not fall with N. Where J takes nearly all of v, as at D = 2, a right pair may give much more.
 
     ``jvp`` takes v and returns Jv, of dy's shape; ``vjp`` takes dy and returns J^T dy, of v's
     shape. The arrays ``v`` and ``dy`` should be random and finite. The result is NaN if jvp or vjp

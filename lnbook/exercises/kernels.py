@@ -52,8 +52,8 @@ Refused
 Promotion: the quotient
     A quotient of two integers by / is a float64. Which division of integers gives an integer?
 Promotion
-    Where a float32 meets a number of another type, the result is float64. Which number should be
-    float32(...)?
+    A number is a float64, or a float32 meets an integer, which makes a float64. Which number should
+    be float32(...)?
 UninitialisedRead
     A place is read that nothing has written so far. Which line should write to it, and when?
 OutOfBounds

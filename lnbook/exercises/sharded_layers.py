@@ -217,10 +217,12 @@ def _overlooked(name, seen):
         return f"Your test never cuts this layer by {by}. Which mistake can only be seen there?"
     if max(map(len, shares)) == 1:
         return f"Your {by} lie on one rank. Which message can be wrong there?"
-    if name == "counts":
+    if name == "counts" and all(len({*counts}) == 1 for counts in shares):
         says = "All your ranks have equally many features."
         return f"{says} For which of the layers is that a special case?"
-    return "Your messages are short. From how many numbers on may a library cut one?"
+    asks = "From how many numbers on may a library cut a message?"
+    asks = asks if name == "cut" else "Are they random?"
+    return f"None of your inputs shows this mistake. {asks}"
 
 
 def of_a_test(answer):

@@ -152,6 +152,14 @@ def test_another_test_that_is_right_is_accepted():
 def test_a_test_that_finds_nothing_is_refused():
     assert failed("planted-mistakes", lambda layer: "nothing", "averaged") == '"mean" is found'
 
+    def of_zeros(layer):  # of which every layer is right, however long the messages are
+        zeros, one = np.zeros((3000, 8)), np.ones(8)
+        for cut_by, counts in (("rows", [1000, 2000]), ("features", [1, 7])):
+            assert not np.any(layer(zeros, one, one, zeros, cut_by, counts)[1])
+        return "nothing"
+
+    assert failed("planted-mistakes", of_zeros, "None of your inputs") == '"mean" is found'
+
 
 # ---- Exercise 3: bits
 

@@ -124,11 +124,15 @@ def _of_a_merge(answer):
             return None
         way = (mean + residual - means[0]) / distance
         terms = np.stack([*squares, distance**2], -1)
-        held = np.linalg.lstsq(terms, total, rcond=None)[0].round(4)
+        held = np.linalg.lstsq(terms, total, rcond=None)[0]
+        fits = np.ptp(way) < 1e-4 and abs(terms @ held - total).max() < 1e-3
+        held = held.round(4)
         start = f"Of groups of {counts[0]} and {counts[1]} numbers your"
         if np.ptp(way) < 1e-4 < abs(way[0] - counts[1] / 128):
             says = f"{start} mean lies {way[0]:.3g} of the way from the first's to the second's."
             says += " Which of them is it nearer to?"
+        elif not fits:
+            return None
         elif abs(held[:2] - 1).max() > 1e-4:
             says = f"{start} squares hold {held[0]:.4g} and {held[1]:.4g} times those of the two."
             says += " Are sums added, or means?"

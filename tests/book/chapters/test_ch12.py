@@ -113,6 +113,13 @@ MERGES = [
 ]
 
 
+def test_nothing_is_said_of_squares_that_no_sum_of_these_terms_is():
+    forgotten = solution_with("merge-groups", ("distance * moved", "abs(moved)"))
+    doubled = solution_with("merge-groups", ("distance * moved", "2 * distance * moved"))
+    assert ch12._of_a_merge(forgotten) is None
+    assert "squares hold 48 times the squared distance" in ch12._of_a_merge(doubled).sentence
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("answer, title, words", MERGES, ids=range(len(MERGES)))
 def test_what_is_said_of_a_merge(answer, title, words):

@@ -16,9 +16,10 @@ a tuple, and a branch that no thread takes is looked at only for what it names.
 
 **Not modelled**: the order in which other blocks see writes (blocks count as unordered, and atomics
 order nothing), time, caches, fused multiply-add (every product is rounded), the flushing of tiny
-numbers under ``fastmath``, the last bits of ``exp`` and ``log``, and the width of integers between
-conversions (64 bits in Numba, unbounded here). Stricter than CUDA: the mask of a warp operation may
-not name lanes that have returned or do not exist.
+numbers under ``fastmath`` and by atomic additions of float32 to global memory, the last bits of
+``exp`` and ``log``, and the width of integers between conversions (64 bits in Numba, unbounded
+here). Stricter than CUDA: the mask of a warp operation may not name lanes that have returned or do
+not exist.
 
 The package needs NumPy and nothing else of ``lnlib``. To read it, begin with a kernel's way through
 it:

@@ -18,8 +18,9 @@ kernel with "misaligned address".
 
 Product and sum, as in ``a * b - c``, are compiled to one operation with one rounding. Where the
 product must be rounded by itself, write ``libdevice.fmul_rn(a, b)`` (``dmul_rn`` for float64).
-Nothing else is changed as long as ``cuda.jit`` gets no ``fastmath``: any of its settings, even
-``{"contract"}``, also makes division and square root approximate, and 0 of subnormal numbers.
+Atomic additions of float32 to global memory make 0 of subnormal numbers. Nothing else is changed as
+long as ``cuda.jit`` gets no ``fastmath``: any of its settings, even ``{"contract"}``, also makes
+division and square root approximate, and 0 of subnormal numbers.
 
 **bfloat16** is the upper half of a float32, and NumPy has no name for it. In kernels an array of it
 is one of uint16: what is read from it goes through ``widened``, what is stored through

@@ -156,7 +156,8 @@ class _Norm(torch.nn.Module):
     def _normalise(self, x, residual):
         sides, axes = self.normalized_shape, len(self.normalized_shape)
         validation.require_shape("x", tuple(x.shape[-axes:]), sides, ", those of its last axes")
-        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        arithmetic = torch.promote_types(x.dtype, torch.float32)
+        eps = torch.finfo(arithmetic).eps if self.eps is None else self.eps
         weight = x.new_ones(sides) if self.weight is None else self.weight
         parameters = {"gamma": weight.flatten()}
         if self.norm.beta:
@@ -183,7 +184,9 @@ class LayerNorm(_Norm):
 
 
 class RMSNorm(_Norm):
-    """:func:`rms_norm` as a module, for :class:`torch.nn.RMSNorm`, whose default of eps it has."""
+    """:func:`rms_norm` as a module, for :class:`torch.nn.RMSNorm`. An eps of None is what PyTorch
+    takes for it: that of the arithmetic's dtype, which is float32 for half precision.
+    """
 
     def __init__(self, normalized_shape, eps=None, elementwise_affine=True, **place):
         super().__init__(normalized_shape, eps, elementwise_affine, False, **place)

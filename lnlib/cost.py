@@ -258,9 +258,9 @@ def roofline(flops: Array, nbytes: Array, machine: Machine, pattern: str = "copy
     .. math:: t = \max\left(\frac{\text{flops}}{\text{FLOP/s}},
               \frac{\text{bytes}}{\text{byte/s}}\right)
 
-    A fused forward reads one array and writes one, as ``pattern="copy"`` does; a fused backward
-    reads two and writes one, as ``pattern="triad"`` does. Passes that are not fused run one after
-    another: add up their times. ``flops`` and ``nbytes`` may be arrays.
+    A fused forward that keeps x reads one array and writes one, as ``pattern="copy"`` does; a fused
+    backward reads two and writes one, as ``pattern="triad"`` does. Passes that are not fused run
+    one after another: add up their times. ``flops`` and ``nbytes`` may be arrays.
     """
     validation.require_choice("pattern", pattern, ("copy", "triad"))
     validation.require_kind("machine", machine, Machine, "a Machine")

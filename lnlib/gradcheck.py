@@ -198,7 +198,7 @@ def central_difference(
 
     * ``f`` takes an array like x, returns a scalar; with ``dy``, an array of dy's shape.
     * ``x``, of any shape, is float64, or float32 to see what that does. Never modified.
-    * ``h`` is the step, in x's units; default :math:`(12u)^{1/3}` times the length of x.
+    * ``h`` is the step, in x's units; default :math:`(12u)^{1/3}` times x's length, rounded up.
     * ``dy``: differentiate :math:`\langle dy, f(x) \rangle`, subtracting outputs before they are
       summed, which is more accurate than a difference of two sums.
 

@@ -16,8 +16,8 @@ forward's rstd and backward's mean(g xhat) are float64.
 Same row, same bits: y and dx of a row do not depend on the batch it stands in, and parameter
 gradients have the same bits in every run.
 
-Nothing on these paths uses ``abs``, ``var`` or ``conj``: the functions are analytic in x, residual,
-gamma and beta, so the complex step may differentiate them.
+Complex numbers meet no ``abs``, ``var`` or ``conj`` on these paths: the functions are analytic in
+x, residual, gamma and beta, so the complex step may differentiate them.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def layer_norm_forward(
     * ``round_twice``, for half-precision x: round xhat to x's dtype before it is multiplied by
       gamma, like model files with ``weight * hidden.to(dtype)``. Gradients do not change.
     * ``precise``, for float32 and half-precision x: do the arithmetic of both passes in float64. y
-      and dx are then the exact results rounded once, at any kappa up to 1e6.
+      and dx then err by hardly more than one rounding, at any kappa up to 1e6.
 
     NaN and Inf stay in their row. A constant row with eps = 0 is NaN. A finite row whose squares
     leave the range of the dtype is done again, scaled by a power of two (not in complex128).

@@ -209,10 +209,10 @@ def sum_roundings(D: Array, order: str) -> np.ndarray:
     * "sequential": :math:`\sum_k (k/D)^2 = D/3`. Welford's mean as well.
     * "accumulators": eight sums whose errors average, then eight in turn: :math:`D/192 + 8/3`.
     * "pairwise": one rounding of the total, two of half its size, four of a quarter: 1 + 1/2 + 1/4
-      + ... = 2. Chan's mean as well. (NumPy's blocks of 128 make it 2.2 to 2.8.)
+      + ... = 2. Chan's mean as well. (NumPy's blocks of 128 make it 2 to 2.5, if 8 divides D.)
     * "exact": 1, for a sum rounded once: wide, compensated, the mean of the shifted algorithm.
 
-    A mean has one more, unless D is a power of two.
+    Dividing a rounded sum by D is one more, unless D is a power of two.
     """
     D = validation.require_numbers("D", D, least=1)
     table = {"sequential": D / 3, "accumulators": D / 192 + 8 / 3, "pairwise": 2.0, "exact": 1.0}

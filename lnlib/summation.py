@@ -65,7 +65,7 @@ def by_halves(a: ArrayLike, dtype: str | None = None) -> np.ndarray:
     """Sum over the first axis: half of the rows is added to the other half, until one is left.
 
     Sums are rounded to a's dtype, or in a float32 array to "bfloat16". The error is at most
-    ceil(log2(n)) u.
+    ceil(log2(n)) u times the sum of absolute values.
     """
     a = _rows(a, ("float32", "float64") if dtype is None else ("float32",))
     if dtype is not None:

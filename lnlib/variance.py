@@ -7,7 +7,7 @@ Every algorithm takes x of shape (..., D) and returns three arrays of shape (...
     (m, c, v) \quad\text{for}\quad \hat x = \bigl((x - m) - c\bigr) / \sqrt{v + \varepsilon} ,
 
 where the *correction* c is what must still be subtracted once the mean m has been; only the last
-algorithm needs one. All arithmetic is done in x's dtype, half precision included.
+algorithm needs one. But for :func:`wide`, arithmetic is done in x's dtype, half precision included.
 
 Notation: u is the unit roundoff of x's dtype (2**-24 in float32), mu and sigma are the mean and the
 standard deviation of the row, :math:`\kappa = \sqrt{1 + \mu^2/\sigma^2}` is the condition number of
@@ -135,8 +135,8 @@ def naive(x: np.ndarray, order: str = "pairwise") -> Moments:
 def naive_clipped(x: np.ndarray, order: str = "pairwise") -> Moments:
     r""":func:`naive`, clipped: :math:`\sigma^2 = \max(\overline{x^2} - m^2,\, 0)`.
 
-    No NaN any more, and no better answer: with var = 0, xhat is :math:`(x - m)/\sqrt\varepsilon`,
-    which is :math:`\sqrt{1 + \sigma^2/\varepsilon}` times too large.
+    No negative variance, and no better answer: with var = 0, xhat is :math:`(x - m)/\sqrt
+    \varepsilon`, which is :math:`\sqrt{1 + \sigma^2/\varepsilon}` times too large.
     """
     m, c, var = naive(x, order)
     return m, c, np.maximum(var, np.zeros_like(var))
@@ -247,7 +247,7 @@ def chan(x: np.ndarray, order: str = "pairwise") -> Moments:
 def neumaier(x: np.ndarray, order: str = "sequential") -> Moments:
     r""":func:`two_pass` with :func:`compensated_total` for both sums.
 
-    The error no longer grows with D in practice: it is :math:`u + (\kappa u)^2`. One running sum is
+    The error no longer grows with D in practice: it is :math:`u + (\kappa u)^2`. Running sums are
     all it needs; ``order`` changes nothing. That of xhat stays: m is rounded.
     """
     D = x.shape[-1]
@@ -282,8 +282,8 @@ def recentred(x: np.ndarray, order: str = "pairwise") -> Moments:
     residual would be rounded to m again. What is left of the mean in xhat is at most :math:`\delta
     = E u\,(1 + E u |\mu|/\sigma)`, and the error of the variance is :math:`E u + \delta^2`. Both
     are a few E u while :math:`E u |\mu|/\sigma` is below 1. Chains of additions must be short for
-    that: pairwise will do where sigma is at least the spacing of the elements, one running sum over
-    D = 65536 will not.
+    that: in practice pairwise will do where sigma is at least the spacing of the elements, one
+    running sum over D = 65536 will not.
 
     A constant row comes out as exact zeros, if its sum is in range. If all x are k, then d is a
     small whole number j of units in the last place of k, the same for all, and its partial sums are

@@ -54,7 +54,7 @@ class CpuNormCache(NamedTuple):
     * ``dtype``, gamma's, which dgamma and dbeta will have.
     * ``norm``, its row of :data:`lnlib.norms.NORMS`.
 
-    Backward refuses ``x`` and ``saved`` of another type, shape or dtype than forward made. It reads
+    Backward refuses ``x`` and ``saved`` whose types, sizes or dtypes do not go together. It reads
     ``eps`` only where NumPy computes a row or gradient out of range, and ``dtype`` only for
     half precision, unchecked.
     """

@@ -14,7 +14,7 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA, made of the parts in :mod:`l
   registers, at most :data:`~lnlib.gpu.plans.ROWS_ADDED` of them. The sums of a block go to one row
   of partial sums, which another kernel adds. Without atomics every run has the same bits.
 * **Asking early.** A thread waits for memory where it uses what it has asked for. So it asks for
-  all its numbers of a row first, and in backward, up to 4096 numbers (a quarter less as above), for
+  all its numbers of a row first, and in backward, up to 4096 numbers (2048 if ``precise``), for
   those of its next row, so that memory has work while it adds up these.
 * **Short rows.** In backward a row of up to 256 numbers (192 where they are read one by one), in
   forward one of up to 512 (384), is in a warp or a part of one, and a block does several.

@@ -16,9 +16,9 @@ from numba.extending import intrinsic
 class NoAlias(CompilerBase):
     """Numba's compiler, told that no two array arguments overlap.
 
-    Without it vector loops stand behind run-time checks of every pair of arrays, for every row, and
-    short rows spend their time in these. ``flags.noalias`` is not a documented option: if a version
-    of Numba drops it the results stay right, and ``test_cpu_compiler.py`` says so.
+    Without it vector loops stand behind run-time checks of pairs of arrays, mostly for every row,
+    and short rows take longer. ``flags.noalias`` is not a documented option: if a version of Numba
+    drops it the results stay right, and ``test_cpu_compiler.py`` says so.
     """
 
     def __init__(self, *args, **kwargs):

@@ -215,7 +215,7 @@ def _negative_rows(rng):
 
 
 def _large_float64_rows(rng):
-    # Nothing wider is at hand to hide in.
+    # Not every machine has a wider type to hide in.
     row = regimes.rows(rng, 1, 100, 0.5, dtype="float64")[0]
     for power in (600, 1000):
         what = f"float64, sigma 2**{power} with eps = 0"
@@ -297,8 +297,8 @@ eps * scale**2 => eps
 eps * scale**2 => eps * scale
     Your eps is scaled as the row is. To what is it added?
 scaled, eps=max(eps * scale**2, tiny) => row.astype(float), eps=eps).astype(row.dtype
-    The squares of large float64 rows overflow as before. No type is wider, and no fixed power is
-    enough.
+    The squares of large float64 rows overflow as before. Not every machine has a wider type. Which
+    power of two makes them small enough?
 max(eps * scale**2, tiny) => eps * scale**2
     The scaled eps is allowed to become 0. What is then the result for a constant row?
 """

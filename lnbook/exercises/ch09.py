@@ -193,7 +193,7 @@ def _measured(found, tolerance, in_pairs, rng, **_):
 MISTAKES = r"""
 == digits-of-dx
 rstd * cache.gamma => rstd
-    Your numerator is computed from dy alone. What reaches the normalisation on the way back?
+    Your numerator has dy where g belongs. What reaches the normalisation on the way back?
 np.linalg.norm(cache.rstd * cache.gamma * dy) / size
 => (np.linalg.norm(cache.rstd * cache.gamma * dy) / size) ** 2
     Your kappa is a quotient of squares. Which root does a norm have?

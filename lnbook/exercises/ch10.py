@@ -165,8 +165,8 @@ max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)
     The number is rounded to a whole one. Does the docstring ask for that?
 == step-peak
 3 + => 2 +
-    An array of x's size is missing. Forward, loss and backward each make one at least. Are all
-    counted?
+    An array of x's size is missing. Forward and loss make one at least, and so does backward unless
+    it works in place. Are all counted?
 (keep == "xhat") => (keep == "x")
     The two ways to keep are the wrong way round. Which one keeps a new array of x's size?
 return itemsize * ( => return (
@@ -176,7 +176,7 @@ return itemsize * ( => return (
 - in_place => - (not in_place)
     An array is saved where in_place is not set. Over which array is dx written where it is?
 3 + (keep == "xhat") => 2
-    Nothing that forward leaves is in your sum. What does it make of x's size?
+    No array of x's size that forward leaves is in your sum. Which does it make?
 1 if keep == "xhat" else 2 => 2
     Two statistics are kept in both cases. What is the mean for, once xhat is there?
 + 2 * D =>

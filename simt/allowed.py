@@ -68,7 +68,7 @@ NUMPY = _words("""
     float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 pi e inf nan
 """)
 
-LIBDEVICE = frozenset(["fadd_rn", "fmul_rn", "dadd_rn", "dmul_rn"])
+LIBDEVICE = "fadd_rn", "fmul_rn", "dadd_rn", "dmul_rn"
 
 #: What waits for other threads, and how many arguments it takes at least and at most.
 WARP_OPERATIONS = {
@@ -96,9 +96,7 @@ CUDA_CALLS = {
 }
 
 #: Of arrays, and of threadIdx and its like.
-ATTRIBUTES = frozenset(
-    ["shape", "size", "ndim", "dtype", "itemsize", "nbytes", "strides", "type", "x", "y", "z"]
-)
+ATTRIBUTES = _words("shape size ndim dtype itemsize nbytes strides type x y z")
 
 OF_ARRAYS = f"of an array, a kernel has {', '.join(sorted(ATTRIBUTES - set('xyz')))}"
 

@@ -15,6 +15,7 @@ import numpy as np
 from normcheck.mistakes.change import executed
 from simt.cuda_access import (  # noqa: F401 - some are for kernels that are text
     FULL,
+    bfloat16,
     cuda,
     device,
     float16,
@@ -25,12 +26,14 @@ from simt.cuda_access import (  # noqa: F401 - some are for kernels that are tex
     load4,
     load8,
     store4,
+    widened,
 )
 
 # What the kernels, which are text, find outside of them.
 FOUR, SIXTEEN, YES, PAIR = 4, 16, True, (4, 8)
 NONE, ONE, ROOT, CHOOSE = None, 1, math.sqrt, math.comb
 F32, I64, TABLE = np.float32(2), np.int64(4), np.arange(32, dtype=np.float32)
+DTYPE, WHOLE = TABLE.dtype, np.arange(32)
 LIST, NAMES, SQUARE = [1, 2], types.SimpleNamespace(five=5), TABLE.reshape(4, 8)
 
 

@@ -1,5 +1,6 @@
 """The log of an interpreted kernel: sectors, requests, bank conflicts and events, as by hand."""
 
+import gc
 import pickle
 
 import numpy as np
@@ -106,5 +107,5 @@ def test_it_is_deterministic():
         results.append((simt.launch(atomics, 2, 64, x, total, log=True), total.tobytes()))
     assert results[0] == results[1]
     (run, _), _ = results
-    assert (run.grid, run.block, run.lanes) == (2, 64, 32)
+    assert (run.grid, run.block, run.lanes) == (2, 64, 32) and gc.isenabled()
     assert pickle.loads(pickle.dumps(run)) == run != run._replace(accesses=None)

@@ -143,7 +143,7 @@ def test_warp_operations_and_votes_of_a_block():
         ballot[t] = cuda.ballot_sync(FULL, t % 32 < 3 or t % 32 == 31)  # an int32
         some[t] = cuda.any_sync(FULL, t == 40)
         every[t] = cuda.all_sync(FULL, t < 32)
-        number[t] = cuda.syncthreads_count(t)
+        number[t] = cuda.syncthreads_count(t) + 100 * cuda.laneid
         all_of_block[t], any_of_block[t] = cuda.syncthreads_and(t), cuda.syncthreads_or(t)
         if t == 9:
             cuda.syncwarp(1 << 9)  # a lane alone
@@ -153,7 +153,7 @@ def test_warp_operations_and_votes_of_a_block():
     simt.launch(kernel, 1, 64, *got)
     expected = [np.where(lane < 1, t, t - 1), np.where(lane < 30, t + 2, t), t ^ 5]
     expected += [t // 32 * 32 + 7, np.full(64, 7 - 2**31), t // 32, 1 - t // 32]
-    expected += [63 + 0 * t, 0 * t, 1 + 0 * t]
+    expected += [63 + 100 * lane, 0 * t, 1 + 0 * t]
     np.testing.assert_array_equal(got, expected)
 
 

@@ -56,9 +56,9 @@ def _joined(join, parts, block):
     """The numbers of the whole row, one column each: parts of all ranks joined in one tree."""
     if not len(parts):
         raise ValueError("x: found no features on any rank, expected at least one")
-    if block is not None and parts.shape[1]:
-        require_blocks(parts[:, 0, 0], block, "features")
-    return np.split(tree(join, parts), parts.shape[-1], axis=-1)
+    if block is not None:
+        require_blocks(parts[:, :1, 0].ravel(), block, "features")
+    return np.split(tree(join, parts), parts.shape[2], axis=1)
 
 
 def _statistics(rows, eps, block, norm):
@@ -72,7 +72,7 @@ def _statistics(rows, eps, block, norm):
         # The same rows on all ranks, because the bits are. NaN is among them.
         redo = ~((smallest < var_eps) & (var_eps < largest))[:, 0]
         if redo.any():  # M <= 2**e; M is a rank's largest size, or the root of eps
-            M = np.maximum(np.abs(rows[redo]).max(axis=-1, initial=0), max(math.sqrt(eps), 5e-324))
+            M = np.maximum(np.abs(rows[redo]).max(axis=1, initial=0), max(math.sqrt(eps), 5e-324))
             e[redo, 0] = (yield GATHER, np.frexp(M)[1].astype(np.int64)[None]).max(axis=0)
             rows[redo] = np.ldexp(rows[redo], -e[redo])
             again = _joined(join, (yield GATHER, numbers_of(rows[redo], block)), block)

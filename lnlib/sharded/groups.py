@@ -19,15 +19,15 @@ def _of_parts(columns, make, block, *arrays):
     for start in range(0, width, block):
         parts = [a[:, start : start + block] for a in arrays]
         numbers = make(*parts)
-        made.append(np.concatenate([np.full_like(numbers[0], parts[0].shape[1]), *numbers], -1))
+        made.append(np.concatenate([np.full_like(numbers[0], parts[0].shape[1]), *numbers], 1))
     return np.stack(made) if made else np.empty((0, rows, columns), arrays[0].dtype)
 
 
 def centred(x):
     """(m, r, x - m - r) of each row: the mean rounded, what it leaves, and the row less both."""
-    m = x.mean(axis=-1, keepdims=True)
+    m = x.mean(axis=1, keepdims=True)
     c = x - m
-    r = c.mean(axis=-1, keepdims=True)
+    r = c.mean(axis=1, keepdims=True)
     c -= r  # in place, here and below: to get new memory takes longer than to subtract
     return m, r, c
 
@@ -38,7 +38,7 @@ def quadruples(x, block=None):
     def make(part):
         m, r, c = centred(part)
         c *= c
-        return m, r, c.sum(-1, keepdims=True)
+        return m, r, c.sum(1, keepdims=True)
 
     return _of_parts(4, make, block, x)
 
@@ -52,14 +52,14 @@ def quintuples(g, xhat, block=None):
     def make(part, along):
         m, r, c = centred(part)
         c *= along
-        return m, r, along.sum(-1, keepdims=True), c.sum(-1, keepdims=True)
+        return m, r, along.sum(1, keepdims=True), c.sum(1, keepdims=True)
 
     return _of_parts(5, make, block, g, xhat)
 
 
 def products(a, b, block=None):
     """(n, sum of a * b) of every row for each block of features: (blocks, rows, 2)."""
-    return _of_parts(2, lambda part, other: [(part * other).sum(-1, keepdims=True)], block, a, b)
+    return _of_parts(2, lambda part, other: [(part * other).sum(1, keepdims=True)], block, a, b)
 
 
 def squares(x, block=None):

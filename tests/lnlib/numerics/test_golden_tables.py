@@ -11,7 +11,7 @@ from golden import compare
 
 from lnlib import cost, regimes, summation
 from lnlib.gpu import plans
-from lnlib.sharded import traffic
+from lnlib.sharded import shards, traffic
 from normcheck import tolerance
 
 #: On both sides of every width where a plan changes, and some more.
@@ -28,6 +28,9 @@ CALLS = {
     traffic.features: (SHARDS, (10,), ("layer", "rms"), (None, 16)),
     traffic.rows: (SHARDS, (10,), ("layer", "rms"), (None, 16)),
     traffic.seconds: (SENT, (1e-6,), (1e-9,)),
+    traffic.total: (([], SENT[:1], SENT[:3]),),
+    shards.cut: ((0, 1, 7, 60), (1, 3, 8), (1, 4)),
+    shards.widths: ((0, 5), (0, 2), (3,)),
     cost.memory: (PASSES, (3,), (5,), ("float16", "float64")),
     tolerance.distance_loss: ((10.0, 100.0, 1e3, 1e6), D),
     regimes.parts: ((1.5, 2.0), (3.0,), TOWARDS),

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from ranks import numbers, run, single
 
-from lnlib import reference
-from lnlib.sharded import cut, widths
+from lnlib import layernorm, reference
+from lnlib.sharded import cut, features, rows, simulate, widths
 
 NAMES = "y", "xhat", "dx", "dgamma", "dbeta"
 
@@ -102,7 +102,7 @@ def test_rows_whose_squares_leave_the_range_are_done_again(norm, eps):
     nothing; statistics are rounded as they are in range, a few u; of eps is left nothing.
     """
     x, gamma, beta, dy = numbers(6, 40, 3.0, "float64")
-    x[1, :13] = 0  # nothing but zeros on the first rank
+    x[[1, 3], :13] = 0  # nothing but zeros on the first rank
     wanted = run("features", 3, x, gamma, beta, dy, norm=norm, eps=0.0)
     wide = x.copy()
     k = np.array([0, 700, 1020, -800, 0, 0] if eps == 0 else [0, 700, 1020, 600, 0, 0])[:, None]
@@ -176,3 +176,17 @@ def test_any_leading_shape():
     )
     assert deep[0].shape == (2, 3, 2, 40)
     assert [a.tobytes() for a in deep] == [a.tobytes() for a in flat]
+
+
+@pytest.mark.parametrize("module", [rows, features])
+def test_dh_is_added_and_statistics_have_one_number_a_row(module):
+    """One rank has what one process has, but for roundings: of the sum of dx and dh one."""
+    x, *parameters, dy = numbers(12, 40, 0, "float64")
+    x, dy = x.reshape(3, 4, 40), dy.reshape(3, 4, 40)
+    whole = layernorm.layer_norm_forward(x, *parameters, residual=dy)
+    here = simulate([module.layer_norm_forward(x, *parameters, residual=dy)])[0]
+    assert here[2].rstd.shape == (3, 4, 1) and here[1].tobytes() == whole[1].tobytes()
+    wanted = layernorm.layer_norm_backward(dy, whole[2], x)
+    found = simulate([module.layer_norm_backward(dy, here[2], x)])[0]
+    for one, other in zip((here[0], *found), (whole[0], *wanted)):
+        assert np.allclose(one, other, rtol=1e-13, atol=1e-13)

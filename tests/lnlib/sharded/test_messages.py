@@ -3,9 +3,11 @@ name.
 """
 
 import functools
+from pathlib import Path
 
 import numpy as np
 import pytest
+from golden import compare
 from ranks import edges, numbers, of_edges, program
 
 from lnlib.sharded import (
@@ -73,33 +75,61 @@ def test_a_merge_gets_whole_rows_or_pieces_of_a_flat_message():
         assert found[1][0].tolist() == wanted
 
 
-#: What a rank does instead of SUM of three float64, and the words of all ranks.
-WRONG = {
-    "returns": (
-        lambda: say(),
-        "operation: found sum of float64 (3) on ranks 0, 2 and the end of the program on",
-    ),
-    "raises": (lambda: fails(), "rank 1: KeyError: 'x'"),
-    "shape": (lambda: say((SUM, np.ones(4))), "(3) on ranks 0, 2 and sum of float64 (4) on rank 1"),
-    "dtype": (lambda: say((SUM, np.ones(3, "f4"))), "sum of float32 (3) on rank 1"),
-    "operation": (lambda: say((GATHER, np.ones(3))), "gather of float64 (any) on rank 1"),
-    "merge": (lambda: say((merge, np.ones(3))), "merge by merge of float64 (3) on rank 1"),
-    "same": (lambda: say((SAME, {"eps": 1})), "and same on rank 1"),
-    "unknown": (lambda: say(("mean", 1)), "rank 1: ValueError: message: found operation 'mean'"),
-}
-
-
-def fails():
-    raise KeyError("x")
+def fails(error):
+    raise error
     yield
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_what_one_rank_does_otherwise_is_told(what):
-    wrong, words = WRONG[what]
+X, (GAMMA, BETA) = numbers(12, 40)[0], np.arange(80, dtype="f4").reshape(2, 40)
+#: What a rank does instead of SUM of three float64.
+WRONG = {
+    "returns": lambda: say(),
+    "raises": lambda: fails(KeyError("x")),
+    "leaves": lambda: fails(SystemExit(0)),
+    "shape": lambda: say((SUM, np.ones(4))),
+    "axes": lambda: say((SUM, np.ones((3, 1)))),
+    "dtype": lambda: say((SUM, np.ones(3, "f4"))),
+    "operation": lambda: say((GATHER, np.ones((3, 2)))),
+    "merge": lambda: say((merge, np.ones(3))),
+    "a merge without a name": lambda: say((functools.partial(merge), np.ones(3))),
+    "same": lambda: say((SAME, {"eps": 1})),
+    "unknown": lambda: say(("mean", 1)),
+    "one number": lambda: say((GATHER, 1.0)),
+    "complex": lambda: say((SUM, np.ones(3, complex))),
+    "no message": lambda: say(1),
+    "nothing the same": lambda: say((SAME, 1)),
+}
+#: Programs of which one is wrong, or differs.
+DRIFTED = {
+    "beta": [rows.layer_norm_forward(X, GAMMA, b) for b in (BETA, -BETA)],
+    "eps": [rows.layer_norm_forward(X, GAMMA, BETA, e) for e in (1e-5, 1e-6)],
+    "gamma": [rows.rms_norm_forward(X, g) for g in (GAMMA, -GAMMA)],
+    "width": [rows.rms_norm_forward(X[:, :n], GAMMA[:n]) for n in (40, 39)],
+    "dtype of x": [rows.rms_norm_forward(X.astype(d), GAMMA) for d in ("f4", "f2")],
+    "precise": [rows.layer_norm_forward(X, GAMMA, BETA, precise=p) for p in (False, True)],
+    "rows": [features.layer_norm_forward(x, GAMMA, BETA) for x in (X, X, X[1:])],
+    "eps of features": [features.rms_norm_forward(X, GAMMA, e) for e in (1e-5, 1e-6)],
+    "dtype of gamma": [features.rms_norm_forward(X.astype("f2"), GAMMA.astype(d)) for d in "fe"],
+    "precise features": [features.rms_norm_forward(X, GAMMA, precise=p) for p in (False, True)],
+    "blocks": [features.rms_norm_forward(X, GAMMA, reproducible=r) for r in (False, True)],
+    "sizes": [features.rms_norm_forward(X, GAMMA, reproducible=True, block=b) for b in (16, 8)],
+    "cut": [features.rms_norm_forward(X, GAMMA, reproducible=True, block=b) for b in (16, 16)],
+    "no features": [features.rms_norm_forward(X[:, :0], GAMMA[:0]) for _ in "ab"],
+    "no axis": [features.rms_norm_forward(np.float32(1), GAMMA)],
+    "NaN": [rows.rms_norm_forward(x, GAMMA, finite=True) for x in (X, X * np.float32(np.nan))],
+    "NaN, added": [features.rms_norm_forward(X, GAMMA, residual=X * np.inf, finite=True)],
+}
+
+
+@pytest.mark.parametrize("what", [*WRONG, *DRIFTED])
+def test_what_all_ranks_say(what):
+    if what in DRIFTED:
+        programs = DRIFTED[what]
+    else:
+        programs = [say((SUM, np.ones(3))), WRONG[what](), say((SUM, np.ones(3)))]
     with pytest.raises(RankError) as caught:
-        simulate([say((SUM, np.ones(3))), wrong(), say((SUM, np.ones(3)))])
-    assert words in str(caught.value)
+        simulate(programs)
+    compare(Path(__file__).with_name("said.txt"), what, str(caught.value))
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
@@ -124,36 +154,14 @@ def test_bytes_counted_are_bytes_predicted(how, parts, block, norm):
     )
 
 
-def test_parameters_that_drifted_apart_and_rows_that_do_not_fit():
-    x, gamma, beta, dy = numbers(12, 40)
-    of_rows, of_features = rows.layer_norm_forward, features.layer_norm_forward
-    rms = features.rms_norm_forward
-    for programs, words in (
-        ([of_rows(x, gamma, b) for b in (beta, -beta)], r"beta: found .* checksum \w+ on rank 0"),
-        (
-            [of_rows(x, gamma, beta, e) for e in (1e-5, 1e-6)],
-            "eps: found 1e-05 on rank 0 and 1e-06 on",
-        ),
-        ([rows.rms_norm_forward(x, g) for g in (gamma, -gamma)], "gamma: found float32, numbers"),
-        (
-            [of_rows(x, gamma, beta, precise=flag) for flag in (False, True)],
-            "dtype of the arithmetic: found float32 on rank 0 and float64 on rank 1",
-        ),
-        (
-            [of_features(a, gamma, beta) for a in (x, x[1:])],
-            r"leading shape of x: found \(12,\) on rank 0 and \(11,\) on rank 1",
-        ),
-        (
-            [rms(x, gamma, reproducible=flag) for flag in (False, True)],
-            "block: found None on rank 0 and 128 on rank 1",
-        ),
-        (
-            [of_features(x[:, :0], gamma[:0], beta[:0]) for _ in "ab"],
-            "ranks 0, 1: ValueError: x: found no features on any rank",
-        ),
-    ):
-        with pytest.raises(RankError, match=f"^{words}"):
-            simulate(programs)
+def test_blocks_by_default_and_of_no_rows():
+    """64 rows or 128 features, as the pages say; a batch without rows has none."""
+    for how, block in (("rows", 64), ("features", 128)):
+        for count in (130, 0):
+            arrays, log = numbers(count, 260), []
+            simulate([program(how, slice(None), *arrays, reproducible=True)], log=log)
+            sizes = (count, 260) if how == "rows" else (260, count)
+            assert log == getattr(traffic, how)(sizes[:1], sizes[1], "layer", block)
 
 
 @pytest.mark.parametrize(

@@ -266,6 +266,8 @@ FURTHER = [
     ("grid: found 0, expected 1 to", lambda: simt.launch(store, 0, 1, ONE)),
     ("block: found bool, expected one integer", lambda: simt.launch(store, 1, True, ONE)),
     ("lanes: found 3, expected", lambda: simt.launch(store, 1, 1, ONE, lanes=3)),
+    ("order: found 'x', expected one of", lambda: sharded.simulate([(_ for _ in "")], order="x")),
+    ("piece: found 0, expected an integer", lambda: sharded.simulate([(_ for _ in "")], piece=0)),
     ("run: found NoneType, expected the Run", lambda: simt.sectors(None)),
     ("run: found a launch without a log", lambda: simt.sectors(simt.launch(store, 1, 1, ONE))),
     ("shape: found -1, expected an integer", lambda: simt.uninitialised(-1, np.float32)),

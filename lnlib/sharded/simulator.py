@@ -42,9 +42,7 @@ def _reply(steps, order, piece):
     combine = ORDERS[order]
     if operation == SUM:
         return combine(np.add, arrays)
-    if not arrays[0].size:  # nothing to merge
-        return arrays[0]
-    if piece is None:
+    if piece is None or not arrays[0].size:
         return combine(operation, arrays)
     flat = [a.ravel() for a in arrays]  # a library that knows of numbers, not of rows
     cuts = range(0, flat[0].size, piece)

@@ -87,6 +87,7 @@ def test_constant_rows_and_constant_upstream_give_exact_zeros(dtype, ranks):
     one, zero = np.ones_like(gamma), np.zeros_like(beta)
     y, *_ = run("features", ranks, x, gamma, zero, dy)
     assert not y.any()
+    assert np.isnan(run("features", ranks, x, gamma, zero, dy, eps=0.0)[0]).all()
     x, dy = numbers(5, 700, 1.0, dtype)[0], np.full_like(dy, 0.1)
     _, _, dx, *_ = run("features", ranks, x, one, zero, dy)
     assert not dx.any()

@@ -104,7 +104,7 @@ DRIFTED = {
     "beta": [rows.layer_norm_forward(X, GAMMA, b) for b in (BETA, -BETA)],
     "eps": [rows.layer_norm_forward(X, GAMMA, BETA, e) for e in (1e-5, 1e-6)],
     "gamma": [rows.rms_norm_forward(X, g) for g in (GAMMA, -GAMMA)],
-    "width": [rows.rms_norm_forward(X[:, :n], GAMMA[:n]) for n in (40, 39)],
+    "width": [rows.rms_norm_forward(X[None, :, :n], GAMMA[:n]) for n in (40, 39)],
     "dtype of x": [rows.rms_norm_forward(X.astype(d), GAMMA) for d in ("f4", "f2")],
     "precise": [rows.layer_norm_forward(X, GAMMA, BETA, precise=p) for p in (False, True)],
     "rows": [features.layer_norm_forward(x, GAMMA, BETA) for x in (X, X, X[1:])],
@@ -180,7 +180,8 @@ def test_nan_is_data_unless_it_is_refused(forward):
     with np.errstate(all="raise"):  # the caller's, of which ranks take no notice
         simulate([forward(a, *parameters) for a in (x, nan)])
         far = np.where(np.arange(40) == 7, 1e300, x.astype("f8") / 1e300)
-        simulate([forward(far, *(a.astype("f8") for a in parameters))])
+        wide = [a.astype("f8") for a in parameters]
+        simulate([forward(far, *wide), forward(far, *wide, residual=far + 1.7e308)])
     with pytest.raises(
         RankError, match="^rank 1: ValueError: x: found NaN or Inf, expected finite numbers only"
     ):

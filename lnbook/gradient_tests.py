@@ -44,11 +44,11 @@ class GradientTest(NamedTuple):
 # not against the result: the right dx may be zero.
 #
 # TOLERANCE, for central differences. With h = (12 u)**(1/3) lengths of x, 1e-5, truncation and
-# rounding are each worth about h**2 = 1e-10; as x = 30 is itself rounded, up to u |x| / (h sigma),
-# 1e-8, is possible at sigma = 1e-3. The smallest mistake in the formula, at D = 7, is worth 1e-2.
-# Halfway, on a log scale, is 1e-5. EXACT, for what has no truncation error (invariants, complex
-# step): rounding is D u = 1e-15 times a condition number of at most a hundred or so; a factor 100
-# on top.
+# rounding are each worth about h**2 = 1e-10, also at sigma = 1e-3: h is a power of two, so that
+# x + h and x - h lose nothing. A mistake in the formula, at D = 7, is worth 3e-3 or more (one in
+# eps where sigma is 1e-3), and 1e-5 lies between. EXACT, for what has no truncation error
+# (invariants, complex step): rounding is D u = 1e-15 times a condition number of at most a hundred
+# or so; a factor 100 on top.
 TOLERANCE = 1e-5
 EXACT = 1e-11
 

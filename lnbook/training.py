@@ -15,8 +15,8 @@ def train(backward: Callable, steps: int = 200, lr: float = 0.3) -> np.ndarray:
     / 2`, a mean over rows.
 
     A linear layer and a layer norm, 16 inputs to 96 features, fit 64 rows that another such network
-    made. Forward is right; ``backward`` takes (dy, cache) and returns (dx, dgamma, dbeta), rightly
-    or not.
+    with a tanh made. Forward is right; ``backward`` takes (dy, cache) and returns (dx, dgamma,
+    dbeta), rightly or not.
     """
     validation.require_callable("backward", backward)
     validation.require_count("steps", steps, least=0)

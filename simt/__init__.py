@@ -21,7 +21,7 @@ numbers under ``fastmath`` and by atomic additions of float32 to global memory, 
 here). Stricter than CUDA: the mask of a warp operation may not name lanes that have returned or do
 not exist.
 
-The package needs NumPy and nothing else of ``lnlib``. To read it, begin with a kernel's way through
+The package needs NumPy, and nothing of ``lnlib``. To read it, begin with a kernel's way through
 it:
 
 * :mod:`~simt.allowed`: what a kernel may use, by name; :mod:`~simt.check` checks its source.

@@ -37,7 +37,7 @@ class SoftmaxBackward(Task):
         return (
             ("a matrix", (3, 5), 1.0),
             ("one row", (6,), 1.0),
-            ("large numbers, whose exp overflows", (2, 4), 1e3 * self.scale),
+            ("large numbers, whose exp is Inf or 0", (2, 4), 1e3 * self.scale),
         )
 
     def ask(self, rng, shape, size):
@@ -54,4 +54,4 @@ class SoftmaxBackward(Task):
         """The solution with a text replaced, and the sentence that names this mistake."""
         yield " - (dy * y).sum(axis=-1, keepdims=True)", "", "the path through the sum is missing"
         yield f"dx / {self.scale}", "dx", "the inner derivative is missing"
-        yield "a - a.max(axis=-1, keepdims=True)", "a", "the exponential overflows"
+        yield "a - a.max(axis=-1, keepdims=True)", "a", "the exponential is Inf or 0"

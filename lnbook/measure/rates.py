@@ -39,7 +39,7 @@ def machine(threads: int = 1, size: int = 2**27, rounds: int = 11) -> Machine:
 
     It needs Numba; ``ImportError`` without, as in a browser: write down a
     :class:`lnlib.cost.Machine` of your own there. In a child made by fork, which may not start
-    Numba's threads, it is a ``RuntimeError``. Each rate is the median of eleven ``rounds``. Bytes
+    Numba's threads, it is a ``RuntimeError``. Each rate is the median of ``rounds``. Bytes
     are counted as STREAM counts them, two arrays for copy and three for triad: the line that a CPU
     reads before it overwrites part of it is traffic that nobody asked for.
 

@@ -1,9 +1,10 @@
 r"""Norms for PyTorch's autograd, by :mod:`lnlib.gpu` on a GPU and by :mod:`lnlib.cpu` elsewhere.
 
 :func:`layer_norm` and :func:`rms_norm` are differentiable functions. :class:`LayerNorm` and
-:class:`RMSNorm` are modules in the place of PyTorch's, with the same arguments and the same names
-in their ``state_dict``; :class:`FusedAddRMSNorm` adds a residual first. Gradients can be
-differentiated again. PyTorch is loaded with this module, which nothing in ``lnlib`` imports.
+:class:`RMSNorm` are modules in the place of PyTorch's, with the same arguments (``device`` and
+``dtype`` by name) and the same names in their ``state_dict``; :class:`FusedAddRMSNorm` adds a
+residual first. Gradients can be differentiated again. PyTorch is loaded with this module, which
+nothing in ``lnlib`` imports.
 
 * **Dtypes.** float64 (CPU), float32, float16 and bfloat16 (on a GPU it needs package ml_dtypes).
   gamma and beta have x's dtype, or float32 beside half precision.

@@ -145,9 +145,10 @@ def layer_norm_forward(
 ) -> Program[layernorm.Outputs]:
     r"""This rank's features of layer norm: :math:`y = \gamma (x - \mu) r + \beta`, and the cache.
 
-    One message, 32 bytes a row and part: the quadruples. Means over the D features of all ranks;
-    eps, residual (this rank's features of it) and precise as in
-    :func:`lnlib.layernorm.layer_norm_forward`. finite: NaN and Inf in x, residual are errors.
+    One message, 32 bytes a row and part: the quadruples; two more if some row is out of float64's
+    range or holds NaN. Means over the D features of all ranks; eps, residual (this rank's features
+    of it) and precise as in :func:`lnlib.layernorm.layer_norm_forward`. finite: NaN and Inf in x,
+    residual are errors.
     """
     options = residual, precise, reproducible, block, finite
     return (yield from _forward(LAYER_NORM, x, gamma, beta, eps, *options))

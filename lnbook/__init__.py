@@ -6,7 +6,8 @@ stored results.
 - :mod:`~lnbook.figures`: the figures and tables of the pages, in one style.
 - :mod:`~lnbook.measure`: stopwatches for the CPU and the GPU, and what is timed with them.
 - :mod:`~lnbook.results`: reads the results of benchmarks that are stored in the repository.
-- :mod:`~lnbook.forms`: other forms of the backward pass, to be compared with that of ``lnlib``.
+- :mod:`~lnbook.forms`: other forms of the backward pass, to be compared with that of ``lnlib``;
+  :mod:`~lnbook.frameworks`: the passes of three frameworks, re-created.
 - :mod:`~lnbook.training`: a small model, trained with any backward pass.
 - :mod:`~lnbook.gradient_tests`: tests of a backward, and which mistakes each kills;
   :mod:`~lnbook.habits`: published ones, and what tests do out of habit.

@@ -2,7 +2,7 @@ r"""The judge: the norms and their gradients in exact arithmetic, and how far a 
 
 Numbers are Python integers counting units of 2**-400, in NumPy arrays of dtype object. Every finite
 float in the range used here *is* such an integer, so inputs, sums and means lose nothing; a product
-or quotient is rounded to 2**-400, some 350 bits below anything a float64 can show. Results are
+or quotient is rounded to 2**-400, some 350 bits below the last of a float64 near 1. Results are
 judged in the same integers: nothing is rounded to float64 before it is compared.
 """
 

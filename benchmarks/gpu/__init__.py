@@ -2,7 +2,7 @@
 
 * :mod:`~benchmarks.gpu.contestants`: who takes part, and on what arrays;
   :mod:`~benchmarks.gpu.triton_kernels`.
-* :mod:`~benchmarks.gpu.correctness`, :mod:`~benchmarks.gpu.stages`: what is measured, in stages.
+* :mod:`.correctness`, :mod:`.stages`, :mod:`.rms`, :mod:`.sweep`: what is measured, in stages.
 * :mod:`~benchmarks.gpu.command`: a process for each stage, the file;
   :mod:`~benchmarks.gpu.tables`: what is shown.
 * :mod:`~benchmarks.gpu.code`, :mod:`~benchmarks.gpu.profile`: what the compiler makes of the

@@ -151,7 +151,7 @@ def _averaged_over(found, shape, groups):
 
 
 def _shape_of(kind):
-    ask = cases("kind shape groups", (kind, (2, 6, 5, 7), 2), (kind, (1, 12, 3, 3), 6))
+    ask = cases("kind shape groups", (kind, (3, 6, 5, 7), 2), (kind, (1, 12, 3, 3), 6))
 
     def judge(found, shape, groups, **_):
         expected = statistics_shape_solution(kind, shape, groups)

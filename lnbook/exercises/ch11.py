@@ -248,7 +248,8 @@ for start in range(0, len(x) => whole = len(x) - len(x) % lanes\n\
 for lane in sums:\n        total += lane => total = sums.sum()
     The lanes' sums are added by NumPy, in an order of its own.
 return total => return x.sum()
-    This is the sum in NumPy's order. Which numbers does a lane add?
+return total => return sum(x[k::lanes].sum() for k in range(lanes))
+    NumPy adds here, in an order of its own. Which numbers does a lane add, one after the other?
 == rms-forward-rows
 squares / D + eps => squares + eps
     The squares are added, and their mean is never taken.

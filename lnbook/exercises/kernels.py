@@ -98,7 +98,8 @@ def launch(shape, kernel_of=lambda answer: answer, measure=lambda run: ()):
         except simt.KernelError as error:
             # Lines and names of shared arrays are each author's own: without them, errors are
             # compared.
-            message = re.sub(r", line \d+|^\w+(?=\[)", "", str(error))
+            own = "|".join(code.co_varnames[code.co_argcount :]) if code else ""
+            message = re.sub(rf", line \d+|^({own})(?=\[)", "", str(error))
             text = f"{type(error).__name__}: {error}"
             means = next(
                 (means for pattern, means in _MEANINGS.items() if re.match(pattern, text)), ""

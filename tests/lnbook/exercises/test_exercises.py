@@ -113,6 +113,8 @@ def test_expect_close_says_what_is_wrong(found, message):
     with pytest.raises(Mismatch, match=message):
         expect_close(found, [1.0, 2.0], 1e-3)
     expect_close([1.0, 2.0001], [1.0, 2.0], 1e-3)
+    with pytest.raises(Mismatch, match=r"allowed\)$"):  # not for want of digits of float32
+        expect_close(np.float32([1.0, 2.00001]), [1.0, 2.0], 1e-6)
 
 
 def test_a_mistake_that_an_earlier_check_stops_is_not_named():
@@ -159,6 +161,11 @@ def of(id, change):
     return id, lambda *args: change(solution(*args))
 
 
+reading_dgammas = function_with(
+    exercises()["layer-backward"].solution, (("= dgamma[k]\n", "+= dgamma[k]\n"),)
+)
+
+
 @pytest.mark.parametrize(
     "id, candidate, kind, words",
     [
@@ -187,6 +194,9 @@ def of(id, change):
         (*of("group-norm", lambda a: 3.14159 * a), None, ""),
         (*of("eigenvalues", lambda a: a * np.nan), None, ""),
         ("group-norm", lambda x, groups, eps=1e-5: x.no_such_name, None, ""),
+        (*of("statistics-shape", lambda shape: (1, *shape[1:])), None, ""),
+        # A shared array may have any name. This one is no array of the answer's own.
+        ("layer-backward", reading_dgammas, "error", "that nothing has written so far"),
     ],
 )
 def test_a_mistake_in_other_words(id, candidate, kind, words):

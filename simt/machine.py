@@ -90,7 +90,7 @@ class _Machine:
     def local_array(self, place, shape, dtype):
         if isinstance(dtype, (str, np.dtype)):
             dtype = TYPES.get(np.dtype(dtype).name, dtype)
-        if isinstance(shape, tuple) and len(shape) == 1:
+        if isinstance(shape, tuple):
             (shape,) = shape
         if dtype not in TYPE_NAMES:  # the shape is a constant, which was looked at before
             expected = f"expected one of {', '.join(TYPES)}"
@@ -291,10 +291,9 @@ def _mistake(error):
         name = re.search("'(.*?)'", str(error))[1]
         return UninitialisedRead(f"{name} is read before it is given a value")
     if (
-        isinstance(error, (TypeError, AttributeError))
+        isinstance(error, (TypeError, AttributeError, IndexError))
         or isinstance(error, ValueError)
         and "unpack" in str(error)
-        or (isinstance(error, IndexError) and "out of bounds" not in str(error))
     ):
         text = re.sub("'(Memory|Local|Constant|Part)'", "an array", str(error))
         return Refused(f"{text}: a kernel here has no such operation")

@@ -291,6 +291,7 @@ FURTHER = [
     ("terms: found 0.0, expected numbers", lambda: regimes.overflow_sigma(1.0, "float32", 0)),
     ("ratio: found dtype str", lambda: regimes.overflow_sigma("x", "float32")),
     ("a: found shape (), expected at least one row", lambda: summation.by_halves(np.float32(1))),
+    ("a: found dtype float64, expected one of float32", lambda: summation.by_halves(X, "float32")),
     ("a: found dtype float64, expected one of object", lambda: reference.to_float64(POINT)),
     ("kappa: found -1.0, expected numbers", lambda: regimes.backward_loss(-1.0, "ones")),
     ("n: found 0.0, expected numbers >= 1", lambda: summation.row_sum_loss(0, "wide")),

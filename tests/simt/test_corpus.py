@@ -56,6 +56,11 @@ def test_refused(name):
         assert said in message and (error.value.line == line or "line #" in message)
 
 
+def test_the_lists_as_text():
+    lines = [f"{what}: {' '.join(names)}" for what, names in simt.allowed.words().items()]
+    compare(SAID, "what a kernel may use", "\n".join(lines))
+
+
 @pytest.mark.parametrize("name", corpus.STOPPED)
 def test_stopped_when_it_runs(name):
     _, _, error = corpus.STOPPED[name].rpartition("# ")

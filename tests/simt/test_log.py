@@ -54,6 +54,8 @@ def test_requests_in_loops():
     assert simt.sectors(run)["x", "load"] == (16, 64, 2048, 4.0, 1.0)
     assert simt.compulsory(run) == {("x", "load"): 1024, ("y", "store"): 1024}
     assert {access.repeat for access in run.accesses} == {(0, n) for n in range(1, 17)}
+    x = np.zeros(256, f32)  # given twice, it goes by its first name
+    assert {a.array for a in simt.launch(kernel, 1, 32, x, x, log=True).accesses} == {"x"}
     twice = written("x[cuda.threadIdx.x]\ncuda.syncthreads()\nx[cuda.threadIdx.x]", "x")
     run = simt.launch(twice, 1, 32, np.zeros(32, f32), log=True)
     assert {access.repeat for access in run.accesses} == {(0, 1), (1, 1)}

@@ -180,17 +180,3 @@ def test_memory_is_what_numpy_allocates(options, name, rows, D, dtype):
         assert [line for line, _ in moments[:-1]] == [
             o.name for o in cost.operations(which, rows, D, **options)
         ]
-
-
-# Time
-
-MACHINE = cost.Machine("test", copy=100.0, triad=50.0, flops=1000.0)
-
-
-def test_roofline_takes_the_longer_time():
-    assert cost.roofline(2000, 1, MACHINE) == 2
-    assert cost.roofline(1, 300, MACHINE) == 3
-    assert cost.roofline(1, 300, MACHINE, "triad") == 6
-    assert cost.roofline(20, 2, MACHINE, "copy") == 20 / 1000 == 2 / 100  # the ridge
-    assert cost.roofline(1, 1, MACHINE._replace(copy=0.5)) == 2
-    assert cost.roofline(2000, 0, MACHINE) == 2 and cost.roofline(0, 300, MACHINE) == 3

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from golden import compare
 
-from lnlib import cost, regimes, summation
+from lnlib import cost, gradcheck, regimes, rounding, summation
 from lnlib.gpu import plans
+from lnlib.norms import NORMS
 from lnlib.sharded import shards, traffic
 from normcheck import tolerance
 
@@ -19,6 +20,17 @@ WIDTHS = 1, 96, 128, 129, 256, 257, 513, 1000, 4096, 4104, 8192, 8200, 16384, 16
 SENT, RATIOS, D = traffic.features((5, 0, 3), 10) + traffic.rows((7, 2), 9), (2.0, 30.0), (1, 1000)
 ORDERS, TOWARDS = ("sequential", "accumulators", "pairwise", "exact"), ("ones", "along")
 PASSES, SHARDS = ("forward", "backward"), ((5, 0, 3), (64, 64))
+DTYPES, MACHINE = ("float16", "bfloat16", "float32", "float64"), cost.Machine("a", 8.0, 9.0, 10.0)
+
+
+def shapes(norm, shape):
+    return tuple(NORMS[norm].shapes(shape, 2 if "group" in norm else 1))
+
+
+def keeping_x(function, which, fused, out):
+    return function(which, 3, 5, keep="x", fused=fused, out=out)
+
+
 #: Function -> its arguments, each one of several.
 CALLS = {
     plans.plan_forward: ((1, 5000), WIDTHS, (1, 4, 8), (8, 16)),
@@ -32,9 +44,18 @@ CALLS = {
     shards.cut: ((0, 1, 7, 60), (1, 3, 8), (1, 4)),
     shards.widths: ((0, 5), (0, 2), (3,)),
     cost.memory: (PASSES, (3,), (5,), ("float16", "float64")),
+    cost.operations: (PASSES, (3,), (5,), ("bfloat16",)),
+    keeping_x: ((cost.memory, cost.operations), PASSES, (False, True), (False, True)),
+    cost.peak_memory: (PASSES, (3, 300), (5, 500), ("float32",)),
+    cost.roofline: ((0.0, 100.0), (80.0, 90.0), (MACHINE,), ("copy", "triad")),
+    gradcheck.longest_chain: ((1, 2, 7, 8, 9, 15, 128, 129, 136, 1000, 65536),),
+    gradcheck.tolerance: (DTYPES, (1, 128, 1000), (0.5, 30.0)),
+    rounding.find: (DTYPES,),
+    shapes: (NORMS, ((3, 4), (3, 4, 5), (3, 4, 5, 2), (0, 4))),
     tolerance.distance_loss: ((10.0, 100.0, 1e3, 1e6), D),
-    regimes.parts: ((1.5, 2.0), (3.0,), TOWARDS),
-    regimes.naive_loss: (RATIOS, (3.0,), D, ORDERS),
+    regimes.parts: ((1.0, 1.5, 2.0, 3.9), (3.0,), TOWARDS),
+    regimes.sum_roundings: ((256, 1000), ORDERS),
+    regimes.naive_loss: (RATIOS, (0.0, 3.0, np.inf), D, ORDERS),
     regimes.mean_loss: (RATIOS, D, ORDERS, ("float32", "float64")),
     regimes.backward_loss: ((2.0,), TOWARDS, ("float32",), (False, True)),
     regimes.overflow_sigma: (RATIOS, ("float16", "float32"), D),
@@ -48,5 +69,6 @@ def test_table(function):
     for some in product(*CALLS[function]):
         found = function(*some)
         found = f"{found:.6g}" if isinstance(found, (float, np.floating, np.ndarray)) else found
-        lines.append(f"{', '.join(map(str, some))}: {found}")
+        given = (getattr(one, "__name__", one) for one in some)
+        lines.append(f"{', '.join(map(str, given))}: {found}")
     compare(Path(__file__).with_name("tables.txt"), function.__name__, "\n".join(lines))

@@ -58,6 +58,10 @@ def shape_of(name, case):
     return case.x.shape if name in BY_ROW else case.gamma.shape
 
 
+def is_float(array):
+    return array is not None and (array.dtype.kind == "f" or array.dtype.name == "bfloat16")
+
+
 def misshapen(name, value, case):
     """What is wrong with an array before one looks at its numbers; empty if nothing is."""
     shape = shape_of(name, case)
@@ -65,7 +69,7 @@ def misshapen(name, value, case):
         return f"{name} is None"
     if value.shape != shape:
         return f"{name} has shape {value.shape}, expected {shape}"
-    if value.dtype.kind != "f" and value.dtype.name != "bfloat16":
+    if not is_float(value):
         return f"{name} has dtype {value.dtype.name}, expected {case.dtype_of(name)}"
     return ""
 

@@ -64,7 +64,7 @@ def of_pair(names, sentence, pair, settings):
     def tensors(case):
         finest = min(map(case.dtype_of, ARGUMENTS), key=lambda dtype: FORMATS[dtype].u)
         given = dict(target.names)
-        with contextlib.suppress(Exception), np.errstate(all="ignore"):  # some raise on purpose
+        with contextlib.suppress(Exception):  # some raise on purpose
             for name in (*inputs, "dy"):
                 array = new(getattr(case.plain, name), target.put(finest)[0])
                 given[name] = laid_out(array, case.layouts.get(name))
@@ -101,8 +101,6 @@ def of_residual(settings):
             of_x = dataclasses.replace(case, said=dataclasses.replace(settings, residual=False))
             of_sum = dataclasses.replace(case.plain, dy=case.dy + case.dh)
             right, *others = (the_library(settings).tensors(one) for one in (case, of_x, of_sum))
-            if right is None or None in others:
-                return None
             of, summed = (found.get for found in others)
             names = right | {"dh": case.dh, "norm": right["dx"] - case.dh, "of": of}
             names |= {"summed": summed, "for_h": x_for_h(case).get}
@@ -149,13 +147,13 @@ def holds(one, case, settings, names):
 
 def explained(found, shown, settings, names, gives=same):
     """Those of the candidates ``found`` that explain this failure, in these tensors."""
-    case, known = shown.case, functools.cache(lambda one: one.tensors(shown.case))
+    case = shown.case
     wrong = [name for name in names if name in shown.wrong]
     return explaining(
         found,
         the_library(settings),
-        lambda one: gives(shown.tensors, known(one), case, settings, names),
-        lambda one: known(one) is not None and wrong_in(known(one), case, settings, wrong),
+        lambda one: gives(shown.tensors, one.tensors(case), case, settings, names),
+        lambda one: wrong_in(one.tensors(case), case, settings, wrong),
     )
 
 
@@ -173,7 +171,7 @@ def guarded(one, settings):
 
     def tensors(case):
         found, right = one.tensors(case), the_library(settings).tensors(case)
-        return (found and right) and {
+        return found and {
             name: np.where(np.isfinite(a), a, right[name]) if a.shape == right[name].shape else a
             for name, a in found.items()
         }
@@ -188,12 +186,8 @@ def explain(found, wrong, held, settings, tensor=None):
         held = [*held, *(shown.case for shown in wrong if tensor not in shown.wrong)]
         wrong = [s._replace(wrong=frozenset(names)) for s in wrong if tensor in s.wrong]
 
-    def divides_by_zero(one):
-        case = next((case for case in held if not holds(one, case, settings, names)), None)
-        return case and not all(np.isfinite(a).all() for a in (one.tensors(case) or {}).values())
-
     as_they_are = explain_by(found, wrong, held, settings, names)
-    guards = (guarded(one, settings) for one in found if divides_by_zero(one))
+    guards = (guarded(one, settings) for one in found)
     return as_they_are if as_they_are.found else explain_by(guards, wrong, held, settings, names)
 
 
@@ -202,13 +196,11 @@ def explain_by(found, wrong, held, settings, names):
     as a target may have two faults, up to a third of the failures may show other numbers.
     """
     covered = {one: [] for one in found if all(holds(one, case, settings, names) for case in held)}
-    most = 0
-    for at, shown in enumerate(wrong, 1):
+    for shown in wrong:
         for one in explained(covered, shown, settings, names):
             covered[one].append(shown)
-        most, more = max(map(len, covered.values()), default=0), len(wrong) - at
-        covered = {one: some for one, some in covered.items() if len(some) + more >= most}
-    best = [one for one, some in covered.items() if len(some) == most > 0]
+    most = max(map(len, covered.values()), default=0)
+    best = [one for one, some in covered.items() if some and len(some) == most]
     if not best:
         return Explained()
     left = [
@@ -342,21 +334,15 @@ def of_rounding(wrong, settings):
     def is_stored(form, name, shown):
         value, case = shown.tensors[name], shown.case
         return (
-            form != case.dtype
+            FORMATS[form].u > FORMATS[case.dtype].u
             and not misshapen(name, value, case)
             and np.array_equal(value, round_to(value.astype(np.float64), form))
             and judge(name, value, case, settings).error < 8 * FORMATS[form].u
         )
 
-    looked = [
-        shown
-        for shown in wrong
-        if shown.case.dtype in ("float32", "float64")
-        and shown.case.width > 2
-        and shown.case.property in PLAIN
-    ]
+    looked = [s for s in wrong if s.case.width > 2 and s.case.property in PLAIN]
     names = sorted(frozenset().union(*(shown.wrong for shown in wrong)))
-    for form in ("float16", "bfloat16", "float32") if len(looked) >= 4 else ():
+    for form in ("float16", "bfloat16", "float32") if looked else ():
         if all(is_stored(form, name, shown) for shown in looked for name in shown.wrong):
             says = f"The numbers of your {listed(names)} are numbers of {form}: something is"
             return Diagnosis("precision", (), f"{says} stored or summed in that, or rounded to it.")
@@ -444,10 +430,7 @@ def by_terms(target, wrong, names):
             raise ValueError("y is wrong here")
         if settings.residual:
             found["dx"] = found["dx"] - case.dh
-        if settings.groups:  # channels last
-            C = case.gamma.size
-            last = {n: a for n, a in found.items() if np.ndim(a) > 1 and C in a.shape}
-            found |= {n: np.moveaxis(a, a.shape.index(C, a.ndim - 2), -1) for n, a in last.items()}
+        found = {name: channels_last(a, settings) for name, a in found.items()}
         right = dict(zip(known.outputs, known.right(dy, cache)))
         # What held is right to rounding: no mistake may be read from it, and none that is wrong
         # there is meant.
@@ -469,7 +452,7 @@ def given(case):
 
 def channels_last(a, settings):
     """Of a group norm's x or dy (N, C, L) the array (N, L, C), and the other way round."""
-    return np.swapaxes(a, 1, 2) if settings.groups and a.ndim == 3 else a
+    return np.swapaxes(a, 1, 2) if settings.groups and np.ndim(a) == 3 else a
 
 
 @functools.lru_cache(maxsize=8)

@@ -19,10 +19,9 @@ import numpy as np
 #: one formula differ by a few roundings times a condition number, a few 1e-15 times at most 1e4 in
 #: float64; mistakes by more, 1e-6 at least.
 TOLERANCE = {2: 1e-2, 4: 1e-5, 8: 1e-9}
-#: So many tolerances from what is right, other mistakes are as near.
+#: So many tolerances from what is right, other mistakes are as near; and within this factor two
+#: losses of digits are alike.
 NEARLY = 30
-#: Two losses of digits within this factor of each other are alike.
-ALIKE = 10**1.5
 #: In units of a tolerance: two spellings of a formula whose parts were made again from others.
 MADE_AGAIN = 10
 

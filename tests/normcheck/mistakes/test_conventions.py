@@ -39,18 +39,12 @@ def test_what_is_right_has_the_gradients_of_the_library():
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-13 * np.abs(b).max())
 
 
-@pytest.fixture
-def small(monkeypatch):
-    """Naming takes small cases only: there is a call of the formula for every number of x."""
-    monkeypatch.setattr(evidence, "MOST", 120)
-
-
 def told(kind, forward, backward):
-    """The diagnosis of a pair."""
+    """The diagnosis of a pair, by small cases: the formula is called for every number of x."""
     settings = Settings(kind, quick=True)
     target, tried = NumPyPair((forward, backward), settings), {}
     for case in all_cases(settings):
-        if not case.layouts and evidence.of_numbers(case):
+        if not case.layouts and evidence.of_numbers(case) and case.x.size <= 120:
             tried.setdefault(case.property, []).append((case, check(target, case)))
     return naming.name(target, tried)[0]
 
@@ -85,7 +79,7 @@ RIGHT = {"eps-in-float32"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, names, choices", SINGLE.values(), ids=SINGLE)
-def test_each_is_told_as_itself(small, kind, names, choices):
+def test_each_is_told_as_itself(kind, names, choices):
     diagnosis = told(kind, *pair(kind, choices))
     compare(REPORTS / "conventions.txt", f"{kind} {names[0]}", str(diagnosis))
     if names[0] in RIGHT:
@@ -103,7 +97,7 @@ def test_each_is_told_as_itself(small, kind, names, choices):
 
 
 @pytest.mark.slow
-def test_two_at_once(small):
+def test_two_at_once():
     """Gemma's norm with an eps of its own."""
     choices = Choices("False", spread="sqrt(v + 1e-6)", scale="1 + gamma")
     diagnosis = told("rms_norm", *pair("rms_norm", choices))

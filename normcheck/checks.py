@@ -1,5 +1,6 @@
 """Of each property: which scripts ask for it in a case, and what is wrong with their outcomes."""
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from .mistakes.change import table
 from .targets import Raised, Script, TargetError
 
 #: How often a call is repeated where the same answer is wanted.
-TIMES, QUICK_TIMES = 10, 3
+TIMES = 10
 
 #: What differs between two cases in which the same is wrong: numbers, shapes, addresses.
 _NUMBERS = re.compile(r"0x[0-9a-f]+|[(\[]?\d[\d\s.,()\[\]]*(e[+-]?\d+)?")
@@ -98,7 +99,7 @@ def numbers_in_words(name, verdict, groups=None):
     if np.isinf(verdict.part):
         return f"{name} is not 0 in {place}, as it should be"
     # two digits, or as many as it takes to read as more than 1
-    told = (f"{verdict.share:.{digits}g}" for digits in range(2, 18))
+    told = (f"{verdict.share:.{digits}g}" for digits in itertools.count(2))
     times = next(text for text in told if float(text) > 1)
     return (
         f"{name} is wrong in {place}: its relative error there is {verdict.part:.2g}, {times} times"
@@ -166,9 +167,10 @@ def rounded_as_said(settings, case, seen, where):
     """Where the two orders give other numbers, y is nearly always that of the one that is meant."""
     *both, at = orders(case, settings)
     y = seen[-1].tensors["y"].ravel()
-    once, twice = (np.mean(y[at] == one[at]) if at.size else 1 for one in both)
-    if (twice if settings.round_twice else once) > 0.9:
+    once, twice = (np.count_nonzero(y[at] == one[at]) for one in both)
+    if (twice if settings.round_twice else once) >= 0.9 * at.size:
         return []
+    once, twice = once / at.size, twice / at.size
     words = f"in {once:.0%} of these places, and has xhat rounded before gamma in {twice:.0%}"
     return [Finding("y", None, f"where the two orders differ, y is rounded once {words}")]
 
@@ -301,12 +303,11 @@ def scripts(target, case):
     three = 3, *case.x.shape[1 if settings.groups else -1 :]
     for s, shape, offset in ("2", case.x.shape, 0.5), ("3", three, -2.5):
         if s in of.parts:
-            cases[s] = case.again(shape, offset=offset, sigma=2.0)
+            cases[s] = case.again(shape, offset=offset)
     judged = {"": cases["2"]} if "overwrite2" in of.parts else cases
-    times = QUICK_TIMES if settings.quick else TIMES
     options = {key: value for key in _LISTS if (value := getattr(of, key)) is not None}
     script = target.script(case, of.parts, cases, judged=judged, **options)
-    return [script] * (times if of.finds is same_every_time else 1)
+    return [script] * (TIMES if of.finds is same_every_time else 1)
 
 
 def judged(target, case):

@@ -85,9 +85,8 @@ def truth(case, settings):
 
 
 def _power(*arrays):
-    """The power of two in units of which numbers of this size are some; 0 for ordinary ones."""
-    most = max(float(np.max(np.abs(a), initial=0)) for a in arrays)
-    return math.frexp(most)[1] if 0 < most < 2.0**-100 else 0
+    """The power of two in units of which numbers of this size are at most 1."""
+    return math.frexp(max(float(np.max(np.abs(a), initial=0)) for a in arrays))[1]
 
 
 def judge(name, value, case, settings, rows=slice(None)) -> Verdict:
@@ -99,8 +98,7 @@ def judge(name, value, case, settings, rows=slice(None)) -> Verdict:
         exact, slack, value, at = exact[rows], slack[rows], value[rows], at[rows]
     too_large = np.abs(exact) >= find(case.dtype_of(name)).largest  # and so may be Inf
     exact, slack = (np.ldexp(a, -power) for a in (exact, slack))
-    if power:
-        value = np.where(np.isfinite(value), np.clip(np.ldexp(value, -power), -1e99, 1e99), value)
+    value = np.where(np.isfinite(value), np.clip(np.ldexp(value, -power), -1e99, 1e99), value)
     lost = np.where(too_large, 0.0, math.inf)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):  # infinities are meant
         wrong = np.where(np.isfinite(value), value - exact, lost)
@@ -108,8 +106,8 @@ def judge(name, value, case, settings, rows=slice(None)) -> Verdict:
             np.linalg.norm(a, axis=-1) if name in BY_ROW else np.abs(a) for a in (wrong, exact)
         )
         error = _ratio(np.linalg.norm(wrong), np.linalg.norm(exact))
-        shares = np.where(each == 0, 0.0, each / np.maximum(slack, 1e-300))
-    digits = 17.0 if error == 0 else min(17.0, max(0.0, -math.log10(min(error, 1.0))))
+        shares = np.where(each == 0, 0.0, each / slack)
+    digits = abs(math.log10(min(max(error, 1e-17), 1.0)))
     if not shares.size:
         return Verdict(error, digits, 0.0, 0, 0.0, True)
     k = int(np.argmax(shares))

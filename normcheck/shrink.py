@@ -15,7 +15,8 @@ SMALL = (3, 4, 5, 6, 7, 8)
 
 def sizes(rows, D):
     """Shapes, those of few rows and features first, then the rest by size."""
-    powers = sorted({n + k for n in (2**p for p in range(3, 20)) for k in (-1, 0, 1)} - set(SMALL))
+    powers = [2**p for p in range(3, max(rows, D).bit_length())]
+    powers = sorted({n + k for n in powers for k in (-1, 0, 1)} - set(SMALL))
     small = [(*lead, d) for d in SMALL for lead in LEADING]
     tiny = [(*lead, d) for d in (2, 1) for lead in LEADING]
     wide = [(n, d) for d in (*powers, D) for n in (1, 2)]
@@ -47,7 +48,7 @@ def simpler(case):
     for name in ("beta", "gamma", "dy", "x"):
         a = getattr(case, name)
         known = a[np.isfinite(a)]
-        spread = np.std(known) if a.size > 1 and known.size else 0
+        spread = np.std(known) if known.size else 0
         spread = spread or np.max(np.abs(known), initial=0) or 1
         for digits in (0, 1, 2):
             yield name, np.round(a, digits - math.floor(math.log10(spread)))

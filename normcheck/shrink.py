@@ -10,7 +10,7 @@ import numpy as np
 #: those, because every row of two is (1, -1) but for eps, and one feature, whose xhat is 0, comes
 #: last: they tell little.
 LEADING = ((), (1,), (2,), (1, 2), (2, 1), (3,), (2, 2), (4,))
-SMALL = (3, 4, 5, 6, 7, 8)
+SMALL = range(3, 9)
 
 
 def sizes(rows, D):

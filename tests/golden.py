@@ -13,7 +13,7 @@ from pathlib import Path
 
 #: Numbers that are roundings, other ones on another machine: errors of rows, digits, both in JSON.
 _ERROR = re.compile(r"(relative\s+error\s+there\s+is\s+)(\S+),(\s+)(\S+)(\s+times)")
-_DIGITS = re.compile(r"(\b(?:y|h|d\w+|A|B)\s+|, )(\d+\.\d)(?=[,;\n<]| digits|$)")
+_DIGITS = re.compile(r"(\b(?:y|h|d\w+|A|B)\s+|, |\()(\d+\.\d)(?=[,;\n<]| digits|$)")
 _JSON = re.compile(r'("(?:y|d\w+|share|error)": )([\d.e+-]+)')
 REPORTS = Path(__file__).with_name("normcheck") / "validate/said"
 

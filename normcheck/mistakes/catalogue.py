@@ -46,7 +46,6 @@ def forward_keeping_x(x, gamma, beta, eps=1e-5):
 
 def padding(D):
     """Lanes beyond the row's end in a block of 2**k lanes, for each feature."""
-    D = max(D, 1)
     return ((1 << (D - 1).bit_length()) - D) / D
 
 

@@ -19,8 +19,7 @@ from .formula import compiled, group_mean
 
 def _by_sample(parameter, x):
     """Row i gets number i of the parameter, from the start again where there are more rows."""
-    rows = x.size // max(x.shape[-1], 1)
-    return np.resize(parameter, rows).reshape(*x.shape[:-1], 1)
+    return np.resize(parameter, (*x.shape[:-1], 1))
 
 
 _NAMES = {
@@ -59,7 +58,7 @@ class Choices(NamedTuple):
         mean = axes if callable(axes) else partial(np.mean, axis=axes, keepdims=True)
         c = x - mean(x) if of(self.centred) else x
         names["v"] = v = mean(c * c)
-        terms = math.prod(x.shape[1:]) // self.groups if self.groups else c.size // max(v.size, 1)
+        terms = math.prod(x.shape[1:]) // self.groups if self.groups else c.size // v.size
         names["n"] = terms
         return of(self.scale) * c / of(self.spread) + of(self.shift)
 

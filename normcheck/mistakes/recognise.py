@@ -108,7 +108,7 @@ def agree(a, b, bits=False, tolerance=None, times=1):
         return False
     digits = min(v.real.dtype.itemsize for v in pair if v.dtype.kind in "fc")
     a, b = (np.where(np.isfinite(v), v, 0).astype(complex).ravel() for v in pair)
-    tolerance = times * (tolerance or TOLERANCE.get(digits, TOLERANCE[8]))
+    tolerance = times * (tolerance or TOLERANCE[min(digits, 8)])
     # The squares of large numbers overflow.
     size = np.max(np.abs([a.real, a.imag, b.real, b.imag]), initial=np.finfo(float).tiny)
     return bool(np.linalg.norm(a / size - b / size) <= tolerance * np.linalg.norm(b / size))

@@ -118,7 +118,7 @@ def _forward(kind, change):
                 mean, rstd = changes.pop("mean"), 1 / np.sqrt(changes.pop("var_eps"))
                 xhat = changes.pop("xhat", (wide - mean) * rstd)
                 found = {"y": scale * xhat + plus, "xhat": xhat, "rstd": rstd}
-            found = {key: a.astype(wide.dtype, copy=False) for key, a in (found | changes).items()}
+            found = {key: a.astype(wide.dtype) for key, a in (found | changes).items()}
             return found["y"].astype(x.dtype), Saved(wide, scale, shift, eps, **found, given=x)
 
     if kind == "layer_norm":
@@ -138,7 +138,7 @@ def _backward(change):
     def backward(dy, saved):
         with np.errstate(all="ignore"):
             found = wrong(dy, saved)[: 2 if saved.beta is None else 3]
-            return tuple(a.astype(saved.given.dtype, copy=False) for a in found)
+            return tuple(a.astype(saved.given.dtype) for a in found)
 
     return backward
 
@@ -176,13 +176,12 @@ def _sum_in(dtype, a):
 
 def _along_columns(a):
     """The means of the rows, laid along the columns: feature j gets that of row j."""
-    means = row_mean(a).ravel()
-    return np.resize(means, a.shape[-1]) if means.size else row_mean(a)
+    return np.resize(row_mean(a), a.shape[-1])
 
 
 def _over_d(some):
     """The mean of ``some`` of the features, but over D."""
-    return lambda a: some(a).sum(axis=-1, keepdims=True) / max(a.shape[-1], 1)
+    return lambda a: some(a).sum(axis=-1, keepdims=True) / a.shape[-1]
 
 
 def _left_in_register(g, tile=32):
@@ -226,7 +225,7 @@ def _two_d(dy, saved):
 def _one_row(dy, saved):
     """Statistics read at the column's index; behind arrays of length 1 there are zeros."""
     r, D = saved.rstd, dy.shape[-1]
-    if dy.size != D or not D:
+    if dy.size != D:
         return {}
     first, beyond = np.arange(D) == 0, 1 / np.sqrt(np.maximum(saved.eps, np.finfo(r.dtype).tiny))
     c, dy = saved.xhat / r, dy * np.where(first, r, beyond).astype(r.dtype)
@@ -257,7 +256,7 @@ _NAMES = {
     "total": lambda a: a.sum(axis=-1, keepdims=True),
     "variance": lambda x: row_mean((x - row_mean(x)) ** 2),
     "whole_tiles": lambda tile: _over_d(lambda a: a[..., : a.shape[-1] // tile * tile]),
-    "last_block": _over_d(lambda a: a[..., max(a.shape[-1] - 1, 0) // 32 * 32 :]),
+    "last_block": _over_d(lambda a: a[..., (a.shape[-1] - 1) // 32 * 32 :]),
     # Of two micro-batches the second overwrites what the first has left.
     "last_half": lambda a: _as_rows(a)[math.prod(a.shape[:-1]) // 2 :].sum(axis=0),
     # The strides of an array of this shape whose numbers lie one behind the other.

@@ -182,6 +182,7 @@ INPUTS = {
     "one axis": dict(shape=(7,)),
     "one feature": dict(shape=(5, 1)),
     "no rows": dict(shape=(0, 7)),
+    "no positions": dict(shape=(2, 0, 7)),
     "small": dict(shape=(3, 7), sigma=1e-3, mean=0.0),
     "one value": dict(shape=(2, 7), x=np.full((2, 7), 2.0**15)),
     "in Fortran order": dict(shape=(4, 6), lay=[np.asfortranarray] * 2),

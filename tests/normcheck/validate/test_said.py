@@ -78,6 +78,15 @@ def every_second(a):
     return a * (np.arange(len(a)) % 2 == 0)
 
 
+def among_many(a):
+    return a * np.float32(1 + (len(a) > 70) / 2**16)
+
+
+def next_number(a):
+    return np.nextafter(a, np.float16(np.inf))
+
+
+NOTED = {"quick": False, "case": "eps = 0", "most_rows": 300, "most_features": 129}
 RMS, GROUPS = {"kind": "rms_norm"}, {"kind": "group_norm", "groups": 2}
 BOTH, HALF = ("float32", "float64"), {"dtypes": ("float16", "bfloat16")}
 MIXED = {"dtypes": {"x": "float32", "gamma": "float16", "dy": "float16", "y": "float16"}}
@@ -112,11 +121,13 @@ TOLD = {
     "half sums": ({"accumulate": "float16"}, {"dx": lambda a: a * np.float32(1.3)}),
     "batches": (
         {"batch_invariant": True, "most_rows": 300, "case": "same bits"},
-        {"y": lambda a: a * np.float32(1 + (len(a) > 70) / 2**16)},
+        {"y": among_many},
     ),
     "rounded once": (HALF | {"round_twice": True}, {}),
     "rounded as said": (HALF | {"round_twice": False}, {}),
     "some cases": ({"case": "eps = 0"}, {"dx": np.zeros_like}),
+    "batches that nobody asked for": (NOTED, {"y": among_many}),
+    "roundings that nobody asked for": (NOTED | {"dtypes": ("float16",)}, {"y": next_number}),
 }
 QUICK = "right", "batches", "some cases", "y has another dtype", "dgamma has another dtype"
 #: Of these the cases are written down as well.

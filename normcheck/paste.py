@@ -43,7 +43,7 @@ def literal(a, dtype):
         return f"np.empty({a.shape}, {_dtype(dtype)})"
     if a.size <= MOST:
         return f"np.array({text(stores)}, {_dtype(dtype)})"
-    packed = base64.b85encode(zlib.compress(stores.tobytes(), 9)).decode()
+    packed = base64.b85encode(zlib.compress(stores.tobytes())).decode()
     made = f'np.frombuffer(zlib.decompress(base64.b85decode("{packed}")), np.{stores.dtype.name})'
     return f"{made}.reshape({a.shape}).astype({_dtype(dtype)})"
 

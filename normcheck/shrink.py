@@ -21,9 +21,8 @@ def sizes(rows, D):
     tiny = [(*lead, d) for d in (2, 1) for lead in LEADING]
     wide = [(n, d) for d in (*powers, D) for n in (1, 2)]
     many = [(n, d) for n in (*powers, rows) for d in (1, 2, 3)]
-    both = [(n, d) for n in (8, 64, rows) for d in (8, 64, D)]
-    small, large, both = (sorted(part, key=math.prod) for part in (small, wide + many, both))
-    return sorted([*small, *tiny, *large, *both], key=lambda shape: shape[-1] == 1)
+    small, large = (sorted(part, key=math.prod) for part in (small, wide + many))
+    return sorted([*small, *tiny, *large], key=lambda shape: shape[-1] == 1)
 
 
 @functools.lru_cache(maxsize=256)

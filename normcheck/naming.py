@@ -28,7 +28,7 @@ from .mistakes import LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose
 from .mistakes.catalogue import forward_keeping_x
 from .mistakes.change import table
 from .mistakes.conventions import Choices, conventions, gradients
-from .mistakes.fit import GROUP_NORM, GroupCache
+from .mistakes.fit import GROUP_NORM, OFFSET, SIGMAS, GroupCache
 from .mistakes.formula import Formula, compiled, row_mean
 from .mistakes.recognise import MADE_AGAIN, combined, explaining
 from .mistakes.wild import BUGS
@@ -303,7 +303,7 @@ def depends_on_calls(target, wrong):
     case = next((s.case for s in wrong if not s.case.layouts and s.case.x.size), None)
     if case is None:
         return None
-    other = draw("another call", case.x.shape, case.dtype, case.eps, offset=0.5, said=settings)
+    other = draw("another call", case.x.shape, case.dtype, said=settings)
     # Seven times, so that what is otherwise in every fifth call is seen, too.
     first, _, *found = (results(target, one) for one in (case, other, *[case] * 6))
     if first is None or None in found:
@@ -372,8 +372,8 @@ def family(settings, dtype):
     known = family_of(settings)
     shapes = [dy.shape for dy, _ in known.probes] or ((2, 6), (5, 9))  # three channels in a group
     cases = [
-        draw("terms", shape, dtype, offset=0.0 if rms else 3.0, sigma=sigma)
-        for shape, sigma in zip(shapes, (10.0, 3e-3))
+        draw("terms", shape, dtype, offset=0.0 if rms else OFFSET, sigma=sigma)
+        for shape, sigma in zip(shapes, SIGMAS)
     ]
 
     def probe(case):

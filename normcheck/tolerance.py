@@ -73,7 +73,7 @@ def allowed(
     u, stored = U[accumulate], U[dtype] if half else 0.0
     last_of_sums = 4 * (u + U[of_sums] * (COMPUTE_DTYPE[of_sums].name != of_sums))
     spacing, stored_spacing = (FORMATS[name].smallest_subnormal for name in (accumulate, dtype))
-    floor = 20 / 2 * spacing + 8 / 2 * stored_spacing * half
+    floor = 10 * spacing + 4 * stored_spacing * half
     floors = {
         name: np.ldexp(floor, -dict(powers).get(name, 0)) for name in ("y", "dx", "dgamma", "dbeta")
     }
@@ -117,7 +117,7 @@ def allowed_of_derivatives(case, rstd, accumulate, rms=False):
     """
     D, half = case.width, COMPUTE_DTYPE[case.dtype].name != case.dtype
     offset = np.abs(case.x.mean(axis=-1, keepdims=True)) * rstd * (not rms)
-    share = near_zero(D, accumulate) + (20 + 4 * math.sqrt(D)) * 8 * U[case.dtype] * half
+    share = near_zero(D, accumulate) + 8 * near_zero(D, case.dtype) * half
     share = share * (1 + distance_loss(offset, D))
     v, g = (np.linalg.norm(a, axis=-1, keepdims=True) for a in (case.v, case.gamma * case.dy))
     parts = 6 * rstd**2 * v * g / math.sqrt(D), case.dy * rstd * v, case.gamma * rstd * v

@@ -72,7 +72,7 @@ def where(property, tried, failures, probe=None):
 def _by_rule(name, tried, failures, probe):
     of, known = FEATURES[name], {}
     for case, wrong in tried:
-        if name == "D =" or case.width <= 3:
+        if name == "D =" or case.rows > case.width:
             if known.setdefault(of(case), wrong) != wrong:
                 return ""
         elif wrong:  # there are few, and they would be told by their width

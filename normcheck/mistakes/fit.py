@@ -56,24 +56,24 @@ class Family:
         return changed("", self.formula)(dy, cache)[: len(self.outputs)]
 
 
-def _drawn(*rows):
-    """dy, gamma and x of each (shape, mean of x, its sigma)."""
-    for seed, (shape, mean, sigma) in enumerate(rows, 1):
+#: Of two probes the shapes, and the sigmas of their rows: the second is comparable with sqrt(eps).
+SHAPES, SIGMAS = ((3, 4, 7), (2, 3, 11)), (10.0, 3e-3)
+#: mean / sigma of their rows.
+OFFSET = 3.0
+
+
+def _drawn(offset=OFFSET, axes=3):
+    """dy, gamma and x of each."""
+    for seed, (shape, sigma) in enumerate(zip(SHAPES, SIGMAS)):
         rng = np.random.default_rng(seed)
-        x, dy = rng.standard_normal((2, *shape))
-        yield dy, rng.uniform(0.5, 2, shape[-1]), mean + sigma * x
-
-
-def _probe(dy, gamma, x):
-    gamma[1::2] = -gamma[1::2]
-    return dy, forward_keeping_x(x, gamma, gamma)[1]
+        x, dy = rng.standard_normal((2, *shape[-axes:]))
+        yield dy, rng.standard_normal(shape[-1]), sigma * (offset + x)
 
 
 #: Candidates (dy, cache) -> (dx, dgamma, dbeta), as :func:`lnlib.layernorm.layer_norm_backward`.
-#: The second probe has other dimensions and a sigma comparable with sqrt(eps).
 LAYER_NORM = Family(
     ("dx", "dgamma", "dbeta"),
-    tuple(_probe(*drawn) for drawn in _drawn(((3, 4, 7), 30.0, 10.0), ((2, 3, 11), 1.0, 3e-3))),
+    tuple((dy, forward_keeping_x(x, gamma, gamma)[1]) for dy, gamma, x in _drawn()),
     ENTRIES,
     layer_norm_formula,
     groups_of("layer"),
@@ -92,10 +92,7 @@ def _known(norm, formula=None):
 #: matrices.
 RMS_NORM = Family(
     ("dx", "dgamma"),
-    tuple(
-        (dy, rms_norm_forward(x, gamma)[1])
-        for dy, gamma, x in _drawn(((5, 7), 0, 3.0), ((3, 11), 0, 3e-3))
-    ),
+    tuple((dy, rms_norm_forward(x, gamma)[1]) for dy, gamma, x in _drawn(0.0, axes=2)),
     tuple(_known("rms")),
     lambda dy, cache: layer_norm_formula(dy, cache)._replace(mean=0),
     groups_of("rms"),
@@ -137,8 +134,8 @@ def outside_family(with_gamma):
     """Candidates (dy, OutsideCache) -> (dx,), eps added outside the root, with gamma or without."""
     validation.require_bool("with_gamma", with_gamma)
     probes = tuple(
-        (dy, OutsideCache(x, gamma if with_gamma else None, 0.3))
-        for dy, gamma, x in _drawn(((3, 4, 7), 5, 3.0), ((2, 3, 11), 5, 0.1))
+        (dy, OutsideCache(x, gamma if with_gamma else None, SIGMAS[1]))
+        for dy, gamma, x in _drawn()
     )
     groups = {k: v for k, v in groups_of("outside").items() if with_gamma or k != "gamma"}
     return Family(("dx",), probes, tuple(_known("outside")), _outside_formula, groups)

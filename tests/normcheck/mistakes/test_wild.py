@@ -130,33 +130,6 @@ def test_gradients_are_those_of_the_mistake_of_the_catalogue(bug):
         assert np.linalg.norm(found - expected) <= 1e-14 * np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize(
-    "name, settings",
-    [
-        ("megatron-gamma-twice", {"ones": True}),
-        ("tt-metal-last-block", {"shape": (5, 32)}),
-        ("pytorch-gamma-missing-first", {"ones": True}),
-        ("flaggems-two-d", {"shape": (64, 768)}),
-        ("flaggems-whole-tile", {"shape": (1, 768)}),
-        ("paddle-one-row", {"shape": (2, 7)}),
-        ("deepspeed-row-for-column", {"ones": True}),
-        ("pytorch-jit-dgamma-from-g", {"ones": True}),
-        ("attorch-last-rows", {"shape": (8096, 32)}),
-        ("llm-c-overwritten", {"shape": (1, 7)}),
-        ("pytorch-half-of-a-warp", {"shape": (5, 32)}),
-        ("liger-padded-lanes", {"shape": (4, 16, 128)}),
-        ("tt-metal-padded-width", {"shape": (5, 96)}),
-        ("onnxruntime-one-pass", {}),
-        ("pytorch-distributed", {}),
-        ("torchtune-gamma-twice", {"ones": True, "eps": 1e-5}),
-    ],
-)
-def test_right_where_it_hid(name, settings):
-    # Rounding: a few hundred u, for sums over 8096 rows and a mean of 1.5 sigma.
-    found = errors(BUG[name], **settings)
-    assert max(found[:2] if name == "torchtune-gamma-twice" else found) < 1e-12, found
-
-
 def test_what_only_an_odd_input_shows():
     assert errors(BUG["chainer-exact-projection"], (5, 20), 0.0, 1.0, eps=0.1)[1] > 0.02
     assert min(errors(BUG["paddle-one-row"], (1, 7))[1:3]) > 1  # mean[i] is in dgamma
@@ -177,7 +150,7 @@ def test_what_only_an_odd_input_shows():
 INPUTS = {
     "three axes": dict(shape=(3, 5, 37)),
     "gamma = 1, beta = 0": dict(shape=(3, 7), ones=True),
-    "two tiles of 32": dict(shape=(9, 64)),
+    "two tiles of 32": dict(shape=(8, 64)),
     "one row": dict(shape=(1, 7)),
     "one axis": dict(shape=(7,)),
     "one feature": dict(shape=(5, 1)),

@@ -134,8 +134,7 @@ def outside_family(with_gamma):
     """Candidates (dy, OutsideCache) -> (dx,), eps added outside the root, with gamma or without."""
     validation.require_bool("with_gamma", with_gamma)
     probes = tuple(
-        (dy, OutsideCache(x, gamma if with_gamma else None, SIGMAS[1]))
-        for dy, gamma, x in _drawn()
+        (dy, OutsideCache(x, gamma if with_gamma else None, SIGMAS[1])) for dy, gamma, x in _drawn()
     )
     groups = {k: v for k, v in groups_of("outside").items() if with_gamma or k != "gamma"}
     return Family(("dx",), probes, tuple(_known("outside")), _outside_formula, groups)

@@ -72,7 +72,7 @@ def _statistics(rows, eps, block, norm):
         # The same rows on all ranks, because the bits are. NaN is among them.
         redo = ~((smallest < var_eps) & (var_eps < largest))[:, 0]
         if redo.any():  # M <= 2**e; M is a rank's largest size, or the root of eps
-            M = np.maximum(np.abs(rows[redo]).max(axis=1, initial=0), max(math.sqrt(eps), 5e-324))
+            M = np.abs(rows[redo]).max(axis=1, initial=max(math.sqrt(eps), np.finfo(float).tiny))
             e[redo, 0] = (yield GATHER, np.frexp(M)[1].astype(np.int64)[None]).max(axis=0)
             rows[redo] = np.ldexp(rows[redo], -e[redo])
             again = _joined(join, (yield GATHER, numbers_of(rows[redo], block)), block)

@@ -19,8 +19,8 @@ from .messages import GATHER, SUM, Program
 
 def sums(x: np.ndarray, D: int) -> Program[Moments]:
     r"""One sum of :math:`(\sum x, \sum x^2)`, as :func:`lnlib.variance.naive`."""
-    total = yield SUM, np.stack([x.sum(-1), (x * x).sum(-1)], -1)
-    m, square = np.split(total / x.dtype.type(D), 2, -1)
+    total = yield SUM, np.stack([x.sum(1), (x * x).sum(1)], 1)
+    m, square = np.split(total / x.dtype.type(D), 2, 1)
     return m, np.zeros_like(m), square - m * m
 
 
@@ -33,15 +33,15 @@ def wide_sums(x: np.ndarray, D: int) -> Program[Moments]:
 
 def two_rounds(x: np.ndarray, D: int) -> Program[Moments]:
     """The definition: a sum for the mean, another one for the squares of x - m."""
-    m = (yield SUM, x.sum(-1, keepdims=True)) / x.dtype.type(D)
+    m = (yield SUM, x.sum(1, keepdims=True)) / x.dtype.type(D)
     d = x - m
-    v = (yield SUM, (d * d).sum(-1, keepdims=True)) / x.dtype.type(D)
+    v = (yield SUM, (d * d).sum(1, keepdims=True)) / x.dtype.type(D)
     return m, np.zeros_like(m), v
 
 
 def recentred_two_rounds(x: np.ndarray, D: int) -> Program[Moments]:
     """:func:`two_rounds`, and the second sum brings the mean of what is left, too."""
-    m = (yield SUM, x.sum(-1, keepdims=True)) / x.dtype.type(D)
+    m = (yield SUM, x.sum(1, keepdims=True)) / x.dtype.type(D)
     r, _, v = yield from sums(x - m, D)
     return m, r, v
 
@@ -54,14 +54,14 @@ def merge_chan(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def chan(x: np.ndarray, D: int) -> Program[Moments]:
     """One gather of (n, m, S), merged in a tree. The mean is rounded in every merge."""
     parts = yield GATHER, quadruples(x)[..., [0, 1, 3]]
-    n, m, S = np.split(tree(merge_chan, parts), 3, -1)
+    n, m, S = np.split(tree(merge_chan, parts), 3, 1)
     return m, np.zeros_like(m), S / n
 
 
 def recentred(x: np.ndarray, D: int) -> Program[Moments]:
     """One gather of (n, m, r, S), merged with a pivot: :func:`lnlib.sharded.groups.merge`."""
     parts = yield GATHER, quadruples(x)
-    n, m, r, S = np.split(tree(merge, parts), 4, -1)
+    n, m, r, S = np.split(tree(merge, parts), 4, 1)
     return m, r, S / n
 
 

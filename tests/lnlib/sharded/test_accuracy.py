@@ -191,3 +191,7 @@ def test_dh_is_added_and_statistics_have_one_number_a_row(module):
     found = simulate([module.layer_norm_backward(dy, here[2], x)])[0]
     for one, other in zip((here[0], *found), (whole[0], *wanted)):
         assert np.allclose(one, other, rtol=1e-13, atol=1e-13)
+    narrow = x.astype("f4"), *(a.astype("f4") for a in parameters)
+    for precise, dtype in ((False, np.float32), (True, np.float64)):
+        _, cache = simulate([module.layer_norm_forward(*narrow, precise=precise)])[0]
+        assert cache.xhat.dtype == dtype

@@ -68,6 +68,7 @@ def test_a_merge_gets_whole_rows_or_pieces_of_a_flat_message():
 
     plus = functools.partial(np.add)  # has no name
     for a in np.ones((0, 3)), np.ones((2, 3)):
+        assert np.array_equal(simulate([say((plus, a))], piece=2)[0][0], a)
         found = simulate([say((plus, a)) for _ in "ab"], piece=2)
         assert np.array_equal(found[1][0], 2 * a)
     for piece, wanted in ((None, [2, *[1] * 7]), (4, [2, 1, 1, 1] * 2)):
@@ -156,11 +157,10 @@ def test_bytes_counted_are_bytes_predicted(how, parts, block, norm):
 
 def test_blocks_by_default_and_of_no_rows():
     """64 rows or 128 features, as the pages say; a batch without rows has none."""
-    for how, block in (("rows", 64), ("features", 128)):
-        for count in (130, 0):
-            arrays, log = numbers(count, 260), []
-            simulate([program(how, slice(None), *arrays, reproducible=True)], log=log)
-            sizes = (count, 260) if how == "rows" else (260, count)
+    for count, D in ((128, 256), (129, 257), (0, 257)):
+        for how, block, sizes in (("rows", 64, (count, D)), ("features", 128, (D, count))):
+            part, log = program(how, slice(None), *numbers(count, D), reproducible=True), []
+            simulate([part], log=log)
             assert log == getattr(traffic, how)(sizes[:1], sizes[1], "layer", block)
 
 

@@ -262,6 +262,7 @@ def _wrong_gradients(rng):
         ([dx[::-1], dgamma, dbeta], f"when rows of dx change places: {alone}"),
         ([missing_projection(dy, cache)[0], dgamma, dbeta], f"when dx lacks a term: {alone}"),
         ([0 * dx, dgamma, dbeta], f"when dx is 0: {alone}"),
+        ([-dx, -dgamma, -dbeta], "when all gradients have the other sign"),
     ):
         yield call(bad, gap=1e-6, unseen=unseen)
 
@@ -369,7 +370,7 @@ if size else 0.0 =>
 rng.standard_normal(a.shape) => rng.standard_normal()
     Each array moves as a whole, by one number. Which mistakes does such a direction not see?
 .sum().imag => .sum().real
-    The derivative of a complex step is not in the real part.
+    You divide the real part by the step. Which part does an imaginary step move?
 .imag / 1e-30 => .imag
     Your derivative is not divided by the step.
 1e-30j * v => 1e-30 * v
@@ -385,7 +386,9 @@ EXERCISES = (
         each("exact for squares", _squares, _is_exact, call=_watched),
         Check("of second order", _two_steps, _second_order),
         unchanged(
-            "x is left alone", cases("f x h", (lambda a: float(a.sum()), np.ones((2, 3)), 0.5))
+            # Not to a rounding: of 0.1, adding 0.3, -0.6 and 0.3 leaves another number.
+            "x is left alone",
+            cases("f x h", (lambda a: float(a.sum()), np.full((2, 3), 0.1), 0.3)),
         ),
     ),
     Exercise("complex-safe-variance", 5, "implement", variance_solution).with_checks(

@@ -214,10 +214,10 @@ def _negative_rows(rng):
         yield Call({"row": sign * row, "eps": 0.0}, what=what)
 
 
-def _large_float64_rows(rng):
-    # Not every machine has a wider type to hide in.
+def _float64_rows(rng):
+    # Not every machine has a wider type to hide in. Of the small row, eps = 1e-38 hides everything.
     row = regimes.rows(rng, 1, 100, 0.5, dtype="float64")[0]
-    for power in (600, 1000):
+    for power in (600, 1000, -400):
         what = f"float64, sigma 2**{power} with eps = 0"
         yield Call({"row": np.ldexp(row, power), "eps": 0.0}, what=what, small=row)
 
@@ -299,6 +299,8 @@ eps * scale**2 => eps * scale
 scaled, eps=max(eps * scale**2, tiny) => row.astype(float), eps=eps).astype(row.dtype
     The squares of large float64 rows overflow as before. Not every machine has a wider type. Which
     power of two makes them small enough?
+np.finfo(row.dtype).tiny => 1.2e-38
+    Your least eps is float32's. What does it do to small rows of float64?
 max(eps * scale**2, tiny) => eps * scale**2
     The scaled eps is allowed to become 0. What is then the result for a constant row?
 """
@@ -353,6 +355,6 @@ EXERCISES = (
             _zeros,
             call=quietly,
         ),
-        _rescued("float64 rows whose squares overflow", _large_float64_rows),
+        _rescued("float64 rows, large and small", _float64_rows),
     ),
 )

@@ -190,6 +190,7 @@ reading_dgammas = function_with(
         ("short-form", lambda x, order: True, "may be", "Every row is trusted"),
         (*of("group-norm", lambda a: 3 * a), "relation", "is 3 times the right one"),
         (*of("best-step", lambda h: 1 / h), "relation", "reciprocal"),
+        (*of("one-direction", lambda two: tuple(map(abs, two))), "relation", "the other sign"),
         # What is none of them has no name.
         (*of("group-norm", lambda a: 3.14159 * a), None, ""),
         (*of("eigenvalues", lambda a: a * np.nan), None, ""),

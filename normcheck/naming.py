@@ -9,7 +9,6 @@ that failed, and on some that held, which a candidate must not fail either.
 import contextlib
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -28,7 +27,7 @@ from .mistakes import LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose
 from .mistakes.catalogue import forward_keeping_x
 from .mistakes.change import table
 from .mistakes.conventions import Choices, conventions, gradients
-from .mistakes.fit import GROUP_NORM, OFFSET, SIGMAS, GroupCache
+from .mistakes.fit import GROUP_NORM, OFFSET, SIGMAS, GroupCache, compared
 from .mistakes.formula import Formula, compiled, row_mean
 from .mistakes.recognise import MADE_AGAIN, combined, explaining
 from .mistakes.wild import BUGS
@@ -251,8 +250,9 @@ def name(target, tried):
     only = [dtype for dtype in dtypes if any(shown.case.dtype == dtype for shown in wrong)]
     if told and len(only) < len(dtypes):
         told = told._replace(sentence=f"{told.sentence} This happens in {listed(only)} alone.")
-    count = len(known_names(target.settings))
-    return told, "" if told else f"None of the {count} known mistakes gives these numbers."
+    asked = (*candidates(target.settings), *chosen(target.settings, 1))
+    known = compared(family_of(target.settings)).union(*(one.names for one in asked))
+    return told, "" if told else f"None of the {len(known)} known mistakes gives these numbers."
 
 
 def of_numbers_alone(target, wrong, held):
@@ -354,15 +354,6 @@ def of_rounding(wrong, settings):
 
 def family_of(settings):
     return RMS_NORM if settings.rms else GROUP_NORM if settings.groups else LAYER_NORM
-
-
-def known_names(settings):
-    """The names of all mistakes that a norm of this kind is held against."""
-    known = family_of(settings)
-    return {
-        *itertools.chain(*(one.names for one in (*candidates(settings), *chosen(settings, 1)))),
-        *itertools.chain([one.name for one in known.known], *known.groups.values()),
-    }
 
 
 @functools.cache

@@ -184,6 +184,12 @@ def _sums(output, family):
             yield names, [_stepwise([row["formula"] for row in some], dict(one)) for one in known]
 
 
+def compared(family):
+    """The names of all mistakes that a backward is held against."""
+    known = {one.name for one in family.known if one.backward}.union(*family.groups.values())
+    return known.union(*(names for o in family.outputs[1:] for names, _ in _sums(o, family)))
+
+
 def _stepwise(formulas, names):
     for formula in formulas:
         names |= eval(compiled(f"a={formula}"), names)

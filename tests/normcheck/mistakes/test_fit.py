@@ -209,7 +209,8 @@ def test_each_change_of_a_group_norm_is_told_as_itself():
             return right.changed(right.fields(change)).dx(), None, None
 
         assert diagnose(dx, family).names == (name,)
-    for axis, name in ((0, "parameters-over-first-axis"), (1, "parameters-over-positions")):
+    names = "parameters-over-first-axis", "parameters-over-positions", "dbeta-over-features"
+    for axis, name in enumerate(names):
         found = diagnose(lambda dy, k: (None, None, dy.sum(axis=axis)), family)
         assert found.names == (name,), found
 

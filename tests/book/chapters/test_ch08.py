@@ -67,7 +67,8 @@ def own_eps(dtype, gain):
 
 def rescue(row, eps=1e-5):
     s = 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)
-    return normalise(row * row.dtype.type(s), eps=max(float(eps * s**2), 1.2e-38))
+    least = np.finfo(row.dtype).smallest_subnormal
+    return normalise(row * row.dtype.type(s), eps=max(float(eps * s**2), float(least)))
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,7 @@ def test_nan_is_data_unless_it_is_refused(forward):
     parameters = (gamma,) if "rms" in forward.__name__ else (gamma, beta)
     with np.errstate(all="raise"):  # the caller's, of which ranks take no notice
         simulate([forward(a, *parameters) for a in (x, nan)])
+        simulate([forward(x, *parameters, eps) for eps in (1, 1.0)])  # one number
         far = np.where(np.arange(40) == 7, 1e300, x.astype("f8") / 1e300)
         wide = [a.astype("f8") for a in parameters]
         simulate([forward(far, *wide), forward(far, *wide, residual=far + 1.7e308)])

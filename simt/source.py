@@ -237,14 +237,7 @@ class _Rewriter(ast.NodeTransformer):
             node.args.insert(0, mine)
             return ast.YieldFrom(node)
         if called in self.local or not isinstance(node.func, (ast.Name, ast.Attribute)):
-            waits = ast.YieldFrom(_called("call", node.func, mine, *node.args))
-            inside = any(isinstance(inner, ast.YieldFrom) for inner in ast.walk(node))
-            if not isinstance(node.func, ast.Name) or inside:
-                return waits
-            # A type is called without a generator, which would take longer than the call.
-            kind = ast.Attribute(node.func, "__class__", ast.Load())
-            function = ast.Name("__simt_function", ast.Load())
-            return ast.IfExp(ast.Compare(kind, [ast.Is()], [function]), waits, node)
+            return ast.YieldFrom(_called("call", node.func, mine, *node.args))
         return node
 
     def visit_Subscript(self, node):
@@ -365,7 +358,6 @@ _NAMES = {
     "__simt_divide": _divide,
     "__simt_float64": np.float64,
     "__simt_invert": lambda a: not a if isinstance(a, bool) else ~a,
-    "__simt_function": types.FunctionType,
     "__simt_call": _call,
     "float": np.float64,
     "libdevice": LIBDEVICE,

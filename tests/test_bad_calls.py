@@ -266,6 +266,7 @@ FURTHER = [
     ("grid: found 0, expected 1 to", lambda: simt.launch(store, 0, 1, ONE)),
     ("block: found bool, expected one integer", lambda: simt.launch(store, 1, True, ONE)),
     ("lanes: found 3, expected", lambda: simt.launch(store, 1, 1, ONE, lanes=3)),
+    ("ranks: found 0, expected an integer", lambda: sharded.cut(3, 0)),
     ("order: found 'x', expected one of", lambda: sharded.simulate([(_ for _ in "")], order="x")),
     ("piece: found 0, expected an integer", lambda: sharded.simulate([(_ for _ in "")], piece=0)),
     ("run: found NoneType, expected the Run", lambda: simt.sectors(None)),

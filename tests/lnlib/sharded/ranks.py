@@ -31,9 +31,8 @@ def program(
 ):
     """(y, dx, dgamma[, dbeta]) of one rank; ``block`` makes it reproducible."""
     forward, backward = norm_of(MODULES[how], norm)
-    blocks = {"reproducible": reproducible or block is not None} | (
-        {"block": block} if block else {}
-    )
+    blocks = {"reproducible": True} if reproducible or block else {}
+    blocks |= {"block": block} if block else {}
     options = {"precise": precise} if precise else {}
     if how == "rows":
         y, cache = yield from forward(*arrays_of(norm, x[part], gamma, beta), eps, **options)

@@ -182,7 +182,8 @@ def test_nan_is_data_unless_it_is_refused(forward):
         simulate([forward(x, *parameters, eps) for eps in (1, 1.0)])  # one number
         far = np.where(np.arange(40) == 7, 1e300, x.astype("f8") / 1e300)
         wide = [a.astype("f8") for a in parameters]
-        simulate([forward(far, *wide), forward(far, *wide, residual=far + 1.7e308)])
+        big = np.full_like(far, 1.7e308)
+        simulate([forward(far, *wide), forward(big, *wide, residual=big)])
     with pytest.raises(
         RankError, match="^rank 1: ValueError: x: found NaN or Inf, expected finite numbers only"
     ):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from golden import compare
 
-from lnlib import cost, gradcheck, regimes, rounding, summation
+from lnlib import cost, gradcheck, regimes, rounding
 from lnlib.gpu import plans
 from lnlib.norms import NORMS
 from lnlib.sharded import shards, traffic
@@ -60,7 +60,6 @@ CALLS = {
     regimes.mean_loss: (RATIOS, D, ORDERS, ("float32", "float64")),
     regimes.backward_loss: ((2.0,), TOWARDS, ("float32",), (False, True)),
     regimes.overflow_sigma: (RATIOS, ("float16", "float32"), D),
-    summation.row_sum_loss: ((1, 128, 256, 1000), summation.ROW_ORDERS, ("float32", "bfloat16")),
 }
 
 

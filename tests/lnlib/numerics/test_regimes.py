@@ -294,6 +294,23 @@ def test_the_backward_loses_kappa_u(towards, dtype, eps, powers):
             assert_agrees(measured, predicted, dtype)
 
 
+def test_the_roundings_of_the_backward_are_those_counted():
+    """Of an element, of a row where it is not wide: as the docstring has them."""
+    g, centred, xhat, product, rstd, mean = 1, 2, 2, 1, 4 * 2.75, 2
+    along = g + centred + xhat + product + rstd + mean
+    counted = {False: (g + centred, along), True: (g, g + xhat)}
+    for wide, roundings in counted.items():
+        lost = [regimes.backward_loss(1, towards, wide=wide) for towards in ("ones", "along")]
+        assert (np.ravel(lost) / (regimes.TAU * 2.0**-24)) ** 2 == pytest.approx(roundings)
+
+
+def test_how_many_roundings_a_sum_amounts_to():
+    partial = np.arange(1, 193) / 192
+    assert regimes.sum_roundings(192, "sequential") == pytest.approx((partial**2).sum(), rel=0.01)
+    for order, roundings in {"accumulators": 1 + 8 / 3, "pairwise": 2, "exact": 1}.items():
+        assert regimes.sum_roundings(192, order) == roundings
+
+
 # Boundaries: on one side it happens, on the other it does not
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lnlib.rounding import round_to
+from lnlib.rounding import FORMATS, TAU, round_to
 from lnlib.summation import ROW_ORDERS, row_sum_errors, row_sum_loss, running_sums, sum_rows
 
 DTYPES = ("float32", "bfloat16")
@@ -115,3 +115,22 @@ def test_the_lines(dtype):
     for order, measured in errors.items():
         ratio = measured / row_sum_loss(COUNTS[dtype], order, dtype)
         assert (ratio > 0.5).all() and (ratio < 2).all(), (order, ratio)
+
+
+N = np.array([1, 100, 128, 256, 1000])  # blocks have 128 rows
+
+
+@pytest.mark.parametrize(
+    "order, roundings",
+    [
+        ("sequential", N / 2),
+        ("random", N / 2),
+        ("pairwise", np.log2(N)),
+        ("wide", 1),
+        ("blocks", [1 / 2, 50, 64, 65, 64 + np.log2(1000 / 128)]),
+    ],
+)
+def test_the_lines_count_the_roundings_of_the_total(order, roundings):
+    """Their number, where partial sums are smaller than the total in proportion; squares add up."""
+    lost = (row_sum_loss(N, order) / (TAU * FORMATS["float32"].u)) ** 2
+    assert lost == pytest.approx(np.broadcast_to(roundings, N.shape), rel=1e-14, abs=0)

@@ -152,7 +152,7 @@ def _lost_far_from_zero(answer):
     if abs(float(mean) + float(residual) - x.mean(dtype=float)) < 8 * _U * x.std(dtype=float):
         return None
     says = "Your merge is right near zero, and loses digits of the mean far from it."
-    says += " Which of your numbers are as large as the mean, and rounded as it is?"
+    says += " Is a number as large as the mean rounded, or a residual lost or counted twice?"
     because = "mean and squares hold what they should, near zero"
     return Diagnosis("relation", (), says, (because,))
 

@@ -360,8 +360,8 @@ def family_of(settings):
 def family(settings, dtype):
     """The family of mistakes on cases that the target takes, and these cases by their shape."""
     draw, rms, groups = drawer(settings), settings.rms, settings.groups
-    known = family_of(settings)
-    shapes = [dy.shape for dy, _ in known.probes] or ((2, 6), (5, 9))  # three channels in a group
+    known, of = family_of(settings), LAYER_NORM  # with three axes: of two, the first has all rows
+    shapes = ((2, 6), (5, 9)) if groups else [dy.shape for dy, _ in of.probes]  # three in a group
     cases = [
         draw("terms", shape, dtype, offset=0.0 if rms else OFFSET, sigma=sigma)
         for shape, sigma in zip(shapes, SIGMAS)

@@ -273,6 +273,7 @@ FURTHER = [
     ("run: found a launch without a log", lambda: simt.sectors(simt.launch(store, 1, 1, ONE))),
     ("shape: found -1, expected an integer", lambda: simt.uninitialised(-1, np.float32)),
     ("shape: found (2, True), expected an", lambda: simt.uninitialised((2, True), np.float32)),
+    ("dtype: found 'f4', expected one", lambda: simt.uninitialised(1, "f4")),
     ("dtype: found <class 'object'>, expected", lambda: simt.uninitialised(1, object)),
     # Gradient checks.
     ("grads: found 0 arrays, expected one or more, one", lambda: checked((), grads=())),

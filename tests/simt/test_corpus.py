@@ -38,13 +38,6 @@ def test_taken(name):
     compare(SAID, name, "\n".join(map(" ".join, lines)))
 
 
-@pytest.mark.parametrize("name", ["bits", "division of integers", "comparisons in a chain"])
-def test_integers_are_those_of_python(name):
-    _, _, z, n, _ = run(name)
-    exec(corpus.BODIES[name], named := {"n": n, "t": 0, "z": [0]})
-    assert (z == named["z"][0]).all()
-
-
 @pytest.mark.parametrize("name", [*corpus.REFUSED, *corpus.STRICTER])
 def test_refused(name):
     with pytest.raises(simt.Refused) as error:

@@ -109,7 +109,7 @@ ROW_ORDERS = {
 def sum_rows(
     a: ArrayLike, order: str, dtype: str = "float32", rng: Generator | None = None
 ) -> np.ndarray:
-    """Sum over axis 0 in a given order, every partial sum rounded to ``dtype``; float32.
+    """Sum over axis 0 in a given order, partial sums, but of "wide", rounded to ``dtype``; float32.
 
     ``a`` is a finite float32 array of shape (N, ...), N >= 1, rounded to ``dtype``, "float32" or
     "bfloat16", first. ``order`` is a key of :data:`ROW_ORDERS`; "random" alone needs ``rng``, a

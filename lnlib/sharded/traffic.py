@@ -24,7 +24,7 @@ def parts(count: int, block: int | None = None) -> int:
 def features(
     counts: Sequence[int], rows: int, norm: str = "layer", block: int | None = None
 ) -> list[Message]:
-    """The messages of both passes, features sharded: ``rows``, and ``counts`` of features."""
+    """Messages of both passes, features sharded: ``rows`` in range, and ``counts`` of features."""
     sent = [tuple(ITEM * k * rows * parts(n, block) for n in counts) for k in COLUMNS[norm]]
     return [Message(SAME, (0,) * len(counts)), *(Message(GATHER, each) for each in sent)]
 

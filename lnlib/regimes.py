@@ -34,7 +34,6 @@ Algorithms = dict[str, Callable]
 
 def _store(a, dtype):
     """Float64 numbers rounded to ``dtype``; half formats in float32, as layer norm computes."""
-    find(dtype)
     return a.astype(dtype) if dtype in _FLOATS else round_to(a, dtype).astype(np.float32)
 
 

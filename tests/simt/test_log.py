@@ -68,13 +68,9 @@ CONFLICTS = {
     )
     for n, wavefronts in ((1, 1), (2, 2), (32, 32), (33, 1))
 }
+FOUR = "s, a = cuda.shared.array(128, float32), float32(0)\nstore4(s, 4 * cuda.laneid, a, a, a, a)"
 # 32 lanes with 16 bytes each are 4 wavefronts at best.
-CONFLICTS["vectors"] = (
-    """
-    s, zero = cuda.shared.array(128, float32), float32(0)
-    store4(s, 4 * cuda.threadIdx.x, zero, zero, zero, zero)  # HERE""",
-    4,
-)
+CONFLICTS["vectors"] = f"{FOUR}  # HERE", 4
 
 
 @pytest.mark.parametrize("body, wavefronts", CONFLICTS.values(), ids=CONFLICTS)
@@ -91,13 +87,9 @@ def test_events():
         a += 1
 
     run = simt.launch(kernel, 1, 32, log=True)
-    assert run.events[:2] == [
-        (0, 0, "shfl_xor_sync", line_of(kernel, "# SHUFFLE"), (0, 1)),
-        (0, 1, "shfl_xor_sync", line_of(kernel, "# SHUFFLE"), (1, 0)),
-    ]
-    assert run.events[32:] == [
-        (0, t, "syncthreads", line_of(kernel, "# BARRIER"), None) for t in range(32)
-    ]
+    first, last = line_of(kernel, "# SHUFFLE"), line_of(kernel, "# BARRIER")
+    assert run.events[:32] == [(0, t, "shfl_xor_sync", first, (t, t ^ 1)) for t in range(32)]
+    assert run.events[32:] == [(0, t, "syncthreads", last, None) for t in range(32)]
 
 
 def test_it_is_deterministic():

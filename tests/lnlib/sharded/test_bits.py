@@ -9,7 +9,6 @@ from ranks import numbers, program, run
 from lnlib import layernorm
 from lnlib.sharded import cut, features, simulate, widths
 from lnlib.sharded.groups import merge, merge_upstream
-from lnlib.sharded.messages import RankError
 from lnlib.sharded.simulator import ORDERS
 
 RANKS = 1, 2, 3, 4, 7, 8
@@ -32,16 +31,6 @@ def test_reproducible_bits_do_not_depend_on_the_number_of_ranks(how, count, bloc
         options = {"order": order, "norm": norm, "block": block}
         found.add(tuple(bits(run(how, cut(count, ranks, block), *given, **options))))
     assert len(found) == 1
-
-
-def test_a_cut_shares_out_whole_blocks():
-    assert cut(10, 2, block=4) == [slice(0, 4), slice(4, 10)]
-
-
-def test_a_short_part_that_is_not_the_last_is_refused():
-    arrays, part = numbers(12, 4, 1.0), [slice(0, 4), slice(4, 12)]
-    with pytest.raises(RankError, match="found 1 rows in part 1 of 5, expected 3"):
-        run("rows", part, *arrays, block=3)
 
 
 def test_rows_sharded_y_and_dx_are_those_of_one_process():

@@ -115,6 +115,7 @@ DRIFTED = {
     "blocks": [features.rms_norm_forward(X, GAMMA, reproducible=r) for r in (False, True)],
     "sizes": [features.rms_norm_forward(X, GAMMA, reproducible=True, block=b) for b in (16, 8)],
     "cut": [features.rms_norm_forward(X, GAMMA, reproducible=True, block=b) for b in (16, 16)],
+    "cut of rows": [program("rows", p, *numbers(12, 4), block=3) for p in widths(4, 8)],
     "no features": [features.rms_norm_forward(X[:, :0], GAMMA[:0]) for _ in "ab"],
     "no axis": [features.rms_norm_forward(np.float32(1), GAMMA)],
     "NaN": [rows.rms_norm_forward(x, GAMMA, finite=True) for x in (X, X * np.float32(np.nan))],

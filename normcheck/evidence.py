@@ -86,7 +86,7 @@ def same(a, b, case, settings, names=None, times=1):
         error, size = (
             np.linalg.norm(np.where(finite, v, 0), axis=-1) for v in (one - other, other)
         )
-        if (error > times * (slack / 2 + tolerance * size)).any():
+        if (error > times * (slack + tolerance * size)).any():
             return False
     return True
 

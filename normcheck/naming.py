@@ -192,7 +192,7 @@ def explain(found, wrong, held, settings, tensor=None):
 
 def explain_by(found, wrong, held, settings, names):
     """:class:`Explained` by the candidates that fail nothing that held, and explain most failures;
-    as a target may have two faults, up to a third of the failures may show other numbers.
+    as a target may have two faults, up to a half of the failures may show other numbers.
     """
     covered = {one: [] for one in found if all(holds(one, case, settings, names) for case in held)}
     for shown in wrong:
@@ -208,7 +208,7 @@ def explain_by(found, wrong, held, settings, names):
         if not same(shown.tensors, best[0].tensors(shown.case), shown.case, settings, names)
     ]
     judged = [shown for shown in left if not IN_ONE_PLACE & set(shown.case.layouts.values())]
-    if 2 * len(judged) > most:
+    if len(judged) > most:
         return Explained()
     return Explained(tuple(best), tuple(covered[best[0]]), tuple(left))
 

@@ -39,6 +39,15 @@ def test_what_is_right_has_the_gradients_of_the_library():
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-13 * np.abs(b).max())
 
 
+def test_the_sample_variance_of_a_group_counts_its_numbers():
+    """Two groups of two channels and three positions have six each."""
+    x, gamma, beta, _ = drawn((2, 3, 4))
+    known = {names: choices for names, _, choices in conventions("group_norm", 2)}
+    right = Choices(axes="of_group", groups=2).y(x, gamma, 0 * beta, 0.0)
+    found = known["sample-variance",].y(x, gamma, 0 * beta, 0.0)
+    np.testing.assert_allclose(found, right * np.sqrt(5 / 6), rtol=1e-13)
+
+
 def told(kind, forward, backward):
     """The diagnosis of a pair, by small cases: the formula is called for every number of x."""
     settings = Settings(kind, quick=True)

@@ -35,7 +35,7 @@ _R32 = ROWS.astype(np.float32)
         ("has the other sign", [(-A, A)]),
         ("is the transpose", [(A.T, A)]),
         ("None", [(A[0], A)]),
-        ("has the right numbers in another shape", [(A.ravel(), A)]),
+        ("has the right numbers in another shape", [(A.reshape(4, 1), A)]),
         ("None", [(A.ravel() + 1, A)]),
         ("is the other way round along its first axis", [(A[::-1], A)]),
         ("has the right numbers in another order", [(ROWS[[1, 0, 2]], ROWS)]),
@@ -288,6 +288,7 @@ def test_of_several_mistakes_those_count_that_no_earlier_check_stops():
     also = "x * x", "3 * x if x == 1.5 else 2 * x", "Also."
     near = "x * x", "2 * x * (1 + 1e-12)", "Near."
     assert recognised(lambda x: 2 * x, near, FIRST).sentence == "First."  # to the bit
+    assert recognised(lambda x: 2 * x * (1 + 1e-12), FIRST).sentence == "First."  # nearly
     found = recognised(lambda x: 2 * x, FIRST, SECOND)
     assert found.kind == "one of"
     assert found.sentence == "It is one of these, which give the same here: First. Or: Second."

@@ -293,7 +293,7 @@ f(x - shift)) / (2 * h) => f(x)) / h
 / (2 * h) => / h
     The change of f is divided by half the distance between the two points.
 / (2 * h) => / 2 * h
-    Your quotient is multiplied by h, because Python evaluates / and * from left to right.
+    Your quotient is multiplied by h. In which order does Python evaluate / and *?
 shift[i] = h => shift[...] = h
     All elements move at once, so every entry is the sum of all the derivatives.
 shift = np.zeros_like(x) => x[i] += h
@@ -374,7 +374,7 @@ rng.standard_normal(a.shape) => rng.standard_normal()
 .imag / 1e-30 => .imag
     Your derivative is not divided by the step.
 1e-30j * v => 1e-30 * v
-    The step is real, and too small to change anything.
+    Your derivative is 0: nothing in it is imaginary. Along which axis should the arguments move?
 a + 1e-30j * v for a, v in zip(args, directions) => args[0] + 1e-30j * directions[0], *args[1:]
     Only the first argument moves, but all gradients predict something.
 return derivative, predicted => return predicted, derivative

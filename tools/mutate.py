@@ -25,7 +25,7 @@ _RARELY = {"swapped arguments", "removed keyword", "dropped call", "return None"
 #: A change in a call of these could harm what lies outside the copy.
 _HARMFUL = {"kill", "killpg", "rmtree", "unlink", "rmdir", "chmod"}
 #: Of these nobody sees the order (agree: but for a tolerance, relative to the second).
-_SYMMETRIC = {"min", "max", "np.minimum", "np.maximum", "agree", "_same"}
+_SYMMETRIC = {"min", "max", "np.minimum", "np.maximum", "agree", "_same", "_times"}
 #: Of these nobody sees the width, but in compiled code: integers of simt have none.
 _INTEGERS = {"int32", "int64", "uint64", "np.uintp"}
 _UNREAD = {"annotation", "returns", "decorator_list", "msg", "type_comment", "ctx", "exc", "cause"}

@@ -190,7 +190,7 @@ def unknown(value):
 
 def is_type(value):
     name = getattr(value, "name", getattr(value, "__name__", None))
-    return isinstance(name, str) and name in _TYPES and not inspect.isfunction(value)
+    return name in _TYPES and not inspect.isfunction(value)
 
 
 def unknown_attribute(value, attribute):

@@ -375,7 +375,7 @@ def _translate(value, made):
     if isinstance(value, tuple) and type(value) is tuple:
         return tuple(_translate(part, made) for part in value)
     name = getattr(value, "name", getattr(value, "__name__", None))
-    if isinstance(name, str) and name in CONVERSIONS and not isinstance(value, np.dtype):
+    if name in CONVERSIONS and not isinstance(value, np.dtype):
         return CONVERSIONS[name]
     if allowed.device_function(value):
         return made(value.py_func)

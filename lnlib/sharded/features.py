@@ -67,17 +67,18 @@ def _statistics(rows, eps, block, norm):
     statistics = _joined(join, (yield GATHER, numbers_of(rows, block)), block)
     e = np.zeros((len(rows), 1), np.int64)
     smallest, largest = validation.RANGE["float64"]
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # around a yield it would be the caller's, too
         var_eps = statistics[-1] / statistics[0] + eps
         # The same rows on all ranks, because the bits are. NaN is among them.
         redo = ~((smallest < var_eps) & (var_eps < largest))[:, 0]
-        if redo.any():  # M <= 2**e; M is a rank's largest size, or the root of eps
-            M = np.abs(rows[redo]).max(axis=1, initial=max(math.sqrt(eps), np.finfo(float).tiny))
-            e[redo, 0] = (yield GATHER, np.frexp(M)[1].astype(np.int64)[None]).max(axis=0)
+    if redo.any():  # M <= 2**e; M is a rank's largest size, or the root of eps
+        M = np.abs(rows[redo]).max(axis=1, initial=max(math.sqrt(eps), np.finfo(float).tiny))
+        e[redo, 0] = (yield GATHER, np.frexp(M)[1].astype(np.int64)[None]).max(axis=0)
+        with np.errstate(all="ignore"):
             rows[redo] = np.ldexp(rows[redo], -e[redo])
-            again = _joined(join, (yield GATHER, numbers_of(rows[redo], block)), block)
-            for column, new in zip(statistics, again):
-                column[redo] = new
+        again = _joined(join, (yield GATHER, numbers_of(rows[redo], block)), block)
+        for column, new in zip(statistics, again):
+            column[redo] = new
     return statistics, e
 
 
@@ -187,10 +188,10 @@ def _backward(norm, dy, cache, dh):
             g -= part
         xhat *= along / cache.D
         g -= xhat
-        rstd = cache.rstd.reshape(-1, 1)
+        rstd = cache.rstd.reshape(len(g), 1)
         dx = g * rstd
         if cache.beyond is not None:
-            large = np.ldexp(g * cache.beyond.reshape(-1, 1), 64)
+            large = np.ldexp(g * cache.beyond.reshape(len(g), 1), 64)
             dx = np.where(np.isinf(rstd), large, dx)
         dx = dx if dh is None else dx + _rows(dh)
         return dx.astype(cache.dtype).reshape(cache.xhat.shape), *sums

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from golden import compare
-from ranks import edges, numbers, of_edges, program
+from ranks import edges, norm_of, numbers, of_edges, program
 
 from lnlib.sharded import (
     GATHER,
@@ -132,6 +132,7 @@ def test_what_all_ranks_say(what):
     with pytest.raises(RankError) as caught:
         simulate(programs)
     compare(Path(__file__).with_name("said.txt"), what, str(caught.value))
+    assert what != "raises" or isinstance(caught.value.__cause__, KeyError)
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
@@ -165,19 +166,13 @@ def test_blocks_by_default_and_of_no_rows():
             assert log == getattr(traffic, how)(sizes[:1], sizes[1], "layer", block)
 
 
-@pytest.mark.parametrize(
-    "forward",
-    [
-        rows.layer_norm_forward,
-        rows.rms_norm_forward,
-        features.layer_norm_forward,
-        features.rms_norm_forward,
-    ],
-)
-def test_nan_is_data_unless_it_is_refused(forward):
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("module", [rows, features])
+def test_nan_is_data_unless_it_is_refused(module, norm):
+    forward, backward = norm_of(module, norm)
     x, gamma, beta, _ = numbers(12, 40)
     nan = np.where(np.arange(40) == 7, np.resize([np.nan, np.inf], (12, 1)), x).astype("f4")
-    parameters = (gamma,) if "rms" in forward.__name__ else (gamma, beta)
+    parameters = (gamma,) if norm == "rms" else (gamma, beta)
     with np.errstate(all="raise"):  # the caller's, of which ranks take no notice
         simulate([forward(a, *parameters) for a in (x, nan)])
         simulate([forward(x, *parameters, eps) for eps in (1, 1.0)])  # one number
@@ -185,6 +180,11 @@ def test_nan_is_data_unless_it_is_refused(forward):
         wide = [a.astype("f8") for a in parameters]
         big = np.full_like(far, 1.7e308)
         simulate([forward(far, *wide), forward(big, *wide, residual=big)])
+        simulate([forward(x.astype("f8") * 1e-161, *wide)])  # whose variances are subnormal
+        ((_, cache),) = simulate([forward(x.astype("f8"), *wide)])
+        for dy in (big, nan.astype("f8")):
+            simulate([backward(dy, cache, dy)])
+        assert np.geterr()["over"] == "raise"
     with pytest.raises(
         RankError, match="^rank 1: ValueError: x: found NaN or Inf, expected finite numbers only"
     ):

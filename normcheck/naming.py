@@ -221,7 +221,7 @@ def of_candidates(found, start="The mistake is ", end="", kind=""):
     told = dict.fromkeys(
         one.sentence
         for one in found
-        if not any(one is not other and set(one.names) < set(other.names) for other in found)
+        if not any(set(one.names) < set(other.names) for other in found)
     )
     names = tuple(dict.fromkeys(name for one in found for name in one.names))
     kind = kind or ("known" if len(told) == 1 else "one of")

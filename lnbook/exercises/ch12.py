@@ -129,8 +129,8 @@ def _of_a_merge(answer):
         held = held.round(4)
         start = f"Of groups of {counts[0]} and {counts[1]} numbers your"
         if np.ptp(way) < 1e-4 < abs(way[0] - counts[1] / 128):
-            says = f"{start} mean lies {way[0]:.3g} of the way from the first's to the second's."
-            says += " Which of them is it nearer to?"
+            says = f"{start} mean lies {way[0].round(4) + 0:.3g} of the way from the first's"
+            says += " to the second's. Which of them is it nearer to?"
         elif not fits:
             return None
         elif abs(held[:2] - 1).max() > 1e-4:

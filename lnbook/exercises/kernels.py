@@ -47,6 +47,8 @@ def fill(answer, arguments):
 _MEANINGS = sentences(r"""
 Refused: a NoneType is stored
     Your function returns None. Is a return missing?
+Refused: \w+ is not defined
+    A name in your kernel stands for nothing. Is it misspelt, or is a line missing that defines it?
 Refused
     A kernel has only a part of Python, which chapter 13 lists. What could stand there instead?
 Promotion: the quotient

@@ -30,6 +30,7 @@ SMALLEST_FIRST = ("width // 2", "1"), ("distance > 0", "distance < width"), ("//
     [
         (one_by_one, "the same bits, in few exchanges", "found 32 exchanges, expected 5"),
         (solution_with("warp-sum", *SMALLEST_FIRST), None, ""),
+        (solution_with("warp-sum", ("return value", "return vlaue")), "a whole warp", "misspelt"),
     ],
 )
 def test_group_sum(attempt, check, words):

@@ -209,6 +209,11 @@ def test_each_change_of_a_group_norm_is_told_as_itself():
             return right.changed(right.fields(change)).dx(), None, None
 
         assert diagnose(dx, family).names == (name,)
+
+    def over_d(dy, cache):  # which are the numbers of one group of three
+        return family.formula(dy, cache).dx() / (dy[0].size / 3), None, None
+
+    assert diagnose(over_d, family).names == ("dx-over-d",)
     names = "parameters-over-first-axis", "parameters-over-positions", "dbeta-over-features"
     for axis, name in enumerate(names):
         found = diagnose(lambda dy, k: (None, None, dy.sum(axis=axis)), family)

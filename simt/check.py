@@ -287,7 +287,7 @@ def _folded(node):
     kinds = ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop
     if not all(isinstance(inner, kinds) for inner in ast.walk(node)):
         return None
-    return eval(compile(ast.fix_missing_locations(ast.Expression(node)), "<constant>", "eval"), {})
+    return eval(compile(ast.Expression(node), "<constant>", "eval"), {})
 
 
 def _bound(parameters, call):

@@ -242,8 +242,7 @@ class Memory(Array):
         return value if self.floating else int(value)
 
     def __setitem__(self, i, value):
-        if type(value) is not self.scalar:
-            value = self.convert(value)
+        value = self.convert(value)
         self.note("store", i, value=value)
         self.data[i] = value
         self.written[i] = True

@@ -25,7 +25,7 @@ import numpy as np
 from lnlib import validation
 from lnlib.layernorm import rms_norm_forward
 
-from .catalogue import ENTRIES, changed, forward_keeping_x
+from .catalogue import BLOCK, ENTRIES, changed, forward_keeping_x
 from .change import Mistake, table
 from .formula import Formula, compiled, group_formula, groups_of, layer_norm_formula, rows_of
 from .recognise import MADE_AGAIN, TOLERANCE, Diagnosis, agree, combined, explaining
@@ -85,7 +85,12 @@ def _known(norm, formula=None):
     for row in rows_of(norm):
         whole = formula and row["change"] and not row["group"]
         backward = changed(row["change"], formula) if whole else None
-        yield Mistake(row["name"], row["wrong"], row["question"], backward)
+        wrong = row["wrong"].format(BLOCK=BLOCK)
+        yield Mistake(row["name"], wrong, row["question"], backward)
+
+
+def _rms_formula(dy, cache):
+    return layer_norm_formula(dy, cache)._replace(mean=0)
 
 
 #: Candidates (dy, cache) -> (dx, dgamma), as :func:`lnlib.layernorm.rms_norm_backward`, of
@@ -93,8 +98,8 @@ def _known(norm, formula=None):
 RMS_NORM = Family(
     ("dx", "dgamma"),
     tuple((dy, rms_norm_forward(x, gamma)[1]) for dy, gamma, x in _drawn(0.0, axes=2)),
-    tuple(_known("rms")),
-    lambda dy, cache: layer_norm_formula(dy, cache)._replace(mean=0),
+    tuple(_known("rms", _rms_formula)),
+    _rms_formula,
     groups_of("rms"),
 )
 
@@ -202,8 +207,12 @@ def _stepwise(formulas, names):
 @functools.cache
 def _values(family):
     """Right outputs, and those of every entry that has a backward, as :func:`_run` has them."""
-    wrong = {frozenset([k.name]): _run(k.backward, family) for k in family.known if k.backward}
-    return _run(family.right, family), wrong
+
+    def run(backward):  # of RMS norm without dbeta
+        return _run(lambda *given: backward(*given)[: len(family.outputs)], family)
+
+    wrong = {frozenset([k.name]): run(k.backward) for k in family.known if k.backward}
+    return run(family.right), wrong
 
 
 def _array(output):

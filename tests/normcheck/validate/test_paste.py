@@ -16,7 +16,7 @@ from normcheck import validate
 from normcheck.adapters import NumPyPair, adapt
 from normcheck.cases import draw
 from normcheck.checks import check
-from normcheck.mistakes import MUTANTS
+from normcheck.mistakes import MUTANTS, RMS_NORM
 from normcheck.mistakes.catalogue import forward_keeping_x
 from normcheck.mistakes.wild import WILD
 from normcheck.paste import as_test, fails_alone, imported
@@ -78,11 +78,23 @@ def test_every_kind_of_fault_is_found(name):
     assert FAULTY[name][0] not in TOLD or failed == {FAULTY[name][0]}
 
 
+def without_dbeta(mistake):
+    def backward(dy, cache):
+        return mistake.backward(dy, cache)[:2]
+
+    return backward
+
+
+#: But for one whose eps is computed from r, and inexact.
+OF_RMS_NORM = [k for k in RMS_NORM.known if k.backward and k.name != "rstd-for-variance"]
+
+
 @pytest.mark.parametrize(
     "name, kind, target",
     [
         *((bug.name, bug.kind, (bug.forward, bug.backward)) for bug in WILD),
         *((one.name, "layer_norm", (forward_keeping_x, one.backward)) for one in MUTANTS[::2]),
+        *((one.name, "rms_norm", (rms_norm_forward, without_dbeta(one))) for one in OF_RMS_NORM),
     ],
 )
 def test_known_bugs_are_found_and_made_small(name, kind, target):

@@ -300,6 +300,7 @@ FURTHER = [
     ("rtol: found -1.0, expected a finite", lambda: checked(rtol=-1.0)),
     ("eps: found 0.0, expected", lambda: regimes.forward_errors({}, 1.0, 1.0, eps=0.0, rng=RNG)),
     ("kappas: found 0.5", lambda: regimes.backward_errors({}, 0.5, 1.0, 1.0, "ones", rng=RNG)),
+    ("eps: found 0.0", lambda: regimes.backward_errors({}, 1, 1, 1, "ones", eps=0, rng=RNG)),
     ("rng: found NoneType, expected", lambda: summation.sum_rows(SINGLE["x"], "random")),
     ("exact: found an Exact without gradients", lambda: reference.kappa(NO_DY, DY, GAMMA)),
     ("gamma: found shape (2,), expected (3,)", lambda: reference.kappa(EXACT, DY, GAMMA[:2])),

@@ -20,7 +20,7 @@ import numpy as np
 from lnlib.layernorm import NormCache, layer_norm_forward
 
 from .change import Mistake, table
-from .formula import layer_norm_formula, leading, row_mean, rows_of
+from .formula import BLOCK, layer_norm_formula, leading, row_mean, rows_of
 
 # ---- The mutants
 
@@ -49,10 +49,6 @@ def padding(D):
     return ((1 << (D - 1).bit_length()) - D) / D
 
 
-#: Rows that one block of "last-rows-missing" adds up.
-BLOCK = 8
-
-
 def _whole_blocks(a):
     rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
     return rows[: len(rows) // BLOCK * BLOCK]
@@ -71,9 +67,10 @@ def _sums(dy, xhat):
 _NAMES = {"summed": _summed, "whole_blocks": _whole_blocks, "padding": padding}
 
 
-def changed(change, formula=layer_norm_formula, **names):
-    """The backward with this change, the text of a row. It may also use the right dgamma and dbeta,
-    what sums over rows, the cache and its x, dy as it was ``given``, and these ``names``.
+def changed(change, formula=layer_norm_formula, outputs=3, **names):
+    """The backward with this change, the text of a row; RMS norm's has two ``outputs``. A change
+    may also use the right dgamma and dbeta, what sums over rows, the cache and its x, dy as it was
+    ``given``, and these ``names``.
     """
 
     def backward(dy, cache):
@@ -85,7 +82,7 @@ def changed(change, formula=layer_norm_formula, **names):
         fields = right.fields(change, **_NAMES | more | names)
         wrong = right.changed({key: fields[key] for key in fields if key in right._fields})
         made = zip(("dx", "dgamma", "dbeta"), (wrong.dx(), *_sums(right.dy, wrong.xhat)))
-        return tuple(fields.get(name, gradient) for name, gradient in made)
+        return tuple(fields.get(name, gradient) for name, gradient in made)[:outputs]
 
     return backward
 
@@ -137,8 +134,7 @@ def _entry(row):
     backward = _WRITTEN_OUT.get(name)
     if row["change"] and (killed_by or not row["group"]):  # others are parts of combinations
         backward = backward or changed(row["change"])
-    wrong = row["wrong"].format(BLOCK=BLOCK)
-    return Mistake(name, wrong, row["question"], backward, killed_by=killed_by)
+    return Mistake(name, row["wrong"], row["question"], backward, killed_by=killed_by)
 
 
 _ENTRIES = [_entry(row) for row in rows_of("layer")]

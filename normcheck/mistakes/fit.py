@@ -25,7 +25,7 @@ import numpy as np
 from lnlib import validation
 from lnlib.layernorm import rms_norm_forward
 
-from .catalogue import BLOCK, ENTRIES, changed, forward_keeping_x
+from .catalogue import ENTRIES, changed, forward_keeping_x
 from .change import Mistake, table
 from .formula import Formula, compiled, group_formula, groups_of, layer_norm_formula, rows_of
 from .recognise import MADE_AGAIN, TOLERANCE, Diagnosis, agree, combined, explaining
@@ -53,7 +53,7 @@ class Family:
 
     def right(self, dy, cache):
         """The right outputs."""
-        return changed("", self.formula)(dy, cache)[: len(self.outputs)]
+        return changed("", self.formula, len(self.outputs))(dy, cache)
 
 
 #: Of two probes the shapes, and the sigmas of their rows: the second is comparable with sqrt(eps).
@@ -80,13 +80,12 @@ LAYER_NORM = Family(
 )
 
 
-def _known(norm, formula=None):
+def _known(norm, formula=None, outputs=3):
     """Its mistakes; with a ``formula`` those that are no change of dx alone have backwards."""
     for row in rows_of(norm):
         whole = formula and row["change"] and not row["group"]
-        backward = changed(row["change"], formula) if whole else None
-        wrong = row["wrong"].format(BLOCK=BLOCK)
-        yield Mistake(row["name"], wrong, row["question"], backward)
+        backward = changed(row["change"], formula, outputs) if whole else None
+        yield Mistake(row["name"], row["wrong"], row["question"], backward)
 
 
 def _rms_formula(dy, cache):
@@ -98,7 +97,7 @@ def _rms_formula(dy, cache):
 RMS_NORM = Family(
     ("dx", "dgamma"),
     tuple((dy, rms_norm_forward(x, gamma)[1]) for dy, gamma, x in _drawn(0.0, axes=2)),
-    tuple(_known("rms", _rms_formula)),
+    tuple(_known("rms", _rms_formula, 2)),
     _rms_formula,
     groups_of("rms"),
 )
@@ -207,12 +206,8 @@ def _stepwise(formulas, names):
 @functools.cache
 def _values(family):
     """Right outputs, and those of every entry that has a backward, as :func:`_run` has them."""
-
-    def run(backward):  # of RMS norm without dbeta
-        return _run(lambda *given: backward(*given)[: len(family.outputs)], family)
-
-    wrong = {frozenset([k.name]): run(k.backward) for k in family.known if k.backward}
-    return run(family.right), wrong
+    wrong = {frozenset([k.name]): _run(k.backward, family) for k in family.known if k.backward}
+    return _run(family.right, family), wrong
 
 
 def _array(output):

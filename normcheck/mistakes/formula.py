@@ -157,7 +157,9 @@ def group_formula(dy, cache):
     return layer_norm_formula(dy, cache)._replace(groups=cache.groups, **means)
 
 
-_ROWS = table("catalogue.csv")
+#: Rows that one block of "last-rows-missing" adds up.
+BLOCK = 8
+_ROWS = [row | {"wrong": row["wrong"].format(BLOCK=BLOCK)} for row in table("catalogue.csv")]
 
 
 def rows_of(norm):

@@ -147,6 +147,15 @@ def _real(function):
     return lambda x: function(np.float64(x) if isinstance(x, INTEGER) else x)
 
 
+def _beyond(name, first, *others):
+    """What a function of math is on a GPU where Python's has an error: an infinity, or NaN."""
+    if name == "lgamma":
+        return math.inf
+    if name == "gamma":
+        return np.copysign(math.inf, first) if first >= 0 else math.nan
+    return getattr(np, name)(float(first), *others)
+
+
 def _by_python(name):
     """A function of math that NumPy lacks, rounded to the type of the first argument."""
 
@@ -155,8 +164,8 @@ def _by_python(name):
         values = [value if isinstance(value, INTEGER) else float(value) for value in values]
         try:
             found = getattr(math, name)(*values)
-        except (ValueError, OverflowError) as error:
-            found = math.nan if isinstance(error, ValueError) else math.inf
+        except (ValueError, OverflowError):
+            found = _beyond(name, *values)
         if isinstance(found, tuple):  # frexp has an integer as well
             return tuple(part if isinstance(part, int) else convert(part) for part in found)
         return found if isinstance(found, int) else convert(found)

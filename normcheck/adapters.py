@@ -97,7 +97,7 @@ class NumPyPair(Adapter, framework="numpy"):
         try:
             yield
         finally:
-            if _mallopt and case.property == UNWRITTEN:
+            if case.property == UNWRITTEN:
                 _mallopt(-6, 0)
 
 

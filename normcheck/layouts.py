@@ -51,7 +51,7 @@ def as_code(name, layout, shape, put="{a}", spread=SPREAD, then=""):
     of, given["spread"] = LAYOUTS.get(layout, Layout()), spread.format(**given)
     steps = [step for step in (of.put, put, of.seen) if step != "{a}"]
     lines = [f"{name} = {step.format(**given)}" for step in steps]
-    return [*lines[:-1], lines[-1] + then] if then else lines
+    return [*lines[:-1], *(line + then for line in lines[-1:])]
 
 
 def laid_out(array, layout):

@@ -74,9 +74,9 @@ def _by_rule(name, tried, failures, probe):
     for case, wrong in tried:
         if name == "D =" or case.rows > case.width:
             if known.setdefault(of(case), wrong) != wrong:
-                return ""
+                return None
         elif wrong:  # there are few, and they would be told by their width
-            return ""
+            return None
     listed = _listed(value for value, wrong in known.items() if wrong)
     found = listed and rule(known, [of(case) for case in failures], probe)
     return f"{name} {listed}, that is every one tried that is {found}" if found else ""

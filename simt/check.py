@@ -258,7 +258,7 @@ class _Checker(ast.NodeVisitor):
                             raise refused(f"{what}: {why}", self.definition.name, node.lineno)
             elif node.keywords:
                 self.refuse(node, f"{called} with {node.keywords[0].arg}=", allowed.PLACES)
-            elif called in BUILTINS and called not in known:
+            elif called in BUILTINS:
                 self._count(node, called, BUILTINS[called])
             elif allowed.is_type(known.get(called)):
                 self._count(node, called, (1, 1))

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import pathlib
 import shutil
 import signal
 import subprocess
@@ -18,8 +17,8 @@ INSTALL = "python -m pip install -r requirements-mpi.txt"
 
 def mpiexec():
     """The path of the launcher: this Python's environment's, else the first on PATH, or None."""
-    mine = pathlib.Path(sysconfig.get_path("scripts")) / "mpiexec"
-    return str(mine) if mine.is_file() else shutil.which("mpiexec")
+    places = sysconfig.get_path("scripts"), os.environ.get("PATH", "")
+    return shutil.which("mpiexec", path=os.pathsep.join(places))
 
 
 def missing() -> str | None:

@@ -239,7 +239,7 @@ def seen(a, strides):
     while (of := getattr(memory[-1], "base", None)) is not None:
         memory.append(of)  # also of no array: NumPy's as_strided puts an object between
     whole = [one for one in memory if isinstance(one, np.ndarray)][-1]
-    if not (whole.flags.forc and a.size):
+    if not whole.flags.forc:
         return _in_float(a)
     start = (a.__array_interface__["data"][0] - whole.__array_interface__["data"][0]) // a.itemsize
     at = start + sum(

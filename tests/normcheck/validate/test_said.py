@@ -1,6 +1,7 @@
 """Whole reports of wrong targets, word for word, as ``said/*.txt`` has them (tests/golden.py)."""
 
 import inspect
+import itertools
 import re
 
 import numpy as np
@@ -9,7 +10,7 @@ from faulty import passes
 from golden import REPORTS, compare, compare_report, without_roundings
 
 from lnlib import layernorm
-from normcheck import Settings, TargetError, validate
+from normcheck import Interrupted, Settings, TargetError, validate
 from normcheck.adapters import NumPyPair
 from normcheck.cases import all_cases, draw
 from normcheck.checks import PROPERTIES, able, scripts
@@ -164,12 +165,32 @@ def test_of_records_and_pages():
     options = NARROW | {"case": "any shape"}
     wrong = validate(norm({"dx": twice}), **options)
     other = validate(norm({"dbeta": lambda a: a.ravel()[:0]}), **options)
+    forward, backward = norm({})
+    walks = forward, lambda dy, saved: backward(dy.ravel("K").reshape(dy.shape), saved)
+    walked = validate(walks, **NARROW | {"case": "memory in any order"})
     for name, text in (
         ("record", wrong.to_json()),
         ("page", wrong.to_html()),
         ("two", beside(wrong, other)),
+        ("memory in another order", str(walked)),
+        ("its record", walked.to_json()),
+        ("its page", walked.to_html()),
     ):
         compare(REPORTS / "records.txt", name, without_roundings(text))
+
+
+def test_a_run_that_is_stopped():
+    """It keeps what was found until then."""
+    calls = itertools.count()
+
+    def watch(case):
+        if next(calls) == 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as stopped:
+        validate(norm({"dx": twice}), watch=watch, **NARROW)
+    report = f"{stopped.value}\n{stopped.value.report}"
+    compare_report("options", "interrupted", report, whole=True)
 
 
 @pytest.mark.parametrize("name", [*SETTINGS, "all"])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 #: Numbers that are roundings, other ones on another machine: errors of rows, digits, both in JSON.
 _ERROR = re.compile(r"(relative\s+error\s+there\s+is\s+)(\S+),(\s+)(\S+)(\s+times)")
-_DIGITS = re.compile(r"(\b(?:y|h|d\w+|A|B)\s+|, |\()(\d+\.\d)(?=[,;\n<]| digits|$)")
+_DIGITS = re.compile(r"(\b(?:y|h|d\w+|A|B)\s+)?(\d+\.\d)(?=(?(1)(?:[,;\n<]|$)|\s+digits))")
 _JSON = re.compile(r'("(?:y|d\w+|share|error)": )([\d.e+-]+)')
 REPORTS = Path(__file__).with_name("normcheck") / "validate/said"
 
@@ -33,7 +33,7 @@ def without_roundings(text):
         return f"{start}#,{space}#{end}" if float(part) < 1e-4 else found[0]
 
     def digits(found):
-        return found[0] if float(found[2]) <= 4 else f"{found[1]}#"
+        return found[0] if float(found[2]) <= 4 else f"{found[1] or ''}#"
 
     def of_record(found):
         number, share = float(found[2]), "share" in found[1]

@@ -165,6 +165,13 @@ class Explained(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1 << 12)
+def divides(one, settings):
+    """Whether a candidate divides 0 by 0, of one row of one feature."""
+    tensors = one.tensors(drawer(settings)("one number", (1, 1), settings.dtypes[0]))
+    return tensors and not all(np.isfinite(a).all() for a in tensors.values())
+
+
+@functools.lru_cache(maxsize=1 << 12)
 def guarded(one, settings):
     """The candidate with a guard where it divides 0 by 0, such as max(D - 1, 1): right there."""
 
@@ -186,7 +193,7 @@ def explain(found, wrong, held, settings, tensor=None):
         wrong = [s._replace(wrong=frozenset(names)) for s in wrong if tensor in s.wrong]
 
     as_they_are = explain_by(found, wrong, held, settings, names)
-    guards = (guarded(one, settings) for one in found)
+    guards = (guarded(one, settings) for one in found if divides(one, settings))
     return as_they_are if as_they_are.found else explain_by(guards, wrong, held, settings, names)
 
 

@@ -17,7 +17,7 @@ from .settings import FRAMEWORKS, Settings
 from .targets import Adapter, TargetError
 
 try:  # glibc fills memory that it hands out, where it is told to by M_PERTURB, -6
-    _mallopt = ctypes.CDLL(None).mallopt
+    _mallopt: Any = ctypes.CDLL(None).mallopt
 except (AttributeError, OSError, TypeError):
     _mallopt = None
 

@@ -152,7 +152,8 @@ def _write_y(x, start, stop, row, gamma, beta, y, i, streamed):
 @_loop
 def _upstream_sums(dy, x, i, start, stop, gamma, mean, shift, rstd, guess, dgamma, dbeta):
     """Sums of w = g - guess, of w * xhat and of xhat, over columns start to stop; of RMS norm 0,
-    that of g * xhat and that of xhat^2. Adds the row's part of dgamma and dbeta, too.
+    that of g * xhat and that of xhat^2. Adds the row's part of dgamma and dbeta, too, if dgamma is
+    not None.
 
     If g is constant, w is 0. The mean of xhat is not quite 0, and that times the mean of w is in
     the sum of w * xhat: the caller takes it out, for it would be in every element of dx.
@@ -164,13 +165,15 @@ def _upstream_sums(dy, x, i, start, stop, gamma, mean, shift, rstd, guess, dgamm
         w = times(upstream, gamma[j]) - guess
         xhat = (x[np.uintp(i), j] - mean) * rstd - shift
         wx_sum = _add(wx_sum, w * xhat)
-        dgamma[j] += upstream * xhat
         if dbeta is None:
             x_sum = _add(x_sum, xhat * xhat)
         else:
             w_sum = _add(w_sum, w)
             x_sum = _add(x_sum, xhat)
-            dbeta[j] += upstream
+        if dgamma is not None:
+            dgamma[j] += upstream * xhat
+            if dbeta is not None:
+                dbeta[j] += upstream
     return w_sum, wx_sum, x_sum
 
 
@@ -196,13 +199,18 @@ def _fold(block, sums):
     """Add a block's gradient of a parameter to float64 sums, and clear the block.
 
     ``sums`` has shape (2, D or more): the sums, and what their additions have lost. Of float32 that
-    is nothing: a billion rows lose less than float32 shows.
+    is nothing: a billion rows lose less than float32 shows. (Those zeros are left alone, because
+    reading and writing them takes time.)
     """
     use_widest_vectors()
     if block is not None:
         for j in range(np.uintp(block.shape[0])):
-            lost = sums[1, j]
-            sums[0, j], sums[1, j] = _accumulate(sums[0, j], lost, block[j], _itemsize(block))
+            if _itemsize(block) == 4:
+                sums[0, j] += block[j]
+            else:
+                sums[0, j], sums[1, j] = _accumulate(
+                    sums[0, j], sums[1, j], block[j], _itemsize(block)
+                )
             block[j] = 0
 
 
@@ -405,21 +413,23 @@ def _backward(dy, x, saved, dh, dx, dbeta, sums, part, parts):
     for block in range(len(x) * part // parts, end, ROW_BLOCK):
         for i in range(block, min(block + ROW_BLOCK, end)):
             rstd = statistics[2, i]
+            guess = real(0)
             if dbeta is None:
-                mean = shift = guess = real(0)
-                expected = statistics[1, i]
+                mean, shift, expected = guess, guess, statistics[1, i]
             else:
-                mean, shift, expected = statistics[0, i], statistics[1, i] * rstd, real(0)
-                guess = _guess_at_g(dy, i, gamma)
+                mean, shift, expected = statistics[0, i], statistics[1, i] * rstd, guess
             w_sum, wx_sum, x_sum = _row_sums(
                 dy, x, i, gamma, mean, shift, rstd, guess, gammas, betas
             )
-            wide = np.float64(guess)
-            # mean(g^2) - mean(w^2), times D: below 0 if all three numbers were outliers.
-            if wide * (wide * D + 2 * w_sum) < 0:
-                guess, spare = real(0), _zeros_on_lines(gamma)
-                spare = spare[0, :D], None if dbeta is None else spare[1, :D]
-                w_sum, wx_sum, x_sum = _row_sums(dy, x, i, gamma, mean, shift, rstd, guess, *spare)
+            if dbeta is not None:
+                # Only now: first, all sums would wait for these three numbers from memory.
+                better = _guess_at_g(dy, i, gamma)
+                if better != 0:
+                    again = _row_sums(dy, x, i, gamma, mean, shift, rstd, better, None, betas)
+                    wide = np.float64(better)
+                    # mean(g^2) - mean(w^2), times D: below 0 if all three numbers were outliers.
+                    if not wide * (wide * D + 2 * again[0]) < 0:
+                        guess, (w_sum, wx_sum, x_sum) = better, again
             # Of a row in range, NaN is a change too: it held neither NaN nor Inf in forward.
             changed += rstd != 0 and not abs(x_sum - expected * D) <= tolerance * D
             g_mean = real(guess + w_sum / D)

@@ -208,7 +208,7 @@ class Backward(NamedTuple):
     def _orthogonal(self, result, x, **_):
         dx = np.asarray(self._gradients(result)["dx"])
         along = np.abs((dx * x).sum(axis=-1)).max() / np.linalg.norm(x)
-        same = "a row times a number has the same y"
+        same = "a row times a positive number has the same y"
         small = along <= _rtol(dx) * np.linalg.norm(dx)
         expect(small, f"at eps = 0 your dx has a part along x, but {same}")
 

@@ -169,7 +169,8 @@ def _is_input(result, **_):
         expect(fits, f"{name} is not an array of float64")
         expect(np.isfinite(a).all(), f"{name} has NaN or Inf in it")
     x, gamma, beta, dy = arrays
-    expect(x.ndim >= 1 and 0 < x.size <= 100_000, f"x has {x.size} numbers, expected 1 to 100 000")
+    of_x = f"x has shape {x.shape}, expected at least one axis, and 1 to 100 000 numbers"
+    expect(x.ndim >= 1 and 0 < x.size <= 100_000, of_x)
     expect(dy.shape == x.shape, f"dy has shape {dy.shape}, expected that of x, {x.shape}")
     D, shapes = x.shape[-1:], f"gamma and beta have shapes {gamma.shape} and {beta.shape}"
     expect(gamma.shape == beta.shape == D, f"{shapes}, expected {D}")
@@ -447,6 +448,8 @@ def _asks_again(answer):
     elif not right and test.passes(constant=True):
         says = "Your test wants the second call to return what the first did. Are their inputs"
         says += " the same? It is the first result that must stay what it was."
+    elif right and len(blind) == 4 and not test.passes(range(4)):
+        says = "Your test lets any one of the four results change. Which of them may?"
     elif (
         right
         and len(calls) > 1

@@ -38,10 +38,8 @@ def _lands_there(eps, sigma, radius, row):
 def _on_the_sphere(eps, sigma, **_):
     eps = expect_number(eps, "eps")
     # 1 / sqrt(1 + eps / sigma^2) is 1 - eps / (2 sigma^2) there.
-    expect(
-        abs(eps) <= 2 * _RADIUS_RTOL * sigma**2,
-        f"radius 1 is the sphere itself, which no eps > 0 reaches: found {eps:.3g}",
-    )
+    sphere = "radius 1 is the sphere itself, which no eps > 0 reaches"
+    expect(abs(eps) <= 2 * _RADIUS_RTOL * sigma**2, f"{sphere}: found {eps:.3g}")
 
 
 def same_output_solution(x):

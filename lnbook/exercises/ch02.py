@@ -95,11 +95,9 @@ def _vanishes(dy, x, gamma):
     angles = "your gamma * dy is at right angles to 1 and to xhat"
     expect(left < (1 - _RTOL) * right, f"all of gamma * dy / s comes through: {angles}")
     along = [abs(g @ v) / np.linalg.norm(g) / np.linalg.norm(v) for v in (np.ones(7), cache.xhat)]
-    expect(
-        left <= _RTOL * right,
-        f"dx should vanish, but a fraction of {left / right:.3e} of gamma * dy / s comes through;"
-        f" of the length of gamma * dy {along[0]:.3f} is along 1 and {along[1]:.3f} along xhat",
-    )
+    through = f"a fraction of {left / right:.3e} of gamma * dy / s comes through"
+    where = f"of the length of gamma * dy {along[0]:.3f} is along 1 and {along[1]:.3f} along xhat"
+    expect(left <= _RTOL * right, f"dx should vanish, but {through}; {where}")
 
 
 def _not_constant(dy, x, gamma):

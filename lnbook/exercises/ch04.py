@@ -126,9 +126,8 @@ def _is_a_pair(found, **_):
     found = expect_number(found)
     # Each sum has at most 36 terms that are themselves sums of at most 6: a dozen roundings each,
     # of random sign.
-    expect(
-        0 <= found <= 12 * _U, f"for a matrix and its transpose found {found:.1e}, expected a few u"
-    )
+    pair = f"for a matrix and its transpose found {found:.1e}"
+    expect(0 <= found <= 12 * _U, f"{pair}, expected a few u")
 
 
 def _is_no_pair(words):
@@ -212,11 +211,9 @@ def _two(found):
 
 def _agrees(found, asked):
     (derivative, predicted), (other, again), same = map(_two, found)
-    expect(
-        same == (derivative, predicted),
-        "a second call with an equal rng gives other numbers: something else draws your "
-        "direction, and nobody can repeat what it found",
-    )
+    drawn = "something else draws your direction, and nobody can repeat what it found"
+    drawn = f"a second call with an equal rng gives other numbers: {drawn}"
+    expect(same == (derivative, predicted), drawn)
     why = "the derivative changes, so the direction is another"
     why = "is the direction random?" if other == derivative else why
     said = f"a second call with another rng predicts the same number: {why}"
@@ -226,12 +223,9 @@ def _agrees(found, asked):
     gap = abs(derivative - predicted)
     step = "; so small a gap may be the error of a step: is it along the imaginary axis, and"
     step = f"{step} near 1e-30?" if gap < 1e-2 * abs(derivative) else ""
-    expect(
-        gap <= 500 * _U,
-        f"with right gradients your derivative is {derivative:.6f} and your prediction"
-        f" {predicted:.6f}, which are {gap:.0e} apart (with a complex step less than 1e-13)"
-        f"{step}",
-    )
+    both = f"your derivative is {derivative:.6f} and your prediction {predicted:.6f}"
+    apart = f"which are {gap:.0e} apart (with a complex step less than 1e-13){step}"
+    expect(gap <= 500 * _U, f"with right gradients {both}, {apart}")
 
 
 def _right_gradients(rng):

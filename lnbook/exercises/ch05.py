@@ -44,10 +44,8 @@ def _tried(title, id, survives, words):
 
     def judge(ran):
         nothing = not any(np.any(dx) for dx, *_ in ran.results)
-        expect(
-            ran.log == survives,
-            words + "; here your dx is 0, for which both invariants hold" * nothing,
-        )
+        zero = "; here your dx is 0, for which both invariants hold" * nothing
+        expect(ran.log == survives, words + zero)
 
     return each(title, lambda rng: Call({}), judge, call=call)
 

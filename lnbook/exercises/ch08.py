@@ -116,11 +116,9 @@ _DTYPES = ("float16", "bfloat16", "float32")
 
 def _eps_is_normal(eps, dtype, **_):
     eps = expect_number(eps)
-    expect(
-        eps >= FORMATS[dtype].smallest_normal,
-        f"in {dtype}, eps = {eps:g} becomes {float(round_to(np.float64(eps), dtype)):g}; the"
-        f" smallest number with all its digits is {FORMATS[dtype].smallest_normal:g}",
-    )
+    least, rounded = FORMATS[dtype].smallest_normal, float(round_to(np.float64(eps), dtype))
+    said = f"in {dtype}, eps = {eps:g} becomes {rounded:g}"
+    expect(eps >= least, f"{said}; the smallest number with all its digits is {least:g}")
 
 
 def _gain_is_limited(eps, dtype, gain):
@@ -135,10 +133,8 @@ def _no_larger_than_needed(eps, dtype, gain):
     eps = expect_number(eps)
     least = safe_eps_solution(dtype, gain)
     # The next number of the format is at most 2 u away.
-    expect(
-        eps <= least * (1 + 2 * FORMATS[dtype].u),
-        f"for {dtype} and gain {gain:g} found {eps:g}; {least:g} is enough",
-    )
+    enough = f"for {dtype} and gain {gain:g} found {eps:g}; {least:g} is enough"
+    expect(eps <= least * (1 + 2 * FORMATS[dtype].u), enough)
 
 
 def largest_sigmas_solution(D, largest=65504.0):

@@ -35,9 +35,8 @@ def _integers(rng):
 
 def _exact(found, x, lanes):
     found = expect_number(found, "the sum")
-    expect(
-        found == x.sum(), f"{len(x)} numbers in {lanes} lanes: found {found}, expected {x.sum()}"
-    )
+    both = f"found {found}, expected {x.sum()}"
+    expect(found == x.sum(), f"{len(x)} numbers in {lanes} lanes: {both}")
 
 
 def _numbers(rng):

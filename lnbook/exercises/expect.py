@@ -43,9 +43,8 @@ def expect_number(found, name="the result", kinds="iuf", kind="a real number"):
 
 def expect_bool(found):
     """Return ``found`` as a bool if it is one, else raise :class:`Mismatch`."""
-    expect(
-        isinstance(found, (bool, np.bool_)), f"found {type(found).__name__}, expected True or False"
-    )
+    kind = type(found).__name__
+    expect(isinstance(found, (bool, np.bool_)), f"found {kind}, expected True or False")
     return bool(found)
 
 

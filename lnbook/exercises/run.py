@@ -11,9 +11,13 @@ tests have one runner, :func:`verdict`; and a known mistake is asked the same qu
 it the same calls.
 """
 
+import contextlib
 import copy
 import itertools
+import linecache
 import re
+import sys
+import time
 import traceback
 from collections.abc import Callable
 from typing import NamedTuple
@@ -67,8 +71,6 @@ class Check(NamedTuple):
     * ``call``: function (answer, arguments) -> result; it works on copies.
     * ``replay``: the same while known mistakes are looked for, where ``call`` would be slow.
     * ``unchanged``: whether the arguments must come back as they were.
-    * ``alone``: whether its calls are only for answers that pass the checks before: others may not
-      come back from them.
     """
 
     title: str
@@ -77,7 +79,6 @@ class Check(NamedTuple):
     call: Callable = plainly
     replay: Callable | None = None
     unchanged: bool = False
-    alone: bool = False
 
 
 def cases(names, *rows):
@@ -177,9 +178,47 @@ def here(answer):
     return lambda check, arguments: reply(check.call, answer, arguments, check.unchanged)[0]
 
 
+#: Seconds that a call of an answer may take, and when the last began.
+SECONDS, _BEGAN = 10, [0.0]
+
+
+class Late(BaseException):
+    """A call of an answer was not over in time. No ``except Exception`` of the answer keeps it."""
+
+
+@contextlib.contextmanager
+def ending_loops(answer):
+    """Here a call ends with :class:`Late` if a loop of the answer or of its module still runs after
+    :data:`SECONDS`. Other code is not slowed. Nothing ends in Python 3.11, nor what is compiled.
+    """
+    tools, names = getattr(sys, "monitoring", None), getattr(answer, "__globals__", None)
+    if not tools or names is None or tools.get_tool(4):
+        yield
+        return
+    jump, file, _BEGAN[0] = tools.events.JUMP, answer.__code__.co_filename, time.monotonic()
+
+    def turn(code, start, to):
+        frame = sys._getframe(1)
+        own = frame.f_globals is names or code.co_filename == file
+        if own and time.monotonic() > _BEGAN[0] + SECONDS:
+            line = linecache.getline(code.co_filename, frame.f_lineno).strip() or "a loop"
+            raise Late(f"your function had not returned after {SECONDS} s; it was at `{line}`")
+        return None if own else tools.DISABLE  # another's jump costs nothing any more
+
+    tools.use_tool_id(4, __name__)
+    tools.register_callback(4, jump, turn)
+    tools.restart_events()
+    tools.set_events(4, jump)
+    try:
+        yield
+    finally:
+        tools.set_events(4, 0)
+        tools.free_tool_id(4)
+
+
 def reply(call, answer, arguments, unchanged=False):
     """The result of one call, and the arguments as the answer left them."""
-    given = copy.deepcopy(arguments)
+    given, _BEGAN[0] = copy.deepcopy(arguments), time.monotonic()
     try:
         result = call(answer, given)
     except (Mismatch, NotImplementedError, Raised):

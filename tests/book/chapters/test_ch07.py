@@ -1,6 +1,7 @@
 """Chapter 7: what its page says beyond test_variance, and what its exercises refuse."""
 
 import re
+import sys
 from itertools import permutations
 
 import numpy as np
@@ -9,7 +10,7 @@ from attempts import solution_with
 from questions import norm, says
 
 from lnbook import exercises
-from lnbook.exercises import ch07
+from lnbook.exercises import ch07, run
 from lnlib import layer_norm_forward, reference
 from lnlib.variance import ALGORITHMS, naive, normalise, recentred, recentred_short
 
@@ -147,16 +148,28 @@ def test_a_wrong_answer_is_refused(id, candidate, message):
         ("digits-left", in_float32),
         ("repair-the-mean", lambda x, eps: in_float64(x, eps).astype(np.float32)),
         ("short-form", lambda x, order: abs(recentred_short(x, order)[1]) < x.std()),
-        (
-            "short-form",
-            short(lambda m, r, v: abs(r) < abs(v) ** 0.5),
-        ),  # a wrong v is small against r**2, whatever its sign
+        # A wrong v is small against r**2, whatever its sign.
+        ("short-form", short(lambda m, r, v: abs(r) < abs(v) ** 0.5)),
     ],
 )
 @pytest.mark.parametrize("seed", range(2))
 def test_another_right_answer_is_accepted(id, candidate, seed):
     report = exercises.check(id, candidate, seed=seed)
     assert report.failed is None, report
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 ends no loop")
+@pytest.mark.parametrize("most, passed", [(0, 0), (2e5, 2)])
+def test_a_loop_without_end_is_ended(most, passed, monkeypatch):
+    def answer(centre):
+        while centre > most:
+            pass
+        return ch07.negative_row_solution(centre)
+
+    monkeypatch.setattr(run, "SECONDS", 0.1)
+    report = exercises.check("negative-variance", answer)
+    assert len(report.passed) == passed and sys.monitoring.get_tool(4) is None
+    assert "had not returned after 0.1 s; it was at `" in report.failed[1]
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text

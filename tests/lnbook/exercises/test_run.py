@@ -37,20 +37,16 @@ def test_a_call_is_made_when_its_result_is_taken():
 
 def test_what_an_answer_raises_is_told_from_what_a_judge_raises():
     check = each("shape", ask, lambda found, **_: found.shape)
-    assert run(check, lambda x, n: 1 / 0).startswith(
-        "your function raised ZeroDivisionError: division by zero; in its"
-    )
+    zero = "your function raised ZeroDivisionError: division by zero"
+    assert run(check, lambda x, n: 1 / 0).startswith(f"{zero}; in its")
     # No line of its own.
     assert run(check, int).startswith("your function raised ValueError: int() base must")
     names = {}
     exec("def unseen(x, n): return 1 / 0", names)  # without its source, no line can be shown
-    assert run(check, names["unseen"]) == "your function raised ZeroDivisionError: division by zero"
+    assert run(check, names["unseen"]) == zero
     assert run(check, lambda x, n: None) == "the result is None; is a return missing?"
-    assert (
-        run(check, lambda x, n: "text")
-        == "your result is not of the form asked for (AttributeError: 'str' object has no attribute"
-        " 'shape')"
-    )
+    said = "your result is not of the form asked for (AttributeError: 'str' object has no attribute"
+    assert run(check, lambda x, n: "text") == f"{said} 'shape')"
     with pytest.raises(NotImplementedError, match="later"):
         run(check, lambda x, n: (_ for _ in ()).throw(NotImplementedError("later")))
 
@@ -68,10 +64,8 @@ def test_what_is_no_verdict_goes_through():
     def told(check, arguments):
         raise Raised("KindError", "text", "your function raised something")
 
-    assert (
-        verdict(each("raised", ask, lambda found, **_: None), None, told)
-        == "your function raised something"
-    )
+    raised = each("raised", ask, lambda found, **_: None)
+    assert verdict(raised, None, told) == "your function raised something"
 
 
 def test_an_answer_works_on_copies_and_may_not_change_them_where_that_is_asked():

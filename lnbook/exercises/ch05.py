@@ -444,7 +444,7 @@ EXERCISES = (
         ),
         diagnose=_which_mistake,
     ),
-    Exercise("probe-for-eps", 15, "test", probe_solution).with_checks(
+    Exercise("probe-for-eps", 15, "test", probe_solution, free=True).with_checks(
         *(
             each(f"eps = {eps}", cases("eps", (eps,)), _shows)
             for eps in (1.0, 1e-5, 1e-20, 100.0, 1e-40)

@@ -209,7 +209,7 @@ def _input_for(id, minutes, solution, layer):
     def asks(title, judge):
         return each(title, lambda rng: [Call({"rng": one}) for one in rng.spawn(2)], judge)
 
-    return Exercise(id, minutes, "test", solution).with_checks(
+    return Exercise(id, minutes, "test", solution, free=True).with_checks(
         asks("is an input", _is_input),
         asks("right layers pass", _right_ones_agree),
         asks(f"{layer.__name__} fails", shows),

@@ -34,6 +34,8 @@ class Exercise(NamedTuple):
       answer's exceptions are told from its own.
     * ``mistakes``: wrong answers that readers give (:func:`normcheck.mistakes.change`), compared
       where ``diagnose`` is None or says nothing.
+    * ``free``: whether other results are right, too, so that no answer is told how its own follow
+      from the solution's.
     """
 
     id: str
@@ -43,6 +45,7 @@ class Exercise(NamedTuple):
     checks: tuple[run.Check, ...] = ()
     diagnose: Callable | None = None
     mistakes: tuple[Mistake, ...] = ()
+    free: bool = False
 
     @property
     def chapter(self) -> int:
@@ -188,7 +191,8 @@ def _by_changes(exercise, candidate, passed, message, seed):
                     yield replied(checked.call, function, call.arguments)
 
     asks = Checks(replies, message_of, passes_before, everywhere, verdicts)
-    return recognise(candidate, message, exercise.solution, exercise.mistakes, asks)
+    told = recognise(candidate, message, exercise.solution, exercise.mistakes, asks)
+    return None if told and told.kind == "relation" and exercise.free else told
 
 
 def replied(call, function, arguments):

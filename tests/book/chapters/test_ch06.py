@@ -52,6 +52,7 @@ ANSWERS = [
     ("input-lanes", drawn((2, 3, 9), mean=100.0), None, ""),
     ("input-floor", drawn((3, 5), sigma=3e-3), None, ""),
     ("input-tile", drawn((1, 2, 512)), None, ""),
+    ("input-floor", solution_with("input-floor", ("1.0", "-1.0")), "is an input", "number None"),
     ("input-threads", drawn((5, 13, 3)), None, ""),
     ("input-threads", drawn((5, 3)), "layer_e fails", "fewer than 64"),
     ("input-strides", stored(lambda x, dy: (x, np.broadcast_to(1.0, x.shape))), None, ""),

@@ -207,7 +207,8 @@ eps / s**3 => eps / s**2
     In all directions but one you let through what eps does. In how many of them is something taken
     away?
 [1 / s] * => [1.0] *
-    Your eigenvalues are those of a projection. Is J one, or a projection times something?
+    All but one of your eigenvalues are those of a projection. Is J one, or a projection times
+    something?
 [1 / s] * => [1 / s**2] *
     The largest of your eigenvalues have another unit than J. If x is in metres, which is J's?
 x.var() + eps => x.var()

@@ -33,7 +33,7 @@ td, th { padding: 0.2em 1%; text-align: left; color: #000; font-size: min(1em, 3
 
 #: The kinds of failures of which a number tells by how much; and two properties that fail where dy
 #: is changed, because two backwards are given the same.
-NUMBERS = "wrong numbers", "no finite numbers"
+NUMBERS = {"wrong numbers", "no finite numbers"}
 SAME_DY = {"arguments unchanged", "gradients add up"}
 
 
@@ -85,7 +85,7 @@ class Failure:
         both = {self.property, first.property}
         if both == SAME_DY:
             return "dy" in (self.tensor, first.tensor)
-        if self.kind not in NUMBERS or first.kind not in NUMBERS:
+        if not {self.kind, first.kind} <= NUMBERS:
             return self.kind == first.kind
         ordinary = all(asked(name) is ORDINARY for name in both)
         return ordinary and set(self.tensors) <= set(first.tensors)
@@ -218,14 +218,16 @@ def _picture(table):
     dtypes = list(dict.fromkeys(dtype for row in table.values() for dtype in row))
 
     def cell(dtype, tried=0, failed=0, digits=None, share=None):
-        words = f"failed in {failed} of {tried}" if failed else "held" if tried else "not tried"
-        right = 0.0 if failed else 1.0
-        if failed and digits is not None:
-            words += f", {digits:.1f} digits"
-            right = min(1.0, -digits / math.log10(FORMATS[dtype].u))
-        elif share is not None and not failed:
-            words += f", error at most {100 * share:.0f} % of what a right formula may lose"
-            right = 1 - share / 2  # what held is never red
+        if failed:
+            words, right = f"failed in {failed} of {tried}", 0.0
+            if digits is not None:
+                words += f", {digits:.1f} digits"
+                right = -digits / math.log10(FORMATS[dtype].u) / 2  # and what failed not green
+        else:
+            words, right = "held" if tried else "not tried", 1.0
+            if share is not None:
+                words += f", error at most {100 * share:.0f} % of what a right formula may lose"
+                right = 1 - share / 2  # what held is never red
         colour = f"hsl({120 * right:.0f} 70% {70 if failed else 85}%)" if tried else "#eee"
         return f'<td style="background: {colour}">{words}</td>'
 

@@ -144,8 +144,8 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-#: Of a test with more cases make check tries so many.
-CASES = 4
+#: Of a test with more cases make check tries so many, and tools/mutants.py more at first.
+CASES = int(os.environ.get("LN_CASES", 4))
 
 
 def left_out(names):

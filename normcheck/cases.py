@@ -181,10 +181,10 @@ def stored(a, dtype: str) -> np.ndarray:
     """Numbers of ``dtype``, in float64; what does not fit is the largest."""
     most = find(dtype).largest
     a = np.asarray(a, np.float64)
-    with np.errstate(over="ignore"):  # to these NumPy itself rounds in a third of the time
-        by_numpy = dtype in ("float32", "float64")
-        rounded = a.astype(dtype).astype(np.float64) if by_numpy else round_to(a, dtype)
-    return np.where(np.isfinite(a), np.clip(rounded, -most, most), a) + 0.0  # no -0
+    rounded, by_numpy = np.clip(a, -most, most), dtype in ("float32", "float64")
+    # NumPy itself rounds in a third of the time.
+    rounded = rounded.astype(dtype).astype(float) if by_numpy else round_to(rounded, dtype)
+    return np.where(np.isfinite(a), rounded, a) + 0.0  # no -0
 
 
 @lru_cache(maxsize=2048)  # for what is known of a case, too

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lnlib.rounding import FORMATS
+
 from .checks import asked, is_float, misshapen, shape_of
 from .judge import BY_ROW, judge, truth
 from .layouts import SAME_NUMBERS, SAME_ROWS
@@ -69,7 +71,7 @@ def same(a, b, case, settings, names=None, times=1):
     """Whether two results, or these tensors, are the same but for rounding, or ``times`` that."""
     if a is None or b is None:
         return False
-    tolerance = TOLERANCE[{"float64": 8, "float32": 4}.get(case.dtype, 2)]
+    tolerance = TOLERANCE[FORMATS[case.dtype].bits // 8]
     for name in names or settings.tensors:
         one, other = a.get(name), b.get(name)
         if getattr(one, "shape", None) != getattr(other, "shape", None):

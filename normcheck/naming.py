@@ -19,7 +19,7 @@ from lnlib.rounding import FORMATS, round_to
 
 from .adapters import NumPyPair
 from .cases import ARGUMENTS, draw, drawer
-from .checks import misshapen, shape_of
+from .checks import TIMES, misshapen, shape_of
 from .evidence import FAR, IN_ONE_PLACE, alike, failed, passed, results, same, wrong_in
 from .judge import judge
 from .layouts import laid_out, listed
@@ -31,7 +31,7 @@ from .mistakes.fit import GROUP_NORM, OFFSET, SIGMAS, GroupCache, compared
 from .mistakes.formula import Formula, compiled, row_mean
 from .mistakes.recognise import MADE_AGAIN, combined, explaining
 from .mistakes.wild import BUGS
-from .settings import Settings
+from .settings import DTYPES, Settings
 from .targets import Raised, TargetError, new
 
 #: Properties whose cases show the digits of a dtype.
@@ -311,8 +311,7 @@ def depends_on_calls(target, wrong):
     if case is None:
         return None
     other = draw("another call", case.x.shape, case.dtype, said=settings)
-    # Seven times, so that what is otherwise in every fifth call is seen, too.
-    first, _, *found = (results(target, one) for one in (case, other, *[case] * 6))
+    first, _, *found = (results(target, one) for one in (case, other, *[case] * TIMES))
     if first is None or None in found:
         return None
     names = [
@@ -336,21 +335,22 @@ def depends_on_calls(target, wrong):
 
 
 def of_rounding(wrong, settings):
-    """Whether all that is wrong are numbers of a narrower dtype, with its digits."""
+    """Whether all that is wrong are numbers of another dtype, and would be right in that."""
 
-    def is_stored(form, name, shown):
-        value, case = shown.tensors[name], shown.case
-        return (
-            FORMATS[form].u > FORMATS[case.dtype].u
-            and not misshapen(name, value, case)
+    def is_stored(form, shown):
+        case = dataclasses.replace(shown.case, dtype=form)
+        narrow = dataclasses.replace(settings, accumulate=form)
+        return all(
+            not misshapen(name, value := shown.tensors[name], case)
             and np.array_equal(value, round_to(value.astype(np.float64), form))
-            and judge(name, value, case, settings).error < 8 * FORMATS[form].u
+            and judge(name, value, case, narrow).share <= 1
+            for name in shown.wrong
         )
 
-    looked = [s for s in wrong if s.case.width > 2 and s.case.property in PLAIN]
+    looked = [shown for shown in wrong if shown.case.property in PLAIN]
     names = sorted(frozenset().union(*(shown.wrong for shown in wrong)))
     for form in ("float16", "bfloat16", "float32") if looked else ():
-        if all(is_stored(form, name, shown) for shown in looked for name in shown.wrong):
+        if all(is_stored(form, shown) for shown in looked):
             says = f"The numbers of your {listed(names)} are numbers of {form}: something is"
             return Diagnosis("precision", (), f"{says} stored or summed in that, or rounded to it.")
     return None
@@ -407,10 +407,9 @@ def telling_dtype(target, asked, wrong):
         return not narrow and not wrong_in(there, wider, settings, right)
 
     cases = family(settings, asked)[1].values()
-    able = ("float64", "float32") if settings.framework == "numpy" else settings.dtypes
-    for wide in ("float64", "float32"):
-        finer = wide in able and FORMATS[wide].u < FORMATS[asked].u
-        if finer and all(is_that_function(case, wide) for case in cases):
+    able = DTYPES if settings.framework == "numpy" else settings.dtypes
+    for wide in ("float64", "float32")[: DTYPES.index(asked)]:
+        if wide in able and all(is_that_function(case, wide) for case in cases):
             return wide
     return asked
 

@@ -228,7 +228,7 @@ class Run:
         for at, (property, cases) in enumerate(self.failed.items()):
             seconds = min(3.0, max(0.0, self.left() / (2 * len(self.failed) - at)))
             tried = [(case, bool(found)) for case, found in self.tried[property]]
-            probe = partial(self.probe, property, cases[0][0].dtype) if seconds == 3 else None
+            probe = partial(self.probe, cases[0][0]) if seconds == 3 else None
             place = where(property, tried, wrong, probe)
             case, finding, steady = self.smallest(cases, seconds)
             test = partial(as_test, steady=steady)
@@ -237,10 +237,10 @@ class Run:
             test = partial(test, before=needed)
             yield self.failure(property, case, finding, test, place)
 
-    def probe(self, property, dtype, n):
+    def probe(self, case, n):
         """Whether another width, or number of rows, fails; None if the target does not take it."""
-        shape = (2, n) if property == "any width" else (n, 3)
-        case = drawer(self.settings)(property, shape, dtype)
+        shape = (case.rows, n) if case.property == "any width" else (n, case.width)
+        case = drawer(self.settings)(case.property, shape, case.dtype)
         if case.x.shape != shape or not self.settings.takes(shape):
             return None
         return bool(check(self.target, case))

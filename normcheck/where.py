@@ -7,8 +7,8 @@ import numpy as np
 from .layouts import in_words
 
 #: How many values are written out, and how many more cases, and seconds, may be spent on telling
-#: two rules apart; the largest value that is tried for that.
-MOST, PROBES, SECONDS, LARGEST = 8, 30, 3.0, 9000
+#: two rules apart.
+MOST, PROBES, SECONDS = 8, 30, 3.0
 
 
 def _about(value):
@@ -122,7 +122,7 @@ def _rules(wrong, held):
     """
     first, high = wrong.min(), wrong.max()
     low = held[held < first].max(initial=0)
-    power = 1 << int(first - 1).bit_length() - 1 if first > 2 else 1
+    power = 1 << int(first - 1).bit_length() >> 1
     kinds = {
         f"at most {high}": lambda v: v <= high,
         **{f"no multiple of {m}": lambda v, m=m: v % m != 0 for m in 2 ** np.arange(1, 13)},
@@ -150,7 +150,7 @@ def _untried(rules, known):
         middle = sum(tried[at : at + 2]) // 2 if 0 <= at < len(tried) - 1 else None
         return None if middle in known else middle
 
-    values = np.setdiff1d(np.arange(1, min(2 * max(known), LARGEST) + 1), [*known])
+    values = np.setdiff1d(np.arange(1, max(known)), [*known])
     votes = np.sum([says(values) for _, says in rules], axis=0)
     values, votes = (a[(votes > 0) & (votes < len(rules))] for a in (values, votes))
     halved = int(values[np.argmin(np.abs(votes - len(rules) / 2))]) if values.size else None

@@ -110,5 +110,7 @@ def test_no_file_is_long():
 
 @pytest.mark.parametrize("package", ["lnlib", "lnlib.gpu", "lnlib.sharded", "normcheck", "simt"])
 def test_public_names(package):
-    names = sorted(importlib.import_module(package).__all__)
+    module = importlib.import_module(package)
+    names = sorted(module.__all__)
+    assert all(hasattr(module, name) for name in names) and not hasattr(module, "no_such_name")
     compare(Path(__file__).with_name("public_names.txt"), package, "\n".join(names))

@@ -7,7 +7,7 @@ import pytest
 from golden import compare_report
 from one_fault import stale
 
-from lnlib import layer_norm_backward, layer_norm_forward
+from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from lnlib.layernorm import group_norm_backward, group_norm_forward
 from normcheck import validate
 from normcheck.mistakes.catalogue import changed
@@ -225,6 +225,14 @@ def half(x, gamma, beta, eps):
     return y.astype(np.float16), cache
 
 
+def x_for_h(x, r, *rest):
+    y, h, cache = rms_norm_forward(x, *rest, residual=r)
+    return y, h, cache._replace(xhat=x * cache.rstd)
+
+
+X_FOR_H = x_for_h, lambda dy, dh, cache: plus(dh, *rms_norm_backward(dy, cache))
+SUM, DH = with_residual(RESIDUALS["dh-added-to-dy"]), ("dh-added-to-dy",)
+PLUS_ONE = lambda x, r, gamma, *rest: SUM[0](x, r, gamma + 1, *rest), SUM[1]
 GROUPS, RESIDUAL = {"kind": "group_norm", "groups": 2}, {"residual": True}
 MIXED = {"dtypes": {"x": "float32", "gamma": "float16", "y": "float16"}}
 SAMPLE = "allennlp-sample-variance"
@@ -238,6 +246,8 @@ IN_HALF = layer_norm(half, dx=np.negative, dgamma=np.float16, dbeta=np.float16)
         (norm_of_groups(lambda of: {"mean1": of["by_example"]}), GROUPS, ("means-example-first",)),
         (guarded(WILD_BUG[SAMPLE]), {}, (SAMPLE, "sample-variance")),
         *((with_residual(RESIDUALS[name]), RESIDUAL, (name,)) for name in RESIDUALS),
+        (X_FOR_H, RESIDUAL | {"kind": "rms_norm"}, ("x-for-h",)),
+        (PLUS_ONE, RESIDUAL | {"gamma_offset": 1.0}, DH),
         (IN_HALF, MIXED, ("dx-negated",)),
     ],
 )

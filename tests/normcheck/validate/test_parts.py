@@ -14,9 +14,11 @@ from normcheck import naming, paste
 from normcheck.adapters import NumPyPair
 from normcheck.cases import draw, not_tested
 from normcheck.checks import Finding, check, numbers_in_words
+from normcheck.evidence import alike, same
 from normcheck.judge import BY_ROW, Verdict, judge, truth
+from normcheck.mistakes.recognise import TOLERANCE
 from normcheck.paste import as_test
-from normcheck.settings import Settings
+from normcheck.settings import DTYPES, Settings
 from normcheck.shrink import shrink
 from normcheck.tolerance import allowed
 
@@ -56,6 +58,38 @@ def test_a_pasted_test_judges_each_row_and_column_as_the_judge_does(tensor):
         y, *gradients = shaped.values()
         own = {"forward": lambda *a: (y, None), "backward": lambda *a: gradients}
         assert passes("".join(test.partition("import numpy")[1:]), **own) == (share < 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_results_are_the_same_row_by_row(dtype):
+    """But for what a right one may lose and the tolerance; of one row, however small it is."""
+    case, settings = draw("digits", (3, 5), dtype), Settings()
+    case = case.with_arrays(dy=case.dy * [[1], [1e-3], [1]])
+    tensors, slack, *_ = truth(case, settings)
+    for name, exact in tensors.items():
+        size = np.linalg.norm(exact.reshape(len(slack[name]), -1), axis=-1)
+        off = (slack[name] / size + TOLERANCE[find(dtype).bits // 8])[1]
+        for share, times, expected in (0.99, 1, True), (1.01, 1, False), (1.99, 2, True):
+            other = {name: exact.copy()}
+            other[name][1] *= 1 + share * off
+            assert same(other, tensors, case, settings, (name,), times) == expected
+    for wrong in exact * np.inf, exact.astype(int), exact[:2], None:
+        assert not same({name: wrong}, tensors, case, settings, (name,))
+    assert same({}, {}, case, settings) and not same(None, tensors, case, settings)
+    assert same({name: wrong}, {name: wrong}, case, settings)
+
+
+@pytest.mark.parametrize(
+    "one, other, expected",
+    [(0.1, 29, True), (0.1, 31, False), (31, 0.1, False), (10, 290, True), (10, 310, False)],
+)
+def test_losses_are_alike_within_a_factor(one, other, expected):
+    """Of 30; what is not wrong has lost nothing."""
+    case, settings = draw("digits", (3, 5), "float32"), Settings()
+    exact, slack = truth(case, settings).tensors["dgamma"], truth(case, settings).slack["dgamma"]
+    lost = ({"dgamma": exact + share * slack} for share in (one, other))
+    assert alike(*lost, case, settings, ["dgamma"]) == expected
+    assert not alike({"dgamma": exact}, {"dgamma": exact[:2]}, case, settings, ["dgamma"])
 
 
 @pytest.mark.parametrize("share", [1 + 2.0**-52, 1 + 1e-9, 1.004, 1.06, 1.5, 99.6, 1e5])

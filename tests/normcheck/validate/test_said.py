@@ -15,7 +15,7 @@ from normcheck.adapters import NumPyPair
 from normcheck.cases import all_cases, draw
 from normcheck.checks import PROPERTIES, able, scripts
 from normcheck.judge import derivatives, truth
-from normcheck.report import beside
+from normcheck.report import _picture, beside
 from normcheck.targets import Adapter, taken
 
 NARROW = {"quick": True, "most_features": 33, "most_rows": 40}
@@ -131,6 +131,7 @@ TOLD = {
     "rounded once": (HALF | {"round_twice": True}, {}),
     "rounded as said": (HALF | {"round_twice": False}, {}),
     "some cases": ({"case": "eps = 0"}, {"dx": np.zeros_like}),
+    "no dx, and dgamma twice": ({}, {"dx": lambda a: None, "dgamma": twice}),
     "no dx": ({"case": "shapes and"}, {"dx": lambda a: None}),
     "batches that nobody asked for": (NOTED, {"y": among_many}),
     "roundings that nobody asked for": (NOTED | {"dtypes": ("float16",)}, {"y": next_number}),
@@ -168,7 +169,12 @@ def test_of_records_and_pages():
     forward, backward = norm({})
     walks = forward, lambda dy, saved: backward(dy.ravel("K").reshape(dy.shape), saved)
     walked = validate(walks, **NARROW | {"case": "memory in any order"})
+    cells = {"held": (1, 0, 0.9, 0.28), "no numbers": (1, 0), "failed": (3, 2, 3.5, 0.5)}
+    cells |= {"failed otherwise": (3, 2, None, 0.5), "never tried": ()}
+    keys = "tried", "failed", "digits", "share"
+    table = {one: {"float16": dict(zip(keys, cells[one]))} for one in cells} | {"elsewhere": {}}
     for name, text in (
+        ("cells", _picture(table)),
         ("record", wrong.to_json()),
         ("page", wrong.to_html()),
         ("two", beside(wrong, other)),

@@ -335,12 +335,12 @@ def depends_on_calls(target, wrong):
 
 
 def of_rounding(wrong, settings):
-    """Whether all that is wrong are numbers of another dtype, and would be right in that."""
+    """Whether all that is wrong are numbers of a narrower dtype, and would be right in that."""
 
     def is_stored(form, shown):
         case = dataclasses.replace(shown.case, dtype=form)
         narrow = dataclasses.replace(settings, accumulate=form)
-        return all(
+        return FORMATS[form].u > FORMATS[shown.case.dtype].u and all(
             not misshapen(name, value := shown.tensors[name], case)
             and np.array_equal(value, round_to(value.astype(np.float64), form))
             and judge(name, value, case, narrow).share <= 1

@@ -11,9 +11,8 @@ from right import from_y, means, normalised, one_pass, pair, pairs, two_pass
 
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from lnlib.gradcheck import central_difference
-from lnlib.layernorm import group_norm_backward, group_norm_forward
 from normcheck import TargetError, assert_valid, validate
-from normcheck.cases import WRITTEN_OVER, all_cases
+from normcheck.cases import all_cases
 from normcheck.checks import PROPERTIES
 from normcheck.judge import derivatives
 from normcheck.layouts import LAYOUTS
@@ -40,26 +39,6 @@ def test_a_right_one_holds():
     ]
     assert [r.notes for r in reports[:2]] == [(), ("Numbers drawn with seed=7",)]
     assert [r.digits == reports[1].digits for r in reports] == [False, True, False, True]
-
-
-@pytest.mark.slow
-def test_group_norms():
-    """One with a group for each channel, and one with dgamma of the first example, are wrong."""
-
-    def of(groups):
-        return lambda x, g, b, eps: group_norm_forward(x, g, b, groups or len(g), eps)
-
-    def one_example(dy, cache):
-        dx, _, dbeta = group_norm_backward(dy, cache)
-        return dx, (dy * cache.xhat.reshape(dy.shape))[0].sum(axis=-1), dbeta
-
-    limits = {"groups": 2, "most_features": 4, "most_rows": 6, "quick": True}
-    for target, right in (
-        ((of(2), group_norm_backward), True),
-        ((of(None), group_norm_backward), False),
-        ((group_norm_forward, one_example), False),
-    ):
-        assert validate(target, "group_norm", **limits, case="any").held == right
 
 
 @pytest.mark.slow
@@ -147,50 +126,8 @@ def test_one_that_loses_digits_as_no_known_bug_does_has_no_name():
     assert report.mistake is None
 
 
-@pytest.mark.slow
-def test_each_dtype_is_asked_for_every_property():
-    tried = []
-    pair = layer_norm_forward, layer_norm_backward
-    limits = {"most_features": 8, "most_rows": 35, "quick": True}
-    validate(pair, dtypes=("float32", "float64"), watch=tried.append, **limits)
-    asked = [{c.property for c in tried if c.dtype == dtype} for dtype in ("float32", "float64")]
-    assert asked[0] == asked[1] and WRITTEN_OVER in asked[0]
-
-
-@pytest.mark.parametrize(
-    "target, message",
-    [
-        ((layer_norm_forward, lambda dy, cache: dy), "a ndarray returned, expected 3: dx, dgamma"),
-        ((lambda *a: a[0], layer_norm_backward), "a ndarray returned, expected 2: y"),
-        ((lambda x: x, layer_norm_backward), r"takes \(x\), expected x, gamma, beta, eps"),
-    ],
-)
-def test_bad_targets(target, message):
-    with pytest.raises(TargetError, match=message):
-        validate(target)
-
-
-def twice_wrong(dy, cache):
-    dx, dgamma, dbeta = layer_norm_backward(dy, cache)
-    return 2 * dx, dgamma, dbeta
-
-
-@pytest.mark.slow
 def test_what_a_target_lacks_leaves_cases_to_try():
-    """Its own eps, no beta, one width, few widths: ordinary rows are tried with each."""
-    for eps in (1e-6, 0.0):
-
-        def forward(x, gamma, beta, eps=eps):
-            return layer_norm_forward(x, gamma, beta, eps)
-
-        assert len(assert_valid((forward, layer_norm_backward), quick=True, eps=eps).kept) > 12
-    report = validate((forward, twice_wrong), quick=True, eps=eps)
-    assert report.mistake.names == ("dx-two",) and "ordinary rows" not in report.kept
-    no_beta = (
-        lambda x, gamma, eps: layer_norm_forward(x, gamma, 0 * gamma, eps),
-        lambda dy, cache: layer_norm_backward(dy, cache)[:2],
-    )
-    assert assert_valid(no_beta, quick=True, beta=False).held
+    """Its own eps, one width, few widths: but for eps = 0 each property has some."""
     everywhere = {case.property for case in all_cases(Settings())}
     wide = {"multiple_of": 768, "most_features": 768}
     for options in ({"multiple_of": 8}, wide, {"most_features": 1}, {"eps": 1e-3}):
@@ -233,6 +170,9 @@ def test_second_derivatives_are_those_of_the_kind(kind, forward, backward):
 
 
 def test_bad_arguments():
+    for target in (lambda *a: a[0], layer_norm_backward), (lambda x: x, layer_norm_backward):
+        with pytest.raises(TargetError, match=r"returned, expected 2: y|takes \(x\), exp"):
+            validate(target)
     for target in ((1, 2), (layer_norm_forward,), layer_norm_forward):
         with pytest.raises(TypeError, match=r"target(\[0\])?: found .*expected a (pair|function)"):
             validate(target)

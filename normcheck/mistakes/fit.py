@@ -293,9 +293,8 @@ def _candidates(output, family):
 def _diagnose_output(output, found, twice, family, tolerance):
     if not any(a.any() for a in found):
         return None
-    # No sum of terms is it, though some may give its numbers on the probes.
-    times = MADE_AGAIN * tolerance
-    if twice is not None and not agree([-2 * v for v in found], twice, tolerance=times):
+    # No sum of terms is it, though some may give its numbers on the probes. Of one, -2 is exact.
+    if twice is not None and not agree([-2 * v for v in found], twice):
         says = f"Your {output} is not linear in dy: where dy is -2 times as large, {output} is not."
         says += " Where does dy stand in your formula?"
         return Diagnosis("known", ("not-linear",), says, (f"{output}: for -2 dy not -2 times it",))

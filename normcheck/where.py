@@ -123,10 +123,11 @@ def _rules(wrong, held):
     first, high = wrong.min(), wrong.max()
     low = held[held < first].max(initial=0)
     power = 1 << int(first - 1).bit_length() >> 1
+    powers = 2 ** np.arange(1, 13)
     kinds = {
         f"at most {high}": lambda v: v <= high,
-        **{f"no multiple of {m}": lambda v, m=m: v % m != 0 for m in 2 ** np.arange(1, 13)},
-        **{f"a multiple of {m}": lambda v, m=m: v % m == 0 for m in 2 ** np.arange(1, 13)},
+        **{f"no multiple of {m}": lambda v, m=m: v % m != 0 for m in powers},
+        **{f"a multiple of {m}": lambda v, m=m: v % m == 0 for m in powers},
         "a power of two": lambda v: v & v - 1 == 0,
         "no power of two": lambda v: v & v - 1 != 0,
     }

@@ -381,7 +381,7 @@ _NAMES = {
 
 def _translate(value, made):
     """What a kernel's name for ``value`` stands for here; ``made``: function -> what it becomes."""
-    if isinstance(value, tuple) and type(value) is tuple:
+    if type(value) is tuple:
         return tuple(_translate(part, made) for part in value)
     name = getattr(value, "name", getattr(value, "__name__", None))
     if name in CONVERSIONS and not isinstance(value, np.dtype):

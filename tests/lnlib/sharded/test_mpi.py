@@ -101,8 +101,9 @@ def test_one_number_no_numbers_and_no_merge(ranks):
     _, said, of_edges_found = found("results", ranks)
     assert of_edges_found == [of_edges(ranks)] * ranks
     words = "message: found a merge by maximum of float64 (3), expected SUM, GATHER or SAME"
-    assert all(one == said[0] and len(one) == 2 for one in said)
+    assert all(one == said[0] and len(one) == 3 for one in said)
     assert said[0][0].startswith(words) and said[0][1].startswith("program: found int, expected a")
+    assert said[0][2].startswith("rank") and "ZeroDivisionError: " in said[0][2]
 
 
 @needs_mpi

@@ -59,7 +59,7 @@ def results(comm):
         return (yield np.maximum, np.ones(3))
 
     said = []
-    for wrong in (merged(), 3):
+    for wrong in (merged(), 3, (1 // 0 for _ in "a")):
         try:
             mpi.run(comm, wrong)
         except (RankError, TypeError) as error:

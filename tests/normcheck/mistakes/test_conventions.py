@@ -39,13 +39,22 @@ def test_what_is_right_has_the_gradients_of_the_library():
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-13 * np.abs(b).max())
 
 
-def test_the_sample_variance_of_a_group_counts_its_numbers():
-    """Two groups of two channels and three positions have six each."""
-    x, gamma, beta, _ = drawn((2, 3, 4))
+def test_the_groups_of_a_group_norm():
+    """Two groups of three channels and four positions have twelve each. Other splits of the six
+    channels are three groups of two, and every second of them.
+    """
+    x, gamma, beta, _ = drawn((2, 4, 6))
     known = {names: choices for names, _, choices in conventions("group_norm", 2)}
-    right = Choices(axes="of_group", groups=2).y(x, gamma, 0 * beta, 0.0)
-    found = known["sample-variance",].y(x, gamma, 0 * beta, 0.0)
-    np.testing.assert_allclose(found, right * np.sqrt(5 / 6), rtol=1e-13)
+
+    def close(name, expected):
+        found = known[name,].y(x, gamma, beta, 0.0) - beta
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
+
+    right, order = Choices(axes="of_group", groups=2), [0, 2, 4, 1, 3, 5]
+    close("sample-variance", right.y(x, gamma, 0, 0.0) * np.sqrt(11 / 12))
+    close("groups-swapped", right._replace(groups=3).y(x, gamma, 0, 0.0))
+    turned = right.y(x[..., order], gamma[order], 0, 0.0)
+    close("groups-interleaved", turned[..., np.argsort(order)])
 
 
 def told(kind, forward, backward):

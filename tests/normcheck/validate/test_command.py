@@ -80,17 +80,13 @@ def test_exit_codes_and_files(folder, capsys):
     files = ["--json", "out.json", "--html", "out.html"]
     assert main(["my_layer:forward,wrong", "--quick", *files]) == 1
     found = json.loads((folder / "out.json").read_text())
-    assert found["verdict"] == "failed" and not found["held"]
     schema = json.loads(Path(report.__file__).with_name("report.schema.json").read_text())
     pytest.importorskip("jsonschema").validate(found, schema)
-    assert found["causes"][0] == [one["property"] for one in found["failures"]]
     assert found["mistake"]["names"][-1] == "parameters-swapped"
-    assert found["failures"][0]["case"]["x"] and found["unnamed"] is None
     for failure in found["failures"]:  # each imports what it is about
         head = "from my_layer import forward\nfrom my_layer import wrong"
         assert failure["test"].startswith(head)
         assert not passes(failure["test"])
-    assert "failed in 3 of 3, 0.0 digits</td>" in (folder / "out.html").read_text()
     told, _, rest = capsys.readouterr().out.partition("\nimport")
     assert told.count("\n") + rest.partition("Held: ")[2].count("\n") < 40
     assert told.split("\n")[1].startswith("The mistake is that of ") and told.count("FAILED") == 1
@@ -238,7 +234,7 @@ def test_mine(normcheck):
     command += ["-k", "dtypes or number or width", "--junitxml=out.xml"]
     run = subprocess.run(command, capture_output=True, text=True)
     assert "3 failed, 6 passed, 1 skipped" in run.stdout
-    assert run.stdout.count("The mistake is that of") == 3
+    assert run.stdout.count("The mistake is that of") == 3 and "runtest" not in run.stdout
     written = Path("out.xml").read_text()
     cannot = [*command[:7], "--normcheck", "my_layer:backward,forward --quick"]
     run = subprocess.run(cannot, capture_output=True, text=True)

@@ -79,16 +79,14 @@ def test_results_are_the_same_row_by_row(dtype):
     assert same({name: wrong}, {name: wrong}, case, settings)
 
 
-@pytest.mark.parametrize(
-    "one, other, expected",
-    [(0.1, 29, True), (0.1, 31, False), (31, 0.1, False), (10, 290, True), (10, 310, False)],
-)
-def test_losses_are_alike_within_a_factor(one, other, expected):
+def test_losses_are_alike_within_a_factor():
     """Of 30; what is not wrong has lost nothing."""
     case, settings = draw("digits", (3, 5), "float32"), Settings()
     exact, slack = truth(case, settings).tensors["dgamma"], truth(case, settings).slack["dgamma"]
-    lost = ({"dgamma": exact + share * slack} for share in (one, other))
-    assert alike(*lost, case, settings, ["dgamma"]) == expected
+    expected_of = {(0.1, 29): 1, (0.1, 31): 0, (31, 0.1): 0, (9, 269): 1, (9, 271): 0}
+    for shares, expected in expected_of.items():
+        lost = ({"dgamma": exact + share * slack} for share in shares)
+        assert alike(*lost, case, settings, ["dgamma"]) == expected
     assert not alike({"dgamma": exact}, {"dgamma": exact[:2]}, case, settings, ["dgamma"])
 
 

@@ -37,7 +37,6 @@ def test_a_right_one_holds():
         assert_valid(rms_norm, kind="rms_norm", quick=True, dtypes=("float64",), seed=seed)
         for seed in seeds
     ]
-    assert [r.notes for r in reports[:2]] == [(), ("Numbers drawn with seed=7",)]
     assert [r.digits == reports[1].digits for r in reports] == [False, True, False, True]
 
 

@@ -21,10 +21,9 @@ from normcheck.settings import Settings
 
 
 def test_a_right_one_holds():
-    started = time.process_time()  # a busy machine does not count
+    started = time.process_time()
     report = assert_valid((layer_norm_forward, layer_norm_backward), quick=True)
-    # It takes a tenth of that, and most of it is exact arithmetic.
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 5  # it takes a tenth of that
     assert report.held and not report.failures and len(report.kept) == len(report.properties) > 10
     digits = report.digits["float32"].values()
     assert all(found > 6.5 and found == round(found, 2) for found in digits)
@@ -32,10 +31,9 @@ def test_a_right_one_holds():
         doubled = layer_norm_forward, lambda *a: tuple(2 * d for d in layer_norm_backward(*a))
         assert_valid(doubled, quick=True, case="many rows: x of shape (257")
     rms_norm = rms_norm_forward, rms_norm_backward
-    seeds = (None, 7, 8, 7)
     reports = [
         assert_valid(rms_norm, kind="rms_norm", quick=True, dtypes=("float64",), seed=seed)
-        for seed in seeds
+        for seed in (None, 7, 8, 7)
     ]
     assert [r.digits == reports[1].digits for r in reports] == [False, True, False, True]
 

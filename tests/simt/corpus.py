@@ -30,7 +30,7 @@ from simt.cuda_access import (  # noqa: F401 - some are for kernels that are tex
 )
 
 # What the kernels, which are text, find outside of them.
-FOUR, SIXTEEN, YES, PAIR = 4, 16, True, (4, 8)
+FOUR, SIXTEEN, YES, PAIR, LEAST, BELOW = 4, 16, True, (4, 8), -(2**63), -(2**63) - 1
 NONE, ONE, ROOT, CHOOSE = None, 1, math.sqrt, math.comb
 F32, I64, TABLE = np.float32(2), np.int64(4), np.arange(32, dtype=np.float32)
 DTYPE, WHOLE = TABLE.dtype, np.arange(32)

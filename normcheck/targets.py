@@ -178,6 +178,8 @@ class Adapter:
     array: type = object
     entry = "target"
     get: Callable[[Any], tuple[np.ndarray, str]]
+    #: What holds while a script of a case is executed.
+    context: Callable[[Case], contextlib.AbstractContextManager]
 
     def __init_subclass__(cls, framework: str):
         for name, template in _TEMPLATES[framework].items():
@@ -194,10 +196,6 @@ class Adapter:
         self._set_up: dict[str, dict] = {}
         self.called_by = ""
         self.watch: Callable[[Case], Any] = lambda case: None
-
-    def context(self, case: Case) -> contextlib.AbstractContextManager:
-        """What holds while a script of this case is executed."""
-        return contextlib.nullcontext()
 
     def put(self, dtype: str) -> tuple[str, str]:
         """The dtype in which NumPy hands over arrays of ``dtype``, the template that makes them."""

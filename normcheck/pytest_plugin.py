@@ -84,7 +84,7 @@ class Property(pytest.Item):
             for one in (first, *others):
                 if one.property == self.name:
                     last = first.test if one is first else f"It fails like {first.property}."
-                    said = str(one), one.smallest, str(report.mistake or report.unnamed), last
+                    said = str(one), one.smallest, report.told, last
                     pytest.fail("\n".join(filter(None, said)), pytrace=False)
         if self.name not in report.kept:
             why = "the plain numbers are wrong there already, or the time was over"

@@ -146,6 +146,11 @@ class Report:
         return tuple(name for name in self.properties if name not in failed)
 
     @property
+    def told(self) -> str:
+        """Which mistake it is, or that it is none that is known, in words; or empty."""
+        return str(self.mistake or self.unnamed)
+
+    @property
     def verdict(self) -> str:
         """One of "held", "held, with limits" (digits are lost far from zero), "failed", "ended"."""
         lost = any("loses digits" in note for note in self.notes)
@@ -279,7 +284,7 @@ def _parts(report: Report, everything: bool = False) -> Iterator[tuple[str, str]
 
 def _wrong(report, most):
     """Which mistake it is, and what failed, for so many causes with the smallest case."""
-    if told := str(report.mistake or report.unnamed):
+    if told := report.told:
         yield "p", told if told[-1] in ".?" else f"{told}."
     causes = report.causes
     for first, *others in causes[:most]:

@@ -27,8 +27,7 @@ def folder() -> Path:
 def read(kind: str, missing: Any = _REQUIRED) -> Any:
     """The newest results of one kind: those with the latest ``provenance["date"]``.
 
-    kind: "accuracy", "normcheck", "cpu", "cpu-intel", "cpu-norms", "cpu-avx512", "cpu-earlier",
-    "machine", "gpu", "gpu-code", "gpu-counters" or "sharded", a folder of ``benchmarks/results``.
+    kind: a folder of ``benchmarks/results``, for example "cpu" or "gpu-counters".
     missing: returned if there is no such file; without it, FileNotFoundError.
     """
     validation.require_kind("kind", kind, str, "the name of a folder")

@@ -14,7 +14,8 @@ written once.
   loop runs again from m + residual.
 * **Order of additions.** Sums over a row may be added in any order (then they become vector loops)
   in blocks of 1 KB, in float64 after that. Nothing else may, x - m - residual least of all.
-* **The mean of g** is summed from a guess, too, so that the dx of a constant g is 0.
+* **The mean of g** is summed again from a guess where the first, the middle and the last g are
+  alike, so that the dx of a constant g is 0.
 * **Parameter gradients.** Rows are added in the dtype of the arithmetic 16 at a time, then in
   float64, which for float64 keeps what it loses. Where all terms of a sum are equal their roundings
   do not average out: the error is up to 4.5 u, or 5.5 u with the last rounding. Each thread has

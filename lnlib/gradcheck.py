@@ -360,9 +360,9 @@ class GradientRow(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class GradientReport:
-    """What :func:`check_gradients` found, a tuple of :class:`GradientRow`; prints as a table."""
+    """What :func:`check_gradients` found, a list of :class:`GradientRow`; prints as a table."""
 
-    rows: tuple
+    rows: list
 
     @property
     def passed(self):
@@ -473,4 +473,4 @@ def check_gradients(
             return f(*args[:k], a, *args[k + 1 :])
 
         rows.append(_check_one(name, along, args[k], dy, grads[k], rule, rtol))
-    return GradientReport(tuple(rows))
+    return GradientReport(rows)

@@ -25,8 +25,8 @@ class Norm(NamedTuple):
     beta: bool  #: whether beta is added
     grouped: bool = False  #: x is (N, C, ...) in groups of channels; else rows are the last axis
 
-    def shapes(self, shape, groups=1):
-        """The :class:`Shapes` of an x of this shape."""
+    def shapes(self, shape, groups):
+        """The :class:`Shapes` of an x of this shape; ``groups`` is 1 but in group norm."""
         if self.grouped:
             N, C, S, statistics = shape[0], shape[1], math.prod(shape[2:]), (shape[0], groups)
         else:

@@ -237,14 +237,6 @@ def adjoint(*sizes):
     return gradcheck.adjoint_test(jvp, vjp, POINT, POINT)
 
 
-def told_by(message):
-    """What the one rank says that sends this."""
-    try:
-        sharded.simulate([(lambda: (yield message))()])
-    except sharded.RankError as error:
-        raise ValueError(str(error).removeprefix("rank 0: ")) from None
-
-
 ONE, RNG = np.ones(1, "f4"), np.random.default_rng(0)
 NO_DY = reference.layer_norm(X, GAMMA, BETA)
 
@@ -266,7 +258,6 @@ FURTHER = [
     ("grid: found 0, expected 1 to", lambda: simt.launch(store, 0, 1, ONE)),
     ("block: found bool, expected one integer", lambda: simt.launch(store, 1, True, ONE)),
     ("lanes: found 3, expected", lambda: simt.launch(store, 1, 1, ONE, lanes=3)),
-    ("ranks: found 0, expected an integer", lambda: sharded.cut(3, 0)),
     ("order: found 'x', expected one of", lambda: sharded.simulate([(_ for _ in "")], order="x")),
     ("piece: found 0, expected an integer", lambda: sharded.simulate([(_ for _ in "")], piece=0)),
     ("run: found NoneType, expected the Run", lambda: simt.sectors(None)),
@@ -307,10 +298,6 @@ FURTHER = [
     ("var: found shape (1, 1), expected (2, 1)", lambda: variance.normalise(X, var=[[1.0]])),
     # Many ranks.
     ("programs: found none, expected one", lambda: sharded.simulate([])),
-    ("TypeError: message: found int, expected an operation", lambda: told_by(1)),
-    ("TypeError: message: found list, expected a dict", lambda: told_by((sharded.SAME, []))),
-    ("ValueError: message: found a 0-d array, expect", lambda: told_by((sharded.GATHER, 1.0))),
-    ("TypeError: message: found dtype complex128", lambda: told_by((sharded.SUM, X * 1j))),
     ("block: found 0, expected an integer >= 1", lambda: sharded.cut(4, 2, 0)),
     ("ranks: found 0, expected an integer >= 1", lambda: sharded.cut(4, 0)),
     ("counts: found -1, expected an integer >=", lambda: sharded.widths(2, -1)),

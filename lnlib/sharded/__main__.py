@@ -17,7 +17,7 @@ def main(arguments=None):
         "lnlib.sharded", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=("demo",))
-    parser.add_argument("-n", type=int, default=4, metavar="RANKS", help="default: 4")
+    parser.add_argument("-n", type=int, default=4, help="ranks; default: 4")
     parser.add_argument("--simulate", action="store_true", help="all ranks in this process")
     is_rank = "this process is a rank (mpiexec, srun)"
     parser.add_argument("--rank", action="store_true", help=is_rank)

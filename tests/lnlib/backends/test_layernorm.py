@@ -51,7 +51,7 @@ H = 1e-30
 def random_problem(shape, seed=0, offset=0.0, norm="layer_norm"):
     rng = np.random.default_rng(seed)
     x, dy, u = rng.standard_normal((3, *shape))
-    gamma, beta = rng.standard_normal((2, NORMS[norm].shapes(shape).whole[1]))
+    gamma, beta = rng.standard_normal((2, NORMS[norm].shapes(shape, 1).whole[1]))
     return x + offset, gamma, beta, dy, u
 
 

@@ -46,6 +46,7 @@ CALLS = {
     shards.widths: ((0, 5), (0, 2), (3,)),
     cost.memory: (PASSES, (3,), (5,), ("float16", "float64")),
     cost.operations: (PASSES, (3,), (5,), ("bfloat16",)),
+    cost.Operation.intensity.fget: ([cost.Operation("a", 9, 4, 2)],),
     keeping_x: ((cost.memory, cost.operations), PASSES, (False, True), (False, True)),
     cost.peak_memory: (PASSES, (3, 300), (5, 500), ("float32",)),
     cost.roofline: ((0.0, 100.0), (80.0, 90.0), (MACHINE,), ("copy", "triad")),

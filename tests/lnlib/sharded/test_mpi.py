@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from pages import ROOT
 from ranks import of_edges
 
 from lnlib.sharded import Message, launch, simulate
+from lnlib.sharded import __main__ as command
 
 HERE = Path(__file__).parent
 
@@ -27,8 +29,7 @@ HERE = Path(__file__).parent
 ERROR, JOB = 5, 30
 
 needs_mpi = pytest.mark.skipif(
-    launch.missing() is not None and not os.environ.get("LN_REQUIRE_MPI"),
-    reason=f"no MPI: {launch.missing()}",
+    find_spec("mpi4py") is None and not os.environ.get("LN_REQUIRE_MPI"), reason="no mpi4py"
 )
 
 
@@ -75,7 +76,6 @@ def several(*quick, slow):
     )
 
 
-@pytest.mark.slow
 @needs_mpi
 @several(2, slow=(1, 3, 4, 7, 8))
 def test_bits_and_bytes_are_those_of_the_simulator(ranks):
@@ -142,7 +142,6 @@ def test_a_hang_is_ended_and_leaves_nobody():
 
 
 @needs_mpi
-@pytest.mark.slow
 def test_the_demo_shows_the_same_as_the_simulator():
     """With two ranks there is one order only, so that every digit and every bit must agree."""
     command = [sys.executable, "-m", "lnlib.sharded", "demo", "-n", "2"]
@@ -154,6 +153,14 @@ def test_the_demo_shows_the_same_as_the_simulator():
     assert shown.stdout == simulated.stdout
     table = "\n".join(line[:68] for line in shown.stdout.splitlines())  # without errors
     compare(HERE / "said.txt", "demo", table)
+
+
+def test_the_command_says_what_its_ranks_say_and_ends_as_they_do(monkeypatch, capsys):
+    ended, given = subprocess.CompletedProcess([], 3, "lines\n", "an error\n"), []
+    monkeypatch.setattr(launch, "missing", lambda: None)
+    monkeypatch.setattr(launch, "launch", lambda *arguments: given.extend(arguments) or ended)
+    assert command.main(["demo"]) == 3 and given == [["-m", "lnlib.sharded", "demo", "--rank"], 4]
+    assert capsys.readouterr() == ("lines\n", "an error\n")
 
 
 def test_importing_loads_numpy_only():

@@ -70,7 +70,7 @@ class Copy:
             if (root / name).is_file():
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(root / name, self.folder / name)
-        own = {"PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT / 'tools'}", "LN_CASES": "40"}
+        own = {"PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT / 'tools'}", "LN_CASES": "80"}
         self.env = os.environ | own | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # they load slowly
 
     def pytest(self, *arguments, first=(), keeps_bytecode=False, cache="compiled"):

@@ -20,16 +20,13 @@ from lnlib.rounding import find, round_to
 
 from .layouts import FURTHER, LAYOUTS, OF_AXES, SAME_NUMBERS, SAME_ROWS, SWAPPED, in_words, laid_out
 from .mistakes.change import table
-from .settings import DTYPES, Settings
+from .settings import DTYPES, MANY_ROWS, Settings  # noqa: F401 - cases.csv names it
 from .tolerance import distance_loss, near_zero
 
 #: Widths: small ones, odd ones, both sides of powers of two up to the tiles usual on GPUs, and
 #: beyond.
 WIDTHS = (1, 2, 3, 7, 97, *(2**k + d for k in range(4, 13) for d in (-1, 0, 1)), 8193)
 QUICK_WIDTHS = (1, 2, 3, 7, 16, 33, 64, 129, 257, 513, 1000)
-
-#: The most rows: a grid of CUDA has at most 65535 blocks along y and z.
-MANY_ROWS = 65537
 
 #: What a quick run leaves out.
 QUICK = "rows far from zero, very wide rows and thousands of rows (quick)"
@@ -177,10 +174,9 @@ class Case:
         return self.with_rows(lambda a: np.where(np.isfinite(a), a, 0.0))
 
 
-def stored(a, dtype: str) -> np.ndarray:
+def stored(a: np.ndarray, dtype: str) -> np.ndarray:
     """Numbers of ``dtype``, in float64; what does not fit is the largest."""
     most = find(dtype).largest
-    a = np.asarray(a, np.float64)
     rounded, by_numpy = np.clip(a, -most, most), dtype in ("float32", "float64")
     # NumPy itself rounds in a third of the time.
     rounded = rounded.astype(dtype).astype(float) if by_numpy else round_to(rounded, dtype)

@@ -78,8 +78,8 @@ def truth(case, settings):
     if settings.residual:
         terms, u = np.abs(wide["dx"]) + np.abs(case.dh.reshape(dy.shape)), U[case.dtype]
         wide, norm = case.tensors_of(wide), np.linalg.norm
-        slack["h"] = 2 * u * norm(wide["h"], axis=-1)
-        slack["dx"] = slack["dr"] = slack["dx"] + 4 * (U[accumulate] + u) * norm(terms, axis=-1)
+        slack["h"] = 2 * u * norm(wide["h"], axis=1)
+        slack["dx"] = slack["dr"] = slack["dx"] + 4 * (U[accumulate] + u) * norm(terms, axis=1)
         powers |= {"h": 0, "dx": of_dy, "dr": of_dy}
     return Truth(wide, slack, powers, found["xhat"])
 
@@ -103,7 +103,7 @@ def judge(name, value, case, settings, rows=slice(None)) -> Verdict:
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):  # infinities are meant
         wrong = np.where(np.isfinite(value), value - exact, lost)
         each, size = (
-            np.linalg.norm(a, axis=-1) if name in BY_ROW else np.abs(a) for a in (wrong, exact)
+            np.linalg.norm(a, axis=1) if name in BY_ROW else np.abs(a) for a in (wrong, exact)
         )
         error = _ratio(np.linalg.norm(wrong), np.linalg.norm(exact))
         shares = np.where(each == 0, 0.0, each / slack)

@@ -20,7 +20,7 @@ from .settings import Settings
 from .shrink import shrink
 from .targets import Raised, TargetError
 from .tolerance import near_zero
-from .where import where
+from .where import SECONDS, where
 
 
 def validate(
@@ -188,8 +188,8 @@ class Run:
         cell["failed"] += bool(found)
         if asked(property).of_numbers and seen:
             verdicts = self.verdicts(seen[0], case).values()
-            # Where all is 0 are none, nor where as much as is there may be lost.
-            digits = [v.digits for v in verdicts if v.error < (math.inf if v.share > 1 else 1)]
+            # None where as much as is there may be lost.
+            digits = [v.digits for v in verdicts if v.error < 1 or v.share > 1]
             shares = [v.share for v in verdicts if v.share <= 1]
             for name, worst, some in ("digits", min, digits), ("share", max, shares):
                 known = some if cell[name] is None else [cell[name], *some]
@@ -226,13 +226,13 @@ class Run:
         of_numbers = [cases for name, cases in self.failed.items() if asked(name).of_numbers]
         wrong = [case for case, _ in itertools.chain(*of_numbers)]
         for at, (property, cases) in enumerate(self.failed.items()):
-            seconds = min(3.0, max(0.0, self.left() / (2 * len(self.failed) - at)))
+            seconds = min(SECONDS, max(0.0, self.left() / (2 * len(self.failed) - at)))
             tried = [(case, bool(found)) for case, found in self.tried[property]]
-            probe = partial(self.probe, cases[0][0]) if seconds == 3 else None
+            probe = partial(self.probe, cases[0][0]) if seconds == SECONDS else None
             place = where(property, tried, wrong, probe)
             case, finding, steady = self.smallest(cases, seconds)
             test = partial(as_test, steady=steady)
-            alone = seconds == 3 and before and test(case, finding, self.target)
+            alone = seconds == SECONDS and before and test(case, finding, self.target)
             needed = before and not (alone and fails_alone(alone, finding))
             test = partial(test, before=needed)
             yield self.failure(property, case, finding, test, place)
@@ -279,7 +279,7 @@ class Run:
             alike=sum(any(map(finding.like, others)) for _, others in cases),
             where=place,
             cases=tuple(str(one) for one, _ in cases),
-            tensors=tuple({one.tensor: 1 for _, others in cases for one in others}),
+            tensors=tuple(dict.fromkeys(one.tensor for _, others in cases for one in others)),
         )
 
 

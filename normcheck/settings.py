@@ -18,6 +18,9 @@ FRAMEWORKS = {
 }
 DTYPES = "float64", "float32", "float16", "bfloat16"
 
+#: The most rows: a grid of CUDA has at most 65535 blocks along y and z.
+MANY_ROWS = 65537
+
 
 def _option(default: Any, says: str, **of_command: Any) -> Any:
     """A field: what the help says of it, and how the command takes it, so what a right value is."""
@@ -175,7 +178,7 @@ class Settings:
         if not self.groups:
             return *lead, self.width(D)
         N, C = prod(lead), self.width((3 - D % 3) * self.groups)  # up to three in a group
-        return N if N < 5000 else -(-N // C), C, D  # very many rows are those of all channels
+        return N if N < MANY_ROWS else -(-N // C), C, D  # the most rows are those of all channels
 
     def takes(self, shape: tuple[int, ...]) -> bool:
         """Whether the target takes x of this shape."""

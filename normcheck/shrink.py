@@ -53,7 +53,7 @@ def simpler(case):
             yield name, np.round(a, digits - math.floor(math.log10(spread)))
 
 
-def shrink(case, fails, takes, row=0, seconds=3.0):
+def shrink(case, fails, takes, row, seconds):
     """The smallest case with ``fails(case)`` true that was found in so many seconds; ``row`` is the
     one to begin with.
 

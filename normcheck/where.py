@@ -18,7 +18,7 @@ def _about(value):
 def _distance(case):
     x = case.without_nan().x
     spread = x.std(axis=-1).mean() if x.size else 0.0
-    return _about(abs(x.mean(axis=-1).mean()) / spread) if spread else 0.0
+    return _about(abs(x.mean()) / spread) if spread else 0.0
 
 
 def _odd(case):
@@ -62,7 +62,8 @@ def where(property, tried, failures, probe=None):
     if about in ("D =", "number of rows =") and (found := _by_rule(about, tried, failures, probe)):
         return found
     for name in sorted(FEATURES, key=lambda name: name != about):
-        right, wrong = ({FEATURES[name](c): 1 for c, bad in tried if bad == of} for of in (0, 1))
+        of = [(FEATURES[name](case), bad) for case, bad in tried]
+        right, wrong = (dict.fromkeys(v for v, bad in of if bad == one) for one in (0, 1))
         if not wrong.keys() & right.keys():
             fewer = len(right) < len(wrong)
             return f"all but {name} {_listed(right)}" if fewer else f"{name} {_listed(wrong)}"

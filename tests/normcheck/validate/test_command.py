@@ -128,7 +128,8 @@ def test_a_target_that_ends_the_process_has_not_held(folder, capsys, monkeypatch
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_a_short_report(folder, capfd):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_leaves_a_short_report(folder, sent):
     """Whether the child is told by the terminal or not, and can hear it or not."""
     command = [sys.executable, "-m", "normcheck", "my_layer:forward,hangs_late", "--quick"]
     command += ["--json", "out.json"]
@@ -146,12 +147,13 @@ def hangs_late(dy, cache):
         while not (folder / "there").exists():
             time.sleep(0.05)
             assert run.poll() is None
-        run.send_signal(signal.SIGINT)  # this process alone, as "kill" does
+        run.send_signal(sent)  # this process alone, as "kill" does
         out, err = run.communicate()
-    assert run.returncode == 130
-    assert "interrupted; until then 3 of 3 properties had failed" in out
-    assert "dbeta is wrong" in " ".join(out.split()) and "Traceback" not in err
-    assert json.loads((folder / "out.json").read_text())["ended"] == "interrupted"
+    assert run.returncode == 128 + sent
+    if sent == signal.SIGINT:
+        assert "interrupted; until then 3 of 3 properties had failed" in out
+        assert "dbeta is wrong" in " ".join(out.split()) and "Traceback" not in err
+        assert json.loads((folder / "out.json").read_text())["ended"] == "interrupted"
 
 
 def test_files_that_cannot_be_written_are_told_before_the_run(folder, capsys, monkeypatch):
@@ -163,6 +165,11 @@ def test_files_that_cannot_be_written_are_told_before_the_run(folder, capsys, mo
         said = capsys.readouterr().err
         assert f"argument --html: found '{path}' (" in said and "a file that can be written" in said
     assert (folder / "file").read_text() == "kept"
+
+    held = 0, report.Report("target", (), (), ())
+    monkeypatch.setattr(command, "watched", lambda *_: Path("out").mkdir() or held)
+    assert main(["my_layer:pair", "--json", "out"]) == 2
+    assert re.search(r"could not write .*out: \w+", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

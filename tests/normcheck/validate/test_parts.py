@@ -8,11 +8,11 @@ import pytest
 from faulty import passes
 from right import pairs
 
-from lnlib import cpu, layer_norm_backward, layer_norm_forward, layernorm
+from lnlib import cpu, layer_norm_backward, layer_norm_forward
 from lnlib.rounding import find
-from normcheck import naming, paste
+from normcheck import naming
 from normcheck.adapters import NumPyPair
-from normcheck.cases import draw, not_tested
+from normcheck.cases import draw
 from normcheck.checks import Finding, check, numbers_in_words
 from normcheck.evidence import alike, same
 from normcheck.judge import BY_ROW, Verdict, judge, truth
@@ -165,7 +165,7 @@ def test_subnormal_numbers_of_float64(small, tensors):
     holds, and 0 in place of such ``tensors``, or half of them, is wrong.
     """
     case, settings = draw("digits", (3, 8), "float64"), Settings(dtypes=("float64",))
-    case = case.with_arrays(**{name: getattr(case, name) * size for name, size in small.items()})
+    case = case.with_arrays(**{a: -size * abs(getattr(case, a)) for a, size in small.items()})
 
     def changed(change):
         def forward(*given):
@@ -182,15 +182,6 @@ def test_subnormal_numbers_of_float64(small, tensors):
     assert tensors <= changed(lambda a: a / 2)
 
 
-def test_the_pasted_formula_of_group_norm():
-    rng = np.random.default_rng(0)
-    (x, dy), (gamma, beta) = rng.standard_normal((2, 3, 4, 5)), rng.standard_normal((2, 4))
-    y, cache = layernorm.group_norm_forward(x, gamma, beta, 2)
-    right = y, *layernorm.group_norm_backward(dy, cache)
-    for told, value in zip(paste.exact(x, gamma, beta, dy, 1e-5, groups=2).values(), right):
-        np.testing.assert_allclose(told, value, rtol=0, atol=1e-13)
-
-
 def test_what_sums_over_rows_may_lose():
     """Four terms of 1 err by 4 u each; their sum, in steps of u, is rounded as they are."""
     ones, u = np.ones((4, 1)), 2.0**-24
@@ -203,14 +194,5 @@ def test_what_sums_over_rows_may_lose():
 def test_a_smallest_case_begins_with_the_row_that_fails():
     case = draw("digits", (6, 5), "float32")
     case = case.with_arrays(x=np.where(np.eye(6, 5, -4), 1e3, case.x))  # row 4
-    assert shrink(case, lambda c: np.abs(c.x).max() > 100, lambda shape: True, row=4).rows == 1
-
-
-def test_what_a_framework_adds_cannot_be_tested():
-    derived = ["a second derivative", "a JVP and its gradient"]
-    for options, words in (
-        ({"contiguous": True, "framework": "torch"}, ["arrays with strides, but for dy", *derived]),
-        ({"framework": "jax", "double_backward": True}, derived[1:]),
-    ):
-        always = ["float64, float16, bfloat16", "D above 8193", "more than 65537 rows"]
-        assert sorted(not_tested(Settings(**options))) == sorted(always + words)
+    found = shrink(case, lambda c: np.abs(c.x).max() > 100, lambda shape: True, row=4, seconds=3)
+    assert found.rows == 1

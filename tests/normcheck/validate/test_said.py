@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from golden import REPORTS, compare, compare_report, without_roundings
 from lnlib import layernorm
 from normcheck import Interrupted, Settings, TargetError, validate
 from normcheck.adapters import NumPyPair
-from normcheck.cases import all_cases, draw
+from normcheck.cases import all_cases, draw, not_tested
 from normcheck.checks import PROPERTIES, able, scripts
 from normcheck.judge import derivatives, truth
 from normcheck.report import _picture, beside
@@ -222,6 +223,8 @@ def test_cases(name):
     few = "".join(f"{a} *= 2.0**-140\n" for a in ("x", "gamma", "beta", "dy"))
     tiny = draw("tiny", settings.shape((3, 8)), settings.dtypes[0], change=few, said=settings)
     lines += [f"tiny {a}: {most.max():.3g}" for a, most in truth(tiny, settings).slack.items()]
+    shapes = (3, 4, 9), (65536, 3), (65537, 3), (2, 40), (40, 2), (41, 2)
+    lines += [f"{one}: {settings.shape(one)}, taken: {settings.takes(one)}" for one in shapes]
     compare(REPORTS / "cases.txt", name, "\n".join(lines))
 
 
@@ -241,6 +244,8 @@ def test_scripts(framework, residual):
         for script in known.values():
             also = script.results, script.wanted, script.more, [*script.judged]
             lines += [f"# {property}: {also}", *script.first, "|", *script.then]
+    for more in {}, {"contiguous": True}, {"double_backward": not residual}:
+        lines += [f"not tried: {one}" for one in not_tested(replace(settings, **more))]
     name = framework + ", residual" * residual
     compare(REPORTS / "scripts.txt", name, "\n".join(lines))
 
@@ -285,3 +290,21 @@ def test_bad_options():
         except (TypeError, ValueError) as error:
             lines.append(f"{options}: {error}")
     compare(REPORTS / "calls.txt", "options", "\n".join(lines))
+
+
+def test_bad_targets():
+    """What is no target, or gives something else than one."""
+    forward, backward = norm({})
+    returned = {"an array": np.ones(2), "three": (1, 2, 3), "a list": [1, 2]}
+    bad = {f"forward gives {one}": (lambda *_, a=a: a, backward) for one, a in returned.items()}
+    bad |= {f"backward gives {one}": (forward, lambda *_, a=a: a) for one, a in returned.items()}
+    bad |= {"takes x": (lambda x: x, backward), "numbers": (1, 2), "one": (forward,)}
+    lines = []
+    for name, target in (bad | {"no pair": forward, "three": (forward, backward, 3)}).items():
+        try:
+            lines.append(f"{name}: {validate(target, quick=True, case='many').verdict}")
+        except (TargetError, TypeError) as error:
+            lines.append(f"{name}: {error}")
+    with pytest.raises(ValueError, match="^seconds: found 0"):
+        validate((forward, backward), seconds=0)
+    compare(REPORTS / "calls.txt", "targets", "\n".join(lines))

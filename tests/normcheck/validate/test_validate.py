@@ -11,7 +11,7 @@ from right import from_y, means, normalised, one_pass, pair, pairs, two_pass
 
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from lnlib.gradcheck import central_difference
-from normcheck import TargetError, assert_valid, validate
+from normcheck import assert_valid, validate
 from normcheck.cases import all_cases
 from normcheck.checks import PROPERTIES
 from normcheck.judge import derivatives
@@ -49,18 +49,6 @@ def test_right_ones_that_look_different_hold(entry):
 def test_right_ones_of_any_spelling_hold(name, pair):
     """Up to 100 standard deviations away from zero. Beyond, quick does not look."""
     assert validate(pair, dtypes=("float32", "float64"), quick=True).held
-
-
-@pytest.mark.slow
-def test_a_mistake_has_its_name_though_arithmetic_is_in_float32():
-    """float64 arrays would show that first, and y to be wrong."""
-
-    def backward(dy, cache):
-        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
-        return dx, dbeta, dgamma
-
-    report = validate(in_float32(layer_norm_forward, backward), quick=True)
-    assert "parameters-swapped" in report.mistake.names
 
 
 @pytest.mark.slow
@@ -166,17 +154,6 @@ def test_second_derivatives_are_those_of_the_kind(kind, forward, backward):
     assert all((far[of][1] > 1e3 * found[of][1]) == (kind == "layer_norm") for of in found)
 
 
-def test_bad_arguments():
-    for target in (lambda *a: a[0], layer_norm_backward), (lambda x: x, layer_norm_backward):
-        with pytest.raises(TargetError, match=r"returned, expected 2: y|takes \(x\), exp"):
-            validate(target)
-    for target in ((1, 2), (layer_norm_forward,), layer_norm_forward):
-        with pytest.raises(TypeError, match=r"target(\[0\])?: found .*expected a (pair|function)"):
-            validate(target)
-    with pytest.raises(ValueError, match="^seconds: found"):
-        validate((layer_norm_forward, layer_norm_backward), seconds=0)
-
-
 def failures(forward=layer_norm_forward, backward=layer_norm_backward, **options):
     report = validate((forward, backward), **{"quick": True} | options)
     return {failure.property: failure for failure in report.failures}
@@ -185,9 +162,7 @@ def failures(forward=layer_norm_forward, backward=layer_norm_backward, **options
 def refuses(x, gamma, beta, eps):
     """As Paddle's does, for two reasons."""
     if x.ndim < 2:
-        raise ValueError(
-            f"(InvalidArgument) the rank of x must be at least 2, but received {x.ndim}"
-        )
+        raise ValueError(f"the rank of x must be at least 2, but received {x.ndim}")
     if eps > 1e-3:
         raise ValueError(f"(InvalidArgument) epsilon must be in [0, 0.001], but received {eps}")
     return layer_norm_forward(x, gamma, beta, eps)
@@ -214,9 +189,7 @@ def test_a_smallest_case_shows_the_failure_that_was_found():
 
 @pytest.mark.slow
 def test_digits_are_said_to_go_only_where_they_were_there():
-    """Of gamma + 1 the numbers are wrong everywhere, and at 10^6 standard deviations no number
-    is.
-    """
+    """Of gamma + 1 numbers are wrong everywhere; at 10^6 standard deviations no number is."""
 
     def offset(x, gamma, beta, eps):
         return layer_norm_forward(x, gamma + 1, beta, eps)

@@ -1,35 +1,51 @@
 """Which widths, layouts and dtypes failed: what is said is true of all that was tried."""
 
+import itertools
+import re
+import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
+from golden import REPORTS, compare
 
 from normcheck.cases import draw
 from normcheck.where import rule, where
 
+#: What fails, of a width or a number of rows v.
+RULES = """v > 37; v <= 99; v % 8 != 0; v % 32 == 0; 2 < v <= 40; v > 64 and v % 64 != 0; v < 3
+v > 2 and v & v - 1 != 0; v & v - 1 == 0; v in (3, 64); v > 2; v > 513; v >= 513; v != 3; v == 2
+v != 1000; v % 2; v % 1024 == 0; v > 16 and v % 16 == 0; 5 < v < 514; v > 64 and v & v - 1 == 0"""
+#: Those that are tried: two, few, usual ones, and some with more between than can be tried.
+USUAL, FAR = (1, 2, 3, 7, 16, 33, 64, 129, 257, 513, 1000), (1, 3, 200, 1024, 20000, 30000)
+TRIED = {"two": (2, 33), "few": (7, 33, 129), "usual": USUAL, "far": FAR}
 
-@pytest.mark.parametrize(
-    "truth, says",
-    [
-        (lambda v: v > 37, "above 37"),
-        (lambda v: v <= 99, "at most 99"),
-        (lambda v: v % 8 != 0, "no multiple of 8"),
-        (lambda v: v % 32 == 0, "a multiple of 32"),
-        (lambda v: 2 < v <= 40, "above 2 and at most 40"),
-        (lambda v: v > 64 and v % 64 != 0, "above 64 and no multiple of 64"),
-        (lambda v: v > 2 and v & v - 1 != 0, "no power of two"),
-        (lambda v: v & v - 1 == 0, "a power of two"),
-        (lambda v: v in (3, 64), ""),
-    ],
-)
-def test_a_rule_is_found_to_the_last_digit(truth, says):
-    """Among few values several rules are true; where they differ, more are tried. A limit of 37
-    could be one of 33 or 64 by the values themselves.
+
+@pytest.mark.parametrize("property", ["any width", "many rows"])
+def test_rules(property, monkeypatch):
+    """What is told of each, without probes, with them, and with a target that takes a second; how
+    often it is called. Among few values several rules are true, and more are tried.
     """
-    known = {v: bool(truth(v)) for v in (1, 2, 3, 7, 16, 33, 64, 129, 257, 513, 1000)}
-    failures = [v for v, wrong in known.items() if wrong]
-    assert rule(dict(known), failures, lambda value: bool(truth(value))) == says
+    lines, blank = [], draw(property, (1, 1), "float32")
+    for tried, said in itertools.product(TRIED, re.split(r"[;\n]\s*", RULES)):
+        truth, clock, asked = eval(f"lambda v: bool({said})"), [0], []
+
+        def probe(v, slow):
+            clock[0] += slow
+            asked.append(v)
+            return truth(v)
+
+        monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+        shapes = [(2, v) if property == "any width" else (v, 1) for v in TRIED[tried]]
+        cases = [replace(blank, x=np.empty(shape)) for shape in shapes]
+        some = [(case, truth(v)) for case, v in zip(cases, TRIED[tried])]
+        probes = None, partial(probe, slow=0), partial(probe, slow=1)
+        for how in probes if any(bad for _, bad in some) else ():
+            asked.clear()
+            told = where(property, some, [case for case, bad in some if bad], how)
+            lines.append(f"{tried}, {said}: {told} ({len(asked)})")
+    compare(REPORTS / "rules.txt", property, "\n".join(dict.fromkeys(lines)))
 
 
 #: x with a mean of 0 and a size of 1; what is changed in a case -> the first difference, as told.
@@ -58,7 +74,5 @@ def test_the_first_difference_is_told(says):
 
 
 def test_no_rule_is_told_that_is_not_true():
-    assert rule({1: False, 2: True}, [2], None) == ""
     assert rule({1: False, 5: False, 9: True}, [9, 4], None) == ""  # 4 failed, and is told to hold
-    # Whatever was tried failed.
-    assert rule({257: True, 1021: True}, [257, 1021], lambda value: True) == ""
+    assert rule({257: True, 1021: True}, [257, 1021], lambda value: True) == ""  # as all others

@@ -46,7 +46,7 @@ def exact_xhat(x, eps):
     return reference.to_float64(reference.layer_norm(x, np.ones(D), np.zeros(D), eps=eps).xhat)
 
 
-@pytest.mark.parametrize("shape", [(5, 16), (2, 3, 3)])
+@pytest.mark.parametrize("shape", [(5, 16), (3, 2, 3)])
 @pytest.mark.parametrize(
     "ones, along, rest", [(0, 0, 1), (2, -3, 0.5), (1e3, 1, 0), (0, 1e3, 1e-2)]
 )

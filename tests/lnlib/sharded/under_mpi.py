@@ -59,9 +59,9 @@ def results(comm):
         return (yield np.maximum, np.ones(3))
 
     said = []
-    for wrong in (merged(), 3, (1 // 0 for _ in "a")):
+    for ranks, wrong in (comm, merged()), (comm, 3), (comm, (1 // 0 for _ in "a")), (None, 3):
         try:
-            mpi.run(comm, wrong)
+            mpi.run(ranks, wrong)
         except (RankError, TypeError) as error:
             said.append(str(error))
     return found, comm.allgather(said), comm.allgather(mpi.run(comm, edges()))

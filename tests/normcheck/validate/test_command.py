@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from faulty import passes
@@ -129,7 +130,7 @@ def test_a_target_that_ends_the_process_has_not_held(folder, capsys, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_leaves_a_short_report(folder, sent):
+def test_ctrl_c_leaves_a_short_report(folder, monkeypatch, sent):
     """Whether the child is told by the terminal or not, and can hear it or not."""
     command = [sys.executable, "-m", "normcheck", "my_layer:forward,hangs_late", "--quick"]
     command += ["--json", "out.json"]
@@ -154,6 +155,10 @@ def hangs_late(dy, cache):
         assert "interrupted; until then 3 of 3 properties had failed" in out
         assert "dbeta is wrong" in " ".join(out.split()) and "Traceback" not in err
         assert json.loads((folder / "out.json").read_text())["ended"] == "interrupted"
+    told = Mock(side_effect=["any width", KeyboardInterrupt, TimeoutError])  # it hears nothing
+    monkeypatch.setattr(isolate, "_next", told)
+    monkeypatch.setattr(isolate.os, "kill", Mock())
+    assert isolate._heard(None, Mock(), 9) == (130, "interrupted in any width")
 
 
 def test_files_that_cannot_be_written_are_told_before_the_run(folder, capsys, monkeypatch):

@@ -185,6 +185,7 @@ def test_of_records_and_pages():
     for name, text in (
         ("cells", _picture(table)),
         ("record", wrong.to_json()),
+        ("the other record", other.to_json()),
         ("page", wrong.to_html()),
         ("two", beside(wrong, other)),
         ("memory in another order", str(walked)),

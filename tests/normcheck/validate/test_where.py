@@ -24,9 +24,7 @@ TRIED = {"two": (2, 33), "few": (7, 33, 129), "usual": USUAL, "far": FAR}
 
 @pytest.mark.parametrize("property", ["any width", "many rows"])
 def test_rules(property, monkeypatch):
-    """What is told of each, without probes, with them, and with a target that takes a second; how
-    often it is called. Among few values several rules are true, and more are tried.
-    """
+    """What is told without probes, with fast ones, and with slow ones; how many there were."""
     lines, blank = [], draw(property, (1, 1), "float32")
     for tried, said in itertools.product(TRIED, re.split(r"[;\n]\s*", RULES)):
         truth, clock, asked = eval(f"lambda v: bool({said})"), [0], []

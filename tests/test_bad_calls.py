@@ -270,6 +270,7 @@ FURTHER = [
     # Gradient checks.
     ("grads: found 0 arrays, expected one or more, one", lambda: checked((), grads=())),
     ("grads: found 2 arrays, expected 1, one for each", lambda: checked(grads=(POINT, POINT))),
+    ("args: found str, expected a sequence", lambda: checked("ab")),
     ("names: found 2, expected 1, one for each of grads", lambda: checked(names=("a", "b"))),
     ("grads[0]: found shape (1,), expected (2,), the shape of args[0]", lambda: directed(ONE)),
     ("f: found a result of shape (1,), expected (2,), the shape of dy", lambda: directed(POINT, 1)),

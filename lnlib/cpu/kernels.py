@@ -199,18 +199,13 @@ def _fold(block, sums):
     """Add a block's gradient of a parameter to float64 sums, and clear the block.
 
     ``sums`` has shape (2, D or more): the sums, and what their additions have lost. Of float32 that
-    is nothing: a billion rows lose less than float32 shows. (Those zeros are left alone, because
-    reading and writing them takes time.)
+    is nothing: a billion rows lose less than float32 shows.
     """
     use_widest_vectors()
     if block is not None:
         for j in range(np.uintp(block.shape[0])):
-            if _itemsize(block) == 4:
-                sums[0, j] += block[j]
-            else:
-                sums[0, j], sums[1, j] = _accumulate(
-                    sums[0, j], sums[1, j], block[j], _itemsize(block)
-                )
+            lost = sums[1, j]
+            sums[0, j], sums[1, j] = _accumulate(sums[0, j], lost, block[j], _itemsize(block))
             block[j] = 0
 
 
